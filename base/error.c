@@ -1,0 +1,18 @@
+/* error.c: see error.h. Control characters in a message (from a file or a client) become '?'. */
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+int error_set(Error *err, ErrorCode code, const char *fmt, ...)
+{
+    if (!err) return -1;
+    err->code = code;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(err->msg, sizeof err->msg, fmt, ap);
+    va_end(ap);
+    for (char *c = err->msg; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    return -1;
+}

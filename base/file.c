@@ -1,0 +1,49 @@
+/* file.c: see file.h. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+int mapped_file_open(MappedFile *file, const char *path, Error *err)
+{
+    *file = (MappedFile){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return error_set(err, ERR_FILE, "cannot open '%s': %s", path, strerror(errno));
+    struct stat st;
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+        close(fd);
+        return error_set(err, ERR_FILE, "cannot read '%s': not a regular file", path);
+    }
+    if (st.st_size > 0) {
+        void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED) {
+            close(fd);
+            return error_set(err, ERR_FILE, "cannot map '%s': %s", path, strerror(errno));
+        }
+        file->data = p;
+        file->size = (size_t)st.st_size;
+    }
+    close(fd);
+    return 0;
+}
+
+void mapped_file_close(MappedFile *file)
+{
+    if (file->data) munmap((void *)(size_t)file->data, file->size);
+    *file = (MappedFile){0};
+}
+
+char *path_join(const char *dir, const char *name)
+{
+    size_t n = strlen(dir) + strlen(name) + 2;
+    char *p = mem_realloc(NULL, n, 1);
+    snprintf(p, n, "%s/%s", dir, name);
+    return p;
+}

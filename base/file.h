@@ -1,0 +1,23 @@
+/*
+ * file.h: a read-only file mapped into memory.
+ */
+#ifndef OFFSHOOT_BASE_FILE_H
+#define OFFSHOOT_BASE_FILE_H
+
+#include <stddef.h>
+
+#include "base/error.h"
+
+typedef struct {
+    const unsigned char *data; /* NULL when the file is empty */
+    size_t size;
+} MappedFile;
+
+/* Maps path; an Error names it. Directories and special files are refused. */
+int mapped_file_open(MappedFile *file, const char *path, Error *err);
+void mapped_file_close(MappedFile *file);
+
+/* dir + "/" + name, to be freed with mem_free. */
+char *path_join(const char *dir, const char *name);
+
+#endif

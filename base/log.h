@@ -1,0 +1,24 @@
+/*
+ * log.h: one event a line on stderr: `time level event key=value ...`.
+ *
+ * No prompt text above debug, nothing per token. Safe from any thread.
+ */
+#ifndef OFFSHOOT_BASE_LOG_H
+#define OFFSHOOT_BASE_LOG_H
+
+typedef enum { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG } LogLevel;
+
+/* What is printed from now on; the default is LOG_LEVEL_INFO. */
+void log_set_level(LogLevel level);
+
+/* "error", "warn", "info" or "debug" to its level; -1 for any other name. */
+int log_level_from_name(const char *name);
+
+void log_event(LogLevel level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#define log_error(...) log_event(LOG_LEVEL_ERROR, __VA_ARGS__)
+#define log_warn(...)  log_event(LOG_LEVEL_WARN, __VA_ARGS__)
+#define log_info(...)  log_event(LOG_LEVEL_INFO, __VA_ARGS__)
+#define log_debug(...) log_event(LOG_LEVEL_DEBUG, __VA_ARGS__)
+
+#endif
