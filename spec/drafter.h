@@ -1,0 +1,52 @@
+/*
+ * drafter.h: what proposes token trees.
+ *
+ * A Drafter may lie, be empty or be perfect: tokens never depend on it, only speed does. The engine
+ * calls it from one thread. It must not allocate after bind.
+ */
+#ifndef OFFSHOOT_SPEC_DRAFTER_H
+#define OFFSHOOT_SPEC_DRAFTER_H
+
+#include <stdint.h>
+
+#include "base/error.h"
+#include "spec/tree.h"
+
+struct Engine;
+struct SampleRow; /* kernels/sample.h */
+
+/* Rows that were just committed, in order of position within a sequence. */
+typedef struct {
+    int n;
+    const int32_t *seq;    /* [n], < max_seqs */
+    const int32_t *pos;    /* [n] position of token, >= 1 */
+    const int32_t *token;  /* [n] the token at pos: a prompt token or an emitted one */
+    const int32_t *hidden; /* [n] row in final: the target's normed hidden row at pos - 1 */
+    const float *final;    /* backend memory, rows of the model's dim */
+} DraftObserved;
+
+typedef struct {
+    int seq;
+    int32_t
+        root_pos;  /* position of the root = tokens committed; every token up to it was observed */
+    int max_nodes; /* root included, >= 2 */
+    int max_depth, topk;
+    /* How the target samples the token at root_pos + 1 when it follows the root; for deeper nodes
+     * pos and path go on from there. */
+    const struct SampleRow *row;
+    Tree *tree; /* in: the root; out: the draft, at most max_nodes, in tree_order's order */
+} DraftRequest;
+
+typedef struct {
+    const char *name;
+    void *self;
+    /* Called once by engine_open, when the engine's memory exists. */
+    int (*bind)(void *self, struct Engine *engine, Error *err);
+    /* A new sequence takes this index; its token at position 0. */
+    void (*begin)(void *self, int seq, int32_t first_token);
+    void (*observe)(void *self, const DraftObserved *rows);
+    void (*propose)(void *self, const DraftRequest *request, int n_requests);
+    void (*close)(void *self);
+} Drafter;
+
+#endif

@@ -1,0 +1,114 @@
+/* tree.c: see tree.h. Trees have at most 64 nodes: quadratic walks are cheaper than any index. */
+#include "spec/tree.h"
+
+#include <assert.h>
+#include <string.h>
+
+void tree_init(Tree *t, int32_t root_token)
+{
+    t->n = 1;
+    t->token[0] = root_token;
+    t->parent[0] = -1;
+    t->depth[0] = 0;
+    t->value[0] = 1;
+}
+
+int tree_child(const Tree *t, int node, int32_t token)
+{
+    for (int i = node + 1; i < t->n; i++)
+        if (t->parent[i] == node && t->token[i] == token) return i;
+    return -1;
+}
+
+int tree_add(Tree *t, int parent, int32_t token, float value)
+{
+    assert(parent >= 0 && parent < t->n);
+    int i = tree_child(t, parent, token);
+    if (i >= 0) return i;
+    if (t->n == MAX_TREE_NODES) return -1;
+    i = t->n++;
+    t->token[i] = token;
+    t->parent[i] = parent;
+    t->depth[i] = t->depth[parent] + 1;
+    t->value[i] = value < t->value[parent] ? value : t->value[parent];
+    return i;
+}
+
+/* Copies node i of from, whose parent became new_parent, to the end of t. */
+static int append(Tree *t, const Tree *from, int i, int new_parent)
+{
+    int k = t->n++;
+    t->token[k] = from->token[i];
+    t->parent[k] = new_parent;
+    t->depth[k] = from->depth[i];
+    t->value[k] = from->value[i];
+    return k;
+}
+
+static int better(const Tree *t, int a, int b)
+{
+    if (t->value[a] != t->value[b]) return t->value[a] > t->value[b];
+    return t->token[a] < t->token[b];
+}
+
+void tree_order(Tree *t, int max_nodes)
+{
+    unsigned char keep[MAX_TREE_NODES] = {1}, done[MAX_TREE_NODES] = {1};
+    assert(max_nodes >= 1);
+    for (int kept = 1; kept < max_nodes && kept < t->n; kept++) {
+        int best = -1;
+        for (int i = 1; i < t->n; i++)
+            if (!keep[i] && keep[t->parent[i]] && (best < 0 || t->value[i] > t->value[best]))
+                best = i;
+        keep[best] = 1;
+    }
+    Tree out = {.n = 0};
+    int at[MAX_TREE_NODES]; /* at[k]: node of t that out's node k was */
+    at[append(&out, t, 0, -1)] = 0;
+    for (int k = 0; k >= 0;) { /* k: the node whose next child is wanted */
+        int best = -1;
+        for (int i = at[k] + 1; i < t->n; i++)
+            if (t->parent[i] == at[k] && keep[i] && !done[i] && (best < 0 || better(t, i, best)))
+                best = i;
+        if (best < 0) {
+            k = out.parent[k];
+            continue;
+        }
+        done[best] = 1;
+        k = append(&out, t, best, k);
+        at[k] = best;
+    }
+    *t = out;
+}
+
+void tree_cut_depth(Tree *t, int max_depth)
+{
+    int to[MAX_TREE_NODES];
+    Tree out = {.n = 0};
+    for (int i = 0; i < t->n; i++)
+        if (t->depth[i] <= max_depth)
+            to[i] = append(&out, t, i, t->parent[i] < 0 ? -1 : to[t->parent[i]]);
+    *t = out;
+}
+
+int tree_depth(const Tree *t)
+{
+    int depth = 0;
+    for (int i = 0; i < t->n; i++)
+        if (t->depth[i] > depth) depth = t->depth[i];
+    return depth;
+}
+
+int tree_valid(const Tree *t, int n_vocab)
+{
+    if (t->n < 1 || t->n > MAX_TREE_NODES || t->parent[0] != -1 || t->depth[0] != 0) return 0;
+    for (int i = 0; i < t->n; i++) {
+        if (t->token[i] < 0 || t->token[i] >= n_vocab) return 0;
+        if (i == 0) continue;
+        int p = t->parent[i];
+        if (p < 0 || p >= i || t->depth[i] != t->depth[p] + 1) return 0;
+        if (!(t->value[i] <= t->value[p])) return 0;
+        if (tree_child(t, p, t->token[i]) != i) return 0;
+    }
+    return 1;
+}
