@@ -1,0 +1,250 @@
+/*
+ * test_golden.c: the whole model against an independent implementation.
+ *
+ * Five random checkpoints in the layouts we load, with the reference's residual stream after every
+ * layer, final rows, logits and the MTP head's logits over three teacher-forced steps. Every tensor
+ * must be within 1e-3 of its largest magnitude (f32 against f32: sums in another order), and what
+ * we compute must be the same bits however the tokens are cut into chunks.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/forward.h"
+#include "engine/head.h"
+#include "engine/safetensors.h"
+
+enum { MAX_T = 512, HEAD_STEPS = 3 };
+static const double TOLERANCE = 1e-3;
+
+typedef struct {
+    Backend *be;
+    Model *model;
+    Memory mem;
+    Forward f;
+    Head head;
+    Batch batch;
+    Safetensors *golden;
+    int n_tokens;
+    int32_t token[MAX_T];
+    float *hidden[MAX_LAYERS + 1]; /* what the tap saw, [T][dim] */
+    float *final, *logits;
+    int done; /* rows of earlier chunks */
+} Case;
+
+static void keep_hidden(void *ctx, int layer, const float *x, int n)
+{
+    Case *c = ctx;
+    size_t dim = (size_t)c->model->config.dim;
+    memcpy(c->hidden[layer] + c->done * dim, x, (size_t)n * dim * sizeof(float));
+}
+
+static void case_open(Case *c, const char *name, Backend *be)
+{
+    Error err = {0};
+    char path[256];
+    memset(c, 0, sizeof *c);
+    c->be = be;
+    snprintf(path, sizeof path, "tests/data/golden/%s", name);
+    c->model = model_open(path, be, &err);
+    if (!c->model) fail_msg("%s", err.msg);
+    snprintf(path, sizeof path, "tests/data/golden/%s/golden.safetensors", name);
+    c->golden = safetensors_open_file(path, &err);
+    if (!c->golden) fail_msg("%s", err.msg);
+    const Tensor *ids = safetensors_find(c->golden, "input_ids");
+    c->n_tokens = (int)ids->dim[0];
+    assert_true(c->n_tokens <= MAX_T);
+    for (int i = 0; i < c->n_tokens; i++) {
+        int64_t id;
+        memcpy(&id, ids->data + 8 * i, 8);
+        c->token[i] = (int32_t)id;
+    }
+    int seqs = 1 + HEAD_STEPS, pages = seqs * memory_pages_for(MAX_T + 1);
+    assert_int_equal(memory_open(&c->mem, c->model, 1, pages, seqs, MAX_T + 1, &err), 0);
+    assert_int_equal(forward_open(&c->f, c->model, &c->mem, MAX_T, MAX_T, &err), 0);
+    assert_int_equal(head_open(&c->head, &c->f, MAX_T, &err), 0);
+    batch_open(&c->batch, MAX_T);
+    for (int s = 0; s < seqs; s++)
+        assert_int_equal(memory_reserve(&c->mem, s, MAX_T + 1), 0);
+    size_t rows = (size_t)c->n_tokens;
+    for (int i = 0; i <= c->model->config.n_layers; i++)
+        c->hidden[i] = mem_alloc(rows * c->model->config.dim, sizeof(float));
+    c->final = mem_alloc(rows * c->model->config.dim, sizeof(float));
+    c->logits = mem_alloc(rows * c->model->config.n_vocab, sizeof(float));
+    c->f.tap = keep_hidden;
+    c->f.tap_ctx = c;
+}
+
+static void case_close(Case *c)
+{
+    for (int i = 0; i <= c->model->config.n_layers; i++)
+        mem_free(c->hidden[i]);
+    mem_free(c->final);
+    mem_free(c->logits);
+    batch_close(&c->batch);
+    head_close(&c->head);
+    forward_close(&c->f);
+    memory_close(&c->mem);
+    safetensors_close(c->golden);
+    model_close(c->model);
+}
+
+/* The prompt in chunks of up to chunk rows, state in place in slot 0. */
+static void run_trunk(Case *c, int chunk)
+{
+    const ModelConfig *m = &c->model->config;
+    memory_clear_slot(&c->mem, 0);
+    for (c->done = 0; c->done < c->n_tokens;) {
+        int n = c->n_tokens - c->done < chunk ? c->n_tokens - c->done : chunk;
+        batch_clear(&c->batch);
+        for (int i = 0; i < n; i++) {
+            int pos = c->done + i;
+            batch_add(&c->batch, c->token[pos], pos, 0, i - 1, 0, 0, pos, pos + 1);
+            c->batch.logit_row[c->batch.n_logits++] = i;
+        }
+        forward_pass(&c->f, &c->batch);
+        memcpy(c->final + (size_t)c->done * m->dim, c->f.final, (size_t)n * m->dim * sizeof(float));
+        memcpy(c->logits + (size_t)c->done * m->n_vocab, c->f.logits,
+               (size_t)n * m->n_vocab * sizeof(float));
+        c->done += n;
+    }
+}
+
+static void expect_near(const Case *c, const char *name, const float *got, size_t n)
+{
+    const Tensor *t = safetensors_find(c->golden, name);
+    if (!t) fail_msg("golden file lacks %s", name);
+    assert_int_equal(t->type, TENSOR_F32);
+    assert_int_equal(t->bytes, n * sizeof(float));
+    double largest = 0, worst = 0;
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        float want;
+        memcpy(&want, t->data + 4 * i, 4);
+        if (fabs(want) > largest) largest = fabs(want);
+        double d = fabs((double)got[i] - want);
+        if (!(d <= worst)) {
+            worst = d;
+            at = i;
+        }
+    }
+    if (!(worst <= TOLERANCE * largest))
+        fail_msg("%s[%zu]: off by %g, largest magnitude %g", name, at, worst, largest);
+}
+
+/* Head steps 1..3, each in its own sequence, in chunks of up to chunk rows. */
+static void run_head(Case *c, int chunk, float *logits[HEAD_STEPS])
+{
+    const ModelConfig *m = &c->model->config;
+    size_t dim = (size_t)m->dim;
+    float *in = mem_alloc((size_t)c->n_tokens * dim, sizeof(float));
+    memcpy(in, c->final, (size_t)c->n_tokens * dim * sizeof(float));
+    for (int s = 1; s <= HEAD_STEPS; s++) {
+        int total = c->n_tokens - s;
+        for (int done = 0, n; done < total; done += n) {
+            n = total - done < chunk ? total - done : chunk;
+            batch_clear(&c->batch);
+            for (int i = 0; i < n; i++) {
+                int t = done + i;
+                head_add(&c->batch, c->token[t + s], t + 1, s, i - 1, t + 1, t + 2);
+            }
+            memcpy(c->head.hidden, in + (size_t)done * dim, (size_t)n * dim * sizeof(float));
+            head_pass(&c->head, &c->batch, 0);
+            memcpy(in + (size_t)done * dim, c->head.out, (size_t)n * dim * sizeof(float));
+            head_logits(&c->head, n, c->head.out, logits[s - 1] + (size_t)done * m->n_vocab);
+        }
+    }
+    mem_free(in);
+}
+
+/* The plain reference is slow: it runs the first of these cuts alone. */
+static const int chunks[] = {7, 1, 2, 3, 63, 64, 65};
+
+static void check_golden(const char *name, Backend *be, size_t n_chunks)
+{
+    Case c;
+    case_open(&c, name, be);
+    const ModelConfig *m = &c.model->config;
+    size_t rows = (size_t)c.n_tokens, dim = (size_t)m->dim, vocab = (size_t)m->n_vocab;
+    char label[32];
+
+    assert_true(c.model->has_mtp);
+    run_trunk(&c, c.n_tokens);
+    for (int i = 0; i <= m->n_layers; i++) {
+        snprintf(label, sizeof label, "hidden.%d", i);
+        expect_near(&c, label, c.hidden[i], rows * dim);
+    }
+    expect_near(&c, "final", c.final, rows * dim);
+    expect_near(&c, "logits", c.logits, rows * vocab);
+
+    float *head[HEAD_STEPS], *head_again[HEAD_STEPS];
+    for (int s = 0; s < HEAD_STEPS; s++) {
+        head[s] = mem_alloc(rows * vocab, sizeof(float));
+        head_again[s] = mem_alloc(rows * vocab, sizeof(float));
+    }
+    run_head(&c, c.n_tokens, head);
+    for (int s = 1; s <= HEAD_STEPS; s++) {
+        snprintf(label, sizeof label, "mtp_logits.%d", s);
+        expect_near(&c, label, head[s - 1], (rows - (size_t)s) * vocab);
+    }
+
+    float *whole = mem_alloc(rows * vocab, sizeof(float));
+    memcpy(whole, c.logits, rows * vocab * sizeof(float));
+    for (size_t k = 0; k < n_chunks; k++) {
+        run_trunk(&c, chunks[k]);
+        if (memcmp(whole, c.logits, rows * vocab * sizeof(float)))
+            fail_msg("%s: logits differ in chunks of %d", name, chunks[k]);
+        run_head(&c, chunks[k], head_again);
+        for (int s = 0; s < HEAD_STEPS; s++)
+            if (memcmp(head[s], head_again[s], (rows - (size_t)s - 1) * vocab * sizeof(float)))
+                fail_msg("%s: mtp_logits.%d differ in chunks of %d", name, s + 1, chunks[k]);
+    }
+    mem_free(whole);
+    for (int s = 0; s < HEAD_STEPS; s++) {
+        mem_free(head[s]);
+        mem_free(head_again[s]);
+    }
+    case_close(&c);
+}
+
+static const char *const models[] = {"qwen35-dense", "qwen35-dense-odd", "qwen35-dense-fp8",
+                                     "qwen35-moe", "qwen3-next"};
+
+static void test_golden_ref(void **state)
+{
+    (void)state;
+    Backend *be = backend_ref_open(1024);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        check_golden(models[i], be, 1);
+    be->close(be);
+}
+
+static void test_golden_cpu(void **state)
+{
+    (void)state;
+    static const char *const isas[] = {"plain", "avx2", "avx512"};
+    for (size_t k = 0; k < 3; k++) {
+        Error err;
+        Backend *be = backend_cpu_open(2, isas[k], 1024, &err);
+        if (!be) continue; /* this machine lacks it */
+        for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+            check_golden(models[i], be, sizeof chunks / sizeof *chunks);
+        be->close(be);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden_ref),
+        cmocka_unit_test(test_golden_cpu),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
