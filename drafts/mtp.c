@@ -1,0 +1,340 @@
+/* mtp.c: see mtp.h. Source of the tree: EAGLE-2, arXiv 2406.16858, with the head's own layer. */
+#include "drafts/mtp.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/head.h"
+
+/* Nodes that one sequence may expand in a step; their K and V fit the step's overhang of rows. */
+enum { MAX_EXPANDED = MAX_TREE_NODES };
+
+/* A proposed node. Children come after their parents, and no child has more value. */
+typedef struct {
+    float logp; /* of the whole path: log value */
+    int32_t token;
+    int parent; /* in the pool, -1: the root */
+    int depth;  /* the root's children have 1 */
+    int out;    /* its row of the last head pass; -1 while not expanded there */
+    int meta;   /* its row in the batch of this step's passes, -1: not expanded */
+} Candidate;
+
+enum { MAX_POOL = MAX_TREE_NODES + MAX_TREE_NODES * MAX_TOP };
+
+typedef struct {
+    Candidate pool[MAX_POOL];
+    int n, n_expanded;
+    int frontier[MAX_TREE_NODES]; /* nodes to expand next, best first */
+    int n_frontier;
+} Draft;
+
+typedef struct {
+    const Model *model;
+    Engine *engine;
+    Head *head;
+    Batch batch;  /* rows of all passes of a step */
+    Draft *draft; /* [MAX_SEQS], one per request of a step */
+
+    /* backend memory */
+    float *last;    /* [max_seqs][dim]: the head's output at each sequence's last committed token */
+    float *logits;  /* [MAX_TREE_NODES][n_vocab] */
+    float *rows;    /* [MAX_TREE_NODES][dim]: output rows whose logits are wanted */
+    int32_t *index; /* [max rows] rows to gather */
+    SampleRow *sample;
+    int32_t *path; /* [MAX_TREE_NODES][MAX_TREE_NODES] */
+    int32_t *id;   /* [MAX_TREE_NODES][MAX_TOP] */
+    float *logp;
+    uint8_t *bad;
+
+    /* the same on the host */
+    SampleRow sample_host[MAX_TREE_NODES];
+    int32_t path_host[MAX_TREE_NODES][MAX_TREE_NODES];
+    int32_t id_host[MAX_TREE_NODES * MAX_TOP];
+    float logp_host[MAX_TREE_NODES * MAX_TOP];
+    uint8_t bad_host[MAX_TREE_NODES];
+} Mtp;
+
+static int mtp_bind(void *self, struct Engine *engine, Error *err)
+{
+    Mtp *m = self;
+    const ModelConfig *c = &m->model->config;
+    Backend *be = m->model->backend;
+    size_t dim = (size_t)c->dim, seqs = (size_t)engine_options(engine)->max_seqs;
+    size_t nodes = MAX_TREE_NODES;
+    m->engine = engine;
+    m->head = engine_head(engine);
+    batch_open(&m->batch, m->head->max_meta);
+    m->draft = mem_alloc(seqs, sizeof *m->draft);
+    struct {
+        void *where;
+        size_t bytes;
+    } item[] = {{&m->last, seqs * dim * sizeof(float)},
+                {&m->logits, nodes * (size_t)c->n_vocab * sizeof(float)},
+                {&m->rows, nodes * dim * sizeof(float)},
+                {&m->index, (size_t)m->head->f->max_rows * sizeof(int32_t)},
+                {&m->sample, nodes * sizeof(SampleRow)},
+                {&m->path, nodes * nodes * sizeof(int32_t)},
+                {&m->id, nodes * MAX_TOP * sizeof(int32_t)},
+                {&m->logp, nodes * MAX_TOP * sizeof(float)},
+                {&m->bad, nodes}};
+    for (size_t i = 0; i < sizeof item / sizeof *item; i++) {
+        void *p = be->alloc(be, item[i].bytes, err);
+        if (!p) return -1;
+        memcpy(item[i].where, &p, sizeof p);
+    }
+    return 0;
+}
+
+static void mtp_close(void *self)
+{
+    Mtp *m = self;
+    Backend *be = m->model->backend;
+    void *mem[] = {m->last, m->logits, m->rows, m->index, m->sample,
+                   m->path, m->id,     m->logp, m->bad};
+    for (size_t i = 0; i < sizeof mem / sizeof *mem; i++)
+        if (mem[i]) be->free(be, mem[i]);
+    batch_close(&m->batch);
+    mem_free(m->draft);
+    mem_free(m);
+}
+
+static void mtp_begin(void *self, int seq, int32_t first_token)
+{
+    (void)self; /* rows of the head start at position 1, and observe brings them */
+    (void)seq;
+    (void)first_token;
+}
+
+/* to[i] = from[index[i]], rows of dim floats. */
+static void gather(Mtp *m, int n, const int32_t *index, const float *from, float *to)
+{
+    Backend *be = m->model->backend;
+    be->upload(be, m->index, index, (size_t)n * sizeof *index);
+    be->gather_rows(
+        be, &(GatherRows){
+                .n = n, .dim = m->model->config.dim, .index = m->index, .x = from, .out = to});
+}
+
+static void mtp_observe(void *self, const DraftObserved *r)
+{
+    Mtp *m = self;
+    Backend *be = m->model->backend;
+    size_t dim = (size_t)m->model->config.dim;
+    batch_clear(&m->batch);
+    for (int i = 0; i < r->n; i++)
+        head_add(&m->batch, r->token[i], r->pos[i], r->seq[i], -1, r->pos[i], r->pos[i] + 1);
+    gather(m, r->n, r->hidden, r->final, m->head->hidden);
+    head_pass(m->head, &m->batch, 0);
+    for (int i = 0; i < r->n; i++)
+        if (i + 1 == r->n || r->seq[i + 1] != r->seq[i])
+            be->copy(be, m->last + (size_t)r->seq[i] * dim, m->head->out + (size_t)i * dim,
+                     dim * sizeof(float));
+}
+
+/* Tokens from the root's child down to node i of d's pool, into path; returns how many. */
+static int path_of(const Draft *d, int i, int32_t *path)
+{
+    int n = i < 0 ? 0 : d->pool[i].depth;
+    for (; i >= 0; i = d->pool[i].parent)
+        path[d->pool[i].depth - 1] = d->pool[i].token;
+    return n;
+}
+
+/* Keeps the most best candidates (ties: the earlier), in their order. Paths stay whole. */
+static void prune(Draft *d, int most)
+{
+    unsigned char keep[MAX_POOL] = {0};
+    int to[MAX_POOL], n = 0;
+    if (d->n <= most) return;
+    for (int kept = 0; kept < most; kept++) {
+        int best = -1;
+        for (int i = 0; i < d->n; i++)
+            if (!keep[i] && (best < 0 || d->pool[i].logp > d->pool[best].logp)) best = i;
+        keep[best] = 1;
+    }
+    for (int i = 0; i < d->n; i++) {
+        if (!keep[i]) continue;
+        to[i] = n;
+        Candidate c = d->pool[i];
+        if (c.parent >= 0) c.parent = to[c.parent];
+        d->pool[n++] = c;
+    }
+    d->n = n;
+}
+
+/* The topk best surviving nodes of this depth are expanded next. */
+static void choose_frontier(Draft *d, int depth, int topk)
+{
+    unsigned char taken[MAX_POOL] = {0};
+    int room = MAX_EXPANDED - d->n_expanded;
+    d->n_frontier = 0;
+    while (d->n_frontier < topk && d->n_frontier < room) {
+        int best = -1;
+        for (int i = 0; i < d->n; i++)
+            if (d->pool[i].depth == depth && !taken[i] &&
+                (best < 0 || d->pool[i].logp > d->pool[best].logp))
+                best = i;
+        if (best < 0) return;
+        taken[best] = 1;
+        d->frontier[d->n_frontier++] = best;
+    }
+}
+
+/* The j-th of topk proposals for the child of node parent (-1: the root). */
+static void propose_child(Draft *d, int parent, int depth, int32_t token, float logp)
+{
+    if (d->n == MAX_POOL) return;
+    float path = parent < 0 ? 0 : d->pool[parent].logp;
+    if (logp > 0) logp = 0;
+    d->pool[d->n++] = (Candidate){.logp = path + logp,
+                                  .token = token,
+                                  .parent = parent,
+                                  .depth = depth,
+                                  .out = -1,
+                                  .meta = -1};
+}
+
+/* Samples n rows of m->rows; row i is what follows node[i] of draft[owner[i]]. */
+static void sample_children(Mtp *m, const DraftRequest *req, int n, const int *owner,
+                            const int *node, int topk)
+{
+    Backend *be = m->model->backend;
+    size_t nodes = MAX_TREE_NODES;
+    head_logits(m->head, n, m->rows, m->logits);
+    for (int i = 0; i < n; i++) {
+        const DraftRequest *r = &req[owner[i]];
+        const Draft *d = &m->draft[owner[i]];
+        m->sample_host[i] = *r->row;
+        m->sample_host[i].path = m->path + (size_t)i * nodes;
+        int depth = path_of(d, node[i], m->path_host[i]);
+        m->sample_host[i].n_path = r->row->counts ? depth : 0;
+        m->sample_host[i].pos = r->row->pos + depth;
+    }
+    be->upload(be, m->sample, m->sample_host, (size_t)n * sizeof(SampleRow));
+    be->upload(be, m->path, m->path_host, (size_t)n * sizeof m->path_host[0]);
+    be->sample(be, &(Sample){.n = n,
+                             .n_vocab = m->model->config.n_vocab,
+                             .n_top = topk,
+                             .logits = m->logits,
+                             .allowed = engine_allowed(m->engine),
+                             .row = m->sample,
+                             .id = m->id,
+                             .logp = m->logp,
+                             .bad = m->bad});
+    be->download(be, m->id_host, m->id, (size_t)n * (size_t)topk * sizeof(int32_t));
+    be->download(be, m->logp_host, m->logp, (size_t)n * (size_t)topk * sizeof(float));
+    be->download(be, m->bad_host, m->bad, (size_t)n);
+    for (int i = 0; i < n; i++) {
+        Draft *d = &m->draft[owner[i]];
+        int depth = node[i] < 0 ? 1 : d->pool[node[i]].depth + 1;
+        for (int j = 0; j < topk && !m->bad_host[i] && m->id_host[i * topk + j] >= 0; j++)
+            propose_child(d, node[i], depth, m->id_host[i * topk + j], m->logp_host[i * topk + j]);
+    }
+}
+
+/* Level 1 of every draft, from the head's rows at the roots. */
+static void first_level(Mtp *m, const DraftRequest *req, int n, int topk)
+{
+    int owner[MAX_TREE_NODES], node[MAX_TREE_NODES];
+    int32_t index[MAX_TREE_NODES];
+    for (int i = 0; i < n; i++) {
+        m->draft[i].n = m->draft[i].n_expanded = 0;
+        owner[i] = i;
+        node[i] = -1;
+        index[i] = req[i].seq;
+    }
+    gather(m, n, index, m->last, m->rows);
+    sample_children(m, req, n, owner, node, topk);
+}
+
+/*
+ * Puts the frontiers of all drafts into one head pass: input rows, then K and V at row
+ * root_pos + 1 + k for the k-th node that a sequence expands. Returns the number of rows.
+ */
+static int add_frontiers(Mtp *m, const DraftRequest *req, int n, int depth, int *owner, int *node)
+{
+    int rows = 0;
+    for (int i = 0; i < n; i++) {
+        Draft *d = &m->draft[i];
+        d->n_frontier = 0;
+        if (depth >= req[i].max_depth) continue;
+        choose_frontier(d, depth, req[i].topk);
+        for (int k = 0; k < d->n_frontier && rows < MAX_TREE_NODES; k++) {
+            Candidate *c = &d->pool[d->frontier[k]];
+            int parent = c->parent < 0 ? -1 : d->pool[c->parent].meta;
+            int kv_row = req[i].root_pos + 1 + d->n_expanded++;
+            c->meta = head_add(&m->batch, c->token, req[i].root_pos + depth, req[i].seq, parent,
+                               kv_row, req[i].root_pos + 1);
+            owner[rows] = i;
+            node[rows++] = d->frontier[k];
+        }
+    }
+    return rows;
+}
+
+/* Hidden inputs of a level: the head's output at each node's parent. */
+static void gather_inputs(Mtp *m, const DraftRequest *req, int rows, const int *owner,
+                          const int *node)
+{
+    int32_t index[MAX_TREE_NODES];
+    int first = m->draft[owner[0]].pool[node[0]].parent < 0;
+    for (int i = 0; i < rows; i++) {
+        const Draft *d = &m->draft[owner[i]];
+        int parent = d->pool[node[i]].parent;
+        index[i] = first ? req[owner[i]].seq : d->pool[parent].out;
+    }
+    gather(m, rows, index, first ? m->last : m->rows, m->head->hidden);
+}
+
+static void give_tree(const Draft *d, const DraftRequest *r)
+{
+    int at[MAX_POOL];
+    for (int i = 0; i < d->n; i++) {
+        const Candidate *c = &d->pool[i];
+        at[i] = tree_add(r->tree, c->parent < 0 ? 0 : at[c->parent], c->token, expf(c->logp));
+        assert(at[i] > 0);
+    }
+    tree_order(r->tree, r->max_nodes);
+}
+
+static void mtp_propose(void *self, const DraftRequest *req, int n)
+{
+    Mtp *m = self;
+    int topk = req[0].topk, owner[MAX_TREE_NODES], node[MAX_TREE_NODES];
+    size_t dim = (size_t)m->model->config.dim;
+    Backend *be = m->model->backend;
+    assert(n <= MAX_TREE_NODES);
+    batch_clear(&m->batch);
+    first_level(m, req, n, topk);
+    for (int depth = 1;; depth++) {
+        for (int i = 0; i < n; i++)
+            prune(&m->draft[i], req[i].max_nodes - 1);
+        int row0 = m->batch.n, rows = add_frontiers(m, req, n, depth, owner, node);
+        if (!rows) break;
+        gather_inputs(m, req, rows, owner, node);
+        head_pass(m->head, &m->batch, row0);
+        be->copy(be, m->rows, m->head->out, (size_t)rows * dim * sizeof(float));
+        for (int i = 0; i < rows; i++)
+            m->draft[owner[i]].pool[node[i]].out = i;
+        sample_children(m, req, rows, owner, node, topk);
+    }
+    for (int i = 0; i < n; i++)
+        give_tree(&m->draft[i], &req[i]);
+}
+
+int mtp_drafter_open(const Model *model, Drafter *out, Error *err)
+{
+    if (!model->has_mtp) return error_set(err, ERR_INPUT, "draft mtp: the model has no MTP layer");
+    Mtp *m = mem_alloc(1, sizeof *m);
+    m->model = model;
+    *out = (Drafter){.name = "mtp",
+                     .self = m,
+                     .bind = mtp_bind,
+                     .begin = mtp_begin,
+                     .observe = mtp_observe,
+                     .propose = mtp_propose,
+                     .close = mtp_close};
+    return 0;
+}

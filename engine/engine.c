@@ -1,0 +1,443 @@
+/*
+ * engine.c: opening, submitting, cancelling, events. The step itself is in step.c.
+ */
+#include "engine/engine.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "engine/state.h"
+
+static const int64_t MAX_DEFAULT_MEMORY = (int64_t)4 << 30;
+
+EngineOptions engine_defaults(void)
+{
+    return (EngineOptions){.max_seqs = 8,
+                           .max_waiting = 64,
+                           .chunk_rows = 256,
+                           .tree_nodes = 4,
+                           .draft_depth = 3,
+                           .draft_topk = 1};
+}
+
+double engine_now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static int64_t default_memory(void)
+{
+    int64_t free_bytes = (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    return free_bytes / 4 < MAX_DEFAULT_MEMORY ? free_bytes / 4 : MAX_DEFAULT_MEMORY;
+}
+
+static int check_options(const EngineOptions *o, Error *err)
+{
+    struct {
+        const char *name;
+        int value, lo, hi;
+    } range[] = {{"max-seqs", o->max_seqs, 1, MAX_SEQS},
+                 {"max-waiting", o->max_waiting, 1, 1 << 20},
+                 {"ubatch-size", o->chunk_rows, 1, 1 << 16},
+                 {"tree-nodes", o->tree_nodes, 1, MAX_TREE_NODES},
+                 {"draft-depth", o->draft_depth, 0, MAX_TREE_NODES - 1},
+                 {"draft-topk", o->draft_topk, 1, MAX_TOP - 1}};
+    for (size_t i = 0; i < sizeof range / sizeof *range; i++)
+        if (range[i].value < range[i].lo || range[i].value > range[i].hi)
+            return error_set(err, ERR_INPUT, "%s is %d, must be %d to %d", range[i].name,
+                             range[i].value, range[i].lo, range[i].hi);
+    return 0;
+}
+
+/* Slots and pages that the budget gives. Slots beyond one a sequence take at most half of it. */
+static int plan_memory(Engine *e, int *n_slots, int *n_pages, Error *err)
+{
+    EngineOptions *o = &e->options;
+    int64_t budget = o->memory ? o->memory : default_memory();
+    int64_t slot = (int64_t)memory_slot_bytes(&e->model->config);
+    int64_t page = (int64_t)memory_page_bytes(e->model);
+    int limit = e->model->config.ctx_limit;
+    int tree_rows = o->max_seqs * o->tree_nodes;
+    int64_t slots = o->n_slots;
+    if (!slots) {
+        slots = o->max_seqs * (int64_t)o->tree_nodes;
+        if (tree_rows > MAX_TREE_ROWS && slots > o->max_seqs + MAX_TREE_ROWS)
+            slots = o->max_seqs + MAX_TREE_ROWS;
+        if (slots * slot > budget / 2) slots = budget / 2 / slot;
+        if (slots < 1) slots = 1;
+    }
+    int ctx = o->ctx_size ? o->ctx_size : limit;
+    int64_t most = (int64_t)o->max_seqs * memory_pages_for(ctx + e->overhang);
+    int64_t pages = (budget - slots * slot) / page;
+    if (pages > most) pages = most;
+    if (pages < memory_pages_for(e->overhang + 2))
+        return error_set(err, ERR_LIMIT,
+                         "memory of %lld bytes holds no sequence: a state takes %lld bytes, 16 "
+                         "tokens of KV %lld; raise --memory",
+                         (long long)budget, (long long)slot, (long long)page);
+    int64_t fits = pages * PAGE_TOKENS - e->overhang;
+    if (o->ctx_size && fits < o->ctx_size)
+        return error_set(err, ERR_LIMIT,
+                         "ctx-size %d needs more than the memory of %lld bytes, which holds %lld "
+                         "tokens; lower --ctx-size or raise --memory",
+                         o->ctx_size, (long long)budget, (long long)fits);
+    o->ctx_size = (int)(fits < ctx ? fits : ctx);
+    o->memory = budget;
+    *n_slots = (int)slots;
+    *n_pages = (int)pages;
+    return 0;
+}
+
+static void *device_array(Engine *e, size_t count, size_t size, int *failed, Error *err)
+{
+    void *p = *failed ? NULL : e->be->alloc(e->be, count * size, err);
+    if (!p) *failed = 1;
+    return p;
+}
+
+static int open_step_arrays(Engine *e, Error *err)
+{
+    size_t rows = (size_t)e->forward.max_rows, logits = (size_t)e->forward.max_logits;
+    StepDevice *d = &e->dev;
+    StepHost *h = &e->host;
+    int bad = 0;
+    d->row = device_array(e, MAX_SAMPLED, sizeof *d->row, &bad, err);
+    d->path = device_array(e, MAX_SAMPLED * MAX_TREE_NODES, sizeof *d->path, &bad, err);
+    d->next = device_array(e, MAX_SAMPLED, sizeof *d->next, &bad, err);
+    d->bad = device_array(e, MAX_SAMPLED, sizeof *d->bad, &bad, err);
+    d->move_seq = device_array(e, MAX_TREE_ROWS, sizeof *d->move_seq, &bad, err);
+    d->move_from = device_array(e, MAX_TREE_ROWS, sizeof *d->move_from, &bad, err);
+    d->move_to = device_array(e, MAX_TREE_ROWS, sizeof *d->move_to, &bad, err);
+    d->scored = device_array(e, logits, sizeof *d->scored, &bad, err);
+    d->rank = device_array(e, logits, sizeof *d->rank, &bad, err);
+    d->top_id = device_array(e, logits * MAX_LOGPROBS, sizeof *d->top_id, &bad, err);
+    d->logprob = device_array(e, logits, sizeof *d->logprob, &bad, err);
+    d->top_logprob = device_array(e, logits * MAX_LOGPROBS, sizeof *d->top_logprob, &bad, err);
+    h->scored = mem_alloc(logits, sizeof *h->scored);
+    h->rank = mem_alloc(logits, sizeof *h->rank);
+    h->top_id = mem_alloc(logits * MAX_LOGPROBS, sizeof *h->top_id);
+    h->logprob = mem_alloc(logits, sizeof *h->logprob);
+    h->top_logprob = mem_alloc(logits * MAX_LOGPROBS, sizeof *h->top_logprob);
+    h->seen_seq = mem_alloc(rows, sizeof *h->seen_seq);
+    h->seen_pos = mem_alloc(rows, sizeof *h->seen_pos);
+    h->seen_token = mem_alloc(rows, sizeof *h->seen_token);
+    h->seen_hidden = mem_alloc(rows, sizeof *h->seen_hidden);
+    return bad ? -1 : 0;
+}
+
+static int open_seqs(Engine *e, Error *err)
+{
+    size_t vocab = (size_t)e->model->config.n_vocab;
+    int bad = 0;
+    for (int i = 0; i < e->options.max_seqs; i++) {
+        Seq *s = &e->seq[i];
+        s->counts_host = mem_alloc(vocab, sizeof *s->counts_host);
+        s->counts = device_array(e, vocab, sizeof *s->counts, &bad, err);
+        s->bias_id = device_array(e, MAX_LOGIT_BIAS, sizeof *s->bias_id, &bad, err);
+        s->bias = device_array(e, MAX_LOGIT_BIAS, sizeof *s->bias, &bad, err);
+        s->ban = device_array(e, MAX_BAN, sizeof *s->ban, &bad, err);
+    }
+    return bad ? -1 : 0;
+}
+
+static int open_allowed(Engine *e, Error *err)
+{
+    if (!e->options.allowed) return 0;
+    size_t bytes = ((size_t)e->model->config.n_vocab + 63) / 64 * sizeof *e->allowed;
+    e->allowed = e->be->alloc(e->be, bytes, err);
+    if (!e->allowed) return -1;
+    e->be->upload(e->be, e->allowed, e->options.allowed, bytes);
+    return 0;
+}
+
+/* KV rows past the committed ones: the tree's, or those of the head's passes while drafting. */
+static int overhang_rows(const EngineOptions *o)
+{
+    return o->drafter ? MAX_TREE_NODES + 1 : 1;
+}
+
+static int open_parts(Engine *e, Error *err)
+{
+    EngineOptions *o = &e->options;
+    const Model *m = e->model;
+    int n_slots = 0, n_pages = 0, max_rows = o->chunk_rows + MAX_TREE_ROWS;
+    int max_logits = MAX_TREE_ROWS + SCORE_ROWS;
+    if (plan_memory(e, &n_slots, &n_pages, err)) return -1;
+    if (memory_open(&e->mem, m, n_slots, n_pages, o->max_seqs, o->ctx_size + e->overhang, err))
+        return -1;
+    if (forward_open(&e->forward, m, &e->mem, max_rows, max_logits, err)) return -1;
+    e->scratch_bytes = forward_bytes(m, max_rows, max_logits);
+    batch_open(&e->batch, max_rows);
+    if (m->has_mtp && o->drafter) {
+        int max_meta = max_rows + MAX_TREE_ROWS * MAX_SEQS;
+        if (head_open(&e->head, &e->forward, max_meta, err)) return -1;
+        e->scratch_bytes += head_bytes(m, max_rows, max_meta);
+    }
+    if (open_step_arrays(e, err) || open_seqs(e, err) || open_allowed(e, err)) return -1;
+    e->waiting = mem_alloc((size_t)o->max_waiting, sizeof *e->waiting);
+    e->waiting_since = mem_alloc((size_t)o->max_waiting, sizeof *e->waiting_since);
+    e->max_events = 2 * (max_rows + o->max_seqs) + o->max_waiting + 2;
+    e->event = mem_alloc((size_t)e->max_events, sizeof *e->event);
+    return o->drafter ? o->drafter->bind(o->drafter->self, e, err) : 0;
+}
+
+Engine *engine_open(const struct Model *model, const EngineOptions *options, Error *err)
+{
+    if (check_options(options, err)) return NULL;
+    Engine *e = mem_alloc(1, sizeof *e);
+    e->options = *options;
+    e->model = model;
+    e->be = model->backend;
+    if (!e->options.drafter) e->options.tree_nodes = 1;
+    e->overhang = overhang_rows(&e->options);
+    if (open_parts(e, err)) {
+        engine_close(e);
+        return NULL;
+    }
+    return e;
+}
+
+static void device_free(Engine *e, void *p)
+{
+    if (p) e->be->free(e->be, p);
+}
+
+static void close_step_arrays(Engine *e)
+{
+    StepDevice *d = &e->dev;
+    StepHost *h = &e->host;
+    void *dev[] = {d->row,     d->path,   d->next, d->bad,    d->move_seq, d->move_from,
+                   d->move_to, d->scored, d->rank, d->top_id, d->logprob,  d->top_logprob};
+    void *host[] = {h->scored,   h->rank,     h->top_id,     h->logprob,    h->top_logprob,
+                    h->seen_seq, h->seen_pos, h->seen_token, h->seen_hidden};
+    for (size_t i = 0; i < sizeof dev / sizeof *dev; i++)
+        device_free(e, dev[i]);
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        mem_free(host[i]);
+}
+
+void engine_close(Engine *e)
+{
+    if (!e) return;
+    close_step_arrays(e);
+    for (int i = 0; i < e->options.max_seqs; i++) {
+        Seq *s = &e->seq[i];
+        mem_free(s->counts_host);
+        device_free(e, s->counts);
+        device_free(e, s->bias_id);
+        device_free(e, s->bias);
+        device_free(e, s->ban);
+    }
+    device_free(e, e->allowed);
+    mem_free(e->waiting);
+    mem_free(e->waiting_since);
+    mem_free(e->event);
+    head_close(&e->head);
+    batch_close(&e->batch);
+    forward_close(&e->forward);
+    memory_close(&e->mem);
+    mem_free(e);
+}
+
+void engine_print_memory(const Engine *e, FILE *out)
+{
+    const double mib = 1024.0 * 1024.0;
+    const Memory *m = &e->mem;
+    int per_seq = memory_pages_for(e->options.ctx_size + e->overhang);
+    double kv_row = (double)m->page_bytes / PAGE_TOKENS;
+    fprintf(out, "%-10s %10.1f MiB\n", "weights", (double)e->model->weight_bytes / mib);
+    fprintf(out, "%-10s %10.1f MiB  %d states of %.1f KiB\n", "slots",
+            (double)m->slot_bytes * m->n_slots / mib, m->n_slots, (double)m->slot_bytes / 1024);
+    fprintf(out, "%-10s %10.1f MiB  %d tokens of %.1f KiB\n", "KV pages",
+            (double)m->page_bytes * m->n_pages / mib, m->n_pages * PAGE_TOKENS, kv_row / 1024);
+    fprintf(out, "%-10s %10.1f MiB\n", "scratch", (double)e->scratch_bytes / mib);
+    fprintf(out,
+            "a sequence of n tokens takes n + %d rows of KV and one state, up to %d more while its "
+            "tree is verified;\n%d sequences of the full context of %d tokens fit (--memory, "
+            "--ctx-size)\n",
+            e->overhang, e->options.tree_nodes - 1, m->n_pages / per_seq, e->options.ctx_size);
+}
+
+static int check_params(const SampleParams *p, Error *err)
+{
+    struct {
+        const char *name;
+        float value, lo, hi;
+    } range[] = {{"temperature", p->temperature, 0, 1e4f},
+                 {"top_p", p->top_p, 0, 1},
+                 {"min_p", p->min_p, 0, 1},
+                 {"presence_penalty", p->presence, -1e4f, 1e4f},
+                 {"frequency_penalty", p->frequency, -1e4f, 1e4f},
+                 {"repetition_penalty", p->repetition, 1e-4f, 1e4f}};
+    for (size_t i = 0; i < sizeof range / sizeof *range; i++)
+        if (!(range[i].value >= range[i].lo && range[i].value <= range[i].hi))
+            return error_set(err, ERR_INPUT, "%s is %g, must be %g to %g", range[i].name,
+                             (double)range[i].value, (double)range[i].lo, (double)range[i].hi);
+    if (p->top_k < 0) return error_set(err, ERR_INPUT, "top_k is %d, must be 0 or more", p->top_k);
+    return 0;
+}
+
+static int check_ids(const char *what, const int32_t *id, int n, int n_vocab, Error *err)
+{
+    for (int i = 0; i < n; i++)
+        if (id[i] < 0 || id[i] >= n_vocab)
+            return error_set(err, ERR_INPUT, "%s %d is not in the vocabulary of %d", what, id[i],
+                             n_vocab);
+    return 0;
+}
+
+static int check_request(const Engine *e, const EngineRequest *r, Error *err)
+{
+    int ctx = e->options.ctx_size, vocab = e->model->config.n_vocab;
+    if (r->n_prompt < 1) return error_set(err, ERR_INPUT, "prompt is empty");
+    if (r->max_tokens < -1 || r->min_tokens < 0)
+        return error_set(err, ERR_INPUT, "max_tokens and min_tokens must not be negative");
+    if (r->n_prompt > ctx || (r->max_tokens && r->n_prompt == ctx))
+        return error_set(err, ERR_LIMIT, "prompt has %d tokens, the context holds %d", r->n_prompt,
+                         ctx);
+    if (r->max_tokens > ctx - r->n_prompt)
+        return error_set(err, ERR_LIMIT,
+                         "prompt has %d tokens and max_tokens is %d, the context holds %d",
+                         r->n_prompt, r->max_tokens, ctx);
+    if (r->prompt_logprobs && r->n_logprobs < 0)
+        return error_set(err, ERR_INPUT, "prompt_logprobs without n_logprobs");
+    if (r->n_logprobs > MAX_LOGPROBS)
+        return error_set(err, ERR_LIMIT, "%d logprobs asked for, at most %d are given",
+                         r->n_logprobs, MAX_LOGPROBS);
+    if (r->n_stop_ids > MAX_STOP_IDS)
+        return error_set(err, ERR_LIMIT, "%d stop token ids, at most %d are allowed", r->n_stop_ids,
+                         MAX_STOP_IDS);
+    if (r->n_bias > MAX_LOGIT_BIAS)
+        return error_set(err, ERR_LIMIT, "logit_bias has %d entries, at most %d are allowed",
+                         r->n_bias, MAX_LOGIT_BIAS);
+    for (int i = 0; i < r->n_bias; i++)
+        if (!isfinite(r->bias[i]))
+            return error_set(err, ERR_INPUT, "logit_bias of %d is not finite", r->bias_id[i]);
+    if (check_ids("prompt token", r->prompt, r->n_prompt, vocab, err) ||
+        check_ids("stop token id", r->stop_ids, r->n_stop_ids, vocab, err) ||
+        check_ids("logit_bias id", r->bias_id, r->n_bias, vocab, err))
+        return -1;
+    return check_params(&r->params, err);
+}
+
+int engine_submit(Engine *e, const EngineRequest *request, Error *err)
+{
+    if (check_request(e, request, err)) return -1;
+    if (e->n_waiting == e->options.max_waiting)
+        return error_set(err, ERR_BUSY, "%d requests are waiting already", e->n_waiting);
+    int i = (e->first_waiting + e->n_waiting++) % e->options.max_waiting;
+    e->waiting[i] = *request;
+    e->waiting_since[i] = engine_now_ms();
+    return 0;
+}
+
+Event *engine_add_event(Engine *e, EventType type, uint64_t id)
+{
+    assert(e->n_events < e->max_events);
+    Event *ev = &e->event[e->n_events++];
+    memset(ev, 0, sizeof *ev);
+    ev->type = type;
+    ev->id = id;
+    return ev;
+}
+
+const Event *engine_next_event(Engine *e)
+{
+    if (e->next_event < e->n_events) return &e->event[e->next_event++];
+    e->n_events = e->next_event = 0;
+    return NULL;
+}
+
+void engine_finish(Engine *e, Seq *seq)
+{
+    double now = engine_now_ms();
+    RequestStats *s = &seq->stats;
+    s->n_prompt = seq->req.n_prompt;
+    s->n_generated = seq->n_generated;
+    s->wait_ms = seq->started - seq->submitted;
+    s->prompt_ms = (seq->first_token > 0 ? seq->first_token : now) - seq->started;
+    s->decode_ms = seq->first_token > 0 ? now - seq->first_token : 0;
+    slots_release(e->mem.slot_pool, seq->slot);
+    memory_release(&e->mem, (int)(seq - e->seq));
+    seq->state = SEQ_FREE;
+    Event *ev = engine_add_event(e, EVENT_DONE, seq->req.id);
+    ev->finish = seq->finish;
+    ev->stop_token = seq->stop_token;
+    ev->stats = *s;
+}
+
+/* Takes waiting request i (counted from the oldest) out of the ring. */
+static void drop_waiting(Engine *e, int i)
+{
+    int max = e->options.max_waiting;
+    for (; i + 1 < e->n_waiting; i++) {
+        int to = (e->first_waiting + i) % max, from = (to + 1) % max;
+        e->waiting[to] = e->waiting[from];
+        e->waiting_since[to] = e->waiting_since[from];
+    }
+    e->n_waiting--;
+}
+
+void engine_cancel(Engine *e, uint64_t id)
+{
+    for (int i = 0; i < e->options.max_seqs; i++) {
+        Seq *s = &e->seq[i];
+        if (s->state == SEQ_FREE || s->req.id != id) continue;
+        s->finish = FINISH_CANCELLED;
+        s->stop_token = -1;
+        engine_finish(e, s);
+        return;
+    }
+    for (int i = 0; i < e->n_waiting; i++) {
+        int at = (e->first_waiting + i) % e->options.max_waiting;
+        if (e->waiting[at].id != id) continue;
+        Event *ev = engine_add_event(e, EVENT_DONE, id);
+        ev->finish = FINISH_CANCELLED;
+        ev->stop_token = -1;
+        ev->stats.n_prompt = e->waiting[at].n_prompt;
+        ev->stats.wait_ms = engine_now_ms() - e->waiting_since[at];
+        drop_waiting(e, i);
+        return;
+    }
+}
+
+void engine_status(const Engine *e, EngineStatus *s)
+{
+    *s = (EngineStatus){.waiting = e->n_waiting,
+                        .slots = e->mem.n_slots,
+                        .slots_free = slots_free_count(e->mem.slot_pool),
+                        .pages = e->mem.n_pages,
+                        .pages_free = e->mem.n_free_pages,
+                        .ctx_size = e->options.ctx_size,
+                        .max_seqs = e->options.max_seqs,
+                        .n_vocab = e->model->config.n_vocab,
+                        .steps = e->n_steps};
+    for (int i = 0; i < e->options.max_seqs; i++)
+        s->running += e->seq[i].state != SEQ_FREE;
+}
+
+const struct Model *engine_model(const Engine *e)
+{
+    return e->model;
+}
+
+Head *engine_head(Engine *e)
+{
+    return e->head.f ? &e->head : NULL;
+}
+
+const EngineOptions *engine_options(const Engine *e)
+{
+    return &e->options;
+}
+
+const uint64_t *engine_allowed(const Engine *e)
+{
+    return e->allowed;
+}

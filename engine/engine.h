@@ -1,0 +1,153 @@
+/*
+ * engine.h: the only door to the engine: open, submit, cancel, step, next event, close.
+ *
+ * Tokens in, tokens out; text, HTTP and JSON live elsewhere. One thread owns an Engine. After
+ * engine_open nothing here allocates. Events are read with engine_next_event after each step; every
+ * submitted request ends in exactly one EVENT_DONE.
+ */
+#ifndef OFFSHOOT_ENGINE_ENGINE_H
+#define OFFSHOOT_ENGINE_ENGINE_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/error.h"
+#include "base/watcher.h"
+#include "engine/config.h"
+#include "kernels/sample.h"
+#include "spec/drafter.h"
+
+typedef struct Engine Engine;
+struct Model; /* engine/model.h */
+
+enum {
+    MAX_SEQS = 64,
+    MAX_LOGPROBS = 20,
+    MAX_STOP_IDS = 64,
+    MAX_LOGIT_BIAS = 1024,
+    PAGE_TOKENS = 16, /* KV rows in a page */
+};
+
+typedef struct {
+    int max_seqs;    /* sequences that run at once, 1..MAX_SEQS */
+    int max_waiting; /* requests waiting to run before engine_submit says ERR_BUSY */
+    int ctx_size;    /* longest sequence in tokens; 0: the model's limit, capped by memory */
+    int64_t memory;  /* bytes for states and KV; 0: a quarter of free memory, at most 4 GiB */
+    int chunk_rows;  /* prompt rows a pass, >= 1 */
+    int tree_nodes;  /* rows verified per step and sequence, root included, 1..MAX_TREE_NODES */
+    int draft_depth; /* levels below the root */
+    int draft_topk;  /* children proposed per node */
+    int n_slots;     /* state slots; 0: as many as all trees can use, capped by memory */
+    const uint64_t
+        *allowed; /* bit set over n_vocab of ids that may be chosen; NULL: all. Borrowed */
+    const Drafter *drafter; /* NULL: plain decoding. Borrowed */
+} EngineOptions;
+
+/* Defaults: 8 sequences, 64 waiting, tree 4 / depth 3 / top-k 1, chunks of 256. */
+EngineOptions engine_defaults(void);
+
+typedef struct {
+    uint64_t id;           /* the caller's name for it, in every event */
+    const int32_t *prompt; /* n_prompt >= 1 ids in [0, n_vocab); borrowed until EVENT_DONE */
+    int n_prompt;
+    int max_tokens; /* tokens to generate at most; 0: only score the prompt; -1: to the context's
+                       end */
+    int min_tokens; /* no end token before this many */
+    SampleParams params;
+    int n_logprobs;      /* -1: none; else the chosen token's and this many alternatives */
+    int prompt_logprobs; /* 1: EVENT_PROMPT for every prompt token, with n_logprobs alternatives */
+    int ignore_eos;
+    int draft_max;           /* -1: as the engine is set; 0: no drafting; else the deepest level */
+    const int32_t *stop_ids; /* beside the model's end tokens; borrowed */
+    int n_stop_ids;
+    const int32_t *bias_id; /* borrowed */
+    const float *bias;
+    int n_bias;
+    Watcher watcher; /* called on the engine's thread for each token before it is let out */
+} EngineRequest;
+
+typedef enum {
+    FINISH_STOP,   /* an end token, a stop id or the watcher */
+    FINISH_LENGTH, /* max_tokens or the context's end */
+    FINISH_CANCELLED,
+    FINISH_ERROR, /* a row held NaN: the answer cannot go on */
+} FinishReason;
+
+/* Counted as the design says: a step is one verify pass; the token that prefill gives is in no
+ * step. */
+typedef struct {
+    int n_prompt, n_generated;
+    int n_steps;         /* verify steps */
+    int n_steps_drafted; /* those with at least one draft node */
+    int n_drafted;       /* draft nodes verified */
+    int n_accepted; /* draft nodes accepted and kept; acceptance length = 1 + n_accepted / n_steps
+                     */
+    int accepted_hist[MAX_TREE_NODES];  /* steps by how many drafts they accepted */
+    int depth_tried[MAX_TREE_NODES];    /* steps that reached a node of depth d - 1 with children */
+    int depth_accepted[MAX_TREE_NODES]; /* of those, steps that accepted depth d */
+    double wait_ms, prompt_ms, decode_ms; /* in the queue; to the first token; after it */
+} RequestStats;
+
+typedef enum { EVENT_PROMPT, EVENT_TOKEN, EVENT_DONE } EventType;
+
+typedef struct {
+    EventType type;
+    uint64_t id;
+    int32_t token; /* PROMPT, TOKEN; an end token is reported too, as the last TOKEN */
+    int pos;       /* its position */
+    int drafted;   /* 1: the token was an accepted draft */
+    float logprob; /* of the unprocessed distribution; 0 unless asked for; PROMPT at pos 0: NaN */
+    int rank;      /* 0: the most likely */
+    int n_top;
+    int32_t top_id[MAX_LOGPROBS];
+    float top_logprob[MAX_LOGPROBS];
+    FinishReason finish; /* DONE */
+    int32_t stop_token;  /* DONE with FINISH_STOP: the end token or stop id, -1 for the watcher */
+    RequestStats stats;  /* DONE */
+} Event;
+
+/*
+ * Takes all memory: slots, pages, scratch. The model and its backend must outlive the engine. NULL
+ * and an Error that says which option to lower when it does not fit.
+ */
+Engine *engine_open(const struct Model *model, const EngineOptions *options, Error *err);
+void engine_close(Engine *e);
+
+/* Prints the start-up table: weights, slots, pages, scratch, what a sequence costs, how many fit.
+ */
+void engine_print_memory(const Engine *e, FILE *out);
+
+/*
+ * Queues a request. ERR_LIMIT: prompt and answer do not fit the context or the memory; ERR_BUSY:
+ * the queue is full; ERR_INPUT: a token or parameter is out of range. On an error nothing is queued
+ * and no event follows.
+ */
+int engine_submit(Engine *e, const EngineRequest *request, Error *err);
+
+/* Ends a request between steps, with FINISH_CANCELLED. An unknown id is ignored. */
+void engine_cancel(Engine *e, uint64_t id);
+
+/*
+ * One step: every decoding sequence gains at least one token. Returns the number of sequences that
+ * ran, 0 when there is nothing to do, -1 when the device failed. Never allocates. All events must
+ * have been read before.
+ */
+int engine_step(Engine *e, Error *err);
+
+/* Next event of the last step or cancel, or 0. The pointer lives until the next step. */
+const Event *engine_next_event(Engine *e);
+
+/* What is running, waiting, free. */
+typedef struct {
+    int running, waiting;
+    int slots, slots_free;
+    int pages, pages_free;
+    int ctx_size, max_seqs, n_vocab;
+    long steps;
+} EngineStatus;
+
+void engine_status(const Engine *e, EngineStatus *s);
+
+const struct Model *engine_model(const Engine *e);
+
+#endif

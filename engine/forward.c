@@ -1,0 +1,393 @@
+/*
+ * forward.c: the model, written once.
+ *
+ *     x = embed(token)
+ *     each layer:  x += mixer(norm(x));  x += ffn(norm(x))
+ *     final = norm(x);  logits = lm_head(final)
+ *
+ * mixer is gated DeltaNet (a recurrent state per slot) or gated attention (K and V rows in pages).
+ * The additions are fused with the norm that follows, so x is complete after the next forward_norm.
+ * Everything is f32 but the weights.
+ */
+#include "engine/forward.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+static void meta_from_block(RowMeta *row, int32_t *block, int max_rows)
+{
+    int32_t **field[ROW_FIELDS] = {&row->token, &row->pos, &row->rope_pos, &row->seq, &row->parent,
+                                   &row->src,   &row->dst, &row->kv_row,   &row->base};
+    for (int i = 0; i < ROW_FIELDS; i++)
+        *field[i] = block + (size_t)i * max_rows;
+}
+
+void batch_open(Batch *b, int max_rows)
+{
+    *b = (Batch){.max_rows = max_rows};
+    b->block = mem_alloc((size_t)max_rows * ROW_FIELDS, sizeof(int32_t));
+    b->logit_row = mem_alloc((size_t)max_rows, sizeof(int32_t));
+    meta_from_block(&b->row, b->block, max_rows);
+}
+
+void batch_close(Batch *b)
+{
+    mem_free(b->block);
+    mem_free(b->logit_row);
+    *b = (Batch){0};
+}
+
+void batch_clear(Batch *b)
+{
+    b->n = 0;
+    b->n_logits = 0;
+}
+
+int batch_add(Batch *b, int32_t token, int pos, int seq, int parent, int32_t src, int32_t dst,
+              int kv_row, int base)
+{
+    assert(b->n < b->max_rows);
+    int i = b->n++;
+    b->row.token[i] = token;
+    b->row.pos[i] = pos;
+    b->row.rope_pos[i] = pos;
+    b->row.seq[i] = seq;
+    b->row.parent[i] = parent;
+    b->row.src[i] = src;
+    b->row.dst[i] = dst;
+    b->row.kv_row[i] = kv_row;
+    b->row.base[i] = base;
+    return i;
+}
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Floats a row needs in wide[i]; the comment gives its uses: delta, attention, FFN. */
+static size_t wide_width(const ModelConfig *c, int i)
+{
+    size_t q_all = (size_t)c->n_heads * c->head_dim, kv_all = (size_t)c->n_kv_heads * c->head_dim;
+    size_t dk_all = (size_t)c->n_k_heads * c->d_k, dv_all = (size_t)c->n_v_heads * c->d_v;
+    size_t ffn = max_size((size_t)c->ffn_dim, (size_t)c->shared_dim);
+    switch (i) {
+    case 0:
+        return max_size(max_size((size_t)c->n_channels, 2 * q_all), ffn); /* qkv, qg, gate */
+    case 1:
+        return max_size(max_size(dv_all, kv_all), ffn); /* z, k, up */
+    case 2:
+        return max_size(max_size(dk_all, kv_all), (size_t)c->n_experts); /* q, v, router */
+    case 3:
+        return max_size(max_size(dk_all, q_all), 2 * (size_t)c->dim); /* k, q, shared; head */
+    case 4:
+        return max_size(max_size(dv_all, q_all), 1); /* v, out, shared gate */
+    default:
+        return max_size(dv_all, 1); /* out */
+    }
+}
+
+enum { N_WIDE = sizeof((Forward *)0)->wide / sizeof(float *) };
+
+/* Every scratch array in one list: where its pointer is and how many bytes it takes. */
+typedef struct {
+    void *where;
+    size_t bytes;
+} ScratchItem;
+
+enum { MAX_SCRATCH = 16 + N_WIDE };
+
+static int scratch_list(Forward *f, const Model *m, size_t rows, size_t logits,
+                        ScratchItem item[MAX_SCRATCH])
+{
+    const ModelConfig *c = &m->config;
+    size_t row = rows * sizeof(float), dim = (size_t)c->dim, top = (size_t)c->n_experts_used;
+    size_t expert = c->n_experts ? (size_t)c->expert_dim : 0;
+    int n = 0;
+    item[n++] = (ScratchItem){&f->meta_block, rows * ROW_FIELDS * sizeof(int32_t)};
+    item[n++] = (ScratchItem){&f->logit_row, logits * sizeof(int32_t)};
+    item[n++] = (ScratchItem){&f->final, row * dim};
+    item[n++] = (ScratchItem){&f->logits, logits * (size_t)c->n_vocab * sizeof(float)};
+    item[n++] = (ScratchItem){&f->x, row * dim};
+    item[n++] = (ScratchItem){&f->h, row * dim};
+    item[n++] = (ScratchItem){&f->y, row * dim};
+    item[n++] = (ScratchItem){&f->gates, row * 4 * (size_t)c->n_v_heads};
+    for (int i = 0; i < N_WIDE; i++)
+        item[n++] = (ScratchItem){&f->wide[i], row * wide_width(c, i)};
+    if (c->n_experts) {
+        int64_t floats = moe_scratch_floats((int)rows, c->dim, (int)expert);
+        item[n++] = (ScratchItem){&f->moe_scratch, (size_t)floats * sizeof(float)};
+        item[n++] = (ScratchItem){&f->moe_weight, row * top};
+        item[n++] = (ScratchItem){&f->moe_id, rows * top * sizeof(int32_t)};
+    }
+    return n;
+}
+
+int forward_open(Forward *f, const Model *model, Memory *mem, int max_rows, int max_logits,
+                 Error *err)
+{
+    Backend *be = model->backend;
+    ScratchItem item[MAX_SCRATCH];
+    *f = (Forward){.model = model, .mem = mem, .max_rows = max_rows, .max_logits = max_logits};
+    int n = scratch_list(f, model, (size_t)max_rows, (size_t)max_logits, item);
+    for (int i = 0; i < n; i++) {
+        void *p = be->alloc(be, max_size(item[i].bytes, 64), err);
+        if (!p) {
+            forward_close(f);
+            return -1;
+        }
+        memcpy(item[i].where, &p, sizeof p);
+    }
+    meta_from_block(&f->meta, f->meta_block, max_rows);
+    return 0;
+}
+
+void forward_close(Forward *f)
+{
+    if (!f->model) return;
+    Backend *be = f->model->backend;
+    ScratchItem item[MAX_SCRATCH];
+    int n = scratch_list(f, f->model, (size_t)f->max_rows, (size_t)f->max_logits, item);
+    for (int i = 0; i < n; i++) {
+        void *p;
+        memcpy(&p, item[i].where, sizeof p);
+        if (p) be->free(be, p);
+    }
+    *f = (Forward){0};
+}
+
+size_t forward_bytes(const Model *model, int max_rows, int max_logits)
+{
+    Forward f = {0};
+    ScratchItem item[MAX_SCRATCH];
+    size_t bytes = 0;
+    int n = scratch_list(&f, model, (size_t)max_rows, (size_t)max_logits, item);
+    for (int i = 0; i < n; i++)
+        bytes += item[i].bytes;
+    return bytes;
+}
+
+void forward_linear(Forward *f, const Weight *w, int n, const float *x, float *y)
+{
+    Backend *be = f->model->backend;
+    be->linear(be,
+               &(Linear){.w = w, .n = n, .x = x, .x_stride = w->cols, .y = y, .y_stride = w->rows});
+}
+
+void forward_norm(Forward *f, int n, float *x, const float *delta, const float *w, float *out,
+                  int out_stride)
+{
+    const ModelConfig *c = &f->model->config;
+    Backend *be = f->model->backend;
+    be->add_norm(be, &(AddNorm){.n = n,
+                                .dim = c->dim,
+                                .eps = c->norm_eps,
+                                .x = x,
+                                .delta = delta,
+                                .w = w,
+                                .out = out,
+                                .out_stride = out_stride});
+}
+
+/* h to y through a gated DeltaNet layer, the i-th recurrent one. */
+static void delta_layer(Forward *f, const DeltaWeights *w, int i, int n)
+{
+    const ModelConfig *c = &f->model->config;
+    Backend *be = f->model->backend;
+    SlotLayer slots = memory_slot_layer(f->mem, i);
+    float *qkv = f->wide[0], *z = f->wide[1], *q = f->wide[2], *k = f->wide[3], *v = f->wide[4];
+    float *out = f->wide[5];
+    size_t per_gate = (size_t)f->max_rows * c->n_v_heads;
+    float *a = f->gates, *b = a + per_gate, *decay = b + per_gate, *beta = decay + per_gate;
+
+    forward_linear(f, &w->qkv, n, f->h, qkv);
+    forward_linear(f, &w->z, n, f->h, z);
+    forward_linear(f, &w->b, n, f->h, b);
+    forward_linear(f, &w->a, n, f->h, a);
+    be->conv_gates(be, &(ConvGates){.n = n,
+                                    .n_k_heads = c->n_k_heads,
+                                    .n_v_heads = c->n_v_heads,
+                                    .d_k = c->d_k,
+                                    .d_v = c->d_v,
+                                    .width = c->conv_width,
+                                    .qkv = qkv,
+                                    .a = a,
+                                    .b = b,
+                                    .conv_w = w->conv_w,
+                                    .a_coef = w->a_coef,
+                                    .dt_bias = w->dt_bias,
+                                    .src = f->meta.src,
+                                    .dst = f->meta.dst,
+                                    .slots = slots,
+                                    .q = q,
+                                    .k = k,
+                                    .v = v,
+                                    .decay = decay,
+                                    .beta = beta});
+    be->gated_delta(be, &(GatedDelta){.n = n,
+                                      .n_k_heads = c->n_k_heads,
+                                      .n_v_heads = c->n_v_heads,
+                                      .d_k = c->d_k,
+                                      .d_v = c->d_v,
+                                      .q = q,
+                                      .k = k,
+                                      .v = v,
+                                      .decay = decay,
+                                      .beta = beta,
+                                      .src = f->meta.src,
+                                      .dst = f->meta.dst,
+                                      .slots = slots,
+                                      .out = out});
+    be->gated_norm(be, &(GatedNorm){.n = n,
+                                    .n_heads = c->n_v_heads,
+                                    .dim = c->d_v,
+                                    .eps = c->norm_eps,
+                                    .x = out,
+                                    .z = z,
+                                    .w = w->out_norm,
+                                    .out = out});
+    forward_linear(f, &w->out, n, out, f->y);
+}
+
+void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int n, int first,
+                       int row0, const RowMeta *meta)
+{
+    const Model *m = f->model;
+    const ModelConfig *c = &m->config;
+    Backend *be = m->backend;
+    KvLayer kv = memory_kv_layer(f->mem, kv_layer);
+    float *qg = f->wide[0], *k = f->wide[1], *v = f->wide[2], *q = f->wide[3], *out = f->wide[4];
+
+    forward_linear(f, &w->q, n, f->h, qg);
+    forward_linear(f, &w->k, n, f->h, k);
+    forward_linear(f, &w->v, n, f->h, v);
+    be->attention_prepare(be, &(AttentionPrepare){.n = n,
+                                                  .n_heads = c->n_heads,
+                                                  .n_rot = c->n_rot,
+                                                  .eps = c->norm_eps,
+                                                  .qg = qg,
+                                                  .k = k,
+                                                  .v = v,
+                                                  .q_norm = w->q_norm,
+                                                  .k_norm = w->k_norm,
+                                                  .inv_freq = m->inv_freq,
+                                                  .rope_pos = meta->rope_pos + row0,
+                                                  .seq = meta->seq + row0,
+                                                  .kv_row = meta->kv_row + row0,
+                                                  .kv = kv,
+                                                  .q = q});
+    be->tree_attention(be, &(TreeAttention){.n = n,
+                                            .n_heads = c->n_heads,
+                                            .first = first,
+                                            .row0 = row0,
+                                            .scale = 1.0f / sqrtf((float)c->head_dim),
+                                            .q = q,
+                                            .qg = qg,
+                                            .seq = meta->seq,
+                                            .pos = meta->pos,
+                                            .base = meta->base,
+                                            .parent = meta->parent,
+                                            .kv_row = meta->kv_row,
+                                            .kv = kv,
+                                            .out = out});
+    forward_linear(f, &w->o, n, out, f->y);
+}
+
+/* gate and up of the dense FFN or the shared expert, then down to out. */
+static void dense_ffn(Forward *f, const FfnWeights *w, int n, float *out)
+{
+    Backend *be = f->model->backend;
+    float *gate = f->wide[0], *up = f->wide[1];
+    forward_linear(f, &w->gate, n, f->h, gate);
+    forward_linear(f, &w->up, n, f->h, up);
+    be->swiglu(be, &(SwiGlu){.n = n, .dim = w->gate.rows, .gate = gate, .up = up});
+    forward_linear(f, &w->down, n, gate, out);
+}
+
+void forward_ffn(Forward *f, const FfnWeights *w, int n)
+{
+    const ModelConfig *c = &f->model->config;
+    Backend *be = f->model->backend;
+    if (!w->moe) {
+        dense_ffn(f, w, n, f->y);
+        return;
+    }
+    float *router = f->wide[2], *shared = f->wide[3], *shared_gate = f->wide[4];
+    forward_linear(f, &w->router, n, f->h, router);
+    forward_linear(f, &w->shared_gate, n, f->h, shared_gate);
+    dense_ffn(f, w, n, shared);
+    be->moe_route(be, &(MoeRoute){.n = n,
+                                  .n_experts = c->n_experts,
+                                  .n_top = c->n_experts_used,
+                                  .normalise = c->norm_topk,
+                                  .logits = router,
+                                  .id = f->moe_id,
+                                  .weight = f->moe_weight});
+    be->moe_ffn(be, &(MoeFfn){.n = n,
+                              .dim = c->dim,
+                              .width = c->expert_dim,
+                              .n_experts = c->n_experts,
+                              .n_top = c->n_experts_used,
+                              .x = f->h,
+                              .id = f->moe_id,
+                              .weight = f->moe_weight,
+                              .gate = w->expert_gate,
+                              .up = w->expert_up,
+                              .down = w->expert_down,
+                              .shared = shared,
+                              .shared_gate = shared_gate,
+                              .scratch = f->moe_scratch,
+                              .out = f->y});
+}
+
+static void upload_rows(Forward *f, const Batch *b)
+{
+    Backend *be = f->model->backend;
+    for (int i = 0; i < ROW_FIELDS; i++)
+        be->upload(be, f->meta_block + (size_t)i * f->max_rows, b->block + (size_t)i * b->max_rows,
+                   (size_t)b->n * sizeof(int32_t));
+    be->upload(be, f->logit_row, b->logit_row, (size_t)b->n_logits * sizeof(int32_t));
+}
+
+static void tap(Forward *f, int layer, int n)
+{
+    if (f->tap) f->tap(f->tap_ctx, layer, f->x, n);
+}
+
+void forward_pass(Forward *f, const Batch *b)
+{
+    const Model *m = f->model;
+    const ModelConfig *c = &m->config;
+    Backend *be = m->backend;
+    int n = b->n, recurrent = 0, full = 0;
+    assert(n > 0 && n <= f->max_rows);
+    assert(b->n_logits <= f->max_logits);
+    upload_rows(f, b);
+    be->embed(
+        be,
+        &(Embed){
+            .n = n, .table = &m->embed, .token = f->meta.token, .out = f->x, .out_stride = c->dim});
+    for (int i = 0; i < c->n_layers; i++) {
+        const LayerWeights *w = &m->layer[i];
+        const float *norm = c->full_attention[i] ? w->attention.norm : w->delta.norm;
+        forward_norm(f, n, f->x, i ? f->y : NULL, norm, f->h, c->dim);
+        tap(f, i, n);
+        if (c->full_attention[i])
+            forward_attention(f, &w->attention, full++, n, 0, 0, &f->meta);
+        else
+            delta_layer(f, &w->delta, recurrent++, n);
+        forward_norm(f, n, f->x, f->y, w->ffn.norm, f->h, c->dim);
+        forward_ffn(f, &w->ffn, n);
+    }
+    forward_norm(f, n, f->x, f->y, m->final_norm, f->final, c->dim);
+    tap(f, c->n_layers, n);
+    if (!b->n_logits) return;
+    be->gather_rows(
+        be,
+        &(GatherRows){
+            .n = b->n_logits, .dim = c->dim, .index = f->logit_row, .x = f->final, .out = f->h});
+    forward_linear(f, &m->lm_head, b->n_logits, f->h, f->logits);
+}

@@ -1,0 +1,87 @@
+/*
+ * forward.h: one pass of the model over a batch of rows.
+ *
+ * Rows are the unit of work: prompt rows, tree nodes, single tokens, of any sequences, in any mix.
+ * The pass is written once over the backend's operations. Head passes (engine/head.h) share the
+ * scratch.
+ */
+#ifndef OFFSHOOT_ENGINE_FORWARD_H
+#define OFFSHOOT_ENGINE_FORWARD_H
+
+#include "engine/memory.h"
+#include "engine/model.h"
+
+/* What the kernels must know of each row; one array per field, so that it travels in one piece. */
+typedef struct {
+    int32_t *token;
+    int32_t *pos;      /* position = index of the row's own key */
+    int32_t *rope_pos; /* pos for the trunk, pos - 1 for the head */
+    int32_t *seq;
+    int32_t *parent;    /* row of the parent, -1: none in this batch */
+    int32_t *src, *dst; /* state slots */
+    int32_t *kv_row;    /* where the row's K and V go */
+    int32_t *base;      /* keys of positions below this lie in their own rows */
+} RowMeta;
+
+enum { ROW_FIELDS = 9 };
+
+typedef struct {
+    int n, max_rows;
+    RowMeta row; /* host, [max_rows] each */
+    int n_logits;
+    int32_t *logit_row; /* rows whose logits are wanted, [n_logits] */
+    int32_t *block;     /* owns all of row; ROW_FIELDS * max_rows */
+} Batch;
+
+void batch_open(Batch *b, int max_rows);
+void batch_close(Batch *b);
+void batch_clear(Batch *b);
+
+/* Appends a row that wants no logits yet; returns its index. parent is a row of b or -1. */
+int batch_add(Batch *b, int32_t token, int pos, int seq, int parent, int32_t src, int32_t dst,
+              int kv_row, int base);
+
+typedef struct Forward {
+    const Model *model;
+    Memory *mem;
+    int max_rows, max_logits;
+    RowMeta meta; /* backend memory, [max_rows] each */
+    int32_t *meta_block;
+    int32_t *logit_row; /* backend memory */
+
+    float *final;  /* [max_rows][dim]: after the final norm; valid until the next pass */
+    float *logits; /* [max_logits][n_vocab]: for logit_row[i] */
+
+    /* scratch, [max_rows] rows of the widest layer each */
+    float *x, *h, *y;
+    float *wide[6]; /* see wide_width in forward.c */
+    float *gates;   /* [max_rows][4 n_v_heads]: a, b, decay, beta */
+    float *moe_scratch, *moe_weight;
+    int32_t *moe_id;
+
+    /* Called with the residual stream entering layer i (i == n_layers: leaving the last one). */
+    void (*tap)(void *ctx, int layer, const float *x, int n_rows);
+    void *tap_ctx;
+} Forward;
+
+/* Takes scratch for passes of up to max_rows rows and max_logits logit rows. */
+int forward_open(Forward *f, const Model *model, Memory *mem, int max_rows, int max_logits,
+                 Error *err);
+void forward_close(Forward *f);
+
+/* Bytes of scratch that forward_open takes. */
+size_t forward_bytes(const Model *model, int max_rows, int max_logits);
+
+/* Queues one pass: states go to their dst slots, K and V to their rows; final and logits are left.
+ */
+void forward_pass(Forward *f, const Batch *b);
+
+/* Parts shared with the head's pass. All act on the first n rows of f's scratch: h in, y out. */
+void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int n, int first,
+                       int row0, const RowMeta *meta);
+void forward_ffn(Forward *f, const FfnWeights *w, int n);
+void forward_linear(Forward *f, const Weight *w, int n, const float *x, float *y);
+void forward_norm(Forward *f, int n, float *x, const float *delta, const float *w, float *out,
+                  int out_stride);
+
+#endif

@@ -1,0 +1,84 @@
+/* head.c: see head.h. Source of the composition: the MTP layer of Qwen3-Next and Qwen3.5. */
+#include "engine/head.h"
+
+#include <assert.h>
+
+#include "base/mem.h"
+
+size_t head_bytes(const Model *model, int max_rows, int max_meta)
+{
+    return (size_t)max_meta * ROW_FIELDS * sizeof(int32_t) +
+           2 * (size_t)max_rows * model->config.dim * sizeof(float);
+}
+
+int head_open(Head *h, Forward *f, int max_meta, Error *err)
+{
+    Backend *be = f->model->backend;
+    size_t rows = (size_t)f->max_rows * f->model->config.dim * sizeof(float);
+    *h = (Head){.f = f, .max_meta = max_meta};
+    h->meta_block = be->alloc(be, (size_t)max_meta * ROW_FIELDS * sizeof(int32_t), err);
+    h->hidden = h->meta_block ? be->alloc(be, rows, err) : NULL;
+    h->out = h->hidden ? be->alloc(be, rows, err) : NULL;
+    if (!h->out) {
+        head_close(h);
+        return -1;
+    }
+    int32_t **field[ROW_FIELDS] = {&h->meta.token, &h->meta.pos,    &h->meta.rope_pos,
+                                   &h->meta.seq,   &h->meta.parent, &h->meta.src,
+                                   &h->meta.dst,   &h->meta.kv_row, &h->meta.base};
+    for (int i = 0; i < ROW_FIELDS; i++)
+        *field[i] = h->meta_block + (size_t)i * max_meta;
+    return 0;
+}
+
+void head_close(Head *h)
+{
+    if (!h->f) return;
+    Backend *be = h->f->model->backend;
+    if (h->meta_block) be->free(be, h->meta_block);
+    if (h->hidden) be->free(be, h->hidden);
+    if (h->out) be->free(be, h->out);
+    *h = (Head){0};
+}
+
+int head_add(Batch *b, int32_t token, int pos, int seq, int parent, int kv_row, int base)
+{
+    assert(pos >= 1);
+    int i = batch_add(b, token, pos, seq, parent, -1, -1, kv_row, base);
+    b->row.rope_pos[i] = pos - 1;
+    return i;
+}
+
+void head_pass(Head *h, const Batch *b, int row0)
+{
+    Forward *f = h->f;
+    const Model *m = f->model;
+    const HeadWeights *w = &m->head;
+    Backend *be = m->backend;
+    int n = b->n - row0, dim = m->config.dim;
+    assert(n > 0 && n <= f->max_rows);
+    assert(b->n <= h->max_meta);
+    for (int i = 0; i < ROW_FIELDS; i++)
+        be->upload(be, h->meta_block + (size_t)i * h->max_meta + row0,
+                   b->block + (size_t)i * b->max_rows + row0, (size_t)n * sizeof(int32_t));
+
+    float *both = f->wide[3]; /* [n][2 dim]: embedding first */
+    be->embed(be, &(Embed){.n = n,
+                           .table = &m->embed,
+                           .token = h->meta.token + row0,
+                           .out = f->h,
+                           .out_stride = dim});
+    forward_norm(f, n, f->h, NULL, w->embed_norm, both, 2 * dim);
+    forward_norm(f, n, h->hidden, NULL, w->hidden_norm, both + dim, 2 * dim);
+    forward_linear(f, &w->fc, n, both, f->x);
+    forward_norm(f, n, f->x, NULL, w->attention.norm, f->h, dim);
+    forward_attention(f, &w->attention, f->mem->n_kv_layers - 1, n, 1, row0, &h->meta);
+    forward_norm(f, n, f->x, f->y, w->ffn.norm, f->h, dim);
+    forward_ffn(f, &w->ffn, n);
+    forward_norm(f, n, f->x, f->y, w->final_norm, h->out, dim);
+}
+
+void head_logits(Head *h, int n, const float *out, float *logits)
+{
+    forward_linear(h->f, &h->f->model->lm_head, n, out, logits);
+}

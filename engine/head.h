@@ -1,0 +1,50 @@
+/*
+ * head.h: the model's MTP layer: one pass over (hidden row, next token) pairs.
+ *
+ *     y = fc(norm_e(embed(token)), norm_h(hidden));  y += attention(norm(y));  y += ffn(norm(y))
+ *     out = norm(y);  logits = lm_head(out)
+ *
+ * hidden is the target's row after its final norm, or the head's own out when chained. The row of
+ * (hidden at p, token at p + 1) has index p + 1: its K and V sit at row p + 1, so that row q of the
+ * head's layer depends on tokens 0..q alone; its RoPE position stays p. Row 0 is never used.
+ */
+#ifndef OFFSHOOT_ENGINE_HEAD_H
+#define OFFSHOOT_ENGINE_HEAD_H
+
+#include "engine/engine.h"
+#include "engine/forward.h"
+
+typedef struct Head {
+    Forward *f;   /* its scratch is used */
+    int max_meta; /* entries that a batch may have over several passes */
+    RowMeta meta; /* backend memory, [max_meta] each */
+    int32_t *meta_block;
+    float *hidden; /* [f->max_rows][dim]: the caller puts a pass's hidden rows here */
+    float *out;    /* [f->max_rows][dim]: a pass's normed output, valid until the next */
+} Head;
+
+int head_open(Head *h, Forward *f, int max_meta, Error *err);
+void head_close(Head *h);
+
+/* Bytes that head_open takes. */
+size_t head_bytes(const Model *model, int max_rows, int max_meta);
+
+/*
+ * Appends a row to b: token at position pos >= 1, parent an earlier row of b (maybe of an earlier
+ * pass) or -1, keys of positions below base in their own rows.
+ */
+int head_add(Batch *b, int32_t token, int pos, int seq, int parent, int kv_row, int base);
+
+/* Runs rows row0.. of b; hidden[i] belongs to row row0 + i. Rows before row0 ran in earlier passes.
+ */
+void head_pass(Head *h, const Batch *b, int row0);
+
+/* logits [n][n_vocab] of n rows of out's kind. */
+void head_logits(Head *h, int n, const float *out, float *logits);
+
+/* The engine's head, or NULL when the model has none; for drafters. */
+Head *engine_head(Engine *e);
+const EngineOptions *engine_options(const Engine *e);
+const uint64_t *engine_allowed(const Engine *e); /* backend memory or NULL */
+
+#endif

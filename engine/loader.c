@@ -1,0 +1,294 @@
+/*
+ * loader.c: see loader.h.
+ *
+ * Matrices stay in the mapping; place_matrix is the one place that decides otherwise. Vectors go
+ * into one f32 arena whose size is known before the first is read, since each vector of the
+ * checkpoint is read at most once.
+ */
+#include "engine/loader.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/unpack.h"
+
+enum {
+    MAX_NAME = 192,
+    MAX_VECTOR = 1 << 23, /* elements; the scales of a large FP8 lm_head are the longest */
+    ARENA_ALIGN = 16,     /* floats: 64 bytes */
+};
+
+void *loader_block(Loader *l, size_t count, size_t size)
+{
+    Owned *own = l->own;
+    if (own->n_blocks == own->cap_blocks) {
+        own->cap_blocks = own->cap_blocks ? 2 * own->cap_blocks : 16;
+        own->block = mem_realloc(own->block, (size_t)own->cap_blocks, sizeof *own->block);
+    }
+    return own->block[own->n_blocks++] = mem_alloc(count, size);
+}
+
+static size_t round_floats(size_t n)
+{
+    return (n + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+}
+
+float *loader_floats(Loader *l, size_t n)
+{
+    Owned *own = l->own;
+    float *p = own->arena + own->arena_used;
+    own->arena_used += round_floats(n);
+    assert(own->arena_used <= own->arena_size);
+    return p;
+}
+
+static int ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+/*
+ * Floats that the arena may have to give for this tensor: none unless it can be read as a vector.
+ * Scales count double: those of a fused projection become two sets, neither larger than the first.
+ */
+static size_t arena_floats(const Tensor *t)
+{
+    int long_dims = 0;
+    for (int i = 0; i < t->n_dims; i++)
+        long_dims += t->dim[i] != 1;
+    int scale = ends_with(t->name, ".weight_scale_inv");
+    if (long_dims > 1 && !scale && !ends_with(t->name, ".conv1d.weight")) return 0;
+    size_t n = t->bytes / (t->type == TENSOR_F32 ? 4 : 2);
+    if (n > MAX_VECTOR) return 0;
+    return scale ? 2 * round_floats(n) : round_floats(n);
+}
+
+int loader_open(Loader *l, size_t n_extra)
+{
+    Owned *own = l->own;
+    own->st = safetensors_open(l->dir, l->err);
+    if (!own->st) return -1;
+    own->arena_size = round_floats(n_extra);
+    for (int i = 0; i < safetensors_count(own->st); i++)
+        own->arena_size += arena_floats(safetensors_at(own->st, i));
+    own->arena = mem_alloc(own->arena_size, sizeof *own->arena);
+    return 0;
+}
+
+void owned_close(Owned *own)
+{
+    for (int i = 0; i < own->n_blocks; i++)
+        mem_free(own->block[i]);
+    mem_free(own->block);
+    mem_free(own->arena);
+    safetensors_close(own->st);
+}
+
+void loader_scope(Loader *l, const char *prefix, int layer)
+{
+    if (layer < 0)
+        snprintf(l->scope, sizeof l->scope, "%s", prefix);
+    else
+        snprintf(l->scope, sizeof l->scope, "%slayers.%d.", prefix, layer);
+}
+
+/*
+ * Where the kernels find a matrix: in place, or in a copy if its elements are misaligned there. A
+ * backend with memory of its own uploads here and nowhere else.
+ */
+static const void *place_matrix(Loader *l, const unsigned char *data, size_t bytes, size_t align)
+{
+    l->bytes += bytes;
+    if ((uintptr_t)data % align == 0) return data;
+    void *copy = loader_block(l, bytes, 1);
+    memcpy(copy, data, bytes);
+    return copy;
+}
+
+const Tensor *loader_find(const Loader *l, const char *leaf, const char *suffix)
+{
+    char name[MAX_NAME];
+    snprintf(name, sizeof name, "%s%s%s", l->scope, leaf, suffix);
+    return safetensors_find(l->own->st, name);
+}
+
+/* "4096 x 8192" */
+static void shape_text(char *out, size_t size, int n_dims, const int64_t *dim)
+{
+    size_t at = 0;
+    snprintf(out, size, "a scalar");
+    for (int i = 0; i < n_dims && at < size; i++)
+        at += (size_t)snprintf(out + at, size - at, "%s%lld", i ? " x " : "", (long long)dim[i]);
+}
+
+/* Dimensions of 1 do not count: [c][1][w] is [c][w], [1][d] is [d], the bytes are the same. */
+static int same_shape(const Tensor *t, int n_dims, const int64_t *dim)
+{
+    int i = 0, j = 0;
+    for (;;) {
+        while (i < t->n_dims && t->dim[i] == 1)
+            i++;
+        while (j < n_dims && dim[j] == 1)
+            j++;
+        if (i == t->n_dims || j == n_dims) return i == t->n_dims && j == n_dims;
+        if (t->dim[i++] != dim[j++]) return 0;
+    }
+}
+
+/* The tensor scope + leaf + suffix in this shape, or NULL and an Error that names it. */
+static const Tensor *need(const Loader *l, const char *leaf, const char *suffix, int n_dims,
+                          const int64_t *dim)
+{
+    char want[96], have[96];
+    const Tensor *t = loader_find(l, leaf, suffix);
+    shape_text(want, sizeof want, n_dims, dim);
+    if (!t) {
+        error_set(l->err, ERR_FILE, "cannot load '%.60s': tensor '%s%s%s' is missing, expected %s",
+                  l->dir, l->scope, leaf, suffix, want);
+        return NULL;
+    }
+    if (same_shape(t, n_dims, dim)) return t;
+    shape_text(have, sizeof have, t->n_dims, t->dim);
+    error_set(l->err, ERR_FILE, "cannot load '%.60s': tensor '%s' is %.60s, expected %s", t->file,
+              t->name, have, want);
+    return NULL;
+}
+
+int loader_bad_type(const Loader *l, const Tensor *t, const char *want)
+{
+    return error_set(l->err, ERR_FILE,
+                     "cannot load '%.60s': tensor '%s' is of type %s, expected %s", t->file,
+                     t->name, tensor_type_name(t->type), want);
+}
+
+static int is_float(const Tensor *t)
+{
+    return t->type == TENSOR_F32 || t->type == TENSOR_BF16 || t->type == TENSOR_F16;
+}
+
+int loader_vector(Loader *l, const char *leaf, const char *suffix, int rows, int cols, float plus,
+                  float **out)
+{
+    const Tensor *t = need(l, leaf, suffix, cols > 1 ? 2 : 1, (int64_t[]){rows, cols});
+    if (!t) return -1;
+    if (!is_float(t)) return loader_bad_type(l, t, "F32, BF16 or F16");
+    size_t n = (size_t)rows * (size_t)cols;
+    float *v = loader_floats(l, n);
+    unpack_floats(t, v);
+    for (size_t i = 0; i < n; i++)
+        v[i] += plus;
+    *out = v;
+    return 0;
+}
+
+int loader_norm(Loader *l, const char *leaf, int n, const float **out)
+{
+    float *v = NULL;
+    if (loader_vector(l, leaf, ".weight", n, 1, 1, &v)) return -1;
+    *out = v;
+    return 0;
+}
+
+static int blocks(int n)
+{
+    return (n + FP8_BLOCK - 1) / FP8_BLOCK;
+}
+
+/* X.weight and, if that is FP8, X.weight_scale_inv. */
+static int find_matrix(const Loader *l, const char *leaf, int rows, int cols, const Tensor **weight,
+                       const Tensor **scale)
+{
+    const Tensor *t = need(l, leaf, ".weight", 2, (int64_t[]){rows, cols});
+    *weight = t;
+    *scale = NULL;
+    if (!t) return -1;
+    if (t->type == TENSOR_BF16 || t->type == TENSOR_F32) return 0;
+    if (t->type != TENSOR_FP8_E4M3) return loader_bad_type(l, t, "BF16, F32 or F8_E4M3");
+    *scale = need(l, leaf, ".weight_scale_inv", 2, (int64_t[]){blocks(rows), blocks(cols)});
+    if (!*scale) return -1;
+    return is_float(*scale) ? 0 : loader_bad_type(l, *scale, "F32, BF16 or F16");
+}
+
+static WeightType weight_type(const Tensor *t)
+{
+    return t->type == TENSOR_F32 ? WEIGHT_F32 : t->type == TENSOR_BF16 ? WEIGHT_BF16 : WEIGHT_FP8;
+}
+
+static size_t element_bytes(WeightType type)
+{
+    return type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1;
+}
+
+int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
+{
+    const Tensor *t, *scale;
+    if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
+    *w = (Weight){.type = weight_type(t), .rows = rows, .cols = cols};
+    w->data = place_matrix(l, t->data, t->bytes, element_bytes(w->type));
+    if (scale) {
+        size_t n = (size_t)blocks(rows) * (size_t)blocks(cols);
+        float *s = loader_floats(l, n);
+        unpack_floats(scale, s);
+        w->scale = s;
+        l->bytes += n * sizeof *s;
+    }
+    return 0;
+}
+
+int loader_stack(Loader *l, const char *leaf, int n, int rows, int cols, Weight *out)
+{
+    const Tensor *t = need(l, leaf, "", 3, (int64_t[]){n, rows, cols});
+    if (!t) return -1;
+    if (t->type != TENSOR_BF16 && t->type != TENSOR_F32)
+        return loader_bad_type(l, t, "BF16 or F32");
+    *out = (Weight){.type = weight_type(t), .rows = rows, .cols = cols};
+    out->data = place_matrix(l, t->data, t->bytes, element_bytes(out->type));
+    return 0;
+}
+
+/*
+ * Rows map[0..n) of a fused matrix as one of their own. FP8 scales belong to blocks of 128 rows: if
+ * the map tears blocks apart (in no published size), the part is dequantised.
+ */
+static void take_rows(Loader *l, const Tensor *t, const float *scale, int cols, const int *map,
+                      int n, Weight *w)
+{
+    int torn = scale && !unpack_keeps_blocks(map, n);
+    *w = (Weight){.type = torn ? WEIGHT_F32 : weight_type(t), .rows = n, .cols = cols};
+    size_t row_bytes = (size_t)weight_row_bytes(w);
+    void *rows = loader_block(l, (size_t)n, row_bytes);
+    if (torn)
+        unpack_fp8_rows(t->data, scale, cols, map, n, rows);
+    else
+        unpack_rows(t->data, row_bytes, map, n, rows);
+    w->data = place_matrix(l, rows, (size_t)n * row_bytes, element_bytes(w->type));
+    if (!scale || torn) return;
+
+    size_t n_rows = (size_t)blocks(n), n_cols = (size_t)blocks(cols);
+    float *s = loader_floats(l, n_rows * n_cols);
+    for (size_t b = 0; b < n_rows; b++) {
+        size_t from = (size_t)(map[b * FP8_BLOCK] / FP8_BLOCK);
+        memcpy(s + b * n_cols, scale + from * n_cols, n_cols * sizeof *s);
+    }
+    w->scale = s;
+    l->bytes += n_rows * n_cols * sizeof *s;
+}
+
+int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0, Weight *w0,
+                 const int *map1, int n1, Weight *w1)
+{
+    const Tensor *t, *scale;
+    float *s = NULL;
+    if (find_matrix(l, leaf, n0 + n1, cols, &t, &scale)) return -1;
+    if (scale) {
+        s = mem_alloc((size_t)blocks(n0 + n1) * (size_t)blocks(cols), sizeof *s);
+        unpack_floats(scale, s);
+    }
+    take_rows(l, t, s, cols, map0, n0, w0);
+    take_rows(l, t, s, cols, map1, n1, w1);
+    mem_free(s);
+    return 0;
+}

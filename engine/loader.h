@@ -1,0 +1,64 @@
+/*
+ * loader.h: single tensors of a checkpoint, found by name, checked for shape and type, placed.
+ *
+ * For model.c alone, which says what a model consists of. The names that a Loader takes are
+ * relative to its scope ("model.layers.3."). Whatever it hands out lives as long as the Owned.
+ */
+#ifndef OFFSHOOT_ENGINE_LOADER_H
+#define OFFSHOOT_ENGINE_LOADER_H
+
+#include "base/error.h"
+#include "engine/safetensors.h"
+#include "kernels/weight.h"
+
+typedef struct {
+    Safetensors *st;
+    float *arena;                  /* all vectors and scales */
+    size_t arena_used, arena_size; /* floats */
+    void **block;                  /* copies of matrices, tables of experts */
+    int n_blocks, cap_blocks;
+} Owned;
+
+typedef struct {
+    Owned *own;
+    const char *dir; /* for errors */
+    char scope[96];  /* in front of each name looked up */
+    size_t bytes;    /* of all matrices so far, with their scales */
+    Error *err;
+} Loader;
+
+/* Opens the folder's tensors. n_extra: floats that the model will take beside its vectors. */
+int loader_open(Loader *l, size_t n_extra);
+void owned_close(Owned *own);
+
+/* scope = prefix, or prefix + "layers.N." where layer >= 0. */
+void loader_scope(Loader *l, const char *prefix, int layer);
+
+/* The tensor scope + leaf + suffix, or NULL. */
+const Tensor *loader_find(const Loader *l, const char *leaf, const char *suffix);
+
+/* Zeroed memory of the model's; floats come from the arena. */
+void *loader_block(Loader *l, size_t count, size_t size);
+float *loader_floats(Loader *l, size_t n);
+
+/* leaf + suffix, [rows][cols] (cols 1: a vector), as f32, plus a constant. */
+int loader_vector(Loader *l, const char *leaf, const char *suffix, int rows, int cols, float plus,
+                  float **out);
+
+/* A zero-centred norm's leaf.weight: the checkpoint holds w, the kernels want 1 + w. */
+int loader_norm(Loader *l, const char *leaf, int n, const float **out);
+
+/* leaf.weight [rows][cols], with leaf.weight_scale_inv if it is FP8. */
+int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w);
+
+/* leaf [n][rows][cols] in one tensor; out: the first of its n matrices, the others follow. */
+int loader_stack(Loader *l, const char *leaf, int n, int rows, int cols, Weight *out);
+
+/* Two matrices out of the rows of one: row i of w0 is row map0[i] of leaf.weight, [n0+n1][cols]. */
+int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0, Weight *w0,
+                 const int *map1, int n1, Weight *w1);
+
+/* Says that a tensor's type is not one of `want`; returns -1. */
+int loader_bad_type(const Loader *l, const Tensor *t, const char *want);
+
+#endif

@@ -1,0 +1,270 @@
+/*
+ * model.c: see model.h. What a model of each family consists of, under which names.
+ */
+#include "engine/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "engine/loader.h"
+#include "engine/unpack.h"
+
+typedef struct {
+    const char *trunk; /* "model.language_model." or another */
+    const char *mtp;   /* NULL: the checkpoint has no tensor of an MTP head */
+} Prefixes;
+
+static int load_attention(Loader *l, const ModelConfig *c, AttentionWeights *w)
+{
+    int q = c->n_heads * c->head_dim, kv = c->n_kv_heads * c->head_dim;
+    if (loader_norm(l, "input_layernorm", c->dim, &w->norm) ||
+        loader_norm(l, "self_attn.q_norm", c->head_dim, &w->q_norm) ||
+        loader_norm(l, "self_attn.k_norm", c->head_dim, &w->k_norm) ||
+        loader_matrix(l, "self_attn.q_proj", 2 * q, c->dim, &w->q) ||
+        loader_matrix(l, "self_attn.k_proj", kv, c->dim, &w->k) ||
+        loader_matrix(l, "self_attn.v_proj", kv, c->dim, &w->v) ||
+        loader_matrix(l, "self_attn.o_proj", c->dim, q, &w->o))
+        return -1;
+    return 0;
+}
+
+/* Qwen3-Next: in_proj_qkvz and in_proj_ba, interleaved by key head. */
+static int load_fused_projections(Loader *l, const ModelConfig *c, DeltaWeights *w)
+{
+    int n_z = c->n_v_heads * c->d_v, n_qkv = c->n_channels, n_b = c->n_v_heads;
+    size_t n_rows = (size_t)n_qkv + (size_t)n_z + 2 * (size_t)n_b;
+    int *rows = mem_alloc(n_rows, sizeof *rows);
+    NextRows map = {rows, rows + n_qkv, rows + n_qkv + n_z, rows + n_qkv + n_z + n_b};
+    unpack_next_rows(c, &map);
+    int failed =
+        loader_split(l, "linear_attn.in_proj_qkvz", c->dim, map.qkv, n_qkv, &w->qkv, map.z, n_z,
+                     &w->z) ||
+        loader_split(l, "linear_attn.in_proj_ba", c->dim, map.b, n_b, &w->b, map.a, n_b, &w->a);
+    mem_free(rows);
+    return failed ? -1 : 0;
+}
+
+static int load_projections(Loader *l, const ModelConfig *c, DeltaWeights *w)
+{
+    if (c->family == MODEL_QWEN3_NEXT) return load_fused_projections(l, c, w);
+    if (loader_matrix(l, "linear_attn.in_proj_qkv", c->n_channels, c->dim, &w->qkv) ||
+        loader_matrix(l, "linear_attn.in_proj_z", c->n_v_heads * c->d_v, c->dim, &w->z) ||
+        loader_matrix(l, "linear_attn.in_proj_b", c->n_v_heads, c->dim, &w->b) ||
+        loader_matrix(l, "linear_attn.in_proj_a", c->n_v_heads, c->dim, &w->a))
+        return -1;
+    return 0;
+}
+
+static int load_delta(Loader *l, const ModelConfig *c, DeltaWeights *w)
+{
+    float *conv, *dt, *a, *norm;
+    if (loader_norm(l, "input_layernorm", c->dim, &w->norm) || load_projections(l, c, w) ||
+        loader_matrix(l, "linear_attn.out_proj", c->dim, c->n_v_heads * c->d_v, &w->out) ||
+        loader_vector(l, "linear_attn.conv1d", ".weight", c->n_channels, c->conv_width, 0, &conv) ||
+        loader_vector(l, "linear_attn.dt_bias", "", c->n_v_heads, 1, 0, &dt) ||
+        loader_vector(l, "linear_attn.norm", ".weight", c->d_v, 1, 0, &norm) ||
+        loader_vector(l, "linear_attn.A_log", "", c->n_v_heads, 1, 0, &a))
+        return -1;
+    for (int h = 0; h < c->n_v_heads; h++)
+        a[h] = -expf(a[h]);
+    w->conv_w = conv;
+    w->dt_bias = dt;
+    w->out_norm = norm;
+    w->a_coef = a;
+    return 0;
+}
+
+/* The three matrices of a gated FFN under scope. */
+static int load_gated(Loader *l, const ModelConfig *c, const char *scope, int width, Weight *gate,
+                      Weight *up, Weight *down)
+{
+    char leaf[64];
+    snprintf(leaf, sizeof leaf, "%s.gate_proj", scope);
+    if (loader_matrix(l, leaf, width, c->dim, gate)) return -1;
+    snprintf(leaf, sizeof leaf, "%s.up_proj", scope);
+    if (loader_matrix(l, leaf, width, c->dim, up)) return -1;
+    snprintf(leaf, sizeof leaf, "%s.down_proj", scope);
+    return loader_matrix(l, leaf, c->dim, width, down);
+}
+
+/* Rows [first, first + n) of matrix i of a stack. */
+static Weight view(const Weight *stack, int i, int first, int n)
+{
+    Weight w = *stack;
+    size_t row = (size_t)i * (size_t)stack->rows + (size_t)first;
+    w.rows = n;
+    w.data = (const unsigned char *)stack->data + row * (size_t)weight_row_bytes(stack);
+    return w;
+}
+
+/* One tensor for all experts: [n_experts][gate rows, then up rows][dim]. */
+static int load_stacked_experts(Loader *l, const ModelConfig *c, FfnWeights *w)
+{
+    int width = c->expert_dim;
+    Weight gate_up, down;
+    if (loader_stack(l, "mlp.experts.gate_up_proj", c->n_experts, 2 * width, c->dim, &gate_up) ||
+        loader_stack(l, "mlp.experts.down_proj", c->n_experts, c->dim, width, &down))
+        return -1;
+    for (int e = 0; e < c->n_experts; e++) {
+        w->expert_gate[e] = view(&gate_up, e, 0, width);
+        w->expert_up[e] = view(&gate_up, e, width, width);
+        w->expert_down[e] = view(&down, e, 0, c->dim);
+    }
+    return 0;
+}
+
+static int load_experts(Loader *l, const ModelConfig *c, FfnWeights *w)
+{
+    size_t n = (size_t)c->n_experts;
+    w->expert_gate = loader_block(l, 3 * n, sizeof(Weight));
+    w->expert_up = w->expert_gate + n;
+    w->expert_down = w->expert_up + n;
+    if (loader_find(l, "mlp.experts.gate_up_proj", "")) return load_stacked_experts(l, c, w);
+    for (int e = 0; e < c->n_experts; e++) {
+        char scope[32];
+        snprintf(scope, sizeof scope, "mlp.experts.%d", e);
+        if (load_gated(l, c, scope, c->expert_dim, &w->expert_gate[e], &w->expert_up[e],
+                       &w->expert_down[e]))
+            return -1;
+    }
+    return 0;
+}
+
+static int load_ffn(Loader *l, const ModelConfig *c, int moe, FfnWeights *w)
+{
+    w->moe = moe;
+    if (loader_norm(l, "post_attention_layernorm", c->dim, &w->norm)) return -1;
+    if (!moe) return load_gated(l, c, "mlp", c->ffn_dim, &w->gate, &w->up, &w->down);
+    if (loader_matrix(l, "mlp.gate", c->n_experts, c->dim, &w->router) ||
+        loader_matrix(l, "mlp.shared_expert_gate", 1, c->dim, &w->shared_gate) ||
+        load_gated(l, c, "mlp.shared_expert", c->shared_dim, &w->gate, &w->up, &w->down))
+        return -1;
+    return load_experts(l, c, w);
+}
+
+static int load_layers(Loader *l, Model *m, const char *prefix)
+{
+    const ModelConfig *c = &m->config;
+    m->layer = loader_block(l, (size_t)c->n_layers, sizeof *m->layer);
+    for (int i = 0; i < c->n_layers; i++) {
+        LayerWeights *w = &m->layer[i];
+        loader_scope(l, prefix, i);
+        if (c->full_attention[i] ? load_attention(l, c, &w->attention)
+                                 : load_delta(l, c, &w->delta))
+            return -1;
+        if (load_ffn(l, c, c->moe[i], &w->ffn)) return -1;
+    }
+    return 0;
+}
+
+/* A tied model's file should hold no lm_head; where one does, the reference ignores it too. */
+static int load_lm_head(Loader *l, Model *m)
+{
+    if (m->config.tied) {
+        m->lm_head = m->embed;
+        return 0;
+    }
+    l->bytes = 0; /* a pass reads this matrix, and of the embedding a few rows */
+    loader_scope(l, "language_model.", -1); /* some converters */
+    if (!loader_find(l, "lm_head", ".weight")) loader_scope(l, "", -1);
+    return loader_matrix(l, "lm_head", m->config.n_vocab, m->config.dim, &m->lm_head);
+}
+
+static int load_globals(Loader *l, Model *m, const char *prefix)
+{
+    const ModelConfig *c = &m->config;
+    int n = c->n_rot / 2;
+    loader_scope(l, prefix, -1);
+    if (loader_matrix(l, "embed_tokens", c->n_vocab, c->dim, &m->embed) ||
+        loader_norm(l, "norm", c->dim, &m->final_norm))
+        return -1;
+    if (m->embed.type == WEIGHT_FP8)
+        return loader_bad_type(l, loader_find(l, "embed_tokens", ".weight"), "BF16 or F32");
+    float *f = loader_floats(l, (size_t)n);
+    for (int i = 0; i < n; i++) /* in f32 throughout, as the reference implementation has it */
+        f[i] = 1.0f / powf((float)c->rope_theta, (float)(2 * i) / (float)c->n_rot);
+    m->inv_freq = f;
+    return load_lm_head(l, m);
+}
+
+/* All of the head or none of it: a part of one is a broken file. */
+static int load_head(Loader *l, Model *m, const char *prefix)
+{
+    const ModelConfig *c = &m->config;
+    HeadWeights *h = &m->head;
+    if (!prefix) return 0;
+    loader_scope(l, prefix, 1);
+    if (c->n_mtp > 1 && loader_find(l, "input_layernorm", ".weight"))
+        log_warn("mtp_layers found=%d used=1", c->n_mtp);
+    loader_scope(l, prefix, -1);
+    if (loader_matrix(l, "fc", c->dim, 2 * c->dim, &h->fc) ||
+        loader_norm(l, "pre_fc_norm_embedding", c->dim, &h->embed_norm) ||
+        loader_norm(l, "pre_fc_norm_hidden", c->dim, &h->hidden_norm) ||
+        loader_norm(l, "norm", c->dim, &h->final_norm))
+        return -1;
+    loader_scope(l, prefix, 0);
+    if (load_attention(l, c, &h->attention) || load_ffn(l, c, c->head_moe, &h->ffn)) return -1;
+    m->has_mtp = 1;
+    return 0;
+}
+
+static int any_tensor(const Safetensors *st, const char *prefix)
+{
+    for (int i = 0; i < safetensors_count(st); i++)
+        if (!strncmp(safetensors_at(st, i)->name, prefix, strlen(prefix))) return 1;
+    return 0;
+}
+
+/* The trunk is known by its embedding, the head by any tensor. */
+static int find_prefixes(Loader *l, Prefixes *p)
+{
+    static const char *const trunk[] = {"model.language_model.", "language_model.model.", "model."};
+    static const char *const head[] = {"mtp.", "model.mtp.", "language_model.mtp."};
+    *p = (Prefixes){0};
+    for (int i = 0; i < 3 && !p->mtp; i++)
+        if (any_tensor(l->own->st, head[i])) p->mtp = head[i];
+    for (int i = 0; i < 3; i++) {
+        loader_scope(l, trunk[i], -1);
+        p->trunk = trunk[i];
+        if (loader_find(l, "embed_tokens", ".weight")) return 0;
+    }
+    return error_set(l->err, ERR_FILE,
+                     "cannot load '%.80s': tensor 'model.language_model.embed_tokens.weight' is "
+                     "missing, also as 'language_model.model.' and 'model.'",
+                     l->dir);
+}
+
+static int load_model(Loader *l, Model *m)
+{
+    Prefixes p;
+    const ModelConfig *c = &m->config;
+    if (config_load(&m->config, &m->generation, l->dir, l->err) ||
+        loader_open(l, (size_t)c->n_rot / 2) || find_prefixes(l, &p) ||
+        load_globals(l, m, p.trunk) || load_layers(l, m, p.trunk))
+        return -1;
+    m->weight_bytes = l->bytes;
+    return load_head(l, m, p.mtp);
+}
+
+Model *model_open(const char *dir, Backend *backend, Error *err)
+{
+    Model *m = mem_alloc(1, sizeof *m);
+    Owned *own = mem_alloc(1, sizeof *own);
+    Loader l = {.own = own, .dir = dir, .err = err};
+    m->owned = own;
+    m->backend = backend;
+    if (!load_model(&l, m)) return m;
+    model_close(m);
+    return NULL;
+}
+
+void model_close(Model *m)
+{
+    if (!m) return;
+    owned_close(m->owned);
+    mem_free(m->owned);
+    mem_free(m);
+}

@@ -1,0 +1,74 @@
+/*
+ * model.h: a model's weights, found in the checkpoint, checked against the config, in one layout.
+ *
+ * All three families end in the same structs: Qwen3-Next's interleaved projections are taken apart
+ * at load, fused experts are split into views, zero-centred norm weights get their "1 +". Large
+ * matrices stay in the mapping (or go to the device once); small vectors are f32.
+ */
+#ifndef OFFSHOOT_ENGINE_MODEL_H
+#define OFFSHOOT_ENGINE_MODEL_H
+
+#include <stdint.h>
+
+#include "base/error.h"
+#include "engine/config.h"
+#include "kernels/backend.h"
+
+typedef struct {
+    const float *norm;            /* [dim] */
+    Weight q, k, v, o;            /* q: per head 2 * head_dim rows, query then gate */
+    const float *q_norm, *k_norm; /* [head_dim] */
+} AttentionWeights;
+
+typedef struct {
+    const float *norm; /* [dim] */
+    Weight qkv, z, b, a, out;
+    const float *conv_w;   /* [n_channels][conv_width] */
+    const float *a_coef;   /* [n_v_heads], -exp(A_log) */
+    const float *dt_bias;  /* [n_v_heads] */
+    const float *out_norm; /* [d_v], plain weight */
+} DeltaWeights;
+
+typedef struct {
+    const float *norm; /* [dim], the post-attention norm */
+    int moe;
+    Weight gate, up, down; /* the dense FFN, or the shared expert */
+    Weight router, shared_gate;
+    Weight *expert_gate, *expert_up, *expert_down; /* [n_experts] */
+} FfnWeights;
+
+typedef struct {
+    AttentionWeights attention; /* where config.full_attention */
+    DeltaWeights delta;         /* elsewhere */
+    FfnWeights ffn;
+} LayerWeights;
+
+typedef struct {
+    const float *embed_norm, *hidden_norm, *final_norm; /* [dim] */
+    Weight fc; /* [dim][2 dim]: embedding first, hidden row second */
+    AttentionWeights attention;
+    FfnWeights ffn;
+} HeadWeights;
+
+typedef struct Model {
+    ModelConfig config;
+    GenerationDefaults generation;
+    Weight embed, lm_head;
+    const float *final_norm; /* [dim] */
+    const float *inv_freq;   /* [n_rot / 2] */
+    LayerWeights *layer;     /* [n_layers] */
+    int has_mtp;
+    HeadWeights head;    /* valid when has_mtp */
+    size_t weight_bytes; /* what one pass over the trunk reads, experts counted once each */
+    Backend *backend;    /* borrowed */
+    void *owned;         /* mapping and copies; for model_close */
+} Model;
+
+/*
+ * Opens the checkpoint in dir for a backend, which must outlive the model. Errors name the tensor,
+ * its shape and what was expected. Missing MTP tensors are no error: has_mtp is 0.
+ */
+Model *model_open(const char *dir, Backend *backend, Error *err);
+void model_close(Model *m);
+
+#endif

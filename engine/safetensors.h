@@ -1,0 +1,55 @@
+/*
+ * safetensors.h: the tensors of a checkpoint folder, mapped, never copied.
+ *
+ * One model.safetensors, or the shards named by model.safetensors.index.json. Headers are checked
+ * whole before anyone reads a tensor: known types, offsets inside the file and equal to the shape's
+ * bytes, no overlap and no gap, no duplicate names (also across shards), bounded sizes.
+ */
+#ifndef OFFSHOOT_ENGINE_SAFETENSORS_H
+#define OFFSHOOT_ENGINE_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+enum { MAX_TENSOR_DIMS = 8 };
+
+typedef enum {
+    TENSOR_F32,
+    TENSOR_BF16,
+    TENSOR_F16,
+    TENSOR_FP8_E4M3,
+    TENSOR_I64,
+    TENSOR_I32,
+    TENSOR_OTHER
+} TensorType;
+
+typedef struct {
+    const char *name;
+    const char *file; /* the shard's name, without its folder */
+    TensorType type;
+    int n_dims;
+    int64_t dim[MAX_TENSOR_DIMS];
+    const unsigned char *data; /* in the mapping; alignment is whatever the file has */
+    size_t bytes;
+} Tensor;
+
+typedef struct Safetensors Safetensors;
+
+/* dir: a folder with model.safetensors or an index. */
+Safetensors *safetensors_open(const char *dir, Error *err);
+
+/* One file by path. */
+Safetensors *safetensors_open_file(const char *path, Error *err);
+void safetensors_close(Safetensors *st);
+
+/* The tensor of that name, or NULL. Lives as long as st. */
+const Tensor *safetensors_find(const Safetensors *st, const char *name);
+
+int safetensors_count(const Safetensors *st);
+const Tensor *safetensors_at(const Safetensors *st, int i); /* in order of name */
+
+const char *tensor_type_name(TensorType type);
+
+#endif

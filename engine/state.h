@@ -1,0 +1,126 @@
+/*
+ * state.h: what is behind an Engine; for engine/ alone.
+ */
+#ifndef OFFSHOOT_ENGINE_STATE_H
+#define OFFSHOOT_ENGINE_STATE_H
+
+#include "engine/engine.h"
+#include "engine/forward.h"
+#include "engine/head.h"
+#include "engine/memory.h"
+#include "spec/accept.h"
+
+enum {
+    MAX_TREE_ROWS = MAX_TREE_NODES,  /* rows that all trees of a pass share */
+    SCORE_ROWS = 16,                 /* prompt rows scored a pass even when trees take their all */
+    MAX_SAMPLED = MAX_TREE_ROWS + 1, /* tree rows and the end of one prompt */
+    MAX_BAN = MAX_EOS + MAX_STOP_IDS,
+};
+
+typedef enum { SEQ_FREE, SEQ_PREFILL, SEQ_DECODE } SeqState;
+
+typedef struct {
+    SeqState state;
+    uint64_t order; /* of admission */
+    EngineRequest req;
+    int max_tokens; /* req.max_tokens, or what the context leaves */
+    int n_past;     /* tokens whose KV rows and state are committed; the root's position */
+    int32_t root;   /* the last emitted token, not processed yet */
+    int n_generated;
+    int32_t slot;  /* main slot */
+    int penalised; /* counts are kept */
+    FinishReason finish;
+    int32_t stop_token;
+    double submitted, started, first_token; /* ms */
+    RequestStats stats;
+
+    /* backend memory, for SampleRow; counts_host mirrors counts */
+    uint32_t *counts, *counts_host; /* [n_vocab] */
+    int32_t *bias_id, *ban;         /* [MAX_LOGIT_BIAS], [MAX_BAN] */
+    float *bias;
+    int n_ban;
+} Seq;
+
+/* What one sequence does in a step: a tree, or a chunk of its prompt. */
+typedef struct {
+    Seq *seq;
+    int index;   /* of seq */
+    int is_tree; /* 0: prompt rows */
+    int ends_prompt;
+    int start;     /* position of its first row: the root's, or where the chunk begins */
+    int max_depth; /* of its tree */
+    int row, n_rows;
+    int logit, n_logits; /* its rows of logits; those sampled are the last n_sampled */
+    int sampled, n_sampled;
+    Tree tree;
+    int32_t slot[MAX_TREE_NODES]; /* of nodes 1.. */
+    int n_slots;
+    AcceptedPath kept;
+} Work;
+
+/* Host copies of what a pass left, and staging for what goes to the backend. */
+typedef struct {
+    SampleRow row[MAX_SAMPLED];
+    int32_t path[MAX_SAMPLED][MAX_TREE_NODES];
+    int32_t next[MAX_SAMPLED];
+    uint8_t bad[MAX_SAMPLED];
+    int32_t move_seq[MAX_TREE_ROWS], move_from[MAX_TREE_ROWS], move_to[MAX_TREE_ROWS];
+    int n_moves;
+    /* log-probabilities, [max_logits] */
+    int32_t *scored, *rank, *top_id;
+    float *logprob, *top_logprob;
+    /* rows for the drafter, [max_rows] */
+    int32_t *seen_seq, *seen_pos, *seen_token, *seen_hidden;
+    int n_seen;
+} StepHost;
+
+/* The same arrays in backend memory. */
+typedef struct {
+    SampleRow *row;
+    int32_t *path, *next;
+    uint8_t *bad;
+    int32_t *move_seq, *move_from, *move_to;
+    int32_t *scored, *rank, *top_id;
+    float *logprob, *top_logprob;
+} StepDevice;
+
+struct Engine {
+    EngineOptions options;
+    const Model *model;
+    Backend *be;
+    Memory mem;
+    Forward forward;
+    Head head; /* open when the model has one and a drafter is set */
+    Batch batch;
+    uint64_t *allowed; /* backend memory or NULL */
+    int overhang;      /* KV rows beyond the committed ones that a step may use */
+    size_t scratch_bytes;
+
+    Seq seq[MAX_SEQS];
+    EngineRequest *waiting; /* ring of max_waiting */
+    double *waiting_since;
+    int first_waiting, n_waiting;
+    uint64_t n_admitted;
+    long n_steps;
+
+    Work work[MAX_SEQS + 1];
+    int n_work, n_trees; /* trees come first */
+    StepHost host;
+    StepDevice dev;
+
+    Event *event; /* [max_events] */
+    int n_events, next_event, max_events;
+};
+
+double engine_now_ms(void);
+
+/* The next free event, zeroed but for its type and id. */
+Event *engine_add_event(Engine *e, EventType type, uint64_t id);
+
+/* Frees what seq holds and reports it done with seq->finish. */
+void engine_finish(Engine *e, Seq *seq);
+
+/* Fills e->work: admits who fits, one tree per decoding sequence, one chunk of one prompt. */
+void schedule(Engine *e);
+
+#endif

@@ -1,0 +1,452 @@
+/*
+ * step.c: one step, five verbs.
+ *
+ *     draft_trees -> verify_trees -> accept_paths -> promote_slots -> emit_tokens
+ *
+ * Plain decoding is a tree of one node. A prompt chunk is a chain known to be kept: one slot,
+ * written in place; its last row is a root whose next token is sampled like any other. So there is
+ * one path, with and without speculation.
+ */
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/state.h"
+
+/* How the target samples after node of w's tree; the path's tokens go to path. */
+static SampleRow sample_row(const Work *w, int node, int32_t *path)
+{
+    const Seq *s = w->seq;
+    const Tree *t = &w->tree;
+    int depth = t->depth[node], root_pos = w->is_tree ? w->start : s->req.n_prompt - 1;
+    SampleRow r = {.params = s->req.params,
+                   .pos = root_pos + depth + 1,
+                   .counts = s->penalised ? s->counts : NULL,
+                   .n_path = s->penalised ? depth : 0,
+                   .n_bias = s->req.n_bias,
+                   .bias_id = s->bias_id,
+                   .bias = s->bias,
+                   .n_ban = s->n_generated + depth < s->req.min_tokens ? s->n_ban : 0,
+                   .ban = s->ban};
+    for (int i = node; i > 0 && r.n_path; i = t->parent[i])
+        path[t->depth[i] - 1] = t->token[i];
+    return r;
+}
+
+static void release_slots(Engine *e, Work *w, int keep)
+{
+    while (w->n_slots > keep)
+        slots_release(e->mem.slot_pool, w->slot[--w->n_slots]);
+}
+
+/* One tree per decoding sequence; its nodes are bounded by the slots that schedule could claim. */
+static void draft_trees(Engine *e)
+{
+    DraftRequest request[MAX_SEQS];
+    const Drafter *d = e->options.drafter;
+    int n = 0;
+    for (int i = 0; i < e->n_trees; i++) {
+        Work *w = &e->work[i];
+        if (!w->n_slots) continue;
+        e->host.row[n] = sample_row(w, 0, NULL);
+        request[n] = (DraftRequest){.seq = w->index,
+                                    .root_pos = w->start,
+                                    .max_nodes = w->n_slots + 1,
+                                    .max_depth = w->max_depth,
+                                    .topk = e->options.draft_topk,
+                                    .row = &e->host.row[n],
+                                    .tree = &w->tree};
+        n++;
+    }
+    if (n) d->propose(d->self, request, n);
+    for (int i = 0; i < e->n_trees; i++) {
+        Work *w = &e->work[i];
+        assert(tree_valid(&w->tree, e->model->config.n_vocab));
+        assert(w->tree.n <= w->n_slots + 1);
+        release_slots(e, w, w->tree.n - 1);
+    }
+}
+
+/* The root writes the main slot in place: it is certain to be kept. Every other node has its own.
+ */
+static void add_tree_rows(Engine *e, Work *w)
+{
+    const Seq *s = w->seq;
+    const Tree *t = &w->tree;
+    Batch *b = &e->batch;
+    assert(slots_refs(e->mem.slot_pool, s->slot) == 1);
+    w->row = b->n;
+    w->n_rows = t->n;
+    w->logit = b->n_logits;
+    w->n_logits = w->n_sampled = t->n;
+    for (int i = 0; i < t->n; i++) {
+        int p = t->parent[i];
+        int32_t src = p > 0 ? w->slot[p - 1] : s->slot, dst = i ? w->slot[i - 1] : s->slot;
+        int row = batch_add(b, t->token[i], w->start + t->depth[i], w->index,
+                            p < 0 ? -1 : w->row + p, src, dst, w->start + i, w->start);
+        b->logit_row[b->n_logits++] = row;
+    }
+}
+
+static void add_chunk_rows(Engine *e, Work *w)
+{
+    const Seq *s = w->seq;
+    Batch *b = &e->batch;
+    w->row = b->n;
+    w->logit = b->n_logits;
+    for (int i = 0; i < w->n_rows; i++) {
+        int pos = w->start + i, last = i == w->n_rows - 1;
+        int row = batch_add(b, s->req.prompt[pos], pos, w->index, i ? w->row + i - 1 : -1, s->slot,
+                            s->slot, pos, pos + 1);
+        if (s->req.prompt_logprobs || (last && w->ends_prompt)) b->logit_row[b->n_logits++] = row;
+    }
+    w->n_logits = b->n_logits - w->logit;
+    w->n_sampled = w->ends_prompt && s->max_tokens > 0;
+}
+
+static void sample_rows(Engine *e, const Work *w)
+{
+    Backend *be = e->be;
+    int at = w->sampled;
+    if (!w->n_sampled) return;
+    for (int i = 0; i < w->n_sampled; i++) {
+        e->host.row[at + i] = sample_row(w, i, e->host.path[at + i]);
+        e->host.row[at + i].path = e->dev.path + (size_t)(at + i) * MAX_TREE_NODES;
+    }
+    be->upload(be, e->dev.row + at, e->host.row + at, (size_t)w->n_sampled * sizeof(SampleRow));
+    be->upload(be, e->dev.path + (size_t)at * MAX_TREE_NODES, e->host.path[at],
+               (size_t)w->n_sampled * sizeof e->host.path[0]);
+}
+
+/* Samples every row that a walk may visit, in one call for the trees and one for a prompt's end. */
+static void sample_next(Engine *e)
+{
+    int n_tree = 0, vocab = e->model->config.n_vocab, n = 0;
+    for (int i = 0; i < e->n_work; i++) {
+        Work *w = &e->work[i];
+        w->sampled = n;
+        n += w->n_sampled;
+        if (w->is_tree) n_tree = n;
+        sample_rows(e, w);
+    }
+    for (int part = 0; part < 2; part++) {
+        const Work *last = &e->work[e->n_work - 1];
+        int from = part ? n_tree : 0, count = (part ? n : n_tree) - from;
+        int logit = part ? last->logit + last->n_logits - 1 : 0;
+        if (!count) continue;
+        e->be->sample(e->be, &(Sample){.n = count,
+                                       .n_vocab = vocab,
+                                       .n_top = 1,
+                                       .logits = e->forward.logits + (size_t)logit * vocab,
+                                       .allowed = e->allowed,
+                                       .row = e->dev.row + from,
+                                       .id = e->dev.next + from,
+                                       .bad = e->dev.bad + from});
+    }
+    e->be->download(e->be, e->host.next, e->dev.next, (size_t)n * sizeof *e->host.next);
+    e->be->download(e->be, e->host.bad, e->dev.bad, (size_t)n);
+    for (int i = 0; i < n; i++)
+        if (e->host.bad[i]) e->host.next[i] = -1;
+}
+
+/* Log-probabilities of what follows each row of w: the prompt's own tokens, the sampled ones. */
+static void score_rows(Engine *e, const Work *w)
+{
+    Backend *be = e->be;
+    const Seq *s = w->seq;
+    int n = w->n_logits, n_top = s->req.n_logprobs, vocab = e->model->config.n_vocab;
+    size_t at = (size_t)w->logit;
+    if (n_top < 0 || !n) return;
+    for (int i = 0; i < n; i++) {
+        int pos = w->start + i + 1, sampled = i - (n - w->n_sampled);
+        int32_t token = sampled >= 0 ? e->host.next[w->sampled + sampled] : -1;
+        if (!w->is_tree && sampled < 0 && pos < s->req.n_prompt) token = s->req.prompt[pos];
+        e->host.scored[at + (size_t)i] = token < 0 ? 0 : token;
+    }
+    be->upload(be, e->dev.scored + at, e->host.scored + at, (size_t)n * sizeof(int32_t));
+    be->token_logprobs(be, &(TokenLogprobs){.n = n,
+                                            .n_vocab = vocab,
+                                            .n_top = n_top,
+                                            .logits = e->forward.logits + at * (size_t)vocab,
+                                            .token = e->dev.scored + at,
+                                            .chosen = e->dev.logprob + at,
+                                            .rank = e->dev.rank + at,
+                                            .top_id = e->dev.top_id + at * MAX_LOGPROBS,
+                                            .top_logp = e->dev.top_logprob + at * MAX_LOGPROBS});
+    be->download(be, e->host.logprob + at, e->dev.logprob + at, (size_t)n * sizeof(float));
+    be->download(be, e->host.rank + at, e->dev.rank + at, (size_t)n * sizeof(int32_t));
+    be->download(be, e->host.top_id + at * MAX_LOGPROBS, e->dev.top_id + at * MAX_LOGPROBS,
+                 (size_t)n * (size_t)n_top * sizeof(int32_t));
+    be->download(be, e->host.top_logprob + at * MAX_LOGPROBS,
+                 e->dev.top_logprob + at * MAX_LOGPROBS, (size_t)n * (size_t)n_top * sizeof(float));
+}
+
+/* One target pass over all rows, each node in its own slot, then the target's choice at each. */
+static int verify_trees(Engine *e, Error *err)
+{
+    batch_clear(&e->batch);
+    for (int i = 0; i < e->n_work; i++) {
+        if (e->work[i].is_tree)
+            add_tree_rows(e, &e->work[i]);
+        else
+            add_chunk_rows(e, &e->work[i]);
+    }
+    forward_pass(&e->forward, &e->batch);
+    sample_next(e);
+    for (int i = 0; i < e->n_work; i++)
+        score_rows(e, &e->work[i]);
+    return e->be->sync(e->be, err);
+}
+
+typedef struct {
+    Engine *e;
+    Seq *seq;
+    int n_generated; /* with the token asked about */
+} StopAsker;
+
+enum { STOP_END = 1, STOP_WATCHER, STOP_LENGTH };
+
+static int is_in(const int32_t *id, int n, int32_t token)
+{
+    for (int i = 0; i < n; i++)
+        if (id[i] == token) return 1;
+    return 0;
+}
+
+static int is_end_token(const Engine *e, const EngineRequest *r, int32_t token)
+{
+    const ModelConfig *c = &e->model->config;
+    if (!r->ignore_eos && is_in(c->eos, c->n_eos, token)) return 1;
+    return is_in(r->stop_ids, r->n_stop_ids, token);
+}
+
+static int stopped(void *ctx, int32_t token)
+{
+    StopAsker *a = ctx;
+    const EngineRequest *r = &a->seq->req;
+    a->n_generated++;
+    if (is_end_token(a->e, r, token)) return STOP_END;
+    if (r->watcher.self && r->watcher.token(r->watcher.self, token) == WATCH_STOP)
+        return STOP_WATCHER;
+    return a->n_generated >= a->seq->max_tokens ? STOP_LENGTH : 0;
+}
+
+/* What the target agrees with, cut at the first stop. */
+static void accept_paths(Engine *e)
+{
+    for (int i = 0; i < e->n_work; i++) {
+        Work *w = &e->work[i];
+        if (!w->n_sampled) continue;
+        StopAsker ask = {.e = e, .seq = w->seq, .n_generated = w->seq->n_generated};
+        accept_path(&w->tree, e->host.next + w->sampled, stopped, &ask, &w->kept);
+    }
+}
+
+/* KV rows of kept nodes go to their positions; depth-first order makes moves rare. */
+static void plan_moves(Engine *e, const Work *w)
+{
+    for (int d = 1; d <= w->kept.m; d++) {
+        if (w->kept.path[d] == d) continue;
+        int k = e->host.n_moves++;
+        e->host.move_seq[k] = w->index;
+        e->host.move_from[k] = w->start + w->kept.path[d];
+        e->host.move_to[k] = w->start + d;
+    }
+}
+
+static void move_kv_rows(Engine *e)
+{
+    Backend *be = e->be;
+    const Memory *m = &e->mem;
+    size_t bytes = (size_t)e->host.n_moves * sizeof(int32_t);
+    if (!e->host.n_moves) return;
+    be->upload(be, e->dev.move_seq, e->host.move_seq, bytes);
+    be->upload(be, e->dev.move_from, e->host.move_from, bytes);
+    be->upload(be, e->dev.move_to, e->host.move_to, bytes);
+    be->move_rows(be, &(MoveRows){.n = e->host.n_moves,
+                                  .n_layers = e->model->config.n_full,
+                                  .page_tokens = PAGE_TOKENS,
+                                  .row_bytes = m->kv_row_bytes,
+                                  .page_bytes = m->page_bytes,
+                                  .pages = m->pages,
+                                  .table = m->table,
+                                  .table_stride = m->table_stride,
+                                  .seq = e->dev.move_seq,
+                                  .from = e->dev.move_from,
+                                  .to = e->dev.move_to});
+}
+
+static void seen(Engine *e, int seq, int pos, int32_t token, int hidden)
+{
+    int i = e->host.n_seen++;
+    e->host.seen_seq[i] = seq;
+    e->host.seen_pos[i] = pos;
+    e->host.seen_token[i] = token;
+    e->host.seen_hidden[i] = hidden;
+}
+
+/* Shows the drafter the rows that stay, of sequences that go on: each with the token that follows.
+ */
+static void show_drafter(Engine *e)
+{
+    const Drafter *d = e->options.drafter;
+    e->host.n_seen = 0;
+    for (int i = 0; i < e->n_work && d; i++) {
+        const Work *w = &e->work[i];
+        const Seq *s = w->seq;
+        if (w->is_tree) {
+            for (int k = 0; k <= w->kept.m && !w->kept.stop; k++)
+                seen(e, w->index, w->start + k + 1, w->kept.emitted[k], w->row + w->kept.path[k]);
+        } else if (!w->ends_prompt || (w->n_sampled && !w->kept.stop)) {
+            for (int k = 0; k < w->n_rows; k++) {
+                int pos = w->start + k + 1;
+                int32_t token = pos < s->req.n_prompt ? s->req.prompt[pos] : w->kept.emitted[0];
+                seen(e, w->index, pos, token, w->row + k);
+            }
+        }
+    }
+    if (!e->host.n_seen) return;
+    d->observe(d->self, &(DraftObserved){.n = e->host.n_seen,
+                                         .seq = e->host.seen_seq,
+                                         .pos = e->host.seen_pos,
+                                         .token = e->host.seen_token,
+                                         .hidden = e->host.seen_hidden,
+                                         .final = e->forward.final});
+}
+
+/* The last kept node's slot becomes main; no state is copied. */
+static void promote_slots(Engine *e)
+{
+    e->host.n_moves = 0;
+    for (int i = 0; i < e->n_trees; i++)
+        plan_moves(e, &e->work[i]);
+    move_kv_rows(e);
+    show_drafter(e);
+    for (int i = 0; i < e->n_work; i++) {
+        Work *w = &e->work[i];
+        if (w->is_tree) {
+            slots_promote(e->mem.slot_pool, &w->seq->slot, w->slot, w->n_slots,
+                          w->kept.path[w->kept.m] - 1);
+            w->n_slots = 0;
+            w->seq->n_past += w->kept.m + 1;
+        } else {
+            w->seq->n_past += w->n_rows;
+        }
+    }
+}
+
+static void count_token(Engine *e, Seq *s, int32_t token)
+{
+    if (!s->penalised) return;
+    s->counts_host[token]++;
+    e->be->upload(e->be, s->counts + token, s->counts_host + token, sizeof *s->counts);
+}
+
+static void count_step(const Work *w, RequestStats *st)
+{
+    const Tree *t = &w->tree;
+    int m = w->kept.m;
+    st->n_steps++;
+    st->n_steps_drafted += t->n > 1;
+    st->n_drafted += t->n - 1;
+    st->n_accepted += m;
+    st->accepted_hist[m]++;
+    for (int d = 1; d <= m; d++) {
+        st->depth_tried[d]++;
+        st->depth_accepted[d]++;
+    }
+    int last = w->kept.path[m], has_child = 0;
+    for (int i = last + 1; i < t->n; i++)
+        has_child |= t->parent[i] == last;
+    if (has_child && !w->kept.stop) st->depth_tried[m + 1]++;
+}
+
+/* Fills an event's log-probabilities from the i-th of w's rows of logits. */
+static void add_logprobs(const Engine *e, const Work *w, int i, Event *ev)
+{
+    int n_top = w->seq->req.n_logprobs;
+    if (n_top < 0) return;
+    size_t at = (size_t)w->logit * MAX_LOGPROBS + (size_t)(i * n_top);
+    ev->logprob = e->host.logprob[w->logit + i];
+    ev->rank = e->host.rank[w->logit + i];
+    ev->n_top = n_top;
+    memcpy(ev->top_id, e->host.top_id + at, (size_t)n_top * sizeof *ev->top_id);
+    memcpy(ev->top_logprob, e->host.top_logprob + at, (size_t)n_top * sizeof *ev->top_logprob);
+}
+
+/* Row i of a scored prompt says how likely the prompt's token after it was. */
+static void emit_prompt(Engine *e, const Work *w)
+{
+    const EngineRequest *r = &w->seq->req;
+    if (!r->prompt_logprobs) return;
+    if (w->start == 0) {
+        Event *ev = engine_add_event(e, EVENT_PROMPT, r->id);
+        ev->token = r->prompt[0];
+        ev->logprob = NAN;
+    }
+    for (int i = 0; i < w->n_rows && w->start + i + 1 < r->n_prompt; i++) {
+        Event *ev = engine_add_event(e, EVENT_PROMPT, r->id);
+        ev->pos = w->start + i + 1;
+        ev->token = r->prompt[ev->pos];
+        add_logprobs(e, w, i, ev);
+    }
+}
+
+static void emit_kept(Engine *e, const Work *w)
+{
+    Seq *s = w->seq;
+    const AcceptedPath *kept = &w->kept;
+    int first_logit = w->n_logits - w->n_sampled, n = kept->stop < 0 ? kept->m : kept->m + 1;
+    for (int d = 0; d < n; d++) {
+        Event *ev = engine_add_event(e, EVENT_TOKEN, s->req.id);
+        ev->token = kept->emitted[d];
+        ev->pos = s->req.n_prompt + s->n_generated++;
+        ev->drafted = d < kept->m;
+        add_logprobs(e, w, first_logit + kept->path[d], ev);
+        count_token(e, s, ev->token);
+        s->root = ev->token;
+    }
+    if (!kept->stop) return;
+    s->finish = kept->stop < 0              ? FINISH_ERROR
+                : kept->stop == STOP_LENGTH ? FINISH_LENGTH
+                                            : FINISH_STOP;
+    if (kept->stop == STOP_END) s->stop_token = s->root;
+    engine_finish(e, s);
+}
+
+/* To the caller: tokens, the end of those that stopped; statistics. */
+static void emit_tokens(Engine *e)
+{
+    for (int i = 0; i < e->n_work; i++) {
+        Work *w = &e->work[i];
+        Seq *s = w->seq;
+        if (w->is_tree) count_step(w, &s->stats);
+        if (!w->is_tree) emit_prompt(e, w);
+        if (w->ends_prompt) {
+            s->state = SEQ_DECODE;
+            s->first_token = engine_now_ms();
+        }
+        if (w->n_sampled) {
+            emit_kept(e, w);
+        } else if (w->ends_prompt) { /* max_tokens 0: the prompt was only to be scored */
+            s->finish = FINISH_LENGTH;
+            engine_finish(e, s);
+        }
+    }
+}
+
+int engine_step(Engine *e, Error *err)
+{
+    assert(e->next_event == e->n_events);
+    e->n_events = e->next_event = 0;
+    schedule(e); /* who runs, how many prompt rows, how large a tree */
+    if (!e->n_work) return 0;
+
+    draft_trees(e);                      /* one per decoding sequence; root = its last token */
+    if (verify_trees(e, err)) return -1; /* one target pass, each node in its own slot */
+    accept_paths(e);                     /* what the target agrees with, cut at the first stop */
+    promote_slots(e);                    /* last kept slot becomes main; KV rows move up */
+    emit_tokens(e);                      /* to the caller; statistics */
+    e->n_steps++;
+    return e->n_work;
+}
