@@ -1,0 +1,68 @@
+/*
+ * backend.h: the boundary between the model and a machine.
+ *
+ * A backend is a table of operations over its own memory. engine/forward.c is written once over
+ * this table; pointers in argument structs are backend memory and only the backend follows them.
+ * Each operation has a plain reference (the backend "ref", one thread, the definition) and faster
+ * versions
+ * ("cpu": AVX2 or AVX-512 picked when opened); one test drives them all.
+ *
+ * Operations are queued in order; sync waits for all of them and reports a lost device.
+ */
+#ifndef OFFSHOOT_KERNELS_BACKEND_H
+#define OFFSHOOT_KERNELS_BACKEND_H
+
+#include <stddef.h>
+
+#include "base/error.h"
+#include "kernels/attention.h"
+#include "kernels/gated_delta.h"
+#include "kernels/linear.h"
+#include "kernels/moe.h"
+#include "kernels/rows.h"
+#include "kernels/sample.h"
+
+typedef struct Backend Backend;
+
+struct Backend {
+    const char *name; /* "ref", "cpu" */
+    char isa[16];     /* "plain", "avx2", "avx512" */
+    int n_threads;
+
+    /* Zeroed backend memory, taken before serving starts. NULL and an Error when there is none. */
+    void *(*alloc)(Backend *be, size_t bytes, Error *err);
+    void (*free)(Backend *be, void *mem);
+    void (*upload)(Backend *be, void *dst, const void *host_src, size_t bytes);
+    void (*download)(Backend *be, void *host_dst, const void *src, size_t bytes);
+    void (*copy)(Backend *be, void *dst, const void *src, size_t bytes);
+    void (*zero)(Backend *be, void *dst, size_t bytes);
+    int (*sync)(Backend *be, Error *err);
+    void (*close)(Backend *be);
+
+    void (*embed)(Backend *be, const Embed *a);
+    void (*gather_rows)(Backend *be, const GatherRows *a);
+    void (*add_norm)(Backend *be, const AddNorm *a);
+    void (*gated_norm)(Backend *be, const GatedNorm *a);
+    void (*linear)(Backend *be, const Linear *a);
+    void (*conv_gates)(Backend *be, const ConvGates *a);
+    void (*gated_delta)(Backend *be, const GatedDelta *a);
+    void (*attention_prepare)(Backend *be, const AttentionPrepare *a);
+    void (*tree_attention)(Backend *be, const TreeAttention *a);
+    void (*swiglu)(Backend *be, const SwiGlu *a);
+    void (*moe_route)(Backend *be, const MoeRoute *a);
+    void (*moe_ffn)(Backend *be, const MoeFfn *a);
+    void (*sample)(Backend *be, const Sample *a);
+    void (*token_logprobs)(Backend *be, const TokenLogprobs *a);
+    void (*move_rows)(Backend *be, const MoveRows *a);
+};
+
+/* The definitions, in plain C on the calling thread. max_vocab bounds n_vocab of sample. */
+Backend *backend_ref_open(int max_vocab);
+
+/*
+ * The CPU backend: n_threads (>= 1) including the caller; isa "avx512", "avx2", "plain", or NULL
+ * for the best that this machine has. NULL and an Error for an isa that it lacks.
+ */
+Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *err);
+
+#endif

@@ -1,0 +1,127 @@
+/*
+ * backend_cpu.c: the backend "cpu": picks an instruction set and hands operations to its table.
+ *
+ * This file is compiled once, unlike the other *_cpu.c.
+ */
+#include "kernels/backend.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "kernels/host_memory.h"
+#include "kernels/ops_cpu.h"
+
+typedef struct {
+    Backend be;
+    const CpuOps *ops;
+    Threads *threads;
+    int max_vocab;
+    float *sample_scratch; /* one part for each thread */
+} CpuBackend;
+
+#define CPU_OP(op, Args)                                                                           \
+    static void op(Backend *be, const Args *a)                                                     \
+    {                                                                                              \
+        CpuBackend *cpu = (CpuBackend *)be;                                                        \
+        if (a->n > 0) cpu->ops->op(cpu->threads, a);                                               \
+    }
+
+CPU_OP(embed, Embed)
+CPU_OP(gather_rows, GatherRows)
+CPU_OP(add_norm, AddNorm)
+CPU_OP(gated_norm, GatedNorm)
+CPU_OP(linear, Linear)
+CPU_OP(conv_gates, ConvGates)
+CPU_OP(gated_delta, GatedDelta)
+CPU_OP(attention_prepare, AttentionPrepare)
+CPU_OP(tree_attention, TreeAttention)
+CPU_OP(swiglu, SwiGlu)
+CPU_OP(moe_route, MoeRoute)
+CPU_OP(moe_ffn, MoeFfn)
+CPU_OP(token_logprobs, TokenLogprobs)
+CPU_OP(move_rows, MoveRows)
+
+static void sample(Backend *be, const Sample *a)
+{
+    CpuBackend *cpu = (CpuBackend *)be;
+    assert(a->n_vocab <= cpu->max_vocab);
+    assert(a->n_top >= 1 && a->n_top <= MAX_TOP);
+    if (a->n > 0) cpu->ops->sample(cpu->threads, a, cpu->sample_scratch, cpu->max_vocab);
+}
+
+static void cpu_close(Backend *be)
+{
+    CpuBackend *cpu = (CpuBackend *)be;
+    threads_close(cpu->threads);
+    mem_free(cpu->sample_scratch);
+    mem_free(cpu);
+}
+
+typedef struct {
+    const char *name;
+    const CpuOps *ops;
+    int present;
+} Isa;
+
+/* The named instruction set, or the best there is; NULL and an Error when it is not there. */
+static const CpuOps *find_isa(const char *name, const char **found, Error *err)
+{
+    const Isa isa[] = {
+#if defined __x86_64__
+        {"avx512", &cpu_ops_avx512,
+         __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")},
+        {"avx2", &cpu_ops_avx2,
+         __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("f16c")},
+#endif
+        {"plain", &cpu_ops_plain, 1},
+    };
+    for (size_t i = 0; i < sizeof isa / sizeof *isa; i++)
+        if (isa[i].present && (!name || !strcmp(name, isa[i].name))) {
+            *found = isa[i].name;
+            return isa[i].ops;
+        }
+    error_set(err, ERR_INPUT, "this machine has no instruction set '%s'", name);
+    return NULL;
+}
+
+Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *err)
+{
+    const char *found;
+    const CpuOps *ops = find_isa(isa, &found, err);
+    if (!ops) return NULL;
+
+    CpuBackend *cpu = mem_alloc(1, sizeof *cpu);
+    cpu->ops = ops;
+    cpu->threads = threads_open(n_threads);
+    cpu->max_vocab = max_vocab;
+    cpu->sample_scratch =
+        mem_alloc((size_t)threads_count(cpu->threads),
+                  (size_t)sample_scratch_floats(max_vocab) * sizeof *cpu->sample_scratch);
+
+    Backend *be = &cpu->be;
+    host_memory_fill(be);
+    be->name = "cpu";
+    snprintf(be->isa, sizeof be->isa, "%s", found);
+    be->n_threads = threads_count(cpu->threads);
+    be->close = cpu_close;
+    be->embed = embed;
+    be->gather_rows = gather_rows;
+    be->add_norm = add_norm;
+    be->gated_norm = gated_norm;
+    be->linear = linear;
+    be->conv_gates = conv_gates;
+    be->gated_delta = gated_delta;
+    be->attention_prepare = attention_prepare;
+    be->tree_attention = tree_attention;
+    be->swiglu = swiglu;
+    be->moe_route = moe_route;
+    be->moe_ffn = moe_ffn;
+    be->sample = sample;
+    be->token_logprobs = token_logprobs;
+    be->move_rows = move_rows;
+    return be;
+}

@@ -1,0 +1,65 @@
+/*
+ * gated_delta.h: the two recurrences of a gated DeltaNet layer over a token tree.
+ *
+ * A row i takes the state of its parent from slot src[i] and leaves its own in slot dst[i]; rows
+ * come parents first. dst[] of rows that are kept apart differ; a row may have dst == src (in
+ * place), and a chain of such rows (a prompt) keeps one slot. No other slot is written.
+ *
+ * A slot holds for each recurrent layer  S f32 [n_v_heads][d_k][d_v]  at state_offset  and the last
+ * (width - 1) inputs of the convolution, oldest first,  f32 [width - 1][n_channels]  at
+ * conv_offset. This layout is the CPU's; nothing outside kernels/ may rely on it.
+ */
+#ifndef OFFSHOOT_KERNELS_GATED_DELTA_H
+#define OFFSHOOT_KERNELS_GATED_DELTA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    unsigned char *base; /* slot s is at base + s * slot_bytes */
+    size_t slot_bytes;
+    size_t state_offset, conv_offset; /* of one layer, inside a slot */
+} SlotLayer;
+
+/*
+ * Causal depthwise convolution, SiLU, split, L2 norm of q and k, gates.
+ *     y_t[c] = silu(sum_m w[c][m] p_{t - width + 1 + m}[c]),  p = qkv, older inputs from slot src
+ *     q = y / sqrt(sum y^2 + 1e-6) / sqrt(d_k) per key head,  k the same without 1 / sqrt(d_k)
+ *     beta = sigmoid(b),  decay = exp(a_coef * softplus(a + dt_bias)),
+ *     softplus(u) = u > 20 ? u : log1p(exp(u))
+ * Channels are q (n_k_heads * d_k), k (the same), v (n_v_heads * d_v).
+ * Source: Qwen3-Next / Qwen3.5 reference implementation.
+ */
+typedef struct {
+    int n, n_k_heads, n_v_heads, d_k, d_v, width;
+    const float *qkv;     /* [n][n_channels] */
+    const float *a, *b;   /* [n][n_v_heads] */
+    const float *conv_w;  /* [n_channels][width], the last tap is the current token */
+    const float *a_coef;  /* [n_v_heads], -exp(A_log) */
+    const float *dt_bias; /* [n_v_heads] */
+    const int32_t *src, *dst;
+    SlotLayer slots;
+    float *q, *k;        /* [n][n_k_heads][d_k] */
+    float *v;            /* [n][n_v_heads][d_v] */
+    float *decay, *beta; /* [n][n_v_heads] */
+} ConvGates;
+
+/*
+ * The gated delta rule. Value head h reads key head h / (n_v_heads / n_k_heads):
+ *     m = a_i (P' k_i),  u = b_i (v_i - m),  S = a_i P + k_i u',  out_i = S' q_i
+ * with P the state in slot src[i], S left in slot dst[i], ' the transpose.
+ * Source: Gated Delta Networks, arXiv 2412.06464, section 3, with the state as [d_k][d_v].
+ * Columns of S never meet, so any split over columns gives the same bits.
+ * Traffic: n states written and at most n read, n_v_heads * d_k * d_v * 4 bytes each.
+ */
+typedef struct {
+    int n, n_k_heads, n_v_heads, d_k, d_v;
+    const float *q, *k;        /* [n][n_k_heads][d_k] */
+    const float *v;            /* [n][n_v_heads][d_v] */
+    const float *decay, *beta; /* [n][n_v_heads] */
+    const int32_t *src, *dst;
+    SlotLayer slots;
+    float *out; /* [n][n_v_heads][d_v] */
+} GatedDelta;
+
+#endif

@@ -1,0 +1,259 @@
+/*
+ * gated_delta_cpu.c: the recurrences of a gated DeltaNet layer.
+ *
+ * Both walk all rows in order for a part of the channels or columns, which never meet: conv_gates
+ * takes one head of q, k or v at a time (so convolution and norm need one fork), gated_delta one
+ * block of DELTA_COLS columns of one value head. A block of the state lives in a local array while
+ * a chain runs: rows of S are d_v floats apart, which would fall on a few sets of L1.
+ *
+ * The step of row i already adds up S'k for row i + 1, so a chain reads its block once per row.
+ *
+ * Against the definition: f32 lanes over channels, so a dot over d_k rounds d_k times, relative to
+ * sum |p k|; states pass that on scaled by decay and beta, both at most 1.
+ *
+ * Zen 4, AVX-512, 32 heads of 128 x 128: see bench/ for the time of a row.
+ */
+#include "kernels/isa_ops.h"
+
+#include <assert.h>
+#include <math.h>
+
+enum {
+    DELTA_VECS = VEC_ISA == 512 ? 2 : 4,
+    DELTA_COLS = DELTA_VECS * VEC_N,
+    MAX_D_K = 256,
+    MAX_WIDTH = 8,
+};
+
+static float *slot_at(const SlotLayer *s, int slot, size_t offset)
+{
+    return (float *)(void *)(s->base + (size_t)slot * s->slot_bytes + offset);
+}
+
+/* Taps of n channels, transposed to [width][VEC_N]. */
+static void load_taps(const float *conv_w, int width, int n, Vec *tap)
+{
+    for (int m = 0; m < width; m++) {
+        float w[VEC_N] = {0};
+        for (int c = 0; c < n; c++)
+            w[c] = conv_w[c * width + m];
+        tap[m] = v_load(w);
+    }
+}
+
+/* Channels c .. c + n of all rows; row i's output goes to out + i * out_stride. */
+static void convolve(const ConvGates *a, int n_channels, int c, int n, float *out, int out_stride)
+{
+    Vec tap[MAX_WIDTH], p[MAX_WIDTH];
+    int older = a->width - 1;
+    load_taps(a->conv_w + (int64_t)c * a->width, a->width, n, tap);
+    for (int i = 0; i < a->n; i++) {
+        const float *old = slot_at(&a->slots, a->src[i], a->slots.conv_offset) + c;
+        float *new = slot_at(&a->slots, a->dst[i], a->slots.conv_offset) + c;
+        for (int m = 0; m < older; m++)
+            p[m] = v_load_some(old + (int64_t)m * n_channels, n);
+        p[older] = v_load_some(a->qkv + (int64_t)i * n_channels + c, n);
+
+        Vec y = v_mul(tap[0], p[0]);
+        for (int m = 1; m < a->width; m++)
+            y = v_fma(tap[m], p[m], y);
+        for (int m = 0; m < older; m++)
+            v_store_some(new + (int64_t)m *n_channels, p[m + 1], n);
+        v_store_some(out + (int64_t)i * out_stride, v_silu(y), n);
+    }
+}
+
+/* x = x / sqrt(sum x^2 + 1e-6) * scale */
+static void l2_norm(float *x, int dim, float scale)
+{
+    Vec sum = v_set(0);
+    for (int k = 0; k < dim; k += VEC_N) {
+        Vec xk = v_load_some(x + k, dim - k);
+        sum = v_fma(xk, xk, sum);
+    }
+    Vec factor = v_set(scale / sqrtf(v_sum(sum) + 1e-6f));
+    for (int k = 0; k < dim; k += VEC_N)
+        v_store_some(x + k, v_mul(v_load_some(x + k, dim - k), factor), dim - k);
+}
+
+/* A head of q, k or v: dim channels from c. */
+static void conv_head(const ConvGates *a, int n_channels, int c, int dim, float *out,
+                      int out_stride)
+{
+    for (int d = 0; d < dim; d += VEC_N) {
+        int n = dim - d < VEC_N ? dim - d : VEC_N;
+        convolve(a, n_channels, c + d, n, out + d, out_stride);
+    }
+}
+
+static void gates(const ConvGates *a, int h)
+{
+    for (int i = 0; i < a->n; i++) {
+        int64_t g = (int64_t)i * a->n_v_heads + h;
+        float u = a->a[g] + a->dt_bias[h];
+        a->beta[g] = 1 / (1 + expf(-a->b[g]));
+        a->decay[g] = expf(a->a_coef[h] * (u > 20 ? u : log1pf(expf(u))));
+    }
+}
+
+static void conv_gates_part(const void *arg, int part, int n_parts)
+{
+    const ConvGates *a = arg;
+    int n_k = a->n_k_heads, d_qk = n_k * a->d_k, d_vs = a->n_v_heads * a->d_v;
+    int n_channels = 2 * d_qk + d_vs;
+    float q_scale = 1 / sqrtf((float)a->d_k);
+    int64_t begin, end;
+    cpu_split(2 * n_k + a->n_v_heads, part, n_parts, &begin, &end);
+    for (int u = (int)begin; u < (int)end; u++) {
+        if (u >= 2 * n_k) {
+            int h = u - 2 * n_k;
+            conv_head(a, n_channels, 2 * d_qk + h * a->d_v, a->d_v, a->v + h * a->d_v, d_vs);
+            gates(a, h);
+            continue;
+        }
+        float *out = u < n_k ? a->q + u * a->d_k : a->k + (u - n_k) * a->d_k;
+        conv_head(a, n_channels, u * a->d_k, a->d_k, out, d_qk);
+        for (int i = 0; i < a->n; i++)
+            l2_norm(out + (int64_t)i * d_qk, a->d_k, u < n_k ? q_scale : 1);
+    }
+}
+
+void ISA_NAME(conv_gates)(Threads *t, const ConvGates *a)
+{
+    int n_channels = 2 * a->n_k_heads * a->d_k + a->n_v_heads * a->d_v;
+    assert(a->width >= 1 && a->width <= MAX_WIDTH);
+    cpu_run(t, (int64_t)(a->n + 2) * n_channels * 4, conv_gates_part, a);
+}
+
+/* One block of columns of one head: the state and what it needs of each row. */
+typedef struct {
+    const GatedDelta *a;
+    int head, col, n_cols;
+    float s[MAX_D_K][DELTA_COLS];
+    float seen[DELTA_COLS]; /* S'k of the row to come */
+} Block;
+
+static float *block_in_slot(const Block *b, int slot)
+{
+    const GatedDelta *a = b->a;
+    return slot_at(&a->slots, slot, a->slots.state_offset) + (int64_t)b->head * a->d_k * a->d_v +
+           b->col;
+}
+
+static const float *key_row(const Block *b, const float *of, int i)
+{
+    const GatedDelta *a = b->a;
+    int key_head = b->head / (a->n_v_heads / a->n_k_heads);
+    return of + ((int64_t)i * a->n_k_heads + key_head) * a->d_k;
+}
+
+/* A row of the block in the layout of the slot; lanes past n_cols read as zero, are not written. */
+INLINE Vec load_cols(const float *row, int j, int n_cols)
+{
+    int n = n_cols - j * VEC_N;
+    return n >= VEC_N ? v_load(row + j * VEC_N) : n > 0 ? v_load_n(row + j * VEC_N, n) : v_set(0);
+}
+
+INLINE void store_cols(float *row, int j, int n_cols, Vec x)
+{
+    int n = n_cols - j * VEC_N;
+    if (n > 0) v_store_some(row + j * VEC_N, x, n);
+}
+
+/* Takes the block from row i's source slot and adds up S'k for that row. */
+INLINE void load_block(Block *b, int i, int n_cols)
+{
+    const float *p = block_in_slot(b, b->a->src[i]), *k = key_row(b, b->a->k, i);
+    int d_k = b->a->d_k, d_v = b->a->d_v;
+    Vec seen[DELTA_VECS];
+    UNROLL
+    for (int j = 0; j < DELTA_VECS; j++)
+        seen[j] = v_set(0);
+    for (int r = 0; r < d_k; r++) {
+        Vec kr = v_set(k[r]);
+        UNROLL
+        for (int j = 0; j < DELTA_VECS; j++) {
+            Vec x = load_cols(p + (int64_t)r * d_v, j, n_cols);
+            v_store(b->s[r] + j * VEC_N, x);
+            seen[j] = v_fma(x, kr, seen[j]);
+        }
+    }
+    UNROLL
+    for (int j = 0; j < DELTA_VECS; j++)
+        v_store(b->seen + j * VEC_N, seen[j]);
+}
+
+/* Row i: new state, output, and S'k for the row whose key is next_k. to: the slot, or NULL. */
+INLINE void step_block(Block *b, int i, const float *next_k, float *to, int n_cols)
+{
+    const GatedDelta *a = b->a;
+    int64_t of_head = (int64_t)i * a->n_v_heads + b->head;
+    const float *q = key_row(b, a->q, i), *k = key_row(b, a->k, i);
+    const float *v = a->v + of_head * a->d_v + b->col;
+    Vec decay = v_set(a->decay[of_head]), beta = v_set(a->beta[of_head]);
+    Vec u[DELTA_VECS], out[DELTA_VECS], seen[DELTA_VECS];
+    UNROLL
+    for (int j = 0; j < DELTA_VECS; j++) {
+        Vec m = v_mul(decay, v_load(b->seen + j * VEC_N));
+        u[j] = v_mul(beta, v_sub(load_cols(v, j, n_cols), m));
+        out[j] = seen[j] = v_set(0);
+    }
+    for (int r = 0; r < a->d_k; r++) {
+        Vec kr = v_set(k[r]), qr = v_set(q[r]), nr = v_set(next_k[r]);
+        UNROLL
+        for (int j = 0; j < DELTA_VECS; j++) {
+            Vec x = v_fma(kr, u[j], v_mul(decay, v_load(b->s[r] + j * VEC_N)));
+            out[j] = v_fma(x, qr, out[j]);
+            seen[j] = v_fma(x, nr, seen[j]);
+            v_store(b->s[r] + j * VEC_N, x);
+            if (to) store_cols(to + (int64_t)r * a->d_v, j, n_cols, x);
+        }
+    }
+    UNROLL
+    for (int j = 0; j < DELTA_VECS; j++) {
+        v_store(b->seen + j * VEC_N, seen[j]);
+        store_cols(a->out + of_head * a->d_v + b->col, j, n_cols, out[j]);
+    }
+}
+
+INLINE void walk_rows(Block *b, int n_cols)
+{
+    const GatedDelta *a = b->a;
+    for (int i = 0; i < a->n; i++) {
+        int continues = i > 0 && a->src[i] == a->dst[i - 1];
+        int goes_on = i + 1 < a->n && a->src[i + 1] == a->dst[i];
+        /* in place: the slot is only read again by the rows of this chain, from the block */
+        int keeps = goes_on && a->dst[i + 1] == a->dst[i];
+        if (!continues) load_block(b, i, n_cols);
+        const float *next_k = key_row(b, a->k, goes_on ? i + 1 : i);
+        if (keeps)
+            step_block(b, i, next_k, NULL, n_cols);
+        else
+            step_block(b, i, next_k, block_in_slot(b, a->dst[i]), n_cols);
+    }
+}
+
+static void gated_delta_part(const void *arg, int part, int n_parts)
+{
+    const GatedDelta *a = arg;
+    int n_blocks = (a->d_v + DELTA_COLS - 1) / DELTA_COLS;
+    int64_t begin, end;
+    Block b;
+    b.a = a;
+    cpu_split((int64_t)a->n_v_heads * n_blocks, part, n_parts, &begin, &end);
+    for (int64_t unit = begin; unit < end; unit++) {
+        b.head = (int)(unit / n_blocks);
+        b.col = (int)(unit % n_blocks) * DELTA_COLS;
+        b.n_cols = a->d_v - b.col;
+        if (b.n_cols >= DELTA_COLS)
+            walk_rows(&b, DELTA_COLS); /* a constant: no masks in the loops */
+        else
+            walk_rows(&b, b.n_cols);
+    }
+}
+
+void ISA_NAME(gated_delta)(Threads *t, const GatedDelta *a)
+{
+    assert(a->d_k <= MAX_D_K);
+    cpu_run(t, (int64_t)a->n * a->n_v_heads * a->d_k * a->d_v, gated_delta_part, a);
+}

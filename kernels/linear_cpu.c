@@ -1,0 +1,200 @@
+/*
+ * linear_cpu.c: y = x W' in register tiles.
+ *
+ * A tile is LINEAR_OUTS outputs x TILE_ROWS rows, one vector accumulator each, lanes over k. After
+ * each K_BLOCK of k the lanes are summed and added to y. That order is the same in every tile shape
+ * and loop order, which is all that exactness needs; which tile a row lands in never shows.
+ *
+ * One row: W streams once, 4 rows of W at a time. Some rows: the tiles of one K_BLOCK of W run one
+ * after the other, W from L1 after the first. Many rows (a prompt): panels of 48 rows, k outermost,
+ * so that the x of a panel's K_BLOCK (192 KiB) stays in L2 while W passes.
+ *
+ * Against the definition: a lane adds cols / VEC_N products in f32, so the error is below
+ * (K_BLOCK / VEC_N + cols / K_BLOCK + log2 VEC_N + 2) * 2^-24 * sum |x w|.
+ */
+#include "kernels/linear_cpu.h"
+
+#include <assert.h>
+
+#include "kernels/isa_ops.h"
+
+enum {
+    TILE_ROWS = VEC_ISA == 512 ? 6
+                : VEC_ISA == 2 ? 3
+                               : 2,
+    K_BLOCK = 1024,
+    L2_FLOATS = 64 * 1024, /* more x than this and k goes outermost */
+};
+
+INLINE Vec load_weight(WeightType type, const char *row, int k, int n)
+{
+    if (type == WEIGHT_F32) return v_load_some((const float *)(const void *)row + k, n);
+    if (type == WEIGHT_BF16) {
+        const uint16_t *p = (const uint16_t *)(const void *)row + k;
+        return n >= VEC_N ? v_bf16(p) : v_bf16_n(p, n);
+    }
+    const uint8_t *p = (const uint8_t *)row + k;
+    return n >= VEC_N ? v_fp8(p) : v_fp8_n(p, n);
+}
+
+/* acc[i][o] += x[i][k..k + n) * w[o][k..k + n) */
+INLINE void tile_step(WeightType type, int n_outs, int n_rows, const char *const *w, Vec scale,
+                      const float *const *x, int k, int n, Vec (*acc)[LINEAR_OUTS])
+{
+    Vec xk[TILE_ROWS];
+    UNROLL
+    for (int i = 0; i < n_rows; i++)
+        xk[i] = v_load_some(x[i] + k, n);
+    UNROLL
+    for (int o = 0; o < n_outs; o++) {
+        Vec wk = load_weight(type, w[o], k, n);
+        if (type == WEIGHT_FP8) wk = v_mul(wk, scale);
+        UNROLL
+        for (int i = 0; i < n_rows; i++)
+            acc[i][o] = v_fma(xk[i], wk, acc[i][o]);
+    }
+}
+
+/* Outputs r .. r + n_outs, rows x[0 .. n_rows), k in [k0, k1): set y (k0 == 0) or add to it. */
+INLINE void tile(WeightType type, int n_outs, int n_rows, const Weight *w, int r, int k0, int k1,
+                 const float *const *x, float *const *y, int y_at)
+{
+    Vec acc[TILE_ROWS][LINEAR_OUTS];
+    const char *row[LINEAR_OUTS];
+    const float *xi[TILE_ROWS];
+    UNROLL
+    for (int o = 0; o < n_outs; o++)
+        row[o] = (const char *)w->data + (r + o) * weight_row_bytes(w);
+    UNROLL
+    for (int i = 0; i < n_rows; i++) {
+        xi[i] = x[i];
+        UNROLL
+        for (int o = 0; o < n_outs; o++)
+            acc[i][o] = v_set(0);
+    }
+    const float *scales = NULL;
+    if (type == WEIGHT_FP8)
+        scales = w->scale + (int64_t)(r / FP8_BLOCK) * ((w->cols + FP8_BLOCK - 1) / FP8_BLOCK);
+    for (int block = k0; block < k1; block += FP8_BLOCK) {
+        int end = block + FP8_BLOCK < k1 ? block + FP8_BLOCK : k1, k = block;
+        Vec scale = v_set(type == WEIGHT_FP8 ? scales[block / FP8_BLOCK] * FP8_UNIT : 0);
+        for (; k + VEC_N <= end; k += VEC_N)
+            tile_step(type, n_outs, n_rows, row, scale, xi, k, VEC_N, acc);
+        if (k < end) tile_step(type, n_outs, n_rows, row, scale, xi, k, end - k, acc);
+    }
+    UNROLL
+    for (int i = 0; i < n_rows; i++) {
+        float sum[4], *yi = y[i] + y_at;
+        if (n_outs == 4)
+            v_sum4(acc[i][0], acc[i][1], acc[i][2], acc[i][3], sum);
+        else
+            sum[0] = v_sum(acc[i][0]);
+        UNROLL
+        for (int o = 0; o < n_outs; o++)
+            yi[o] = k0 ? yi[o] + sum[o] : sum[o];
+    }
+}
+
+/* All rows of a panel in tiles of one type and number of outputs. */
+INLINE void tiles(WeightType type, int n_outs, const Weight *w, int r, int k0, int k1, int n,
+                  const float *const *x, float *const *y, int y_at)
+{
+    int i = 0;
+    for (; i + TILE_ROWS <= n; i += TILE_ROWS)
+        tile(type, n_outs, TILE_ROWS, w, r, k0, k1, x + i, y + i, y_at);
+    switch (n - i) {
+    case 1:
+        tile(type, n_outs, 1, w, r, k0, k1, x + i, y + i, y_at);
+        break;
+#if VEC_ISA != 0
+    case 2:
+        tile(type, n_outs, 2, w, r, k0, k1, x + i, y + i, y_at);
+        break;
+#endif
+#if VEC_ISA == 512
+    case 3:
+        tile(type, n_outs, 3, w, r, k0, k1, x + i, y + i, y_at);
+        break;
+    case 4:
+        tile(type, n_outs, 4, w, r, k0, k1, x + i, y + i, y_at);
+        break;
+    case 5:
+        tile(type, n_outs, 5, w, r, k0, k1, x + i, y + i, y_at);
+        break;
+#endif
+    default:
+        break;
+    }
+}
+
+typedef void TileFn(const Weight *w, int r, int k0, int k1, int n, const float *const *x,
+                    float *const *y, int y_at);
+
+#define TILE_FN(name, type, n_outs)                                                                \
+    static void name(const Weight *w, int r, int k0, int k1, int n, const float *const *x,         \
+                     float *const *y, int y_at)                                                    \
+    {                                                                                              \
+        tiles(type, n_outs, w, r, k0, k1, n, x, y, y_at);                                          \
+    }
+
+TILE_FN(tiles_f32, WEIGHT_F32, LINEAR_OUTS)
+TILE_FN(tiles_f32_single, WEIGHT_F32, 1)
+TILE_FN(tiles_bf16, WEIGHT_BF16, LINEAR_OUTS)
+TILE_FN(tiles_bf16_single, WEIGHT_BF16, 1)
+TILE_FN(tiles_fp8, WEIGHT_FP8, LINEAR_OUTS)
+TILE_FN(tiles_fp8_single, WEIGHT_FP8, 1)
+
+/* By type, then whole tiles and single outputs. */
+static TileFn *const tile_fn[][2] = {
+    [WEIGHT_F32] = {tiles_f32, tiles_f32_single},
+    [WEIGHT_BF16] = {tiles_bf16, tiles_bf16_single},
+    [WEIGHT_FP8] = {tiles_fp8, tiles_fp8_single},
+};
+
+/* Outputs begin .. end for one block of k. */
+static void run_tiles(const Weight *w, int begin, int end, int y_at, int k0, int n,
+                      const float *const *x, float *const *y)
+{
+    int k1 = k0 + K_BLOCK < w->cols ? k0 + K_BLOCK : w->cols, r = begin;
+    for (; r + LINEAR_OUTS <= end; r += LINEAR_OUTS)
+        tile_fn[w->type][0](w, r, k0, k1, n, x, y, r - begin + y_at);
+    for (; r < end; r++)
+        tile_fn[w->type][1](w, r, k0, k1, n, x, y, r - begin + y_at);
+}
+
+void ISA_NAME(linear_panel)(const Weight *w, int begin, int end, int n, const float *const *x,
+                            float *const *y)
+{
+    assert(w->type != WEIGHT_NONE && n <= LINEAR_PANEL);
+    assert(begin % LINEAR_OUTS == 0);
+    int step = (int64_t)n * w->cols > L2_FLOATS ? end - begin : LINEAR_OUTS;
+    for (int r = begin; r < end; r += step)
+        for (int k0 = 0; k0 < w->cols; k0 += K_BLOCK)
+            run_tiles(w, r, r + step < end ? r + step : end, r - begin, k0, n, x, y);
+}
+
+static void linear_part(const void *arg, int part, int n_parts)
+{
+    const Linear *a = arg;
+    int64_t begin, end;
+    cpu_split((a->w->rows + LINEAR_OUTS - 1) / LINEAR_OUTS, part, n_parts, &begin, &end);
+    begin *= LINEAR_OUTS, end *= LINEAR_OUTS;
+    if (end > a->w->rows) end = a->w->rows;
+    if (begin >= end) return;
+
+    for (int i0 = 0; i0 < a->n; i0 += LINEAR_PANEL) {
+        const float *x[LINEAR_PANEL];
+        float *y[LINEAR_PANEL];
+        int n = a->n - i0 < LINEAR_PANEL ? a->n - i0 : LINEAR_PANEL;
+        for (int i = 0; i < n; i++) {
+            x[i] = a->x + (int64_t)(i0 + i) * a->x_stride;
+            y[i] = a->y + (int64_t)(i0 + i) * a->y_stride + begin;
+        }
+        ISA_NAME(linear_panel)(a->w, (int)begin, (int)end, n, x, y);
+    }
+}
+
+void ISA_NAME(linear)(Threads *t, const Linear *a)
+{
+    cpu_run(t, (int64_t)a->n * a->w->rows * a->w->cols, linear_part, a);
+}

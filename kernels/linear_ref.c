@@ -1,0 +1,42 @@
+/*
+ * linear_ref.c: y = x W', by definition.
+ */
+#include "kernels/ops_ref.h"
+
+#include <assert.h>
+
+#include "kernels/bf16.h"
+#include "kernels/fp8.h"
+
+float weight_at(const Weight *w, int row, int col)
+{
+    int64_t i = (int64_t)row * w->cols + col;
+    switch (w->type) {
+    case WEIGHT_F32:
+        return ((const float *)w->data)[i];
+    case WEIGHT_BF16:
+        return bf16_to_float(((const uint16_t *)w->data)[i]);
+    case WEIGHT_FP8: {
+        int64_t n_blocks = (w->cols + FP8_BLOCK - 1) / FP8_BLOCK;
+        float scale = w->scale[row / FP8_BLOCK * n_blocks + col / FP8_BLOCK];
+        return fp8_to_float(((const uint8_t *)w->data)[i]) * scale;
+    }
+    case WEIGHT_NONE:
+        break;
+    }
+    assert(!"a weight without data");
+    return 0;
+}
+
+void linear_ref(const Linear *a)
+{
+    const Weight *w = a->w;
+    for (int r = 0; r < w->rows; r++)
+        for (int i = 0; i < a->n; i++) {
+            const float *x = a->x + (int64_t)i * a->x_stride;
+            double sum = 0;
+            for (int k = 0; k < w->cols; k++)
+                sum += (double)x[k] * (double)weight_at(w, r, k);
+            a->y[(int64_t)i * a->y_stride + r] = (float)sum;
+        }
+}

@@ -1,0 +1,47 @@
+/*
+ * moe.h: routing and the routed experts.
+ */
+#ifndef OFFSHOOT_KERNELS_MOE_H
+#define OFFSHOOT_KERNELS_MOE_H
+
+#include <stdint.h>
+
+#include "kernels/weight.h"
+
+/*
+ * p = softmax over all experts; the n_top largest (ties: lowest id); weights renormalised to sum 1
+ * when normalise. Written in ascending expert id, the order in which they are summed later.
+ */
+typedef struct {
+    int n, n_experts, n_top, normalise;
+    const float *logits; /* [n][n_experts] */
+    int32_t *id;         /* [n][n_top] */
+    float *weight;       /* [n][n_top] */
+} MoeRoute;
+
+/*
+ * out = sum_j weight_j down_j(silu(gate_j x) * (up_j x))  +  sigmoid(shared_gate) * shared,
+ * experts in ascending id, the shared one last. A row's sum does not depend on other rows.
+ */
+typedef struct {
+    int n, dim, width, n_experts, n_top;
+    const float *x;                 /* [n][dim] */
+    const int32_t *id;              /* [n][n_top], ascending */
+    const float *weight;            /* [n][n_top] */
+    const Weight *gate, *up, *down; /* [n_experts] each; [width][dim], [width][dim], [dim][width] */
+    const float *shared;            /* [n][dim], output of the shared expert */
+    const float *shared_gate;       /* [n], its logit */
+    float *scratch;                 /* moe_scratch_floats(...) floats */
+    float *out;                     /* [n][dim] */
+} MoeFfn;
+
+/* Experts of a row at most. */
+enum { MOE_MAX_TOP = 32 };
+
+/* Floats of scratch that MoeFfn needs for n rows. */
+static inline int64_t moe_scratch_floats(int n, int dim, int width)
+{
+    return (int64_t)n * (2 * dim + 2 * width + 2 * MOE_MAX_TOP + 1);
+}
+
+#endif

@@ -1,0 +1,83 @@
+/*
+ * philox.h: the noise of sampling, a function of (seed, choice, position, token) alone.
+ *
+ * Philox 4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011; Random123):
+ * key = seed, counter = (position, token, choice, 0), the first word is used.
+ *
+ * The exponential is a fixed polynomial with no library call and no fused multiply-add, so it has
+ * the same bits on every machine and in every vector width the compiler picks.
+ */
+#ifndef OFFSHOOT_KERNELS_PHILOX_H
+#define OFFSHOOT_KERNELS_PHILOX_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define PHILOX_KEY0 0x9E3779B9u /* added to the keys after each round */
+#define PHILOX_KEY1 0xBB67AE85u
+
+static inline void philox_round(uint32_t ctr[4], uint32_t key0, uint32_t key1)
+{
+    uint64_t a = (uint64_t)0xD2511F53u * ctr[0];
+    uint64_t b = (uint64_t)0xCD9E8D57u * ctr[2];
+    ctr[0] = (uint32_t)(b >> 32) ^ ctr[1] ^ key0;
+    ctr[1] = (uint32_t)b;
+    ctr[2] = (uint32_t)(a >> 32) ^ ctr[3] ^ key1;
+    ctr[3] = (uint32_t)a;
+}
+
+/* ctr[] becomes the four random words. */
+static inline void philox4x32(uint32_t ctr[4], uint32_t key0, uint32_t key1)
+{
+    for (int round = 0; round < 10; round++) {
+        philox_round(ctr, key0, key1);
+        key0 += PHILOX_KEY0;
+        key1 += PHILOX_KEY1;
+    }
+}
+
+static inline uint32_t philox_word(uint64_t seed, uint32_t pos, uint32_t token, uint32_t choice)
+{
+    uint32_t ctr[4] = {pos, token, choice, 0};
+    philox4x32(ctr, (uint32_t)seed, (uint32_t)(seed >> 32));
+    return ctr[0];
+}
+
+/* u = (h + 0.5) / 2^32 in f32, kept below 1. */
+static inline float philox_uniform(uint32_t h)
+{
+    /* through a signed conversion, which every vector unit has; exact all the same */
+    float u = (float)((double)(int32_t)(h ^ 0x80000000u) + 2147483648.5) * 0x1p-32f;
+    return u < 0x1.fffffep-1f ? u : 0x1.fffffep-1f;
+}
+
+/*
+ * E = -log1p(-u), exponential with mean 1, to 2 ulp. 1 - u = m * 2^e with m in [0.707, 1.414);
+ * log(m) = f - f^2 / 2 + f^3 P(f), f = m - 1 (P: Cephes logf). Where e = 0, f = -u exactly, which
+ * keeps the small E, the ones that win, at full relative precision.
+ */
+static inline float philox_exponential(float u)
+{
+    float t = 1.0f - u;
+    uint32_t bits;
+    memcpy(&bits, &t, sizeof bits);
+    int32_t e = (int32_t)(bits - 0x3f3504f3u) >> 23; /* 0x3f3504f3 = sqrt(1/2) */
+    bits -= (uint32_t)e << 23;
+    float m;
+    memcpy(&m, &bits, sizeof m);
+    float f = e ? m - 1.0f : -u;
+    float p = 7.0376836292e-2f;
+    p = p * f - 1.1514610310e-1f;
+    p = p * f + 1.1676998740e-1f;
+    p = p * f - 1.2420140846e-1f;
+    p = p * f + 1.4249322787e-1f;
+    p = p * f - 1.6668057665e-1f;
+    p = p * f + 2.0000714765e-1f;
+    p = p * f - 2.4999993993e-1f;
+    p = p * f + 3.3333331174e-1f;
+    float z = f * f;
+    float y = p * f * z + (float)e * -2.12194440e-4f - 0.5f * z;
+    return -(f + y + (float)e * 0.693359375f);
+}
+
+#endif

@@ -1,0 +1,416 @@
+/*
+ * vec.h: a thin layer over the vector unit, one meaning in three instruction sets.
+ *
+ * Included by the sources that are compiled once per instruction set with -DISA=plain, avx2 or
+ * avx512. Vec holds VEC_N floats. The _n forms touch only the first n < VEC_N elements of memory
+ * and read zeros for the others, so a tail runs the same operations as a full vector.
+ *
+ * v_sum adds lanes in one fixed order: halves down to four lanes, then (0 + 1) + (2 + 3); v_sum4
+ * gives the same bits for four vectors at once.
+ */
+#ifndef OFFSHOOT_KERNELS_VEC_H
+#define OFFSHOOT_KERNELS_VEC_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/bf16.h"
+#include "kernels/fp8.h"
+
+#define VEC_CAT2(a, b) a##b
+#define VEC_CAT(a, b)  VEC_CAT2(a, b)
+#define VEC_IS_plain   0
+#define VEC_IS_avx2    2
+#define VEC_IS_avx512  512
+#define VEC_ISA        VEC_CAT(VEC_IS_, ISA)
+
+/* The name of a function in this instruction set: linear_avx2. */
+#define ISA_NAME(name) VEC_CAT(VEC_CAT(name, _), ISA)
+
+#define INLINE static inline __attribute__((always_inline))
+/* For loops of a few rounds over arrays that are to live in registers. */
+#define UNROLL _Pragma("GCC unroll 16")
+
+/* v_fp8 gives value / FP8_UNIT: what e4m3 reads as in the exponent of a half. */
+#define FP8_UNIT 256.0f
+
+#if VEC_ISA == 512
+#include <immintrin.h>
+
+enum { VEC_N = 16 };
+typedef __m512 Vec;
+
+INLINE __mmask16 v_mask(int n)
+{
+    return (__mmask16)((1u << n) - 1);
+}
+INLINE Vec v_set(float x)
+{
+    return _mm512_set1_ps(x);
+}
+INLINE Vec v_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+INLINE Vec v_load_n(const float *p, int n)
+{
+    return _mm512_maskz_loadu_ps(v_mask(n), p);
+}
+INLINE void v_store(float *p, Vec a)
+{
+    _mm512_storeu_ps(p, a);
+}
+INLINE void v_store_n(float *p, Vec a, int n)
+{
+    _mm512_mask_storeu_ps(p, v_mask(n), a);
+}
+INLINE Vec v_add(Vec a, Vec b)
+{
+    return _mm512_add_ps(a, b);
+}
+INLINE Vec v_sub(Vec a, Vec b)
+{
+    return _mm512_sub_ps(a, b);
+}
+INLINE Vec v_mul(Vec a, Vec b)
+{
+    return _mm512_mul_ps(a, b);
+}
+INLINE Vec v_div(Vec a, Vec b)
+{
+    return _mm512_div_ps(a, b);
+}
+/* a * b + c */
+INLINE Vec v_fma(Vec a, Vec b, Vec c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+/* The second operand where either is NaN, in v_min too. */
+INLINE Vec v_max(Vec a, Vec b)
+{
+    return _mm512_max_ps(a, b);
+}
+INLINE Vec v_min(Vec a, Vec b)
+{
+    return _mm512_min_ps(a, b);
+}
+/* a where not x < limit, else 0. */
+INLINE Vec v_zero_below(Vec x, float limit, Vec a)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, v_set(limit), _CMP_NLT_UQ), a);
+}
+/* 2^(n - 1) from 1.5 * 2^23 + n, -125 <= n <= 128 */
+INLINE Vec v_half_pow2(Vec biased)
+{
+    __m512i bits = _mm512_slli_epi32(_mm512_castps_si512(biased), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(126 << 23)));
+}
+INLINE Vec v_widen_bf16(__m256i b)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
+}
+INLINE Vec v_bf16(const uint16_t *p)
+{
+    return v_widen_bf16(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+INLINE Vec v_bf16_n(const uint16_t *p, int n)
+{
+    return v_widen_bf16(_mm256_maskz_loadu_epi16(v_mask(n), p));
+}
+/* Sign to bits 15 and 14, the rest below; without bit 14 that is a half with the same fields. */
+INLINE Vec v_widen_fp8(__m128i b)
+{
+    __m256i half = _mm256_slli_epi16(_mm256_cvtepi8_epi16(b), 7);
+    return _mm512_cvtph_ps(_mm256_and_si256(half, _mm256_set1_epi16((short)0xbfff)));
+}
+INLINE Vec v_fp8(const uint8_t *p)
+{
+    return v_widen_fp8(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+INLINE Vec v_fp8_n(const uint8_t *p, int n)
+{
+    return v_widen_fp8(_mm_maskz_loadu_epi8(v_mask(n), p));
+}
+INLINE __m128 v_fold(Vec a)
+{
+    __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+}
+
+#elif VEC_ISA == 2
+#include <immintrin.h>
+
+enum { VEC_N = 8 };
+typedef __m256 Vec;
+
+INLINE Vec v_set(float x)
+{
+    return _mm256_set1_ps(x);
+}
+INLINE __m256i v_mask(int n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+INLINE Vec v_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+INLINE Vec v_load_n(const float *p, int n)
+{
+    return _mm256_maskload_ps(p, v_mask(n));
+}
+INLINE void v_store(float *p, Vec a)
+{
+    _mm256_storeu_ps(p, a);
+}
+INLINE void v_store_n(float *p, Vec a, int n)
+{
+    _mm256_maskstore_ps(p, v_mask(n), a);
+}
+INLINE Vec v_add(Vec a, Vec b)
+{
+    return _mm256_add_ps(a, b);
+}
+INLINE Vec v_sub(Vec a, Vec b)
+{
+    return _mm256_sub_ps(a, b);
+}
+INLINE Vec v_mul(Vec a, Vec b)
+{
+    return _mm256_mul_ps(a, b);
+}
+INLINE Vec v_div(Vec a, Vec b)
+{
+    return _mm256_div_ps(a, b);
+}
+INLINE Vec v_fma(Vec a, Vec b, Vec c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+INLINE Vec v_max(Vec a, Vec b)
+{
+    return _mm256_max_ps(a, b);
+}
+INLINE Vec v_min(Vec a, Vec b)
+{
+    return _mm256_min_ps(a, b);
+}
+INLINE Vec v_zero_below(Vec x, float limit, Vec a)
+{
+    return _mm256_and_ps(_mm256_cmp_ps(x, v_set(limit), _CMP_NLT_UQ), a);
+}
+INLINE Vec v_half_pow2(Vec biased)
+{
+    __m256i bits = _mm256_slli_epi32(_mm256_castps_si256(biased), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(126 << 23)));
+}
+INLINE Vec v_bf16(const uint16_t *p)
+{
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(b), 16));
+}
+INLINE Vec v_bf16_n(const uint16_t *p, int n)
+{
+    uint16_t b[VEC_N] = {0};
+    memcpy(b, p, (size_t)n * sizeof *b);
+    return v_bf16(b);
+}
+INLINE Vec v_fp8(const uint8_t *p)
+{
+    __m128i half = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)p));
+    half = _mm_and_si128(_mm_slli_epi16(half, 7), _mm_set1_epi16((short)0xbfff));
+    return _mm256_cvtph_ps(half);
+}
+INLINE Vec v_fp8_n(const uint8_t *p, int n)
+{
+    uint8_t b[VEC_N] = {0};
+    memcpy(b, p, (size_t)n);
+    return v_fp8(b);
+}
+INLINE __m128 v_fold(Vec a)
+{
+    return _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+}
+
+#else
+
+/* Four lanes, which the compiler maps to SSE2 or NEON where there is one. */
+enum { VEC_N = 4 };
+typedef float Vec __attribute__((vector_size(16)));
+typedef int32_t VecInt __attribute__((vector_size(16)));
+
+INLINE Vec v_set(float x)
+{
+    return (Vec){x, x, x, x};
+}
+INLINE Vec v_load(const float *p)
+{
+    Vec a;
+    memcpy(&a, p, sizeof a);
+    return a;
+}
+INLINE Vec v_load_n(const float *p, int n)
+{
+    Vec a = v_set(0);
+    for (int i = 0; i < n; i++)
+        a[i] = p[i];
+    return a;
+}
+INLINE void v_store(float *p, Vec a)
+{
+    memcpy(p, &a, sizeof a);
+}
+INLINE void v_store_n(float *p, Vec a, int n)
+{
+    for (int i = 0; i < n; i++)
+        p[i] = a[i];
+}
+INLINE Vec v_add(Vec a, Vec b)
+{
+    return a + b;
+}
+INLINE Vec v_sub(Vec a, Vec b)
+{
+    return a - b;
+}
+INLINE Vec v_mul(Vec a, Vec b)
+{
+    return a * b;
+}
+INLINE Vec v_div(Vec a, Vec b)
+{
+    return a / b;
+}
+INLINE Vec v_fma(Vec a, Vec b, Vec c)
+{
+    return a * b + c;
+}
+INLINE Vec v_pick(VecInt mask, Vec yes, Vec no)
+{
+    return (Vec)((mask & (VecInt)yes) | (~mask & (VecInt)no));
+}
+INLINE Vec v_max(Vec a, Vec b)
+{
+    return v_pick(a > b, a, b);
+}
+INLINE Vec v_min(Vec a, Vec b)
+{
+    return v_pick(a < b, a, b);
+}
+INLINE Vec v_zero_below(Vec x, float limit, Vec a)
+{
+    return v_pick(x < v_set(limit), v_set(0), a);
+}
+INLINE Vec v_half_pow2(Vec biased)
+{
+    typedef uint32_t Bits __attribute__((vector_size(16)));
+    return (Vec)(((Bits)biased << 23) + (126u << 23));
+}
+INLINE Vec v_bf16(const uint16_t *p)
+{
+    return (Vec){bf16_to_float(p[0]), bf16_to_float(p[1]), bf16_to_float(p[2]),
+                 bf16_to_float(p[3])};
+}
+INLINE Vec v_bf16_n(const uint16_t *p, int n)
+{
+    uint16_t b[VEC_N] = {0};
+    memcpy(b, p, (size_t)n * sizeof *b);
+    return v_bf16(b);
+}
+INLINE Vec v_fp8(const uint8_t *p)
+{
+    Vec a = {fp8_to_float(p[0]), fp8_to_float(p[1]), fp8_to_float(p[2]), fp8_to_float(p[3])};
+    return a * (1 / FP8_UNIT);
+}
+INLINE Vec v_fp8_n(const uint8_t *p, int n)
+{
+    uint8_t b[VEC_N] = {0};
+    memcpy(b, p, (size_t)n);
+    return v_fp8(b);
+}
+INLINE float v_sum(Vec a)
+{
+    return (a[0] + a[1]) + (a[2] + a[3]);
+}
+INLINE void v_sum4(Vec a, Vec b, Vec c, Vec d, float sum[4])
+{
+    sum[0] = v_sum(a), sum[1] = v_sum(b), sum[2] = v_sum(c), sum[3] = v_sum(d);
+}
+#endif
+
+#if VEC_ISA != 0
+INLINE void v_sum4(Vec a, Vec b, Vec c, Vec d, float sum[4])
+{
+    __m128 r0 = v_fold(a), r1 = v_fold(b), r2 = v_fold(c), r3 = v_fold(d);
+    _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
+    _mm_storeu_ps(sum, _mm_add_ps(_mm_add_ps(r0, r1), _mm_add_ps(r2, r3)));
+}
+INLINE float v_sum(Vec a)
+{
+    __m128 r = v_fold(a);
+    __m128 pairs = _mm_add_ps(r, _mm_movehdup_ps(r));
+    return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehl_ps(pairs, pairs)));
+}
+#endif
+
+/* The largest lane; which NaN wins is open. */
+INLINE float v_largest(Vec a)
+{
+    float lane[VEC_N], best;
+    v_store(lane, a);
+    best = lane[0];
+    UNROLL
+    for (int i = 1; i < VEC_N; i++)
+        best = lane[i] > best ? lane[i] : best;
+    return best;
+}
+
+/*
+ * exp to 2 ulp; results under 2^-125 are 0, over the largest float infinity; NaN stays NaN.
+ * exp(x) = 2^n exp(r), r = x - n ln 2; the polynomial is that of Cephes expf.
+ */
+INLINE Vec v_exp(Vec x)
+{
+    Vec top = v_min(v_set(89.0f), x);
+    Vec magic = v_set(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+    Vec biased = v_add(v_mul(top, v_set(1.44269504f)), magic);
+    Vec n = v_sub(biased, magic);
+    Vec r = v_fma(n, v_set(-0.693359375f), top);
+    r = v_fma(n, v_set(2.12194440e-4f), r);
+    Vec p = v_set(1.9875691500e-4f);
+    p = v_fma(p, r, v_set(1.3981999507e-3f));
+    p = v_fma(p, r, v_set(8.3334519073e-3f));
+    p = v_fma(p, r, v_set(4.1665795894e-2f));
+    p = v_fma(p, r, v_set(1.6666665459e-1f));
+    p = v_fma(p, r, v_set(5.0000001201e-1f));
+    p = v_add(v_fma(p, v_mul(r, r), r), v_set(1));
+    Vec half = v_half_pow2(biased);
+    return v_zero_below(x, -86.6f, v_mul(v_mul(p, half), v_set(2)));
+}
+
+/* 1 / (1 + exp(-x)) */
+INLINE Vec v_sigmoid(Vec x)
+{
+    return v_div(v_set(1), v_add(v_set(1), v_exp(v_sub(v_set(0), x))));
+}
+
+/* x / (1 + exp(-x)) */
+INLINE Vec v_silu(Vec x)
+{
+    return v_div(x, v_add(v_set(1), v_exp(v_sub(v_set(0), x))));
+}
+
+/* A step of up to VEC_N elements at p: all of them, or the n that are left. */
+INLINE Vec v_load_some(const float *p, int n)
+{
+    return n >= VEC_N ? v_load(p) : v_load_n(p, n);
+}
+INLINE void v_store_some(float *p, Vec a, int n)
+{
+    if (n >= VEC_N)
+        v_store(p, a);
+    else
+        v_store_n(p, a, n);
+}
+
+#endif

@@ -1,0 +1,29 @@
+/*
+ * weight.h: a matrix of the checkpoint, as the kernels read it.
+ *
+ * Row-major [rows][cols], y = x W', in the type of the file; FP8 is e4m3 with one f32 scale per
+ * 128 x 128 block (blocks at the edges may be cut), W = fp8 * scale.
+ */
+#ifndef OFFSHOOT_KERNELS_WEIGHT_H
+#define OFFSHOOT_KERNELS_WEIGHT_H
+
+#include <stdint.h>
+
+enum { FP8_BLOCK = 128 };
+
+typedef enum { WEIGHT_NONE, WEIGHT_F32, WEIGHT_BF16, WEIGHT_FP8 } WeightType;
+
+typedef struct {
+    WeightType type; /* WEIGHT_NONE: the model has no such matrix */
+    int rows, cols;
+    const void *data;   /* backend memory, aligned to its element */
+    const float *scale; /* FP8: [ceil(rows / 128)][ceil(cols / 128)], else NULL */
+} Weight;
+
+/* Bytes of one row of w's data. */
+static inline int64_t weight_row_bytes(const Weight *w)
+{
+    return (int64_t)w->cols * (w->type == WEIGHT_F32 ? 4 : w->type == WEIGHT_BF16 ? 2 : 1);
+}
+
+#endif
