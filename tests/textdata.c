@@ -1,0 +1,68 @@
+/* textdata.c: see textdata.h. */
+#include "tests/textdata.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+static void fail_to(const char *verb, const char *path)
+{
+    fprintf(stderr, "cannot %s '%s'; tests run from the root of the repository\n", verb, path);
+    exit(2);
+}
+
+json_t *read_json_lines(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    if (!file) fail_to("open", path);
+    json_t *lines = json_array();
+    char *line = NULL;
+    size_t cap = 0;
+    while (getline(&line, &cap, file) > 0) {
+        json_error_t je;
+        json_t *value = json_loads(line, JSON_ALLOW_NUL, &je);
+        if (!value) fail_to("parse", path);
+        json_array_append_new(lines, value);
+    }
+    free(line);
+    fclose(file);
+    return lines;
+}
+
+char *temp_path(const char *name)
+{
+    size_t len = strlen(name) + 40;
+    char *path = mem_realloc(NULL, len, 1);
+    mkdir("build", 0777);
+    mkdir("build/tests", 0777);
+    snprintf(path, len, "build/tests/%s-%ld", name, (long)getpid());
+    return path;
+}
+
+void write_file(const char *path, const void *data, size_t len)
+{
+    FILE *file = fopen(path, "w");
+    if (!file || fwrite(data, 1, len, file) != len || fclose(file)) fail_to("write", path);
+}
+
+int32_t byte_token(const Tokenizer *tok, unsigned char byte)
+{
+    for (int32_t id = 0; id < tokenizer_size(tok); id++) {
+        size_t len;
+        const char *bytes = tokenizer_bytes(tok, id, &len);
+        if (len == 1 && (unsigned char)bytes[0] == byte) return id;
+    }
+    return -1;
+}
+
+uint64_t random_next(uint64_t *state)
+{
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    return *state * 0x2545F4914F6CDD1Du;
+}

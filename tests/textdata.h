@@ -1,0 +1,25 @@
+/*
+ * textdata.h: test data of text/: JSON lines, scratch files, tokens by their bytes.
+ */
+#ifndef OFFSHOOT_TESTS_TEXTDATA_H
+#define OFFSHOOT_TESTS_TEXTDATA_H
+
+#include <jansson.h>
+
+#include "text/tokenizer.h"
+
+/* All lines of a file as one array; ends the test when one is not JSON. */
+json_t *read_json_lines(const char *path);
+
+/* build/tests/NAME-PID, to be removed and freed by the caller; makes the folders. */
+char *temp_path(const char *name);
+
+void write_file(const char *path, const void *data, size_t len);
+
+/* Id of the token that is this one byte. */
+int32_t byte_token(const Tokenizer *tok, unsigned char byte);
+
+/* xorshift64*: the same numbers everywhere. Never seed with 0. */
+uint64_t random_next(uint64_t *state);
+
+#endif

@@ -1,0 +1,58 @@
+/*
+ * chat.h: messages to a prompt, by the template of the model's family.
+ *
+ * Hand-written equivalents of the published Jinja templates, chosen by model type and by markers in
+ * the folder's chat_template.jinja. Nothing here executes a template.
+ */
+#ifndef OFFSHOOT_TEXT_CHAT_H
+#define OFFSHOOT_TEXT_CHAT_H
+
+#include <jansson.h>
+
+#include "base/error.h"
+#include "base/strbuf.h"
+
+typedef enum {
+    CHAT_QWEN35,             /* XML tool calls, thinking on unless told otherwise */
+    CHAT_QWEN3_NEXT,         /* JSON tool calls, no thinking (Qwen3-Next-Instruct) */
+    CHAT_QWEN3_NEXT_THINKING /* the same with an opening <think> */
+} ChatFamily;
+
+typedef struct {
+    ChatFamily family;
+    int thinking_default; /* what enable_thinking means when a request does not say */
+    int scalars_as_json;  /* arguments that are not strings: true, not Python's True (Qwen3.6) */
+    int known;            /* 0: the template file has none of our markers; the caller warns */
+} ChatTemplate;
+
+/*
+ * Chooses by markers in dir's chat_template.jinja (or else the chat_template of its
+ * tokenizer_config.json), and where there are none by config.json's model_type. Fails only when a
+ * file that is there cannot be read.
+ */
+int chat_template_open(ChatTemplate *t, const char *dir, const char *model_type, Error *err);
+
+typedef struct {
+    int add_generation_prompt;
+    int enable_thinking; /* 0, 1, or -1: the template's default */
+    int add_vision_id;   /* 1: images and videos are numbered ("Picture 1: "); CHAT_QWEN35 only */
+} ChatOptions;
+
+/*
+ * Appends the prompt to *out. messages: array of objects (role, content as string, null or parts,
+ * tool_calls, reasoning_content); tools: array or NULL; a call's arguments: object, or that object
+ * as a string (as in the OpenAI API). Errors (ERR_INPUT) are those of the template: no messages,
+ * unknown role, system message not first, no user query, values of the wrong type. The Qwen3-Next
+ * families allow a later system message and need no user query, as theirs do. On an error *out may
+ * hold a part of the prompt.
+ * *n_stable, unless NULL, is the number of bytes of *out that the template will render again when
+ * the conversation goes on: up to and including the last "<|im_start|>assistant\n" it appended as
+ * generation prompt, or everything when there is none.
+ */
+int chat_render(const ChatTemplate *t, const json_t *messages, const json_t *tools,
+                const ChatOptions *options, StrBuf *out, size_t *n_stable, Error *err);
+
+/* Python's json.dumps(value, ensure_ascii=False): ", " and ": ", key order kept, floats as repr. */
+void chat_dump_json(const json_t *value, StrBuf *out);
+
+#endif

@@ -1,0 +1,159 @@
+/* pyjson.c: see pyjson.h. */
+#include "text/pyjson.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* json.dumps escapes the quote, the backslash and control characters; DEL and the rest go as is. */
+static void dump_string(const char *s, size_t len, StrBuf *out)
+{
+    static const char letters[] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f',
+                                   ['\r'] = 'r', ['"'] = '"',  ['\\'] = '\\'};
+    size_t done = 0;
+    strbuf_puts(out, "\"");
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)s[i];
+        char letter = 0;
+        if (c < sizeof letters) letter = letters[c];
+        if (c >= 0x20 && !letter) continue;
+        strbuf_add(out, s + done, i - done);
+        done = i + 1;
+        if (letter)
+            strbuf_printf(out, "\\%c", letter);
+        else
+            strbuf_printf(out, "\\u%04x", c);
+    }
+    strbuf_add(out, s + done, len - done);
+    strbuf_puts(out, "\"");
+}
+
+static int reads_as(const char *text, double d)
+{
+    double back = strtod(text, NULL);
+    return !(back < d) && !(back > d);
+}
+
+/*
+ * Writes the fewest digits that read back as d, in the form d.ddde+XX. Next to a power of two the
+ * doubles above are twice as far apart as those below, so the decimal one further from zero may do
+ * where the nearest does not.
+ */
+static void shortest_digits(double d, char text[40])
+{
+    for (int precision = 0; precision < 17; precision++) {
+        snprintf(text, 40, "%.*e", precision, d);
+        if (reads_as(text, d)) return;
+        char *last = text + strcspn(text, "e") - 1;
+        if (*last == '9') continue; /* the carry gives fewer digits: tried already */
+        ++*last;
+        if (reads_as(text, d)) return;
+    }
+}
+
+/*
+ * float.__repr__: the fewest digits that read back as the same number; an exponent of at least two
+ * digits below 1e-4 and from 1e16; otherwise a point and at least one digit after it.
+ */
+static void dump_real(double d, StrBuf *out)
+{
+    char text[40], digits[24];
+    int n_digits = 0;
+    assert(isfinite(d)); /* jansson holds nothing else */
+    shortest_digits(d, text);
+    const char *p = text, *e = text + strcspn(text, "e");
+    int exponent = atoi(e + 1);
+    if (*p == '-') strbuf_add(out, p++, 1);
+    for (; p < e; p++)
+        if (*p >= '0' && *p <= '9') digits[n_digits++] = *p;
+
+    if (exponent < -4 || exponent >= 16) {
+        strbuf_add(out, digits, 1);
+        if (n_digits > 1) strbuf_printf(out, ".%.*s", n_digits - 1, digits + 1);
+        strbuf_printf(out, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
+    } else if (exponent < 0) {
+        strbuf_printf(out, "0.%.*s%.*s", -exponent - 1, "000", n_digits, digits);
+    } else {
+        for (int i = 0; i <= exponent || i <= n_digits - 1 || i <= exponent + 1; i++) {
+            if (i == exponent + 1) strbuf_puts(out, ".");
+            strbuf_add(out, i < n_digits ? &digits[i] : "0", 1);
+        }
+    }
+}
+
+static void dump_object(const json_t *value, StrBuf *out)
+{
+    const char *key, *separator = "";
+    size_t len;
+    json_t *item;
+    strbuf_puts(out, "{");
+    json_object_keylen_foreach((json_t *)value, key, len, item)
+    {
+        strbuf_puts(out, separator);
+        separator = ", ";
+        dump_string(key, len, out);
+        strbuf_puts(out, ": ");
+        pyjson_dump(item, out);
+    }
+    strbuf_puts(out, "}");
+}
+
+static void dump_array(const json_t *value, StrBuf *out)
+{
+    size_t i;
+    json_t *item;
+    strbuf_puts(out, "[");
+    json_array_foreach(value, i, item)
+    {
+        if (i) strbuf_puts(out, ", ");
+        pyjson_dump(item, out);
+    }
+    strbuf_puts(out, "]");
+}
+
+/* Recurses as deep as the value nests; jansson's parser stops at 2,048. */
+void pyjson_dump(const json_t *value, StrBuf *out)
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        dump_object(value, out);
+        break;
+    case JSON_ARRAY:
+        dump_array(value, out);
+        break;
+    case JSON_STRING:
+        dump_string(json_string_value(value), json_string_length(value), out);
+        break;
+    case JSON_INTEGER:
+        strbuf_printf(out, "%lld", (long long)json_integer_value(value));
+        break;
+    case JSON_REAL:
+        dump_real(json_real_value(value), out);
+        break;
+    case JSON_TRUE:
+        strbuf_puts(out, "true");
+        break;
+    case JSON_FALSE:
+        strbuf_puts(out, "false");
+        break;
+    case JSON_NULL:
+        strbuf_puts(out, "null");
+        break;
+    }
+}
+
+void pyjson_str(const json_t *value, StrBuf *out)
+{
+    assert(!json_is_object(value));
+    assert(!json_is_array(value));
+    if (json_is_string(value))
+        strbuf_add(out, json_string_value(value), json_string_length(value));
+    else if (json_is_boolean(value))
+        strbuf_puts(out, json_is_true(value) ? "True" : "False");
+    else if (json_is_null(value))
+        strbuf_puts(out, "None");
+    else
+        pyjson_dump(value, out);
+}

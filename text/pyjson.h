@@ -1,0 +1,17 @@
+/*
+ * pyjson.h: JSON values as Python prints them, which is what the models saw in training.
+ */
+#ifndef OFFSHOOT_TEXT_PYJSON_H
+#define OFFSHOOT_TEXT_PYJSON_H
+
+#include <jansson.h>
+
+#include "base/strbuf.h"
+
+/* json.dumps(value, ensure_ascii=False): ", " and ": ", key order kept. */
+void pyjson_dump(const json_t *value, StrBuf *out);
+
+/* str(value) of a string, number, bool or None. */
+void pyjson_str(const json_t *value, StrBuf *out);
+
+#endif

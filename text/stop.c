@@ -1,0 +1,193 @@
+/*
+ * stop.c: see stop.h.
+ *
+ * Matcher and cutter run the same automaton (Knuth-Morris-Pratt, one per stop string) over the same
+ * bytes: the matcher turns tokens into text as Detokenizer does, replacement characters included.
+ * So they stop at the same byte.
+ */
+#include "text/stop.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "text/utf8.h"
+
+typedef struct {
+    char bytes[MAX_STOP_BYTES];
+    uint16_t border[MAX_STOP_BYTES + 1]; /* longest proper border of the first i bytes */
+    int len, seen;                       /* seen: how many bytes of it the text ends with */
+} Needle;
+
+typedef struct {
+    Needle *needle;
+    int n;
+} Needles;
+
+static void needle_init(Needle *nd, const char *string)
+{
+    nd->len = (int)strlen(string);
+    memcpy(nd->bytes, string, (size_t)nd->len);
+    for (int i = 1, k = 0; i < nd->len; i++) {
+        while (k && nd->bytes[i] != nd->bytes[k])
+            k = nd->border[k];
+        if (nd->bytes[i] == nd->bytes[k]) k++;
+        nd->border[i + 1] = (uint16_t)k;
+    }
+}
+
+static void needles_init(Needles *set, const char *const *strings, int n)
+{
+    set->n = n;
+    set->needle = mem_alloc((size_t)n, sizeof *set->needle);
+    for (int i = 0; i < n; i++)
+        needle_init(&set->needle[i], strings[i]);
+}
+
+/* Takes one byte. Returns the length of the longest stop string that ends with it, 0 for none. */
+static int needles_push(Needles *set, char byte)
+{
+    int longest = 0;
+    for (int i = 0; i < set->n; i++) {
+        Needle *nd = &set->needle[i];
+        while (nd->seen && nd->bytes[nd->seen] != byte)
+            nd->seen = nd->border[nd->seen];
+        if (nd->bytes[nd->seen] == byte) nd->seen++;
+        if (nd->seen < nd->len) continue;
+        if (nd->len > longest) longest = nd->len;
+        nd->seen = nd->border[nd->len];
+    }
+    return longest;
+}
+
+/*
+ * How many of the last bytes may be the beginning of a stop string. *held is set to these bytes:
+ * they are that string's first, so nobody needs to keep the text itself.
+ */
+static size_t needles_held(const Needles *set, const char **held)
+{
+    int longest = 0;
+    *held = "";
+    for (int i = 0; i < set->n; i++) {
+        if (set->needle[i].seen <= longest) continue;
+        longest = set->needle[i].seen;
+        *held = set->needle[i].bytes;
+    }
+    return (size_t)longest;
+}
+
+struct StopMatcher {
+    const Tokenizer *tok;
+    Needles set;
+    unsigned char held[4]; /* an unfinished character, as in Detokenizer */
+    int n_held;
+    int stopped;
+};
+
+static int check_strings(const char *const *strings, int n, Error *err)
+{
+    if (n < 0 || n > MAX_STOP_STRINGS)
+        return error_set(err, ERR_LIMIT, "%d stop strings, the limit is %d", n, MAX_STOP_STRINGS);
+    for (int i = 0; i < n; i++) {
+        size_t len = strlen(strings[i]);
+        if (!len) return error_set(err, ERR_INPUT, "stop string %d is empty", i);
+        if (len > MAX_STOP_BYTES)
+            return error_set(err, ERR_LIMIT, "stop string %d has %zu bytes, the limit is %d", i,
+                             len, MAX_STOP_BYTES);
+        if (utf8_check(strings[i], len) < len)
+            return error_set(err, ERR_INPUT, "stop string %d is not valid UTF-8", i);
+    }
+    return 0;
+}
+
+StopMatcher *stop_matcher_open(const Tokenizer *tok, const char *const *strings, int n, Error *err)
+{
+    if (check_strings(strings, n, err)) return NULL;
+    StopMatcher *m = mem_alloc(1, sizeof *m);
+    m->tok = tok;
+    needles_init(&m->set, strings, n);
+    return m;
+}
+
+void stop_matcher_close(StopMatcher *m)
+{
+    if (!m) return;
+    mem_free(m->set.needle);
+    mem_free(m);
+}
+
+/* Returns 1 when a stop string ends within what the byte completes. */
+static int matcher_push(StopMatcher *m, char byte)
+{
+    char text[8];
+    int n = utf8_push(m->held, &m->n_held, (unsigned char)byte, text);
+    for (int i = 0; i < n; i++)
+        if (needles_push(&m->set, text[i])) return 1;
+    return 0;
+}
+
+static WatchVerdict matcher_token(void *self, int32_t token)
+{
+    StopMatcher *m = self;
+    size_t len = 0;
+    const char *bytes = "";
+    if (!tokenizer_is_special(m->tok, token)) bytes = tokenizer_bytes(m->tok, token, &len);
+    for (size_t i = 0; i < len && !m->stopped; i++)
+        m->stopped = matcher_push(m, bytes[i]);
+    if (m->stopped) return WATCH_STOP;
+    const char *held;
+    return needles_held(&m->set, &held) ? WATCH_HELD : WATCH_GO;
+}
+
+Watcher stop_matcher_watcher(StopMatcher *m)
+{
+    return (Watcher){m, matcher_token};
+}
+
+struct StopCutter {
+    Needles set;
+    int done; /* nothing is let out any more */
+};
+
+StopCutter *stop_cutter_open(const char *const *strings, int n)
+{
+    assert(!check_strings(strings, n, NULL));
+    StopCutter *c = mem_alloc(1, sizeof *c);
+    needles_init(&c->set, strings, n);
+    return c;
+}
+
+void stop_cutter_close(StopCutter *c)
+{
+    if (!c) return;
+    mem_free(c->set.needle);
+    mem_free(c);
+}
+
+int stop_cutter_push(StopCutter *c, const char *text, size_t len, int include_stop, StrBuf *out)
+{
+    const char *held, *unused;
+    size_t n_held = needles_held(&c->set, &held), n_used = 0;
+    int stop_len = 0;
+    if (c->done) return 1;
+    while (n_used < len && !stop_len)
+        stop_len = needles_push(&c->set, text[n_used++]);
+
+    size_t n_keep = needles_held(&c->set, &unused);
+    if (stop_len) n_keep = include_stop ? 0 : (size_t)stop_len;
+    assert(n_keep <= n_held + n_used);
+    size_t n_send = n_held + n_used - n_keep;
+    size_t n_from_held = n_send < n_held ? n_send : n_held;
+    strbuf_add(out, held, n_from_held);
+    strbuf_add(out, text, n_send - n_from_held);
+    c->done = stop_len > 0;
+    return c->done;
+}
+
+void stop_cutter_finish(StopCutter *c, StrBuf *out)
+{
+    const char *held;
+    size_t n_held = needles_held(&c->set, &held);
+    if (!c->done) strbuf_add(out, held, n_held);
+    c->done = 1;
+}

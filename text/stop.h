@@ -1,0 +1,41 @@
+/*
+ * stop.h: stop strings, watched token by token.
+ *
+ * StopMatcher runs on the engine thread (it never allocates after stop_matcher_open) and says where
+ * an answer ends; StopCutter runs where text is made and cuts the text before the stop string,
+ * holding back what may be the beginning of one. Both see the same tokens, so they agree.
+ */
+#ifndef OFFSHOOT_TEXT_STOP_H
+#define OFFSHOOT_TEXT_STOP_H
+
+#include "base/strbuf.h"
+#include "base/watcher.h"
+#include "text/tokenizer.h"
+
+enum { MAX_STOP_STRINGS = 16, MAX_STOP_BYTES = 1024 };
+
+typedef struct StopMatcher StopMatcher;
+
+/* n strings, 1..MAX_STOP_BYTES bytes each, copied. NULL and an Error for anything else. */
+StopMatcher *stop_matcher_open(const Tokenizer *tok, const char *const *strings, int n, Error *err);
+void stop_matcher_close(StopMatcher *m);
+
+/* A Watcher over m; m must outlive it. Special tokens have no text here. */
+Watcher stop_matcher_watcher(StopMatcher *m);
+
+typedef struct StopCutter StopCutter;
+
+StopCutter *stop_cutter_open(const char *const *strings, int n);
+void stop_cutter_close(StopCutter *c);
+
+/*
+ * Takes the next piece of text, appends what may be sent to *out. Returns 1 once a stop string was
+ * met: text before it was appended, the rest is dropped for good; include_stop keeps the string
+ * itself.
+ */
+int stop_cutter_push(StopCutter *c, const char *text, size_t len, int include_stop, StrBuf *out);
+
+/* End of the answer without a stop: appends what was held back. */
+void stop_cutter_finish(StopCutter *c, StrBuf *out);
+
+#endif

@@ -1,0 +1,56 @@
+/*
+ * tokenizer.h: bytes to tokens and back, for the tokenizer.json of the Qwen families.
+ *
+ * Byte-level BPE over PCRE2 (the split regex, taken from the file) and utf8proc (NFC): added tokens
+ * are cut out first (longest match, literal), each remaining piece is NFC-normalised, split, its
+ * bytes mapped to the 256 byte symbols, and merged by rank. Immutable once open: any number of
+ * threads may use one at a time each with its own TokenList.
+ */
+#ifndef OFFSHOOT_TEXT_TOKENIZER_H
+#define OFFSHOOT_TEXT_TOKENIZER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+typedef struct Tokenizer Tokenizer;
+
+typedef struct {
+    int32_t *id; /* owned; free with token_list_free */
+    int n, cap;
+} TokenList;
+
+void token_list_add(TokenList *list, int32_t id);
+void token_list_free(TokenList *list);
+
+/* Reads a tokenizer.json (BPE, ByteLevel). Every part that is not understood is an error that names
+ * it. */
+Tokenizer *tokenizer_open(const char *path, Error *err);
+void tokenizer_close(Tokenizer *tok);
+
+/*
+ * Appends the tokens of text[0..len) to *out. With parse_special, added tokens written in the text
+ * become their ids; without, they are ordinary bytes. Text must be UTF-8: else ERR_INPUT that names
+ * the byte offset. On an error *out may hold some tokens.
+ */
+int tokenizer_encode(const Tokenizer *tok, const char *text, size_t len, int parse_special,
+                     TokenList *out, Error *err);
+
+/* One past the largest id that the tokenizer knows. */
+int tokenizer_size(const Tokenizer *tok);
+
+/* Bytes of a token (not always whole characters); *len = 0 for an id it lacks. Lives as long as
+ * tok. */
+const char *tokenizer_bytes(const Tokenizer *tok, int32_t id, size_t *len);
+
+/* 1 if the tokenizer has this id (ids of a padded vocabulary are not its own). */
+int tokenizer_has(const Tokenizer *tok, int32_t id);
+
+/* 1 for an added token with "special": true; skipped when an answer is turned into text. */
+int tokenizer_is_special(const Tokenizer *tok, int32_t id);
+
+/* Id of an added token by its exact text, or -1. */
+int32_t tokenizer_added_id(const Tokenizer *tok, const char *content);
+
+#endif
