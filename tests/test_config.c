@@ -1,0 +1,404 @@
+/*
+ * test_config.c: config.json and generation_config.json, true and false ones.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/config.h"
+#include "tests/checkpoint.h"
+
+#define GOLDEN(name) "tests/data/golden/" name
+static const char dense[] = GOLDEN("qwen35-dense/config.json");
+static const char moe[] = GOLDEN("qwen35-moe/config.json");
+static const char next[] = GOLDEN("qwen3-next/config.json");
+static const char fp8[] = GOLDEN("qwen35-dense-fp8/config.json");
+
+static void load_ok(ModelConfig *c, GenerationDefaults *g, const char *dir)
+{
+    Error err = {0};
+    if (config_load(c, g, dir, &err)) fail_msg("%s: %s", dir, err.msg);
+}
+
+/* Loads `from` with up to four changes. */
+static void load_changed(ModelConfig *c, const char *from, const char *const *changes)
+{
+    GenerationDefaults g;
+    const char *dir = scratch_dir("config");
+    config_write(dir, "config.json", from, changes);
+    load_ok(c, &g, dir);
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    ModelConfig c;
+    GenerationDefaults g;
+    load_ok(&c, &g, GOLDEN("qwen35-dense"));
+    assert_int_equal(c.family, MODEL_QWEN35);
+    assert_string_equal(c.model_type, "qwen3_5");
+    assert_int_equal(c.n_layers, 4);
+    assert_int_equal(c.n_full, 1);
+    assert_int_equal(c.n_recurrent, 3);
+    assert_int_equal(c.full_attention[3], 1);
+    assert_int_equal(c.n_rot, 16);
+    assert_true(c.rope_theta == 1e6);
+    assert_true(c.norm_eps == 1e-6f);
+    assert_int_equal(c.n_channels, 256);
+    assert_int_equal(c.tied, 1);
+    assert_int_equal(c.n_mtp, 1);
+    assert_int_equal(c.n_experts, 0);
+    assert_int_equal(c.ctx_limit, 4096);
+    assert_true(isnan(g.temperature) && isnan(g.top_p) && isnan(g.min_p) && isnan(g.repetition));
+    assert_int_equal(g.top_k, -1);
+    assert_int_equal(g.do_sample, -1);
+
+    load_ok(&c, &g, GOLDEN("qwen35-dense-odd"));
+    assert_int_equal(c.n_layers, 5);
+    assert_int_equal(c.full_attention[2], 1);
+    assert_int_equal(c.n_full, 1);
+    assert_int_equal(c.n_rot, 12);
+    assert_int_equal(c.n_channels, 504);
+
+    load_ok(&c, &g, GOLDEN("qwen35-dense-fp8"));
+    assert_int_equal(c.fp8, 1);
+    assert_int_equal(c.tied, 0);
+
+    load_ok(&c, &g, GOLDEN("qwen35-moe"));
+    assert_string_equal(c.model_type, "qwen3_5_moe");
+    assert_int_equal(c.n_experts, 8);
+    assert_int_equal(c.n_experts_used, 3);
+    assert_int_equal(c.expert_dim, 32);
+    assert_int_equal(c.shared_dim, 48);
+    assert_int_equal(c.norm_topk, 1);
+    assert_int_equal(c.moe[0] + c.moe[1] + c.moe[2] + c.moe[3] + c.head_moe, 5);
+    assert_int_equal(c.ffn_dim, 0);
+
+    load_ok(&c, &g, GOLDEN("qwen3-next"));
+    assert_int_equal(c.family, MODEL_QWEN3_NEXT);
+    assert_true(c.rope_theta == 1e7);
+    assert_int_equal(c.full_attention[3], 1);
+    assert_int_equal(c.n_full, 1);
+    assert_int_equal(c.ffn_dim, 0); /* the file's 256 is used by no layer */
+}
+
+static void test_generation(void **state)
+{
+    (void)state;
+    ModelConfig c;
+    GenerationDefaults g;
+    load_ok(&c, &g, "models/demo");
+    assert_true(g.temperature == 0.7f && g.top_p == 0.8f);
+    assert_int_equal(g.top_k, 20);
+    assert_int_equal(g.do_sample, 1);
+    assert_true(isnan(g.min_p) && isnan(g.repetition));
+    assert_int_equal(c.n_eos, 2); /* 4089 stands in both files */
+    assert_int_equal(c.eos[0], 4089);
+    assert_int_equal(c.eos[1], 4087);
+
+    const char *dir = scratch_dir("config");
+    config_write(dir, "config.json", dense, (const char *[]){"eos_token_id", "[7, 256, 8]", NULL});
+    config_write(dir, "generation_config.json", NULL,
+                 (const char *[]){"eos_token_id", "9", "min_p", "0.5", "repetition_penalty", "1.25",
+                                  "do_sample", "false", NULL});
+    load_ok(&c, &g, dir);
+    assert_int_equal(c.n_eos, 4);
+    static const int eos[] = {256, 7, 8, 9};
+    assert_memory_equal(c.eos, eos, sizeof eos);
+    assert_true(g.min_p == 0.5f && g.repetition == 1.25f);
+    assert_int_equal(g.do_sample, 0);
+}
+
+/* All names of a family, flat and nested, and the keys' defaults. */
+static void test_forms(void **state)
+{
+    (void)state;
+    ModelConfig c;
+    static const struct {
+        const char *type;
+        const char *family;
+    } types[] = {{"\"qwen3_5_text\"", "qwen3_5"}, {"\"qwen3_5\"", "qwen3_5"}, {"null", "qwen3_5"}};
+    for (size_t i = 0; i < 3; i++) {
+        load_changed(&c, next,
+                     (const char *[]){"model_type", types[i].type, "intermediate_size", "64",
+                                      "architectures", "[\"Qwen3_5ForCausalLM\"]", NULL});
+        assert_string_equal(c.model_type, types[i].family);
+        assert_int_equal(c.ffn_dim, 64);
+        assert_int_equal(c.n_full, 1);
+    }
+    load_changed(&c, next, (const char *[]){"model_type", "\"qwen3_5_moe_text\"", NULL});
+    assert_string_equal(c.model_type, "qwen3_5_moe");
+
+    load_changed(&c, dense, (const char *[]){"model_type", "", NULL});
+    assert_string_equal(c.model_type, "qwen3_5"); /* from text_config */
+
+    load_changed(&c, next,
+                 (const char *[]){"vocab_size",
+                                  "",
+                                  "head_dim",
+                                  "",
+                                  "linear_num_key_heads",
+                                  "",
+                                  "linear_num_value_heads",
+                                  "",
+                                  "linear_key_head_dim",
+                                  "",
+                                  "linear_value_head_dim",
+                                  "",
+                                  "linear_conv_kernel_dim",
+                                  "",
+                                  "rms_norm_eps",
+                                  "",
+                                  "full_attention_interval",
+                                  "",
+                                  "rope_theta",
+                                  "",
+                                  "partial_rotary_factor",
+                                  "",
+                                  "norm_topk_prob",
+                                  "",
+                                  "decoder_sparse_step",
+                                  "",
+                                  "mlp_only_layers",
+                                  "",
+                                  "hidden_act",
+                                  "",
+                                  "attention_bias",
+                                  "",
+                                  "max_position_embeddings",
+                                  "",
+                                  "tie_word_embeddings",
+                                  "",
+                                  NULL});
+    assert_int_equal(c.n_vocab, 151936);
+    assert_int_equal(c.head_dim, 256);
+    assert_int_equal(c.n_k_heads, 16);
+    assert_int_equal(c.n_v_heads, 32);
+    assert_int_equal(c.d_k, 128);
+    assert_int_equal(c.d_v, 128);
+    assert_int_equal(c.n_channels, 8192);
+    assert_int_equal(c.conv_width, 4);
+    assert_int_equal(c.n_rot, 64);
+    assert_true(c.rope_theta == 1e7);
+    assert_int_equal(c.n_full, 1);
+    assert_int_equal(c.norm_topk, 1);
+    assert_int_equal(c.ctx_limit, 262144);
+    assert_int_equal(c.tied, 0);
+}
+
+static void test_choices(void **state)
+{
+    (void)state;
+    ModelConfig c;
+    /* The list wins over the interval; without it the interval counts. */
+    load_changed(&c, dense, (const char *[]){"text_config.full_attention_interval", "2", NULL});
+    assert_int_equal(c.n_full, 1);
+    load_changed(&c, dense,
+                 (const char *[]){"text_config.full_attention_interval", "2",
+                                  "text_config.layer_types", "", NULL});
+    assert_int_equal(c.n_full, 2);
+    assert_int_equal(c.full_attention[1], 1);
+
+    /* The text config's tie flag wins; the top level's counts where that has none. */
+    load_changed(&c, dense, (const char *[]){"text_config.tie_word_embeddings", "false", NULL});
+    assert_int_equal(c.tied, 0);
+    load_changed(&c, dense, (const char *[]){"text_config.tie_word_embeddings", "", NULL});
+    assert_int_equal(c.tied, 1);
+
+    load_changed(&c, next,
+                 (const char *[]){"decoder_sparse_step", "2", "mlp_only_layers", "[3]", NULL});
+    static const unsigned char mixtures[] = {0, 1, 0, 0};
+    assert_memory_equal(c.moe, mixtures, 4);
+    assert_int_equal(c.ffn_dim, 256);
+    assert_int_equal(c.head_moe, 1);
+    load_changed(&c, next, (const char *[]){"norm_topk_prob", "false", NULL});
+    assert_int_equal(c.norm_topk, 0);
+
+    load_changed(&c, next,
+                 (const char *[]){"rope_scaling", "{\"type\": \"default\"}", "rope_theta", "5e6",
+                                  "partial_rotary_factor", "0.5", NULL});
+    assert_true(c.rope_theta == 5e6);
+    assert_int_equal(c.n_rot, 32);
+}
+
+typedef struct {
+    const char *from, *key, *value, *says;
+} Lie;
+
+static const Lie lies[] = {
+    {dense, "model_type", "\"llama\"", "'model_type' is 'llama'"},
+    {dense, "model_type", "7", "'model_type' must be a string"},
+    {dense, "text_config", "[]", "'text_config' must be an object"},
+    {dense, "text_config.vocab_size", "0", "'vocab_size' is 0"},
+    {dense, "text_config.vocab_size", "99999999999", "'vocab_size' is 99999999999"},
+    {dense, "text_config.hidden_size", "\"128\"", "'hidden_size' must be an integer"},
+    {dense, "text_config.hidden_size", "128.5", "'hidden_size' must be an integer"},
+    {dense, "text_config.hidden_size", "-128", "'hidden_size' is -128"},
+    {dense, "text_config.hidden_size", "", "'hidden_size' is missing"},
+    {dense, "text_config.hidden_size", "1000000", "'hidden_size' is 1000000"},
+    {dense, "text_config.num_hidden_layers", "0", "'num_hidden_layers' is 0"},
+    {dense, "text_config.num_hidden_layers", "5", "'layer_types' has 4 entries, expected 5"},
+    {dense, "text_config.num_hidden_layers", "100000", "'num_hidden_layers' is 100000"},
+    {dense, "text_config.max_position_embeddings", "0", "'max_position_embeddings' is 0"},
+    {dense, "text_config.mtp_num_hidden_layers", "-1", "'mtp_num_hidden_layers' is -1"},
+    {dense, "text_config.rms_norm_eps", "0", "'rms_norm_eps' is 0"},
+    {dense, "text_config.rms_norm_eps", "\"x\"", "'rms_norm_eps' must be a number"},
+    {dense, "text_config.layer_types", "[]", "'layer_types' has 0 entries"},
+    {dense, "text_config.layer_types", "{}", "'layer_types' must be a list"},
+    {dense, "text_config.layer_types", "[\"linear_attention\", \"mamba\", \"a\", \"b\"]",
+     "'layer_types' entry 1 is 'mamba'"},
+    {dense, "text_config.layer_types", "[1, 2, 3, 4]", "'layer_types' entry 0 is 'not a string'"},
+    {next, "full_attention_interval", "0", "'full_attention_interval' is 0"},
+    {dense, "text_config.num_attention_heads", "3", "'num_attention_heads' (3) is no multiple"},
+    {dense, "text_config.num_key_value_heads", "0", "'num_key_value_heads' is 0"},
+    {dense, "text_config.head_dim", "0", "'head_dim' is 0"},
+    {dense, "text_config.num_attention_heads", "1024", "'num_attention_heads' x 'head_dim'"},
+    {dense, "text_config.attention_bias", "true", "'attention_bias' is true"},
+    {dense, "text_config.attention_bias", "0", "'attention_bias' must be true or false"},
+    {dense, "text_config.attn_output_gate", "false", "'attn_output_gate' is false"},
+    {dense, "text_config.hidden_act", "\"gelu\"", "'hidden_act' is 'gelu'"},
+    {dense, "text_config.hidden_act", "{}", "'hidden_act' must be a string"},
+    {dense, "text_config.output_gate_type", "\"sigmoid\"", "'output_gate_type' is 'sigmoid'"},
+    {dense, "text_config.mtp_use_dedicated_embeddings", "true", "'mtp_use_dedicated_embeddings'"},
+    {dense, "text_config.rope_parameters", "3", "'rope_parameters' must be an object"},
+    {dense, "text_config.rope_parameters.rope_type", "\"yarn\"", "'rope_type' is 'yarn'"},
+    {dense, "text_config.rope_parameters.rope_theta", "-1", "'rope_theta' is -1"},
+    {dense, "text_config.rope_parameters.rope_theta", "1e300", "'rope_theta' is 1e+300"},
+    {dense, "text_config.rope_parameters.partial_rotary_factor", "0.3", "gives 19 rotary dims"},
+    {dense, "text_config.rope_parameters.partial_rotary_factor", "0", "gives 0 rotary dims"},
+    {dense, "text_config.rope_parameters.partial_rotary_factor", "2", "'partial_rotary_factor'"},
+    {next, "rope_scaling", "{\"type\": \"yarn\", \"factor\": 4}", "'type' is 'yarn'"},
+    {next, "rope_scaling", "{\"rope_type\": \"linear\"}", "'rope_type' is 'linear'"},
+    {next, "rope_scaling", "4", "'rope_scaling' must be an object"},
+    {dense, "text_config.linear_num_value_heads", "3", "'linear_num_value_heads' (3)"},
+    {dense, "text_config.linear_num_key_heads", "0", "'linear_num_key_heads' is 0"},
+    {dense, "text_config.linear_key_head_dim", "-5", "'linear_key_head_dim' is -5"},
+    {dense, "text_config.linear_num_value_heads", "1024", "'linear_num_value_heads' x"},
+    {dense, "text_config.linear_conv_kernel_dim", "1", "'linear_conv_kernel_dim' is 1"},
+    {dense, "text_config.intermediate_size", "", "'intermediate_size' is missing"},
+    {dense, "text_config.intermediate_size", "1e9", "'intermediate_size' must be an integer"},
+    {moe, "text_config.num_experts", "", "'num_experts' is missing"},
+    {moe, "text_config.num_experts", "5000", "'num_experts' is 5000"},
+    {moe, "text_config.num_experts_per_tok", "9", "'num_experts_per_tok' is 9, must be 1 to 8"},
+    {moe, "text_config.moe_intermediate_size", "0", "'moe_intermediate_size' is 0"},
+    {moe, "text_config.shared_expert_intermediate_size", "0", "'shared_expert_intermediate_size'"},
+    {next, "decoder_sparse_step", "0", "'decoder_sparse_step' is 0"},
+    {next, "mlp_only_layers", "[4]", "'mlp_only_layers' must hold indices"},
+    {next, "mlp_only_layers", "[-1]", "'mlp_only_layers' must hold indices"},
+    {next, "mlp_only_layers", "5", "'mlp_only_layers' must be a list"},
+    {next, "norm_topk_prob", "1", "'norm_topk_prob' must be true or false"},
+    {dense, "text_config.eos_token_id", "\"x\"", "'eos_token_id' must be an integer"},
+    {dense, "text_config.eos_token_id", "[[1]]", "'eos_token_id' must be an integer"},
+    {dense, "text_config.eos_token_id", "320", "'eos_token_id' is 320, must be 0 to 319"},
+    {dense, "eos_token_id", "-1", "'eos_token_id' is -1"},
+    {dense, "eos_token_id", "[1, 2, 3, 4, 5, 6, 7, 8]", "more than 8 different ids"},
+    {dense, "tie_word_embeddings", "\"yes\"", "'tie_word_embeddings' must be true or false"},
+    {fp8, "quantization_config", "[]", "'quantization_config' must be an object"},
+    {fp8, "quantization_config.quant_method", "\"gptq\"", "'quant_method' is 'gptq'"},
+    {fp8, "quantization_config.quant_method", "", "has no 'quant_method'"},
+    {fp8, "quantization_config.fmt", "\"e5m2\"", "'fmt' is 'e5m2'"},
+    {fp8, "quantization_config.weight_block_size", "[64, 128]", "'weight_block_size'"},
+    {fp8, "quantization_config.weight_block_size", "", "'weight_block_size'"},
+    {fp8, "quantization_config.weight_block_size", "[128, 128, 1]", "'weight_block_size'"},
+};
+
+static void expect_error(const char *dir, const char *file, const char *says)
+{
+    ModelConfig c;
+    GenerationDefaults g;
+    Error err = {0};
+    if (!config_load(&c, &g, dir, &err)) fail_msg("loaded, expected: %s", says);
+    if (!strstr(err.msg, says) || !strstr(err.msg, file))
+        fail_msg("'%s' should say \"%s\" and name %s", err.msg, says, file);
+}
+
+static void test_lies(void **state)
+{
+    (void)state;
+    const char *dir = scratch_dir("config");
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        config_write(dir, "config.json", lies[i].from,
+                     (const char *[]){lies[i].key, lies[i].value, NULL});
+        expect_error(dir, "config.json", lies[i].says);
+    }
+    config_write(dir, "config.json", dense,
+                 (const char *[]){"text_config.vocab_size", "4000000", "text_config.hidden_size",
+                                  "16384", NULL});
+    expect_error(dir, "config.json", "'vocab_size' x 'hidden_size'");
+    config_write(dir, "config.json", dense,
+                 (const char *[]){"model_type", "", "text_config.model_type", "", "architectures",
+                                  "[]", NULL});
+    expect_error(dir, "config.json", "'model_type' is missing");
+    config_write(dir, "config.json", dense,
+                 (const char *[]){"model_type", "", "text_config.model_type", "", "architectures",
+                                  "[\"GPT2LMHeadModel\"]", NULL});
+    expect_error(dir, "config.json", "'architectures' is 'GPT2LMHeadModel'");
+}
+
+static void test_generation_lies(void **state)
+{
+    (void)state;
+    static const Lie wrong[] = {
+        {NULL, "temperature", "-1", "'temperature' is -1"},
+        {NULL, "temperature", "[]", "'temperature' must be a number"},
+        {NULL, "top_p", "1.5", "'top_p' is 1.5"},
+        {NULL, "min_p", "-0.5", "'min_p' is -0.5"},
+        {NULL, "top_k", "-2", "'top_k' is -2"},
+        {NULL, "repetition_penalty", "0", "'repetition_penalty' is 0"},
+        {NULL, "do_sample", "1", "'do_sample' must be true or false"},
+        {NULL, "eos_token_id", "[1, null]", "'eos_token_id' must be an integer"},
+        {NULL, "eos_token_id", "100000", "'eos_token_id' is 100000"},
+    };
+    const char *dir = scratch_dir("config");
+    config_write(dir, "config.json", dense, (const char *[]){NULL});
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        config_write(dir, "generation_config.json", NULL,
+                     (const char *[]){wrong[i].key, wrong[i].value, NULL});
+        expect_error(dir, "generation_config.json", wrong[i].says);
+    }
+    scratch_write(scratch_path(dir, "generation_config.json"), "7x", 2);
+    expect_error(dir, "generation_config.json", "");
+}
+
+/* Files that are no JSON object at all. */
+static void test_broken_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *says;
+    } wrong[] = {
+        {"", "config.json"}, {"[]", "must hold a JSON object"},
+        {"{", "line 1"},     {"{\"a\": 1, \"a\": 2}", "duplicate"},
+        {"{}x", "line 1"},
+    };
+    const char *dir = scratch_dir("config");
+    expect_error(dir, "config.json", "cannot open");
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        scratch_write(scratch_path(dir, "config.json"), wrong[i].text, strlen(wrong[i].text));
+        expect_error(dir, "config.json", wrong[i].says);
+    }
+    enum { DEEP = 100000 };
+    char *deep = mem_alloc(DEEP, 1);
+    memset(deep, '[', DEEP);
+    scratch_write(scratch_path(dir, "config.json"), deep, DEEP);
+    expect_error(dir, "config.json", "");
+    mem_free(deep);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),       cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_forms),        cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_lies),         cmocka_unit_test(test_generation_lies),
+        cmocka_unit_test(test_broken_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,624 @@
+/*
+ * test_model.c: whole checkpoints become weights, or one clear line.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/model.h"
+#include "engine/safetensors.h"
+#include "kernels/bf16.h"
+#include "kernels/fp8.h"
+#include "tests/checkpoint.h"
+
+#define GOLDEN  "tests/data/golden/"
+#define L(n)    "model.language_model.layers." #n "."
+#define NEXT(n) "model.layers." #n "."
+
+static Backend backend; /* loading asks nothing of it */
+
+static Model *open_ok(const char *dir)
+{
+    Error err = {0};
+    Model *m = model_open(dir, &backend, &err);
+    if (!m) fail_msg("%s", err.msg);
+    return m;
+}
+
+/* One element of a matrix, from its bytes. */
+static float at(const Weight *w, int r, int c)
+{
+    size_t i = (size_t)r * (size_t)w->cols + (size_t)c;
+    const unsigned char *p = w->data;
+    float f;
+    uint16_t h;
+    assert_true(r < w->rows && c < w->cols);
+    switch (w->type) {
+    case WEIGHT_F32:
+        memcpy(&f, p + 4 * i, 4);
+        return f;
+    case WEIGHT_BF16:
+        memcpy(&h, p + 2 * i, 2);
+        return bf16_to_float(h);
+    default:
+        assert_int_equal(w->type, WEIGHT_FP8);
+        assert_non_null(w->scale);
+        return w->scale ? fp8_to_float(p[i]) * w->scale[r / 128 * ((w->cols + 127) / 128) + c / 128]
+                        : 0;
+    }
+}
+
+/* The same of a tensor in a file, without the loader; scale: of FP8, else NULL. */
+static float tensor_at(const Tensor *t, const Tensor *scale, int cols, int r, int c)
+{
+    Weight w = {t->type == TENSOR_F32    ? WEIGHT_F32
+                : t->type == TENSOR_BF16 ? WEIGHT_BF16
+                                         : WEIGHT_FP8,
+                INT32_MAX, cols, t->data, scale ? (const float *)(const void *)scale->data : NULL};
+    return at(&w, r, c);
+}
+
+static void is_matrix(const Weight *w, WeightType type, int rows, int cols)
+{
+    assert_int_equal(w->type, type);
+    assert_int_equal(w->rows, rows);
+    assert_int_equal(w->cols, cols);
+    assert_true((w->scale != NULL) == (type == WEIGHT_FP8));
+    assert_int_equal((uintptr_t)w->data % (type == WEIGHT_F32    ? 4
+                                           : type == WEIGHT_BF16 ? 2
+                                                                 : 1),
+                     0);
+}
+
+static void check_attention(const ModelConfig *c, const AttentionWeights *a, WeightType type)
+{
+    is_matrix(&a->q, type, 2 * c->n_heads * c->head_dim, c->dim);
+    is_matrix(&a->k, type, c->n_kv_heads * c->head_dim, c->dim);
+    is_matrix(&a->v, type, c->n_kv_heads * c->head_dim, c->dim);
+    is_matrix(&a->o, type, c->dim, c->n_heads * c->head_dim);
+    assert_non_null(a->norm);
+    assert_non_null(a->q_norm);
+    assert_non_null(a->k_norm);
+}
+
+static void check_delta(const ModelConfig *c, const DeltaWeights *d, WeightType type)
+{
+    is_matrix(&d->qkv, type, c->n_channels, c->dim);
+    is_matrix(&d->z, type, c->n_v_heads * c->d_v, c->dim);
+    is_matrix(&d->b, WEIGHT_BF16, c->n_v_heads, c->dim);
+    is_matrix(&d->a, WEIGHT_BF16, c->n_v_heads, c->dim);
+    is_matrix(&d->out, type, c->dim, c->n_v_heads * c->d_v);
+    for (int h = 0; h < c->n_v_heads; h++)
+        assert_true(d->a_coef[h] < 0);
+    assert_non_null(d->norm);
+    assert_non_null(d->conv_w);
+    assert_non_null(d->dt_bias);
+    assert_non_null(d->out_norm);
+}
+
+static void check_ffn(const ModelConfig *c, const FfnWeights *f, int moe, WeightType type)
+{
+    int width = moe ? c->shared_dim : c->ffn_dim;
+    assert_int_equal(f->moe, moe);
+    assert_non_null(f->norm);
+    is_matrix(&f->gate, type, width, c->dim);
+    is_matrix(&f->up, type, width, c->dim);
+    is_matrix(&f->down, type, c->dim, width);
+    if (!moe) return;
+    is_matrix(&f->router, WEIGHT_BF16, c->n_experts, c->dim);
+    is_matrix(&f->shared_gate, WEIGHT_BF16, 1, c->dim);
+    for (int e = 0; e < c->n_experts; e++) {
+        is_matrix(&f->expert_gate[e], type, c->expert_dim, c->dim);
+        is_matrix(&f->expert_up[e], type, c->expert_dim, c->dim);
+        is_matrix(&f->expert_down[e], type, c->dim, c->expert_dim);
+    }
+}
+
+/* Every shape against the config; type: of the matrices that an FP8 file quantises. */
+static void check_shapes(const Model *m, WeightType type)
+{
+    const ModelConfig *c = &m->config;
+    is_matrix(&m->embed, WEIGHT_BF16, c->n_vocab, c->dim);
+    is_matrix(&m->lm_head, WEIGHT_BF16, c->n_vocab, c->dim);
+    assert_true((m->lm_head.data == m->embed.data) == c->tied);
+    for (int i = 0; i < c->n_layers; i++) {
+        if (c->full_attention[i])
+            check_attention(c, &m->layer[i].attention, type);
+        else
+            check_delta(c, &m->layer[i].delta, type);
+        check_ffn(c, &m->layer[i].ffn, c->moe[i], type);
+    }
+    assert_int_equal(m->has_mtp, 1);
+    is_matrix(&m->head.fc, WEIGHT_BF16, c->dim, 2 * c->dim);
+    check_attention(c, &m->head.attention, type);
+    check_ffn(c, &m->head.ffn, c->head_moe, type);
+}
+
+/*
+ * Bytes of all matrices in the file that one pass over the trunk reads: not the embedding (unless
+ * tied), not the head's, and no vector. Counts scales as f32, as they are kept.
+ */
+static size_t trunk_bytes(const char *dir, int tied)
+{
+    Safetensors *st = safetensors_open(dir, NULL);
+    size_t n = 0;
+    assert_non_null(st);
+    for (int i = 0; i < safetensors_count(st); i++) {
+        const Tensor *t = safetensors_at(st, i);
+        int embed = strstr(t->name, "embed_tokens") != NULL;
+        if (t->n_dims < 2 || strstr(t->name, "conv1d") || !strncmp(t->name, "mtp.", 4)) continue;
+        if (!embed || tied) n += t->bytes;
+    }
+    safetensors_close(st);
+    return n;
+}
+
+static void test_golden(void **state)
+{
+    (void)state;
+    static const char *const dirs[] = {GOLDEN "qwen35-dense",     GOLDEN "qwen35-dense-odd",
+                                       GOLDEN "qwen35-dense-fp8", GOLDEN "qwen35-moe",
+                                       GOLDEN "qwen3-next",       "models/demo"};
+    for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
+        Model *m = open_ok(dirs[i]);
+        check_shapes(m, m->config.fp8 ? WEIGHT_FP8 : WEIGHT_BF16);
+        assert_int_equal(m->weight_bytes, trunk_bytes(dirs[i], m->config.tied));
+        assert_ptr_equal(m->backend, &backend);
+        model_close(m);
+    }
+    model_close(NULL);
+}
+
+static float value(const Safetensors *st, const char *name, int i)
+{
+    const Tensor *t = safetensors_find(st, name);
+    assert_non_null(t);
+    return tensor_at(t, NULL, 1, i, 0);
+}
+
+/* Matrices are the file's bytes; vectors its numbers, with the "1 +" exactly where it belongs. */
+static void test_values(void **state)
+{
+    (void)state;
+    Model *m = open_ok(GOLDEN "qwen35-moe");
+    Safetensors *st = safetensors_open(GOLDEN "qwen35-moe", NULL);
+    const DeltaWeights *d = &m->layer[1].delta;
+    const FfnWeights *f = &m->layer[3].ffn;
+    const Tensor *gate_up = safetensors_find(st, L(3) "mlp.experts.gate_up_proj");
+    const Tensor *down = safetensors_find(st, L(3) "mlp.experts.down_proj");
+    const Tensor *qkv = safetensors_find(st, L(1) "linear_attn.in_proj_qkv.weight");
+    size_t half = (size_t)32 * 96 * 2; /* bytes of one expert's gate, up or down */
+    assert_memory_equal(d->qkv.data, qkv->data, qkv->bytes);
+    for (size_t e = 0; e < 8; e++) {
+        const unsigned char *expert = gate_up->data + e * 2 * half;
+        assert_memory_equal(f->expert_gate[e].data, expert, half);
+        assert_memory_equal(f->expert_up[e].data, expert + half, half);
+        assert_memory_equal(f->expert_down[e].data, down->data + e * half, half);
+    }
+    for (int i = 0; i < 4; i++) {
+        assert_true(d->norm[i] == 1 + value(st, L(1) "input_layernorm.weight", i));
+        assert_true(f->norm[i] == 1 + value(st, L(3) "post_attention_layernorm.weight", i));
+        assert_true(m->final_norm[i] == 1 + value(st, "model.language_model.norm.weight", i));
+        assert_true(m->layer[3].attention.q_norm[i] ==
+                    1 + value(st, L(3) "self_attn.q_norm.weight", i));
+        assert_true(m->layer[3].attention.k_norm[i] ==
+                    1 + value(st, L(3) "self_attn.k_norm.weight", i));
+        assert_true(m->head.embed_norm[i] == 1 + value(st, "mtp.pre_fc_norm_embedding.weight", i));
+        assert_true(m->head.hidden_norm[i] == 1 + value(st, "mtp.pre_fc_norm_hidden.weight", i));
+        assert_true(m->head.final_norm[i] == 1 + value(st, "mtp.norm.weight", i));
+        assert_true(d->out_norm[i] == value(st, L(1) "linear_attn.norm.weight", i));
+        assert_true(d->dt_bias[i] == value(st, L(1) "linear_attn.dt_bias", i));
+        assert_true(d->a_coef[i] == -expf(value(st, L(1) "linear_attn.A_log", i)));
+    }
+    for (int i = 0; i < 256 * 4; i++)
+        assert_true(d->conv_w[i] == value(st, L(1) "linear_attn.conv1d.weight", i));
+    for (int i = 0; i < 8; i++)
+        assert_true(fabs(m->inv_freq[i] - pow(1e6, -i / 8.0)) < 1e-6 * m->inv_freq[i]);
+    safetensors_close(st);
+    model_close(m);
+}
+
+static void test_fp8_values(void **state)
+{
+    (void)state;
+    Model *m = open_ok(GOLDEN "qwen35-dense-fp8");
+    Safetensors *st = safetensors_open(GOLDEN "qwen35-dense-fp8", NULL);
+    const Weight *w = &m->layer[2].ffn.down;
+    const Tensor *t = safetensors_find(st, L(2) "mlp.down_proj.weight");
+    const Tensor *s = safetensors_find(st, L(2) "mlp.down_proj.weight_scale_inv");
+    for (int r = 0; r < 256; r += 5)
+        for (int c = 0; c < 384; c += 7)
+            assert_true(at(w, r, c) == tensor_at(t, s, 384, r, c));
+    safetensors_close(st);
+    model_close(m);
+}
+
+/* Every row of the four projections against the formula of the interleaved layout. */
+static void check_next_rows(const Model *m, const char *dir, int layer)
+{
+    const ModelConfig *c = &m->config;
+    const DeltaWeights *w = &m->layer[layer].delta;
+    Safetensors *st = safetensors_open(dir, NULL);
+    const Tensor *t[2], *s[2];
+    static const char *const leaf[] = {"in_proj_qkvz", "in_proj_ba"};
+    for (int i = 0; i < 2; i++) {
+        char name[128];
+        snprintf(name, sizeof name, "model.layers.%d.linear_attn.%s.weight", layer, leaf[i]);
+        t[i] = safetensors_find(st, name);
+        snprintf(name, sizeof name, "model.layers.%d.linear_attn.%s.weight_scale_inv", layer,
+                 leaf[i]);
+        s[i] = safetensors_find(st, name);
+    }
+#define SAME(part, row, fused, source_row)                                                         \
+    for (int col = 0; col < c->dim; col += 5)                                                      \
+    assert_true(at(&w->part, row, col) == tensor_at(t[fused], s[fused], c->dim, source_row, col))
+    int dk = c->d_k, dv = c->d_v, r = c->n_v_heads / c->n_k_heads, block = 2 * dk + 2 * r * dv;
+    for (int h = 0; h < c->n_k_heads; h++) {
+        for (int j = 0; j < dk; j++) {
+            SAME(qkv, h * dk + j, 0, h * block + j);
+            SAME(qkv, (c->n_k_heads + h) * dk + j, 0, h * block + dk + j);
+        }
+        for (int i = 0; i < r; i++) {
+            int head = h * r + i;
+            for (int j = 0; j < dv; j++) {
+                SAME(qkv, 2 * c->n_k_heads * dk + head * dv + j, 0,
+                     h * block + 2 * dk + i * dv + j);
+                SAME(z, head * dv + j, 0, h * block + 2 * dk + r * dv + i * dv + j);
+            }
+            SAME(b, head, 1, h * 2 * r + i);
+            SAME(a, head, 1, h * 2 * r + r + i);
+        }
+    }
+#undef SAME
+    safetensors_close(st);
+}
+
+static void put_random(Checkpoint *c, const char *name, const char *dtype, int d0, int d1)
+{
+    static unsigned seed = 7;
+    CheckpointTensor *t = checkpoint_put(c, name, dtype, d0, d1, -1);
+    for (size_t i = 0; i < t->bytes; i++)
+        t->data[i] = (unsigned char)(rand_r(&seed) % 120);
+    if (strcmp(dtype, "F32") != 0) return;
+    for (size_t i = 0; i < t->bytes; i += 4) {
+        float f = (float)(1 + rand_r(&seed) % 1000) / 1024;
+        memcpy(t->data + i, &f, sizeof f);
+    }
+}
+
+/* Qwen3-Next in FP8, with heads of d: 128 keeps blocks of 128 rows whole, 32 tears them. */
+static void check_next_fp8(int d, WeightType expected)
+{
+    Checkpoint c;
+    char text[16];
+    const char *dir = scratch_dir("model");
+    checkpoint_read(&c, GOLDEN "qwen3-next");
+    for (int i = 0; i < 3; i++) {
+        char name[128];
+#define NAME(leaf)                                                                                 \
+    (snprintf(name, sizeof name, "model.layers.%d.linear_attn.%s", i, leaf), (const char *)name)
+        put_random(&c, NAME("in_proj_qkvz.weight"), "F8_E4M3", 12 * d, 96);
+        put_random(&c, NAME("in_proj_qkvz.weight_scale_inv"), "F32", (12 * d + 127) / 128, 1);
+        put_random(&c, NAME("in_proj_ba.weight"), "F8_E4M3", 8, 96);
+        put_random(&c, NAME("in_proj_ba.weight_scale_inv"), "F32", 1, 1);
+        put_random(&c, NAME("conv1d.weight"), "BF16", 8 * d, 4);
+        put_random(&c, NAME("norm.weight"), "BF16", d, 1);
+        put_random(&c, NAME("out_proj.weight"), "BF16", 96, 4 * d);
+#undef NAME
+    }
+    checkpoint_write(&c, scratch_path(dir, "model.safetensors"), 0, 1, 0);
+    snprintf(text, sizeof text, "%d", d);
+    config_write(
+        dir, "config.json", GOLDEN "qwen3-next/config.json",
+        (const char *[]){"linear_key_head_dim", text, "linear_value_head_dim", text, NULL});
+    Model *m = open_ok(dir);
+    is_matrix(&m->layer[1].delta.qkv, expected, 8 * d, 96);
+    is_matrix(&m->layer[1].delta.z, expected, 4 * d, 96);
+    is_matrix(&m->layer[1].delta.a, WEIGHT_FP8, 4, 96); /* one block: nothing to tear */
+    check_next_rows(m, dir, 1);
+    model_close(m);
+    checkpoint_free(&c);
+}
+
+static void test_next_rows(void **state)
+{
+    (void)state;
+    Model *m = open_ok(GOLDEN "qwen3-next");
+    for (int i = 0; i < 3; i++)
+        check_next_rows(m, GOLDEN "qwen3-next", i);
+    model_close(m);
+    check_next_fp8(128, WEIGHT_FP8);
+    check_next_fp8(32, WEIGHT_F32);
+}
+
+/* Writes the checkpoint with a golden config (and one change) to the scratch folder. */
+static const char *write_model(const Checkpoint *c, const char *config, const char *key,
+                               const char *text, int shift)
+{
+    const char *dir = scratch_dir("model");
+    checkpoint_write(c, scratch_path(dir, "model.safetensors"), 0, 1, shift);
+    config_write(dir, "config.json", config, (const char *[]){key, text, NULL});
+    return dir;
+}
+
+/* The checkpoint loads under these prefixes, with the shapes of the config. */
+static void check_prefixes(const char *model, const char *const *renames)
+{
+    char path[256];
+    Checkpoint c;
+    snprintf(path, sizeof path, "%s/config.json", model);
+    checkpoint_read(&c, model);
+    for (; *renames; renames += 2)
+        checkpoint_rename(&c, renames[0], renames[1]);
+    Model *m = open_ok(write_model(&c, path, NULL, NULL, 0));
+    check_shapes(m, WEIGHT_BF16);
+    model_close(m);
+    checkpoint_free(&c);
+}
+
+static void test_prefixes(void **state)
+{
+    (void)state;
+    check_prefixes(GOLDEN "qwen35-dense",
+                   (const char *[]){"model.language_model.", "model.", NULL});
+    check_prefixes(GOLDEN "qwen35-moe",
+                   (const char *[]){"model.language_model.", "language_model.model.", "lm_head.",
+                                    "language_model.lm_head.", "mtp.", "language_model.mtp.",
+                                    NULL});
+    check_prefixes(GOLDEN "qwen3-next", (const char *[]){"mtp.", "model.mtp.", NULL});
+}
+
+/* Forms that differ from the golden files but mean the same. */
+static void test_forms(void **state)
+{
+    (void)state;
+    Checkpoint c;
+    checkpoint_read(&c, GOLDEN "qwen35-moe");
+    CheckpointTensor *conv = checkpoint_get(&c, L(0) "linear_attn.conv1d.weight");
+    conv->n_dims = 2;
+    conv->dim[1] = 4;
+    CheckpointTensor *gate = checkpoint_get(&c, L(0) "mlp.shared_expert_gate.weight");
+    gate->n_dims = 1;
+    gate->dim[0] = 96;
+    CheckpointTensor *norm = checkpoint_get(&c, L(0) "input_layernorm.weight");
+    norm->n_dims = 3;
+    norm->dim[0] = norm->dim[2] = 1;
+    norm->dim[1] = 96;
+    CheckpointTensor *half = checkpoint_put(&c, L(0) "linear_attn.dt_bias", "F16", 4, -1, -1);
+    static const uint16_t bits[] = {0x3c00, 0xc001, 0x0001, 0x7bff};
+    memcpy(half->data, bits, sizeof bits);
+    put_random(&c, L(0) "mlp.shared_expert.up_proj.weight", "F32", 48, 96);
+    checkpoint_put(&c, "model.visual.merger.weight", "F16", 3, 5, -1);
+
+    Model *m = open_ok(write_model(&c, GOLDEN "qwen35-moe/config.json", NULL, NULL, 0));
+    const float *dt = m->layer[0].delta.dt_bias;
+    assert_true(dt[0] == 1 && dt[1] == -2 - 1 / 512.0f && dt[2] == 0x1p-24f && dt[3] == 65504);
+    assert_int_equal(m->layer[0].ffn.up.type, WEIGHT_F32);
+    model_close(m);
+    checkpoint_free(&c);
+}
+
+/* Every element of a misaligned file reads the same as in the aligned one. */
+static void test_misaligned(void **state)
+{
+    (void)state;
+    static const char *const models[] = {GOLDEN "qwen35-moe", GOLDEN "qwen3-next",
+                                         GOLDEN "qwen35-dense-fp8"};
+    for (int i = 0; i < 3; i++)
+        for (int shift = 1; shift < 4; shift++) {
+            char path[256];
+            Checkpoint c;
+            snprintf(path, sizeof path, "%s/config.json", models[i]);
+            checkpoint_read(&c, models[i]);
+            Model *a = open_ok(models[i]), *b = open_ok(write_model(&c, path, NULL, NULL, shift));
+            check_shapes(b, a->config.fp8 ? WEIGHT_FP8 : WEIGHT_BF16);
+            assert_memory_equal(a->embed.data, b->embed.data,
+                                (size_t)(a->embed.rows * weight_row_bytes(&a->embed)));
+            const DeltaWeights *x = &a->layer[0].delta, *y = &b->layer[0].delta;
+            assert_memory_equal(x->conv_w, y->conv_w, 256 * 4 * sizeof(float));
+            assert_memory_equal(x->out_norm, y->out_norm, 32 * sizeof(float));
+            for (int r = 0; r < x->qkv.rows; r += 3)
+                assert_true(at(&x->qkv, r, r % 96) == at(&y->qkv, r, r % 96));
+            model_close(a);
+            model_close(b);
+            checkpoint_free(&c);
+        }
+}
+
+static void test_no_head(void **state)
+{
+    (void)state;
+    Checkpoint c;
+    checkpoint_read(&c, GOLDEN "qwen35-dense");
+    for (int i = c.n - 1; i >= 0; i--)
+        if (!strncmp(c.tensor[i].name, "mtp.", 4)) checkpoint_drop(&c, c.tensor[i].name);
+    checkpoint_put(&c, "lm_head.weight", "BF16", 1, 1, -1); /* tied: nobody looks */
+    Model *m = open_ok(write_model(&c, GOLDEN "qwen35-dense/config.json", NULL, NULL, 0));
+    assert_int_equal(m->has_mtp, 0);
+    assert_ptr_equal(m->lm_head.data, m->embed.data);
+    model_close(m);
+    checkpoint_free(&c);
+}
+
+static void expect_error(const char *dir, const char *says)
+{
+    Error err = {0};
+    Model *m = model_open(dir, &backend, &err);
+    if (m) fail_msg("loaded, expected: %s", says);
+    if (!strstr(err.msg, says)) fail_msg("'%s' should say \"%s\"", err.msg, says);
+}
+
+/* One tensor each: dropped (dtype NULL), or replaced by zeros of another type or shape. */
+static const struct {
+    const char *model, *name, *dtype;
+    int d0, d1, d2;
+    const char *says;
+} lies[] = {
+    {"qwen35-dense", "model.language_model.embed_tokens.weight", NULL, 0, 0, 0,
+     "tensor 'model.language_model.embed_tokens.weight' is missing"},
+    {"qwen35-dense", "model.language_model.embed_tokens.weight", "BF16", 319, 128, -1,
+     "tensor 'model.language_model.embed_tokens.weight' is 319 x 128, expected 320 x 128"},
+    {"qwen35-dense", "model.language_model.embed_tokens.weight", "F16", 320, 128, -1,
+     "is of type F16, expected BF16, F32 or F8_E4M3"},
+    {"qwen35-dense", "model.language_model.norm.weight", "BF16", 127, -1, -1,
+     "tensor 'model.language_model.norm.weight' is 127, expected 128"},
+    {"qwen35-dense", "model.language_model.norm.weight", "BF16", -1, -1, -1,
+     "tensor 'model.language_model.norm.weight' is a scalar, expected 128"},
+    {"qwen35-dense", "model.language_model.norm.weight", "F8_E4M3", 128, -1, -1,
+     "is of type F8_E4M3, expected F32, BF16 or F16"},
+    {"qwen35-dense", L(2) "input_layernorm.weight", NULL, 0, 0, 0,
+     "tensor '" L(2) "input_layernorm.weight' is missing, expected 128"},
+    {"qwen35-dense", L(3) "self_attn.q_proj.weight", "BF16", 256, 128, -1,
+     "tensor '" L(3) "self_attn.q_proj.weight' is 256 x 128, expected 512 x 128"},
+    {"qwen35-dense", L(3) "self_attn.o_proj.weight", NULL, 0, 0, 0, "expected 128 x 256"},
+    {"qwen35-dense", L(0) "linear_attn.in_proj_qkv.weight", NULL, 0, 0, 0,
+     "tensor '" L(0) "linear_attn.in_proj_qkv.weight' is missing, expected 256 x 128"},
+    {"qwen35-dense", L(0) "linear_attn.conv1d.weight", "BF16", 256, 4, 2,
+     "tensor '" L(0) "linear_attn.conv1d.weight' is 256 x 4 x 2, expected 256 x 4"},
+    {"qwen35-dense", L(0) "linear_attn.A_log", "BF16", 5, -1, -1, "is 5, expected 4"},
+    {"qwen35-dense", L(0) "mlp.up_proj.weight", NULL, 0, 0, 0, "mlp.up_proj.weight' is missing"},
+    {"qwen35-dense", "mtp.fc.weight", "BF16", 128, 128, -1,
+     "tensor 'mtp.fc.weight' is 128 x 128, expected 128 x 256"},
+    {"qwen35-dense", "mtp.fc.weight", NULL, 0, 0, 0, "tensor 'mtp.fc.weight' is missing"},
+    {"qwen35-dense", "mtp.norm.weight", NULL, 0, 0, 0, "tensor 'mtp.norm.weight' is missing"},
+    {"qwen35-dense", "mtp.layers.0.mlp.down_proj.weight", NULL, 0, 0, 0,
+     "tensor 'mtp.layers.0.mlp.down_proj.weight' is missing"},
+    {"qwen35-moe", "lm_head.weight", NULL, 0, 0, 0, "tensor 'lm_head.weight' is missing"},
+    {"qwen35-moe", L(1) "mlp.gate.weight", NULL, 0, 0, 0, "mlp.gate.weight' is missing"},
+    {"qwen35-moe", L(1) "mlp.shared_expert_gate.weight", "BF16", 2, 96, -1,
+     "is 2 x 96, expected 1 x 96"},
+    {"qwen35-moe", L(1) "mlp.experts.gate_up_proj", "BF16", 8, 96, 64,
+     "gate_up_proj' is 8 x 96 x 64, expected 8 x 64 x 96"},
+    {"qwen35-moe", L(1) "mlp.experts.gate_up_proj", "F8_E4M3", 8, 64, 96,
+     "is of type F8_E4M3, expected BF16 or F32"},
+    {"qwen35-moe", L(1) "mlp.experts.gate_up_proj", NULL, 0, 0, 0,
+     "tensor '" L(1) "mlp.experts.0.gate_proj.weight' is missing"},
+    {"qwen35-moe", L(1) "mlp.experts.down_proj", NULL, 0, 0, 0, "experts.down_proj' is missing"},
+    {"qwen35-moe", "mtp.layers.0.mlp.gate.weight", NULL, 0, 0, 0, "'mtp.layers.0.mlp.gate.weight'"},
+    {"qwen3-next", NEXT(2) "mlp.experts.7.down_proj.weight", NULL, 0, 0, 0,
+     "tensor '" NEXT(2) "mlp.experts.7.down_proj.weight' is missing, expected 96 x 32"},
+    {"qwen3-next", NEXT(0) "linear_attn.in_proj_qkvz.weight", "BF16", 256, 96, -1,
+     "in_proj_qkvz.weight' is 256 x 96, expected 384 x 96"},
+    {"qwen3-next", NEXT(0) "linear_attn.in_proj_ba.weight", NULL, 0, 0, 0,
+     "in_proj_ba.weight' is missing, expected 8 x 96"},
+    {"qwen3-next", NEXT(0) "linear_attn.in_proj_qkvz.weight", "F8_E4M3", 384, 96, -1,
+     "in_proj_qkvz.weight_scale_inv' is missing, expected 3 x 1"},
+    {"qwen35-dense-fp8", L(1) "mlp.gate_proj.weight_scale_inv", NULL, 0, 0, 0,
+     "tensor '" L(1) "mlp.gate_proj.weight_scale_inv' is missing, expected 3 x 2"},
+    {"qwen35-dense-fp8", L(1) "mlp.gate_proj.weight_scale_inv", "F32", 2, 3, -1,
+     "mlp.gate_proj.weight_scale_inv' is 2 x 3, expected 3 x 2"},
+    {"qwen35-dense-fp8", L(1) "mlp.gate_proj.weight_scale_inv", "F8_E4M3", 3, 2, -1,
+     "mlp.gate_proj.weight_scale_inv' is of type F8_E4M3"},
+};
+
+static void test_lies(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        char path[256];
+        Checkpoint c;
+        snprintf(path, sizeof path, GOLDEN "%s", lies[i].model);
+        checkpoint_read(&c, path);
+        if (!lies[i].dtype)
+            checkpoint_drop(&c, lies[i].name);
+        else
+            checkpoint_put(&c, lies[i].name, lies[i].dtype, lies[i].d0, lies[i].d1, lies[i].d2);
+        snprintf(path, sizeof path, GOLDEN "%s/config.json", lies[i].model);
+        expect_error(write_model(&c, path, NULL, NULL, 0), lies[i].says);
+        checkpoint_free(&c);
+    }
+}
+
+static void test_other_errors(void **state)
+{
+    (void)state;
+    Checkpoint c;
+    checkpoint_read(&c, GOLDEN "qwen35-dense");
+    const char *config = GOLDEN "qwen35-dense/config.json";
+    expect_error(write_model(&c, config, "text_config.hidden_size", "0", 0), "'hidden_size' is 0");
+    expect_error(write_model(&c, config, "text_config.hidden_size", "256", 0),
+                 "is 320 x 128, expected 320 x 256");
+    expect_error(write_model(&c, config, "text_config.tie_word_embeddings", "false", 0),
+                 "tensor 'lm_head.weight' is missing");
+    expect_error(write_model(&c, config, "text_config.num_hidden_layers", "3", 0), "'layer_types'");
+    checkpoint_rename(&c, "model.language_model.", "transformer.");
+    expect_error(write_model(&c, config, NULL, NULL, 0),
+                 "embed_tokens.weight' is missing, also as");
+    checkpoint_free(&c);
+
+    const char *dir = scratch_dir("model");
+    expect_error(dir, "config.json");
+    config_write(dir, "config.json", config, (const char *[]){NULL});
+    expect_error(dir, "neither model.safetensors nor model.safetensors.index.json");
+    expect_error("build/tests/no such folder", "cannot open");
+
+    /* An FP8 embedding has its scales and is still refused: no kernel looks up such rows. */
+    checkpoint_read(&c, GOLDEN "qwen35-dense");
+    put_random(&c, "model.language_model.embed_tokens.weight", "F8_E4M3", 320, 128);
+    put_random(&c, "model.language_model.embed_tokens.weight_scale_inv", "F32", 3, 1);
+    expect_error(write_model(&c, config, NULL, NULL, 0),
+                 "embed_tokens.weight' is of type F8_E4M3, expected BF16 or F32");
+    checkpoint_free(&c);
+}
+
+/* Flipped bits anywhere in the header of a whole model: an error or a model, never a crash. */
+static void test_flipped(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 300, MAX_BYTES = 4 << 20 };
+    unsigned seed = 3;
+    int n_loaded = 0;
+    size_t size = 0;
+    const char *dir = scratch_dir("model"), *path = scratch_path(dir, "model.safetensors");
+    config_write(dir, "config.json", GOLDEN "qwen3-next/config.json", (const char *[]){NULL});
+    char *own_path = mem_strdup(path);
+    FILE *f = fopen(GOLDEN "qwen3-next/model.safetensors", "rb");
+    assert_non_null(f);
+    unsigned char *bytes = mem_alloc(MAX_BYTES, 1);
+    size = fread(bytes, 1, MAX_BYTES, f);
+    fclose(f);
+    size_t header = bytes[0] + 256u * bytes[1] + 65536u * bytes[2] + 8;
+    assert_true(header < size);
+    scratch_write(own_path, bytes, size);
+    f = fopen(own_path, "r+b");
+    assert_non_null(f);
+    for (int round = 0; round < ROUNDS; round++) {
+        long place = (long)((size_t)rand_r(&seed) % header);
+        int bit = 1 << rand_r(&seed) % 8;
+        Error err = {0};
+        fseek(f, place, SEEK_SET);
+        fputc(bytes[place] ^ bit, f);
+        fflush(f);
+        Model *m = model_open(dir, &backend, &err);
+        if (!m && !*err.msg) fail_msg("round %d failed without a message", round);
+        n_loaded += m != NULL;
+        model_close(m);
+        fseek(f, place, SEEK_SET);
+        fputc(bytes[place], f);
+    }
+    fclose(f);
+    assert_true(n_loaded < ROUNDS);
+    mem_free(bytes);
+    mem_free(own_path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),     cmocka_unit_test(test_values),
+        cmocka_unit_test(test_fp8_values), cmocka_unit_test(test_next_rows),
+        cmocka_unit_test(test_prefixes),   cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_misaligned), cmocka_unit_test(test_no_head),
+        cmocka_unit_test(test_lies),       cmocka_unit_test(test_other_errors),
+        cmocka_unit_test(test_flipped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
