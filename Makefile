@@ -1,0 +1,136 @@
+# Offshoot. `make help` lists the targets; `make demo` needs nothing but Debian, make and network.
+
+DIRS  ?= base kernels spec text engine drafts server bench
+JOBS  ?= $(shell nproc)
+Q     := $(if $(V),,@)# make V=1 shows the commands
+comma := ,
+
+# Each set of sanitizers (make test SAN=address,undefined) has its own build folder.
+BUILD ?= build$(if $(SAN),-$(subst $(comma),-,$(SAN)))
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+
+PACKAGES := libevent_core libevent_extra jansson libpcre2-8 libutf8proc
+WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla \
+            -Wformat=2 -Wundef -Wwrite-strings -Wpointer-arith -Wimplicit-fallthrough
+CPPFLAGS += -I. -D_GNU_SOURCE $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
+# No contraction and no fast-math: a result may not depend on what the compiler fused.
+CFLAGS   ?= -O2 -g
+override CFLAGS += -std=c11 -ffp-contract=off -pthread $(WARNINGS) $(if $(WERROR),-Werror)
+override CFLAGS += $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+LDLIBS   += $(shell pkg-config --libs $(PACKAGES) 2>/dev/null) -lm
+
+# The fast CPU kernels are compiled once per instruction set; the backend picks when it is opened.
+ISAS := plain
+ifeq ($(shell uname -m),x86_64)
+ISAS += avx2 avx512
+FLAGS_avx2   := -mavx2 -mfma -mf16c
+FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma
+else
+CPPFLAGS += -DONLY_PLAIN=1
+endif
+
+ISA_SRC := $(filter-out kernels/backend_cpu.c,$(wildcard kernels/*_cpu.c))
+SRC     := $(filter-out $(ISA_SRC),$(wildcard $(DIRS:%=%/*.c)))
+OBJ     := $(SRC:%.c=$(BUILD)/%.o)
+ifneq ($(filter kernels,$(DIRS)),)
+OBJ     += $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o))
+endif
+LIB      := $(BUILD)/liboffshoot.a
+TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
+TEST_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
+TEST_LIB := $(BUILD)/tests/libhelpers.a
+LINTED   := main.c $(wildcard $(DIRS:%=%/*.c) tests/*.c)
+FORMATTED = $(LINTED) $(wildcard $(DIRS:%=%/*.h) tests/*.h)
+
+.PHONY: all demo check test lint bench deps deps-check format clean help
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+all: $(BUILD)/offshoot ## build/offshoot (the default)
+	@:
+
+demo: deps ## install what building needs, build, and answer one question with the demo model
+	@$(MAKE) --no-print-directory -j$(JOBS) all
+	$(BUILD)/offshoot chat --model models/demo --tools models/demo/tools.json --thinking off \
+	    --show-draft on --color on --temperature 0 \
+	    "I want to find an Italian restaurant in San Jose"
+
+check: deps-check ## install what is needed, lint, run all tests; ends with the count
+	@$(MAKE) --no-print-directory -j$(JOBS) WERROR=1 all lint $(TESTS)
+	@$(MAKE) --no-print-directory WERROR=1 test
+
+test: $(BUILD)/offshoot $(TESTS) ## all tests; SAN=address,undefined or SAN=thread for sanitizers
+	@tests/run_tests.sh $(TESTS)
+
+bench: all ## acceptance and speed on the demo model
+	$(BUILD)/offshoot bench accept --model models/demo
+
+lint: lint-format lint-includes $(LINTED:%.c=$(BUILD)/lint/%.ok) ## format, includes, analyzers
+.PHONY: lint-format lint-includes
+lint-format:
+	@clang-format --dry-run -Werror $(FORMATTED)
+lint-includes:
+	@tests/lint_includes.sh
+
+deps: ## install what building needs (apt-get; does nothing when all is there)
+	@tests/install_deps.sh build
+deps-check:
+	@tests/install_deps.sh check
+
+format: ## rewrite the sources as clang-format likes them
+	clang-format -i $(FORMATTED)
+
+clean: ## remove all build folders
+	rm -rf build build-*
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile | awk -F': ' '{printf "make %-8s %s\n", $$1, $$2}'
+
+$(BUILD)/offshoot: $(BUILD)/main.o $(LIB)
+	@echo "  LD $@"
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+# Archives, so that a test links only what it uses. q, not r: two folders may each have an object
+# of the same name.
+$(LIB): $(OBJ)
+$(TEST_LIB): $(TEST_OBJ)
+$(LIB) $(TEST_LIB):
+	@rm -f $@ && ar qcs $@ $^
+
+$(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(TEST_LIB) $(LIB)
+	@echo "  LD $@"
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
+
+BINARY := -DOFFSHOOT_BINARY='"$(BUILD)/offshoot"'
+$(BUILD)/tests/%.o: CPPFLAGS += $(BINARY)
+
+define ISA_RULE
+$(BUILD)/%_cpu.$(1).o: %_cpu.c
+	@mkdir -p $$(@D)
+	@echo "  CC $$@"
+	$$(Q)$$(CC) $$(CPPFLAGS) $$(CFLAGS) -DISA=$(1) $$(FLAGS_$(1)) -MMD -MP -c -o $$@ $$<
+endef
+$(foreach isa,$(ISAS),$(eval $(call ISA_RULE,$(isa))))
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	@echo "  CC $@"
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/lint/tests/%.ok: CPPFLAGS += $(BINARY) -include tests/analyzer.h
+
+# One stamp for both analyzers, so that only what changed is looked at again. gcc 12 loses track of
+# arrays filled in a loop and of vector types; clang's analyzer looks for the same.
+ANALYZE := -fanalyzer -Wno-analyzer-use-of-uninitialized-value -Wno-analyzer-shift-count-overflow
+$(BUILD)/lint/%.ok: %.c .clang-tidy
+	@mkdir -p $(@D)
+	@echo "  LINT $<"
+	$(Q)gcc $(CPPFLAGS) $(CFLAGS) -DISA=plain -Werror $(ANALYZE) -MMD -MP -MT $@ -MF $@.d -c \
+	    -o /dev/null $<
+	$(Q)clang-tidy --quiet $< -- $(CPPFLAGS) -std=c11 -DISA=plain 2>$@.log || (cat $@.log; false)
+	@touch $@
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -1,0 +1,322 @@
+/*
+ * main.c: subcommands, and what is opened for them in which order.
+ *
+ * backend -> model -> tokenizer -> template -> drafter -> engine; close_all goes the other way and
+ * takes an App that is opened only in part. Nothing else in the program wires parts together.
+ */
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/version.h"
+#include "bench/check.h"
+#include "drafts/mtp.h"
+#include "engine/engine.h"
+#include "engine/model.h"
+#include "kernels/backend.h"
+#include "server/service.h"
+#include "server/settings.h"
+
+typedef struct {
+    Settings settings;
+    unsigned command;
+    const char **words; /* what is no option: a prompt, a bench's name */
+    int n_words;
+
+    Backend *backend;
+    Model *model;
+    Tokenizer *tok;
+    uint64_t *allowed; /* bit set of the ids that the tokenizer has */
+    Drafter drafter;   /* .self is NULL when there is none */
+    Engine *engine;
+    char *name;
+    Service service;
+} App;
+
+/* ---- opening ---- */
+
+static int n_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set)) return 1;
+    return CPU_COUNT(&set);
+}
+
+static int open_backend(App *a, Error *err)
+{
+    /* The vocabulary bounds the backend's scratch, so the config is read before the model is. */
+    ModelConfig config;
+    GenerationDefaults generation;
+    const Settings *set = &a->settings;
+    if (config_load(&config, &generation, set->model, err)) return -1;
+    int n_threads = set->threads ? set->threads : n_cores();
+    a->backend = backend_cpu_open(n_threads, set->isa, config.n_vocab, err);
+    return a->backend ? 0 : -1;
+}
+
+static int open_model(App *a, Error *err)
+{
+    a->model = model_open(a->settings.model, a->backend, err);
+    return a->model ? 0 : -1;
+}
+
+static int open_tokenizer(App *a, Error *err)
+{
+    char *path = path_join(a->settings.model, "tokenizer.json");
+    a->tok = tokenizer_open(path, err);
+    mem_free(path);
+    if (!a->tok) return -1;
+
+    /* A padded vocabulary has ids without text: legal in prompts, never chosen. */
+    int n_vocab = a->model->config.n_vocab;
+    a->allowed = mem_alloc(((size_t)n_vocab + 63) / 64, sizeof *a->allowed);
+    for (int id = 0; id < n_vocab; id++)
+        if (tokenizer_has(a->tok, id)) a->allowed[id / 64] |= UINT64_C(1) << (id % 64);
+    return 0;
+}
+
+static int open_template(App *a, Error *err)
+{
+    const char *dir = a->settings.model;
+    if (chat_template_open(&a->service.tmpl, dir, a->model->config.model_type, err)) return -1;
+    if (!a->service.tmpl.known)
+        log_warn("template_unknown model=%s: prompts follow the family's usual template", dir);
+    return 0;
+}
+
+/* A new drafter is one new file in drafts/ and one line here. */
+static int open_drafter(App *a, Error *err)
+{
+    if (a->settings.draft == DRAFT_NONE || a->settings.tree_nodes == 1) return 0;
+    if (!a->model->has_mtp) {
+        log_warn("draft_none model=%s: it has no MTP head, decoding is plain", a->settings.model);
+        return 0;
+    }
+    return mtp_drafter_open(a->model, &a->drafter, err);
+}
+
+static int open_engine(App *a, Error *err)
+{
+    const Settings *set = &a->settings;
+    int one = a->command == COMMAND_CHAT; /* a conversation is one sequence */
+    EngineOptions options = engine_defaults();
+    options.max_seqs = one ? 1 : set->max_seqs;
+    options.max_waiting = one ? 1 : set->max_waiting;
+    options.ctx_size = set->ctx_size;
+    options.memory = set->memory;
+    options.chunk_rows = set->ubatch_size;
+    options.tree_nodes = a->drafter.self ? set->tree_nodes : 1;
+    options.draft_depth = set->draft_depth;
+    options.draft_topk = set->draft_topk;
+    options.allowed = a->allowed;
+    options.drafter = a->drafter.self ? &a->drafter : NULL;
+    a->engine = engine_open(a->model, &options, err);
+    if (!a->engine) return -1;
+    if (a->command == COMMAND_SERVE || set->log_level == LOG_LEVEL_DEBUG)
+        engine_print_memory(a->engine, stderr);
+    return 0;
+}
+
+/* The last part of the model's folder, unless the user named it. */
+static char *served_name(const Settings *set)
+{
+    if (set->served_name) return mem_strdup(set->served_name);
+    char *resolved = realpath(set->model, NULL);
+    const char *path = resolved ? resolved : set->model;
+    const char *slash = strrchr(path, '/');
+    char *name = mem_strdup(slash && slash[1] ? slash + 1 : path);
+    free(resolved);
+    return name;
+}
+
+static int open_all(App *a, Error *err)
+{
+    if (!a->settings.model)
+        return error_set(err, ERR_INPUT, "which model? give its folder: --model DIR");
+    if (open_backend(a, err) || open_model(a, err) || open_tokenizer(a, err) ||
+        open_template(a, err) || open_drafter(a, err) || open_engine(a, err))
+        return -1;
+    a->name = served_name(&a->settings);
+    a->service.settings = &a->settings;
+    a->service.engine = a->engine;
+    a->service.tok = a->tok;
+    a->service.generation = a->model->generation;
+    a->service.model_name = a->name;
+    a->service.model_dir = a->settings.model;
+    return 0;
+}
+
+static void close_all(App *a)
+{
+    mem_free(a->name);
+    if (a->engine) engine_close(a->engine);
+    if (a->drafter.self) a->drafter.close(a->drafter.self);
+    mem_free(a->allowed);
+    if (a->tok) tokenizer_close(a->tok);
+    if (a->model) model_close(a->model);
+    if (a->backend) a->backend->close(a->backend);
+}
+
+/* ---- the subcommands ---- */
+
+static int too_many_words(const App *a, int most, Error *err)
+{
+    if (a->n_words <= most) return 0;
+    return error_set(err, ERR_INPUT,
+                     "unexpected word '%.60s'; a prompt of several words needs quotes",
+                     a->words[most]);
+}
+
+static int run_serve(App *a, Error *err)
+{
+    if (too_many_words(a, 0, err) || open_all(a, err)) return -1;
+    return serve_run(&a->service, err);
+}
+
+static int run_chat(App *a, Error *err)
+{
+    if (too_many_words(a, 1, err) || open_all(a, err)) return -1;
+    return chat_run(&a->service, a->n_words ? a->words[0] : NULL, err);
+}
+
+/* The benches: `offshoot bench NAME`. */
+static const struct {
+    const char *name;
+    int (*run)(const Service *s, Error *err);
+} benches[] = {
+    {NULL, NULL},
+};
+
+static int run_bench(App *a, Error *err)
+{
+    const char *name = a->n_words ? a->words[0] : "";
+    for (int i = 0; benches[i].name; i++)
+        if (!strcmp(name, benches[i].name))
+            return too_many_words(a, 1, err) || open_all(a, err) ? -1
+                                                                 : benches[i].run(&a->service, err);
+    return error_set(err, ERR_INPUT, "which bench? see 'offshoot help bench'");
+}
+
+static int run_check(App *a, Error *err)
+{
+    const Settings *set = &a->settings;
+    if (too_many_words(a, 0, err)) return -1;
+    if (!set->model) return error_set(err, ERR_INPUT, "which model? give its folder: --model DIR");
+    if (open_backend(a, err) || open_model(a, err) || open_tokenizer(a, err)) return -1;
+    CheckSetup setup = {.model = a->model,
+                        .tok = a->tok,
+                        .allowed = a->allowed,
+                        .max_tokens = set->max_tokens,
+                        .memory = set->memory,
+                        .ctx_size = set->ctx_size,
+                        .json = set->json};
+    return check_run(&setup, stdout, err);
+}
+
+static const struct {
+    const char *name;
+    unsigned command;
+    int (*run)(App *a, Error *err);
+    const char *help;
+} commands[] = {
+    {"serve", COMMAND_SERVE, run_serve, "answer over HTTP, in the OpenAI style"},
+    {"chat", COMMAND_CHAT, run_chat, "answer one prompt, or talk in the terminal"},
+    {"bench", COMMAND_BENCH, run_bench, "measure acceptance and speed"},
+    {"check", COMMAND_CHECK, run_check, "prove that speculation and company change no token"},
+};
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+static int command_index(const char *name)
+{
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (!strcmp(name, commands[i].name)) return i;
+    return -1;
+}
+
+static void print_commands(FILE *out)
+{
+    fprintf(out, "usage: offshoot COMMAND [options]\n");
+    for (int i = 0; i < N_COMMANDS; i++)
+        fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].help);
+    fprintf(out, "  version  version, compiler, instruction sets\n"
+                 "  help     this, or the options of a command: offshoot help chat\n");
+}
+
+static void print_version(void)
+{
+    Error err = {0};
+    Backend *cpu = backend_cpu_open(1, NULL, 1, &err);
+    printf("offshoot %s\n", OFFSHOOT_VERSION);
+    printf("compiler: %s %s\n", "gcc", __VERSION__);
+    printf("cpu kernels: %s\n", cpu ? cpu->isa : err.msg);
+    printf("backends: cpu\n");
+    if (cpu) cpu->close(cpu);
+}
+
+/* ---- the door ---- */
+
+/* 1 if --help or -h is among the options. */
+static int asks_for_help(int argc, char **argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) return 1;
+    return 0;
+}
+
+static int help(int argc, char **argv, Error *err)
+{
+    int i = argc ? command_index(argv[0]) : -1;
+    if (argc && i < 0) return error_set(err, ERR_INPUT, "no command '%.40s' to help with", argv[0]);
+    if (i < 0)
+        print_commands(stdout);
+    else
+        settings_help(commands[i].command, stdout);
+    return 0;
+}
+
+static int run_command(int i, int argc, char **argv, Error *err)
+{
+    if (asks_for_help(argc, argv)) {
+        settings_help(commands[i].command, stdout);
+        return 0;
+    }
+    App app = {.command = commands[i].command};
+    app.words = mem_alloc((size_t)argc + 1, sizeof *app.words);
+    int rc = settings_parse(&app.settings, app.command, argc, argv, app.words, &app.n_words, err);
+    if (!rc) {
+        log_set_level((LogLevel)app.settings.log_level);
+        rc = commands[i].run(&app, err);
+    }
+    close_all(&app);
+    mem_free(app.words);
+    options_free();
+    return rc;
+}
+
+static const int exit_status[] = {
+    [ERR_NONE] = 1, [ERR_INPUT] = 2, [ERR_LIMIT] = 3,
+    [ERR_BUSY] = 4, [ERR_FILE] = 5,  [ERR_DEVICE] = 6,
+};
+
+int main(int argc, char **argv)
+{
+    Error err = {0};
+    const char *name = argc > 1 ? argv[1] : "";
+    int i = command_index(name), rc = 0;
+    if (i >= 0)
+        rc = run_command(i, argc - 2, argv + 2, &err);
+    else if (!strcmp(name, "version") || !strcmp(name, "--version"))
+        print_version();
+    else if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h"))
+        rc = help(argc - 2, argv + 2, &err);
+    else if (!*name)
+        rc = error_set(&err, ERR_INPUT, "which command? see 'offshoot help'");
+    else
+        rc = error_set(&err, ERR_INPUT, "unknown command '%.40s'; see 'offshoot help'", name);
+    if (rc) fprintf(stderr, "offshoot: %s\n", err.msg);
+    return rc ? exit_status[err.code] : 0;
+}

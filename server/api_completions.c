@@ -1,0 +1,129 @@
+/* api_completions.c: POST /v1/completions. */
+#include "server/call.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "server/json_out.h"
+
+static int tokenize(Call *call, ApiError *err)
+{
+    ApiRequest *api = &call->api;
+    call->prompt = mem_alloc((size_t)api->n_prompts, sizeof *call->prompt);
+    for (int i = 0; i < api->n_prompts; i++) {
+        ApiPrompt *p = &api->prompts[i];
+        TokenList *ids = &call->prompt[call->n_prompts++];
+        if (!p->text) {
+            *ids = p->ids;
+            p->ids = (TokenList){0};
+        } else if (tokenizer_encode(call->server->service->tok, p->text, p->len, 1, ids,
+                                    &err->error)) {
+            return api_in_field(err, "prompt");
+        }
+    }
+    return 0;
+}
+
+/* The prompt in front of the answer: as it was given, or what its ids say. */
+static void begin(const Call *call, Answer *a)
+{
+    int i = a->index / call->api.n;
+    if (!call->api.echo) return;
+    const ApiPrompt *p = &call->api.prompts[i];
+    if (p->text) {
+        answer_echo(a, p->text, p->len);
+        return;
+    }
+    StrBuf text = {0};
+    Detokenizer d;
+    detokenizer_init(&d, call->server->service->tok, 1);
+    for (int t = 0; t < call->prompt[i].n; t++)
+        detokenizer_push(&d, call->prompt[i].id[t], &text);
+    detokenizer_finish(&d, &text);
+    answer_echo(a, strbuf_str(&text), text.len);
+    strbuf_free(&text);
+}
+
+/* Where two ids have one text, the likelier one stays. */
+static void add_top(json_t *dict, json_t *text, float logprob)
+{
+    const char *key = json_string_value(text);
+    const json_t *before = json_object_get(dict, key);
+    if (!before || json_real_value(before) < (double)logprob)
+        json_object_set_new(dict, key, call_logprob(logprob));
+    json_decref(text);
+}
+
+/* The k likeliest tokens and always the one that came. */
+static json_t *top_logprobs(const Call *call, const TokenProbs *p, int i)
+{
+    json_t *dict = json_object();
+    for (int j = 0; j < p->k; j++) {
+        size_t at = (size_t)i * (size_t)p->k + (size_t)j;
+        if (p->top_id[at] < 0) break;
+        add_top(dict, call_token_text(call, p->top_id[at]), p->top_logprob[at]);
+    }
+    add_top(dict, call_token_text(call, p->token[i]), p->logprob[i]);
+    return dict;
+}
+
+/* The four lists over probs from..n. */
+static json_t *logprobs(const Call *call, const Answer *a, int from)
+{
+    const TokenProbs *p = &a->probs;
+    if (call->api.n_logprobs < 0) return json_null();
+    json_t *tokens = json_array(), *values = json_array(), *tops = json_array(),
+           *offsets = json_array();
+    for (int i = from; i < p->n; i++) {
+        int known = !isnan(p->logprob[i]);
+        json_array_append_new(tokens, call_token_text(call, p->token[i]));
+        json_array_append_new(offsets, json_integer(p->offset[i]));
+        json_array_append_new(values, known ? call_logprob(p->logprob[i]) : json_null());
+        json_array_append_new(tops, known ? top_logprobs(call, p, i) : json_null());
+    }
+    return json_pack("{s:o, s:o, s:o, s:o}", "tokens", tokens, "text_offset", offsets,
+                     "token_logprobs", values, "top_logprobs", tops);
+}
+
+static json_t *choice_from(const Call *call, const Answer *a, int from_prob)
+{
+    return json_pack("{s:i, s:o, s:o, s:s?, s:o}", "index", a->index, "text",
+                     json_text_n(strbuf_str(&a->text), a->text.len), "logprobs",
+                     logprobs(call, a, from_prob), "finish_reason", answer_finish_reason(a),
+                     "stop_reason", call_stop_reason(a));
+}
+
+static json_t *choice(const Call *call, const Answer *a)
+{
+    return choice_from(call, a, 0);
+}
+
+/* One chunk for all that a step brought; tokens whose text is held back wait for it. */
+static void stream(Call *call, Answer *a)
+{
+    int done = a->state == ANSWER_DONE;
+    if (!a->text.len && !done) return;
+    a->closed = done;
+    call_chunk(call, choice_from(call, a, a->n_probs_taken), done);
+    a->n_probs_taken = a->probs.n;
+    strbuf_clear(&a->text);
+}
+
+static const ApiFormat format = {
+    .kind = API_COMPLETION,
+    .id_prefix = "cmpl-",
+    .object = "text_completion",
+    .chunk_object = "text_completion",
+    .max_tokens = 16,
+    .subject = "your prompt has",
+    .tokenize = tokenize,
+    .begin = begin,
+    .choice = choice,
+    .stream = stream,
+};
+
+void api_completions(Server *s, Exchange *ex)
+{
+    call_begin(s, ex, &format);
+}

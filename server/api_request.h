@@ -1,0 +1,105 @@
+/*
+ * api_request.h: the body of a completion or chat request, read and checked once, here.
+ *
+ * Pure: JSON in, ApiRequest or ApiError out. A field that is null counts as absent, one that we do
+ * not know is ignored, one of the wrong type or out of range is an error that names it.
+ */
+#ifndef OFFSHOOT_SERVER_API_REQUEST_H
+#define OFFSHOOT_SERVER_API_REQUEST_H
+
+#include <jansson.h>
+
+#include "base/error.h"
+#include "engine/engine.h"
+#include "text/stop.h"
+#include "text/tokenizer.h"
+
+enum {
+    MAX_PROMPTS = 512,  /* in one request */
+    MAX_N = 128,        /* answers to each */
+    MAX_ANSWERS = 1024, /* prompts times n */
+    MAX_JSON_DEPTH = 128,
+    MAX_TOOLS = 512,
+    MAX_MODEL_NAME = 256, /* every chunk of a stream repeats it */
+};
+
+/* What is wrong with a request, as its error object will say it. */
+typedef struct {
+    Error error;
+    const char *code; /* or NULL */
+    char param[64];   /* the field, or "" */
+} ApiError;
+
+/* Fills *e; always returns -1. param: or NULL. */
+int api_error(ApiError *e, ErrorCode code, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Names the field for an error that somebody else put in e->error; always returns -1. */
+int api_in_field(ApiError *e, const char *param);
+
+typedef enum { API_COMPLETION, API_CHAT } ApiKind;
+
+/* A prompt as it was given: text that is still to be tokenised, or ids. */
+typedef struct {
+    const char *text; /* NULL: ids; lent by the body */
+    size_t len;
+    TokenList ids;
+} ApiPrompt;
+
+typedef struct {
+    ApiKind kind;
+    json_t *body;      /* owned; lends strings and lists */
+    const char *model; /* as asked for, or NULL */
+
+    ApiPrompt *prompts; /* API_COMPLETION */
+    int n_prompts;
+    json_t *messages, *tools;                   /* API_CHAT: owned, normalised; tools may be NULL */
+    int add_generation_prompt, enable_thinking; /* as ChatOptions */
+
+    int n; /* answers to each prompt */
+    int max_tokens, min_tokens;
+    SampleParams params;
+    int n_logprobs; /* -1: none */
+    int draft_max;  /* -1: as the engine is set */
+    int ignore_eos, echo, include_stop, skip_special;
+    int stream, include_usage, continuous_usage;
+
+    const char *stop[MAX_STOP_STRINGS]; /* lent by the body */
+    int n_stop;
+    int32_t stop_id[MAX_STOP_IDS];
+    int n_stop_ids;
+    int32_t *bias_id; /* [n_bias] */
+    float *bias;
+    int n_bias;
+} ApiRequest;
+
+/* What a request gets that does not say. */
+typedef struct {
+    SampleParams sampling;
+    int max_tokens; /* -1: to the context's end */
+    int enable_thinking;
+    int n_vocab;
+} ApiDefaults;
+
+/* Parses JSON that came from outside: an object, no deeper than MAX_JSON_DEPTH. NULL and *err. */
+json_t *api_parse_body(const char *text, size_t len, ApiError *err);
+
+/* Reads body, whose reference it takes, also on failure. To be freed in both cases. */
+int api_request_read(ApiRequest *r, ApiKind kind, json_t *body, const ApiDefaults *defaults,
+                     ApiError *err);
+void api_request_free(ApiRequest *r);
+
+/*
+ * The parts that other routes share. api_read_chat fills messages, tools, add_generation_prompt and
+ * enable_thinking; api_read_ids appends a list of ids, each in [0, n_vocab).
+ */
+int api_read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defaults, ApiError *err);
+int api_read_ids(const json_t *list, const char *param, int n_vocab, TokenList *ids, ApiError *err);
+
+/* A boolean field; absent: *out stays. */
+int api_read_bool(const json_t *body, const char *key, int *out, ApiError *err);
+
+/* The field, or NULL when it is absent or null. */
+const json_t *api_field(const json_t *body, const char *key);
+
+#endif

@@ -1,0 +1,301 @@
+/* call.c: see call.h. What the replies look like is in reply.c, api_completions.c and api_chat.c.
+ */
+#include "server/call.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+/* ---- lists of calls ---- */
+
+static void link_call(Call *call)
+{
+    Server *s = call->server;
+    call->next = s->calls;
+    if (s->calls) s->calls->prev = call;
+    s->calls = call;
+}
+
+static void unlink_call(Call *call)
+{
+    if (call->prev) call->prev->next = call->next;
+    if (call->next) call->next->prev = call->prev;
+    if (call->server->calls == call) call->server->calls = call->next;
+}
+
+void call_free(Call *call)
+{
+    assert(!call->is_dirty);
+    unlink_call(call);
+    for (int i = 0; i < call->n_answers; i++)
+        answer_close(&call->answers[i]);
+    for (int i = 0; i < call->n_prompts; i++)
+        token_list_free(&call->prompt[i]);
+    mem_free(call->answers);
+    mem_free(call->prompt);
+    api_request_free(&call->api);
+    mem_free(call);
+}
+
+static void mark_dirty(Call *call)
+{
+    if (call->is_dirty) return;
+    call->is_dirty = 1;
+    call->next_dirty = call->server->dirty;
+    call->server->dirty = call;
+}
+
+/* ---- ends ---- */
+
+/* One line for each request, with figures and without its words. */
+static void log_call(const Call *call, int status)
+{
+    int n_prompt = 0, n_tokens = 0, n_steps = 0, n_accepted = 0;
+    double decode_ms = 0;
+    for (int i = 0; i < call->n_prompts; i++)
+        n_prompt += call->prompt[i].n;
+    for (int i = 0; i < call->n_answers; i++) {
+        const RequestStats *st = &call->answers[i].stats;
+        n_tokens += call->answers[i].n_tokens;
+        n_steps += st->n_steps;
+        n_accepted += st->n_accepted;
+        if (st->decode_ms > decode_ms) decode_ms = st->decode_ms;
+    }
+    log_info("request id=%s status=%d prompt=%d tokens=%d first_token_ms=%.1f tokens_per_s=%.1f "
+             "acceptance=%.2f",
+             call->id, status, n_prompt, n_tokens,
+             call->first_token_ms > 0 ? call->first_token_ms - call->started_ms : 0.0,
+             decode_ms > 0 ? n_tokens * 1e3 / decode_ms : 0.0,
+             n_steps ? 1 + (double)n_accepted / n_steps : 1.0);
+}
+
+static void cancel_all(Call *call)
+{
+    for (int i = 0; i < call->n_answers; i++)
+        dispatch_cancel(call->server->dispatch, &call->answers[i]);
+}
+
+/* The client is gone. The call goes with the last answer that the engine gives back. */
+static void on_gone(void *owner)
+{
+    Call *call = owner;
+    call->stream.ex = NULL;
+    log_call(call, 499);
+    mark_dirty(call);
+    cancel_all(call);
+    call_flush_all(call->server);
+}
+
+/* Ends the reply with an error: by status while that is possible, else as an event. */
+static void fail(Call *call, int status, const char *code, const char *message)
+{
+    Exchange *ex = call->stream.ex;
+    log_call(call, status);
+    if (call->stream.started) {
+        stream_send(&call->stream, http_error_body(status, code, NULL, message));
+        stream_end(&call->stream);
+    } else {
+        exchange_error(ex, status, code, NULL, message);
+    }
+    call->stream.ex = NULL;
+    cancel_all(call);
+}
+
+/* An answer that was not made as it should ends the whole call. 1 if there is one. */
+static int fail_with(Call *call, const Answer *a)
+{
+    if (a->state != ANSWER_DONE || answer_finish_reason(a)) return 0;
+    ErrorCode code = a->refused.code;
+    if (code)
+        fail(call, http_status(code), code == ERR_LIMIT ? "context_length_exceeded" : NULL,
+             a->refused.msg);
+    else
+        fail(call, 500, NULL, "the model's output is not a number; the answer cannot go on");
+    return 1;
+}
+
+/* ---- replies ---- */
+
+static json_t *envelope(const Call *call, const char *object, json_t *choices)
+{
+    const char *asked = call->api.model;
+    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", call->id, "object", object, "created",
+                     (json_int_t)call->created, "model",
+                     asked ? asked : call->server->service->model_name, "choices", choices);
+}
+
+static json_t *one(json_t *choice)
+{
+    json_t *list = json_array();
+    json_array_append_new(list, choice);
+    return list;
+}
+
+void call_chunk(Call *call, json_t *choice, int last)
+{
+    json_t *chunk = envelope(call, call->format->chunk_object, one(choice));
+    if (call->api.continuous_usage)
+        json_object_set_new(chunk, "usage", call_usage(call));
+    else if (call->api.include_usage)
+        json_object_set_new(chunk, "usage", json_null());
+    if (last && !--call->n_open && !call->api.include_usage)
+        json_object_set_new(chunk, "timings", call_timings(call));
+    stream_send(&call->stream, chunk);
+}
+
+static void end_stream(Call *call)
+{
+    if (call->api.include_usage) {
+        json_t *chunk = envelope(call, call->format->chunk_object, json_array());
+        json_object_set_new(chunk, "usage", call_usage(call));
+        json_object_set_new(chunk, "timings", call_timings(call));
+        stream_send(&call->stream, chunk);
+    }
+    stream_end(&call->stream);
+}
+
+static void reply(Call *call)
+{
+    json_t *choices = json_array();
+    for (int i = 0; i < call->n_answers; i++)
+        json_array_append_new(choices, call->format->choice(call, &call->answers[i]));
+    json_t *body = envelope(call, call->format->object, choices);
+    json_object_set_new(body, "usage", call_usage(call));
+    json_object_set_new(body, "timings", call_timings(call));
+    exchange_json(call->stream.ex, 200, body);
+}
+
+/* Brings the client up to date. */
+static void flush(Call *call)
+{
+    for (int i = 0; i < call->n_answers && call->stream.ex; i++)
+        if (fail_with(call, &call->answers[i])) return;
+    for (int i = 0; i < call->n_answers && call->api.stream; i++) {
+        Answer *a = &call->answers[i];
+        /* With echo the prompt goes out together with the first token. */
+        if (!a->closed && (a->n_tokens || a->state == ANSWER_DONE)) call->format->stream(call, a);
+    }
+    if (call->n_live) return;
+    log_call(call, 200);
+    if (call->api.stream)
+        end_stream(call);
+    else
+        reply(call);
+    call->stream.ex = NULL;
+}
+
+void call_progress(void *server, Answer *a)
+{
+    (void)server;
+    Call *call = a->owner;
+    if (a->state == ANSWER_DONE) call->n_live--;
+    if (a->n_tokens && call->first_token_ms <= 0) call->first_token_ms = now_ms();
+    mark_dirty(call);
+}
+
+void call_flush_all(Server *s)
+{
+    while (s->dirty) {
+        Call *call = s->dirty;
+        s->dirty = call->next_dirty;
+        call->is_dirty = 0;
+        if (call->stream.ex) flush(call);
+        /* A failure cancels answers, and those that waited are done at once: the call is dirty. */
+        if (!call->stream.ex && !call->n_live && !call->is_dirty) call_free(call);
+    }
+    atomic_store(&s->n_live, dispatch_n_live(s->dispatch));
+}
+
+/* ---- beginning ---- */
+
+/* How long an answer may be: asked for or not, the context bounds it. */
+static int check_length(const Call *call, int n_prompt, ApiRequest *api, ApiError *err)
+{
+    int room = call->server->ctx_size - n_prompt;
+    if (room < (api->max_tokens != 0)) {
+        err->code = "context_length_exceeded";
+        return api_error(err, ERR_LIMIT, api->kind == API_CHAT ? "messages" : "prompt",
+                         "This model's maximum context length is %d tokens. However, %s %d tokens.",
+                         call->server->ctx_size, call->format->subject, n_prompt);
+    }
+    return 0;
+}
+
+static int open_answers(Call *call, ApiError *err)
+{
+    const Server *s = call->server;
+    AnswerModel model = {s->service->tok, s->config.eos, s->config.n_eos};
+    int n = call->api.n;
+    call->answers = mem_alloc((size_t)call->n_prompts * (size_t)n, sizeof *call->answers);
+    for (int i = 0; i < call->n_prompts * n; i++) {
+        const TokenList *prompt = &call->prompt[i / n];
+        Answer *a = &call->answers[call->n_answers++];
+        if (answer_open(a, &model, &call->api, prompt->id, prompt->n, i % n, &err->error))
+            return -1;
+        a->owner = call;
+        a->index = i;
+        if (call->format->begin) call->format->begin(call, a);
+        int room = s->ctx_size - prompt->n;
+        if (a->request.max_tokens > room) a->request.max_tokens = room;
+    }
+    return 0;
+}
+
+static int prepare(Call *call, json_t *body, ApiError *err)
+{
+    ApiDefaults defaults = server_defaults(call->server, call->format->max_tokens);
+    if (api_request_read(&call->api, call->format->kind, body, &defaults, err)) return -1;
+    if (call->format->tokenize(call, err)) return -1;
+    for (int i = 0; i < call->n_prompts; i++)
+        if (check_length(call, call->prompt[i].n, &call->api, err)) return -1;
+    return open_answers(call, err);
+}
+
+static Call *new_call(Server *s, Exchange *ex, const ApiFormat *format)
+{
+    Call *call = mem_alloc(1, sizeof *call);
+    *call = (Call){.server = s,
+                   .format = format,
+                   .stream = {.ex = ex},
+                   .created = time(NULL),
+                   .started_ms = now_ms()};
+    snprintf(call->id, sizeof call->id, "%s%s", format->id_prefix, exchange_id(ex));
+    link_call(call);
+    return call;
+}
+
+void call_begin(Server *s, Exchange *ex, const ApiFormat *format)
+{
+    ApiError err = {0};
+    if (s->draining || s->lost) {
+        exchange_error(ex, 503, s->lost ? NULL : "draining", NULL, "the server is shutting down");
+        return;
+    }
+    if (!dispatch_has_room(s->dispatch)) {
+        exchange_error(ex, 429, "queue_full", NULL, "too many requests are waiting; try again");
+        return;
+    }
+    json_t *body = server_read_body(ex);
+    if (!body) return;
+    Call *call = new_call(s, ex, format);
+    if (prepare(call, body, &err)) {
+        server_refuse(ex, &err);
+        call_free(call);
+        return;
+    }
+    call->n_live = call->n_open = call->n_answers;
+    exchange_watch(ex, on_gone, call);
+    for (int i = 0; i < call->n_answers; i++)
+        dispatch_add(s->dispatch, &call->answers[i]);
+    atomic_store(&s->n_live, dispatch_n_live(s->dispatch));
+}

@@ -1,0 +1,158 @@
+/*
+ * engine_thread.c: see engine_thread.h.
+ *
+ * Why the command queue cannot overflow: a request takes over another's place only after that one's
+ * DONE was read, so after its submit had left the queue. What the queue holds for one place is thus
+ * at most a left-over cancel, a submit and a cancel.
+ */
+#include "server/engine_thread.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/queue.h"
+
+enum { COMMANDS_PER_REQUEST = 3, MAX_REPORTS = 1024 };
+
+typedef struct {
+    uint64_t id;
+    const EngineRequest *request; /* NULL: cancel id */
+} EngineCommand;
+
+struct EngineThread {
+    Engine *engine;
+    Queue *commands, *reports;
+    pthread_t thread;
+};
+
+/* Events live in the engine until its next step: they are copied out before. */
+static void report_events(EngineThread *t)
+{
+    const Event *next = engine_next_event(t->engine);
+    while (next) {
+        EngineReport report = {.type = REPORT_EVENT, .id = next->id, .event = *next};
+        next = engine_next_event(t->engine);
+        report.more = next != NULL;
+        /* Fails only when the queue was shut: then nobody wants to know. */
+        queue_push(t->reports, &report);
+    }
+}
+
+static void report_error(EngineThread *t, ReportType type, uint64_t id, const Error *err)
+{
+    EngineReport report = {.type = type, .id = id, .error = *err};
+    queue_push(t->reports, &report);
+}
+
+static void obey_commands(EngineThread *t)
+{
+    EngineCommand command;
+    while (queue_pop(t->commands, &command)) {
+        Error err = {0};
+        if (!command.request)
+            engine_cancel(t->engine, command.id);
+        else if (engine_submit(t->engine, command.request, &err))
+            report_error(t, REPORT_REFUSED, command.id, &err);
+        report_events(t);
+    }
+}
+
+static void *engine_main(void *arg)
+{
+    EngineThread *t = arg;
+    Error err = {0};
+    for (;;) {
+        /* Asked before the commands are read: what came before the shutting is still obeyed. */
+        int shut = queue_is_shut(t->commands);
+        obey_commands(t);
+        if (shut) return NULL;
+        int n_ran = engine_step(t->engine, &err);
+        report_events(t);
+        if (n_ran < 0) {
+            report_error(t, REPORT_LOST, 0, &err);
+            return NULL;
+        }
+        if (!n_ran) queue_wait(t->commands);
+    }
+}
+
+/* Signals are the server thread's business. */
+static int start_without_signals(EngineThread *t)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&t->thread, NULL, engine_main, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
+}
+
+static void close_queues(EngineThread *t)
+{
+    queue_close(t->reports);
+    queue_close(t->commands);
+    mem_free(t);
+}
+
+EngineThread *engine_thread_start(Engine *engine, int max_requests, Error *err)
+{
+    EngineThread *t = mem_alloc(1, sizeof *t);
+    t->engine = engine;
+    t->commands = queue_open(max_requests * COMMANDS_PER_REQUEST, sizeof(EngineCommand), err);
+    if (!t->commands) goto fail;
+    t->reports = queue_open(MAX_REPORTS, sizeof(EngineReport), err);
+    if (!t->reports) goto fail;
+    int failed = start_without_signals(t);
+    if (failed) {
+        error_set(err, ERR_DEVICE, "cannot start the engine's thread: %s", strerror(failed));
+        goto fail;
+    }
+    return t;
+fail:
+    close_queues(t);
+    return NULL;
+}
+
+int engine_thread_fd(const EngineThread *t)
+{
+    return queue_fd(t->reports);
+}
+
+void engine_thread_woken(EngineThread *t)
+{
+    queue_clear(t->reports);
+}
+
+int engine_thread_next(EngineThread *t, EngineReport *report)
+{
+    return queue_pop(t->reports, report);
+}
+
+static void command(EngineThread *t, const EngineCommand *c)
+{
+    int failed = queue_try_push(t->commands, c);
+    assert(!failed);
+    (void)failed;
+}
+
+void engine_thread_submit(EngineThread *t, const EngineRequest *request)
+{
+    command(t, &(EngineCommand){request->id, request});
+}
+
+void engine_thread_cancel(EngineThread *t, uint64_t id)
+{
+    command(t, &(EngineCommand){id, NULL});
+}
+
+void engine_thread_stop(EngineThread *t)
+{
+    if (!t) return;
+    queue_shut(t->commands);
+    queue_shut(t->reports);
+    pthread_join(t->thread, NULL);
+    close_queues(t);
+}

@@ -1,0 +1,87 @@
+/*
+ * http.h: requests in, replies out: a thin layer over libevent's evhttp.
+ *
+ * An Exchange is one request and its reply. It is handed to the handler and lives until its reply
+ * was sent or the client is gone, whichever comes first; who works on an answer asks to be told of
+ * the latter (exchange_watch). After a function that ends the reply, the exchange is not ours any
+ * more. All of this runs on the server's thread.
+ */
+#ifndef OFFSHOOT_SERVER_HTTP_H
+#define OFFSHOOT_SERVER_HTTP_H
+
+#include <event2/event.h>
+#include <jansson.h>
+#include <stddef.h>
+
+#include "base/error.h"
+
+typedef struct Http Http;
+typedef struct Exchange Exchange;
+
+typedef struct {
+    int header_bytes, body_bytes; /* of a request; beyond: 413 */
+    int read_timeout_s;           /* a connection that sends nothing is closed after this */
+    int write_timeout_s;          /* one that takes nothing while we have something for it */
+    int unsent_bytes;             /* a stream's reader that is further behind is dropped */
+} HttpLimits;
+
+HttpLimits http_limits(void);
+
+typedef enum {
+    METHOD_OTHER = 0,
+    METHOD_GET = 1,
+    METHOD_HEAD = 2,
+    METHOD_POST = 4,
+    METHOD_OPTIONS = 8
+} Method;
+
+typedef void (*HttpHandler)(void *ctx, Exchange *ex);
+
+/* Listens; port 0 takes a free one. The handler must reply or keep the exchange for later. */
+Http *http_open(struct event_base *base, const char *host, int port, const HttpLimits *limits,
+                HttpHandler handler, void *ctx, Error *err);
+int http_port(const Http *http);
+
+/* No new connections; those that are open stay. */
+void http_stop_listening(Http *http);
+
+/* Exchanges whose reply is not wholly sent yet. */
+int http_n_open(const Http *http);
+
+/* Calls idle(ctx) whenever the last open exchange ends. */
+void http_set_idle(Http *http, void (*idle)(void *ctx));
+
+/* Drops all connections; watchers are told. */
+void http_close(Http *http);
+
+/* The request. Strings and body live as long as the exchange. */
+Method exchange_method(const Exchange *ex);
+const char *exchange_path(const Exchange *ex); /* no query, no trailing slash, %xx decoded */
+const char *exchange_header(const Exchange *ex, const char *name); /* NULL when absent */
+const char *exchange_id(const Exchange *ex); /* the client's X-Request-Id, or ours */
+const char *exchange_body(Exchange *ex, size_t *len);
+
+/* From now on, gone(owner) is called if the client vanishes; the exchange ends with that call. */
+void exchange_watch(Exchange *ex, void (*gone)(void *owner), void *owner);
+
+void exchange_add_header(Exchange *ex, const char *name, const char *value);
+
+/* Each of these sends a whole reply and ends the exchange. exchange_json takes the reference. */
+void exchange_json(Exchange *ex, int status, json_t *body);
+void exchange_empty(Exchange *ex, int status);
+void exchange_error(Exchange *ex, int status, const char *code, const char *param,
+                    const char *message);
+
+/* A reply in pieces: the headers, then pieces as they come, then the end of the exchange. */
+void exchange_stream_start(Exchange *ex, const char *content_type);
+void exchange_stream_send(Exchange *ex, const char *data, size_t len);
+void exchange_stream_end(Exchange *ex);
+
+/* The status that says what an ErrorCode means to a client. */
+int http_status(ErrorCode code);
+
+/* The error object of every route: {"error": {message, type, param, code}}. code, param: or NULL.
+ */
+json_t *http_error_body(int status, const char *code, const char *param, const char *message);
+
+#endif

@@ -1,0 +1,339 @@
+/*
+ * serve.c: the server's loop: opening, routing, stopping; see server.h and server_state.h.
+ *
+ * One thread runs libevent's loop and everything in server/; the engine's thread is behind
+ * dispatch. Only server_stop and server_n_live may be called from elsewhere.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "server/call.h"
+
+ServerLimits server_limits(void)
+{
+    return (ServerLimits){.http = http_limits(), .drain_s = 10};
+}
+
+/* ---- routing ---- */
+
+typedef struct {
+    const char *path; /* a trailing slash: everything below it */
+    Method method;    /* HEAD goes with GET */
+    int open;         /* 1: no key needed */
+    void (*handle)(Server *s, Exchange *ex);
+} Route;
+
+static const Route routes[] = {
+    {"/health", METHOD_GET, 1, api_health},
+    {"/v1/health", METHOD_GET, 1, api_health},
+    {"/ping", METHOD_GET, 1, api_health},
+    {"/version", METHOD_GET, 1, api_version},
+    {"/v1/models", METHOD_GET, 0, api_models},
+    {"/models", METHOD_GET, 0, api_models},
+    {"/v1/models/", METHOD_GET, 0, api_models},
+    {"/v1/completions", METHOD_POST, 0, api_completions},
+    {"/completions", METHOD_POST, 0, api_completions},
+    {"/v1/chat/completions", METHOD_POST, 0, api_chat},
+    {"/chat/completions", METHOD_POST, 0, api_chat},
+    {"/tokenize", METHOD_POST, 0, api_tokenize},
+    {"/detokenize", METHOD_POST, 0, api_detokenize},
+    {"/apply-template", METHOD_POST, 0, api_apply_template},
+};
+
+static const Route *find_route(const char *path)
+{
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        size_t n = strlen(routes[i].path);
+        int below = routes[i].path[n - 1] == '/';
+        if (below ? !strncmp(path, routes[i].path, n) && path[n] : !strcmp(path, routes[i].path))
+            return &routes[i];
+    }
+    return NULL;
+}
+
+static const char *allowed(const Route *r)
+{
+    return r->method == METHOD_POST ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+}
+
+/* Takes as long for a wrong key as for the right one: time must not tell how much of it is right.
+ */
+static int same_key(const char *given, const char *key)
+{
+    size_t n = strlen(key), n_given = strlen(given);
+    unsigned different = n != n_given;
+    for (size_t i = 0; i < n_given; i++)
+        different |= (unsigned char)given[i] ^ (unsigned char)key[n ? i % n : 0];
+    return !different;
+}
+
+static int has_key(const Server *s, const Exchange *ex)
+{
+    const char *key = s->service->settings->api_key;
+    if (!key || !*key) return 1;
+    const char *bearer = exchange_header(ex, "Authorization");
+    const char *bare = exchange_header(ex, "x-api-key");
+    if (bare && same_key(bare, key)) return 1;
+    if (!bearer || strncasecmp(bearer, "Bearer ", 7) != 0) return 0;
+    return same_key(bearer + 7 + strspn(bearer + 7, " "), key);
+}
+
+/* What is wrong with a request's form, whatever it asks for. 1 when it was refused. */
+static int refuse_form(Exchange *ex)
+{
+    const char *type = exchange_header(ex, "Content-Type");
+    const char *encoding = exchange_header(ex, "Content-Encoding");
+    if (type && !strncasecmp(type, "multipart/", 10)) {
+        exchange_error(ex, 415, NULL, NULL, "the body must be JSON");
+        return 1;
+    }
+    if (encoding && strcasecmp(encoding, "identity") != 0) {
+        exchange_error(ex, 415, NULL, NULL, "compressed bodies are not supported");
+        return 1;
+    }
+    return 0;
+}
+
+static void on_exchange(void *ctx, Exchange *ex)
+{
+    Server *s = ctx;
+    const char *path = exchange_path(ex);
+    Method method = exchange_method(ex);
+    const Route *route = find_route(path);
+    if (method == METHOD_OPTIONS) {
+        exchange_add_header(ex, "Allow", route ? allowed(route) : "GET, HEAD, POST, OPTIONS");
+        exchange_empty(ex, 204);
+    } else if (!route) {
+        exchange_error(ex, 404, NULL, NULL,
+                       strncmp(path, "/v1/v1/", 7) ? "there is no such route"
+                                                   : "the base URL must not repeat /v1");
+    } else if (method != route->method && !(method == METHOD_HEAD && route->method == METHOD_GET)) {
+        exchange_add_header(ex, "Allow", allowed(route));
+        exchange_error(ex, 405, NULL, NULL, "this route does not know this method");
+    } else if (!route->open && !has_key(s, ex)) {
+        exchange_error(ex, 401, "invalid_api_key", NULL, "no valid API key was given");
+    } else if (!refuse_form(ex)) {
+        route->handle(s, ex);
+    }
+}
+
+json_t *server_read_body(Exchange *ex)
+{
+    ApiError err = {0};
+    size_t len;
+    const char *text = exchange_body(ex, &len);
+    json_t *body = api_parse_body(text, len, &err);
+    if (!body) server_refuse(ex, &err);
+    return body;
+}
+
+ApiDefaults server_defaults(const Server *s, int max_tokens)
+{
+    static const int thinking[] = {[AUTO] = -1, [ON] = 1, [OFF] = 0};
+    const Settings *settings = s->service->settings;
+    return (ApiDefaults){
+        .sampling = service_sampling(s->service),
+        .max_tokens = settings->max_tokens >= 0 ? settings->max_tokens : max_tokens,
+        .enable_thinking = thinking[settings->thinking],
+        .n_vocab = s->n_vocab,
+    };
+}
+
+void server_refuse(Exchange *ex, const ApiError *err)
+{
+    exchange_error(ex, http_status(err->error.code), err->code, err->param[0] ? err->param : NULL,
+                   err->error.msg);
+}
+
+/* ---- running ---- */
+
+static void quit(Server *s)
+{
+    event_base_loopbreak(s->base);
+}
+
+static void on_idle(void *ctx)
+{
+    Server *s = ctx;
+    if (s->draining) quit(s);
+}
+
+/* Takes no new work; ends when the running answers have, or after drain_s. */
+static void drain(Server *s, int seconds)
+{
+    struct timeval patience = {.tv_sec = seconds};
+    s->draining = 1;
+    http_stop_listening(s->http);
+    event_add(s->on_drained, &patience);
+    if (!http_n_open(s->http)) quit(s);
+}
+
+static void on_drained(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd;
+    (void)what;
+    log_warn("drain_ended open=%d: these answers are cut", http_n_open(((Server *)ctx)->http));
+    quit(ctx);
+}
+
+static void on_stop(evutil_socket_t fd, short what, void *ctx)
+{
+    Server *s = ctx;
+    uint64_t times = 0;
+    (void)what;
+    ssize_t n = read((int)fd, &times, sizeof times);
+    (void)n;
+    if (s->draining || times > 1) {
+        quit(s);
+        return;
+    }
+    log_info("stopping open=%d", http_n_open(s->http));
+    drain(s, s->limits.drain_s);
+}
+
+static void on_signal(evutil_socket_t signal_number, short what, void *ctx)
+{
+    (void)signal_number;
+    (void)what;
+    server_stop(ctx);
+}
+
+/* Clients still get their 500, if they take it soon. */
+static void on_lost(Server *s)
+{
+    enum { FAREWELL_S = 2 };
+    s->lost = 1;
+    log_error("engine_lost reason='%s'", s->failure.msg);
+    if (!s->draining) drain(s, FAREWELL_S);
+}
+
+static void on_reports(evutil_socket_t fd, short what, void *ctx)
+{
+    Server *s = ctx;
+    (void)fd;
+    (void)what;
+    int rc = dispatch_read(s->dispatch, &s->failure);
+    if (rc != 1) call_flush_all(s);
+    if (rc < 0) on_lost(s);
+}
+
+int server_run(Server *s, Error *err)
+{
+    const Service *service = s->service;
+    log_info("listening address=%s:%d model=%s context=%d", service->settings->host, server_port(s),
+             service->model_name, s->ctx_size);
+    event_base_dispatch(s->base);
+    log_info("stopped");
+    return s->lost ? error_set(err, ERR_DEVICE, "%s", s->failure.msg) : 0;
+}
+
+void server_stop(Server *s)
+{
+    uint64_t one = 1;
+    ssize_t n = write(s->stop_fd, &one, sizeof one);
+    (void)n;
+}
+
+int server_n_live(const Server *s)
+{
+    return atomic_load(&s->n_live);
+}
+
+int server_port(const Server *s)
+{
+    return http_port(s->http);
+}
+
+/* ---- opening and closing ---- */
+
+static struct event *watch(Server *s, int fd, void (*callback)(evutil_socket_t, short, void *))
+{
+    struct event *e = event_new(s->base, fd, EV_READ | EV_PERSIST, callback, s);
+    event_add(e, NULL);
+    return e;
+}
+
+static int open_loop(Server *s, Error *err)
+{
+    const Settings *set = s->service->settings;
+    EngineStatus status;
+    engine_status(s->service->engine, &status);
+    s->ctx_size = status.ctx_size;
+    s->n_vocab = status.n_vocab;
+    GenerationDefaults unused;
+    if (config_load(&s->config, &unused, s->service->model_dir, err)) return -1;
+
+    s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    s->base = event_base_new();
+    if (!s->base || s->stop_fd < 0)
+        return error_set(err, ERR_FILE, "cannot make an event loop: %s", strerror(errno));
+    s->http = http_open(s->base, set->host, set->port, &s->limits.http, on_exchange, s, err);
+    if (!s->http) return -1;
+    s->dispatch = dispatch_open(s->service->engine, status.max_seqs + set->max_waiting,
+                                call_progress, s, err);
+    return s->dispatch ? 0 : -1;
+}
+
+Server *server_open(const Service *service, const ServerLimits *limits, Error *err)
+{
+    Server *s = mem_alloc(1, sizeof *s);
+    s->service = service;
+    s->limits = limits ? *limits : server_limits();
+    s->started = time(NULL);
+    s->stop_fd = -1;
+    if (open_loop(s, err)) {
+        server_close(s);
+        return NULL;
+    }
+    http_set_idle(s->http, on_idle);
+    s->on_reports = watch(s, dispatch_fd(s->dispatch), on_reports);
+    s->on_stop = watch(s, s->stop_fd, on_stop);
+    s->on_drained = evtimer_new(s->base, on_drained, s);
+    return s;
+}
+
+static void event_release(struct event *e)
+{
+    if (e) event_free(e);
+}
+
+/* Connections first: vanished clients cancel; then the engine's thread; then what it was lent. */
+void server_close(Server *s)
+{
+    if (!s) return;
+    event_release(s->on_reports);
+    event_release(s->on_stop);
+    event_release(s->on_drained);
+    event_release(s->on_signal[0]);
+    event_release(s->on_signal[1]);
+    http_close(s->http);
+    dispatch_close(s->dispatch);
+    while (s->calls) {
+        s->calls->is_dirty = 0;
+        call_free(s->calls);
+    }
+    if (s->base) event_base_free(s->base);
+    if (s->stop_fd >= 0) close(s->stop_fd);
+    mem_free(s);
+}
+
+int serve_run(const Service *service, Error *err)
+{
+    static const int signals[] = {SIGINT, SIGTERM};
+    Server *s = server_open(service, NULL, err);
+    if (!s) return -1;
+    for (int i = 0; i < 2; i++) {
+        s->on_signal[i] = evsignal_new(s->base, signals[i], on_signal, s);
+        event_add(s->on_signal[i], NULL);
+    }
+    int rc = server_run(s, err);
+    server_close(s);
+    return rc;
+}

@@ -1,0 +1,57 @@
+/*
+ * server_state.h: what the parts of the server share. All of it belongs to the server's thread.
+ */
+#ifndef OFFSHOOT_SERVER_SERVER_STATE_H
+#define OFFSHOOT_SERVER_SERVER_STATE_H
+
+#include <stdatomic.h>
+#include <time.h>
+
+#include <event2/event.h>
+
+#include "server/dispatch.h"
+#include "server/server.h"
+
+typedef struct Call Call;
+
+struct Server {
+    const Service *service;
+    ServerLimits limits;
+    ModelConfig config;
+    int ctx_size, n_vocab;
+    time_t started;
+
+    struct event_base *base;
+    Http *http;
+    Dispatch *dispatch;
+    struct event *on_reports, *on_stop, *on_drained, *on_signal[2];
+    int stop_fd; /* an eventfd; counts server_stop's calls */
+
+    Call *calls; /* all that are open */
+    Call *dirty; /* those with something new for their clients */
+    int draining;
+    int lost; /* the device is gone, for the reason in failure */
+    Error failure;
+    atomic_int n_live; /* dispatch_n_live, for other threads */
+};
+
+/* A body parsed as JSON, or NULL and the error was sent. */
+json_t *server_read_body(Exchange *ex);
+
+/* What a request gets that does not say; max_tokens is what the route gives. */
+ApiDefaults server_defaults(const Server *s, int max_tokens);
+
+/* Sends *err as a reply and ends the exchange. */
+void server_refuse(Exchange *ex, const ApiError *err);
+
+/* The routes. Each replies, or keeps the exchange for later. */
+void api_completions(Server *s, Exchange *ex);
+void api_chat(Server *s, Exchange *ex);
+void api_models(Server *s, Exchange *ex);
+void api_health(Server *s, Exchange *ex);
+void api_version(Server *s, Exchange *ex);
+void api_tokenize(Server *s, Exchange *ex);
+void api_detokenize(Server *s, Exchange *ex);
+void api_apply_template(Server *s, Exchange *ex);
+
+#endif

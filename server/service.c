@@ -1,0 +1,37 @@
+/* service.c: see service.h. */
+#include "server/service.h"
+
+#include <math.h>
+#include <sys/random.h>
+
+/* The user's choice, else the model's, else ours. */
+static float pick(double chosen, float model, float ours)
+{
+    if (!isnan(chosen)) return (float)chosen;
+    return isnan(model) ? ours : model;
+}
+
+static uint64_t random_seed(void)
+{
+    uint64_t seed = 0;
+    /* Eight bytes never come short; a kernel without getrandom gives the fixed seed 0. */
+    if (getrandom(&seed, sizeof seed, 0) != sizeof seed) return 0;
+    return seed;
+}
+
+SampleParams service_sampling(const Service *s)
+{
+    const Settings *set = s->settings;
+    const GenerationDefaults *g = &s->generation;
+    SampleParams p = {
+        .temperature = pick(set->temperature, g->do_sample == 0 ? 0 : g->temperature, 1),
+        .top_p = pick(set->top_p, g->top_p, 1),
+        .min_p = pick(set->min_p, g->min_p, 0),
+        .top_k = set->top_k >= 0 ? set->top_k
+                 : g->top_k >= 0 ? g->top_k
+                                 : 0,
+        .repetition = isnan(g->repetition) ? 1 : g->repetition,
+        .seed = set->seed >= 0 ? (uint64_t)set->seed : random_seed(),
+    };
+    return p;
+}

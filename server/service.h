@@ -1,0 +1,36 @@
+/*
+ * service.h: what a command needs to answer prompts: an open engine and the text side of its model.
+ *
+ * main.c opens all of it, in this order: backend, model, tokenizer, template, drafter, engine.
+ */
+#ifndef OFFSHOOT_SERVER_SERVICE_H
+#define OFFSHOOT_SERVER_SERVICE_H
+
+#include "engine/engine.h"
+#include "server/settings.h"
+#include "text/chat.h"
+#include "text/tokenizer.h"
+
+typedef struct {
+    const Settings *settings;
+    Engine *engine;
+    const Tokenizer *tok;
+    ChatTemplate tmpl;
+    GenerationDefaults generation; /* the model's */
+    const char *model_name;        /* served name */
+    const char *model_dir;
+} Service;
+
+/*
+ * Sampling parameters from the command line's settings over the model's generation_config.json over
+ * temperature 1, top-p 1 (do_sample false there means greedy).
+ */
+SampleParams service_sampling(const Service *s);
+
+/* `offshoot serve`: runs until SIGTERM or SIGINT. 0 or -1. */
+int serve_run(const Service *s, Error *err);
+
+/* `offshoot chat`: answers prompt once, or talks with the terminal when prompt is NULL. 0 or -1. */
+int chat_run(const Service *s, const char *prompt, Error *err);
+
+#endif

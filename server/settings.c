@@ -1,0 +1,126 @@
+/*
+ * settings.c: see settings.h. To add an option: a field there, a row here.
+ */
+#include "server/settings.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "engine/engine.h"
+
+enum {
+    SERVE = COMMAND_SERVE,
+    CHAT = COMMAND_CHAT,
+    BENCH = COMMAND_BENCH,
+    CHECK = COMMAND_CHECK,
+    ALL = SERVE | CHAT | BENCH | CHECK,
+    SAMPLES = SERVE | CHAT | BENCH,
+};
+
+static const double MAX_BYTES = 1e18, MAX_SEED = 9e18;
+
+static const Settings DEFAULTS = {
+    .host = "127.0.0.1",
+    .port = 8080,
+    .max_seqs = 8,
+    .max_waiting = 64,
+    .ubatch_size = 256,
+    .draft = DRAFT_MTP,
+    .draft_depth = 3,
+    .draft_topk = 1,
+    .tree_nodes = 4,
+    .temperature = NAN,
+    .top_p = NAN,
+    .min_p = NAN,
+    .top_k = -1,
+    .seed = -1,
+    .max_tokens = -1,
+    .thinking = AUTO,
+    .color = AUTO,
+    .log_level = LOG_LEVEL_INFO,
+};
+
+typedef struct {
+    Option row[48];
+} OptionTable;
+
+/* The table over the fields of *s. */
+static OptionTable option_table(Settings *s)
+{
+    /* clang-format off */
+    return (OptionTable){{
+    {"model", OPTION_STRING, &s->model, 0, 0, 0, "DIR", "folder with config.json and safetensors", ALL},
+    {"config", OPTION_STRING, &s->config, 0, 0, 0, "FILE", "options from a file, 'name = value' a line", ALL},
+
+    {"host", OPTION_STRING, &s->host, 0, 0, 0, "ADDRESS", "address to listen on", SERVE},
+    {"port", OPTION_INT, &s->port, 0, 65535, 0, "N", "port; 0 lets the system choose", SERVE},
+    {"api-key", OPTION_STRING, &s->api_key, 0, 0, 0, "KEY", "key that requests must carry (default none)", SERVE},
+    {"served-model-name", OPTION_STRING, &s->served_name, 0, 0, 0, "NAME", "name in the API (default: the folder's)", SERVE},
+
+    {"prompts", OPTION_STRING, &s->prompts, 0, 0, 0, "FILE", "prompts, one JSON object a line", BENCH | CHECK},
+    {"limit", OPTION_INT, &s->limit, 0, 1e6, 0, "N", "prompts at most (default all)", BENCH | CHECK},
+    {"json", OPTION_SWITCH, &s->json, 0, 0, 0, 0, "print the report as JSON", BENCH | CHECK},
+
+    {"system", OPTION_STRING, &s->system, 0, 0, 0, "TEXT", "system message", CHAT},
+    {"tools", OPTION_STRING, &s->tools, 0, 0, 0, "FILE", "JSON array of functions the model may call", CHAT},
+    {"thinking", OPTION_CHOICE, &s->thinking, 0, 0, "auto|on|off", 0, "auto: the template's default", CHAT},
+    {"raw", OPTION_SWITCH, &s->raw, 0, 0, 0, 0, "complete the prompt as it is, no template", CHAT},
+    {"show-draft", OPTION_SWITCH, &s->show_draft, 0, 0, 0, 0, "accepted draft tokens in green", CHAT},
+    {"color", OPTION_CHOICE, &s->color, 0, 0, "auto|on|off", 0, "auto: on a terminal", CHAT},
+    {"max-tokens", OPTION_INT, &s->max_tokens, -1, INT_MAX, 0, "N", "longest answer (default: the context's end)", CHAT | BENCH | CHECK},
+
+    {"temperature", OPTION_NUMBER, &s->temperature, 0, 100, 0, "X", "0 is greedy (default: the model's, or 1)", SAMPLES},
+    {"top-p", OPTION_NUMBER, &s->top_p, 0, 1, 0, "X", "1 is off (default: the model's, or 1)", SAMPLES},
+    {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0 is off (default: the model's, or 0)", SAMPLES},
+    {"min-p", OPTION_NUMBER, &s->min_p, 0, 1, 0, "X", "0 is off (default: the model's, or 0)", SAMPLES},
+    {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", "-1 is random", SAMPLES},
+
+    {"draft", OPTION_CHOICE, &s->draft, 0, 0, DRAFT_CHOICES, "KIND", "mtp (the model's own head) or none", ALL},
+    {"tree-nodes", OPTION_INT, &s->tree_nodes, 1, MAX_TREE_NODES, 0, "N", "rows verified per step, root included", ALL},
+    {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels below the root", ALL},
+    {"draft-topk", OPTION_INT, &s->draft_topk, 1, MAX_TREE_NODES - 1, 0, "N", "guesses for each next token", ALL},
+
+    {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens, prompt and answer (default: the model's)", ALL},
+    {"memory", OPTION_BYTES, &s->memory, 0, MAX_BYTES, 0, "BYTES", "for states and KV, such as 2G (default: a quarter of free memory, 4G at most)", ALL},
+    {"max-seqs", OPTION_INT, &s->max_seqs, 1, MAX_SEQS, 0, "N", "sequences that run at once", SERVE | BENCH | CHECK},
+    {"max-waiting", OPTION_INT, &s->max_waiting, 0, 1e6, 0, "N", "requests that wait before 429 is sent", SERVE},
+    {"ubatch-size", OPTION_INT, &s->ubatch_size, 1, 65536, 0, "N", "prompt rows per pass", ALL},
+    {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "CPU threads (default: all cores)", ALL},
+    {"isa", OPTION_STRING, &s->isa, 0, 0, 0, "NAME", "avx512, avx2 or plain (default: the best found)", ALL},
+    {"log-level", OPTION_CHOICE, &s->log_level, 0, 0, "error|warn|info|debug", "LEVEL", "error, warn, info or debug", ALL},
+    {0},
+    }};
+    /* clang-format on */
+}
+
+int settings_parse(Settings *s, unsigned command, int argc, char **argv, const char **rest,
+                   int *n_rest, Error *err)
+{
+    *s = DEFAULTS;
+    OptionTable table = option_table(s);
+    return options_parse(table.row, command, argc, argv, rest, n_rest, err);
+}
+
+static const char *usage(unsigned command)
+{
+    switch (command) {
+    case COMMAND_SERVE:
+        return "offshoot serve --model DIR [options]";
+    case COMMAND_CHAT:
+        return "offshoot chat --model DIR [options] [PROMPT]";
+    case COMMAND_BENCH:
+        return "offshoot bench accept --model DIR [options]";
+    default:
+        return "offshoot check --model DIR [options]";
+    }
+}
+
+void settings_help(unsigned command, FILE *out)
+{
+    Settings s = DEFAULTS;
+    OptionTable table = option_table(&s);
+    fprintf(out, "usage: %s\n", usage(command));
+    options_help(table.row, command, out);
+}

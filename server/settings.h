@@ -1,0 +1,57 @@
+/*
+ * settings.h: what the user can set, in one struct and one table.
+ */
+#ifndef OFFSHOOT_SERVER_SETTINGS_H
+#define OFFSHOOT_SERVER_SETTINGS_H
+
+#include <stdint.h>
+
+#include "base/options.h"
+
+/* Subcommands, as bits of Option.commands. */
+enum { COMMAND_SERVE = 1, COMMAND_CHAT = 2, COMMAND_BENCH = 4, COMMAND_CHECK = 8 };
+
+typedef struct {
+    const char *model; /* a folder */
+    const char *config;
+    /* serving */
+    const char *host;
+    int port;
+    const char *api_key;
+    const char *served_name; /* --served-model-name; NULL: the folder's name */
+    /* engine */
+    int ctx_size, max_seqs, max_waiting, ubatch_size, threads;
+    int64_t memory;
+    int draft; /* index into DRAFT_CHOICES */
+    int draft_depth, draft_topk, tree_nodes;
+    /* sampling defaults; NaN or -1: the model's generation_config.json */
+    double temperature, top_p, min_p;
+    int top_k;
+    int64_t seed;   /* -1: random */
+    int max_tokens; /* -1: to the context's end */
+    /* chat */
+    const char *system, *tools;
+    int thinking;   /* auto (the template's default), on, off: index */
+    int show_draft; /* 0 or 1 */
+    int color;      /* auto, on, off: index */
+    int raw;        /* the prompt is completed as it is, no chat template */
+    /* bench */
+    const char *prompts;
+    int limit; /* prompts at most; 0: all */
+    int json;  /* the report as JSON */
+    int log_level;
+    const char *isa; /* avx512, avx2, plain: CPU kernels; NULL: the best there is */
+} Settings;
+
+#define DRAFT_CHOICES "mtp|none"
+enum { DRAFT_MTP, DRAFT_NONE };
+enum { AUTO, ON, OFF }; /* thinking, color */
+
+/* Fills *s with the defaults and parses. Errors as options_parse. rest as there. */
+int settings_parse(Settings *s, unsigned command, int argc, char **argv, const char **rest,
+                   int *n_rest, Error *err);
+
+/* Prints usage and options of a command. */
+void settings_help(unsigned command, FILE *out);
+
+#endif

@@ -1,0 +1,193 @@
+/* test_chat_command.c: `offshoot chat` end to end, with the demo model. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <setjmp.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/run_binary.h"
+
+#define DEMO                                                                                       \
+    "chat", "--model", "models/demo", "--memory", "64M", "--threads", "2", "--thinking", "off"
+#define WITH_TOOLS DEMO, "--tools", "models/demo/tools.json"
+#define GREEDY     "--temperature", "0"
+
+static const char ITALIAN[] = "I want to find an Italian restaurant in San Jose";
+static const char MEXICAN[] =
+    "I'm hungry. Can you help me find a cheap Mexican restaurant in Oakland?";
+static const char TONIGHT[] = "I am looking for somewhere to eat tonight.";
+
+static const char ITALIAN_CALL[] = "<tool_call>\n"
+                                   "<function=FindRestaurants>\n"
+                                   "<parameter=city>\nSan Jose\n</parameter>\n"
+                                   "<parameter=cuisine>\nItalian\n</parameter>\n"
+                                   "</function>\n"
+                                   "</tool_call>\n";
+
+static void test_stated_answers(void **state)
+{
+    (void)state;
+    RunResult italian = RUN(WITH_TOOLS, GREEDY, ITALIAN);
+    assert_run(&italian, 0, ITALIAN_CALL);
+    assert_run(&italian, 0, "acceptance length ");
+    run_result_free(&italian);
+
+    RunResult mexican = RUN(WITH_TOOLS, GREEDY, MEXICAN);
+    assert_run(&mexican, 0, "<function=FindRestaurants>");
+    assert_run(&mexican, 0, "<parameter=city>\nOakland\n</parameter>");
+    assert_run(&mexican, 0, "<parameter=cuisine>\nMexican\n</parameter>");
+    run_result_free(&mexican);
+
+    RunResult tonight = RUN(WITH_TOOLS, GREEDY, TONIGHT);
+    assert_run(&tonight, 0, "In which city?");
+    run_result_free(&tonight);
+}
+
+/* Runs the same words with some drafting options and compares stdout with the plain answer. */
+static void assert_same(const char *const *words, const char *plain)
+{
+    static const char *const shapes[][3] = {{"4", "3", "1"}, {"2", "1", "1"}, {"16", "4", "3"}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const char *argv[36];
+        int n = 0;
+        for (; words[n]; n++)
+            argv[n] = words[n];
+        const char *const more[] = {"--draft",      "mtp",           "--tree-nodes",
+                                    shapes[i][0],   "--draft-depth", shapes[i][1],
+                                    "--draft-topk", shapes[i][2],    NULL};
+        memcpy(argv + n, more, sizeof more);
+        RunResult r = run_binary(argv, "");
+        assert_int_equal(r.status, 0);
+        assert_string_equal(strbuf_str(&r.out), plain);
+        run_result_free(&r);
+    }
+}
+
+static void test_drafting_changes_nothing(void **state)
+{
+    (void)state;
+    static const char *const prompts[] = {ITALIAN, MEXICAN, TONIGHT};
+    static const char *const heat[] = {"0", "0.8"};
+    for (size_t i = 0; i < 6; i++) {
+        const char *const words[] = {WITH_TOOLS,      "--max-tokens", "60",           "--seed", "7",
+                                     "--temperature", heat[i % 2],    prompts[i / 2], NULL};
+        RunResult plain = RUN(WITH_TOOLS, "--max-tokens", "60", "--seed", "7", "--temperature",
+                              heat[i % 2], prompts[i / 2], "--draft", "none");
+        assert_run(&plain, 0, "acceptance length 1.00 (0 of 0 drafted accepted)");
+        assert_same(words, strbuf_str(&plain.out));
+        run_result_free(&plain);
+    }
+}
+
+/* Without its color codes the colored answer is the answer. */
+static void test_colors(void **state)
+{
+    (void)state;
+    RunResult r = RUN(WITH_TOOLS, GREEDY, "--show-draft", "on", "--color", "on", ITALIAN);
+    assert_run(&r, 0, "\033[32m");
+    StrBuf text = {0};
+    for (const char *c = strbuf_str(&r.out); *c; c++) {
+        if (*c == '\033')
+            c += strcspn(c, "m");
+        else
+            strbuf_add(&text, c, 1);
+    }
+    assert_string_equal(strbuf_str(&text), ITALIAN_CALL);
+    strbuf_free(&text);
+    run_result_free(&r);
+
+    /* Neither a pipe nor --color off shows any. */
+    RunResult pipe = RUN(WITH_TOOLS, GREEDY, "--show-draft", ITALIAN);
+    assert_run(&pipe, 0, ITALIAN_CALL);
+    run_result_free(&pipe);
+    RunResult off = RUN(WITH_TOOLS, GREEDY, "--show-draft", "--color=off", ITALIAN);
+    assert_run(&off, 0, ITALIAN_CALL);
+    run_result_free(&off);
+}
+
+static void test_conversation(void **state)
+{
+    (void)state;
+    /* The second turn knows the first: alone it names no city. */
+    RunResult r = RUN_ON("I am looking for somewhere to eat tonight.\n\nIn Oakland, Mexican food.\n"
+                         "/exit\nnever read\n",
+                         WITH_TOOLS, GREEDY, "--system", "You are helpful.");
+    assert_run(&r, 0, "In which city?\n");
+    assert_run(&r, 0, "Oakland\n</parameter>");
+    run_result_free(&r);
+
+    RunResult end = RUN_ON("", DEMO);
+    assert_run(&end, 0, "");
+    assert_int_equal(end.out.len, 0);
+    run_result_free(&end);
+
+    RunResult bad = RUN_ON("broken \xff\nI am hungry\n", DEMO);
+    assert_run(&bad, 2, "not valid UTF-8");
+    run_result_free(&bad);
+}
+
+static void test_raw_and_length(void **state)
+{
+    (void)state;
+    RunResult r = RUN(DEMO, GREEDY, "--raw", "--max-tokens", "5", "I want to find");
+    assert_run(&r, 0, "; 5 tokens, ");
+    assert_run(&r, 0, "prompt 4 tokens");
+    run_result_free(&r);
+}
+
+static void assert_fails(RunResult r, int status, const char *text)
+{
+    assert_run(&r, status, text);
+    assert_int_equal(strncmp(strbuf_str(&r.err), "offshoot: ", 10), 0);
+    assert_int_equal(r.out.len, 0);
+    run_result_free(&r);
+}
+
+static const char *tools_file(char path[64], const char *text)
+{
+    snprintf(path, 64, "/tmp/offshoot-test-XXXXXX");
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+    return path;
+}
+
+static void test_bad_tools(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"", "[{\"name\": ", "{}", "[1]", "[\xff]", "\"text\""};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char path[64];
+        RunResult r = RUN(DEMO, "--tools", tools_file(path, files[i]), "hi");
+        unlink(path);
+        assert_fails(r, 5, path);
+    }
+    assert_fails(RUN(DEMO, "--tools", "/nowhere.json", "hi"), 5, "/nowhere.json");
+    assert_fails(RUN(DEMO, "--tools", "tests", "hi"), 5, "'tests'");
+}
+
+static void test_hostile(void **state)
+{
+    (void)state;
+    assert_fails(RUN(DEMO, ""), 2, "the prompt is empty");
+    assert_fails(RUN(DEMO, "--raw", ""), 2, "the prompt is empty");
+    assert_fails(RUN(DEMO, "broken \xc3("), 2, "not valid UTF-8");
+    assert_fails(RUN(DEMO, "--system", "\xff", "hi"), 2, "the system message");
+    assert_fails(RUN(WITH_TOOLS, "--ctx-size", "64", ITALIAN), 3, "64");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stated_answers), cmocka_unit_test(test_drafting_changes_nothing),
+        cmocka_unit_test(test_colors),         cmocka_unit_test(test_conversation),
+        cmocka_unit_test(test_raw_and_length), cmocka_unit_test(test_bad_tools),
+        cmocka_unit_test(test_hostile),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,154 @@
+/* test_settings.c: defaults, which command takes which option, help, sampling parameters. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <setjmp.h>
+#include <math.h>
+#include <cmocka.h>
+
+#include "server/service.h"
+#include "server/settings.h"
+
+static Settings s;
+static Error err;
+static const char *rest[32];
+static int n_rest;
+
+static int parse(unsigned command, const char *const *words)
+{
+    char *argv[32];
+    int argc = 0;
+    for (; words[argc]; argc++)
+        argv[argc] = (char *)(uintptr_t)words[argc];
+    options_free();
+    return settings_parse(&s, command, argc, argv, rest, &n_rest, &err);
+}
+#define PARSE(command, ...) parse(command, (const char *const[]){__VA_ARGS__, NULL})
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    assert_int_equal(parse(COMMAND_SERVE, (const char *const[]){NULL}), 0);
+    assert_null(s.model);
+    assert_string_equal(s.host, "127.0.0.1");
+    assert_int_equal(s.port, 8080);
+    assert_int_equal(s.max_seqs, 8);
+    assert_int_equal(s.max_waiting, 64);
+    assert_int_equal(s.ubatch_size, 256);
+    assert_int_equal(s.draft, DRAFT_MTP);
+    assert_int_equal(s.draft_depth, 3);
+    assert_int_equal(s.draft_topk, 1);
+    assert_int_equal(s.tree_nodes, 4);
+    assert_true(isnan(s.temperature) && isnan(s.top_p) && isnan(s.min_p));
+    assert_int_equal(s.top_k, -1);
+    assert_true(s.seed == -1);
+    assert_int_equal(s.max_tokens, -1);
+}
+
+static void test_commands(void **state)
+{
+    (void)state;
+    assert_int_equal(PARSE(COMMAND_SERVE, "--port", "0"), 0);
+    assert_int_equal(PARSE(COMMAND_CHAT, "--port", "0"), -1);
+    assert_int_equal(PARSE(COMMAND_CHAT, "--show-draft", "on", "--color", "on", "--tools", "f"), 0);
+    assert_int_equal(s.show_draft, 1);
+    assert_int_equal(s.color, ON);
+    assert_string_equal(s.tools, "f");
+    assert_int_equal(PARSE(COMMAND_SERVE, "--show-draft"), -1);
+    assert_int_equal(PARSE(COMMAND_BENCH, "accept", "--json", "--limit", "3"), 0);
+    assert_int_equal(s.json, 1);
+    assert_int_equal(n_rest, 1);
+    assert_int_equal(PARSE(COMMAND_CHECK, "--model", "m", "--draft", "none"), 0);
+    assert_int_equal(s.draft, DRAFT_NONE);
+}
+
+static void test_bounds(void **state)
+{
+    (void)state;
+    static const char *const bad[][2] = {
+        {"--tree-nodes", "0"}, {"--tree-nodes", "65"},  {"--max-seqs", "0"},
+        {"--max-seqs", "65"},  {"--temperature", "-1"}, {"--top-p", "1.5"},
+        {"--port", "65536"},   {"--ubatch-size", "0"},  {"--threads", "-1"},
+        {"--seed", "-2"},      {"--draft", "eagle"},    {"--log-level", "loud"},
+        {"--top-k", "-1"},     {"--draft-depth", "64"}, {"--ctx-size", "9999999999"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(PARSE(COMMAND_SERVE, bad[i][0], bad[i][1]), -1);
+        assert_int_equal(err.code, ERR_INPUT);
+        assert_non_null(strstr(err.msg, bad[i][0]));
+    }
+}
+
+/* Every command's help fits a screen of 80 columns and 40 lines and opens with its usage. */
+static void test_help_fits(void **state)
+{
+    (void)state;
+    static const unsigned commands[] = {COMMAND_SERVE, COMMAND_CHAT, COMMAND_BENCH, COMMAND_CHECK};
+    for (size_t i = 0; i < 4; i++) {
+        char text[8192] = {0};
+        FILE *out = fmemopen(text, sizeof text - 1, "w");
+        settings_help(commands[i], out);
+        fclose(out);
+        assert_int_equal(strncmp(text, "usage: offshoot ", 16), 0);
+        int lines = 0;
+        for (char *line = text; *line; lines++) {
+            size_t len = strcspn(line, "\n");
+            if (len > 80) fail_msg("line of %zu columns: %.*s", len, (int)len, line);
+            line += len + (line[len] == '\n');
+        }
+        if (lines > 40) fail_msg("%d lines:\n%s", lines, text);
+    }
+}
+
+static void test_sampling(void **state)
+{
+    (void)state;
+    Service service = {.settings = &s,
+                       .generation = {.temperature = 0.7F,
+                                      .top_p = NAN,
+                                      .min_p = 0.1F,
+                                      .repetition = NAN,
+                                      .top_k = 20,
+                                      .do_sample = 1}};
+    assert_int_equal(PARSE(COMMAND_CHAT, "--seed", "5"), 0);
+    SampleParams p = service_sampling(&service);
+    assert_true(p.temperature == 0.7F && p.top_p == 1 && p.min_p == 0.1F);
+    assert_true(p.repetition == 1 && p.presence == 0 && p.frequency == 0);
+    assert_int_equal(p.top_k, 20);
+    assert_true(p.seed == 5 && p.choice == 0);
+
+    service.generation.do_sample = 0; /* the model says: greedy */
+    assert_true(service_sampling(&service).temperature == 0);
+    assert_int_equal(PARSE(COMMAND_CHAT, "--temperature", "0.5", "--top-k", "0", "--top-p", "0.9"),
+                     0);
+    p = service_sampling(&service);
+    assert_true(p.temperature == 0.5F && p.top_p == 0.9F);
+    assert_int_equal(p.top_k, 0);
+    /* No seed: two requests differ. */
+    assert_true(p.seed != service_sampling(&service).seed);
+
+    service.generation = (GenerationDefaults){NAN, NAN, NAN, NAN, -1, -1};
+    assert_int_equal(PARSE(COMMAND_CHAT, "hi"), 0);
+    p = service_sampling(&service);
+    assert_true(p.temperature == 1 && p.top_p == 1 && p.min_p == 0);
+    assert_int_equal(p.top_k, 0);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    options_free();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_bounds),   cmocka_unit_test(test_help_fits),
+        cmocka_unit_test(test_sampling),
+    };
+    return cmocka_run_group_tests(tests, NULL, teardown);
+}
