@@ -1,0 +1,391 @@
+/* check.c: see check.h. */
+#include "bench/check.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "drafts/mtp.h"
+#include "drafts/scripted.h"
+#include "engine/engine.h"
+
+enum { MAX_QUESTIONS = 16, DEFAULT_TOKENS = 48, MIN_CTX = 64 };
+
+typedef struct {
+    EngineRequest request;
+    TokenList prompt;
+    int32_t *answer; /* [max_tokens], of the plain run */
+    int n_answer;
+    FinishReason finish;
+    Script script; /* prompt and answer */
+    int32_t *script_token;
+} Question;
+
+typedef struct {
+    const CheckSetup *setup;
+    FILE *out;
+    int max_tokens, ctx_size;
+    Question q[MAX_QUESTIONS];
+    int n;
+    int32_t stop_id;
+    int n_rows; /* lines printed so far */
+} Check;
+
+typedef enum { DRAFT_OFF, DRAFT_HEAD, DRAFT_PERFECT, DRAFT_LIAR, DRAFT_MIXED } DraftKind;
+
+/* One way to run all questions; everything that is 0 means "as always". */
+typedef struct {
+    const char *name;
+    DraftKind draft;
+    int nodes, depth, topk;
+    int together; /* all at once, in one batch */
+    int rounds;   /* how often the questions are asked, in the same engine */
+    int chunk, slots;
+    int draft_max; /* of every request, as EngineRequest */
+} Variant;
+
+/* ---- questions ---- */
+
+static const char *const texts[] = {
+    "Hello",
+    "<|im_start|>user\nI want to find an Italian restaurant in San Jose<|im_end|>\n"
+    "<|im_start|>assistant\n",
+    "def fibonacci(n):\n    if n < 2:\n        return n\n    return fibonacci(n - 1) + ",
+    "The state of a recurrent layer stands for one exact run of tokens: it cannot be cut back. "
+    "A tree of guesses therefore gives every node a state of its own. ",
+};
+
+/* Tokens of text, said often enough to fill min_tokens (a prompt longer than a chunk or a tile). */
+static int add_prompt(Check *c, Question *q, const char *text, int min_tokens, Error *err)
+{
+    do {
+        if (tokenizer_encode(c->setup->tok, text, strlen(text), 1, &q->prompt, err)) return -1;
+    } while (q->prompt.n < min_tokens);
+    if (q->prompt.n > c->ctx_size - c->max_tokens) q->prompt.n = c->ctx_size - c->max_tokens;
+    return 0;
+}
+
+static int add_question(Check *c, const char *text, int min_tokens, SampleParams p, Error *err)
+{
+    static const int32_t bias_id[] = {3, 7};
+    static const float bias[] = {-2, 1.5f};
+    assert(c->n < MAX_QUESTIONS);
+    Question *q = &c->q[c->n++];
+    if (add_prompt(c, q, text, min_tokens, err)) return -1;
+    int biased = p.temperature > 0 && p.presence != 0;
+    q->request = (EngineRequest){.id = (uint64_t)c->n,
+                                 .prompt = q->prompt.id,
+                                 .n_prompt = q->prompt.n,
+                                 .max_tokens = c->max_tokens,
+                                 .params = p,
+                                 .n_logprobs = -1,
+                                 .ignore_eos = 1,
+                                 .draft_max = -1,
+                                 .bias_id = bias_id,
+                                 .bias = bias,
+                                 .n_bias = biased ? 2 : 0};
+    q->answer = mem_alloc((size_t)c->max_tokens, sizeof *q->answer);
+    q->script_token = mem_alloc((size_t)(q->prompt.n + c->max_tokens), sizeof(int32_t));
+    return 0;
+}
+
+static int make_questions(Check *c, Error *err)
+{
+    const SampleParams greedy = {.top_p = 1, .repetition = 1};
+    SampleParams flat = {.temperature = 1, .top_p = 1, .repetition = 1, .seed = 11};
+    SampleParams nucleus = {
+        .temperature = 0.7f, .top_p = 0.8f, .top_k = 20, .repetition = 1, .seed = 12};
+    SampleParams penal = {.temperature = 0.9f,
+                          .top_p = 0.95f,
+                          .min_p = 0.02f,
+                          .presence = 0.5f,
+                          .frequency = 0.3f,
+                          .repetition = 1.1f,
+                          .seed = 13};
+    SampleParams greedy_penal = greedy;
+    greedy_penal.frequency = 0.4f;
+    greedy_penal.repetition = 1.2f;
+    const struct {
+        int text, min_tokens;
+        SampleParams p;
+    } list[] = {{0, 1, greedy},       {1, 1, greedy}, {3, 300, greedy},
+                {2, 1, greedy_penal}, {1, 1, flat},   {3, 150, nucleus},
+                {1, 1, nucleus},      {2, 70, penal}, {0, 1, penal}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+        if (add_question(c, texts[list[i].text], list[i].min_tokens, list[i].p, err)) return -1;
+    return 0;
+}
+
+/* After the plain run: the scripts, and for one question a stop id inside its own answer. */
+static void keep_scripts(Check *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        Question *q = &c->q[i];
+        memcpy(q->script_token, q->prompt.id, (size_t)q->prompt.n * sizeof(int32_t));
+        memcpy(q->script_token + q->prompt.n, q->answer, (size_t)q->n_answer * sizeof(int32_t));
+        q->script = (Script){.token = q->script_token, .n = q->prompt.n + q->n_answer};
+    }
+}
+
+/* Ends one question's answer in its middle, by a stop id, also where a run of drafts is accepted.
+ */
+static void add_stop(Check *c)
+{
+    Question *q = &c->q[1];
+    int at = q->n_answer / 2;
+    c->stop_id = q->answer[at];
+    q->request.stop_ids = &c->stop_id;
+    q->request.n_stop_ids = 1;
+    for (int i = 0; i <= at; i++)
+        if (q->answer[i] == c->stop_id) {
+            q->n_answer = i + 1;
+            break;
+        }
+    q->finish = FINISH_STOP;
+}
+
+/* ---- running ---- */
+
+typedef struct {
+    int n_tokens, n_steps, n_accepted;
+    int question, token; /* of the first difference; question -1: none */
+    FinishReason finish;
+} Outcome;
+
+static int open_drafter(const Check *c, const Variant *v, Drafter *d, Error *err)
+{
+    static const ScriptMode mode[] = {
+        [DRAFT_PERFECT] = SCRIPT_PERFECT, [DRAFT_LIAR] = SCRIPT_LIE, [DRAFT_MIXED] = SCRIPT_MIXED};
+    Script scripts[MAX_QUESTIONS];
+    if (v->draft == DRAFT_OFF) return 0;
+    if (v->draft == DRAFT_HEAD) return mtp_drafter_open(c->setup->model, d, err);
+    for (int i = 0; i < c->n; i++)
+        scripts[i] = c->q[i].script;
+    return scripted_drafter_open(c->setup->model, mode[v->draft], scripts, c->n, 5, d, err);
+}
+
+static Engine *open_engine(const Check *c, const Variant *v, const Drafter *d, Error *err)
+{
+    EngineOptions o = engine_defaults();
+    o.max_seqs = v->together ? c->n : 1;
+    o.ctx_size = c->ctx_size;
+    o.memory = c->setup->memory;
+    o.allowed = c->setup->allowed;
+    o.tree_nodes = v->nodes ? v->nodes : 1;
+    o.draft_depth = v->depth;
+    o.draft_topk = v->topk ? v->topk : 1;
+    o.n_slots = v->slots;
+    if (v->chunk) o.chunk_rows = v->chunk;
+    o.drafter = d->self ? d : NULL;
+    return engine_open(c->setup->model, &o, err);
+}
+
+static void note_difference(Outcome *o, int question, int token)
+{
+    if (o->question >= 0) return;
+    o->question = question;
+    o->token = token;
+}
+
+/* One token of question i; got counts those of this round. keep: it defines the answer. */
+static void take_token(Check *c, int i, int *got, int32_t token, int keep, Outcome *o)
+{
+    Question *q = &c->q[i];
+    int k = (*got)++;
+    o->n_tokens++;
+    if (keep)
+        q->answer[k] = token;
+    else if (k >= q->n_answer || q->answer[k] != token)
+        note_difference(o, i, k);
+}
+
+static void take_end(Check *c, int i, int got, const Event *ev, int keep, Outcome *o)
+{
+    Question *q = &c->q[i];
+    o->n_steps += ev->stats.n_steps;
+    o->n_accepted += ev->stats.n_accepted;
+    if (keep) {
+        q->n_answer = got;
+        q->finish = ev->finish;
+    } else if (got != q->n_answer || ev->finish != q->finish) {
+        note_difference(o, i, got);
+    }
+}
+
+static int drain(Check *c, Engine *e, int keep, int *got, int *n_done, Outcome *o, Error *err)
+{
+    int ran = engine_step(e, err);
+    if (ran < 0) return -1;
+    for (const Event *ev; (ev = engine_next_event(e));) {
+        int i = (int)ev->id - 1;
+        if (ev->type == EVENT_TOKEN) take_token(c, i, &got[i], ev->token, keep, o);
+        if (ev->type == EVENT_DONE) {
+            take_end(c, i, got[i], ev, keep, o);
+            ++*n_done;
+        }
+    }
+    return 0;
+}
+
+/* Asks every question once: one after the other, or all together. */
+static int run_round(Check *c, Engine *e, const Variant *v, int keep, Outcome *o, Error *err)
+{
+    int got[MAX_QUESTIONS] = {0}, n_done = 0;
+    for (int i = 0; i < c->n; i++) {
+        EngineRequest r = c->q[i].request;
+        r.draft_max = v->draft_max;
+        if (engine_submit(e, &r, err)) return -1;
+        while (!v->together && n_done <= i)
+            if (drain(c, e, keep, got, &n_done, o, err)) return -1;
+    }
+    while (n_done < c->n)
+        if (drain(c, e, keep, got, &n_done, o, err)) return -1;
+    return 0;
+}
+
+static void print_row(Check *c, const Variant *v, const Outcome *o)
+{
+    double al = o->n_steps ? 1 + (double)o->n_accepted / o->n_steps : 1;
+    const char *verdict = o->question < 0 ? "equal" : "DIFFERENT";
+    if (c->setup->json)
+        fprintf(c->out,
+                "%s{\"variant\": \"%s\", \"tokens\": %d, \"steps\": %d, "
+                "\"acceptance_length\": %.4f, \"equal\": %s}",
+                c->n_rows ? ",\n " : "[", v->name, o->n_tokens, o->n_steps, al,
+                o->question < 0 ? "true" : "false");
+    else
+        fprintf(c->out, "%-44s %7d %7d %7.2f  %s\n", v->name, o->n_tokens, o->n_steps, al,
+                c->n_rows ? verdict : "(the reference)");
+    fflush(c->out);
+    c->n_rows++;
+}
+
+static int run_variant(Check *c, const Variant *v, int keep, Error *err)
+{
+    Drafter d = {0};
+    Outcome o = {.question = -1};
+    int failed = -1;
+    if (open_drafter(c, v, &d, err)) return -1;
+    Engine *e = open_engine(c, v, &d, err);
+    if (e) failed = 0;
+    for (int round = 0; !failed && round <= v->rounds; round++)
+        failed = run_round(c, e, v, keep, &o, err);
+    engine_close(e);
+    if (d.self) d.close(d.self);
+    if (failed) return -1;
+    print_row(c, v, &o);
+    if (o.question >= 0)
+        return error_set(err, ERR_DEVICE, "%s: question %d differs from plain decoding at token %d",
+                         v->name, o.question + 1, o.token);
+    return 0;
+}
+
+static const Variant plain = {.name = "plain decoding, one at a time", .draft_max = -1};
+static const Variant variants[] = {
+    {.name = "again, twice in one engine", .rounds = 1},
+    {.name = "prompt chunks of 1", .chunk = 1},
+    {.name = "prompt chunks of 61", .chunk = 61},
+    {.name = "all together", .together = 1},
+    {.name = "all together, chunks of 7", .together = 1, .chunk = 7},
+    {.name = "MTP chain of 1", .draft = DRAFT_HEAD, .nodes = 2, .depth = 1},
+    {.name = "MTP chain of 3", .draft = DRAFT_HEAD, .nodes = 4, .depth = 3},
+    {.name = "MTP chain of 3, off by request",
+     .draft = DRAFT_HEAD,
+     .nodes = 4,
+     .depth = 3,
+     .draft_max = -2},
+    {.name = "MTP chain of 8, one state slot",
+     .draft = DRAFT_HEAD,
+     .nodes = 9,
+     .depth = 8,
+     .slots = 1},
+    {.name = "MTP chain of 8, three state slots",
+     .draft = DRAFT_HEAD,
+     .nodes = 9,
+     .depth = 8,
+     .slots = 3},
+    {.name = "MTP tree 8 nodes, depth 3, top-k 2",
+     .draft = DRAFT_HEAD,
+     .nodes = 8,
+     .depth = 3,
+     .topk = 2},
+    {.name = "MTP tree 16 nodes, depth 4, top-k 4",
+     .draft = DRAFT_HEAD,
+     .nodes = 16,
+     .depth = 4,
+     .topk = 4},
+    {.name = "MTP tree 64 nodes, depth 8, top-k 8",
+     .draft = DRAFT_HEAD,
+     .nodes = 64,
+     .depth = 8,
+     .topk = 8,
+     .rounds = 1},
+    {.name = "MTP tree 16 nodes, all together",
+     .draft = DRAFT_HEAD,
+     .nodes = 16,
+     .depth = 4,
+     .topk = 3,
+     .together = 1,
+     .rounds = 1},
+    {.name = "perfect chain of 15", .draft = DRAFT_PERFECT, .nodes = 16, .depth = 15},
+    {.name = "perfect chains, all together",
+     .draft = DRAFT_PERFECT,
+     .nodes = 8,
+     .depth = 7,
+     .together = 1},
+    {.name = "lies, trees of 16", .draft = DRAFT_LIAR, .nodes = 16, .depth = 6},
+    {.name = "random trees of 8", .draft = DRAFT_MIXED, .nodes = 8, .depth = 5, .rounds = 1},
+    {.name = "random trees of 64", .draft = DRAFT_MIXED, .nodes = 64, .depth = 12, .rounds = 1},
+    {.name = "random trees, all together, chunks of 13",
+     .draft = DRAFT_MIXED,
+     .nodes = 20,
+     .depth = 7,
+     .together = 1,
+     .chunk = 13,
+     .rounds = 2},
+};
+
+static int run_variants(Check *c, Error *err)
+{
+    if (run_variant(c, &plain, 1, err)) return -1;
+    keep_scripts(c);
+    add_stop(c);
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+        Variant v = variants[i];
+        if (v.draft == DRAFT_HEAD && !c->setup->model->has_mtp) continue;
+        v.draft_max = v.draft_max == -2 ? 0 : -1;
+        if (run_variant(c, &v, 0, err)) return -1;
+    }
+    return 0;
+}
+
+static int set_sizes(Check *c, Error *err)
+{
+    const CheckSetup *s = c->setup;
+    int limit = s->model->config.ctx_limit;
+    c->max_tokens = s->max_tokens > 0 ? s->max_tokens : DEFAULT_TOKENS;
+    c->ctx_size = s->ctx_size ? s->ctx_size : 512 + c->max_tokens;
+    if (c->ctx_size > limit) c->ctx_size = limit;
+    if (c->ctx_size < c->max_tokens + MIN_CTX)
+        return error_set(err, ERR_LIMIT, "a context of %d is too short to check %d tokens",
+                         c->ctx_size, c->max_tokens);
+    return 0;
+}
+
+int check_run(const CheckSetup *setup, FILE *out, Error *err)
+{
+    Check *c = mem_alloc(1, sizeof *c);
+    c->setup = setup;
+    c->out = out;
+    if (!setup->json) fprintf(out, "%-44s %7s %7s %7s\n", "", "tokens", "steps", "accept");
+    int failed = set_sizes(c, err) || make_questions(c, err) || run_variants(c, err);
+    if (setup->json && c->n_rows) fprintf(out, "]\n");
+    if (!setup->json && !failed) fprintf(out, "all equal: no token depends on drafts or company\n");
+    for (int i = 0; i < c->n; i++) {
+        token_list_free(&c->q[i].prompt);
+        mem_free(c->q[i].answer);
+        mem_free(c->q[i].script_token);
+    }
+    mem_free(c);
+    return failed ? -1 : 0;
+}

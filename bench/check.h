@@ -1,0 +1,30 @@
+/*
+ * check.h: `offshoot check`: the promise, proved on the user's own machine and model.
+ *
+ * The same questions are answered plainly and alone, then again in every way that must not matter:
+ * repeated, in company, in other prompt chunks, with one state slot, with chains and trees of the
+ * MTP head, of a drafter that lies, of one that is perfect, of random trees; greedy and seeded.
+ * Tokens are compared as equal, not as close.
+ */
+#ifndef OFFSHOOT_BENCH_CHECK_H
+#define OFFSHOOT_BENCH_CHECK_H
+
+#include <stdio.h>
+
+#include "engine/model.h"
+#include "text/tokenizer.h"
+
+typedef struct {
+    const Model *model;
+    const Tokenizer *tok;
+    const uint64_t *allowed;
+    int max_tokens; /* of each answer; -1: the default of 48 */
+    int64_t memory; /* as EngineOptions */
+    int ctx_size;
+    int json;
+} CheckSetup;
+
+/* Prints a table to out. 0 when all is equal; -1 and an Error that names the first difference. */
+int check_run(const CheckSetup *setup, FILE *out, Error *err);
+
+#endif
