@@ -1,0 +1,287 @@
+/*
+ * test_tree_pass.c: a tree pass is each of its paths, decoded one token at a time, bit for bit.
+ *
+ * For every golden model, several context lengths (also across attention tiles) and random trees:
+ * each node's logits, its whole state slot and its K and V rows equal those of a sequence that was
+ * fed the prompt and the path token by token; also with another sequence's rows in the same batch,
+ * and when rows of the accepted path have moved to their places and decoding goes on from there.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "engine/forward.h"
+#include "spec/tree.h"
+
+enum {
+    SEQ_TREE,  /* holds the prompt, then the tree */
+    SEQ_PLAIN, /* the same prompt, then one path, token by token */
+    SEQ_OTHER, /* company in the batch */
+    N_SEQS,
+    MAX_CTX = 400,
+    N_SLOTS = N_SEQS + 1 + MAX_TREE_NODES, /* main slots, a spare, one per node */
+    SPARE = N_SEQS,
+    FIRST_NODE_SLOT,
+};
+
+typedef struct {
+    Model *model;
+    Memory mem;
+    Forward f;
+    Batch batch;
+    int32_t prompt[MAX_CTX];
+    Tree tree;
+    float *logits; /* of the tree's nodes */
+    uint64_t random;
+} Case;
+
+static int pick(Case *c, int n)
+{
+    c->random = c->random * 6364136223846793005u + 1442695040888963407u;
+    return (int)((c->random >> 33) % (uint64_t)n);
+}
+
+static void case_open(Case *c, const char *name, Backend *be)
+{
+    Error err = {0};
+    char path[128];
+    memset(c, 0, sizeof *c);
+    snprintf(path, sizeof path, "tests/data/golden/%s", name);
+    c->model = model_open(path, be, &err);
+    if (!c->model) fail_msg("%s", err.msg);
+    int pages = N_SEQS * memory_pages_for(MAX_CTX);
+    assert_int_equal(memory_open(&c->mem, c->model, N_SLOTS, pages, N_SEQS, MAX_CTX, &err), 0);
+    assert_int_equal(forward_open(&c->f, c->model, &c->mem, MAX_CTX, 2 * MAX_TREE_NODES, &err), 0);
+    batch_open(&c->batch, MAX_CTX);
+    c->logits = mem_alloc((size_t)MAX_TREE_NODES * c->model->config.n_vocab, sizeof(float));
+    c->random = 2026;
+}
+
+static void case_close(Case *c)
+{
+    mem_free(c->logits);
+    batch_close(&c->batch);
+    forward_close(&c->f);
+    memory_close(&c->mem);
+    model_close(c->model);
+}
+
+static void prefill(Case *c, int seq, int n)
+{
+    memory_release(&c->mem, seq);
+    assert_int_equal(memory_reserve(&c->mem, seq, MAX_CTX), 0);
+    memory_clear_slot(&c->mem, seq);
+    batch_clear(&c->batch);
+    for (int i = 0; i < n; i++)
+        batch_add(&c->batch, c->prompt[i], i, seq, i - 1, seq, seq, i, i + 1);
+    forward_pass(&c->f, &c->batch);
+}
+
+static void random_tree(Case *c, int n)
+{
+    int vocab = c->model->config.n_vocab;
+    tree_init(&c->tree, pick(c, vocab));
+    while (c->tree.n < n) {
+        int parent = pick(c, c->tree.n);
+        if (pick(c, 3)) parent = c->tree.n - 1; /* long paths as well as bushes */
+        tree_add(&c->tree, parent, pick(c, vocab), (float)pick(c, 1000) / 1000);
+    }
+    tree_order(&c->tree, n);
+}
+
+static int32_t node_slot(int node)
+{
+    return node ? FIRST_NODE_SLOT + node : SPARE;
+}
+
+/* The tree after n tokens of SEQ_TREE; the root does not write in place here, so that main stays.
+ */
+static void tree_pass(Case *c, int n, int company)
+{
+    Batch *b = &c->batch;
+    const Tree *t = &c->tree;
+    batch_clear(b);
+    for (int i = 0; i < company; i++)
+        batch_add(b, c->prompt[i], i, SEQ_OTHER, i - 1, SEQ_OTHER, SEQ_OTHER, i, i + 1);
+    for (int i = 0; i < t->n; i++) {
+        int p = t->parent[i];
+        int row = batch_add(b, t->token[i], n + t->depth[i], SEQ_TREE, p < 0 ? -1 : company + p,
+                            p < 0 ? SEQ_TREE : node_slot(p), node_slot(i), n + i, n);
+        b->logit_row[b->n_logits++] = row;
+    }
+    forward_pass(&c->f, b);
+    memcpy(c->logits, c->f.logits, (size_t)t->n * c->model->config.n_vocab * sizeof *c->logits);
+}
+
+static void decode_one(Case *c, int seq, int32_t token, int pos)
+{
+    batch_clear(&c->batch);
+    int row = batch_add(&c->batch, token, pos, seq, -1, seq, seq, pos, pos);
+    c->batch.logit_row[c->batch.n_logits++] = row;
+    forward_pass(&c->f, &c->batch);
+}
+
+static const unsigned char *kv_row(const Case *c, int layer, int part, int seq, int row)
+{
+    KvLayer kv = memory_kv_layer(&c->mem, layer);
+    int32_t page = c->mem.seq_pages[seq * c->mem.table_stride + row / PAGE_TOKENS];
+    return kv.pages + (size_t)page * kv.page_bytes + (part ? kv.v_offset : kv.k_offset) +
+           (size_t)(row % PAGE_TOKENS) * c->mem.kv_row_bytes;
+}
+
+static void expect_same_rows(const Case *c, int tree_row, int plain_row)
+{
+    for (int layer = 0; layer < c->model->config.n_full; layer++)
+        for (int part = 0; part < 2; part++)
+            if (memcmp(kv_row(c, layer, part, SEQ_TREE, tree_row),
+                       kv_row(c, layer, part, SEQ_PLAIN, plain_row), c->mem.kv_row_bytes))
+                fail_msg("layer %d: %c row %d differs", layer, part ? 'V' : 'K', plain_row);
+}
+
+static void expect_same_slot(const Case *c, int32_t a, int32_t b, int node)
+{
+    if (memcmp(c->mem.slots + (size_t)a * c->mem.slot_bytes,
+               c->mem.slots + (size_t)b * c->mem.slot_bytes, c->mem.slot_bytes))
+        fail_msg("state of node %d differs", node);
+}
+
+static int path_to(const Tree *t, int node, int *path)
+{
+    int n = t->depth[node] + 1;
+    for (int i = node; i >= 0; i = t->parent[i])
+        path[t->depth[i]] = i;
+    return n;
+}
+
+/* The path to leaf, token by token in SEQ_PLAIN: every node on it must agree. */
+static void check_path(Case *c, int n, int leaf)
+{
+    int path[MAX_TREE_NODES], len = path_to(&c->tree, leaf, path);
+    size_t vocab = (size_t)c->model->config.n_vocab;
+    /* Back to the prompt's end: rows below n were never touched, the state is that of SEQ_TREE. */
+    memcpy(c->mem.slots + (size_t)SEQ_PLAIN * c->mem.slot_bytes,
+           c->mem.slots + (size_t)SEQ_TREE * c->mem.slot_bytes, c->mem.slot_bytes);
+    for (int d = 0; d < len; d++) {
+        decode_one(c, SEQ_PLAIN, c->tree.token[path[d]], n + d);
+        if (memcmp(c->logits + (size_t)path[d] * vocab, c->f.logits, vocab * sizeof(float)))
+            fail_msg("context %d: logits of node %d (depth %d) differ", n, path[d], d);
+        expect_same_slot(c, node_slot(path[d]), SEQ_PLAIN, path[d]);
+        expect_same_rows(c, n + path[d], n + d);
+    }
+}
+
+static int is_leaf(const Tree *t, int node)
+{
+    for (int i = node + 1; i < t->n; i++)
+        if (t->parent[i] == node) return 0;
+    return 1;
+}
+
+/* Accepts the path to leaf: rows move, the leaf's slot goes on, and the next token agrees too. */
+static void check_promotion(Case *c, int n, int leaf)
+{
+    Backend *be = c->model->backend;
+    int path[MAX_TREE_NODES], len = path_to(&c->tree, leaf, path);
+    int32_t seq[MAX_TREE_NODES], from[MAX_TREE_NODES], to[MAX_TREE_NODES];
+    for (int d = 0; d < len; d++) {
+        seq[d] = SEQ_TREE;
+        from[d] = n + path[d];
+        to[d] = n + d;
+    }
+    be->move_rows(be, &(MoveRows){.n = len,
+                                  .n_layers = c->model->config.n_full,
+                                  .page_tokens = PAGE_TOKENS,
+                                  .row_bytes = c->mem.kv_row_bytes,
+                                  .page_bytes = c->mem.page_bytes,
+                                  .pages = c->mem.pages,
+                                  .table = c->mem.table,
+                                  .table_stride = c->mem.table_stride,
+                                  .seq = seq,
+                                  .from = from,
+                                  .to = to});
+    int pos = n + len;
+    size_t bytes = (size_t)c->model->config.n_vocab * sizeof(float);
+    decode_one(c, SEQ_PLAIN, 5, pos);
+    memcpy(c->logits, c->f.logits, bytes);
+    batch_clear(&c->batch);
+    int32_t slot = node_slot(leaf);
+    c->batch.logit_row[c->batch.n_logits++] =
+        batch_add(&c->batch, 5, pos, SEQ_TREE, -1, slot, slot, pos, pos);
+    forward_pass(&c->f, &c->batch);
+    if (memcmp(c->logits, c->f.logits, bytes)) fail_msg("context %d: the step after differs", n);
+    expect_same_slot(c, slot, SEQ_PLAIN, leaf);
+}
+
+static void check_context(Case *c, int n, int nodes, int company)
+{
+    int last = 0;
+    for (int i = 0; i < n; i++)
+        c->prompt[i] = pick(c, c->model->config.n_vocab);
+    prefill(c, SEQ_OTHER, 9);
+    prefill(c, SEQ_TREE, n);
+    prefill(c, SEQ_PLAIN, n);
+    expect_same_slot(c, SEQ_TREE, SEQ_PLAIN, -1);
+    random_tree(c, nodes);
+    tree_pass(c, n, company);
+    for (int i = 0; i < c->tree.n; i++) {
+        if (!is_leaf(&c->tree, i)) continue;
+        check_path(c, n, i);
+        last = i;
+    }
+    check_promotion(c, n, last); /* SEQ_PLAIN holds the path to the last leaf */
+}
+
+static void check_model(const char *name, Backend *be)
+{
+    static const struct {
+        int n, nodes, company;
+    } shape[] = {{1, 2, 0},  {2, 9, 3},    {15, 16, 0}, {61, 12, 5},
+                 {64, 7, 0}, {130, 64, 9}, {300, 24, 2}};
+    Case c;
+    case_open(&c, name, be);
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
+        check_context(&c, shape[i].n, shape[i].nodes, shape[i].company);
+    case_close(&c);
+}
+
+static const char *const models[] = {"qwen35-dense", "qwen35-dense-odd", "qwen35-dense-fp8",
+                                     "qwen35-moe", "qwen3-next"};
+
+static void test_tree_is_its_paths(void **state)
+{
+    (void)state;
+    static const char *const isas[] = {"plain", "avx2", "avx512"};
+    for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
+        Error err;
+        Backend *be = backend_cpu_open(2, isas[k], 1024, &err);
+        if (!be) continue; /* this machine lacks it */
+        for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+            check_model(models[i], be);
+        be->close(be);
+    }
+}
+
+static void test_reference_backend(void **state)
+{
+    (void)state;
+    Backend *be = backend_ref_open(1024);
+    check_model("qwen35-dense-odd", be);
+    be->close(be);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tree_is_its_paths),
+        cmocka_unit_test(test_reference_backend),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
