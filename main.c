@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/version.h"
+#include "bench/bench.h"
 #include "bench/check.h"
 #include "drafts/mtp.h"
 #include "engine/engine.h"
@@ -188,6 +189,7 @@ static const struct {
     const char *name;
     int (*run)(const Service *s, Error *err);
 } benches[] = {
+    {"accept", bench_accept_run},
     {NULL, NULL},
 };
 

@@ -437,8 +437,6 @@ static void emit_tokens(Engine *e)
 
 int engine_step(Engine *e, Error *err)
 {
-    assert(e->next_event == e->n_events);
-    e->n_events = e->next_event = 0;
     schedule(e); /* who runs, how many prompt rows, how large a tree */
     if (!e->n_work) return 0;
 

@@ -65,7 +65,7 @@ static OptionTable option_table(Settings *s)
 
     {"system", OPTION_STRING, &s->system, 0, 0, 0, "TEXT", "system message", CHAT},
     {"tools", OPTION_STRING, &s->tools, 0, 0, 0, "FILE", "JSON array of functions the model may call", CHAT},
-    {"thinking", OPTION_CHOICE, &s->thinking, 0, 0, "auto|on|off", 0, "auto: the template's default", CHAT},
+    {"thinking", OPTION_CHOICE, &s->thinking, 0, 0, "auto|on|off", 0, "auto: the template's default", CHAT | BENCH},
     {"raw", OPTION_SWITCH, &s->raw, 0, 0, 0, 0, "complete the prompt as it is, no template", CHAT},
     {"show-draft", OPTION_SWITCH, &s->show_draft, 0, 0, 0, 0, "accepted draft tokens in green", CHAT},
     {"color", OPTION_CHOICE, &s->color, 0, 0, "auto|on|off", 0, "auto: on a terminal", CHAT},
