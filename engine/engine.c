@@ -13,6 +13,7 @@
 #include "engine/state.h"
 
 static const int64_t MAX_DEFAULT_MEMORY = (int64_t)4 << 30;
+static const float MAX_BIAS = 1e4f; /* of logit_bias: no sum of it and a logit may overflow */
 
 EngineOptions engine_defaults(void)
 {
@@ -37,7 +38,7 @@ static int64_t default_memory(void)
     return free_bytes / 4 < MAX_DEFAULT_MEMORY ? free_bytes / 4 : MAX_DEFAULT_MEMORY;
 }
 
-static int check_options(const EngineOptions *o, Error *err)
+static int check_options(const EngineOptions *o, int ctx_limit, Error *err)
 {
     struct {
         const char *name;
@@ -47,11 +48,14 @@ static int check_options(const EngineOptions *o, Error *err)
                  {"ubatch-size", o->chunk_rows, 1, 1 << 16},
                  {"tree-nodes", o->tree_nodes, 1, MAX_TREE_NODES},
                  {"draft-depth", o->draft_depth, 0, MAX_TREE_NODES - 1},
-                 {"draft-topk", o->draft_topk, 1, MAX_TOP - 1}};
+                 {"draft-topk", o->draft_topk, 1, MAX_TOP - 1},
+                 {"ctx-size", o->ctx_size, 0, ctx_limit},
+                 {"slots", o->n_slots, 0, 1 << 20}};
     for (size_t i = 0; i < sizeof range / sizeof *range; i++)
         if (range[i].value < range[i].lo || range[i].value > range[i].hi)
             return error_set(err, ERR_INPUT, "%s is %d, must be %d to %d", range[i].name,
                              range[i].value, range[i].lo, range[i].hi);
+    if (o->memory < 0) return error_set(err, ERR_INPUT, "memory is negative");
     return 0;
 }
 
@@ -189,7 +193,7 @@ static int open_parts(Engine *e, Error *err)
 
 Engine *engine_open(const struct Model *model, const EngineOptions *options, Error *err)
 {
-    if (check_options(options, err)) return NULL;
+    if (check_options(options, model->config.ctx_limit, err)) return NULL;
     Engine *e = mem_alloc(1, sizeof *e);
     e->options = *options;
     e->model = model;
@@ -292,9 +296,17 @@ static int check_ids(const char *what, const int32_t *id, int n, int n_vocab, Er
     return 0;
 }
 
-static int check_request(const Engine *e, const EngineRequest *r, Error *err)
+/* n entries of a list: within [0, most], and there. */
+static int check_count(const char *what, const void *list, int n, int most, Error *err)
 {
-    int ctx = e->options.ctx_size, vocab = e->model->config.n_vocab;
+    if (n > most) return error_set(err, ERR_LIMIT, "%d %s, at most %d are allowed", n, what, most);
+    if (n < 0 || (n && !list)) return error_set(err, ERR_INPUT, "%s are not a list", what);
+    return 0;
+}
+
+static int check_lengths(const Engine *e, const EngineRequest *r, Error *err)
+{
+    int ctx = e->options.ctx_size;
     if (r->n_prompt < 1) return error_set(err, ERR_INPUT, "prompt is empty");
     if (r->max_tokens < -1 || r->min_tokens < 0)
         return error_set(err, ERR_INPUT, "max_tokens and min_tokens must not be negative");
@@ -305,20 +317,27 @@ static int check_request(const Engine *e, const EngineRequest *r, Error *err)
         return error_set(err, ERR_LIMIT,
                          "prompt has %d tokens and max_tokens is %d, the context holds %d",
                          r->n_prompt, r->max_tokens, ctx);
-    if (r->prompt_logprobs && r->n_logprobs < 0)
-        return error_set(err, ERR_INPUT, "prompt_logprobs without n_logprobs");
+    return 0;
+}
+
+static int check_request(const Engine *e, const EngineRequest *r, Error *err)
+{
+    int vocab = e->model->config.n_vocab;
+    if (check_lengths(e, r, err)) return -1;
+    if (r->n_logprobs < -1 || (r->prompt_logprobs && r->n_logprobs < 0))
+        return error_set(err, ERR_INPUT, "n_logprobs is %d", r->n_logprobs);
     if (r->n_logprobs > MAX_LOGPROBS)
         return error_set(err, ERR_LIMIT, "%d logprobs asked for, at most %d are given",
                          r->n_logprobs, MAX_LOGPROBS);
-    if (r->n_stop_ids > MAX_STOP_IDS)
-        return error_set(err, ERR_LIMIT, "%d stop token ids, at most %d are allowed", r->n_stop_ids,
-                         MAX_STOP_IDS);
-    if (r->n_bias > MAX_LOGIT_BIAS)
-        return error_set(err, ERR_LIMIT, "logit_bias has %d entries, at most %d are allowed",
-                         r->n_bias, MAX_LOGIT_BIAS);
+    if (check_count("prompt tokens", r->prompt, r->n_prompt, e->options.ctx_size, err) ||
+        check_count("stop token ids", r->stop_ids, r->n_stop_ids, MAX_STOP_IDS, err) ||
+        check_count("logit_bias ids", r->bias_id, r->n_bias, MAX_LOGIT_BIAS, err) ||
+        check_count("logit_bias values", r->bias, r->n_bias, MAX_LOGIT_BIAS, err))
+        return -1;
     for (int i = 0; i < r->n_bias; i++)
-        if (!isfinite(r->bias[i]))
-            return error_set(err, ERR_INPUT, "logit_bias of %d is not finite", r->bias_id[i]);
+        if (!(fabsf(r->bias[i]) <= MAX_BIAS))
+            return error_set(err, ERR_INPUT, "logit_bias of %d is %g, must be -%g to %g",
+                             r->bias_id[i], (double)r->bias[i], (double)MAX_BIAS, (double)MAX_BIAS);
     if (check_ids("prompt token", r->prompt, r->n_prompt, vocab, err) ||
         check_ids("stop token id", r->stop_ids, r->n_stop_ids, vocab, err) ||
         check_ids("logit_bias id", r->bias_id, r->n_bias, vocab, err))

@@ -124,7 +124,10 @@ void engine_print_memory(const Engine *e, FILE *out);
  */
 int engine_submit(Engine *e, const EngineRequest *request, Error *err);
 
-/* Ends a request between steps, with FINISH_CANCELLED. An unknown id is ignored. */
+/*
+ * Ends a request between steps, with FINISH_CANCELLED; its event must be read before more requests
+ * are submitted. An unknown id is ignored.
+ */
 void engine_cancel(Engine *e, uint64_t id);
 
 /*
@@ -134,7 +137,8 @@ void engine_cancel(Engine *e, uint64_t id);
  */
 int engine_step(Engine *e, Error *err);
 
-/* Next event of the last step or cancel, or 0. The pointer lives until the next step. */
+/* Next event of the last step or cancel, or NULL. The pointer lives until the next step or cancel.
+ */
 const Event *engine_next_event(Engine *e);
 
 /* What is running, waiting, free. */

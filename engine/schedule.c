@@ -114,7 +114,7 @@ static int useful_depth(const Engine *e, const Seq *s)
 
 /* A tree of up to max_rows rows: as many nodes as there are slots for, the root in the main slot.
  */
-static void plan_tree(Engine *e, Seq *s, int max_rows)
+static void plan_tree(Engine *e, Seq *s, int max_rows, int n_after)
 {
     Work *w = add_work(e, s);
     w->is_tree = 1;
@@ -123,7 +123,8 @@ static void plan_tree(Engine *e, Seq *s, int max_rows)
     w->max_depth = useful_depth(e, s);
     if (nodes > max_rows) nodes = max_rows;
     if (w->max_depth < 1 || nodes < 2) return;
-    w->n_slots = slots_claim(e->mem.slot_pool, nodes - 1, w->slot);
+    int share = slots_free_count(e->mem.slot_pool) / (n_after + 1); /* leave the others theirs */
+    w->n_slots = slots_claim(e->mem.slot_pool, nodes - 1 < share ? nodes - 1 : share, w->slot);
 }
 
 static void plan_chunk(Engine *e, Seq *s, int tree_rows)
@@ -148,8 +149,9 @@ void schedule(Engine *e)
         n_decode += s->state == SEQ_DECODE;
         if (s->state == SEQ_PREFILL && (!prompt || s->order < prompt->order)) prompt = s;
     }
-    for (int i = 0; i < e->options.max_seqs; i++)
-        if (e->seq[i].state == SEQ_DECODE) plan_tree(e, &e->seq[i], MAX_TREE_ROWS / n_decode);
+    for (int i = 0, left = n_decode; left; i++)
+        if (e->seq[i].state == SEQ_DECODE)
+            plan_tree(e, &e->seq[i], MAX_TREE_ROWS / n_decode, --left);
     e->n_trees = e->n_work;
     if (prompt) plan_chunk(e, prompt, n_decode ? MAX_TREE_ROWS : 0);
 }

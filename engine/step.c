@@ -63,6 +63,7 @@ static void draft_trees(Engine *e)
         Work *w = &e->work[i];
         assert(tree_valid(&w->tree, e->model->config.n_vocab));
         assert(w->tree.n <= w->n_slots + 1);
+        assert(tree_depth(&w->tree) <= w->max_depth);
         release_slots(e, w, w->tree.n - 1);
     }
 }

@@ -2,7 +2,7 @@
  * drafter.h: what proposes token trees.
  *
  * A Drafter may lie, be empty or be perfect: tokens never depend on it, only speed does. The engine
- * calls it from one thread. It must not allocate after bind.
+ * calls it from one thread. It must not allocate after bind, and keep to a request's limits.
  */
 #ifndef OFFSHOOT_SPEC_DRAFTER_H
 #define OFFSHOOT_SPEC_DRAFTER_H
@@ -40,7 +40,7 @@ typedef struct {
 typedef struct {
     const char *name;
     void *self;
-    /* Called once by engine_open, when the engine's memory exists. */
+    /* Called by engine_open, when the engine's memory exists; once: a drafter serves one engine. */
     int (*bind)(void *self, struct Engine *engine, Error *err);
     /* A new sequence takes this index; its token at position 0. */
     void (*begin)(void *self, int seq, int32_t first_token);

@@ -81,16 +81,6 @@ void tree_order(Tree *t, int max_nodes)
     *t = out;
 }
 
-void tree_cut_depth(Tree *t, int max_depth)
-{
-    int to[MAX_TREE_NODES];
-    Tree out = {.n = 0};
-    for (int i = 0; i < t->n; i++)
-        if (t->depth[i] <= max_depth)
-            to[i] = append(&out, t, i, t->parent[i] < 0 ? -1 : to[t->parent[i]]);
-    *t = out;
-}
-
 int tree_depth(const Tree *t)
 {
     int depth = 0;

@@ -41,9 +41,6 @@ int tree_child(const Tree *t, int node, int32_t token);
  */
 void tree_order(Tree *t, int max_nodes);
 
-/* Cuts every node deeper than max_depth. Order is kept. */
-void tree_cut_depth(Tree *t, int max_depth);
-
 /* Largest depth of a node. */
 int tree_depth(const Tree *t);
 
