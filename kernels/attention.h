@@ -49,6 +49,8 @@ typedef struct {
  * Position t < base[i] is row t; position t >= base[i] is the row kv_row[j] of the ancestor-or-self
  * j of row i with pos[j] == t, found by walking parent[] (parent[j] is a row of this batch, and
  * pos[parent[j]] == pos[j] - 1 as far as base[i]).
+ * The n rows are rows row0, row0 + 1, ... of the tables, whose earlier rows may have run in earlier
+ * calls; parent[] holds row numbers of the tables, "row i" above too.
  * Softmax runs over tiles [64 m, 64 m + 64) of absolute positions, in order, one form: tile
  * maximum, rescale, add. Head h reads KV head h / (n_heads / n_kv_heads).
  */

@@ -106,7 +106,7 @@ typedef struct {
 
 typedef struct {
     const TreeAttention *a;
-    int row, n_rows;            /* rows of the unit */
+    int row, n_rows;            /* rows of the unit, of q and out; + row0: of the tables */
     int kv_head, head, n_heads; /* heads of the unit, all on kv_head */
     Running run[GROUP_ROWS][GROUP_HEADS];
 
@@ -116,29 +116,28 @@ typedef struct {
     float p[GROUP_HEADS][ATTENTION_TILE]; /* scores, then their exp; 0 outside */
 } Unit;
 
-static void point_at(Unit *u, int i, int t, int kv_row)
+static void point_at(Unit *u, int t, int kv_row)
 {
     const KvLayer *kv = &u->a->kv;
-    char *k = kv_row_at(kv, u->a->seq[i], kv_row) +
+    char *k = kv_row_at(kv, u->a->seq[u->a->row0 + u->row], kv_row) +
               (size_t)u->kv_head * (size_t)kv->head_dim * sizeof(float);
     u->k[t - u->tile] = (const float *)(const void *)k;
     u->v[t - u->tile] = (const float *)(const void *)(k - kv->k_offset + kv->v_offset);
 }
 
-/* Finds the keys of the tile for row i: committed rows, then ancestors. */
-static void find_keys(Unit *u, int i)
+/* Finds the keys of the tile for row j of the tables: committed rows, then ancestors. */
+static void find_keys(Unit *u, int j)
 {
     const TreeAttention *a = u->a;
-    int first = u->tile + u->begin, last = u->tile + u->end - 1, base = a->base[i];
+    int first = u->tile + u->begin, last = u->tile + u->end - 1, base = a->base[j];
     for (int t = first; t <= last && t < base; t++)
-        point_at(u, i, t, t);
+        point_at(u, t, t);
     if (last < base) return;
-    int j = i;
     while (a->pos[j] > last)
         j = a->parent[j];
     for (int t = last; t >= first && t >= base; t--) {
         assert(a->pos[j] == t);
-        point_at(u, i, t, a->kv_row[j]);
+        point_at(u, t, a->kv_row[j]);
         if (t > base) j = a->parent[j];
     }
 }
@@ -297,12 +296,12 @@ static void finish_row(const Unit *u, int i)
 static void attend_unit(Unit *u)
 {
     const TreeAttention *a = u->a;
-    int last = a->pos[u->row], lowest_base = a->base[u->row];
+    const int32_t *pos = a->pos + a->row0 + u->row, *base = a->base + a->row0 + u->row;
+    int last = pos[0], lowest_base = base[0];
     int padded = (a->kv.head_dim + VEC_N - 1) / VEC_N * VEC_N;
     for (int i = 0; i < u->n_rows; i++) {
-        int row = u->row + i;
-        if (a->pos[row] > last) last = a->pos[row];
-        if (a->base[row] < lowest_base) lowest_base = a->base[row];
+        if (pos[i] > last) last = pos[i];
+        if (base[i] < lowest_base) lowest_base = base[i];
         for (int h = 0; h < u->n_heads; h++) {
             u->run[i][h].max = -INFINITY;
             u->run[i][h].total = 0;
@@ -313,13 +312,13 @@ static void attend_unit(Unit *u)
          u->tile += ATTENTION_TILE) {
         int n_found = 0; /* keys known from the row before, when all of them are committed */
         u->begin = a->first > u->tile ? a->first - u->tile : 0;
-        for (int i = u->row; i < u->row + u->n_rows; i++) {
-            if (a->pos[i] < u->tile + u->begin) continue;
-            int n = a->pos[i] + 1 - u->tile;
+        for (int i = 0; i < u->n_rows; i++) {
+            if (pos[i] < u->tile + u->begin) continue;
+            int n = pos[i] + 1 - u->tile;
             u->end = n < ATTENTION_TILE ? n : ATTENTION_TILE;
-            if (n_found < u->end) find_keys(u, i);
+            if (n_found < u->end) find_keys(u, a->row0 + u->row + i);
             n_found = u->tile + u->end <= lowest_base ? u->end : 0;
-            attend_row(u, i);
+            attend_row(u, u->row + i);
         }
     }
     for (int i = u->row; i < u->row + u->n_rows; i++)
@@ -329,8 +328,9 @@ static void attend_unit(Unit *u)
 /* Rows from i on that form one group. */
 static int group_rows(const TreeAttention *a, int i)
 {
+    const int32_t *seq = a->seq + a->row0 + i;
     int n = 1;
-    while (n < GROUP_ROWS && i + n < a->n && a->seq[i + n] == a->seq[i])
+    while (n < GROUP_ROWS && i + n < a->n && seq[n] == seq[0])
         n++;
     return n;
 }
@@ -367,7 +367,7 @@ void ISA_NAME(tree_attention)(Threads *t, const TreeAttention *a)
     for (int i = 0; i < a->n; i += group_rows(a, i))
         units += (int64_t)a->kv.n_kv_heads * ((per_kv + GROUP_HEADS - 1) / GROUP_HEADS);
     for (int i = 0; i < a->n; i++)
-        work += (int64_t)(a->pos[i] - a->first + 1) * a->n_heads * a->kv.head_dim * 2;
+        work += (int64_t)(a->pos[a->row0 + i] - a->first + 1) * a->n_heads * a->kv.head_dim * 2;
     /* few units for many threads: K is read more often, but by all of them */
     Plan plan = {a, units < threads_count(t) ? 1 : GROUP_HEADS};
     cpu_run(t, work, attention_part, &plan);

@@ -54,11 +54,10 @@ void attention_prepare_ref(const AttentionPrepare *a)
     }
 }
 
-/* The row of the KV pages where the key of position t lies, for row i. */
-static int row_of(const TreeAttention *a, int i, int t)
+/* The row of the KV pages where the key of position t lies, for row j of the tables. */
+static int row_of(const TreeAttention *a, int j, int t)
 {
-    if (t < a->base[i]) return t;
-    int j = i;
+    if (t < a->base[j]) return t;
     while (a->pos[j] > t)
         j = a->parent[j];
     assert(a->pos[j] == t);
@@ -69,19 +68,20 @@ static int row_of(const TreeAttention *a, int i, int t)
 static void attend(const TreeAttention *a, int i, int h)
 {
     int dim = a->kv.head_dim, kv_head = h / (a->n_heads / a->kv.n_kv_heads);
+    int row = a->row0 + i, seq = a->seq[row];
     int64_t head = (int64_t)i * a->n_heads + h;
     const float *q = a->q + head * dim, *gate = a->qg + (head * 2 + 1) * dim;
-    double acc[MAX_HEAD_DIM] = {0}, total = 0, score[ATTENTION_TILE];
+    double acc[MAX_HEAD_DIM] = {0}, total = 0, score[ATTENTION_TILE] = {0};
     double max = (double)-INFINITY;
     assert(dim <= MAX_HEAD_DIM);
 
     int begin = a->first;
-    while (begin <= a->pos[i]) {
+    while (begin <= a->pos[row]) {
         int end = begin - begin % ATTENTION_TILE + ATTENTION_TILE;
-        if (end > a->pos[i] + 1) end = a->pos[i] + 1;
+        if (end > a->pos[row] + 1) end = a->pos[row] + 1;
         double old_max = max;
         for (int t = begin; t < end; t++) {
-            const float *k = kv_at(&a->kv, a->kv.k_offset, a->seq[i], row_of(a, i, t), kv_head);
+            const float *k = kv_at(&a->kv, a->kv.k_offset, seq, row_of(a, row, t), kv_head);
             double dot = 0;
             for (int d = 0; d < dim; d++)
                 dot += (double)q[d] * (double)k[d];
@@ -93,7 +93,7 @@ static void attend(const TreeAttention *a, int i, int h)
         for (int d = 0; d < dim; d++)
             acc[d] *= rescale;
         for (int t = begin; t < end; t++) {
-            const float *v = kv_at(&a->kv, a->kv.v_offset, a->seq[i], row_of(a, i, t), kv_head);
+            const float *v = kv_at(&a->kv, a->kv.v_offset, seq, row_of(a, row, t), kv_head);
             double p = exp(score[t - begin] - max);
             total += p;
             for (int d = 0; d < dim; d++)

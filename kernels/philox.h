@@ -43,29 +43,41 @@ static inline uint32_t philox_word(uint64_t seed, uint32_t pos, uint32_t token, 
     return ctr[0];
 }
 
-/* u = (h + 0.5) / 2^32 in f32, kept below 1. */
+static inline uint32_t philox_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float philox_float(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* u = (h + 0.5) / 2^32 in f32, kept below 1: larger h than the limit would round up to 1. */
 static inline float philox_uniform(uint32_t h)
 {
-    /* through a signed conversion, which every vector unit has; exact all the same */
-    float u = (float)((double)(int32_t)(h ^ 0x80000000u) + 2147483648.5) * 0x1p-32f;
-    return u < 0x1.fffffep-1f ? u : 0x1.fffffep-1f;
+    h = h < 0xffffff7fu ? h : 0xffffff7fu;
+    /* through a signed conversion, which every vector unit has; exact up to the last step */
+    return (float)((double)(int32_t)(h ^ 0x80000000u) + 2147483648.5) * 0x1p-32f;
 }
 
 /*
  * E = -log1p(-u), exponential with mean 1, to 2 ulp. 1 - u = m * 2^e with m in [0.707, 1.414);
- * log(m) = f - f^2 / 2 + f^3 P(f), f = m - 1 (P: Cephes logf). Where e = 0, f = -u exactly, which
- * keeps the small E, the ones that win, at full relative precision.
+ * log(m) = f - f^2 / 2 + f^3 P(f), f = m - 1 (P: Cephes logf). Where e = 0, what the rounding of
+ * 1 - u took is put back, so f = -u exactly and the small E, the ones that win, keep full relative
+ * precision. No branches: loops over this become vectors.
  */
 static inline float philox_exponential(float u)
 {
     float t = 1.0f - u;
-    uint32_t bits;
-    memcpy(&bits, &t, sizeof bits);
+    uint32_t bits = philox_bits(t);
     int32_t e = (int32_t)(bits - 0x3f3504f3u) >> 23; /* 0x3f3504f3 = sqrt(1/2) */
-    bits -= (uint32_t)e << 23;
-    float m;
-    memcpy(&m, &bits, sizeof m);
-    float f = e ? m - 1.0f : -u;
+    float lost = philox_float(philox_bits(u - (1.0f - t)) & (uint32_t) - (int32_t)(e == 0));
+    float f = philox_float(bits - ((uint32_t)e << 23)) - 1.0f - lost;
     float p = 7.0376836292e-2f;
     p = p * f - 1.1514610310e-1f;
     p = p * f + 1.1676998740e-1f;

@@ -191,6 +191,7 @@ static void sample_greedy(const Sample *a, int i, const float *x)
     TopList top = {.limit = a->n_top};
     float log_total = 0;
     top_offer_all(&top, x, a->n_vocab);
+    if (top.n && top.key[0] == INFINITY) top.n = 0; /* a bias beyond all bounds */
     if (a->logp && top.n) log_total = top.key[0] + log_sum_exp(x, a->n_vocab, top.key[0]);
     write_row(a, i, &top, 0, log_total);
 }

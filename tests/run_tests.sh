@@ -10,7 +10,7 @@ trap 'rm -f "$log"' EXIT
 
 for program in "$@"; do
     start=$SECONDS
-    timeout 300 "$program" >"$log" 2>&1
+    timeout 900 "$program" >"$log" 2>&1
     status=$?
     p=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test(s).*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')
     f=$(sed -n 's/^\[  FAILED  \] \([0-9]*\) test(s).*/\1/p' "$log" | awk '{n += $1} END {print n + 0}')

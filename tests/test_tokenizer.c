@@ -683,6 +683,23 @@ static void bounds_the_regex(void **state)
     mem_free(text);
 }
 
+/* Forty letters, 2^40 ways to group them. */
+static void stops_endless_backtracking(void **state)
+{
+    TokenList list = {0};
+    (void)state;
+    json_t *root = small_json();
+    set_part(root, "pre_tokenizer/pretokenizers/0/pattern/Regex", "\"(?:a+)+[xy]\"");
+    Tokenizer *tok = open_json(root);
+    assert_non_null(tok);
+    assert_int_equal(
+        tokenizer_encode(tok, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 40, 1, &list, &err), -1);
+    assert_int_equal(err.code, ERR_LIMIT);
+    token_list_free(&list);
+    tokenizer_close(tok);
+    json_decref(root);
+}
+
 static void opens_golden_tokenizers(void **state)
 {
     static const char *const names[] = {"qwen3-next", "qwen35-dense", "qwen35-dense-fp8",
@@ -704,14 +721,23 @@ static void opens_golden_tokenizers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matches_reference),        cmocka_unit_test(knows_its_tokens),
-        cmocka_unit_test(cuts_out_added_tokens),    cmocka_unit_test(bounds_the_text),
-        cmocka_unit_test(takes_nul_and_nothing),    cmocka_unit_test(refuses_invalid_utf8),
-        cmocka_unit_test(long_runs_are_linear),     cmocka_unit_test(merges_like_the_definition),
-        cmocka_unit_test(normalises_like_utf8proc), cmocka_unit_test(small_file_is_fine),
-        cmocka_unit_test(splits_like_oniguruma),    cmocka_unit_test(takes_the_longest_added_token),
-        cmocka_unit_test(names_what_is_wrong),      cmocka_unit_test(refuses_damaged_files),
-        cmocka_unit_test(reads_all_layouts),        cmocka_unit_test(bounds_the_regex),
+        cmocka_unit_test(matches_reference),
+        cmocka_unit_test(knows_its_tokens),
+        cmocka_unit_test(cuts_out_added_tokens),
+        cmocka_unit_test(bounds_the_text),
+        cmocka_unit_test(takes_nul_and_nothing),
+        cmocka_unit_test(refuses_invalid_utf8),
+        cmocka_unit_test(long_runs_are_linear),
+        cmocka_unit_test(merges_like_the_definition),
+        cmocka_unit_test(normalises_like_utf8proc),
+        cmocka_unit_test(small_file_is_fine),
+        cmocka_unit_test(splits_like_oniguruma),
+        cmocka_unit_test(takes_the_longest_added_token),
+        cmocka_unit_test(names_what_is_wrong),
+        cmocka_unit_test(refuses_damaged_files),
+        cmocka_unit_test(reads_all_layouts),
+        cmocka_unit_test(bounds_the_regex),
+        cmocka_unit_test(stops_endless_backtracking),
         cmocka_unit_test(opens_golden_tokenizers),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

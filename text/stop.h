@@ -25,6 +25,7 @@ Watcher stop_matcher_watcher(StopMatcher *m);
 
 typedef struct StopCutter StopCutter;
 
+/* Strings that stop_matcher_open accepted, copied. */
 StopCutter *stop_cutter_open(const char *const *strings, int n);
 void stop_cutter_close(StopCutter *c);
 
