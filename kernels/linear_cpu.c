@@ -9,6 +9,10 @@
  * after the other, W from L1 after the first. Many rows (a prompt): panels of 48 rows, k outermost,
  * so that the x of a panel's K_BLOCK (192 KiB) stays in L2 while W passes.
  *
+ * 8192 x 4096 bf16 on two cores of Zen 4 (AVX-512): 2.0 ms for 1 row, 33 GB/s, the memory's rate;
+ * 2.2 ms for 4, 3.6 ms for 8, 6.0 ms for 16, then 90 G multiply-adds/s of the 117 there are.
+ * Tiles of 2 outputs x 12 rows, which widen W less often, were slower: x left L1.
+ *
  * Against the definition: a lane adds cols / VEC_N products in f32, so the error is below
  * (K_BLOCK / VEC_N + cols / K_BLOCK + log2 VEC_N + 2) * 2^-24 * sum |x w|.
  */
@@ -95,35 +99,39 @@ INLINE void tile(WeightType type, int n_outs, int n_rows, const Weight *w, int r
     }
 }
 
-/* All rows of a panel in tiles of one type and number of outputs. */
+/* All rows of a panel in tiles of one type and number of outputs, as even as they get. */
 INLINE void tiles(WeightType type, int n_outs, const Weight *w, int r, int k0, int k1, int n,
                   const float *const *x, float *const *y, int y_at)
 {
-    int i = 0;
-    for (; i + TILE_ROWS <= n; i += TILE_ROWS)
-        tile(type, n_outs, TILE_ROWS, w, r, k0, k1, x + i, y + i, y_at);
-    switch (n - i) {
-    case 1:
-        tile(type, n_outs, 1, w, r, k0, k1, x + i, y + i, y_at);
-        break;
+    int n_tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
+    for (int t = 0, i = 0, rows; t < n_tiles; t++, i += rows) {
+        rows = n * (t + 1) / n_tiles - i;
+        switch (rows) {
+        case 1:
+            tile(type, n_outs, 1, w, r, k0, k1, x + i, y + i, y_at);
+            break;
+        case 2:
+            tile(type, n_outs, 2, w, r, k0, k1, x + i, y + i, y_at);
+            break;
 #if VEC_ISA != 0
-    case 2:
-        tile(type, n_outs, 2, w, r, k0, k1, x + i, y + i, y_at);
-        break;
+        case 3:
+            tile(type, n_outs, 3, w, r, k0, k1, x + i, y + i, y_at);
+            break;
 #endif
 #if VEC_ISA == 512
-    case 3:
-        tile(type, n_outs, 3, w, r, k0, k1, x + i, y + i, y_at);
-        break;
-    case 4:
-        tile(type, n_outs, 4, w, r, k0, k1, x + i, y + i, y_at);
-        break;
-    case 5:
-        tile(type, n_outs, 5, w, r, k0, k1, x + i, y + i, y_at);
-        break;
+        case 4:
+            tile(type, n_outs, 4, w, r, k0, k1, x + i, y + i, y_at);
+            break;
+        case 5:
+            tile(type, n_outs, 5, w, r, k0, k1, x + i, y + i, y_at);
+            break;
+        case 6:
+            tile(type, n_outs, 6, w, r, k0, k1, x + i, y + i, y_at);
+            break;
 #endif
-    default:
-        break;
+        default:
+            assert(!"a tile has at most TILE_ROWS rows");
+        }
     }
 }
 

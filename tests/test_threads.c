@@ -1,0 +1,144 @@
+/*
+ * test_threads.c: fork and join; run it with SAN=thread too.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "kernels/threads.h"
+
+enum { MAX_PARTS = 8 };
+
+typedef struct {
+    int n_parts, *runs, *value;
+} Task;
+
+/* Plain, unlocked writes: a missing happens-before shows under the thread sanitizer. */
+static void count_part(const void *arg, int part, int n_parts)
+{
+    const Task *task = arg;
+    if (n_parts == task->n_parts)
+        task->runs[part]++; /* cmocka's asserts belong to the main thread */
+    task->value[part] += part;
+}
+
+static void test_every_part_runs_once(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= MAX_PARTS; n++) {
+        Threads *t = threads_open(n);
+        int runs[MAX_PARTS] = {0}, value[MAX_PARTS] = {0};
+        Task task = {n, runs, value};
+        assert_int_equal(threads_count(t), n);
+        for (int round = 1; round <= 500; round++) {
+            threads_run(t, count_part, &task);
+            for (int part = 0; part < n; part++)
+                assert_int_equal(runs[part], round);
+        }
+        threads_close(t);
+    }
+}
+
+typedef struct {
+    const int *in;
+    int *out;
+} Shift;
+
+static void shift_part(const void *arg, int part, int n_parts)
+{
+    const Shift *s = arg;
+    s->out[part] = s->in[(part + 1) % n_parts] + 1;
+}
+
+/* Each round reads what other threads wrote in the round before. */
+static void test_rounds_see_each_other(void **state)
+{
+    (void)state;
+    enum { PARTS = 3, ROUNDS = 4000 };
+    Threads *t = threads_open(PARTS);
+    int a[PARTS] = {0, 1000000, 2000000}, b[PARTS];
+    for (int round = 0; round < ROUNDS; round += 2) {
+        threads_run(t, shift_part, &(Shift){a, b});
+        threads_run(t, shift_part, &(Shift){b, a});
+    }
+    for (int i = 0; i < PARTS; i++)
+        assert_int_equal(a[i], ROUNDS + 1000000 * ((i + ROUNDS) % PARTS));
+    threads_close(t);
+}
+
+static void rest(long ms)
+{
+    nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Helpers asleep wake up, and while idle cost nothing (all of three would burn 0.6 s). */
+static void test_sleepers(void **state)
+{
+    (void)state;
+    Threads *t = threads_open(4);
+    int runs[MAX_PARTS] = {0}, value[MAX_PARTS] = {0};
+    Task task = {4, runs, value};
+    for (int round = 1; round <= 10; round++) {
+        rest(2);
+        threads_run(t, count_part, &task);
+        assert_int_equal(runs[3], round);
+    }
+    rest(50); /* past the spinning */
+    double before = cpu_seconds();
+    rest(200);
+    assert_true(cpu_seconds() - before < 0.1);
+    threads_close(t);
+}
+
+static void slow_part(const void *arg, int part, int n_parts)
+{
+    const Task *task = arg;
+    if (part == n_parts - 1) rest(20); /* past the caller's spinning */
+    task->runs[part]++;
+}
+
+static void test_caller_sleeps_too(void **state)
+{
+    (void)state;
+    Threads *t = threads_open(3);
+    int runs[MAX_PARTS] = {0};
+    Task task = {3, runs, NULL};
+    for (int round = 1; round <= 5; round++) {
+        threads_run(t, slow_part, &task);
+        assert_int_equal(runs[2], round);
+    }
+    threads_close(t);
+}
+
+static void test_close_without_a_run(void **state)
+{
+    (void)state;
+    threads_close(threads_open(3));
+    threads_close(threads_open(1));
+    threads_close(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_part_runs_once),
+        cmocka_unit_test(test_rounds_see_each_other),
+        cmocka_unit_test(test_sleepers),
+        cmocka_unit_test(test_caller_sleeps_too),
+        cmocka_unit_test(test_close_without_a_run),
+    };
+    return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
+}
