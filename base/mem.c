@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+static const size_t HUGE_PAGE = 2 << 20, LARGE_BLOCK = 8 << 20;
 
 static _Thread_local unsigned long n_allocs;
 
@@ -18,9 +21,12 @@ void *mem_alloc(size_t count, size_t size)
 {
     n_allocs++;
     if (size && count > (SIZE_MAX - 64) / size) out_of_memory(count, size);
-    size_t bytes = (count * size + 63) / 64 * 64;
-    void *p = aligned_alloc(64, bytes ? bytes : 64);
+    size_t align = count * size < LARGE_BLOCK ? 64 : HUGE_PAGE;
+    size_t bytes = (count * size + align - 1) / align * align;
+    void *p = aligned_alloc(align, bytes ? bytes : align);
     if (!p) out_of_memory(count, size);
+    /* Pools and scratch: fewer TLB misses; whether the kernel agrees does not matter. */
+    if (align == HUGE_PAGE) madvise(p, bytes, MADV_HUGEPAGE);
     memset(p, 0, bytes);
     return p;
 }

@@ -174,6 +174,7 @@ static void test_reference_answers(void **state)
     static const int shape[][3] = {{1, 0, 1}, {4, 3, 1}, {16, 4, 4}};
     for (size_t k = 0; k < sizeof shape / sizeof *shape; k++) {
         Setup s;
+        int n_steps = 0, n_accepted = 0;
         setup_open(&s, options(shape[k][0], shape[k][1], shape[k][2]));
         for (size_t i = 0; i < json_array_size(references); i++) {
             const json_t *ref = json_array_get(references, i);
@@ -192,7 +193,12 @@ static void test_reference_answers(void **state)
                 double ref_logprob = json_number_value(json_array_get(logprobs, (size_t)t));
                 assert_true(fabs((double)a.logprob[t] - ref_logprob) < 1e-3);
             }
+            n_steps += a.done.stats.n_steps;
+            n_accepted += a.done.stats.n_accepted;
         }
+        /* A head that reads a wrong row still drafts, badly: only acceptance shows it (3.25 seen).
+         */
+        if (k) assert_true(n_accepted >= 2 * n_steps);
         expect_idle(s.engine);
         setup_close(&s);
     }
@@ -215,7 +221,7 @@ static void test_check_matrix(void **state)
         Tokenizer *tok = tokenizer_open(path, &err);
         if (!tok) fail_msg("%s", err.msg);
         FILE *out = fopen("/dev/null", "w");
-        CheckSetup setup = {.model = m, .tok = tok, .max_tokens = 20};
+        CheckSetup setup = {.model = m, .tok = tok, .max_tokens = 12};
         if (check_run(&setup, out, &err)) fail_msg("%s: %s", dirs[i], err.msg);
         fclose(out);
         tokenizer_close(tok);
@@ -228,10 +234,10 @@ static void test_no_allocation(void **state)
 {
     (void)state;
     Setup s;
-    Answer a[4];
+    Answer a[2];
     int32_t prompt[300];
     EngineStatus before, after;
-    setup_open(&s, options(8, 3, 2));
+    setup_open(&s, options(6, 3, 2));
     for (int i = 0; i < 300; i++)
         prompt[i] = (i * 37) % 4000;
     engine_status(s.engine, &before);
@@ -239,14 +245,14 @@ static void test_no_allocation(void **state)
     size_t used = mallinfo2().uordblks;
     do {
         memset(a, 0, sizeof a);
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 2; i++) {
             EngineRequest r = greedy((uint64_t)i + 1, prompt, 40 + 60 * i, 200);
             r.ignore_eos = 1;
             r.params.temperature = i & 1 ? 1.0f : 0.0f;
-            r.params.frequency = i & 2 ? 0.5f : 0.0f;
+            r.params.frequency = i & 1 ? 0.5f : 0.0f;
             submit(s.engine, &r);
         }
-        run(s.engine, a, 4);
+        run(s.engine, a, 2);
         engine_status(s.engine, &after);
     } while (after.steps - before.steps < 1000);
     assert_int_equal(mem_count(), count);
@@ -255,12 +261,12 @@ static void test_no_allocation(void **state)
     setup_close(&s);
 }
 
-/* The reference's first answer: where things stop. */
+/* A reference's answer, stopped at each of its places. */
 static void test_stops(void **state)
 {
     (void)state;
     int32_t prompt[MAX_PROMPT], want[MAX_ANSWER];
-    const json_t *ref = json_array_get(references, 0);
+    const json_t *ref = json_array_get(references, 1);
     int n = load_ids(json_object_get(ref, "prompt_ids"), prompt, MAX_PROMPT);
     int n_want = load_ids(json_object_get(ref, "greedy_ids"), want, MAX_ANSWER);
     int32_t end = want[n_want - 1];
@@ -290,6 +296,15 @@ static void test_stops(void **state)
             assert_int_equal(a.n, first + 1);
             assert_int_equal(a.done.finish, FINISH_STOP);
             assert_int_equal(a.done.stop_token, want[at]);
+        }
+        for (int min = 1; min < n_want; min++) { /* the ban ends in the middle of accepted runs */
+            EngineRequest r = greedy(1, prompt, n, 60);
+            Answer a = {0};
+            r.min_tokens = min;
+            submit(s.engine, &r);
+            run(s.engine, &a, 1);
+            assert_int_equal(a.n, n_want);
+            assert_memory_equal(a.token, want, (size_t)n_want * sizeof *want);
         }
         EngineRequest r = greedy(1, prompt, n, 60);
         Answer a = {0};
