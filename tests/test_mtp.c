@@ -1,0 +1,251 @@
+/*
+ * test_mtp.c: what the MTP drafter proposes is what the head of an independent implementation says.
+ *
+ * A wrong row, position or hidden state in the drafter changes no token, only acceptance: so it has
+ * to be looked for. For a prompt x_0..x_t whose next token is made to be x_{t+1}, the first draft
+ * must be the largest of the golden mtp_logits.1[t]; and a step later, with the rows of a tree
+ * behind it, too.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "drafts/mtp.h"
+#include "engine/engine.h"
+#include "engine/model.h"
+#include "engine/safetensors.h"
+
+enum { MAX_T = 256 };
+
+/* Passes everything on to mtp, but drafts greedily and without bias, and keeps what was proposed.
+ */
+typedef struct {
+    Drafter mtp;
+    Tree tree[MAX_T]; /* by the position of the root; n is 0 where none was asked for */
+} Spy;
+
+static int spy_bind(void *self, struct Engine *engine, Error *err)
+{
+    Spy *s = self;
+    return s->mtp.bind(s->mtp.self, engine, err);
+}
+
+static void spy_begin(void *self, int seq, int32_t first_token)
+{
+    Spy *s = self;
+    s->mtp.begin(s->mtp.self, seq, first_token);
+}
+
+static void spy_observe(void *self, const DraftObserved *rows)
+{
+    Spy *s = self;
+    s->mtp.observe(s->mtp.self, rows);
+}
+
+static void spy_propose(void *self, const DraftRequest *request, int n)
+{
+    Spy *s = self;
+    assert_int_equal(n, 1);
+    DraftRequest r = request[0];
+    SampleRow row = {.params = {.top_p = 1, .repetition = 1}, .pos = r.root_pos + 1};
+    r.row = &row;
+    s->mtp.propose(s->mtp.self, &r, 1);
+    assert_true(r.tree->n > 1);
+    s->tree[r.root_pos] = *r.tree;
+}
+
+typedef struct {
+    Backend *be;
+    Model *model;
+    Safetensors *golden;
+    Spy spy;
+    Engine *engine;
+    int32_t token[MAX_T];
+    int n_tokens;
+} Case;
+
+static void open_golden(Case *c, const char *dir)
+{
+    Error err = {0};
+    char path[128];
+    snprintf(path, sizeof path, "%s/golden.safetensors", dir);
+    c->golden = safetensors_open_file(path, &err);
+    if (!c->golden) fail_msg("%s", err.msg);
+    const Tensor *ids = safetensors_find(c->golden, "input_ids");
+    c->n_tokens = (int)ids->dim[0];
+    assert_true(c->n_tokens <= MAX_T);
+    for (int i = 0; i < c->n_tokens; i++) {
+        int64_t id;
+        memcpy(&id, ids->data + 8 * i, 8);
+        c->token[i] = (int32_t)id;
+    }
+}
+
+static void case_open(Case *c, const char *dir, int topk)
+{
+    Error err = {0};
+    memset(c, 0, sizeof *c);
+    c->be = backend_cpu_open(1, NULL, 4096, &err);
+    c->model = model_open(dir, c->be, &err);
+    if (!c->model) fail_msg("%s", err.msg);
+    assert_int_equal(mtp_drafter_open(c->model, &c->spy.mtp, &err), 0);
+    static Drafter drafter;
+    drafter = (Drafter){.name = "spy",
+                        .self = &c->spy,
+                        .bind = spy_bind,
+                        .begin = spy_begin,
+                        .observe = spy_observe,
+                        .propose = spy_propose};
+    EngineOptions o = engine_defaults();
+    o.max_seqs = 1;
+    o.ctx_size = MAX_T;
+    o.chunk_rows = 7;
+    o.tree_nodes = 9;
+    o.draft_depth = 4;
+    o.draft_topk = topk;
+    o.drafter = &drafter;
+    c->engine = engine_open(c->model, &o, &err);
+    if (!c->engine) fail_msg("%s", err.msg);
+}
+
+static void case_close(Case *c)
+{
+    engine_close(c->engine);
+    c->spy.mtp.close(c->spy.mtp.self);
+    if (c->golden) safetensors_close(c->golden);
+    model_close(c->model);
+    c->be->close(c->be);
+}
+
+/* The head's best id after the pair (hidden at t, token at t + 1), unless two are too close to
+ * call. */
+static int32_t golden_best(const Case *c, int t)
+{
+    const Tensor *logits = safetensors_find(c->golden, "mtp_logits.1");
+    int vocab = c->model->config.n_vocab, best = 0;
+    float top = -1e30f, second = -1e30f;
+    for (int v = 0; v < vocab; v++) {
+        float x;
+        memcpy(&x, logits->data + 4 * ((size_t)t * (size_t)vocab + (size_t)v), 4);
+        if (x > top) {
+            second = top;
+            top = x;
+            best = v;
+        } else if (x > second) {
+            second = x;
+        }
+    }
+    return top - second < 1e-3f ? -1 : best;
+}
+
+/* A prompt, then n tokens: greedy, or all of them forced by bias (forced >= 0). To out unless NULL.
+ */
+static void run_prompt(Case *c, const int32_t *prompt, int n_prompt, int32_t forced, int n,
+                       int32_t *out)
+{
+    Error err;
+    float bias = 1e4f;
+    EngineRequest r = {.id = 1,
+                       .prompt = prompt,
+                       .n_prompt = n_prompt,
+                       .max_tokens = n,
+                       .params = {.top_p = 1, .repetition = 1},
+                       .n_logprobs = -1,
+                       .ignore_eos = 1,
+                       .draft_max = -1,
+                       .bias_id = &forced,
+                       .bias = &bias,
+                       .n_bias = forced >= 0};
+    if (engine_submit(c->engine, &r, &err)) fail_msg("%s", err.msg);
+    for (int done = 0; !done;) {
+        assert_true(engine_step(c->engine, &err) >= 0);
+        for (const Event *ev; (ev = engine_next_event(c->engine));) {
+            if (ev->type == EVENT_TOKEN && out) *out++ = ev->token;
+            done = ev->type == EVENT_DONE;
+        }
+    }
+}
+
+static void check_model(const char *name, int topk)
+{
+    Case c;
+    char dir[64];
+    int n_checked = 0;
+    snprintf(dir, sizeof dir, "tests/data/golden/%s", name);
+    case_open(&c, dir, topk);
+    open_golden(&c, dir);
+    for (int n = 1; n + 1 < c.n_tokens; n += 5) {
+        const Tree *draft = &c.spy.tree[n];
+        run_prompt(&c, c.token, n, c.token[n], 3, NULL);
+        int32_t want = golden_best(&c, n - 1);
+        assert_true(draft->n > 1);
+        if (want < 0) continue;
+        if (draft->token[1] != want)
+            fail_msg("%s: after %d tokens the draft is %d, the head says %d", name, n,
+                     draft->token[1], want);
+        n_checked++;
+    }
+    assert_true(n_checked > 20);
+    case_close(&c);
+}
+
+static void test_first_draft(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"qwen35-dense", "qwen35-dense-odd", "qwen35-dense-fp8",
+                                         "qwen35-moe", "qwen3-next"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        check_model(models[i], 1);
+        check_model(models[i], 3);
+    }
+}
+
+static void expect_same_tree(const Tree *a, const Tree *b)
+{
+    size_t bytes = (size_t)a->n * sizeof *a->token;
+    assert_int_equal(a->n, b->n);
+    assert_memory_equal(a->token, b->token, bytes);
+    assert_memory_equal(a->parent, b->parent, bytes);
+    assert_memory_equal(a->value, b->value, bytes);
+}
+
+/*
+ * Rows that the head made after tree passes are those that it makes of a prompt, bit for bit: on
+ * the demonstration model, whose greedy answers take many a second and third child.
+ */
+static void test_draft_after_steps(void **state)
+{
+    (void)state;
+    enum { N_PROMPT = 10, N_ANSWER = 120 };
+    static Tree after_steps[MAX_T];
+    Case c;
+    int32_t tokens[N_PROMPT + N_ANSWER];
+    case_open(&c, "models/demo", 3);
+    for (int i = 0; i < N_PROMPT; i++)
+        tokens[i] = 300 + 41 * i;
+    run_prompt(&c, tokens, N_PROMPT, -1, N_ANSWER, tokens + N_PROMPT);
+    memcpy(after_steps, c.spy.tree, sizeof after_steps);
+    int n_checked = 0;
+    for (int pos = N_PROMPT + 1; pos < N_PROMPT + N_ANSWER - 6; pos++) {
+        if (!after_steps[pos].n) continue; /* a step jumped over this position */
+        run_prompt(&c, tokens, pos, -1, 6, NULL);
+        expect_same_tree(&c.spy.tree[pos], &after_steps[pos]);
+        n_checked++;
+    }
+    assert_true(n_checked > 20);
+    case_close(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_first_draft),
+        cmocka_unit_test(test_draft_after_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
