@@ -1,0 +1,100 @@
+/* backends.c: see backends.h. */
+#include "tests/backends.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+/* [0, n_backends): for each instruction set 1, 2 and 3 threads. */
+Backend *ref, *backend[MAX_BACKENDS];
+int n_backends;
+static char label[80];
+
+const char *about(const char *op, int b)
+{
+    snprintf(label, sizeof label, "%s on %s with %d threads", op, backend[b]->isa,
+             backend[b]->n_threads);
+    return label;
+}
+
+int open_backends(void **state)
+{
+    (void)state;
+    static const char *const isa[] = {"plain", "avx2", "avx512"};
+    ref = backend_ref_open(MAX_VOCAB);
+    for (int i = 0; i < 3; i++)
+        for (int threads = 1; threads <= 3; threads++) {
+            Backend *be = backend_cpu_open(threads, isa[i], MAX_VOCAB, NULL);
+            if (be) backend[n_backends++] = be;
+        }
+    printf("%d backends, best %s\n", n_backends, backend[n_backends - 1]->isa);
+    return 0;
+}
+
+int close_backends(void **state)
+{
+    (void)state;
+    ref->close(ref);
+    for (int b = 0; b < n_backends; b++)
+        backend[b]->close(backend[b]);
+    return 0;
+}
+
+/* The first backend of b's instruction set: what the bits of b are compared with. */
+int leader(int b)
+{
+    return b / 3 * 3;
+}
+
+/* Arrays of exactly their size, so that a sanitizer sees a step over the end. */
+float *floats(size_t n)
+{
+    float *x = calloc(n ? n : 1, sizeof *x);
+    assert_non_null(x);
+    return x;
+}
+
+float *random_floats(Rng *r, size_t n, float scale)
+{
+    float *x = floats(n);
+    rng_fill(r, x, n, scale);
+    return x;
+}
+
+int32_t *ints(size_t n)
+{
+    int32_t *x = calloc(n ? n : 1, sizeof *x);
+    assert_non_null(x);
+    return x;
+}
+
+/* A matrix with random content. */
+Weight random_weight(Rng *r, WeightType type, int rows, int cols)
+{
+    size_t n = (size_t)rows * (size_t)cols;
+    size_t n_scales = (size_t)((rows + 127) / 128) * (size_t)((cols + 127) / 128);
+    unsigned char *data = malloc(n * (type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1));
+    assert_non_null(data);
+    for (size_t i = 0; i < n; i++) {
+        float x = rng_float(r);
+        uint16_t half;
+        memcpy(&half, (char *)&x + 2, sizeof half);
+        if (type == WEIGHT_F32) memcpy(data + 4 * i, &x, 4);
+        if (type == WEIGHT_BF16) memcpy(data + 2 * i, &half, 2);
+        if (type == WEIGHT_FP8) data[i] = (unsigned char)(rng_next(r) & 0xf7); /* no NaN */
+    }
+    Weight w = {.type = type, .rows = rows, .cols = cols, .data = data};
+    if (type == WEIGHT_FP8) {
+        float *scale = random_floats(r, n_scales, 0.01f);
+        w.scale = scale;
+    }
+    return w;
+}
+
+void free_weight(const Weight *w)
+{
+    free((void *)(uintptr_t)w->data);
+    free((void *)(uintptr_t)w->scale);
+}

@@ -1,0 +1,35 @@
+/*
+ * backends.h: every backend that this machine can run, and arrays for them; for the kernel tests.
+ */
+#ifndef OFFSHOOT_TESTS_BACKENDS_H
+#define OFFSHOOT_TESTS_BACKENDS_H
+
+#include "kernels/backend.h"
+#include "tests/near.h"
+
+enum { MAX_BACKENDS = 9, MAX_VOCAB = 512 };
+
+/* ref, and for each instruction set backends of 1, 2 and 3 threads: [0, n_backends). */
+extern Backend *ref, *backend[MAX_BACKENDS];
+extern int n_backends;
+
+/* For cmocka's group set-up and tear-down. */
+int open_backends(void **state);
+int close_backends(void **state);
+
+/* The first backend of b's instruction set: what the bits of b are compared with. */
+int leader(int b);
+
+/* "op on avx2 with 3 threads"; one static buffer. */
+const char *about(const char *op, int b);
+
+/* Arrays of exactly their size, so that a sanitizer sees a step over the end; to be freed. */
+float *floats(size_t n);
+float *random_floats(Rng *r, size_t n, float scale);
+int32_t *ints(size_t n);
+
+/* A matrix with random content. */
+Weight random_weight(Rng *r, WeightType type, int rows, int cols);
+void free_weight(const Weight *w);
+
+#endif

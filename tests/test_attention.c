@@ -1,0 +1,237 @@
+/*
+ * test_attention.c: attention on every backend, against the definition and against itself.
+ *
+ * Near: each instruction set against "ref", within the error that its source argues for.
+ * Same bits, within one instruction set: any number of threads; rows together or one at a time;
+ * a tree or each of its paths as a chain; alone or beside other sequences.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "kernels/ops_ref.h"
+#include "tests/backends.h"
+
+/* ---- attention ---- */
+
+typedef struct {
+    int n_heads, n_kv_heads, head_dim, n_rot, page_tokens;
+    int n, base, first; /* rows a sequence; committed positions of the first; 1 for draft heads */
+} AttentionShape;
+
+static const AttentionShape attention_shapes[] = {
+    {1, 1, 4, 2, 16, 1, 0, 0},    {2, 1, 24, 8, 5, 5, 9, 0},      {4, 4, 40, 16, 7, 6, 63, 1},
+    {6, 2, 48, 12, 16, 9, 60, 0}, {8, 1, 64, 64, 32, 11, 130, 1}, {5, 1, 256, 64, 3, 10, 201, 0},
+};
+
+/* Two sequences of n rows each; pages in random order. */
+typedef struct {
+    AttentionShape s;
+    int rows, table_stride, n_pages;
+    size_t page_floats;
+    float *qg, *k, *v, *q_norm, *k_norm, *inv_freq, *pages;
+    int32_t *table, *rope_pos, *seq, *pos, *base, *parent, *kv_row;
+    float *q, *out; /* results */
+} Paged;
+
+static KvLayer kv_layer(const Paged *p)
+{
+    size_t offset = (size_t)(p->s.page_tokens * p->s.n_kv_heads * p->s.head_dim);
+    return (KvLayer){(unsigned char *)p->pages,
+                     p->page_floats * sizeof(float),
+                     sizeof(float),
+                     (1 + offset) * sizeof(float),
+                     p->s.page_tokens,
+                     p->s.n_kv_heads,
+                     p->s.head_dim,
+                     p->table,
+                     p->table_stride};
+}
+
+static Paged paged_new(Rng *r, const AttentionShape *s)
+{
+    Paged p = {.s = *s, .rows = 2 * s->n};
+    size_t rows = (size_t)p.rows, dim = (size_t)s->head_dim;
+    p.table_stride = (s->base + 40 + s->n) / s->page_tokens + 1;
+    p.n_pages = 2 * p.table_stride;
+    p.page_floats = 1 + 2 * (size_t)(s->page_tokens * s->n_kv_heads) * dim;
+    p.qg = random_floats(r, rows * (size_t)s->n_heads * 2 * dim, 3);
+    p.k = random_floats(r, rows * (size_t)s->n_kv_heads * dim, 1);
+    p.v = random_floats(r, rows * (size_t)s->n_kv_heads * dim, 1);
+    p.q_norm = random_floats(r, dim, 2), p.k_norm = random_floats(r, dim, 2);
+    p.inv_freq = floats((size_t)s->n_rot / 2);
+    for (int f = 0; f < s->n_rot / 2; f++)
+        p.inv_freq[f] = powf(10000, -2.0f * (float)f / (float)s->n_rot);
+    p.pages = random_floats(r, (size_t)p.n_pages * p.page_floats, 2);
+    p.table = ints((size_t)p.n_pages);
+    for (int i = 0; i < p.n_pages; i++) {
+        int j = rng_int(r, i + 1);
+        p.table[i] = p.table[j], p.table[j] = i;
+    }
+    p.rope_pos = ints(rows), p.seq = ints(rows), p.pos = ints(rows), p.base = ints(rows);
+    p.parent = ints(rows), p.kv_row = ints(rows);
+    p.q = floats(rows * (size_t)s->n_heads * dim);
+    p.out = floats(rows * (size_t)s->n_heads * dim);
+    return p;
+}
+
+static Paged paged_copy(const Paged *from)
+{
+    Paged p = *from;
+    size_t all = (size_t)(p.rows * p.s.n_heads * p.s.head_dim);
+    p.pages = floats((size_t)p.n_pages * p.page_floats);
+    memcpy(p.pages, from->pages, (size_t)p.n_pages * p.page_floats * sizeof(float));
+    p.q = floats(all), p.out = floats(all);
+    return p;
+}
+
+static void paged_free_results(Paged *p)
+{
+    free(p->pages), free(p->q), free(p->out);
+}
+
+static void paged_free(Paged *p)
+{
+    paged_free_results(p);
+    free(p->qg), free(p->k), free(p->v), free(p->q_norm), free(p->k_norm), free(p->inv_freq);
+    free(p->table), free(p->rope_pos), free(p->seq), free(p->pos), free(p->base);
+    free(p->parent), free(p->kv_row);
+}
+
+static void grow_trees(Rng *r, Paged *p)
+{
+    for (int i = 0; i < p->rows; i++) {
+        int seq = i / p->s.n, first = seq * p->s.n;
+        p->seq[i] = seq;
+        p->base[i] = p->s.base + 37 * seq + (p->s.base < p->s.first);
+        p->parent[i] = i == first ? -1 : first + rng_int(r, i - first);
+        p->pos[i] = i == first ? p->base[i] : p->pos[p->parent[i]] + 1;
+        p->kv_row[i] = p->base[i] + (i - first);
+        p->rope_pos[i] = p->pos[i] + 3;
+    }
+}
+
+static TreeAttention tree_args(const Paged *p, int first, int n)
+{
+    size_t head = (size_t)first * (size_t)p->s.n_heads * (size_t)p->s.head_dim;
+    return (TreeAttention){
+        n,           p->s.n_heads,     p->s.first,  first,        1 / sqrtf((float)p->s.head_dim),
+        p->q + head, p->qg + 2 * head, p->seq,      p->pos,       p->base,
+        p->parent,   p->kv_row,        kv_layer(p), p->out + head};
+}
+
+static void run_attention(Backend *be, Paged *p, int first, int n)
+{
+    size_t dim = (size_t)p->s.head_dim, heads = (size_t)p->s.n_heads;
+    size_t kv_at = (size_t)first * (size_t)p->s.n_kv_heads * dim, at = (size_t)first * heads * dim;
+    be->attention_prepare(be,
+                          &(AttentionPrepare){n, p->s.n_heads, p->s.n_rot, 1e-6f, p->qg + 2 * at,
+                                              p->k + kv_at, p->v + kv_at, p->q_norm, p->k_norm,
+                                              p->inv_freq, p->rope_pos + first, p->seq + first,
+                                              p->kv_row + first, kv_layer(p), p->q + at});
+    TreeAttention a = tree_args(p, first, n);
+    be->tree_attention(be, &a);
+}
+
+/*
+ * Row i's path as a chain whose rows lie in place, in one call or one call a row (row0 > 0);
+ * committed: base after the row itself.
+ */
+static void check_attention_path(Backend *be, const Paged *tree, const Paged *start, int i,
+                                 int committed, int at_once, const char *what, uint64_t seed)
+{
+    int path[64], n = 0;
+    size_t dim = (size_t)start->s.head_dim, heads = (size_t)start->s.n_heads;
+    size_t q_row = 2 * heads * dim, kv_row = (size_t)start->s.n_kv_heads * dim;
+    for (int j = i; j >= 0; j = tree->parent[j])
+        path[n++] = j;
+    Paged one = paged_copy(start);
+    one.qg = floats((size_t)n * q_row);
+    one.k = floats((size_t)n * kv_row), one.v = floats((size_t)n * kv_row);
+    int32_t rope[64], seq[64], pos[64], base[64], parent[64], kv[64];
+    for (int m = 0; m < n; m++) {
+        size_t from = (size_t)path[n - 1 - m], to = (size_t)m;
+        memcpy(one.qg + to * q_row, start->qg + from * q_row, q_row * sizeof(float));
+        memcpy(one.k + to * kv_row, start->k + from * kv_row, kv_row * sizeof(float));
+        memcpy(one.v + to * kv_row, start->v + from * kv_row, kv_row * sizeof(float));
+        rope[m] = start->rope_pos[from], seq[m] = start->seq[from], pos[m] = start->pos[from];
+        kv[m] = pos[m], parent[m] = m - 1;
+        base[m] = committed ? pos[m] + 1 : start->base[from];
+    }
+    one.rope_pos = rope, one.seq = seq, one.pos = pos, one.base = base;
+    one.parent = parent, one.kv_row = kv;
+    for (int m = 0; m < n; m += at_once ? n : 1)
+        run_attention(be, &one, m, at_once ? n : 1);
+    assert_true(same_bits(what, one.out + (size_t)(n - 1) * heads * dim,
+                          tree->out + (size_t)i * heads * dim, heads * dim, seed));
+    free(one.qg), free(one.k), free(one.v);
+    paged_free_results(&one);
+}
+
+static void check_near_attention(const Paged *got, const Paged *want, const char *what,
+                                 uint64_t seed)
+{
+    size_t all = (size_t)(want->rows * want->s.n_heads * want->s.head_dim);
+    /* norm, then sine and cosine of one angle: a few roundings of numbers below 8 */
+    assert_true(near_all(what, got->q, want->q, all, 16 * 0x1p-24, 64 * 0x1p-24, seed));
+    assert_true(near_all(what, got->pages, want->pages, (size_t)want->n_pages * want->page_floats,
+                         16 * 0x1p-24, 64 * 0x1p-24, seed));
+    /* scores of size up to 4 sqrt(dim), off by some 1e-5, move p by as much; |v| < 2 */
+    assert_true(near_all(what, got->out, want->out, all, 0, 1e-4, seed));
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < sizeof attention_shapes / sizeof *attention_shapes; s++) {
+        Rng r = rng_new(500 + s);
+        Paged start = paged_new(&r, &attention_shapes[s]);
+        grow_trees(&r, &start);
+        size_t all = (size_t)(start.rows * start.s.n_heads * start.s.head_dim);
+        Paged want = paged_copy(&start), first = paged_copy(&start);
+        run_attention(ref, &want, 0, want.rows);
+        for (int i = 0; i < want.rows; i++)
+            check_attention_path(ref, &want, &start, i, i % 2, i / 2 % 2, "attention path on ref",
+                                 r.seed);
+        for (int b = 0; b < n_backends; b++) {
+            Paged got = paged_copy(&start);
+            run_attention(backend[b], &got, 0, got.rows);
+            check_near_attention(&got, &want, about("attention", b), r.seed);
+            if (b == leader(b)) memcpy(first.out, got.out, all * sizeof(float));
+            assert_true(same_bits(about("attention", b), got.out, first.out, all, r.seed));
+            for (int i = 0; i < got.rows; i++)
+                check_attention_path(backend[b], &got, &start, i, i % 2, i / 2 % 2,
+                                     about("attention path", b), r.seed);
+            paged_free_results(&got);
+        }
+        paged_free_results(&first);
+        paged_free_results(&want);
+        paged_free(&start);
+    }
+}
+
+static void test_no_allocation(void **state)
+{
+    (void)state;
+    Rng r = rng_new(1);
+    Paged p = paged_new(&r, &attention_shapes[3]);
+    grow_trees(&r, &p);
+    unsigned long before = mem_count();
+    for (int b = 0; b < n_backends; b++)
+        run_attention(backend[b], &p, 0, p.rows);
+    assert_int_equal(mem_count(), before);
+    paged_free(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_no_allocation),
+    };
+    return cmocka_run_group_tests_name("attention", tests, open_backends, close_backends);
+}
