@@ -214,7 +214,7 @@ void answer_event(Answer *a, const Event *e)
 
 const char *answer_finish_reason(const Answer *a)
 {
-    if (a->state != ANSWER_DONE) return NULL;
+    if (a->state != ANSWER_DONE || a->refused.code) return NULL;
     if (a->finish == FINISH_STOP) return "stop";
     return a->finish == FINISH_LENGTH ? "length" : NULL;
 }

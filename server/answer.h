@@ -71,7 +71,7 @@ struct Answer {
     int n_probs_taken;  /* of these, in chunks that were sent */
     int opened, closed; /* the first, the last chunk of its stream was sent */
 
-    Error refused; /* ANSWER_DONE: why the engine did not take it; code ERR_NONE: it did */
+    Error refused; /* ANSWER_DONE: why the engine did not make it; code ERR_NONE: it did */
     FinishReason finish;
     const char *stop_string; /* the one that ended it, or NULL */
     int stop_id;             /* the client's stop id that ended it, or -1 */
@@ -95,7 +95,7 @@ void answer_event(Answer *a, const Event *event);
 /* 1 for an end token or stop id: it belongs to the count, not to the text. */
 int answer_is_end(const Answer *a, int32_t token);
 
-/* "stop" or "length"; NULL while the answer is being made, and when it was cut by an error. */
+/* "stop" or "length"; NULL while the answer is made, and when it is not what was asked for. */
 const char *answer_finish_reason(const Answer *a);
 
 #endif

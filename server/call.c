@@ -41,6 +41,7 @@ void call_free(Call *call)
         answer_close(&call->answers[i]);
     for (int i = 0; i < call->n_prompts; i++)
         token_list_free(&call->prompt[i]);
+    strbuf_free(&call->stream.pending);
     mem_free(call->answers);
     mem_free(call->prompt);
     api_request_free(&call->api);
@@ -102,7 +103,7 @@ static void fail(Call *call, int status, const char *code, const char *message)
     Exchange *ex = call->stream.ex;
     log_call(call, status);
     if (call->stream.started) {
-        stream_send(&call->stream, http_error_body(status, code, NULL, message));
+        stream_add(&call->stream, http_error_body(status, code, NULL, message));
         stream_end(&call->stream);
     } else {
         exchange_error(ex, status, code, NULL, message);
@@ -150,7 +151,7 @@ void call_chunk(Call *call, json_t *choice, int last)
         json_object_set_new(chunk, "usage", json_null());
     if (last && !--call->n_open && !call->api.include_usage)
         json_object_set_new(chunk, "timings", call_timings(call));
-    stream_send(&call->stream, chunk);
+    stream_add(&call->stream, chunk);
 }
 
 static void end_stream(Call *call)
@@ -159,7 +160,7 @@ static void end_stream(Call *call)
         json_t *chunk = envelope(call, call->format->chunk_object, json_array());
         json_object_set_new(chunk, "usage", call_usage(call));
         json_object_set_new(chunk, "timings", call_timings(call));
-        stream_send(&call->stream, chunk);
+        stream_add(&call->stream, chunk);
     }
     stream_end(&call->stream);
 }
@@ -185,7 +186,10 @@ static void flush(Call *call)
         /* With echo the prompt goes out together with the first token. */
         if (!a->closed && (a->n_tokens || a->state == ANSWER_DONE)) call->format->stream(call, a);
     }
-    if (call->n_live) return;
+    if (call->n_live) {
+        stream_flush(&call->stream);
+        return;
+    }
     log_call(call, 200);
     if (call->api.stream)
         end_stream(call);

@@ -136,7 +136,8 @@ static void refused(Dispatch *d, Answer *a, const Error *why)
         return;
     }
     a->state = ANSWER_DONE;
-    a->refused = *why;
+    a->finish = FINISH_CANCELLED;
+    if (!a->cancelled) a->refused = *why;
     d->progress(d->ctx, a);
 }
 

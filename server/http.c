@@ -7,7 +7,7 @@
  *   without a read timeout. take_over and give_back are this pair.
  * - A request whose connection failed is left to us to free; one whose connection we drop is not.
  *   The request knows: it has no connection in the first case.
- * - Bodies and headers beyond their limits are answered by evhttp itself, with 413 and a page.
+ * - Bodies and headers beyond their limits are answered by evhttp itself: 413, 400 and a page.
  */
 #include "server/http.h"
 
@@ -56,8 +56,9 @@ struct Exchange {
     void *owner;
     char *path;
     char id[MAX_ID + 1];
-    int ended;   /* the whole reply was handed to evhttp */
-    int dropped; /* the reader was too slow: what is still sent goes nowhere */
+    int ended;      /* the whole reply was handed to evhttp */
+    size_t largest; /* piece of its stream */
+    int dropped;    /* the reader was too slow: what is still sent goes nowhere */
 };
 
 HttpLimits http_limits(void)
@@ -157,8 +158,11 @@ static void set_path(Exchange *ex)
     if (n > 1 && ex->path[n - 1] == '/') ex->path[n - 1] = 0;
 }
 
-/* Two opinions about where a body ends are how requests get smuggled past a proxy. */
-static int framing_is_unclear(Exchange *ex)
+/*
+ * Two opinions about where a body ends are how requests get smuggled past a proxy. evhttp refuses
+ * a length beside chunks; of two lengths it would take the first.
+ */
+static int lengths_differ(Exchange *ex)
 {
     struct evkeyvalq *headers = evhttp_request_get_input_headers(ex->req);
     const char *length = NULL;
@@ -167,7 +171,7 @@ static int framing_is_unclear(Exchange *ex)
         if (length && strcmp(length, h->value)) return 1;
         length = h->value;
     }
-    return length && evhttp_find_header(headers, "Transfer-Encoding");
+    return 0;
 }
 
 static void on_request(struct evhttp_request *req, void *arg)
@@ -185,7 +189,7 @@ static void on_request(struct evhttp_request *req, void *arg)
     set_path(ex);
     exchange_add_header(ex, "X-Request-Id", ex->id);
     exchange_add_header(ex, "Server", "offshoot/" OFFSHOOT_VERSION);
-    if (framing_is_unclear(ex)) {
+    if (lengths_differ(ex)) {
         exchange_add_header(ex, "Connection", "close");
         exchange_error(ex, 400, NULL, NULL, "the request states the length of its body twice");
         return;
@@ -210,13 +214,27 @@ static void on_libevent_log(int severity, const char *msg)
         log_debug("libevent msg='%s'", msg);
 }
 
+/*
+ * Connections inherit these. Without the first a token waits 40 ms for the last one's ACK; without
+ * the second the kernel takes megabytes for a reader that does not read, and we would not notice.
+ */
+static void set_socket_options(int fd)
+{
+    int on = 1, kernel_bytes = 128 << 10;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kernel_bytes, sizeof kernel_bytes);
+}
+
 static int port_of(int fd)
 {
-    struct sockaddr_storage a;
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } a = {0};
     socklen_t n = sizeof a;
-    if (getsockname(fd, (struct sockaddr *)&a, &n)) return -1;
-    if (a.ss_family == AF_INET6) return ntohs(((struct sockaddr_in6 *)&a)->sin6_port);
-    return ntohs(((struct sockaddr_in *)&a)->sin_port);
+    if (getsockname(fd, &a.any, &n)) return -1;
+    return ntohs(a.any.sa_family == AF_INET6 ? a.v6.sin6_port : a.v4.sin_port);
 }
 
 static void configure(Http *http)
@@ -254,9 +272,8 @@ Http *http_open(struct event_base *base, const char *host, int port, const HttpL
         http_close(http);
         return NULL;
     }
-    int fd = evhttp_bound_socket_get_fd(http->bound), on = 1;
-    /* Inherited by the connections; otherwise a token waits 40 ms for the last one's ACK. */
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    int fd = evhttp_bound_socket_get_fd(http->bound);
+    set_socket_options(fd);
     evconnlistener_set_error_cb(evhttp_bound_socket_get_listener(http->bound), on_accept_error);
     http->port = port_of(fd);
     return http;
@@ -394,12 +411,13 @@ static void drop(Exchange *ex)
     shutdown(bufferevent_getfd(bev), SHUT_RDWR);
 }
 
-/* What counts is what was left over from before: one large piece does not make a reader slow. */
+/* A piece larger than the limit makes no reader slow: the largest one comes on top. */
 void exchange_stream_send(Exchange *ex, const char *data, size_t len)
 {
     struct bufferevent *bev = evhttp_connection_get_bufferevent(ex->conn);
     size_t unsent = evbuffer_get_length(bufferevent_get_output(bev));
-    if (!ex->dropped && unsent > (size_t)ex->http->limits.unsent_bytes) drop(ex);
+    if (len > ex->largest) ex->largest = len;
+    if (!ex->dropped && unsent > (size_t)ex->http->limits.unsent_bytes + ex->largest) drop(ex);
     if (ex->dropped) return;
     struct evbuffer *out = evbuffer_new();
     evbuffer_add(out, data, len);

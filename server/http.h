@@ -19,10 +19,10 @@ typedef struct Http Http;
 typedef struct Exchange Exchange;
 
 typedef struct {
-    int header_bytes, body_bytes; /* of a request; beyond: 413 */
+    int header_bytes, body_bytes; /* of a request; beyond: 400, 413 */
     int read_timeout_s;           /* a connection that sends nothing is closed after this */
     int write_timeout_s;          /* one that takes nothing while we have something for it */
-    int unsent_bytes;             /* a stream's reader that is further behind is dropped */
+    int unsent_bytes; /* a stream's reader that is further behind (a piece more) is dropped */
 } HttpLimits;
 
 HttpLimits http_limits(void);

@@ -85,7 +85,7 @@ static OptionTable option_table(Settings *s)
     {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens, prompt and answer (default: the model's)", ALL},
     {"memory", OPTION_BYTES, &s->memory, 0, MAX_BYTES, 0, "BYTES", "for states and KV, such as 2G (default: a quarter of free memory, 4G at most)", ALL},
     {"max-seqs", OPTION_INT, &s->max_seqs, 1, MAX_SEQS, 0, "N", "sequences that run at once", SERVE | BENCH | CHECK},
-    {"max-waiting", OPTION_INT, &s->max_waiting, 0, 1e6, 0, "N", "requests that wait before 429 is sent", SERVE},
+    {"max-waiting", OPTION_INT, &s->max_waiting, 1, 1e6, 0, "N", "requests that wait before 429 is sent", SERVE},
     {"ubatch-size", OPTION_INT, &s->ubatch_size, 1, 65536, 0, "N", "prompt rows per pass", ALL},
     {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "CPU threads (default: all cores)", ALL},
     {"isa", OPTION_STRING, &s->isa, 0, 0, 0, "NAME", "avx512, avx2 or plain (default: the best found)", ALL},

@@ -5,17 +5,22 @@
 #ifndef OFFSHOOT_SERVER_STREAM_H
 #define OFFSHOOT_SERVER_STREAM_H
 
+#include "base/strbuf.h"
 #include "server/http.h"
 
 typedef struct {
     Exchange *ex;
-    int started; /* the headers are out: an error is an event from now on */
+    int started;    /* the headers are out: an error is an event from now on */
+    StrBuf pending; /* events that go out together */
 } Stream;
 
-/* Sends one event, the headers before the first. Takes the reference. */
-void stream_send(Stream *s, json_t *event);
+/* Adds one event; takes the reference. */
+void stream_add(Stream *s, json_t *event);
 
-/* Sends [DONE] and ends the exchange. */
+/* Sends what was added, the headers before the first. */
+void stream_flush(Stream *s);
+
+/* Sends what was added and [DONE], and ends the exchange. */
 void stream_end(Stream *s);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/queue.h"
@@ -90,6 +91,7 @@ static void test_shut_frees_a_waiting_writer(void **state)
     pthread_t writer;
     assert_int_equal(queue_try_push(q, &item), 0);
     assert_int_equal(pthread_create(&writer, NULL, push_when_full, q), 0);
+    usleep(20000); /* it should sleep by now; if not, the test is easier */
     queue_shut(q);
     pthread_join(writer, &failed);
     assert_ptr_equal(failed, q);

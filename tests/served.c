@@ -1,0 +1,208 @@
+/* served.c: see served.h. */
+#include "tests/served.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "drafts/mtp.h"
+#include "engine/model.h"
+#include "kernels/backend.h"
+#include "tests/analyzer.h"
+
+#define DEMO "models/demo"
+
+static Backend *backend;
+static Model *model;
+static Tokenizer *tok;
+static ChatTemplate tmpl;
+static uint64_t *allowed;
+
+int served_open_model(void **state)
+{
+    Error err = {0};
+    ModelConfig config;
+    GenerationDefaults generation;
+    (void)state;
+    log_set_level(getenv("TEST_LOG") ? LOG_LEVEL_DEBUG : LOG_LEVEL_ERROR);
+    if (config_load(&config, &generation, DEMO, &err)) fail_msg("%s", err.msg);
+    backend = backend_cpu_open(1, NULL, config.n_vocab, &err);
+    if (!backend) fail_msg("%s", err.msg);
+    model = model_open(DEMO, backend, &err);
+    if (!model) fail_msg("%s", err.msg);
+    tok = tokenizer_open(DEMO "/tokenizer.json", &err);
+    if (!tok) fail_msg("%s", err.msg);
+    if (chat_template_open(&tmpl, DEMO, model->config.model_type, &err)) fail_msg("%s", err.msg);
+    allowed = mem_alloc(((size_t)config.n_vocab + 63) / 64, sizeof *allowed);
+    for (int id = 0; id < config.n_vocab; id++)
+        if (tokenizer_has(tok, id)) allowed[id / 64] |= UINT64_C(1) << (id % 64);
+    return 0;
+}
+
+int served_close_model(void **state)
+{
+    (void)state;
+    mem_free(allowed);
+    tokenizer_close(tok);
+    model_close(model);
+    backend->close(backend);
+    return 0;
+}
+
+ServedOptions served_defaults(void)
+{
+    ServedOptions o = {.max_seqs = 4, .max_waiting = 16, .limits = server_limits()};
+    o.limits.drain_s = 2;
+    return o;
+}
+
+void served_break_model(int broken)
+{
+    static float whole;
+    float *first = (float *)(size_t)model->final_norm; /* the model's own memory, not the file's */
+    if (broken) whole = *first;
+    *first = broken ? NAN : whole;
+}
+
+static void *run(void *arg)
+{
+    Served *s = arg;
+    s->rc = server_run(s->server, &s->err);
+    return NULL;
+}
+
+static void open_engine(Served *s, const ServedOptions *o)
+{
+    Error err = {0};
+    EngineOptions *options = &s->engine_options;
+    *options = engine_defaults();
+    options->max_seqs = o->max_seqs;
+    options->max_waiting = o->max_waiting;
+    options->memory = 96 << 20;
+    options->allowed = allowed;
+    if (!o->plain) {
+        if (mtp_drafter_open(model, &s->drafter, &err)) fail_msg("%s", err.msg);
+        options->drafter = &s->drafter;
+    }
+    s->service.engine = engine_open(model, options, &err);
+    if (!s->service.engine) fail_msg("%s", err.msg);
+}
+
+Served *served_open_engine(const ServedOptions *options)
+{
+    ServedOptions o = options ? *options : served_defaults();
+    Served *s = mem_alloc(1, sizeof *s);
+    s->settings = (Settings){.model = DEMO,
+                             .host = "127.0.0.1",
+                             .api_key = o.api_key,
+                             .max_seqs = o.max_seqs,
+                             .max_waiting = o.max_waiting,
+                             .temperature = NAN,
+                             .top_p = NAN,
+                             .min_p = NAN,
+                             .top_k = -1,
+                             .seed = -1,
+                             .max_tokens = -1,
+                             .thinking = OFF};
+    open_engine(s, &o);
+    s->service.settings = &s->settings;
+    s->service.tok = tok;
+    s->service.tmpl = tmpl;
+    s->service.generation = model->generation;
+    s->service.model_name = "demo";
+    s->service.model_dir = DEMO;
+    return s;
+}
+
+void served_close_engine(Served *s)
+{
+    EngineStatus status;
+    engine_status(s->service.engine, &status);
+    assert_int_equal(status.running, 0);
+    assert_int_equal(status.waiting, 0);
+    assert_int_equal(status.slots_free, status.slots);
+    assert_int_equal(status.pages_free, status.pages);
+    engine_close(s->service.engine);
+    if (s->drafter.self) s->drafter.close(s->drafter.self);
+    mem_free(s);
+}
+
+Served *served_start(const ServedOptions *options)
+{
+    Served *s = served_open_engine(options);
+    ServerLimits limits = options ? options->limits : served_defaults().limits;
+    s->server = server_open(&s->service, &limits, &s->err);
+    if (!s->server) fail_msg("%s", s->err.msg);
+    s->port = server_port(s->server);
+    assert_int_equal(pthread_create(&s->thread, NULL, run, s), 0);
+    return s;
+}
+
+void served_join(Served *s)
+{
+    if (!s->joined) pthread_join(s->thread, NULL);
+    s->joined = 1;
+}
+
+int served_stop(Served *s)
+{
+    server_stop(s->server);
+    served_join(s);
+    server_close(s->server);
+    int rc = s->rc;
+    served_close_engine(s);
+    return rc;
+}
+
+void served_wait_idle(const Served *s)
+{
+    for (int ms = 0; server_n_live(s->server); ms += 5) {
+        if (ms > 10000) fail_msg("%d answers live on", server_n_live(s->server));
+        usleep(5000);
+    }
+}
+
+json_t *served_post(const Served *s, const char *path, const char *body, int status)
+{
+    HttpReply r = http_exchange(s->port, "POST", path, "", body);
+    if (r.status != status) fail_msg("%s %.300s: %d %s", path, body, r.status, r.body.data);
+    json_t *json = json_loadb(r.body.data, r.body.len, 0, NULL);
+    if (!json) fail_msg("no JSON: %s", r.body.data);
+    http_reply_free(&r);
+    return json;
+}
+
+json_t *served_events(const Served *s, const char *path, const char *body)
+{
+    HttpReply r = http_exchange(s->port, "POST", path, "", body);
+    if (r.status != 200) fail_msg("%s %.300s: %d %s", path, body, r.status, r.body.data);
+    assert_string_equal(http_header(&r, "Content-Type"), "text/event-stream");
+    assert_true(r.chunked);
+    json_t *events = http_events(&r);
+    http_reply_free(&r);
+    return events;
+}
+
+const json_t *served_at(const json_t *value, const char *path)
+{
+    char key[64];
+    while (value && *path) {
+        size_t n = strcspn(path, ".");
+        assert_true(n < sizeof key);
+        memcpy(key, path, n);
+        key[n] = 0;
+        value = json_is_array(value) ? json_array_get(value, strtoul(key, NULL, 10))
+                                     : json_object_get(value, key);
+        path += n + (path[n] == '.');
+    }
+    return value;
+}

@@ -1,0 +1,69 @@
+/*
+ * served.h: the demo model behind a real server in this process, on a free port.
+ */
+#ifndef OFFSHOOT_TESTS_SERVED_H
+#define OFFSHOOT_TESTS_SERVED_H
+
+#include <pthread.h>
+
+#include "server/server.h"
+#include "tests/http_client.h"
+
+typedef struct {
+    int max_seqs, max_waiting; /* 0: 4, 16 */
+    int plain;                 /* 1: no drafter */
+    const char *api_key;
+    ServerLimits limits;
+} ServedOptions;
+
+/* Defaults, with a drain of 2 s. */
+ServedOptions served_defaults(void);
+
+typedef struct {
+    Settings settings;
+    Service service;
+    EngineOptions engine_options;
+    Drafter drafter;
+    Server *server;
+    pthread_t thread;
+    int joined;
+    int port;
+    int rc; /* of server_run */
+    Error err;
+} Served;
+
+/* Opens the model once for all tests of a program, and closes it: cmocka's group functions. */
+int served_open_model(void **state);
+int served_close_model(void **state);
+
+/* Makes the model's outputs NaN, or whole again; while no server runs. */
+void served_break_model(int broken);
+
+Served *served_start(const ServedOptions *options);
+
+/* The engine alone, in a Served without a server; served_close_engine checks its pools. */
+Served *served_open_engine(const ServedOptions *options);
+void served_close_engine(Served *s);
+
+/* Waits for the end of server_run, which somebody else has caused. */
+void served_join(Served *s);
+
+/*
+ * Stops the server (unless it has ended by itself) and checks that the engine's pools are whole
+ * again. Frees s; returns server_run's result.
+ */
+int served_stop(Served *s);
+
+/* Waits until no answer is live; fails after 10 s. */
+void served_wait_idle(const Served *s);
+
+/* POSTs a JSON text and returns the reply's JSON; fails when the status is another. */
+json_t *served_post(const Served *s, const char *path, const char *body, int status);
+
+/* The same for a body whose "stream" is true: the events. */
+json_t *served_events(const Served *s, const char *path, const char *body);
+
+/* A value deep in a reply: served_at(reply, "choices.0.text"). NULL when there is none. */
+const json_t *served_at(const json_t *value, const char *path);
+
+#endif

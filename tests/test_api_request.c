@@ -1,0 +1,469 @@
+/* test_api_request.c: bodies of requests: what is read, what is refused and by which name. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/api_request.h"
+#include "tests/analyzer.h"
+#include "tests/textdata.h"
+
+#define P "{\"prompt\": \"hello\", "
+#define M "{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}], "
+
+static const ApiDefaults defaults = {
+    .sampling = {.temperature = 0.7F, .top_p = 0.8F, .top_k = 20, .repetition = 1, .seed = 77},
+    .max_tokens = 16,
+    .enable_thinking = -1,
+    .n_vocab = 100,
+};
+
+/* 0 or -1, as api_request_read; *r is to be freed. */
+static int read_text(ApiRequest *r, ApiKind kind, const char *text, size_t len, ApiError *err)
+{
+    *err = (ApiError){0};
+    *r = (ApiRequest){0};
+    json_t *body = api_parse_body(text, len, err);
+    return body ? api_request_read(r, kind, body, &defaults, err) : -1;
+}
+
+static ApiRequest read_ok(ApiKind kind, const char *text)
+{
+    ApiRequest r;
+    ApiError err;
+    if (read_text(&r, kind, text, strlen(text), &err)) fail_msg("%s: %s", text, err.error.msg);
+    return r;
+}
+
+/* ---- what is refused ---- */
+
+typedef struct {
+    ApiKind kind;
+    const char *text, *param;
+} Refused;
+
+static const Refused refused[] = {
+    /* bodies */
+    {API_COMPLETION, "", ""},
+    {API_COMPLETION, "{", ""},
+    {API_COMPLETION, "[1]", ""},
+    {API_COMPLETION, "{\"prompt\": \"a\"} x", ""},
+    {API_COMPLETION, "{\"prompt\": \"\xff\"}", ""},
+    {API_COMPLETION, "{\"prompt\": \"\\ud800\"}", ""},
+    {API_COMPLETION, "{\"prompt\": NaN}", ""},
+    {API_COMPLETION, "null", ""},
+    /* prompts */
+    {API_COMPLETION, "{}", "prompt"},
+    {API_COMPLETION, "{\"prompt\": null}", "prompt"},
+    {API_COMPLETION, "{\"prompt\": 5}", "prompt"},
+    {API_COMPLETION, "{\"prompt\": {}}", "prompt"},
+    {API_COMPLETION, "{\"prompt\": \"\"}", "prompt"},
+    {API_COMPLETION, "{\"prompt\": []}", "prompt"},
+    {API_COMPLETION, "{\"prompt\": [[]]}", "prompt[0]"},
+    {API_COMPLETION, "{\"prompt\": [[1], []]}", "prompt[1]"},
+    {API_COMPLETION, "{\"prompt\": [\"a\", [1]]}", "prompt[1]"},
+    {API_COMPLETION, "{\"prompt\": [\"a\", \"\"]}", "prompt[1]"},
+    {API_COMPLETION, "{\"prompt\": [1, \"a\"]}", "prompt"},
+    {API_COMPLETION, "{\"prompt\": [1, 100]}", "prompt"},
+    {API_COMPLETION, "{\"prompt\": [-1]}", "prompt"},
+    {API_COMPLETION, "{\"prompt\": [1.5]}", "prompt"},
+    {API_COMPLETION, "{\"prompt\": [4294967296]}", "prompt"},
+    {API_COMPLETION, "{\"prompt\": [true]}", "prompt"},
+    /* ranges */
+    {API_COMPLETION, P "\"temperature\": -1}", "temperature"},
+    {API_COMPLETION, P "\"temperature\": 1e3}", "temperature"},
+    {API_COMPLETION, P "\"temperature\": \"hot\"}", "temperature"},
+    {API_COMPLETION, P "\"top_p\": 7}", "top_p"},
+    {API_COMPLETION, P "\"top_p\": -0.1}", "top_p"},
+    {API_COMPLETION, P "\"top_k\": -2}", "top_k"},
+    {API_COMPLETION, P "\"top_k\": 2.5}", "top_k"},
+    {API_COMPLETION, P "\"min_p\": 1.5}", "min_p"},
+    {API_COMPLETION, P "\"presence_penalty\": 2.5}", "presence_penalty"},
+    {API_COMPLETION, P "\"frequency_penalty\": -2.5}", "frequency_penalty"},
+    {API_COMPLETION, P "\"repetition_penalty\": 0}", "repetition_penalty"},
+    {API_COMPLETION, P "\"repeat_penalty\": -1}", "repeat_penalty"},
+    {API_COMPLETION, P "\"n\": 0}", "n"},
+    {API_COMPLETION, P "\"n\": 129}", "n"},
+    {API_COMPLETION, P "\"n\": 2, \"best_of\": 3}", "best_of"},
+    {API_COMPLETION, P "\"max_tokens\": -4}", "max_tokens"},
+    {API_COMPLETION, P "\"max_tokens\": 99999999999}", "max_tokens"},
+    {API_COMPLETION, P "\"max_tokens\": \"5\"}", "max_tokens"},
+    {API_COMPLETION, P "\"min_tokens\": -1}", "min_tokens"},
+    {API_COMPLETION, P "\"min_tokens\": 5, \"max_tokens\": 4}", "min_tokens"},
+    {API_COMPLETION, P "\"logprobs\": -3}", "logprobs"},
+    {API_COMPLETION, P "\"logprobs\": 21}", "logprobs"},
+    {API_COMPLETION, P "\"seed\": 1.5}", "seed"},
+    {API_COMPLETION, P "\"seed\": \"x\"}", "seed"},
+    {API_COMPLETION, P "\"seed\": 99999999999999999999}", ""},
+    {API_COMPLETION, P "\"speculative.n_max\": -1}", "speculative.n_max"},
+    {API_COMPLETION, P "\"stream\": 1}", "stream"},
+    {API_COMPLETION, P "\"echo\": \"yes\"}", "echo"},
+    {API_COMPLETION, P "\"ignore_eos\": 0}", "ignore_eos"},
+    {API_COMPLETION, P "\"stream_options\": true}", "stream_options"},
+    {API_COMPLETION, P "\"stream_options\": {\"include_usage\": 1}}", "include_usage"},
+    {API_COMPLETION, P "\"model\": 5}", "model"},
+    /* lists */
+    {API_COMPLETION, P "\"stop\": 5}", "stop"},
+    {API_COMPLETION, P "\"stop\": [\"a\", 5]}", "stop"},
+    {API_COMPLETION, P "\"stop\": \"a\\u0000b\"}", "stop"},
+    {API_COMPLETION,
+     P "\"stop\": [\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"a\",\"b\",\"c\",\"d\","
+       "\"e\",\"f\",\"g\",\"h\"]}",
+     "stop"},
+    {API_COMPLETION, P "\"stop_token_ids\": 5}", "stop_token_ids"},
+    {API_COMPLETION, P "\"stop_token_ids\": [100]}", "stop_token_ids"},
+    {API_COMPLETION, P "\"stop_token_ids\": [\"5\"]}", "stop_token_ids"},
+    {API_COMPLETION, P "\"logit_bias\": 5}", "logit_bias"},
+    {API_COMPLETION, P "\"logit_bias\": {\"x\": 5}}", "logit_bias"},
+    {API_COMPLETION, P "\"logit_bias\": {\"5x\": 5}}", "logit_bias"},
+    {API_COMPLETION, P "\"logit_bias\": {\"\": 5}}", "logit_bias"},
+    {API_COMPLETION, P "\"logit_bias\": {\"100\": 5}}", "logit_bias"},
+    {API_COMPLETION, P "\"logit_bias\": {\"5\": 101}}", "logit_bias"},
+    {API_COMPLETION, P "\"logit_bias\": {\"5\": \"1\"}}", "logit_bias"},
+    {API_COMPLETION, P "\"logit_bias\": [[5]]}", "logit_bias"},
+    {API_COMPLETION, P "\"logit_bias\": [5]}", "logit_bias"},
+    /* what we cannot do */
+    {API_COMPLETION, P "\"suffix\": \"x\"}", "suffix"},
+    {API_COMPLETION, P "\"use_beam_search\": true}", "use_beam_search"},
+    {API_COMPLETION, P "\"grammar\": \"root ::= x\"}", "grammar"},
+    {API_COMPLETION, P "\"prompt_logprobs\": 0}", "prompt_logprobs"},
+    {API_COMPLETION, P "\"response_format\": {\"type\": \"json_object\"}}", "response_format"},
+    {API_COMPLETION, P "\"response_format\": \"text\"}", "response_format"},
+    /* chat */
+    {API_CHAT, "{}", "messages"},
+    {API_CHAT, "{\"messages\": []}", "messages"},
+    {API_CHAT, "{\"messages\": \"hi\"}", "messages"},
+    {API_CHAT, "{\"messages\": [5]}", "messages[0]"},
+    {API_CHAT, "{\"messages\": [{\"role\": \"user\"}, {\"content\": \"\"}]}", "messages[1].role"},
+    {API_CHAT, "{\"messages\": [{\"role\": \"wizard\", \"content\": \"\"}]}", "messages[0].role"},
+    {API_CHAT, "{\"messages\": [{\"role\": 1, \"content\": \"\"}]}", "messages[0].role"},
+    {API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", "messages[0].content"},
+    {API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": [5]}]}", "messages[0].content"},
+    {API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}",
+     "messages[0].content"},
+    {API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}",
+     "messages[0].content"},
+    {API_CHAT, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": 5}]}",
+     "messages[0].tool_calls"},
+    {API_CHAT, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{}]}]}",
+     "messages[0].tool_calls"},
+    {API_CHAT, M "\"max_tokens\": 0}", "max_tokens"},
+    {API_CHAT, M "\"max_completion_tokens\": -2}", "max_completion_tokens"},
+    {API_CHAT, M "\"logprobs\": 1}", "logprobs"},
+    {API_CHAT, M "\"top_logprobs\": 3}", "top_logprobs"},
+    {API_CHAT, M "\"logprobs\": true, \"top_logprobs\": 21}", "top_logprobs"},
+    {API_CHAT, M "\"tools\": 5}", "tools"},
+    {API_CHAT, M "\"tools\": [5]}", "tools[0]"},
+    {API_CHAT, M "\"tools\": [{\"type\": \"function\"}]}", "tools[0]"},
+    {API_CHAT, M "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a b\"}}]}",
+     "tools[0]"},
+    {API_CHAT,
+     M "\"tools\": [{\"function\": {\"name\": \"a\"}}, {\"function\": {\"name\": \"a\"}}]}",
+     "tools[1]"},
+    {API_CHAT, M "\"tools\": [{\"function\": {\"name\": \"a\", \"parameters\": 5}}]}", "tools[0]"},
+    {API_CHAT, M "\"tool_choice\": \"required\"}", "tool_choice"},
+    {API_CHAT, M "\"tool_choice\": {\"type\": \"function\"}}", "tool_choice"},
+    {API_CHAT, M "\"continue_final_message\": true}", "continue_final_message"},
+    {API_CHAT, M "\"chat_template\": \"{{ x }}\"}", "chat_template"},
+    {API_CHAT, M "\"chat_template_kwargs\": 5}", "chat_template_kwargs"},
+    {API_CHAT, M "\"chat_template_kwargs\": {\"enable_thinking\": 5}}", "enable_thinking"},
+};
+
+static void test_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        ApiRequest r;
+        ApiError err;
+        const Refused *x = &refused[i];
+        if (!read_text(&r, x->kind, x->text, strlen(x->text), &err))
+            fail_msg("was taken: %s", x->text);
+        if (strcmp(err.param, x->param) != 0)
+            fail_msg("%s: names '%s', not '%s' (%s)", x->text, err.param, x->param, err.error.msg);
+        assert_int_equal(err.error.code == ERR_INPUT || err.error.code == ERR_LIMIT, 1);
+        assert_true(err.error.msg[0]);
+        api_request_free(&r);
+    }
+}
+
+/* 128 levels are read, 129 and 10,000 are not. */
+static void test_depth(void **state)
+{
+    (void)state;
+    static const int depths[] = {127, 128, 10000};
+    static char text[20064];
+    for (int i = 0; i < 3; i++) {
+        int n = depths[i];
+        size_t len = (size_t)sprintf(text, P "\"x\": ");
+        memset(text + len, '[', (size_t)n);
+        memset(text + len + n, ']', (size_t)n);
+        memcpy(text + len + 2 * n, "}", 2);
+        ApiError err = {0};
+        json_t *body = api_parse_body(text, strlen(text), &err);
+        assert_int_equal(body != NULL, n < 128);
+        json_decref(body);
+    }
+}
+
+/* ---- what is read ---- */
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    ApiRequest r = read_ok(API_COMPLETION, "{\"prompt\": \"hello\"}");
+    assert_int_equal(r.n_prompts, 1);
+    assert_string_equal(r.prompts[0].text, "hello");
+    assert_int_equal(r.n, 1);
+    assert_int_equal(r.max_tokens, 16);
+    assert_int_equal(r.n_logprobs, -1);
+    assert_int_equal(r.draft_max, -1);
+    assert_true(r.skip_special);
+    assert_false(r.stream);
+    assert_null(r.model);
+    assert_memory_equal(&r.params, &defaults.sampling, sizeof r.params);
+    api_request_free(&r);
+}
+
+/* null is absent, for every field there is; and fields nobody knows are nobody's business. */
+static void test_nulls_and_unknown_fields(void **state)
+{
+    (void)state;
+    static const char *const fields =
+        "\"model\": null, \"max_tokens\": null, \"max_completion_tokens\": null, \"n\": null, "
+        "\"temperature\": null, \"top_p\": null, \"top_k\": null, \"min_p\": null, \"seed\": null, "
+        "\"presence_penalty\": null, \"frequency_penalty\": null, \"repetition_penalty\": null, "
+        "\"logit_bias\": null, \"logprobs\": null, \"top_logprobs\": null, \"stop\": null, "
+        "\"stop_token_ids\": null, \"ignore_eos\": null, \"min_tokens\": null, \"echo\": null, "
+        "\"stream\": null, \"stream_options\": null, \"speculative.n_max\": null, "
+        "\"best_of\": null, \"suffix\": null, \"response_format\": null, \"grammar\": null, "
+        "\"tools\": null, \"tool_choice\": null, \"chat_template_kwargs\": null, "
+        "\"enable_thinking\": null, \"reasoning_effort\": null, \"user\": null, "
+        "\"no_such_field\": [1, {}], \"metadata\": {\"a\": \"b\"}, \"use_beam_search\": false}";
+    char text[2048];
+    snprintf(text, sizeof text, "%s%s", P, fields);
+    ApiRequest r = read_ok(API_COMPLETION, text);
+    assert_memory_equal(&r.params, &defaults.sampling, sizeof r.params);
+    assert_int_equal(r.max_tokens, 16);
+    api_request_free(&r);
+    snprintf(text, sizeof text, "%s%s", M, fields);
+    r = read_ok(API_CHAT, text);
+    assert_int_equal(r.enable_thinking, -1);
+    assert_null(r.tools);
+    api_request_free(&r);
+}
+
+static void test_fields(void **state)
+{
+    (void)state;
+    ApiRequest r = read_ok(
+        API_COMPLETION,
+        P "\"temperature\": 0, \"top_p\": 0.5, \"top_k\": -1, \"min_p\": 0.25, \"seed\": -5, "
+          "\"presence_penalty\": 1, \"frequency_penalty\": -2, \"repeat_penalty\": 1.5, \"n\": 3, "
+          "\"max_tokens\": 0, \"logprobs\": 0, \"echo\": true, \"stream\": true, \"model\": \"m\", "
+          "\"stop\": [\"\", \"a\", \"b\"], \"stop_token_ids\": [7, 8], \"ignore_eos\": true, "
+          "\"logit_bias\": {\"5\": -100, \"6\": 1.5}, \"speculative.n_max\": 0, "
+          "\"stream_options\": {\"include_usage\": true}}");
+    assert_true(r.params.temperature == 0 && r.params.top_p == 0.5F && r.params.min_p == 0.25F);
+    assert_true(r.params.presence == 1 && r.params.frequency == -2 && r.params.repetition == 1.5F);
+    assert_int_equal(r.params.top_k, 0);
+    assert_true(r.params.seed == (uint64_t)-5);
+    assert_int_equal(r.n, 3);
+    assert_int_equal(r.max_tokens, 0);
+    assert_int_equal(r.n_logprobs, 0);
+    assert_int_equal(r.draft_max, 0);
+    assert_true(r.echo && r.stream && r.ignore_eos && r.include_usage && !r.continuous_usage);
+    assert_string_equal(r.model, "m");
+    assert_int_equal(r.n_stop, 2);
+    assert_string_equal(r.stop[1], "b");
+    assert_int_equal(r.n_stop_ids, 2);
+    assert_int_equal(r.stop_id[1], 8);
+    assert_int_equal(r.n_bias, 2);
+    assert_int_equal(r.bias_id[1], 6);
+    assert_true(r.bias[0] == -100 && r.bias[1] == 1.5F);
+    api_request_free(&r);
+
+    r = read_ok(API_COMPLETION, P "\"top_p\": 0, \"logit_bias\": [[5, 2]], \"seed\": -1, "
+                                  "\"logprobs\": true, \"stop\": \"x\"}");
+    assert_true(r.params.temperature == 0 && r.params.top_p == 1);
+    assert_true(r.params.seed == 77);
+    assert_int_equal(r.bias_id[0], 5);
+    assert_int_equal(r.n_logprobs, 1);
+    assert_int_equal(r.n_stop, 1);
+    api_request_free(&r);
+}
+
+static void test_prompts(void **state)
+{
+    (void)state;
+    ApiRequest r = read_ok(API_COMPLETION, "{\"prompt\": [5, 99, 0]}");
+    assert_int_equal(r.n_prompts, 1);
+    assert_int_equal(r.prompts[0].ids.n, 3);
+    assert_int_equal(r.prompts[0].ids.id[1], 99);
+    api_request_free(&r);
+    r = read_ok(API_COMPLETION, "{\"prompt\": [[5], [6, 7]]}");
+    assert_int_equal(r.n_prompts, 2);
+    assert_int_equal(r.prompts[1].ids.id[1], 7);
+    api_request_free(&r);
+    r = read_ok(API_COMPLETION, "{\"prompt\": [\"a\", \"b\\u0000c\"]}");
+    assert_int_equal(r.n_prompts, 2);
+    assert_int_equal(r.prompts[1].len, 3);
+    api_request_free(&r);
+}
+
+static void test_chat_fields(void **state)
+{
+    (void)state;
+    ApiRequest r = read_ok(API_CHAT, M "\"max_tokens\": 5, \"max_completion_tokens\": 9, "
+                                       "\"logprobs\": true, \"top_logprobs\": 2}");
+    assert_int_equal(r.max_tokens, 9);
+    assert_int_equal(r.n_logprobs, 2);
+    api_request_free(&r);
+    r = read_ok(API_CHAT, M "\"logprobs\": true, \"tool_choice\": \"auto\"}");
+    assert_int_equal(r.n_logprobs, 0);
+    api_request_free(&r);
+}
+
+static void test_thinking(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int on;
+    } rows[] = {
+        {M "\"x\": 1}", -1},
+        {M "\"enable_thinking\": false}", 0},
+        {M "\"enable_thinking\": true}", 1},
+        {M "\"chat_template_kwargs\": {\"enable_thinking\": false}, \"enable_thinking\": true}", 0},
+        {M "\"chat_template_kwargs\": {\"thinking\": true}}", 1},
+        {M "\"reasoning_effort\": \"none\"}", 0},
+        {M "\"reasoning_effort\": \"low\"}", 1},
+        {M "\"reasoning\": {\"effort\": \"none\"}}", 0},
+        {M "\"reasoning\": {\"enabled\": true}}", 1},
+        {M "\"thinking\": {\"type\": \"disabled\"}}", 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ApiRequest r = read_ok(API_CHAT, rows[i].text);
+        if (r.enable_thinking != rows[i].on) fail_msg("%s: %d", rows[i].text, r.enable_thinking);
+        api_request_free(&r);
+    }
+}
+
+/* Messages come out in the one form that templates take. */
+static void test_messages(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } rows[] = {
+        {"[{\"role\":\"developer\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"b\"},"
+         "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"system\",\"content\":\"d\"}]",
+         "[{\"role\":\"system\",\"content\":\"a\\n\\nb\"},{\"role\":\"user\",\"content\":\"c\"},"
+         "{\"role\":\"user\",\"content\":\"d\"}]"},
+        {"[{\"role\":\"user\",\"content\":[\"a\",{\"type\":\"text\",\"text\":\"b\"},"
+         "{\"type\":\"input_text\",\"text\":\"c\"}],\"name\":\"x\"}]",
+         "[{\"role\":\"user\",\"content\":\"abc\"}]"},
+        {"[{\"role\":\"assistant\",\"content\":null,\"reasoning\":\"r\",\"tool_calls\":["
+         "{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}},"
+         "{\"function\":{\"name\":\"g\",\"arguments\":\"{\\\"a\\\": \"}},"
+         "{\"function\":{\"name\":\"h\",\"arguments\":\"\"}},"
+         "{\"function\":{\"name\":\"i\",\"arguments\":{\"b\":2}}}]},"
+         "{\"role\":\"function\",\"content\":\"t\"}]",
+         "[{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"r\",\"tool_calls\":["
+         "{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}},"
+         "{\"function\":{\"name\":\"g\",\"arguments\":{\"arguments\":\"{\\\"a\\\": \"}}},"
+         "{\"function\":{\"name\":\"h\",\"arguments\":{}}},"
+         "{\"function\":{\"name\":\"i\",\"arguments\":{\"b\":2}}}]},"
+         "{\"role\":\"tool\",\"content\":\"t\"}]"},
+        {"[{\"role\":\"system\",\"content\":null},{\"role\":\"user\",\"content\":\"\"},"
+         "{\"role\":\"assistant\",\"tool_calls\":[]}]",
+         "[{\"role\":\"system\",\"content\":\"\"},{\"role\":\"user\",\"content\":\"\"},"
+         "{\"role\":\"assistant\",\"content\":null}]"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[1024];
+        snprintf(text, sizeof text, "{\"messages\": %s}", rows[i].in);
+        ApiRequest r = read_ok(API_CHAT, text);
+        char *out = json_dumps(r.messages, JSON_COMPACT);
+        assert_string_equal(out, rows[i].out);
+        free(out);
+        api_request_free(&r);
+    }
+}
+
+static void test_tools(void **state)
+{
+    (void)state;
+    ApiRequest r =
+        read_ok(API_CHAT,
+                M "\"tools\": [{\"type\": \"web_search\"}, {\"type\": \"function\", \"function\": "
+                  "{\"name\": \"a.b-c\", \"x\": 1}}, {\"function\": {\"parameters\": {\"z\": 1, "
+                  "\"y\": 2}, \"name\": \"d\"}}]}");
+    char *out = json_dumps(r.tools, JSON_COMPACT);
+    assert_string_equal(out, "[{\"type\":\"function\",\"function\":{\"name\":\"a.b-c\",\"x\":1,"
+                             "\"parameters\":{\"type\":\"object\",\"properties\":{}}}},"
+                             "{\"function\":{\"parameters\":{\"z\":1,\"y\":2},\"name\":\"d\"}}]");
+    free(out);
+    api_request_free(&r);
+}
+
+/* ---- anything at all ---- */
+
+static const char *const seeds[] = {
+    P "\"max_tokens\": 5, \"stop\": [\"a\", \"b\"], \"logit_bias\": {\"5\": 1}, \"seed\": 3, "
+      "\"stop_token_ids\": [1, 2], \"logprobs\": 2, \"n\": 2, \"temperature\": 0.5}",
+    "{\"prompt\": [[1, 2], [3]], \"stream\": true, \"stream_options\": {\"include_usage\": true}}",
+    M "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {}}}], "
+      "\"chat_template_kwargs\": {\"enable_thinking\": false}, \"reasoning\": {\"effort\": \"x\"}}",
+    "{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"assistant\", "
+    "\"content\": [{\"type\": \"text\", \"text\": \"t\"}], \"tool_calls\": [{\"function\": "
+    "{\"name\": \"f\", \"arguments\": \"{}\"}}]}, {\"role\": \"tool\", \"content\": null}]}",
+};
+
+/* Pieces that turn a valid body into one of another type, or into no JSON. */
+static const char *const pieces[] = {"null", "{}",  "[]", "\"\"", "-1", "1e308", "99999999999",
+                                     "true", "[5]", "{",  "]",    ",",  "\"",    "\xff"};
+
+/* Replaces a random run of a body by a random piece; it may be read or refused, not more. */
+static void test_mutations(void **state)
+{
+    (void)state;
+    uint64_t x = 20261121;
+    int n_read = 0;
+    for (int round = 0; round < 20000; round++) {
+        const char *seed = seeds[random_next(&x) % 4];
+        const char *piece = pieces[random_next(&x) % 14];
+        size_t n = strlen(seed), from = random_next(&x) % n;
+        size_t drop = random_next(&x) % 12, to = from + drop < n ? from + drop : n;
+        char text[1024];
+        int len = snprintf(text, sizeof text, "%.*s%s%s", (int)from, seed, piece, seed + to);
+        ApiRequest r;
+        ApiError err;
+        for (ApiKind kind = API_COMPLETION; kind <= API_CHAT; kind++) {
+            if (!read_text(&r, kind, text, (size_t)len, &err))
+                n_read++;
+            else
+                assert_true(err.error.msg[0]);
+            api_request_free(&r);
+        }
+    }
+    assert_true(n_read > 100); /* or the pieces were too rough to test anything */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_nulls_and_unknown_fields),
+        cmocka_unit_test(test_fields),      cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_chat_fields), cmocka_unit_test(test_thinking),
+        cmocka_unit_test(test_messages),    cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_mutations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,171 @@
+/* test_dispatch.c: answers between server and engine: order, a full engine, refusals, cancelling.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <poll.h>
+
+#include "server/dispatch.h"
+#include "tests/analyzer.h"
+#include "tests/served.h"
+
+enum { N = 12 };
+
+typedef struct {
+    Served *served;
+    Dispatch *dispatch;
+    ApiRequest api;
+    Answer answer[N];
+    int done[N], n_done; /* indices, in order of their end */
+} Fixture;
+
+static const int32_t prompt[] = {300, 301, 302};
+
+static void on_progress(void *ctx, Answer *a)
+{
+    Fixture *f = ctx;
+    if (a->state == ANSWER_DONE) f->done[f->n_done++] = a->index;
+}
+
+static void open_fixture(Fixture *f, int max_seqs, int max_waiting, int max_running)
+{
+    Error err = {0};
+    ServedOptions o = served_defaults();
+    o.max_seqs = max_seqs;
+    o.max_waiting = max_waiting;
+    *f = (Fixture){.served = served_open_engine(&o)};
+    f->dispatch = dispatch_open(f->served->service.engine, max_running, on_progress, f, &err);
+    if (!f->dispatch) fail_msg("%s", err.msg);
+    f->api = (ApiRequest){.max_tokens = 8,
+                          .ignore_eos = 1,
+                          .n_logprobs = -1,
+                          .draft_max = -1,
+                          .params = {.top_p = 1, .repetition = 1}};
+    AnswerModel model = {.tok = f->served->service.tok};
+    for (int i = 0; i < N; i++) {
+        if (answer_open(&f->answer[i], &model, &f->api, prompt, 3, 0, &err))
+            fail_msg("%s", err.msg);
+        f->answer[i].index = i;
+    }
+}
+
+static void close_fixture(Fixture *f)
+{
+    assert_int_equal(dispatch_n_live(f->dispatch), 0);
+    dispatch_close(f->dispatch);
+    for (int i = 0; i < N; i++)
+        answer_close(&f->answer[i]);
+    served_close_engine(f->served);
+}
+
+static void run_until(Fixture *f, int n_done)
+{
+    Error err = {0};
+    struct pollfd p = {.fd = dispatch_fd(f->dispatch), .events = POLLIN};
+    while (f->n_done < n_done) {
+        if (poll(&p, 1, 30000) != 1) fail_msg("%d of %d are done", f->n_done, n_done);
+        assert_true(dispatch_read(f->dispatch, &err) >= 0);
+    }
+}
+
+/* More than the engine takes, whichever of its bounds comes first: all are made, first come first.
+ */
+static void test_order(void **state)
+{
+    (void)state;
+    static const int bounds[][2] = {{1, 2}, {1, 8}, {4, 4}};
+    for (int k = 0; k < 3; k++) {
+        Fixture f;
+        open_fixture(&f, 1, bounds[k][0], bounds[k][1]);
+        for (int i = 0; i < N; i++)
+            dispatch_add(f.dispatch, &f.answer[i]);
+        assert_int_equal(dispatch_n_live(f.dispatch), N);
+        assert_false(dispatch_has_room(f.dispatch));
+        run_until(&f, N);
+        assert_true(dispatch_has_room(f.dispatch));
+        for (int i = 0; i < N; i++) {
+            assert_int_equal(f.done[i], i);
+            assert_int_equal(f.answer[i].n_tokens, 8);
+            assert_string_equal(answer_finish_reason(&f.answer[i]), "length");
+        }
+        close_fixture(&f);
+    }
+}
+
+/* What the engine refuses is done, with the reason and without a finish_reason. */
+static void test_refused(void **state)
+{
+    (void)state;
+    Fixture f;
+    open_fixture(&f, 2, 4, 6);
+    f.answer[1].request.max_tokens = 1 << 20;
+    f.answer[2].request.n_prompt = 0;
+    for (int i = 0; i < 4; i++)
+        dispatch_add(f.dispatch, &f.answer[i]);
+    run_until(&f, 4);
+    static const ErrorCode codes[] = {ERR_NONE, ERR_LIMIT, ERR_INPUT, ERR_NONE};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(f.answer[i].refused.code, codes[i]);
+        assert_int_equal(answer_finish_reason(&f.answer[i]) != NULL, !codes[i]);
+        assert_int_equal(f.answer[i].n_tokens, codes[i] ? 0 : 8);
+    }
+    close_fixture(&f);
+}
+
+static void test_cancel(void **state)
+{
+    (void)state;
+    Fixture f;
+    open_fixture(&f, 1, 2, 3);
+    for (int i = 0; i < N; i++)
+        f.answer[i].request.max_tokens = i == N - 1 ? 8 : 8000;
+    for (int i = 0; i < N; i++)
+        dispatch_add(f.dispatch, &f.answer[i]);
+    for (int i = N - 2; i >= 0; i--) {
+        dispatch_cancel(f.dispatch, &f.answer[i]);
+        dispatch_cancel(f.dispatch, &f.answer[i]); /* once more changes nothing */
+        if (i >= 3) assert_int_equal(f.answer[i].state, ANSWER_DONE);
+    }
+    run_until(&f, N);
+    assert_int_equal(f.n_done, N);
+    for (int i = 0; i < N - 1; i++) {
+        assert_int_equal(f.answer[i].finish, FINISH_CANCELLED);
+        assert_null(answer_finish_reason(&f.answer[i]));
+    }
+    assert_int_equal(f.answer[N - 1].n_tokens, 8);
+    close_fixture(&f);
+}
+
+/* Closing in the middle of everything leaves the engine empty. */
+static void test_close_while_running(void **state)
+{
+    (void)state;
+    Fixture f;
+    open_fixture(&f, 2, 4, 6);
+    for (int i = 0; i < N; i++) {
+        f.answer[i].request.max_tokens = 8000;
+        dispatch_add(f.dispatch, &f.answer[i]);
+    }
+    Error err = {0};
+    for (int i = 0; i < 5; i++)
+        dispatch_read(f.dispatch, &err);
+    dispatch_close(f.dispatch);
+    for (int i = 0; i < N; i++)
+        answer_close(&f.answer[i]);
+    served_close_engine(f.served);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_close_while_running),
+    };
+    return cmocka_run_group_tests(tests, served_open_model, served_close_model);
+}

@@ -1,0 +1,97 @@
+/* test_json_out.c: JSON that survives clients which read line by line, whatever the bytes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/json_out.h"
+#include "tests/analyzer.h"
+#include "tests/textdata.h"
+
+static void test_line_ends_are_escaped(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } rows[] = {
+        {"a\nb\r\x01\"\\", "\"a\\nb\\r\\u0001\\\"\\\\\""},
+        {"\xC2\x85", "\"\\u0085\""},
+        {"x\xE2\x80\xA8\xE2\x80\xA9y\xE2\x80\xA8", "\"x\\u2028\\u2029y\\u2028\""},
+        {"\xC2\x86\xE2\x80\xA7\xE2\x81\xA8\xC3\xA9",
+         "\"\xC2\x86\xE2\x80\xA7\xE2\x81\xA8\xC3\xA9\""},
+        {"", "\"\""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_t *s = json_text(rows[i].in);
+        StrBuf out = {0};
+        json_print(s, &out);
+        assert_string_equal(strbuf_str(&out), rows[i].out);
+        json_t *back = json_loadb(out.data, out.len, JSON_DECODE_ANY, NULL);
+        assert_true(json_equal(back, s));
+        json_decref(back);
+        json_decref(s);
+        strbuf_free(&out);
+    }
+}
+
+/* Nine digits bring a float back, so a log-probability printed twice is the same text and value. */
+static void test_floats_come_back(void **state)
+{
+    (void)state;
+    uint64_t x = 7;
+    for (int i = 0; i < 10000; i++) {
+        float f = -(float)(random_next(&x) % 1000003) / (float)(1 + random_next(&x) % 65537);
+        json_t *v = json_real((double)f);
+        StrBuf out = {0};
+        json_print(v, &out);
+        assert_true(strtof(out.data, NULL) == f);
+        json_decref(v);
+        strbuf_free(&out);
+    }
+}
+
+/* Any bytes become a string; what is not UTF-8 becomes U+FFFD, one for each maximal subpart. */
+static void test_bytes_become_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } rows[] = {
+        {"\xff", "\xEF\xBF\xBD"},
+        {"a\xE2\x80", "a\xEF\xBF\xBD"},
+        {"\xE2\x80z\xC3", "\xEF\xBF\xBDz\xEF\xBF\xBD"},
+        {"\xC0\xAF", "\xEF\xBF\xBD\xEF\xBF\xBD"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_t *s = json_text(rows[i].in);
+        assert_string_equal(json_string_value(s), rows[i].out);
+        json_decref(s);
+    }
+    uint64_t x = 3;
+    for (int i = 0; i < 20000; i++) {
+        char bytes[12];
+        for (size_t k = 0; k < sizeof bytes; k++)
+            bytes[k] = (char)random_next(&x);
+        json_t *s = json_text_n(bytes, (size_t)i % sizeof bytes);
+        assert_non_null(s);
+        json_decref(s);
+    }
+    json_t *nul = json_text_n("a\0b", 3);
+    assert_int_equal(json_string_length(nul), 3);
+    json_decref(nul);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_line_ends_are_escaped),
+        cmocka_unit_test(test_floats_come_back),
+        cmocka_unit_test(test_bytes_become_text),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
