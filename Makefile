@@ -65,7 +65,7 @@ test: $(BUILD)/offshoot $(TESTS) ## all tests; SAN=address,undefined or SAN=thre
 	@tests/run_tests.sh $(TESTS)
 
 bench: all ## acceptance and speed on the demo model
-	$(BUILD)/offshoot bench accept --model models/demo
+	$(BUILD)/offshoot bench accept --model models/demo --thinking off --temperature 0
 
 # Formatters and analyzers judge by version: these are the ones that the code is kept clean under.
 LINT_CLANG := $(findstring version 14.,$(shell clang-format --version 2>/dev/null))
