@@ -15,14 +15,16 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "kernels/attention.h"
+#include "kernels/gated_delta.h"
+#include "kernels/moe.h"
 
 enum {
     MAX_CONFIG_BYTES = 16 << 20,
     MAX_WIDTH = 1 << 15, /* rows or columns of any matrix but the vocabulary's */
     MAX_VOCAB = 1 << 22,
     MAX_HEADS = 1 << 10,
-    MAX_HEAD_DIM = 1 << 10,
-    MAX_CONV_WIDTH = 16,
+    MAX_D_V = 1 << 10,
     MAX_CTX = 1 << 24,
 };
 
@@ -244,8 +246,8 @@ static int read_delta(const Reader *r)
     ModelConfig *c = r->c;
     if (get_int(r, "linear_num_key_heads", 1, MAX_HEADS, 16, &c->n_k_heads) ||
         get_int(r, "linear_num_value_heads", 1, MAX_HEADS, 32, &c->n_v_heads) ||
-        get_int(r, "linear_key_head_dim", 1, MAX_HEAD_DIM, 128, &c->d_k) ||
-        get_int(r, "linear_value_head_dim", 1, MAX_HEAD_DIM, 128, &c->d_v) ||
+        get_int(r, "linear_key_head_dim", 1, MAX_D_K, 128, &c->d_k) ||
+        get_int(r, "linear_value_head_dim", 1, MAX_D_V, 128, &c->d_v) ||
         get_int(r, "linear_conv_kernel_dim", 2, MAX_CONV_WIDTH, 4, &c->conv_width) ||
         need_word(r, r->text, "output_gate_type", "swish", "silu"))
         return -1;
@@ -294,8 +296,9 @@ static int read_ffn(const Reader *r)
         memset(c->moe, 1, (size_t)c->n_layers);
         c->head_moe = 1;
         c->norm_topk = 1;
-        if (need_int(r, "num_experts", MAX_EXPERTS, &c->n_experts) ||
-            need_int(r, "num_experts_per_tok", c->n_experts, &c->n_experts_used) ||
+        if (need_int(r, "num_experts", MOE_MAX_EXPERTS, &c->n_experts) ||
+            need_int(r, "num_experts_per_tok",
+                     c->n_experts < MOE_MAX_TOP ? c->n_experts : MOE_MAX_TOP, &c->n_experts_used) ||
             need_int(r, "moe_intermediate_size", MAX_WIDTH / 2, &c->expert_dim) ||
             need_int(r, "shared_expert_intermediate_size", MAX_WIDTH, &c->shared_dim))
             return -1;

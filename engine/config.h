@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 
-enum { MAX_LAYERS = 512, MAX_EXPERTS = 4096, MAX_EOS = 8 };
+enum { MAX_LAYERS = 512, MAX_EOS = 8 };
 
 typedef enum { MODEL_QWEN35, MODEL_QWEN35_MOE, MODEL_QWEN3_NEXT } ModelFamily;
 

@@ -13,7 +13,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ATTENTION_TILE = 64 }; /* keys per tile; tiles lie on absolute positions */
+enum {
+    ATTENTION_TILE = 64, /* keys per tile; tiles lie on absolute positions */
+    MAX_HEAD_DIM = 512,  /* every backend can do this much */
+};
 
 /* K and V rows of one layer. */
 typedef struct {

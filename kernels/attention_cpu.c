@@ -23,7 +23,6 @@ enum {
     GROUP_HEADS = VEC_ISA == 512 ? 4 : 2,
     GROUP_KEYS = 4, /* of a score tile: what v_sum4 takes */
     ACC_VECS = 4,
-    MAX_HEAD_DIM = 512,
 };
 
 /* K of one row, all KV heads; V lies v_offset - k_offset bytes further. */

@@ -7,8 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_HEAD_DIM = 512 };
-
 /* K or V (by offset) of one row and KV head. */
 static float *kv_at(const KvLayer *kv, size_t offset, int seq, int row, int kv_head)
 {

@@ -15,6 +15,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What every backend can do. */
+enum { MAX_D_K = 256, MAX_CONV_WIDTH = 8 };
+
 typedef struct {
     unsigned char *base; /* slot s is at base + s * slot_bytes */
     size_t slot_bytes;

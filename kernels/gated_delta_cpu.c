@@ -23,8 +23,6 @@
 enum {
     DELTA_VECS = VEC_ISA == 512 ? 2 : 4,
     DELTA_COLS = DELTA_VECS * VEC_N,
-    MAX_D_K = 256,
-    MAX_WIDTH = 8,
 };
 
 static float *slot_at(const SlotLayer *s, int slot, size_t offset)
@@ -46,7 +44,7 @@ static void load_taps(const float *conv_w, int width, int n, Vec *tap)
 /* Channels c .. c + n of all rows; row i's output goes to out + i * out_stride. */
 static void convolve(const ConvGates *a, int n_channels, int c, int n, float *out, int out_stride)
 {
-    Vec tap[MAX_WIDTH], p[MAX_WIDTH];
+    Vec tap[MAX_CONV_WIDTH], p[MAX_CONV_WIDTH];
     int older = a->width - 1;
     load_taps(a->conv_w + (int64_t)c * a->width, a->width, n, tap);
     for (int i = 0; i < a->n; i++) {
@@ -123,7 +121,7 @@ static void conv_gates_part(const void *arg, int part, int n_parts)
 void ISA_NAME(conv_gates)(Threads *t, const ConvGates *a)
 {
     int n_channels = 2 * a->n_k_heads * a->d_k + a->n_v_heads * a->d_v;
-    assert(a->width >= 1 && a->width <= MAX_WIDTH);
+    assert(a->width >= 1 && a->width <= MAX_CONV_WIDTH);
     cpu_run(t, (int64_t)(a->n + 2) * n_channels * 4, conv_gates_part, a);
 }
 

@@ -19,11 +19,10 @@ static float sigmoid(float x)
 /* Channel c of row i: its output, and the inputs that the row leaves in dst. */
 static float convolve(const ConvGates *a, int i, int c, int n_channels)
 {
-    enum { MAX_WIDTH = 16 };
-    float p[MAX_WIDTH];
+    float p[MAX_CONV_WIDTH];
     const float *old = slot_at(&a->slots, a->src[i], a->slots.conv_offset);
     float *new = slot_at(&a->slots, a->dst[i], a->slots.conv_offset);
-    assert(a->width <= MAX_WIDTH);
+    assert(a->width <= MAX_CONV_WIDTH);
     for (int m = 0; m < a->width - 1; m++)
         p[m] = old[(int64_t)m * n_channels + c];
     p[a->width - 1] = a->qkv[(int64_t)i * n_channels + c];

@@ -35,8 +35,8 @@ typedef struct {
     float *out;                     /* [n][dim] */
 } MoeFfn;
 
-/* Experts of a row at most. */
-enum { MOE_MAX_TOP = 32 };
+/* What every backend can do. */
+enum { MOE_MAX_EXPERTS = 1024, MOE_MAX_TOP = 32 };
 
 /* Floats of scratch that MoeFfn needs for n rows. */
 static inline int64_t moe_scratch_floats(int n, int dim, int width)

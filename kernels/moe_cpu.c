@@ -54,11 +54,10 @@ static void pick_experts(const float *logit, int n_experts, int n_top, int32_t *
 
 static void route_part(const void *arg, int part, int n_parts)
 {
-    enum { MAX_EXPERTS = 1024 };
     const MoeRoute *a = arg;
-    float p[MAX_EXPERTS];
+    float p[MOE_MAX_EXPERTS];
     int64_t begin, end;
-    assert(a->n_experts <= MAX_EXPERTS && a->n_top <= a->n_experts);
+    assert(a->n_experts <= MOE_MAX_EXPERTS && a->n_top <= a->n_experts);
     cpu_split(a->n, part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
         const float *logit = a->logits + i * a->n_experts;
