@@ -159,10 +159,10 @@ static void set_path(Exchange *ex)
 }
 
 /*
- * Two opinions about where a body ends are how requests get smuggled past a proxy. evhttp refuses
- * a length beside chunks; of two lengths it would take the first.
+ * Two opinions about where a body ends are how requests get smuggled past a proxy. Of two lengths
+ * evhttp takes the first; a length beside chunks only patched versions (Debian's deb12u1) refuse.
  */
-static int lengths_differ(Exchange *ex)
+static int framing_is_unclear(Exchange *ex)
 {
     struct evkeyvalq *headers = evhttp_request_get_input_headers(ex->req);
     const char *length = NULL;
@@ -171,7 +171,7 @@ static int lengths_differ(Exchange *ex)
         if (length && strcmp(length, h->value)) return 1;
         length = h->value;
     }
-    return 0;
+    return length && evhttp_find_header(headers, "Transfer-Encoding");
 }
 
 static void on_request(struct evhttp_request *req, void *arg)
@@ -189,7 +189,7 @@ static void on_request(struct evhttp_request *req, void *arg)
     set_path(ex);
     exchange_add_header(ex, "X-Request-Id", ex->id);
     exchange_add_header(ex, "Server", "offshoot/" OFFSHOOT_VERSION);
-    if (lengths_differ(ex)) {
+    if (framing_is_unclear(ex)) {
         exchange_add_header(ex, "Connection", "close");
         exchange_error(ex, 400, NULL, NULL, "the request states the length of its body twice");
         return;
