@@ -28,6 +28,9 @@ enum {
                                : 2,
     K_BLOCK = 1024,
     L2_FLOATS = 64 * 1024, /* more x than this and k goes outermost */
+    PREFETCH_BYTES = 8192,
+    SHORT_ROW_BYTES = 2048,
+    CACHE_LINE = 64,
 };
 
 INLINE Vec load_weight(WeightType type, const char *row, int k, int n)
@@ -59,6 +62,27 @@ INLINE void tile_step(WeightType type, int n_outs, int n_rows, const char *const
     }
 }
 
+/*
+ * How many bytes beyond those being read W is asked for; 0: not at all. A tile reads LINEAR_OUTS
+ * rows side by side. Short ones end before the hardware sees a stream, so it is told of later
+ * tiles: with rows of 512 bytes decoding got 1.3 to 1.7 times faster (Zen 4). From 4 KiB on it
+ * knows better.
+ */
+INLINE int64_t prefetch_distance(const Weight *w)
+{
+    int64_t tile_bytes = weight_row_bytes(w) * LINEAR_OUTS;
+    if (weight_row_bytes(w) > SHORT_ROW_BYTES) return 0;
+    return (PREFETCH_BYTES + tile_bytes - 1) / tile_bytes * tile_bytes;
+}
+
+/* One cache line of each row; an address past the end of W is a hint like any other. */
+INLINE void prefetch(int n_outs, const char *const *row, int64_t offset)
+{
+    UNROLL
+    for (int o = 0; o < n_outs; o++)
+        __builtin_prefetch((const void *)((uintptr_t)row[o] + (uintptr_t)offset));
+}
+
 /* Outputs r .. r + n_outs, rows x[0 .. n_rows), k in [k0, k1): set y (k0 == 0) or add to it. */
 INLINE void tile(WeightType type, int n_outs, int n_rows, const Weight *w, int r, int k0, int k1,
                  const float *const *x, float *const *y, int y_at)
@@ -76,14 +100,19 @@ INLINE void tile(WeightType type, int n_outs, int n_rows, const Weight *w, int r
         for (int o = 0; o < n_outs; o++)
             acc[i][o] = v_set(0);
     }
+    const int size = type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1;
+    int64_t ahead = prefetch_distance(w);
     const float *scales = NULL;
     if (type == WEIGHT_FP8)
         scales = w->scale + (int64_t)(r / FP8_BLOCK) * ((w->cols + FP8_BLOCK - 1) / FP8_BLOCK);
     for (int block = k0; block < k1; block += FP8_BLOCK) {
         int end = block + FP8_BLOCK < k1 ? block + FP8_BLOCK : k1, k = block;
         Vec scale = v_set(type == WEIGHT_FP8 ? scales[block / FP8_BLOCK] * FP8_UNIT : 0);
-        for (; k + VEC_N <= end; k += VEC_N)
+        for (; k + VEC_N <= end; k += VEC_N) {
+            if (ahead && k * size % CACHE_LINE == 0)
+                prefetch(n_outs, row, ahead + (int64_t)k * size);
             tile_step(type, n_outs, n_rows, row, scale, xi, k, VEC_N, acc);
+        }
         if (k < end) tile_step(type, n_outs, n_rows, row, scale, xi, k, end - k, acc);
     }
     UNROLL
