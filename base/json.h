@@ -10,7 +10,8 @@
 
 #include "base/error.h"
 
-/* Loads a file of at most max_bytes. NULL and an Error that names the file; else a new reference.
+/*
+ * Loads a file of at most max_bytes. NULL and an Error that names the file; else a new reference.
  */
 json_t *json_read_file(const char *path, size_t max_bytes, Error *err);
 

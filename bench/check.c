@@ -127,7 +127,8 @@ static void keep_scripts(Check *c)
     }
 }
 
-/* Ends one question's answer in its middle, by a stop id, also where a run of drafts is accepted.
+/*
+ * Ends one question's answer in its middle, by a stop id, also where a run of drafts is accepted.
  */
 static void add_stop(Check *c)
 {

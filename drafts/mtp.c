@@ -302,7 +302,8 @@ static void give_tree(const Draft *d, const DraftRequest *r)
 static void mtp_propose(void *self, const DraftRequest *req, int n)
 {
     Mtp *m = self;
-    int topk = req[0].topk, owner[MAX_TREE_NODES], node[MAX_TREE_NODES];
+    int topk = req[0].topk; /* the engine's, the same in all */
+    int owner[MAX_TREE_NODES], node[MAX_TREE_NODES];
     size_t dim = (size_t)m->model->config.dim;
     Backend *be = m->model->backend;
     assert(n <= MAX_TREE_NODES);

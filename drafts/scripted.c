@@ -29,7 +29,8 @@ static int scripted_bind(void *self, struct Engine *engine, Error *err)
     return 0;
 }
 
-/* Several scripts may begin alike: the first that agrees with all of a and also has pos -> token.
+/*
+ * Several scripts may begin alike: the first that agrees with all of a and also has pos -> token.
  */
 static const Script *find(const Scripted *s, const Script *a, int pos, int32_t token)
 {

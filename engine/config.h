@@ -48,7 +48,8 @@ typedef struct {
     int do_sample; /* 0, 1, or -1 */
 } GenerationDefaults;
 
-/* Reads dir/config.json and, where present, dir/generation_config.json. Errors name file and key.
+/*
+ * Reads dir/config.json and, where present, dir/generation_config.json. Errors name file and key.
  */
 int config_load(ModelConfig *c, GenerationDefaults *g, const char *dir, Error *err);
 

@@ -113,7 +113,8 @@ typedef struct {
 Engine *engine_open(const struct Model *model, const EngineOptions *options, Error *err);
 void engine_close(Engine *e);
 
-/* Prints the start-up table: weights, slots, pages, scratch, what a sequence costs, how many fit.
+/*
+ * Prints the start-up table: weights, slots, pages, scratch, what a sequence costs, how many fit.
  */
 void engine_print_memory(const Engine *e, FILE *out);
 
@@ -137,7 +138,8 @@ void engine_cancel(Engine *e, uint64_t id);
  */
 int engine_step(Engine *e, Error *err);
 
-/* Next event of the last step or cancel, or NULL. The pointer lives until the next step or cancel.
+/*
+ * Next event of the last step or cancel, or NULL. The pointer lives until the next step or cancel.
  */
 const Event *engine_next_event(Engine *e);
 

@@ -72,7 +72,8 @@ void forward_close(Forward *f);
 /* Bytes of scratch that forward_open takes. */
 size_t forward_bytes(const Model *model, int max_rows, int max_logits);
 
-/* Queues one pass: states go to their dst slots, K and V to their rows; final and logits are left.
+/*
+ * Queues one pass: states go to their dst slots, K and V to their rows; final and logits are left.
  */
 void forward_pass(Forward *f, const Batch *b);
 

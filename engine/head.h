@@ -35,7 +35,8 @@ size_t head_bytes(const Model *model, int max_rows, int max_meta);
  */
 int head_add(Batch *b, int32_t token, int pos, int seq, int parent, int kv_row, int base);
 
-/* Runs rows row0.. of b; hidden[i] belongs to row row0 + i. Rows before row0 ran in earlier passes.
+/*
+ * Runs rows row0.. of b; hidden[i] belongs to row row0 + i. Rows before row0 ran in earlier passes.
  */
 void head_pass(Head *h, const Batch *b, int row0);
 

@@ -17,7 +17,8 @@ static size_t conv_bytes(const ModelConfig *c)
     return (size_t)(c->conv_width - 1) * c->n_channels * sizeof(float);
 }
 
-/* One recurrent layer's part of a slot; a multiple of 64 so that every part starts on a cache line.
+/*
+ * One recurrent layer's part of a slot; a multiple of 64 so that every part starts on a cache line.
  */
 static size_t slot_layer_bytes(const ModelConfig *c)
 {

@@ -112,7 +112,9 @@ static int useful_depth(const Engine *e, const Seq *s)
     return left < depth ? left : depth;
 }
 
-/* A tree of up to max_rows rows: as many nodes as there are slots for, the root in the main slot.
+/*
+ * A tree of up to max_rows rows: as many nodes as there are slots for, the root in the main slot.
+ * n_after more sequences will want slots in this step.
  */
 static void plan_tree(Engine *e, Seq *s, int max_rows, int n_after)
 {

@@ -1,4 +1,5 @@
-/* slots.c: see slots.h. The free list is a stack of indices: the slot used last is warm in cache.
+/*
+ * slots.c: see slots.h. The free list is a stack of indices: the slot used last is warm in cache.
  */
 #include "engine/slots.h"
 

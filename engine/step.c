@@ -68,7 +68,8 @@ static void draft_trees(Engine *e)
     }
 }
 
-/* The root writes the main slot in place: it is certain to be kept. Every other node has its own.
+/*
+ * The root writes the main slot in place: it is certain to be kept. Every other node has its own.
  */
 static void add_tree_rows(Engine *e, Work *w)
 {
@@ -286,7 +287,8 @@ static void seen(Engine *e, int seq, int pos, int32_t token, int hidden)
     e->host.seen_hidden[i] = hidden;
 }
 
-/* Shows the drafter the rows that stay, of sequences that go on: each with the token that follows.
+/*
+ * Shows the drafter the rows that stay, of sequences that go on: each with the token that follows.
  */
 static void show_drafter(Engine *e)
 {

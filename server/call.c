@@ -1,4 +1,5 @@
-/* call.c: see call.h. What the replies look like is in reply.c, api_completions.c and api_chat.c.
+/*
+ * call.c: see call.h. What the replies look like is in reply.c, api_completions.c and api_chat.c.
  */
 #include "server/call.h"
 

@@ -15,7 +15,8 @@ typedef struct Dispatch Dispatch;
 /* progress(ctx, answer) after each change: new text or probs, or ANSWER_DONE. */
 typedef void (*DispatchProgress)(void *ctx, Answer *answer);
 
-/* Starts the engine's thread. max_running: answers in the engine at a time, waiting ones included.
+/*
+ * Starts the engine's thread. max_running: answers in the engine at a time, waiting ones included.
  */
 Dispatch *dispatch_open(Engine *engine, int max_running, DispatchProgress progress, void *ctx,
                         Error *err);

@@ -34,7 +34,8 @@ typedef struct {
  */
 EngineThread *engine_thread_start(Engine *engine, int max_requests, Error *err);
 
-/* Readable when reports wait: call engine_thread_woken, then engine_thread_next until it gives 0.
+/*
+ * Readable when reports wait: call engine_thread_woken, then engine_thread_next until it gives 0.
  */
 int engine_thread_fd(const EngineThread *t);
 void engine_thread_woken(EngineThread *t);

@@ -80,7 +80,8 @@ void exchange_stream_end(Exchange *ex);
 /* The status that says what an ErrorCode means to a client. */
 int http_status(ErrorCode code);
 
-/* The error object of every route: {"error": {message, type, param, code}}. code, param: or NULL.
+/*
+ * The error object of every route: {"error": {message, type, param, code}}. code, param: or NULL.
  */
 json_t *http_error_body(int status, const char *code, const char *param, const char *message);
 

@@ -63,7 +63,8 @@ static const char *allowed(const Route *r)
     return r->method == METHOD_POST ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
 }
 
-/* Takes as long for a wrong key as for the right one: time must not tell how much of it is right.
+/*
+ * Takes as long for a wrong key as for the right one: time must not tell how much of it is right.
  */
 static int same_key(const char *given, const char *key)
 {

@@ -1,4 +1,5 @@
-/* test_dispatch.c: answers between server and engine: order, a full engine, refusals, cancelling.
+/*
+ * test_dispatch.c: answers between server and engine: order, a full engine, refusals, cancelling.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,7 +73,8 @@ static void run_until(Fixture *f, int n_done)
     }
 }
 
-/* More than the engine takes, whichever of its bounds comes first: all are made, first come first.
+/*
+ * More than the engine takes, whichever of its bounds comes first: all are made, first come first.
  */
 static void test_order(void **state)
 {

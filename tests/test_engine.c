@@ -22,7 +22,8 @@
 
 enum { MAX_PROMPT = 4096, MAX_ANSWER = 256 };
 
-/* ThreadSanitizer makes arithmetic twenty times slower; it is here for the threads, not the models.
+/*
+ * ThreadSanitizer makes arithmetic twenty times slower; it is here for the threads, not the models.
  */
 #ifdef __SANITIZE_THREAD__
 enum { N_THREADS = 2, N_MATRIX = 1, MATRIX_TOKENS = 3, ALLOCATION_STEPS = 40, N_REFERENCES = 2 };
@@ -210,7 +211,8 @@ static void test_reference_answers(void **state)
             n_steps += a.done.stats.n_steps;
             n_accepted += a.done.stats.n_accepted;
         }
-        /* A head that reads a wrong row still drafts, badly: only acceptance shows it (3.25 seen).
+        /*
+         * A head that reads a wrong row still drafts, badly: only acceptance shows it (3.25 seen).
          */
         if (k) assert_true(n_accepted >= 2 * n_steps);
         expect_idle(s.engine);

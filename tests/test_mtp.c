@@ -22,7 +22,8 @@
 
 enum { MAX_T = 256 };
 
-/* Passes everything on to mtp, but drafts greedily and without bias, and keeps what was proposed.
+/*
+ * Passes everything on to mtp, but drafts greedily and without bias, and keeps what was proposed.
  */
 typedef struct {
     Drafter mtp;
@@ -143,7 +144,8 @@ static int32_t golden_best(const Case *c, int t)
     return top - second < 1e-3f ? -1 : best;
 }
 
-/* A prompt, then n tokens: greedy, or all of them forced by bias (forced >= 0). To out unless NULL.
+/*
+ * A prompt, then n tokens: greedy, or all of them forced by bias (forced >= 0). To out unless NULL.
  */
 static void run_prompt(Case *c, const int32_t *prompt, int n_prompt, int32_t forced, int n,
                        int32_t *out)

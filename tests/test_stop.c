@@ -186,7 +186,8 @@ static void cuts_before_the_stop(void **state)
     }
 }
 
-/* Offset of the first stop string to be complete in text and where it ends, by looking everywhere.
+/*
+ * Offset of the first stop string to be complete in text and where it ends, by looking everywhere.
  */
 static int find_stop(const char *const *stops, int n, const char *text, size_t len, size_t *start,
                      size_t *end)

@@ -668,7 +668,8 @@ static void bounds_the_regex(void **state)
             n_limited++;
         }
         token_list_free(&list);
-        /* A tenth needs more than the stack of compiled code, but not more than the heap's limit.
+        /*
+         * A tenth needs more than the stack of compiled code, but not more than the heap's limit.
          */
         if (i == 2) {
             list = encode(tok, text, len / 10, 1);

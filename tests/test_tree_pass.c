@@ -102,7 +102,8 @@ static int32_t node_slot(int node)
     return node ? FIRST_NODE_SLOT + node : SPARE;
 }
 
-/* The tree after n tokens of SEQ_TREE; the root does not write in place here, so that main stays.
+/*
+ * The tree after n tokens of SEQ_TREE; the root does not write in place here, so that main stays.
  */
 static void tree_pass(Case *c, int n, int company)
 {

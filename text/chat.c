@@ -68,7 +68,8 @@ static int read_template(const char *dir, StrBuf *text, Error *err)
     return rc;
 }
 
-/* The same from tokenizer_config.json: a string, or a list of named ones of which "default" counts.
+/*
+ * The same from tokenizer_config.json: a string, or a list of named ones of which "default" counts.
  */
 static int read_config_template(const char *dir, StrBuf *text, Error *err)
 {

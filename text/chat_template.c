@@ -390,7 +390,8 @@ static int put_assistant(const Render *r, size_t i)
     return 0;
 }
 
-/* A run of tool messages is one user turn. Qwen3.5's does not open one for the very first message.
+/*
+ * A run of tool messages is one user turn. Qwen3.5's does not open one for the very first message.
  */
 static void put_tool(const Render *r, size_t i)
 {

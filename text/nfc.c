@@ -21,7 +21,8 @@ void nfc_scratch_free(NfcScratch *s)
     *s = (NfcScratch){0};
 }
 
-/* Code points below U+0300 neither decompose in form C nor combine; their lead byte is below 0xCC.
+/*
+ * Code points below U+0300 neither decompose in form C nor combine; their lead byte is below 0xCC.
  */
 static int is_plain(const char *text, size_t len)
 {

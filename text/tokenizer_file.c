@@ -65,7 +65,8 @@ static Shown shown(const char *s)
     return out;
 }
 
-/* GPT-2's alphabet: printable bytes stand for themselves, the others for U+0100 and up, in order.
+/*
+ * GPT-2's alphabet: printable bytes stand for themselves, the others for U+0100 and up, in order.
  */
 static void make_alphabet(Reader *r)
 {
@@ -280,7 +281,8 @@ static int check_added_flags(const Reader *r, const json_t *item, const char *co
     return 0;
 }
 
-/* An added token may repeat an entry of the vocabulary, id and bytes; otherwise both must be new.
+/*
+ * An added token may repeat an entry of the vocabulary, id and bytes; otherwise both must be new.
  */
 static int add_added(const Reader *r, const json_t *item)
 {
@@ -327,7 +329,8 @@ static const char *type_of(const json_t *part)
     return type ? type : "";
 }
 
-/* Normalizer: none or NFC. Post-processor and decoder: none or ByteLevel, which changes no token.
+/*
+ * Normalizer: none or NFC. Post-processor and decoder: none or ByteLevel, which changes no token.
  */
 static int read_surroundings(Reader *r, const json_t *root)
 {
