@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static const size_t HUGE_PAGE = 2 << 20, LARGE_BLOCK = 8 << 20;
+static const size_t LARGE_BLOCK = 8 << 20;
 
 static _Thread_local unsigned long n_allocs;
 
@@ -21,14 +21,43 @@ void *mem_alloc(size_t count, size_t size)
 {
     n_allocs++;
     if (size && count > (SIZE_MAX - 64) / size) out_of_memory(count, size);
-    size_t align = count * size < LARGE_BLOCK ? 64 : HUGE_PAGE;
-    size_t bytes = (count * size + align - 1) / align * align;
-    void *p = aligned_alloc(align, bytes ? bytes : align);
+    size_t bytes = (count * size + 63) / 64 * 64;
+    void *p = aligned_alloc(64, bytes ? bytes : 64);
     if (!p) out_of_memory(count, size);
-    /* Pools and scratch: fewer TLB misses; whether the kernel agrees does not matter. */
-    if (align == HUGE_PAGE) madvise(p, bytes, MADV_HUGEPAGE);
     memset(p, 0, bytes);
     return p;
+}
+
+/* In front of every block of mem_map. */
+typedef struct {
+    _Alignas(64) size_t mapped; /* bytes of the mapping, 0: the block came from mem_alloc */
+} MapHeader;
+
+void *mem_map(size_t bytes)
+{
+    MapHeader *h;
+    if (bytes > SIZE_MAX - sizeof *h) return NULL;
+    if (bytes < LARGE_BLOCK) {
+        h = mem_alloc(1, bytes + sizeof *h);
+        return h + 1;
+    }
+    n_allocs++;
+    h = mmap(NULL, bytes + sizeof *h, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (h == MAP_FAILED) return NULL;
+    /* Fewer TLB misses; whether the kernel agrees does not matter. */
+    madvise(h, bytes + sizeof *h, MADV_HUGEPAGE);
+    h->mapped = bytes + sizeof *h;
+    return h + 1;
+}
+
+void mem_unmap(void *block)
+{
+    if (!block) return;
+    MapHeader *h = (MapHeader *)block - 1;
+    if (h->mapped)
+        munmap(h, h->mapped);
+    else
+        mem_free(h);
 }
 
 void *mem_realloc(void *old, size_t count, size_t size)

@@ -21,6 +21,13 @@ char *mem_strdup(const char *text);
 /* Frees what any function above gave; NULL is fine. */
 void mem_free(void *block);
 
+/*
+ * bytes of zeroed memory, aligned to 64, for pools: a large block takes a page from the system only
+ * when it is touched first. NULL when there is none. To be freed with mem_unmap.
+ */
+void *mem_map(size_t bytes);
+void mem_unmap(void *block);
+
 /* Allocations made by the calling thread so far. */
 unsigned long mem_count(void);
 

@@ -1,6 +1,4 @@
-/*
- * host_memory.c: host memory as backend memory. alloc never fails: mem_alloc ends the process.
- */
+/* host_memory.c: host memory as backend memory. */
 #include "kernels/host_memory.h"
 
 #include <string.h>
@@ -9,14 +7,16 @@
 
 static void *host_alloc(Backend *be, size_t bytes, Error *err)
 {
-    (void)be, (void)err;
-    return mem_alloc(bytes ? bytes : 1, 1);
+    (void)be;
+    void *mem = mem_map(bytes);
+    if (!mem) error_set(err, ERR_DEVICE, "no memory for %zu bytes; lower --memory", bytes);
+    return mem;
 }
 
 static void host_free(Backend *be, void *mem)
 {
     (void)be;
-    mem_free(mem);
+    mem_unmap(mem);
 }
 
 static void host_move(Backend *be, void *dst, const void *src, size_t bytes)
