@@ -17,7 +17,7 @@
 
 #include "base/mem.h"
 
-static void meta_from_block(RowMeta *row, int32_t *block, int max_rows)
+void row_meta_init(RowMeta *row, int32_t *block, int max_rows)
 {
     int32_t **field[ROW_FIELDS] = {&row->token, &row->pos, &row->rope_pos, &row->seq, &row->parent,
                                    &row->src,   &row->dst, &row->kv_row,   &row->base};
@@ -30,7 +30,7 @@ void batch_open(Batch *b, int max_rows)
     *b = (Batch){.max_rows = max_rows};
     b->block = mem_alloc((size_t)max_rows * ROW_FIELDS, sizeof(int32_t));
     b->logit_row = mem_alloc((size_t)max_rows, sizeof(int32_t));
-    meta_from_block(&b->row, b->block, max_rows);
+    row_meta_init(&b->row, b->block, max_rows);
 }
 
 void batch_close(Batch *b)
@@ -141,7 +141,7 @@ int forward_open(Forward *f, const Model *model, Memory *mem, int max_rows, int 
         }
         memcpy(item[i].where, &p, sizeof p);
     }
-    meta_from_block(&f->meta, f->meta_block, max_rows);
+    row_meta_init(&f->meta, f->meta_block, max_rows);
     return 0;
 }
 

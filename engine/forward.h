@@ -25,6 +25,9 @@ typedef struct {
 
 enum { ROW_FIELDS = 9 };
 
+/* Points the fields of row into block, ROW_FIELDS * max_rows ints. */
+void row_meta_init(RowMeta *row, int32_t *block, int max_rows);
+
 typedef struct {
     int n, max_rows;
     RowMeta row; /* host, [max_rows] each */

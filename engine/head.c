@@ -23,11 +23,7 @@ int head_open(Head *h, Forward *f, int max_meta, Error *err)
         head_close(h);
         return -1;
     }
-    int32_t **field[ROW_FIELDS] = {&h->meta.token, &h->meta.pos,    &h->meta.rope_pos,
-                                   &h->meta.seq,   &h->meta.parent, &h->meta.src,
-                                   &h->meta.dst,   &h->meta.kv_row, &h->meta.base};
-    for (int i = 0; i < ROW_FIELDS; i++)
-        *field[i] = h->meta_block + (size_t)i * max_meta;
+    row_meta_init(&h->meta, h->meta_block, max_meta);
     return 0;
 }
 

@@ -20,6 +20,7 @@
 #include "engine/forward.h"
 #include "engine/head.h"
 #include "engine/safetensors.h"
+#include "tests/golden.h"
 
 enum { MAX_T = 512, HEAD_STEPS = 3 };
 static const double TOLERANCE = 1e-3;
@@ -55,17 +56,7 @@ static void case_open(Case *c, const char *name, Backend *be)
     snprintf(path, sizeof path, "tests/data/golden/%s", name);
     c->model = model_open(path, be, &err);
     if (!c->model) fail_msg("%s", err.msg);
-    snprintf(path, sizeof path, "tests/data/golden/%s/golden.safetensors", name);
-    c->golden = safetensors_open_file(path, &err);
-    if (!c->golden) fail_msg("%s", err.msg);
-    const Tensor *ids = safetensors_find(c->golden, "input_ids");
-    c->n_tokens = (int)ids->dim[0];
-    assert_true(c->n_tokens <= MAX_T);
-    for (int i = 0; i < c->n_tokens; i++) {
-        int64_t id;
-        memcpy(&id, ids->data + 8 * i, 8);
-        c->token[i] = (int32_t)id;
-    }
+    c->golden = golden_open(path, c->token, MAX_T, &c->n_tokens);
     int seqs = 1 + HEAD_STEPS, pages = seqs * memory_pages_for(MAX_T + 1);
     assert_int_equal(memory_open(&c->mem, c->model, 1, pages, seqs, MAX_T + 1, &err), 0);
     assert_int_equal(forward_open(&c->f, c->model, &c->mem, MAX_T, MAX_T, &err), 0);

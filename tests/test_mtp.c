@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "engine/model.h"
 #include "engine/safetensors.h"
+#include "tests/golden.h"
 
 enum { MAX_T = 256 };
 
@@ -69,23 +70,6 @@ typedef struct {
     int32_t token[MAX_T];
     int n_tokens;
 } Case;
-
-static void open_golden(Case *c, const char *dir)
-{
-    Error err = {0};
-    char path[128];
-    snprintf(path, sizeof path, "%s/golden.safetensors", dir);
-    c->golden = safetensors_open_file(path, &err);
-    if (!c->golden) fail_msg("%s", err.msg);
-    const Tensor *ids = safetensors_find(c->golden, "input_ids");
-    c->n_tokens = (int)ids->dim[0];
-    assert_true(c->n_tokens <= MAX_T);
-    for (int i = 0; i < c->n_tokens; i++) {
-        int64_t id;
-        memcpy(&id, ids->data + 8 * i, 8);
-        c->token[i] = (int32_t)id;
-    }
-}
 
 static void case_open(Case *c, const char *dir, int topk)
 {
@@ -180,7 +164,7 @@ static void check_model(const char *name, int topk)
     int n_checked = 0;
     snprintf(dir, sizeof dir, "tests/data/golden/%s", name);
     case_open(&c, dir, topk);
-    open_golden(&c, dir);
+    c.golden = golden_open(dir, c.token, MAX_T, &c.n_tokens);
     for (int n = 1; n + 1 < c.n_tokens; n += 5) {
         const Tree *draft = &c.spy.tree[n];
         run_prompt(&c, c.token, n, c.token[n], 3, NULL);
