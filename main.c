@@ -147,7 +147,6 @@ static int open_all(App *a, Error *err)
     a->service.tok = a->tok;
     a->service.generation = a->model->generation;
     a->service.model_name = a->name;
-    a->service.model_dir = a->settings.model;
     return 0;
 }
 

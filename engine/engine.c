@@ -441,9 +441,9 @@ void engine_status(const Engine *e, EngineStatus *s)
         s->running += e->seq[i].state != SEQ_FREE;
 }
 
-const struct Model *engine_model(const Engine *e)
+const ModelConfig *engine_config(const Engine *e)
 {
-    return e->model;
+    return &e->model->config;
 }
 
 Head *engine_head(Engine *e)

@@ -154,6 +154,7 @@ typedef struct {
 
 void engine_status(const Engine *e, EngineStatus *s);
 
-const struct Model *engine_model(const Engine *e);
+/* The model's shape and end tokens; lives as long as the model. */
+const ModelConfig *engine_config(const Engine *e);
 
 #endif

@@ -17,8 +17,8 @@ static json_t *model_entry(const Server *s)
                      "id", name, "object", "model", "type", "model", "display_name", name,
                      "created", (json_int_t)s->started, "owned_by", "offshoot", "root", name,
                      "parent", "max_model_len", s->ctx_size, "context_length", s->ctx_size,
-                     "permission", "meta", "n_ctx", s->ctx_size, "n_ctx_train", s->config.ctx_limit,
-                     "n_vocab", s->n_vocab);
+                     "permission", "meta", "n_ctx", s->ctx_size, "n_ctx_train",
+                     s->config->ctx_limit, "n_vocab", s->n_vocab);
 }
 
 /* /v1/models, or /v1/models/{id} for the entry alone. */

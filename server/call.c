@@ -239,7 +239,7 @@ static int check_length(const Call *call, int n_prompt, ApiRequest *api, ApiErro
 static int open_answers(Call *call, ApiError *err)
 {
     const Server *s = call->server;
-    AnswerModel model = {s->service->tok, s->config.eos, s->config.n_eos};
+    AnswerModel model = {s->service->tok, s->config->eos, s->config->n_eos};
     int n = call->api.n;
     call->answers = mem_alloc((size_t)call->n_prompts * (size_t)n, sizeof *call->answers);
     for (int i = 0; i < call->n_prompts * n; i++) {

@@ -268,8 +268,7 @@ static int open_loop(Server *s, Error *err)
     engine_status(s->service->engine, &status);
     s->ctx_size = status.ctx_size;
     s->n_vocab = status.n_vocab;
-    GenerationDefaults unused;
-    if (config_load(&s->config, &unused, s->service->model_dir, err)) return -1;
+    s->config = engine_config(s->service->engine);
 
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     s->base = event_base_new();

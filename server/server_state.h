@@ -17,7 +17,7 @@ typedef struct Call Call;
 struct Server {
     const Service *service;
     ServerLimits limits;
-    ModelConfig config;
+    const ModelConfig *config; /* the model's */
     int ctx_size, n_vocab;
     time_t started;
 

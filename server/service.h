@@ -18,7 +18,6 @@ typedef struct {
     ChatTemplate tmpl;
     GenerationDefaults generation; /* the model's */
     const char *model_name;        /* served name */
-    const char *model_dir;
 } Service;
 
 /*

@@ -119,7 +119,6 @@ Served *served_open_engine(const ServedOptions *options)
     s->service.tmpl = tmpl;
     s->service.generation = model->generation;
     s->service.model_name = "demo";
-    s->service.model_dir = DEMO;
     return s;
 }
 
