@@ -141,6 +141,7 @@ static int open_seqs(Engine *e, Error *err)
     int bad = 0;
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
+        s->token = mem_alloc((size_t)e->options.ctx_size, sizeof *s->token);
         s->counts_host = mem_alloc(vocab, sizeof *s->counts_host);
         s->counts = device_array(e, vocab, sizeof *s->counts, &bad, err);
         s->bias_id = device_array(e, MAX_LOGIT_BIAS, sizeof *s->bias_id, &bad, err);
@@ -232,6 +233,7 @@ void engine_close(Engine *e)
     close_step_arrays(e);
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
+        mem_free(s->token);
         mem_free(s->counts_host);
         device_free(e, s->counts);
         device_free(e, s->bias_id);
@@ -373,17 +375,23 @@ const Event *engine_next_event(Engine *e)
     return NULL;
 }
 
+void seq_give_up_memory(Engine *e, Seq *seq)
+{
+    if (seq->state == SEQ_PREEMPTED) return; /* it has none */
+    slots_release(e->mem.slot_pool, seq->slot);
+    memory_release(&e->mem, (int)(seq - e->seq));
+}
+
 void engine_finish(Engine *e, Seq *seq)
 {
     double now = engine_now_ms();
     RequestStats *s = &seq->stats;
     s->n_prompt = seq->req.n_prompt;
-    s->n_generated = seq->n_generated;
+    s->n_generated = seq_n_generated(seq);
     s->wait_ms = seq->started - seq->submitted;
     s->prompt_ms = (seq->first_token > 0 ? seq->first_token : now) - seq->started;
     s->decode_ms = seq->first_token > 0 ? now - seq->first_token : 0;
-    slots_release(e->mem.slot_pool, seq->slot);
-    memory_release(&e->mem, (int)(seq - e->seq));
+    seq_give_up_memory(e, seq);
     seq->state = SEQ_FREE;
     Event *ev = engine_add_event(e, EVENT_DONE, seq->req.id);
     ev->finish = seq->finish;
@@ -426,6 +434,12 @@ void engine_cancel(Engine *e, uint64_t id)
     }
 }
 
+void engine_pause(Engine *e, uint64_t id, int paused)
+{
+    for (int i = 0; i < e->options.max_seqs; i++)
+        if (e->seq[i].state != SEQ_FREE && e->seq[i].req.id == id) e->seq[i].paused = paused;
+}
+
 void engine_status(const Engine *e, EngineStatus *s)
 {
     *s = (EngineStatus){.waiting = e->n_waiting,
@@ -436,9 +450,13 @@ void engine_status(const Engine *e, EngineStatus *s)
                         .ctx_size = e->options.ctx_size,
                         .max_seqs = e->options.max_seqs,
                         .n_vocab = e->model->config.n_vocab,
-                        .steps = e->n_steps};
-    for (int i = 0; i < e->options.max_seqs; i++)
-        s->running += e->seq[i].state != SEQ_FREE;
+                        .steps = e->n_steps,
+                        .preemptions = e->n_preemptions};
+    for (int i = 0; i < e->options.max_seqs; i++) {
+        SeqState state = e->seq[i].state;
+        s->waiting += state == SEQ_PREEMPTED;
+        s->running += state == SEQ_PREFILL || state == SEQ_DECODE;
+    }
 }
 
 const ModelConfig *engine_config(const Engine *e)

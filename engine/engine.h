@@ -77,6 +77,7 @@ typedef enum {
  * step. */
 typedef struct {
     int n_prompt, n_generated;
+    int n_preemptions;   /* times it gave its memory up and was computed again */
     int n_steps;         /* verify steps */
     int n_steps_drafted; /* those with at least one draft node */
     int n_drafted;       /* draft nodes verified */
@@ -132,9 +133,16 @@ int engine_submit(Engine *e, const EngineRequest *request, Error *err);
 void engine_cancel(Engine *e, uint64_t id);
 
 /*
+ * Holds a sequence back from the next step on, or lets it go on: for a reader that is too slow. Its
+ * memory is the first that others may take; then it is computed again. An id that is not running is
+ * ignored.
+ */
+void engine_pause(Engine *e, uint64_t id, int paused);
+
+/*
  * One step: every decoding sequence gains at least one token. Returns the number of sequences that
- * ran, 0 when there is nothing to do, -1 when the device failed. Never allocates. All events must
- * have been read before.
+ * ran, 0 when there is nothing to do or all are paused, -1 when the device failed. Never allocates.
+ * All events must have been read before.
  */
 int engine_step(Engine *e, Error *err);
 
@@ -143,13 +151,14 @@ int engine_step(Engine *e, Error *err);
  */
 const Event *engine_next_event(Engine *e);
 
-/* What is running, waiting, free. */
+/* What is running, waiting (preempted ones too), free. */
 typedef struct {
     int running, waiting;
     int slots, slots_free;
     int pages, pages_free;
     int ctx_size, max_seqs, n_vocab;
     long steps;
+    long preemptions; /* sum of n_preemptions */
 } EngineStatus;
 
 void engine_status(const Engine *e, EngineStatus *s);

@@ -2,15 +2,21 @@
  * schedule.c: who takes part in a step.
  *
  * First come, first served: a waiting request starts when a sequence, a slot and pages for its
- * prompt, its whole answer and the step's overhang are free, so no running sequence ever lacks a
- * page. Every decoding sequence gets a tree; the trees of a pass share MAX_TREE_ROWS rows. At most
- * one prompt gets a chunk of rows, the one admitted first, so a long prompt delays nobody by more
- * than a chunk.
+ * prompt and the beginning of its answer are free. Every decoding sequence gets a tree; the trees
+ * of a pass share MAX_TREE_ROWS rows. One prompt gets a chunk of rows, each in its turn, so a long
+ * prompt delays nobody by more than a chunk.
+ *
+ * A sequence takes pages as it grows. When there are none, the youngest one is preempted: its pages
+ * and its slot go to the others, it goes before all who wait, and its tokens are computed again, to
+ * the same bits. The oldest never is, and the pool holds a whole context, so all come to their end.
  */
 #include <assert.h>
 #include <string.h>
 
 #include "engine/state.h"
+
+/* Pages for so much of an answer are taken when it starts, so that it does not start in vain. */
+enum { RESERVED_ANSWER = 128 };
 
 static int find_free_seq(const Engine *e)
 {
@@ -49,16 +55,38 @@ static void start_ban(Engine *e, Seq *s)
     s->n_ban = n;
 }
 
-static void start(Engine *e, int index, int32_t slot, const EngineRequest *r, double since)
+/* A slot and pages for all tokens so far and the beginning of what follows; or nothing and -1. */
+static int take_memory(Engine *e, int index, int n_tokens, int n_left)
 {
     Seq *s = &e->seq[index];
+    int more = n_left < RESERVED_ANSWER ? n_left : RESERVED_ANSWER;
+    if (slots_claim(e->mem.slot_pool, 1, &s->slot) < 1) return -1;
+    if (memory_reserve(&e->mem, index, n_tokens + more + e->overhang)) {
+        slots_release(e->mem.slot_pool, s->slot);
+        return -1;
+    }
+    return 0;
+}
+
+/* From the first token on, in the slot and the pages that it now has. */
+static void begin(Engine *e, Seq *s)
+{
+    const Drafter *d = e->options.drafter;
     s->state = SEQ_PREFILL;
+    s->n_past = 0;
+    s->chunk_step = e->n_steps;
+    memory_clear_slot(&e->mem, s->slot);
+    if (d) d->begin(d->self, (int)(s - e->seq), s->token[0]);
+}
+
+static void start(Engine *e, Seq *s, const EngineRequest *r, double since)
+{
     s->order = e->n_admitted++;
     s->req = *r;
     s->max_tokens = r->max_tokens < 0 ? e->options.ctx_size - r->n_prompt : r->max_tokens;
-    s->n_past = s->n_generated = 0;
-    s->root = -1;
-    s->slot = slot;
+    memcpy(s->token, r->prompt, (size_t)r->n_prompt * sizeof *s->token);
+    s->n_tokens = r->n_prompt;
+    s->n_scored = s->paused = 0;
     s->stop_token = -1;
     s->submitted = since;
     s->started = engine_now_ms();
@@ -69,26 +97,87 @@ static void start(Engine *e, int index, int32_t slot, const EngineRequest *r, do
     e->be->upload(e->be, s->bias_id, r->bias_id, (size_t)r->n_bias * sizeof *s->bias_id);
     e->be->upload(e->be, s->bias, r->bias, (size_t)r->n_bias * sizeof *s->bias);
     start_ban(e, s);
-    memory_clear_slot(&e->mem, slot);
-    const Drafter *d = e->options.drafter;
-    if (d) d->begin(d->self, index, r->prompt[0]);
+    begin(e, s);
 }
 
+/* Who gives its memory up: one that is paused, else the one that came last. */
+static Seq *pick_victim(Engine *e)
+{
+    Seq *victim = NULL;
+    for (int i = 0; i < e->options.max_seqs; i++) {
+        Seq *s = &e->seq[i];
+        if (s->state != SEQ_PREFILL && s->state != SEQ_DECODE) continue;
+        if (!victim || s->paused > victim->paused ||
+            (s->paused == victim->paused && s->order > victim->order))
+            victim = s;
+    }
+    return victim;
+}
+
+static void preempt(Engine *e, Seq *s)
+{
+    seq_give_up_memory(e, s);
+    s->state = SEQ_PREEMPTED;
+    s->stats.n_preemptions++;
+    e->n_preemptions++;
+}
+
+/* Memory to begin in; if need be that of those who are paused. 0, or -1: not now. */
+static int find_place(Engine *e, int index, int n_tokens, int n_left)
+{
+    while (take_memory(e, index, n_tokens, n_left)) {
+        Seq *victim = pick_victim(e);
+        if (!victim || !victim->paused) return -1;
+        preempt(e, victim);
+    }
+    return 0;
+}
+
+static Seq *oldest_preempted(Engine *e)
+{
+    Seq *oldest = NULL;
+    for (int i = 0; i < e->options.max_seqs; i++) {
+        Seq *s = &e->seq[i];
+        if (s->state != SEQ_PREEMPTED || s->paused) continue;
+        if (!oldest || s->order < oldest->order) oldest = s;
+    }
+    return oldest;
+}
+
+/* Those who were preempted go before those who wait. */
 static void admit(Engine *e)
 {
+    for (Seq *s = oldest_preempted(e); s; s = oldest_preempted(e)) {
+        int left = s->max_tokens - seq_n_generated(s);
+        if (find_place(e, (int)(s - e->seq), s->n_tokens, left)) return;
+        begin(e, s);
+    }
     while (e->n_waiting) {
         const EngineRequest *r = &e->waiting[e->first_waiting];
         int answer = r->max_tokens < 0 ? e->options.ctx_size - r->n_prompt : r->max_tokens;
         int index = find_free_seq(e);
-        int32_t slot;
-        if (index < 0 || slots_claim(e->mem.slot_pool, 1, &slot) < 1) return;
-        if (memory_reserve(&e->mem, index, r->n_prompt + answer + e->overhang)) {
-            slots_release(e->mem.slot_pool, slot);
-            return;
-        }
-        start(e, index, slot, r, e->waiting_since[e->first_waiting]);
+        if (index < 0 || find_place(e, index, r->n_prompt, answer)) return;
+        start(e, &e->seq[index], r, e->waiting_since[e->first_waiting]);
         e->first_waiting = (e->first_waiting + 1) % e->options.max_waiting;
         e->n_waiting--;
+    }
+}
+
+static int decodes(const Seq *s)
+{
+    return s->state == SEQ_DECODE && !s->paused;
+}
+
+/* Every decoding sequence gets the pages that its tree may write, or is preempted. */
+static void take_pages(Engine *e)
+{
+    for (int i = 0; i < e->options.max_seqs; i++) {
+        Seq *s = &e->seq[i];
+        while (decodes(s) && memory_reserve(&e->mem, i, s->n_tokens + e->overhang)) {
+            Seq *victim = pick_victim(e);
+            assert(victim); /* s itself, if nobody else */
+            preempt(e, victim);
+        }
     }
 }
 
@@ -98,7 +187,7 @@ static Work *add_work(Engine *e, Seq *s)
     w->seq = s;
     w->index = (int)(s - e->seq);
     w->start = s->n_past;
-    w->is_tree = w->ends_prompt = w->max_depth = 0;
+    w->is_tree = w->ends_chunks = w->max_depth = 0;
     w->n_slots = w->n_sampled = 0;
     return w;
 }
@@ -108,7 +197,7 @@ static int useful_depth(const Engine *e, const Seq *s)
 {
     int depth = e->options.draft_depth;
     if (s->req.draft_max >= 0 && s->req.draft_max < depth) depth = s->req.draft_max;
-    int left = s->max_tokens - s->n_generated - 1;
+    int left = s->max_tokens - seq_n_generated(s) - 1;
     return left < depth ? left : depth;
 }
 
@@ -120,7 +209,7 @@ static void plan_tree(Engine *e, Seq *s, int max_rows, int n_after)
 {
     Work *w = add_work(e, s);
     w->is_tree = 1;
-    tree_init(&w->tree, s->root);
+    tree_init(&w->tree, s->token[s->n_tokens - 1]);
     int nodes = e->options.tree_nodes;
     w->max_depth = useful_depth(e, s);
     if (nodes > max_rows) nodes = max_rows;
@@ -132,28 +221,43 @@ static void plan_tree(Engine *e, Seq *s, int max_rows, int n_after)
 static void plan_chunk(Engine *e, Seq *s, int tree_rows)
 {
     Work *w = add_work(e, s);
-    int left = s->req.n_prompt - s->n_past, most = e->options.chunk_rows;
+    int left = s->n_tokens - s->n_past, most = e->options.chunk_rows;
     int score = MAX_TREE_ROWS + SCORE_ROWS - tree_rows;
     if (s->req.prompt_logprobs && most > score) most = score;
     w->n_rows = left < most ? left : most;
-    w->ends_prompt = w->n_rows == left;
-    tree_init(&w->tree, s->req.prompt[s->n_past + w->n_rows - 1]);
+    w->ends_chunks = w->n_rows == left;
+    tree_init(&w->tree, s->token[s->n_past + w->n_rows - 1]);
+    s->chunk_step = e->n_steps;
+}
+
+/*
+ * The prompt that has waited longest for a chunk; of those alike the one admitted last, which has
+ * had none yet.
+ */
+static Seq *next_prompt(Engine *e)
+{
+    Seq *next = NULL;
+    for (int i = 0; i < e->options.max_seqs; i++) {
+        Seq *s = &e->seq[i];
+        if (s->state != SEQ_PREFILL || s->paused) continue;
+        if (!next || s->chunk_step < next->chunk_step ||
+            (s->chunk_step == next->chunk_step && s->order > next->order))
+            next = s;
+    }
+    return next;
 }
 
 void schedule(Engine *e)
 {
     int n_decode = 0;
-    Seq *prompt = NULL;
-    admit(e);
     e->n_work = 0;
-    for (int i = 0; i < e->options.max_seqs; i++) {
-        Seq *s = &e->seq[i];
-        n_decode += s->state == SEQ_DECODE;
-        if (s->state == SEQ_PREFILL && (!prompt || s->order < prompt->order)) prompt = s;
-    }
+    take_pages(e);
+    admit(e);
+    for (int i = 0; i < e->options.max_seqs; i++)
+        n_decode += decodes(&e->seq[i]);
     for (int i = 0, left = n_decode; left; i++)
-        if (e->seq[i].state == SEQ_DECODE)
-            plan_tree(e, &e->seq[i], MAX_TREE_ROWS / n_decode, --left);
+        if (decodes(&e->seq[i])) plan_tree(e, &e->seq[i], MAX_TREE_ROWS / n_decode, --left);
     e->n_trees = e->n_work;
+    Seq *prompt = next_prompt(e);
     if (prompt) plan_chunk(e, prompt, n_decode ? MAX_TREE_ROWS : 0);
 }

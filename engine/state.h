@@ -17,18 +17,26 @@ enum {
     MAX_BAN = MAX_EOS + MAX_STOP_IDS,
 };
 
-typedef enum { SEQ_FREE, SEQ_PREFILL, SEQ_DECODE } SeqState;
+typedef enum {
+    SEQ_FREE,
+    SEQ_PREEMPTED, /* it gave up its slot and pages and waits for others */
+    SEQ_PREFILL,   /* tokens before the last one are still to be processed */
+    SEQ_DECODE,
+} SeqState;
 
 typedef struct {
     SeqState state;
     uint64_t order; /* of admission */
     EngineRequest req;
     int max_tokens; /* req.max_tokens, or what the context leaves */
-    int n_past;     /* tokens whose KV rows and state are committed; the root's position */
-    int32_t root;   /* the last emitted token, not processed yet */
-    int n_generated;
-    int32_t slot;  /* main slot */
-    int penalised; /* counts are kept */
+    int32_t *token; /* [ctx_size] the prompt and what was generated after it */
+    int n_tokens;
+    int n_past;      /* tokens whose KV rows and state are committed */
+    int n_scored;    /* prompt tokens whose EVENT_PROMPT was given */
+    int32_t slot;    /* main slot */
+    int paused;      /* takes no part in steps */
+    long chunk_step; /* the step of its last prompt chunk; at first that of its admission */
+    int penalised;   /* counts are kept */
     FinishReason finish;
     int32_t stop_token;
     double submitted, started, first_token; /* ms */
@@ -41,14 +49,17 @@ typedef struct {
     int n_ban;
 } Seq;
 
-/* What one sequence does in a step: a tree, or a chunk of its prompt. */
+/*
+ * What one sequence does in a step: a tree, or a chunk of tokens that are known: its prompt, and
+ * after a preemption its answer so far.
+ */
 typedef struct {
     Seq *seq;
-    int index;   /* of seq */
-    int is_tree; /* 0: prompt rows */
-    int ends_prompt;
-    int start;     /* position of its first row: the root's, or where the chunk begins */
-    int max_depth; /* of its tree */
+    int index;       /* of seq */
+    int is_tree;     /* 0: a chunk */
+    int ends_chunks; /* of a chunk: the last one */
+    int start;       /* position of its first row: the root's, or where the chunk begins */
+    int max_depth;   /* of its tree */
     int row, n_rows;
     int logit, n_logits; /* its rows of logits; those sampled are the last n_sampled */
     int sampled, n_sampled;
@@ -101,7 +112,7 @@ struct Engine {
     double *waiting_since;
     int first_waiting, n_waiting;
     uint64_t n_admitted;
-    long n_steps;
+    long n_steps, n_preemptions;
 
     Work work[MAX_SEQS + 1];
     int n_work, n_trees; /* trees come first */
@@ -114,8 +125,16 @@ struct Engine {
 
 double engine_now_ms(void);
 
+static inline int seq_n_generated(const Seq *s)
+{
+    return s->n_tokens - s->req.n_prompt;
+}
+
 /* The next free event, zeroed but for its type and id. */
 Event *engine_add_event(Engine *e, EventType type, uint64_t id);
+
+/* Its slot and its pages go back to the pools. */
+void seq_give_up_memory(Engine *e, Seq *seq);
 
 /* Frees what seq holds and reports it done with seq->finish. */
 void engine_finish(Engine *e, Seq *seq);

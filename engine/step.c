@@ -18,7 +18,7 @@ static SampleRow sample_row(const Work *w, int node, int32_t *path)
 {
     const Seq *s = w->seq;
     const Tree *t = &w->tree;
-    int depth = t->depth[node], root_pos = w->is_tree ? w->start : s->req.n_prompt - 1;
+    int depth = t->depth[node], root_pos = s->n_tokens - 1;
     SampleRow r = {.params = s->req.params,
                    .pos = root_pos + depth + 1,
                    .counts = s->penalised ? s->counts : NULL,
@@ -26,7 +26,7 @@ static SampleRow sample_row(const Work *w, int node, int32_t *path)
                    .n_bias = s->req.n_bias,
                    .bias_id = s->bias_id,
                    .bias = s->bias,
-                   .n_ban = s->n_generated + depth < s->req.min_tokens ? s->n_ban : 0,
+                   .n_ban = seq_n_generated(s) + depth < s->req.min_tokens ? s->n_ban : 0,
                    .ban = s->ban};
     for (int i = node; i > 0 && r.n_path; i = t->parent[i])
         path[t->depth[i] - 1] = t->token[i];
@@ -98,12 +98,12 @@ static void add_chunk_rows(Engine *e, Work *w)
     w->logit = b->n_logits;
     for (int i = 0; i < w->n_rows; i++) {
         int pos = w->start + i, last = i == w->n_rows - 1;
-        int row = batch_add(b, s->req.prompt[pos], pos, w->index, i ? w->row + i - 1 : -1, s->slot,
+        int row = batch_add(b, s->token[pos], pos, w->index, i ? w->row + i - 1 : -1, s->slot,
                             s->slot, pos, pos + 1);
-        if (s->req.prompt_logprobs || (last && w->ends_prompt)) b->logit_row[b->n_logits++] = row;
+        if (s->req.prompt_logprobs || (last && w->ends_chunks)) b->logit_row[b->n_logits++] = row;
     }
     w->n_logits = b->n_logits - w->logit;
-    w->n_sampled = w->ends_prompt && s->max_tokens > 0;
+    w->n_sampled = w->ends_chunks && s->max_tokens > 0;
 }
 
 static void sample_rows(Engine *e, const Work *w)
@@ -162,7 +162,7 @@ static void score_rows(Engine *e, const Work *w)
     for (int i = 0; i < n; i++) {
         int pos = w->start + i + 1, sampled = i - (n - w->n_sampled);
         int32_t token = sampled >= 0 ? e->host.next[w->sampled + sampled] : -1;
-        if (!w->is_tree && sampled < 0 && pos < s->req.n_prompt) token = s->req.prompt[pos];
+        if (!w->is_tree && sampled < 0 && pos < s->req.n_prompt) token = s->token[pos];
         e->host.scored[at + (size_t)i] = token < 0 ? 0 : token;
     }
     be->upload(be, e->dev.scored + at, e->host.scored + at, (size_t)n * sizeof(int32_t));
@@ -239,7 +239,7 @@ static void accept_paths(Engine *e)
     for (int i = 0; i < e->n_work; i++) {
         Work *w = &e->work[i];
         if (!w->n_sampled) continue;
-        StopAsker ask = {.e = e, .seq = w->seq, .n_generated = w->seq->n_generated};
+        StopAsker ask = {.e = e, .seq = w->seq, .n_generated = seq_n_generated(w->seq)};
         accept_path(&w->tree, e->host.next + w->sampled, stopped, &ask, &w->kept);
     }
 }
@@ -300,10 +300,10 @@ static void show_drafter(Engine *e)
         if (w->is_tree) {
             for (int k = 0; k <= w->kept.m && !w->kept.stop; k++)
                 seen(e, w->index, w->start + k + 1, w->kept.emitted[k], w->row + w->kept.path[k]);
-        } else if (!w->ends_prompt || (w->n_sampled && !w->kept.stop)) {
+        } else if (!w->ends_chunks || (w->n_sampled && !w->kept.stop)) {
             for (int k = 0; k < w->n_rows; k++) {
                 int pos = w->start + k + 1;
-                int32_t token = pos < s->req.n_prompt ? s->req.prompt[pos] : w->kept.emitted[0];
+                int32_t token = pos < s->n_tokens ? s->token[pos] : w->kept.emitted[0];
                 seen(e, w->index, pos, token, w->row + k);
             }
         }
@@ -380,18 +380,19 @@ static void add_logprobs(const Engine *e, const Work *w, int i, Event *ev)
 /* Row i of a scored prompt says how likely the prompt's token after it was. */
 static void emit_prompt(Engine *e, const Work *w)
 {
-    const EngineRequest *r = &w->seq->req;
-    if (!r->prompt_logprobs) return;
-    if (w->start == 0) {
-        Event *ev = engine_add_event(e, EVENT_PROMPT, r->id);
-        ev->token = r->prompt[0];
-        ev->logprob = NAN;
-    }
-    for (int i = 0; i < w->n_rows && w->start + i + 1 < r->n_prompt; i++) {
-        Event *ev = engine_add_event(e, EVENT_PROMPT, r->id);
-        ev->pos = w->start + i + 1;
-        ev->token = r->prompt[ev->pos];
-        add_logprobs(e, w, i, ev);
+    Seq *s = w->seq;
+    if (!s->req.prompt_logprobs) return;
+    for (int i = -1; i < w->n_rows && w->start + i + 1 < s->req.n_prompt; i++) {
+        int pos = w->start + i + 1;
+        if (pos < s->n_scored) continue; /* given before a preemption, or by the last chunk */
+        Event *ev = engine_add_event(e, EVENT_PROMPT, s->req.id);
+        ev->pos = pos;
+        ev->token = s->token[pos];
+        s->n_scored = pos + 1;
+        if (i < 0)
+            ev->logprob = NAN; /* nothing predicts the first token */
+        else
+            add_logprobs(e, w, i, ev);
     }
 }
 
@@ -403,17 +404,17 @@ static void emit_kept(Engine *e, const Work *w)
     for (int d = 0; d < n; d++) {
         Event *ev = engine_add_event(e, EVENT_TOKEN, s->req.id);
         ev->token = kept->emitted[d];
-        ev->pos = s->req.n_prompt + s->n_generated++;
+        ev->pos = s->n_tokens;
         ev->drafted = d < kept->m;
         add_logprobs(e, w, first_logit + kept->path[d], ev);
         count_token(e, s, ev->token);
-        s->root = ev->token;
+        s->token[s->n_tokens++] = ev->token;
     }
     if (!kept->stop) return;
     s->finish = kept->stop < 0              ? FINISH_ERROR
                 : kept->stop == STOP_LENGTH ? FINISH_LENGTH
                                             : FINISH_STOP;
-    if (kept->stop == STOP_END) s->stop_token = s->root;
+    if (kept->stop == STOP_END) s->stop_token = s->token[s->n_tokens - 1];
     engine_finish(e, s);
 }
 
@@ -425,13 +426,13 @@ static void emit_tokens(Engine *e)
         Seq *s = w->seq;
         if (w->is_tree) count_step(w, &s->stats);
         if (!w->is_tree) emit_prompt(e, w);
-        if (w->ends_prompt) {
+        if (w->ends_chunks) {
             s->state = SEQ_DECODE;
-            s->first_token = engine_now_ms();
+            if (s->first_token <= 0) s->first_token = engine_now_ms();
         }
         if (w->n_sampled) {
             emit_kept(e, w);
-        } else if (w->ends_prompt) { /* max_tokens 0: the prompt was only to be scored */
+        } else if (w->ends_chunks) { /* max_tokens 0: the prompt was only to be scored */
             s->finish = FINISH_LENGTH;
             engine_finish(e, s);
         }

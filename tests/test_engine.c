@@ -380,6 +380,186 @@ static void test_limits(void **state)
     setup_close(&s);
 }
 
+/* Different prompts, greedy and sampled, penalised, scored: answers that a wrong row would change.
+ */
+static EngineRequest mixed(int i, int32_t *prompt)
+{
+    int n = 20 + 37 * i;
+    for (int k = 0; k < n; k++)
+        prompt[k] = (k * 31 + i * 977 + 5) % 4000;
+    EngineRequest r = greedy((uint64_t)i + 1, prompt, n, 180 - 10 * i);
+    r.ignore_eos = 1;
+    r.params.seed = (uint64_t)i;
+    r.params.temperature = i & 1 ? 0.9f : 0;
+    r.params.frequency = i % 3 == 1 ? 0.3f : 0;
+    r.params.repetition = i % 3 == 2 ? 1.1f : 1;
+    r.n_logprobs = 3;
+    r.prompt_logprobs = i % 2;
+    return r;
+}
+
+enum { N_MIXED = 5 };
+
+static void assert_same_answer(const Answer *a, const Answer *want)
+{
+    assert_int_equal(a->n_done, 1);
+    assert_int_equal(a->done.finish, FINISH_LENGTH);
+    assert_int_equal(a->n, want->n);
+    assert_memory_equal(a->token, want->token, (size_t)want->n * sizeof *want->token);
+    assert_memory_equal(a->logprob, want->logprob, (size_t)want->n * sizeof *want->logprob);
+    assert_int_equal(a->n_prompt_events, want->n_prompt_events);
+    assert_true(a->prompt_logprob == want->prompt_logprob);
+}
+
+/* A pool that holds a part of what runs: the youngest give way, and no answer changes. */
+static void test_preemption(void **state)
+{
+    (void)state;
+    static const int shape[][3] = {{1, 0, 1}, {4, 3, 1}, {16, 4, 4}};
+    int32_t prompt[N_MIXED][MAX_PROMPT];
+    Answer alone[N_MIXED] = {0};
+    Setup s;
+    setup_open(&s, options(1, 0, 1));
+    for (int i = 0; i < N_MIXED; i++) {
+        EngineRequest r = mixed(i, prompt[i]);
+        r.id = 1;
+        submit(s.engine, &r);
+        run(s.engine, &alone[i], 1);
+    }
+    setup_close(&s);
+    for (size_t k = 0; k < sizeof shape / sizeof *shape; k++) {
+        EngineOptions o = options(shape[k][0], shape[k][1], shape[k][2]);
+        Answer a[N_MIXED] = {0};
+        EngineStatus st;
+        o.max_seqs = N_MIXED;
+        o.chunk_rows = 50;
+        o.ctx_size = 0; /* whatever the memory holds */
+        o.n_slots = 6;
+        o.memory = (int64_t)6 * 823296 + (k ? 500 : 420) * (int64_t)6144;
+        setup_open(&s, o);
+        for (int i = 0; i < N_MIXED; i++) {
+            EngineRequest r = mixed(i, prompt[i]);
+            submit(s.engine, &r);
+        }
+        run(s.engine, a, N_MIXED);
+        engine_status(s.engine, &st);
+        long n_preemptions = 0;
+        for (int i = 0; i < N_MIXED; i++) {
+            assert_same_answer(&a[i], &alone[i]);
+            n_preemptions += a[i].done.stats.n_preemptions;
+        }
+        assert_true(n_preemptions > 0);
+        assert_int_equal(st.preemptions, n_preemptions);
+        assert_int_equal(a[0].done.stats.n_preemptions, 0); /* it came first */
+        expect_idle(s.engine);
+        setup_close(&s);
+    }
+}
+
+static void steps(Engine *e, Answer *a, int n)
+{
+    Error err;
+    for (int i = 0; i < n; i++) {
+        assert_true(engine_step(e, &err) >= 0);
+        for (const Event *ev; (ev = engine_next_event(e));)
+            take(&a[ev->id - 1], ev);
+    }
+}
+
+/* Who is paused stands still and, when memory is short, gives it up; then it goes on. */
+static void test_pause(void **state)
+{
+    (void)state;
+    int32_t prompt[2][MAX_PROMPT];
+    for (int n_slots = 1; n_slots <= 8; n_slots += 7) {
+        Answer alone[2] = {0}, a[2] = {0};
+        Setup s;
+        EngineOptions o = options(4, 3, 1);
+        EngineStatus st;
+        o.n_slots = n_slots; /* 1: the other can run only in the paused one's place */
+        setup_open(&s, o);
+        EngineRequest r[2] = {mixed(0, prompt[0]), mixed(1, prompt[1])};
+        for (int i = 0; i < 2; i++) {
+            EngineRequest one = r[i];
+            one.id = 1;
+            submit(s.engine, &one);
+            run(s.engine, &alone[i], 1);
+        }
+        submit(s.engine, &r[0]);
+        steps(s.engine, a, 8);
+        assert_true(a[0].n > 0 && !a[0].n_done);
+        engine_pause(s.engine, 1, 1);
+        engine_pause(s.engine, 99, 1);
+        submit(s.engine, &r[1]);
+        int before = a[0].n;
+        for (int i = 0; i < 400 && !a[1].n_done; i++)
+            steps(s.engine, a, 1);
+        assert_int_equal(a[0].n, before);
+        assert_same_answer(&a[1], &alone[1]);
+        engine_status(s.engine, &st);
+        assert_int_equal(st.preemptions, n_slots == 1);
+        engine_pause(s.engine, 1, 0);
+        for (int i = 0; i < 400 && !a[0].n_done; i++)
+            steps(s.engine, a, 1);
+        assert_same_answer(&a[0], &alone[0]);
+        submit(s.engine, &r[0]); /* cancelled while it has no memory */
+        memset(a, 0, sizeof a);
+        steps(s.engine, a, 8);
+        engine_pause(s.engine, 1, 1);
+        submit(s.engine, &r[1]);
+        steps(s.engine, a, 2);
+        engine_cancel(s.engine, 1);
+        for (int i = 0; i < 400 && !a[1].n_done; i++)
+            steps(s.engine, a, 1);
+        assert_int_equal(a[0].done.finish, FINISH_CANCELLED);
+        expect_idle(s.engine);
+        setup_close(&s);
+    }
+}
+
+/* A prompt of many chunks holds a short one up by one chunk, and is not held up itself. */
+static void test_prompts_take_turns(void **state)
+{
+    (void)state;
+    int32_t prompt[MAX_PROMPT];
+    Answer a[8] = {0};
+    Setup s;
+    EngineOptions o = options(1, 0, 1);
+    o.chunk_rows = 10;
+    setup_open(&s, o);
+    for (int i = 0; i < MAX_PROMPT; i++)
+        prompt[i] = i % 4000;
+    EngineRequest big = greedy(1, prompt, 300, 1);
+    submit(s.engine, &big);
+    steps(s.engine, a, 2);
+    EngineRequest small = greedy(2, prompt, 5, 1);
+    submit(s.engine, &small);
+    steps(s.engine, a, 2);
+    assert_int_equal(a[1].n_done, 1);
+    assert_int_equal(a[0].n_done, 0);
+    for (int i = 0; i < 60; i++) { /* one small prompt after the other */
+        small.id = 2;
+        memset(&a[1], 0, sizeof a[1]);
+        submit(s.engine, &small);
+        steps(s.engine, a, 2);
+        if (a[0].n_done) break;
+        assert_int_equal(a[1].n_done, 1);
+    }
+    assert_int_equal(a[0].n_done, 1);
+    memset(a, 0, sizeof a);
+    for (uint64_t id = 1; id <= 2; id++) { /* two alike end together */
+        big.id = id;
+        submit(s.engine, &big);
+    }
+    for (int i = 0; i < 70 && !a[0].n_done; i++)
+        steps(s.engine, a, 1);
+    assert_int_equal(a[0].n_done, 1);
+    steps(s.engine, a, 2);
+    assert_int_equal(a[1].n_done, 1);
+    expect_idle(s.engine);
+    setup_close(&s);
+}
+
 /* Cancelled while running and while waiting: one DONE each, everything free, the index usable
  * again. */
 static void test_cancel(void **state)
@@ -546,6 +726,9 @@ int main(void)
         cmocka_unit_test(test_no_allocation),
         cmocka_unit_test(test_stops),
         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_preemption),
+        cmocka_unit_test(test_pause),
+        cmocka_unit_test(test_prompts_take_turns),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_prompt_logprobs),
         cmocka_unit_test(test_counts),
