@@ -438,6 +438,10 @@ void engine_pause(Engine *e, uint64_t id, int paused)
 {
     for (int i = 0; i < e->options.max_seqs; i++)
         if (e->seq[i].state != SEQ_FREE && e->seq[i].req.id == id) e->seq[i].paused = paused;
+    for (int i = 0; i < e->n_waiting; i++) {
+        EngineRequest *r = &e->waiting[(e->first_waiting + i) % e->options.max_waiting];
+        if (r->id == id) r->paused = paused;
+    }
 }
 
 void engine_status(const Engine *e, EngineStatus *s)

@@ -63,6 +63,7 @@ typedef struct {
     const int32_t *bias_id; /* borrowed */
     const float *bias;
     int n_bias;
+    int paused;      /* 1: it takes no part in steps until engine_pause lets it */
     Watcher watcher; /* called on the engine's thread for each token before it is let out */
 } EngineRequest;
 
@@ -134,8 +135,7 @@ void engine_cancel(Engine *e, uint64_t id);
 
 /*
  * Holds a sequence back from the next step on, or lets it go on: for a reader that is too slow. Its
- * memory is the first that others may take; then it is computed again. An id that is not running is
- * ignored.
+ * memory is the first that others may take; then it is computed again. An unknown id is ignored.
  */
 void engine_pause(Engine *e, uint64_t id, int paused);
 

@@ -86,7 +86,8 @@ static void start(Engine *e, Seq *s, const EngineRequest *r, double since)
     s->max_tokens = r->max_tokens < 0 ? e->options.ctx_size - r->n_prompt : r->max_tokens;
     memcpy(s->token, r->prompt, (size_t)r->n_prompt * sizeof *s->token);
     s->n_tokens = r->n_prompt;
-    s->n_scored = s->paused = 0;
+    s->n_scored = 0;
+    s->paused = r->paused;
     s->stop_token = -1;
     s->submitted = since;
     s->started = engine_now_ms();

@@ -52,9 +52,10 @@ struct Answer {
     AnswerState state;
     EngineRequest request;
     StopGate gate;
-    uint64_t ticket; /* order of arrival */
+    uint64_t ticket; /* place in the line */
     Answer *next;    /* in the waiting line */
     int cancelled;
+    int pause_wanted, pause_sent, pause_acked; /* pause_sent and not yet obeyed: wait for it */
 
     AnswerModel model;
     const ApiRequest *api;

@@ -17,32 +17,34 @@ struct Dispatch {
     EngineThread *thread;
     DispatchProgress progress;
     void *ctx;
-    Answer **place;  /* [max_running] */
+    Answer **place;  /* [n_places] */
     int *free_place; /* [n_free] */
-    int max_running, n_free;
-    Answer *first; /* the waiting line, by ticket */
+    int n_places, n_free, max_live;
+    Answer *first; /* the waiting line, by ticket; those with the same one by arrival */
     int n_waiting;
-    uint64_t n_ids, n_tickets;
-    int blocked; /* the engine was full: nothing more until it made a step */
-    int more;    /* the last report was not the last of its step */
+    uint64_t n_ids;
+    uint64_t served; /* the ticket that was called last */
+    int blocked;     /* the engine was full: nothing more until it made a step */
+    int more;        /* the last report was not the last of its step */
     int lost;
 };
 
-Dispatch *dispatch_open(Engine *engine, int max_running, DispatchProgress progress, void *ctx,
-                        Error *err)
+Dispatch *dispatch_open(Engine *engine, int n_places, int max_live, DispatchProgress progress,
+                        void *ctx, Error *err)
 {
-    assert(max_running > 0 && max_running < 1 << PLACE_BITS);
-    EngineThread *thread = engine_thread_start(engine, max_running, err);
+    assert(n_places > 0 && n_places < 1 << PLACE_BITS);
+    EngineThread *thread = engine_thread_start(engine, n_places, err);
     if (!thread) return NULL;
     Dispatch *d = mem_alloc(1, sizeof *d);
     *d = (Dispatch){.thread = thread,
                     .progress = progress,
                     .ctx = ctx,
-                    .max_running = max_running,
-                    .n_free = max_running};
-    d->place = mem_alloc((size_t)max_running, sizeof(Answer *));
-    d->free_place = mem_alloc((size_t)max_running, sizeof *d->free_place);
-    for (int i = 0; i < max_running; i++)
+                    .n_places = n_places,
+                    .n_free = n_places,
+                    .max_live = max_live};
+    d->place = mem_alloc((size_t)n_places, sizeof(Answer *));
+    d->free_place = mem_alloc((size_t)n_places, sizeof *d->free_place);
+    for (int i = 0; i < n_places; i++)
         d->free_place[i] = i;
     return d;
 }
@@ -57,7 +59,7 @@ static void cancel_running(Dispatch *d, Answer *a)
 void dispatch_close(Dispatch *d)
 {
     if (!d) return;
-    for (int i = 0; i < d->max_running; i++)
+    for (int i = 0; i < d->n_places; i++)
         if (d->place[i]) cancel_running(d, d->place[i]);
     engine_thread_stop(d->thread);
     mem_free((void *)d->place);
@@ -72,7 +74,7 @@ int dispatch_fd(const Dispatch *d)
 
 static int n_running(const Dispatch *d)
 {
-    return d->max_running - d->n_free;
+    return d->n_places - d->n_free;
 }
 
 int dispatch_n_live(const Dispatch *d)
@@ -82,13 +84,19 @@ int dispatch_n_live(const Dispatch *d)
 
 int dispatch_has_room(const Dispatch *d)
 {
-    return dispatch_n_live(d) < d->max_running;
+    return dispatch_n_live(d) < d->max_live;
 }
 
-static void enqueue(Dispatch *d, Answer *a)
+int dispatch_n_waiting(const Dispatch *d)
+{
+    return d->n_waiting;
+}
+
+/* Behind those with its ticket; before them when it comes back from a full engine. */
+static void enqueue(Dispatch *d, Answer *a, int again)
 {
     Answer **at = &d->first;
-    while (*at && (*at)->ticket < a->ticket)
+    while (*at && ((*at)->ticket < a->ticket || ((*at)->ticket == a->ticket && !again)))
         at = &(*at)->next;
     a->next = *at;
     *at = a;
@@ -115,6 +123,8 @@ static void feed(Dispatch *d)
         d->place[place] = a;
         a->request.id = ++d->n_ids << PLACE_BITS | (uint64_t)place;
         a->state = ANSWER_RUNNING;
+        if (a->ticket > d->served) d->served = a->ticket;
+        a->request.paused = a->pause_sent = a->pause_acked = a->pause_wanted;
         engine_thread_submit(d->thread, &a->request);
     }
 }
@@ -132,13 +142,35 @@ static void refused(Dispatch *d, Answer *a, const Error *why)
     leave_place(d, a);
     if (why->code == ERR_BUSY && n_running(d) && !a->cancelled) {
         d->blocked = 1;
-        enqueue(d, a);
+        enqueue(d, a, 1);
         return;
     }
     a->state = ANSWER_DONE;
     a->finish = FINISH_CANCELLED;
     if (!a->cancelled) a->refused = *why;
     d->progress(d->ctx, a);
+}
+
+/* One message at a time; what was wanted meanwhile follows it. */
+static void send_pause(Dispatch *d, Answer *a)
+{
+    if (a->pause_sent != a->pause_acked || a->pause_wanted == a->pause_sent) return;
+    a->pause_sent = a->pause_wanted;
+    engine_thread_pause(d->thread, a->request.id, a->pause_sent);
+}
+
+/* a has the place now, and is perhaps another than the one that was paused there. */
+static void paused(Dispatch *d, Answer *a, uint64_t id)
+{
+    if (!a || a->request.id != id) return;
+    a->pause_acked = a->pause_sent;
+    send_pause(d, a);
+}
+
+void dispatch_pause(Dispatch *d, Answer *a, int pause)
+{
+    a->pause_wanted = pause;
+    if (a->state == ANSWER_RUNNING && !a->cancelled && !d->lost) send_pause(d, a);
 }
 
 static void happened(Dispatch *d, Answer *a, const Event *event)
@@ -153,7 +185,7 @@ static void happened(Dispatch *d, Answer *a, const Event *event)
 static void lose_all(Dispatch *d, const Error *why)
 {
     d->lost = 1;
-    for (int i = 0; i < d->max_running; i++) {
+    for (int i = 0; i < d->n_places; i++) {
         Answer *a = d->place[i];
         if (!a) continue;
         leave_place(d, a);
@@ -182,6 +214,10 @@ int dispatch_read(Dispatch *d, Error *err)
             return -1;
         }
         Answer *a = d->place[report.id & ((1 << PLACE_BITS) - 1)];
+        if (report.type == REPORT_PAUSED) {
+            paused(d, a, report.id);
+            continue;
+        }
         assert(a && a->request.id == report.id);
         if (report.type == REPORT_REFUSED)
             refused(d, a, &report.error);
@@ -194,8 +230,8 @@ int dispatch_read(Dispatch *d, Error *err)
 
 void dispatch_add(Dispatch *d, Answer *a)
 {
-    a->ticket = ++d->n_tickets;
-    enqueue(d, a);
+    a->ticket = d->served + (uint64_t)a->index;
+    enqueue(d, a, 0);
     feed(d);
 }
 

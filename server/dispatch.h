@@ -1,9 +1,9 @@
 /*
  * dispatch.h: answers on their way to the engine, in it, and back.
  *
- * The engine runs a bounded number at a time; the rest waits here in order of arrival, so that a
- * request with many prompts needs no room for all of them at once. Runs on the server's thread and
- * never waits for the engine's.
+ * The engine has a few more than it runs at a time; the rest waits here. The line is fair: a
+ * request with many answers gets one place in turn with those that came after it, so it holds
+ * nobody up by its size. Runs on the server's thread and never waits for the engine's.
  */
 #ifndef OFFSHOOT_SERVER_DISPATCH_H
 #define OFFSHOOT_SERVER_DISPATCH_H
@@ -16,10 +16,11 @@ typedef struct Dispatch Dispatch;
 typedef void (*DispatchProgress)(void *ctx, Answer *answer);
 
 /*
- * Starts the engine's thread. max_running: answers in the engine at a time, waiting ones included.
+ * Starts the engine's thread. n_places: answers that the engine has at a time; max_live: answers
+ * there and in the line, beyond which dispatch_has_room says no.
  */
-Dispatch *dispatch_open(Engine *engine, int max_running, DispatchProgress progress, void *ctx,
-                        Error *err);
+Dispatch *dispatch_open(Engine *engine, int n_places, int max_live, DispatchProgress progress,
+                        void *ctx, Error *err);
 
 /* Cancels what is left and stops the thread. No answer is lent any more; progress is not called. */
 void dispatch_close(Dispatch *d);
@@ -35,11 +36,17 @@ int dispatch_read(Dispatch *d, Error *err);
 /* Answers that were added and are not done. */
 int dispatch_n_live(const Dispatch *d);
 
-/* Whether there is a place in the engine or in front of it for another request. */
+/* Whether another request may join the line. */
 int dispatch_has_room(const Dispatch *d);
 
-/* The answer must stay where it is until it is ANSWER_DONE. */
+/* Answers in the line. */
+int dispatch_n_waiting(const Dispatch *d);
+
+/* The answer must stay where it is until it is ANSWER_DONE. index tells its turn in its request. */
 void dispatch_add(Dispatch *d, Answer *a);
+
+/* Stops an answer, or lets it go on, within a step or two. */
+void dispatch_pause(Dispatch *d, Answer *a, int paused);
 
 /* An answer that waits is done at once (progress is called); a running one soon. */
 void dispatch_cancel(Dispatch *d, Answer *a);

@@ -3,7 +3,7 @@
  *
  * Why the command queue cannot overflow: a request takes over another's place only after that one's
  * DONE was read, so after its submit had left the queue. What the queue holds for one place is thus
- * at most a left-over cancel, a submit and a cancel.
+ * at most a left-over cancel and pause, a submit, a cancel and a pause.
  */
 #include "server/engine_thread.h"
 
@@ -15,11 +15,14 @@
 #include "base/mem.h"
 #include "base/queue.h"
 
-enum { COMMANDS_PER_REQUEST = 3, MAX_REPORTS = 1024 };
+enum { COMMANDS_PER_REQUEST = 5, MAX_REPORTS = 1024 };
+
+typedef enum { COMMAND_SUBMIT, COMMAND_CANCEL, COMMAND_PAUSE, COMMAND_RESUME } CommandType;
 
 typedef struct {
+    CommandType type;
     uint64_t id;
-    const EngineRequest *request; /* NULL: cancel id */
+    const EngineRequest *request; /* SUBMIT */
 } EngineCommand;
 
 struct EngineThread {
@@ -47,17 +50,32 @@ static void report_error(EngineThread *t, ReportType type, uint64_t id, const Er
     queue_push(t->reports, &report);
 }
 
+static void obey(EngineThread *t, const EngineCommand *c)
+{
+    Error err = {0};
+    EngineReport paused = {.type = REPORT_PAUSED, .id = c->id};
+    switch (c->type) {
+    case COMMAND_SUBMIT:
+        if (engine_submit(t->engine, c->request, &err))
+            report_error(t, REPORT_REFUSED, c->id, &err);
+        break;
+    case COMMAND_CANCEL:
+        engine_cancel(t->engine, c->id);
+        break;
+    case COMMAND_PAUSE:
+    case COMMAND_RESUME:
+        engine_pause(t->engine, c->id, c->type == COMMAND_PAUSE);
+        queue_push(t->reports, &paused);
+        break;
+    }
+    report_events(t);
+}
+
 static void obey_commands(EngineThread *t)
 {
     EngineCommand command;
-    while (queue_pop(t->commands, &command)) {
-        Error err = {0};
-        if (!command.request)
-            engine_cancel(t->engine, command.id);
-        else if (engine_submit(t->engine, command.request, &err))
-            report_error(t, REPORT_REFUSED, command.id, &err);
-        report_events(t);
-    }
+    while (queue_pop(t->commands, &command))
+        obey(t, &command);
 }
 
 static void *engine_main(void *arg)
@@ -140,12 +158,17 @@ static void command(EngineThread *t, const EngineCommand *c)
 
 void engine_thread_submit(EngineThread *t, const EngineRequest *request)
 {
-    command(t, &(EngineCommand){request->id, request});
+    command(t, &(EngineCommand){COMMAND_SUBMIT, request->id, request});
 }
 
 void engine_thread_cancel(EngineThread *t, uint64_t id)
 {
-    command(t, &(EngineCommand){id, NULL});
+    command(t, &(EngineCommand){COMMAND_CANCEL, id, NULL});
+}
+
+void engine_thread_pause(EngineThread *t, uint64_t id, int paused)
+{
+    command(t, &(EngineCommand){paused ? COMMAND_PAUSE : COMMAND_RESUME, id, NULL});
 }
 
 void engine_thread_stop(EngineThread *t)

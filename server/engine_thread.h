@@ -13,6 +13,7 @@ typedef struct EngineThread EngineThread;
 
 typedef enum {
     REPORT_EVENT,   /* event; EVENT_DONE is the last for its id */
+    REPORT_PAUSED,  /* engine_thread_pause was obeyed; for an id that was DONE meanwhile, too */
     REPORT_REFUSED, /* error of engine_submit; nothing else follows for this id */
     REPORT_LOST,    /* error of engine_step: the device is gone, the thread has ended; no id */
 } ReportType;
@@ -48,6 +49,9 @@ void engine_thread_submit(EngineThread *t, const EngineRequest *request);
 
 /* At most once for a request. Its DONE still comes (it may be on its way already). */
 void engine_thread_cancel(EngineThread *t, uint64_t id);
+
+/* Not before REPORT_PAUSED has come for the one before. */
+void engine_thread_pause(EngineThread *t, uint64_t id, int paused);
 
 /* Ends the thread after the step that runs now and the commands given so far. */
 void engine_thread_stop(EngineThread *t);

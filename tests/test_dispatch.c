@@ -32,14 +32,14 @@ static void on_progress(void *ctx, Answer *a)
     if (a->state == ANSWER_DONE) f->done[f->n_done++] = a->index;
 }
 
-static void open_fixture(Fixture *f, int max_seqs, int max_waiting, int max_running)
+static void open_fixture(Fixture *f, int max_seqs, int max_waiting, int n_places)
 {
     Error err = {0};
     ServedOptions o = served_defaults();
     o.max_seqs = max_seqs;
     o.max_waiting = max_waiting;
     *f = (Fixture){.served = served_open_engine(&o)};
-    f->dispatch = dispatch_open(f->served->service.engine, max_running, on_progress, f, &err);
+    f->dispatch = dispatch_open(f->served->service.engine, n_places, N, on_progress, f, &err);
     if (!f->dispatch) fail_msg("%s", err.msg);
     f->api = (ApiRequest){.max_tokens = 8,
                           .ignore_eos = 1,
@@ -96,6 +96,60 @@ static void test_order(void **state)
         }
         close_fixture(&f);
     }
+}
+
+/*
+ * Ten answers of one request, then two requests of one answer: these take their turn instead of
+ * going behind all ten.
+ */
+static void test_fair_line(void **state)
+{
+    (void)state;
+    Fixture f;
+    open_fixture(&f, 1, 8, 2);
+    f.answer[10].index = f.answer[11].index = 0;
+    for (int i = 0; i < N; i++)
+        dispatch_add(f.dispatch, &f.answer[i]);
+    f.answer[10].index = 10; /* told apart in done[] */
+    f.answer[11].index = 11;
+    run_until(&f, N);
+    static const int want[N] = {0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9};
+    for (int i = 0; i < N; i++)
+        assert_int_equal(f.done[i], want[i]);
+    close_fixture(&f);
+}
+
+/* Paused, often and back again: it stands still, whatever was said in between, then ends as ever.
+ */
+static void test_pause(void **state)
+{
+    (void)state;
+    Fixture f;
+    open_fixture(&f, 4, 4, 4);
+    for (int i = 0; i < 5; i++)
+        f.answer[i].request.max_tokens = i < 3 ? 3000 : 600;
+    for (int i = 0; i < 4; i++)
+        dispatch_add(f.dispatch, &f.answer[i]);
+    for (int i = 0; i < 3; i++)
+        dispatch_pause(f.dispatch, &f.answer[i], 1);
+    run_until(&f, 1);
+    assert_int_equal(f.done[0], 3);
+    for (int k = 0; k < 1000; k++) /* more often than there is room for messages */
+        for (int i = 0; i < 3; i++)
+            dispatch_pause(f.dispatch, &f.answer[i], k & 1);
+    dispatch_add(f.dispatch, &f.answer[4]);
+    run_until(&f, 2);
+    assert_int_equal(f.done[1], 4);
+    for (int i = 0; i < 3; i++)
+        assert_true(f.answer[i].n_tokens < 600);
+    for (int i = 0; i < 3; i++)
+        dispatch_pause(f.dispatch, &f.answer[i], 0);
+    dispatch_cancel(f.dispatch, &f.answer[1]);
+    dispatch_pause(f.dispatch, &f.answer[1], 1); /* what is cancelled stays so */
+    run_until(&f, 5);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(f.answer[i].n_tokens == 3000, i != 1);
+    close_fixture(&f);
 }
 
 /* What the engine refuses is done, with the reason and without a finish_reason. */
@@ -164,10 +218,9 @@ static void test_close_while_running(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_close_while_running),
+        cmocka_unit_test(test_order),  cmocka_unit_test(test_fair_line),
+        cmocka_unit_test(test_pause),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_cancel), cmocka_unit_test(test_close_while_running),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
 }

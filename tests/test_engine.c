@@ -512,6 +512,14 @@ static void test_pause(void **state)
         for (int i = 0; i < 400 && !a[1].n_done; i++)
             steps(s.engine, a, 1);
         assert_int_equal(a[0].done.finish, FINISH_CANCELLED);
+        memset(a, 0, sizeof a); /* paused while it waits */
+        submit(s.engine, &r[0]);
+        engine_pause(s.engine, 1, 1);
+        steps(s.engine, a, 4);
+        assert_int_equal(a[0].n, 0);
+        engine_pause(s.engine, 1, 0);
+        run(s.engine, a, 1);
+        assert_same_answer(&a[0], &alone[0]);
         expect_idle(s.engine);
         setup_close(&s);
     }
