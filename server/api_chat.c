@@ -14,16 +14,19 @@ static int tokenize(Call *call, ApiError *err)
     const ApiRequest *api = &call->api;
     const Service *service = call->server->service;
     ChatOptions options = {.add_generation_prompt = api->add_generation_prompt,
-                           .enable_thinking = api->enable_thinking};
+                           .enable_thinking = api->enable_thinking,
+                           .continue_final = api->continue_final};
     StrBuf text = {0};
+    ChatMarks marks = {0};
     call->prompt = mem_alloc(1, sizeof *call->prompt);
     call->n_prompts = 1;
     int rc =
-        chat_render(&service->tmpl, api->messages, api->tools, &options, &text, NULL, &err->error);
+        chat_render(&service->tmpl, api->messages, api->tools, &options, &text, &marks, &err->error);
     if (!rc)
-        rc = tokenizer_encode(service->tok, strbuf_str(&text), text.len, 1, &call->prompt[0],
-                              &err->error);
+        rc = tokenizer_encode_prompt(service->tok, strbuf_str(&text), text.len, marks.client,
+                                     marks.n_client, &call->prompt[0], &err->error);
     if (rc) api_in_field(err, "messages");
+    chat_marks_free(&marks);
     strbuf_free(&text);
     return rc;
 }

@@ -21,6 +21,8 @@ enum {
     MAX_JSON_DEPTH = 128,
     MAX_TOOLS = 512,
     MAX_MODEL_NAME = 256, /* every chunk of a stream repeats it */
+    MAX_CACHE_SALT = 1024,
+    MAX_TEMPLATE_KWARGS = 64,
 };
 
 /* What is wrong with a request, as its error object will say it. */
@@ -34,6 +36,17 @@ typedef struct {
 int api_error(ApiError *e, ErrorCode code, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* Where in a list of the request we are, for errors: "messages[3].content". */
+typedef struct {
+    char name[48];
+    ApiError *err;
+} ApiPlace;
+
+ApiPlace api_place(const char *list, size_t i, const char *field, ApiError *err);
+
+/* An error that names the place and says what is wrong with it; always returns -1. */
+int api_refuse(ApiPlace p, const char *what);
+
 /* Names the field for an error that somebody else put in e->error; always returns -1. */
 int api_in_field(ApiError *e, const char *param);
 
@@ -46,6 +59,13 @@ typedef struct {
     TokenList ids;
 } ApiPrompt;
 
+/* Where the model's reasoning goes. */
+typedef enum {
+    REASONING_SEPARATE,   /* reasoning_content */
+    REASONING_IN_CONTENT, /* content, with its tags */
+    REASONING_HIDDEN,     /* nowhere */
+} ReasoningMode;
+
 typedef struct {
     ApiKind kind;
     json_t *body;      /* owned; lends strings and lists */
@@ -53,16 +73,25 @@ typedef struct {
 
     ApiPrompt *prompts; /* API_COMPLETION */
     int n_prompts;
-    json_t *messages, *tools;                   /* API_CHAT: owned, normalised; tools may be NULL */
-    int add_generation_prompt, enable_thinking; /* as ChatOptions */
+    json_t *messages, *tools; /* API_CHAT: owned, normalised; tools may be NULL */
+    int add_generation_prompt, enable_thinking, continue_final; /* as ChatOptions */
+    int parse_calls;    /* 0: tool calls stay text (tool_choice none, no tools) */
+    int parallel_calls; /* 0: an answer ends after its first call */
+    ReasoningMode reasoning;
+    int thinking_budget; /* tokens of reasoning at most; -1: no bound */
 
-    int n; /* answers to each prompt */
+    int n;       /* choices of the reply to each prompt */
+    int best_of; /* answers made for each, the n best are the choices */
     int max_tokens, min_tokens;
     SampleParams params;
-    int n_logprobs; /* -1: none */
-    int draft_max;  /* -1: as the engine is set */
+    int n_logprobs;        /* -1: none */
+    int n_prompt_logprobs; /* -1: none */
+    int draft_max;         /* -1: as the engine is set */
     int ignore_eos, echo, include_stop, skip_special;
     int stream, include_usage, continuous_usage;
+    /* in the reply: the ids, under vLLM's names, llama.cpp's; ids instead of texts; timings */
+    int return_token_ids, return_tokens, tokens_as_ids, timings_per_token;
+    int service_tier; /* 1: it was sent and is answered */
 
     const char *stop[MAX_STOP_STRINGS]; /* lent by the body */
     int n_stop;
@@ -90,14 +119,21 @@ int api_request_read(ApiRequest *r, ApiKind kind, json_t *body, const ApiDefault
 void api_request_free(ApiRequest *r);
 
 /*
- * The parts that other routes share. api_read_chat fills messages, tools, add_generation_prompt and
- * enable_thinking; api_read_ids appends a list of ids, each in [0, n_vocab).
+ * The parts that other routes share. api_read_chat fills what chat_render takes; api_read_ids
+ * appends a list of ids, each in [0, n_vocab).
  */
 int api_read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defaults, ApiError *err);
 int api_read_ids(const json_t *list, const char *param, int n_vocab, TokenList *ids, ApiError *err);
 
-/* A boolean field; absent: *out stays. */
+/* A boolean or integer field; absent: *out stays. */
 int api_read_bool(const json_t *body, const char *key, int *out, ApiError *err);
+int api_read_int(const json_t *body, const char *key, long lo, long hi, int *out, ApiError *err);
+
+/* api_fields.c: sampling, lengths, stops, biases, what the reply holds. */
+int api_read_fields(ApiRequest *r, const json_t *body, int n_vocab, ApiError *err);
+
+/* api_tools.c: tools and tool_choice, under their old names too. */
+int api_read_tools(ApiRequest *r, const json_t *body, ApiError *err);
 
 /* The field, or NULL when it is absent or null. */
 const json_t *api_field(const json_t *body, const char *key);

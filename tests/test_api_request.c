@@ -90,7 +90,17 @@ static const Refused refused[] = {
     {API_COMPLETION, P "\"repeat_penalty\": -1}", "repeat_penalty"},
     {API_COMPLETION, P "\"n\": 0}", "n"},
     {API_COMPLETION, P "\"n\": 129}", "n"},
-    {API_COMPLETION, P "\"n\": 2, \"best_of\": 3}", "best_of"},
+    {API_COMPLETION, P "\"n\": 3, \"best_of\": 2}", "best_of"},
+    {API_COMPLETION, P "\"best_of\": 0}", "best_of"},
+    {API_COMPLETION, P "\"best_of\": 129}", "best_of"},
+    {API_COMPLETION, P "\"best_of\": 2, \"stream\": true}", "best_of"},
+    {API_COMPLETION, P "\"prompt_logprobs\": 21}", "prompt_logprobs"},
+    {API_COMPLETION, P "\"prompt_logprobs\": 1, \"stream\": true}", "prompt_logprobs"},
+    {API_COMPLETION, P "\"return_token_ids\": 1}", "return_token_ids"},
+    {API_COMPLETION, P "\"cache_prompt\": 1}", "cache_prompt"},
+    {API_COMPLETION, P "\"cache_salt\": 1}", "cache_salt"},
+    {API_COMPLETION, P "\"truncate_prompt_tokens\": 5}", "truncate_prompt_tokens"},
+    {API_COMPLETION, P "\"guided_json\": {\"type\": \"object\"}}", "guided_json"},
     {API_COMPLETION, P "\"max_tokens\": -4}", "max_tokens"},
     {API_COMPLETION, P "\"max_tokens\": 99999999999}", "max_tokens"},
     {API_COMPLETION, P "\"max_tokens\": \"5\"}", "max_tokens"},
@@ -132,7 +142,6 @@ static const Refused refused[] = {
     {API_COMPLETION, P "\"suffix\": \"x\"}", "suffix"},
     {API_COMPLETION, P "\"use_beam_search\": true}", "use_beam_search"},
     {API_COMPLETION, P "\"grammar\": \"root ::= x\"}", "grammar"},
-    {API_COMPLETION, P "\"prompt_logprobs\": 0}", "prompt_logprobs"},
     {API_COMPLETION, P "\"response_format\": {\"type\": \"json_object\"}}", "response_format"},
     {API_COMPLETION, P "\"response_format\": \"text\"}", "response_format"},
     /* chat */
@@ -169,7 +178,26 @@ static const Refused refused[] = {
     {API_CHAT, M "\"tools\": [{\"function\": {\"name\": \"a\", \"parameters\": 5}}]}", "tools[0]"},
     {API_CHAT, M "\"tool_choice\": \"required\"}", "tool_choice"},
     {API_CHAT, M "\"tool_choice\": {\"type\": \"function\"}}", "tool_choice"},
+    {API_CHAT, M "\"tool_choice\": \"sometimes\"}", "tool_choice"},
+    {API_CHAT, M "\"tool_choice\": 5}", "tool_choice"},
+    {API_CHAT, M "\"tool_choice\": {\"type\": \"allowed_tools\"}}", "tool_choice"},
+    {API_CHAT,
+     M "\"tools\": [{\"function\": {\"name\": \"a\"}}], \"tool_choice\": {\"function\": {\"name\": "
+       "\"b\"}}}",
+     "tool_choice"},
+    {API_CHAT, M "\"functions\": 5}", "functions"},
+    {API_CHAT, M "\"functions\": [5]}", "tools[0]"},
+    {API_CHAT, M "\"function_call\": {\"name\": \"a\"}}", "tool_choice"},
+    {API_CHAT, M "\"parallel_tool_calls\": \"no\"}", "parallel_tool_calls"},
+    {API_CHAT, M "\"modalities\": [\"text\", \"audio\"]}", "modalities"},
+    {API_CHAT, M "\"include_reasoning\": 1}", "include_reasoning"},
+    {API_CHAT, M "\"reasoning\": {\"exclude\": 1}}", "exclude"},
+    {API_CHAT, M "\"thinking_budget\": -2}", "thinking_budget"},
     {API_CHAT, M "\"continue_final_message\": true}", "continue_final_message"},
+    {API_CHAT,
+     "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}], "
+     "\"continue_final_message\": true, \"add_generation_prompt\": true}",
+     "continue_final_message"},
     {API_CHAT, M "\"chat_template\": \"{{ x }}\"}", "chat_template"},
     {API_CHAT, M "\"chat_template_kwargs\": 5}", "chat_template_kwargs"},
     {API_CHAT, M "\"chat_template_kwargs\": {\"enable_thinking\": 5}}", "enable_thinking"},
@@ -425,6 +453,108 @@ static const char *const seeds[] = {
     "{\"name\": \"f\", \"arguments\": \"{}\"}}]}, {\"role\": \"tool\", \"content\": null}]}",
 };
 
+/* Fields with more than one name, and those that only say what the reply holds. */
+static void test_reply_fields(void **state)
+{
+    (void)state;
+    ApiRequest r = read_ok(
+        API_COMPLETION,
+        P "\"n\": 2, \"best_of\": 4, \"prompt_logprobs\": 3, \"return_token_ids\": true, "
+          "\"return_tokens\": true, \"return_tokens_as_token_ids\": true, \"cache_salt\": \"s\", "
+          "\"timings_per_token\": true, \"cache_prompt\": false, \"service_tier\": \"auto\"}");
+    assert_int_equal(r.n, 2);
+    assert_int_equal(r.best_of, 4);
+    assert_int_equal(r.n_prompt_logprobs, 3);
+    assert_true(r.return_token_ids && r.return_tokens && r.tokens_as_ids && r.timings_per_token);
+    assert_true(r.service_tier);
+    api_request_free(&r);
+    r = read_ok(API_COMPLETION, P "\"n\": 2}");
+    assert_int_equal(r.best_of, 2);
+    assert_int_equal(r.n_prompt_logprobs, -1);
+    assert_int_equal(r.thinking_budget, -1);
+    api_request_free(&r);
+}
+
+typedef struct {
+    const char *fields;
+    int parse_calls, parallel_calls, n_tools;
+} ToolRow;
+
+static void test_tool_choice(void **state)
+{
+    (void)state;
+    static const ToolRow rows[] = {
+        {"\"x\": 1}", 0, 1, 0},
+        {"\"tools\": []}", 0, 1, 0},
+        {"\"tool_choice\": \"auto\"}", 0, 1, 0},
+        {"\"tools\": [{\"function\": {\"name\": \"f\"}}]}", 1, 1, 1},
+        {"\"tools\": [{\"function\": {\"name\": \"f\"}}], \"tool_choice\": \"none\"}", 0, 1, 1},
+        {"\"tools\": [{\"function\": {\"name\": \"f\"}}], \"tool_choice\": \"auto\", "
+         "\"parallel_tool_calls\": false}",
+         1, 0, 1},
+        {"\"tools\": [{\"function\": {\"name\": \"f\"}}], \"tool_choice\": {\"type\": "
+         "\"allowed_tools\", \"allowed_tools\": {\"mode\": \"auto\", \"tools\": []}}}",
+         1, 1, 1},
+        {"\"functions\": [{\"name\": \"f\"}, {\"name\": \"g\"}]}", 1, 1, 2},
+        {"\"functions\": [{\"name\": \"f\"}], \"function_call\": \"none\"}", 0, 1, 1},
+        {"\"functions\": [{\"name\": \"f\"}], \"function_call\": null}", 1, 1, 1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[1024];
+        snprintf(text, sizeof text, "%s%s", M, rows[i].fields);
+        ApiRequest r = read_ok(API_CHAT, text);
+        if (r.parse_calls != rows[i].parse_calls || r.parallel_calls != rows[i].parallel_calls ||
+            (int)json_array_size(r.tools) != rows[i].n_tools)
+            fail_msg("%s: %d %d %zu", text, r.parse_calls, r.parallel_calls,
+                     json_array_size(r.tools));
+        api_request_free(&r);
+    }
+}
+
+static void test_reasoning_and_prompt_end(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fields;
+        ReasoningMode mode;
+    } rows[] = {
+        {"\"x\": 1}", REASONING_SEPARATE},
+        {"\"include_reasoning\": true, \"separate_reasoning\": true}", REASONING_SEPARATE},
+        {"\"separate_reasoning\": false}", REASONING_IN_CONTENT},
+        {"\"reasoning_format\": \"none\"}", REASONING_IN_CONTENT},
+        {"\"reasoning_format\": \"deepseek\"}", REASONING_SEPARATE},
+        {"\"include_reasoning\": false}", REASONING_HIDDEN},
+        {"\"reasoning\": {\"exclude\": true}}", REASONING_HIDDEN},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "%s%s", M, rows[i].fields);
+        ApiRequest r = read_ok(API_CHAT, text);
+        if (r.reasoning != rows[i].mode) fail_msg("%s: %d", text, r.reasoning);
+        api_request_free(&r);
+    }
+    static const struct {
+        const char *role, *fields;
+        int add, go_on;
+    } ends[] = {
+        {"user", "", 1, 0},
+        {"assistant", "", 1, 0}, /* a finished turn, then a new one */
+        {"user", ", \"add_generation_prompt\": false", 0, 0},
+        {"assistant", ", \"add_generation_prompt\": false", 0, 1},
+        {"assistant", ", \"continue_final_message\": true", 0, 1},
+        {"assistant", ", \"continue_final_message\": false, \"add_generation_prompt\": true", 1, 0},
+    };
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "{\"messages\": [{\"role\": \"%s\", \"content\": \"a\"}]%s}",
+                 ends[i].role, ends[i].fields);
+        ApiRequest r = read_ok(API_CHAT, text);
+        assert_int_equal(r.add_generation_prompt, ends[i].add);
+        assert_int_equal(r.continue_final, ends[i].go_on);
+        api_request_free(&r);
+    }
+}
+
 /* Pieces that turn a valid body into one of another type, or into no JSON. */
 static const char *const pieces[] = {"null", "{}",  "[]", "\"\"", "-1", "1e308", "99999999999",
                                      "true", "[5]", "{",  "]",    ",",  "\"",    "\xff"};
@@ -458,11 +588,19 @@ static void test_mutations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),     cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_nulls_and_unknown_fields),
-        cmocka_unit_test(test_fields),      cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_chat_fields), cmocka_unit_test(test_thinking),
-        cmocka_unit_test(test_messages),    cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_nulls_and_unknown_fields),
+        cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_chat_fields),
+        cmocka_unit_test(test_thinking),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_reply_fields),
+        cmocka_unit_test(test_tool_choice),
+        cmocka_unit_test(test_reasoning_and_prompt_end),
         cmocka_unit_test(test_mutations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

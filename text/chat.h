@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/strbuf.h"
+#include "text/tokenizer.h"
 
 typedef enum {
     CHAT_QWEN35,             /* XML tool calls, thinking on unless told otherwise */
@@ -36,21 +37,34 @@ typedef struct {
     int add_generation_prompt;
     int enable_thinking; /* 0, 1, or -1: the template's default */
     int add_vision_id;   /* 1: images and videos are numbered ("Picture 1: "); CHAT_QWEN35 only */
+    int continue_final;  /* 1: the last message, an assistant's, is left open to be gone on with */
 } ChatOptions;
+
+/* Places in a rendered prompt. */
+typedef struct {
+    /* Bytes that the template will render again when the conversation goes on: up to and including
+     * the last "<|im_start|>assistant\n" it appended as generation prompt, or everything when there
+     * is none. */
+    size_t n_stable;
+    /* What is not the template's: contents, names, arguments, tools. For tokenizer_encode_prompt.
+     */
+    TextSpan *client;
+    int n_client, cap;
+} ChatMarks;
 
 /*
  * Appends the prompt to *out. messages: array of objects (role, content as string, null or parts,
  * tool_calls, reasoning_content); tools: array or NULL; a call's arguments: object, or that object
  * as a string (as in the OpenAI API). Errors (ERR_INPUT) are those of the template: no messages,
- * unknown role, system message not first, no user query, values of the wrong type. The Qwen3-Next
+ * unknown role, system message not first, no user query, values of the wrong type, continue_final
+ * without an assistant's message at the end. The Qwen3-Next
  * families allow a later system message and need no user query, as theirs do. On an error *out may
  * hold a part of the prompt.
- * *n_stable, unless NULL, is the number of bytes of *out that the template will render again when
- * the conversation goes on: up to and including the last "<|im_start|>assistant\n" it appended as
- * generation prompt, or everything when there is none.
+ * *marks, unless NULL, is filled (and is to be freed in any case).
  */
 int chat_render(const ChatTemplate *t, const json_t *messages, const json_t *tools,
-                const ChatOptions *options, StrBuf *out, size_t *n_stable, Error *err);
+                const ChatOptions *options, StrBuf *out, ChatMarks *marks, Error *err);
+void chat_marks_free(ChatMarks *marks);
 
 /* Python's json.dumps(value, ensure_ascii=False): ", " and ": ", key order kept, floats as repr. */
 void chat_dump_json(const json_t *value, StrBuf *out);

@@ -57,8 +57,9 @@ typedef struct {
     Message *message;
     size_t n;
     long last_query; /* index of the last message that a person wrote, -1 if none */
-    int add_vision_id, n_images, n_videos;
+    int add_vision_id, continue_final, n_images, n_videos;
     StrBuf *out;
+    ChatMarks *marks; /* or NULL */
     Error *err;
 } Render;
 
@@ -67,9 +68,42 @@ static int is_qwen35(const Render *r)
     return r->t->family == CHAT_QWEN35;
 }
 
+/* What was put since `from` is the client's. */
+static void mark_client(const Render *r, size_t from)
+{
+    ChatMarks *m = r->marks;
+    size_t len = r->out->len - from;
+    if (!m || !len) return;
+    TextSpan *last = m->n_client ? &m->client[m->n_client - 1] : NULL;
+    if (last && last->from + last->len == from) {
+        last->len += len;
+        return;
+    }
+    if (m->n_client == m->cap) {
+        m->cap = m->cap ? 2 * m->cap : 16;
+        m->client = mem_realloc(m->client, (size_t)m->cap, sizeof *m->client);
+    }
+    m->client[m->n_client++] = (TextSpan){from, len};
+}
+
+void chat_marks_free(ChatMarks *marks)
+{
+    mem_free(marks->client);
+    *marks = (ChatMarks){0};
+}
+
 static void put(const Render *r, Span text)
 {
+    size_t from = r->out->len;
     strbuf_add(r->out, text.s, text.n);
+    mark_client(r, from);
+}
+
+static void put_json(const Render *r, const json_t *value)
+{
+    size_t from = r->out->len;
+    pyjson_dump(value, r->out);
+    mark_client(r, from);
 }
 
 static Span span_of(const json_t *string)
@@ -246,7 +280,7 @@ static void put_tools(const Render *r, const json_t *tools, const char *head, co
     json_array_foreach(tools, i, tool)
     {
         strbuf_puts(r->out, "\n");
-        pyjson_dump(tool, r->out);
+        put_json(r, tool);
     }
     strbuf_puts(r->out, end);
 }
@@ -305,13 +339,15 @@ static void put_arguments(const Render *r, json_t *arguments)
     json_object_keylen_foreach(arguments, name, n_name, value)
     {
         strbuf_puts(r->out, "<parameter=");
-        strbuf_add(r->out, name, n_name);
+        put(r, (Span){name, n_name});
         strbuf_puts(r->out, ">\n");
+        size_t from = r->out->len;
         if (json_is_object(value) || json_is_array(value) ||
             (r->t->scalars_as_json && !json_is_string(value)))
             pyjson_dump(value, r->out);
         else
             pyjson_str(value, r->out);
+        mark_client(r, from);
         strbuf_puts(r->out, "\n</parameter>\n");
     }
 }
@@ -334,7 +370,7 @@ static int put_call(const Render *r, size_t i, const json_t *call)
         strbuf_puts(r->out, "<tool_call>\n{\"name\": \"");
         put(r, span_of(name));
         strbuf_puts(r->out, "\", \"arguments\": ");
-        pyjson_dump(arguments, r->out);
+        put_json(r, arguments);
         strbuf_puts(r->out, "}\n</tool_call>");
     }
     json_decref(arguments);
@@ -386,7 +422,7 @@ static int put_assistant(const Render *r, size_t i)
         put(r, content);
     }
     if (put_calls(r, i, content)) return -1;
-    strbuf_puts(r->out, "<|im_end|>\n");
+    if (!r->continue_final || i + 1 < r->n) strbuf_puts(r->out, "<|im_end|>\n");
     return 0;
 }
 
@@ -430,23 +466,29 @@ static void put_generation_prompt(const Render *r, const ChatOptions *options)
 }
 
 int chat_render(const ChatTemplate *t, const json_t *messages, const json_t *tools,
-                const ChatOptions *options, StrBuf *out, size_t *n_stable, Error *err)
+                const ChatOptions *options, StrBuf *out, ChatMarks *marks, Error *err)
 {
     Render r = {.t = t,
                 .n = json_array_size(messages),
                 .last_query = -1,
                 .add_vision_id = options->add_vision_id,
+                .continue_final = options->continue_final,
                 .out = out,
+                .marks = marks,
                 .err = err};
     if (!r.n) return error_set(err, ERR_INPUT, "no messages provided");
     r.message = mem_alloc(r.n, sizeof *r.message);
     int rc = read_messages(&r, messages);
+    if (!rc && r.continue_final && r.message[r.n - 1].role != ROLE_ASSISTANT)
+        rc = error_set(err, ERR_INPUT, "the last message is not an assistant's");
     if (!rc) {
         put_system(&r, tools);
         rc = put_messages(&r);
     }
     if (!rc && options->add_generation_prompt) strbuf_puts(out, "<|im_start|>assistant\n");
-    if (!rc && n_stable) *n_stable = out->len;
+    if (!rc && marks) marks->n_stable = out->len;
+    /* A picture's marks stand in the midst of contents, and are control tokens. */
+    if (marks && (r.n_images || r.n_videos)) marks->n_client = 0;
     if (!rc && options->add_generation_prompt) put_generation_prompt(&r, options);
     for (size_t i = 0; i < r.n; i++)
         strbuf_free(&r.message[i].content);

@@ -108,27 +108,38 @@ static size_t match_added(const Tokenizer *tok, const char *text, size_t len, in
     return longest;
 }
 
-static int encode(Encoder *e, const char *text, size_t len, int parse_special, Error *err)
+/* Whether text[at..at + len) lies outside of all plain spans; *next is the first that may matter.
+ */
+static int is_outside(const TextSpan *plain, int n_plain, int *next, size_t at, size_t len)
 {
-    size_t plain = 0; /* where the text since the last added token begins */
-    for (size_t i = 0; parse_special && i < len;) {
+    while (*next < n_plain && plain[*next].from + plain[*next].len <= at)
+        ++*next;
+    return *next == n_plain || plain[*next].from >= at + len;
+}
+
+static int encode(Encoder *e, const char *text, size_t len, const TextSpan *plain, int n_plain,
+                  Error *err)
+{
+    size_t since = 0; /* where the text since the last added token begins */
+    int next = 0;
+    for (size_t i = 0; i < len;) {
         int32_t id = -1;
         size_t n = 0;
         if (e->tok->starts_added[(unsigned char)text[i]])
             n = match_added(e->tok, text + i, len - i, &id);
-        if (!n) {
+        if (!n || !is_outside(plain, n_plain, &next, i, n)) {
             i++;
             continue;
         }
-        if (encode_plain(e, text + plain, i - plain, err)) return -1;
+        if (encode_plain(e, text + since, i - since, err)) return -1;
         token_list_add(e->out, id);
-        plain = i += n;
+        since = i += n;
     }
-    return encode_plain(e, text + plain, len - plain, err);
+    return encode_plain(e, text + since, len - since, err);
 }
 
-int tokenizer_encode(const Tokenizer *tok, const char *text, size_t len, int parse_special,
-                     TokenList *out, Error *err)
+int tokenizer_encode_prompt(const Tokenizer *tok, const char *text, size_t len,
+                            const TextSpan *plain, int n_plain, TokenList *out, Error *err)
 {
     if (len > MAX_TEXT_BYTES)
         return error_set(err, ERR_LIMIT, "text has %zu bytes, the limit is %d", len,
@@ -137,10 +148,17 @@ int tokenizer_encode(const Tokenizer *tok, const char *text, size_t len, int par
     if (n_valid < len)
         return error_set(err, ERR_INPUT, "text is not valid UTF-8 at byte %zu", n_valid);
     Encoder e = {.tok = tok, .out = out};
-    int rc = encode(&e, text, len, parse_special, err);
+    int rc = encode(&e, text, len, plain, n_plain, err);
     bpe_scratch_free(&e.bpe);
     nfc_scratch_free(&e.nfc);
     return rc;
+}
+
+int tokenizer_encode(const Tokenizer *tok, const char *text, size_t len, int parse_special,
+                     TokenList *out, Error *err)
+{
+    TextSpan all = {0, len};
+    return tokenizer_encode_prompt(tok, text, len, &all, !parse_special, out, err);
 }
 
 int tokenizer_size(const Tokenizer *tok)

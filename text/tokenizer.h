@@ -37,6 +37,18 @@ void tokenizer_close(Tokenizer *tok);
 int tokenizer_encode(const Tokenizer *tok, const char *text, size_t len, int parse_special,
                      TokenList *out, Error *err);
 
+/* A part of a text. */
+typedef struct {
+    size_t from, len;
+} TextSpan;
+
+/*
+ * The same with parse_special, but no byte of the n parts plain[] (in order, apart) is taken for a
+ * part of an added token: what a client wrote, in a prompt that a template made.
+ */
+int tokenizer_encode_prompt(const Tokenizer *tok, const char *text, size_t len,
+                            const TextSpan *plain, int n_plain, TokenList *out, Error *err);
+
 /* One past the largest id that the tokenizer knows. */
 int tokenizer_size(const Tokenizer *tok);
 

@@ -1,0 +1,139 @@
+/*
+ * api_tools.c: tools and which of them the model may call; see api_request.h.
+ *
+ * OpenAI's first names for them, functions and function_call, are read as the present ones.
+ */
+#include "server/api_request.h"
+
+#include <string.h>
+
+static int name_is_fit(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 0 && n <= 128 &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/-") == n;
+}
+
+static int is_declared(const json_t *tools, const char *name)
+{
+    size_t i;
+    json_t *tool;
+    json_array_foreach(tools, i, tool)
+    {
+        const json_t *f = json_object_get(tool, "function");
+        if (!strcmp(json_string_value(json_object_get(f, "name")), name)) return 1;
+    }
+    return 0;
+}
+
+/* Templates print a tool as it was sent; only missing parameters are filled in. */
+static json_t *with_parameters(json_t *tool)
+{
+    json_t *f = json_object_get(tool, "function");
+    if (api_field(f, "parameters")) return json_incref(tool);
+    json_t *copy = json_copy(tool);
+    f = json_copy(f);
+    json_object_set_new(f, "parameters", json_pack("{s:s, s:{}}", "type", "object", "properties"));
+    json_object_set_new(copy, "function", f);
+    return copy;
+}
+
+static int add_tool(json_t *out, size_t i, json_t *tool, ApiError *err)
+{
+    ApiPlace p = api_place("tools", i, "", err);
+    const json_t *type = api_field(tool, "type"), *f = api_field(tool, "function");
+    if (!json_is_object(tool)) return api_refuse(p, "must be an object");
+    /* Tools that run elsewhere (web search and such) are not for the model to call. */
+    if (type && json_is_string(type) && strcmp(json_string_value(type), "function") != 0) return 0;
+    const char *name = json_string_value(json_object_get(f, "name"));
+    if (!name || !name_is_fit(name))
+        return api_refuse(p, "needs function.name, at most 128 of A-Z a-z 0-9 _ . : / -");
+    const json_t *parameters = api_field(f, "parameters");
+    if (parameters && !json_is_object(parameters))
+        return api_refuse(p, "has function.parameters that are not an object");
+    if (is_declared(out, name)) return api_refuse(p, "repeats a function name");
+    return json_array_append_new(out, with_parameters(tool));
+}
+
+/* The list of tools: tools, or what functions would be in it. NULL: none. A new reference. */
+static json_t *find_tools(const json_t *body, ApiError *err)
+{
+    const char *key = api_field(body, "tools") ? "tools" : "functions";
+    const json_t *list = api_field(body, key);
+    json_t *tools, *f;
+    size_t i;
+    if (!list) return NULL;
+    if (!json_is_array(list) || json_array_size(list) > MAX_TOOLS) {
+        api_error(err, ERR_INPUT, key, "%s must be a list of at most %d", key, MAX_TOOLS);
+        return NULL;
+    }
+    if (!strcmp(key, "tools")) return json_incref((json_t *)list);
+    tools = json_array();
+    json_array_foreach(list, i, f)
+    {
+        json_array_append_new(tools, json_pack("{s:s, s:O}", "type", "function", "function", f));
+    }
+    return tools;
+}
+
+static int refuse_choice(const char *why, ApiError *err)
+{
+    return api_error(err, ERR_INPUT, "tool_choice", "%s", why);
+}
+
+static int read_named_choice(const ApiRequest *r, const char *name, ApiError *err)
+{
+    if (!name || !is_declared(r->tools, name))
+        return refuse_choice("tool_choice names no function of tools", err);
+    return refuse_choice("tool_choice of one function is not supported", err);
+}
+
+static int read_choice_word(ApiRequest *r, const char *word, ApiError *err)
+{
+    if (!strcmp(word, "auto")) return 0;
+    if (!strcmp(word, "none")) {
+        r->parse_calls = 0;
+        return 0;
+    }
+    if (strcmp(word, "required") != 0 && strcmp(word, "any") != 0)
+        return refuse_choice("tool_choice must be auto, none, required or name a function", err);
+    if (!json_array_size(r->tools)) return refuse_choice("tool_choice needs tools", err);
+    return refuse_choice("tool_choice required is not supported", err);
+}
+
+/*
+ * Words, one function by name, or a list of allowed ones; in the latter mode counts. Forcing a call
+ * needs a grammar, which we do not have yet.
+ */
+static int read_tool_choice(ApiRequest *r, const json_t *v, ApiError *err)
+{
+    const json_t *allowed = api_field(v, "allowed_tools");
+    const char *type = json_string_value(json_object_get(v, "type"));
+    const char *mode = json_string_value(json_object_get(allowed, "mode"));
+    if (!v) return 0;
+    if (json_is_string(v)) return read_choice_word(r, json_string_value(v), err);
+    if (!json_is_object(v)) return refuse_choice("tool_choice must be a string or an object", err);
+    if (type && !strcmp(type, "allowed_tools")) return read_choice_word(r, mode ? mode : "", err);
+    const json_t *f = api_field(v, "function");
+    return read_named_choice(r, json_string_value(json_object_get(f ? f : v, "name")), err);
+}
+
+int api_read_tools(ApiRequest *r, const json_t *body, ApiError *err)
+{
+    json_t *list = find_tools(body, err), *tool;
+    size_t i;
+    int rc = 0;
+    if (!list && err->error.code) return -1;
+    if (list) r->tools = json_array();
+    json_array_foreach(list, i, tool)
+    {
+        rc = add_tool(r->tools, i, tool, err);
+        if (rc) break;
+    }
+    json_decref(list);
+    if (rc) return -1;
+    r->parse_calls = json_array_size(r->tools) > 0;
+    const json_t *choice = api_field(body, "tool_choice");
+    if (read_tool_choice(r, choice ? choice : api_field(body, "function_call"), err)) return -1;
+    return api_read_bool(body, "parallel_tool_calls", &r->parallel_calls, err);
+}
