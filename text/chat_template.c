@@ -5,6 +5,7 @@
  * with Qwen3-2507; the texts said to the model are theirs, byte for byte. Spans point into messages
  * or into Message.content; nothing is copied that is only looked at.
  */
+#include <assert.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -83,6 +84,7 @@ static void mark_client(const Render *r, size_t from)
         m->cap = m->cap ? 2 * m->cap : 16;
         m->client = mem_realloc(m->client, (size_t)m->cap, sizeof *m->client);
     }
+    assert(m->client);
     m->client[m->n_client++] = (TextSpan){from, len};
 }
 
