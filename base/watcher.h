@@ -10,9 +10,10 @@
 #include <stdint.h>
 
 typedef enum {
-    WATCH_GO,   /* everything so far may be sent */
-    WATCH_HELD, /* some text is held back: a stop string may have begun */
-    WATCH_STOP, /* the answer ends with this token */
+    WATCH_GO,    /* everything so far may be sent */
+    WATCH_HELD,  /* some text is held back: a stop string may have begun */
+    WATCH_STOP,  /* the answer ends with this token */
+    WATCH_FORCE, /* the request's forced tokens follow this one */
 } WatchVerdict;
 
 typedef struct {

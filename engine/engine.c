@@ -187,7 +187,7 @@ static int open_parts(Engine *e, Error *err)
     if (open_step_arrays(e, err) || open_seqs(e, err) || open_allowed(e, err)) return -1;
     e->waiting = mem_alloc((size_t)o->max_waiting, sizeof *e->waiting);
     e->waiting_since = mem_alloc((size_t)o->max_waiting, sizeof *e->waiting_since);
-    e->max_events = 2 * (max_rows + o->max_seqs) + o->max_waiting + 2;
+    e->max_events = 2 * (max_rows + o->max_seqs) + o->max_seqs * MAX_FORCED + o->max_waiting + 2;
     e->event = mem_alloc((size_t)e->max_events, sizeof *e->event);
     return o->drafter ? o->drafter->bind(o->drafter->self, e, err) : 0;
 }
@@ -333,6 +333,7 @@ static int check_request(const Engine *e, const EngineRequest *r, Error *err)
                          r->n_logprobs, MAX_LOGPROBS);
     if (check_count("prompt tokens", r->prompt, r->n_prompt, e->options.ctx_size, err) ||
         check_count("stop token ids", r->stop_ids, r->n_stop_ids, MAX_STOP_IDS, err) ||
+        check_count("forced tokens", r->forced, r->n_forced, MAX_FORCED, err) ||
         check_count("logit_bias ids", r->bias_id, r->n_bias, MAX_LOGIT_BIAS, err) ||
         check_count("logit_bias values", r->bias, r->n_bias, MAX_LOGIT_BIAS, err))
         return -1;
@@ -342,6 +343,7 @@ static int check_request(const Engine *e, const EngineRequest *r, Error *err)
                              r->bias_id[i], (double)r->bias[i], (double)MAX_BIAS, (double)MAX_BIAS);
     if (check_ids("prompt token", r->prompt, r->n_prompt, vocab, err) ||
         check_ids("stop token id", r->stop_ids, r->n_stop_ids, vocab, err) ||
+        check_ids("forced token", r->forced, r->n_forced, vocab, err) ||
         check_ids("logit_bias id", r->bias_id, r->n_bias, vocab, err))
         return -1;
     return check_params(&r->params, err);

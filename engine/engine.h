@@ -25,6 +25,7 @@ enum {
     MAX_LOGPROBS = 20,
     MAX_STOP_IDS = 64,
     MAX_LOGIT_BIAS = 1024,
+    MAX_FORCED = 16,
     PAGE_TOKENS = 16, /* KV rows in a page */
 };
 
@@ -63,8 +64,10 @@ typedef struct {
     const int32_t *bias_id; /* borrowed */
     const float *bias;
     int n_bias;
-    int paused;      /* 1: it takes no part in steps until engine_pause lets it */
-    Watcher watcher; /* called on the engine's thread for each token before it is let out */
+    int paused;            /* 1: it takes no part in steps until engine_pause lets it */
+    const int32_t *forced; /* what the answer goes on with when the watcher says WATCH_FORCE */
+    int n_forced;          /* at most MAX_FORCED; borrowed; they count as generated */
+    Watcher watcher;       /* called on the engine's thread for each token before it is let out */
 } EngineRequest;
 
 typedef enum {
@@ -98,7 +101,8 @@ typedef struct {
     int32_t token; /* PROMPT, TOKEN; an end token is reported too, as the last TOKEN */
     int pos;       /* its position */
     int drafted;   /* 1: the token was an accepted draft */
-    float logprob; /* of the unprocessed distribution; 0 unless asked for; PROMPT at pos 0: NaN */
+    float logprob; /* of the unprocessed distribution; 0 unless asked for; NaN where nothing
+                      predicted the token: PROMPT at pos 0, a forced one */
     int rank;      /* 0: the most likely */
     int n_top;
     int32_t top_id[MAX_LOGPROBS];

@@ -206,7 +206,7 @@ typedef struct {
     int n_generated; /* with the token asked about */
 } StopAsker;
 
-enum { STOP_END = 1, STOP_WATCHER, STOP_LENGTH };
+enum { STOP_END = 1, STOP_WATCHER, STOP_LENGTH, STOP_FORCE };
 
 static int is_in(const int32_t *id, int n, int32_t token)
 {
@@ -228,9 +228,10 @@ static int stopped(void *ctx, int32_t token)
     const EngineRequest *r = &a->seq->req;
     a->n_generated++;
     if (is_end_token(a->e, r, token)) return STOP_END;
-    if (r->watcher.self && r->watcher.token(r->watcher.self, token) == WATCH_STOP)
-        return STOP_WATCHER;
-    return a->n_generated >= a->seq->max_tokens ? STOP_LENGTH : 0;
+    WatchVerdict verdict = r->watcher.self ? r->watcher.token(r->watcher.self, token) : WATCH_GO;
+    if (verdict == WATCH_STOP) return STOP_WATCHER;
+    if (a->n_generated >= a->seq->max_tokens) return STOP_LENGTH;
+    return verdict == WATCH_FORCE && r->n_forced ? STOP_FORCE : 0;
 }
 
 /* What the target agrees with, cut at the first stop. */
@@ -290,6 +291,11 @@ static void seen(Engine *e, int seq, int pos, int32_t token, int hidden)
 /*
  * Shows the drafter the rows that stay, of sequences that go on: each with the token that follows.
  */
+static int goes_on(const AcceptedPath *kept)
+{
+    return !kept->stop || kept->stop == STOP_FORCE;
+}
+
 static void show_drafter(Engine *e)
 {
     const Drafter *d = e->options.drafter;
@@ -298,9 +304,9 @@ static void show_drafter(Engine *e)
         const Work *w = &e->work[i];
         const Seq *s = w->seq;
         if (w->is_tree) {
-            for (int k = 0; k <= w->kept.m && !w->kept.stop; k++)
+            for (int k = 0; k <= w->kept.m && goes_on(&w->kept); k++)
                 seen(e, w->index, w->start + k + 1, w->kept.emitted[k], w->row + w->kept.path[k]);
-        } else if (!w->ends_chunks || (w->n_sampled && !w->kept.stop)) {
+        } else if (!w->ends_chunks || (w->n_sampled && goes_on(&w->kept))) {
             for (int k = 0; k < w->n_rows; k++) {
                 int pos = w->start + k + 1;
                 int32_t token = pos < s->n_tokens ? s->token[pos] : w->kept.emitted[0];
@@ -396,25 +402,48 @@ static void emit_prompt(Engine *e, const Work *w)
     }
 }
 
+static Event *emit_token(Engine *e, Seq *s, int32_t token)
+{
+    Event *ev = engine_add_event(e, EVENT_TOKEN, s->req.id);
+    ev->token = token;
+    ev->pos = s->n_tokens;
+    s->token[s->n_tokens++] = token;
+    count_token(e, s, token);
+    return ev;
+}
+
+/*
+ * Tokens that nobody chose. They were not processed, no more than the one before them, so that the
+ * sequence goes on as a prompt does. Returns the reason why it ends all the same, or 0.
+ */
+static int emit_forced(Engine *e, Seq *s)
+{
+    const EngineRequest *r = &s->req;
+    for (int i = 0; i < r->n_forced; i++) {
+        Event *ev = emit_token(e, s, r->forced[i]);
+        if (r->n_logprobs >= 0) ev->logprob = NAN;
+        if (r->watcher.token(r->watcher.self, ev->token) == WATCH_STOP) return STOP_WATCHER;
+        if (seq_n_generated(s) >= s->max_tokens) return STOP_LENGTH;
+    }
+    s->state = SEQ_PREFILL;
+    return 0;
+}
+
 static void emit_kept(Engine *e, const Work *w)
 {
     Seq *s = w->seq;
     const AcceptedPath *kept = &w->kept;
-    int first_logit = w->n_logits - w->n_sampled, n = kept->stop < 0 ? kept->m : kept->m + 1;
+    int first_logit = w->n_logits - w->n_sampled, stop = kept->stop;
+    int n = stop < 0 ? kept->m : kept->m + 1;
     for (int d = 0; d < n; d++) {
-        Event *ev = engine_add_event(e, EVENT_TOKEN, s->req.id);
-        ev->token = kept->emitted[d];
-        ev->pos = s->n_tokens;
+        Event *ev = emit_token(e, s, kept->emitted[d]);
         ev->drafted = d < kept->m;
         add_logprobs(e, w, first_logit + kept->path[d], ev);
-        count_token(e, s, ev->token);
-        s->token[s->n_tokens++] = ev->token;
     }
-    if (!kept->stop) return;
-    s->finish = kept->stop < 0              ? FINISH_ERROR
-                : kept->stop == STOP_LENGTH ? FINISH_LENGTH
-                                            : FINISH_STOP;
-    if (kept->stop == STOP_END) s->stop_token = s->token[s->n_tokens - 1];
+    if (stop == STOP_FORCE) stop = emit_forced(e, s);
+    if (!stop) return;
+    s->finish = stop < 0 ? FINISH_ERROR : stop == STOP_LENGTH ? FINISH_LENGTH : FINISH_STOP;
+    if (stop == STOP_END) s->stop_token = s->token[s->n_tokens - 1];
     engine_finish(e, s);
 }
 

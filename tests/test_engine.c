@@ -380,6 +380,75 @@ static void test_limits(void **state)
     setup_close(&s);
 }
 
+/* Says once, after a number of tokens, that forced ones follow; and ends the answer at another. */
+typedef struct {
+    int n, force_at, stop_at;
+} Forcer;
+
+static WatchVerdict forcer_token(void *self, int32_t token)
+{
+    Forcer *f = self;
+    (void)token;
+    f->n++;
+    return f->n == f->force_at ? WATCH_FORCE : f->n == f->stop_at ? WATCH_STOP : WATCH_GO;
+}
+
+/*
+ * An answer goes on after forced tokens as it does when they and what came before are the prompt;
+ * at every place of accepted runs, and at its ends.
+ */
+static void test_forced_tokens(void **state)
+{
+    (void)state;
+    static const int32_t forced[] = {198, 1234, 77};
+    enum { N = 30 };
+    int32_t prompt[100 + N];
+    for (int i = 0; i < 100; i++)
+        prompt[i] = (i * 31 + 5) % 4000;
+    for (int nodes = 1; nodes <= 8; nodes += 7) {
+        Setup s;
+        setup_open(&s, options(nodes, 5, 2));
+        for (int at = 1; at <= 12; at++) {
+            Forcer f = {.force_at = at};
+            EngineRequest r = greedy(1, prompt, 100, N);
+            Answer plain = {0}, a = {0}, rest = {0};
+            r.ignore_eos = 1;
+            submit(s.engine, &r);
+            run(s.engine, &plain, 1);
+            r.watcher = (Watcher){&f, forcer_token};
+            r.forced = forced;
+            r.n_forced = 3;
+            submit(s.engine, &r);
+            run(s.engine, &a, 1);
+            assert_int_equal(a.n, N);
+            assert_int_equal(f.n, N);
+            assert_memory_equal(a.token, plain.token, (size_t)at * sizeof *a.token);
+            assert_memory_equal(a.token + at, forced, sizeof forced);
+            memcpy(prompt + 100, a.token, (size_t)(at + 3) * sizeof *prompt);
+            r = greedy(1, prompt, 100 + at + 3, N - at - 3);
+            r.ignore_eos = 1;
+            submit(s.engine, &r);
+            run(s.engine, &rest, 1);
+            assert_memory_equal(a.token + at + 3, rest.token, (size_t)rest.n * sizeof *rest.token);
+        }
+        for (int n_max = 4; n_max <= 7; n_max++) { /* the end before, in and after them */
+            Forcer f = {.force_at = 4, .stop_at = n_max == 7 ? 6 : 0};
+            EngineRequest r = greedy(1, prompt, 100, n_max);
+            Answer a = {0};
+            r.ignore_eos = 1;
+            r.watcher = (Watcher){&f, forcer_token};
+            r.forced = forced;
+            r.n_forced = 3;
+            submit(s.engine, &r);
+            run(s.engine, &a, 1);
+            assert_int_equal(a.n, n_max == 7 ? 6 : n_max);
+            assert_int_equal(a.done.finish, n_max == 7 ? FINISH_STOP : FINISH_LENGTH);
+        }
+        expect_idle(s.engine);
+        setup_close(&s);
+    }
+}
+
 /* Different prompts, greedy and sampled, penalised, scored: answers that a wrong row would change.
  */
 static EngineRequest mixed(int i, int32_t *prompt)
@@ -734,6 +803,7 @@ int main(void)
         cmocka_unit_test(test_no_allocation),
         cmocka_unit_test(test_stops),
         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_forced_tokens),
         cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_pause),
         cmocka_unit_test(test_prompts_take_turns),
