@@ -148,6 +148,51 @@ static int cut(const char *const *stops, int n, const char *text, size_t step, i
     return stopped;
 }
 
+static void reads_text_instead_of_tokens(void **state)
+{
+    static const char *const stops[] = {"b", "END"};
+    StrBuf out = {0};
+    (void)state;
+    StopMatcher *m = stop_matcher_open(NULL, stops, 2, &err);
+    assert_int_equal(stop_matcher_text(m, "xEN", 3), 0);
+    assert_int_equal(stop_matcher_held(m), 1);
+    stop_matcher_break(m);
+    assert_int_equal(stop_matcher_held(m), 0);
+    assert_int_equal(stop_matcher_text(m, "D E", 3), 0);
+    assert_int_equal(stop_matcher_text(m, "ND", 2), 1);
+    assert_int_equal(stop_matcher_text(m, "x", 1), 1);
+    stop_matcher_close(m);
+
+    StopCutter *c = stop_cutter_open(stops, 2);
+    stop_cutter_push(c, "xEN", 3, 0, &out);
+    assert_string_equal(out.data, "x");
+    stop_cutter_break(c, &out);
+    assert_string_equal(out.data, "xEN");
+    assert_int_equal(stop_cutter_push(c, "D EN", 4, 0, &out), 0);
+    assert_int_equal(stop_cutter_met(c), -1);
+    assert_int_equal(stop_cutter_push(c, "DE", 2, 0, &out), 1);
+    stop_cutter_break(c, &out);
+    assert_string_equal(out.data, "xEND ");
+    assert_int_equal(stop_cutter_met(c), 1);
+    stop_cutter_close(c);
+    strbuf_free(&out);
+}
+
+/* Of those that end together the longest counts. */
+static void says_which_was_met(void **state)
+{
+    static const char *const stops[] = {"b", "ab", "abc", "b"};
+    StrBuf out = {0};
+    (void)state;
+    for (int n = 1; n <= 4; n++) {
+        StopCutter *c = stop_cutter_open(stops, n);
+        stop_cutter_push(c, "xabc", 4, n & 1, &out);
+        assert_int_equal(stop_cutter_met(c), n > 1);
+        stop_cutter_close(c);
+    }
+    strbuf_free(&out);
+}
+
 static void cuts_before_the_stop(void **state)
 {
     static const struct {
@@ -316,7 +361,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sees_stops_across_tokens), cmocka_unit_test(sees_stops_inside_tokens),
         cmocka_unit_test(refuses_bad_stops),        cmocka_unit_test(cuts_before_the_stop),
-        cmocka_unit_test(matcher_and_cutter_agree),
+        cmocka_unit_test(matcher_and_cutter_agree), cmocka_unit_test(reads_text_instead_of_tokens),
+        cmocka_unit_test(says_which_was_met),
     };
     return cmocka_run_group_tests(tests, open_demo, close_demo);
 }

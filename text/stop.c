@@ -44,17 +44,17 @@ static void needles_init(Needles *set, const char *const *strings, int n)
         needle_init(&set->needle[i], strings[i]);
 }
 
-/* Takes one byte. Returns the length of the longest stop string that ends with it, 0 for none. */
-static int needles_push(Needles *set, char byte)
+/* Takes one byte. Returns the longest stop string that ends with it, NULL for none. */
+static const Needle *needles_push(Needles *set, char byte)
 {
-    int longest = 0;
+    const Needle *longest = NULL;
     for (int i = 0; i < set->n; i++) {
         Needle *nd = &set->needle[i];
         while (nd->seen && nd->bytes[nd->seen] != byte)
             nd->seen = nd->border[nd->seen];
         if (nd->bytes[nd->seen] == byte) nd->seen++;
         if (nd->seen < nd->len) continue;
-        if (nd->len > longest) longest = nd->len;
+        if (!longest || nd->len > longest->len) longest = nd;
         nd->seen = nd->border[nd->len];
     }
     return longest;
@@ -74,6 +74,12 @@ static size_t needles_held(const Needles *set, const char **held)
         *held = set->needle[i].bytes;
     }
     return (size_t)longest;
+}
+
+static void needles_restart(Needles *set)
+{
+    for (int i = 0; i < set->n; i++)
+        set->needle[i].seen = 0;
 }
 
 struct StopMatcher {
@@ -116,14 +122,30 @@ void stop_matcher_close(StopMatcher *m)
     mem_free(m);
 }
 
+int stop_matcher_text(StopMatcher *m, const char *text, size_t len)
+{
+    for (size_t i = 0; i < len && !m->stopped; i++)
+        m->stopped = needles_push(&m->set, text[i]) != NULL;
+    return m->stopped;
+}
+
+void stop_matcher_break(StopMatcher *m)
+{
+    needles_restart(&m->set);
+}
+
+int stop_matcher_held(const StopMatcher *m)
+{
+    const char *held;
+    return needles_held(&m->set, &held) > 0;
+}
+
 /* Returns 1 when a stop string ends within what the byte completes. */
 static int matcher_push(StopMatcher *m, char byte)
 {
     char text[8];
     int n = utf8_push(m->held, &m->n_held, (unsigned char)byte, text);
-    for (int i = 0; i < n; i++)
-        if (needles_push(&m->set, text[i])) return 1;
-    return 0;
+    return stop_matcher_text(m, text, (size_t)n);
 }
 
 static WatchVerdict matcher_token(void *self, int32_t token)
@@ -135,8 +157,7 @@ static WatchVerdict matcher_token(void *self, int32_t token)
     for (size_t i = 0; i < len && !m->stopped; i++)
         m->stopped = matcher_push(m, bytes[i]);
     if (m->stopped) return WATCH_STOP;
-    const char *held;
-    return needles_held(&m->set, &held) ? WATCH_HELD : WATCH_GO;
+    return stop_matcher_held(m) ? WATCH_HELD : WATCH_GO;
 }
 
 Watcher stop_matcher_watcher(StopMatcher *m)
@@ -146,7 +167,8 @@ Watcher stop_matcher_watcher(StopMatcher *m)
 
 struct StopCutter {
     Needles set;
-    int done; /* nothing is let out any more */
+    const Needle *met; /* the stop string that ended the text */
+    int done;          /* nothing is let out any more */
 };
 
 StopCutter *stop_cutter_open(const char *const *strings, int n)
@@ -168,20 +190,33 @@ int stop_cutter_push(StopCutter *c, const char *text, size_t len, int include_st
 {
     const char *held, *unused;
     size_t n_held = needles_held(&c->set, &held), n_used = 0;
-    int stop_len = 0;
     if (c->done) return 1;
-    while (n_used < len && !stop_len)
-        stop_len = needles_push(&c->set, text[n_used++]);
+    while (n_used < len && !c->met)
+        c->met = needles_push(&c->set, text[n_used++]);
 
     size_t n_keep = needles_held(&c->set, &unused);
-    if (stop_len) n_keep = include_stop ? 0 : (size_t)stop_len;
+    if (c->met) n_keep = include_stop ? 0 : (size_t)c->met->len;
     assert(n_keep <= n_held + n_used);
     size_t n_send = n_held + n_used - n_keep;
     size_t n_from_held = n_send < n_held ? n_send : n_held;
     strbuf_add(out, held, n_from_held);
     strbuf_add(out, text, n_send - n_from_held);
-    c->done = stop_len > 0;
+    c->done = c->met != NULL;
     return c->done;
+}
+
+void stop_cutter_break(StopCutter *c, StrBuf *out)
+{
+    const char *held;
+    size_t n_held = needles_held(&c->set, &held);
+    if (c->done) return;
+    strbuf_add(out, held, n_held);
+    needles_restart(&c->set);
+}
+
+int stop_cutter_met(const StopCutter *c)
+{
+    return c->met ? (int)(c->met - c->set.needle) : -1;
 }
 
 void stop_cutter_finish(StopCutter *c, StrBuf *out)

@@ -23,6 +23,15 @@ void stop_matcher_close(StopMatcher *m);
 /* A Watcher over m; m must outlive it. Special tokens have no text here. */
 Watcher stop_matcher_watcher(StopMatcher *m);
 
+/* The next piece of text, whole characters, instead of tokens. Returns 1 once a string was met. */
+int stop_matcher_text(StopMatcher *m, const char *text, size_t len);
+
+/* What comes next does not continue what came before. */
+void stop_matcher_break(StopMatcher *m);
+
+/* The text ends with what may be the beginning of a stop string. */
+int stop_matcher_held(const StopMatcher *m);
+
 typedef struct StopCutter StopCutter;
 
 /* Strings that stop_matcher_open accepted, copied. */
@@ -35,6 +44,12 @@ void stop_cutter_close(StopCutter *c);
  * itself.
  */
 int stop_cutter_push(StopCutter *c, const char *text, size_t len, int include_stop, StrBuf *out);
+
+/* As stop_matcher_break: appends what was held back. */
+void stop_cutter_break(StopCutter *c, StrBuf *out);
+
+/* Index of the string that was met, -1 for none; the longest of those that end together. */
+int stop_cutter_met(const StopCutter *c);
 
 /* End of the answer without a stop: appends what was held back. */
 void stop_cutter_finish(StopCutter *c, StrBuf *out);
