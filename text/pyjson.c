@@ -8,25 +8,30 @@
 #include <string.h>
 
 /* json.dumps escapes the quote, the backslash and control characters; DEL and the rest go as is. */
-static void dump_string(const char *s, size_t len, StrBuf *out)
+void pyjson_escape(const char *text, size_t len, StrBuf *out)
 {
     static const char letters[] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f',
                                    ['\r'] = 'r', ['"'] = '"',  ['\\'] = '\\'};
     size_t done = 0;
-    strbuf_puts(out, "\"");
     for (size_t i = 0; i < len; i++) {
-        unsigned char c = (unsigned char)s[i];
+        unsigned char c = (unsigned char)text[i];
         char letter = 0;
         if (c < sizeof letters) letter = letters[c];
         if (c >= 0x20 && !letter) continue;
-        strbuf_add(out, s + done, i - done);
+        strbuf_add(out, text + done, i - done);
         done = i + 1;
         if (letter)
             strbuf_printf(out, "\\%c", letter);
         else
             strbuf_printf(out, "\\u%04x", c);
     }
-    strbuf_add(out, s + done, len - done);
+    strbuf_add(out, text + done, len - done);
+}
+
+static void dump_string(const char *s, size_t len, StrBuf *out)
+{
+    strbuf_puts(out, "\"");
+    pyjson_escape(s, len, out);
     strbuf_puts(out, "\"");
 }
 

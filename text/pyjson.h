@@ -11,6 +11,9 @@
 /* json.dumps(value, ensure_ascii=False): ", " and ": ", key order kept. */
 void pyjson_dump(const json_t *value, StrBuf *out);
 
+/* Text as it stands between the quotes of a JSON string: non-ASCII raw. */
+void pyjson_escape(const char *text, size_t len, StrBuf *out);
+
 /* str(value) of a string, number, bool or None. */
 void pyjson_str(const json_t *value, StrBuf *out);
 

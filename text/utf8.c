@@ -68,3 +68,13 @@ int utf8_decode(const char *s, int *len)
         c = c << 6 | (u[i] & 0x3F);
     return c;
 }
+
+int utf8_encode(uint32_t code, char out[4])
+{
+    static const unsigned char lead[] = {0, 0, 0xC0, 0xE0, 0xF0}; /* by length */
+    int n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (int i = n - 1; i > 0; i--, code >>= 6)
+        out[i] = (char)(0x80 | (code & 0x3F));
+    out[0] = (char)(lead[n] | code);
+    return n;
+}

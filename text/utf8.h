@@ -5,6 +5,7 @@
 #define OFFSHOOT_TEXT_UTF8_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /*
  * Looks at the first character of s[0..n), n > 0. Returns its length in bytes; 0 when s is a proper
@@ -26,5 +27,8 @@ int utf8_push(unsigned char held[4], int *n_held, unsigned char byte, char out[8
  * Code point of the valid character that starts at s; *len is its length in bytes.
  */
 int utf8_decode(const char *s, int *len);
+
+/* Writes a code point (no surrogate) and returns its length in bytes. */
+int utf8_encode(uint32_t code, char out[4]);
 
 #endif
