@@ -15,12 +15,14 @@ static void probs_add(TokenProbs *p, const Event *e, int offset)
         size_t cap = (size_t)p->cap, tops = cap * (size_t)p->k;
         p->token = mem_realloc(p->token, cap, sizeof *p->token);
         p->logprob = mem_realloc(p->logprob, cap, sizeof *p->logprob);
+        p->rank = mem_realloc(p->rank, cap, sizeof *p->rank);
         p->offset = mem_realloc(p->offset, cap, sizeof *p->offset);
         p->top_id = mem_realloc(p->top_id, tops, sizeof *p->top_id);
         p->top_logprob = mem_realloc(p->top_logprob, tops, sizeof *p->top_logprob);
     }
     p->token[p->n] = e->token;
     p->logprob[p->n] = e->logprob;
+    p->rank[p->n] = e->rank;
     p->offset[p->n] = offset;
     for (int i = 0; i < p->k; i++) {
         size_t at = (size_t)p->n * (size_t)p->k + (size_t)i;
@@ -34,6 +36,7 @@ static void probs_free(TokenProbs *p)
 {
     mem_free(p->token);
     mem_free(p->logprob);
+    mem_free(p->rank);
     mem_free(p->offset);
     mem_free(p->top_id);
     mem_free(p->top_logprob);
@@ -43,30 +46,64 @@ static void probs_free(TokenProbs *p)
 
 static WatchVerdict gate_token(void *self, int32_t token)
 {
-    StopGate *g = self;
-    if (g->n_unwatched) {
-        g->n_unwatched--;
-        return WATCH_GO;
+    AnswerGate *g = self;
+    WatchVerdict verdict = g->inner.token(g->inner.self, token);
+    if (verdict == WATCH_STOP || g->reasoning_left < 0) return verdict;
+    if (!reply_watch_in_think(g->watch)) {
+        g->reasoning_left = -1; /* it ended by itself */
+        return verdict;
     }
-    Watcher w = stop_matcher_watcher(g->matcher);
-    return w.token(w.self, token);
+    if (--g->reasoning_left > 0) return verdict;
+    g->reasoning_left = -1;
+    return WATCH_FORCE;
 }
 
-static int open_stops(Answer *a, Error *err)
+/* Only an answer that can end by its text, or whose reasoning is bounded, is watched. */
+static int open_gate(Answer *a, const ReplyOptions *options, Error *err)
 {
     const ApiRequest *api = a->api;
-    if (!api->n_stop) return 0;
-    a->gate.matcher = stop_matcher_open(a->model.tok, api->stop, api->n_stop, err);
-    if (!a->gate.matcher) return -1;
-    a->gate.n_unwatched = a->n_uncut = api->min_tokens;
-    a->cutter = stop_cutter_open(api->stop, api->n_stop);
+    int bounded = api->thinking_budget >= 0 && a->model.starts_in_think;
+    if (!options->n_stop && !options->single_call && !bounded) return 0;
+    a->gate.watch = reply_watch_open(options, err);
+    if (!a->gate.watch) return -1;
+    a->gate.inner = reply_watch_watcher(a->gate.watch);
+    a->gate.reasoning_left = bounded ? api->thinking_budget : -1;
     a->request.watcher = (Watcher){&a->gate, gate_token};
+    a->request.forced = a->model.forced;
+    a->request.n_forced = a->model.n_forced;
     return 0;
+}
+
+static int open_text(Answer *a, Error *err)
+{
+    const ApiRequest *api = a->api;
+    ReplyOptions options = {
+        .scan = {.tok = a->model.tok,
+                 .tools = api->parse_calls ? a->model.tools : NULL,
+                 .keep_special = !api->skip_special,
+                 .starts_in_think = a->model.starts_in_think,
+                 .parse_reasoning =
+                     api->kind == API_CHAT && api->reasoning != REASONING_IN_CONTENT},
+        .single_call = api->parse_calls && !api->parallel_calls,
+        .stop = api->stop,
+        .n_stop = api->n_stop,
+        .include_stop = api->include_stop,
+        .n_unwatched = api->min_tokens,
+    };
+    if (open_gate(a, &options, err)) return -1;
+    a->reply = reply_open(&options);
+    return 0;
+}
+
+static int max_int(int a, int b)
+{
+    return a > b ? a : b;
 }
 
 int answer_open(Answer *a, const AnswerModel *model, const ApiRequest *api, const int32_t *prompt,
                 int n_prompt, int choice, Error *err)
 {
+    int chooses = api->best_of > api->n; /* by log-probability */
     *a = (Answer){.model = *model, .api = api, .stop_id = -1};
     a->request = (EngineRequest){
         .prompt = prompt,
@@ -74,8 +111,8 @@ int answer_open(Answer *a, const AnswerModel *model, const ApiRequest *api, cons
         .max_tokens = api->max_tokens,
         .min_tokens = api->min_tokens,
         .params = api->params,
-        .n_logprobs = api->n_logprobs,
-        .prompt_logprobs = api->echo && api->n_logprobs >= 0,
+        .n_logprobs = max_int(max_int(api->n_logprobs, api->n_prompt_logprobs), chooses ? 0 : -1),
+        .prompt_logprobs = (api->echo && api->n_logprobs >= 0) || api->n_prompt_logprobs >= 0,
         .ignore_eos = api->ignore_eos,
         .draft_max = api->draft_max,
         .stop_ids = api->stop_id,
@@ -85,20 +122,22 @@ int answer_open(Answer *a, const AnswerModel *model, const ApiRequest *api, cons
         .n_bias = api->n_bias,
     };
     a->request.params.choice = (uint32_t)choice;
-    a->probs.k = api->n_logprobs > 0 ? api->n_logprobs : 0;
+    a->probs.k = max_int(api->n_logprobs, 0);
+    a->prompt_probs.k = max_int(api->n_prompt_logprobs, 0);
     detokenizer_init(&a->detok, model->tok, !api->skip_special);
     detokenizer_init(&a->prompt_detok, model->tok, 1);
-    return open_stops(a, err);
+    return open_text(a, err);
 }
 
 void answer_close(Answer *a)
 {
-    stop_matcher_close(a->gate.matcher);
-    stop_cutter_close(a->cutter);
-    strbuf_free(&a->text);
-    strbuf_free(&a->piece);
-    strbuf_free(&a->raw);
+    reply_watch_close(a->gate.watch);
+    reply_close(a->reply);
+    strbuf_free(&a->echo);
+    strbuf_free(&a->scratch);
+    token_list_free(&a->tokens);
     probs_free(&a->probs);
+    probs_free(&a->prompt_probs);
 }
 
 /* ---- text ---- */
@@ -113,50 +152,29 @@ static int count_chars(const char *text, size_t len)
 
 void answer_echo(Answer *a, const char *text, size_t len)
 {
-    strbuf_add(&a->text, text, len);
+    strbuf_add(&a->echo, text, len);
     a->n_chars = count_chars(text, len);
     a->prompt_detok.n_held = 0;
 }
 
-/* Which stop string the cutter met: it begins where the text was cut, or ends where it ends. */
-static void find_stop_string(Answer *a)
+int answer_has_text(const Answer *a)
 {
-    size_t best = 0;
-    for (int i = 0; i < a->api->n_stop; i++) {
-        const char *s = a->api->stop[i];
-        size_t n = strlen(s), out = a->n_cut_out;
-        if (a->api->include_stop) {
-            if (n > out || memcmp(a->raw.data + out - n, s, n) != 0 || n < best) continue;
-        } else {
-            if (out + n > a->raw.len || memcmp(a->raw.data + out, s, n) != 0) continue;
-            if (best && n > best) continue;
-        }
-        best = n;
-        a->stop_string = s;
+    return a->echo.len || reply_n_pieces(a->reply);
+}
+
+void answer_text(const Answer *a, ReplyKind kind, StrBuf *out)
+{
+    if (kind == REPLY_CONTENT) strbuf_add(out, strbuf_str(&a->echo), a->echo.len);
+    for (int i = 0; i < reply_n_pieces(a->reply); i++) {
+        ReplyPiece p = reply_piece(a->reply, i);
+        if (p.kind == kind) strbuf_add(out, p.text, p.len);
     }
 }
 
-/* Lets out what the stop strings allow of text. */
-static void cut(Answer *a, const char *text, size_t len)
+void answer_take(Answer *a)
 {
-    size_t before = a->text.len;
-    if (a->stop_string) return;
-    strbuf_add(&a->raw, text, len);
-    int stopped = stop_cutter_push(a->cutter, text, len, a->api->include_stop, &a->text);
-    a->n_cut_out += a->text.len - before;
-    if (stopped) find_stop_string(a);
-}
-
-static void let_out(Answer *a)
-{
-    const char *text = strbuf_str(&a->piece);
-    size_t len = a->piece.len;
-    a->n_chars += count_chars(text, len);
-    if (a->cutter && !a->n_uncut)
-        cut(a, text, len);
-    else
-        strbuf_add(&a->text, text, len);
-    strbuf_clear(&a->piece);
+    strbuf_clear(&a->echo);
+    reply_clear(a->reply);
 }
 
 int answer_is_end(const Answer *a, int32_t token)
@@ -168,25 +186,34 @@ int answer_is_end(const Answer *a, int32_t token)
     return 0;
 }
 
-static void add_token(Answer *a, const Event *e)
+/* The characters that a token completes come after its offset. */
+static void add_offset(Answer *a, Detokenizer *d, int32_t token)
 {
-    a->n_tokens++;
-    if (a->api->n_logprobs >= 0) probs_add(&a->probs, e, a->n_chars);
-    if (!answer_is_end(a, e->token)) {
-        detokenizer_push(&a->detok, e->token, &a->piece);
-        let_out(a);
-    }
-    if (a->n_uncut) a->n_uncut--;
+    detokenizer_push(d, token, &a->scratch);
+    a->n_chars += count_chars(strbuf_str(&a->scratch), a->scratch.len);
+    strbuf_clear(&a->scratch);
 }
 
-/* A prompt token's offset: characters that the tokens before it complete. */
+static void add_token(Answer *a, const Event *e)
+{
+    int is_end = answer_is_end(a, e->token);
+    a->n_tokens++;
+    if (a->api->return_token_ids || a->api->return_tokens) token_list_add(&a->tokens, e->token);
+    if (!isnan(e->logprob)) a->sum_logprob += (double)e->logprob;
+    if (a->api->n_logprobs >= 0) {
+        probs_add(&a->probs, e, a->n_chars);
+        if (!is_end) add_offset(a, &a->detok, e->token);
+    }
+    if (!is_end) reply_token(a->reply, e->token);
+}
+
 static void add_prompt_token(Answer *a, const Event *e)
 {
+    if (a->api->n_prompt_logprobs >= 0) probs_add(&a->prompt_probs, e, 0);
+    if (!a->api->echo || a->api->n_logprobs < 0) return;
     if (!e->pos) a->n_chars = 0;
     probs_add(&a->probs, e, a->n_chars);
-    detokenizer_push(&a->prompt_detok, e->token, &a->piece);
-    a->n_chars += count_chars(strbuf_str(&a->piece), a->piece.len);
-    strbuf_clear(&a->piece);
+    add_offset(a, &a->prompt_detok, e->token);
 }
 
 static void finish(Answer *a, const Event *e)
@@ -197,9 +224,9 @@ static void finish(Answer *a, const Event *e)
     if (e->finish == FINISH_STOP)
         for (int i = 0; i < a->api->n_stop_ids; i++)
             if (a->api->stop_id[i] == e->stop_token) a->stop_id = e->stop_token;
-    detokenizer_finish(&a->detok, &a->piece);
-    let_out(a);
-    if (a->cutter && !a->stop_string) stop_cutter_finish(a->cutter, &a->text);
+    reply_end(a->reply, e->finish == FINISH_STOP);
+    int stop = reply_stop_string(a->reply);
+    if (stop >= 0) a->stop_string = a->api->stop[stop];
 }
 
 void answer_event(Answer *a, const Event *e)
@@ -215,6 +242,6 @@ void answer_event(Answer *a, const Event *e)
 const char *answer_finish_reason(const Answer *a)
 {
     if (a->state != ANSWER_DONE || a->refused.code) return NULL;
-    if (a->finish == FINISH_STOP) return "stop";
+    if (a->finish == FINISH_STOP) return reply_n_calls(a->reply) ? "tool_calls" : "stop";
     return a->finish == FINISH_LENGTH ? "length" : NULL;
 }

@@ -3,8 +3,8 @@
  *
  * The engine side (request, and the watcher behind it) is lent to the engine's thread while the
  * answer is ANSWER_RUNNING: the server then only reads it. The text side is the server's alone.
- * Neither text nor log-probabilities are lost when a reader takes them late: they wait in text and
- * probs. A parser of reasoning and tool calls belongs between the two sides, in answer_token.
+ * Nothing is lost when a reader takes it late: text waits in reply's pieces, log-probabilities in
+ * probs, ids in tokens.
  */
 #ifndef OFFSHOOT_SERVER_ANSWER_H
 #define OFFSHOOT_SERVER_ANSWER_H
@@ -12,7 +12,7 @@
 #include "base/strbuf.h"
 #include "server/api_request.h"
 #include "text/detokenizer.h"
-#include "text/stop.h"
+#include "text/reply_watch.h"
 
 /* Log-probabilities of tokens, in order. */
 typedef struct {
@@ -20,16 +20,18 @@ typedef struct {
     int n, cap;
     int32_t *token;     /* [n] */
     float *logprob;     /* [n], NaN: nothing predicts it */
+    int *rank;          /* [n] 0: the most likely */
     int *offset;        /* [n] characters (code points) of the whole text before its first byte */
     int32_t *top_id;    /* [n][k], best first, -1 after the last */
     float *top_logprob; /* [n][k] */
 } TokenProbs;
 
-/* Stop strings, but not within the first min_tokens tokens. Runs on the engine's thread. */
+/* Bounds the reasoning, and asks where the answer ends. Runs on the engine's thread. */
 typedef struct {
-    StopMatcher *matcher;
-    int n_unwatched;
-} StopGate;
+    ReplyWatch *watch;
+    Watcher inner;      /* over watch */
+    int reasoning_left; /* tokens; -1: no bound */
+} AnswerGate;
 
 typedef enum {
     ANSWER_WAITING, /* for a place in the engine */
@@ -37,11 +39,15 @@ typedef enum {
     ANSWER_DONE,
 } AnswerState;
 
-/* The parts of the model's text side that an answer needs. */
+/* The parts of the model's text side that an answer needs; lent. */
 typedef struct {
     const Tokenizer *tok;
     const int *eos; /* [n_eos] the model's end tokens */
     int n_eos;
+    const ReplyTools *tools; /* NULL: no calls */
+    int starts_in_think;     /* the prompt ends in <think> */
+    const int32_t *forced;   /* [n_forced] what ends reasoning that grows too long */
+    int n_forced;
 } AnswerModel;
 
 typedef struct Answer Answer;
@@ -51,7 +57,7 @@ struct Answer {
 
     AnswerState state;
     EngineRequest request;
-    StopGate gate;
+    AnswerGate gate;
     uint64_t ticket; /* place in the line */
     Answer *next;    /* in the waiting line */
     int cancelled;
@@ -59,18 +65,17 @@ struct Answer {
 
     AnswerModel model;
     const ApiRequest *api;
-    Detokenizer detok, prompt_detok;
-    StopCutter *cutter; /* NULL: no stop strings */
-    int n_uncut;        /* tokens that the cutter still does not see */
-    StrBuf text;        /* let out, not yet taken */
-    StrBuf piece;       /* scratch: what one token completes */
-    StrBuf raw;         /* all that went into the cutter, to tell which string stopped it */
-    size_t n_cut_out;   /* bytes that came out of it */
-    int n_chars;        /* of the whole text so far, before any cut; of the prompt too with echo */
-    int n_tokens;       /* generated */
-    TokenProbs probs;
-    int n_probs_taken;  /* of these, in chunks that were sent */
-    int opened, closed; /* the first, the last chunk of its stream was sent */
+    StrBuf echo;                     /* the prompt's text, not yet taken */
+    Reply *reply;                    /* what the tokens become; its pieces are not yet taken */
+    Detokenizer detok, prompt_detok; /* to count characters */
+    StrBuf scratch;
+    int n_chars;      /* of the whole text so far, before any cut; of the prompt too with echo */
+    int n_tokens;     /* generated */
+    TokenList tokens; /* these, when the reply shows ids */
+    TokenProbs probs, prompt_probs; /* of the answer (with echo the prompt's first); the prompt */
+    double sum_logprob;             /* of the generated tokens, when somebody asks */
+    int n_probs_taken, n_ids_taken; /* of these, in chunks that were sent */
+    int opened, closed;             /* the first, the last chunk of its stream was sent */
 
     Error refused; /* ANSWER_DONE: why the engine did not make it; code ERR_NONE: it did */
     FinishReason finish;
@@ -80,8 +85,8 @@ struct Answer {
 };
 
 /*
- * Makes an answer to prompt[0..n_prompt), which is lent until the answer is closed, as is api.
- * choice tells the n answers to one prompt apart. To be closed on failure too.
+ * Makes an answer to prompt[0..n_prompt), which is lent until the answer is closed, as are api and
+ * what model points to. choice tells the answers to one prompt apart. To be closed on failure too.
  */
 int answer_open(Answer *a, const AnswerModel *model, const ApiRequest *api, const int32_t *prompt,
                 int n_prompt, int choice, Error *err);
@@ -93,10 +98,20 @@ void answer_echo(Answer *a, const char *text, size_t len);
 /* What the engine says. */
 void answer_event(Answer *a, const Event *event);
 
+/* Something is there that was not taken. */
+int answer_has_text(const Answer *a);
+
+/* Appends what is there of a kind, the echo before content. */
+void answer_text(const Answer *a, ReplyKind kind, StrBuf *out);
+
+/* All that is there was taken. */
+void answer_take(Answer *a);
+
 /* 1 for an end token or stop id: it belongs to the count, not to the text. */
 int answer_is_end(const Answer *a, int32_t token);
 
-/* "stop" or "length"; NULL while the answer is made, and when it is not what was asked for. */
+/* "stop", "length" or "tool_calls"; NULL while it is made, and when it is not what was asked for.
+ */
 const char *answer_finish_reason(const Answer *a);
 
 #endif

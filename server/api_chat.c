@@ -1,32 +1,44 @@
 /*
  * api_chat.c: POST /v1/chat/completions.
  *
- * What the model writes is the message's content, reasoning and tool calls included. Their parser
- * will split an answer's text before message and delta see it.
+ * A message and its deltas are made of the same pieces (text/reply.h), so that a stream and a whole
+ * reply say the same.
  */
 #include "server/call.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
 
 #include "base/mem.h"
 #include "server/json_out.h"
 
-static int tokenize(Call *call, ApiError *err)
+int server_render(const Server *s, const ApiRequest *api, StrBuf *text, TokenList *ids,
+                  ApiError *err)
 {
-    const ApiRequest *api = &call->api;
-    const Service *service = call->server->service;
+    const Service *service = s->service;
     ChatOptions options = {.add_generation_prompt = api->add_generation_prompt,
                            .enable_thinking = api->enable_thinking,
                            .continue_final = api->continue_final};
-    StrBuf text = {0};
     ChatMarks marks = {0};
+    int rc =
+        chat_render(&service->tmpl, api->messages, api->tools, &options, text, &marks, &err->error);
+    if (!rc && ids)
+        rc = tokenizer_encode_prompt(service->tok, strbuf_str(text), text->len, marks.client,
+                                     marks.n_client, ids, &err->error);
+    chat_marks_free(&marks);
+    return rc ? api_in_field(err, "messages") : 0;
+}
+
+static int tokenize(Call *call, ApiError *err)
+{
+    static const char think[] = "<think>\n";
+    size_t n = strlen(think);
+    StrBuf text = {0};
     call->prompt = mem_alloc(1, sizeof *call->prompt);
     call->n_prompts = 1;
-    int rc =
-        chat_render(&service->tmpl, api->messages, api->tools, &options, &text, &marks, &err->error);
-    if (!rc)
-        rc = tokenizer_encode_prompt(service->tok, strbuf_str(&text), text.len, marks.client,
-                                     marks.n_client, &call->prompt[0], &err->error);
-    if (rc) api_in_field(err, "messages");
-    chat_marks_free(&marks);
+    int rc = server_render(call->server, &call->api, &text, &call->prompt[0], err);
+    call->starts_in_think = text.len >= n && !memcmp(text.data + text.len - n, think, n);
     strbuf_free(&text);
     return rc;
 }
@@ -63,46 +75,153 @@ static json_t *logprobs(const Call *call, const Answer *a, int from)
     return json_pack("{s:o, s:n}", "content", content, "refusal");
 }
 
-static json_t *choice(const Call *call, const Answer *a)
+/* Reasoning under both names that clients know: vLLM's and DeepSeek's. */
+static void set_reasoning(json_t *message, json_t *text)
 {
-    json_t *message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content",
-                                json_text_n(strbuf_str(&a->text), a->text.len), "refusal");
-    return json_pack("{s:i, s:o, s:o, s:s?, s:o}", "index", a->index, "message", message,
-                     "logprobs", logprobs(call, a, 0), "finish_reason", answer_finish_reason(a),
-                     "stop_reason", call_stop_reason(a));
+    json_object_set(message, "reasoning_content", text);
+    json_object_set_new(message, "reasoning", text);
 }
 
-static void send_delta(Call *call, const Answer *a, json_t *delta, json_t *probs)
+/* "call_" and 24 hex digits, never the same twice. */
+static json_t *new_call_id(void)
 {
-    call_chunk(call,
-               json_pack("{s:i, s:o, s:o, s:n}", "index", a->index, "delta", delta, "logprobs",
-                         probs, "finish_reason"),
-               0);
+    unsigned char bytes[12] = {0};
+    char id[32] = "call_";
+    ssize_t n = getrandom(bytes, sizeof bytes, 0); /* this few bytes never come short */
+    (void)n;
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(id + 5 + 2 * i, 3, "%02x", bytes[i]);
+    return json_string(id);
 }
 
-static void send_text(Call *call, Answer *a)
+static json_t *new_call(json_t *name, json_t *arguments)
 {
-    json_t *delta = json_pack("{s:o}", "content", json_text_n(a->text.data, a->text.len));
-    send_delta(call, a, delta, logprobs(call, a, a->n_probs_taken));
+    return json_pack("{s:o, s:s, s:{s:o, s:o}}", "id", new_call_id(), "type", "function",
+                     "function", "name", name, "arguments", arguments);
+}
+
+/* The whole calls of an answer. */
+static json_t *tool_calls(const Answer *a)
+{
+    json_t *calls = json_array();
+    StrBuf arguments = {0};
+    ReplyPiece name = {0};
+    for (int i = 0; i < reply_n_pieces(a->reply); i++) {
+        ReplyPiece p = reply_piece(a->reply, i);
+        if (p.kind == REPLY_CALL_START) name = p;
+        if (p.kind == REPLY_ARGUMENTS) strbuf_add(&arguments, p.text, p.len);
+        if (p.kind != REPLY_CALL_END && p.kind != REPLY_CALL_CUT) continue;
+        json_array_append_new(calls, new_call(json_text_n(name.text, name.len),
+                                              json_text_n(strbuf_str(&arguments), arguments.len)));
+        strbuf_clear(&arguments);
+    }
+    strbuf_free(&arguments);
+    return calls;
+}
+
+static json_t *choice(const Call *call, const Answer *a, int index)
+{
+    json_t *content = call_text(a, REPLY_CONTENT), *reasoning = call_text(a, REPLY_REASONING);
+    json_t *calls = tool_calls(a);
+    int empty = !json_string_length(content);
+    if (empty && (json_string_length(reasoning) || json_array_size(calls))) {
+        json_decref(content);
+        content = json_null();
+    }
+    json_t *message =
+        json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", content, "refusal");
+    if (json_string_length(reasoning) && call->api.reasoning == REASONING_SEPARATE)
+        set_reasoning(message, reasoning);
+    else
+        json_decref(reasoning);
+    if (json_array_size(calls))
+        json_object_set_new(message, "tool_calls", calls);
+    else
+        json_decref(calls);
+    json_t *whole = json_pack("{s:i, s:o, s:o, s:s?, s:o}", "index", index, "message", message,
+                              "logprobs", logprobs(call, a, 0), "finish_reason",
+                              answer_finish_reason(a), "stop_reason", call_stop_reason(a));
+    if (call->api.n_prompt_logprobs >= 0)
+        json_object_set_new(whole, "prompt_logprobs", call_prompt_logprobs(call, a));
+    call_add_ids(call, a, 0, whole);
+    call_add_prompt_ids(call, a, whole);
+    return whole;
+}
+
+/* What was not sent yet of log-probabilities and ids goes with the first delta that is sent. */
+static void send_delta(Call *call, Answer *a, json_t *delta)
+{
+    json_t *part = json_pack("{s:i, s:o, s:o, s:n}", "index", a->index, "delta", delta, "logprobs",
+                             logprobs(call, a, a->n_probs_taken), "finish_reason");
+    call_add_ids(call, a, a->n_ids_taken, part);
     a->n_probs_taken = a->probs.n;
-    strbuf_clear(&a->text);
+    a->n_ids_taken = a->tokens.n;
+    call_chunk(call, part, 0);
 }
 
-/* The role, then text as it comes, then an empty delta that says why it ended. */
+/* A call's name comes once, with its id; a client that joins what it gets would double it. */
+static json_t *call_delta(const ReplyPiece *p)
+{
+    json_t *text = json_text_n(p->text, p->len), *call;
+    if (p->kind == REPLY_CALL_START) {
+        call = new_call(text, json_string(""));
+        json_object_set_new(call, "index", json_integer(p->call));
+    } else {
+        call = json_pack("{s:i, s:{s:o}}", "index", p->call, "function", "arguments", text);
+    }
+    return json_pack("{s:[o]}", "tool_calls", call);
+}
+
+static void send_piece(Call *call, Answer *a, const ReplyPiece *p)
+{
+    json_t *delta = json_object();
+    switch (p->kind) {
+    case REPLY_CONTENT:
+        json_object_set_new(delta, "content", json_text_n(p->text, p->len));
+        break;
+    case REPLY_REASONING:
+        if (call->api.reasoning == REASONING_SEPARATE)
+            set_reasoning(delta, json_text_n(p->text, p->len));
+        break;
+    case REPLY_CALL_START:
+    case REPLY_ARGUMENTS:
+        json_object_update_new(delta, call_delta(p));
+        break;
+    case REPLY_CALL_END:
+    case REPLY_CALL_CUT:
+        break;
+    }
+    if (json_object_size(delta))
+        send_delta(call, a, delta);
+    else
+        json_decref(delta);
+}
+
+static void send_role(Call *call, Answer *a)
+{
+    json_t *part = json_pack("{s:i, s:{s:s, s:s}, s:n, s:n}", "index", a->index, "delta", "role",
+                             "assistant", "content", "", "logprobs", "finish_reason");
+    call_add_prompt_ids(call, a, part);
+    call_chunk(call, part, 0);
+    a->opened = 1;
+}
+
+/* The role, then what comes, then an empty delta that says why it ended. */
 static void stream(Call *call, Answer *a)
 {
-    if (!a->opened)
-        send_delta(call, a, json_pack("{s:s, s:s}", "role", "assistant", "content", ""),
-                   json_null());
-    a->opened = 1;
-    if (a->text.len) send_text(call, a);
+    if (!a->opened) send_role(call, a);
+    for (int i = 0; i < reply_n_pieces(a->reply); i++) {
+        ReplyPiece p = reply_piece(a->reply, i);
+        send_piece(call, a, &p);
+    }
+    answer_take(a);
     if (a->state != ANSWER_DONE) return;
     a->closed = 1;
-    call_chunk(call,
-               json_pack("{s:i, s:{}, s:o, s:s, s:o}", "index", a->index, "delta", "logprobs",
-                         logprobs(call, a, a->n_probs_taken), "finish_reason",
-                         answer_finish_reason(a), "stop_reason", call_stop_reason(a)),
-               1);
+    json_t *part = json_pack("{s:i, s:{}, s:o, s:s, s:o}", "index", a->index, "delta", "logprobs",
+                             logprobs(call, a, a->n_probs_taken), "finish_reason",
+                             answer_finish_reason(a), "stop_reason", call_stop_reason(a));
+    call_add_ids(call, a, a->n_ids_taken, part);
+    call_chunk(call, part, 1);
 }
 
 static const ApiFormat format = {

@@ -28,7 +28,7 @@ static int tokenize(Call *call, ApiError *err)
 /* The prompt in front of the answer: as it was given, or what its ids say. */
 static void begin(const Call *call, Answer *a)
 {
-    int i = a->index / call->api.n;
+    int i = a->index / call->api.best_of;
     if (!call->api.echo) return;
     const ApiPrompt *p = &call->api.prompts[i];
     if (p->text) {
@@ -86,28 +86,37 @@ static json_t *logprobs(const Call *call, const Answer *a, int from)
                      "token_logprobs", values, "top_logprobs", tops);
 }
 
-static json_t *choice_from(const Call *call, const Answer *a, int from_prob)
+static json_t *choice_from(const Call *call, const Answer *a, int index, int from_prob)
 {
-    return json_pack("{s:i, s:o, s:o, s:s?, s:o}", "index", a->index, "text",
-                     json_text_n(strbuf_str(&a->text), a->text.len), "logprobs",
-                     logprobs(call, a, from_prob), "finish_reason", answer_finish_reason(a),
-                     "stop_reason", call_stop_reason(a));
+    return json_pack("{s:i, s:o, s:o, s:s?, s:o}", "index", index, "text",
+                     call_text(a, REPLY_CONTENT), "logprobs", logprobs(call, a, from_prob),
+                     "finish_reason", answer_finish_reason(a), "stop_reason", call_stop_reason(a));
 }
 
-static json_t *choice(const Call *call, const Answer *a)
+static json_t *choice(const Call *call, const Answer *a, int index)
 {
-    return choice_from(call, a, 0);
+    json_t *whole = choice_from(call, a, index, 0);
+    if (call->api.n_prompt_logprobs >= 0)
+        json_object_set_new(whole, "prompt_logprobs", call_prompt_logprobs(call, a));
+    call_add_ids(call, a, 0, whole);
+    call_add_prompt_ids(call, a, whole);
+    return whole;
 }
 
 /* One chunk for all that a step brought; tokens whose text is held back wait for it. */
 static void stream(Call *call, Answer *a)
 {
     int done = a->state == ANSWER_DONE;
-    if (!a->text.len && !done) return;
+    if (!answer_has_text(a) && !done) return;
     a->closed = done;
-    call_chunk(call, choice_from(call, a, a->n_probs_taken), done);
+    json_t *part = choice_from(call, a, a->index, a->n_probs_taken);
+    call_add_ids(call, a, a->n_ids_taken, part);
+    if (!a->opened) call_add_prompt_ids(call, a, part);
+    call_chunk(call, part, done);
+    a->opened = 1;
     a->n_probs_taken = a->probs.n;
-    strbuf_clear(&a->text);
+    a->n_ids_taken = a->tokens.n;
+    answer_take(a);
 }
 
 static const ApiFormat format = {

@@ -62,16 +62,12 @@ static int encode(const Server *s, const json_t *text, int parse_special, const 
     return 0;
 }
 
-static int render(const Server *s, const json_t *body, StrBuf *text, ApiError *err)
+static int render(const Server *s, const json_t *body, StrBuf *text, TokenList *ids, ApiError *err)
 {
     ApiRequest r = {0};
     ApiDefaults defaults = server_defaults(s, -1);
     int rc = api_read_chat(&r, body, &defaults, err);
-    ChatOptions options = {.add_generation_prompt = r.add_generation_prompt,
-                           .enable_thinking = r.enable_thinking};
-    if (!rc &&
-        chat_render(&s->service->tmpl, r.messages, r.tools, &options, text, NULL, &err->error))
-        rc = api_in_field(err, "messages");
+    if (!rc) rc = server_render(s, &r, text, ids, err);
     api_request_free(&r);
     return rc;
 }
@@ -108,10 +104,7 @@ static int read_text(const Server *s, const json_t *body, TokenList *ids, ApiErr
     if (api_read_bool(body, "parse_special", &parse_special, err)) return -1;
     if (api_field(body, "messages")) {
         StrBuf text = {0};
-        int rc = render(s, body, &text, err);
-        if (!rc &&
-            tokenizer_encode(s->service->tok, strbuf_str(&text), text.len, 1, ids, &err->error))
-            rc = api_in_field(err, "messages");
+        int rc = render(s, body, &text, ids, err);
         strbuf_free(&text);
         return rc;
     }
@@ -200,7 +193,7 @@ static json_t *apply_template(const Server *s, const json_t *body, ApiError *err
 {
     StrBuf text = {0};
     json_t *out = NULL;
-    if (!render(s, body, &text, err))
+    if (!render(s, body, &text, NULL, err))
         out = json_pack("{s:o}", "prompt", json_text_n(strbuf_str(&text), text.len));
     strbuf_free(&text);
     return out;

@@ -9,6 +9,9 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/version.h"
+
+#define FINGERPRINT "offshoot-" OFFSHOOT_VERSION "-cpu"
 
 static double now_ms(void)
 {
@@ -45,6 +48,7 @@ void call_free(Call *call)
     strbuf_free(&call->stream.pending);
     mem_free(call->answers);
     mem_free(call->prompt);
+    reply_tools_close(call->tools);
     api_request_free(&call->api);
     mem_free(call);
 }
@@ -131,9 +135,19 @@ static int fail_with(Call *call, const Answer *a)
 static json_t *envelope(const Call *call, const char *object, json_t *choices)
 {
     const char *asked = call->api.model;
-    return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", call->id, "object", object, "created",
-                     (json_int_t)call->created, "model",
-                     asked ? asked : call->server->service->model_name, "choices", choices);
+    json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", call->id, "object", object,
+                             "created", (json_int_t)call->created, "model",
+                             asked ? asked : call->server->service->model_name,
+                             "system_fingerprint", FINGERPRINT, "choices", choices);
+    if (call->api.service_tier) json_object_set_new(body, "service_tier", json_string("default"));
+    return body;
+}
+
+/* What came with it and how fast; with the last chunk of a stream. */
+static void add_figures(const Call *call, json_t *body)
+{
+    json_object_set_new(body, "metrics", call_metrics(call));
+    json_object_set_new(body, "timings", call_timings(call));
 }
 
 static json_t *one(json_t *choice)
@@ -151,6 +165,8 @@ void call_chunk(Call *call, json_t *choice, int last)
     else if (call->api.include_usage)
         json_object_set_new(chunk, "usage", json_null());
     if (last && !--call->n_open && !call->api.include_usage)
+        add_figures(call, chunk);
+    else if (call->api.timings_per_token)
         json_object_set_new(chunk, "timings", call_timings(call));
     stream_add(&call->stream, chunk);
 }
@@ -160,20 +176,41 @@ static void end_stream(Call *call)
     if (call->api.include_usage) {
         json_t *chunk = envelope(call, call->format->chunk_object, json_array());
         json_object_set_new(chunk, "usage", call_usage(call));
-        json_object_set_new(chunk, "timings", call_timings(call));
+        add_figures(call, chunk);
         stream_add(&call->stream, chunk);
     }
     stream_end(&call->stream);
 }
 
+static double mean_logprob(const Answer *a)
+{
+    return a->n_tokens ? a->sum_logprob / a->n_tokens : 0;
+}
+
+/* The n likeliest of best_of answers, best first; all of them in their order where n are all. */
+static void add_choices(const Call *call, const Answer *answers, json_t *choices)
+{
+    const Answer *best[MAX_N];
+    int n = call->api.best_of, chooses = n > call->api.n;
+    for (int i = 0; i < n; i++) {
+        int at = i;
+        for (; chooses && at && mean_logprob(best[at - 1]) < mean_logprob(&answers[i]); at--)
+            best[at] = best[at - 1];
+        best[at] = &answers[i];
+    }
+    for (int i = 0; i < call->api.n; i++)
+        json_array_append_new(choices,
+                              call->format->choice(call, best[i], (int)json_array_size(choices)));
+}
+
 static void reply(Call *call)
 {
     json_t *choices = json_array();
-    for (int i = 0; i < call->n_answers; i++)
-        json_array_append_new(choices, call->format->choice(call, &call->answers[i]));
+    for (int i = 0; i < call->n_prompts; i++)
+        add_choices(call, call->answers + (size_t)i * (size_t)call->api.best_of, choices);
     json_t *body = envelope(call, call->format->object, choices);
     json_object_set_new(body, "usage", call_usage(call));
-    json_object_set_new(body, "timings", call_timings(call));
+    add_figures(call, body);
     exchange_json(call->stream.ex, 200, body);
 }
 
@@ -239,8 +276,15 @@ static int check_length(const Call *call, int n_prompt, ApiRequest *api, ApiErro
 static int open_answers(Call *call, ApiError *err)
 {
     const Server *s = call->server;
-    AnswerModel model = {s->service->tok, s->config->eos, s->config->n_eos};
-    int n = call->api.n;
+    int n = call->api.best_of;
+    if (call->api.parse_calls) call->tools = reply_tools_open(call->api.tools);
+    AnswerModel model = {.tok = s->service->tok,
+                         .eos = s->config->eos,
+                         .n_eos = s->config->n_eos,
+                         .tools = call->tools,
+                         .starts_in_think = call->starts_in_think,
+                         .forced = s->end_of_thinking.id,
+                         .n_forced = s->end_of_thinking.n};
     call->answers = mem_alloc((size_t)call->n_prompts * (size_t)n, sizeof *call->answers);
     for (int i = 0; i < call->n_prompts * n; i++) {
         const TokenList *prompt = &call->prompt[i / n];

@@ -16,12 +16,12 @@ typedef struct {
     const char *id_prefix, *object, *chunk_object;
     int max_tokens;      /* of a request that does not say; -1: to the context's end */
     const char *subject; /* of the length: "your prompt has" */
-    /* Fills call->prompt[]: the tokens of each prompt. */
+    /* Fills call->prompt[]: the tokens of each prompt; and starts_in_think. */
     int (*tokenize)(Call *call, ApiError *err);
     /* What an answer begins with; or NULL. */
     void (*begin)(const Call *call, Answer *a);
-    /* The answer as an entry of a whole reply's choices. */
-    json_t *(*choice)(const Call *call, const Answer *a);
+    /* The answer as an entry of a whole reply's choices, at this place. */
+    json_t *(*choice)(const Call *call, const Answer *a, int index);
     /* Sends what is new in an answer, with call_chunk. */
     void (*stream)(Call *call, Answer *a);
 } ApiFormat;
@@ -36,7 +36,9 @@ struct Call {
     double started_ms, first_token_ms; /* on the monotonic clock; 0: none yet */
     TokenList *prompt;                 /* [n_prompts] */
     int n_prompts;
-    Answer *answers; /* [n_answers], by index */
+    int starts_in_think; /* the prompt ends in <think> */
+    ReplyTools *tools;   /* NULL: none that may be called */
+    Answer *answers;     /* [n_answers], by index */
     int n_answers;
     int n_live;   /* answers not done */
     int n_open;   /* answers whose last chunk was not sent */
@@ -60,6 +62,18 @@ void call_chunk(Call *call, json_t *choice, int last);
 /* The objects that every reply has. */
 json_t *call_usage(const Call *call);
 json_t *call_timings(const Call *call);
+json_t *call_metrics(const Call *call);
+
+/* Adds to a choice the ids of its tokens from from_id on, of its prompt, if the request wants them.
+ */
+void call_add_ids(const Call *call, const Answer *a, int from_id, json_t *choice);
+void call_add_prompt_ids(const Call *call, const Answer *a, json_t *choice);
+
+/* The answer's text of a kind that was not taken yet. */
+json_t *call_text(const Answer *a, ReplyKind kind);
+
+/* Log-probabilities of the prompt's tokens: vLLM's list of null and {"id": {...}}. */
+json_t *call_prompt_logprobs(const Call *call, const Answer *a);
 
 /* Why an answer stopped: its stop string, its stop id, or null. */
 json_t *call_stop_reason(const Answer *a);
@@ -67,7 +81,7 @@ json_t *call_stop_reason(const Answer *a);
 /* JSON has no NaN and no infinity: such a log-probability is -9999. */
 json_t *call_logprob(float logprob);
 
-/* A token as a string of a reply: its text, or bytes:\x.. when that is not UTF-8. */
+/* A token as a string of a reply: its text, bytes:\x.. when that is not UTF-8, or token_id:N. */
 json_t *call_token_text(const Call *call, int32_t token);
 
 #endif

@@ -1,6 +1,9 @@
 /* reply.c: the objects that all completion replies share; see call.h. */
 #include "server/call.h"
 
+#include <math.h>
+#include <stdio.h>
+
 #include "base/strbuf.h"
 #include "server/json_out.h"
 #include "text/utf8.h"
@@ -24,9 +27,16 @@ static int n_generated(const Call *call)
 
 json_t *call_usage(const Call *call)
 {
-    int n_prompt = n_prompt_tokens(call), n = n_generated(call);
-    return json_pack("{s:i, s:i, s:i, s:{s:i}}", "prompt_tokens", n_prompt, "completion_tokens", n,
-                     "total_tokens", n_prompt + n, "prompt_tokens_details", "cached_tokens", 0);
+    int n_prompt = n_prompt_tokens(call), n = n_generated(call), n_reasoning = 0;
+    json_t *usage =
+        json_pack("{s:i, s:i, s:i, s:{s:i}}", "prompt_tokens", n_prompt, "completion_tokens", n,
+                  "total_tokens", n_prompt + n, "prompt_tokens_details", "cached_tokens", 0);
+    for (int i = 0; i < call->n_answers; i++)
+        n_reasoning += reply_n_reasoning_tokens(call->answers[i].reply);
+    if (call->format->kind == API_CHAT)
+        json_object_set_new(usage, "completion_tokens_details",
+                            json_pack("{s:i}", "reasoning_tokens", n_reasoning));
+    return usage;
 }
 
 static double ratio(double a, double b)
@@ -62,6 +72,111 @@ json_t *call_timings(const Call *call)
     return t;
 }
 
+/*
+ * vLLM's object, for one answer whose steps had drafts: steps by the drafts they accepted, and what
+ * follows from it. Steps without drafts are not in it. Else null.
+ */
+static json_t *speculation(const Call *call)
+{
+    const RequestStats *st = &call->answers[0].stats;
+    int n = st->n_steps_drafted, last = 0;
+    if (call->n_answers != 1 || !n) return json_null();
+    json_t *hist = json_array();
+    for (int i = 0; i < MAX_TREE_NODES; i++)
+        if (st->accepted_hist[i]) last = i;
+    for (int i = 0; i <= last; i++)
+        json_array_append_new(
+            hist, json_integer(st->accepted_hist[i] - (i ? 0 : st->n_steps - st->n_steps_drafted)));
+    return json_pack("{s:f, s:f, s:o, s:i, s:i, s:i}", "mean_acceptance_length",
+                     1 + ratio(st->n_accepted, n), "draft_acceptance_rate",
+                     ratio(st->n_accepted, st->n_drafted), "acceptance_histogram", hist,
+                     "num_spec_steps", n, "num_accepted_draft_tokens", st->n_accepted,
+                     "num_draft_tokens", st->n_drafted);
+}
+
+/* vLLM's object; as with timings, of several answers the slowest counts. */
+json_t *call_metrics(const Call *call)
+{
+    double wait_ms = 0, decode_ms = 0, itl_ms = 0;
+    for (int i = 0; i < call->n_answers; i++) {
+        const RequestStats *st = &call->answers[i].stats;
+        if (st->wait_ms > wait_ms) wait_ms = st->wait_ms;
+        if (st->decode_ms > decode_ms) decode_ms = st->decode_ms;
+        if (ratio(st->decode_ms, st->n_steps) > itl_ms) itl_ms = ratio(st->decode_ms, st->n_steps);
+    }
+    double first = call->first_token_ms > 0 ? call->first_token_ms - call->started_ms : 0;
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:o}", "time_to_first_token_ms", first,
+                     "queue_time_ms", wait_ms, "generation_time_ms", decode_ms, "mean_itl_ms",
+                     itl_ms, "tokens_per_second", ratio(n_generated(call) * 1e3, decode_ms),
+                     "speculative_decoding", speculation(call));
+}
+
+static json_t *id_list(const int32_t *id, int n)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++)
+        json_array_append_new(list, json_integer(id[i]));
+    return list;
+}
+
+void call_add_ids(const Call *call, const Answer *a, int from_id, json_t *choice)
+{
+    const ApiRequest *api = &call->api;
+    if (api->return_token_ids)
+        json_object_set_new(choice, "token_ids",
+                            id_list(a->tokens.id + from_id, a->tokens.n - from_id));
+    if (api->return_tokens)
+        json_object_set_new(choice, "tokens",
+                            id_list(a->tokens.id + from_id, a->tokens.n - from_id));
+}
+
+void call_add_prompt_ids(const Call *call, const Answer *a, json_t *choice)
+{
+    const TokenList *prompt = &call->prompt[a->index / call->api.best_of];
+    if (call->api.return_token_ids)
+        json_object_set_new(choice, "prompt_token_ids", id_list(prompt->id, prompt->n));
+}
+
+json_t *call_text(const Answer *a, ReplyKind kind)
+{
+    StrBuf text = {0};
+    answer_text(a, kind, &text);
+    json_t *s = json_text_n(strbuf_str(&text), text.len);
+    strbuf_free(&text);
+    return s;
+}
+
+static void add_ranked(const Call *call, json_t *dict, int32_t token, float logprob, int rank)
+{
+    char id[16];
+    size_t len;
+    const char *text = tokenizer_bytes(call->server->service->tok, token, &len);
+    snprintf(id, sizeof id, "%d", token);
+    json_object_set_new(dict, id,
+                        json_pack("{s:o, s:i, s:o}", "logprob", call_logprob(logprob), "rank",
+                                  rank + 1, "decoded_token", json_text_n(text, len)));
+}
+
+json_t *call_prompt_logprobs(const Call *call, const Answer *a)
+{
+    const TokenProbs *p = &a->prompt_probs;
+    json_t *list = json_array();
+    for (int i = 0; i < p->n; i++) {
+        if (isnan(p->logprob[i])) {
+            json_array_append_new(list, json_null());
+            continue;
+        }
+        json_t *dict = json_object();
+        for (int j = 0; j < p->k; j++) {
+            size_t at = (size_t)i * (size_t)p->k + (size_t)j;
+            if (p->top_id[at] >= 0) add_ranked(call, dict, p->top_id[at], p->top_logprob[at], j);
+        }
+        add_ranked(call, dict, p->token[i], p->logprob[i], p->rank[i]);
+        json_array_append_new(list, dict);
+    }
+    return list;
+}
+
 json_t *call_stop_reason(const Answer *a)
 {
     if (a->stop_string) return json_text(a->stop_string);
@@ -77,6 +192,7 @@ json_t *call_token_text(const Call *call, int32_t token)
 {
     size_t len;
     const char *bytes = tokenizer_bytes(call->server->service->tok, token, &len);
+    if (call->api.tokens_as_ids) return json_sprintf("token_id:%d", token);
     if (utf8_check(bytes, len) == len) return json_stringn(bytes, len);
     StrBuf text = {0};
     strbuf_puts(&text, "bytes:");

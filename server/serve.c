@@ -275,6 +275,10 @@ static int open_loop(Server *s, Error *err)
     s->ctx_size = status.ctx_size;
     s->n_vocab = status.n_vocab;
     s->config = engine_config(s->service->engine);
+    static const char end_of_thinking[] = "\n</think>\n\n";
+    if (tokenizer_encode(s->service->tok, end_of_thinking, strlen(end_of_thinking), 1,
+                         &s->end_of_thinking, err))
+        return -1;
 
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     s->base = event_base_new();
@@ -325,6 +329,7 @@ void server_close(Server *s)
         s->calls->is_dirty = 0;
         call_free(s->calls);
     }
+    token_list_free(&s->end_of_thinking);
     if (s->base) event_base_free(s->base);
     if (s->stop_fd >= 0) close(s->stop_fd);
     mem_free(s);

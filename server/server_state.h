@@ -19,6 +19,7 @@ struct Server {
     ServerLimits limits;
     const ModelConfig *config; /* the model's */
     int ctx_size, n_vocab;
+    TokenList end_of_thinking; /* what is put in when reasoning grows too long */
     time_t started;
 
     struct event_base *base;
@@ -40,6 +41,13 @@ json_t *server_read_body(Exchange *ex);
 
 /* What a request gets that does not say; max_tokens is what the route gives. */
 ApiDefaults server_defaults(const Server *s, int max_tokens);
+
+/*
+ * The prompt that a chat request makes: appended to *text, its tokens to *ids unless that is NULL.
+ * What the client wrote makes no control tokens.
+ */
+int server_render(const Server *s, const ApiRequest *api, StrBuf *text, TokenList *ids,
+                  ApiError *err);
 
 /* Sends *err as a reply and ends the exchange. */
 void server_refuse(Exchange *ex, const ApiError *err);

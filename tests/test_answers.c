@@ -123,6 +123,7 @@ static json_t *chat_body(const json_t *reference)
                   "temperature", 0, "chat_template_kwargs", "enable_thinking", 0);
     if (json_array_size(json_object_get(reference, "tools")))
         json_object_set(body, "tools", json_object_get(reference, "tools"));
+    json_object_set_new(body, "tool_choice", json_string("none")); /* its markup stays text */
     return body;
 }
 

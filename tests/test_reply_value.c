@@ -345,7 +345,7 @@ static void bounds_depth(void **state)
     JsonScan s;
     (void)state;
     json_scan_init(&s);
-    for (int i = 0; i < MAX_JSON_DEPTH; i++) {
+    for (int i = 0; i < MAX_SCANNED_DEPTH; i++) {
         const char *open = i ? "[" : "{\"a\":";
         for (; *open; open++)
             assert_int_not_equal(json_scan_push(&s, *open), JS_BAD);

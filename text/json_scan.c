@@ -31,7 +31,7 @@ static int in_array(const JsonScan *s)
 
 static JsonState open_container(JsonScan *s, int array)
 {
-    if (s->depth == MAX_JSON_DEPTH) return JS_BAD;
+    if (s->depth == MAX_SCANNED_DEPTH) return JS_BAD;
     uint8_t bit = (uint8_t)(1 << s->depth % 8);
     s->is_array[s->depth / 8] &= (uint8_t)~bit;
     if (array) s->is_array[s->depth / 8] |= bit;

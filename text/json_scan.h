@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-enum { MAX_JSON_DEPTH = 512 };
+enum { MAX_SCANNED_DEPTH = 512 };
 
 typedef enum {
     JS_START, /* blanks before the object */
@@ -41,7 +41,7 @@ typedef struct {
     int in_key;                           /* the string being read is a key */
     int n_hex;                            /* digits of \u still to come */
     const char *word;                     /* what is left of true, false or null */
-    uint8_t is_array[MAX_JSON_DEPTH / 8]; /* one bit per open container */
+    uint8_t is_array[MAX_SCANNED_DEPTH / 8]; /* one bit per open container */
 } JsonScan;
 
 void json_scan_init(JsonScan *s);

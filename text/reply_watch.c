@@ -49,6 +49,11 @@ void reply_watch_close(ReplyWatch *w)
     mem_free(w);
 }
 
+int reply_watch_in_think(const ReplyWatch *w)
+{
+    return reply_scan_in_think(w->scan);
+}
+
 static WatchVerdict watch_token(void *self, int32_t token)
 {
     ReplyWatch *w = self;

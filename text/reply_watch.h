@@ -18,6 +18,9 @@ typedef struct ReplyWatch ReplyWatch;
 ReplyWatch *reply_watch_open(const ReplyOptions *options, Error *err);
 void reply_watch_close(ReplyWatch *w);
 
+/* The tokens so far end within reasoning. */
+int reply_watch_in_think(const ReplyWatch *w);
+
 /* A Watcher over w; w must outlive it. */
 Watcher reply_watch_watcher(ReplyWatch *w);
 
