@@ -146,13 +146,17 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const Tensor *)a)->name, ((const Tensor *)b)->name);
 }
 
-/* Tensors must cover the data exactly: whatever else is in there, nobody described it. */
-static int check_cover(Tensor *t, int n, const char *file, const unsigned char *data, size_t size,
-                       Error *err)
+/*
+ * Tensors from first on must cover the data exactly: whatever else is in there, nobody described
+ * it.
+ */
+static int check_cover(Safetensors *st, int first, const char *file, const unsigned char *data,
+                       size_t size, Error *err)
 {
     const unsigned char *at = data;
-    if (n) qsort(t, (size_t)n, sizeof *t, by_place);
-    for (int i = 0; i < n; i++) {
+    Tensor *t = st->tensor; /* NULL when the file holds none */
+    if (st->n > first) qsort(t + first, (size_t)(st->n - first), sizeof *t, by_place);
+    for (int i = first; i < st->n; i++) {
         if (t[i].data < at)
             return error_set(err, ERR_FILE, "cannot load '%.60s': tensor '%.60s' overlaps '%.60s'",
                              file, t[i].name, t[i - 1].name);
@@ -198,7 +202,7 @@ static int read_header(Safetensors *st, const Shard *s, const json_t *header, si
             return -1;
         }
     }
-    return check_cover(st->tensor + first, st->n - first, s->name, data, size, err);
+    return check_cover(st, first, s->name, data, size, err);
 }
 
 /* Maps path as the next shard and adds its tensors to the table. The shard array has room. */
