@@ -41,10 +41,10 @@ LIB      := $(BUILD)/liboffshoot.a
 TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 TEST_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
 TEST_LIB := $(BUILD)/tests/libhelpers.a
-LINTED   := main.c $(wildcard $(DIRS:%=%/*.c) tests/*.c)
-FORMATTED = $(LINTED) $(wildcard $(DIRS:%=%/*.h) tests/*.h)
+LINTED   := main.c $(wildcard $(DIRS:%=%/*.c) tests/*.c tests/fuzz/*.c)
+FORMATTED = $(LINTED) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h)
 
-.PHONY: all demo check test lint lint-text bench deps deps-check format clean help
+.PHONY: all demo check test fuzz fuzzers lint lint-text bench deps deps-check format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -58,11 +58,23 @@ demo: deps ## install what building needs, build, and answer one question with t
 	    "I want to find an Italian restaurant in San Jose"
 
 check: deps-check ## install what is needed, lint, run all tests; ends with the count
-	@$(MAKE) --no-print-directory -j$(JOBS) all lint $(TESTS)
-	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory -j$(JOBS) all lint $(TESTS) fuzzers
+	@tests/run_tests.sh $(TESTS) $(if $(HAS_FUZZER),$(FUZZERS))
 
 test: $(BUILD)/offshoot $(TESTS) ## all tests; SAN=address,undefined or SAN=thread for sanitizers
 	@tests/run_tests.sh $(TESTS)
+
+# Objects of their own, and none of the kernels: no target needs them.
+FUZZERS := $(patsubst %.c,build-fuzz/%,$(wildcard tests/fuzz/fuzz_$(or $(FUZZ),*).c))
+FUZZING := CC=clang BUILD=build-fuzz SAN=fuzzer-no-link,address,undefined CFLAGS="-O1 -g"
+FUZZING += DIRS="base text engine server"
+HAS_FUZZER = $(shell tests/run_fuzz.sh probe && echo yes)
+
+fuzz: deps-check ## libFuzzer targets, SECONDS=600 each; FUZZ=config picks one
+	@$(MAKE) --no-print-directory -j$(JOBS) fuzzers
+	$(if $(HAS_FUZZER),@tests/run_fuzz.sh $(or $(SECONDS),600) $(FUZZERS))
+fuzzers:
+	$(if $(HAS_FUZZER),@$(MAKE) --no-print-directory $(FUZZING) $(FUZZERS),@echo "  no clang that links libFuzzer: not fuzzed")
 
 bench: all ## acceptance and speed on the demo model
 	$(BUILD)/offshoot bench accept --model models/demo --thinking off --temperature 0
@@ -105,6 +117,12 @@ $(LIB) $(TEST_LIB):
 $(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(TEST_LIB) $(LIB)
 	@echo "  LD $@"
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
+
+FUZZ_HELP := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/fuzz/fuzz_%.c,$(wildcard tests/fuzz/*.c)))
+FUZZ_WRAP := -Wl,--wrap=mapped_file_open,--wrap=mapped_file_close,--wrap=access
+$(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(FUZZ_HELP) $(LIB)
+	@echo "  LD $@"
+	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $(FUZZ_WRAP) -o $@ $^ $(LDLIBS)
 
 BINARY := -DOFFSHOOT_BINARY='"$(BUILD)/offshoot"'
 $(BUILD)/tests/%.o: CPPFLAGS += $(BINARY)

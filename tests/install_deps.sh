@@ -12,6 +12,10 @@ need() { # need PACKAGE probe...
 has_libc_headers() {
     echo '#include <stdio.h>' | gcc -E -
 }
+# Where it is installed and does not link all the same, `make check` goes on without.
+has_libfuzzer() {
+    tests/run_fuzz.sh probe || dpkg -s libclang-rt-dev
+}
 
 need gcc command -v gcc
 need libc6-dev has_libc_headers
@@ -25,6 +29,8 @@ if [ "${1:-build}" = check ]; then
     need xz-utils command -v xz
     need clang-format command -v clang-format
     need clang-tidy command -v clang-tidy
+    need clang command -v clang
+    need libclang-rt-dev has_libfuzzer
 fi
 
 [ -n "$missing" ] || exit 0

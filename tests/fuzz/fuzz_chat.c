@@ -1,0 +1,77 @@
+/*
+ * fuzz_chat.c: which template a folder has, and rendering by all of them.
+ *
+ * Input: {"template": the text of chat_template.jinja, "tokenizer_config": ..., "model_type":
+ * "...", "messages": [...], "tools": [...]}, all optional. Messages are not passed through the
+ * server's checks: `chat --tools` and the chat command come without them.
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include <string.h>
+
+#include "text/chat.h"
+#include "text/utf8.h"
+
+/* Python's dumps is JSON again, and the same value. */
+static void check_dump(const json_t *value)
+{
+    StrBuf out = {0};
+    chat_dump_json(value, &out);
+    json_t *again = json_loadb(strbuf_str(&out), out.len, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
+    FUZZ_CHECK(json_equal(value, again));
+    json_decref(again);
+    strbuf_free(&out);
+}
+
+static void render(const ChatTemplate *t, const json_t *messages, const json_t *tools, int bits)
+{
+    ChatOptions options = {bits & 1, (bits >> 1) % 3 - 1, bits >> 3 & 1};
+    StrBuf out = {0};
+    Error err = {0};
+    size_t n_stable = 0;
+    int rc = chat_render(t, messages, tools, &options, &out, &n_stable, &err);
+    FUZZ_CHECK(rc ? *err.msg : n_stable <= out.len);
+    FUZZ_CHECK(utf8_check(strbuf_str(&out), out.len) == out.len);
+    if (!rc && options.add_generation_prompt)
+        FUZZ_CHECK(n_stable >= 22 &&
+                   !memcmp(out.data + n_stable - 22, "<|im_start|>assistant\n", 22));
+    strbuf_free(&out);
+}
+
+static void open_folder(const json_t *root, ChatTemplate *t)
+{
+    const json_t *template = json_object_get(root, "template");
+    const json_t *config = json_object_get(root, "tokenizer_config");
+    Error err = {0};
+    if (json_is_string(template))
+        fuzz_file("chat_template.jinja", json_string_value(template), json_string_length(template));
+    if (config) fuzz_file_json("tokenizer_config.json", config);
+    int rc = chat_template_open(t, FUZZ_DIR, json_string_value(json_object_get(root, "model_type")),
+                                &err);
+    FUZZ_CHECK(!rc || *err.msg);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    ChatTemplate found = {0};
+    json_t *root = json_loadb((const char *)data, size, JSON_ALLOW_NUL, NULL);
+    const json_t *messages = json_object_get(root, "messages");
+    const json_t *tools = json_object_get(root, "tools");
+    if (!root) fuzz_file("chat_template.jinja", data, size);
+    open_folder(root, &found);
+    if (json_is_array(messages)) check_dump(messages);
+    for (int family = CHAT_QWEN35; family <= CHAT_QWEN3_NEXT_THINKING; family++)
+        for (int bits = 0; json_is_array(messages) && bits < 16; bits += 5) {
+            ChatTemplate t = {.family = (ChatFamily)family, .scalars_as_json = bits & 1};
+            render(&t, messages, tools, bits);
+        }
+    if (json_is_array(messages)) render(&found, messages, tools, 3);
+    json_decref(root);
+    fuzz_files_clear();
+    return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed)
+{
+    return fuzz_mutate_json(data, size, max_size, seed);
+}

@@ -1,0 +1,104 @@
+/*
+ * fuzz_tokenizer.c: a tokenizer.json, then the way of a text to tokens and back.
+ *
+ * Input: {"tokenizer": ..., "text": "..."}; anything else is a tokenizer.json as it is. A
+ * vocabulary needs a symbol for each of the 256 bytes; to keep inputs small and mutations away from
+ * that, those that are missing are added here, with the ids from "first".
+ */
+#include "tests/fuzz/fuzz.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "text/detokenizer.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
+
+enum { MAX_ID_OF_SEEDS = 1 << 16 };
+
+/* Symbols of GPT-2's alphabet: bytes that print stand for themselves, the others for U+0100 up. */
+static void add_byte_symbols(json_t *vocab, json_int_t first)
+{
+    int next = 256;
+    for (int b = 0; b < 256; b++) {
+        int prints = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+        int c = prints ? b : next++;
+        char symbol[3] = {(char)(0xC0 | c >> 6), (char)(0x80 | (c & 0x3F)), 0};
+        if (c < 0x80) snprintf(symbol, sizeof symbol, "%c", c);
+        if (!json_object_get(vocab, symbol))
+            json_object_set_new(vocab, symbol, json_integer(first + b));
+    }
+}
+
+/* Every token of text, its bytes joined, is the text again, unless Unicode's form C changed it. */
+static void check_round_trip(const Tokenizer *tok, const char *text, size_t len, int special,
+                             int exact)
+{
+    TokenList ids = {0};
+    StrBuf out = {0};
+    Detokenizer back;
+    Error err = {0};
+    int rc = tokenizer_encode(tok, text, len, special, &ids, &err);
+    FUZZ_CHECK(!rc || *err.msg);
+    detokenizer_init(&back, tok, 1);
+    for (int i = 0; i < ids.n; i++) {
+        FUZZ_CHECK(tokenizer_has(tok, ids.id[i]));
+        detokenizer_push(&back, ids.id[i], &out);
+    }
+    detokenizer_finish(&back, &out);
+    FUZZ_CHECK(utf8_check(strbuf_str(&out), out.len) == out.len);
+    if (!rc && exact) FUZZ_CHECK(out.len == len && (!len || !memcmp(out.data, text, len)));
+    strbuf_free(&out);
+    token_list_free(&ids);
+}
+
+static void check_tokenizer(const Tokenizer *tok, const char *text, size_t len, int exact)
+{
+    size_t n;
+    for (int32_t id = -1; id <= tokenizer_size(tok) && id < MAX_ID_OF_SEEDS; id++) {
+        const char *bytes = tokenizer_bytes(tok, id, &n);
+        FUZZ_CHECK(tokenizer_has(tok, id) == (n > 0));
+        if (tokenizer_is_special(tok, id)) {
+            char content[64];
+            if (n >= sizeof content) continue;
+            memcpy(content, bytes, n);
+            content[n] = 0;
+            FUZZ_CHECK(tokenizer_added_id(tok, content) == id);
+        }
+    }
+    check_round_trip(tok, text, len, 0, exact);
+    check_round_trip(tok, text, len, 1, exact);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const char usual[] = "I don't  know 12 \xC3\xA9\xCC\x81 words\n\n\t<|im_end|>!?";
+    Error err = {0};
+    json_t *root = json_loadb((const char *)data, size, JSON_ALLOW_NUL, NULL);
+    const json_t *file = json_object_get(root, "tokenizer"), *text = json_object_get(root, "text");
+    json_t *vocab = json_object_get(json_object_get(file, "model"), "vocab");
+    int exact = file && !json_object_get(file, "normalizer");
+    if (json_is_object(vocab)) {
+        json_int_t first = json_integer_value(json_object_get(root, "first"));
+        add_byte_symbols(vocab, first < 0 || first > MAX_ID_OF_SEEDS ? 0 : first);
+    }
+    if (file)
+        fuzz_file_json("tokenizer.json", file);
+    else
+        fuzz_file("tokenizer.json", data, size);
+    Tokenizer *tok = tokenizer_open(FUZZ_DIR "/tokenizer.json", &err);
+    FUZZ_CHECK(tok || *err.msg);
+    if (tok && json_is_string(text))
+        check_tokenizer(tok, json_string_value(text), json_string_length(text), exact);
+    else if (tok)
+        check_tokenizer(tok, usual, sizeof usual - 1, exact);
+    tokenizer_close(tok);
+    json_decref(root);
+    fuzz_files_clear();
+    return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned seed)
+{
+    return fuzz_mutate_json(data, size, max_size, seed);
+}
