@@ -10,18 +10,31 @@
 #include "base/strbuf.h"
 #include "text/utf8.h"
 
-/* The longest real run seen costs a step or two a byte; texts are a few megabytes at most. */
-enum { MATCH_LIMIT = 50 * 1000 * 1000, HEAP_LIMIT_KIB = 64 * 1024, MAX_PATTERN = 4096 };
+/*
+ * The longest real run seen costs a step or two a byte. A match begins with FEW_STEPS, which are
+ * free; whatever more it takes comes out of the text's budget, so that no expression can take its
+ * time anew at every byte. Matches are anchored for the same reason: PCRE2 counts its steps anew
+ * wherever it goes on searching.
+ */
+enum {
+    FEW_STEPS = 1 << 10,
+    MAX_STEPS = 1 << 28,
+    BUDGET = 1 << 20,
+    BUDGET_PER_BYTE = 100,
+    HEAP_LIMIT_KIB = 64 * 1024,
+    MAX_PATTERN = 4096,
+};
 
 struct Splitter {
     pcre2_code *code[MAX_SPLITS];
     int n;
-    pcre2_match_context *limits;
 };
 
 typedef struct {
     const Splitter *s;
     pcre2_match_data *match;
+    pcre2_match_context *limits;
+    uint64_t budget; /* steps that may still be given beyond FEW_STEPS a match */
     PieceFn piece;
     void *arg;
     Error *err;
@@ -56,9 +69,9 @@ static pcre2_code *compile(const char *pattern, Error *err)
         return NULL;
     }
     translate(pattern, &regex);
-    pcre2_code *re =
-        pcre2_compile((PCRE2_SPTR)strbuf_str(&regex), regex.len,
-                      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
+    pcre2_code *re = pcre2_compile((PCRE2_SPTR)strbuf_str(&regex), regex.len,
+                                   PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_ANCHORED,
+                                   &code, &at, NULL);
     strbuf_free(&regex);
     if (!re) {
         unsigned char why[120] = "";
@@ -76,10 +89,6 @@ Splitter *splitter_open(const char *const *patterns, int n, Error *err)
     assert(n >= 1);
     assert(n <= MAX_SPLITS);
     Splitter *s = mem_alloc(1, sizeof *s);
-    s->limits = pcre2_match_context_create(NULL);
-    assert(s->limits);
-    pcre2_set_match_limit(s->limits, MATCH_LIMIT);
-    pcre2_set_heap_limit(s->limits, HEAP_LIMIT_KIB);
     for (; s->n < n; s->n++) {
         s->code[s->n] = compile(patterns[s->n], err);
         if (!s->code[s->n]) {
@@ -95,19 +104,30 @@ void splitter_close(Splitter *s)
     if (!s) return;
     for (int i = 0; i < s->n; i++)
         pcre2_code_free(s->code[i]);
-    pcre2_match_context_free(s->limits);
     mem_free(s);
 }
 
-/* Next match at or after pos: 1 and [*start, *end), 0 when there is none, -1 and an Error. */
-static int next_match(const Run *run, const pcre2_code *code, const char *text, size_t len,
-                      size_t pos, size_t *start, size_t *end)
+/* pcre2_match, tried again with more steps while the budget has them. */
+static int match(Run *run, const pcre2_code *code, const char *text, size_t len, size_t pos)
 {
     PCRE2_SPTR subject = (PCRE2_SPTR)text;
-    int rc = pcre2_match(code, subject, len, pos, PCRE2_NO_UTF_CHECK, run->match, run->s->limits);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(code, subject, len, pos, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, run->match,
-                         run->s->limits);
+    for (uint32_t steps = FEW_STEPS;; steps *= 4) {
+        pcre2_set_match_limit(run->limits, steps);
+        int rc = pcre2_match(code, subject, len, pos, PCRE2_NO_UTF_CHECK, run->match, run->limits);
+        if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+            rc = pcre2_match(code, subject, len, pos, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, run->match,
+                             run->limits);
+        if (rc != PCRE2_ERROR_MATCHLIMIT || steps == MAX_STEPS || run->budget < 4 * steps)
+            return rc;
+        run->budget -= 4 * steps;
+    }
+}
+
+/* Match at pos: 1 and [*start, *end), 0 when there is none, -1 and an Error. */
+static int match_at(Run *run, const pcre2_code *code, const char *text, size_t len, size_t pos,
+                    size_t *start, size_t *end)
+{
+    int rc = match(run, code, text, len, pos);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
     if (rc < 0) {
         unsigned char why[120] = "";
@@ -123,9 +143,9 @@ static int next_match(const Run *run, const pcre2_code *code, const char *text, 
     return 1;
 }
 
-static int split(const Run *run, int stage, const char *text, size_t len);
+static int split(Run *run, int stage, const char *text, size_t len);
 
-static int give(const Run *run, int stage, const char *text, size_t len)
+static int give(Run *run, int stage, const char *text, size_t len)
 {
     if (!len) return 0;
     if (stage + 1 < run->s->n) return split(run, stage + 1, text, len);
@@ -133,20 +153,21 @@ static int give(const Run *run, int stage, const char *text, size_t len)
     return 0;
 }
 
-static int split(const Run *run, int stage, const char *text, size_t len)
+static int split(Run *run, int stage, const char *text, size_t len)
 {
     size_t given = 0, pos = 0, start = 0, end = 0;
     while (pos < len) {
-        int found = next_match(run, run->s->code[stage], text, len, pos, &start, &end);
+        int found = match_at(run, run->s->code[stage], text, len, pos, &start, &end);
         if (found < 0) return -1;
-        if (!found) break;
-        if (give(run, stage, text + given, start - given)) return -1;
-        if (give(run, stage, text + start, end - start)) return -1;
-        given = pos = end;
-        /* After an empty match the search goes on one character later. */
-        if (start == end && end < len) {
+        if (found) {
+            if (give(run, stage, text + given, start - given)) return -1;
+            if (give(run, stage, text + start, end - start)) return -1;
+            given = pos = end;
+        }
+        /* After no match or an empty one the search goes on one character later. */
+        if ((!found || start == end) && pos < len) {
             int n_char;
-            utf8_decode(text + end, &n_char);
+            utf8_decode(text + pos, &n_char);
             pos += (size_t)n_char;
         }
     }
@@ -156,9 +177,18 @@ static int split(const Run *run, int stage, const char *text, size_t len)
 int splitter_run(const Splitter *s, const char *text, size_t len, PieceFn piece, void *arg,
                  Error *err)
 {
-    Run run = {s, pcre2_match_data_create(1, NULL), piece, arg, err};
+    Run run = {.s = s,
+               .match = pcre2_match_data_create(1, NULL),
+               .limits = pcre2_match_context_create(NULL),
+               .budget = BUDGET + BUDGET_PER_BYTE * (uint64_t)len,
+               .piece = piece,
+               .arg = arg,
+               .err = err};
     assert(run.match);
+    assert(run.limits);
+    pcre2_set_heap_limit(run.limits, HEAP_LIMIT_KIB);
     int rc = split(&run, 0, text, len);
+    pcre2_match_context_free(run.limits);
     pcre2_match_data_free(run.match);
     return rc;
 }

@@ -3,8 +3,8 @@
  *
  * One or more regular expressions, each applied to the pieces of the one before. A match is a
  * piece, and so is the text between two matches ("Isolated"). PCRE2 keeps its backtracking on the
- * heap (or in 32 KiB when it compiled the expression), under a limit of steps: no text can blow the
- * stack.
+ * heap (or in 32 KiB when it compiled the expression), under a limit of steps that grows with the
+ * text and no faster: no expression and no text can blow the stack or take for ever.
  */
 #ifndef OFFSHOOT_TEXT_SPLIT_H
 #define OFFSHOOT_TEXT_SPLIT_H
