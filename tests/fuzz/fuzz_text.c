@@ -48,13 +48,15 @@ static void check_encode(const Tokenizer *tok, const char *text, size_t len)
  */
 static size_t cut_length(const StrBuf *text, const char *const *stop, int n, int include)
 {
+    size_t len[MAX_STOP_STRINGS];
+    for (int i = 0; i < n; i++)
+        len[i] = strlen(stop[i]);
     for (size_t end = 1; end <= text->len; end++) {
         size_t longest = 0;
-        for (int i = 0; i < n; i++) {
-            size_t len = strlen(stop[i]);
-            if (len > longest && len <= end && !memcmp(text->data + end - len, stop[i], len))
-                longest = len;
-        }
+        for (int i = 0; i < n; i++)
+            if (len[i] > longest && len[i] <= end &&
+                !memcmp(text->data + end - len[i], stop[i], len[i]))
+                longest = len[i];
         if (longest) return include ? end : end - longest;
     }
     return text->len;
