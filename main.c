@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -134,10 +135,15 @@ static char *served_name(const Settings *set)
     return name;
 }
 
+static int check_model_given(const App *a, Error *err)
+{
+    if (a->settings.model) return 0;
+    return error_set(err, ERR_INPUT, "which model? give its folder: --model DIR");
+}
+
 static int open_all(App *a, Error *err)
 {
-    if (!a->settings.model)
-        return error_set(err, ERR_INPUT, "which model? give its folder: --model DIR");
+    if (check_model_given(a, err)) return -1;
     if (open_backend(a, err) || open_model(a, err) || open_tokenizer(a, err) ||
         open_template(a, err) || open_drafter(a, err) || open_engine(a, err))
         return -1;
@@ -171,10 +177,21 @@ static int too_many_words(const App *a, int most, Error *err)
                      a->words[most]);
 }
 
+static int load_service(void *ctx, Service *service, Error *err)
+{
+    App *a = ctx;
+    if (open_all(a, err)) return -1;
+    *service = a->service;
+    return 0;
+}
+
 static int run_serve(App *a, Error *err)
 {
-    if (too_many_words(a, 0, err) || open_all(a, err)) return -1;
-    return serve_run(&a->service, err);
+    ServiceLoader loader = {load_service, a};
+    if (too_many_words(a, 0, err) || check_model_given(a, err)) return -1;
+    int rc = serve_run(&a->settings, &loader, err);
+    if (rc == SERVE_LEFT_LOADING) _exit(0); /* nothing can be closed under the loader */
+    return rc;
 }
 
 static int run_chat(App *a, Error *err)
@@ -205,8 +222,7 @@ static int run_bench(App *a, Error *err)
 static int run_check(App *a, Error *err)
 {
     const Settings *set = &a->settings;
-    if (too_many_words(a, 0, err)) return -1;
-    if (!set->model) return error_set(err, ERR_INPUT, "which model? give its folder: --model DIR");
+    if (too_many_words(a, 0, err) || check_model_given(a, err)) return -1;
     if (open_backend(a, err) || open_model(a, err) || open_tokenizer(a, err)) return -1;
     CheckSetup setup = {.model = a->model,
                         .tok = a->tok,

@@ -45,7 +45,7 @@ void call_free(Call *call)
         answer_close(&call->answers[i]);
     for (int i = 0; i < call->n_prompts; i++)
         token_list_free(&call->prompt[i]);
-    strbuf_free(&call->stream.pending);
+    stream_close(&call->stream);
     mem_free(call->answers);
     mem_free(call->prompt);
     reply_tools_close(call->tools);
@@ -344,6 +344,7 @@ void call_begin(Server *s, Exchange *ex, const ApiFormat *format)
     }
     call->n_live = call->n_open = call->n_answers;
     exchange_watch(ex, on_gone, call);
+    if (call->api.stream) stream_keep_alive(&call->stream, s->pulse);
     for (int i = 0; i < call->n_answers; i++)
         dispatch_add(s->dispatch, &call->answers[i]);
     atomic_store(&s->n_live, dispatch_n_live(s->dispatch));

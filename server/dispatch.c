@@ -7,6 +7,7 @@
 #include "server/dispatch.h"
 
 #include <assert.h>
+#include <time.h>
 
 #include "base/mem.h"
 #include "server/engine_thread.h"
@@ -24,6 +25,7 @@ struct Dispatch {
     int n_waiting;
     uint64_t n_ids;
     uint64_t served; /* the ticket that was called last */
+    int64_t busy_ms; /* since when something runs */
     int blocked;     /* the engine was full: nothing more until it made a step */
     int more;        /* the last report was not the last of its step */
     int lost;
@@ -82,6 +84,20 @@ int dispatch_n_live(const Dispatch *d)
     return n_running(d) + d->n_waiting;
 }
 
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+int64_t dispatch_silent_ms(const Dispatch *d)
+{
+    if (!n_running(d)) return 0;
+    int64_t stepped = engine_thread_stepped_ms(d->thread);
+    return now_ms() - (stepped > d->busy_ms ? stepped : d->busy_ms);
+}
+
 int dispatch_has_room(const Dispatch *d)
 {
     return dispatch_n_live(d) < d->max_live;
@@ -119,6 +135,7 @@ static void feed(Dispatch *d)
     while (d->first && d->n_free && !d->blocked && !d->lost) {
         Answer *a = d->first;
         unqueue(d, a);
+        if (!n_running(d)) d->busy_ms = now_ms();
         int place = d->free_place[--d->n_free];
         d->place[place] = a;
         a->request.id = ++d->n_ids << PLACE_BITS | (uint64_t)place;

@@ -36,6 +36,12 @@ int dispatch_read(Dispatch *d, Error *err);
 /* Answers that were added and are not done. */
 int dispatch_n_live(const Dispatch *d);
 
+/*
+ * Milliseconds since the engine made a step, or got something to do after it had nothing. 0: it has
+ * nothing.
+ */
+int64_t dispatch_silent_ms(const Dispatch *d);
+
 /* Whether another request may join the line. */
 int dispatch_has_room(const Dispatch *d);
 

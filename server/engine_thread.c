@@ -10,7 +10,9 @@
 #include <assert.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/mem.h"
 #include "base/queue.h"
@@ -29,6 +31,7 @@ struct EngineThread {
     Engine *engine;
     Queue *commands, *reports;
     pthread_t thread;
+    _Atomic int64_t stepped_ms;
 };
 
 /* Events live in the engine until its next step: they are copied out before. */
@@ -78,6 +81,13 @@ static void obey_commands(EngineThread *t)
         obey(t, &command);
 }
 
+static void note_step(EngineThread *t)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    atomic_store(&t->stepped_ms, (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000);
+}
+
 static void *engine_main(void *arg)
 {
     EngineThread *t = arg;
@@ -88,6 +98,7 @@ static void *engine_main(void *arg)
         obey_commands(t);
         if (shut) return NULL;
         int n_ran = engine_step(t->engine, &err);
+        note_step(t);
         report_events(t);
         if (n_ran < 0) {
             report_error(t, REPORT_LOST, 0, &err);
@@ -169,6 +180,11 @@ void engine_thread_cancel(EngineThread *t, uint64_t id)
 void engine_thread_pause(EngineThread *t, uint64_t id, int paused)
 {
     command(t, &(EngineCommand){paused ? COMMAND_PAUSE : COMMAND_RESUME, id, NULL});
+}
+
+int64_t engine_thread_stepped_ms(const EngineThread *t)
+{
+    return atomic_load(&t->stepped_ms);
 }
 
 void engine_thread_stop(EngineThread *t)

@@ -53,6 +53,9 @@ void engine_thread_cancel(EngineThread *t, uint64_t id);
 /* Not before REPORT_PAUSED has come for the one before. */
 void engine_thread_pause(EngineThread *t, uint64_t id, int paused);
 
+/* Milliseconds, on the monotonic clock, at the end of the engine's last step. */
+int64_t engine_thread_stepped_ms(const EngineThread *t);
+
 /* Ends the thread after the step that runs now and the commands given so far. */
 void engine_thread_stop(EngineThread *t);
 

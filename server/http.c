@@ -1,13 +1,5 @@
 /*
- * http.c: see http.h.
- *
- * What evhttp (2.1) needs to be told, and where it is told:
- * - While an answer is made nobody reads the socket, so a vanished client goes unnoticed: reading
- * is turned on again, without a read callback (bytes of a pipelined request wait in the buffer) and
- *   without a read timeout. take_over and give_back are this pair.
- * - A request whose connection failed is left to us to free; one whose connection we drop is not.
- *   The request knows: it has no connection in the first case.
- * - Bodies and headers beyond their limits are answered by evhttp itself: 413, 400 and a page.
+ * http.c: see http.h. Replies; how requests come in is in connection.c.
  */
 #include "server/http.h"
 
@@ -19,109 +11,30 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 
-#include <event2/buffer.h>
-#include <event2/bufferevent.h>
 #include <event2/http.h>
 #include <event2/http_struct.h>
-#include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
 #include "base/version.h"
+#include "server/connection.h"
 #include "server/json_out.h"
 
-enum { MAX_ID = 128, PIPELINED_BYTES = 64 << 10 };
+#define SERVER_NAME "offshoot/" OFFSHOOT_VERSION
 
-struct Http {
-    struct evhttp *evhttp;
-    struct evhttp_bound_socket *bound; /* NULL once we stopped listening */
-    int port;
-    HttpLimits limits;
-    HttpHandler handler;
-    void *ctx;
-    void (*idle)(void *ctx);
-    int n_open;
-};
-
-struct Exchange {
-    Http *http;
-    struct evhttp_request *req;
-    struct evhttp_connection *conn;
-    void (*gone)(void *owner);
-    void *owner;
-    char *path;
-    char id[MAX_ID + 1];
-    int ended;      /* the whole reply was handed to evhttp */
-    size_t largest; /* piece of its stream */
-    int dropped;    /* the reader was too slow: what is still sent goes nowhere */
-};
-
-HttpLimits http_limits(void)
-{
-    return (HttpLimits){
-        .header_bytes = 32 << 10,
-        .body_bytes = 32 << 20,
-        .read_timeout_s = 75,
-        .write_timeout_s = 60,
-        .unsent_bytes = 1 << 20,
-    };
-}
-
-/* The connection under an answer: reading only to notice its end, in its own time. */
-static void take_over(Exchange *ex)
-{
-    struct bufferevent *bev = evhttp_connection_get_bufferevent(ex->conn);
-    struct timeval write_timeout = {.tv_sec = ex->http->limits.write_timeout_s};
-    bufferevent_event_cb on_event;
-    bufferevent_data_cb on_write;
-    void *arg;
-    bufferevent_getcb(bev, NULL, &on_write, &on_event, &arg);
-    bufferevent_setcb(bev, NULL, on_write, on_event, arg);
-    bufferevent_set_timeouts(bev, NULL, &write_timeout);
-    bufferevent_setwatermark(bev, EV_READ, 0, PIPELINED_BYTES);
-    bufferevent_enable(bev, EV_READ);
-}
-
-/* The connection between two requests; evhttp sets the callbacks itself. */
-static void give_back(Exchange *ex)
-{
-    struct bufferevent *bev = evhttp_connection_get_bufferevent(ex->conn);
-    struct timeval read_timeout = {.tv_sec = ex->http->limits.read_timeout_s};
-    struct timeval write_timeout = {.tv_sec = ex->http->limits.write_timeout_s};
-    bufferevent_set_timeouts(bev, &read_timeout, &write_timeout);
-    bufferevent_setwatermark(bev, EV_READ, 0, 0);
-    evhttp_connection_set_closecb(ex->conn, NULL, NULL);
-}
-
-static void exchange_free(Exchange *ex)
+void exchange_free(Exchange *ex)
 {
     Http *http = ex->http;
+    int handed = ex->handed;
     mem_free(ex->path);
     mem_free(ex);
-    if (!--http->n_open && http->idle) http->idle(http->ctx);
-}
-
-/* The connection ends before the reply was wholly sent. */
-static void on_closed(struct evhttp_connection *conn, void *arg)
-{
-    Exchange *ex = arg;
-    (void)conn;
-    if (ex->gone) ex->gone(ex->owner);
-    if (!ex->ended && !evhttp_request_get_connection(ex->req)) evhttp_request_free(ex->req);
-    exchange_free(ex);
-}
-
-static void on_sent(struct evhttp_request *req, void *arg)
-{
-    Exchange *ex = arg;
-    (void)req;
-    give_back(ex);
-    exchange_free(ex);
+    if (handed && !--http->n_open && http->idle) http->idle(http->handler.ctx);
 }
 
 static void make_id(char *id)
@@ -138,7 +51,7 @@ static void set_id(Exchange *ex)
 {
     const char *given = exchange_header(ex, "X-Request-Id");
     size_t n = given ? strlen(given) : 0;
-    int fit = n > 0 && n <= MAX_ID;
+    int fit = n > 0 && n <= MAX_REQUEST_ID;
     for (size_t i = 0; fit && i < n; i++)
         fit = given[i] > ' ' && given[i] < 0x7f;
     if (fit)
@@ -158,43 +71,13 @@ static void set_path(Exchange *ex)
     if (n > 1 && ex->path[n - 1] == '/') ex->path[n - 1] = 0;
 }
 
-/*
- * Two opinions about where a body ends are how requests get smuggled past a proxy. Of two lengths
- * evhttp takes the first; a length beside chunks only patched versions (Debian's deb12u1) refuse.
- */
-static int framing_is_unclear(Exchange *ex)
+void exchange_begin(Exchange *ex)
 {
-    struct evkeyvalq *headers = evhttp_request_get_input_headers(ex->req);
-    const char *length = NULL;
-    for (struct evkeyval *h = headers->tqh_first; h; h = h->next.tqe_next) {
-        if (strcasecmp(h->key, "Content-Length")) continue;
-        if (length && strcmp(length, h->value)) return 1;
-        length = h->value;
-    }
-    return length && evhttp_find_header(headers, "Transfer-Encoding");
-}
-
-static void on_request(struct evhttp_request *req, void *arg)
-{
-    Http *http = arg;
-    Exchange *ex = mem_alloc(1, sizeof *ex);
-    ex->http = http;
-    ex->req = req;
-    ex->conn = evhttp_request_get_connection(req);
-    http->n_open++;
-    take_over(ex);
-    evhttp_connection_set_closecb(ex->conn, on_closed, ex);
-    evhttp_request_set_on_complete_cb(req, on_sent, ex);
     set_id(ex);
     set_path(ex);
     exchange_add_header(ex, "X-Request-Id", ex->id);
-    exchange_add_header(ex, "Server", "offshoot/" OFFSHOOT_VERSION);
-    if (framing_is_unclear(ex)) {
-        exchange_add_header(ex, "Connection", "close");
-        exchange_error(ex, 400, NULL, NULL, "the request states the length of its body twice");
-        return;
-    }
-    http->handler(http->ctx, ex);
+    exchange_add_header(ex, "Server", SERVER_NAME);
+    if (http_is_anthropic(ex->path)) exchange_add_header(ex, "request-id", ex->id);
 }
 
 /* Out of file descriptors: a pause, so that waiting for one does not take a whole core. */
@@ -237,24 +120,39 @@ static int port_of(int fd)
     return ntohs(a.any.sa_family == AF_INET6 ? a.v6.sin6_port : a.v4.sin_port);
 }
 
+/*
+ * Every connection needs a descriptor; the rest of the program a few. Where the system allows fewer
+ * than we would serve, we serve fewer: accepting what cannot be served makes a busy loop.
+ */
+static void fit_descriptors(HttpLimits *limits)
+{
+    enum { OTHERS = 64 };
+    struct rlimit files;
+    rlim_t wanted = (rlim_t)limits->max_connections + OTHERS;
+    if (getrlimit(RLIMIT_NOFILE, &files)) return;
+    if (files.rlim_cur < wanted) {
+        files.rlim_cur = files.rlim_max < wanted ? files.rlim_max : wanted;
+        if (setrlimit(RLIMIT_NOFILE, &files) || getrlimit(RLIMIT_NOFILE, &files)) return;
+    }
+    if (files.rlim_cur >= wanted) return;
+    limits->max_connections = files.rlim_cur > 2 * OTHERS ? (int)(files.rlim_cur - OTHERS) : OTHERS;
+    log_warn("fewer_connections max=%d: the system allows %llu open files", limits->max_connections,
+             (unsigned long long)files.rlim_cur);
+}
+
 static void configure(Http *http)
 {
-    struct evhttp *h = http->evhttp;
-    evhttp_set_max_headers_size(h, http->limits.header_bytes);
-    evhttp_set_max_body_size(h, http->limits.body_bytes);
-    evhttp_set_timeout(h, http->limits.read_timeout_s);
-    /* Every method reaches our handler, which says 405 in our own words. */
-    evhttp_set_allowed_methods(h, EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD |
-                                      EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS |
-                                      EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH);
-    evhttp_set_gencb(h, on_request, http);
+    /* Every method reaches our handler, which says 405 in our own words; unknown ones too. */
+    evhttp_set_allowed_methods(http->evhttp, 0xffff);
+    evhttp_set_bevcb(http->evhttp, connection_new, http);
+    evhttp_set_gencb(http->evhttp, connection_request, http);
 }
 
 Http *http_open(struct event_base *base, const char *host, int port, const HttpLimits *limits,
-                HttpHandler handler, void *ctx, Error *err)
+                const HttpHandler *handler, Error *err)
 {
     Http *http = mem_alloc(1, sizeof *http);
-    *http = (Http){.limits = *limits, .handler = handler, .ctx = ctx, .port = port};
+    *http = (Http){.limits = *limits, .handler = *handler, .port = port};
     event_set_log_callback(on_libevent_log);
     signal(SIGPIPE, SIG_IGN); /* a client that is gone is an error value, not a signal */
     http->evhttp = evhttp_new(base);
@@ -263,6 +161,7 @@ Http *http_open(struct event_base *base, const char *host, int port, const HttpL
         mem_free(http);
         return NULL;
     }
+    fit_descriptors(&http->limits);
     configure(http);
     errno = 0;
     http->bound = evhttp_bind_socket_with_handle(http->evhttp, host, (ev_uint16_t)port);
@@ -284,12 +183,6 @@ int http_port(const Http *http)
     return http->port;
 }
 
-void http_stop_listening(Http *http)
-{
-    if (http->bound) evhttp_del_accept_socket(http->evhttp, http->bound);
-    http->bound = NULL;
-}
-
 int http_n_open(const Http *http)
 {
     return http->n_open;
@@ -304,7 +197,9 @@ void http_close(Http *http)
 {
     if (!http) return;
     http->idle = NULL;
+    http->bound = NULL; /* evhttp closes it first */
     evhttp_free(http->evhttp);
+    connection_free_all(http);
     assert(!http->n_open);
     mem_free(http);
 }
@@ -353,24 +248,37 @@ void exchange_watch(Exchange *ex, void (*gone)(void *owner), void *owner)
     ex->owner = owner;
 }
 
+void exchange_watch_flow(Exchange *ex, void (*flow)(void *owner, int behind))
+{
+    ex->flow = flow;
+}
+
 void exchange_add_header(Exchange *ex, const char *name, const char *value)
 {
     evhttp_add_header(evhttp_request_get_output_headers(ex->req), name, value);
 }
 
+/* The connection ends with this reply, and says so, whatever the client asked for. */
+static void close_after(Exchange *ex)
+{
+    evhttp_remove_header(evhttp_request_get_input_headers(ex->req), "Connection");
+    exchange_add_header(ex, "Connection", "close");
+}
+
+/* 204 has no body and, by RFC 9110 section 8.6, no length either. */
 static void send_whole(Exchange *ex, int status, const char *data, size_t len)
 {
+    Connection *c = ex->connection;
     struct evbuffer *out = evbuffer_new();
-    if (exchange_method(ex) == METHOD_HEAD) {
-        char length[32];
-        snprintf(length, sizeof length, "%zu", len);
-        exchange_add_header(ex, "Content-Length", length);
-    } else {
-        evbuffer_add(out, data, len);
-    }
+    char length[32];
+    snprintf(length, sizeof length, "%zu", len);
+    if (status != 204) exchange_add_header(ex, "Content-Length", length);
+    if (exchange_method(ex) != METHOD_HEAD) evbuffer_add(out, data, len);
+    if (ex->unread) close_after(ex);
     ex->gone = NULL;
-    ex->ended = 1;
+    ex->sending = ex->ended = 1;
     evhttp_send_reply(ex->req, status, NULL, out);
+    connection_sent(c);
     evbuffer_free(out);
 }
 
@@ -395,8 +303,10 @@ void exchange_stream_start(Exchange *ex, const char *content_type)
     exchange_add_header(ex, "Cache-Control", "no-cache");
     exchange_add_header(ex, "X-Accel-Buffering", "no");
     /* Without chunks only the end of the connection ends the body. */
-    if (ex->req->major == 1 && ex->req->minor == 0) exchange_add_header(ex, "Connection", "close");
+    if (!ex->req->minor) close_after(ex);
+    ex->sending = 1;
     evhttp_send_reply_start(ex->req, 200, NULL);
+    connection_sent(ex->connection);
 }
 
 /*
@@ -405,69 +315,85 @@ void exchange_stream_start(Exchange *ex, const char *content_type)
  */
 static void drop(Exchange *ex)
 {
-    struct bufferevent *bev = evhttp_connection_get_bufferevent(ex->conn);
     log_info("dropped id=%s reason=slow-reader", ex->id);
     ex->dropped = 1;
-    shutdown(bufferevent_getfd(bev), SHUT_RDWR);
+    shutdown(bufferevent_getfd(ex->connection->bev), SHUT_RDWR);
+}
+
+/* What to do about a reader that has so much to take still. */
+static void mind_reader(Exchange *ex, size_t unsent)
+{
+    size_t limit = (size_t)ex->http->limits.unsent_bytes;
+    if (unsent <= limit + ex->largest) return;
+    if (!ex->flow || unsent > HARD_LIMIT * limit + ex->largest) {
+        drop(ex);
+    } else if (!ex->behind) {
+        ex->behind = 1;
+        ex->flow(ex->owner, 1);
+    }
 }
 
 /* A piece larger than the limit makes no reader slow: the largest one comes on top. */
 void exchange_stream_send(Exchange *ex, const char *data, size_t len)
 {
-    struct bufferevent *bev = evhttp_connection_get_bufferevent(ex->conn);
-    size_t unsent = evbuffer_get_length(bufferevent_get_output(bev));
-    if (len > ex->largest) ex->largest = len;
-    if (!ex->dropped && unsent > (size_t)ex->http->limits.unsent_bytes + ex->largest) drop(ex);
-    if (ex->dropped) return;
+    if (ex->dropped || !len) return;
     struct evbuffer *out = evbuffer_new();
     evbuffer_add(out, data, len);
     evhttp_send_reply_chunk(ex->req, out);
+    connection_sent(ex->connection);
     evbuffer_free(out);
+    size_t unsent = evbuffer_get_length(bufferevent_get_output(ex->connection->bev));
+    if (len > ex->largest) ex->largest = len;
+    mind_reader(ex, unsent);
 }
 
 void exchange_stream_end(Exchange *ex)
 {
     ex->gone = NULL;
+    ex->flow = NULL;
+    ex->behind = 0;
     ex->ended = 1;
-    evhttp_send_reply_end(ex->req);
-}
-
-int http_status(ErrorCode code)
-{
-    static const int status[] = {
-        [ERR_NONE] = 200, [ERR_INPUT] = 400, [ERR_LIMIT] = 400,
-        [ERR_BUSY] = 429, [ERR_FILE] = 500,  [ERR_DEVICE] = 500,
-    };
-    return status[code];
-}
-
-static const char *error_type(int status)
-{
-    static const struct {
-        int status;
-        const char *type;
-    } types[] = {
-        {401, "authentication_error"}, {404, "not_found_error"},  {429, "rate_limit_error"},
-        {500, "server_error"},         {503, "overloaded_error"},
-    };
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (types[i].status == status) return types[i].type;
-    return "invalid_request_error";
-}
-
-json_t *http_error_body(int status, const char *code, const char *param, const char *message)
-{
-    return json_pack("{s:{s:o, s:s, s:s?, s:s?}}", "error", "message", json_text(message), "type",
-                     error_type(status), "param", param, "code", code);
+    connection_end_stream(ex->connection);
 }
 
 void exchange_error(Exchange *ex, int status, const char *code, const char *param,
                     const char *message)
 {
+    int anthropic = http_is_anthropic(ex->path);
+    json_t *body = anthropic ? http_anthropic_error_body(status, message, ex->id)
+                             : http_error_body(status, code, param, message);
     if (status == 401) exchange_add_header(ex, "WWW-Authenticate", "Bearer");
     if (status == 429) exchange_add_header(ex, "Retry-After", "1");
     if (status == 503) exchange_add_header(ex, "Retry-After", "5");
     if (status == 500) exchange_add_header(ex, "x-should-retry", "false");
     log_debug("refused id=%s status=%d", ex->id, status);
-    exchange_json(ex, status, http_error_body(status, code, param, message));
+    exchange_json(ex, status == 503 && anthropic ? 529 : status, body);
+}
+
+/* The few bytes that evhttp would write, as there is no request to write them for. */
+void http_write_refusal(struct evbuffer *out, int status, const char *message)
+{
+    static const struct {
+        int status;
+        const char *reason;
+    } reasons[] = {{400, "Bad Request"},
+                   {408, "Request Timeout"},
+                   {414, "URI Too Long"},
+                   {431, "Request Header Fields Too Large"}};
+    char id[MAX_REQUEST_ID + 1];
+    const char *reason = "Error";
+    StrBuf text = {0};
+    json_t *body = http_error_body(status, NULL, NULL, message);
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
+        if (reasons[i].status == status) reason = reasons[i].reason;
+    make_id(id);
+    json_print(body, &text);
+    json_decref(body);
+    log_debug("refused id=%s status=%d", id, status);
+    evbuffer_add_printf(out,
+                        "HTTP/1.1 %d %s\r\nX-Request-Id: %s\r\nServer: %s\r\n"
+                        "Content-Type: application/json\r\nContent-Length: %zu\r\n"
+                        "Connection: close\r\n\r\n%s",
+                        status, reason, id, SERVER_NAME, text.len, strbuf_str(&text));
+    strbuf_free(&text);
 }

@@ -14,18 +14,10 @@
 #include <stddef.h>
 
 #include "base/error.h"
+#include "server/limits.h"
 
 typedef struct Http Http;
 typedef struct Exchange Exchange;
-
-typedef struct {
-    int header_bytes, body_bytes; /* of a request; beyond: 400, 413 */
-    int read_timeout_s;           /* a connection that sends nothing is closed after this */
-    int write_timeout_s;          /* one that takes nothing while we have something for it */
-    int unsent_bytes; /* a stream's reader that is further behind (a piece more) is dropped */
-} HttpLimits;
-
-HttpLimits http_limits(void);
 
 typedef enum {
     METHOD_OTHER = 0,
@@ -35,17 +27,23 @@ typedef enum {
     METHOD_OPTIONS = 8
 } Method;
 
-typedef void (*HttpHandler)(void *ctx, Exchange *ex);
+typedef struct {
+    /*
+     * Asked once for each request: before its body is read if that is large or if the client waits
+     * to be told to send it (Expect), else after. 1: go on to handle; 0: it has replied.
+     */
+    int (*admit)(void *ctx, Exchange *ex);
+    /* Has the body. Must reply or keep the exchange for later. */
+    void (*handle)(void *ctx, Exchange *ex);
+    void *ctx;
+} HttpHandler;
 
-/* Listens; port 0 takes a free one. The handler must reply or keep the exchange for later. */
+/* Listens; port 0 takes a free one. */
 Http *http_open(struct event_base *base, const char *host, int port, const HttpLimits *limits,
-                HttpHandler handler, void *ctx, Error *err);
+                const HttpHandler *handler, Error *err);
 int http_port(const Http *http);
 
-/* No new connections; those that are open stay. */
-void http_stop_listening(Http *http);
-
-/* Exchanges whose reply is not wholly sent yet. */
+/* Exchanges that the handler has and whose reply is not wholly sent yet. */
 int http_n_open(const Http *http);
 
 /* Calls idle(ctx) whenever the last open exchange ends. */
@@ -64,6 +62,16 @@ const char *exchange_body(Exchange *ex, size_t *len);
 /* From now on, gone(owner) is called if the client vanishes; the exchange ends with that call. */
 void exchange_watch(Exchange *ex, void (*gone)(void *owner), void *owner);
 
+/*
+ * flow(owner, 1) when the reader of a stream is more than unsent_bytes (and one piece) behind: stop
+ * making more. flow(owner, 0) when it has caught up to half of it. Comes from within
+ * exchange_stream_send too, and may itself neither send nor end. Beyond HARD_LIMIT times
+ * unsent_bytes the connection is dropped, and so it is at once for an exchange that nobody watches.
+ * Owner as in exchange_watch.
+ */
+enum { HARD_LIMIT = 4 };
+void exchange_watch_flow(Exchange *ex, void (*flow)(void *owner, int behind));
+
 void exchange_add_header(Exchange *ex, const char *name, const char *value);
 
 /* Each of these sends a whole reply and ends the exchange. exchange_json takes the reference. */
@@ -81,8 +89,16 @@ void exchange_stream_end(Exchange *ex);
 int http_status(ErrorCode code);
 
 /*
- * The error object of every route: {"error": {message, type, param, code}}. code, param: or NULL.
+ * The error object of all routes but Anthropic's: {"error": {message, type, param, code}}. code,
+ * param: or NULL.
  */
 json_t *http_error_body(int status, const char *code, const char *param, const char *message);
+
+/*
+ * /v1/messages and below speak as Anthropic's API does; exchange_error sees to it, and to 529 for
+ * 503 there.
+ */
+int http_is_anthropic(const char *path);
+json_t *http_anthropic_error_body(int status, const char *message, const char *request_id);
 
 #endif

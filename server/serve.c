@@ -1,5 +1,5 @@
 /*
- * serve.c: the server's loop: opening, routing, stopping; see server.h and server_state.h.
+ * serve.c: the server's loop: opening, loading, routing, stopping; see server.h and server_state.h.
  *
  * One thread runs libevent's loop and everything in server/; the engine's thread is behind
  * dispatch. Only server_stop and server_n_live may be called from elsewhere.
@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "server/access.h"
 #include "server/call.h"
 
 /*
@@ -22,35 +23,31 @@
  */
 enum { PLACES_AHEAD = 2 };
 
-ServerLimits server_limits(void)
-{
-    return (ServerLimits){.http = http_limits(), .drain_s = 10};
-}
-
 /* ---- routing ---- */
 
 typedef struct {
     const char *path; /* a trailing slash: everything below it */
     Method method;    /* HEAD goes with GET */
     int open;         /* 1: no key needed */
+    int early;        /* 1: answers while the service is loading */
     void (*handle)(Server *s, Exchange *ex);
 } Route;
 
 static const Route routes[] = {
-    {"/health", METHOD_GET, 1, api_health},
-    {"/v1/health", METHOD_GET, 1, api_health},
-    {"/ping", METHOD_GET, 1, api_health},
-    {"/version", METHOD_GET, 1, api_version},
-    {"/v1/models", METHOD_GET, 0, api_models},
-    {"/models", METHOD_GET, 0, api_models},
-    {"/v1/models/", METHOD_GET, 0, api_models},
-    {"/v1/completions", METHOD_POST, 0, api_completions},
-    {"/completions", METHOD_POST, 0, api_completions},
-    {"/v1/chat/completions", METHOD_POST, 0, api_chat},
-    {"/chat/completions", METHOD_POST, 0, api_chat},
-    {"/tokenize", METHOD_POST, 0, api_tokenize},
-    {"/detokenize", METHOD_POST, 0, api_detokenize},
-    {"/apply-template", METHOD_POST, 0, api_apply_template},
+    {"/health", METHOD_GET, 1, 0, api_health},
+    {"/v1/health", METHOD_GET, 1, 0, api_health},
+    {"/ping", METHOD_GET, 1, 0, api_health},
+    {"/version", METHOD_GET, 1, 1, api_version},
+    {"/v1/models", METHOD_GET, 0, 0, api_models},
+    {"/models", METHOD_GET, 0, 0, api_models},
+    {"/v1/models/", METHOD_GET, 0, 0, api_models},
+    {"/v1/completions", METHOD_POST, 0, 0, api_completions},
+    {"/completions", METHOD_POST, 0, 0, api_completions},
+    {"/v1/chat/completions", METHOD_POST, 0, 0, api_chat},
+    {"/chat/completions", METHOD_POST, 0, 0, api_chat},
+    {"/tokenize", METHOD_POST, 0, 0, api_tokenize},
+    {"/detokenize", METHOD_POST, 0, 0, api_detokenize},
+    {"/apply-template", METHOD_POST, 0, 0, api_apply_template},
 };
 
 static const Route *find_route(const char *path)
@@ -69,29 +66,6 @@ static const char *allowed(const Route *r)
     return r->method == METHOD_POST ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
 }
 
-/*
- * Takes as long for a wrong key as for the right one: time must not tell how much of it is right.
- */
-static int same_key(const char *given, const char *key)
-{
-    size_t n = strlen(key), n_given = strlen(given);
-    unsigned different = n != n_given;
-    for (size_t i = 0; i < n_given; i++)
-        different |= (unsigned char)given[i] ^ (unsigned char)key[n ? i % n : 0];
-    return !different;
-}
-
-static int has_key(const Server *s, const Exchange *ex)
-{
-    const char *key = s->service->settings->api_key;
-    if (!key || !*key) return 1;
-    const char *bearer = exchange_header(ex, "Authorization");
-    const char *bare = exchange_header(ex, "x-api-key");
-    if (bare && same_key(bare, key)) return 1;
-    if (!bearer || strncasecmp(bearer, "Bearer ", 7) != 0) return 0;
-    return same_key(bearer + 7 + strspn(bearer + 7, " "), key);
-}
-
 /* What is wrong with a request's form, whatever it asks for. 1 when it was refused. */
 static int refuse_form(Exchange *ex)
 {
@@ -108,27 +82,49 @@ static int refuse_form(Exchange *ex)
     return 0;
 }
 
-static void on_exchange(void *ctx, Exchange *ex)
+static void answer_options(Exchange *ex, const Route *route)
+{
+    exchange_add_header(ex, "Allow", route ? allowed(route) : "GET, HEAD, POST, OPTIONS");
+    exchange_empty(ex, 204);
+}
+
+static void refuse_path(Exchange *ex, const char *path)
+{
+    exchange_error(ex, 404, NULL, NULL,
+                   strncmp(path, "/v1/v1/", 7) ? "there is no such route"
+                                               : "the base URL must not repeat /v1");
+}
+
+/* Whether the request may go on to its route; a refusal was sent when not. */
+static int on_admit(void *ctx, Exchange *ex)
 {
     Server *s = ctx;
     const char *path = exchange_path(ex);
     Method method = exchange_method(ex);
     const Route *route = find_route(path);
+    access_add_cors(s->settings->cors, ex);
     if (method == METHOD_OPTIONS) {
-        exchange_add_header(ex, "Allow", route ? allowed(route) : "GET, HEAD, POST, OPTIONS");
-        exchange_empty(ex, 204);
+        answer_options(ex, route);
     } else if (!route) {
-        exchange_error(ex, 404, NULL, NULL,
-                       strncmp(path, "/v1/v1/", 7) ? "there is no such route"
-                                                   : "the base URL must not repeat /v1");
+        refuse_path(ex, path);
     } else if (method != route->method && !(method == METHOD_HEAD && route->method == METHOD_GET)) {
         exchange_add_header(ex, "Allow", allowed(route));
         exchange_error(ex, 405, NULL, NULL, "this route does not know this method");
-    } else if (!route->open && !has_key(s, ex)) {
+    } else if (!route->open && !access_has_key(s->settings->api_key, ex)) {
         exchange_error(ex, 401, "invalid_api_key", NULL, "no valid API key was given");
-    } else if (!refuse_form(ex)) {
-        route->handle(s, ex);
+    } else if (!s->service && !route->early) {
+        exchange_error(ex, 503, "loading", NULL, "Loading model");
+    } else {
+        return !refuse_form(ex);
     }
+    return 0;
+}
+
+static void on_exchange(void *ctx, Exchange *ex)
+{
+    const Route *route = find_route(exchange_path(ex));
+    assert(route); /* on_admit has seen it */
+    route->handle(ctx, ex);
 }
 
 json_t *server_read_body(Exchange *ex)
@@ -172,12 +168,13 @@ static void on_idle(void *ctx)
     if (s->draining) quit(s);
 }
 
-/* Takes no new work; ends when the running answers have, or after drain_s. */
+/*
+ * Takes no new work, and says so to who asks; ends when the running answers have, or after seconds.
+ */
 static void drain(Server *s, int seconds)
 {
     struct timeval patience = {.tv_sec = seconds};
     s->draining = 1;
-    http_stop_listening(s->http);
     event_add(s->on_drained, &patience);
     if (!http_n_open(s->http)) quit(s);
 }
@@ -197,7 +194,7 @@ static void on_stop(evutil_socket_t fd, short what, void *ctx)
     (void)what;
     ssize_t n = read((int)fd, &times, sizeof times);
     (void)n;
-    if (s->draining || times > 1) {
+    if (s->draining || times > 1 || !s->service) {
         quit(s);
         return;
     }
@@ -231,14 +228,17 @@ static void on_reports(evutil_socket_t fd, short what, void *ctx)
     if (rc < 0) on_lost(s);
 }
 
+int server_is_stalled(const Server *s)
+{
+    return dispatch_silent_ms(s->dispatch) > (int64_t)s->limits.stall_s * 1000;
+}
+
 int server_run(Server *s, Error *err)
 {
-    const Service *service = s->service;
-    log_info("listening address=%s:%d model=%s context=%d", service->settings->host, server_port(s),
-             service->model_name, s->ctx_size);
+    log_info("listening address=%s:%d", s->settings->host, server_port(s));
     event_base_dispatch(s->base);
     log_info("stopped");
-    return s->lost ? error_set(err, ERR_DEVICE, "%s", s->failure.msg) : 0;
+    return s->lost ? error_set(err, s->failure.code, "%s", s->failure.msg) : 0;
 }
 
 void server_stop(Server *s)
@@ -246,6 +246,11 @@ void server_stop(Server *s)
     uint64_t one = 1;
     ssize_t n = write(s->stop_fd, &one, sizeof one);
     (void)n;
+}
+
+int server_is_ready(const Server *s)
+{
+    return atomic_load(&s->is_ready);
 }
 
 int server_n_live(const Server *s)
@@ -267,45 +272,83 @@ static struct event *watch(Server *s, int fd, void (*callback)(evutil_socket_t, 
     return e;
 }
 
-static int open_loop(Server *s, Error *err)
+/* What the loader has made is there: from here on the engine is its thread's. */
+static int begin_service(Server *s)
 {
-    const Settings *set = s->service->settings;
     EngineStatus status;
-    engine_status(s->service->engine, &status);
+    if (loading_result(s->loading, &s->loaded, &s->failure)) return -1;
+    engine_status(s->loaded.engine, &status);
     s->ctx_size = status.ctx_size;
     s->n_vocab = status.n_vocab;
-    s->config = engine_config(s->service->engine);
+    s->config = engine_config(s->loaded.engine);
     static const char end_of_thinking[] = "\n</think>\n\n";
-    if (tokenizer_encode(s->service->tok, end_of_thinking, strlen(end_of_thinking), 1,
-                         &s->end_of_thinking, err))
+    if (tokenizer_encode(s->loaded.tok, end_of_thinking, strlen(end_of_thinking), 1,
+                         &s->end_of_thinking, &s->failure))
         return -1;
+    s->dispatch = dispatch_open(s->loaded.engine, status.max_seqs + PLACES_AHEAD,
+                                status.max_seqs + s->settings->max_waiting, call_progress, s,
+                                &s->failure);
+    if (!s->dispatch) return -1;
+    s->on_reports = watch(s, dispatch_fd(s->dispatch), on_reports);
+    s->service = &s->loaded;
+    return 0;
+}
 
+static double seconds_since(const struct timespec *start)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - start->tv_sec) + (double)(now.tv_nsec - start->tv_nsec) / 1e9;
+}
+
+static void on_loaded(evutil_socket_t fd, short what, void *ctx)
+{
+    Server *s = ctx;
+    (void)fd;
+    (void)what;
+    event_del(s->on_loaded);
+    if (begin_service(s)) {
+        s->lost = 1;
+        quit(s);
+        return;
+    }
+    atomic_store(&s->is_ready, 1);
+    log_info("ready seconds=%.1f model=%s context=%d", seconds_since(&s->opened),
+             s->service->model_name, s->ctx_size);
+}
+
+static int open_loop(Server *s, const ServiceLoader *loader, Error *err)
+{
+    const Settings *set = s->settings;
+    HttpHandler handler = {on_admit, on_exchange, s};
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     s->base = event_base_new();
     if (!s->base || s->stop_fd < 0)
         return error_set(err, ERR_FILE, "cannot make an event loop: %s", strerror(errno));
-    s->http = http_open(s->base, set->host, set->port, &s->limits.http, on_exchange, s, err);
+    s->http = http_open(s->base, set->host, set->port, &s->limits.http, &handler, err);
     if (!s->http) return -1;
-    s->dispatch = dispatch_open(s->service->engine, status.max_seqs + PLACES_AHEAD,
-                                status.max_seqs + set->max_waiting, call_progress, s, err);
-    return s->dispatch ? 0 : -1;
+    http_set_idle(s->http, on_idle);
+    s->pulse = stream_pulse_open(s->base, s->limits.keepalive_s);
+    s->on_stop = watch(s, s->stop_fd, on_stop);
+    s->on_drained = evtimer_new(s->base, on_drained, s);
+    s->loading = loading_start(loader, err);
+    if (!s->loading) return -1;
+    s->on_loaded = watch(s, loading_fd(s->loading), on_loaded);
+    return 0;
 }
 
-Server *server_open(const Service *service, const ServerLimits *limits, Error *err)
+Server *server_open(const Settings *settings, const ServiceLoader *loader, Error *err)
 {
     Server *s = mem_alloc(1, sizeof *s);
-    s->service = service;
-    s->limits = limits ? *limits : server_limits();
+    s->settings = settings;
+    s->limits = settings->limits;
     s->started = time(NULL);
+    clock_gettime(CLOCK_MONOTONIC, &s->opened);
     s->stop_fd = -1;
-    if (open_loop(s, err)) {
+    if (open_loop(s, loader, err)) {
         server_close(s);
         return NULL;
     }
-    http_set_idle(s->http, on_idle);
-    s->on_reports = watch(s, dispatch_fd(s->dispatch), on_reports);
-    s->on_stop = watch(s, s->stop_fd, on_stop);
-    s->on_drained = evtimer_new(s->base, on_drained, s);
     return s;
 }
 
@@ -318,33 +361,37 @@ static void event_release(struct event *e)
 void server_close(Server *s)
 {
     if (!s) return;
+    event_release(s->on_loaded);
     event_release(s->on_reports);
     event_release(s->on_stop);
     event_release(s->on_drained);
     event_release(s->on_signal[0]);
     event_release(s->on_signal[1]);
     http_close(s->http);
+    loading_close(s->loading);
     dispatch_close(s->dispatch);
     while (s->calls) {
         s->calls->is_dirty = 0;
         call_free(s->calls);
     }
     token_list_free(&s->end_of_thinking);
+    stream_pulse_close(s->pulse);
     if (s->base) event_base_free(s->base);
     if (s->stop_fd >= 0) close(s->stop_fd);
     mem_free(s);
 }
 
-int serve_run(const Service *service, Error *err)
+int serve_run(const Settings *settings, const ServiceLoader *loader, Error *err)
 {
     static const int signals[] = {SIGINT, SIGTERM};
-    Server *s = server_open(service, NULL, err);
+    Server *s = server_open(settings, loader, err);
     if (!s) return -1;
     for (int i = 0; i < 2; i++) {
         s->on_signal[i] = evsignal_new(s->base, signals[i], on_signal, s);
         event_add(s->on_signal[i], NULL);
     }
     int rc = server_run(s, err);
+    if (!rc && !s->service) return SERVE_LEFT_LOADING; /* to close it would be to wait */
     server_close(s);
     return rc;
 }

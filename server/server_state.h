@@ -10,30 +10,38 @@
 #include <event2/event.h>
 
 #include "server/dispatch.h"
+#include "server/loading.h"
 #include "server/server.h"
+#include "server/stream.h"
 
 typedef struct Call Call;
 
 struct Server {
-    const Service *service;
+    const Settings *settings;
     ServerLimits limits;
+    const Service *service; /* &loaded; NULL while it is loading */
+    Service loaded;
     const ModelConfig *config; /* the model's */
     int ctx_size, n_vocab;
     TokenList end_of_thinking; /* what is put in when reasoning grows too long */
     time_t started;
+    struct timespec opened; /* on the monotonic clock */
 
     struct event_base *base;
     Http *http;
+    Loading *loading;
     Dispatch *dispatch;
-    struct event *on_reports, *on_stop, *on_drained, *on_signal[2];
+    StreamPulse *pulse;
+    struct event *on_loaded, *on_reports, *on_stop, *on_drained, *on_signal[2];
     int stop_fd; /* an eventfd; counts server_stop's calls */
 
     Call *calls; /* all that are open */
     Call *dirty; /* those with something new for their clients */
     int draining;
-    int lost; /* the device is gone, for the reason in failure */
+    int lost; /* the device is gone or loading failed, for the reason in failure */
     Error failure;
-    atomic_int n_live; /* dispatch_n_live, for other threads */
+    atomic_int n_live;   /* dispatch_n_live, for other threads */
+    atomic_int is_ready; /* for other threads */
 };
 
 /* A body parsed as JSON, or NULL and the error was sent. */
@@ -51,6 +59,9 @@ int server_render(const Server *s, const ApiRequest *api, StrBuf *text, TokenLis
 
 /* Sends *err as a reply and ends the exchange. */
 void server_refuse(Exchange *ex, const ApiError *err);
+
+/* The engine has work and has made no step for too long. */
+int server_is_stalled(const Server *s);
 
 /* The routes. Each replies, or keeps the exchange for later. */
 void api_completions(Server *s, Exchange *ex);

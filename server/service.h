@@ -26,8 +26,18 @@ typedef struct {
  */
 SampleParams service_sampling(const Service *s);
 
-/* `offshoot serve`: runs until SIGTERM or SIGINT. 0 or -1. */
-int serve_run(const Service *s, Error *err);
+/* Fills *service, which lends what it points to; runs on a thread of its own. 0 or -1. */
+typedef struct {
+    int (*load)(void *ctx, Service *service, Error *err);
+    void *ctx;
+} ServiceLoader;
+
+/*
+ * `offshoot serve`: listens, loads, serves until SIGTERM or SIGINT. 0 or -1; SERVE_LEFT_LOADING
+ * when it was asked to end while the loader runs, which still does: the process must exit under it.
+ */
+enum { SERVE_LEFT_LOADING = 1 };
+int serve_run(const Settings *settings, const ServiceLoader *loader, Error *err);
 
 /* `offshoot chat`: answers prompt once, or talks with the terminal when prompt is NULL. 0 or -1. */
 int chat_run(const Service *s, const char *prompt, Error *err);

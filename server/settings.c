@@ -19,11 +19,12 @@ enum {
     SAMPLES = SERVE | CHAT | BENCH,
 };
 
-static const double MAX_BYTES = 1e18, MAX_SEED = 9e18;
+static const double MAX_BYTES = 1e18, MAX_SEED = 9e18, MAX_LIMIT = 1 << 30, MAX_SECONDS = 86400;
 
 static const Settings DEFAULTS = {
     .host = "127.0.0.1",
     .port = 8080,
+    .limits = DEFAULT_SERVER_LIMITS,
     .max_seqs = 8,
     .max_waiting = 64,
     .ubatch_size = 256,
@@ -43,12 +44,13 @@ static const Settings DEFAULTS = {
 };
 
 typedef struct {
-    Option row[48];
+    Option row[80];
 } OptionTable;
 
 /* The table over the fields of *s. */
 static OptionTable option_table(Settings *s)
 {
+    HttpLimits *http = &s->limits.http;
     /* clang-format off */
     return (OptionTable){{
     {"model", OPTION_STRING, &s->model, 0, 0, 0, "DIR", "folder with config.json and safetensors", ALL},
@@ -56,8 +58,19 @@ static OptionTable option_table(Settings *s)
 
     {"host", OPTION_STRING, &s->host, 0, 0, 0, "ADDRESS", "address to listen on", SERVE},
     {"port", OPTION_INT, &s->port, 0, 65535, 0, "N", "port; 0 lets the system choose", SERVE},
-    {"api-key", OPTION_STRING, &s->api_key, 0, 0, 0, "KEY", "key that requests must carry (default none)", SERVE},
+    {"api-key", OPTION_STRING, &s->api_key, 0, 0, 0, "KEYS", "k1,k2: requests must carry one (default none)", SERVE},
+    {"cors", OPTION_STRING, &s->cors, 0, 0, 0, "ORIGINS", "pages that may ask: o1,o2 or '*' (default none)", SERVE},
     {"served-model-name", OPTION_STRING, &s->served_name, 0, 0, 0, "NAME", "name in the API (default: the folder's)", SERVE},
+    {"max-connections", OPTION_INT, &http->max_connections, 1, 1e6, 0, "N", "open at a time; more wait", SERVE},
+    {"max-line-bytes", OPTION_BYTES, &http->line_bytes, 64, MAX_LIMIT, 0, "BYTES", "request line", SERVE},
+    {"max-header-bytes", OPTION_BYTES, &http->header_bytes, 256, MAX_LIMIT, 0, "BYTES", "headers of a request", SERVE},
+    {"max-body-bytes", OPTION_BYTES, &http->body_bytes, 1, MAX_LIMIT, 0, "BYTES", "body of a request", SERVE},
+    {"max-unsent-bytes", OPTION_BYTES, &http->unsent_bytes, 1, MAX_LIMIT, 0, "BYTES", "then a slow reader's answer pauses", SERVE},
+    {"request-timeout", OPTION_INT, &http->request_timeout_s, 1, MAX_SECONDS, 0, "SECONDS", "for a request to come in", SERVE},
+    {"idle-timeout", OPTION_INT, &http->idle_timeout_s, 1, MAX_SECONDS, 0, "SECONDS", "between two requests of a connection", SERVE},
+    {"write-timeout", OPTION_INT, &http->write_timeout_s, 1, MAX_SECONDS, 0, "SECONDS", "for a client that takes nothing", SERVE},
+    {"drain-timeout", OPTION_INT, &s->limits.drain_s, 0, MAX_SECONDS, 0, "SECONDS", "for running answers after SIGTERM", SERVE},
+    {"sse-keepalive", OPTION_INT, &s->limits.keepalive_s, 0, MAX_SECONDS, 0, "SECONDS", "silence before a comment; 0 is off", SERVE},
 
     {"prompts", OPTION_STRING, &s->prompts, 0, 0, 0, "FILE", "prompts, one JSON object a line", BENCH | CHECK},
     {"limit", OPTION_INT, &s->limit, 0, 1e6, 0, "N", "prompts at most (default all)", BENCH | CHECK},

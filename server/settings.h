@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/options.h"
+#include "server/limits.h"
 
 /* Subcommands, as bits of Option.commands. */
 enum { COMMAND_SERVE = 1, COMMAND_CHAT = 2, COMMAND_BENCH = 4, COMMAND_CHECK = 8 };
@@ -17,7 +18,9 @@ typedef struct {
     /* serving */
     const char *host;
     int port;
-    const char *api_key;
+    const char *api_key; /* one or more, separated by commas */
+    const char *cors;    /* origins, separated by commas, or "*"; NULL: none */
+    ServerLimits limits;
     const char *served_name; /* --served-model-name; NULL: the folder's name */
     /* engine */
     int ctx_size, max_seqs, max_waiting, ubatch_size, threads;

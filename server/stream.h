@@ -8,11 +8,17 @@
 #include "base/strbuf.h"
 #include "server/http.h"
 
-typedef struct {
-    Exchange *ex;
+typedef struct StreamPulse StreamPulse;
+
+typedef struct Stream Stream;
+struct Stream {
+    Exchange *ex;   /* NULL: the client is gone or has all */
     int started;    /* the headers are out: an error is an event from now on */
     StrBuf pending; /* events that go out together */
-} Stream;
+    StreamPulse *pulse;
+    double sent_ms;
+    Stream *prev, *next; /* in the pulse */
+};
 
 /* Adds one event; takes the reference. */
 void stream_add(Stream *s, json_t *event);
@@ -22,5 +28,19 @@ void stream_flush(Stream *s);
 
 /* Sends what was added and [DONE], and ends the exchange. */
 void stream_end(Stream *s);
+
+/*
+ * Keeps a stream alive: whenever nothing was sent for the pulse's time, a comment is, for proxies
+ * that close what is silent. So from here on headers may go out, and an error may have to be an
+ * event.
+ */
+void stream_keep_alive(Stream *s, StreamPulse *pulse);
+
+/* Forgets the stream; it ends no exchange. */
+void stream_close(Stream *s);
+
+/* One timer for all streams. seconds 0: nothing is ever sent. */
+StreamPulse *stream_pulse_open(struct event_base *base, int seconds);
+void stream_pulse_close(StreamPulse *pulse);
 
 #endif

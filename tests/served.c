@@ -60,7 +60,7 @@ int served_close_model(void **state)
 
 ServedOptions served_defaults(void)
 {
-    ServedOptions o = {.max_seqs = 4, .max_waiting = 16, .limits = server_limits()};
+    ServedOptions o = {.max_seqs = 4, .max_waiting = 16, .limits = DEFAULT_SERVER_LIMITS};
     o.limits.drain_s = 2;
     return o;
 }
@@ -104,6 +104,8 @@ Served *served_open_engine(const ServedOptions *options)
     s->settings = (Settings){.model = DEMO,
                              .host = "127.0.0.1",
                              .api_key = o.api_key,
+                             .cors = o.cors,
+                             .limits = o.limits,
                              .max_seqs = o.max_seqs,
                              .max_waiting = o.max_waiting,
                              .temperature = NAN,
@@ -135,14 +137,47 @@ void served_close_engine(Served *s)
     mem_free(s);
 }
 
+static int load(void *ctx, Service *service, Error *err)
+{
+    Served *s = ctx;
+    pthread_mutex_lock(&s->lock);
+    while (s->load == LOAD_WAIT)
+        pthread_cond_wait(&s->may_load, &s->lock);
+    int well = s->load == LOAD_WELL;
+    pthread_mutex_unlock(&s->lock);
+    if (!well) return error_set(err, ERR_FILE, "the file is broken");
+    *service = s->service;
+    return 0;
+}
+
+void served_load(Served *s, int well)
+{
+    pthread_mutex_lock(&s->lock);
+    s->load = well ? LOAD_WELL : LOAD_BADLY;
+    pthread_cond_signal(&s->may_load);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void wait_until_ready(const Served *s)
+{
+    for (int ms = 0; !server_is_ready(s->server); ms++) {
+        if (ms > 10000) fail_msg("not ready");
+        usleep(1000);
+    }
+}
+
 Served *served_start(const ServedOptions *options)
 {
     Served *s = served_open_engine(options);
-    ServerLimits limits = options ? options->limits : served_defaults().limits;
-    s->server = server_open(&s->service, &limits, &s->err);
+    ServiceLoader loader = {load, s};
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->may_load, NULL);
+    s->load = options && options->not_loaded ? LOAD_WAIT : LOAD_WELL;
+    s->server = server_open(&s->settings, &loader, &s->err);
     if (!s->server) fail_msg("%s", s->err.msg);
     s->port = server_port(s->server);
     assert_int_equal(pthread_create(&s->thread, NULL, run, s), 0);
+    if (s->load == LOAD_WELL) wait_until_ready(s);
     return s;
 }
 

@@ -12,8 +12,9 @@
 typedef struct {
     int max_seqs, max_waiting; /* 0: 4, 16 */
     int plain;                 /* 1: no drafter */
-    const char *api_key;
+    const char *api_key, *cors;
     ServerLimits limits;
+    int not_loaded; /* 1: served_start comes back while the loader waits for served_load */
 } ServedOptions;
 
 /* Defaults, with a drain of 2 s. */
@@ -25,6 +26,9 @@ typedef struct {
     EngineOptions engine_options;
     Drafter drafter;
     Server *server;
+    pthread_mutex_t lock;
+    pthread_cond_t may_load;
+    enum { LOAD_WAIT, LOAD_WELL, LOAD_BADLY } load;
     pthread_t thread;
     int joined;
     int port;
@@ -40,6 +44,9 @@ int served_close_model(void **state);
 void served_break_model(int broken);
 
 Served *served_start(const ServedOptions *options);
+
+/* With not_loaded: lets the loader end, well or with ERR_FILE. */
+void served_load(Served *s, int well);
 
 /* The engine alone, in a Served without a server; served_close_engine checks its pools. */
 Served *served_open_engine(const ServedOptions *options);

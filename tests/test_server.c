@@ -339,7 +339,7 @@ static void test_too_large_or_unclear(void **state)
     for (int i = 0; i < 40000; i++)
         strbuf_puts(&big, "a");
     strbuf_puts(&big, "\r\n\r\n");
-    assert_int_equal(status_of(s, big.data, big.len), 400);
+    assert_int_equal(status_of(s, big.data, big.len), 431);
     strbuf_free(&big);
     assert_alive(s);
     assert_int_equal(served_stop(s), 0);
@@ -352,7 +352,7 @@ static void test_half_requests(void **state)
     static const char whole[] = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
                                 "Content-Length: 60\r\n\r\n{\"prompt\": \"Hello\"";
     ServedOptions o = served_defaults();
-    o.limits.http.read_timeout_s = 1;
+    o.limits.http.idle_timeout_s = o.limits.http.request_timeout_s = 1;
     Served *s = served_start(&o);
     for (size_t n = 0; n < strlen(whole); n += 3) {
         int fd = http_connect(s->port);
@@ -371,21 +371,29 @@ static void test_half_requests(void **state)
     http_send(fds[3], "POST", COMPLETIONS, "", SHORT);
     assert_int_equal(http_read(fds[3], &rest, 0, &r), 0);
     http_reply_free(&r);
-    strbuf_free(&rest);
+    /* Nothing is to be said to those that have asked for nothing. */
     for (int i = 0; i < 4; i++) {
+        if (i == 1 || i == 2) {
+            assert_int_equal(http_read(fds[i], &rest, 0, &r), 0);
+            assert_int_equal(r.status, 408);
+            assert_error(&r, "invalid_request_error");
+            assert_string_equal(http_header(&r, "Connection"), "close");
+            http_reply_free(&r);
+        }
         assert_true(http_closed(fds[i], 10000));
         close(fds[i]);
     }
+    strbuf_free(&rest);
     assert_alive(s);
     assert_int_equal(served_stop(s), 0);
 }
 
-/* The read time-out is for requests: an answer may take longer than that. */
-static void test_long_answers_outlive_the_read_timeout(void **state)
+/* Time-outs are for requests: an answer may take longer than that. */
+static void test_long_answers_outlive_the_timeouts(void **state)
 {
     (void)state;
     ServedOptions o = served_defaults();
-    o.limits.http.read_timeout_s = 1;
+    o.limits.http.idle_timeout_s = o.limits.http.request_timeout_s = 1;
     Served *s = served_start(&o);
     double took = 0;
     /* Long enough on any machine, and no longer than it takes on this one. */
@@ -521,31 +529,34 @@ static void test_full_queue(void **state)
     assert_int_equal(served_stop(s), 0);
 }
 
-/* Running answers finish, new ones are not taken, and the process would exit with 0. */
+/* Running answers finish, new ones are refused by who still listens, and the process exits with 0.
+ */
 static void test_stop_lets_answers_finish(void **state)
 {
     (void)state;
     ServedOptions o = served_defaults();
     o.limits.drain_s = 60;
     Served *s = served_start(&o);
-    static const char body[] =
-        "{\"prompt\": \"Hello\", \"ignore_eos\": true, \"max_tokens\": 300, \"stream\": true}";
-    int idle = http_connect(s->port), fd = http_connect(s->port), port = s->port;
+    /* Its reader takes nothing of it until we have looked: it cannot end before. */
+    static const char body[] = "{\"prompt\": \"Hello\", \"ignore_eos\": true, \"max_tokens\": 300, "
+                               "\"stream\": true, \"logprobs\": 20}";
+    int fd = http_connect(s->port), port = s->port, small = 4096;
     StrBuf rest = {0};
     HttpReply r;
-    http_send(idle, "GET", "/health", "", "");
-    assert_int_equal(http_read(idle, &rest, 0, &r), 0);
-    http_reply_free(&r);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
     http_send(fd, "POST", COMPLETIONS, "", body);
     while (server_n_live(s->server) < 1)
         usleep(1000);
     server_stop(s->server);
-    http_send(idle, "GET", "/health", "", "");
-    if (!http_read(idle, &rest, 0, &r)) { /* unless the answer was quicker than we */
+    static const char *const paths[] = {"/health", COMPLETIONS};
+    for (int i = 0; i < 2; i++) {
+        r = http_exchange(port, i ? "POST" : "GET", paths[i], "", i ? SHORT : "");
         assert_int_equal(r.status, 503);
+        assert_error(&r, "overloaded_error");
+        assert_non_null(strstr(r.body.data, "\"draining\""));
+        assert_string_equal(http_header(&r, "Retry-After"), "5");
         http_reply_free(&r);
     }
-    strbuf_clear(&rest);
     assert_int_equal(http_read(fd, &rest, 0, &r), 0);
     assert_int_equal(r.status, 200);
     json_t *events = http_events(&r);
@@ -553,11 +564,10 @@ static void test_stop_lets_answers_finish(void **state)
     json_decref(events);
     http_reply_free(&r);
     served_join(s);
-    assert_int_equal(http_connect(port), -1);
     close(fd);
-    close(idle);
     strbuf_free(&rest);
     assert_int_equal(served_stop(s), 0);
+    assert_int_equal(http_connect(port), -1);
 }
 
 /* Answers that take too long are cut; nothing is left behind. */
@@ -597,11 +607,13 @@ static void test_program_ends_on_sigterm(void **state)
     }
     close(fd[1]);
     FILE *log = fdopen(fd[0], "r");
-    while (!port && fgets(line, sizeof line, log)) {
+    int ready = 0;
+    while (!ready && fgets(line, sizeof line, log)) {
         const char *at = strstr(line, "listening address=127.0.0.1:");
         if (at) port = atoi(strchr(at, ':') + 1);
+        ready = strstr(line, "ready seconds=") != NULL;
     }
-    assert_true(port > 0);
+    assert_true(port > 0 && ready);
     int client = http_connect(port);
     http_send(client, "POST", COMPLETIONS, "", "{\"prompt\": \"Hello\", \"stream\": true}");
     read_some(client);
@@ -617,16 +629,15 @@ static void test_port_in_use(void **state)
     (void)state;
     Served *s = served_start(NULL);
     Settings settings = s->settings;
-    Service service = s->service;
+    ServiceLoader loader = {NULL, NULL}; /* is not asked */
     Error err = {0};
     settings.port = s->port;
-    service.settings = &settings;
-    assert_null(server_open(&service, NULL, &err));
+    assert_null(server_open(&settings, &loader, &err));
     assert_int_equal(err.code, ERR_INPUT);
     assert_non_null(strstr(err.msg, "in use"));
     settings.port = 0;
     settings.host = "no.such.host.invalid";
-    assert_null(server_open(&service, NULL, &err));
+    assert_null(server_open(&settings, &loader, &err));
     assert_alive(s);
     assert_int_equal(served_stop(s), 0);
 }
@@ -643,7 +654,7 @@ int main(void)
         cmocka_unit_test(test_chunked_and_expected_bodies),
         cmocka_unit_test(test_too_large_or_unclear),
         cmocka_unit_test(test_half_requests),
-        cmocka_unit_test(test_long_answers_outlive_the_read_timeout),
+        cmocka_unit_test(test_long_answers_outlive_the_timeouts),
         cmocka_unit_test(test_vanished_clients),
         cmocka_unit_test(test_resets),
         cmocka_unit_test(test_slow_reader_is_dropped),
