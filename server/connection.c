@@ -173,19 +173,22 @@ static void pass_head(Connection *c, char *head, size_t len)
     read_body(c);
 }
 
-/* Blank lines before a request: RFC 9112 section 2.2 asks to skip them. */
-static void skip_blank_lines(Connection *c)
+/*
+ * Blank lines before a request: RFC 9112 section 2.2 asks to skip them. Bytes of the head, or 0.
+ */
+static size_t skip_blank_lines(Connection *c)
 {
-    char c2[2];
-    while (!c->scan.n_seen && evbuffer_copyout(c->in, c2, 2) == 2 && !memcmp(c2, "\r\n", 2))
+    char start[2] = {0};
+    while (evbuffer_copyout(c->in, start, 2) == 2 && !memcmp(start, "\r\n", 2))
         evbuffer_drain(c->in, 2);
+    size_t len = evbuffer_get_length(c->in);
+    return len == 1 && start[0] == '\r' ? 0 : len;
 }
 
 static void read_head(Connection *c)
 {
     const HttpLimits *limits = &c->http->limits;
-    skip_blank_lines(c);
-    size_t len = evbuffer_get_length(c->in);
+    size_t len = c->scan.n_seen ? evbuffer_get_length(c->in) : skip_blank_lines(c);
     if (!len) return;
     if (!c->scan.n_seen) set_timer(c, limits->request_timeout_s);
     char *data = (char *)evbuffer_pullup(c->in, -1);

@@ -60,12 +60,15 @@ static void set_id(Exchange *ex)
         make_id(ex->id);
 }
 
+/* A path that holds a NUL is none of ours, and must not pass for the part before it. */
 static void set_path(Exchange *ex)
 {
     const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(ex->req);
     const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
-    char *decoded = evhttp_uridecode(path ? path : "", 0, NULL);
-    ex->path = mem_strdup(decoded ? decoded : "");
+    size_t size = 0;
+    char *decoded = evhttp_uridecode(path ? path : "", 0, &size);
+    int whole = decoded && strlen(decoded) == size;
+    ex->path = mem_strdup(whole ? decoded : "");
     free(decoded);
     size_t n = strlen(ex->path);
     if (n > 1 && ex->path[n - 1] == '/') ex->path[n - 1] = 0;
@@ -173,6 +176,7 @@ Http *http_open(struct event_base *base, const char *host, int port, const HttpL
     }
     int fd = evhttp_bound_socket_get_fd(http->bound);
     set_socket_options(fd);
+    listen(fd, SOMAXCONN); /* evhttp's 128 make a burst of clients wait a second for its retry */
     evconnlistener_set_error_cb(evhttp_bound_socket_get_listener(http->bound), on_accept_error);
     http->port = port_of(fd);
     return http;

@@ -105,7 +105,7 @@ int http_read(int fd, StrBuf *rest, int no_body, HttpReply *reply)
     size_t n_head = read_until(fd, rest, 0, "\r\n\r\n");
     strbuf_add(&reply->head, rest->data, n_head);
     drop_front(rest, n_head);
-    if (sscanf(reply->head.data, "HTTP/1.1 %d ", &reply->status) != 1)
+    if (sscanf(reply->head.data, "HTTP/1.%*[01] %d ", &reply->status) != 1)
         fail_msg("no status line: %.100s", reply->head.data);
 
     const char *coding = http_header(reply, "Transfer-Encoding");
@@ -160,11 +160,16 @@ HttpReply http_exchange(int port, const char *method, const char *path, const ch
     return reply;
 }
 
+int http_readable(int fd, int ms)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    return poll(&p, 1, ms) == 1;
+}
+
 int http_closed(int fd, int ms)
 {
     char c;
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    return poll(&p, 1, ms) == 1 && recv(fd, &c, 1, 0) <= 0;
+    return http_readable(fd, ms) && recv(fd, &c, 1, 0) <= 0;
 }
 
 json_t *http_events(const HttpReply *reply)

@@ -39,6 +39,9 @@ const char *http_header(const HttpReply *reply, const char *name);
 HttpReply http_exchange(int port, const char *method, const char *path, const char *headers,
                         const char *body);
 
+/* 1 when there is something to read (or the end) within ms milliseconds. */
+int http_readable(int fd, int ms);
+
 /* 1 when the other side has closed, after at most ms milliseconds. */
 int http_closed(int fd, int ms);
 

@@ -1,0 +1,808 @@
+/*
+ * test_http.c: the HTTP layer alone, with a handler that answers what it was asked: heads and
+ * bodies in every shape and in no hurry, limits, clocks, and readers that do not read.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <event2/buffer.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "server/chunked.h"
+#include "server/http.h"
+#include "server/json_out.h"
+#include "server/request_head.h"
+#include "tests/analyzer.h"
+#include "tests/http_client.h"
+
+/* ---- a server that echoes ---- */
+
+/*
+ * /echo: {path, length, body} of the request; /kept: its exchange is left to the test; /quit ends
+ * the loop. Who has no x-key is not admitted to anything below /locked.
+ */
+typedef struct {
+    struct event_base *base;
+    Http *http;
+    pthread_t thread;
+    int port;
+    Exchange *kept;
+    int n_gone, n_behind, n_caught_up;
+} Echo;
+
+static void on_gone(void *owner)
+{
+    Echo *e = owner;
+    e->kept = NULL;
+    e->n_gone++;
+}
+
+static int on_admit(void *ctx, Exchange *ex)
+{
+    (void)ctx;
+    if (strncmp(exchange_path(ex), "/locked", 7) != 0 || exchange_header(ex, "x-key")) return 1;
+    exchange_error(ex, 401, NULL, NULL, "no key");
+    return 0;
+}
+
+static void on_exchange(void *ctx, Exchange *ex)
+{
+    Echo *e = ctx;
+    size_t len;
+    const char *body = exchange_body(ex, &len);
+    if (!strcmp(exchange_path(ex), "/quit")) event_base_loopbreak(e->base);
+    if (!strcmp(exchange_path(ex), "/kept")) {
+        e->kept = ex;
+        exchange_watch(ex, on_gone, e);
+        return;
+    }
+    exchange_json(ex, 200,
+                  json_pack("{s:o, s:I, s:o}", "path", json_text(exchange_path(ex)), "length",
+                            (json_int_t)len, "body", json_text_n(body, len < 100 ? len : 100)));
+}
+
+static void *run(void *arg)
+{
+    event_base_dispatch(((Echo *)arg)->base);
+    return NULL;
+}
+
+static HttpLimits default_limits(void)
+{
+    ServerLimits limits = DEFAULT_SERVER_LIMITS;
+    return limits.http;
+}
+
+/* Without a thread the test runs the loop itself. */
+static void echo_open(Echo *e, const HttpLimits *limits, int with_thread)
+{
+    Error err = {0};
+    HttpLimits usual = default_limits();
+    HttpHandler handler = {on_admit, on_exchange, e};
+    *e = (Echo){.base = event_base_new()};
+    e->http = http_open(e->base, "127.0.0.1", 0, limits ? limits : &usual, &handler, &err);
+    if (!e->http) fail_msg("%s", err.msg);
+    e->port = http_port(e->http);
+    if (with_thread) assert_int_equal(pthread_create(&e->thread, NULL, run, e), 0);
+}
+
+static void echo_free(Echo *e)
+{
+    http_close(e->http);
+    event_base_free(e->base);
+}
+
+/* A plain request works, and then all is freed. */
+static void echo_close(Echo *e)
+{
+    HttpReply r = http_exchange(e->port, "GET", "/echo", "", "");
+    assert_int_equal(r.status, 200);
+    http_reply_free(&r);
+    int fd = http_connect(e->port);
+    http_send(fd, "GET", "/quit", "", "");
+    pthread_join(e->thread, NULL);
+    close(fd);
+    echo_free(e);
+}
+
+/* ---- raw bytes in, replies out ---- */
+
+/* Every reply is JSON (of an error: with our four keys) with the headers that each reply has. */
+static void check_reply(const HttpReply *r, const char *asked)
+{
+    json_t *json = json_loadb(strbuf_str(&r->body), r->body.len, 0, NULL);
+    if (!json) fail_msg("%s: no JSON: %s", asked, strbuf_str(&r->body));
+    if (r->status >= 400) {
+        const json_t *error = json_object_get(json, "error");
+        assert_true(json_string_length(json_object_get(error, "message")) > 0);
+        assert_non_null(json_object_get(error, "type"));
+        assert_non_null(json_object_get(error, "param"));
+        assert_non_null(json_object_get(error, "code"));
+    }
+    json_decref(json);
+    assert_string_equal(http_header(r, "Content-Type"), "application/json");
+    assert_non_null(strstr(http_header(r, "Server"), "offshoot/"));
+    assert_int_equal(strlen(http_header(r, "X-Request-Id")), 32);
+}
+
+/*
+ * Sends data in pieces of n bytes, reads count replies and leaves their statuses in *status; 0: the
+ * connection was closed instead.
+ */
+static void ask(const Echo *e, const char *data, size_t len, size_t n, int *status, int count)
+{
+    int fd = http_connect(e->port);
+    StrBuf rest = {0};
+    for (size_t at = 0; at < len; at += n) {
+        http_write(fd, data + at, len - at < n ? len - at : n);
+        if (n < len) usleep(200);
+    }
+    for (int i = 0; i < count; i++) {
+        HttpReply r = {0};
+        status[i] = http_read(fd, &rest, 0, &r) ? 0 : r.status;
+        if (status[i]) check_reply(&r, data);
+        http_reply_free(&r);
+        if (!status[i]) break;
+    }
+    strbuf_free(&rest);
+    close(fd);
+}
+
+typedef struct {
+    const char *data;
+    size_t len; /* 0: to its NUL */
+    int first, second;
+} Row;
+
+#define GET     "GET /echo HTTP/1.1\r\nHost: x\r\n"
+#define POST    "POST /echo HTTP/1.1\r\nHost: x\r\n"
+#define NEXT    "GET /next HTTP/1.1\r\nHost: x\r\n\r\n"
+#define CHUNKED POST "Transfer-Encoding: chunked\r\n\r\n"
+
+/* What is said to be one request is one for us too, and then comes the next; or it is refused. */
+static const Row rows[] = {
+    {GET "\r\n" NEXT, 0, 200, 200},
+    {"\r\n\r\n" GET "\r\n" NEXT, 0, 200, 200},
+    {"OPTIONS * HTTP/1.1\r\n\r\n" NEXT, 0, 200, 200},
+    {"GET http://other/echo HTTP/1.1\r\nHost: x\r\n\r\n" NEXT, 0, 200, 200},
+    {"CONNECT other:443 HTTP/1.1\r\nHost: x\r\n\r\n" NEXT, 0, 200, 200},
+    {"BREW /pot HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}" NEXT, 0, 200, 200},
+    {"GET /echo?q=%zz%00%ff HTTP/1.1\r\n\r\n" NEXT, 0, 200, 200},
+    {"GET /%zz%ff%2f%00x HTTP/1.1\r\n\r\n" NEXT, 0, 200, 200},
+    {"GET /%c3%a9\xc3\xa9\xff HTTP/1.1\r\n\r\n" NEXT, 0, 200, 200},
+    /* HTTP/1.0 says when it wants to go on. */
+    {"GET /echo HTTP/1.0\r\n\r\n" NEXT, 0, 200, 0},
+    {"GET /echo HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" NEXT, 0, 200, 200},
+    {GET "Connection: close\r\n\r\n" NEXT, 0, 200, 0},
+    /* Bodies, also where one does not belong. */
+    {POST "Content-Length: 4\r\n\r\nGET " NEXT, 0, 200, 200},
+    {GET "Content-Length: 4\r\n\r\nGET " NEXT, 0, 200, 200},
+    {POST "Content-Length: 4\r\nContent-Length: 4\r\n\r\nGET " NEXT, 0, 200, 200},
+    {POST "content-length:4\r\n\r\nGET " NEXT, 0, 200, 200},
+    {POST "Content-Length: 0\r\n\r\n" NEXT, 0, 200, 200},
+    {CHUNKED "4\r\nGET \r\n0\r\n\r\n" NEXT, 0, 200, 200},
+    {CHUNKED "0004;x=\"y\"\r\nGET \r\n0\r\nTrailer: 1\r\nOther: 2\r\n\r\n" NEXT, 0, 200, 200},
+    {CHUNKED "A\r\n0123456789\r\na\r\n0123456789\r\n0\r\n\r\n" NEXT, 0, 200, 200},
+    {GET "Transfer-Encoding: Chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n" NEXT, 0, 200, 200},
+    /* Two opinions about a body's length, or none. */
+    {POST "Content-Length: 4\r\nContent-Length: 5\r\n\r\nGET  " NEXT, 0, 400, 0},
+    {POST "Content-Length: 4, 4\r\n\r\nGET " NEXT, 0, 400, 0},
+    {POST "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" NEXT, 0, 400, 0},
+    {POST "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 0, 400, 0},
+    {POST "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n" NEXT, 0, 400, 0},
+    {POST "Transfer-Encoding: identity\r\n\r\n" NEXT, 0, 400, 0},
+    {POST "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" NEXT, 0, 400, 0},
+    {"POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" NEXT, 0, 400, 0},
+    {POST "Content-Length: -4\r\n\r\nGET " NEXT, 0, 400, 0},
+    {POST "Content-Length: +4\r\n\r\nGET " NEXT, 0, 400, 0},
+    {POST "Content-Length: 0x4\r\n\r\nGET " NEXT, 0, 400, 0},
+    {POST "Content-Length:\r\n\r\n" NEXT, 0, 400, 0},
+    {POST "Content-Length: 4 4\r\n\r\nGET " NEXT, 0, 400, 0},
+    {POST "Content-Length: 99999999999999999999\r\n\r\n", 0, 413, 0},
+    {POST "Content-Length: 18446744073709551616\r\n\r\n", 0, 413, 0},
+    {POST "Content-Length: 100001\r\n\r\n", 0, 413, 0},
+    /* Chunks. */
+    {CHUNKED "186a1\r\n", 0, 413, 0},
+    {CHUNKED "1\r\nx\r\n186a0\r\n", 0, 413, 0},
+    {CHUNKED "fffffffffffffff\r\n", 0, 413, 0},
+    {CHUNKED "ffffffffffffffff\r\n", 0, 400, 0},
+    {CHUNKED "-1\r\n", 0, 400, 0},
+    {CHUNKED "0x1\r\nx\r\n", 0, 400, 0},
+    {CHUNKED "g\r\n", 0, 400, 0},
+    {CHUNKED "\r\n", 0, 400, 0},
+    {CHUNKED "1\nx\n0\n\n", 0, 400, 0},
+    {CHUNKED "1\r\nxy\r\n", 0, 400, 0},
+    {CHUNKED "1\r\nx\n0\r\n\r\n", 0, 400, 0},
+    {CHUNKED "1\r;\r\nx\r\n0\r\n\r\n", 0, 400, 0},
+    /* Lines that another parser might read otherwise. */
+    {"GET /echo HTTP/1.1\nHost: x\n\n", 0, 400, 0},
+    {GET "X: a\nContent-Length: 4\r\n\r\nGET " NEXT, 0, 400, 0},
+    {GET "X: a\rContent-Length: 4\r\n\r\nGET " NEXT, 0, 400, 0},
+    {GET "X: a\r\n Content-Length: 4\r\n\r\nGET " NEXT, 0, 400, 0},
+    {GET "Content-Length : 4\r\n\r\nGET " NEXT, 0, 400, 0},
+    {GET " Content-Length: 4\r\n\r\nGET " NEXT, 0, 400, 0},
+    {GET "\tX: 4\r\n\r\n", 0, 400, 0},
+    {GET ": 4\r\n\r\n", 0, 400, 0},
+    {GET "no colon\r\n\r\n", 0, 400, 0},
+    {GET "X\x80: 4\r\n\r\n", 0, 400, 0},
+    {GET "X: a\0b\r\n\r\n", sizeof(GET "X: a\0b\r\n\r\n") - 1, 400, 0},
+    {"GET /ec\0ho HTTP/1.1\r\n\r\n", 24, 400, 0},
+    {GET "X: \x01\r\n\r\n", 0, 400, 0},
+    /* No request at all. */
+    {"GET /echo\r\n\r\n", 0, 400, 0},
+    {"GET /echo HTTP/0.9\r\n\r\n", 0, 400, 0},
+    {"GET /echo HTTP/2.0\r\n\r\n", 0, 400, 0},
+    {"GET /echo HTTP/1.10\r\n\r\n", 0, 400, 0},
+    {"GET /echo http/1.1\r\n\r\n", 0, 400, 0},
+    {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0, 400, 0},
+    {"HTTP/1.1\r\n\r\n", 0, 400, 0},
+    {" HTTP/1.1\r\n\r\n", 0, 400, 0},
+    {"GET HTTP/1.1\r\n\r\n", 0, 400, 0},
+    {"GET //[::1 HTTP/1.1\r\n\r\n", 0, 400, 0},
+    {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11, 400, 0},
+    {"{\"prompt\": 1}\r\n", 0, 400, 0},
+};
+
+static void test_requests(void **state)
+{
+    (void)state;
+    HttpLimits limits = default_limits();
+    limits.body_bytes = 100000;
+    Echo e;
+    echo_open(&e, &limits, 1);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const Row *row = &rows[i];
+        size_t len = row->len ? row->len : strlen(row->data);
+        /* At once, and with its bytes in small pieces. */
+        for (int pass = 0; pass < 2; pass++) {
+            int status[2] = {0};
+            ask(&e, row->data, len, pass ? 3 : len, status, 2);
+            if (status[0] != row->first || status[1] != row->second)
+                fail_msg("row %zu, pass %d: %d %d: %s", i, pass, status[0], status[1], row->data);
+        }
+    }
+    echo_close(&e);
+}
+
+static json_t *body_of(const HttpReply *r)
+{
+    json_t *json = json_loadb(strbuf_str(&r->body), r->body.len, 0, NULL);
+    if (!json) fail_msg("no JSON: %s", strbuf_str(&r->body));
+    return json;
+}
+
+/* The body that was meant, whatever it came in. */
+static void test_bodies(void **state)
+{
+    (void)state;
+    static const char *const data[] = {
+        POST "Content-Length: 11\r\n\r\nhello world",
+        CHUNKED "5\r\nhello\r\n1;a\r\n \r\n5\r\nworld\r\n0\r\n\r\n",
+        "DELETE /echo/ HTTP/1.1\r\nContent-Length: 11\r\n\r\nhello world",
+        "TRACE /echo?x=%2f HTTP/1.1\r\nContent-Length: 11\r\n\r\nhello world",
+    };
+    Echo e;
+    echo_open(&e, NULL, 1);
+    for (size_t i = 0; i < sizeof data / sizeof *data; i++) {
+        int fd = http_connect(e.port);
+        StrBuf rest = {0};
+        HttpReply r;
+        http_write(fd, data[i], strlen(data[i]));
+        assert_int_equal(http_read(fd, &rest, 0, &r), 0);
+        json_t *json = body_of(&r);
+        assert_string_equal(json_string_value(json_object_get(json, "path")), "/echo");
+        assert_string_equal(json_string_value(json_object_get(json, "body")), "hello world");
+        json_decref(json);
+        http_reply_free(&r);
+        /* HEAD with a body: the body is no request. */
+        http_send(fd, "HEAD", "/echo", "", "GET /x HTTP/1.1\r\n\r\n");
+        http_send(fd, "GET", "/after", "", "");
+        assert_int_equal(http_read(fd, &rest, 1, &r), 0);
+        assert_true(strtol(http_header(&r, "Content-Length"), NULL, 10) > 0);
+        http_reply_free(&r);
+        assert_int_equal(http_read(fd, &rest, 0, &r), 0);
+        assert_non_null(strstr(r.body.data, "/after"));
+        http_reply_free(&r);
+        strbuf_free(&rest);
+        close(fd);
+    }
+    echo_close(&e);
+}
+
+/* ---- limits ---- */
+
+static void add_times(StrBuf *sb, const char *text, size_t n)
+{
+    while (n--)
+        strbuf_puts(sb, text);
+}
+
+static int status_of(const Echo *e, const StrBuf *request)
+{
+    int status = 0;
+    ask(e, request->data, request->len, request->len, &status, 1);
+    return status;
+}
+
+static void test_limits_of_the_head(void **state)
+{
+    (void)state;
+    enum { LINE = 8 << 10, HEADERS = 32 << 10 };
+    Echo e;
+    echo_open(&e, NULL, 1);
+    for (int over = 0; over < 2; over++) {
+        StrBuf line = {0}, headers = {0};
+        strbuf_puts(&line, "GET /");
+        add_times(&line, "a", LINE - strlen("GET / HTTP/1.1") + (size_t)over);
+        strbuf_puts(&line, " HTTP/1.1\r\n\r\n");
+        assert_int_equal(status_of(&e, &line), over ? 414 : 200);
+
+        strbuf_puts(&headers, "GET /echo HTTP/1.1\r\n");
+        add_times(&headers, "X-A: 0123456789\r\n", HEADERS / 17 - 2);
+        add_times(&headers, "Y-B: 0123456789\r\n", (size_t)over * 3);
+        strbuf_puts(&headers, "\r\n");
+        assert_int_equal(status_of(&e, &headers), over ? 431 : 200);
+        strbuf_free(&line);
+        strbuf_free(&headers);
+    }
+    /* Neither has to end before it is refused. */
+    StrBuf endless = {0};
+    add_times(&endless, "a", LINE + 10);
+    assert_int_equal(status_of(&e, &endless), 414);
+    strbuf_clear(&endless);
+    strbuf_puts(&endless, GET "X: ");
+    add_times(&endless, "a", HEADERS + 10);
+    assert_int_equal(status_of(&e, &endless), 431);
+    strbuf_free(&endless);
+    echo_close(&e);
+}
+
+/* A refusal arrives although the client is still sending what is not wanted. */
+static void test_too_large_while_sending(void **state)
+{
+    (void)state;
+    HttpLimits limits = default_limits();
+    limits.body_bytes = 1 << 20;
+    Echo e;
+    echo_open(&e, &limits, 1);
+    static const char *const heads[] = {POST "Content-Length: 8000000\r\n\r\n", CHUNKED};
+    for (int i = 0; i < 2; i++) {
+        int fd = http_connect(e.port);
+        StrBuf rest = {0}, piece = {0};
+        HttpReply r;
+        if (i) strbuf_puts(&piece, "2710\r\n");
+        add_times(&piece, "0123456789", 1000);
+        if (i) strbuf_puts(&piece, "\r\n");
+        http_write(fd, heads[i], strlen(heads[i]));
+        for (int n = 0; n < 800; n++)
+            http_write(fd, piece.data, piece.len);
+        assert_int_equal(http_read(fd, &rest, 0, &r), 0);
+        assert_int_equal(r.status, 413);
+        check_reply(&r, heads[i]);
+        assert_non_null(strstr(r.body.data, "request_too_large"));
+        assert_string_equal(http_header(&r, "Connection"), "close");
+        http_reply_free(&r);
+        strbuf_free(&rest);
+        strbuf_free(&piece);
+        close(fd);
+    }
+    echo_close(&e);
+}
+
+/* Who asks whether to send a body hears no before sending it, or 100. */
+static void test_expect(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *head;
+        int status;
+    } cases[] = {
+        {POST "Expect: 100-continue\r\nContent-Length: 5\r\n\r\n", 100},
+        {POST "Expect: 100-Continue\r\nTransfer-Encoding: chunked\r\n\r\n", 100},
+        {POST "Expect: 100-continue\r\nContent-Length: 99999999\r\n\r\n", 413},
+        {"POST /locked HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n", 401},
+        {"POST /locked HTTP/1.1\r\nx-key: 1\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+         100},
+        /* Not asked, but it would be much for nothing. */
+        {"POST /locked HTTP/1.1\r\nContent-Length: 500000\r\n\r\n", 401},
+        {"POST /locked HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 401},
+    };
+    Echo e;
+    echo_open(&e, NULL, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int fd = http_connect(e.port), go_on = cases[i].status == 100;
+        const char *body = strstr(cases[i].head, "chunked") ? "5\r\nhello\r\n0\r\n\r\n" : "hello";
+        StrBuf rest = {0};
+        HttpReply r;
+        http_write(fd, cases[i].head, strlen(cases[i].head));
+        assert_int_equal(http_read(fd, &rest, go_on, &r), 0);
+        assert_int_equal(r.status, cases[i].status);
+        if (!go_on) assert_string_equal(http_header(&r, "Connection"), "close");
+        http_reply_free(&r);
+        for (int again = 0; again < 2 && go_on; again++) {
+            http_write(fd, body, strlen(body));
+            assert_int_equal(http_read(fd, &rest, 0, &r), 0);
+            assert_int_equal(r.status, 200);
+            assert_non_null(strstr(r.body.data, "\"hello\""));
+            http_reply_free(&r);
+            if (again) break;
+            http_write(fd, cases[i].head, strlen(cases[i].head));
+            assert_int_equal(http_read(fd, &rest, 1, &r), 0);
+            assert_int_equal(r.status, 100);
+            http_reply_free(&r);
+        }
+        strbuf_free(&rest);
+        close(fd);
+    }
+    /* A small body that came anyway costs no connection, and no 100 is sent to who did not ask. */
+    int status[2] = {0};
+    static const char small[] = "POST /locked HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello" NEXT;
+    ask(&e, small, strlen(small), 20, status, 2);
+    assert_int_equal(status[0], 401);
+    assert_int_equal(status[1], 200);
+    static const char impatient[] =
+        POST "Expect: 100-continue\r\nContent-Length: 5\r\n\r\nhello" NEXT;
+    ask(&e, impatient, strlen(impatient), strlen(impatient), status, 2);
+    assert_int_equal(status[0], 200);
+    assert_int_equal(status[1], 200);
+    static const char odd[] = POST "Expect: miracles\r\nContent-Length: 5\r\n\r\nhello" NEXT;
+    ask(&e, odd, strlen(odd), strlen(odd), status, 2);
+    assert_int_equal(status[0], 200);
+    assert_int_equal(status[1], 200);
+    echo_close(&e);
+}
+
+/* ---- clocks ---- */
+
+/* A byte now and then keeps no connection open: the whole request has its time. */
+static void test_drip(void **state)
+{
+    (void)state;
+    static const char *const slow[] = {
+        "GET /echo HTTP/1.1\r\nX-Very-Long-Header: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        POST
+        "Content-Length: 1000\r\n\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        CHUNKED "1\r\na\r\n1\r\na\r\n1\r\na\r\n1\r\na\r\n1\r\na\r\n1\r\na\r\n1\r\na\r\n1\r\na\r\n",
+    };
+    HttpLimits limits = default_limits();
+    limits.request_timeout_s = 1;
+    Echo e;
+    echo_open(&e, &limits, 1);
+    for (size_t i = 0; i < sizeof slow / sizeof *slow; i++) {
+        int fd = http_connect(e.port);
+        size_t at = i ? 30 : 0;
+        StrBuf rest = {0};
+        HttpReply r;
+        http_write(fd, slow[i], at);
+        while (at < strlen(slow[i]) && !http_readable(fd, 100))
+            http_write(fd, slow[i] + at++, 1);
+        if (at == strlen(slow[i])) fail_msg("all of it was waited for: %s", slow[i]);
+        assert_int_equal(http_read(fd, &rest, 0, &r), 0);
+        assert_int_equal(r.status, 408);
+        check_reply(&r, slow[i]);
+        assert_true(http_closed(fd, 10000));
+        http_reply_free(&r);
+        strbuf_free(&rest);
+        close(fd);
+    }
+    echo_close(&e);
+}
+
+/* Idle between two requests is another clock, which every request sets back. */
+static void test_idle(void **state)
+{
+    (void)state;
+    HttpLimits limits = default_limits();
+    limits.idle_timeout_s = 1;
+    Echo e;
+    echo_open(&e, &limits, 1);
+    int fd = http_connect(e.port), silent = http_connect(e.port);
+    StrBuf rest = {0};
+    HttpReply r;
+    for (int i = 0; i < 3; i++) {
+        http_send(fd, "GET", "/echo", "", "");
+        assert_int_equal(http_read(fd, &rest, 0, &r), 0);
+        http_reply_free(&r);
+        usleep(500000);
+    }
+    assert_true(http_closed(fd, 10000));
+    assert_true(http_closed(silent, 10000));
+    assert_int_equal(rest.len, 0);
+    strbuf_free(&rest);
+    close(fd);
+    close(silent);
+    echo_close(&e);
+}
+
+/* ---- connections ---- */
+
+/* Past the limit a client waits until another one goes; nobody is turned away. */
+static void test_max_connections(void **state)
+{
+    (void)state;
+    HttpLimits limits = default_limits();
+    limits.max_connections = 3;
+    Echo e;
+    echo_open(&e, &limits, 1);
+    int fd[5];
+    StrBuf rest = {0};
+    HttpReply r;
+    for (int i = 0; i < 5; i++) {
+        fd[i] = http_connect(e.port);
+        http_send(fd[i], "GET", "/echo", "", "");
+        if (i > 2) continue;
+        assert_int_equal(http_read(fd[i], &rest, 0, &r), 0);
+        http_reply_free(&r);
+    }
+    assert_false(http_readable(fd[3], 300));
+    for (int i = 0; i < 5; i++) {
+        if (i > 2) {
+            assert_int_equal(http_read(fd[i], &rest, 0, &r), 0);
+            assert_int_equal(r.status, 200);
+            http_reply_free(&r);
+        }
+        close(fd[i]);
+    }
+    strbuf_free(&rest);
+    echo_close(&e);
+}
+
+/* A client that closes its own side after the question may still listen. */
+static void test_half_close(void **state)
+{
+    (void)state;
+    static const char request[] = "GET /echo HTTP/1.1\r\n\r\n";
+    Echo e;
+    echo_open(&e, NULL, 1);
+    for (int i = 0; i < 20; i++) {
+        int fd = http_connect(e.port);
+        StrBuf rest = {0};
+        HttpReply r;
+        http_write(fd, request, strlen(request));
+        shutdown(fd, SHUT_WR);
+        assert_int_equal(http_read(fd, &rest, 0, &r), 0);
+        assert_int_equal(r.status, 200);
+        assert_true(http_closed(fd, 10000));
+        http_reply_free(&r);
+        strbuf_free(&rest);
+        close(fd);
+    }
+    echo_close(&e);
+}
+
+/* Connections by the hundred: silent ones, and such that close or reset at once, or after a bit. */
+static void test_storms(void **state)
+{
+    (void)state;
+    enum { N = 300 };
+    struct linger reset = {.l_onoff = 1};
+    Echo e;
+    echo_open(&e, NULL, 1);
+    int fd[N];
+    for (int i = 0; i < N; i++)
+        assert_true((fd[i] = http_connect(e.port)) >= 0);
+    for (int i = 0; i < 1000; i++) {
+        int one = http_connect(e.port);
+        assert_true(one >= 0);
+        http_write(one, POST, (size_t)i % strlen(POST));
+        if (i % 2) setsockopt(one, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+        close(one);
+    }
+    HttpReply r = http_exchange(e.port, "GET", "/echo", "", "");
+    assert_int_equal(r.status, 200);
+    http_reply_free(&r);
+    for (int i = 0; i < N; i++)
+        close(fd[i]);
+    echo_close(&e);
+}
+
+/* ---- readers that do not read ---- */
+
+static void on_flow(void *owner, int behind)
+{
+    Echo *e = owner;
+    if (behind)
+        e->n_behind++;
+    else
+        e->n_caught_up++;
+}
+
+/* The loop is the test's: it turns while there is something to do, up to n times. */
+static void turn(Echo *e, int n)
+{
+    for (int i = 0; i < n; i++)
+        event_base_loop(e->base, EVLOOP_NONBLOCK);
+}
+
+/* A client in the same thread whose request the server keeps. */
+static int open_stream(Echo *e, int watched)
+{
+    int fd = http_connect(e->port), small = 32768;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    http_send(fd, "GET", "/kept", "", "");
+    for (int i = 0; i < 1000 && !e->kept; i++)
+        turn(e, 1);
+    assert_non_null(e->kept);
+    exchange_stream_start(e->kept, "text/event-stream");
+    if (watched) exchange_watch_flow(e->kept, on_flow);
+    return fd;
+}
+
+/* Reads until *count is n or the connection ends; fails after 20 s of nothing. */
+static size_t read_until(Echo *e, int fd, const int *count, int n)
+{
+    char buf[65536];
+    size_t total = 0;
+    for (int quiet = 0; *count != n; quiet++) {
+        ssize_t got = recv(fd, buf, sizeof buf, 0);
+        if (!got) break;
+        if (got > 0) total += (size_t)got;
+        if (got > 0) quiet = 0;
+        if (got < 0) usleep(1000);
+        if (quiet > 20000) fail_msg("nothing more after %zu bytes", total);
+        turn(e, 1);
+    }
+    return total;
+}
+
+static void send_pieces(Echo *e, int n, int until_behind)
+{
+    static char piece[1000];
+    for (int i = 0; i < n && e->kept && !(until_behind && e->n_behind > e->n_caught_up); i++) {
+        exchange_stream_send(e->kept, piece, sizeof piece);
+        turn(e, 1);
+    }
+}
+
+/* Behind and caught up, in turns, and nothing is lost between. */
+static void test_flow(void **state)
+{
+    (void)state;
+    HttpLimits limits = default_limits();
+    limits.unsent_bytes = 50000;
+    Echo e;
+    echo_open(&e, &limits, 0);
+    int fd = open_stream(&e, 1);
+    for (int round = 1; round <= 3; round++) {
+        send_pieces(&e, 100000, 1);
+        assert_int_equal(e.n_behind, round);
+        assert_int_equal(e.n_caught_up, round - 1);
+        send_pieces(&e, 20, 0); /* what was on its way when the owner heard of it */
+        assert_int_equal(e.n_behind, round);
+        assert_true(read_until(&e, fd, &e.n_caught_up, round) > 25000);
+        assert_int_equal(e.n_caught_up, round);
+        assert_int_equal(e.n_gone, 0);
+    }
+    exchange_stream_end(e.kept);
+    shutdown(fd, SHUT_WR); /* so that the server closes when all is sent */
+    int never = 0;
+    read_until(&e, fd, &never, 1);
+    assert_int_equal(http_n_open(e.http), 0);
+    close(fd);
+    echo_free(&e);
+}
+
+/* Whoever does not stop when told, or is not told, loses the reader. */
+static void test_flow_is_bounded(void **state)
+{
+    (void)state;
+    HttpLimits limits = default_limits();
+    limits.unsent_bytes = 50000;
+    for (int watched = 0; watched < 2; watched++) {
+        Echo e;
+        echo_open(&e, &limits, 0);
+        int fd = open_stream(&e, watched);
+        send_pieces(&e, 100000, 0);
+        turn(&e, 10);
+        assert_int_equal(e.n_gone, 1);
+        assert_int_equal(e.n_behind, watched);
+        size_t most = (size_t)(watched ? HARD_LIMIT : 1) * 50000;
+        /* What the reader finds had left us before: the kernel's share, on top of the limit's. */
+        int never = 0;
+        assert_true(read_until(&e, fd, &never, 1) < most + (4 << 20));
+        assert_int_equal(http_n_open(e.http), 0);
+        close(fd);
+        echo_free(&e);
+    }
+}
+
+/* A reader that is paused and takes nothing more is dropped after its time. */
+static void test_write_timeout(void **state)
+{
+    (void)state;
+    HttpLimits limits = default_limits();
+    limits.unsent_bytes = 50000;
+    limits.write_timeout_s = 1;
+    Echo e;
+    echo_open(&e, &limits, 0);
+    int fd = open_stream(&e, 1);
+    send_pieces(&e, 100000, 1);
+    for (int i = 0; i < 5000 && !e.n_gone; i++) {
+        usleep(2000);
+        turn(&e, 1);
+    }
+    assert_int_equal(e.n_gone, 1);
+    close(fd);
+    echo_free(&e);
+}
+
+/* ---- the pure parts ---- */
+
+static void test_head_scan_at_every_split(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        size_t len = rows[i].len ? rows[i].len : strlen(rows[i].data);
+        HeadScan whole = {0};
+        HeadResult result = head_scan(&whole, rows[i].data, len, 8192, 32768);
+        for (size_t n = 1; n < len; n++) {
+            HeadScan scan = {0};
+            HeadResult r = head_scan(&scan, rows[i].data, n, 8192, 32768);
+            if (r == HEAD_MORE) r = head_scan(&scan, rows[i].data, len, 8192, 32768);
+            assert_int_equal(r, result);
+            assert_int_equal(scan.n_seen, whole.n_seen);
+        }
+    }
+}
+
+static void test_chunks_at_every_split(void **state)
+{
+    (void)state;
+    static const char body[] = "3\r\nabc\r\n0A;x\r\n0123456789\r\n1\r\nz\r\n0\r\nT: 1\r\n\r\nrest";
+    for (size_t n = 0; n < sizeof body; n++) {
+        struct evbuffer *in = evbuffer_new(), *out = evbuffer_new();
+        ChunkedReader r = {0};
+        evbuffer_add(in, body, n);
+        ChunkedResult result = chunked_read(&r, in, out, 14);
+        assert_int_equal(result, n + 5 < sizeof body ? CHUNKED_MORE : CHUNKED_WHOLE);
+        evbuffer_add(in, body + n, sizeof body - 1 - n);
+        if (result == CHUNKED_MORE) assert_int_equal(chunked_read(&r, in, out, 14), CHUNKED_WHOLE);
+        assert_int_equal(evbuffer_get_length(out), 14);
+        assert_memory_equal(evbuffer_pullup(out, -1), "abc0123456789z", 14);
+        assert_int_equal(evbuffer_get_length(in), 4);
+        evbuffer_free(in);
+        evbuffer_free(out);
+    }
+}
+
+static int quiet(void **state)
+{
+    (void)state;
+    log_set_level(getenv("TEST_LOG") ? LOG_LEVEL_DEBUG : LOG_LEVEL_ERROR);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_requests),
+        cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_limits_of_the_head),
+        cmocka_unit_test(test_too_large_while_sending),
+        cmocka_unit_test(test_expect),
+        cmocka_unit_test(test_drip),
+        cmocka_unit_test(test_idle),
+        cmocka_unit_test(test_max_connections),
+        cmocka_unit_test(test_half_close),
+        cmocka_unit_test(test_storms),
+        cmocka_unit_test(test_flow),
+        cmocka_unit_test(test_flow_is_bounded),
+        cmocka_unit_test(test_write_timeout),
+        cmocka_unit_test(test_head_scan_at_every_split),
+        cmocka_unit_test(test_chunks_at_every_split),
+    };
+    return cmocka_run_group_tests(tests, quiet, NULL);
+}
