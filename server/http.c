@@ -384,20 +384,21 @@ void http_write_refusal(struct evbuffer *out, int status, const char *message)
                    {408, "Request Timeout"},
                    {414, "URI Too Long"},
                    {431, "Request Header Fields Too Large"}};
-    char id[MAX_REQUEST_ID + 1];
+    char id[MAX_REQUEST_ID + 1], date[64] = "";
     const char *reason = "Error";
     StrBuf text = {0};
     json_t *body = http_error_body(status, NULL, NULL, message);
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (reasons[i].status == status) reason = reasons[i].reason;
     make_id(id);
+    evutil_date_rfc1123(date, sizeof date, NULL);
     json_print(body, &text);
     json_decref(body);
     log_debug("refused id=%s status=%d", id, status);
     evbuffer_add_printf(out,
                         "HTTP/1.1 %d %s\r\nX-Request-Id: %s\r\nServer: %s\r\n"
                         "Content-Type: application/json\r\nContent-Length: %zu\r\n"
-                        "Connection: close\r\n\r\n%s",
-                        status, reason, id, SERVER_NAME, text.len, strbuf_str(&text));
+                        "Date: %s\r\nConnection: close\r\n\r\n%s",
+                        status, reason, id, SERVER_NAME, text.len, date, strbuf_str(&text));
     strbuf_free(&text);
 }

@@ -1,6 +1,7 @@
 /* stream.c: see stream.h. */
 #include "server/stream.h"
 
+#include <string.h>
 #include <time.h>
 
 #include "base/mem.h"
@@ -77,17 +78,21 @@ void stream_keep_alive(Stream *s, StreamPulse *pulse)
     if (!evtimer_pending(pulse->timer, NULL)) event_add(pulse->timer, &TICK);
 }
 
-/* A comment is a message of its own: events that wait in pending are whole, and come after it. */
+/* A message of its own: events that wait in pending are whole, and come after it. */
+static void say_nothing(Stream *s)
+{
+    const char *text = s->silence ? s->silence : ": keep-alive\n\n";
+    send_bytes(s, text, strlen(text));
+}
+
 static void on_tick(evutil_socket_t fd, short what, void *arg)
 {
-    static const char comment[] = ": keep-alive\n\n";
     StreamPulse *pulse = arg;
     double now = now_ms();
     (void)fd;
     (void)what;
     for (Stream *s = pulse->streams; s; s = s->next)
-        if (s->ex && now - s->sent_ms >= pulse->silence_ms)
-            send_bytes(s, comment, sizeof comment - 1);
+        if (s->ex && now - s->sent_ms >= pulse->silence_ms) say_nothing(s);
     if (pulse->streams) event_add(pulse->timer, &TICK);
 }
 

@@ -12,9 +12,10 @@ typedef struct StreamPulse StreamPulse;
 
 typedef struct Stream Stream;
 struct Stream {
-    Exchange *ex;   /* NULL: the client is gone or has all */
-    int started;    /* the headers are out: an error is an event from now on */
-    StrBuf pending; /* events that go out together */
+    Exchange *ex;        /* NULL: the client is gone or has all */
+    int started;         /* the headers are out: an error is an event from now on */
+    StrBuf pending;      /* events that go out together */
+    const char *silence; /* the message that says that all is well; NULL: a comment */
     StreamPulse *pulse;
     double sent_ms;
     Stream *prev, *next; /* in the pulse */
@@ -30,7 +31,7 @@ void stream_flush(Stream *s);
 void stream_end(Stream *s);
 
 /*
- * Keeps a stream alive: whenever nothing was sent for the pulse's time, a comment is, for proxies
+ * Keeps a stream alive: whenever nothing was sent for the pulse's time, silence is, for proxies
  * that close what is silent. So from here on headers may go out, and an error may have to be an
  * event.
  */

@@ -89,7 +89,9 @@ static void open_engine(Served *s, const ServedOptions *o)
     options->max_waiting = o->max_waiting;
     options->memory = 96 << 20;
     options->allowed = allowed;
-    if (!o->plain) {
+    if (o->drafter) {
+        options->drafter = o->drafter;
+    } else if (!o->plain) {
         if (mtp_drafter_open(model, &s->drafter, &err)) fail_msg("%s", err.msg);
         options->drafter = &s->drafter;
     }

@@ -12,6 +12,7 @@
 typedef struct {
     int max_seqs, max_waiting; /* 0: 4, 16 */
     int plain;                 /* 1: no drafter */
+    const Drafter *drafter;    /* instead of the model's own; the test's, who closes it */
     const char *api_key, *cors;
     ServerLimits limits;
     int not_loaded; /* 1: served_start comes back while the loader waits for served_load */

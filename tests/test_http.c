@@ -505,7 +505,7 @@ static void test_idle(void **state)
 {
     (void)state;
     HttpLimits limits = default_limits();
-    limits.idle_timeout_s = 1;
+    limits.idle_timeout_s = 2;
     Echo e;
     echo_open(&e, &limits, 1);
     int fd = http_connect(e.port), silent = http_connect(e.port);
@@ -515,7 +515,7 @@ static void test_idle(void **state)
         http_send(fd, "GET", "/echo", "", "");
         assert_int_equal(http_read(fd, &rest, 0, &r), 0);
         http_reply_free(&r);
-        usleep(500000);
+        usleep(800000);
     }
     assert_true(http_closed(fd, 10000));
     assert_true(http_closed(silent, 10000));
