@@ -6,18 +6,17 @@
  * pages of its own. So we stand between it and the socket, by its bufferevent's callbacks:
  *
  * - evhttp gets a head when it is whole and has passed head_scan, and never a body: the headers
- * that announce one are hidden from it (head_mark). It hands us the request at once, and we read
- * the body. Our head has no second meaning for it, as its own framing rules never run.
+ *   that announce one are hidden from it (head_mark). It hands us the request at once, and we read
+ *   the body. So its own rules of framing, which differ between versions, never run.
  * - What it writes itself (400 for a request line that it cannot parse) is taken out of the output
  *   again, and our own 400 is sent.
- * - It sets its own callbacks when it sends and when it begins to read: connection_sent takes them
+ * - It sets its own callbacks when it sends and when it begins to read: connection_own takes them
  *   back. Its write callback is called only when all is written, as evhttp takes it for that.
  * - evhttp ends a connection when its event callback hears of an error, and tells us by the close
  *   callback, which needs a request to be set; before the first one we know by ourselves.
  */
 #include "server/connection.h"
 
-#include <assert.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -125,7 +124,7 @@ static void refuse(Connection *c, int status, const char *message)
     evbuffer_freeze(out, 1);
     event_del(c->timer);
     c->phase = PHASE_REFUSED;
-    connection_sent(c);
+    connection_own(c);
     http_write_refusal(out, status, message);
     bufferevent_enable(c->bev, EV_READ | EV_WRITE);
 }
@@ -136,7 +135,7 @@ static void wait_for_head(Connection *c)
 {
     c->phase = PHASE_HEAD;
     c->scan = (HeadScan){0};
-    connection_sent(c);
+    connection_own(c);
     bufferevent_setwatermark(c->bev, EV_READ, 0, 0);
     set_timer(c, c->http->limits.idle_timeout_s);
     if (evbuffer_get_length(c->in)) read_head(c);
@@ -169,7 +168,7 @@ static void pass_head(Connection *c, char *head, size_t len)
         refuse(c, 400, "the request line cannot be read");
         return;
     }
-    connection_sent(c);
+    connection_own(c);
     read_body(c);
 }
 
@@ -217,7 +216,7 @@ void connection_request(struct evhttp_request *req, void *arg)
     Connection *c = http->reading;
     struct evhttp_connection *evcon = evhttp_request_get_connection(req);
     Exchange *ex = mem_alloc(1, sizeof *ex);
-    *ex = (Exchange){.http = http, .connection = c, .req = req, .evcon = evcon, .unread = 1};
+    *ex = (Exchange){.http = http, .connection = c, .req = req, .unread = 1};
     c->ex = ex;
     c->phase = PHASE_BODY;
     req->flags &= ~EVHTTP_PROXY_REQUEST; /* a full URL in the request line changes nothing */
@@ -418,7 +417,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-void connection_sent(Connection *c)
+void connection_own(Connection *c)
 {
     bufferevent_data_cb read, write;
     bufferevent_event_cb event;
@@ -441,7 +440,7 @@ void connection_end_stream(Connection *c)
     evhttp_send_reply_end(c->ex->req);
     if (gone) return;
     c->gone = NULL;
-    connection_sent(c);
+    connection_own(c);
 }
 
 struct bufferevent *connection_new(struct event_base *base, void *arg)

@@ -45,7 +45,6 @@ struct Exchange {
     Http *http;
     Connection *connection;
     struct evhttp_request *req;
-    struct evhttp_connection *evcon;
     void (*gone)(void *owner);
     void (*flow)(void *owner, int behind);
     void *owner;
@@ -86,8 +85,8 @@ struct bufferevent *connection_new(struct event_base *base, void *http);
 /* evhttp has read a head, for the connection that gave it to it: makes the exchange. */
 void connection_request(struct evhttp_request *req, void *http);
 
-/* To be called after each thing that was sent by evhttp: it takes the callbacks away. */
-void connection_sent(Connection *c);
+/* Takes the callbacks back; after everything that evhttp was given to send. */
+void connection_own(Connection *c);
 
 /* For those that end a reply that may be wholly written already: c may be freed by this. */
 void connection_end_stream(Connection *c);

@@ -282,7 +282,7 @@ static void send_whole(Exchange *ex, int status, const char *data, size_t len)
     ex->gone = NULL;
     ex->sending = ex->ended = 1;
     evhttp_send_reply(ex->req, status, NULL, out);
-    connection_sent(c);
+    connection_own(c);
     evbuffer_free(out);
 }
 
@@ -310,7 +310,7 @@ void exchange_stream_start(Exchange *ex, const char *content_type)
     if (!ex->req->minor) close_after(ex);
     ex->sending = 1;
     evhttp_send_reply_start(ex->req, 200, NULL);
-    connection_sent(ex->connection);
+    connection_own(ex->connection);
 }
 
 /*
@@ -344,7 +344,7 @@ void exchange_stream_send(Exchange *ex, const char *data, size_t len)
     struct evbuffer *out = evbuffer_new();
     evbuffer_add(out, data, len);
     evhttp_send_reply_chunk(ex->req, out);
-    connection_sent(ex->connection);
+    connection_own(ex->connection);
     evbuffer_free(out);
     size_t unsent = evbuffer_get_length(bufferevent_get_output(ex->connection->bev));
     if (len > ex->largest) ex->largest = len;

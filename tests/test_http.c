@@ -382,6 +382,7 @@ static void test_too_large_while_sending(void **state)
         int fd = http_connect(e.port);
         StrBuf rest = {0}, piece = {0};
         HttpReply r;
+        char head[10];
         if (i) strbuf_puts(&piece, "2710\r\n");
         add_times(&piece, "0123456789", 1000);
         if (i) strbuf_puts(&piece, "\r\n");
@@ -393,6 +394,7 @@ static void test_too_large_while_sending(void **state)
         check_reply(&r, heads[i]);
         assert_non_null(strstr(r.body.data, "request_too_large"));
         assert_string_equal(http_header(&r, "Connection"), "close");
+        assert_int_equal(recv(fd, head, sizeof head, 0), 0); /* an end, no reset */
         http_reply_free(&r);
         strbuf_free(&rest);
         strbuf_free(&piece);
