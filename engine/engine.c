@@ -446,6 +446,13 @@ void engine_pause(Engine *e, uint64_t id, int paused)
     }
 }
 
+/* A level takes a node at least. */
+static int draft_levels(const EngineOptions *o)
+{
+    if (!o->drafter) return 0;
+    return o->draft_depth < o->tree_nodes ? o->draft_depth : o->tree_nodes - 1;
+}
+
 void engine_status(const Engine *e, EngineStatus *s)
 {
     *s = (EngineStatus){.waiting = e->n_waiting,
@@ -457,7 +464,12 @@ void engine_status(const Engine *e, EngineStatus *s)
                         .max_seqs = e->options.max_seqs,
                         .n_vocab = e->model->config.n_vocab,
                         .steps = e->n_steps,
-                        .preemptions = e->n_preemptions};
+                        .preemptions = e->n_preemptions,
+                        .totals = e->totals,
+                        .draft_depth = draft_levels(&e->options),
+                        .drafter = e->options.drafter ? e->options.drafter->name : NULL,
+                        .n_params = e->model->n_params,
+                        .file_bytes = e->model->file_bytes};
     for (int i = 0; i < e->options.max_seqs; i++) {
         SeqState state = e->seq[i].state;
         s->waiting += state == SEQ_PREEMPTED;

@@ -100,7 +100,9 @@ typedef struct {
     uint64_t id;
     int32_t token; /* PROMPT, TOKEN; an end token is reported too, as the last TOKEN */
     int pos;       /* its position */
-    int drafted;   /* 1: the token was an accepted draft */
+    int drafted;   /* 1: the token was an accepted draft; 0: the last of its step */
+    /* TOKEN: the tree that its step verified, root included; 0, 0: the token came from a prompt. */
+    int tree_nodes, tree_depth;
     float logprob; /* of the unprocessed distribution; 0 unless asked for; NaN where nothing
                       predicted the token: PROMPT at pos 0, a forced one */
     int rank;      /* 0: the most likely */
@@ -155,14 +157,37 @@ int engine_step(Engine *e, Error *err);
  */
 const Event *engine_next_event(Engine *e);
 
-/* What is running, waiting (preempted ones too), free. */
+/* Steps by what they held: trees of a root alone, trees with drafts, prompt rows, both. */
+typedef enum { STEP_DECODE, STEP_VERIFY, STEP_PREFILL, STEP_MIXED, N_STEP_KINDS } StepKind;
+
+enum { STEP_SIZES = 16 };
+
+/* Counted since engine_open. Times are of the engine's thread. */
+typedef struct {
+    long steps[N_STEP_KINDS];
+    long by_tokens[STEP_SIZES]; /* [i]: steps of (2^(i-1), 2^i] tokens; the last: all larger ones */
+    long tokens;                /* prompt rows and emitted tokens of all steps */
+    long promoted;              /* draft nodes whose state became their sequence's */
+    long kv_moves;              /* KV rows of accepted nodes that had to move */
+    double draft_ms;            /* the drafter's */
+    double verify_ms;           /* passes with trees */
+    double prefill_ms;          /* passes with prompt rows alone */
+} StepTotals;
+
+/* What is running, waiting (preempted ones too), free; what was done; and what does not change. */
 typedef struct {
     int running, waiting;
     int slots, slots_free;
     int pages, pages_free;
-    int ctx_size, max_seqs, n_vocab;
     long steps;
-    long preemptions; /* sum of n_preemptions */
+    long preemptions; /* running sequences that had to give up their memory */
+    StepTotals totals;
+
+    int ctx_size, max_seqs, n_vocab;
+    int draft_depth;     /* levels below the root that a tree may have; 0: plain decoding */
+    const char *drafter; /* its name, or NULL */
+    int64_t n_params;    /* of the model */
+    int64_t file_bytes;  /* of these in the checkpoint */
 } EngineStatus;
 
 void engine_status(const Engine *e, EngineStatus *s);

@@ -138,6 +138,16 @@ static int same_shape(const Tensor *t, int n_dims, const int64_t *dim)
     }
 }
 
+/* FP8's scales are bytes, but no parameters. */
+static void count_tensor(Owned *own, const Tensor *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->n_dims; i++)
+        n *= t->dim[i];
+    if (!ends_with(t->name, ".weight_scale_inv")) own->n_params += n;
+    own->file_bytes += (int64_t)t->bytes;
+}
+
 /* The tensor scope + leaf + suffix in this shape, or NULL and an Error that names it. */
 static const Tensor *need(const Loader *l, const char *leaf, const char *suffix, int n_dims,
                           const int64_t *dim)
@@ -150,7 +160,10 @@ static const Tensor *need(const Loader *l, const char *leaf, const char *suffix,
                   l->dir, l->scope, leaf, suffix, want);
         return NULL;
     }
-    if (same_shape(t, n_dims, dim)) return t;
+    if (same_shape(t, n_dims, dim)) {
+        count_tensor(l->own, t);
+        return t;
+    }
     shape_text(have, sizeof have, t->n_dims, t->dim);
     error_set(l->err, ERR_FILE, "cannot load '%.60s': tensor '%s' is %.60s, expected %s", t->file,
               t->name, have, want);

@@ -13,6 +13,7 @@
 
 typedef struct {
     Safetensors *st;
+    int64_t n_params, file_bytes;  /* of all tensors that the model has taken */
     float *arena;                  /* all vectors and scales */
     size_t arena_used, arena_size; /* floats */
     void **block;                  /* copies of matrices, tables of experts */

@@ -256,7 +256,11 @@ Model *model_open(const char *dir, Backend *backend, Error *err)
     Loader l = {.own = own, .dir = dir, .err = err};
     m->owned = own;
     m->backend = backend;
-    if (!load_model(&l, m)) return m;
+    if (!load_model(&l, m)) {
+        m->n_params = own->n_params;
+        m->file_bytes = own->file_bytes;
+        return m;
+    }
     model_close(m);
     return NULL;
 }

@@ -59,6 +59,8 @@ typedef struct Model {
     LayerWeights *layer;     /* [n_layers] */
     int has_mtp;
     HeadWeights head;    /* valid when has_mtp */
+    int64_t n_params;    /* of the trunk and the head */
+    int64_t file_bytes;  /* the tensors with these in the checkpoint */
     size_t weight_bytes; /* what one pass over the trunk reads, experts counted once each */
     Backend *backend;    /* borrowed */
     void *owned;         /* mapping and copies; for model_close */

@@ -113,6 +113,8 @@ struct Engine {
     int first_waiting, n_waiting;
     uint64_t n_admitted;
     long n_steps, n_preemptions;
+    StepTotals totals;
+    double lap; /* ms, since when the part of a step that runs now does */
 
     Work work[MAX_SEQS + 1];
     int n_work, n_trees; /* trees come first */

@@ -338,10 +338,12 @@ static void promote_slots(Engine *e)
                           w->kept.path[w->kept.m] - 1);
             w->n_slots = 0;
             w->seq->n_past += w->kept.m + 1;
+            e->totals.promoted += w->kept.m > 0;
         } else {
             w->seq->n_past += w->n_rows;
         }
     }
+    e->totals.kv_moves += e->host.n_moves;
 }
 
 static void count_token(Engine *e, Seq *s, int32_t token)
@@ -368,6 +370,40 @@ static void count_step(const Work *w, RequestStats *st)
     for (int i = last + 1; i < t->n; i++)
         has_child |= t->parent[i] == last;
     if (has_child && !w->kept.stop) st->depth_tried[m + 1]++;
+}
+
+/* Milliseconds since the last call. */
+static double lap_ms(Engine *e)
+{
+    double before = e->lap;
+    e->lap = engine_now_ms();
+    return e->lap - before;
+}
+
+static StepKind step_kind(const Engine *e)
+{
+    if (!e->n_trees) return STEP_PREFILL;
+    if (e->n_work > e->n_trees) return STEP_MIXED;
+    for (int i = 0; i < e->n_trees; i++)
+        if (e->work[i].tree.n > 1) return STEP_VERIFY;
+    return STEP_DECODE;
+}
+
+/* What the whole pass was, and how many tokens it moved on. */
+static void count_pass(Engine *e)
+{
+    StepTotals *t = &e->totals;
+    int tokens = 0, size = 0;
+    for (int i = 0; i < e->n_work; i++) {
+        const Work *w = &e->work[i];
+        if (!w->is_tree) tokens += w->n_rows;
+        if (w->n_sampled) tokens += w->kept.m + (w->kept.stop >= 0);
+    }
+    while (size < STEP_SIZES - 1 && tokens > 1 << size)
+        size++;
+    t->by_tokens[size]++;
+    t->tokens += tokens;
+    t->steps[step_kind(e)]++;
 }
 
 /* Fills an event's log-probabilities from the i-th of w's rows of logits. */
@@ -438,6 +474,8 @@ static void emit_kept(Engine *e, const Work *w)
     for (int d = 0; d < n; d++) {
         Event *ev = emit_token(e, s, kept->emitted[d]);
         ev->drafted = d < kept->m;
+        ev->tree_nodes = w->is_tree ? w->tree.n : 0;
+        ev->tree_depth = w->is_tree ? tree_depth(&w->tree) : 0;
         add_logprobs(e, w, first_logit + kept->path[d], ev);
     }
     if (stop == STOP_FORCE) stop = emit_forced(e, s);
@@ -473,11 +511,17 @@ int engine_step(Engine *e, Error *err)
     schedule(e); /* who runs, how many prompt rows, how large a tree */
     if (!e->n_work) return 0;
 
-    draft_trees(e);                      /* one per decoding sequence; root = its last token */
+    StepTotals *t = &e->totals;
+    lap_ms(e);
+    draft_trees(e); /* one per decoding sequence; root = its last token */
+    t->draft_ms += lap_ms(e);
     if (verify_trees(e, err)) return -1; /* one target pass, each node in its own slot */
     accept_paths(e);                     /* what the target agrees with, cut at the first stop */
-    promote_slots(e);                    /* last kept slot becomes main; KV rows move up */
-    emit_tokens(e);                      /* to the caller; statistics */
+    *(e->n_trees ? &t->verify_ms : &t->prefill_ms) += lap_ms(e);
+    promote_slots(e); /* last kept slot becomes main; KV rows move up; the drafter sees them */
+    t->draft_ms += lap_ms(e);
+    count_pass(e);
+    emit_tokens(e); /* to the caller; statistics */
     e->n_steps++;
     return e->n_work;
 }

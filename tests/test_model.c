@@ -161,6 +161,25 @@ static size_t trunk_bytes(const char *dir, int tied)
     return n;
 }
 
+/* The golden files hold nothing that we do not use. Scales are bytes, but no parameters. */
+static void check_sizes(const Model *m, const char *dir)
+{
+    Safetensors *st = safetensors_open(dir, NULL);
+    int64_t n_params = 0, bytes = 0;
+    assert_non_null(st);
+    for (int i = 0; i < safetensors_count(st); i++) {
+        const Tensor *t = safetensors_at(st, i);
+        int64_t n = 1;
+        for (int d = 0; d < t->n_dims; d++)
+            n *= t->dim[d];
+        bytes += (int64_t)t->bytes;
+        if (!strstr(t->name, "scale_inv")) n_params += n;
+    }
+    assert_true(m->n_params == n_params);
+    assert_true(m->file_bytes == bytes);
+    safetensors_close(st);
+}
+
 static void test_golden(void **state)
 {
     (void)state;
@@ -171,6 +190,7 @@ static void test_golden(void **state)
         Model *m = open_ok(dirs[i]);
         check_shapes(m, m->config.fp8 ? WEIGHT_FP8 : WEIGHT_BF16);
         assert_int_equal(m->weight_bytes, trunk_bytes(dirs[i], m->config.tied));
+        check_sizes(m, dirs[i]);
         assert_ptr_equal(m->backend, &backend);
         model_close(m);
     }
