@@ -93,13 +93,18 @@ static int read_config_template(const char *dir, StrBuf *text, Error *err)
     return rc;
 }
 
+int chat_template_read(const char *dir, StrBuf *text, Error *err)
+{
+    int rc = read_template(dir, text, err);
+    return rc || text->len ? rc : read_config_template(dir, text, err);
+}
+
 int chat_template_open(ChatTemplate *t, const char *dir, const char *model_type, Error *err)
 {
     StrBuf text = {0};
     *t = (ChatTemplate){0};
     choose_by_type(t, model_type ? model_type : "");
-    int rc = read_template(dir, &text, err);
-    if (!rc && !text.len) rc = read_config_template(dir, &text, err);
+    int rc = chat_template_read(dir, &text, err);
     if (!rc && text.len) choose_by_markers(t, strbuf_str(&text));
     strbuf_free(&text);
     return rc;

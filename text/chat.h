@@ -33,6 +33,9 @@ typedef struct {
  */
 int chat_template_open(ChatTemplate *t, const char *dir, const char *model_type, Error *err);
 
+/* Appends the template's text: of that file, or else of tokenizer_config.json; or nothing. */
+int chat_template_read(const char *dir, StrBuf *text, Error *err);
+
 typedef struct {
     int add_generation_prompt;
     int enable_thinking; /* 0, 1, or -1: the template's default */
