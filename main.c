@@ -84,7 +84,9 @@ static int open_tokenizer(App *a, Error *err)
 static int open_template(App *a, Error *err)
 {
     const char *dir = a->settings.model;
-    if (chat_template_open(&a->service.tmpl, dir, a->model->config.model_type, err)) return -1;
+    if (chat_template_open(&a->service.tmpl, dir, a->model->config.model_type, err) ||
+        tokenizer_config_open(&a->service.tok_config, dir, err))
+        return -1;
     if (!a->service.tmpl.known)
         log_warn("template_unknown model=%s: prompts follow the family's usual template", dir);
     return 0;
@@ -153,12 +155,14 @@ static int open_all(App *a, Error *err)
     a->service.tok = a->tok;
     a->service.generation = a->model->generation;
     a->service.model_name = a->name;
+    a->service.device = "cpu";
     return 0;
 }
 
 static void close_all(App *a)
 {
     mem_free(a->name);
+    tokenizer_config_close(&a->service.tok_config);
     if (a->engine) engine_close(a->engine);
     if (a->drafter.self) a->drafter.close(a->drafter.self);
     mem_free(a->allowed);

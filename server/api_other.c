@@ -10,15 +10,30 @@
 
 /* ---- models, health, version ---- */
 
+/* The union of what OpenAI's, Anthropic's, vLLM's and llama.cpp's clients look for. */
 static json_t *model_entry(const Server *s)
 {
     const char *name = s->service->model_name;
-    return json_pack("{s:s, s:s, s:s, s:s, s:I, s:s, s:s, s:n, s:i, s:i, s:[], s:{s:i, s:i, s:i}}",
-                     "id", name, "object", "model", "type", "model", "display_name", name,
-                     "created", (json_int_t)s->started, "owned_by", "offshoot", "root", name,
-                     "parent", "max_model_len", s->ctx_size, "context_length", s->ctx_size,
-                     "permission", "meta", "n_ctx", s->ctx_size, "n_ctx_train",
-                     s->config->ctx_limit, "n_vocab", s->n_vocab);
+    char created_at[32];
+    struct tm utc;
+    EngineStatus status;
+    dispatch_status(s->dispatch, &status);
+    strftime(created_at, sizeof created_at, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&s->started, &utc));
+    json_t *meta = json_pack("{s:i, s:i, s:i, s:I, s:I}", "n_ctx", s->ctx_size, "n_ctx_train",
+                             s->config->ctx_limit, "n_vocab", s->n_vocab, "n_params",
+                             (json_int_t)status.n_params, "size", (json_int_t)status.file_bytes);
+    return json_pack("{s:s, s:s, s:s, s:s, s:I, s:s, s:s, s:s, s:n, s:i, s:i, s:[], s:o}", "id",
+                     name, "object", "model", "type", "model", "display_name", name, "created",
+                     (json_int_t)s->started, "created_at", created_at, "owned_by", "offshoot",
+                     "root", name, "parent", "max_model_len", s->ctx_size, "context_length",
+                     s->ctx_size, "permission", "meta", meta);
+}
+
+/* llama.cpp's copy in the form of Ollama. */
+static json_t *ollama_entry(const char *name)
+{
+    return json_pack("{s:s, s:s, s:s, s:[s], s:{s:s}}", "name", name, "model", name, "type",
+                     "model", "capabilities", "completion", "details", "format", "safetensors");
 }
 
 /* /v1/models, or /v1/models/{id} for the entry alone. */
@@ -28,8 +43,9 @@ void api_models(Server *s, Exchange *ex)
     const char *path = exchange_path(ex), *name = s->service->model_name;
     if (!strcmp(path, "/models") || !strcmp(path, list)) {
         exchange_json(ex, 200,
-                      json_pack("{s:s, s:[o], s:s, s:s, s:b}", "object", "list", "data",
-                                model_entry(s), "first_id", name, "last_id", name, "has_more", 0));
+                      json_pack("{s:s, s:[o], s:[o], s:s, s:s, s:b}", "object", "list", "data",
+                                model_entry(s), "models", ollama_entry(name), "first_id", name,
+                                "last_id", name, "has_more", 0));
     } else if (!strcmp(path + strlen(list) + 1, name)) {
         exchange_json(ex, 200, model_entry(s));
     } else {

@@ -9,9 +9,6 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/version.h"
-
-#define FINGERPRINT "offshoot-" OFFSHOOT_VERSION "-cpu"
 
 static double now_ms(void)
 {
@@ -135,10 +132,10 @@ static int fail_with(Call *call, const Answer *a)
 static json_t *envelope(const Call *call, const char *object, json_t *choices)
 {
     const char *asked = call->api.model;
-    json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", call->id, "object", object,
-                             "created", (json_int_t)call->created, "model",
-                             asked ? asked : call->server->service->model_name,
-                             "system_fingerprint", FINGERPRINT, "choices", choices);
+    json_t *body = json_pack(
+        "{s:s, s:s, s:I, s:s, s:s, s:o}", "id", call->id, "object", object, "created",
+        (json_int_t)call->created, "model", asked ? asked : call->server->service->model_name,
+        "system_fingerprint", server_fingerprint(call->server), "choices", choices);
     if (call->api.service_tier) json_object_set_new(body, "service_tier", json_string("default"));
     return body;
 }

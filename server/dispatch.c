@@ -74,6 +74,11 @@ int dispatch_fd(const Dispatch *d)
     return engine_thread_fd(d->thread);
 }
 
+void dispatch_status(const Dispatch *d, EngineStatus *status)
+{
+    engine_thread_status(d->thread, status);
+}
+
 static int n_running(const Dispatch *d)
 {
     return d->n_places - d->n_free;

@@ -33,6 +33,9 @@ void dispatch_close(Dispatch *d);
 int dispatch_fd(const Dispatch *d);
 int dispatch_read(Dispatch *d, Error *err);
 
+/* The engine's status after its last step. Never waits. */
+void dispatch_status(const Dispatch *d, EngineStatus *status);
+
 /* Answers that were added and are not done. */
 int dispatch_n_live(const Dispatch *d);
 

@@ -17,7 +17,12 @@
 #include "base/mem.h"
 #include "base/queue.h"
 
-enum { COMMANDS_PER_REQUEST = 5, MAX_REPORTS = 1024 };
+enum {
+    COMMANDS_PER_REQUEST = 5,
+    MAX_REPORTS = 1024,
+    STATUS_WORDS = sizeof(EngineStatus) / sizeof(long),
+};
+static_assert(sizeof(EngineStatus) % sizeof(long) == 0, "a status is copied by words");
 
 typedef enum { COMMAND_SUBMIT, COMMAND_CANCEL, COMMAND_PAUSE, COMMAND_RESUME } CommandType;
 
@@ -32,11 +37,35 @@ struct EngineThread {
     Queue *commands, *reports;
     pthread_t thread;
     _Atomic int64_t stepped_ms;
+    atomic_long status[STATUS_WORDS]; /* an EngineStatus */
 };
 
-/* Events live in the engine until its next step: they are copied out before. */
+/* Every field is whole, as none is wider than a word; two of them may be of different steps. */
+static void publish_status(EngineThread *t)
+{
+    EngineStatus status;
+    long word[STATUS_WORDS];
+    engine_status(t->engine, &status);
+    memcpy(word, &status, sizeof status);
+    for (int i = 0; i < STATUS_WORDS; i++)
+        atomic_store_explicit(&t->status[i], word[i], memory_order_relaxed);
+}
+
+void engine_thread_status(const EngineThread *t, EngineStatus *status)
+{
+    long word[STATUS_WORDS];
+    for (int i = 0; i < STATUS_WORDS; i++)
+        word[i] = atomic_load_explicit(&t->status[i], memory_order_relaxed);
+    memcpy(status, word, sizeof *status);
+}
+
+/*
+ * Events live in the engine until its next step: they are copied out before. Who reads them finds a
+ * status that knows of them.
+ */
 static void report_events(EngineThread *t)
 {
+    publish_status(t);
     const Event *next = engine_next_event(t->engine);
     while (next) {
         EngineReport report = {.type = REPORT_EVENT, .id = next->id, .event = *next};
@@ -134,6 +163,7 @@ EngineThread *engine_thread_start(Engine *engine, int max_requests, Error *err)
     if (!t->commands) goto fail;
     t->reports = queue_open(MAX_REPORTS, sizeof(EngineReport), err);
     if (!t->reports) goto fail;
+    publish_status(t);
     int failed = start_without_signals(t);
     if (failed) {
         error_set(err, ERR_DEVICE, "cannot start the engine's thread: %s", strerror(failed));

@@ -1,8 +1,9 @@
 /*
  * engine_thread.h: the thread that owns the engine, and the two queues to and from it.
  *
- * Commands go in, reports come out; nothing else is shared. The caller's side (one thread, the
- * server's) never waits. The engine's side waits when nobody reads its reports, so none is dropped.
+ * Commands go in, reports come out; beside them only a copy of the engine's status is shared. The
+ * caller's side (one thread, the server's) never waits. The engine's side waits when nobody reads
+ * its reports, so none is dropped.
  */
 #ifndef OFFSHOOT_SERVER_ENGINE_THREAD_H
 #define OFFSHOOT_SERVER_ENGINE_THREAD_H
@@ -55,6 +56,9 @@ void engine_thread_pause(EngineThread *t, uint64_t id, int paused);
 
 /* Milliseconds, on the monotonic clock, at the end of the engine's last step. */
 int64_t engine_thread_stepped_ms(const EngineThread *t);
+
+/* The engine's status after its last step or command. Never waits. */
+void engine_thread_status(const EngineThread *t, EngineStatus *status);
 
 /* Ends the thread after the step that runs now and the commands given so far. */
 void engine_thread_stop(EngineThread *t);

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "server/access.h"
+#include "base/version.h"
 #include "server/call.h"
 
 /*
@@ -48,6 +50,8 @@ static const Route routes[] = {
     {"/tokenize", METHOD_POST, 0, 0, api_tokenize},
     {"/detokenize", METHOD_POST, 0, 0, api_detokenize},
     {"/apply-template", METHOD_POST, 0, 0, api_apply_template},
+    {"/tokenizer_info", METHOD_GET, 0, 0, api_tokenizer_info},
+    {"/props", METHOD_GET, 0, 0, api_props},
 };
 
 static const Route *find_route(const char *path)
@@ -147,6 +151,11 @@ ApiDefaults server_defaults(const Server *s, int max_tokens)
         .enable_thinking = thinking[settings->thinking],
         .n_vocab = s->n_vocab,
     };
+}
+
+const char *server_fingerprint(const Server *s)
+{
+    return s->fingerprint;
 }
 
 void server_refuse(Exchange *ex, const ApiError *err)
@@ -285,12 +294,14 @@ static int begin_service(Server *s)
     if (tokenizer_encode(s->loaded.tok, end_of_thinking, strlen(end_of_thinking), 1,
                          &s->end_of_thinking, &s->failure))
         return -1;
-    s->dispatch = dispatch_open(s->loaded.engine, status.max_seqs + PLACES_AHEAD,
-                                status.max_seqs + s->settings->max_waiting, call_progress, s,
-                                &s->failure);
+    s->dispatch =
+        dispatch_open(s->loaded.engine, status.max_seqs + PLACES_AHEAD,
+                      status.max_seqs + s->settings->max_waiting, call_progress, s, &s->failure);
     if (!s->dispatch) return -1;
     s->on_reports = watch(s, dispatch_fd(s->dispatch), on_reports);
     s->service = &s->loaded;
+    snprintf(s->fingerprint, sizeof s->fingerprint, "offshoot-%s-%s", OFFSHOOT_VERSION,
+             s->loaded.device);
     return 0;
 }
 

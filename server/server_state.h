@@ -26,6 +26,7 @@ struct Server {
     TokenList end_of_thinking; /* what is put in when reasoning grows too long */
     time_t started;
     struct timespec opened; /* on the monotonic clock */
+    char fingerprint[64];
 
     struct event_base *base;
     Http *http;
@@ -57,6 +58,9 @@ ApiDefaults server_defaults(const Server *s, int max_tokens);
 int server_render(const Server *s, const ApiRequest *api, StrBuf *text, TokenList *ids,
                   ApiError *err);
 
+/* The system_fingerprint of replies: "offshoot-VERSION-DEVICE". */
+const char *server_fingerprint(const Server *s);
+
 /* Sends *err as a reply and ends the exchange. */
 void server_refuse(Exchange *ex, const ApiError *err);
 
@@ -69,6 +73,8 @@ void api_chat(Server *s, Exchange *ex);
 void api_models(Server *s, Exchange *ex);
 void api_health(Server *s, Exchange *ex);
 void api_version(Server *s, Exchange *ex);
+void api_props(Server *s, Exchange *ex);
+void api_tokenizer_info(Server *s, Exchange *ex);
 void api_tokenize(Server *s, Exchange *ex);
 void api_detokenize(Server *s, Exchange *ex);
 void api_apply_template(Server *s, Exchange *ex);

@@ -10,6 +10,7 @@
 #include "server/settings.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_config.h"
 
 typedef struct {
     const Settings *settings;
@@ -18,6 +19,8 @@ typedef struct {
     ChatTemplate tmpl;
     GenerationDefaults generation; /* the model's */
     const char *model_name;        /* served name */
+    const char *device;            /* what the model runs on: "cpu" */
+    TokenizerConfig tok_config;
 } Service;
 
 /*

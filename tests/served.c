@@ -25,6 +25,7 @@ static Backend *backend;
 static Model *model;
 static Tokenizer *tok;
 static ChatTemplate tmpl;
+static TokenizerConfig tok_config;
 static uint64_t *allowed;
 
 int served_open_model(void **state)
@@ -42,6 +43,7 @@ int served_open_model(void **state)
     tok = tokenizer_open(DEMO "/tokenizer.json", &err);
     if (!tok) fail_msg("%s", err.msg);
     if (chat_template_open(&tmpl, DEMO, model->config.model_type, &err)) fail_msg("%s", err.msg);
+    if (tokenizer_config_open(&tok_config, DEMO, &err)) fail_msg("%s", err.msg);
     allowed = mem_alloc(((size_t)config.n_vocab + 63) / 64, sizeof *allowed);
     for (int id = 0; id < config.n_vocab; id++)
         if (tokenizer_has(tok, id)) allowed[id / 64] |= UINT64_C(1) << (id % 64);
@@ -52,6 +54,7 @@ int served_close_model(void **state)
 {
     (void)state;
     mem_free(allowed);
+    tokenizer_config_close(&tok_config);
     tokenizer_close(tok);
     model_close(model);
     backend->close(backend);
@@ -122,7 +125,9 @@ Served *served_open_engine(const ServedOptions *options)
     s->service.tok = tok;
     s->service.tmpl = tmpl;
     s->service.generation = model->generation;
-    s->service.model_name = "demo";
+    s->service.model_name = o.model_name ? o.model_name : "demo";
+    s->service.device = "cpu";
+    s->service.tok_config = tok_config;
     return s;
 }
 

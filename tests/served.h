@@ -14,6 +14,7 @@ typedef struct {
     int plain;                 /* 1: no drafter */
     const Drafter *drafter;    /* instead of the model's own; the test's, who closes it */
     const char *api_key, *cors;
+    const char *model_name;    /* NULL: "demo" */
     ServerLimits limits;
     int not_loaded; /* 1: served_start comes back while the loader waits for served_load */
 } ServedOptions;
