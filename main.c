@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -60,9 +61,18 @@ static int open_backend(App *a, Error *err)
     return a->backend ? 0 : -1;
 }
 
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
 static int open_model(App *a, Error *err)
 {
+    double begun = now_s();
     a->model = model_open(a->settings.model, a->backend, err);
+    a->service.weights_s = now_s() - begun;
     return a->model ? 0 : -1;
 }
 

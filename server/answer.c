@@ -231,6 +231,7 @@ static void finish(Answer *a, const Event *e)
 
 void answer_event(Answer *a, const Event *e)
 {
+    metrics_event(a, e);
     if (e->type == EVENT_PROMPT)
         add_prompt_token(a, e);
     else if (e->type == EVENT_TOKEN)

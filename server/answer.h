@@ -11,6 +11,7 @@
 
 #include "base/strbuf.h"
 #include "server/api_request.h"
+#include "server/metrics.h"
 #include "text/detokenizer.h"
 #include "text/reply_watch.h"
 
@@ -82,6 +83,7 @@ struct Answer {
     const char *stop_string; /* the one that ended it, or NULL */
     int stop_id;             /* the client's stop id that ended it, or -1 */
     RequestStats stats;
+    Meter meter;
 };
 
 /*

@@ -1,8 +1,20 @@
-/* api_info.c: the routes that tell of the server and its model: props, tokenizer_info. */
-#include "server/server_state.h"
+/* api_info.c: the routes that tell of the server and its model: metrics, props, tokenizer_info. */
+#include "server/call.h"
 
 #include "base/version.h"
 #include "server/json_out.h"
+
+void api_metrics(Server *s, Exchange *ex)
+{
+    StrBuf text = {0};
+    MetricsNow now = {.n_live = dispatch_n_live(s->dispatch)};
+    dispatch_status(s->dispatch, &now.engine);
+    for (const Call *call = s->calls; call; call = call->next)
+        if (call->stream.ex) now.n_unsent += exchange_unsent(call->stream.ex);
+    metrics_print(s->metrics, &now, &text);
+    exchange_text(ex, 200, "text/plain; version=0.0.4; charset=utf-8", &text);
+    strbuf_free(&text);
+}
 
 static json_t *text_or_null(const char *text)
 {

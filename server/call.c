@@ -238,6 +238,7 @@ void call_progress(void *server, Answer *a)
     (void)server;
     Call *call = a->owner;
     if (a->state == ANSWER_DONE) call->n_live--;
+    if (a->state == ANSWER_DONE) metrics_done(a);
     if (a->n_tokens && call->first_token_ms <= 0) call->first_token_ms = now_ms();
     mark_dirty(call);
 }
@@ -288,6 +289,7 @@ static int open_answers(Call *call, ApiError *err)
         Answer *a = &call->answers[call->n_answers++];
         if (answer_open(a, &model, &call->api, prompt->id, prompt->n, i % n, &err->error))
             return -1;
+        metrics_start(s->metrics, a, call->started_ms);
         a->owner = call;
         a->index = i;
         if (call->format->begin) call->format->begin(call, a);
@@ -340,6 +342,7 @@ void call_begin(Server *s, Exchange *ex, const ApiFormat *format)
         return;
     }
     call->n_live = call->n_open = call->n_answers;
+    metrics_request(s->metrics, call->api.n);
     exchange_watch(ex, on_gone, call);
     if (call->api.stream) stream_keep_alive(&call->stream, s->pulse);
     for (int i = 0; i < call->n_answers; i++)

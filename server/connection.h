@@ -33,6 +33,7 @@ struct Http {
     HttpLimits limits;
     HttpHandler handler;
     void (*idle)(void *ctx);
+    void (*ended)(void *ctx, const char *route, int status);
     int n_open;
     Connection *connections;
     int n_connections;
@@ -50,6 +51,8 @@ struct Exchange {
     void *owner;
     char *path;
     char id[MAX_REQUEST_ID + 1];
+    const char *route;
+    int status;     /* of the reply; 0: none yet */
     int admitted;   /* the handler's admit said yes */
     int handed;     /* the handler has it */
     int unread;     /* its body was not read: the connection ends with the reply */

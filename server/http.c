@@ -32,6 +32,7 @@ void exchange_free(Exchange *ex)
 {
     Http *http = ex->http;
     int handed = ex->handed;
+    if (http->ended) http->ended(http->handler.ctx, ex->route, ex->ended ? ex->status : 499);
     mem_free(ex->path);
     mem_free(ex);
     if (handed && !--http->n_open && http->idle) http->idle(http->handler.ctx);
@@ -76,6 +77,7 @@ static void set_path(Exchange *ex)
 
 void exchange_begin(Exchange *ex)
 {
+    ex->route = "other";
     set_id(ex);
     set_path(ex);
     exchange_add_header(ex, "X-Request-Id", ex->id);
@@ -197,6 +199,11 @@ void http_set_idle(Http *http, void (*idle)(void *ctx))
     http->idle = idle;
 }
 
+void http_set_ended(Http *http, void (*ended)(void *ctx, const char *route, int status))
+{
+    http->ended = ended;
+}
+
 void http_close(Http *http)
 {
     if (!http) return;
@@ -246,6 +253,16 @@ const char *exchange_body(Exchange *ex, size_t *len)
     return *len ? (const char *)evbuffer_pullup(in, -1) : "";
 }
 
+void exchange_set_route(Exchange *ex, const char *route)
+{
+    ex->route = route;
+}
+
+size_t exchange_unsent(const Exchange *ex)
+{
+    return evbuffer_get_length(bufferevent_get_output(ex->connection->bev));
+}
+
 void exchange_watch(Exchange *ex, void (*gone)(void *owner), void *owner)
 {
     ex->gone = gone;
@@ -281,6 +298,7 @@ static void send_whole(Exchange *ex, int status, const char *data, size_t len)
     if (ex->unread) close_after(ex);
     ex->gone = NULL;
     ex->sending = ex->ended = 1;
+    ex->status = status;
     evhttp_send_reply(ex->req, status, NULL, out);
     connection_own(c);
     evbuffer_free(out);
@@ -301,6 +319,12 @@ void exchange_json(Exchange *ex, int status, json_t *body)
     strbuf_free(&text);
 }
 
+void exchange_text(Exchange *ex, int status, const char *content_type, const StrBuf *text)
+{
+    exchange_add_header(ex, "Content-Type", content_type);
+    send_whole(ex, status, strbuf_str(text), text->len);
+}
+
 void exchange_stream_start(Exchange *ex, const char *content_type)
 {
     exchange_add_header(ex, "Content-Type", content_type);
@@ -309,6 +333,7 @@ void exchange_stream_start(Exchange *ex, const char *content_type)
     /* Without chunks only the end of the connection ends the body. */
     if (!ex->req->minor) close_after(ex);
     ex->sending = 1;
+    ex->status = 200;
     evhttp_send_reply_start(ex->req, 200, NULL);
     connection_own(ex->connection);
 }

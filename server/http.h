@@ -14,6 +14,7 @@
 #include <stddef.h>
 
 #include "base/error.h"
+#include "base/strbuf.h"
 #include "server/limits.h"
 
 typedef struct Http Http;
@@ -49,6 +50,12 @@ int http_n_open(const Http *http);
 /* Calls idle(ctx) whenever the last open exchange ends. */
 void http_set_idle(Http *http, void (*idle)(void *ctx));
 
+/*
+ * Calls ended(ctx, route, status) at the end of each exchange: status is what was sent, or 499 when
+ * the client went before the whole reply was made. route: as exchange_set_route said, or "other".
+ */
+void http_set_ended(Http *http, void (*ended)(void *ctx, const char *route, int status));
+
 /* Drops all connections; watchers are told. */
 void http_close(Http *http);
 
@@ -58,6 +65,12 @@ const char *exchange_path(const Exchange *ex); /* no query, no trailing slash, %
 const char *exchange_header(const Exchange *ex, const char *name); /* NULL when absent */
 const char *exchange_id(const Exchange *ex); /* the client's X-Request-Id, or ours */
 const char *exchange_body(Exchange *ex, size_t *len);
+
+/* Under which name the exchange is counted; a string that stays. */
+void exchange_set_route(Exchange *ex, const char *route);
+
+/* Bytes of the reply that the client has not taken. */
+size_t exchange_unsent(const Exchange *ex);
 
 /* From now on, gone(owner) is called if the client vanishes; the exchange ends with that call. */
 void exchange_watch(Exchange *ex, void (*gone)(void *owner), void *owner);
@@ -76,6 +89,7 @@ void exchange_add_header(Exchange *ex, const char *name, const char *value);
 
 /* Each of these sends a whole reply and ends the exchange. exchange_json takes the reference. */
 void exchange_json(Exchange *ex, int status, json_t *body);
+void exchange_text(Exchange *ex, int status, const char *content_type, const StrBuf *text);
 void exchange_empty(Exchange *ex, int status);
 void exchange_error(Exchange *ex, int status, const char *code, const char *param,
                     const char *message);

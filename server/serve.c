@@ -40,6 +40,7 @@ static const Route routes[] = {
     {"/v1/health", METHOD_GET, 1, 0, api_health},
     {"/ping", METHOD_GET, 1, 0, api_health},
     {"/version", METHOD_GET, 1, 1, api_version},
+    {"/metrics", METHOD_GET, 1, 0, api_metrics},
     {"/v1/models", METHOD_GET, 0, 0, api_models},
     {"/models", METHOD_GET, 0, 0, api_models},
     {"/v1/models/", METHOD_GET, 0, 0, api_models},
@@ -106,6 +107,7 @@ static int on_admit(void *ctx, Exchange *ex)
     const char *path = exchange_path(ex);
     Method method = exchange_method(ex);
     const Route *route = find_route(path);
+    if (route) exchange_set_route(ex, route->path);
     access_add_cors(s->settings->cors, ex);
     if (method == METHOD_OPTIONS) {
         answer_options(ex, route);
@@ -162,6 +164,12 @@ void server_refuse(Exchange *ex, const ApiError *err)
 {
     exchange_error(ex, http_status(err->error.code), err->code, err->param[0] ? err->param : NULL,
                    err->error.msg);
+}
+
+static void on_exchange_ended(void *ctx, const char *route, int status)
+{
+    const Server *s = ctx;
+    if (s->metrics) metrics_http(s->metrics, route, status);
 }
 
 /* ---- running ---- */
@@ -281,6 +289,15 @@ static struct event *watch(Server *s, int fd, void (*callback)(evutil_socket_t, 
     return e;
 }
 
+static void open_metrics(Server *s)
+{
+    const Service *service = s->service;
+    s->metrics = metrics_open(&(MetricsInfo){.model_name = service->model_name,
+                                             .device = service->device,
+                                             .quant = s->config->fp8 ? "fp8" : "none",
+                                             .weights_s = service->weights_s});
+}
+
 /* What the loader has made is there: from here on the engine is its thread's. */
 static int begin_service(Server *s)
 {
@@ -302,6 +319,7 @@ static int begin_service(Server *s)
     s->service = &s->loaded;
     snprintf(s->fingerprint, sizeof s->fingerprint, "offshoot-%s-%s", OFFSHOOT_VERSION,
              s->loaded.device);
+    open_metrics(s);
     return 0;
 }
 
@@ -339,6 +357,7 @@ static int open_loop(Server *s, const ServiceLoader *loader, Error *err)
     s->http = http_open(s->base, set->host, set->port, &s->limits.http, &handler, err);
     if (!s->http) return -1;
     http_set_idle(s->http, on_idle);
+    http_set_ended(s->http, on_exchange_ended);
     s->pulse = stream_pulse_open(s->base, s->limits.keepalive_s);
     s->on_stop = watch(s, s->stop_fd, on_stop);
     s->on_drained = evtimer_new(s->base, on_drained, s);
@@ -387,6 +406,7 @@ void server_close(Server *s)
     }
     token_list_free(&s->end_of_thinking);
     stream_pulse_close(s->pulse);
+    metrics_close(s->metrics);
     if (s->base) event_base_free(s->base);
     if (s->stop_fd >= 0) close(s->stop_fd);
     mem_free(s);

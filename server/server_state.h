@@ -11,6 +11,7 @@
 
 #include "server/dispatch.h"
 #include "server/loading.h"
+#include "server/metrics.h"
 #include "server/server.h"
 #include "server/stream.h"
 
@@ -33,6 +34,7 @@ struct Server {
     Loading *loading;
     Dispatch *dispatch;
     StreamPulse *pulse;
+    Metrics *metrics; /* NULL while it is loading */
     struct event *on_loaded, *on_reports, *on_stop, *on_drained, *on_signal[2];
     int stop_fd; /* an eventfd; counts server_stop's calls */
 
@@ -73,6 +75,7 @@ void api_chat(Server *s, Exchange *ex);
 void api_models(Server *s, Exchange *ex);
 void api_health(Server *s, Exchange *ex);
 void api_version(Server *s, Exchange *ex);
+void api_metrics(Server *s, Exchange *ex);
 void api_props(Server *s, Exchange *ex);
 void api_tokenizer_info(Server *s, Exchange *ex);
 void api_tokenize(Server *s, Exchange *ex);

@@ -21,6 +21,7 @@ typedef struct {
     const char *model_name;        /* served name */
     const char *device;            /* what the model runs on: "cpu" */
     TokenizerConfig tok_config;
+    double weights_s; /* what opening the model took; 0: not known */
 } Service;
 
 /*

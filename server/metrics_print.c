@@ -1,0 +1,276 @@
+/*
+ * metrics_print.c: the text of GET /metrics; see metrics.h.
+ *
+ * A family's HELP, TYPE and samples come in one piece, once. Families of parts that are not running
+ * are left out: those about drafts without a drafter (clients take their presence for speculation).
+ */
+#include "server/metrics_state.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "server/process_stats.h"
+
+typedef struct {
+    const Metrics *m;
+    const MetricsNow *now;
+    StrBuf *out;
+} Printer;
+
+/* ---- the form ---- */
+
+static void family(const Printer *p, const char *name, const char *type, const char *help)
+{
+    strbuf_printf(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* Counts are plain integers: some clients read nothing else. */
+static void value(const Printer *p, double v)
+{
+    int whole = fabs(v) < 1e15 && v == floor(v);
+    strbuf_printf(p->out, whole ? " %.0f\n" : " %.12g\n", v);
+}
+
+/* name + suffix with the labels of all our samples, and extra ones ("" or key="value",..). */
+static void sample(const Printer *p, const char *name, const char *suffix, const char *extra,
+                   double v)
+{
+    strbuf_puts(p->out, name);
+    strbuf_puts(p->out, suffix);
+    strbuf_puts(p->out, "{");
+    strbuf_puts(p->out, p->m->labels);
+    if (*extra) strbuf_puts(p->out, ",");
+    strbuf_puts(p->out, extra);
+    strbuf_puts(p->out, "}");
+    value(p, v);
+}
+
+static void labelled(const Printer *p, const char *name, const char *key, const char *label,
+                     double v)
+{
+    char extra[96];
+    snprintf(extra, sizeof extra, "%s=\"%s\"", key, label);
+    sample(p, name, "", extra, v);
+}
+
+static void counter(const Printer *p, const char *name, double v, const char *help)
+{
+    family(p, name, "counter", help);
+    sample(p, name, "", "", v);
+}
+
+static void gauge(const Printer *p, const char *name, double v, const char *help)
+{
+    family(p, name, "gauge", help);
+    sample(p, name, "", "", v);
+}
+
+/* extra: "" or labels that end with a comma. */
+static void histogram(const Printer *p, const char *name, const char *help, const Buckets *b,
+                      const Histogram *h, const char *extra)
+{
+    char labels[128];
+    long sum = 0;
+    family(p, name, "histogram", help);
+    for (int i = 0; i <= b->n; i++) {
+        sum += h->count[i];
+        if (i < b->n)
+            snprintf(labels, sizeof labels, "%sle=\"%g\"", extra, b->bound[i]);
+        else
+            snprintf(labels, sizeof labels, "%sle=\"+Inf\"", extra);
+        sample(p, name, "_bucket", labels, (double)sum);
+    }
+    size_t n = strlen(extra);
+    snprintf(labels, sizeof labels, "%.*s", n ? (int)n - 1 : 0, extra);
+    sample(p, name, "_sum", labels, h->sum);
+    sample(p, name, "_count", labels, (double)sum);
+}
+
+static void histogram_by_id(const Printer *p, HistogramId id, const char *extra)
+{
+    const HistogramFamily *f = &histogram_family[id];
+    histogram(p, f->name, f->help, f->buckets, &p->m->histogram[id], extra);
+}
+
+/* ---- the engine ---- */
+
+static double used_part(int all, int n_free)
+{
+    return all ? (double)(all - n_free) / all : 0;
+}
+
+static void print_load(const Printer *p)
+{
+    const EngineStatus *e = &p->now->engine;
+    int waiting = p->now->n_live - e->running;
+    char config[96];
+    gauge(p, "vllm:num_requests_running", e->running, "Sequences in the batch.");
+    gauge(p, "vllm:num_requests_waiting", waiting > 0 ? waiting : 0,
+          "Sequences that wait for a place in the batch.");
+    gauge(p, "vllm:kv_cache_usage_perc", used_part(e->pages, e->pages_free),
+          "Part of the KV pages that is in use, 0 to 1.");
+    family(p, "vllm:cache_config_info", "gauge", "Tokens of a KV page, and how many pages fit.");
+    snprintf(config, sizeof config,
+             "block_size=\"%d\",num_gpu_blocks=\"%d\",enable_prefix_caching=\"False\"", PAGE_TOKENS,
+             e->pages);
+    sample(p, "vllm:cache_config_info", "", config, 1);
+    family(p, "offshoot:kv_pages", "gauge", "KV pages.");
+    labelled(p, "offshoot:kv_pages", "kind", "free", e->pages_free);
+    labelled(p, "offshoot:kv_pages", "kind", "used", e->pages - e->pages_free);
+    family(p, "offshoot:state_slots", "gauge", "Slots for the state of the recurrent layers.");
+    labelled(p, "offshoot:state_slots", "kind", "free", e->slots_free);
+    labelled(p, "offshoot:state_slots", "kind", "used", e->slots - e->slots_free);
+    counter(p, "vllm:num_preemptions_total", (double)e->preemptions,
+            "Sequences that gave up their place in the batch to others.");
+}
+
+/* vLLM's bounds are powers of two, without 2 and 4. */
+static void print_step_sizes(const Printer *p)
+{
+    static const Buckets buckets = {
+        13, {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384}};
+    const StepTotals *t = &p->now->engine.totals;
+    Histogram h = {.sum = (double)t->tokens};
+    for (int i = 0; i < STEP_SIZES; i++)
+        h.count[i < 3 ? i > 0 : i - 2] += t->by_tokens[i];
+    histogram(p, "vllm:iteration_tokens_total",
+              "Tokens of an engine step: prompt tokens read and tokens generated.", &buckets, &h,
+              "");
+}
+
+static void print_steps(const Printer *p)
+{
+    static const char *const kinds[N_STEP_KINDS] = {[STEP_DECODE] = "decode",
+                                                    [STEP_VERIFY] = "verify",
+                                                    [STEP_PREFILL] = "prefill",
+                                                    [STEP_MIXED] = "mixed"};
+    const StepTotals *t = &p->now->engine.totals;
+    family(p, "offshoot:steps_total", "counter",
+           "Engine steps: of tokens alone, with drafts, of prompts alone, of both.");
+    for (int i = 0; i < N_STEP_KINDS; i++)
+        labelled(p, "offshoot:steps_total", "kind", kinds[i], (double)t->steps[i]);
+    counter(p, "offshoot:verify_seconds_total", t->verify_ms / 1e3,
+            "Time of passes that hold draft trees or single tokens.");
+    counter(p, "offshoot:prefill_seconds_total", t->prefill_ms / 1e3,
+            "Time of passes that hold prompt tokens alone.");
+}
+
+/* ---- requests ---- */
+
+static void print_tokens(const Printer *p)
+{
+    const Metrics *m = p->m;
+    counter(p, "vllm:prompt_tokens_total", (double)m->prompt_tokens,
+            "Prompt tokens of sequences whose prompt was read to its end.");
+    counter(p, "vllm:generation_tokens_total", (double)m->generation_tokens, "Tokens generated.");
+    counter(p, "vllm:prompt_tokens_cached_total", 0, "Prompt tokens found in the prefix cache.");
+    counter(p, "vllm:prefix_cache_queries_total", 0, "Prompt tokens looked up there.");
+    counter(p, "vllm:prefix_cache_hits_total", 0, "Prompt tokens found there.");
+}
+
+static void print_requests(const Printer *p)
+{
+    static const char *const reasons[N_REASONS] = {[REASON_STOP] = "stop",
+                                                   [REASON_LENGTH] = "length",
+                                                   [REASON_ABORT] = "abort",
+                                                   [REASON_ERROR] = "error"};
+    family(p, "vllm:request_success_total", "counter", "Finished sequences by how they ended.");
+    for (int i = 0; i < N_REASONS; i++)
+        labelled(p, "vllm:request_success_total", "finished_reason", reasons[i],
+                 (double)p->m->ended[i]);
+    for (int i = H_PROMPT_TOKENS; i <= H_INFERENCE; i++)
+        histogram_by_id(p, (HistogramId)i, "");
+}
+
+/* ---- drafts ---- */
+
+static void print_drafts(const Printer *p)
+{
+    static const char per_pos[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    const Metrics *m = p->m;
+    const EngineStatus *e = &p->now->engine;
+    char text[64];
+    if (!e->drafter) return;
+    counter(p, "vllm:spec_decode_num_drafts_total", (double)m->drafts,
+            "Verify steps of a sequence that held drafts.");
+    counter(p, "vllm:spec_decode_num_draft_tokens_total", (double)m->draft_nodes,
+            "Draft nodes verified; a tree counts all of its nodes.");
+    counter(p, "vllm:spec_decode_num_accepted_tokens_total", (double)m->accepted,
+            "Draft nodes accepted.");
+    family(p, per_pos, "counter", "Verify steps whose accepted path reached this level.");
+    for (int i = 0; i < e->draft_depth; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        labelled(p, per_pos, "position", text, (double)m->accepted_at[i]);
+    }
+    snprintf(text, sizeof text, "drafter=\"%s\",", e->drafter);
+    histogram_by_id(p, H_ACCEPTANCE, text);
+    histogram_by_id(p, H_DRAFT_NODES, "");
+    histogram_by_id(p, H_DRAFT_DEPTH, "");
+    counter(p, "offshoot:draft_seconds_total", e->totals.draft_ms / 1e3,
+            "Time that the drafter took.");
+    counter(p, "offshoot:state_slots_promoted_total", (double)e->totals.promoted,
+            "Draft nodes whose state became their sequence's.");
+    counter(p, "offshoot:kv_rows_moved_total", (double)e->totals.kv_moves,
+            "KV rows of accepted nodes that had to move.");
+}
+
+/* ---- the server and its process ---- */
+
+static void print_http(const Printer *p)
+{
+    const Metrics *m = p->m;
+    char labels[128];
+    family(p, "offshoot:http_requests_total", "counter", "HTTP exchanges by route and status.");
+    for (int i = 0; i < m->n_http; i++) {
+        snprintf(labels, sizeof labels, "route=\"%s\",status=\"%d\"", m->http[i].route,
+                 m->http[i].status);
+        sample(p, "offshoot:http_requests_total", "", labels, (double)m->http[i].n);
+    }
+    gauge(p, "offshoot:http_unsent_bytes", (double)p->now->n_unsent,
+          "Bytes of streams that their readers have not taken.");
+}
+
+static void print_build(const Printer *p)
+{
+    const Metrics *m = p->m;
+    family(p, "offshoot:startup_seconds", "gauge",
+           "How long starting took: opening the model, and from the process to serving.");
+    if (m->weights_s > 0) labelled(p, "offshoot:startup_seconds", "phase", "weights", m->weights_s);
+    if (m->startup_s > 0) labelled(p, "offshoot:startup_seconds", "phase", "total", m->startup_s);
+    family(p, "offshoot:build_info", "gauge", "What runs here.");
+    sample(p, "offshoot:build_info", "", m->build, 1);
+}
+
+static void process_figure(const Printer *p, const char *name, const char *type, const char *help,
+                           double v)
+{
+    family(p, name, type, help);
+    strbuf_puts(p->out, name);
+    value(p, v);
+}
+
+static void print_process(const Printer *p)
+{
+    ProcessStats s = process_stats();
+    process_figure(p, "process_resident_memory_bytes", "gauge", "Resident memory.",
+                   s.resident_bytes);
+    process_figure(p, "process_cpu_seconds_total", "counter", "User and system time.", s.cpu_s);
+    process_figure(p, "process_start_time_seconds", "gauge", "Start of the process, Unix time.",
+                   p->m->process_started_s);
+    process_figure(p, "process_open_fds", "gauge", "Open file descriptors.", s.open_fds);
+}
+
+void metrics_print(const Metrics *m, const MetricsNow *now, StrBuf *out)
+{
+    Printer p = {m, now, out};
+    print_load(&p);
+    print_tokens(&p);
+    print_requests(&p);
+    print_drafts(&p);
+    print_step_sizes(&p);
+    print_steps(&p);
+    print_http(&p);
+    print_build(&p);
+    print_process(&p);
+}
