@@ -55,6 +55,68 @@ static void test_floats_come_back(void **state)
     }
 }
 
+static json_t *random_text(uint64_t *x)
+{
+    char bytes[16];
+    size_t n = random_next(x) % sizeof bytes;
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = (char)(random_next(x) % 131); /* three of them are no ASCII */
+    return json_text_n(bytes, n);
+}
+
+static json_t *random_value(uint64_t *x, int levels)
+{
+    json_t *v;
+    switch (random_next(x) % (levels ? 9 : 7)) {
+    case 0:
+        return json_null();
+    case 1:
+        return json_boolean(random_next(x) & 1);
+    case 2:
+        return json_integer((json_int_t)random_next(x) >> (random_next(x) % 63));
+    case 3:
+        return json_real((double)(int64_t)random_next(x) * 1e-18);
+    case 4:
+        return json_real((double)(random_next(x) % 1000));
+    case 5:
+    case 6:
+        return random_text(x);
+    case 7:
+        v = json_array();
+        for (uint64_t n = random_next(x) % 4; n; n--)
+            json_array_append_new(v, random_value(x, levels - 1));
+        return v;
+    default:
+        v = json_object();
+        for (uint64_t n = random_next(x) % 4; n; n--) {
+            json_t *key = random_text(x);
+            json_object_set_new(v, json_string_value(key), random_value(x, levels - 1));
+            json_decref(key);
+        }
+        return v;
+    }
+}
+
+/* jansson reads back what we print, and prints the same. */
+static void test_printed_as_jansson_prints(void **state)
+{
+    (void)state;
+    uint64_t x = 11;
+    for (int i = 0; i < 20000; i++) {
+        json_t *v = random_value(&x, 4);
+        StrBuf out = {0};
+        json_print(v, &out);
+        json_t *back = json_loadb(out.data, out.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        char *theirs = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+        assert_non_null(back);
+        assert_string_equal(theirs, out.data);
+        json_decref(back);
+        free(theirs);
+        strbuf_free(&out);
+        json_decref(v);
+    }
+}
+
 /* Any bytes become a string; what is not UTF-8 becomes U+FFFD, one for each maximal subpart. */
 static void test_bytes_become_text(void **state)
 {
@@ -91,6 +153,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_line_ends_are_escaped),
         cmocka_unit_test(test_floats_come_back),
+        cmocka_unit_test(test_printed_as_jansson_prints),
         cmocka_unit_test(test_bytes_become_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
