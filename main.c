@@ -218,18 +218,28 @@ static int run_chat(App *a, Error *err)
 static const struct {
     const char *name;
     int (*run)(const Service *s, Error *err);
+    int remote; /* 1: with --url it needs no model of its own */
 } benches[] = {
-    {"accept", bench_accept_run},
-    {NULL, NULL},
+    {"accept", bench_accept_run, 0},
+    {"load", bench_load_run, 1},
+    {NULL, NULL, 0},
 };
+
+static int open_bench(App *a, int remote, Error *err)
+{
+    a->service.settings = &a->settings;
+    if (!a->settings.url) return open_all(a, err);
+    return remote ? 0 : error_set(err, ERR_INPUT, "this bench cannot measure another server");
+}
 
 static int run_bench(App *a, Error *err)
 {
     const char *name = a->n_words ? a->words[0] : "";
     for (int i = 0; benches[i].name; i++)
         if (!strcmp(name, benches[i].name))
-            return too_many_words(a, 1, err) || open_all(a, err) ? -1
-                                                                 : benches[i].run(&a->service, err);
+            return too_many_words(a, 1, err) || open_bench(a, benches[i].remote, err)
+                       ? -1
+                       : benches[i].run(&a->service, err);
     return error_set(err, ERR_INPUT, "which bench? see 'offshoot help bench'");
 }
 

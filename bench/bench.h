@@ -1,5 +1,5 @@
 /*
- * bench.h: the programs behind `offshoot bench NAME`. They print figures; they judge nothing.
+ * bench.h: the programs behind `offshoot bench NAME`. They print figures.
  */
 #ifndef OFFSHOOT_BENCH_BENCH_H
 #define OFFSHOOT_BENCH_BENCH_H
@@ -13,5 +13,13 @@
  * the latter every assistant turn is asked for anew, with the file's own history before it.
  */
 int bench_accept_run(const Service *s, Error *err);
+
+/*
+ * `bench load`: asks our server (in this process, or at --url: then s has settings alone) the same
+ * few dozen requests over and over from many connections, streamed and whole, some of which vanish
+ * half-way. Fails when an answer is lost, refused or other than the request's answer alone. Prints,
+ * per number of connections, speed, latency and memory, and what the server's thread costs.
+ */
+int bench_load_run(const Service *s, Error *err);
 
 #endif

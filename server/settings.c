@@ -38,6 +38,7 @@ static const Settings DEFAULTS = {
     .top_k = -1,
     .seed = -1,
     .max_tokens = -1,
+    .connections = "1,8,64,512",
     .thinking = AUTO,
     .color = AUTO,
     .log_level = LOG_LEVEL_INFO,
@@ -58,7 +59,7 @@ static OptionTable option_table(Settings *s)
 
     {"host", OPTION_STRING, &s->host, 0, 0, 0, "ADDRESS", "address to listen on", SERVE},
     {"port", OPTION_INT, &s->port, 0, 65535, 0, "N", "port; 0 lets the system choose", SERVE},
-    {"api-key", OPTION_STRING, &s->api_key, 0, 0, 0, "KEYS", "k1,k2: requests must carry one (default none)", SERVE},
+    {"api-key", OPTION_STRING, &s->api_key, 0, 0, 0, "KEYS", "k1,k2: requests must carry one (default none)", SERVE | BENCH},
     {"cors", OPTION_STRING, &s->cors, 0, 0, 0, "ORIGINS", "pages that may ask: o1,o2 or '*' (default none)", SERVE},
     {"served-model-name", OPTION_STRING, &s->served_name, 0, 0, 0, "NAME", "name in the API (default: the folder's)", SERVE},
     {"max-connections", OPTION_INT, &http->max_connections, 1, 1e6, 0, "N", "open at a time; more wait", SERVE},
@@ -75,6 +76,9 @@ static OptionTable option_table(Settings *s)
     {"prompts", OPTION_STRING, &s->prompts, 0, 0, 0, "FILE", "prompts, one JSON object a line", BENCH | CHECK},
     {"limit", OPTION_INT, &s->limit, 0, 1e6, 0, "N", "prompts at most (default all)", BENCH | CHECK},
     {"json", OPTION_SWITCH, &s->json, 0, 0, 0, 0, "print the report as JSON", BENCH | CHECK},
+    {"url", OPTION_STRING, &s->url, 0, 0, 0, "URL", "load: a running server instead of --model", BENCH},
+    {"connections", OPTION_STRING, &s->connections, 0, 0, 0, "LIST", "load: how many at once, phase by phase", BENCH},
+    {"requests", OPTION_INT, &s->requests, 0, 1e7, 0, "N", "load: per phase (default 500, and 2 a connection)", BENCH},
 
     {"system", OPTION_STRING, &s->system, 0, 0, 0, "TEXT", "system message", CHAT},
     {"tools", OPTION_STRING, &s->tools, 0, 0, 0, "FILE", "JSON array of functions the model may call", CHAT},
@@ -98,7 +102,7 @@ static OptionTable option_table(Settings *s)
     {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens, prompt and answer (default: the model's)", ALL},
     {"memory", OPTION_BYTES, &s->memory, 0, MAX_BYTES, 0, "BYTES", "for states and KV, such as 2G (default: a quarter of free memory, 4G at most)", ALL},
     {"max-seqs", OPTION_INT, &s->max_seqs, 1, MAX_SEQS, 0, "N", "sequences that run at once", SERVE | BENCH | CHECK},
-    {"max-waiting", OPTION_INT, &s->max_waiting, 1, 1e6, 0, "N", "requests that wait before 429 is sent", SERVE},
+    {"max-waiting", OPTION_INT, &s->max_waiting, 1, 1e6, 0, "N", "requests that wait before 429 is sent", SERVE | BENCH},
     {"ubatch-size", OPTION_INT, &s->ubatch_size, 1, 65536, 0, "N", "prompt rows per pass", ALL},
     {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "CPU threads (default: all cores)", ALL},
     {"isa", OPTION_STRING, &s->isa, 0, 0, 0, "NAME", "avx512, avx2 or plain (default: the best found)", ALL},
@@ -124,7 +128,7 @@ static const char *usage(unsigned command)
     case COMMAND_CHAT:
         return "offshoot chat --model DIR [options] [PROMPT]";
     case COMMAND_BENCH:
-        return "offshoot bench accept --model DIR [options]";
+        return "offshoot bench accept|load --model DIR [options]";
     default:
         return "offshoot check --model DIR [options]";
     }

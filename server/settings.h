@@ -40,8 +40,10 @@ typedef struct {
     int raw;        /* the prompt is completed as it is, no chat template */
     /* bench */
     const char *prompts;
-    int limit; /* prompts at most; 0: all */
-    int json;  /* the report as JSON */
+    int limit;                     /* prompts at most; 0: all */
+    int json;                      /* the report as JSON */
+    const char *url, *connections; /* bench load: another server; a list of numbers */
+    int requests;                  /* per number of connections; 0: the bench's own number */
     int log_level;
     const char *isa; /* avx512, avx2, plain: CPU kernels; NULL: the best there is */
 } Settings;

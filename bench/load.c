@@ -1,0 +1,363 @@
+/*
+ * load.c: `bench load`: many connections against our server, every answer checked. See bench.h.
+ *
+ * The server runs in this process on its own thread, so that its CPU time can be read, unless --url
+ * names another one. The phases are run twice: what the second half needs in memory beyond the
+ * first is what leaks.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "bench/bench.h"
+#include "bench/load_cpu.h"
+#include "bench/load_phase.h"
+#include "server/server.h"
+
+enum {
+    HALVES = 2,
+    MAX_PHASES = 16,
+    MAX_CONNECTIONS = 4096,
+    DEFAULT_REQUESTS = 500,
+    EACH_CONNECTION = 2, /* requests of a connection at least, by default */
+    STREAMED_PERCENT = 75,
+    DROPPED_PERCENT = 3,
+    IDLE_PATIENCE_S = 30,
+    OTHER_FILES = 64, /* beside those of the connections */
+};
+
+typedef struct {
+    Service service; /* the caller's, on a port of its own */
+    Settings settings;
+    Server *server; /* NULL: elsewhere */
+    pthread_t thread;
+    int rc;
+    Error err;
+} InProcess;
+
+typedef struct {
+    int n_conns;
+    LoadResult result;
+    int n_left;     /* answers that lived on without a client */
+    double rss_mib; /* after it; 0: unknown */
+} PhaseRow;
+
+typedef struct {
+    const Service *s;
+    InProcess own;
+    LoadTarget target;
+    LoadCases cases;
+    int n_mixed; /* cases that fit */
+    int n_conns[MAX_PHASES], n_phases;
+    PhaseRow *rows; /* [HALVES * n_phases] */
+    LoadCpu cpu;
+} Load;
+
+/* ---- the server ---- */
+
+static void *run_server(void *arg)
+{
+    InProcess *own = arg;
+    own->rc = server_run(own->server, &own->err);
+    return NULL;
+}
+
+/* Opens the server on a free port and runs it; the only place that knows how that is done. */
+static int start_server(InProcess *own, const Service *s, Error *err)
+{
+    own->settings = *s->settings;
+    own->settings.host = "127.0.0.1";
+    own->settings.port = 0;
+    own->service = *s;
+    own->service.settings = &own->settings;
+    own->server = server_open(&own->service, NULL, err);
+    if (!own->server) return -1;
+    if (!pthread_create(&own->thread, NULL, run_server, own)) return 0;
+    server_close(own->server);
+    own->server = NULL;
+    return error_set(err, ERR_DEVICE, "cannot start the server's thread");
+}
+
+static int stop_server(InProcess *own, Error *err)
+{
+    if (!own->server) return 0;
+    server_stop(own->server);
+    pthread_join(own->thread, NULL);
+    server_close(own->server);
+    own->server = NULL;
+    return own->rc ? error_set(err, own->err.code, "%s", own->err.msg) : 0;
+}
+
+static int reach_server(Load *l, Error *err)
+{
+    char url[64];
+    const Settings *set = l->s->settings;
+    signal(SIGPIPE, SIG_IGN);
+    l->target.key = set->api_key;
+    if (set->url) return load_target_parse(&l->target, set->url, err);
+    if (start_server(&l->own, l->s, err)) return -1;
+    snprintf(url, sizeof url, "http://127.0.0.1:%d", server_port(l->own.server));
+    return load_target_parse(&l->target, url, err);
+}
+
+/* Answers without a client must end soon. Their number after a while that is long enough. */
+static int wait_idle(const Server *server)
+{
+    const struct timespec pause = {.tv_nsec = 10000000};
+    for (int i = 0; i < IDLE_PATIENCE_S * 100 && server_n_live(server); i++)
+        nanosleep(&pause, NULL);
+    return server_n_live(server);
+}
+
+/* ---- what is asked for ---- */
+
+static int read_connections(Load *l, const char *text, Error *err)
+{
+    for (const char *at = text;; at++) {
+        char *end;
+        long n = strtol(at, &end, 10);
+        if (end == at || n < 1 || n > MAX_CONNECTIONS || (*end && *end != ',') ||
+            l->n_phases == MAX_PHASES)
+            return error_set(err, ERR_INPUT,
+                             "--connections is '%.60s', expected up to %d numbers of 1 to %d, "
+                             "such as 1,8,64",
+                             text, MAX_PHASES, MAX_CONNECTIONS);
+        l->n_conns[l->n_phases++] = (int)n;
+        if (!*end) return 0;
+        at = end;
+    }
+}
+
+/* Both ends of each connection, when the server is in this process. */
+static int raise_file_limit(const Load *l, Error *err)
+{
+    struct rlimit limit;
+    rlim_t most = 0;
+    for (int i = 0; i < l->n_phases; i++)
+        if ((rlim_t)l->n_conns[i] > most) most = (rlim_t)l->n_conns[i];
+    rlim_t need = most * (l->s->settings->url ? 1 : 2) + OTHER_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= need) return 0;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur >= need) return 0;
+    return error_set(err, ERR_LIMIT, "%d connections need %d open files, the limit is %d",
+                     (int)most, (int)need, (int)limit.rlim_cur);
+}
+
+/* ---- phases ---- */
+
+static double rss_mib(void)
+{
+    long pages = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f) return 0;
+    if (fscanf(f, "%ld %ld", &pages, &resident) != 2) resident = 0;
+    fclose(f);
+    return (double)resident * (double)sysconf(_SC_PAGESIZE) / (1 << 20);
+}
+
+/* The lone answers. What does not fit the context is dropped from the list. */
+static int collect(Load *l, Error *err)
+{
+    LoadCases *c = &l->cases;
+    LoadPlan plan = {.n_conns = 1, .n_requests = 2 * c->n, .n_cases = c->n, .collect = 1};
+    LoadResult *r = mem_alloc(1, sizeof *r);
+    load_phase_run(&l->target, c, &plan, r);
+    long n_bad = load_result_bad(r);
+    mem_free(r);
+    if (n_bad)
+        return error_set(err, ERR_DEVICE,
+                         "%ld of %d requests sent alone, whole and streamed, got no answer or two "
+                         "different ones",
+                         n_bad, 2 * c->n);
+    int n = 0;
+    for (int i = 0; i < c->n; i++) {
+        LoadCase one = c->list[i];
+        if (one.left_out) log_warn("load_left_out case='%s' why='too long'", one.name);
+        c->list[i] = c->list[n];
+        c->list[n] = one;
+        n += !one.left_out;
+    }
+    if (!n) return error_set(err, ERR_LIMIT, "no prompt fits the server's context");
+    l->n_mixed = n;
+    return 0;
+}
+
+static int n_requests(const Load *l, int n_conns)
+{
+    if (l->s->settings->requests) return l->s->settings->requests;
+    int n = EACH_CONNECTION * n_conns;
+    return n > DEFAULT_REQUESTS ? n : DEFAULT_REQUESTS;
+}
+
+static void run_phase(Load *l, int i)
+{
+    PhaseRow *row = &l->rows[i];
+    row->n_conns = l->n_conns[i % l->n_phases];
+    LoadPlan plan = {.n_conns = row->n_conns,
+                     .n_requests = n_requests(l, row->n_conns),
+                     .n_cases = l->n_mixed,
+                     .streamed_percent = STREAMED_PERCENT,
+                     .dropped_percent = DROPPED_PERCENT,
+                     .seed = (uint64_t)i};
+    load_phase_run(&l->target, &l->cases, &plan, &row->result);
+    if (!l->own.server) return;
+    row->n_left = wait_idle(l->own.server);
+    row->rss_mib = rss_mib();
+}
+
+/* ---- the report ---- */
+
+static double per_second(double n, const LoadResult *r)
+{
+    return r->seconds > 0 ? n / r->seconds : 0;
+}
+
+static void print_head(void)
+{
+    printf("%38s %14s %17s %17s\n", "", "per second", "first token, ms", "between, ms");
+    printf("%5s %8s %6s %7s %8s %6s %7s %8s %8s %8s %8s %8s\n", "conns", "requests", "429s",
+           "dropped", "wrong", "reqs", "tokens", "p50", "p99", "p50", "p99", "MiB");
+}
+
+static void print_row(const PhaseRow *row)
+{
+    const LoadResult *r = &row->result;
+    printf("%5d %8ld %6ld %7ld %8ld %6.1f %7.0f %8.1f %8.1f %8.2f %8.2f %8.1f\n", row->n_conns,
+           r->n_answered + r->n_dropped + load_result_bad(r), r->n_retried, r->n_dropped,
+           load_result_bad(r), per_second((double)r->n_answered, r),
+           per_second((double)r->n_tokens, r), times_quantile(&r->first_token, 0.5),
+           times_quantile(&r->first_token, 0.99), times_quantile(&r->between, 0.5),
+           times_quantile(&r->between, 0.99), row->rss_mib);
+    fflush(stdout);
+}
+
+/* What the second half took beyond the first. */
+static double growth_mib(const Load *l)
+{
+    return l->rows[HALVES * l->n_phases - 1].rss_mib - l->rows[l->n_phases - 1].rss_mib;
+}
+
+static void print_rest(const Load *l)
+{
+    long n = 0, n_dropped = 0;
+    for (int i = 0; i < HALVES * l->n_phases; i++) {
+        n += l->rows[i].result.n_answered;
+        n_dropped += l->rows[i].result.n_dropped;
+    }
+    printf("%d different requests; %ld answers as they are alone, %ld clients vanished\n",
+           l->n_mixed, n, n_dropped);
+    if (!l->own.server) return;
+    printf("memory: the second half took %+.1f MiB beyond the first\n\n", growth_mib(l));
+    printf("the server's thread adds, in CPU time           us    goal\n");
+    for (int i = 0; i < N_LOAD_COSTS; i++)
+        printf("  %-38s %8.2f %7.0f\n", load_costs[i].name, l->cpu.us[i], load_costs[i].goal);
+}
+
+static json_t *row_json(const PhaseRow *row)
+{
+    const LoadResult *r = &row->result;
+    return json_pack(
+        "{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:f, s:I, s:f, s:f, s:f, s:f, s:f}",
+        "connections", row->n_conns, "answered", (json_int_t)r->n_answered, "retried",
+        (json_int_t)r->n_retried, "dropped", (json_int_t)r->n_dropped, "wrong",
+        (json_int_t)r->n_wrong, "lost", (json_int_t)r->n_lost, "refused", (json_int_t)r->n_refused,
+        "left", row->n_left, "seconds", r->seconds, "tokens", (json_int_t)r->n_tokens,
+        "first_token_ms_p50", times_quantile(&r->first_token, 0.5), "first_token_ms_p99",
+        times_quantile(&r->first_token, 0.99), "between_ms_p50", times_quantile(&r->between, 0.5),
+        "between_ms_p99", times_quantile(&r->between, 0.99), "memory_mib", row->rss_mib);
+}
+
+static void print_json(const Load *l)
+{
+    json_t *rows = json_array(), *report;
+    for (int i = 0; i < HALVES * l->n_phases; i++)
+        json_array_append_new(rows, row_json(&l->rows[i]));
+    report = json_pack("{s:i, s:o}", "cases", l->n_mixed, "phases", rows);
+    if (l->own.server) {
+        json_t *cpu = json_object();
+        for (int i = 0; i < N_LOAD_COSTS; i++)
+            json_object_set_new(cpu, load_costs[i].key, json_real(l->cpu.us[i]));
+        json_object_set_new(report, "memory_growth_mib", json_real(growth_mib(l)));
+        json_object_set_new(report, "server_thread_us", cpu);
+    }
+    json_dumpf(report, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    printf("\n");
+    json_decref(report);
+}
+
+/* ---- the whole ---- */
+
+static int judge(const Load *l, Error *err)
+{
+    LoadResult all = {0};
+    int n_left = 0;
+    long n = 0, n_sent = 0;
+    for (int i = 0; i < HALVES * l->n_phases; i++) {
+        const LoadResult *r = &l->rows[i].result;
+        all.n_wrong += r->n_wrong;
+        all.n_lost += r->n_lost;
+        all.n_refused += r->n_refused;
+        n += r->n_answered + r->n_dropped + load_result_bad(r);
+        n_left += l->rows[i].n_left;
+        n_sent += n_requests(l, l->rows[i].n_conns);
+    }
+    if (n != n_sent)
+        return error_set(err, ERR_DEVICE, "%ld of %ld requests are accounted for", n, n_sent);
+    if (load_result_bad(&all))
+        return error_set(err, ERR_DEVICE,
+                         "of %ld requests %ld were answered wrong, %ld lost, %ld "
+                         "refused",
+                         n, all.n_wrong, all.n_lost, all.n_refused);
+    if (n_left) return error_set(err, ERR_DEVICE, "%d answers lived on without a client", n_left);
+    return 0;
+}
+
+static int run_all(Load *l, Error *err)
+{
+    const Settings *set = l->s->settings;
+    const char *path = set->prompts ? set->prompts : "bench/prompts/small.jsonl";
+    if (load_cases_add_mix(&l->cases, path, set->limit, err)) return -1;
+    if (reach_server(l, err) || collect(l, err)) return -1;
+    if (!set->json) print_head();
+    for (int i = 0; i < HALVES * l->n_phases; i++) {
+        run_phase(l, i);
+        if (!set->json) print_row(&l->rows[i]);
+    }
+    if (judge(l, err)) return -1;
+    if (l->own.server &&
+        load_cpu_measure(&l->cpu, &l->target, l->own.thread, n_requests(l, 1), err))
+        return -1;
+    if (set->json)
+        print_json(l);
+    else
+        print_rest(l);
+    return 0;
+}
+
+int bench_load_run(const Service *s, Error *err)
+{
+    const Settings *set = s->settings;
+    Load *l = mem_alloc(1, sizeof *l);
+    Error other = {0};
+    l->s = s;
+    /* A line a request would be the whole output, and its cost is the log's. */
+    if (set->log_level == LOG_LEVEL_INFO) log_set_level(LOG_LEVEL_WARN);
+    int failed = read_connections(l, set->connections, err) || raise_file_limit(l, err);
+    if (!failed) {
+        l->rows = mem_alloc((size_t)(HALVES * l->n_phases), sizeof *l->rows);
+        failed = run_all(l, err);
+    }
+    if (stop_server(&l->own, failed ? &other : err)) failed = 1;
+    load_cases_free(&l->cases);
+    mem_free(l->rows);
+    mem_free(l);
+    return failed ? -1 : 0;
+}

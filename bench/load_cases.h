@@ -1,0 +1,40 @@
+/*
+ * load_cases.h: the requests that the load generator sends, each with the answer it got alone.
+ */
+#ifndef OFFSHOOT_BENCH_LOAD_CASES_H
+#define OFFSHOOT_BENCH_LOAD_CASES_H
+
+#include <jansson.h>
+
+#include "bench/load_answer.h"
+
+typedef struct {
+    char *name;
+    const char *path;
+    char *body[2];    /* for a whole reply, for a stream */
+    LoadAnswer alone; /* .form is NULL until it was collected */
+    int left_out;     /* it does not fit the server's context */
+} LoadCase;
+
+typedef struct {
+    LoadCase *list; /* [n] */
+    int n, cap;
+} LoadCases;
+
+void load_cases_free(LoadCases *c);
+
+/*
+ * Adds the mix: chats from the prompts of a jsonl as bench accept takes them (limit > 0: at most so
+ * many) and completions of our own, short to a few thousand tokens; greedy and seeded sampling,
+ * with log-probabilities, stop strings, several choices, without drafts. All of them repeat.
+ */
+int load_cases_add_mix(LoadCases *c, const char *path, int limit, Error *err);
+
+/* Adds one completion (a prompt) or chat (a user's message) with these further fields. */
+void load_cases_add_prompt(LoadCases *c, const char *name, int chat, const char *text,
+                           const char *fields);
+
+/* About n_bytes of made up text, always the same; to be freed with mem_free. */
+char *load_cases_text(size_t n_bytes);
+
+#endif

@@ -1,0 +1,249 @@
+/* load_phase.c: see load_phase.h. */
+#include "bench/load_phase.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+
+enum { SILENCE_S = 120, MAX_COMPLAINTS = 5, MAX_EVENTS_SEEN = 6 };
+
+static const double BUCKET = 1.02, SHORTEST_MS = 1e-3;
+
+typedef struct {
+    struct event_base *base;
+    LoadCases *cases;
+    const LoadPlan *plan;
+    LoadResult *result;
+    int n_started, n_active, n_complaints;
+} Phase;
+
+/* A connection and the request it is at. */
+typedef struct {
+    Phase *phase;
+    LoadConn *conn;
+    struct event *pause; /* after a 429 */
+    LoadCase *one;
+    int number, streamed;
+    int n_events, drop_after; /* vanish at this event; -1: stay */
+    double sent_ms, last_ms;
+} Worker;
+
+/* ---- times ---- */
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static void times_add(Times *t, double ms)
+{
+    int i = ms > SHORTEST_MS ? (int)(log(ms / SHORTEST_MS) / log(BUCKET)) : 0;
+    t->count[i < TIME_BUCKETS ? i : TIME_BUCKETS - 1]++;
+    t->n++;
+}
+
+double times_quantile(const Times *t, double share)
+{
+    long before = 0, rank = (long)(share * (double)t->n);
+    if (!t->n) return 0;
+    if (rank > t->n - 1) rank = t->n - 1;
+    int i = 0;
+    while (before + t->count[i] <= rank)
+        before += t->count[i++];
+    return SHORTEST_MS * pow(BUCKET, i + 0.5);
+}
+
+/* ---- choosing ---- */
+
+/* SplitMix64's mixer: word i of the random numbers that belong to request k. */
+static uint64_t draw(const LoadPlan *plan, int k, int i)
+{
+    uint64_t z = plan->seed + 0x9E3779B97F4A7C15u * ((uint64_t)k * 4 + (uint64_t)i + 1);
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+static int percent(const LoadPlan *plan, int k, int i, int share)
+{
+    return (int)(draw(plan, k, i) % 100) < share;
+}
+
+static void choose(Worker *w, int k)
+{
+    const LoadPlan *plan = w->phase->plan;
+    int at = plan->collect ? k / 2 : (int)(draw(plan, k, 0) % (uint64_t)plan->n_cases);
+    w->number = k;
+    w->one = &w->phase->cases->list[plan->first + at];
+    w->streamed = plan->collect ? k % 2 : percent(plan, k, 1, plan->streamed_percent);
+    w->drop_after = -1;
+    if (percent(plan, k, 2, plan->dropped_percent))
+        w->drop_after = w->streamed ? (int)(draw(plan, k, 3) % MAX_EVENTS_SEEN) : 0;
+}
+
+/* ---- a request's course ---- */
+
+static void send_request(Worker *w)
+{
+    const char *body = w->one->body[w->streamed];
+    w->n_events = 0;
+    w->sent_ms = w->last_ms = now_ms();
+    load_conn_send(w->conn, w->one->path, body, strlen(body));
+}
+
+static void start_next(Worker *w)
+{
+    Phase *p = w->phase;
+    if (p->n_started < p->plan->n_requests) {
+        choose(w, p->n_started++);
+        send_request(w);
+    } else if (!--p->n_active) {
+        event_base_loopbreak(p->base);
+    }
+}
+
+static void complain(const Worker *w, const char *what, const char *why)
+{
+    if (w->phase->n_complaints++ >= MAX_COMPLAINTS) return;
+    log_error("load_%s connections=%d request=%d case='%s' streamed=%d why='%s'", what,
+              w->phase->plan->n_conns, w->number, w->one->name, w->streamed, why);
+}
+
+static void vanish(Worker *w)
+{
+    w->phase->result->n_dropped++;
+    load_conn_drop(w->conn);
+    start_next(w);
+}
+
+static void on_sent(void *ctx)
+{
+    Worker *w = ctx;
+    if (!w->drop_after) vanish(w);
+}
+
+static void on_events(void *ctx, int n_events)
+{
+    Worker *w = ctx;
+    double now = now_ms();
+    LoadResult *r = w->phase->result;
+    times_add(w->n_events ? &r->between : &r->first_token, now - w->last_ms);
+    w->last_ms = now;
+    w->n_events += n_events;
+    if (w->drop_after >= 0 && w->n_events >= w->drop_after) vanish(w);
+}
+
+static void on_failed(void *ctx, const char *why)
+{
+    Worker *w = ctx;
+    w->phase->result->n_lost++;
+    complain(w, "lost", why);
+    start_next(w);
+}
+
+static void on_pause_over(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd;
+    (void)what;
+    send_request(ctx);
+}
+
+/* Between half and one and a half times what the server asks for, so that they do not come back
+ * together. */
+static void send_again_later(Worker *w, int seconds)
+{
+    LoadResult *r = w->phase->result;
+    uint64_t part = draw(w->phase->plan, w->number, (int)(r->n_retried++ % 1000) + 4) % 1000;
+    uint64_t us = (uint64_t)(seconds > 0 ? seconds : 1) * (500 + part) * 1000;
+    struct timeval pause = {.tv_sec = (time_t)(us / 1000000), .tv_usec = (long)(us % 1000000)};
+    event_add(w->pause, &pause);
+}
+
+static void take_answer(Worker *w, const StrBuf *body)
+{
+    LoadResult *r = w->phase->result;
+    LoadAnswer got;
+    Error err = {0};
+    int bad = load_answer_read(&got, strbuf_str(body), body->len, w->streamed, &err);
+    if (!bad && !w->one->alone.form) {
+        assert(w->phase->plan->collect);
+        w->one->alone = got;
+        got = (LoadAnswer){0};
+    } else if (!bad) {
+        bad = load_answer_differs(&w->one->alone, &got, &err);
+    }
+    if (bad) {
+        r->n_wrong++;
+        complain(w, "wrong", err.msg);
+    } else {
+        r->n_answered++;
+        r->n_prompt += w->one->alone.n_prompt;
+        r->n_tokens += w->one->alone.n_tokens;
+    }
+    load_answer_free(&got);
+}
+
+/* A prompt that does not fit the server's context is no fault: the case is not asked again. */
+static int leave_out(Worker *w, const LoadReply *reply)
+{
+    if (!w->phase->plan->collect || reply->status != 400) return 0;
+    if (!strstr(strbuf_str(reply->body), "context_length_exceeded")) return 0;
+    w->one->left_out = 1;
+    w->phase->result->n_answered++;
+    return 1;
+}
+
+static void on_reply(void *ctx, const LoadReply *reply)
+{
+    Worker *w = ctx;
+    if (reply->status == 429) {
+        send_again_later(w, reply->retry_after_s);
+        return;
+    }
+    if (reply->status == 200) {
+        take_answer(w, reply->body);
+    } else if (!leave_out(w, reply)) {
+        w->phase->result->n_refused++;
+        complain(w, "refused", strbuf_str(reply->body));
+    }
+    start_next(w);
+}
+
+/* ---- the phase ---- */
+
+void load_phase_run(const LoadTarget *target, LoadCases *cases, const LoadPlan *plan,
+                    LoadResult *result)
+{
+    static const LoadCallbacks callbacks = {on_sent, on_events, on_reply, on_failed};
+    Phase p = {.base = event_base_new(), .cases = cases, .plan = plan, .result = result};
+    Worker *workers = mem_alloc((size_t)plan->n_conns, sizeof *workers);
+    *result = (LoadResult){0};
+    double start = now_ms();
+    p.n_active = plan->n_conns;
+    for (int i = 0; i < plan->n_conns; i++) {
+        Worker *w = &workers[i];
+        w->phase = &p;
+        w->conn = load_conn_open(p.base, target, SILENCE_S, &callbacks, w);
+        w->pause = evtimer_new(p.base, on_pause_over, w);
+        start_next(w);
+    }
+    if (p.n_active) event_base_dispatch(p.base);
+    result->seconds = (now_ms() - start) / 1e3;
+    for (int i = 0; i < plan->n_conns; i++) {
+        load_conn_close(workers[i].conn);
+        event_free(workers[i].pause);
+    }
+    mem_free(workers);
+    event_base_free(p.base);
+}
+
+long load_result_bad(const LoadResult *r)
+{
+    return r->n_wrong + r->n_lost + r->n_refused;
+}

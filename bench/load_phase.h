@@ -1,0 +1,56 @@
+/*
+ * load_phase.h: so many connections send so many requests; every answer is compared.
+ *
+ * What request k asks for is a function of the plan's seed and k alone, whichever connection sends
+ * it. Every request ends in exactly one of the counts answered, wrong, dropped, lost, refused;
+ * their sum is the plan's n_requests.
+ */
+#ifndef OFFSHOOT_BENCH_LOAD_PHASE_H
+#define OFFSHOOT_BENCH_LOAD_PHASE_H
+
+#include <stdint.h>
+
+#include "bench/load_cases.h"
+#include "bench/load_client.h"
+
+enum { TIME_BUCKETS = 1100 };
+
+/* Times in buckets of 2 %, from a microsecond: takes no more memory however long a run is. */
+typedef struct {
+    long n, count[TIME_BUCKETS];
+} Times;
+
+/* The time that a share (0 to 1) of them does not exceed, in ms; 0 when there is none. */
+double times_quantile(const Times *t, double share);
+
+typedef struct {
+    int n_conns, n_requests;
+    int first, n_cases;                    /* of the cases, these are asked for */
+    int streamed_percent, dropped_percent; /* of the requests; the rest wants whole replies */
+    int collect; /* 1: each case as a whole reply and as a stream, in order; the first is kept */
+    uint64_t seed;
+} LoadPlan;
+
+typedef struct {
+    long n_answered;         /* and as they were alone */
+    long n_wrong;            /* and otherwise */
+    long n_dropped;          /* the client vanished on purpose */
+    long n_lost;             /* the connection ended, or nothing came */
+    long n_refused;          /* another status than 200; after a 429 a request is sent again */
+    long n_retried;          /* 429s */
+    long n_prompt, n_tokens; /* of answered */
+    double seconds;
+    Times first_token, between; /* to a stream's first event; between events */
+} LoadResult;
+
+/*
+ * Runs a plan to its end on a loop of its own. cases gets the answers that are collected. The first
+ * few complaints are logged.
+ */
+void load_phase_run(const LoadTarget *target, LoadCases *cases, const LoadPlan *plan,
+                    LoadResult *result);
+
+/* Requests that did not end well. */
+long load_result_bad(const LoadResult *r);
+
+#endif

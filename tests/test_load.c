@@ -1,0 +1,339 @@
+/*
+ * test_load.c: bench load finds nothing wrong with our server, and does find what a wrong one does.
+ *
+ * The wrong server is a few lines here: it gives every request the same answer, alone and in the
+ * phases, until it is told to make a certain mistake.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "bench/load_answer.h"
+#include "tests/analyzer.h"
+#include "tests/run_binary.h"
+
+/* ---- forms of answers ---- */
+
+#define USAGE                                                                                      \
+    "\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4,\"total_tokens\":7,"                   \
+    "\"prompt_tokens_details\":{\"cached_tokens\":0}}"
+
+static const char whole_chat[] =
+    "{\"id\":\"a\",\"created\":5,\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\","
+    "\"content\":\"Hi there\",\"refusal\":null,\"tool_calls\":[{\"id\":\"x1\",\"type\":"
+    "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}}]},"
+    "\"logprobs\":{\"content\":[{\"token\":\"Hi\",\"logprob\":-0.5},{\"token\":\" there\","
+    "\"logprob\":-0.25}],\"refusal\":null},\"finish_reason\":\"stop\",\"stop_reason\":null},"
+    "{\"index\":1,\"message\":{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null},"
+    "\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null}]," USAGE "}";
+
+static const char streamed_chat[] =
+    "data: {\"id\":\"b\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":"
+    "\"\"},\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n"
+    "data: {\"id\":\"b\",\"choices\":[{\"index\":1,\"delta\":{\"role\":\"assistant\"},"
+    "\"finish_reason\":null}]}\n\n"
+    "data: {\"id\":\"b\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi th\"},"
+    "\"logprobs\":{\"content\":[{\"token\":\"Hi\",\"logprob\":-0.5}],\"refusal\":null}}]}\n\n"
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"ere\",\"tool_calls\":[{\"index\":0,"
+    "\"id\":\"y\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\"\"}}"
+    "]},\"logprobs\":{\"content\":[{\"token\":\" there\",\"logprob\":-0.25}]}}]}\n\n"
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":"
+    "{\"arguments\":\":1}\"}}]}}]}\n\n"
+    "data: {\"choices\":[{\"index\":1,\"delta\":{},\"finish_reason\":\"length\"}]}\n\n"
+    "data: {\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":{\"content\":[]},"
+    "\"finish_reason\":\"stop\",\"stop_reason\":null}]}\n\n"
+    "data: {\"choices\":[]," USAGE "}\n\n"
+    "data: [DONE]\n\n";
+
+static int read_text(LoadAnswer *a, const char *text, int streamed)
+{
+    Error err = {0};
+    return load_answer_read(a, text, strlen(text), streamed, &err);
+}
+
+static void test_stream_has_the_form_of_the_whole(void **state)
+{
+    (void)state;
+    LoadAnswer whole, streamed;
+    Error why = {0};
+    assert_int_equal(read_text(&whole, whole_chat, 0), 0);
+    assert_int_equal(read_text(&streamed, streamed_chat, 1), 0);
+    if (load_answer_differs(&whole, &streamed, &why)) fail_msg("%s", why.msg);
+    assert_int_equal(whole.n_prompt, 3);
+    assert_int_equal(streamed.n_tokens, 4);
+    assert_null(strstr(whole.form, "cached"));
+    load_answer_free(&whole);
+    load_answer_free(&streamed);
+}
+
+/* text with the first from replaced by to; to be freed with mem_free. */
+static char *changed(const char *text, const char *from, const char *to)
+{
+    StrBuf sb = {0};
+    const char *at = strstr(text, from);
+    assert_non_null(at);
+    strbuf_add(&sb, text, (size_t)(at - text));
+    strbuf_puts(&sb, to);
+    strbuf_puts(&sb, at + strlen(from));
+    char *copy = mem_strdup(strbuf_str(&sb));
+    strbuf_free(&sb);
+    return copy;
+}
+
+/* Every part of an answer counts. */
+static void test_each_difference_is_seen(void **state)
+{
+    (void)state;
+    static const char *const changes[][2] = {
+        {"\"Hi th\"", "\"Hi  th\""},
+        {"\"ere\"", "\"ere\\u0000\""},
+        {"-0.25", "-0.250000001"},
+        {"\"token\":\"Hi\"", "\"token\":\"hi\""},
+        {"\"finish_reason\":\"length\"", "\"finish_reason\":\"stop\""},
+        {"\"stop_reason\":null}]}\n\ndata: {\"choices\":[],", "\"stop_reason\":7}]}\n\ndata: "
+                                                              "{\"choices\":[],"},
+        {"\"name\":\"f\"", "\"name\":\"g\""},
+        {":1}\"", ":2}\""},
+        {"\"completion_tokens\":4", "\"completion_tokens\":5"},
+        {"\"delta\":{\"content\":\"ere\"", "\"delta\":{\"reasoning_content\":\"ere\""},
+        {"{\"index\":0,\"delta\":{\"content\":\"Hi", "{\"index\":1,\"delta\":{\"content\":\"Hi"},
+    };
+    LoadAnswer alone, got;
+    assert_int_equal(read_text(&alone, whole_chat, 0), 0);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        Error why = {0};
+        char *text = changed(streamed_chat, changes[i][0], changes[i][1]);
+        assert_int_equal(read_text(&got, text, 1), 0);
+        if (!load_answer_differs(&alone, &got, &why)) fail_msg("not seen: %s", changes[i][1]);
+        assert_non_null(strstr(why.msg, "alone"));
+        load_answer_free(&got);
+        mem_free(text);
+    }
+    load_answer_free(&alone);
+}
+
+static void test_what_is_no_answer(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to;
+    } changes[] = {
+        {"data: [DONE]\n\n", ""},
+        {"data: [DONE]\n\n", "data: [DONE]\n\n\n"},
+        {"\n\ndata: [DONE]", "\ndata: [DONE]"},
+        {"data: {\"id\":\"b\"", "event: x\ndata: {\"id\":\"b\""},
+        {"\"finish_reason\":\"length\"", "\"finish_reason\":null"},
+        {"\"usage\":{", "\"use\":{"},
+        {"\"delta\":{}", "\"delta\":{"},
+        {"\"choices\":[],", "\"error\":{\"message\":\"broken\"},"},
+        {"\"index\":1", "\"index\":-1"},
+    };
+    LoadAnswer a;
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        char *text = changed(streamed_chat, changes[i].from, changes[i].to);
+        if (!read_text(&a, text, 1)) fail_msg("taken for an answer: %s", changes[i].to);
+        assert_null(a.form);
+        mem_free(text);
+    }
+    assert_int_equal(read_text(&a, "{}", 0), -1);
+    assert_int_equal(read_text(&a, "", 0), -1);
+    assert_int_equal(read_text(&a, "", 1), -1);
+}
+
+/* ---- against servers ---- */
+
+static void test_our_server(void **state)
+{
+    (void)state;
+    RunResult r = RUN("bench", "load", "--model", "tests/data/golden/qwen35-dense", "--threads",
+                      "1", "--connections", "1,8", "--requests", "12", "--limit", "1", "--json");
+    assert_run(&r, 0, "\"server_thread_us\"");
+    assert_run(&r, 0, "\"answered\"");
+    run_result_free(&r);
+}
+
+typedef enum { NO_MISTAKE, OTHER_TEXT, CUT_SHORT, STATUS_500, NO_LENGTH, BUSY_ONCE } Mistake;
+
+/* One connection at a time, the same answer for all; the mistake from the from-th request on. */
+typedef struct {
+    int fd, port, from, n_requests;
+    Mistake mistake;
+    pthread_t thread;
+    char url[64];
+} Stub;
+
+static void send_text(int fd, const char *text)
+{
+    send(fd, text, strlen(text), MSG_NOSIGNAL);
+}
+
+static void send_reply(int fd, const char *text, int streamed, Mistake mistake)
+{
+    StrBuf reply = {0};
+    char *other = mistake == OTHER_TEXT ? changed(text, "ere", "ERE") : NULL;
+    if (other) text = other;
+    strbuf_puts(&reply, mistake == STATUS_500 ? "HTTP/1.1 500 no\r\n" : "HTTP/1.1 200 OK\r\n");
+    if (streamed) {
+        size_t half = strlen(text) / 2;
+        strbuf_puts(&reply, "Content-Type: text/event-stream\r\n");
+        if (mistake != NO_LENGTH) strbuf_puts(&reply, "Transfer-Encoding: chunked\r\n");
+        strbuf_printf(&reply, "\r\n%zx\r\n%.*s\r\n%zx\r\n%s\r\n0\r\n\r\n", half, (int)half, text,
+                      strlen(text) - half, text + half);
+    } else {
+        if (mistake != NO_LENGTH) strbuf_printf(&reply, "Content-Length: %zu\r\n", strlen(text));
+        strbuf_printf(&reply, "\r\n%s", text);
+    }
+    if (mistake == CUT_SHORT) reply.data[reply.len - 9] = 0;
+    send_text(fd, reply.data);
+    strbuf_free(&reply);
+    mem_free(other);
+}
+
+/* The next request on a connection: 1 if it wants a stream, 0 if not, -1 when there is none. */
+static int read_request(int fd, StrBuf *in)
+{
+    strbuf_clear(in);
+    for (;;) {
+        char buf[4096];
+        const char *head = strstr(strbuf_str(in), "\r\n\r\n");
+        const char *length = strstr(strbuf_str(in), "Content-Length: ");
+        if (head && length && strlen(head + 4) >= strtoul(length + 16, NULL, 10))
+            return strstr(head, "\"stream\":true") != NULL;
+        ssize_t n = recv(fd, buf, sizeof buf, 0);
+        if (n <= 0) return -1;
+        strbuf_add(in, buf, (size_t)n);
+    }
+}
+
+static void serve_connection(Stub *s, int fd)
+{
+    StrBuf in = {0};
+    for (int streamed; (streamed = read_request(fd, &in)) >= 0;) {
+        Mistake mistake = s->n_requests++ >= s->from ? s->mistake : NO_MISTAKE;
+        if (mistake == BUSY_ONCE) {
+            s->mistake = NO_MISTAKE;
+            send_text(fd, "HTTP/1.1 429 busy\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\n{}");
+            continue;
+        }
+        send_reply(fd, streamed ? streamed_chat : whole_chat, streamed, mistake);
+        if (mistake == CUT_SHORT) break;
+    }
+    strbuf_free(&in);
+    close(fd);
+}
+
+static void *run_stub(void *arg)
+{
+    Stub *s = arg;
+    for (int fd; (fd = accept(s->fd, NULL, NULL)) >= 0;)
+        serve_connection(s, fd);
+    return NULL;
+}
+
+static void stub_start(Stub *s, Mistake mistake, int from)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof at;
+    *s = (Stub){.mistake = mistake, .from = from};
+    s->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(s->fd >= 0);
+    assert_int_equal(bind(s->fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(s->fd, 64), 0);
+    assert_int_equal(getsockname(s->fd, (struct sockaddr *)&at, &n), 0);
+    snprintf(s->url, sizeof s->url, "http://127.0.0.1:%d/", ntohs(at.sin_port));
+    assert_int_equal(pthread_create(&s->thread, NULL, run_stub, s), 0);
+}
+
+static void stub_stop(Stub *s)
+{
+    shutdown(s->fd, SHUT_RDWR);
+    pthread_join(s->thread, NULL);
+    close(s->fd);
+}
+
+static RunResult run_against(Mistake mistake, int from)
+{
+    Stub stub;
+    stub_start(&stub, mistake, from);
+    RunResult r = RUN("bench", "load", "--url", stub.url, "--connections", "1", "--requests", "20",
+                      "--limit", "1");
+    stub_stop(&stub);
+    return r;
+}
+
+static void test_mistakes_are_found(void **state)
+{
+    (void)state;
+    enum { AFTER_THE_LONE_ANSWERS = 85, AMONG_THEM = 5 };
+    static const struct {
+        Mistake mistake;
+        int from, status;
+        const char *says;
+    } runs[] = {
+        {NO_MISTAKE, 0, 0, "answers as they are alone"},
+        {BUSY_ONCE, AFTER_THE_LONE_ANSWERS, 0, "answers as they are alone"},
+        {OTHER_TEXT, AFTER_THE_LONE_ANSWERS, 6, "load_wrong"},
+        {OTHER_TEXT, AFTER_THE_LONE_ANSWERS, 6, " lost, 0 refused"},
+        {CUT_SHORT, AFTER_THE_LONE_ANSWERS, 6, "the server closed the connection"},
+        {STATUS_500, AFTER_THE_LONE_ANSWERS, 6, "load_refused"},
+        {NO_LENGTH, AFTER_THE_LONE_ANSWERS, 6, "the reply needs a length or chunks"},
+        {OTHER_TEXT, AMONG_THEM, 6, "sent alone"},
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        RunResult r = run_against(runs[i].mistake, runs[i].from);
+        assert_run(&r, runs[i].status, runs[i].says);
+        run_result_free(&r);
+    }
+}
+
+static void test_wrong_options(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *option, *value, *says;
+        int status;
+    } runs[] = {
+        {"--connections", "1,,8", "--connections is '1,,8'", 2},
+        {"--connections", "0", "numbers of 1 to", 2},
+        {"--connections", "8x", "'8x'", 2},
+        {"--prompts", "/nowhere", "/nowhere", 5},
+        {"--url", "https://127.0.0.1:1", "http://HOST:PORT", 2},
+        {"--url", "http://127.0.0.1", "http://HOST:PORT", 2},
+        {"--url", "http://127.0.0.1:1/v1", "http://HOST:PORT", 2},
+        {"--limit", "1", "sent alone", 6}, /* nobody listens */
+    };
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        RunResult r =
+            RUN("bench", "load", "--url", "http://127.0.0.1:1", runs[i].option, runs[i].value);
+        assert_run(&r, runs[i].status, runs[i].says);
+        run_result_free(&r);
+    }
+    RunResult r = RUN("bench", "accept", "--url", "http://127.0.0.1:1");
+    assert_run(&r, 2, "cannot measure another server");
+    run_result_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stream_has_the_form_of_the_whole),
+        cmocka_unit_test(test_each_difference_is_seen),
+        cmocka_unit_test(test_what_is_no_answer),
+        cmocka_unit_test(test_our_server),
+        cmocka_unit_test(test_mistakes_are_found),
+        cmocka_unit_test(test_wrong_options),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
