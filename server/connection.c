@@ -244,7 +244,11 @@ static void deliver(Connection *c)
     c->http->n_open++;
     c->phase = PHASE_ANSWER;
     event_del(c->timer);
-    /* The socket is still read, or a client that is gone would go unnoticed. */
+    /*
+     * The socket is still read, or a client that is gone would go unnoticed; but not told of: at
+     * the high watermark libevent calls a read callback again and again until it takes something.
+     */
+    connection_own(c);
     bufferevent_setwatermark(c->bev, EV_READ, 0, PIPELINED_BYTES);
     bufferevent_enable(c->bev, EV_READ);
     if (admit(c)) handler->handle(handler->ctx, ex);
@@ -339,7 +343,7 @@ static void on_read(struct bufferevent *bev, void *arg)
     case PHASE_LINGER:
         evbuffer_drain(input, evbuffer_get_length(input));
         break;
-    default: /* waits for its turn */
+    default:
         break;
     }
 }
@@ -429,7 +433,7 @@ void connection_own(Connection *c)
         c->evhttp_event = event;
         c->evhttp_arg = arg;
     }
-    bufferevent_setcb(c->bev, on_read, on_write, on_event, c);
+    bufferevent_setcb(c->bev, c->phase == PHASE_ANSWER ? NULL : on_read, on_write, on_event, c);
 }
 
 /* Without chunks evhttp ends the connection here and now when all was written before. */

@@ -30,8 +30,9 @@
 /* ---- a server that echoes ---- */
 
 /*
- * /echo: {path, length, body} of the request; /kept: its exchange is left to the test; /quit ends
- * the loop. Who has no x-key is not admitted to anything below /locked.
+ * /echo: {path, length, body} of the request; /kept: its exchange is left to the test; /big: more
+ * than a socket takes at once; /quit ends the loop. Who has no x-key is not admitted to anything
+ * below /locked.
  */
 typedef struct {
     struct event_base *base;
@@ -41,6 +42,8 @@ typedef struct {
     Exchange *kept;
     int n_gone, n_behind, n_caught_up;
 } Echo;
+
+enum { BIG = 8 << 20 };
 
 static void on_gone(void *owner)
 {
@@ -66,6 +69,13 @@ static void on_exchange(void *ctx, Exchange *ex)
     if (!strcmp(exchange_path(ex), "/kept")) {
         e->kept = ex;
         exchange_watch(ex, on_gone, e);
+        return;
+    }
+    if (!strcmp(exchange_path(ex), "/big")) {
+        char *big = calloc(1, BIG + 1);
+        memset(big, 'b', BIG);
+        exchange_json(ex, 200, json_pack("{s:s}", "body", big));
+        free(big);
         return;
     }
     exchange_json(ex, 200,
@@ -226,6 +236,8 @@ static const Row rows[] = {
     {CHUNKED "1\r\nxy\r\n", 0, 400, 0},
     {CHUNKED "1\r\nx\n0\r\n\r\n", 0, 400, 0},
     {CHUNKED "1\r;\r\nx\r\n0\r\n\r\n", 0, 400, 0},
+    {CHUNKED "1;\r;\r\nx\r\n0\r\n\r\n", 0, 400, 0},
+    {CHUNKED "1\r\nxAB0\r\n\r\n" NEXT, 0, 400, 0},
     /* Lines that another parser might read otherwise. */
     {"GET /echo HTTP/1.1\nHost: x\n\n", 0, 400, 0},
     {GET "X: a\nContent-Length: 4\r\n\r\nGET " NEXT, 0, 400, 0},
@@ -317,6 +329,29 @@ static void test_bodies(void **state)
         http_reply_free(&r);
         strbuf_free(&rest);
         close(fd);
+    }
+    echo_close(&e);
+}
+
+/* What a path is: decoded, without query and last slash; one with a NUL passes for no other. */
+static void test_paths(void **state)
+{
+    (void)state;
+    static const char *const pairs[][2] = {
+        {"/", "/"},           {"/echo/", "/echo"},        {"/echo?a=/b/", "/echo"},
+        {"/e%63ho", "/echo"}, {"/a%2fb", "/a/b"},         {"/echo%00", ""},
+        {"/echo%00x", ""},    {"/echo%", "/echo%"},       {"/echo%4", "/echo%4"},
+        {"/%zz", "/%zz"},     {"/\xff", "/\xef\xbf\xbd"}, {"/..%2f../echo", "/../../echo"},
+        {"*", "*"},           {"/a+b%20c", "/a+b c"},
+    };
+    Echo e;
+    echo_open(&e, NULL, 1);
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        HttpReply r = http_exchange(e.port, "GET", pairs[i][0], "", "");
+        json_t *json = body_of(&r);
+        assert_string_equal(json_string_value(json_object_get(json, "path")), pairs[i][1]);
+        json_decref(json);
+        http_reply_free(&r);
     }
     echo_close(&e);
 }
@@ -561,21 +596,24 @@ static void test_max_connections(void **state)
     echo_close(&e);
 }
 
-/* A client that closes its own side after the question may still listen. */
+/* A client that closes its own side after the question may still listen, also to a long answer. */
 static void test_half_close(void **state)
 {
     (void)state;
-    static const char request[] = "GET /echo HTTP/1.1\r\n\r\n";
+    static const char *const requests[] = {"GET /echo HTTP/1.1\r\n\r\n",
+                                           "GET /big HTTP/1.1\r\n\r\n"};
     Echo e;
     echo_open(&e, NULL, 1);
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 10; i++) {
         int fd = http_connect(e.port);
         StrBuf rest = {0};
         HttpReply r;
-        http_write(fd, request, strlen(request));
+        http_write(fd, requests[i % 2], strlen(requests[i % 2]));
         shutdown(fd, SHUT_WR);
+        if (i % 2) usleep(20000); /* the end is seen while most is unsent */
         assert_int_equal(http_read(fd, &rest, 0, &r), 0);
         assert_int_equal(r.status, 200);
+        if (i % 2) assert_true(r.body.len > BIG);
         assert_true(http_closed(fd, 10000));
         http_reply_free(&r);
         strbuf_free(&rest);
@@ -667,6 +705,55 @@ static void send_pieces(Echo *e, int n, int until_behind)
         exchange_stream_send(e->kept, piece, sizeof piece);
         turn(e, 1);
     }
+}
+
+/*
+ * Requests that come while one is answered, more than we care to hold and the last one in pieces,
+ * wait for their turn.
+ */
+static void test_pipelining(void **state)
+{
+    (void)state;
+    enum { N = 3000 };
+    Echo e;
+    echo_open(&e, NULL, 0);
+    int fd = open_stream(&e, 0);
+    StrBuf all = {0}, replies = {0};
+    char buf[65536];
+    for (int i = 0; i < N; i++)
+        strbuf_printf(&all, "GET /n%d HTTP/1.1\r\nHost: x\r\n\r\n", i);
+    size_t sent = 0, last = all.len - 9;
+    for (int quiet = 0; sent < last && quiet < 1000; quiet++) {
+        ssize_t n = send(fd, all.data + sent, last - sent, MSG_NOSIGNAL);
+        if (n > 0) sent += (size_t)n;
+        if (n > 0) quiet = 0;
+        turn(&e, 1);
+    }
+    exchange_stream_send(e.kept, "kept", 4);
+    exchange_stream_end(e.kept);
+    for (int quiet = 0; quiet < 1000; quiet++) {
+        ssize_t n = sent < all.len ? send(fd, all.data + sent, 1, MSG_NOSIGNAL) : 0;
+        if (sent < last) n = send(fd, all.data + sent, last - sent, MSG_NOSIGNAL);
+        if (n > 0) sent += (size_t)n;
+        turn(&e, 3);
+        n = recv(fd, buf, sizeof buf, 0);
+        if (n > 0) strbuf_add(&replies, buf, (size_t)n);
+        if (n > 0) quiet = 0;
+        if (n <= 0) usleep(200);
+    }
+    const char *at = strstr(replies.data, "kept");
+    for (int i = 0; i < N && at; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "\"/n%d\"", i);
+        at = strstr(at, "\"/n");
+        if (!at || strncmp(at, path, strlen(path)) != 0) fail_msg("%s: %.20s", path, at ? at : "");
+        at += strlen(path);
+    }
+    assert_non_null(at);
+    strbuf_free(&all);
+    strbuf_free(&replies);
+    close(fd);
+    echo_free(&e);
 }
 
 /* Behind and caught up, in turns, and nothing is lost between. */
@@ -792,6 +879,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_requests),
         cmocka_unit_test(test_bodies),
+        cmocka_unit_test(test_paths),
         cmocka_unit_test(test_limits_of_the_head),
         cmocka_unit_test(test_too_large_while_sending),
         cmocka_unit_test(test_expect),
@@ -800,6 +888,7 @@ int main(void)
         cmocka_unit_test(test_max_connections),
         cmocka_unit_test(test_half_close),
         cmocka_unit_test(test_storms),
+        cmocka_unit_test(test_pipelining),
         cmocka_unit_test(test_flow),
         cmocka_unit_test(test_flow_is_bounded),
         cmocka_unit_test(test_write_timeout),
