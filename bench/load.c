@@ -69,6 +69,15 @@ static void *run_server(void *arg)
     return NULL;
 }
 
+/* All is loaded already. */
+static int lend_service(void *ctx, Service *service, Error *err)
+{
+    const InProcess *own = ctx;
+    (void)err;
+    *service = own->service;
+    return 0;
+}
+
 /* Opens the server on a free port and runs it; the only place that knows how that is done. */
 static int start_server(InProcess *own, const Service *s, Error *err)
 {
@@ -77,9 +86,13 @@ static int start_server(InProcess *own, const Service *s, Error *err)
     own->settings.port = 0;
     own->service = *s;
     own->service.settings = &own->settings;
-    own->server = server_open(&own->service, NULL, err);
+    own->server = server_open(&own->settings, &(ServiceLoader){lend_service, own}, err);
     if (!own->server) return -1;
-    if (!pthread_create(&own->thread, NULL, run_server, own)) return 0;
+    if (!pthread_create(&own->thread, NULL, run_server, own)) {
+        while (!server_is_ready(own->server))
+            usleep(1000);
+        return 0;
+    }
     server_close(own->server);
     own->server = NULL;
     return error_set(err, ERR_DEVICE, "cannot start the server's thread");
