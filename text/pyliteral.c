@@ -229,7 +229,8 @@ static int read_items(Reader *r, char close)
 
 static int read_container(Reader *r, char open)
 {
-    char close = open == '{' ? '}' : open == '[' ? ']' : ')';
+    char close = ')';
+    if (open != '(') close = open == '{' ? '}' : ']';
     if (r->depth == MAX_LITERAL_DEPTH) return -1;
     r->depth++;
     r->at++;

@@ -101,16 +101,18 @@ void reply_clear(Reply *r)
 /* The piece that text is appended to: the last one if it is of the same kind. */
 static Piece *piece_for(Reply *r, ReplyKind kind, int call)
 {
-    Piece *last = r->n_pieces ? &r->piece[r->n_pieces - 1] : NULL;
     int joins = kind == REPLY_REASONING || kind == REPLY_CONTENT || kind == REPLY_ARGUMENTS;
-    if (last && joins && last->kind == kind && last->call == call) return last;
+    if (r->n_pieces && joins) {
+        Piece *last = &r->piece[r->n_pieces - 1];
+        if (last->kind == kind && last->call == call) return last;
+    }
     if (r->n_pieces == r->cap) {
         r->cap = r->cap ? 2 * r->cap : 8;
         r->piece = mem_realloc(r->piece, (size_t)r->cap, sizeof *r->piece);
     }
-    last = &r->piece[r->n_pieces++];
-    *last = (Piece){kind, call, r->text.len, r->text.len};
-    return last;
+    Piece *p = &r->piece[r->n_pieces++];
+    *p = (Piece){kind, call, r->text.len, r->text.len};
+    return p;
 }
 
 static void put(Reply *r, ReplyKind kind, int call, const char *text, size_t len)
