@@ -219,6 +219,9 @@ static const ReplyCase cases[] = {
      CALL "{\"name\": \"x\", \"arguments\": \" {\\\"a\\\": \\\"\\\\n\\u00e9\\ud83d\\ude00\\\"} "
           "\"}" ENDCALL,
      "F(x)A({\"a\": \"\\n\xC3\xA9\xF0\x9F\x98\x80\"})."},
+    {"json: halves of surrogate pairs", 0,
+     CALL "{\"name\": \"x\", \"arguments\": \"{\\\"a\\\": \\\"\\ud83dx\\ud83d\\ud83d\\\\n\\\"}\"}",
+     "F(x)A({\"a\": \"\xEF\xBF\xBDx\xEF\xBF\xBD\xEF\xBF\xBD\\n\"})."},
     {"json: such a string first", 0,
      CALL "{\"arguments\": \"{\\\"a\\\": 1}\", \"name\": \"\\u0078\\n\"}", "F(x\n)A({\"a\": 1})."},
     {"json: no arguments", 0, CALL "{\"name\": \"x\"}" ENDCALL, "F(x)A({})."},
@@ -403,16 +406,17 @@ static void holds_are_bounded(void **state)
 {
     static const struct {
         const char *before, *fill, *after;
+        int is_call; /* 1: as long as it is short; 2: always */
     } rows[] = {
-        {CALL, " ", "<function=now>"},
-        {CALL "<function=", "n", ">"},
-        {"<tool_call>", "\n", "<function=now>"},
-        {CALL "<function=write_file><parameter=path>a", " ", "b"},
-        {CALL "<function=write_file><parameter=path>a</parameter>", "\n", "b"},
-        {CALL "<function=write_file><parameter=path>a</function>", "\n", "b"},
-        {CALL "<function=write_file><parameter=path>a\n<parameter=", "n", ">"},
-        {CALL "<function=write_file><parameter=", "n", ">"},
-        {CALL "<function=now></function>", " ", "b"},
+        {CALL, " ", "<function=now>", 1},
+        {CALL "<function=", "n", ">", 0},
+        {"<tool_call>", "\n", "<function=now>", 1},
+        {CALL "<function=write_file><parameter=path>a", " ", "b", 2},
+        {CALL "<function=write_file><parameter=path>a</parameter>", "\n", "b", 2},
+        {CALL "<function=write_file><parameter=path>a</function>", "\n", "b", 2},
+        {CALL "<function=write_file><parameter=path>a\n<parameter=", "n", ">", 2},
+        {CALL "<function=write_file><parameter=", "n", ">", 2},
+        {CALL "<function=now></function>", " ", "b", 2},
     };
     static const uint8_t whole[2 * MAX_SCAN_HELD + 4096];
     uint8_t each[sizeof whole];
@@ -427,7 +431,10 @@ static void holds_are_bounded(void **state)
             for (int k = 0; k < n; k++)
                 strbuf_puts(&text, rows[i].fill);
             strbuf_puts(&text, rows[i].after);
-            reply_close(run_output(&o, text.data, text.len, each, 1, &by_byte));
+            Reply *r = run_output(&o, text.data, text.len, each, 1, &by_byte);
+            int is_long = text.len > MAX_SCAN_HELD + 20, is_short = text.len < MAX_SCAN_HELD - 20;
+            if (is_long || is_short) assert_int_equal(reply_n_calls(r), rows[i].is_call > is_long);
+            reply_close(r);
             reply_close(run_output(&o, text.data, text.len, whole, 1, &at_once));
             assert_string_equal(strbuf_str(&by_byte), strbuf_str(&at_once));
             strbuf_free(&text);

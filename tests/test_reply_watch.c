@@ -107,7 +107,7 @@ static ReplyOptions random_options(uint64_t *seed, const char **stop)
 {
     static const char *const stops[] = {
         "END", "\n\n", "</think>", "\xEF\xBF\xBD", "\xC3\xA9", "call", " t", "<", "}"};
-    uint64_t bits = random_next(seed) >> 20;
+    int bits = (int)(random_next(seed) >> 40);
     ReplyOptions o = {
         .scan = {.tok = demo,
                  .tools = bits & 3 ? tools : NULL,
@@ -116,9 +116,9 @@ static ReplyOptions random_options(uint64_t *seed, const char **stop)
                  .parse_reasoning = (bits >> 4 & 3) > 0},
         .single_call = bits >> 6 & 1,
         .stop = stop,
-        .n_stop = (int)(bits >> 8 & 3),
+        .n_stop = bits >> 8 & 3,
         .include_stop = bits >> 10 & 1,
-        .n_unwatched = (int)(bits >> 11 & 7),
+        .n_unwatched = bits >> 11 & 7,
     };
     for (int i = 0; i < o.n_stop; i++)
         stop[i] = stops[random_next(seed) % (sizeof stops / sizeof *stops)];
@@ -270,6 +270,8 @@ static void stops_in_visible_content(void **state)
     expect_verdicts(o, "an END", "...hhS");
     expect_verdicts(o, THINK "END" ENDTHINK "END", ".....hhS");
     expect_verdicts(o, CALL "<function=END>" ENDCALL "END", "hhhhhhhhhhhhhh..hhS");
+    expect_verdicts(o, "E" CALL "<function=f></function>" ENDCALL "ND",
+                    "hhhhhhhhhhhhh.hhhhhhhhhh....");
     o.n_unwatched = 4;
     expect_verdicts(o, "aENDEND", "....hhS");
     expect_verdicts(o, "abEND", "....."); /* a string that began too early */

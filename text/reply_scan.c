@@ -61,7 +61,9 @@ ReplyScan *reply_scan_open(const ScanOptions *options, ScanSink sink)
         s->seen = mem_alloc((size_t)reply_tools_max_params(s->opt.tools) / 8 + 1, 1);
     }
     s->held = mem_realloc(NULL, s->cap, 1); /* not touched before a JSON call needs so much */
-    reply_scan_reset(s);
+    s->state = options->starts_in_think ? IN_THINK : IN_TEXT;
+    s->last = '\n';
+    s->tool = -1;
     return s;
 }
 
@@ -71,17 +73,6 @@ void reply_scan_close(ReplyScan *s)
     mem_free(s->seen);
     mem_free(s->held);
     mem_free(s);
-}
-
-void reply_scan_reset(ReplyScan *s)
-{
-    s->state = s->opt.starts_in_think ? IN_THINK : IN_TEXT;
-    s->from = s->end = 0;
-    s->n_half = 0;
-    s->last = '\n';
-    s->drop_newline = s->visible = s->n_repairs = 0;
-    s->tool = -1;
-    memset(s->n_fallbacks, 0, sizeof s->n_fallbacks);
 }
 
 int reply_scan_in_think(const ReplyScan *s)

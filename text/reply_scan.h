@@ -67,9 +67,6 @@ typedef struct ReplyScan ReplyScan;
 ReplyScan *reply_scan_open(const ScanOptions *options, ScanSink sink);
 void reply_scan_close(ReplyScan *s);
 
-/* As if it was just opened. */
-void reply_scan_reset(ReplyScan *s);
-
 /* A token: one of the two below, or nothing at all. */
 void reply_scan_token(ReplyScan *s, int32_t token);
 int reply_scan_tag_of(const ReplyScan *s, int32_t token); /* -1: it is no tag */
