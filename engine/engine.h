@@ -100,9 +100,13 @@ typedef struct {
     uint64_t id;
     int32_t token; /* PROMPT, TOKEN; an end token is reported too, as the last TOKEN */
     int pos;       /* its position */
-    int drafted;   /* 1: the token was an accepted draft; 0: the last of its step */
-    /* TOKEN: the tree that its step verified, root included; 0, 0: the token came from a prompt. */
-    int tree_nodes, tree_depth;
+    int drafted;   /* 1: the token was an accepted draft */
+    /*
+     * The last TOKEN that a step sampled for its sequence: how many these are, and nodes (root
+     * included) and depth of the tree that was verified; 0 nodes: the rows were a prompt's.
+     * Elsewhere 0.
+     */
+    int n_sampled, tree_nodes, tree_depth;
     float logprob; /* of the unprocessed distribution; 0 unless asked for; NaN where nothing
                       predicted the token: PROMPT at pos 0, a forced one */
     int rank;      /* 0: the most likely */

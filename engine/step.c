@@ -465,6 +465,14 @@ static int emit_forced(Engine *e, Seq *s)
     return 0;
 }
 
+/* Says on the last event of w's step what the step was. */
+static void end_of_step(const Work *w, Event *ev)
+{
+    ev->n_sampled = w->kept.m + 1;
+    ev->tree_nodes = w->is_tree ? w->tree.n : 0;
+    ev->tree_depth = w->is_tree ? tree_depth(&w->tree) : 0;
+}
+
 static void emit_kept(Engine *e, const Work *w)
 {
     Seq *s = w->seq;
@@ -474,8 +482,7 @@ static void emit_kept(Engine *e, const Work *w)
     for (int d = 0; d < n; d++) {
         Event *ev = emit_token(e, s, kept->emitted[d]);
         ev->drafted = d < kept->m;
-        ev->tree_nodes = w->is_tree ? w->tree.n : 0;
-        ev->tree_depth = w->is_tree ? tree_depth(&w->tree) : 0;
+        if (d == kept->m) end_of_step(w, ev);
         add_logprobs(e, w, first_logit + kept->path[d], ev);
     }
     if (stop == STOP_FORCE) stop = emit_forced(e, s);

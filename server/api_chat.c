@@ -30,13 +30,14 @@ int server_render(const Server *s, const ApiRequest *api, StrBuf *text, TokenLis
     return rc ? api_in_field(err, "messages") : 0;
 }
 
-static int tokenize(Call *call, ApiError *err)
+static int tokenize(Call *call, int limit, ApiError *err)
 {
     static const char think[] = "<think>\n";
     size_t n = strlen(think);
     StrBuf text = {0};
     call->prompt = mem_alloc(1, sizeof *call->prompt);
     call->n_prompts = 1;
+    call->prompt[0].limit = limit;
     int rc = server_render(call->server, &call->api, &text, &call->prompt[0], err);
     call->starts_in_think = text.len >= n && !memcmp(text.data + text.len - n, think, n);
     strbuf_free(&text);

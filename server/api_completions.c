@@ -7,13 +7,14 @@
 #include "base/mem.h"
 #include "server/json_out.h"
 
-static int tokenize(Call *call, ApiError *err)
+static int tokenize(Call *call, int limit, ApiError *err)
 {
     ApiRequest *api = &call->api;
     call->prompt = mem_alloc((size_t)api->n_prompts, sizeof *call->prompt);
     for (int i = 0; i < api->n_prompts; i++) {
         ApiPrompt *p = &api->prompts[i];
         TokenList *ids = &call->prompt[call->n_prompts++];
+        ids->limit = limit;
         if (!p->text) {
             *ids = p->ids;
             p->ids = (TokenList){0};

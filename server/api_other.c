@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/strbuf.h"
 #include "base/version.h"
 #include "server/json_out.h"
@@ -218,18 +219,57 @@ static json_t *apply_template(const Server *s, const json_t *body, ApiError *err
 }
 
 /* A route that is a function from body to reply. */
+typedef struct {
+    Server *server;
+    Exchange *ex; /* NULL: the client is gone */
+    char *body;   /* a large one */
+    const char *text;
+    size_t len;
+    json_t *(*make)(const Server *, const json_t *, ApiError *);
+    int refused;
+    ApiError err;
+    StrBuf reply;
+} TextTask;
+
+static void text_gone(void *owner)
+{
+    TextTask *t = owner;
+    t->ex = NULL;
+}
+
+static void text_run(void *owner)
+{
+    TextTask *t = owner;
+    json_t *body = api_parse_body(t->text, t->len, &t->err);
+    json_t *out = body ? t->make(t->server, body, &t->err) : NULL;
+    t->refused = !out;
+    if (out) json_print(out, &t->reply);
+    json_decref(out);
+    json_decref(body);
+}
+
+static void text_done(void *owner)
+{
+    TextTask *t = owner;
+    if (t->ex && t->refused)
+        server_refuse(t->ex, &t->err);
+    else if (t->ex)
+        exchange_text(t->ex, 200, "application/json", &t->reply);
+    strbuf_free(&t->reply);
+    mem_free(t->body);
+    mem_free(t);
+}
+
 static void answer_with(Server *s, Exchange *ex,
                         json_t *(*make)(const Server *, const json_t *, ApiError *))
 {
-    ApiError err = {0};
-    json_t *body = server_read_body(ex);
-    if (!body) return;
-    json_t *out = make(s, body, &err);
-    json_decref(body);
-    if (out)
-        exchange_json(ex, 200, out);
-    else
-        server_refuse(ex, &err);
+    TextTask *t = mem_alloc(1, sizeof *t);
+    *t = (TextTask){.server = s, .ex = ex, .make = make};
+    exchange_watch(ex, text_gone, t);
+    Task task = {text_run, text_done, t};
+    if (!server_run_task(s, ex, &task, &t->body, &t->text, &t->len)) return;
+    t->ex = NULL;
+    text_done(t);
 }
 
 void api_tokenize(Server *s, Exchange *ex)

@@ -66,38 +66,64 @@ int api_read_int(const json_t *body, const char *key, long lo, long hi, int *out
 
 /* ---- the body ---- */
 
-static int too_deep(const json_t *v, int levels)
+/*
+ * What a text costs to parse, told before it is parsed: jansson takes some 150 bytes for a list of
+ * two, so 32 MiB of brackets would be gigabytes. Brackets and commas within strings do not count.
+ */
+typedef struct {
+    int depth; /* the deepest level */
+    int n_values, n_lists;
+} JsonCost;
+
+static JsonCost json_cost(const char *text, size_t len)
 {
-    size_t i;
-    const char *key;
-    json_t *child;
-    if (!json_is_array(v) && !json_is_object(v)) return 0;
-    if (!levels) return 1;
-    json_array_foreach(v, i, child)
-    {
-        if (too_deep(child, levels - 1)) return 1;
+    JsonCost cost = {.n_values = 1};
+    int depth = 0, in_string = 0;
+    for (size_t i = 0; i < len; i++) {
+        char c = text[i];
+        if (in_string) {
+            if (c == '\\') i++;
+            if (c == '"') in_string = 0;
+        } else if (c == '"') {
+            in_string = 1;
+        } else if (c == ',') {
+            cost.n_values++;
+        } else if (c == '[' || c == '{') {
+            cost.n_lists++;
+            if (++depth > cost.depth) cost.depth = depth;
+        } else if (c == ']' || c == '}') {
+            depth--;
+        }
     }
-    json_object_foreach((json_t *)v, key, child)
-    {
-        if (too_deep(child, levels - 1)) return 1;
-    }
+    return cost;
+}
+
+static int check_cost(const char *text, size_t len, ApiError *err)
+{
+    JsonCost cost = json_cost(text, len);
+    if (cost.depth > MAX_JSON_DEPTH)
+        return api_error(err, ERR_INPUT, NULL, "the body is nested deeper than %d levels",
+                         MAX_JSON_DEPTH);
+    if (cost.n_lists > MAX_JSON_LISTS)
+        return api_error(err, ERR_LIMIT, NULL, "the body has %d lists and objects, the limit is %d",
+                         cost.n_lists, MAX_JSON_LISTS);
+    if (cost.n_values > MAX_JSON_VALUES)
+        return api_error(err, ERR_LIMIT, NULL, "the body has %d values, the limit is %d",
+                         cost.n_values, MAX_JSON_VALUES);
     return 0;
 }
 
 json_t *api_parse_body(const char *text, size_t len, ApiError *err)
 {
     json_error_t je;
+    if (check_cost(text, len, err)) return NULL;
     json_t *body = json_loadb(text, len, JSON_ALLOW_NUL, &je);
-    if (!body) {
+    if (json_is_object(body)) return body;
+    if (body)
+        api_error(err, ERR_INPUT, NULL, "the body is not a JSON object");
+    else
         api_error(err, ERR_INPUT, NULL, "the body is not JSON: line %d, column %d: %.100s", je.line,
                   je.column, len ? je.text : "it is empty");
-    } else if (!json_is_object(body)) {
-        api_error(err, ERR_INPUT, NULL, "the body is not a JSON object");
-    } else if (too_deep(body, MAX_JSON_DEPTH)) {
-        api_error(err, ERR_INPUT, NULL, "the body is nested deeper than %d levels", MAX_JSON_DEPTH);
-    } else {
-        return body;
-    }
     json_decref(body);
     return NULL;
 }

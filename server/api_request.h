@@ -19,6 +19,8 @@ enum {
     MAX_N = 128,        /* answers to each */
     MAX_ANSWERS = 1024, /* prompts times n */
     MAX_JSON_DEPTH = 128,
+    MAX_JSON_LISTS = 1 << 18, /* lists and objects in a body */
+    MAX_JSON_VALUES = 1 << 22,
     MAX_TOOLS = 512,
     MAX_MODEL_NAME = 256, /* every chunk of a stream repeats it */
     MAX_CACHE_SALT = 1024,
@@ -110,7 +112,7 @@ typedef struct {
     int n_vocab;
 } ApiDefaults;
 
-/* Parses JSON that came from outside: an object, no deeper than MAX_JSON_DEPTH. NULL and *err. */
+/* Parses JSON that came from outside: an object within the limits above. NULL and *err. */
 json_t *api_parse_body(const char *text, size_t len, ApiError *err);
 
 /* Reads body, whose reference it takes, also on failure. To be freed in both cases. */

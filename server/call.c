@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-static double now_ms(void)
+double call_now_ms(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -18,14 +18,6 @@ static double now_ms(void)
 }
 
 /* ---- lists of calls ---- */
-
-static void link_call(Call *call)
-{
-    Server *s = call->server;
-    call->next = s->calls;
-    if (s->calls) s->calls->prev = call;
-    s->calls = call;
-}
 
 static void unlink_call(Call *call)
 {
@@ -45,6 +37,7 @@ void call_free(Call *call)
     stream_close(&call->stream);
     mem_free(call->answers);
     mem_free(call->prompt);
+    mem_free(call->body);
     reply_tools_close(call->tools);
     api_request_free(&call->api);
     mem_free(call);
@@ -89,10 +82,11 @@ static void cancel_all(Call *call)
 }
 
 /* The client is gone. The call goes with the last answer that the engine gives back. */
-static void on_gone(void *owner)
+void call_gone(void *owner)
 {
     Call *call = owner;
     call->stream.ex = NULL;
+    if (call->is_read) return; /* the worker has it */
     log_call(call, 499);
     mark_dirty(call);
     cancel_all(call);
@@ -239,7 +233,7 @@ void call_progress(void *server, Answer *a)
     Call *call = a->owner;
     if (a->state == ANSWER_DONE) call->n_live--;
     if (a->state == ANSWER_DONE) metrics_done(a);
-    if (a->n_tokens && call->first_token_ms <= 0) call->first_token_ms = now_ms();
+    if (a->n_tokens && call->first_token_ms <= 0) call->first_token_ms = call_now_ms();
     mark_dirty(call);
 }
 
@@ -251,101 +245,25 @@ void call_flush_all(Server *s)
         call->is_dirty = 0;
         if (call->stream.ex) flush(call);
         /* A failure cancels answers, and those that waited are done at once: the call is dirty. */
-        if (!call->stream.ex && !call->n_live && !call->is_dirty) call_free(call);
+        if (!call->stream.ex && !call->n_live && !call->is_dirty && !call->is_read) call_free(call);
     }
     atomic_store(&s->n_live, dispatch_n_live(s->dispatch));
 }
 
-/* ---- beginning ---- */
-
-/* How long an answer may be: asked for or not, the context bounds it. */
-static int check_length(const Call *call, int n_prompt, ApiRequest *api, ApiError *err)
+/* A reader that was behind too long makes place for those who wait. */
+void call_drop_slow(Server *s)
 {
-    int room = call->server->ctx_size - n_prompt;
-    if (room < (api->max_tokens != 0)) {
-        err->code = "context_length_exceeded";
-        return api_error(err, ERR_LIMIT, api->kind == API_CHAT ? "messages" : "prompt",
-                         "This model's maximum context length is %d tokens. However, %s %d tokens.",
-                         call->server->ctx_size, call->format->subject, n_prompt);
-    }
-    return 0;
+    if (!s->dispatch || !dispatch_n_waiting(s->dispatch)) return;
+    double limit = call_now_ms() - MAX_BEHIND_S * 1e3;
+    for (Call *call = s->calls; call; call = call->next)
+        if (call->behind_ms > 0 && call->behind_ms < limit && call->stream.ex)
+            exchange_drop(call->stream.ex);
 }
 
-static int open_answers(Call *call, ApiError *err)
+void call_flow(void *owner, int behind)
 {
-    const Server *s = call->server;
-    int n = call->api.best_of;
-    if (call->api.parse_calls) call->tools = reply_tools_open(call->api.tools);
-    AnswerModel model = {.tok = s->service->tok,
-                         .eos = s->config->eos,
-                         .n_eos = s->config->n_eos,
-                         .tools = call->tools,
-                         .starts_in_think = call->starts_in_think,
-                         .forced = s->end_of_thinking.id,
-                         .n_forced = s->end_of_thinking.n};
-    call->answers = mem_alloc((size_t)call->n_prompts * (size_t)n, sizeof *call->answers);
-    for (int i = 0; i < call->n_prompts * n; i++) {
-        const TokenList *prompt = &call->prompt[i / n];
-        Answer *a = &call->answers[call->n_answers++];
-        if (answer_open(a, &model, &call->api, prompt->id, prompt->n, i % n, &err->error))
-            return -1;
-        metrics_start(s->metrics, a, call->started_ms);
-        a->owner = call;
-        a->index = i;
-        if (call->format->begin) call->format->begin(call, a);
-        int room = s->ctx_size - prompt->n;
-        if (a->request.max_tokens > room) a->request.max_tokens = room;
-    }
-    return 0;
-}
-
-static int prepare(Call *call, json_t *body, ApiError *err)
-{
-    ApiDefaults defaults = server_defaults(call->server, call->format->max_tokens);
-    if (api_request_read(&call->api, call->format->kind, body, &defaults, err)) return -1;
-    if (call->format->tokenize(call, err)) return -1;
-    for (int i = 0; i < call->n_prompts; i++)
-        if (check_length(call, call->prompt[i].n, &call->api, err)) return -1;
-    return open_answers(call, err);
-}
-
-static Call *new_call(Server *s, Exchange *ex, const ApiFormat *format)
-{
-    Call *call = mem_alloc(1, sizeof *call);
-    *call = (Call){.server = s,
-                   .format = format,
-                   .stream = {.ex = ex},
-                   .created = time(NULL),
-                   .started_ms = now_ms()};
-    snprintf(call->id, sizeof call->id, "%s%s", format->id_prefix, exchange_id(ex));
-    link_call(call);
-    return call;
-}
-
-void call_begin(Server *s, Exchange *ex, const ApiFormat *format)
-{
-    ApiError err = {0};
-    if (s->draining || s->lost) {
-        exchange_error(ex, 503, s->lost ? NULL : "draining", NULL, "the server is shutting down");
-        return;
-    }
-    if (!dispatch_has_room(s->dispatch)) {
-        exchange_error(ex, 429, "queue_full", NULL, "too many requests are waiting; try again");
-        return;
-    }
-    json_t *body = server_read_body(ex);
-    if (!body) return;
-    Call *call = new_call(s, ex, format);
-    if (prepare(call, body, &err)) {
-        server_refuse(ex, &err);
-        call_free(call);
-        return;
-    }
-    call->n_live = call->n_open = call->n_answers;
-    metrics_request(s->metrics, call->api.n);
-    exchange_watch(ex, on_gone, call);
-    if (call->api.stream) stream_keep_alive(&call->stream, s->pulse);
+    Call *call = owner;
+    call->behind_ms = behind ? call_now_ms() : 0;
     for (int i = 0; i < call->n_answers; i++)
-        dispatch_add(s->dispatch, &call->answers[i]);
-    atomic_store(&s->n_live, dispatch_n_live(s->dispatch));
+        dispatch_pause(call->server->dispatch, &call->answers[i], behind);
 }

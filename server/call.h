@@ -16,8 +16,8 @@ typedef struct {
     const char *id_prefix, *object, *chunk_object;
     int max_tokens;      /* of a request that does not say; -1: to the context's end */
     const char *subject; /* of the length: "your prompt has" */
-    /* Fills call->prompt[]: the tokens of each prompt; and starts_in_think. */
-    int (*tokenize)(Call *call, ApiError *err);
+    /* Fills call->prompt[]: the tokens of each prompt, limit at most; and starts_in_think. */
+    int (*tokenize)(Call *call, int limit, ApiError *err);
     /* What an answer begins with; or NULL. */
     void (*begin)(const Call *call, Answer *a);
     /* The answer as an entry of a whole reply's choices, at this place. */
@@ -43,11 +43,28 @@ struct Call {
     int n_live;   /* answers not done */
     int n_open;   /* answers whose last chunk was not sent */
     int is_dirty; /* in the server's list */
+    int is_read;  /* its body is being read: it must stay */
+    double
+        behind_ms; /* since when its reader is too slow and its answers are paused; 0: it is not */
+    char *body;    /* a large one, for the worker */
+    const char *text; /* the body */
+    size_t text_len;
+    ApiError error; /* what is wrong with it */
+    int refused;
     Call *prev, *next, *next_dirty;
 };
 
 /* Reads the request and starts it, or replies with what is wrong. */
 void call_begin(Server *s, Exchange *ex, const ApiFormat *format);
+
+enum { MAX_BEHIND_S = 10 }; /* while others wait */
+
+/* What ends it or slows it down: for exchange_watch and exchange_watch_flow; each second. */
+void call_gone(void *owner);
+void call_flow(void *owner, int behind);
+void call_drop_slow(Server *s);
+
+double call_now_ms(void); /* on the monotonic clock */
 
 /* For dispatch_open: remembers that the answer's call has news. Then call_flush_all acts on it. */
 void call_progress(void *server, Answer *a);

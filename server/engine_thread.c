@@ -9,13 +9,13 @@
 
 #include <assert.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/mem.h"
 #include "base/queue.h"
+#include "base/thread.h"
 
 enum {
     COMMANDS_PER_REQUEST = 5,
@@ -137,17 +137,6 @@ static void *engine_main(void *arg)
     }
 }
 
-/* Signals are the server thread's business. */
-static int start_without_signals(EngineThread *t)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&t->thread, NULL, engine_main, t);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 static void close_queues(EngineThread *t)
 {
     queue_close(t->reports);
@@ -164,11 +153,7 @@ EngineThread *engine_thread_start(Engine *engine, int max_requests, Error *err)
     t->reports = queue_open(MAX_REPORTS, sizeof(EngineReport), err);
     if (!t->reports) goto fail;
     publish_status(t);
-    int failed = start_without_signals(t);
-    if (failed) {
-        error_set(err, ERR_DEVICE, "cannot start the engine's thread: %s", strerror(failed));
-        goto fail;
-    }
+    if (thread_start(&t->thread, engine_main, t, "engine's", err)) goto fail;
     return t;
 fail:
     close_queues(t);

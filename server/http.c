@@ -342,8 +342,9 @@ void exchange_stream_start(Exchange *ex, const char *content_type)
  * Shuts the socket down instead of freeing the connection: the caller is in the middle of its work
  * and hears of it by the usual way, from the event loop.
  */
-static void drop(Exchange *ex)
+void exchange_drop(Exchange *ex)
 {
+    if (ex->dropped) return;
     log_info("dropped id=%s reason=slow-reader", ex->id);
     ex->dropped = 1;
     shutdown(bufferevent_getfd(ex->connection->bev), SHUT_RDWR);
@@ -355,7 +356,7 @@ static void mind_reader(Exchange *ex, size_t unsent)
     size_t limit = (size_t)ex->http->limits.unsent_bytes;
     if (unsent <= limit + ex->largest) return;
     if (!ex->flow || unsent > HARD_LIMIT * limit + ex->largest) {
-        drop(ex);
+        exchange_drop(ex);
     } else if (!ex->behind) {
         ex->behind = 1;
         ex->flow(ex->owner, 1);

@@ -85,6 +85,9 @@ void exchange_watch(Exchange *ex, void (*gone)(void *owner), void *owner);
 enum { HARD_LIMIT = 4 };
 void exchange_watch_flow(Exchange *ex, void (*flow)(void *owner, int behind));
 
+/* Ends the connection of a reader that is too slow; gone is called soon. */
+void exchange_drop(Exchange *ex);
+
 void exchange_add_header(Exchange *ex, const char *name, const char *value);
 
 /* Each of these sends a whole reply and ends the exchange. exchange_json takes the reference. */

@@ -2,13 +2,12 @@
 #include "server/loading.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 struct Loading {
     ServiceLoader loader;
@@ -31,25 +30,15 @@ static void *load(void *arg)
     return NULL;
 }
 
-/* Signals are the server thread's business. */
-static int start_thread(Loading *l)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&l->thread, NULL, load, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed;
-}
-
 Loading *loading_start(const ServiceLoader *loader, Error *err)
 {
     Loading *l = mem_alloc(1, sizeof *l);
     l->loader = *loader;
     l->fd = eventfd(0, EFD_CLOEXEC);
-    int failed = l->fd < 0 ? errno : start_thread(l);
-    if (!failed) return l;
-    error_set(err, ERR_FILE, "cannot start the loading thread: %s", strerror(failed));
+    if (l->fd < 0)
+        error_set(err, ERR_FILE, "cannot make an eventfd: %s", strerror(errno));
+    else if (!thread_start(&l->thread, load, l, "loading", err))
+        return l;
     if (l->fd >= 0) close(l->fd);
     mem_free(l);
     return NULL;

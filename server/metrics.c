@@ -1,8 +1,7 @@
 /*
  * metrics.c: counting; see metrics.h. The text is made in metrics_print.c.
  *
- * The tokens of one step of one sequence come as events in a row, accepted drafts first; the token
- * that is no draft is the last of them. So a step is counted there, once, whatever it accepted.
+ * A step that gives a sequence tokens is counted once, at the last of them, whatever it accepted.
  */
 #include "server/metrics_state.h"
 
@@ -150,10 +149,10 @@ void metrics_start(Metrics *m, Answer *a, double since_ms)
     a->meter = (Meter){.metrics = m, .since_ms = since_ms};
 }
 
-/* A step of one sequence gave n tokens. */
-static void count_step(Metrics *m, const Event *last, int n)
+/* last: the event that tells of its step. */
+static void count_step(Metrics *m, const Event *last)
 {
-    int n_drafted = last->tree_nodes - 1;
+    int n = last->n_sampled, n_drafted = last->tree_nodes - 1;
     if (!last->tree_nodes) return; /* the first token: it came with the prompt */
     observe(m, H_ACCEPTANCE, n);
     observe(m, H_DRAFT_NODES, n_drafted);
@@ -171,8 +170,7 @@ void metrics_event(Answer *a, const Event *e)
     Metrics *m = meter->metrics;
     if (!m || e->type != EVENT_TOKEN) return;
     m->generation_tokens++;
-    meter->n_tokens++;
-    if (e->drafted) return;
+    if (!e->n_sampled) return;
     double now = now_ms();
     if (meter->last_ms > 0) {
         observe(m, H_INTER_TOKEN, (now - meter->last_ms) / 1e3);
@@ -181,8 +179,7 @@ void metrics_event(Answer *a, const Event *e)
         m->prompt_tokens += a->request.n_prompt;
     }
     meter->last_ms = now;
-    count_step(m, e, meter->n_tokens);
-    meter->n_tokens = 0;
+    count_step(m, e);
 }
 
 static EndReason end_reason(const Answer *a)

@@ -19,7 +19,6 @@ typedef struct {
     Metrics *metrics;
     double since_ms; /* when its request had come, on the monotonic clock */
     double last_ms;  /* its last step with output; 0: none yet */
-    int n_tokens;    /* of the step that is being read */
 } Meter;
 
 typedef struct {

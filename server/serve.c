@@ -133,14 +133,21 @@ static void on_exchange(void *ctx, Exchange *ex)
     route->handle(ctx, ex);
 }
 
-json_t *server_read_body(Exchange *ex)
+int server_run_task(Server *s, Exchange *ex, const Task *task, char **body, const char **text,
+                    size_t *len)
 {
-    ApiError err = {0};
-    size_t len;
-    const char *text = exchange_body(ex, &len);
-    json_t *body = api_parse_body(text, len, &err);
-    if (!body) server_refuse(ex, &err);
-    return body;
+    *text = exchange_body(ex, len);
+    if (*len <= INLINE_BODY_BYTES) {
+        task->run(task->owner);
+        task->done(task->owner);
+        return 0;
+    }
+    *body = mem_alloc(1, *len);
+    memcpy(*body, *text, *len);
+    *text = *body;
+    if (!worker_add(s->worker, task)) return 0;
+    exchange_error(ex, 429, "queue_full", NULL, "too many large requests are waiting; try again");
+    return -1;
 }
 
 ApiDefaults server_defaults(const Server *s, int max_tokens)
@@ -233,6 +240,22 @@ static void on_lost(Server *s)
     s->lost = 1;
     log_error("engine_lost reason='%s'", s->failure.msg);
     if (!s->draining) drain(s, FAREWELL_S);
+}
+
+static void on_worked(evutil_socket_t fd, short what, void *ctx)
+{
+    Server *s = ctx;
+    (void)fd;
+    (void)what;
+    worker_read(s->worker);
+    call_flush_all(s);
+}
+
+static void on_second(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd;
+    (void)what;
+    call_drop_slow(ctx);
 }
 
 static void on_reports(evutil_socket_t fd, short what, void *ctx)
@@ -361,6 +384,11 @@ static int open_loop(Server *s, const ServiceLoader *loader, Error *err)
     s->pulse = stream_pulse_open(s->base, s->limits.keepalive_s);
     s->on_stop = watch(s, s->stop_fd, on_stop);
     s->on_drained = evtimer_new(s->base, on_drained, s);
+    s->on_second = event_new(s->base, -1, EV_PERSIST, on_second, s);
+    event_add(s->on_second, &(struct timeval){.tv_sec = 1});
+    s->worker = worker_open(MAX_LARGE_BODIES, err);
+    if (!s->worker) return -1;
+    s->on_worked = watch(s, worker_fd(s->worker), on_worked);
     s->loading = loading_start(loader, err);
     if (!s->loading) return -1;
     s->on_loaded = watch(s, loading_fd(s->loading), on_loaded);
@@ -393,12 +421,15 @@ void server_close(Server *s)
     if (!s) return;
     event_release(s->on_loaded);
     event_release(s->on_reports);
+    event_release(s->on_worked);
+    event_release(s->on_second);
     event_release(s->on_stop);
     event_release(s->on_drained);
     event_release(s->on_signal[0]);
     event_release(s->on_signal[1]);
     http_close(s->http);
     loading_close(s->loading);
+    worker_close(s->worker);
     dispatch_close(s->dispatch);
     while (s->calls) {
         s->calls->is_dirty = 0;

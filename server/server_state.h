@@ -14,6 +14,7 @@
 #include "server/metrics.h"
 #include "server/server.h"
 #include "server/stream.h"
+#include "server/worker.h"
 
 typedef struct Call Call;
 
@@ -34,8 +35,10 @@ struct Server {
     Loading *loading;
     Dispatch *dispatch;
     StreamPulse *pulse;
+    Worker *worker;
     Metrics *metrics; /* NULL while it is loading */
-    struct event *on_loaded, *on_reports, *on_stop, *on_drained, *on_signal[2];
+    struct event *on_loaded, *on_reports, *on_worked, *on_second, *on_stop, *on_drained;
+    struct event *on_signal[2];
     int stop_fd; /* an eventfd; counts server_stop's calls */
 
     Call *calls; /* all that are open */
@@ -47,8 +50,19 @@ struct Server {
     atomic_int is_ready; /* for other threads */
 };
 
-/* A body parsed as JSON, or NULL and the error was sent. */
-json_t *server_read_body(Exchange *ex);
+enum {
+    INLINE_BODY_BYTES = 64 << 10, /* larger ones are read by the worker */
+    MAX_LARGE_BODIES = 32,        /* that wait for it; then 429 */
+    ENCODE_MARGIN = 1 << 17,      /* tokens past the context that are still counted */
+};
+
+/*
+ * Runs a task that reads the body of ex: at once, or when it is large by the worker, for which the
+ * body is copied to *body (to be freed by done). 0, or -1 and the error was sent. *text and *len
+ * are the body.
+ */
+int server_run_task(Server *s, Exchange *ex, const Task *task, char **body, const char **text,
+                    size_t *len);
 
 /* What a request gets that does not say; max_tokens is what the route gives. */
 ApiDefaults server_defaults(const Server *s, int max_tokens);

@@ -37,10 +37,10 @@ typedef enum {
 
 typedef struct {
     JsonState state;
-    int depth;                            /* objects and arrays that are open */
-    int in_key;                           /* the string being read is a key */
-    int n_hex;                            /* digits of \u still to come */
-    const char *word;                     /* what is left of true, false or null */
+    int depth;                               /* objects and arrays that are open */
+    int in_key;                              /* the string being read is a key */
+    int n_hex;                               /* digits of \u still to come */
+    const char *word;                        /* what is left of true, false or null */
     uint8_t is_array[MAX_SCANNED_DEPTH / 8]; /* one bit per open container */
 } JsonScan;
 

@@ -149,8 +149,7 @@ static int give(Run *run, int stage, const char *text, size_t len)
 {
     if (!len) return 0;
     if (stage + 1 < run->s->n) return split(run, stage + 1, text, len);
-    run->piece(run->arg, text, len);
-    return 0;
+    return run->piece(run->arg, text, len);
 }
 
 static int split(Run *run, int stage, const char *text, size_t len)
@@ -160,8 +159,9 @@ static int split(Run *run, int stage, const char *text, size_t len)
         int found = match_at(run, run->s->code[stage], text, len, pos, &start, &end);
         if (found < 0) return -1;
         if (found) {
-            if (give(run, stage, text + given, start - given)) return -1;
-            if (give(run, stage, text + start, end - start)) return -1;
+            int rc = give(run, stage, text + given, start - given);
+            if (!rc) rc = give(run, stage, text + start, end - start);
+            if (rc) return rc;
             given = pos = end;
         }
         /* After no match or an empty one the search goes on one character later. */

@@ -21,7 +21,8 @@ typedef struct Splitter Splitter;
 Splitter *splitter_open(const char *const *patterns, int n, Error *err);
 void splitter_close(Splitter *s);
 
-typedef void (*PieceFn)(void *arg, const char *piece, size_t len);
+/* Other than 0: no more, splitter_run gives this back. */
+typedef int (*PieceFn)(void *arg, const char *piece, size_t len);
 
 /*
  * Calls piece(arg, ...) for each piece of valid UTF-8, in order, none of them empty. ERR_LIMIT when

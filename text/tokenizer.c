@@ -49,12 +49,15 @@ typedef struct {
     BpeScratch bpe;
     NfcScratch nfc;
     TokenList *out;
+    Error *err;
 } Encoder;
 
-static void encode_piece(void *arg, const char *piece, size_t len)
+static int encode_piece(void *arg, const char *piece, size_t len)
 {
     Encoder *e = arg;
     bpe_encode(&e->tok->bpe, &e->bpe, piece, len, e->out);
+    if (!e->out->limit || e->out->n <= e->out->limit) return 0;
+    return error_set(e->err, ERR_LIMIT, "text has more than %d tokens", e->out->limit);
 }
 
 /* Text that holds no added token, or whose added tokens do not count. */
@@ -147,7 +150,7 @@ int tokenizer_encode_prompt(const Tokenizer *tok, const char *text, size_t len,
     size_t n_valid = utf8_check(text, len);
     if (n_valid < len)
         return error_set(err, ERR_INPUT, "text is not valid UTF-8 at byte %zu", n_valid);
-    Encoder e = {.tok = tok, .out = out};
+    Encoder e = {.tok = tok, .out = out, .err = err};
     int rc = encode(&e, text, len, plain, n_plain, err);
     bpe_scratch_free(&e.bpe);
     nfc_scratch_free(&e.nfc);

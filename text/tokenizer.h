@@ -19,6 +19,7 @@ typedef struct Tokenizer Tokenizer;
 typedef struct {
     int32_t *id; /* owned; free with token_list_free */
     int n, cap;
+    int limit; /* 0, or encoding fails with ERR_LIMIT once there are more */
 } TokenList;
 
 void token_list_add(TokenList *list, int32_t id);

@@ -1,0 +1,16 @@
+/* thread.c: see thread.h. */
+#include "base/thread.h"
+
+#include <signal.h>
+#include <string.h>
+
+int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *whose, Error *err)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(thread, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!failed) return 0;
+    return error_set(err, ERR_DEVICE, "cannot start the %s thread: %s", whose, strerror(failed));
+}

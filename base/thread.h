@@ -1,0 +1,14 @@
+/*
+ * thread.h: threads that leave signals to the one that started the program.
+ */
+#ifndef OFFSHOOT_BASE_THREAD_H
+#define OFFSHOOT_BASE_THREAD_H
+
+#include <pthread.h>
+
+#include "base/error.h"
+
+/* Runs run(arg) on a new thread, which takes no signals. 0, or -1 and an Error that says whose. */
+int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *whose, Error *err);
+
+#endif

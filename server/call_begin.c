@@ -1,0 +1,157 @@
+/*
+ * call_begin.c: from a request's body to answers in the line; see call.h.
+ *
+ * Reading the body is a task (worker.h): of a large one the worker makes JSON, prompt and tokens
+ * while the client may vanish. So until it is read the call stays, whoever is gone.
+ */
+#include "server/call.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+/* ---- reading: on either thread ---- */
+
+static int refuse_length(const Call *call, const char *how_many, ApiError *err)
+{
+    err->code = "context_length_exceeded";
+    return api_error(err, ERR_LIMIT, call->api.kind == API_CHAT ? "messages" : "prompt",
+                     "This model's maximum context length is %d tokens. However, %s %s tokens.",
+                     call->server->ctx_size, call->format->subject, how_many);
+}
+
+/* How long an answer may be: asked for or not, the context bounds it. */
+static int check_length(const Call *call, int n_prompt, ApiError *err)
+{
+    char number[16];
+    int room = call->server->ctx_size - n_prompt;
+    if (room >= (call->api.max_tokens != 0)) return 0;
+    snprintf(number, sizeof number, "%d", n_prompt);
+    return refuse_length(call, number, err);
+}
+
+/* A prompt far beyond the context is not read to its end. */
+static int tokenize(Call *call, ApiError *err)
+{
+    int limit = call->server->ctx_size + ENCODE_MARGIN;
+    char more[32];
+    if (!call->format->tokenize(call, limit, err)) return 0;
+    if (err->error.code != ERR_LIMIT) return -1;
+    for (int i = 0; i < call->n_prompts; i++) {
+        if (call->prompt[i].n <= limit) continue;
+        snprintf(more, sizeof more, "more than %d", limit);
+        return refuse_length(call, more, err);
+    }
+    return -1;
+}
+
+static int open_answers(Call *call, ApiError *err)
+{
+    const Server *s = call->server;
+    int n = call->api.best_of;
+    if (call->api.parse_calls) call->tools = reply_tools_open(call->api.tools);
+    AnswerModel model = {.tok = s->service->tok,
+                         .eos = s->config->eos,
+                         .n_eos = s->config->n_eos,
+                         .tools = call->tools,
+                         .starts_in_think = call->starts_in_think,
+                         .forced = s->end_of_thinking.id,
+                         .n_forced = s->end_of_thinking.n};
+    call->answers = mem_alloc((size_t)call->n_prompts * (size_t)n, sizeof *call->answers);
+    for (int i = 0; i < call->n_prompts * n; i++) {
+        const TokenList *prompt = &call->prompt[i / n];
+        Answer *a = &call->answers[call->n_answers++];
+        if (answer_open(a, &model, &call->api, prompt->id, prompt->n, i % n, &err->error))
+            return -1;
+        a->owner = call;
+        a->index = i;
+        if (call->format->begin) call->format->begin(call, a);
+        int room = s->ctx_size - prompt->n;
+        if (a->request.max_tokens > room) a->request.max_tokens = room;
+    }
+    return 0;
+}
+
+static int read_request(Call *call, ApiError *err)
+{
+    ApiDefaults defaults = server_defaults(call->server, call->format->max_tokens);
+    json_t *body = api_parse_body(call->text, call->text_len, err);
+    if (!body || api_request_read(&call->api, call->format->kind, body, &defaults, err)) return -1;
+    if (tokenize(call, err)) return -1;
+    for (int i = 0; i < call->n_prompts; i++)
+        if (check_length(call, call->prompt[i].n, err)) return -1;
+    return open_answers(call, err);
+}
+
+static void run(void *owner)
+{
+    Call *call = owner;
+    call->refused = read_request(call, &call->error);
+}
+
+/* ---- beginning: on the server's thread ---- */
+
+static void start(Call *call)
+{
+    Server *s = call->server;
+    call->n_live = call->n_open = call->n_answers;
+    for (int i = 0; i < call->n_answers; i++)
+        metrics_start(s->metrics, &call->answers[i], call->started_ms);
+    metrics_request(s->metrics, call->api.n);
+    exchange_watch_flow(call->stream.ex, call_flow);
+    if (call->api.stream) stream_keep_alive(&call->stream, s->pulse);
+    for (int i = 0; i < call->n_answers; i++)
+        dispatch_add(s->dispatch, &call->answers[i]);
+    atomic_store(&s->n_live, dispatch_n_live(s->dispatch));
+}
+
+static void done(void *owner)
+{
+    Call *call = owner;
+    Exchange *ex = call->stream.ex;
+    call->is_read = 0;
+    if (ex && !call->refused && !call->server->lost) {
+        start(call);
+        return;
+    }
+    call->stream.ex = NULL;
+    if (ex && call->refused) server_refuse(ex, &call->error);
+    if (ex && !call->refused) exchange_error(ex, 500, NULL, NULL, call->server->failure.msg);
+    if (!call->is_dirty) call_free(call);
+}
+
+static Call *new_call(Server *s, Exchange *ex, const ApiFormat *format)
+{
+    Call *call = mem_alloc(1, sizeof *call);
+    *call = (Call){.server = s,
+                   .format = format,
+                   .stream = {.ex = ex},
+                   .created = time(NULL),
+                   .started_ms = call_now_ms(),
+                   .is_read = 1};
+    snprintf(call->id, sizeof call->id, "%s%s", format->id_prefix, exchange_id(ex));
+    call->next = s->calls;
+    if (s->calls) s->calls->prev = call;
+    s->calls = call;
+    return call;
+}
+
+void call_begin(Server *s, Exchange *ex, const ApiFormat *format)
+{
+    if (s->draining || s->lost) {
+        exchange_error(ex, 503, s->lost ? NULL : "draining", NULL, "the server is shutting down");
+        return;
+    }
+    if (!dispatch_has_room(s->dispatch)) {
+        exchange_error(ex, 429, "queue_full", NULL, "too many requests are waiting; try again");
+        return;
+    }
+    Call *call = new_call(s, ex, format);
+    exchange_watch(ex, call_gone, call);
+    Task task = {run, done, call};
+    if (server_run_task(s, ex, &task, &call->body, &call->text, &call->text_len)) {
+        call->stream.ex = NULL;
+        call_free(call);
+    }
+}
