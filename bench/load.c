@@ -5,6 +5,7 @@
  * names another one. The phases are run twice: what the second half needs in memory beyond the
  * first is what leaks.
  */
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -45,8 +46,8 @@ typedef struct {
 typedef struct {
     int n_conns;
     LoadResult result;
-    int n_left;     /* answers that lived on without a client */
-    double rss_mib; /* after it; 0: unknown */
+    int n_left;               /* answers that lived on without a client */
+    double rss_mib, heap_mib; /* after it: resident, and in use on the heap; 0: unknown */
 } PhaseRow;
 
 typedef struct {
@@ -120,12 +121,16 @@ static int reach_server(Load *l, Error *err)
     return load_target_parse(&l->target, url, err);
 }
 
-/* Answers without a client must end soon. Their number after a while that is long enough. */
+/*
+ * Answers without a client must end soon. Their number after a while that is long enough. The
+ * server sees the end of the connections meanwhile, and frees what belongs to them.
+ */
 static int wait_idle(const Server *server)
 {
-    const struct timespec pause = {.tv_nsec = 10000000};
+    const struct timespec pause = {.tv_nsec = 10000000}, settle = {.tv_nsec = 500000000};
     for (int i = 0; i < IDLE_PATIENCE_S * 100 && server_n_live(server); i++)
         nanosleep(&pause, NULL);
+    nanosleep(&settle, NULL);
     return server_n_live(server);
 }
 
@@ -176,6 +181,13 @@ static double rss_mib(void)
     return (double)resident * (double)sysconf(_SC_PAGESIZE) / (1 << 20);
 }
 
+/* Without the engine's pools, which become resident page by page as they are used first. */
+static double heap_mib(void)
+{
+    struct mallinfo2 m = mallinfo2();
+    return (double)(m.uordblks + m.hblkhd) / (1 << 20);
+}
+
 /* The lone answers. What does not fit the context is dropped from the list. */
 static int collect(Load *l, Error *err)
 {
@@ -224,6 +236,7 @@ static void run_phase(Load *l, int i)
     if (!l->own.server) return;
     row->n_left = wait_idle(l->own.server);
     row->rss_mib = rss_mib();
+    row->heap_mib = heap_mib();
 }
 
 /* ---- the report ---- */
@@ -236,31 +249,34 @@ static double per_second(double n, const LoadResult *r)
 static void print_head(void)
 {
     printf("%38s %14s %17s %17s\n", "", "per second", "first token, ms", "between, ms");
-    printf("%5s %8s %6s %7s %8s %6s %7s %8s %8s %8s %8s %8s\n", "conns", "requests", "429s",
-           "dropped", "wrong", "reqs", "tokens", "p50", "p99", "p50", "p99", "MiB");
+    printf("%5s %8s %6s %7s %8s %6s %7s %8s %8s %8s %8s %8s %7s\n", "conns", "requests", "429s",
+           "dropped", "wrong", "reqs", "tokens", "p50", "p99", "p50", "p99", "MiB", "heap");
 }
 
 static void print_row(const PhaseRow *row)
 {
     const LoadResult *r = &row->result;
-    printf("%5d %8ld %6ld %7ld %8ld %6.1f %7.0f %8.1f %8.1f %8.2f %8.2f %8.1f\n", row->n_conns,
-           r->n_answered + r->n_dropped + load_result_bad(r), r->n_retried, r->n_dropped,
-           load_result_bad(r), per_second((double)r->n_answered, r),
+    printf("%5d %8ld %6ld %7ld %8ld %6.1f %7.0f %8.1f %8.1f %8.2f %8.2f %8.1f %7.2f\n",
+           row->n_conns, r->n_answered + r->n_dropped + load_result_bad(r), r->n_retried,
+           r->n_dropped, load_result_bad(r), per_second((double)r->n_answered, r),
            per_second((double)r->n_tokens, r), times_quantile(&r->first_token, 0.5),
            times_quantile(&r->first_token, 0.99), times_quantile(&r->between, 0.5),
-           times_quantile(&r->between, 0.99), row->rss_mib);
+           times_quantile(&r->between, 0.99), row->rss_mib, row->heap_mib);
     fflush(stdout);
 }
 
 /* What the second half took beyond the first. */
-static double growth_mib(const Load *l)
+static void growth(const Load *l, double *rss, double *heap)
 {
-    return l->rows[HALVES * l->n_phases - 1].rss_mib - l->rows[l->n_phases - 1].rss_mib;
+    const PhaseRow *first = &l->rows[l->n_phases - 1], *last = &l->rows[HALVES * l->n_phases - 1];
+    *rss = last->rss_mib - first->rss_mib;
+    *heap = last->heap_mib - first->heap_mib;
 }
 
 static void print_rest(const Load *l)
 {
     long n = 0, n_dropped = 0;
+    double rss, heap;
     for (int i = 0; i < HALVES * l->n_phases; i++) {
         n += l->rows[i].result.n_answered;
         n_dropped += l->rows[i].result.n_dropped;
@@ -268,7 +284,9 @@ static void print_rest(const Load *l)
     printf("%d different requests; %ld answers as they are alone, %ld clients vanished\n",
            l->n_mixed, n, n_dropped);
     if (!l->own.server) return;
-    printf("memory: the second half took %+.1f MiB beyond the first\n\n", growth_mib(l));
+    growth(l, &rss, &heap);
+    printf("memory: the second half took %+.1f MiB beyond the first, on the heap %+.3f MiB\n\n",
+           rss, heap);
     printf("the server's thread adds, in CPU time           us    goal\n");
     for (int i = 0; i < N_LOAD_COSTS; i++)
         printf("  %-38s %8.2f %7.0f\n", load_costs[i].name, l->cpu.us[i], load_costs[i].goal);
@@ -278,14 +296,15 @@ static json_t *row_json(const PhaseRow *row)
 {
     const LoadResult *r = &row->result;
     return json_pack(
-        "{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:f, s:I, s:f, s:f, s:f, s:f, s:f}",
+        "{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:f, s:I, s:f, s:f, s:f, s:f, s:f, s:f}",
         "connections", row->n_conns, "answered", (json_int_t)r->n_answered, "retried",
         (json_int_t)r->n_retried, "dropped", (json_int_t)r->n_dropped, "wrong",
         (json_int_t)r->n_wrong, "lost", (json_int_t)r->n_lost, "refused", (json_int_t)r->n_refused,
         "left", row->n_left, "seconds", r->seconds, "tokens", (json_int_t)r->n_tokens,
         "first_token_ms_p50", times_quantile(&r->first_token, 0.5), "first_token_ms_p99",
         times_quantile(&r->first_token, 0.99), "between_ms_p50", times_quantile(&r->between, 0.5),
-        "between_ms_p99", times_quantile(&r->between, 0.99), "memory_mib", row->rss_mib);
+        "between_ms_p99", times_quantile(&r->between, 0.99), "memory_mib", row->rss_mib, "heap_mib",
+        row->heap_mib);
 }
 
 static void print_json(const Load *l)
@@ -298,7 +317,10 @@ static void print_json(const Load *l)
         json_t *cpu = json_object();
         for (int i = 0; i < N_LOAD_COSTS; i++)
             json_object_set_new(cpu, load_costs[i].key, json_real(l->cpu.us[i]));
-        json_object_set_new(report, "memory_growth_mib", json_real(growth_mib(l)));
+        double rss, heap;
+        growth(l, &rss, &heap);
+        json_object_set_new(report, "memory_growth_mib", json_real(rss));
+        json_object_set_new(report, "heap_growth_mib", json_real(heap));
         json_object_set_new(report, "server_thread_us", cpu);
     }
     json_dumpf(report, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
@@ -345,9 +367,7 @@ static int run_all(Load *l, Error *err)
         if (!set->json) print_row(&l->rows[i]);
     }
     if (judge(l, err)) return -1;
-    if (l->own.server &&
-        load_cpu_measure(&l->cpu, &l->target, l->own.thread, n_requests(l, 1), err))
-        return -1;
+    if (l->own.server && load_cpu_measure(&l->cpu, &l->target, l->own.thread, err)) return -1;
     if (set->json)
         print_json(l);
     else

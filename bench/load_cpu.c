@@ -28,12 +28,12 @@ const struct LoadCost load_costs[N_LOAD_COSTS] = {
 
 static const struct {
     int chat, streamed, n_conns;
-    int one_in; /* a round has n_requests / one_in of them, one a connection at least */
+    int n; /* requests in a round: so many that a new connection is lost among them */
     const char *fields;
 } kinds[N_LOAD_COSTS] = {
-    {0, 0, 1, 5, ONE_TOKEN},  {1, 0, 1, 5, ONE_TOKEN}, {0, 0, 1, 100, ONE_TOKEN},
-    {0, 1, 1, 250, DRAFTED},  {0, 1, 8, 62, DRAFTED},  {0, 1, 1, 250, UNDRAFTED},
-    {0, 1, 8, 62, UNDRAFTED},
+    {0, 0, 1, 60, ONE_TOKEN}, {1, 0, 1, 60, ONE_TOKEN}, {0, 0, 1, 4, ONE_TOKEN},
+    {0, 1, 1, 2, DRAFTED},    {0, 1, 8, 8, DRAFTED},    {0, 1, 1, 2, UNDRAFTED},
+    {0, 1, 8, 8, UNDRAFTED},
 };
 
 /* Of one kind, per request. */
@@ -60,12 +60,11 @@ static int run(const LoadTarget *target, LoadCases *cases, const LoadPlan *plan,
 }
 
 static int run_round(Cost *cost, int round, const LoadTarget *target, clockid_t clock,
-                     LoadCases *cases, int n_requests, LoadResult *r, Error *err)
+                     LoadCases *cases, LoadResult *r, Error *err)
 {
     for (int i = 0; i < N_LOAD_COSTS; i++) {
-        int n_conns = kinds[i].n_conns;
-        int n = n_requests / kinds[i].one_in > n_conns ? n_requests / kinds[i].one_in : n_conns;
-        LoadPlan plan = {.n_conns = n_conns,
+        int n = kinds[i].n;
+        LoadPlan plan = {.n_conns = kinds[i].n_conns,
                          .n_requests = n,
                          .first = i,
                          .n_cases = 1,
@@ -110,8 +109,7 @@ static void sum_up(LoadCpu *cpu, const Cost *cost)
     }
 }
 
-int load_cpu_measure(LoadCpu *cpu, const LoadTarget *target, pthread_t thread, int n_requests,
-                     Error *err)
+int load_cpu_measure(LoadCpu *cpu, const LoadTarget *target, pthread_t thread, Error *err)
 {
     clockid_t clock;
     LoadCases cases = {0};
@@ -130,7 +128,7 @@ int load_cpu_measure(LoadCpu *cpu, const LoadTarget *target, pthread_t thread, i
         .n_conns = 1, .n_requests = 2 * N_LOAD_COSTS, .n_cases = N_LOAD_COSTS, .collect = 1};
     int rc = run(target, &cases, &alone, r, err);
     for (int i = 0; !rc && i < ROUNDS; i++)
-        rc = run_round(cost, i, target, clock, &cases, n_requests, r, err);
+        rc = run_round(cost, i, target, clock, &cases, r, err);
     if (!rc) sum_up(cpu, cost);
     load_cases_free(&cases);
     mem_free(r);

@@ -25,8 +25,7 @@ typedef struct {
     double us[N_LOAD_COSTS];
 } LoadCpu;
 
-/* thread is the server's; n_requests scales the work. */
-int load_cpu_measure(LoadCpu *cpu, const LoadTarget *target, pthread_t thread, int n_requests,
-                     Error *err);
+/* thread is the server's. */
+int load_cpu_measure(LoadCpu *cpu, const LoadTarget *target, pthread_t thread, Error *err);
 
 #endif
