@@ -254,7 +254,7 @@ void call_flush_all(Server *s)
 void call_drop_slow(Server *s)
 {
     if (!s->dispatch || !dispatch_n_waiting(s->dispatch)) return;
-    double limit = call_now_ms() - MAX_BEHIND_S * 1e3;
+    double limit = call_now_ms() - s->limits.behind_s * 1e3;
     for (Call *call = s->calls; call; call = call->next)
         if (call->behind_ms > 0 && call->behind_ms < limit && call->stream.ex)
             exchange_drop(call->stream.ex);

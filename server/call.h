@@ -57,8 +57,6 @@ struct Call {
 /* Reads the request and starts it, or replies with what is wrong. */
 void call_begin(Server *s, Exchange *ex, const ApiFormat *format);
 
-enum { MAX_BEHIND_S = 10 }; /* while others wait */
-
 /* What ends it or slows it down: for exchange_watch and exchange_watch_flow; each second. */
 void call_gone(void *owner);
 void call_flow(void *owner, int behind);

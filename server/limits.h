@@ -14,9 +14,10 @@
  *     --drain-timeout          30 s   what running answers get after SIGTERM: they are cut
  *     --sse-keepalive          10 s   silence in a stream: a comment is sent; 0: never
  *
- * Not options: JSON 128 levels deep, and the counts in api_request.h; 64 KiB of further requests
- * read while one is answered; 2 s for a refused client to stop sending (connection.c); 30 s without
- * a step of the engine while it has work: /health says 503 (stall_s).
+ * Not options: JSON 128 levels deep, and the counts in api_request.h; 10 s behind for a stream's
+ * reader while others wait (behind_s); 32 bodies over 64 KiB that wait to be read: 429; 64 KiB of
+ * further requests read while one is answered; 2 s for a refused client to stop sending
+ * (connection.c); 30 s without a step of the engine while it has work: /health says 503 (stall_s).
  */
 #ifndef OFFSHOOT_SERVER_LIMITS_H
 #define OFFSHOOT_SERVER_LIMITS_H
@@ -31,7 +32,7 @@ typedef struct {
 
 typedef struct {
     HttpLimits http;
-    int drain_s, keepalive_s, stall_s;
+    int drain_s, keepalive_s, stall_s, behind_s;
 } ServerLimits;
 
 /* An initialiser. */
@@ -48,7 +49,7 @@ typedef struct {
                 .idle_timeout_s = 75,                                                              \
                 .write_timeout_s = 60,                                                             \
             },                                                                                     \
-        .drain_s = 30, .keepalive_s = 10, .stall_s = 30,                                           \
+        .drain_s = 30, .keepalive_s = 10, .stall_s = 30, .behind_s = 10,                           \
     }
 
 #endif

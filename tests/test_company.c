@@ -1,0 +1,296 @@
+/*
+ * test_company.c: what one client does and the others do not feel: readers that stall, bodies that
+ * take long to read, and the thread that reads them.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "server/worker.h"
+#include "tests/analyzer.h"
+#include "tests/served.h"
+
+#define COMPLETIONS "/v1/completions"
+#define SHORT       "{\"prompt\": \"Hello\", \"max_tokens\": 4, \"temperature\": 0}"
+
+static void assert_alive(const Served *s)
+{
+    json_decref(served_post(s, COMPLETIONS, SHORT, 200));
+}
+
+/* A sample of /metrics. */
+static double metric(const Served *s, const char *name)
+{
+    HttpReply r = http_exchange(s->port, "GET", "/metrics", "", "");
+    char *line = strstr(strbuf_str(&r.body), "# TYPE");
+    for (; line; line = strchr(line + 1, '\n'))
+        if (!strncmp(line + 1, name, strlen(name)) && line[1 + strlen(name)] == '{') break;
+    if (!line) fail_msg("no %s", name);
+    double value = atof(strchr(line + 1, '}') + 1);
+    http_reply_free(&r);
+    return value;
+}
+
+/* ---- slow readers ---- */
+
+/* Chunks of some KiB a token, so that buffers are full soon. */
+#define FAT                                                                                        \
+    "{\"logprobs\": 20, \"stream\": true, \"max_tokens\": 1500, \"ignore_eos\": true, "            \
+    "\"temperature\": 0, \"prompt\": \"Hello\"}"
+
+static int start_slow_reader(const Served *s)
+{
+    int fd = http_connect(s->port), small = 4096;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    http_send(fd, "POST", COMPLETIONS, "", FAT);
+    return fd;
+}
+
+/* Waits until no more tokens are made. */
+static double wait_until_still(const Served *s)
+{
+    double before = -1, now = metric(s, "vllm:generation_tokens_total");
+    for (int i = 0; i < 300 && (now < 1 || now != before); i++) {
+        before = now;
+        usleep(200000);
+        now = metric(s, "vllm:generation_tokens_total");
+    }
+    assert_true(now == before);
+    return now;
+}
+
+/* Who does not read is not written for; what he reads later is the whole answer. */
+static void test_slow_reader_pauses(void **state)
+{
+    (void)state;
+    ServedOptions o = served_defaults();
+    o.limits.http.unsent_bytes = 256 << 10;
+    Served *s = served_start(&o);
+    int fd = start_slow_reader(s);
+    double made = wait_until_still(s);
+    assert_true(made > 0 && made < 1400);
+    assert_int_equal((int)metric(s, "vllm:num_requests_running"), 1);
+    assert_alive(s); /* the others go on */
+    HttpReply reply;
+    StrBuf rest = {0};
+    assert_int_equal(http_read(fd, &rest, 0, &reply), 0);
+    json_t *events = http_events(&reply), *alone = served_events(s, COMPLETIONS, FAT);
+    StrBuf text[2] = {{0}};
+    for (int k = 0; k < 2; k++) {
+        json_t *event;
+        size_t i;
+        json_array_foreach(k ? alone : events, i, event)
+        {
+            strbuf_puts(&text[k], json_string_value(served_at(event, "choices.0.text")));
+        }
+    }
+    assert_string_equal(strbuf_str(&text[0]), strbuf_str(&text[1]));
+    for (int k = 0; k < 2; k++)
+        strbuf_free(&text[k]);
+    json_decref(alone);
+    json_decref(events);
+    http_reply_free(&reply);
+    strbuf_free(&rest);
+    close(fd);
+    assert_int_equal(served_stop(s), 0);
+}
+
+/* The only sequence belongs to one who does not read: after a while those who wait come first. */
+static void test_slow_reader_makes_place(void **state)
+{
+    (void)state;
+    ServedOptions o = served_defaults();
+    o.limits.http.unsent_bytes = 256 << 10;
+    o.limits.behind_s = 1;
+    o.max_seqs = 1;
+    Served *s = served_start(&o);
+    int fd = start_slow_reader(s), waiting[4];
+    wait_until_still(s);
+    for (int i = 0; i < 4; i++) { /* more than the engine takes beside the one that runs */
+        waiting[i] = http_connect(s->port);
+        http_send(waiting[i], "POST", COMPLETIONS, "", SHORT);
+    }
+    for (int i = 0; i < 4; i++) {
+        HttpReply reply;
+        StrBuf rest = {0};
+        assert_int_equal(http_read(waiting[i], &rest, 0, &reply), 0);
+        assert_int_equal(reply.status, 200);
+        http_reply_free(&reply);
+        strbuf_free(&rest);
+        close(waiting[i]);
+    }
+    served_wait_idle(s);
+    close(fd);
+    assert_int_equal(served_stop(s), 0);
+}
+
+/* ---- large bodies ---- */
+
+/* {"KEY": "word word ..."MORE} of about n_bytes. To be freed. */
+static char *large_body(const char *key, size_t n_bytes, const char *more)
+{
+    StrBuf body = {0};
+    strbuf_printf(&body, "{\"%s\": \"", key);
+    while (body.len < n_bytes)
+        strbuf_puts(&body, "word ");
+    strbuf_printf(&body, "\"%s}", more);
+    return body.data;
+}
+
+static void test_large_bodies(void **state)
+{
+    (void)state;
+    Served *s = served_start(NULL);
+    char *body = large_body("prompt", 200000, "");
+    json_t *reply = served_post(s, "/tokenize", body, 200);
+    json_int_t count = json_integer_value(json_object_get(reply, "count"));
+    assert_true(count > 8192);
+    json_decref(reply);
+    char *completion = large_body("prompt", 200000, ", \"max_tokens\": 1"), number[32];
+    reply = served_post(s, COMPLETIONS, completion, 400);
+    const char *message = json_string_value(served_at(reply, "error.message"));
+    snprintf(number, sizeof number, "has %d tokens.", (int)count);
+    assert_non_null(strstr(message, "maximum context length is"));
+    assert_non_null(strstr(message, number));
+    json_decref(reply);
+
+    char *huge = large_body("prompt", 4000000, ", \"max_tokens\": 1"); /* not read to its end */
+    reply = served_post(s, COMPLETIONS, huge, 400);
+    assert_non_null(strstr(json_string_value(served_at(reply, "error.message")), "has more than"));
+    assert_string_equal(json_string_value(served_at(reply, "error.code")),
+                        "context_length_exceeded");
+    json_decref(reply);
+
+    /* Large for another reason: it is answered as if it were small. */
+    char *padded = large_body("metadata", 300000,
+                              ", \"prompt\": \"Hello\", \"max_tokens\": 4, "
+                              "\"temperature\": 0");
+    json_t *large = served_post(s, COMPLETIONS, padded, 200);
+    json_t *small = served_post(s, COMPLETIONS, SHORT, 200);
+    assert_string_equal(json_string_value(served_at(large, "choices.0.text")),
+                        json_string_value(served_at(small, "choices.0.text")));
+    json_decref(small);
+    json_decref(large);
+
+    /* Clients that go while their body is read, or before its answer is made. */
+    for (int i = 0; i < 20; i++) {
+        int fd = http_connect(s->port);
+        http_send(fd, "POST", i & 1 ? COMPLETIONS : "/tokenize", "", i % 3 ? padded : huge);
+        if (i & 4) usleep(3000);
+        close(fd);
+    }
+    assert_alive(s);
+    /* And when the server stops with such work before it. */
+    int fd = http_connect(s->port);
+    http_send(fd, "POST", "/tokenize", "", huge);
+    mem_free(padded);
+    mem_free(huge);
+    mem_free(completion);
+    mem_free(body);
+    assert_int_equal(served_stop(s), 0);
+    close(fd);
+}
+
+/* What would cost gigabytes to parse is refused before. */
+static void test_costly_json(void **state)
+{
+    (void)state;
+    Served *s = served_start(NULL);
+    static const struct {
+        const char *piece, *why;
+        int n;
+    } rows[] = {{"[],", "lists and objects", 1 << 19},
+                {"{\"a\":1},", "lists and objects", 1 << 19},
+                {"1,", "values", 5 << 20},
+                {"[", "nested deeper", 60000}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        StrBuf body = {0};
+        strbuf_puts(&body, "{\"tokens\": [");
+        for (int k = 0; k < rows[i].n; k++)
+            strbuf_puts(&body, rows[i].piece);
+        strbuf_puts(&body, "1]}");
+        json_t *reply = served_post(s, "/detokenize", body.data, 400);
+        if (!strstr(json_string_value(served_at(reply, "error.message")), rows[i].why))
+            fail_msg("%s", json_string_value(served_at(reply, "error.message")));
+        json_decref(reply);
+        strbuf_free(&body);
+    }
+    assert_alive(s);
+    assert_int_equal(served_stop(s), 0);
+}
+
+/* ---- the worker alone ---- */
+
+typedef struct {
+    atomic_int may_run;
+    atomic_int n_run;
+    int n_done;
+} Counted;
+
+static void run_when_allowed(void *owner)
+{
+    Counted *c = owner;
+    while (!atomic_load(&c->may_run))
+        usleep(100);
+    atomic_fetch_add(&c->n_run, 1);
+}
+
+static void count_done(void *owner)
+{
+    ((Counted *)owner)->n_done++;
+}
+
+static void test_worker(void **state)
+{
+    (void)state;
+    enum { MAX = 3 };
+    Error err = {0};
+    Counted c = {0};
+    Worker *w = worker_open(MAX, &err);
+    assert_non_null(w);
+    Task task = {run_when_allowed, count_done, &c};
+    for (int i = 0; i < MAX; i++)
+        assert_int_equal(worker_add(w, &task), 0);
+    assert_int_equal(worker_add(w, &task), -1);
+    worker_read(w);
+    assert_int_equal(c.n_done, 0);
+    atomic_store(&c.may_run, 1);
+    struct pollfd p = {.fd = worker_fd(w), .events = POLLIN};
+    while (c.n_done < MAX) {
+        if (poll(&p, 1, 30000) != 1) fail_msg("%d of %d are done", c.n_done, MAX);
+        worker_read(w);
+    }
+    assert_int_equal(atomic_load(&c.n_run), MAX);
+    atomic_store(&c.may_run, 0);
+    for (int i = 0; i < MAX; i++) /* there is room again; two of them will never run */
+        assert_int_equal(worker_add(w, &task), 0);
+    usleep(20000); /* the first has begun, or it will not run either */
+    atomic_store(&c.may_run, 1);
+    worker_close(w);
+    assert_int_equal(c.n_done, 2 * MAX);
+    assert_in_range(atomic_load(&c.n_run), MAX, 2 * MAX);
+    worker_close(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_slow_reader_pauses),
+        cmocka_unit_test(test_slow_reader_makes_place),
+        cmocka_unit_test(test_large_bodies),
+        cmocka_unit_test(test_costly_json),
+        cmocka_unit_test(test_worker),
+    };
+    return cmocka_run_group_tests(tests, served_open_model, served_close_model);
+}
