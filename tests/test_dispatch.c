@@ -9,6 +9,8 @@
 #include <cmocka.h>
 
 #include <poll.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "server/dispatch.h"
 #include "tests/analyzer.h"
@@ -215,12 +217,49 @@ static void test_close_while_running(void **state)
     served_close_engine(f.served);
 }
 
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Silence is counted from the last step, or from the end of having nothing to do. */
+static void test_silence(void **state)
+{
+    (void)state;
+    Fixture f;
+    Error err = {0};
+    open_fixture(&f, 2, 4, 6);
+    usleep(100000);
+    assert_int_equal(dispatch_silent_ms(f.dispatch), 0);
+    int64_t start = now_ms();
+    f.answer[0].request.max_tokens = f.answer[1].request.max_tokens = 8000;
+    dispatch_add(f.dispatch, &f.answer[0]);
+    assert_true(dispatch_silent_ms(f.dispatch) <= now_ms() - start);
+    usleep(100000);
+    /* Its first token is of a step that began after this. */
+    start = now_ms();
+    dispatch_add(f.dispatch, &f.answer[1]);
+    struct pollfd p = {.fd = dispatch_fd(f.dispatch), .events = POLLIN};
+    while (!f.answer[1].n_tokens && poll(&p, 1, 30000) == 1)
+        assert_true(dispatch_read(f.dispatch, &err) >= 0);
+    assert_true(f.answer[1].n_tokens > 0);
+    assert_true(dispatch_silent_ms(f.dispatch) <= now_ms() - start);
+    for (int i = 0; i < 2; i++)
+        dispatch_cancel(f.dispatch, &f.answer[i]);
+    run_until(&f, 2);
+    assert_int_equal(dispatch_silent_ms(f.dispatch), 0);
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),  cmocka_unit_test(test_fair_line),
-        cmocka_unit_test(test_pause),  cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_cancel), cmocka_unit_test(test_close_while_running),
+        cmocka_unit_test(test_order),   cmocka_unit_test(test_fair_line),
+        cmocka_unit_test(test_pause),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_cancel),  cmocka_unit_test(test_close_while_running),
+        cmocka_unit_test(test_silence),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
 }

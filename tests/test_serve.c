@@ -278,7 +278,7 @@ static void test_keep_alive_comments(void **state)
     assert_string_equal(http_header(&r, "Content-Type"), "text/event-stream");
     assert_true(drop_comments(&r) > 0);
     json_t *events = http_events(&r);
-    assert_true(json_array_size(events) > 1);
+    assert_true(json_array_size(events) > 0);
     json_decref(events);
     http_reply_free(&r);
     strbuf_free(&rest);
