@@ -31,8 +31,8 @@
 
 /*
  * /echo: {path, length, body} of the request; /kept: its exchange is left to the test; /big: more
- * than a socket takes at once; /quit ends the loop. Who has no x-key is not admitted to anything
- * below /locked.
+ * than a socket takes at once; .../busy: 503; /quit ends the loop. Who has no x-key is not admitted
+ * to anything below /locked.
  */
 typedef struct {
     struct event_base *base;
@@ -69,6 +69,10 @@ static void on_exchange(void *ctx, Exchange *ex)
     if (!strcmp(exchange_path(ex), "/kept")) {
         e->kept = ex;
         exchange_watch(ex, on_gone, e);
+        return;
+    }
+    if (strstr(exchange_path(ex), "/busy")) {
+        exchange_error(ex, 503, "loading", NULL, "come again");
         return;
     }
     if (!strcmp(exchange_path(ex), "/big")) {
@@ -351,6 +355,39 @@ static void test_paths(void **state)
         json_t *json = body_of(&r);
         assert_string_equal(json_string_value(json_object_get(json, "path")), pairs[i][1]);
         json_decref(json);
+        http_reply_free(&r);
+    }
+    echo_close(&e);
+}
+
+/* Both kinds of error object; Anthropic's clients know 529 for this. */
+static void test_errors_by_path(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *body;
+        int status;
+    } cases[] = {
+        {"/v1/busy",
+         "{\"error\":{\"message\":\"come again\",\"type\":\"overloaded_error\",\"param\":null,"
+         "\"code\":\"loading\"}}",
+         503},
+        {"/v1/messages/busy",
+         "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"come again\"},"
+         "\"request_id\":\"abc\"}",
+         529},
+        {"/v1/messagesx/busy", NULL, 503},
+    };
+    Echo e;
+    echo_open(&e, NULL, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        HttpReply r = http_exchange(e.port, "POST", cases[i].path, "X-Request-Id: abc\r\n", "");
+        assert_int_equal(r.status, cases[i].status);
+        if (cases[i].body) assert_string_equal(r.body.data, cases[i].body);
+        assert_string_equal(http_header(&r, "Retry-After"), "5");
+        assert_string_equal(http_header(&r, "X-Request-Id"), "abc");
+        const char *id = http_header(&r, "request-id"); /* asked for here alone */
+        assert_string_equal(id ? id : "none", r.status == 529 ? "abc" : "none");
         http_reply_free(&r);
     }
     echo_close(&e);
@@ -880,6 +917,7 @@ int main(void)
         cmocka_unit_test(test_requests),
         cmocka_unit_test(test_bodies),
         cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_errors_by_path),
         cmocka_unit_test(test_limits_of_the_head),
         cmocka_unit_test(test_too_large_while_sending),
         cmocka_unit_test(test_expect),
