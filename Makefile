@@ -74,7 +74,9 @@ fuzz: deps-check ## libFuzzer targets, SECONDS=600 each; FUZZ=config picks one
 	@$(MAKE) --no-print-directory -j$(JOBS) fuzzers
 	$(if $(HAS_FUZZER),@tests/run_fuzz.sh $(or $(SECONDS),600) $(FUZZERS))
 fuzzers:
-	$(if $(HAS_FUZZER),@$(MAKE) --no-print-directory $(FUZZING) $(FUZZERS),@echo "  no clang that links libFuzzer: not fuzzed")
+	$(if $(HAS_FUZZER),@$(MAKE) --no-print-directory $(if $(V),,-s) $(FUZZING) \
+	    $(or $(FUZZERS),$(error there is no tests/fuzz/fuzz_$(FUZZ).c)), \
+	    @echo "  no clang that links libFuzzer: not fuzzed")
 
 bench: all ## acceptance and speed on the demo model
 	$(BUILD)/offshoot bench accept --model models/demo --thinking off --temperature 0

@@ -1,8 +1,14 @@
-/* files.c: the in-memory files of fuzz.h; the linker puts the __wrap_ functions before ours. */
+/*
+ * files.c: the in-memory files of fuzz.h; the linker puts the __wrap_ functions before ours.
+ *
+ * A file ends where a page ends, and the page after it may not be touched: so a read past the end
+ * is seen in jansson too, which was built without the sanitizer.
+ */
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -12,8 +18,9 @@ enum { MAX_FILES = 16 };
 
 static struct {
     char *path;
+    unsigned char *pages; /* n_bytes of them, the last one forbidden */
     unsigned char *data;
-    size_t size;
+    size_t size, n_bytes;
 } files[MAX_FILES];
 static int n_files;
 
@@ -41,10 +48,16 @@ static int is_ours(const char *path)
 void fuzz_file(const char *name, const void *data, size_t size)
 {
     if (n_files == MAX_FILES) return;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), room = (size + page - 1) / page * page;
+    unsigned char *p =
+        mmap(NULL, room + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    FUZZ_CHECK(p != MAP_FAILED);
+    FUZZ_CHECK(mprotect(p + room, page, PROT_NONE) == 0);
     files[n_files].path = path_join(FUZZ_DIR, name);
+    files[n_files].pages = p;
+    files[n_files].n_bytes = room + page;
+    files[n_files].data = p + room - size;
     files[n_files].size = size;
-    files[n_files].data = malloc(size); /* mem_alloc would round up, and so hide the end */
-    FUZZ_CHECK(files[n_files].data);
     if (size) memcpy(files[n_files].data, data, size);
     n_files++;
 }
@@ -61,7 +74,7 @@ void fuzz_files_clear(void)
     while (n_files) {
         n_files--;
         mem_free(files[n_files].path);
-        free(files[n_files].data);
+        munmap(files[n_files].pages, files[n_files].n_bytes);
     }
 }
 

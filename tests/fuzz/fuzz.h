@@ -2,8 +2,8 @@
  * fuzz.h: what the libFuzzer targets of this folder share.
  *
  * A target is fuzz_NAME.c with its first inputs in seeds/NAME/; `make fuzz` finds it by its name.
- * Files exist in memory only, each in a block of exactly its size, so that the address sanitizer
- * sees a read past the end that a mapping's last page would hide. Most of what we parse is JSON:
+ * Files exist in memory only, each before a page that may not be touched, so that a read past the
+ * end is seen that a mapping's last page would hide. Most of what we parse is JSON:
  * fuzz_mutate_json changes values and keys, and leaves the syntax to the plain mutations.
  */
 #ifndef OFFSHOOT_TESTS_FUZZ_FUZZ_H
