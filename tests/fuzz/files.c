@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/strbuf.h"
 
 enum { MAX_FILES = 16 };
 
@@ -66,6 +67,21 @@ void fuzz_file_json(const char *name, const json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
     if (text) fuzz_file(name, text, strlen(text));
+    free(text);
+}
+
+void fuzz_file_safetensors(const char *name, const json_t *header, const void *data, size_t size)
+{
+    StrBuf file = {0};
+    char *text = json_dumps(header, JSON_COMPACT | JSON_ENCODE_ANY), length[8];
+    uint64_t n = text ? strlen(text) : 0;
+    for (int i = 0; i < 8; i++)
+        length[i] = (char)(n >> 8 * i);
+    strbuf_add(&file, length, sizeof length);
+    strbuf_add(&file, text ? text : "", n);
+    strbuf_add(&file, data, size);
+    fuzz_file(name, file.data, file.len);
+    strbuf_free(&file);
     free(text);
 }
 

@@ -28,6 +28,7 @@ size_t fuzz_mutate_json(uint8_t *data, size_t size, size_t max_size, unsigned se
 #define FUZZ_DIR "in-memory"
 void fuzz_file(const char *name, const void *data, size_t size);
 void fuzz_file_json(const char *name, const json_t *value);
+void fuzz_file_safetensors(const char *name, const json_t *header, const void *data, size_t size);
 void fuzz_files_clear(void);
 
 /* Ends the process, which libFuzzer reports as a crash, when something that must hold does not. */

@@ -7,30 +7,15 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include <string.h>
-
-#include "base/strbuf.h"
 #include "engine/safetensors.h"
 
 enum { MAX_DATA = 4096 };
 
-static int add_bytes(const char *text, size_t len, void *out)
-{
-    strbuf_add(out, text, len);
-    return 0;
-}
-
 static void write_shard(const char *name, const json_t *header, json_int_t size)
 {
     static const char zeros[MAX_DATA];
-    StrBuf file = {0};
-    strbuf_add(&file, zeros, 8);
-    json_dump_callback(header, add_bytes, &file, JSON_COMPACT | JSON_ENCODE_ANY);
-    for (int i = 0; i < 8; i++)
-        file.data[i] = (char)((uint64_t)(file.len - 8) >> 8 * i);
-    if (size > 0) strbuf_add(&file, zeros, size < MAX_DATA ? (size_t)size : MAX_DATA);
-    fuzz_file(name, file.data, file.len);
-    strbuf_free(&file);
+    if (size < 0) size = 0;
+    fuzz_file_safetensors(name, header, zeros, size < MAX_DATA ? (size_t)size : MAX_DATA);
 }
 
 static int write_folder(json_t *folder)
