@@ -98,7 +98,10 @@ static int64_t now_ms(void)
 
 int64_t dispatch_silent_ms(const Dispatch *d)
 {
-    if (!n_running(d)) return 0;
+    int n_paused = 0;
+    for (int i = 0; i < d->n_places; i++)
+        n_paused += d->place[i] && d->place[i]->pause_wanted;
+    if (n_running(d) == n_paused) return 0; /* nobody wants a step */
     int64_t stepped = engine_thread_stepped_ms(d->thread);
     return now_ms() - (stepped > d->busy_ms ? stepped : d->busy_ms);
 }
