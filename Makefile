@@ -44,7 +44,7 @@ TEST_LIB := $(BUILD)/tests/libhelpers.a
 LINTED   := main.c $(wildcard $(DIRS:%=%/*.c) tests/*.c tests/fuzz/*.c)
 FORMATTED = $(LINTED) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h)
 
-.PHONY: all demo check test fuzz fuzzers lint lint-text bench deps deps-check format clean help
+.PHONY: all demo check test clients fuzz fuzzers lint lint-text bench deps deps-check format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -63,6 +63,10 @@ check: deps-check ## install what is needed, lint, run all tests; ends with the 
 
 test: $(BUILD)/offshoot $(TESTS) ## all tests; SAN=address,undefined or SAN=thread for sanitizers
 	@tests/run_tests.sh $(TESTS)
+
+clients: $(BUILD)/offshoot ## clients from PyPI (openai, lm-eval, aiperf) against the server; needs network
+	@tests/install_deps.sh clients
+	@OFFSHOOT_BINARY=$(BUILD)/offshoot tests/clients/run.sh
 
 # Objects of their own, and none of the kernels: no target needs them.
 FUZZERS := $(patsubst %.c,build-fuzz/%,$(wildcard tests/fuzz/fuzz_$(or $(FUZZ),*).c))

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what `make demo` (build) or `make check` (check) needs and is not there yet, by apt-get.
+# Installs what `make demo` (build), `make check` (check) or `make clients` (clients) needs and is not
+# there yet, by apt-get.
 # Silent, and apt-get is never run, when nothing is missing.
 set -eu
 
@@ -31,6 +32,10 @@ if [ "${1:-build}" = check ]; then
     need clang-tidy command -v clang-tidy
     need clang command -v clang
     need libclang-rt-dev has_libfuzzer
+fi
+
+if [ "${1:-build}" = clients ]; then
+    need python3-venv python3 -c 'import ensurepip, venv'
 fi
 
 [ -n "$missing" ] || exit 0
