@@ -22,6 +22,7 @@ grep -E "# .*\b(all|${names// /|})\b" tests/clients/requirements.txt >"$log"
 $venv/bin/pip install --quiet --no-compile --disable-pip-version-check --requirement "$log" || exit 1
 echo "$venv: $(du -sm $venv | cut -f1) MB ($((SECONDS - start)) s)"
 
+: >"$OFFSHOOT_LOG"
 "$OFFSHOOT_BINARY" serve --model "$OFFSHOOT_MODEL" --port 0 --memory 512M >"$OFFSHOOT_LOG" 2>&1 &
 server=$!
 for _ in $(seq 600); do

@@ -33,6 +33,10 @@ def ids_of(text):
     return post("/tokenize", {"prompt": text})["tokens"]
 
 
+def rendered(messages):
+    return post("/apply-template", {"messages": messages})["prompt"]
+
+
 def events_of(path, body):
     """The raw messages of a stream."""
     status, headers, content = request("POST", path, {**body, "stream": True})
@@ -72,9 +76,8 @@ class Tokens(unittest.TestCase):
 
     def test_messages_give_the_ids_of_the_rendered_template(self):
         body = {"messages": user(QUESTION)}
-        rendered = post("/apply-template", body)["prompt"]
-        self.assertIn(QUESTION, rendered)
-        self.assertEqual(post("/tokenize", body)["tokens"], ids_of(rendered))
+        self.assertIn(QUESTION, rendered(body["messages"]))
+        self.assertEqual(post("/tokenize", body)["tokens"], ids_of(rendered(body["messages"])))
 
     def test_detokenize_gives_the_text_back(self):
         back = post("/detokenize", {"tokens": ids_of(self.TEXT)})
@@ -489,14 +492,18 @@ class Chat(unittest.TestCase):
 
     def test_parts_are_as_good_as_a_string(self):
         parts = [{"type": "text", "text": part} for part in (QUESTION[:9], QUESTION[9:])]
+        self.assertEqual(rendered(user(parts)), rendered(user(QUESTION)))
         self.assertEqual(text_of(ask(user(parts))), text_of(ask()))
 
     def test_developer_is_system(self):
         def with_role(role):
-            return ask([{"role": role, "content": "You book tables."}] + user(QUESTION))
+            return [{"role": role, "content": "You book tables."}] + user(QUESTION)
 
-        self.assertEqual(text_of(with_role("developer")), text_of(with_role("system")))
-        self.assertGreater(with_role("developer").usage.prompt_tokens, ask().usage.prompt_tokens)
+        self.assertEqual(rendered(with_role("developer")), rendered(with_role("system")))
+        self.assertNotEqual(rendered(with_role("developer")), rendered(with_role("user")))
+        reply = ask(with_role("developer"))
+        self.assertEqual(text_of(reply), text_of(ask(with_role("system"))))
+        self.assertGreater(reply.usage.prompt_tokens, ask().usage.prompt_tokens)
 
     def test_system_message_in_the_middle_is_taken(self):
         messages = user("hello") + [{"role": "system", "content": "Be short."}] + user(QUESTION)
