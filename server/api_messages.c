@@ -206,10 +206,8 @@ static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
     if (read_switch(reasoning, "enabled", on, err)) return -1;
     read_effort(api_field(body, "reasoning_effort"), on);
     if (read_switch(body, "enable_thinking", on, err)) return -1;
-    if (read_switch(kwargs, "thinking", on, err) || read_switch(kwargs, "enable_thinking", on, err))
-        return -1;
-    if (!r->thinking_budget) *on = 0;
-    return 0;
+    if (read_switch(kwargs, "thinking", on, err)) return -1;
+    return read_switch(kwargs, "enable_thinking", on, err);
 }
 
 /* Reasoning apart from the content (the default), in it, or not sent; again in many dialects. */

@@ -203,15 +203,18 @@ static int read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defau
 {
     int logprobs = 0, n_top = 0;
     if (api_read_int(body, "max_completion_tokens", -1, INT_MAX, &r->max_tokens, err)) return -1;
-    if (!r->max_tokens)
-        return api_error(err, ERR_INPUT, "max_tokens", "max_tokens must be at least 1, got 0");
+    const char *key =
+        api_field(body, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
+    if (!r->max_tokens) return api_error(err, ERR_INPUT, key, "%s must be at least 1, got 0", key);
     if (api_read_bool(body, "logprobs", &logprobs, err) ||
         api_read_int(body, "top_logprobs", 0, MAX_LOGPROBS, &n_top, err))
         return -1;
     if (n_top && !logprobs)
         return api_error(err, ERR_INPUT, "top_logprobs", "top_logprobs needs logprobs: true");
     if (logprobs) r->n_logprobs = n_top;
-    return api_read_chat(r, body, defaults, err);
+    if (api_read_chat(r, body, defaults, err)) return -1;
+    if (!r->thinking_budget) r->enable_thinking = 0; /* no token of it: it does not begin */
+    return 0;
 }
 
 /* What only makes sense together. */

@@ -260,6 +260,30 @@ static void test_continue_final_message(void **state)
     json_decref(rendered);
 }
 
+static void test_template_of_thinking(void **state)
+{
+    (void)state;
+    static const char *const ends[][2] = {
+        {"\"enable_thinking\": true", "<|im_start|>assistant\n<think>\n"},
+        {"\"enable_thinking\": false", "<|im_start|>assistant\n<think>\n\n</think>\n\n"},
+        {"\"add_generation_prompt\": false", "<|im_end|>\n"},
+    };
+    for (int i = 0; i < 3; i++) {
+        char body[200];
+        snprintf(body, sizeof body,
+                 "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}], %s}", ends[i][0]);
+        json_t *rendered = served_post(served, "/apply-template", body, 200);
+        const char *prompt = text_at(rendered, "prompt");
+        assert_string_equal(prompt + strlen(prompt) - strlen(ends[i][1]), ends[i][1]);
+        json_decref(rendered);
+    }
+    /* No token of reasoning is none begun. */
+    json_t *reply = served_post(served, CHAT, THINKING ", \"thinking_budget\": 0}", 200);
+    assert_null(served_at(reply, "choices.0.message.reasoning"));
+    assert_int_equal(int_at(reply, "usage.completion_tokens_details.reasoning_tokens"), 0);
+    json_decref(reply);
+}
+
 /* A message cannot end its turn and begin another one. */
 static void test_no_control_tokens_in_messages(void **state)
 {
@@ -487,6 +511,7 @@ int main(void)
         cmocka_unit_test(test_cut_call),
         cmocka_unit_test(test_reasoning),
         cmocka_unit_test(test_continue_final_message),
+        cmocka_unit_test(test_template_of_thinking),
         cmocka_unit_test(test_no_control_tokens_in_messages),
         cmocka_unit_test(test_best_of),
         cmocka_unit_test(test_prompt_logprobs),
