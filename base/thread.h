@@ -8,7 +8,10 @@
 
 #include "base/error.h"
 
-/* Runs run(arg) on a new thread, which takes no signals. 0, or -1 and an Error that says whose. */
-int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *whose, Error *err);
+/*
+ * Runs run(arg) on a new thread, which takes no signals; name has up to 15 bytes. 0, or -1 and an
+ * Error that names it.
+ */
+int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *name, Error *err);
 
 #endif

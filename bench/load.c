@@ -17,6 +17,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "bench/bench.h"
 #include "bench/load_cpu.h"
 #include "bench/load_phase.h"
@@ -89,14 +90,14 @@ static int start_server(InProcess *own, const Service *s, Error *err)
     own->service.settings = &own->settings;
     own->server = server_open(&own->settings, &(ServiceLoader){lend_service, own}, err);
     if (!own->server) return -1;
-    if (!pthread_create(&own->thread, NULL, run_server, own)) {
+    if (!thread_start(&own->thread, run_server, own, "server", err)) {
         while (!server_is_ready(own->server))
             usleep(1000);
         return 0;
     }
     server_close(own->server);
     own->server = NULL;
-    return error_set(err, ERR_DEVICE, "cannot start the server's thread");
+    return -1;
 }
 
 static int stop_server(InProcess *own, Error *err)

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "server/json_out.h"
 
 double call_now_ms(void)
 {
@@ -38,6 +39,7 @@ void call_free(Call *call)
     mem_free(call->answers);
     mem_free(call->prompt);
     mem_free(call->body);
+    strbuf_free(&call->chunk_head);
     reply_tools_close(call->tools);
     api_request_free(&call->api);
     mem_free(call);
@@ -123,14 +125,16 @@ static int fail_with(Call *call, const Answer *a)
 
 /* ---- replies ---- */
 
+/* What every reply and chunk begins with; choices come last. */
 static json_t *envelope(const Call *call, const char *object, json_t *choices)
 {
     const char *asked = call->api.model;
-    json_t *body = json_pack(
-        "{s:s, s:s, s:I, s:s, s:s, s:o}", "id", call->id, "object", object, "created",
-        (json_int_t)call->created, "model", asked ? asked : call->server->service->model_name,
-        "system_fingerprint", server_fingerprint(call->server), "choices", choices);
+    json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", call->id, "object", object,
+                             "created", (json_int_t)call->created, "model",
+                             asked ? asked : call->server->service->model_name,
+                             "system_fingerprint", server_fingerprint(call->server));
     if (call->api.service_tier) json_object_set_new(body, "service_tier", json_string("default"));
+    json_object_set_new(body, "choices", choices);
     return body;
 }
 
@@ -141,34 +145,54 @@ static void add_figures(const Call *call, json_t *body)
     json_object_set_new(body, "timings", call_timings(call));
 }
 
-static json_t *one(json_t *choice)
+/*
+ * A chunk: the envelope's text, which all chunks of a call begin with, up to the bracket that opens
+ * choices; the choice, or none; the members of more, whose reference it takes.
+ */
+static void send_chunk(Call *call, json_t *choice, json_t *more)
 {
-    json_t *list = json_array();
-    json_array_append_new(list, choice);
-    return list;
+    StrBuf *out = stream_begin_event(&call->stream);
+    if (!call->chunk_head.len) {
+        json_t *empty = envelope(call, call->format->chunk_object, json_array());
+        json_print(empty, &call->chunk_head);
+        json_decref(empty);
+        call->chunk_head.len -= 2; /* ]} */
+    }
+    strbuf_add(out, call->chunk_head.data, call->chunk_head.len);
+    if (choice) json_print(choice, out);
+    strbuf_puts(out, "]");
+    size_t at = out->len;
+    if (json_object_size(more)) {
+        json_print(more, out);
+        out->data[at] = ','; /* its opening brace: they are members of the chunk */
+    } else {
+        strbuf_puts(out, "}");
+    }
+    json_decref(choice);
+    json_decref(more);
+    stream_end_event(&call->stream);
 }
 
 void call_chunk(Call *call, json_t *choice, int last)
 {
-    json_t *chunk = envelope(call, call->format->chunk_object, one(choice));
+    json_t *more = json_object();
     if (call->api.continuous_usage)
-        json_object_set_new(chunk, "usage", call_usage(call));
+        json_object_set_new(more, "usage", call_usage(call));
     else if (call->api.include_usage)
-        json_object_set_new(chunk, "usage", json_null());
+        json_object_set_new(more, "usage", json_null());
     if (last && !--call->n_open && !call->api.include_usage)
-        add_figures(call, chunk);
+        add_figures(call, more);
     else if (call->api.timings_per_token)
-        json_object_set_new(chunk, "timings", call_timings(call));
-    stream_add(&call->stream, chunk);
+        json_object_set_new(more, "timings", call_timings(call));
+    send_chunk(call, choice, more);
 }
 
 static void end_stream(Call *call)
 {
     if (call->api.include_usage) {
-        json_t *chunk = envelope(call, call->format->chunk_object, json_array());
-        json_object_set_new(chunk, "usage", call_usage(call));
-        add_figures(call, chunk);
-        stream_add(&call->stream, chunk);
+        json_t *more = json_pack("{s:o}", "usage", call_usage(call));
+        add_figures(call, more);
+        send_chunk(call, NULL, more);
     }
     stream_end(&call->stream);
 }

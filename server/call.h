@@ -46,8 +46,9 @@ struct Call {
     int is_read;  /* its body is being read: it must stay */
     double
         behind_ms; /* since when its reader is too slow and its answers are paused; 0: it is not */
-    char *body;    /* a large one, for the worker */
-    const char *text; /* the body */
+    StrBuf chunk_head; /* what its chunks begin with; empty: none was sent */
+    char *body;        /* a large one, for the worker */
+    const char *text;  /* the body */
     size_t text_len;
     ApiError error; /* what is wrong with it */
     int refused;

@@ -153,7 +153,7 @@ EngineThread *engine_thread_start(Engine *engine, int max_requests, Error *err)
     t->reports = queue_open(MAX_REPORTS, sizeof(EngineReport), err);
     if (!t->reports) goto fail;
     publish_status(t);
-    if (thread_start(&t->thread, engine_main, t, "engine's", err)) goto fail;
+    if (thread_start(&t->thread, engine_main, t, "engine", err)) goto fail;
     return t;
 fail:
     close_queues(t);

@@ -8,11 +8,13 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <time.h>
 
 #include <event2/http.h>
@@ -363,15 +365,36 @@ static void mind_reader(Exchange *ex, size_t unsent)
     }
 }
 
+/*
+ * A piece of the body goes straight to the socket when nothing waits before it; what the socket
+ * does not take waits in the output. evhttp's own way costs twice the system calls.
+ */
+static void write_piece(struct bufferevent *bev, struct iovec *part, int n)
+{
+    struct msghdr message = {.msg_iov = part, .msg_iovlen = (size_t)n};
+    ssize_t sent = 0;
+    if (!evbuffer_get_length(bufferevent_get_output(bev)))
+        sent = sendmsg(bufferevent_getfd(bev), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    size_t done = sent > 0 ? (size_t)sent : 0; /* an error is met again, and told, by bev */
+    for (int i = 0; i < n; i++) {
+        size_t skip = done < part[i].iov_len ? done : part[i].iov_len;
+        done -= skip;
+        if (skip < part[i].iov_len)
+            bufferevent_write(bev, (char *)part[i].iov_base + skip, part[i].iov_len - skip);
+    }
+}
+
 /* A piece larger than the limit makes no reader slow: the largest one comes on top. */
 void exchange_stream_send(Exchange *ex, const char *data, size_t len)
 {
+    char size[20], end[] = "\r\n";
+    struct iovec part[3] = {{.iov_base = size}, {(char *)(uintptr_t)data, len}, {end, 2}};
     if (ex->dropped || !len) return;
-    struct evbuffer *out = evbuffer_new();
-    evbuffer_add(out, data, len);
-    evhttp_send_reply_chunk(ex->req, out);
-    connection_own(ex->connection);
-    evbuffer_free(out);
+    part[0].iov_len = (size_t)snprintf(size, sizeof size, "%zx\r\n", len);
+    if (ex->req->chunked)
+        write_piece(ex->connection->bev, part, 3);
+    else
+        write_piece(ex->connection->bev, part + 1, 1);
     size_t unsent = evbuffer_get_length(bufferevent_get_output(ex->connection->bev));
     if (len > ex->largest) ex->largest = len;
     mind_reader(ex, unsent);

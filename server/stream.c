@@ -22,12 +22,22 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-void stream_add(Stream *s, json_t *event)
+StrBuf *stream_begin_event(Stream *s)
 {
     strbuf_puts(&s->pending, "data: ");
-    json_print(event, &s->pending);
-    json_decref(event);
+    return &s->pending;
+}
+
+void stream_end_event(Stream *s)
+{
     strbuf_puts(&s->pending, "\n\n");
+}
+
+void stream_add(Stream *s, json_t *event)
+{
+    json_print(event, stream_begin_event(s));
+    json_decref(event);
+    stream_end_event(s);
 }
 
 static void send_bytes(Stream *s, const char *data, size_t len)

@@ -24,6 +24,10 @@ struct Stream {
 /* Adds one event; takes the reference. */
 void stream_add(Stream *s, json_t *event);
 
+/* The same for who prints it himself: on one line, between these two. */
+StrBuf *stream_begin_event(Stream *s);
+void stream_end_event(Stream *s);
+
 /* Sends what was added, the headers before the first. */
 void stream_flush(Stream *s);
 

@@ -74,7 +74,6 @@ class AIPerf(unittest.TestCase):
         run = Run("completions", "--request-rate", "10", "--arrival-pattern", "constant")
         self.all_went_well(run)
 
-    @unittest.expectedFailure  # replies have no metrics.speculative_decoding yet
     def test_acceptance_is_read(self):
         self.drafts_are_reported(Run("chat", "--concurrency", "2"))
 

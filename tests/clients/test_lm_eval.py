@@ -132,7 +132,6 @@ class LmEval(unittest.TestCase):
         self.same_scores(run)
         self.same_texts(run)
 
-    @unittest.expectedFailure  # it needs /tokenizer_info, which is not there yet
     def test_tokenizer_of_the_server(self):
         run = self.finished(Run("tokenizer_backend=remote"))
         self.same_scores(run)
