@@ -7,7 +7,8 @@
 void api_metrics(Server *s, Exchange *ex)
 {
     StrBuf text = {0};
-    MetricsNow now = {.n_live = dispatch_n_live(s->dispatch)};
+    MetricsNow now = {.n_live = dispatch_n_live(s->dispatch),
+                      .n_connections = http_n_connections(s->http)};
     dispatch_status(s->dispatch, &now.engine);
     for (const Call *call = s->calls; call; call = call->next)
         if (call->stream.ex) now.n_unsent += exchange_unsent(call->stream.ex);

@@ -46,7 +46,8 @@ static int add_tool(json_t *out, size_t i, json_t *tool, ApiError *err)
     /* Tools that run elsewhere (web search and such) are not for the model to call. */
     if (type && json_is_string(type) && strcmp(json_string_value(type), "function") != 0) return 0;
     const char *name = json_string_value(json_object_get(f, "name"));
-    if (!name || !name_is_fit(name))
+    if (!name || strlen(name) != json_string_length(json_object_get(f, "name")) ||
+        !name_is_fit(name))
         return api_refuse(p, "needs function.name, at most 128 of A-Z a-z 0-9 _ . : / -");
     const json_t *parameters = api_field(f, "parameters");
     if (parameters && !json_is_object(parameters))

@@ -73,12 +73,21 @@ static int open_answers(Call *call, ApiError *err)
     return 0;
 }
 
+/* Any name will do, unless the user wants it otherwise: clients ask for models of other houses. */
+static int check_model(const Call *call, ApiError *err)
+{
+    const char *asked = call->api.model, *ours = call->server->service->model_name;
+    if (!call->server->settings->strict_model || !asked || !strcmp(asked, ours)) return 0;
+    err->code = "model_not_found";
+    return api_error(err, ERR_INPUT, "model", "The model '%.80s' does not exist.", asked);
+}
+
 static int read_request(Call *call, ApiError *err)
 {
     ApiDefaults defaults = server_defaults(call->server, call->format->max_tokens);
     json_t *body = api_parse_body(call->text, call->text_len, err);
     if (!body || api_request_read(&call->api, call->format->kind, body, &defaults, err)) return -1;
-    if (tokenize(call, err)) return -1;
+    if (check_model(call, err) || tokenize(call, err)) return -1;
     for (int i = 0; i < call->n_prompts; i++)
         if (check_length(call, call->prompt[i].n, err)) return -1;
     return open_answers(call, err);
@@ -111,6 +120,9 @@ static void done(void *owner)
     Call *call = owner;
     Exchange *ex = call->stream.ex;
     call->is_read = 0;
+    mem_free(call->body);
+    call->body = NULL;
+    if (ex) exchange_forget_body(ex);
     if (ex && !call->refused && !call->server->lost) {
         start(call);
         return;
@@ -144,6 +156,9 @@ void call_begin(Server *s, Exchange *ex, const ApiFormat *format)
         return;
     }
     if (!dispatch_has_room(s->dispatch)) {
+        char seconds[16];
+        snprintf(seconds, sizeof seconds, "%d", dispatch_retry_after(s->dispatch));
+        exchange_add_header(ex, "Retry-After", seconds);
         exchange_error(ex, 429, "queue_full", NULL, "too many requests are waiting; try again");
         return;
     }

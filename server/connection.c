@@ -298,7 +298,14 @@ static ChunkedResult take_body(Connection *c)
 
 static void go_on_with_body(Connection *c)
 {
-    switch (take_body(c)) {
+    ChunkedResult result = take_body(c);
+    exchange_count_body(c->ex);
+    if (c->http->n_body_bytes > (size_t)c->http->limits.all_bodies_bytes) {
+        exchange_forget_body(c->ex);
+        exchange_error(c->ex, 503, NULL, NULL, "too much is being sent at once; try again");
+        return;
+    }
+    switch (result) {
     case CHUNKED_MORE:
         bufferevent_enable(c->bev, EV_READ);
         break;

@@ -24,10 +24,12 @@ struct Dispatch {
     Answer *first; /* the waiting line, by ticket; those with the same one by arrival */
     int n_waiting;
     uint64_t n_ids;
-    uint64_t served; /* the ticket that was called last */
-    int64_t busy_ms; /* since when something runs */
-    int blocked;     /* the engine was full: nothing more until it made a step */
-    int more;        /* the last report was not the last of its step */
+    uint64_t served;    /* the ticket that was called last */
+    int64_t busy_ms;    /* since when something runs */
+    int64_t ended_ms;   /* when the last answer did; 0: none yet */
+    double interval_ms; /* between two ends, lately */
+    int blocked;        /* the engine was full: nothing more until it made a step */
+    int more;           /* the last report was not the last of its step */
     int lost;
 };
 
@@ -198,9 +200,25 @@ void dispatch_pause(Dispatch *d, Answer *a, int pause)
     if (a->state == ANSWER_RUNNING && !a->cancelled && !d->lost) send_pause(d, a);
 }
 
+static void note_end(Dispatch *d)
+{
+    int64_t now = now_ms();
+    if (d->ended_ms) d->interval_ms += ((double)(now - d->ended_ms) - d->interval_ms) / 8;
+    d->ended_ms = now;
+}
+
+int dispatch_retry_after(const Dispatch *d)
+{
+    double seconds = d->n_waiting * d->interval_ms / 1e3;
+    return seconds < 1 ? 1 : seconds > 30 ? 30 : (int)seconds;
+}
+
 static void happened(Dispatch *d, Answer *a, const Event *event)
 {
-    if (event->type == EVENT_DONE) leave_place(d, a);
+    if (event->type == EVENT_DONE) {
+        leave_place(d, a);
+        note_end(d);
+    }
     d->blocked = 0;
     answer_event(a, event);
     d->progress(d->ctx, a);

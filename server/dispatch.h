@@ -48,6 +48,9 @@ int64_t dispatch_silent_ms(const Dispatch *d);
 /* Whether another request may join the line. */
 int dispatch_has_room(const Dispatch *d);
 
+/* Seconds until the line is likely to be gone, by the answers that ended lately: 1 to 30. */
+int dispatch_retry_after(const Dispatch *d);
+
 /* Answers in the line. */
 int dispatch_n_waiting(const Dispatch *d);
 

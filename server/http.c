@@ -35,6 +35,7 @@ void exchange_free(Exchange *ex)
     Http *http = ex->http;
     int handed = ex->handed;
     if (http->ended) http->ended(http->handler.ctx, ex->route, ex->ended ? ex->status : 499);
+    http->n_body_bytes -= ex->n_body_bytes;
     mem_free(ex->path);
     mem_free(ex);
     if (handed && !--http->n_open && http->idle) http->idle(http->handler.ctx);
@@ -191,6 +192,11 @@ int http_port(const Http *http)
     return http->port;
 }
 
+int http_n_connections(const Http *http)
+{
+    return http->n_connections;
+}
+
 int http_n_open(const Http *http)
 {
     return http->n_open;
@@ -263,6 +269,20 @@ void exchange_set_route(Exchange *ex, const char *route)
 size_t exchange_unsent(const Exchange *ex)
 {
     return evbuffer_get_length(bufferevent_get_output(ex->connection->bev));
+}
+
+void exchange_count_body(Exchange *ex)
+{
+    size_t now = evbuffer_get_length(evhttp_request_get_input_buffer(ex->req));
+    ex->http->n_body_bytes += now - ex->n_body_bytes;
+    ex->n_body_bytes = now;
+}
+
+void exchange_forget_body(Exchange *ex)
+{
+    struct evbuffer *body = evhttp_request_get_input_buffer(ex->req);
+    evbuffer_drain(body, evbuffer_get_length(body));
+    exchange_count_body(ex);
 }
 
 void exchange_watch(Exchange *ex, void (*gone)(void *owner), void *owner)
@@ -416,7 +436,9 @@ void exchange_error(Exchange *ex, int status, const char *code, const char *para
     json_t *body = anthropic ? http_anthropic_error_body(status, message, ex->id)
                              : http_error_body(status, code, param, message);
     if (status == 401) exchange_add_header(ex, "WWW-Authenticate", "Bearer");
-    if (status == 429) exchange_add_header(ex, "Retry-After", "1");
+    if (status == 429 &&
+        !evhttp_find_header(evhttp_request_get_output_headers(ex->req), "Retry-After"))
+        exchange_add_header(ex, "Retry-After", "1");
     if (status == 503) exchange_add_header(ex, "Retry-After", "5");
     if (status == 500) exchange_add_header(ex, "x-should-retry", "false");
     log_debug("refused id=%s status=%d", ex->id, status);

@@ -47,6 +47,8 @@ int http_port(const Http *http);
 /* Exchanges that the handler has and whose reply is not wholly sent yet. */
 int http_n_open(const Http *http);
 
+int http_n_connections(const Http *http);
+
 /* Calls idle(ctx) whenever the last open exchange ends. */
 void http_set_idle(Http *http, void (*idle)(void *ctx));
 
@@ -65,6 +67,9 @@ const char *exchange_path(const Exchange *ex); /* no query, no trailing slash, %
 const char *exchange_header(const Exchange *ex, const char *name); /* NULL when absent */
 const char *exchange_id(const Exchange *ex); /* the client's X-Request-Id, or ours */
 const char *exchange_body(Exchange *ex, size_t *len);
+
+/* The body is not needed any more; its memory goes. */
+void exchange_forget_body(Exchange *ex);
 
 /* Under which name the exchange is counted; a string that stays. */
 void exchange_set_route(Exchange *ex, const char *route);

@@ -15,7 +15,8 @@
  *     --sse-keepalive          10 s   silence in a stream: a comment is sent; 0: never
  *
  * Not options: JSON 128 levels deep, and the counts in api_request.h; 10 s behind for a stream's
- * reader while others wait (behind_s); 32 bodies over 64 KiB that wait to be read: 429; 64 KiB of
+ * reader while others wait (behind_s); 512 MiB of bodies at once (all_bodies_bytes): 503; 32 bodies
+ * over 64 KiB that wait to be read: 429; 64 KiB of
  * further requests read while one is answered; 2 s for a refused client to stop sending
  * (connection.c); 30 s without a step of the engine while it has work: /health says 503 (stall_s).
  */
@@ -25,7 +26,7 @@
 #include <stdint.h>
 
 typedef struct {
-    int64_t line_bytes, header_bytes, body_bytes, unsent_bytes;
+    int64_t line_bytes, header_bytes, body_bytes, all_bodies_bytes, unsent_bytes;
     int max_connections;
     int request_timeout_s, idle_timeout_s, write_timeout_s;
 } HttpLimits;
@@ -43,6 +44,7 @@ typedef struct {
                 .line_bytes = 8 << 10,                                                             \
                 .header_bytes = 32 << 10,                                                          \
                 .body_bytes = 32 << 20,                                                            \
+                .all_bodies_bytes = 512 << 20,                                                     \
                 .unsent_bytes = 1 << 20,                                                           \
                 .max_connections = 1024,                                                           \
                 .request_timeout_s = 60,                                                           \

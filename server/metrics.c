@@ -213,6 +213,8 @@ void metrics_done(const Answer *a)
     if (!m) return;
     EndReason reason = end_reason(a);
     m->ended[reason]++;
+    for (int i = 0; i < N_REPLY_FALLBACKS && a->reply; i++)
+        m->fallbacks[i] += reply_n_fallbacks(a->reply, (ReplyFallback)i);
     if (a->stats.prompt_ms > 0) count_sequence(m, a);
     /* A prompt that was only scored has no first token to count it at. */
     if (a->meter.last_ms <= 0 && reason == REASON_LENGTH) m->prompt_tokens += a->request.n_prompt;

@@ -51,7 +51,8 @@ void metrics_http(Metrics *m, const char *route, int status);
 /* What is asked for at the moment of a scrape. */
 typedef struct {
     EngineStatus engine;
-    int n_live;      /* answers that are not done, in the engine or waiting for it */
+    int n_live; /* answers that are not done, in the engine or waiting for it */
+    int n_connections;
     size_t n_unsent; /* bytes of streams that their readers have not taken */
 } MetricsNow;
 

@@ -158,6 +158,20 @@ static void print_steps(const Printer *p)
 
 /* ---- requests ---- */
 
+static void print_fallbacks(const Printer *p)
+{
+    static const char *const reasons[N_REPLY_FALLBACKS] = {[REPLY_NO_FUNCTION] = "no_function",
+                                                           [REPLY_BAD_JSON] = "bad_json",
+                                                           [REPLY_DUPLICATE_PARAMETER] =
+                                                               "duplicate_parameter",
+                                                           [REPLY_CALL_IN_THINK] = "call_in_think"};
+    family(p, "offshoot:tool_parse_fallbacks_total", "counter",
+           "Tool calls that were not written as they should be, by what was wrong.");
+    for (int i = 0; i < N_REPLY_FALLBACKS; i++)
+        labelled(p, "offshoot:tool_parse_fallbacks_total", "reason", reasons[i],
+                 (double)p->m->fallbacks[i]);
+}
+
 static void print_tokens(const Printer *p)
 {
     const Metrics *m = p->m;
@@ -181,6 +195,7 @@ static void print_requests(const Printer *p)
                  (double)p->m->ended[i]);
     for (int i = H_PROMPT_TOKENS; i <= H_INFERENCE; i++)
         histogram_by_id(p, (HistogramId)i, "");
+    print_fallbacks(p);
 }
 
 /* ---- drafts ---- */
@@ -227,6 +242,7 @@ static void print_http(const Printer *p)
                  m->http[i].status);
         sample(p, "offshoot:http_requests_total", "", labels, (double)m->http[i].n);
     }
+    gauge(p, "offshoot:http_connections", p->now->n_connections, "Open connections.");
     gauge(p, "offshoot:http_unsent_bytes", (double)p->now->n_unsent,
           "Bytes of streams that their readers have not taken.");
 }

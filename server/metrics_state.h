@@ -5,6 +5,7 @@
 #define OFFSHOOT_SERVER_METRICS_STATE_H
 
 #include "server/metrics.h"
+#include "text/reply.h"
 
 enum { MAX_BOUNDS = 25 };
 
@@ -62,6 +63,7 @@ struct Metrics {
     double process_started_s;    /* Unix time */
     long prompt_tokens, generation_tokens;
     long ended[N_REASONS];
+    long fallbacks[N_REPLY_FALLBACKS];
     long drafts, draft_nodes, accepted;
     long accepted_at[MAX_TREE_NODES]; /* steps whose accepted path reached depth i + 1 */
     Histogram histogram[N_HISTOGRAMS];

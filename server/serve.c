@@ -156,7 +156,7 @@ ApiDefaults server_defaults(const Server *s, int max_tokens)
     const Settings *settings = s->service->settings;
     return (ApiDefaults){
         .sampling = service_sampling(s->service),
-        .max_tokens = settings->max_tokens >= 0 ? settings->max_tokens : max_tokens,
+        .max_tokens = settings->default_max_tokens >= 0 ? settings->default_max_tokens : max_tokens,
         .enable_thinking = thinking[settings->thinking],
         .n_vocab = s->n_vocab,
     };
@@ -169,8 +169,9 @@ const char *server_fingerprint(const Server *s)
 
 void server_refuse(Exchange *ex, const ApiError *err)
 {
-    exchange_error(ex, http_status(err->error.code), err->code, err->param[0] ? err->param : NULL,
-                   err->error.msg);
+    int status = http_status(err->error.code);
+    if (err->code && !strcmp(err->code, "model_not_found")) status = 404;
+    exchange_error(ex, status, err->code, err->param[0] ? err->param : NULL, err->error.msg);
 }
 
 static void on_exchange_ended(void *ctx, const char *route, int status)

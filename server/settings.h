@@ -21,6 +21,8 @@ typedef struct {
     const char *api_key; /* one or more, separated by commas */
     const char *cors;    /* origins, separated by commas, or "*"; NULL: none */
     ServerLimits limits;
+    int strict_model;        /* 1: requests for other names are refused */
+    int default_max_tokens;  /* of a request that does not say; -1: the route decides */
     const char *served_name; /* --served-model-name; NULL: the folder's name */
     /* engine */
     int ctx_size, max_seqs, max_waiting, ubatch_size, threads;

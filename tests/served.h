@@ -14,7 +14,8 @@ typedef struct {
     int plain;                 /* 1: no drafter */
     const Drafter *drafter;    /* instead of the model's own; the test's, who closes it */
     const char *api_key, *cors;
-    const char *model_name;    /* NULL: "demo" */
+    const char *model_name;               /* NULL: "demo" */
+    int strict_model, default_max_tokens; /* as the options; 0 of the latter: as without it */
     ServerLimits limits;
     int not_loaded; /* 1: served_start comes back while the loader waits for served_load */
 } ServedOptions;
@@ -44,6 +45,12 @@ int served_close_model(void **state);
 
 /* Makes the model's outputs NaN, or whole again; while no server runs. */
 void served_break_model(int broken);
+
+/*
+ * From now on the device fails (or not any more). The first call is to be made, with 0, while no
+ * server runs; further ones at any time.
+ */
+void served_lose_device(int lost);
 
 Served *served_start(const ServedOptions *options);
 

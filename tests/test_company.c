@@ -1,6 +1,6 @@
 /*
  * test_company.c: what one client does and the others do not feel: readers that stall, bodies that
- * take long to read, and the thread that reads them.
+ * take long to read, and the thread that reads them; and what all of them feel: a lost device.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -230,6 +230,105 @@ static void test_costly_json(void **state)
     assert_int_equal(served_stop(s), 0);
 }
 
+/* Bodies that never end may take only so much in all; then others are let in again. */
+static void test_many_bodies_at_once(void **state)
+{
+    (void)state;
+    enum { N = 8, SENT = 40000 };
+    ServedOptions o = served_defaults();
+    o.limits.http.all_bodies_bytes = 5 * SENT + SENT / 2;
+    o.limits.http.request_timeout_s = 2;
+    Served *s = served_start(&o);
+    static char half[SENT];
+    static const char head[] = "POST /v1/completions HTTP/1.1\r\nContent-Length: 60000\r\n\r\n";
+    int fd[N], n_busy = 0, n_late = 0;
+    memset(half, ' ', sizeof half);
+    for (int i = 0; i < N; i++) {
+        fd[i] = http_connect(s->port);
+        http_write(fd[i], head, sizeof head - 1);
+        http_write(fd[i], half, sizeof half);
+    }
+    for (int i = 0; i < N; i++) {
+        HttpReply reply;
+        StrBuf rest = {0};
+        assert_int_equal(http_read(fd[i], &rest, 0, &reply), 0);
+        n_busy += reply.status == 503;
+        n_late += reply.status == 408;
+        http_reply_free(&reply);
+        strbuf_free(&rest);
+        close(fd[i]);
+    }
+    assert_int_equal(n_busy, N - 5);
+    assert_int_equal(n_late, 5);
+    assert_alive(s);
+    assert_int_equal(served_stop(s), 0);
+}
+
+/* ---- a lost device ---- */
+
+/* All who were being answered hear of it, at once or in their stream; then the server ends. */
+static void test_lost_device(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {
+        "{\"prompt\": \"Hello\", \"max_tokens\": 7000, \"ignore_eos\": true, \"stream\": true}",
+        "{\"prompt\": \"Hello\", \"max_tokens\": 7000, \"ignore_eos\": true}",
+        "{\"prompt\": \"Hi\", \"max_tokens\": 7000, \"ignore_eos\": true}",
+    };
+    ServedOptions o = served_defaults();
+    o.max_seqs = 2; /* the third one waits */
+    served_lose_device(0);
+    Served *s = served_start(&o);
+    int fd[3];
+    for (int i = 0; i < 3; i++) {
+        fd[i] = http_connect(s->port);
+        http_send(fd[i], "POST", COMPLETIONS, "", bodies[i]);
+    }
+    while (metric(s, "vllm:generation_tokens_total") < 20)
+        usleep(10000);
+    served_lose_device(1);
+    for (int i = 0; i < 3; i++) {
+        HttpReply reply;
+        StrBuf rest = {0};
+        assert_int_equal(http_read(fd[i], &rest, 0, &reply), 0);
+        assert_int_equal(reply.status, i ? 500 : 200);
+        assert_non_null(strstr(strbuf_str(&reply.body), "server_error"));
+        assert_non_null(strstr(strbuf_str(&reply.body), "fell off the bus"));
+        if (!i) assert_non_null(strstr(strbuf_str(&reply.body), "data: [DONE]"));
+        http_reply_free(&reply);
+        strbuf_free(&rest);
+        close(fd[i]);
+    }
+    served_join(s);
+    assert_int_equal(s->err.code, ERR_DEVICE);
+    assert_int_equal(served_stop(s), -1);
+    served_lose_device(0);
+}
+
+/* ---- options ---- */
+
+static void test_model_names_and_lengths(void **state)
+{
+    (void)state;
+    ServedOptions o = served_defaults();
+    o.strict_model = 1;
+    o.default_max_tokens = 2;
+    Served *s = served_start(&o);
+    json_t *r = served_post(s, COMPLETIONS, "{\"prompt\": \"Hello\", \"model\": \"gpt-9\"}", 404);
+    assert_string_equal(json_string_value(served_at(r, "error.code")), "model_not_found");
+    assert_string_equal(json_string_value(served_at(r, "error.type")), "not_found_error");
+    json_decref(r);
+    static const char *const taken[] = {"{\"prompt\": \"Hello\", \"ignore_eos\": true}",
+                                        "{\"prompt\": \"Hello\", \"ignore_eos\": true, "
+                                        "\"model\": \"demo\"}"};
+    for (int i = 0; i < 2; i++) {
+        r = served_post(s, COMPLETIONS, taken[i], 200);
+        assert_int_equal(json_integer_value(served_at(r, "usage.completion_tokens")), 2);
+        json_decref(r);
+    }
+    assert_int_equal(served_stop(s), 0);
+}
+
 /* ---- the worker alone ---- */
 
 typedef struct {
@@ -290,6 +389,9 @@ int main(void)
         cmocka_unit_test(test_slow_reader_makes_place),
         cmocka_unit_test(test_large_bodies),
         cmocka_unit_test(test_costly_json),
+        cmocka_unit_test(test_many_bodies_at_once),
+        cmocka_unit_test(test_lost_device),
+        cmocka_unit_test(test_model_names_and_lengths),
         cmocka_unit_test(test_worker),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
