@@ -8,6 +8,7 @@
 #include "drafts/mtp.h"
 #include "drafts/scripted.h"
 #include "engine/engine.h"
+#include "engine/memory.h"
 
 enum { MAX_QUESTIONS = 16, DEFAULT_TOKENS = 48, MIN_CTX = 64 };
 
@@ -41,6 +42,7 @@ typedef struct {
     int together; /* all at once, in one batch */
     int rounds;   /* how often the questions are asked, in the same engine */
     int chunk, slots;
+    int scarce;    /* pages for one context only: sequences give theirs up to each other */
     int draft_max; /* of every request, as EngineRequest */
 } Variant;
 
@@ -165,6 +167,15 @@ static int open_drafter(const Check *c, const Variant *v, Drafter *d, Error *err
     return scripted_drafter_open(c->setup->model, mode[v->draft], scripts, c->n, 5, d, err);
 }
 
+/* Bytes of a state for every question and of pages for one whole context. */
+static int64_t scarce_memory(const Check *c)
+{
+    const Model *m = c->setup->model;
+    int n_rows = c->ctx_size + MAX_TREE_NODES + 1; /* and what a tree takes beyond it */
+    return c->n * (int64_t)memory_slot_bytes(&m->config) +
+           memory_pages_for(n_rows) * (int64_t)memory_page_bytes(m);
+}
+
 static Engine *open_engine(const Check *c, const Variant *v, const Drafter *d, Error *err)
 {
     EngineOptions o = engine_defaults();
@@ -176,6 +187,11 @@ static Engine *open_engine(const Check *c, const Variant *v, const Drafter *d, E
     o.draft_depth = v->depth;
     o.draft_topk = v->topk ? v->topk : 1;
     o.n_slots = v->slots;
+    if (v->scarce) {
+        o.n_slots = c->n;
+        o.memory = scarce_memory(c);
+        o.reserve = 0;
+    }
     if (v->chunk) o.chunk_rows = v->chunk;
     o.drafter = d->self ? d : NULL;
     return engine_open(c->setup->model, &o, err);
@@ -288,6 +304,14 @@ static const Variant variants[] = {
     {.name = "prompt chunks of 61", .chunk = 61},
     {.name = "all together", .together = 1},
     {.name = "all together, chunks of 7", .together = 1, .chunk = 7},
+    {.name = "all together, pages for one context", .together = 1, .scarce = 1, .chunk = 50},
+    {.name = "MTP chain of 3, pages for one context",
+     .draft = DRAFT_HEAD,
+     .nodes = 4,
+     .depth = 3,
+     .together = 1,
+     .scarce = 1,
+     .rounds = 1},
     {.name = "MTP chain of 1", .draft = DRAFT_HEAD, .nodes = 2, .depth = 1},
     {.name = "MTP chain of 3", .draft = DRAFT_HEAD, .nodes = 4, .depth = 3},
     {.name = "MTP chain of 3, off by request",

@@ -20,6 +20,7 @@ EngineOptions engine_defaults(void)
     return (EngineOptions){.max_seqs = 8,
                            .max_waiting = 64,
                            .chunk_rows = 256,
+                           .reserve = 128,
                            .tree_nodes = 4,
                            .draft_depth = 3,
                            .draft_topk = 1};
@@ -50,6 +51,7 @@ static int check_options(const EngineOptions *o, int ctx_limit, Error *err)
                  {"draft-depth", o->draft_depth, 0, MAX_TREE_NODES - 1},
                  {"draft-topk", o->draft_topk, 1, MAX_TOP - 1},
                  {"ctx-size", o->ctx_size, 0, ctx_limit},
+                 {"reserve", o->reserve, 0, 1 << 20},
                  {"slots", o->n_slots, 0, 1 << 20}};
     for (size_t i = 0; i < sizeof range / sizeof *range; i++)
         if (range[i].value < range[i].lo || range[i].value > range[i].hi)

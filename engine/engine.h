@@ -38,13 +38,15 @@ typedef struct {
     int tree_nodes;  /* rows verified per step and sequence, root included, 1..MAX_TREE_NODES */
     int draft_depth; /* levels below the root */
     int draft_topk;  /* children proposed per node */
+    int reserve;     /* tokens of an answer for which pages are taken when it starts, so that it
+                        does not start in vain */
     int n_slots;     /* state slots; 0: as many as all trees can use, capped by memory */
     const uint64_t
         *allowed; /* bit set over n_vocab of ids that may be chosen; NULL: all. Borrowed */
     const Drafter *drafter; /* NULL: plain decoding. Borrowed */
 } EngineOptions;
 
-/* Defaults: 8 sequences, 64 waiting, tree 4 / depth 3 / top-k 1, chunks of 256. */
+/* Defaults: 8 sequences, 64 waiting, tree 4 / depth 3 / top-k 1, chunks of 256, reserve 128. */
 EngineOptions engine_defaults(void);
 
 typedef struct {

@@ -15,9 +15,6 @@
 
 #include "engine/state.h"
 
-/* Pages for so much of an answer are taken when it starts, so that it does not start in vain. */
-enum { RESERVED_ANSWER = 128 };
-
 static int find_free_seq(const Engine *e)
 {
     for (int i = 0; i < e->options.max_seqs; i++)
@@ -59,7 +56,7 @@ static void start_ban(Engine *e, Seq *s)
 static int take_memory(Engine *e, int index, int n_tokens, int n_left)
 {
     Seq *s = &e->seq[index];
-    int more = n_left < RESERVED_ANSWER ? n_left : RESERVED_ANSWER;
+    int more = n_left < e->options.reserve ? n_left : e->options.reserve;
     if (slots_claim(e->mem.slot_pool, 1, &s->slot) < 1) return -1;
     if (memory_reserve(&e->mem, index, n_tokens + more + e->overhang)) {
         slots_release(e->mem.slot_pool, s->slot);
