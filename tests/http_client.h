@@ -46,8 +46,8 @@ int http_readable(int fd, int ms);
 int http_closed(int fd, int ms);
 
 /*
- * The events of an event stream's body as a JSON array, "[DONE]" left out; fails when the framing
- * is not exactly "data: ...\n\n" or [DONE] is not the last one.
+ * The events of an event stream's body as a JSON array, comments and "[DONE]" left out; fails when
+ * the framing is not exactly "data: ...\n\n" or [DONE] is not the last one.
  */
 json_t *http_events(const HttpReply *reply);
 
