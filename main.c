@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -61,18 +62,11 @@ static int open_backend(App *a, Error *err)
     return a->backend ? 0 : -1;
 }
 
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 static int open_model(App *a, Error *err)
 {
-    double begun = now_s();
+    double begun = clock_ms() / 1e3;
     a->model = model_open(a->settings.model, a->backend, err);
-    a->service.weights_s = now_s() - begun;
+    a->service.weights_s = clock_ms() / 1e3 - begun;
     return a->model ? 0 : -1;
 }
 

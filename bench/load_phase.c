@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -33,13 +34,6 @@ typedef struct {
 } Worker;
 
 /* ---- times ---- */
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 static void times_add(Times *t, double ms)
 {
@@ -93,7 +87,7 @@ static void send_request(Worker *w)
 {
     const char *body = w->one->body[w->streamed];
     w->n_events = 0;
-    w->sent_ms = w->last_ms = now_ms();
+    w->sent_ms = w->last_ms = clock_ms();
     load_conn_send(w->conn, w->one->path, body, strlen(body));
 }
 
@@ -131,7 +125,7 @@ static void on_sent(void *ctx)
 static void on_events(void *ctx, int n_events)
 {
     Worker *w = ctx;
-    double now = now_ms();
+    double now = clock_ms();
     LoadResult *r = w->phase->result;
     times_add(w->n_events ? &r->between : &r->first_token, now - w->last_ms);
     w->last_ms = now;
@@ -224,7 +218,7 @@ void load_phase_run(const LoadTarget *target, LoadCases *cases, const LoadPlan *
     Phase p = {.base = event_base_new(), .cases = cases, .plan = plan, .result = result};
     Worker *workers = mem_alloc((size_t)plan->n_conns, sizeof *workers);
     *result = (LoadResult){0};
-    double start = now_ms();
+    double start = clock_ms();
     p.n_active = plan->n_conns;
     for (int i = 0; i < plan->n_conns; i++) {
         Worker *w = &workers[i];
@@ -234,7 +228,7 @@ void load_phase_run(const LoadTarget *target, LoadCases *cases, const LoadPlan *
         start_next(w);
     }
     if (p.n_active) event_base_dispatch(p.base);
-    result->seconds = (now_ms() - start) / 1e3;
+    result->seconds = (clock_ms() - start) / 1e3;
     for (int i = 0; i < plan->n_conns; i++) {
         load_conn_close(workers[i].conn);
         event_free(workers[i].pause);

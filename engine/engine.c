@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "engine/state.h"
 
@@ -24,13 +25,6 @@ EngineOptions engine_defaults(void)
                            .tree_nodes = 4,
                            .draft_depth = 3,
                            .draft_topk = 1};
-}
-
-double engine_now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
 static int64_t default_memory(void)
@@ -358,7 +352,7 @@ int engine_submit(Engine *e, const EngineRequest *request, Error *err)
         return error_set(err, ERR_BUSY, "%d requests are waiting already", e->n_waiting);
     int i = (e->first_waiting + e->n_waiting++) % e->options.max_waiting;
     e->waiting[i] = *request;
-    e->waiting_since[i] = engine_now_ms();
+    e->waiting_since[i] = clock_ms();
     return 0;
 }
 
@@ -388,7 +382,7 @@ void seq_give_up_memory(Engine *e, Seq *seq)
 
 void engine_finish(Engine *e, Seq *seq)
 {
-    double now = engine_now_ms();
+    double now = clock_ms();
     RequestStats *s = &seq->stats;
     s->n_prompt = seq->req.n_prompt;
     s->n_generated = seq_n_generated(seq);
@@ -432,7 +426,7 @@ void engine_cancel(Engine *e, uint64_t id)
         ev->finish = FINISH_CANCELLED;
         ev->stop_token = -1;
         ev->stats.n_prompt = e->waiting[at].n_prompt;
-        ev->stats.wait_ms = engine_now_ms() - e->waiting_since[at];
+        ev->stats.wait_ms = clock_ms() - e->waiting_since[at];
         drop_waiting(e, i);
         return;
     }

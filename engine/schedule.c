@@ -13,6 +13,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/state.h"
 
 static int find_free_seq(const Engine *e)
@@ -87,7 +88,7 @@ static void start(Engine *e, Seq *s, const EngineRequest *r, double since)
     s->paused = r->paused;
     s->stop_token = -1;
     s->submitted = since;
-    s->started = engine_now_ms();
+    s->started = clock_ms();
     s->first_token = 0;
     memset(&s->stats, 0, sizeof s->stats);
     s->penalised = uses_counts(&r->params);

@@ -125,8 +125,6 @@ struct Engine {
     int n_events, next_event, max_events;
 };
 
-double engine_now_ms(void);
-
 static inline int seq_n_generated(const Seq *s)
 {
     return s->n_tokens - s->req.n_prompt;

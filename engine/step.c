@@ -11,6 +11,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/state.h"
 
 /* How the target samples after node of w's tree; the path's tokens go to path. */
@@ -376,7 +377,7 @@ static void count_step(const Work *w, RequestStats *st)
 static double lap_ms(Engine *e)
 {
     double before = e->lap;
-    e->lap = engine_now_ms();
+    e->lap = clock_ms();
     return e->lap - before;
 }
 
@@ -502,7 +503,7 @@ static void emit_tokens(Engine *e)
         if (!w->is_tree) emit_prompt(e, w);
         if (w->ends_chunks) {
             s->state = SEQ_DECODE;
-            if (s->first_token <= 0) s->first_token = engine_now_ms();
+            if (s->first_token <= 0) s->first_token = clock_ms();
         }
         if (w->n_sampled) {
             emit_kept(e, w);

@@ -7,16 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "server/json_out.h"
-
-double call_now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 /* ---- lists of calls ---- */
 
@@ -257,7 +251,7 @@ void call_progress(void *server, Answer *a)
     Call *call = a->owner;
     if (a->state == ANSWER_DONE) call->n_live--;
     if (a->state == ANSWER_DONE) metrics_done(a);
-    if (a->n_tokens && call->first_token_ms <= 0) call->first_token_ms = call_now_ms();
+    if (a->n_tokens && call->first_token_ms <= 0) call->first_token_ms = clock_ms();
     mark_dirty(call);
 }
 
@@ -278,7 +272,7 @@ void call_flush_all(Server *s)
 void call_drop_slow(Server *s)
 {
     if (!s->dispatch || !dispatch_n_waiting(s->dispatch)) return;
-    double limit = call_now_ms() - s->limits.behind_s * 1e3;
+    double limit = clock_ms() - s->limits.behind_s * 1e3;
     for (Call *call = s->calls; call; call = call->next)
         if (call->behind_ms > 0 && call->behind_ms < limit && call->stream.ex)
             exchange_drop(call->stream.ex);
@@ -287,7 +281,7 @@ void call_drop_slow(Server *s)
 void call_flow(void *owner, int behind)
 {
     Call *call = owner;
-    call->behind_ms = behind ? call_now_ms() : 0;
+    call->behind_ms = behind ? clock_ms() : 0;
     for (int i = 0; i < call->n_answers; i++)
         dispatch_pause(call->server->dispatch, &call->answers[i], behind);
 }

@@ -63,8 +63,6 @@ void call_gone(void *owner);
 void call_flow(void *owner, int behind);
 void call_drop_slow(Server *s);
 
-double call_now_ms(void); /* on the monotonic clock */
-
 /* For dispatch_open: remembers that the answer's call has news. Then call_flush_all acts on it. */
 void call_progress(void *server, Answer *a);
 void call_flush_all(Server *s);

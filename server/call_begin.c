@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 /* ---- reading: on either thread ---- */
@@ -140,7 +141,7 @@ static Call *new_call(Server *s, Exchange *ex, const ApiFormat *format)
                    .format = format,
                    .stream = {.ex = ex},
                    .created = time(NULL),
-                   .started_ms = call_now_ms(),
+                   .started_ms = clock_ms(),
                    .is_read = 1};
     snprintf(call->id, sizeof call->id, "%s%s", format->id_prefix, exchange_id(ex));
     call->next = s->calls;

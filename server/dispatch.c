@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "server/engine_thread.h"
 
@@ -91,13 +92,6 @@ int dispatch_n_live(const Dispatch *d)
     return n_running(d) + d->n_waiting;
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 int64_t dispatch_silent_ms(const Dispatch *d)
 {
     int n_paused = 0;
@@ -105,7 +99,7 @@ int64_t dispatch_silent_ms(const Dispatch *d)
         n_paused += d->place[i] && d->place[i]->pause_wanted;
     if (n_running(d) == n_paused) return 0; /* nobody wants a step */
     int64_t stepped = engine_thread_stepped_ms(d->thread);
-    return now_ms() - (stepped > d->busy_ms ? stepped : d->busy_ms);
+    return (int64_t)clock_ms() - (stepped > d->busy_ms ? stepped : d->busy_ms);
 }
 
 int dispatch_has_room(const Dispatch *d)
@@ -145,7 +139,7 @@ static void feed(Dispatch *d)
     while (d->first && d->n_free && !d->blocked && !d->lost) {
         Answer *a = d->first;
         unqueue(d, a);
-        if (!n_running(d)) d->busy_ms = now_ms();
+        if (!n_running(d)) d->busy_ms = (int64_t)clock_ms();
         int place = d->free_place[--d->n_free];
         d->place[place] = a;
         a->request.id = ++d->n_ids << PLACE_BITS | (uint64_t)place;
@@ -202,7 +196,7 @@ void dispatch_pause(Dispatch *d, Answer *a, int pause)
 
 static void note_end(Dispatch *d)
 {
-    int64_t now = now_ms();
+    int64_t now = (int64_t)clock_ms();
     if (d->ended_ms) d->interval_ms += ((double)(now - d->ended_ms) - d->interval_ms) / 8;
     d->ended_ms = now;
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/queue.h"
 #include "base/thread.h"
@@ -112,9 +113,7 @@ static void obey_commands(EngineThread *t)
 
 static void note_step(EngineThread *t)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    atomic_store(&t->stepped_ms, (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000);
+    atomic_store(&t->stepped_ms, (int64_t)clock_ms());
 }
 
 static void *engine_main(void *arg)

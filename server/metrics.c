@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/version.h"
 #include "server/answer.h"
@@ -85,13 +86,6 @@ static void observe(Metrics *m, HistogramId id, double value)
 }
 
 /* ---- opening ---- */
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 /* A name from the command line as a label's value. */
 static void add_escaped(StrBuf *out, const char *text)
@@ -171,7 +165,7 @@ void metrics_event(Answer *a, const Event *e)
     if (!m || e->type != EVENT_TOKEN) return;
     m->generation_tokens++;
     if (!e->n_sampled) return;
-    double now = now_ms();
+    double now = clock_ms();
     if (meter->last_ms > 0) {
         observe(m, H_INTER_TOKEN, (now - meter->last_ms) / 1e3);
     } else {
@@ -195,7 +189,7 @@ static EndReason end_reason(const Answer *a)
 static void count_sequence(Metrics *m, const Answer *a)
 {
     const RequestStats *st = &a->stats;
-    double whole = now_ms() - a->meter.since_ms, ran = st->prompt_ms + st->decode_ms;
+    double whole = clock_ms() - a->meter.since_ms, ran = st->prompt_ms + st->decode_ms;
     observe(m, H_PROMPT_TOKENS, st->n_prompt);
     observe(m, H_GENERATION_TOKENS, a->n_tokens);
     observe(m, H_MAX_TOKENS, a->request.max_tokens);

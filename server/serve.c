@@ -13,6 +13,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "server/access.h"
@@ -347,13 +348,6 @@ static int begin_service(Server *s)
     return 0;
 }
 
-static double seconds_since(const struct timespec *start)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)(now.tv_sec - start->tv_sec) + (double)(now.tv_nsec - start->tv_nsec) / 1e9;
-}
-
 static void on_loaded(evutil_socket_t fd, short what, void *ctx)
 {
     Server *s = ctx;
@@ -366,7 +360,7 @@ static void on_loaded(evutil_socket_t fd, short what, void *ctx)
         return;
     }
     atomic_store(&s->is_ready, 1);
-    log_info("ready seconds=%.1f model=%s context=%d", seconds_since(&s->opened),
+    log_info("ready seconds=%.1f model=%s context=%d", (clock_ms() - s->opened_ms) / 1e3,
              s->service->model_name, s->ctx_size);
 }
 
@@ -402,7 +396,7 @@ Server *server_open(const Settings *settings, const ServiceLoader *loader, Error
     s->settings = settings;
     s->limits = settings->limits;
     s->started = time(NULL);
-    clock_gettime(CLOCK_MONOTONIC, &s->opened);
+    s->opened_ms = clock_ms();
     s->stop_fd = -1;
     if (open_loop(s, loader, err)) {
         server_close(s);

@@ -27,7 +27,7 @@ struct Server {
     int ctx_size, n_vocab;
     TokenList end_of_thinking; /* what is put in when reasoning grows too long */
     time_t started;
-    struct timespec opened; /* on the monotonic clock */
+    double opened_ms; /* on the monotonic clock */
     char fingerprint[64];
 
     struct event_base *base;

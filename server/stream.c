@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "server/json_out.h"
 
@@ -14,13 +15,6 @@ struct StreamPulse {
 };
 
 static const struct timeval TICK = {.tv_sec = 1};
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
 
 StrBuf *stream_begin_event(Stream *s)
 {
@@ -44,7 +38,7 @@ static void send_bytes(Stream *s, const char *data, size_t len)
 {
     if (!s->started) exchange_stream_start(s->ex, "text/event-stream");
     s->started = 1;
-    s->sent_ms = now_ms();
+    s->sent_ms = clock_ms();
     exchange_stream_send(s->ex, data, len);
 }
 
@@ -81,7 +75,7 @@ void stream_keep_alive(Stream *s, StreamPulse *pulse)
 {
     if (pulse->silence_ms <= 0) return;
     s->pulse = pulse;
-    s->sent_ms = now_ms();
+    s->sent_ms = clock_ms();
     s->next = pulse->streams;
     if (s->next) s->next->prev = s;
     pulse->streams = s;
@@ -98,7 +92,7 @@ static void say_nothing(Stream *s)
 static void on_tick(evutil_socket_t fd, short what, void *arg)
 {
     StreamPulse *pulse = arg;
-    double now = now_ms();
+    double now = clock_ms();
     (void)fd;
     (void)what;
     for (Stream *s = pulse->streams; s; s = s->next)

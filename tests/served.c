@@ -268,3 +268,17 @@ const json_t *served_at(const json_t *value, const char *path)
     }
     return value;
 }
+
+const char *served_text_at(const json_t *value, const char *path)
+{
+    const char *s = json_string_value(served_at(value, path));
+    if (!s) fail_msg("no text at %s", path);
+    return s;
+}
+
+long served_int_at(const json_t *value, const char *path)
+{
+    const json_t *v = served_at(value, path);
+    if (!json_is_integer(v)) fail_msg("no integer at %s", path);
+    return (long)json_integer_value(v);
+}

@@ -82,4 +82,8 @@ json_t *served_events(const Served *s, const char *path, const char *body);
 /* A value deep in a reply: served_at(reply, "choices.0.text"). NULL when there is none. */
 const json_t *served_at(const json_t *value, const char *path);
 
+/* The same for a text and an integer that must be there. */
+const char *served_text_at(const json_t *value, const char *path);
+long served_int_at(const json_t *value, const char *path);
+
 #endif

@@ -51,23 +51,9 @@ static json_t *complete(const char *fmt, ...)
     return served_post(served, COMPLETIONS, body, 200);
 }
 
-static const char *text_at(const json_t *value, const char *path)
-{
-    const char *s = json_string_value(served_at(value, path));
-    if (!s) fail_msg("no text at %s", path);
-    return s;
-}
-
-static long int_at(const json_t *value, const char *path)
-{
-    const json_t *v = served_at(value, path);
-    if (!json_is_integer(v)) fail_msg("no integer at %s", path);
-    return (long)json_integer_value(v);
-}
-
 static void assert_text(const json_t *value, const char *path, const char *text)
 {
-    assert_string_equal(text_at(value, path), text);
+    assert_string_equal(served_text_at(value, path), text);
 }
 
 /* A copy of obj with the fields of a JSON text added, as text. */
@@ -91,7 +77,7 @@ static void join(const json_t *events, int index, StrBuf *text, const char **fin
     json_array_foreach(events, i, event)
     {
         const json_t *c = served_at(event, "choices.0");
-        if (!c || int_at(c, "index") != index) continue;
+        if (!c || served_int_at(c, "index") != index) continue;
         if (*finish) fail_msg("a chunk after the last one");
         const json_t *piece = served_at(c, "delta.content");
         if (!piece) piece = served_at(c, "text");
@@ -130,7 +116,7 @@ static json_t *chat_body(const json_t *reference)
 /* The reference's words, less the end token's. */
 static char *expected_text(const json_t *reference)
 {
-    char *text = strdup(text_at(reference, "text"));
+    char *text = strdup(served_text_at(reference, "text"));
     char *end = strstr(text, "<|im_end|>");
     if (end) *end = 0;
     return text;
@@ -166,7 +152,7 @@ static void test_chat_is_the_reference(void **state)
         char *expected = expected_text(reference);
         json_t *reply = served_post(served, CHAT, text, 200);
         json_t *plain = served_post(served, CHAT, plain_body, 200);
-        const char *content = text_at(reply, "choices.0.message.content");
+        const char *content = served_text_at(reply, "choices.0.message.content");
         if (smallest(json_object_get(reference, "margins")) > 0.01)
             assert_string_equal(content, expected);
         assert_text(plain, "choices.0.message.content", content);
@@ -176,13 +162,14 @@ static void test_chat_is_the_reference(void **state)
         assert_text(reply, "model", "demo");
 
         long n_prompt = (long)json_array_size(json_object_get(reference, "prompt_ids"));
-        assert_int_equal(int_at(reply, "usage.prompt_tokens"), n_prompt);
-        assert_int_equal(int_at(reply, "usage.completion_tokens"),
-                         int_at(plain, "usage.completion_tokens"));
-        assert_int_equal(int_at(reply, "usage.total_tokens"),
-                         n_prompt + int_at(reply, "usage.completion_tokens"));
+        assert_int_equal(served_int_at(reply, "usage.prompt_tokens"), n_prompt);
+        assert_int_equal(served_int_at(reply, "usage.completion_tokens"),
+                         served_int_at(plain, "usage.completion_tokens"));
+        assert_int_equal(served_int_at(reply, "usage.total_tokens"),
+                         n_prompt + served_int_at(reply, "usage.completion_tokens"));
         assert_null(served_at(plain, "timings.draft_n"));
-        assert_true(int_at(reply, "timings.draft_n") >= int_at(reply, "timings.draft_n_accepted"));
+        assert_true(served_int_at(reply, "timings.draft_n") >=
+                    served_int_at(reply, "timings.draft_n_accepted"));
         json_decref(plain);
         json_decref(reply);
         free(expected);
@@ -208,8 +195,8 @@ static void test_timings(void **state)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!json_is_number(json_object_get(timings, keys[i]))) fail_msg("no %s", keys[i]);
     assert_int_equal(json_object_size(timings), 11);
-    assert_int_equal(int_at(timings, "predicted_n"), 30);
-    assert_int_equal(int_at(timings, "prompt_n"), int_at(r, "usage.prompt_tokens"));
+    assert_int_equal(served_int_at(timings, "predicted_n"), 30);
+    assert_int_equal(served_int_at(timings, "prompt_n"), served_int_at(r, "usage.prompt_tokens"));
     json_decref(r);
 }
 
@@ -236,9 +223,9 @@ static void compare_stream(const json_t *reply, const json_t *events, int index,
     StrBuf text = {0};
     join(events, index, &text, &finish);
     snprintf(path, sizeof path, "choices.%d.%s", index, is_chat ? "message.content" : "text");
-    assert_string_equal(strbuf_str(&text), text_at(reply, path));
+    assert_string_equal(strbuf_str(&text), served_text_at(reply, path));
     snprintf(path, sizeof path, "choices.%d.finish_reason", index);
-    assert_string_equal(finish, text_at(reply, path));
+    assert_string_equal(finish, served_text_at(reply, path));
     strbuf_free(&text);
 }
 
@@ -299,12 +286,13 @@ static void test_chat_stream_form(void **state)
     assert_text(events, "0.choices.0.delta.content", "");
     json_array_foreach(events, i, event)
     {
-        assert_text(event, "id", text_at(events, "0.id"));
+        assert_text(event, "id", served_text_at(events, "0.id"));
         assert_text(event, "model", "x");
         assert_text(event, "object", "chat.completion.chunk");
-        assert_true(int_at(event, "usage.completion_tokens") >= n_before);
-        n_before = int_at(event, "usage.completion_tokens");
-        if (i && i + 2 < n) assert_true(strlen(text_at(event, "choices.0.delta.content")) > 0);
+        assert_true(served_int_at(event, "usage.completion_tokens") >= n_before);
+        n_before = served_int_at(event, "usage.completion_tokens");
+        if (i && i + 2 < n)
+            assert_true(strlen(served_text_at(event, "choices.0.delta.content")) > 0);
         if (i + 2 < n) assert_true(json_is_null(served_at(event, "choices.0.finish_reason")));
     }
     const json_t *finish = json_array_get(events, n - 2), *usage = json_array_get(events, n - 1);
@@ -313,8 +301,8 @@ static void test_chat_stream_form(void **state)
     assert_text(finish, "choices.0.finish_reason", "stop");
     assert_int_equal(json_array_size(served_at(usage, "choices")), 0);
     /* A step is one chunk, however many drafts it accepted. */
-    assert_true((long)n - 3 <= int_at(usage, "usage.completion_tokens") -
-                                   int_at(usage, "timings.draft_n_accepted"));
+    assert_true((long)n - 3 <= served_int_at(usage, "usage.completion_tokens") -
+                                   served_int_at(usage, "timings.draft_n_accepted"));
     assert_non_null(served_at(usage, "timings.predicted_ms"));
     json_decref(events);
 }
@@ -337,7 +325,7 @@ static void test_together_is_alone(void **state)
                  "\"ignore_eos\": true}",
                  prompts[i % 5], 20 + 3 * i, i, i % 2 ? "0" : "0.9");
         json_t *r = served_post(served, COMPLETIONS, body[i], 200);
-        alone[i] = strdup(text_at(r, "choices.0.text"));
+        alone[i] = strdup(served_text_at(r, "choices.0.text"));
         json_decref(r);
     }
     for (int i = 0; i < N; i++) {
@@ -370,18 +358,18 @@ static void test_batch(void **state)
     strbuf_puts(&body, "]}");
     json_t *all = served_post(served, COMPLETIONS, body.data, 200);
     assert_int_equal(json_array_size(served_at(all, "choices")), N * CHOICES);
-    assert_int_equal(int_at(all, "usage.prompt_tokens"), 2 * N);
+    assert_int_equal(served_int_at(all, "usage.prompt_tokens"), 2 * N);
     for (int i = 0; i < N; i += 7) {
         json_t *one = complete("{\"max_tokens\": 4, \"seed\": 3, \"n\": 2, \"prompt\": [%d, %d]}",
                                300 + i, 400 + 2 * i);
         for (int j = 0; j < CHOICES; j++) {
             char path[40];
             snprintf(path, sizeof path, "choices.%d.text", j);
-            const char *expected = text_at(one, path);
+            const char *expected = served_text_at(one, path);
             snprintf(path, sizeof path, "choices.%d.text", i * CHOICES + j);
             assert_text(all, path, expected);
             snprintf(path, sizeof path, "choices.%d.index", i * CHOICES + j);
-            assert_int_equal(int_at(all, path), i * CHOICES + j);
+            assert_int_equal(served_int_at(all, path), i * CHOICES + j);
         }
         json_decref(one);
     }
@@ -397,14 +385,15 @@ static void test_seeds(void **state)
     json_t *a = complete(fmt, ", \"seed\": 11"), *b = complete(fmt, ", \"seed\": 11");
     json_t *c = complete(fmt, ", \"seed\": 12"), *d = complete(fmt, ""), *e = complete(fmt, "");
     json_t *f = complete(fmt, ", \"seed\": 11, \"speculative.n_max\": 0");
-    const char *text = text_at(a, "choices.0.text");
+    const char *text = served_text_at(a, "choices.0.text");
     assert_text(b, "choices.0.text", text);
-    assert_text(b, "choices.1.text", text_at(a, "choices.1.text"));
+    assert_text(b, "choices.1.text", served_text_at(a, "choices.1.text"));
     assert_text(f, "choices.0.text", text);
-    assert_text(f, "choices.1.text", text_at(a, "choices.1.text"));
-    assert_string_not_equal(text_at(a, "choices.1.text"), text);
-    assert_string_not_equal(text_at(c, "choices.0.text"), text);
-    assert_string_not_equal(text_at(d, "choices.0.text"), text_at(e, "choices.0.text"));
+    assert_text(f, "choices.1.text", served_text_at(a, "choices.1.text"));
+    assert_string_not_equal(served_text_at(a, "choices.1.text"), text);
+    assert_string_not_equal(served_text_at(c, "choices.0.text"), text);
+    assert_string_not_equal(served_text_at(d, "choices.0.text"),
+                            served_text_at(e, "choices.0.text"));
     json_decref(a), json_decref(b), json_decref(c), json_decref(d), json_decref(e), json_decref(f);
 }
 
@@ -417,7 +406,7 @@ static void test_stop_strings(void **state)
     static const char ask[] = "{\"prompt\": \"I want to find\", \"max_tokens\": 60, "
                               "\"temperature\": 0, \"ignore_eos\": true%s}";
     json_t *whole = complete(ask, "");
-    const char *text = text_at(whole, "choices.0.text");
+    const char *text = served_text_at(whole, "choices.0.text");
     size_t len = strlen(text);
     assert_true(len > 40);
     for (size_t from = 3; from + 9 < len; from += 11) {
@@ -429,7 +418,7 @@ static void test_stop_strings(void **state)
         snprintf(more, sizeof more, ", \"stop\": [\"never to be seen\", %s]", escaped);
         json_t *r = complete(ask, more);
         size_t n = (size_t)(met - text);
-        const char *cut = text_at(r, "choices.0.text");
+        const char *cut = served_text_at(r, "choices.0.text");
         if (strlen(cut) != n || memcmp(cut, text, n) != 0) fail_msg("'%s': '%s'", stop, cut);
         assert_text(r, "choices.0.finish_reason", "stop");
         assert_text(r, "choices.0.stop_reason", stop);
@@ -438,7 +427,7 @@ static void test_stop_strings(void **state)
         snprintf(more, sizeof more, ", \"stop\": %s, \"include_stop_str_in_output\": true",
                  escaped);
         r = complete(ask, more);
-        cut = text_at(r, "choices.0.text");
+        cut = served_text_at(r, "choices.0.text");
         if (strlen(cut) != n + 7 || memcmp(cut, text, n + 7) != 0) fail_msg("'%s': %s", stop, cut);
         assert_text(r, "choices.0.stop_reason", stop);
         json_decref(r);
@@ -454,12 +443,12 @@ static void test_min_tokens(void **state)
     (void)state;
     json_t *r = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 40, \"temperature\": 0, "
                          "\"stop\": [\"e\", \"a\"], \"min_tokens\": 12}");
-    assert_true(int_at(r, "usage.completion_tokens") > 12);
-    assert_non_null(strpbrk(text_at(r, "choices.0.text"), "ea"));
+    assert_true(served_int_at(r, "usage.completion_tokens") > 12);
+    assert_non_null(strpbrk(served_text_at(r, "choices.0.text"), "ea"));
     json_decref(r);
     r = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 40, \"temperature\": 0, "
                  "\"stop\": [\"e\", \"a\"]}");
-    assert_null(strpbrk(text_at(r, "choices.0.text"), "ea"));
+    assert_null(strpbrk(served_text_at(r, "choices.0.text"), "ea"));
     json_decref(r);
 }
 
@@ -474,16 +463,16 @@ static void test_stop_ids(void **state)
     json_t *ask = json_pack("{s:s}", "content", tenth);
     char *body = json_dumps(ask, 0);
     json_t *tokens = served_post(served, "/tokenize", body, 200);
-    assert_int_equal(int_at(tokens, "count"), 1);
-    long id = int_at(tokens, "tokens.0");
+    assert_int_equal(served_int_at(tokens, "count"), 1);
+    long id = served_int_at(tokens, "tokens.0");
 
     json_t *r = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 20, \"temperature\": 0, "
                          "\"logprobs\": 0, \"ignore_eos\": true, \"stop_token_ids\": [%ld]}",
                          id);
     assert_text(r, "choices.0.finish_reason", "stop");
-    assert_int_equal(int_at(r, "choices.0.stop_reason"), id);
+    assert_int_equal(served_int_at(r, "choices.0.stop_reason"), id);
     size_t n = json_array_size(served_at(r, "choices.0.logprobs.tokens"));
-    assert_int_equal(int_at(r, "usage.completion_tokens"), n);
+    assert_int_equal(served_int_at(r, "usage.completion_tokens"), n);
     StrBuf text = {0};
     for (size_t i = 0; i + 1 < n; i++) {
         const char *piece = json_string_value(json_array_get(pieces, i));
@@ -499,11 +488,11 @@ static void test_lengths(void **state)
 {
     (void)state;
     json_t *r = complete("{\"prompt\": \"Hello\", \"ignore_eos\": true, \"max_tokens\": 40}");
-    assert_int_equal(int_at(r, "usage.completion_tokens"), 40);
+    assert_int_equal(served_int_at(r, "usage.completion_tokens"), 40);
     assert_text(r, "choices.0.finish_reason", "length");
     json_decref(r);
     r = complete("{\"prompt\": \"Hello\"}");
-    assert_true(int_at(r, "usage.completion_tokens") <= 16);
+    assert_true(served_int_at(r, "usage.completion_tokens") <= 16);
     json_decref(r);
     r = complete("{\"prompt\": \"Hello\", \"max_tokens\": 0}");
     assert_text(r, "choices.0.text", "");
@@ -512,7 +501,7 @@ static void test_lengths(void **state)
     r = complete("{\"prompt\": \"Hello\", \"max_tokens\": 1, \"logit_bias\": {\"777\": 100}, "
                  "\"logprobs\": 0}");
     json_t *d = served_post(served, "/detokenize", "{\"tokens\": [777]}", 200);
-    assert_text(r, "choices.0.text", text_at(d, "content"));
+    assert_text(r, "choices.0.text", served_text_at(d, "content"));
     json_decref(d);
     json_decref(r);
 }
@@ -538,7 +527,7 @@ static size_t token_bytes(const char *token)
 static void check_logprobs(const json_t *choice, int k)
 {
     const json_t *lp = served_at(choice, "logprobs"), *tokens = served_at(lp, "tokens");
-    const char *text = text_at(choice, "text");
+    const char *text = served_text_at(choice, "text");
     size_t n = json_array_size(tokens), at = 0;
     for (size_t i = 0; i < n; i++) {
         const char *token = json_string_value(json_array_get(tokens, i));
@@ -576,10 +565,10 @@ static void test_scoring(void **state)
                               "\"max_tokens\": %d, \"temperature\": 0}";
     static const char prompt[] = "I want to find a r\xc3\xa9staurant in San Jose";
     json_t *score = complete(fmt, prompt, 1, 0), *one = complete(fmt, prompt, 3, 1);
-    long n = int_at(score, "usage.prompt_tokens");
+    long n = served_int_at(score, "usage.prompt_tokens");
     assert_text(score, "choices.0.text", prompt);
     assert_text(score, "choices.0.finish_reason", "length");
-    assert_int_equal(int_at(score, "usage.completion_tokens"), 0);
+    assert_int_equal(served_int_at(score, "usage.completion_tokens"), 0);
     assert_int_equal(json_array_size(served_at(score, "choices.0.logprobs.tokens")), n);
     assert_int_equal(json_array_size(served_at(one, "choices.0.logprobs.tokens")), n + 1);
     check_logprobs(served_at(score, "choices.0"), 1);
@@ -619,7 +608,7 @@ static void test_generated_logprobs(void **state)
                              "\"logprobs\": %d, \"temperature\": 2, \"top_p\": 1, \"top_k\": 0}",
                              seed, seed % 4);
         size_t n = json_array_size(served_at(r, "choices.0.logprobs.tokens"));
-        assert_int_equal(n, int_at(r, "usage.completion_tokens"));
+        assert_int_equal(n, served_int_at(r, "usage.completion_tokens"));
         json_decref(r);
     }
     json_t *r = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 30, \"logprobs\": 4, "
@@ -641,15 +630,15 @@ static void test_chat_logprobs(void **state)
     for (size_t i = 0; (entry = json_array_get(content, i)) != NULL; i++) {
         assert_int_equal(json_array_size(json_object_get(entry, "top_logprobs")), 2);
         /* Greedy: the token is the likeliest. */
-        assert_text(entry, "top_logprobs.0.token", text_at(entry, "token"));
+        assert_text(entry, "top_logprobs.0.token", served_text_at(entry, "token"));
         assert_true(json_real_value(served_at(entry, "top_logprobs.0.logprob")) >=
                     json_real_value(served_at(entry, "top_logprobs.1.logprob")));
         assert_int_equal(json_array_size(json_object_get(entry, "bytes")),
                          json_string_length(json_object_get(entry, "token")));
-        strbuf_puts(&text, text_at(entry, "token"));
+        strbuf_puts(&text, served_text_at(entry, "token"));
     }
     assert_text(r, "choices.0.message.content", strbuf_str(&text));
-    assert_int_equal(json_array_size(content) + 1, int_at(r, "usage.completion_tokens"));
+    assert_int_equal(json_array_size(content) + 1, served_int_at(r, "usage.completion_tokens"));
     strbuf_free(&text);
     json_decref(r);
 }
@@ -669,7 +658,7 @@ static void test_tokenizer_routes(void **state)
         snprintf(body, sizeof body, "{\"content\": \"%s\", \"with_pieces\": true}", texts[i]);
         json_t *b = served_post(served, "/tokenize", body, 200);
         json_t *tokens = json_object_get(a, "tokens");
-        assert_int_equal(json_array_size(tokens), int_at(a, "count"));
+        assert_int_equal(json_array_size(tokens), served_int_at(a, "count"));
         for (size_t k = 0; k < json_array_size(tokens); k++)
             assert_true(
                 json_equal(json_array_get(tokens, k),
@@ -677,8 +666,8 @@ static void test_tokenizer_routes(void **state)
         json_t *back = json_pack("{s:O}", "tokens", tokens);
         char *back_body = json_dumps(back, 0);
         json_t *text = served_post(served, "/detokenize", back_body, 200);
-        assert_text(text, "content", text_at(given, "prompt"));
-        assert_text(text, "prompt", text_at(given, "prompt"));
+        assert_text(text, "content", served_text_at(given, "prompt"));
+        assert_text(text, "prompt", served_text_at(given, "prompt"));
         free(back_body);
         json_decref(text), json_decref(back), json_decref(b), json_decref(given), json_decref(a);
     }

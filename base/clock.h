@@ -1,0 +1,10 @@
+/*
+ * clock.h: the time that only goes forward.
+ */
+#ifndef OFFSHOOT_BASE_CLOCK_H
+#define OFFSHOOT_BASE_CLOCK_H
+
+/* Milliseconds on the monotonic clock. */
+double clock_ms(void);
+
+#endif
