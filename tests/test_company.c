@@ -84,6 +84,8 @@ static void test_slow_reader_pauses(void **state)
     assert_alive(s); /* the others go on */
     HttpReply reply;
     StrBuf rest = {0};
+    int large = 1 << 20;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &large, sizeof large);
     assert_int_equal(http_read(fd, &rest, 0, &reply), 0);
     json_t *events = http_events(&reply), *alone = served_events(s, COMPLETIONS, FAT);
     StrBuf text[2] = {{0}};

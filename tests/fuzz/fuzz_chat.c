@@ -25,16 +25,23 @@ static void check_dump(const json_t *value)
 
 static void render(const ChatTemplate *t, const json_t *messages, const json_t *tools, int bits)
 {
-    ChatOptions options = {bits & 1, (bits >> 1) % 3 - 1, bits >> 3 & 1};
+    ChatOptions options = {bits & 1, (bits >> 1) % 3 - 1, bits >> 3 & 1, bits == 10};
     StrBuf out = {0};
     Error err = {0};
-    size_t n_stable = 0;
-    int rc = chat_render(t, messages, tools, &options, &out, &n_stable, &err);
-    FUZZ_CHECK(rc ? *err.msg : n_stable <= out.len);
+    ChatMarks marks = {0};
+    int rc = chat_render(t, messages, tools, &options, &out, &marks, &err);
+    FUZZ_CHECK(rc ? *err.msg : marks.n_stable <= out.len);
     FUZZ_CHECK(utf8_check(strbuf_str(&out), out.len) == out.len);
     if (!rc && options.add_generation_prompt)
-        FUZZ_CHECK(n_stable >= 22 &&
-                   !memcmp(out.data + n_stable - 22, "<|im_start|>assistant\n", 22));
+        FUZZ_CHECK(marks.n_stable >= 22 &&
+                   !memcmp(out.data + marks.n_stable - 22, "<|im_start|>assistant\n", 22));
+    size_t end = 0; /* spans are in order and apart */
+    for (int i = 0; i < marks.n_client; i++) {
+        FUZZ_CHECK(marks.client[i].len && (!i || marks.client[i].from > end));
+        end = marks.client[i].from + marks.client[i].len;
+        FUZZ_CHECK(end <= out.len);
+    }
+    chat_marks_free(&marks);
     strbuf_free(&out);
 }
 

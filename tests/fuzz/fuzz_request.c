@@ -12,7 +12,9 @@
 static void check_request(const ApiRequest *r, int n_vocab)
 {
     Error err = {0};
-    FUZZ_CHECK(r->n >= 1 && r->n <= MAX_N);
+    FUZZ_CHECK(r->n >= 1 && r->n <= r->best_of && r->best_of <= MAX_N);
+    FUZZ_CHECK(r->n_prompt_logprobs >= -1 && r->n_prompt_logprobs <= MAX_LOGPROBS);
+    FUZZ_CHECK(!r->parse_calls || json_array_size(r->tools));
     FUZZ_CHECK(r->n_logprobs >= -1 && r->n_logprobs <= MAX_LOGPROBS);
     FUZZ_CHECK(r->params.temperature >= 0 && r->params.top_p > 0);
     StopMatcher *m = stop_matcher_open(NULL, r->stop, r->n_stop, &err);
@@ -34,12 +36,13 @@ static void render(const ApiRequest *r)
 {
     for (int family = CHAT_QWEN35; family <= CHAT_QWEN3_NEXT_THINKING; family++) {
         ChatTemplate t = {.family = (ChatFamily)family, .thinking_default = 1};
-        ChatOptions o = {r->add_generation_prompt, r->enable_thinking, 0};
+        ChatOptions o = {r->add_generation_prompt, r->enable_thinking, 0, r->continue_final};
         StrBuf out = {0};
         Error err = {0};
-        size_t n_stable = 0;
-        int rc = chat_render(&t, r->messages, r->tools, &o, &out, &n_stable, &err);
-        FUZZ_CHECK(rc ? *err.msg : n_stable <= out.len);
+        ChatMarks marks = {0};
+        int rc = chat_render(&t, r->messages, r->tools, &o, &out, &marks, &err);
+        FUZZ_CHECK(rc ? *err.msg : marks.n_stable <= out.len);
+        chat_marks_free(&marks);
         strbuf_free(&out);
     }
 }
