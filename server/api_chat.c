@@ -6,11 +6,10 @@
  */
 #include "server/call.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/mem.h"
+#include "base/random.h"
 #include "server/json_out.h"
 
 int server_render(const Server *s, const ApiRequest *api, StrBuf *text, TokenList *ids,
@@ -86,12 +85,8 @@ static void set_reasoning(json_t *message, json_t *text)
 /* "call_" and 24 hex digits, never the same twice. */
 static json_t *new_call_id(void)
 {
-    unsigned char bytes[12] = {0};
     char id[32] = "call_";
-    ssize_t n = getrandom(bytes, sizeof bytes, 0); /* this few bytes never come short */
-    (void)n;
-    for (size_t i = 0; i < sizeof bytes; i++)
-        snprintf(id + 5 + 2 * i, 3, "%02x", bytes[i]);
+    random_hex(id + 5, 12);
     return json_string(id);
 }
 

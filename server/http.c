@@ -11,7 +11,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -23,6 +22,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/random.h"
 #include "base/strbuf.h"
 #include "base/version.h"
 #include "server/connection.h"
@@ -41,15 +41,6 @@ void exchange_free(Exchange *ex)
     if (handed && !--http->n_open && http->idle) http->idle(http->handler.ctx);
 }
 
-static void make_id(char *id)
-{
-    unsigned char bytes[16] = {0};
-    ssize_t n = getrandom(bytes, sizeof bytes, 0); /* this few bytes never come short */
-    (void)n;
-    for (size_t i = 0; i < sizeof bytes; i++)
-        snprintf(id + 2 * i, 3, "%02x", bytes[i]);
-}
-
 /* The client's own id if it is fit for a log line. */
 static void set_id(Exchange *ex)
 {
@@ -61,7 +52,7 @@ static void set_id(Exchange *ex)
     if (fit)
         memcpy(ex->id, given, n + 1);
     else
-        make_id(ex->id);
+        random_hex(ex->id, 16);
 }
 
 /* A path that holds a NUL is none of ours, and must not pass for the part before it. */
@@ -461,7 +452,7 @@ void http_write_refusal(struct evbuffer *out, int status, const char *message)
     json_t *body = http_error_body(status, NULL, NULL, message);
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (reasons[i].status == status) reason = reasons[i].reason;
-    make_id(id);
+    random_hex(id, 16);
     evutil_date_rfc1123(date, sizeof date, NULL);
     json_print(body, &text);
     json_decref(body);

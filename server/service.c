@@ -2,21 +2,14 @@
 #include "server/service.h"
 
 #include <math.h>
-#include <sys/random.h>
+
+#include "base/random.h"
 
 /* The user's choice, else the model's, else ours. */
 static float pick(double chosen, float model, float ours)
 {
     if (!isnan(chosen)) return (float)chosen;
     return isnan(model) ? ours : model;
-}
-
-static uint64_t random_seed(void)
-{
-    uint64_t seed = 0;
-    /* Eight bytes never come short; a kernel without getrandom gives the fixed seed 0. */
-    if (getrandom(&seed, sizeof seed, 0) != sizeof seed) return 0;
-    return seed;
 }
 
 SampleParams service_sampling(const Service *s)
@@ -31,7 +24,7 @@ SampleParams service_sampling(const Service *s)
                  : g->top_k >= 0 ? g->top_k
                                  : 0,
         .repetition = isnan(g->repetition) ? 1 : g->repetition,
-        .seed = set->seed >= 0 ? (uint64_t)set->seed : random_seed(),
+        .seed = set->seed >= 0 ? (uint64_t)set->seed : random_u64(),
     };
     return p;
 }
