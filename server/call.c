@@ -199,8 +199,9 @@ static double mean_logprob(const Answer *a)
 /* The n likeliest of best_of answers, best first; all of them in their order where n are all. */
 static void add_choices(const Call *call, const Answer *answers, json_t *choices)
 {
-    const Answer *best[MAX_N];
+    const Answer *best[MAX_N] = {NULL};
     int n = call->api.best_of, chooses = n > call->api.n;
+    assert(call->api.n <= n && n <= MAX_N);
     for (int i = 0; i < n; i++) {
         int at = i;
         for (; chooses && at && mean_logprob(best[at - 1]) < mean_logprob(&answers[i]); at--)
