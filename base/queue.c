@@ -24,6 +24,7 @@ struct Queue {
     size_t item_bytes;
     int capacity, first, n;
     int n_waiting; /* writers in queue_push */
+    int is_quiet;  /* items were put that the reader was not told of */
     int shut;
     int fd;
 };
@@ -65,13 +66,18 @@ static void wake_reader(Queue *q)
     (void)n;
 }
 
+static void append(Queue *q, const void *item)
+{
+    size_t at = ((size_t)q->first + (size_t)q->n) % (size_t)q->capacity;
+    memcpy(q->items + at * q->item_bytes, item, q->item_bytes);
+    q->n++;
+}
+
 /* Copies in and unlocks. The reader is woken without the lock, so that it does not run into it. */
 static int add_and_unlock(Queue *q, const void *item)
 {
     int was_empty = !q->n;
-    size_t at = ((size_t)q->first + (size_t)q->n) % (size_t)q->capacity;
-    memcpy(q->items + at * q->item_bytes, item, q->item_bytes);
-    q->n++;
+    append(q, item);
     pthread_mutex_unlock(&q->lock);
     if (was_empty) wake_reader(q);
     return 0;
@@ -95,6 +101,33 @@ int queue_push(Queue *q, const void *item)
     if (!q->shut) return add_and_unlock(q, item);
     pthread_mutex_unlock(&q->lock);
     return -1;
+}
+
+int queue_put(Queue *q, const void *item)
+{
+    pthread_mutex_lock(&q->lock);
+    if (q->n == q->capacity) { /* the reader makes room */
+        pthread_mutex_unlock(&q->lock);
+        queue_announce(q);
+        return queue_push(q, item);
+    }
+    if (q->shut) {
+        pthread_mutex_unlock(&q->lock);
+        return -1;
+    }
+    if (!q->n) q->is_quiet = 1;
+    append(q, item);
+    pthread_mutex_unlock(&q->lock);
+    return 0;
+}
+
+void queue_announce(Queue *q)
+{
+    pthread_mutex_lock(&q->lock);
+    int was_quiet = q->is_quiet;
+    q->is_quiet = 0;
+    pthread_mutex_unlock(&q->lock);
+    if (was_quiet) wake_reader(q);
 }
 
 int queue_pop(Queue *q, void *item)

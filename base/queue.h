@@ -24,6 +24,13 @@ int queue_try_push(Queue *q, const void *item);
 /* The same, but waits while the queue is full. 0, or -1 once the queue is shut. */
 int queue_push(Queue *q, const void *item);
 
+/*
+ * For several items at once: queue_put is queue_push, but the reader is not woken before
+ * queue_announce, or before the queue is full. For a queue with one writer.
+ */
+int queue_put(Queue *q, const void *item);
+void queue_announce(Queue *q);
+
 /* Copies the oldest item to *item and drops it. 1, or 0 when the queue is empty. Never waits. */
 int queue_pop(Queue *q, void *item);
 

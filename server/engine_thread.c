@@ -73,8 +73,9 @@ static void report_events(EngineThread *t)
         next = engine_next_event(t->engine);
         report.more = next != NULL;
         /* Fails only when the queue was shut: then nobody wants to know. */
-        queue_push(t->reports, &report);
+        queue_put(t->reports, &report);
     }
+    queue_announce(t->reports); /* once for all tokens of a step */
 }
 
 static void report_error(EngineThread *t, ReportType type, uint64_t id, const Error *err)

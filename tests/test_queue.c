@@ -59,6 +59,49 @@ static void test_wakes_once_per_burst(void **state)
     queue_close(q);
 }
 
+static void *pop_all(void *arg)
+{
+    int item, shut = 0;
+    while (!shut) {
+        queue_wait(arg);
+        shut = queue_is_shut(arg);
+        while (queue_pop(arg, &item))
+            continue;
+    }
+    return NULL;
+}
+
+/* Items that are put are not told of before they are announced, or before there is no room. */
+static void test_quiet_items(void **state)
+{
+    (void)state;
+    Queue *q = queue_open(3, sizeof(int), NULL);
+    pthread_t reader;
+    int item = 1;
+    queue_announce(q);
+    assert_false(readable(q));
+    assert_int_equal(queue_put(q, &item), 0);
+    assert_int_equal(queue_put(q, &item), 0);
+    assert_false(readable(q));
+    queue_announce(q);
+    assert_true(readable(q));
+    queue_clear(q);
+    queue_announce(q); /* there is nothing new to tell */
+    assert_false(readable(q));
+    while (queue_pop(q, &item))
+        continue;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(queue_put(q, &item), 0);
+    assert_false(readable(q));
+    assert_int_equal(pthread_create(&reader, NULL, pop_all, q), 0);
+    for (int i = 0; i < 100; i++) /* the reader hears of it by itself, or this would not end */
+        assert_int_equal(queue_put(q, &item), 0);
+    queue_shut(q);
+    pthread_join(reader, NULL);
+    assert_int_equal(queue_put(q, &item), -1);
+    queue_close(q);
+}
+
 static void test_shut(void **state)
 {
     (void)state;
@@ -149,6 +192,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_and_bound),
         cmocka_unit_test(test_wakes_once_per_burst),
+        cmocka_unit_test(test_quiet_items),
         cmocka_unit_test(test_shut),
         cmocka_unit_test(test_shut_frees_a_waiting_writer),
         cmocka_unit_test(test_two_threads),
