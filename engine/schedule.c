@@ -84,7 +84,7 @@ static void start(Engine *e, Seq *s, const EngineRequest *r, double since)
     s->max_tokens = r->max_tokens < 0 ? e->options.ctx_size - r->n_prompt : r->max_tokens;
     memcpy(s->token, r->prompt, (size_t)r->n_prompt * sizeof *s->token);
     s->n_tokens = r->n_prompt;
-    s->n_scored = 0;
+    s->n_scored = s->n_fruitless = 0;
     s->paused = r->paused;
     s->stop_token = -1;
     s->submitted = since;
@@ -195,6 +195,7 @@ static Work *add_work(Engine *e, Seq *s)
 static int useful_depth(const Engine *e, const Seq *s)
 {
     int depth = e->options.draft_depth;
+    if (s->n_fruitless >= MAX_FRUITLESS) return 0;
     if (s->req.draft_max >= 0 && s->req.draft_max < depth) depth = s->req.draft_max;
     int left = s->max_tokens - seq_n_generated(s) - 1;
     return left < depth ? left : depth;

@@ -15,6 +15,7 @@ enum {
     SCORE_ROWS = 16,                 /* prompt rows scored a pass even when trees take their all */
     MAX_SAMPLED = MAX_TREE_ROWS + 1, /* tree rows and the end of one prompt */
     MAX_BAN = MAX_EOS + MAX_STOP_IDS,
+    MAX_FRUITLESS = 64, /* then the rest of the answer is decoded plainly */
 };
 
 typedef enum {
@@ -37,6 +38,7 @@ typedef struct {
     int paused;      /* takes no part in steps */
     long chunk_step; /* the step of its last prompt chunk; at first that of its admission */
     int penalised;   /* counts are kept */
+    int n_fruitless; /* drafted steps in a row of which no draft was accepted */
     FinishReason finish;
     int32_t stop_token;
     double submitted, started, first_token; /* ms */

@@ -354,10 +354,12 @@ static void count_token(Engine *e, Seq *s, int32_t token)
     e->be->upload(e->be, s->counts + token, s->counts_host + token, sizeof *s->counts);
 }
 
-static void count_step(const Work *w, RequestStats *st)
+static void count_step(const Work *w, Seq *s)
 {
     const Tree *t = &w->tree;
+    RequestStats *st = &s->stats;
     int m = w->kept.m;
+    if (t->n > 1) s->n_fruitless = m ? 0 : s->n_fruitless + 1;
     st->n_steps++;
     st->n_steps_drafted += t->n > 1;
     st->n_drafted += t->n - 1;
@@ -499,7 +501,7 @@ static void emit_tokens(Engine *e)
     for (int i = 0; i < e->n_work; i++) {
         Work *w = &e->work[i];
         Seq *s = w->seq;
-        if (w->is_tree) count_step(w, &s->stats);
+        if (w->is_tree) count_step(w, s);
         if (!w->is_tree) emit_prompt(e, w);
         if (w->ends_chunks) {
             s->state = SEQ_DECODE;

@@ -11,6 +11,7 @@
 
 #include <string.h>
 
+#include "drafts/scripted.h"
 #include "tests/asked.h"
 
 /* Says once, after a number of tokens, that forced ones follow; and ends the answer at another. */
@@ -260,6 +261,46 @@ static void test_prompts_take_turns(void **state)
     asked_close(&s);
 }
 
+/* A drafter that is never right is not asked for ever; one that is right now and then is. */
+static void test_fruitless_drafts(void **state)
+{
+    (void)state;
+    static const ScriptMode modes[] = {SCRIPT_LIE, SCRIPT_MIXED};
+    int32_t prompt[MAX_PROMPT];
+    AskedAnswer plain = {0};
+    AskedEngine s;
+    EngineRequest r = mixed(0, prompt);
+    asked_open(&s, asked_options(1, 0, 1));
+    asked_submit(s.engine, &r);
+    asked_run(s.engine, &plain, 1);
+    asked_close(&s);
+    int32_t script_token[MAX_PROMPT + MAX_ANSWER];
+    memcpy(script_token, prompt, (size_t)r.n_prompt * sizeof *prompt);
+    memcpy(script_token + r.n_prompt, plain.token, (size_t)plain.n * sizeof *prompt);
+    Script script = {.token = script_token, .n = r.n_prompt + plain.n};
+    for (int k = 0; k < 2; k++) {
+        Error err = {0};
+        Drafter d;
+        AskedAnswer a = {0};
+        EngineOptions o = asked_options(4, 3, 1);
+        assert_int_equal(scripted_drafter_open(asked_model, modes[k], &script, 1, 5, &d, &err), 0);
+        o.drafter = &d;
+        asked_open(&s, o);
+        asked_submit(s.engine, &r);
+        asked_run(s.engine, &a, 1);
+        assert_same_answer(&a, &plain);
+        if (k == 0) {
+            assert_int_equal(a.done.stats.n_steps_drafted, 64);
+            assert_int_equal(a.done.stats.n_steps, plain.n - 1);
+        } else {
+            assert_true(a.done.stats.n_accepted > 0);
+            assert_true(a.done.stats.n_steps_drafted >= a.done.stats.n_steps - 1);
+        }
+        asked_close(&s);
+        d.close(d.self);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,6 +308,7 @@ int main(void)
         cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_pause),
         cmocka_unit_test(test_prompts_take_turns),
+        cmocka_unit_test(test_fruitless_drafts),
     };
     return cmocka_run_group_tests(tests, asked_open_demo, asked_close_demo);
 }
