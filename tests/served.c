@@ -90,7 +90,7 @@ void served_lose_device(int lost)
 {
     if (!whole_sync) whole_sync = backend->sync;
     atomic_store(&is_lost, lost);
-    backend->sync = lost_sync;
+    if (backend->sync != lost_sync) backend->sync = lost_sync; /* the engine's thread reads it */
 }
 
 static void *run(void *arg)

@@ -182,6 +182,8 @@ static void test_reasoning(void **state)
     long n_reasoning = served_int_at(reply, "usage.completion_tokens_details.reasoning_tokens");
     assert_int_equal(n_reasoning, 9); /* seven, a newline, </think> */
     char *content = strdup(served_text_at(message, "content")), *thought = strdup(reasoning);
+    assert_non_null(content);
+    assert_non_null(thought);
 
     json_t *events =
         served_events(served, CHAT, THINKING ", \"thinking_budget\": 7, \"stream\": true}");

@@ -465,6 +465,7 @@ static void test_slow_reader_is_dropped(void **state)
     (void)state;
     ServedOptions o = served_defaults();
     o.limits.http.unsent_bytes = 1000;
+    o.limits.http.write_timeout_s = 1;
     Served *s = served_start(&o);
     static const char body[] =
         "{\"logprobs\": 20, \"stream\": true, \"max_tokens\": 8000, \"ignore_eos\": true, "
