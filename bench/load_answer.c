@@ -140,6 +140,10 @@ static int join_events(json_t *form, const char *body, size_t len, Error *err)
         size_t left = (size_t)(end - at);
         if (left == n_done && !memcmp(at, done, n_done)) return 0;
         const char *stop = memmem(at, left, "\n\n", 2);
+        if (stop && *at == ':') { /* a comment: the server lives and we wait */
+            at = stop + 2;
+            continue;
+        }
         if (!stop || left < n_mark || memcmp(at, mark, n_mark) != 0)
             return error_set(err, ERR_INPUT, "no event at byte %zu of the stream",
                              (size_t)(at - body));
