@@ -7,6 +7,7 @@
  */
 #include "server/json_out.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "text/utf8.h"
@@ -106,12 +107,25 @@ static void print_integer(json_int_t value, StrBuf *out)
     strbuf_add(out, at, (size_t)(text + sizeof text - at));
 }
 
-/* jansson's own text: a number that stays a real when it is read again. */
-static void print_real(const json_t *value, StrBuf *out)
+/*
+ * As jansson prints it: a number that stays a real when it is read again, its exponent without sign
+ * and zeros that say nothing. (jansson's own function makes a hash table for each number.)
+ */
+static void print_real(double value, StrBuf *out)
 {
-    char text[64];
-    size_t n = json_dumpb(value, text, sizeof text, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
-    strbuf_add(out, text, n < sizeof text ? n : 0);
+    char text[40];
+    int n = snprintf(text, sizeof text, "%.9g", value);
+    char *e = memchr(text, 'e', (size_t)n);
+    if (!e) {
+        strbuf_add(out, text, (size_t)n);
+        if (!memchr(text, '.', (size_t)n)) strbuf_puts(out, ".0");
+        return;
+    }
+    const char *digits = e + 1 + strspn(e + 1, "+-");
+    digits += strspn(digits, "0");
+    strbuf_add(out, text, (size_t)(e + 1 - text));
+    if (e[1] == '-') strbuf_puts(out, "-");
+    strbuf_puts(out, digits);
 }
 
 static void print_value(const json_t *value, StrBuf *out)
@@ -130,7 +144,7 @@ static void print_value(const json_t *value, StrBuf *out)
         print_integer(json_integer_value(value), out);
         break;
     case JSON_REAL:
-        print_real(value, out);
+        print_real(json_real_value(value), out);
         break;
     case JSON_TRUE:
         strbuf_puts(out, "true");

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include <math.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,7 +79,8 @@ static json_t *random_value(uint64_t *x, int levels)
     case 3:
         return json_real((double)(int64_t)random_next(x) * 1e-18);
     case 4:
-        return json_real((double)(random_next(x) % 1000));
+        return json_real((double)(random_next(x) % 1000) *
+                         pow(10, (double)(random_next(x) % 600) - 300));
     case 5:
     case 6:
         return random_text(x);
