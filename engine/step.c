@@ -289,14 +289,14 @@ static void seen(Engine *e, int seq, int pos, int32_t token, int hidden)
     e->host.seen_hidden[i] = hidden;
 }
 
-/*
- * Shows the drafter the rows that stay, of sequences that go on: each with the token that follows.
- */
 static int goes_on(const AcceptedPath *kept)
 {
     return !kept->stop || kept->stop == STOP_FORCE;
 }
 
+/*
+ * Shows the drafter the rows that stay, of sequences that go on: each with the token that follows.
+ */
 static void show_drafter(Engine *e)
 {
     const Drafter *d = e->options.drafter;
