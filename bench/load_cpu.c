@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "base/mem.h"
+#include "bench/load_floor.h"
 #include "bench/load_phase.h"
 
 enum { ROUNDS = 7, LONG_BYTES = 8000 };
@@ -39,8 +40,13 @@ static const struct {
 /* Of one kind, per request. */
 typedef struct {
     double us[ROUNDS];
-    double n_prompt, n_tokens;
+    double n_prompt, n_tokens, n_reads; /* reads that brought the client events */
 } Cost;
+
+/* The kernel's part, by the round. */
+typedef struct {
+    double request[ROUNDS], piece_of_1[ROUNDS], piece_of_8[ROUNDS];
+} Floors;
 
 static double cpu_us(clockid_t clock)
 {
@@ -75,17 +81,25 @@ static int run_round(Cost *cost, int round, const LoadTarget *target, clockid_t 
         cost[i].us[round] = (cpu_us(clock) - before) / n;
         cost[i].n_prompt = (double)r->n_prompt / n;
         cost[i].n_tokens = (double)r->n_tokens / n;
+        cost[i].n_reads = (double)(r->first_token.n + r->between.n) / n;
     }
     return 0;
 }
 
-/* The least disturbed round: what else runs on the machine can only add, by evicting caches. */
-static double least(const Cost *c)
+static int run_floors(Floors *f, int round, Error *err)
 {
-    double us = c->us[0];
+    return load_floor_request(&f->request[round], err) ||
+           load_floor_piece(1, &f->piece_of_1[round], err) ||
+           load_floor_piece(8, &f->piece_of_8[round], err);
+}
+
+/* The least disturbed round: what else runs on the machine can only add, by evicting caches. */
+static double least(const double *us)
+{
+    double least = us[0];
     for (int i = 1; i < ROUNDS; i++)
-        if (c->us[i] < us) us = c->us[i];
-    return us;
+        if (us[i] < least) least = us[i];
+    return least;
 }
 
 /* What n of something add to a request; 0 when there was none. */
@@ -94,18 +108,24 @@ static double each(double us, double request_us, double n)
     return n > 0 ? (us - request_us) / n : 0;
 }
 
-static void sum_up(LoadCpu *cpu, const Cost *cost)
+static void sum_up(LoadCpu *cpu, const Cost *cost, const Floors *floors)
 {
     const Cost *request = &cost[REQUEST];
-    double request_us = least(&cost[REQUEST]);
+    double request_us = least(request->us);
     for (int i = 0; i < N_LOAD_COSTS; i++) {
-        double us = least(&cost[i]);
-        if (i == REQUEST || i == CHAT)
+        const Cost *c = &cost[i];
+        double us = least(c->us), n_more = c->n_tokens - request->n_tokens;
+        if (i == REQUEST || i == CHAT) {
             cpu->us[i] = us;
-        else if (i == PROMPT)
-            cpu->us[i] = each(us, request_us, cost[i].n_prompt - request->n_prompt);
-        else
-            cpu->us[i] = each(us, request_us, cost[i].n_tokens - request->n_tokens);
+            cpu->kernel[i] = least(floors->request);
+        } else if (i == PROMPT) {
+            cpu->us[i] = each(us, request_us, c->n_prompt - request->n_prompt);
+        } else {
+            double piece = least(kinds[i].n_conns > 1 ? floors->piece_of_8 : floors->piece_of_1);
+            cpu->us[i] = each(us, request_us, n_more);
+            /* The first piece stands for the reply that is subtracted. */
+            cpu->kernel[i] = each(piece * c->n_reads, piece, n_more);
+        }
     }
 }
 
@@ -114,6 +134,7 @@ int load_cpu_measure(LoadCpu *cpu, const LoadTarget *target, pthread_t thread, E
     clockid_t clock;
     LoadCases cases = {0};
     Cost cost[N_LOAD_COSTS] = {0};
+    Floors floors = {0};
     LoadResult *r = mem_alloc(1, sizeof *r);
     if (pthread_getcpuclockid(thread, &clock)) {
         mem_free(r);
@@ -128,9 +149,9 @@ int load_cpu_measure(LoadCpu *cpu, const LoadTarget *target, pthread_t thread, E
         .n_conns = 1, .n_requests = 2 * N_LOAD_COSTS, .n_cases = N_LOAD_COSTS, .collect = 1};
     int rc = run(target, &cases, &alone, r, err);
     for (int i = 0; !rc && i < ROUNDS; i++)
-        rc = run_round(cost, i, target, clock, &cases, r, err);
-    if (!rc) sum_up(cpu, cost);
+        rc = run_round(cost, i, target, clock, &cases, r, err) || run_floors(&floors, i, err);
+    if (!rc) sum_up(cpu, cost, &floors);
     load_cases_free(&cases);
     mem_free(r);
-    return rc;
+    return rc ? -1 : 0;
 }
