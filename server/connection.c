@@ -443,6 +443,18 @@ void connection_own(Connection *c)
     bufferevent_setcb(c->bev, c->phase == PHASE_ANSWER ? NULL : on_read, on_write, on_event, c);
 }
 
+/* A failed write is met again, and told, by libevent; on_write comes from the loop, as ever. */
+void connection_write_now(Connection *c)
+{
+    struct evbuffer *out = bufferevent_get_output(c->bev);
+    evbuffer_unfreeze(out, 1);
+    evbuffer_write(out, bufferevent_getfd(c->bev));
+    evbuffer_freeze(out, 1);
+    if (evbuffer_get_length(out)) return;
+    bufferevent_disable(c->bev, EV_WRITE); /* evhttp enables it for every reply */
+    bufferevent_trigger(c->bev, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
+}
+
 /* Without chunks evhttp ends the connection here and now when all was written before. */
 void connection_end_stream(Connection *c)
 {
@@ -452,6 +464,7 @@ void connection_end_stream(Connection *c)
     if (gone) return;
     c->gone = NULL;
     connection_own(c);
+    connection_write_now(c);
 }
 
 struct bufferevent *connection_new(struct event_base *base, void *arg)

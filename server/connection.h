@@ -93,6 +93,12 @@ void connection_request(struct evhttp_request *req, void *http);
 /* Takes the callbacks back; after everything that evhttp was given to send. */
 void connection_own(Connection *c);
 
+/*
+ * Writes what the socket takes of the output now: libevent would first ask epoll whether it takes
+ * anything, three system calls for a reply. What is left waits in the output for epoll's word.
+ */
+void connection_write_now(Connection *c);
+
 /* For those that end a reply that may be wholly written already: c may be freed by this. */
 void connection_end_stream(Connection *c);
 

@@ -314,6 +314,7 @@ static void send_whole(Exchange *ex, int status, const char *data, size_t len)
     ex->status = status;
     evhttp_send_reply(ex->req, status, NULL, out);
     connection_own(c);
+    connection_write_now(c);
     evbuffer_free(out);
 }
 

@@ -364,12 +364,25 @@ static void on_loaded(evutil_socket_t fd, short what, void *ctx)
              s->service->model_name, s->ctx_size);
 }
 
+/*
+ * Changes to what epoll watches are gathered and made before it waits: most cancel out, as evhttp
+ * stops reading for every request and we go on. No descriptor here is a copy (dup), which it asks.
+ */
+static struct event_base *open_base(void)
+{
+    struct event_config *config = event_config_new();
+    event_config_set_flag(config, EVENT_BASE_FLAG_EPOLL_USE_CHANGELIST);
+    struct event_base *base = event_base_new_with_config(config);
+    event_config_free(config);
+    return base;
+}
+
 static int open_loop(Server *s, const ServiceLoader *loader, Error *err)
 {
     const Settings *set = s->settings;
     HttpHandler handler = {on_admit, on_exchange, s};
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    s->base = event_base_new();
+    s->base = open_base();
     if (!s->base || s->stop_fd < 0)
         return error_set(err, ERR_FILE, "cannot make an event loop: %s", strerror(errno));
     s->http = http_open(s->base, set->host, set->port, &s->limits.http, &handler, err);
