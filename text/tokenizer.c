@@ -96,11 +96,12 @@ static size_t match_added(const Tokenizer *tok, const char *text, size_t len, in
 {
     int lo = 0, hi = tok->n_added;
     size_t longest = 0;
-    for (size_t at = 0; at < len; at++) {
+    for (size_t at = 0; at < len && lo < hi; at++) {
         int c = (unsigned char)text[at];
         if (!c) break; /* added tokens hold no NUL; added_byte uses it for "ended" */
-        lo = added_bound(tok, lo, hi, at, c);
-        hi = added_bound(tok, lo, hi, at, c + 1);
+        /* Soon all that are left agree: then there is nothing to search. */
+        if (added_byte(tok, lo, at) != c) lo = added_bound(tok, lo, hi, at, c);
+        if (lo < hi && added_byte(tok, hi - 1, at) != c) hi = added_bound(tok, lo, hi, at, c + 1);
         if (lo == hi) break;
         size_t n;
         vocab_bytes(&tok->vocab, tok->added[lo], &n);
