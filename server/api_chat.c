@@ -75,13 +75,6 @@ static json_t *logprobs(const Call *call, const Answer *a, int from)
     return json_pack("{s:o, s:n}", "content", content, "refusal");
 }
 
-/* Reasoning under both names that clients know: vLLM's and DeepSeek's. */
-static void set_reasoning(json_t *message, json_t *text)
-{
-    json_object_set(message, "reasoning_content", text);
-    json_object_set_new(message, "reasoning", text);
-}
-
 /* "call_" and 24 hex digits, never the same twice. */
 static json_t *new_call_id(void)
 {
@@ -115,44 +108,64 @@ static json_t *tool_calls(const Answer *a)
     return calls;
 }
 
-static json_t *choice(const Call *call, const Answer *a, int index)
+/*
+ * Reasoning goes under both names that clients know: vLLM's and DeepSeek's. No text beside it or
+ * calls is null.
+ */
+static void write_message(const Call *call, const Answer *a, StrBuf *out)
 {
-    json_t *content = call_text(a, REPLY_CONTENT), *reasoning = call_text(a, REPLY_REASONING);
+    StrBuf content = {0}, reasoning = {0};
     json_t *calls = tool_calls(a);
-    int empty = !json_string_length(content);
-    if (empty && (json_string_length(reasoning) || json_array_size(calls))) {
-        json_decref(content);
-        content = json_null();
-    }
-    json_t *message =
-        json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", content, "refusal");
-    if (json_string_length(reasoning) && call->api.reasoning == REASONING_SEPARATE)
-        set_reasoning(message, reasoning);
+    size_t n_calls = json_array_size(calls);
+    answer_text(a, REPLY_CONTENT, &content);
+    answer_text(a, REPLY_REASONING, &reasoning);
+    json_write(out, "{s:s, s:", "role", "assistant", "content");
+    if (!content.len && (reasoning.len || n_calls))
+        strbuf_puts(out, "null");
     else
-        json_decref(reasoning);
-    if (json_array_size(calls))
-        json_object_set_new(message, "tool_calls", calls);
+        json_write(out, "t", strbuf_str(&content), content.len);
+    json_write(out, ",s:n", "refusal");
+    if (reasoning.len && call->api.reasoning == REASONING_SEPARATE)
+        json_write(out, ",s:t, s:t", "reasoning_content", reasoning.data, reasoning.len,
+                   "reasoning", reasoning.data, reasoning.len);
+    if (n_calls)
+        json_write(out, ",s:o", "tool_calls", calls);
     else
         json_decref(calls);
-    json_t *whole = json_pack("{s:i, s:o, s:o, s:s?, s:o}", "index", index, "message", message,
-                              "logprobs", logprobs(call, a, 0), "finish_reason",
-                              answer_finish_reason(a), "stop_reason", call_stop_reason(a));
+    strbuf_free(&reasoning);
+    strbuf_free(&content);
+    strbuf_puts(out, "}");
+}
+
+static void choice(const Call *call, const Answer *a, int index, StrBuf *out)
+{
+    json_write(out, "{s:i, s:", "index", index, "message");
+    write_message(call, a, out);
+    json_write(out, ",s:o, s:s?, s:o", "logprobs", logprobs(call, a, 0), "finish_reason",
+               answer_finish_reason(a), "stop_reason", call_stop_reason(a));
     if (call->api.n_prompt_logprobs >= 0)
-        json_object_set_new(whole, "prompt_logprobs", call_prompt_logprobs(call, a));
-    call_add_ids(call, a, 0, whole);
-    call_add_prompt_ids(call, a, whole);
-    return whole;
+        json_write(out, ",s:o", "prompt_logprobs", call_prompt_logprobs(call, a));
+    call_add_ids(call, a, 0, out);
+    call_add_prompt_ids(call, a, out);
+    strbuf_puts(out, "}");
+}
+
+static StrBuf *begin_delta(Call *call, const Answer *a)
+{
+    StrBuf *out = call_chunk_begin(call);
+    json_write(out, "{s:i, s:", "index", a->index, "delta");
+    return out;
 }
 
 /* What was not sent yet of log-probabilities and ids goes with the first delta that is sent. */
-static void send_delta(Call *call, Answer *a, json_t *delta)
+static void end_delta(Call *call, Answer *a, StrBuf *out)
 {
-    json_t *part = json_pack("{s:i, s:o, s:o, s:n}", "index", a->index, "delta", delta, "logprobs",
-                             logprobs(call, a, a->n_probs_taken), "finish_reason");
-    call_add_ids(call, a, a->n_ids_taken, part);
+    json_write(out, ",s:o, s:n", "logprobs", logprobs(call, a, a->n_probs_taken), "finish_reason");
+    call_add_ids(call, a, a->n_ids_taken, out);
     a->n_probs_taken = a->probs.n;
     a->n_ids_taken = a->tokens.n;
-    call_chunk(call, part, 0);
+    strbuf_puts(out, "}");
+    call_chunk_end(call, 0);
 }
 
 /* A call's name comes once, with its id; a client that joins what it gets would double it. */
@@ -165,40 +178,33 @@ static json_t *call_delta(const ReplyPiece *p)
     } else {
         call = json_pack("{s:i, s:{s:o}}", "index", p->call, "function", "arguments", text);
     }
-    return json_pack("{s:[o]}", "tool_calls", call);
+    return call;
 }
 
 static void send_piece(Call *call, Answer *a, const ReplyPiece *p)
 {
-    json_t *delta = json_object();
-    switch (p->kind) {
-    case REPLY_CONTENT:
-        json_object_set_new(delta, "content", json_text_n(p->text, p->len));
-        break;
-    case REPLY_REASONING:
-        if (call->api.reasoning == REASONING_SEPARATE)
-            set_reasoning(delta, json_text_n(p->text, p->len));
-        break;
-    case REPLY_CALL_START:
-    case REPLY_ARGUMENTS:
-        json_object_update_new(delta, call_delta(p));
-        break;
-    case REPLY_CALL_END:
-    case REPLY_CALL_CUT:
-        break;
-    }
-    if (json_object_size(delta))
-        send_delta(call, a, delta);
+    int is_call = p->kind == REPLY_CALL_START || p->kind == REPLY_ARGUMENTS;
+    int is_reasoning = p->kind == REPLY_REASONING && call->api.reasoning == REASONING_SEPARATE;
+    if (!is_call && !is_reasoning && p->kind != REPLY_CONTENT) return;
+    StrBuf *out = begin_delta(call, a);
+    if (is_call)
+        json_write(out, "{s:[o]}", "tool_calls", call_delta(p));
+    else if (is_reasoning)
+        json_write(out, "{s:t, s:t}", "reasoning_content", p->text, p->len, "reasoning", p->text,
+                   p->len);
     else
-        json_decref(delta);
+        json_write(out, "{s:t}", "content", p->text, p->len);
+    end_delta(call, a, out);
 }
 
 static void send_role(Call *call, Answer *a)
 {
-    json_t *part = json_pack("{s:i, s:{s:s, s:s}, s:n, s:n}", "index", a->index, "delta", "role",
-                             "assistant", "content", "", "logprobs", "finish_reason");
-    call_add_prompt_ids(call, a, part);
-    call_chunk(call, part, 0);
+    StrBuf *out = call_chunk_begin(call);
+    json_write(out, "{s:i, s:{s:s, s:s}, s:n, s:n", "index", a->index, "delta", "role", "assistant",
+               "content", "", "logprobs", "finish_reason");
+    call_add_prompt_ids(call, a, out);
+    strbuf_puts(out, "}");
+    call_chunk_end(call, 0);
     a->opened = 1;
 }
 
@@ -213,11 +219,12 @@ static void stream(Call *call, Answer *a)
     answer_take(a);
     if (a->state != ANSWER_DONE) return;
     a->closed = 1;
-    json_t *part = json_pack("{s:i, s:{}, s:o, s:s, s:o}", "index", a->index, "delta", "logprobs",
-                             logprobs(call, a, a->n_probs_taken), "finish_reason",
-                             answer_finish_reason(a), "stop_reason", call_stop_reason(a));
-    call_add_ids(call, a, a->n_ids_taken, part);
-    call_chunk(call, part, 1);
+    StrBuf *out = begin_delta(call, a);
+    json_write(out, "{}, s:o, s:s, s:o", "logprobs", logprobs(call, a, a->n_probs_taken),
+               "finish_reason", answer_finish_reason(a), "stop_reason", call_stop_reason(a));
+    call_add_ids(call, a, a->n_ids_taken, out);
+    strbuf_puts(out, "}");
+    call_chunk_end(call, 1);
 }
 
 static const ApiFormat format = {

@@ -87,21 +87,25 @@ static json_t *logprobs(const Call *call, const Answer *a, int from)
                      "token_logprobs", values, "top_logprobs", tops);
 }
 
-static json_t *choice_from(const Call *call, const Answer *a, int index, int from_prob)
+/* Up to the brace that closes it. */
+static void write_choice(const Call *call, const Answer *a, int index, int from_prob, StrBuf *out)
 {
-    return json_pack("{s:i, s:o, s:o, s:s?, s:o}", "index", index, "text",
-                     call_text(a, REPLY_CONTENT), "logprobs", logprobs(call, a, from_prob),
-                     "finish_reason", answer_finish_reason(a), "stop_reason", call_stop_reason(a));
+    StrBuf text = {0};
+    answer_text(a, REPLY_CONTENT, &text);
+    json_write(out, "{s:i, s:t, s:o, s:s?, s:o", "index", index, "text", strbuf_str(&text),
+               text.len, "logprobs", logprobs(call, a, from_prob), "finish_reason",
+               answer_finish_reason(a), "stop_reason", call_stop_reason(a));
+    strbuf_free(&text);
 }
 
-static json_t *choice(const Call *call, const Answer *a, int index)
+static void choice(const Call *call, const Answer *a, int index, StrBuf *out)
 {
-    json_t *whole = choice_from(call, a, index, 0);
+    write_choice(call, a, index, 0, out);
     if (call->api.n_prompt_logprobs >= 0)
-        json_object_set_new(whole, "prompt_logprobs", call_prompt_logprobs(call, a));
-    call_add_ids(call, a, 0, whole);
-    call_add_prompt_ids(call, a, whole);
-    return whole;
+        json_write(out, ",s:o", "prompt_logprobs", call_prompt_logprobs(call, a));
+    call_add_ids(call, a, 0, out);
+    call_add_prompt_ids(call, a, out);
+    strbuf_puts(out, "}");
 }
 
 /* One chunk for all that a step brought; tokens whose text is held back wait for it. */
@@ -110,10 +114,12 @@ static void stream(Call *call, Answer *a)
     int done = a->state == ANSWER_DONE;
     if (!answer_has_text(a) && !done) return;
     a->closed = done;
-    json_t *part = choice_from(call, a, a->index, a->n_probs_taken);
-    call_add_ids(call, a, a->n_ids_taken, part);
-    if (!a->opened) call_add_prompt_ids(call, a, part);
-    call_chunk(call, part, done);
+    StrBuf *out = call_chunk_begin(call);
+    write_choice(call, a, a->index, a->n_probs_taken, out);
+    call_add_ids(call, a, a->n_ids_taken, out);
+    if (!a->opened) call_add_prompt_ids(call, a, out);
+    strbuf_puts(out, "}");
+    call_chunk_end(call, done);
     a->opened = 1;
     a->n_probs_taken = a->probs.n;
     a->n_ids_taken = a->tokens.n;

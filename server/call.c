@@ -119,74 +119,72 @@ static int fail_with(Call *call, const Answer *a)
 
 /* ---- replies ---- */
 
-/* What every reply and chunk begins with; choices come last. */
-static json_t *envelope(const Call *call, const char *object, json_t *choices)
+/* What every reply and chunk begins with, up to the bracket that opens choices. */
+static void write_head(const Call *call, const char *object, StrBuf *out)
 {
     const char *asked = call->api.model;
-    json_t *body = json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", call->id, "object", object,
-                             "created", (json_int_t)call->created, "model",
-                             asked ? asked : call->server->service->model_name,
-                             "system_fingerprint", server_fingerprint(call->server));
-    if (call->api.service_tier) json_object_set_new(body, "service_tier", json_string("default"));
-    json_object_set_new(body, "choices", choices);
-    return body;
+    json_write(out, "{s:s, s:s, s:I, s:s, s:s", "id", call->id, "object", object, "created",
+               (json_int_t)call->created, "model",
+               asked ? asked : call->server->service->model_name, "system_fingerprint",
+               server_fingerprint(call->server));
+    if (call->api.service_tier) json_write(out, ",s:s", "service_tier", "default");
+    json_write(out, ",s:[", "choices");
+}
+
+static void add_usage(const Call *call, StrBuf *out)
+{
+    json_write(out, ",s:", "usage");
+    call_usage(call, out);
+}
+
+static void add_timings(const Call *call, StrBuf *out)
+{
+    json_write(out, ",s:", "timings");
+    call_timings(call, out);
 }
 
 /* What came with it and how fast; with the last chunk of a stream. */
-static void add_figures(const Call *call, json_t *body)
+static void add_figures(const Call *call, StrBuf *out)
 {
-    json_object_set_new(body, "metrics", call_metrics(call));
-    json_object_set_new(body, "timings", call_timings(call));
+    json_write(out, ",s:", "metrics");
+    call_metrics(call, out);
+    add_timings(call, out);
 }
 
-/*
- * A chunk: the envelope's text, which all chunks of a call begin with, up to the bracket that opens
- * choices; the choice, or none; the members of more, whose reference it takes.
- */
-static void send_chunk(Call *call, json_t *choice, json_t *more)
+/* The head is the same in all chunks of a call. */
+StrBuf *call_chunk_begin(Call *call)
 {
     StrBuf *out = stream_begin_event(&call->stream);
-    if (!call->chunk_head.len) {
-        json_t *empty = envelope(call, call->format->chunk_object, json_array());
-        json_print(empty, &call->chunk_head);
-        json_decref(empty);
-        call->chunk_head.len -= 2; /* ]} */
-    }
+    if (!call->chunk_head.len) write_head(call, call->format->chunk_object, &call->chunk_head);
     strbuf_add(out, call->chunk_head.data, call->chunk_head.len);
-    if (choice) json_print(choice, out);
-    strbuf_puts(out, "]");
-    size_t at = out->len;
-    if (json_object_size(more)) {
-        json_print(more, out);
-        out->data[at] = ','; /* its opening brace: they are members of the chunk */
-    } else {
-        strbuf_puts(out, "}");
-    }
-    json_decref(choice);
-    json_decref(more);
-    stream_end_event(&call->stream);
+    return out;
 }
 
-void call_chunk(Call *call, json_t *choice, int last)
+void call_chunk_end(Call *call, int last)
 {
-    json_t *more = json_object();
+    StrBuf *out = &call->stream.pending;
+    strbuf_puts(out, "]");
     if (call->api.continuous_usage)
-        json_object_set_new(more, "usage", call_usage(call));
+        add_usage(call, out);
     else if (call->api.include_usage)
-        json_object_set_new(more, "usage", json_null());
+        json_write(out, ",s:n", "usage");
     if (last && !--call->n_open && !call->api.include_usage)
-        add_figures(call, more);
+        add_figures(call, out);
     else if (call->api.timings_per_token)
-        json_object_set_new(more, "timings", call_timings(call));
-    send_chunk(call, choice, more);
+        add_timings(call, out);
+    strbuf_puts(out, "}");
+    stream_end_event(&call->stream);
 }
 
 static void end_stream(Call *call)
 {
     if (call->api.include_usage) {
-        json_t *more = json_pack("{s:o}", "usage", call_usage(call));
-        add_figures(call, more);
-        send_chunk(call, NULL, more);
+        StrBuf *out = call_chunk_begin(call);
+        strbuf_puts(out, "]");
+        add_usage(call, out);
+        add_figures(call, out);
+        strbuf_puts(out, "}");
+        stream_end_event(&call->stream);
     }
     stream_end(&call->stream);
 }
@@ -196,8 +194,11 @@ static double mean_logprob(const Answer *a)
     return a->n_tokens ? a->sum_logprob / a->n_tokens : 0;
 }
 
-/* The n likeliest of best_of answers, best first; all of them in their order where n are all. */
-static void add_choices(const Call *call, const Answer *answers, json_t *choices)
+/*
+ * The n likeliest of best_of answers, best first; all of them in their order where n are all. The
+ * first one's place among all choices is first.
+ */
+static void write_choices(const Call *call, const Answer *answers, int first, StrBuf *out)
 {
     const Answer *best[MAX_N] = {NULL};
     int n = call->api.best_of, chooses = n > call->api.n;
@@ -208,20 +209,25 @@ static void add_choices(const Call *call, const Answer *answers, json_t *choices
             best[at] = best[at - 1];
         best[at] = &answers[i];
     }
-    for (int i = 0; i < call->api.n; i++)
-        json_array_append_new(choices,
-                              call->format->choice(call, best[i], (int)json_array_size(choices)));
+    for (int i = 0; i < call->api.n; i++) {
+        if (first + i) strbuf_puts(out, ",");
+        call->format->choice(call, best[i], first + i, out);
+    }
 }
 
 static void reply(Call *call)
 {
-    json_t *choices = json_array();
+    StrBuf body = {0};
+    write_head(call, call->format->object, &body);
     for (int i = 0; i < call->n_prompts; i++)
-        add_choices(call, call->answers + (size_t)i * (size_t)call->api.best_of, choices);
-    json_t *body = envelope(call, call->format->object, choices);
-    json_object_set_new(body, "usage", call_usage(call));
-    add_figures(call, body);
-    exchange_json(call->stream.ex, 200, body);
+        write_choices(call, call->answers + (size_t)i * (size_t)call->api.best_of, i * call->api.n,
+                      &body);
+    strbuf_puts(&body, "]");
+    add_usage(call, &body);
+    add_figures(call, &body);
+    strbuf_puts(&body, "}");
+    exchange_text(call->stream.ex, 200, "application/json", &body);
+    strbuf_free(&body);
 }
 
 /* Brings the client up to date. */

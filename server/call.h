@@ -20,9 +20,9 @@ typedef struct {
     int (*tokenize)(Call *call, int limit, ApiError *err);
     /* What an answer begins with; or NULL. */
     void (*begin)(const Call *call, Answer *a);
-    /* The answer as an entry of a whole reply's choices, at this place. */
-    json_t *(*choice)(const Call *call, const Answer *a, int index);
-    /* Sends what is new in an answer, with call_chunk. */
+    /* Writes the answer as an entry of a whole reply's choices, at this place. */
+    void (*choice)(const Call *call, const Answer *a, int index, StrBuf *out);
+    /* Sends what is new in an answer, in chunks. */
     void (*stream)(Call *call, Answer *a);
 } ApiFormat;
 
@@ -70,21 +70,21 @@ void call_flush_all(Server *s);
 /* Frees a call whose answers the engine no longer has. */
 void call_free(Call *call);
 
-/* Sends one chunk with this choice (whose reference it takes); the last of the answer if last. */
-void call_chunk(Call *call, json_t *choice, int last);
+/* A chunk with the choice that is written in between; the last of the answer if last. */
+StrBuf *call_chunk_begin(Call *call);
+void call_chunk_end(Call *call, int last);
 
 /* The objects that every reply has. */
-json_t *call_usage(const Call *call);
-json_t *call_timings(const Call *call);
-json_t *call_metrics(const Call *call);
+void call_usage(const Call *call, StrBuf *out);
+void call_timings(const Call *call, StrBuf *out);
+void call_metrics(const Call *call, StrBuf *out);
 
-/* Adds to a choice the ids of its tokens from from_id on, of its prompt, if the request wants them.
+/*
+ * Further members of a choice: the ids of its tokens from from_id on, of its prompt, if the request
+ * wants them.
  */
-void call_add_ids(const Call *call, const Answer *a, int from_id, json_t *choice);
-void call_add_prompt_ids(const Call *call, const Answer *a, json_t *choice);
-
-/* The answer's text of a kind that was not taken yet. */
-json_t *call_text(const Answer *a, ReplyKind kind);
+void call_add_ids(const Call *call, const Answer *a, int from_id, StrBuf *out);
+void call_add_prompt_ids(const Call *call, const Answer *a, StrBuf *out);
 
 /* Log-probabilities of the prompt's tokens: vLLM's list of null and {"id": {...}}. */
 json_t *call_prompt_logprobs(const Call *call, const Answer *a);

@@ -7,6 +7,8 @@
  */
 #include "server/json_out.h"
 
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -108,12 +110,41 @@ static void print_integer(json_int_t value, StrBuf *out)
 }
 
 /*
+ * Numbers of everyday size, which a reply is full of, without printf: 1 if it was printed. value *
+ * 10^k is off by less than 1e-6, so only where that may decide the ninth digit is printf asked.
+ */
+static int print_usual_real(double value, StrBuf *out)
+{
+    static const double power[] = {1e0, 1e1, 1e2, 1e3,  1e4,  1e5, 1e6,
+                                   1e7, 1e8, 1e9, 1e10, 1e11, 1e12};
+    double size = fabs(value);
+    char fraction[16] = ".0";
+    int k = 0, n = 1;
+    if (!(size >= 1e-4 && size < 1e9)) return 0;
+    while (size * power[k] < 1e8)
+        k++;
+    double scaled = size * power[k], nine = floor(scaled + 0.5);
+    if (fabs(scaled - floor(scaled) - 0.5) < 1e-6 || nine >= 1e9) return 0;
+    json_int_t one = (json_int_t)power[k], rest = (json_int_t)nine % one;
+    for (int i = k; i > 0; i--) {
+        fraction[i] = (char)('0' + rest % 10);
+        if (n == 1 && rest % 10) n = i; /* the last that is not 0 */
+        rest /= 10;
+    }
+    if (value < 0) strbuf_add(out, "-", 1);
+    print_integer((json_int_t)nine / one, out);
+    strbuf_add(out, fraction, (size_t)n + 1);
+    return 1;
+}
+
+/*
  * As jansson prints it: a number that stays a real when it is read again, its exponent without sign
  * and zeros that say nothing. (jansson's own function makes a hash table for each number.)
  */
 static void print_real(double value, StrBuf *out)
 {
     char text[40];
+    if (print_usual_real(value, out)) return;
     int n = snprintf(text, sizeof text, "%.9g", value);
     char *e = memchr(text, 'e', (size_t)n);
     if (!e) {
@@ -163,18 +194,88 @@ void json_print(const json_t *value, StrBuf *out)
     print_value(value, out);
 }
 
+static void replace_invalid(const char *text, size_t len, StrBuf *valid)
+{
+    for (size_t i = 0; i < len;) {
+        int n = utf8_step((const unsigned char *)text + i, len - i);
+        if (n > 0)
+            strbuf_add(valid, text + i, (size_t)n);
+        else
+            strbuf_puts(valid, "\xEF\xBF\xBD");
+        i += n > 0 ? (size_t)n : n < 0 ? (size_t)-n : len - i;
+    }
+}
+
+static void print_text(const char *text, size_t len, StrBuf *out)
+{
+    StrBuf valid = {0};
+    if (utf8_check(text, len) == len) {
+        print_string(text, len, out);
+        return;
+    }
+    replace_invalid(text, len, &valid);
+    print_string(valid.data, valid.len, out);
+    strbuf_free(&valid);
+}
+
+static void print_and_free(json_t *value, StrBuf *out)
+{
+    print_value(value, out);
+    json_decref(value);
+}
+
+static void print_string_or_null(const char *s, StrBuf *out)
+{
+    if (s)
+        print_string(s, strlen(s), out);
+    else
+        strbuf_puts(out, "null");
+}
+
+void json_write(StrBuf *out, const char *format, ...)
+{
+    const char *text;
+    va_list ap;
+    va_start(ap, format);
+    for (; *format; format++) {
+        switch (*format) {
+        case ' ':
+            break;
+        case 's':
+            print_string_or_null(va_arg(ap, const char *), out);
+            if (format[1] == '?') format++;
+            break;
+        case 't':
+            text = va_arg(ap, const char *);
+            print_text(text, va_arg(ap, size_t), out);
+            break;
+        case 'i':
+            print_integer(va_arg(ap, int), out);
+            break;
+        case 'I':
+            print_integer(va_arg(ap, json_int_t), out);
+            break;
+        case 'f':
+            print_real(va_arg(ap, double), out);
+            break;
+        case 'n':
+            strbuf_puts(out, "null");
+            break;
+        case 'o':
+            print_and_free(va_arg(ap, json_t *), out);
+            break;
+        default:
+            strbuf_add(out, format, 1);
+        }
+    }
+    va_end(ap);
+}
+
 json_t *json_text_n(const char *text, size_t len)
 {
     if (utf8_check(text, len) == len) return json_stringn(text, len);
     StrBuf valid = {0};
-    for (size_t i = 0; i < len;) {
-        int n = utf8_step((const unsigned char *)text + i, len - i);
-        if (n > 0)
-            strbuf_add(&valid, text + i, (size_t)n);
-        else
-            strbuf_puts(&valid, "\xEF\xBF\xBD");
-        i += n > 0 ? (size_t)n : n < 0 ? (size_t)-n : len - i;
-    }
+    replace_invalid(text, len, &valid);
     json_t *s = json_stringn(valid.data, valid.len);
     strbuf_free(&valid);
     return s;

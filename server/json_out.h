@@ -14,6 +14,19 @@
  */
 void json_print(const json_t *value, StrBuf *out);
 
+/*
+ * Appends what format says, as json_pack and json_print would together, but makes no values on the
+ * way. In format a letter stands for an argument; blanks are left out, all else is printed as it is:
+ *
+ *     s    const char *, a key or a value; s? may be NULL: null
+ *     t    const char * and size_t: text as json_text_n takes it
+ *     i I  int, json_int_t
+ *     f    double
+ *     n    null, without an argument
+ *     o    json_t *, whose reference it takes
+ */
+void json_write(StrBuf *out, const char *format, ...);
+
 /* A string; bytes that are not UTF-8 become U+FFFD. */
 json_t *json_text(const char *text);
 json_t *json_text_n(const char *text, size_t len);

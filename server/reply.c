@@ -25,18 +25,16 @@ static int n_generated(const Call *call)
     return n;
 }
 
-json_t *call_usage(const Call *call)
+void call_usage(const Call *call, StrBuf *out)
 {
     int n_prompt = n_prompt_tokens(call), n = n_generated(call), n_reasoning = 0;
-    json_t *usage =
-        json_pack("{s:i, s:i, s:i, s:{s:i}}", "prompt_tokens", n_prompt, "completion_tokens", n,
-                  "total_tokens", n_prompt + n, "prompt_tokens_details", "cached_tokens", 0);
+    json_write(out, "{s:i, s:i, s:i, s:{s:i}", "prompt_tokens", n_prompt, "completion_tokens", n,
+               "total_tokens", n_prompt + n, "prompt_tokens_details", "cached_tokens", 0);
     for (int i = 0; i < call->n_answers; i++)
         n_reasoning += reply_n_reasoning_tokens(call->answers[i].reply);
     if (call->format->kind == API_CHAT)
-        json_object_set_new(usage, "completion_tokens_details",
-                            json_pack("{s:i}", "reasoning_tokens", n_reasoning));
-    return usage;
+        json_write(out, ",s:{s:i}", "completion_tokens_details", "reasoning_tokens", n_reasoning);
+    strbuf_puts(out, "}");
 }
 
 static double ratio(double a, double b)
@@ -48,7 +46,7 @@ static double ratio(double a, double b)
  * llama.cpp's object. Answers of one call run side by side, so times are those of the slowest and
  * counts are sums.
  */
-json_t *call_timings(const Call *call)
+void call_timings(const Call *call, StrBuf *out)
 {
     double prompt_ms = 0, decode_ms = 0;
     int n_prompt = n_prompt_tokens(call), n = n_generated(call), n_drafted = 0, n_accepted = 0;
@@ -59,43 +57,42 @@ json_t *call_timings(const Call *call)
         n_drafted += st->n_drafted;
         n_accepted += st->n_accepted;
     }
-    json_t *t =
-        json_pack("{s:i, s:i, s:f, s:f, s:f, s:i, s:f, s:f, s:f}", "cache_n", 0, "prompt_n",
-                  n_prompt, "prompt_ms", prompt_ms, "prompt_per_token_ms",
-                  ratio(prompt_ms, n_prompt), "prompt_per_second", ratio(n_prompt * 1e3, prompt_ms),
-                  "predicted_n", n, "predicted_ms", decode_ms, "predicted_per_token_ms",
-                  ratio(decode_ms, n), "predicted_per_second", ratio(n * 1e3, decode_ms));
-    if (n_drafted) { /* as llama.cpp: only where drafts ran */
-        json_object_set_new(t, "draft_n", json_integer(n_drafted));
-        json_object_set_new(t, "draft_n_accepted", json_integer(n_accepted));
-    }
-    return t;
+    json_write(out, "{s:i, s:i, s:f, s:f, s:f, s:i, s:f, s:f, s:f", "cache_n", 0, "prompt_n",
+               n_prompt, "prompt_ms", prompt_ms, "prompt_per_token_ms", ratio(prompt_ms, n_prompt),
+               "prompt_per_second", ratio(n_prompt * 1e3, prompt_ms), "predicted_n", n,
+               "predicted_ms", decode_ms, "predicted_per_token_ms", ratio(decode_ms, n),
+               "predicted_per_second", ratio(n * 1e3, decode_ms));
+    if (n_drafted) /* as llama.cpp: only where drafts ran */
+        json_write(out, ",s:i, s:i", "draft_n", n_drafted, "draft_n_accepted", n_accepted);
+    strbuf_puts(out, "}");
 }
 
 /*
  * vLLM's object, for one answer whose steps had drafts: steps by the drafts they accepted, and what
  * follows from it. Steps without drafts are not in it. Else null.
  */
-static json_t *speculation(const Call *call)
+static void speculation(const Call *call, StrBuf *out)
 {
     const RequestStats *st = &call->answers[0].stats;
     int n = st->n_steps_drafted, last = 0;
-    if (call->n_answers != 1 || !n) return json_null();
-    json_t *hist = json_array();
+    if (call->n_answers != 1 || !n) {
+        strbuf_puts(out, "null");
+        return;
+    }
+    json_write(out, "{s:f, s:f, s:[", "mean_acceptance_length", 1 + ratio(st->n_accepted, n),
+               "draft_acceptance_rate", ratio(st->n_accepted, st->n_drafted),
+               "acceptance_histogram");
     for (int i = 0; i < MAX_TREE_NODES; i++)
         if (st->accepted_hist[i]) last = i;
     for (int i = 0; i <= last; i++)
-        json_array_append_new(
-            hist, json_integer(st->accepted_hist[i] - (i ? 0 : st->n_steps - st->n_steps_drafted)));
-    return json_pack("{s:f, s:f, s:o, s:i, s:i, s:i}", "mean_acceptance_length",
-                     1 + ratio(st->n_accepted, n), "draft_acceptance_rate",
-                     ratio(st->n_accepted, st->n_drafted), "acceptance_histogram", hist,
-                     "num_spec_steps", n, "num_accepted_draft_tokens", st->n_accepted,
-                     "num_draft_tokens", st->n_drafted);
+        json_write(out, i ? ",i" : "i",
+                   st->accepted_hist[i] - (i ? 0 : st->n_steps - st->n_steps_drafted));
+    json_write(out, "], s:i, s:i, s:i}", "num_spec_steps", n, "num_accepted_draft_tokens",
+               st->n_accepted, "num_draft_tokens", st->n_drafted);
 }
 
 /* vLLM's object; as with timings, of several answers the slowest counts. */
-json_t *call_metrics(const Call *call)
+void call_metrics(const Call *call, StrBuf *out)
 {
     double wait_ms = 0, decode_ms = 0, itl_ms = 0;
     for (int i = 0; i < call->n_answers; i++) {
@@ -105,45 +102,32 @@ json_t *call_metrics(const Call *call)
         if (ratio(st->decode_ms, st->n_steps) > itl_ms) itl_ms = ratio(st->decode_ms, st->n_steps);
     }
     double first = call->first_token_ms > 0 ? call->first_token_ms - call->started_ms : 0;
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:o}", "time_to_first_token_ms", first,
-                     "queue_time_ms", wait_ms, "generation_time_ms", decode_ms, "mean_itl_ms",
-                     itl_ms, "tokens_per_second", ratio(n_generated(call) * 1e3, decode_ms),
-                     "speculative_decoding", speculation(call));
+    json_write(out, "{s:f, s:f, s:f, s:f, s:f, s:", "time_to_first_token_ms", first,
+               "queue_time_ms", wait_ms, "generation_time_ms", decode_ms, "mean_itl_ms", itl_ms,
+               "tokens_per_second", ratio(n_generated(call) * 1e3, decode_ms),
+               "speculative_decoding");
+    speculation(call, out);
+    strbuf_puts(out, "}");
 }
 
-static json_t *id_list(const int32_t *id, int n)
+static void add_id_list(const char *key, const TokenList *ids, int from, StrBuf *out)
 {
-    json_t *list = json_array();
-    for (int i = 0; i < n; i++)
-        json_array_append_new(list, json_integer(id[i]));
-    return list;
+    json_write(out, ",s:[", key);
+    for (int i = from; i < ids->n; i++)
+        json_write(out, i > from ? ",i" : "i", (int)ids->id[i]);
+    strbuf_puts(out, "]");
 }
 
-void call_add_ids(const Call *call, const Answer *a, int from_id, json_t *choice)
+void call_add_ids(const Call *call, const Answer *a, int from_id, StrBuf *out)
 {
-    const ApiRequest *api = &call->api;
-    if (api->return_token_ids)
-        json_object_set_new(choice, "token_ids",
-                            id_list(a->tokens.id + from_id, a->tokens.n - from_id));
-    if (api->return_tokens)
-        json_object_set_new(choice, "tokens",
-                            id_list(a->tokens.id + from_id, a->tokens.n - from_id));
+    if (call->api.return_token_ids) add_id_list("token_ids", &a->tokens, from_id, out);
+    if (call->api.return_tokens) add_id_list("tokens", &a->tokens, from_id, out);
 }
 
-void call_add_prompt_ids(const Call *call, const Answer *a, json_t *choice)
+void call_add_prompt_ids(const Call *call, const Answer *a, StrBuf *out)
 {
     const TokenList *prompt = &call->prompt[a->index / call->api.best_of];
-    if (call->api.return_token_ids)
-        json_object_set_new(choice, "prompt_token_ids", id_list(prompt->id, prompt->n));
-}
-
-json_t *call_text(const Answer *a, ReplyKind kind)
-{
-    StrBuf text = {0};
-    answer_text(a, kind, &text);
-    json_t *s = json_text_n(strbuf_str(&text), text.len);
-    strbuf_free(&text);
-    return s;
+    if (call->api.return_token_ids) add_id_list("prompt_token_ids", prompt, 0, out);
 }
 
 static void add_ranked(const Call *call, json_t *dict, int32_t token, float logprob, int rank)

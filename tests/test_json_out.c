@@ -57,6 +57,63 @@ static void test_floats_come_back(void **state)
     }
 }
 
+static void check_real(double value)
+{
+    json_t *v = json_real(value);
+    StrBuf out = {0};
+    json_print(v, &out);
+    char *theirs = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+    assert_string_equal(out.data, theirs);
+    free(theirs);
+    strbuf_free(&out);
+    json_decref(v);
+}
+
+/* Of all sizes that are printed without an exponent, and some beyond; and where nine digits end. */
+static void test_reals_as_jansson_prints(void **state)
+{
+    (void)state;
+    static const double edges[] = {
+        0,           -0.0,         1,           -1,          1e-4,        9.9999999949e-5,
+        1e8,         1e9,          999999999.4, 999999999.5, 99999999.95, 99999999.949999999,
+        100000000.5, 100000001.5,  1234567.125, 12345678.25, 0.5,         0.1,
+        1.5e-4,      123456789.49, 1e-300,      1e300,       12500,       0.000123456789};
+    uint64_t x = 5;
+    for (size_t i = 0; i < sizeof edges / sizeof *edges; i++)
+        check_real(edges[i]);
+    for (int i = 0; i < 100000; i++) {
+        double part = (double)(random_next(&x) >> 11) * 0x1p-53;
+        check_real((i % 2 ? 1 : -1) * pow(10, 16 * part - 6));
+        check_real((double)(random_next(&x) % 20000000000) / 16); /* many ties */
+    }
+}
+
+/* json_write makes of its format what json_pack and json_print make of the same. */
+static void test_written_as_packed(void **state)
+{
+    (void)state;
+    static const char bytes[] = "x\xFFy\xC2\x85";
+    const json_int_t large = -4000000000000000000;
+    StrBuf out = {0}, packed = {0};
+    json_write(&out, "{s:i, s:I, s:f, s:n, s:s?, s:s?, s:o, s:t, s:{}", "i", -7, "I", large, "f",
+               0.25, "n", "none", NULL, "some", "a\"b", "o", json_pack("[i]", 3), "t", bytes,
+               sizeof bytes - 1, "empty");
+    json_write(&out, ",s:[", "more");
+    for (int i = 0; i < 3; i++)
+        json_write(&out, i ? ",i" : "i", i);
+    json_write(&out, "]}");
+    json_t *v =
+        json_pack("{s:i, s:I, s:f, s:n, s:s?, s:s?, s:o, s:o, s:{}, s:[i,i,i]}", "i", -7, "I",
+                  large, "f", 0.25, "n", "none", NULL, "some", "a\"b", "o", json_pack("[i]", 3),
+                  "t", json_text_n(bytes, sizeof bytes - 1), "empty", "more", 0, 1, 2);
+    assert_non_null(v);
+    json_print(v, &packed);
+    assert_string_equal(out.data, packed.data);
+    json_decref(v);
+    strbuf_free(&packed);
+    strbuf_free(&out);
+}
+
 static json_t *random_text(uint64_t *x)
 {
     char bytes[16];
@@ -154,10 +211,9 @@ static void test_bytes_become_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line_ends_are_escaped),
-        cmocka_unit_test(test_floats_come_back),
-        cmocka_unit_test(test_printed_as_jansson_prints),
-        cmocka_unit_test(test_bytes_become_text),
+        cmocka_unit_test(test_line_ends_are_escaped),     cmocka_unit_test(test_floats_come_back),
+        cmocka_unit_test(test_reals_as_jansson_prints),   cmocka_unit_test(test_written_as_packed),
+        cmocka_unit_test(test_printed_as_jansson_prints), cmocka_unit_test(test_bytes_become_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
