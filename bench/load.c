@@ -3,7 +3,8 @@
  *
  * The server runs in this process on its own thread, so that its CPU time can be read, unless --url
  * names another one. The phases are run twice: what the second half needs in memory beyond the
- * first is what leaks.
+ * first is what leaks. For that the KV pool is filled once before: its pages become resident when
+ * they are first used, so that a peak in the second half would look like a leak.
  */
 #include <malloc.h>
 #include <pthread.h>
@@ -32,7 +33,9 @@ enum {
     STREAMED_PERCENT = 75,
     DROPPED_PERCENT = 3,
     IDLE_PATIENCE_S = 30,
-    OTHER_FILES = 64, /* beside those of the connections */
+    FILL_TOKENS = 400,   /* of each answer that fills the pool; their prompts leave room for half */
+    SAMPLE_BYTES = 4000, /* of text, whose tokens such a prompt repeats */
+    OTHER_FILES = 64,    /* beside those of the connections */
 };
 
 typedef struct {
@@ -56,7 +59,9 @@ typedef struct {
     InProcess own;
     LoadTarget target;
     LoadCases cases;
-    int n_mixed; /* cases that fit */
+    int n_mixed; /* cases that fit; the one that fills the pool comes after them */
+    int n_fill;  /* answers that fill the pool; 0: it is not filled */
+    PhaseRow fill;
     int n_conns[MAX_PHASES], n_phases;
     PhaseRow *rows; /* [HALVES * n_phases] */
     LoadCpu cpu;
@@ -158,7 +163,7 @@ static int read_connections(Load *l, const char *text, Error *err)
 static int raise_file_limit(const Load *l, Error *err)
 {
     struct rlimit limit;
-    rlim_t most = 0;
+    rlim_t most = (rlim_t)l->n_fill;
     for (int i = 0; i < l->n_phases; i++)
         if ((rlim_t)l->n_conns[i] > most) most = (rlim_t)l->n_conns[i];
     rlim_t need = most * (l->s->settings->url ? 1 : 2) + OTHER_FILES;
@@ -189,6 +194,33 @@ static double heap_mib(void)
     return (double)(m.uordblks + m.hblkhd) / (1 << 20);
 }
 
+/*
+ * A prompt that, sent as often as there are sequences, fills the KV pool: all are let in, and the
+ * pages run out when their answers grow. Elsewhere nobody could see what becomes resident.
+ */
+static int add_filler(Load *l, Error *err)
+{
+    EngineStatus st;
+    TokenList sample = {0};
+    if (l->s->settings->url || strcmp(l->s->device, "cpu") != 0) return 0;
+    engine_status(l->s->engine, &st);
+    int n = st.pages / st.max_seqs * PAGE_TOKENS - FILL_TOKENS / 2;
+    if (n > st.ctx_size - FILL_TOKENS) n = st.ctx_size - FILL_TOKENS;
+    if (n < 1) return 0;
+    char *text = load_cases_text(SAMPLE_BYTES), fields[96];
+    int failed = tokenizer_encode(l->s->tok, text, SAMPLE_BYTES, 1, &sample, err);
+    if (!failed) {
+        snprintf(fields, sizeof fields,
+                 "{\"temperature\": 0, \"max_tokens\": %d, \"ignore_eos\": true}", FILL_TOKENS);
+        load_cases_add_ids(&l->cases, "the one that fills the pool", sample.id, sample.n, n,
+                           fields);
+        l->n_fill = st.max_seqs;
+    }
+    mem_free(text);
+    token_list_free(&sample);
+    return failed;
+}
+
 /* The lone answers. What does not fit the context is dropped from the list. */
 static int collect(Load *l, Error *err)
 {
@@ -203,8 +235,8 @@ static int collect(Load *l, Error *err)
                          "%ld of %d requests sent alone, whole and streamed, got no answer or two "
                          "different ones",
                          n_bad, 2 * c->n);
-    int n = 0;
-    for (int i = 0; i < c->n; i++) {
+    int n = 0, n_mixed = c->n - (l->n_fill > 0);
+    for (int i = 0; i < n_mixed; i++) {
         LoadCase one = c->list[i];
         if (one.left_out) log_warn("load_left_out case='%s' why='too long'", one.name);
         c->list[i] = c->list[n];
@@ -214,6 +246,27 @@ static int collect(Load *l, Error *err)
     if (!n) return error_set(err, ERR_LIMIT, "no prompt fits the server's context");
     l->n_mixed = n;
     return 0;
+}
+
+/* What the server needs after a phase. */
+static void look_at_memory(const Load *l, PhaseRow *row)
+{
+    row->n_left = wait_idle(l->own.server);
+    row->rss_mib = rss_mib();
+    row->heap_mib = heap_mib();
+}
+
+static void fill_pool(Load *l)
+{
+    PhaseRow *row = &l->fill;
+    row->n_conns = l->n_fill;
+    LoadPlan plan = {.n_conns = l->n_fill,
+                     .n_requests = l->n_fill,
+                     .first = l->cases.n - 1,
+                     .n_cases = 1,
+                     .streamed_percent = STREAMED_PERCENT};
+    load_phase_run(&l->target, &l->cases, &plan, &row->result);
+    look_at_memory(l, row);
 }
 
 static int n_requests(const Load *l, int n_conns)
@@ -234,10 +287,7 @@ static void run_phase(Load *l, int i)
                      .dropped_percent = DROPPED_PERCENT,
                      .seed = (uint64_t)i};
     load_phase_run(&l->target, &l->cases, &plan, &row->result);
-    if (!l->own.server) return;
-    row->n_left = wait_idle(l->own.server);
-    row->rss_mib = rss_mib();
-    row->heap_mib = heap_mib();
+    if (l->own.server) look_at_memory(l, row);
 }
 
 /* ---- the report ---- */
@@ -247,8 +297,14 @@ static double per_second(double n, const LoadResult *r)
     return r->seconds > 0 ? n / r->seconds : 0;
 }
 
-static void print_head(void)
+static void print_head(const Load *l)
 {
+    const LoadResult *r = &l->fill.result;
+    if (l->n_fill)
+        printf("the KV pool is filled: %d prompts of %d tokens at once, %ld answered as alone in "
+               "%.1f s, %.1f MiB\n",
+               l->n_fill, l->cases.list[l->cases.n - 1].alone.n_prompt, r->n_answered, r->seconds,
+               l->fill.rss_mib);
     printf("%38s %14s %17s %17s\n", "", "per second", "first token, ms", "between, ms");
     printf("%5s %8s %6s %7s %8s %6s %7s %8s %8s %8s %8s %8s %7s\n", "conns", "requests", "429s",
            "dropped", "wrong", "reqs", "tokens", "p50", "p99", "p50", "p99", "MiB", "heap");
@@ -317,6 +373,7 @@ static void print_json(const Load *l)
     for (int i = 0; i < HALVES * l->n_phases; i++)
         json_array_append_new(rows, row_json(&l->rows[i]));
     report = json_pack("{s:i, s:o}", "cases", l->n_mixed, "phases", rows);
+    if (l->n_fill) json_object_set_new(report, "filling", row_json(&l->fill));
     if (l->own.server) {
         json_t *cpu = json_object(), *kernel = json_object();
         for (int i = 0; i < N_LOAD_COSTS; i++) {
@@ -337,20 +394,27 @@ static void print_json(const Load *l)
 
 /* ---- the whole ---- */
 
+static void add_up(LoadResult *all, const LoadResult *r)
+{
+    all->n_answered += r->n_answered;
+    all->n_dropped += r->n_dropped;
+    all->n_wrong += r->n_wrong;
+    all->n_lost += r->n_lost;
+    all->n_refused += r->n_refused;
+}
+
 static int judge(const Load *l, Error *err)
 {
     LoadResult all = {0};
-    int n_left = 0;
-    long n = 0, n_sent = 0;
+    int n_left = l->fill.n_left;
+    long n_sent = l->n_fill;
+    add_up(&all, &l->fill.result);
     for (int i = 0; i < HALVES * l->n_phases; i++) {
-        const LoadResult *r = &l->rows[i].result;
-        all.n_wrong += r->n_wrong;
-        all.n_lost += r->n_lost;
-        all.n_refused += r->n_refused;
-        n += r->n_answered + r->n_dropped + load_result_bad(r);
+        add_up(&all, &l->rows[i].result);
         n_left += l->rows[i].n_left;
         n_sent += n_requests(l, l->rows[i].n_conns);
     }
+    long n = all.n_answered + all.n_dropped + load_result_bad(&all);
     if (n != n_sent)
         return error_set(err, ERR_DEVICE, "%ld of %ld requests are accounted for", n, n_sent);
     if (load_result_bad(&all))
@@ -367,8 +431,10 @@ static int run_all(Load *l, Error *err)
     const Settings *set = l->s->settings;
     const char *path = set->prompts ? set->prompts : "bench/prompts/small.jsonl";
     if (load_cases_add_mix(&l->cases, path, set->limit, err)) return -1;
+    if (add_filler(l, err) || raise_file_limit(l, err)) return -1;
     if (reach_server(l, err) || collect(l, err)) return -1;
-    if (!set->json) print_head();
+    if (l->n_fill) fill_pool(l);
+    if (!set->json) print_head(l);
     for (int i = 0; i < HALVES * l->n_phases; i++) {
         run_phase(l, i);
         if (!set->json) print_row(&l->rows[i]);
@@ -390,7 +456,7 @@ int bench_load_run(const Service *s, Error *err)
     l->s = s;
     /* A line a request would be the whole output, and its cost is the log's. */
     if (set->log_level == LOG_LEVEL_INFO) log_set_level(LOG_LEVEL_WARN);
-    int failed = read_connections(l, set->connections, err) || raise_file_limit(l, err);
+    int failed = read_connections(l, set->connections, err);
     if (!failed) {
         l->rows = mem_alloc((size_t)(HALVES * l->n_phases), sizeof *l->rows);
         failed = run_all(l, err);

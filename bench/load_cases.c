@@ -108,6 +108,16 @@ void load_cases_add_prompt(LoadCases *c, const char *name, int chat, const char 
     json_decref(messages);
 }
 
+void load_cases_add_ids(LoadCases *c, const char *name, const int32_t *id, int n_ids, int n,
+                        const char *fields)
+{
+    json_t *body = json_loads(fields, 0, NULL), *prompt = json_array();
+    for (int i = 0; i < n; i++)
+        json_array_append_new(prompt, json_integer(id[i % n_ids]));
+    json_object_set_new(body, "prompt", prompt);
+    add(c, name, "/v1/completions", body);
+}
+
 /* ---- the mix ---- */
 
 /* A conversation up to its last answer, or its first question. NULL: neither is there. */

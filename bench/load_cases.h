@@ -4,6 +4,8 @@
 #ifndef OFFSHOOT_BENCH_LOAD_CASES_H
 #define OFFSHOOT_BENCH_LOAD_CASES_H
 
+#include <stdint.h>
+
 #include <jansson.h>
 
 #include "bench/load_answer.h"
@@ -33,6 +35,10 @@ int load_cases_add_mix(LoadCases *c, const char *path, int limit, Error *err);
 /* Adds one completion (a prompt) or chat (a user's message) with these further fields. */
 void load_cases_add_prompt(LoadCases *c, const char *name, int chat, const char *text,
                            const char *fields);
+
+/* Adds a completion of n tokens: id[0..n_ids) as often as it takes. */
+void load_cases_add_ids(LoadCases *c, const char *name, const int32_t *id, int n_ids, int n,
+                        const char *fields);
 
 /* About n_bytes of made up text, always the same; to be freed with mem_free. */
 char *load_cases_text(size_t n_bytes);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include <netinet/in.h>
 #include <pthread.h>
@@ -154,13 +155,23 @@ static void test_what_is_no_answer(void **state)
 
 /* ---- against servers ---- */
 
+/* The pool of two whole contexts has 16 MiB; what is resident beside it is not half as much. */
 static void test_our_server(void **state)
 {
     (void)state;
+    const double pool_mib = 16;
     RunResult r = RUN("bench", "load", "--model", "tests/data/golden/qwen35-dense", "--threads",
-                      "1", "--connections", "1,8", "--requests", "12", "--limit", "1", "--json");
+                      "1", "--connections", "1,8", "--requests", "12", "--limit", "1", "--max-seqs",
+                      "2", "--json");
     assert_run(&r, 0, "\"server_thread_us\"");
-    assert_run(&r, 0, "\"answered\"");
+    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+    assert_int_equal(json_array_size(json_object_get(report, "phases")), 4);
+    const json_t *fill = json_object_get(report, "filling");
+    double resident = json_real_value(json_object_get(fill, "memory_mib"));
+    double heap = json_real_value(json_object_get(fill, "heap_mib"));
+    assert_int_equal(json_integer_value(json_object_get(fill, "answered")), 2);
+    if (resident - heap < pool_mib) fail_msg("%g MiB resident, %g on the heap", resident, heap);
+    json_decref(report);
     run_result_free(&r);
 }
 
