@@ -15,6 +15,7 @@
 #include "base/strbuf.h"
 #include "tests/textdata.h"
 #include "text/bpe.h"
+#include "text/encoder.h"
 #include "text/nfc.h"
 #include "text/tokenizer.h"
 
@@ -338,11 +339,19 @@ static void normalises_like_utf8proc(void **state)
             utf8proc_ssize_t len = utf8proc_encode_char(c, utf8);
             strbuf_add(&text, (const char *)utf8, (size_t)len);
         }
-        size_t len;
-        const char *got = nfc_apply(&scratch, text.data, text.len, &len);
         utf8proc_uint8_t *want = utf8proc_NFC((const utf8proc_uint8_t *)text.data);
-        assert_int_equal(len, strlen((const char *)want));
-        assert_memory_equal(got, want, len);
+        /* As a whole, and in parts of every length. */
+        for (size_t part = text.len; part; part--) {
+            StrBuf got = {0};
+            for (size_t i = 0; i < text.len;) {
+                size_t len = nfc_cut(text.data + i, text.len - i, part);
+                nfc_append(&scratch, text.data + i, len, &got);
+                i += len;
+            }
+            assert_int_equal(got.len, strlen((const char *)want));
+            assert_memory_equal(got.data, want, got.len);
+            strbuf_free(&got);
+        }
         free(want);
         strbuf_free(&text);
     }
@@ -645,6 +654,124 @@ static void reads_all_layouts(void **state)
     json_decref(root);
 }
 
+/* ---- in slices ---- */
+
+static TokenList encode_in_slices(const Tokenizer *tok, const char *text, size_t len,
+                                  const TextSpan *plain, int n_plain, size_t slice, int *n_slices)
+{
+    TokenList list = {0};
+    int more = 1;
+    Encoder *e = encoder_open(tok, text, len, plain, n_plain, &list, &err);
+    assert_non_null(e);
+    for (*n_slices = 0; more; ++*n_slices) {
+        size_t budget = slice;
+        more = encoder_some(e, &budget, &err);
+        if (more < 0) fail_msg("%s", err.msg);
+    }
+    encoder_close(e);
+    return list;
+}
+
+/* Every slice from a byte to more than the text gives the tokens of one call. */
+static void check_slices(const Tokenizer *tok, const char *text, size_t len, const TextSpan *plain,
+                         int n_plain)
+{
+    TokenList want = {0};
+    if (tokenizer_encode_prompt(tok, text, len, plain, n_plain, &want, &err))
+        fail_msg("%s", err.msg);
+    for (size_t slice = 1; slice <= 3 * len + 1; slice++) {
+        int n_slices;
+        TokenList got = encode_in_slices(tok, text, len, plain, n_plain, slice, &n_slices);
+        if (got.n != want.n) fail_msg("%d tokens of '%s' by %zu", got.n, text, slice);
+        assert_memory_equal(got.id, want.id, (size_t)want.n * sizeof *want.id);
+        /* Each has its end: the longest unit of the texts below is one of some 40 bytes. */
+        assert_true((size_t)n_slices >= len / (slice + 40));
+        token_list_free(&got);
+    }
+    token_list_free(&want);
+}
+
+/*
+ * Texts where a cut matters: marks that combine over it, blanks and contractions where the split
+ * regex looks ahead, added tokens, whole and begun, and parts of them that a client wrote.
+ */
+static void slices_give_the_same(void **state)
+{
+    static const char *const texts[] = {
+        "Hello, it's 12345 o'clock  \n\n  and   all   is  well!   ",
+        "e\xCC\x81\xCC\xA7 x\xCC\xA7\xCC\x81\xCC\xA7\xCC\x81 \xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8"
+        "\xEA\xB0\x80\xE1\x86\xA8 \xE0\xA7\x87\xE0\xA6\xBE A\xCC\x8A\xE2\x84\xAB",
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think><|im_sta",
+        "<|im_end|><|im_end|>e\xCC\x81<|im_end|>\xCC\x81 \xCC\x81<|im_en<|im_end|",
+        "\xE4\xBD\xA0\xE5\xA5\xBD\xEF\xBC\x8C\xE4\xB8\x96\xE7\x95\x8C "
+        "\xF0\x9F\x91\x8D\xF0\x9F\x8F\xBD\r\n\t\xC2\xA0\xE3\x80\x80 'Re'LL 'tis",
+        " ",
+        "",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        size_t len = strlen(texts[i]);
+        TextSpan all = {0, len}, some[] = {{3, 20}, {24, 2}, {30, 12}};
+        check_slices(demo, texts[i], len, NULL, 0);
+        check_slices(demo, texts[i], len, &all, 1);
+        check_slices(demo, texts[i], len, some, 3);
+        check_slices(big, texts[i], len, NULL, 0);
+    }
+}
+
+/* Two expressions one after the other, the second of which passes over most of what it sees. */
+static void slices_give_the_same_with_two_splits(void **state)
+{
+    static const char text[] = "aaxbcaab  xx 12a1bx\xC3\xA9 abcxaaaaaaaaaaaaab";
+    (void)state;
+    json_t *root = small_json();
+    set_part(root, "pre_tokenizer",
+             "{\"type\": \"Sequence\", \"pretokenizers\": ["
+             "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(?=x)|b(?!c)\"}, "
+             "\"behavior\": \"Isolated\"},"
+             "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"bc|1\"}, "
+             "\"behavior\": \"Isolated\"},"
+             "{\"type\": \"ByteLevel\", \"use_regex\": false}]}");
+    Tokenizer *tok = open_json(root);
+    assert_non_null(tok);
+    check_slices(tok, text, strlen(text), NULL, 0);
+    tokenizer_close(tok);
+    json_decref(root);
+}
+
+/* The token limit is reached in mid-text, and an encoder can be left at any time. */
+static void slices_stop_at_the_limit(void **state)
+{
+    enum { LEN = 4000, LIMIT = 100, SLICE = 50 };
+    static char text[LEN];
+    (void)state;
+    for (int i = 0; i < LEN; i++)
+        text[i] = "1 2\n"[i % 4];
+    TokenList list = {.limit = LIMIT};
+    Encoder *e = encoder_open(demo, text, LEN, NULL, 0, &list, &err);
+    int more = 1, n_slices = 0;
+    for (; more > 0; n_slices++) {
+        size_t budget = SLICE;
+        assert_true(list.n <= LIMIT);
+        more = encoder_some(e, &budget, &err);
+    }
+    assert_int_equal(more, -1);
+    assert_int_equal(err.code, ERR_LIMIT);
+    assert_int_equal(list.n, LIMIT + 1);
+    assert_true(n_slices > 1);
+    encoder_close(e);
+    token_list_free(&list);
+
+    size_t budget = LEN + SLICE;
+    e = encoder_open(demo, text, LEN, NULL, 0, &list, &err);
+    assert_int_equal(encoder_some(e, &budget, &err), 1);
+    assert_int_equal(budget, 0);
+    assert_in_range(list.n, 1, 2 * SLICE);
+    encoder_close(e);
+    encoder_close(NULL);
+    token_list_free(&list);
+}
+
 /* Expressions that backtrack for ever end with an error, not with a crash or an endless loop. */
 static void bounds_the_regex(void **state)
 {
@@ -748,6 +875,9 @@ int main(void)
         cmocka_unit_test(names_what_is_wrong),
         cmocka_unit_test(refuses_damaged_files),
         cmocka_unit_test(reads_all_layouts),
+        cmocka_unit_test(slices_give_the_same),
+        cmocka_unit_test(slices_give_the_same_with_two_splits),
+        cmocka_unit_test(slices_stop_at_the_limit),
         cmocka_unit_test(bounds_the_regex),
         cmocka_unit_test(stops_endless_backtracking),
         cmocka_unit_test(opens_golden_tokenizers),

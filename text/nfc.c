@@ -17,18 +17,40 @@ void nfc_scratch_free(NfcScratch *s)
 {
     mem_free(s->cp);
     mem_free(s->sorted);
-    strbuf_free(&s->text);
     *s = (NfcScratch){0};
 }
 
 /*
  * Code points below U+0300 neither decompose in form C nor combine; their lead byte is below 0xCC.
  */
-static int is_plain(const char *text, size_t len)
+int nfc_is_plain(const char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++)
         if ((unsigned char)text[i] >= 0xCC) return 0;
     return 1;
+}
+
+/*
+ * Characters that combine with nothing before them: no marks (all are of class 0, as are their
+ * decompositions), no vowels and finals of Hangul, none that stand second in any composition.
+ */
+static int starts_anew(int32_t c)
+{
+    return c < 0x300 || (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3) ||
+           (c >= 0x1F300 && c <= 0x1F64F);
+}
+
+size_t nfc_cut(const char *text, size_t len, size_t at_least)
+{
+    size_t i = at_least;
+    while (i < len && ((unsigned char)text[i] & 0xC0) == 0x80)
+        i++; /* not within a character */
+    while (i < len) {
+        int n;
+        if (starts_anew(utf8_decode(text + i, &n))) return i;
+        i += (size_t)n;
+    }
+    return len;
 }
 
 static size_t decompose(NfcScratch *s, const char *text, size_t len)
@@ -98,20 +120,19 @@ static void sort_marks(NfcScratch *s, size_t n)
     }
 }
 
-const char *nfc_apply(NfcScratch *s, const char *text, size_t len, size_t *out_len)
+void nfc_append(NfcScratch *s, const char *text, size_t len, StrBuf *out)
 {
-    *out_len = len;
-    if (is_plain(text, len)) return text;
+    if (nfc_is_plain(text, len)) {
+        strbuf_add(out, text, len);
+        return;
+    }
     size_t n = decompose(s, text, len);
     sort_marks(s, n);
     utf8proc_ssize_t m = utf8proc_normalize_utf32(s->cp, (utf8proc_ssize_t)n, NFC_OPTIONS);
     assert(m >= 0);
-    strbuf_clear(&s->text);
     for (utf8proc_ssize_t i = 0; i < m; i++) {
         unsigned char utf8[4];
         utf8proc_ssize_t k = utf8proc_encode_char(s->cp[i], utf8);
-        strbuf_add(&s->text, (const char *)utf8, (size_t)k);
+        strbuf_add(out, (const char *)utf8, (size_t)k);
     }
-    *out_len = s->text.len;
-    return strbuf_str(&s->text);
 }

@@ -12,15 +12,15 @@
 
 /*
  * The longest real run seen costs a step or two a byte. A match begins with FEW_STEPS, which are
- * free; whatever more it takes comes out of the text's budget, so that no expression can take its
+ * free; whatever more it takes comes out of what the text has, so that no expression can take its
  * time anew at every byte. Matches are anchored for the same reason: PCRE2 counts its steps anew
  * wherever it goes on searching.
  */
 enum {
     FEW_STEPS = 1 << 10,
     MAX_STEPS = 1 << 28,
-    BUDGET = 1 << 20,
-    BUDGET_PER_BYTE = 100,
+    FREE_STEPS = 1 << 20,
+    STEPS_PER_BYTE = 100,
     HEAP_LIMIT_KIB = 64 * 1024,
     MAX_PATTERN = 4096,
 };
@@ -30,15 +30,23 @@ struct Splitter {
     int n;
 };
 
+/* Where one expression is in its text. */
 typedef struct {
+    const char *text;
+    size_t len;
+    size_t given;     /* all before this was given */
+    size_t match_end; /* > given: what was matched from given on, to be given next */
+    size_t pos;       /* where the search goes on */
+} Stage;
+
+struct SplitRun {
     const Splitter *s;
     pcre2_match_data *match;
     pcre2_match_context *limits;
-    uint64_t budget; /* steps that may still be given beyond FEW_STEPS a match */
-    PieceFn piece;
-    void *arg;
-    Error *err;
-} Run;
+    uint64_t steps; /* that may still be given beyond FEW_STEPS a match */
+    Stage stage[MAX_SPLITS];
+    int depth; /* the stage that gives; those before it wait for it */
+};
 
 /*
  * PCRE2's \s has U+180E, which left White_Space in Unicode 6.3; Oniguruma's, with which the
@@ -107,8 +115,8 @@ void splitter_close(Splitter *s)
     mem_free(s);
 }
 
-/* pcre2_match, tried again with more steps while the budget has them. */
-static int match(Run *run, const pcre2_code *code, const char *text, size_t len, size_t pos)
+/* pcre2_match, tried again with more steps while the text has them. */
+static int match(SplitRun *run, const pcre2_code *code, const char *text, size_t len, size_t pos)
 {
     PCRE2_SPTR subject = (PCRE2_SPTR)text;
     for (uint32_t steps = FEW_STEPS;; steps *= 4) {
@@ -117,78 +125,107 @@ static int match(Run *run, const pcre2_code *code, const char *text, size_t len,
         if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
             rc = pcre2_match(code, subject, len, pos, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, run->match,
                              run->limits);
-        if (rc != PCRE2_ERROR_MATCHLIMIT || steps == MAX_STEPS || run->budget < 4 * steps)
-            return rc;
-        run->budget -= 4 * steps;
+        if (rc != PCRE2_ERROR_MATCHLIMIT || steps == MAX_STEPS || run->steps < 4 * steps) return rc;
+        run->steps -= 4 * steps;
     }
 }
 
 /* Match at pos: 1 and [*start, *end), 0 when there is none, -1 and an Error. */
-static int match_at(Run *run, const pcre2_code *code, const char *text, size_t len, size_t pos,
-                    size_t *start, size_t *end)
+static int match_at(SplitRun *run, const Stage *st, const pcre2_code *code, size_t *start,
+                    size_t *end, Error *err)
 {
-    int rc = match(run, code, text, len, pos);
+    int rc = match(run, code, st->text, st->len, st->pos);
     if (rc == PCRE2_ERROR_NOMATCH) return 0;
     if (rc < 0) {
         unsigned char why[120] = "";
         pcre2_get_error_message(rc, why, sizeof why);
-        return error_set(run->err, ERR_LIMIT, "text cannot be split into words: %s", (char *)why);
+        return error_set(err, ERR_LIMIT, "text cannot be split into words: %s", (char *)why);
     }
     const PCRE2_SIZE *range = pcre2_get_ovector_pointer(run->match);
     *start = range[0];
     *end = range[1];
     /* \K in a lookaround could say otherwise; PCRE2 allowed it before 10.38. */
-    if (*start < pos || *end < *start)
-        return error_set(run->err, ERR_FILE, "split regex matches text behind its start");
+    if (*start < st->pos || *end < *start)
+        return error_set(err, ERR_FILE, "split regex matches text behind its start");
     return 1;
 }
 
-static int split(Run *run, int stage, const char *text, size_t len);
-
-static int give(Run *run, int stage, const char *text, size_t len)
+static void spend(size_t *budget, size_t n_bytes)
 {
-    if (!len) return 0;
-    if (stage + 1 < run->s->n) return split(run, stage + 1, text, len);
-    return run->piece(run->arg, text, len);
+    *budget -= n_bytes < *budget ? n_bytes : *budget;
 }
 
-static int split(Run *run, int stage, const char *text, size_t len)
+/* Gives the text up to `to`. */
+static SplitResult give(Stage *st, size_t to, const char **piece, size_t *len)
 {
-    size_t given = 0, pos = 0, start = 0, end = 0;
-    while (pos < len) {
-        int found = match_at(run, run->s->code[stage], text, len, pos, &start, &end);
-        if (found < 0) return -1;
-        if (found) {
-            int rc = give(run, stage, text + given, start - given);
-            if (!rc) rc = give(run, stage, text + start, end - start);
-            if (rc) return rc;
-            given = pos = end;
-        }
+    *piece = st->text + st->given;
+    *len = to - st->given;
+    st->given = to;
+    return SPLIT_PIECE;
+}
+
+static SplitResult stage_next(SplitRun *run, int depth, size_t *budget, const char **piece,
+                              size_t *len, Error *err)
+{
+    Stage *st = &run->stage[depth];
+    if (st->match_end > st->given) return give(st, st->match_end, piece, len);
+    while (st->pos < st->len) {
+        size_t start = 0, end = 0, from = st->pos;
+        if (!*budget) return SPLIT_MORE;
+        int found = match_at(run, st, run->s->code[depth], &start, &end, err);
+        if (found < 0) return SPLIT_FAILED;
+        if (found) st->match_end = st->pos = end;
         /* After no match or an empty one the search goes on one character later. */
-        if ((!found || start == end) && pos < len) {
+        if ((!found || start == end) && st->pos < st->len) {
             int n_char;
-            utf8_decode(text + pos, &n_char);
-            pos += (size_t)n_char;
+            utf8_decode(st->text + st->pos, &n_char);
+            st->pos += (size_t)n_char;
+        }
+        spend(budget, st->pos - from);
+        if (!found) continue;
+        if (start > st->given) return give(st, start, piece, len);
+        if (end > start) return give(st, end, piece, len);
+    }
+    return st->given < st->len ? give(st, st->len, piece, len) : SPLIT_END;
+}
+
+SplitResult split_next(SplitRun *run, size_t *budget, const char **piece, size_t *len, Error *err)
+{
+    for (;;) {
+        SplitResult rc = stage_next(run, run->depth, budget, piece, len, err);
+        if (rc == SPLIT_END && run->depth) {
+            run->depth--;
+        } else if (rc == SPLIT_PIECE && run->depth + 1 < run->s->n) {
+            run->stage[++run->depth] = (Stage){.text = *piece, .len = *len};
+        } else {
+            return rc;
         }
     }
-    return give(run, stage, text + given, len - given);
 }
 
-int splitter_run(const Splitter *s, const char *text, size_t len, PieceFn piece, void *arg,
-                 Error *err)
+void split_begin(SplitRun *run, const char *text, size_t len)
 {
-    Run run = {.s = s,
-               .match = pcre2_match_data_create(1, NULL),
-               .limits = pcre2_match_context_create(NULL),
-               .budget = BUDGET + BUDGET_PER_BYTE * (uint64_t)len,
-               .piece = piece,
-               .arg = arg,
-               .err = err};
-    assert(run.match);
-    assert(run.limits);
-    pcre2_set_heap_limit(run.limits, HEAP_LIMIT_KIB);
-    int rc = split(&run, 0, text, len);
-    pcre2_match_context_free(run.limits);
-    pcre2_match_data_free(run.match);
-    return rc;
+    run->steps = FREE_STEPS + STEPS_PER_BYTE * (uint64_t)len;
+    run->stage[0] = (Stage){.text = text, .len = len};
+    run->depth = 0;
+}
+
+SplitRun *split_open(const Splitter *s)
+{
+    SplitRun *run = mem_alloc(1, sizeof *run);
+    run->s = s;
+    run->match = pcre2_match_data_create(1, NULL);
+    run->limits = pcre2_match_context_create(NULL);
+    assert(run->match);
+    assert(run->limits);
+    pcre2_set_heap_limit(run->limits, HEAP_LIMIT_KIB);
+    return run;
+}
+
+void split_close(SplitRun *run)
+{
+    if (!run) return;
+    pcre2_match_context_free(run->limits);
+    pcre2_match_data_free(run->match);
+    mem_free(run);
 }

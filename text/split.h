@@ -21,14 +21,23 @@ typedef struct Splitter Splitter;
 Splitter *splitter_open(const char *const *patterns, int n, Error *err);
 void splitter_close(Splitter *s);
 
-/* Other than 0: no more, splitter_run gives this back. */
-typedef int (*PieceFn)(void *arg, const char *piece, size_t len);
+/* The cutting of one text, piece by piece; to be used for one text after the other. */
+typedef struct SplitRun SplitRun;
 
-/*
- * Calls piece(arg, ...) for each piece of valid UTF-8, in order, none of them empty. ERR_LIMIT when
- * an expression takes too many steps or too much memory.
- */
-int splitter_run(const Splitter *s, const char *text, size_t len, PieceFn piece, void *arg,
-                 Error *err);
+SplitRun *split_open(const Splitter *s);
+void split_close(SplitRun *run);
+
+/* Begins with valid UTF-8, which must stay until its last piece. */
+void split_begin(SplitRun *run, const char *text, size_t len);
+
+typedef enum {
+    SPLIT_FAILED = -1, /* ERR_LIMIT: an expression takes too many steps or too much memory */
+    SPLIT_END,
+    SPLIT_PIECE,
+    SPLIT_MORE, /* the budget is spent */
+} SplitResult;
+
+/* The next piece, none of them empty. Takes the bytes it looked at off *budget, down to 0. */
+SplitResult split_next(SplitRun *run, size_t *budget, const char **piece, size_t *len, Error *err);
 
 #endif

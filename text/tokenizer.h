@@ -3,8 +3,8 @@
  *
  * Byte-level BPE over PCRE2 (the split regex, taken from the file) and utf8proc (NFC): added tokens
  * are cut out first (longest match, literal), each remaining piece is NFC-normalised, split, its
- * bytes mapped to the 256 byte symbols, and merged by rank. Immutable once open: any number of
- * threads may use one at a time each with its own TokenList.
+ * bytes mapped to the 256 byte symbols, and merged by rank. encoder.h does that in slices.
+ * Immutable once open: any number of threads may use one at a time each with its own TokenList.
  */
 #ifndef OFFSHOOT_TEXT_TOKENIZER_H
 #define OFFSHOOT_TEXT_TOKENIZER_H

@@ -1,6 +1,6 @@
 /*
- * tokenizer_parts.h: what a Tokenizer is made of; shared by tokenizer.c, which uses it, and
- * tokenizer_file.c, which fills it. Nobody else includes this.
+ * tokenizer_parts.h: what a Tokenizer is made of; shared by tokenizer.c and encoder.c, which use
+ * it, and tokenizer_file.c, which fills it. Nobody else includes this.
  */
 #ifndef OFFSHOOT_TEXT_TOKENIZER_PARTS_H
 #define OFFSHOOT_TEXT_TOKENIZER_PARTS_H
@@ -22,5 +22,11 @@ struct Tokenizer {
 
 /* Fills *tok, which is zero, from the file; on failure what was filled so far stays in it. */
 int tokenizer_read(Tokenizer *tok, const char *path, Error *err);
+
+/*
+ * Length of the longest added token at the start of text, 0 if none; *id is the token. Added tokens
+ * are sorted, so those that agree with the text so far are a range, narrowed byte by byte.
+ */
+size_t tokenizer_match_added(const Tokenizer *tok, const char *text, size_t len, int32_t *id);
 
 #endif

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "text/detokenizer.h"
+#include "text/encoder.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -30,6 +31,26 @@ static void add_byte_symbols(json_t *vocab, json_int_t first)
     }
 }
 
+/* In slices of any length the same happens as in one go. */
+static void check_slices(const Tokenizer *tok, const char *text, size_t len, int special,
+                         const TokenList *ids, int rc, size_t slice)
+{
+    TokenList got = {0};
+    Error err = {0};
+    TextSpan all = {0, len};
+    Encoder *e = encoder_open(tok, text, len, &all, !special, &got, &err);
+    int more = e ? 1 : -1;
+    while (more > 0) {
+        size_t budget = slice;
+        more = encoder_some(e, &budget, &err);
+    }
+    encoder_close(e);
+    FUZZ_CHECK(more == rc && got.n == ids->n);
+    for (int i = 0; i < got.n; i++)
+        FUZZ_CHECK(got.id[i] == ids->id[i]);
+    token_list_free(&got);
+}
+
 /* Every token of text, its bytes joined, is the text again, unless Unicode's form C changed it. */
 static void check_round_trip(const Tokenizer *tok, const char *text, size_t len, int special,
                              int exact)
@@ -40,6 +61,7 @@ static void check_round_trip(const Tokenizer *tok, const char *text, size_t len,
     Error err = {0};
     int rc = tokenizer_encode(tok, text, len, special, &ids, &err);
     FUZZ_CHECK(!rc || *err.msg);
+    check_slices(tok, text, len, special, &ids, rc, 1 + len % 5);
     detokenizer_init(&back, tok, 1);
     for (int i = 0; i < ids.n; i++) {
         FUZZ_CHECK(tokenizer_has(tok, ids.id[i]));
