@@ -12,34 +12,21 @@
 #include "base/random.h"
 #include "server/json_out.h"
 
-int server_render(const Server *s, const ApiRequest *api, StrBuf *text, TokenList *ids,
-                  ApiError *err)
-{
-    const Service *service = s->service;
-    ChatOptions options = {.add_generation_prompt = api->add_generation_prompt,
-                           .enable_thinking = api->enable_thinking,
-                           .continue_final = api->continue_final};
-    ChatMarks marks = {0};
-    int rc =
-        chat_render(&service->tmpl, api->messages, api->tools, &options, text, &marks, &err->error);
-    if (!rc && ids)
-        rc = tokenizer_encode_prompt(service->tok, strbuf_str(text), text->len, marks.client,
-                                     marks.n_client, ids, &err->error);
-    chat_marks_free(&marks);
-    return rc ? api_in_field(err, "messages") : 0;
-}
-
-static int tokenize(Call *call, int limit, ApiError *err)
+static int tokenize(Call *call, int limit, size_t *budget, ApiError *err)
 {
     static const char think[] = "<think>\n";
     size_t n = strlen(think);
-    StrBuf text = {0};
-    call->prompt = mem_alloc(1, sizeof *call->prompt);
-    call->n_prompts = 1;
-    call->prompt[0].limit = limit;
-    int rc = server_render(call->server, &call->api, &text, &call->prompt[0], err);
-    call->starts_in_think = text.len >= n && !memcmp(text.data + text.len - n, think, n);
-    strbuf_free(&text);
+    Encoding *e = &call->encoding;
+    if (!call->prompt) {
+        call->prompt = mem_alloc(1, sizeof *call->prompt);
+        call->n_prompts = 1;
+        call->prompt[0].limit = limit;
+        if (encoding_chat(e, call->server->service, &call->api, call->prompt, err)) return -1;
+        call->starts_in_think =
+            e->chat.len >= n && !memcmp(e->chat.data + e->chat.len - n, think, n);
+    }
+    int rc = encoding_some(e, budget, err);
+    if (!rc) encoding_free(e);
     return rc;
 }
 

@@ -7,21 +7,32 @@
 #include "base/mem.h"
 #include "server/json_out.h"
 
-static int tokenize(Call *call, int limit, ApiError *err)
+/* Takes the ids of a prompt, or begins to make them. */
+static int begin_prompt(Call *call, int i, int limit, ApiError *err)
 {
-    ApiRequest *api = &call->api;
-    call->prompt = mem_alloc((size_t)api->n_prompts, sizeof *call->prompt);
-    for (int i = 0; i < api->n_prompts; i++) {
-        ApiPrompt *p = &api->prompts[i];
-        TokenList *ids = &call->prompt[call->n_prompts++];
+    ApiPrompt *p = &call->api.prompts[i];
+    TokenList *ids = &call->prompt[i];
+    if (p->text) {
         ids->limit = limit;
-        if (!p->text) {
-            *ids = p->ids;
-            p->ids = (TokenList){0};
-        } else if (tokenizer_encode(call->server->service->tok, p->text, p->len, 1, ids,
-                                    &err->error)) {
-            return api_in_field(err, "prompt");
-        }
+        return encoding_text(&call->encoding, call->server->service->tok, p->text, p->len, 1, ids,
+                             "prompt", err);
+    }
+    *ids = p->ids;
+    p->ids = (TokenList){0};
+    return 0;
+}
+
+static int tokenize(Call *call, int limit, size_t *budget, ApiError *err)
+{
+    Encoding *e = &call->encoding;
+    if (!call->prompt) {
+        call->n_prompts = call->api.n_prompts;
+        call->prompt = mem_alloc((size_t)call->n_prompts, sizeof *call->prompt);
+    }
+    for (; call->n_encoded < call->n_prompts; call->n_encoded++) {
+        if (!e->encoder && begin_prompt(call, call->n_encoded, limit, err)) return -1;
+        int rc = e->encoder ? encoding_some(e, budget, err) : 0;
+        if (rc) return rc;
     }
     return 0;
 }

@@ -29,6 +29,7 @@ void call_free(Call *call)
         answer_close(&call->answers[i]);
     for (int i = 0; i < call->n_prompts; i++)
         token_list_free(&call->prompt[i]);
+    encoding_free(&call->encoding);
     stream_close(&call->stream);
     mem_free(call->answers);
     mem_free(call->prompt);
@@ -82,7 +83,10 @@ void call_gone(void *owner)
 {
     Call *call = owner;
     call->stream.ex = NULL;
-    if (call->is_read) return; /* the worker has it */
+    if (call->is_read) { /* the worker has it */
+        atomic_store(&call->is_gone, 1);
+        return;
+    }
     log_call(call, 499);
     mark_dirty(call);
     cancel_all(call);

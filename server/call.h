@@ -7,6 +7,7 @@
 #ifndef OFFSHOOT_SERVER_CALL_H
 #define OFFSHOOT_SERVER_CALL_H
 
+#include "server/encoding.h"
 #include "server/server_state.h"
 #include "server/stream.h"
 
@@ -16,8 +17,11 @@ typedef struct {
     const char *id_prefix, *object, *chunk_object;
     int max_tokens;      /* of a request that does not say; -1: to the context's end */
     const char *subject; /* of the length: "your prompt has" */
-    /* Fills call->prompt[]: the tokens of each prompt, limit at most; and starts_in_think. */
-    int (*tokenize)(Call *call, int limit, ApiError *err);
+    /*
+     * Fills call->prompt[]: the tokens of each prompt, limit at most; and starts_in_think. 1: the
+     * budget is spent, it is to be called again.
+     */
+    int (*tokenize)(Call *call, int limit, size_t *budget, ApiError *err);
     /* What an answer begins with; or NULL. */
     void (*begin)(const Call *call, Answer *a);
     /* Writes the answer as an entry of a whole reply's choices, at this place. */
@@ -36,14 +40,17 @@ struct Call {
     double started_ms, first_token_ms; /* on the monotonic clock; 0: none yet */
     TokenList *prompt;                 /* [n_prompts] */
     int n_prompts;
+    int n_encoded;       /* prompts that are done */
+    Encoding encoding;   /* of the next one */
     int starts_in_think; /* the prompt ends in <think> */
     ReplyTools *tools;   /* NULL: none that may be called */
     Answer *answers;     /* [n_answers], by index */
     int n_answers;
-    int n_live;   /* answers not done */
-    int n_open;   /* answers whose last chunk was not sent */
-    int is_dirty; /* in the server's list */
-    int is_read;  /* its body is being read: it must stay */
+    int n_live;         /* answers not done */
+    int n_open;         /* answers whose last chunk was not sent */
+    int is_dirty;       /* in the server's list */
+    int is_read;        /* its body is being read: it must stay */
+    atomic_int is_gone; /* its client is, for the worker: nobody needs the rest */
     double
         behind_ms; /* since when its reader is too slow and its answers are paused; 0: it is not */
     StrBuf chunk_head; /* what its chunks begin with; empty: none was sent */

@@ -139,7 +139,8 @@ int server_run_task(Server *s, Exchange *ex, const Task *task, char **body, cons
 {
     *text = exchange_body(ex, len);
     if (*len <= INLINE_BODY_BYTES) {
-        task->run(task->owner);
+        while (task->run(task->owner)) {
+        }
         task->done(task->owner);
         return 0;
     }

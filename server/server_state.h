@@ -52,27 +52,22 @@ struct Server {
 
 enum {
     INLINE_BODY_BYTES = 64 << 10, /* larger ones are read by the worker */
+    SLICE_BYTES = 2 * (64 << 10), /* of which it reads so much in a turn: 64 KiB are searched for
+                                     added tokens, then merged */
     MAX_LARGE_BODIES = 32,        /* that wait for it; then 429 */
     ENCODE_MARGIN = 1 << 17,      /* tokens past the context that are still counted */
 };
 
 /*
- * Runs a task that reads the body of ex: at once, or when it is large by the worker, for which the
- * body is copied to *body (to be freed by done). 0, or -1 and the error was sent. *text and *len
- * are the body.
+ * Runs a task that reads the body of ex: at once to its end, or when it is large by the worker, for
+ * which the body is copied to *body (to be freed by done). 0, or -1 and the error was sent. *text
+ * and *len are the body.
  */
 int server_run_task(Server *s, Exchange *ex, const Task *task, char **body, const char **text,
                     size_t *len);
 
 /* What a request gets that does not say; max_tokens is what the route gives. */
 ApiDefaults server_defaults(const Server *s, int max_tokens);
-
-/*
- * The prompt that a chat request makes: appended to *text, its tokens to *ids unless that is NULL.
- * What the client wrote makes no control tokens.
- */
-int server_render(const Server *s, const ApiRequest *api, StrBuf *text, TokenList *ids,
-                  ApiError *err);
 
 /* The system_fingerprint of replies: "offshoot-VERSION-DEVICE". */
 const char *server_fingerprint(const Server *s);

@@ -21,8 +21,9 @@ static void *work(void *arg)
             queue_wait(w->todo);
             continue;
         }
-        task.run(task.owner);
-        queue_push(w->done, &task); /* it has room for all there can be */
+        int more = task.run(task.owner);
+        /* Both have room for all there can be; but one that is shut takes nothing. */
+        if (!more || queue_try_push(w->todo, &task)) queue_push(w->done, &task);
     }
     return NULL;
 }

@@ -1,6 +1,7 @@
 /*
  * worker.h: a thread for what takes long and needs neither engine nor sockets: reading a large body
- * and making tokens of it, so that the streams of others go on meanwhile.
+ * and making tokens of it, so that the streams of others go on meanwhile. A task does so in slices,
+ * so that the next large body does not wait for the end of a huge one.
  *
  * Nothing is shared with it: a task is its own while it runs there, and comes back whole.
  */
@@ -12,8 +13,8 @@
 typedef struct Worker Worker;
 
 typedef struct {
-    void (*run)(void *owner);  /* on the worker's thread */
-    void (*done)(void *owner); /* on ours; run was called, unless the worker is being closed */
+    int (*run)(void *owner);   /* a slice, on the worker's thread; 1: there is more */
+    void (*done)(void *owner); /* on ours; run has given 0, unless the worker is being closed */
     void *owner;
 } Task;
 
@@ -24,10 +25,13 @@ Worker *worker_open(int max_tasks, Error *err);
 int worker_fd(const Worker *w);
 void worker_read(Worker *w);
 
-/* Queues a task, first come first served. 0, or -1: there are max_tasks already. */
+/*
+ * Queues a task. Tasks take turns: each runs for a slice, then waits behind the others. 0, or -1:
+ * there are max_tasks already.
+ */
 int worker_add(Worker *w, const Task *task);
 
-/* Waits for the task that runs now; done is called for all that are left. NULL is fine. */
+/* Waits for the slice that runs now; done is called for all that are left. NULL is fine. */
 void worker_close(Worker *w);
 
 #endif

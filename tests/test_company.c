@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include <limits.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -339,12 +340,13 @@ typedef struct {
     int n_done;
 } Counted;
 
-static void run_when_allowed(void *owner)
+static int run_when_allowed(void *owner)
 {
     Counted *c = owner;
     while (!atomic_load(&c->may_run))
         usleep(100);
     atomic_fetch_add(&c->n_run, 1);
+    return 0;
 }
 
 static void count_done(void *owner)
@@ -384,6 +386,173 @@ static void test_worker(void **state)
     worker_close(NULL);
 }
 
+typedef struct {
+    Counted *gate;    /* no slice runs before it opens */
+    int n_slices, us; /* of which each takes so long */
+    char name;
+    char *order; /* the names of those that are done */
+} Sliced;
+
+static int run_slice(void *owner)
+{
+    Sliced *s = owner;
+    run_when_allowed(s->gate);
+    usleep((useconds_t)s->us);
+    return --s->n_slices > 0;
+}
+
+static void note_order(void *owner)
+{
+    const Sliced *s = owner;
+    s->order[strlen(s->order)] = s->name;
+}
+
+/* Tasks take turns by slices: a short one overtakes the rest of a long one. */
+static void test_worker_takes_turns(void **state)
+{
+    (void)state;
+    enum { N = 4 };
+    Error err = {0};
+    Counted gate = {0};
+    char order[N + 1] = "";
+    Sliced tasks[N] = {{&gate, 50, 0, 'a', order},
+                       {&gate, 1, 0, 'b', order},
+                       {&gate, 3, 0, 'c', order},
+                       {&gate, 2, 0, 'd', order}};
+    Worker *w = worker_open(N, &err);
+    assert_non_null(w);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(worker_add(w, &(Task){run_slice, note_order, &tasks[i]}), 0);
+    atomic_store(&gate.may_run, 1);
+    struct pollfd p = {.fd = worker_fd(w), .events = POLLIN};
+    while (strlen(order) < N) {
+        if (poll(&p, 1, 30000) != 1) fail_msg("only '%s' are done", order);
+        worker_read(w);
+    }
+    assert_string_equal(order, "bdca");
+    assert_int_equal(atomic_load(&gate.n_run), 50 + 1 + 3 + 2);
+
+    /* Closed within a slice of one that would go on for ever: it is given back, unfinished. */
+    order[0] = 0;
+    tasks[0] = (Sliced){&gate, INT_MAX, 5000, 'e', order};
+    assert_int_equal(worker_add(w, &(Task){run_slice, note_order, &tasks[0]}), 0);
+    int before = atomic_load(&gate.n_run);
+    while (atomic_load(&gate.n_run) < before + 2)
+        usleep(100);
+    memset(order, 0, sizeof order);
+    worker_close(w);
+    assert_string_equal(order, "e");
+}
+
+/* ---- large bodies in company ---- */
+
+static int begin_tokenize(const Served *s, const char *body)
+{
+    int fd = http_connect(s->port);
+    http_send(fd, "POST", "/tokenize", "", body);
+    return fd;
+}
+
+static json_int_t read_count(int fd)
+{
+    HttpReply reply;
+    StrBuf rest = {0};
+    assert_int_equal(http_read(fd, &rest, 0, &reply), 0);
+    assert_int_equal(reply.status, 200);
+    const char *count = strstr(strbuf_str(&reply.body), "\"count\":");
+    assert_non_null(count);
+    json_int_t n = strtol(count + 8, NULL, 10);
+    http_reply_free(&reply);
+    strbuf_free(&rest);
+    return n;
+}
+
+/*
+ * A body beyond 64 KiB is answered before one of nearly 32 MiB that the worker already has: the
+ * huge one came whole before the first byte of the other, which takes a few slices of some
+ * hundreds.
+ */
+static void test_large_overtakes_huge(void **state)
+{
+    (void)state;
+    enum { HUGE = 31 << 20, LARGE = 100 << 10 };
+    Served *s = served_start(NULL);
+    char *huge = large_body("prompt", HUGE, ""), *large = large_body("prompt", LARGE, "");
+    int first = begin_tokenize(s, huge);
+    usleep(200000); /* the worker has it; if not, the test has nothing to find */
+    int second = begin_tokenize(s, large);
+    assert_true(read_count(second) > LARGE / 16);
+    assert_false(http_readable(first, 0));
+    assert_true(read_count(first) > HUGE / 16);
+    close(first);
+    close(second);
+    mem_free(huge);
+    mem_free(large);
+    assert_int_equal(served_stop(s), 0);
+}
+
+/* What a refused request says of its prompt's length. */
+static long told_tokens(const Served *s, const char *path, const char *body)
+{
+    json_t *reply = served_post(s, path, body, 400);
+    const char *has = strstr(served_text_at(reply, "error.message"), "However, ");
+    assert_non_null(has);
+    long n = strtol(has + strcspn(has, "0123456789"), NULL, 10);
+    json_decref(reply);
+    return n;
+}
+
+/* Lists of texts, and chats: each text has all its tokens, wherever the slices end. */
+static void test_many_texts_in_slices(void **state)
+{
+    (void)state;
+    enum { N = 500, LONG = 200000 };
+    Served *s = served_start(NULL);
+    char *words = large_body("prompt", LONG, "");
+    const char *text = strchr(words, ':') + 2;
+    int n_text = (int)strlen(text) - 1; /* without the brace: a JSON string */
+    StrBuf parts = {0}, prompts = {0}, chat = {0};
+    strbuf_puts(&parts, "{\"return_token_strs\": true, \"with_pieces\": true, \"content\": [");
+    strbuf_puts(&prompts, "{\"prompt\": [");
+    for (int i = 0; i < N; i++) {
+        strbuf_puts(&parts, "\"one two  three\", 7, ");
+        strbuf_puts(&prompts, "\"Hello\", ");
+    }
+    strbuf_printf(&parts, "%.*s, 8]}", n_text, text);
+    strbuf_printf(&prompts, "%.*s], \"max_tokens\": 1}", n_text, text);
+    strbuf_printf(&chat, "{\"messages\": [{\"role\": \"user\", \"content\": %.*s}]}", n_text, text);
+
+    json_t *one = served_post(s, "/tokenize", "{\"content\": \"one two  three\"}", 200);
+    json_t *whole = served_post(s, "/tokenize", words, 200);
+    long n_one = served_int_at(one, "count"), n_whole = served_int_at(whole, "count");
+    json_t *all = served_post(s, "/tokenize", parts.data, 200);
+    assert_int_equal(served_int_at(all, "count"), N * (n_one + 1) + n_whole + 1);
+    const json_t *ids = served_at(all, "tokens"), *strings = served_at(all, "token_strs");
+    assert_int_equal(json_array_size(ids), served_int_at(all, "count"));
+    assert_int_equal(json_array_size(strings), json_array_size(ids));
+    for (long i = 0; i < n_whole; i++) {
+        const json_t *id = json_array_get(ids, (size_t)(N * (n_one + 1) + i));
+        assert_true(json_equal(json_object_get(id, "id"),
+                               json_array_get(served_at(whole, "tokens"), (size_t)i)));
+    }
+    json_decref(all);
+
+    assert_int_equal(told_tokens(s, COMPLETIONS, prompts.data), n_whole);
+    all = served_post(s, "/tokenize", chat.data, 200);
+    assert_true(served_int_at(all, "count") > n_whole);
+    assert_int_equal(told_tokens(s, "/v1/chat/completions", chat.data),
+                     served_int_at(all, "count"));
+    json_decref(all);
+    json_decref(one);
+    json_decref(whole);
+    strbuf_free(&parts);
+    strbuf_free(&prompts);
+    strbuf_free(&chat);
+    mem_free(words);
+    assert_alive(s);
+    assert_int_equal(served_stop(s), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -395,6 +564,9 @@ int main(void)
         cmocka_unit_test(test_lost_device),
         cmocka_unit_test(test_model_names_and_lengths),
         cmocka_unit_test(test_worker),
+        cmocka_unit_test(test_worker_takes_turns),
+        cmocka_unit_test(test_large_overtakes_huge),
+        cmocka_unit_test(test_many_texts_in_slices),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
 }

@@ -1,0 +1,62 @@
+/* encoding.c: see encoding.h. */
+#include "server/encoding.h"
+
+/* What a text costs beside its bytes, in bytes: thousands of short ones are work too. */
+enum { TEXT_COST = 256 };
+
+static void close_text(Encoding *e)
+{
+    encoder_close(e->encoder);
+    e->encoder = NULL;
+}
+
+void encoding_free(Encoding *e)
+{
+    close_text(e);
+    strbuf_free(&e->chat);
+    chat_marks_free(&e->marks);
+}
+
+void budget_spend(size_t *budget, size_t n)
+{
+    *budget -= n < *budget ? n : *budget;
+}
+
+int encoding_text(Encoding *e, const Tokenizer *tok, const char *text, size_t len,
+                  int parse_special, TokenList *ids, const char *field, ApiError *err)
+{
+    e->field = field;
+    e->all = (TextSpan){0, len};
+    e->encoder = encoder_open(tok, text, len, &e->all, !parse_special, ids, &err->error);
+    return e->encoder ? 0 : api_in_field(err, field);
+}
+
+int chat_prompt(const Service *service, const ApiRequest *api, StrBuf *text, ChatMarks *marks,
+                ApiError *err)
+{
+    ChatOptions options = {.add_generation_prompt = api->add_generation_prompt,
+                           .enable_thinking = api->enable_thinking,
+                           .continue_final = api->continue_final};
+    if (chat_render(&service->tmpl, api->messages, api->tools, &options, text, marks, &err->error))
+        return api_in_field(err, "messages");
+    return 0;
+}
+
+int encoding_chat(Encoding *e, const Service *service, const ApiRequest *api, TokenList *ids,
+                  ApiError *err)
+{
+    e->field = "messages";
+    if (chat_prompt(service, api, &e->chat, &e->marks, err)) return -1;
+    e->encoder = encoder_open(service->tok, strbuf_str(&e->chat), e->chat.len, e->marks.client,
+                              e->marks.n_client, ids, &err->error);
+    return e->encoder ? 0 : api_in_field(err, e->field);
+}
+
+int encoding_some(Encoding *e, size_t *budget, ApiError *err)
+{
+    int rc = encoder_some(e->encoder, budget, &err->error);
+    if (rc > 0) return 1;
+    budget_spend(budget, TEXT_COST);
+    close_text(e);
+    return rc ? api_in_field(err, e->field) : 0;
+}
