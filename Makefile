@@ -41,8 +41,14 @@ LIB      := $(BUILD)/liboffshoot.a
 TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 TEST_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
 TEST_LIB := $(BUILD)/tests/libhelpers.a
+# The GPU's kernels, compiled for the host too: tests run them there, a block's threads as fibers.
+CU       := $(wildcard $(DIRS:%=%/*.cu))
+TEST_OBJ += $(CU:%.cu=$(BUILD)/%.simt.o)
+CXXFLAGS := $(filter-out -std=c11 -Wpedantic -Wstrict-prototypes -Wmissing-prototypes,$(CFLAGS))
+CXXFLAGS += -x c++ -std=c++17 -fno-exceptions -fno-rtti
+
 LINTED   := main.c $(wildcard $(DIRS:%=%/*.c) tests/*.c tests/fuzz/*.c)
-FORMATTED = $(LINTED) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h)
+FORMATTED = $(LINTED) $(CU) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h)
 
 .PHONY: all demo check test clients fuzz fuzzers lint lint-text bench deps deps-check format clean help
 .DELETE_ON_ERROR:
@@ -145,6 +151,11 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	@echo "  CC $@"
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/%.simt.o: %.cu
+	@mkdir -p $(@D)
+	@echo "  CXX $@"
+	$(Q)$(CXX) $(CPPFLAGS) $(CXXFLAGS) -MMD -MP -c -o $@ $<
 
 $(BUILD)/lint/tests/%.ok: CPPFLAGS += $(BINARY) -include tests/analyzer.h
 

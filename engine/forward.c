@@ -63,6 +63,14 @@ int batch_add(Batch *b, int32_t token, int pos, int seq, int parent, int32_t src
     return i;
 }
 
+int batch_n_keys(const Batch *b, int row0)
+{
+    int last = 0;
+    for (int i = row0; i < b->n; i++)
+        if (b->row.pos[i] > last) last = b->row.pos[i];
+    return last + 1;
+}
+
 static size_t max_size(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -253,7 +261,7 @@ static void delta_layer(Forward *f, const DeltaWeights *w, int i, int n)
 }
 
 void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int n, int first,
-                       int row0, const RowMeta *meta)
+                       int row0, int n_keys, const RowMeta *meta)
 {
     const Model *m = f->model;
     const ModelConfig *c = &m->config;
@@ -283,6 +291,7 @@ void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int 
                                             .n_heads = c->n_heads,
                                             .first = first,
                                             .row0 = row0,
+                                            .n_keys = n_keys,
                                             .scale = 1.0f / sqrtf((float)c->head_dim),
                                             .q = q,
                                             .qg = qg,
@@ -334,6 +343,7 @@ void forward_ffn(Forward *f, const FfnWeights *w, int n)
                               .x = f->h,
                               .id = f->moe_id,
                               .weight = f->moe_weight,
+                              .type = w->expert_type,
                               .gate = w->expert_gate,
                               .up = w->expert_up,
                               .down = w->expert_down,
@@ -362,7 +372,7 @@ void forward_pass(Forward *f, const Batch *b)
     const Model *m = f->model;
     const ModelConfig *c = &m->config;
     Backend *be = m->backend;
-    int n = b->n, recurrent = 0, full = 0;
+    int n = b->n, recurrent = 0, full = 0, n_keys = batch_n_keys(b, 0);
     assert(n > 0 && n <= f->max_rows);
     assert(b->n_logits <= f->max_logits);
     upload_rows(f, b);
@@ -376,7 +386,7 @@ void forward_pass(Forward *f, const Batch *b)
         forward_norm(f, n, f->x, i ? f->y : NULL, norm, f->h, c->dim);
         tap(f, i, n);
         if (c->full_attention[i])
-            forward_attention(f, &w->attention, full++, n, 0, 0, &f->meta);
+            forward_attention(f, &w->attention, full++, n, 0, 0, n_keys, &f->meta);
         else
             delta_layer(f, &w->delta, recurrent++, n);
         forward_norm(f, n, f->x, f->y, w->ffn.norm, f->h, c->dim);

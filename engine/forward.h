@@ -44,6 +44,9 @@ void batch_clear(Batch *b);
 int batch_add(Batch *b, int32_t token, int pos, int seq, int parent, int32_t src, int32_t dst,
               int kv_row, int base);
 
+/* One more than the largest position of rows row0 and after. */
+int batch_n_keys(const Batch *b, int row0);
+
 typedef struct Forward {
     const Model *model;
     Memory *mem;
@@ -82,7 +85,7 @@ void forward_pass(Forward *f, const Batch *b);
 
 /* Parts shared with the head's pass. All act on the first n rows of f's scratch: h in, y out. */
 void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int n, int first,
-                       int row0, const RowMeta *meta);
+                       int row0, int n_keys, const RowMeta *meta);
 void forward_ffn(Forward *f, const FfnWeights *w, int n);
 void forward_linear(Forward *f, const Weight *w, int n, const float *x, float *y);
 void forward_norm(Forward *f, int n, float *x, const float *delta, const float *w, float *out,

@@ -116,13 +116,8 @@ static int load_stacked_experts(Loader *l, const ModelConfig *c, FfnWeights *w)
     return 0;
 }
 
-static int load_experts(Loader *l, const ModelConfig *c, FfnWeights *w)
+static int load_single_experts(Loader *l, const ModelConfig *c, FfnWeights *w)
 {
-    size_t n = (size_t)c->n_experts;
-    w->expert_gate = loader_block(l, 3 * n, sizeof(Weight));
-    w->expert_up = w->expert_gate + n;
-    w->expert_down = w->expert_up + n;
-    if (loader_find(l, "mlp.experts.gate_up_proj", "")) return load_stacked_experts(l, c, w);
     for (int e = 0; e < c->n_experts; e++) {
         char scope[32];
         snprintf(scope, sizeof scope, "mlp.experts.%d", e);
@@ -130,6 +125,23 @@ static int load_experts(Loader *l, const ModelConfig *c, FfnWeights *w)
                        &w->expert_down[e]))
             return -1;
     }
+    return 0;
+}
+
+static int load_experts(Loader *l, const ModelConfig *c, FfnWeights *w)
+{
+    size_t n = (size_t)c->n_experts;
+    w->expert_gate = loader_block(l, 3 * n, sizeof(Weight));
+    w->expert_up = w->expert_gate + n;
+    w->expert_down = w->expert_up + n;
+    int stacked = loader_find(l, "mlp.experts.gate_up_proj", "") != NULL;
+    if (stacked ? load_stacked_experts(l, c, w) : load_single_experts(l, c, w)) return -1;
+    w->expert_type = w->expert_gate[0].type;
+    for (size_t i = 0; i < 3 * n; i++)
+        if (w->expert_gate[i].type != w->expert_type)
+            return error_set(l->err, ERR_FILE,
+                             "cannot load '%.60s': the experts of %sare of different types", l->dir,
+                             l->scope);
     return 0;
 }
 

@@ -35,6 +35,7 @@ typedef struct {
     Weight gate, up, down; /* the dense FFN, or the shared expert */
     Weight router, shared_gate;
     Weight *expert_gate, *expert_up, *expert_down; /* [n_experts] */
+    WeightType expert_type;
 } FfnWeights;
 
 typedef struct {

@@ -59,6 +59,7 @@ typedef struct {
  */
 typedef struct {
     int n, n_heads, first, row0;
+    int n_keys; /* every pos[] of the n rows is below this; it bounds a GPU's grid, no result */
     float scale;
     const float *q;                                    /* [n][n_heads][head_dim] */
     const float *qg;                                   /* as above: the gates */

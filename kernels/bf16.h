@@ -7,7 +7,9 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline float bf16_to_float(uint16_t b)
+#include "kernels/inline.h"
+
+SHARED_INLINE float bf16_to_float(uint16_t b)
 {
     uint32_t bits = (uint32_t)b << 16;
     float x;
@@ -16,7 +18,7 @@ static inline float bf16_to_float(uint16_t b)
 }
 
 /* Rounds to nearest, ties to even; a NaN stays one. */
-static inline uint16_t bf16_from_float(float x)
+SHARED_INLINE uint16_t bf16_from_float(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);

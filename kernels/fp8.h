@@ -10,8 +10,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/inline.h"
+
 /* Exponent and fraction land in those of an f32 whose bias is 120 larger: denormals come right. */
-static inline float fp8_to_float(uint8_t b)
+SHARED_INLINE float fp8_to_float(uint8_t b)
 {
     uint32_t bits = (uint32_t)(b & 0x7f) << 20 | (uint32_t)(b & 0x80) << 24;
     float x;

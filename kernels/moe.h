@@ -28,6 +28,7 @@ typedef struct {
     const float *x;                 /* [n][dim] */
     const int32_t *id;              /* [n][n_top], ascending */
     const float *weight;            /* [n][n_top] */
+    WeightType type;                /* of all experts */
     const Weight *gate, *up, *down; /* [n_experts] each; [width][dim], [width][dim], [dim][width] */
     const float *shared;            /* [n][dim], output of the shared expert */
     const float *shared_gate;       /* [n], its logit */

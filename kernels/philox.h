@@ -13,10 +13,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/inline.h"
+
 #define PHILOX_KEY0 0x9E3779B9u /* added to the keys after each round */
 #define PHILOX_KEY1 0xBB67AE85u
 
-static inline void philox_round(uint32_t ctr[4], uint32_t key0, uint32_t key1)
+SHARED_INLINE void philox_round(uint32_t ctr[4], uint32_t key0, uint32_t key1)
 {
     uint64_t a = (uint64_t)0xD2511F53u * ctr[0];
     uint64_t b = (uint64_t)0xCD9E8D57u * ctr[2];
@@ -27,7 +29,7 @@ static inline void philox_round(uint32_t ctr[4], uint32_t key0, uint32_t key1)
 }
 
 /* ctr[] becomes the four random words. */
-static inline void philox4x32(uint32_t ctr[4], uint32_t key0, uint32_t key1)
+SHARED_INLINE void philox4x32(uint32_t ctr[4], uint32_t key0, uint32_t key1)
 {
     for (int round = 0; round < 10; round++) {
         philox_round(ctr, key0, key1);
@@ -36,21 +38,21 @@ static inline void philox4x32(uint32_t ctr[4], uint32_t key0, uint32_t key1)
     }
 }
 
-static inline uint32_t philox_word(uint64_t seed, uint32_t pos, uint32_t token, uint32_t choice)
+SHARED_INLINE uint32_t philox_word(uint64_t seed, uint32_t pos, uint32_t token, uint32_t choice)
 {
     uint32_t ctr[4] = {pos, token, choice, 0};
     philox4x32(ctr, (uint32_t)seed, (uint32_t)(seed >> 32));
     return ctr[0];
 }
 
-static inline uint32_t philox_bits(float x)
+SHARED_INLINE uint32_t philox_bits(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
-static inline float philox_float(uint32_t bits)
+SHARED_INLINE float philox_float(uint32_t bits)
 {
     float x;
     memcpy(&x, &bits, sizeof x);
@@ -58,7 +60,7 @@ static inline float philox_float(uint32_t bits)
 }
 
 /* u = (h + 0.5) / 2^32 in f32, kept below 1: larger h than the limit would round up to 1. */
-static inline float philox_uniform(uint32_t h)
+SHARED_INLINE float philox_uniform(uint32_t h)
 {
     h = h < 0xffffff7fu ? h : 0xffffff7fu;
     /* through a signed conversion, which every vector unit has; exact up to the last step */
@@ -71,7 +73,7 @@ static inline float philox_uniform(uint32_t h)
  * 1 - u took is put back, so f = -u exactly and the small E, the ones that win, keep full relative
  * precision. No branches: loops over this become vectors.
  */
-static inline float philox_exponential(float u)
+SHARED_INLINE float philox_exponential(float u)
 {
     float t = 1.0f - u;
     uint32_t bits = philox_bits(t);

@@ -7,7 +7,9 @@
 
 #include <cmocka.h>
 
-/* [0, n_backends): for each instruction set 1, 2 and 3 threads. */
+#include "tests/backend_simt.h"
+
+/* [0, n_backends): for each instruction set 1, 2 and 3 threads; last the GPU kernels. */
 Backend *ref, *backend[MAX_BACKENDS];
 int n_backends;
 static char label[80];
@@ -29,7 +31,8 @@ int open_backends(void **state)
             Backend *be = backend_cpu_open(threads, isa[i], MAX_VOCAB, NULL);
             if (be) backend[n_backends++] = be;
         }
-    printf("%d backends, best %s\n", n_backends, backend[n_backends - 1]->isa);
+    printf("%d backends of the CPU, best %s\n", n_backends, backend[n_backends - 1]->isa);
+    backend[n_backends++] = backend_simt_open();
     return 0;
 }
 
@@ -46,6 +49,11 @@ int close_backends(void **state)
 int leader(int b)
 {
     return b / 3 * 3;
+}
+
+int is_gpu(int b)
+{
+    return !strcmp(backend[b]->name, "simt");
 }
 
 /* Arrays of exactly their size, so that a sanitizer sees a step over the end. */

@@ -7,9 +7,12 @@
 #include "kernels/backend.h"
 #include "tests/near.h"
 
-enum { MAX_BACKENDS = 9, MAX_VOCAB = 512 };
+enum { MAX_BACKENDS = 10, MAX_VOCAB = 512 };
 
-/* ref, and for each instruction set backends of 1, 2 and 3 threads: [0, n_backends). */
+/*
+ * ref, and in [0, n_backends) for each instruction set backends of 1, 2 and 3 threads, last the
+ * GPU's kernels on the host.
+ */
 extern Backend *ref, *backend[MAX_BACKENDS];
 extern int n_backends;
 
@@ -19,6 +22,9 @@ int close_backends(void **state);
 
 /* The first backend of b's instruction set: what the bits of b are compared with. */
 int leader(int b);
+
+/* 1 for a backend that runs the GPU's kernels: products of two 16-bit terms. */
+int is_gpu(int b);
 
 /* "op on avx2 with 3 threads"; one static buffer. */
 const char *about(const char *op, int b);

@@ -118,10 +118,24 @@ static void grow_trees(Rng *r, Paged *p)
 static TreeAttention tree_args(const Paged *p, int first, int n)
 {
     size_t head = (size_t)first * (size_t)p->s.n_heads * (size_t)p->s.head_dim;
-    return (TreeAttention){
-        n,           p->s.n_heads,     p->s.first,  first,        1 / sqrtf((float)p->s.head_dim),
-        p->q + head, p->qg + 2 * head, p->seq,      p->pos,       p->base,
-        p->parent,   p->kv_row,        kv_layer(p), p->out + head};
+    int n_keys = 0;
+    for (int i = first; i < first + n; i++)
+        if (p->pos[i] >= n_keys) n_keys = p->pos[i] + 1;
+    return (TreeAttention){.n = n,
+                           .n_heads = p->s.n_heads,
+                           .first = p->s.first,
+                           .row0 = first,
+                           .n_keys = n_keys,
+                           .scale = 1 / sqrtf((float)p->s.head_dim),
+                           .q = p->q + head,
+                           .qg = p->qg + 2 * head,
+                           .seq = p->seq,
+                           .pos = p->pos,
+                           .base = p->base,
+                           .parent = p->parent,
+                           .kv_row = p->kv_row,
+                           .kv = kv_layer(p),
+                           .out = p->out + head};
 }
 
 static void run_attention(Backend *be, Paged *p, int first, int n)

@@ -287,8 +287,8 @@ static void test_moe_ffn(void **state)
         float *scratch = floats((size_t)moe_scratch_floats(m->n, m->dim, m->width));
         int32_t *id = ints(n * top);
         ref->moe_route(ref, &(MoeRoute){m->n, m->n_experts, m->n_top, 1, logits, id, weight});
-        MoeFfn a = {m->n, m->dim, m->width, m->n_experts, m->n_top,    x,       id,  weight,
-                    gate, up,     down,     shared,       shared_gate, scratch, want};
+        MoeFfn a = {m->n,    m->dim, m->width, m->n_experts, m->n_top, x,           id,      weight,
+                    m->type, gate,   up,       down,         shared,   shared_gate, scratch, want};
         ref->moe_ffn(ref, &a);
         double size = 0; /* products of three sums over up to 200 terms: take the largest output */
         for (size_t i = 0; i < all; i++)

@@ -1,0 +1,23 @@
+/*
+ * cuda_backend.h: the operations half of a backend that launches GPU kernels.
+ *
+ * The memory half is the device's (device_cuda.c), or the host's where the same kernels run as
+ * fibers (tests/backend_simt.c).
+ */
+#ifndef OFFSHOOT_KERNELS_CUDA_BACKEND_H
+#define OFFSHOOT_KERNELS_CUDA_BACKEND_H
+
+#include "kernels/backend.h"
+#include "kernels/ops_cuda.h"
+
+typedef struct {
+    Backend be;
+    const CudaOps *ops;
+    CudaContext context;
+    int failed; /* the first error of the device, a cudaError_t */
+} CudaBackend;
+
+/* Fills in the operations; context must be set before the first is called. */
+void cuda_backend_fill(CudaBackend *b, const CudaOps *ops);
+
+#endif

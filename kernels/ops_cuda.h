@@ -1,0 +1,68 @@
+/*
+ * ops_cuda.h: the operations as launchers of GPU kernels.
+ *
+ * A *.cu source is compiled by nvcc for GPUs (op_cuda) and by a C++ compiler for the host (op_simt:
+ * the same kernels, each block run as fibers, for tests). Both meet in a table of this kind.
+ */
+#ifndef OFFSHOOT_KERNELS_OPS_CUDA_H
+#define OFFSHOOT_KERNELS_OPS_CUDA_H
+
+#include "kernels/attention.h"
+#include "kernels/gated_delta.h"
+#include "kernels/linear.h"
+#include "kernels/moe.h"
+#include "kernels/rows.h"
+#include "kernels/sample.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * What every launcher gets: where to queue, and memory that is an operation's own while it runs.
+ * Operations with many rows work in groups that fit the scratch.
+ */
+typedef struct {
+    void *stream; /* a cudaStream_t */
+    int *failed;  /* the first cudaError_t of a launch, 0 so far */
+    unsigned char *scratch;
+    size_t scratch_bytes; /* a multiple of 256 */
+} CudaContext;
+
+/* One line for each operation: name, type of its arguments. */
+#define CUDA_OPERATIONS(X)                                                                         \
+    X(embed, Embed)                                                                                \
+    X(gather_rows, GatherRows)                                                                     \
+    X(add_norm, AddNorm)                                                                           \
+    X(gated_norm, GatedNorm)                                                                       \
+    X(linear, Linear)                                                                              \
+    X(conv_gates, ConvGates)                                                                       \
+    X(gated_delta, GatedDelta)                                                                     \
+    X(attention_prepare, AttentionPrepare)                                                         \
+    X(tree_attention, TreeAttention)                                                               \
+    X(swiglu, SwiGlu)                                                                              \
+    X(moe_route, MoeRoute)                                                                         \
+    X(moe_ffn, MoeFfn)                                                                             \
+    X(sample, Sample)                                                                              \
+    X(token_logprobs, TokenLogprobs)                                                               \
+    X(move_rows, MoveRows)
+
+typedef struct {
+#define CUDA_POINTER(op, Args) void (*op)(const CudaContext *c, const Args *a);
+    CUDA_OPERATIONS(CUDA_POINTER)
+#undef CUDA_POINTER
+} CudaOps;
+
+#define CUDA_DECLARE(op, Args)                                                                     \
+    void op##_cuda(const CudaContext *c, const Args *a);                                           \
+    void op##_simt(const CudaContext *c, const Args *a);
+CUDA_OPERATIONS(CUDA_DECLARE)
+#undef CUDA_DECLARE
+
+extern const CudaOps ops_cuda, ops_simt;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,147 @@
+/*
+ * rows.cu: the small row operations.
+ *
+ * One block per row (one warp per head for gated_norm, one element a thread for swiglu), so a row's
+ * sums have one order: each thread adds every THREADS-th element, ascending, then a tree over its
+ * warp, then the warps in order. Bytes: each array read or written once; all are below a
+ * microsecond at decode sizes, so what counts is the launch.
+ */
+#include "kernels/simt.h"
+
+enum { THREADS = 256, WARPS = THREADS / WARP };
+
+static __device__ __forceinline__ float silu(float x)
+{
+    return x / (1.0f + expf(-x));
+}
+
+/* The sum of x over the block, in every thread. */
+static __device__ float block_sum(float x)
+{
+    __shared__ float part[WARPS];
+    x = warp_sum(x, WARP);
+    if (threadIdx.x % WARP == 0) part[threadIdx.x / WARP] = x;
+    __syncthreads();
+    float sum = 0;
+    for (int w = 0; w < WARPS; w++)
+        sum += part[w];
+    __syncthreads();
+    return sum;
+}
+
+/* ---- embed, gather ---- */
+
+static __global__ void embed_kernel(Embed a, Weight table)
+{
+    int64_t row = a.token[blockIdx.x];
+    float *out = a.out + (int64_t)blockIdx.x * a.out_stride;
+    for (int k = (int)threadIdx.x; k < table.cols; k += THREADS) {
+        int64_t at = row * table.cols + k;
+        out[k] = table.type == WEIGHT_F32 ? ((const float *)table.data)[at]
+                                          : bf16_to_float(((const uint16_t *)table.data)[at]);
+    }
+}
+
+extern "C" void CUDA_NAME(embed)(const CudaContext *c, const Embed *a)
+{
+    launch(c, dim3((unsigned)a->n), THREADS, 0, embed_kernel, *a, *a->table);
+}
+
+static __global__ void gather_kernel(GatherRows a)
+{
+    const float *x = a.x + (int64_t)a.index[blockIdx.x] * a.dim;
+    float *out = a.out + (int64_t)blockIdx.x * a.dim;
+    for (int k = (int)threadIdx.x; k < a.dim; k += THREADS)
+        out[k] = x[k];
+}
+
+extern "C" void CUDA_NAME(gather_rows)(const CudaContext *c, const GatherRows *a)
+{
+    launch(c, dim3((unsigned)a->n), THREADS, 0, gather_kernel, *a);
+}
+
+/* ---- norms ---- */
+
+static __global__ void add_norm_kernel(AddNorm a)
+{
+    float *x = a.x + (int64_t)blockIdx.x * a.dim;
+    const float *delta = a.delta ? a.delta + (int64_t)blockIdx.x * a.dim : NULL;
+    float sum = 0;
+    for (int k = (int)threadIdx.x; k < a.dim; k += THREADS) {
+        float y = x[k];
+        if (delta) x[k] = y = y + delta[k];
+        sum = fmaf(y, y, sum);
+    }
+    if (!a.out) return;
+    float scale = 1.0f / sqrtf(block_sum(sum) / (float)a.dim + a.eps);
+    float *out = a.out + (int64_t)blockIdx.x * a.out_stride;
+    for (int k = (int)threadIdx.x; k < a.dim; k += THREADS)
+        out[k] = x[k] * scale * a.w[k];
+}
+
+extern "C" void CUDA_NAME(add_norm)(const CudaContext *c, const AddNorm *a)
+{
+    launch(c, dim3((unsigned)a->n), THREADS, 0, add_norm_kernel, *a);
+}
+
+static __global__ void gated_norm_kernel(GatedNorm a)
+{
+    int64_t head = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    if (head >= (int64_t)a.n * a.n_heads) return;
+    const float *x = a.x + head * a.dim, *z = a.z + head * a.dim;
+    float sum = 0;
+    for (int k = warp_lane(); k < a.dim; k += WARP)
+        sum = fmaf(x[k], x[k], sum);
+    float scale = 1.0f / sqrtf(warp_sum(sum, WARP) / (float)a.dim + a.eps);
+    for (int k = warp_lane(); k < a.dim; k += WARP)
+        a.out[head * a.dim + k] = x[k] * scale * a.w[k] * silu(z[k]);
+}
+
+extern "C" void CUDA_NAME(gated_norm)(const CudaContext *c, const GatedNorm *a)
+{
+    int64_t blocks = ((int64_t)a->n * a->n_heads + WARPS - 1) / WARPS;
+    launch(c, dim3((unsigned)blocks), THREADS, 0, gated_norm_kernel, *a);
+}
+
+/* ---- SwiGLU ---- */
+
+static __global__ void swiglu_kernel(SwiGlu a)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < (int64_t)a.n * a.dim) a.gate[i] = silu(a.gate[i]) * a.up[i];
+}
+
+extern "C" void CUDA_NAME(swiglu)(const CudaContext *c, const SwiGlu *a)
+{
+    int64_t blocks = ((int64_t)a->n * a->dim + THREADS - 1) / THREADS;
+    launch(c, dim3((unsigned)blocks), THREADS, 0, swiglu_kernel, *a);
+}
+
+/* ---- moving KV rows ---- */
+
+static __device__ uint32_t *kv_words(const MoveRows &a, int layer_part, int seq, int row)
+{
+    int32_t page = a.table[(int64_t)seq * a.table_stride + row / a.page_tokens];
+    size_t in_page = (size_t)layer_part * (size_t)a.page_tokens + (size_t)(row % a.page_tokens);
+    return (uint32_t *)(void *)(a.pages + (size_t)page * a.page_bytes + in_page * a.row_bytes);
+}
+
+/*
+ * A block for each layer's K and V. A thread moves the same words of every row, in the order of the
+ * moves: what a later move overwrites, the same thread has read.
+ */
+static __global__ void move_rows_kernel(MoveRows a)
+{
+    for (int i = 0; i < a.n; i++) {
+        if (a.from[i] == a.to[i]) continue;
+        const uint32_t *from = kv_words(a, (int)blockIdx.x, a.seq[i], a.from[i]);
+        uint32_t *to = kv_words(a, (int)blockIdx.x, a.seq[i], a.to[i]);
+        for (size_t k = threadIdx.x; k < a.row_bytes / 4; k += THREADS)
+            to[k] = from[k];
+    }
+}
+
+extern "C" void CUDA_NAME(move_rows)(const CudaContext *c, const MoveRows *a)
+{
+    launch(c, dim3((unsigned)(2 * a->n_layers)), THREADS, 0, move_rows_kernel, *a);
+}

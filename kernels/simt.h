@@ -1,0 +1,313 @@
+/*
+ * simt.h: what a kernel source (*.cu) is written in: CUDA for nvcc, the same names for a C++
+ * compiler on the host, where tests/simt_host.c runs a block's threads as fibers.
+ *
+ * Pieces that need PTX are small functions here, each with a plain twin. Rules for kernel sources:
+ * one-dimensional blocks of whole warps; warp functions are called by all 32 lanes; blocks of up to
+ * 1,024 threads. Contraction is off in both worlds: where a fused multiply-add is wanted, fmaf says
+ * so.
+ */
+#ifndef OFFSHOOT_KERNELS_SIMT_H
+#define OFFSHOOT_KERNELS_SIMT_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/bf16.h"
+#include "kernels/fp16.h"
+#include "kernels/fp8.h"
+#include "kernels/ops_cuda.h"
+#include "kernels/philox.h"
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#define CUDA_NAME(op) op##_cuda
+#define DYNAMIC_SHARED(T, name)                                                                    \
+    extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];                          \
+    T *name = (T *)(void *)dynamic_shared_bytes
+
+#else
+#include "kernels/simt_host.h"
+
+#define CUDA_NAME(op)           op##_simt
+#define DYNAMIC_SHARED(T, name) T *name = (T *)(void *)simt_shared
+
+#define __global__
+#define __device__
+#define __shared__      static
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define threadIdx       simt_thread_idx
+#define blockIdx        simt_block_idx
+#define blockDim        simt_block_dim
+#define gridDim         simt_grid_dim
+#define __syncthreads() simt_sync_block(__FILE__, __LINE__)
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned nx = 1, unsigned ny = 1, unsigned nz = 1) : x(nx), y(ny), z(nz)
+    {
+    }
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) uint2 {
+    uint32_t x, y;
+};
+struct alignas(16) uint4 {
+    uint32_t x, y, z, w;
+};
+
+static inline float rsqrtf(float x)
+{
+    return 1 / sqrtf(x);
+}
+static inline int __popc(uint32_t x)
+{
+    return __builtin_popcount(x);
+}
+/* One-based index of the lowest bit, 0 when there is none. */
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+
+/* Kinds of simt_exchange. */
+enum { EXCHANGE_SYNC, EXCHANGE_SHUFFLE, EXCHANGE_BALLOT, EXCHANGE_MMA };
+#endif
+
+/* ---- launching ---- */
+
+#ifndef __CUDACC__
+template <typename Body> static void simt_body(void *arg)
+{
+    (*(Body *)arg)();
+}
+#endif
+
+/* Queues kernel(args...) over grid blocks of n_threads, with shared_bytes of dynamic memory. */
+template <typename... Param, typename... Arg>
+static void launch(const CudaContext *c, dim3 grid, int n_threads, size_t shared_bytes,
+                   void (*kernel)(Param...), Arg... arg)
+{
+#ifdef __CUDACC__
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)n_threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = (cudaStream_t)c->stream;
+    cudaError_t failed = cudaSuccess;
+    if (shared_bytes > 48 << 10)
+        failed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      (int)shared_bytes);
+    if (!failed) failed = cudaLaunchKernelEx(&config, kernel, Param(arg)...);
+    if (failed && !*c->failed) *c->failed = (int)failed;
+#else
+    (void)c;
+    auto body = [=]() { kernel(Param(arg)...); };
+    simt_launch(SimtDim{grid.x, grid.y, grid.z}, (unsigned)n_threads, shared_bytes,
+                simt_body<decltype(body)>, &body);
+#endif
+}
+
+/* ---- warps ---- */
+
+enum { WARP = 32 };
+
+#ifdef __CUDACC__
+static __device__ __forceinline__ int warp_lane()
+{
+    return (int)(threadIdx.x % WARP);
+}
+static __device__ __forceinline__ void warp_sync()
+{
+    __syncwarp();
+}
+static __device__ __forceinline__ float warp_shuffle(float x, int lane)
+{
+    return __shfl_sync(0xffffffffu, x, lane);
+}
+static __device__ __forceinline__ uint32_t warp_shuffle(uint32_t x, int lane)
+{
+    return __shfl_sync(0xffffffffu, x, lane);
+}
+static __device__ __forceinline__ uint32_t warp_ballot(int predicate)
+{
+    return __ballot_sync(0xffffffffu, predicate);
+}
+#else
+static inline int warp_lane()
+{
+    return simt_lane();
+}
+static inline void warp_sync(const char *file = __builtin_FILE(), int line = __builtin_LINE())
+{
+    simt_exchange(NULL, 0, EXCHANGE_SYNC, file, line);
+}
+static inline uint32_t warp_shuffle(uint32_t x, int lane, const char *file = __builtin_FILE(),
+                                    int line = __builtin_LINE())
+{
+    simt_exchange(&x, 1, EXCHANGE_SHUFFLE, file, line);
+    return simt_lane_words(lane % WARP)[0];
+}
+static inline float warp_shuffle(float x, int lane, const char *file = __builtin_FILE(),
+                                 int line = __builtin_LINE())
+{
+    return philox_float(warp_shuffle(philox_bits(x), lane, file, line));
+}
+static inline uint32_t warp_ballot(int predicate, const char *file = __builtin_FILE(),
+                                   int line = __builtin_LINE())
+{
+    uint32_t bit = predicate != 0, all = 0;
+    simt_exchange(&bit, 1, EXCHANGE_BALLOT, file, line);
+    for (int lane = 0; lane < WARP; lane++)
+        all |= simt_lane_words(lane)[0] << lane;
+    return all;
+}
+#endif
+
+/* In every lane: x of the lane whose number differs in the bits of mask. */
+template <typename T> static __device__ __forceinline__ T warp_xor(T x, int mask)
+{
+    return warp_shuffle(x, warp_lane() ^ mask);
+}
+
+/* Sum over groups of `width` lanes (a power of two), in every lane, by one fixed tree. */
+static __device__ __forceinline__ float warp_sum(float x, int width)
+{
+    for (int mask = width / 2; mask > 0; mask /= 2)
+        x += warp_xor(x, mask);
+    return x;
+}
+
+static __device__ __forceinline__ float warp_max(float x, int width)
+{
+    for (int mask = width / 2; mask > 0; mask /= 2)
+        x = fmaxf(x, warp_xor(x, mask));
+    return x;
+}
+
+/* ---- 16-bit pairs: two values in a register, the first in the low half, as mma wants them ---- */
+
+#ifdef __CUDACC__
+static __device__ __forceinline__ uint32_t bf16_pair(float first, float second)
+{
+    __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+    uint32_t bits;
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
+}
+static __device__ __forceinline__ uint32_t fp16_pair(float first, float second)
+{
+    __half2 pair = __floats2half2_rn(first, second);
+    uint32_t bits;
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
+}
+static __device__ __forceinline__ float fp16_value(uint16_t bits)
+{
+    return __half2float(__ushort_as_half(bits));
+}
+/* Two e4m3 codes as two fp16, exactly. */
+static __device__ __forceinline__ uint32_t fp8_to_fp16_pair(uint16_t codes)
+{
+    __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3);
+    return (uint32_t)pair.x | (uint32_t)pair.y << 16;
+}
+#else
+static inline uint32_t bf16_pair(float first, float second)
+{
+    return (uint32_t)bf16_from_float(first) | (uint32_t)bf16_from_float(second) << 16;
+}
+static inline uint32_t fp16_pair(float first, float second)
+{
+    return (uint32_t)fp16_from_float(first) | (uint32_t)fp16_from_float(second) << 16;
+}
+static inline float fp16_value(uint16_t bits)
+{
+    return fp16_to_float(bits);
+}
+static inline uint32_t fp8_to_fp16_pair(uint16_t codes)
+{
+    return fp16_pair(fp8_to_float((uint8_t)codes), fp8_to_float((uint8_t)(codes >> 8)));
+}
+#endif
+
+/* The two values of a bf16 pair. */
+static __device__ __forceinline__ float bf16_low(uint32_t pair)
+{
+    return philox_float(pair << 16);
+}
+static __device__ __forceinline__ float bf16_high(uint32_t pair)
+{
+    return philox_float(pair & 0xffff0000u);
+}
+
+/* ---- mma.m16n8k16, f32 accumulators ---- */
+
+/*
+ * d += A B by one warp. With g = lane / 4 and l = lane % 4, a lane holds of A [16][16] the pairs
+ * (g, 2l), (g + 8, 2l), (g, 2l + 8), (g + 8, 2l + 8), along k; of B [16][8] the pairs (2l, g),
+ * (2l + 8, g), along k; of D [16][8]  (g, 2l), (g, 2l + 1), (g + 8, 2l), (g + 8, 2l + 1).
+ * Source: PTX ISA, matrix fragments for mma.m16n8k16. A column of D depends on the same column of B
+ * alone.
+ */
+#ifdef __CUDACC__
+static __device__ __forceinline__ void mma_bf16(float d[4], const uint32_t a[4],
+                                                const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+static __device__ __forceinline__ void mma_fp16(float d[4], const uint32_t a[4],
+                                                const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#else
+/* Element k (0..15) of a row or column, whose pairs four lanes from `first` hold in words w, w + 2
+ * (A) or w, w + 1 (B). */
+static inline uint16_t mma_element(int first, int word, int step, int k)
+{
+    const uint32_t *of = simt_lane_words(first + k % 8 / 2);
+    return (uint16_t)(of[word + k / 8 * step] >> k % 2 * 16);
+}
+static inline void mma_twin(float d[4], const uint32_t a[4], const uint32_t b[2],
+                            float (*value)(uint16_t), const char *file, int line)
+{
+    uint32_t word[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    simt_exchange(word, 6, EXCHANGE_MMA, file, line);
+    int g = simt_lane() / 4, l = simt_lane() % 4;
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 16; k++)
+            d[i] = fmaf(value(mma_element(g * 4, i / 2, 2, k)),
+                        value(mma_element((2 * l + i % 2) * 4, 4, 1, k)), d[i]);
+}
+static inline void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2],
+                            const char *file = __builtin_FILE(), int line = __builtin_LINE())
+{
+    mma_twin(d, a, b, bf16_to_float, file, line);
+}
+static inline void mma_fp16(float d[4], const uint32_t a[4], const uint32_t b[2],
+                            const char *file = __builtin_FILE(), int line = __builtin_LINE())
+{
+    mma_twin(d, a, b, fp16_to_float, file, line);
+}
+#endif
+
+#endif

@@ -1,0 +1,51 @@
+/*
+ * simt_host.h: runs a block of GPU threads as fibers on the calling thread; behind simt.h.
+ *
+ * Blocks run one after another, the warps of a block in an order that changes from block to block,
+ * the lanes of a warp up to their next barrier. What a GPU would let pass is found here: a barrier
+ * that some threads never reach, lanes of one warp at different barriers. Dynamic shared memory is
+ * filled with 0xff before each block.
+ */
+#ifndef OFFSHOOT_KERNELS_SIMT_HOST_H
+#define OFFSHOOT_KERNELS_SIMT_HOST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SIMT_WARP = 32, SIMT_MAX_THREADS = 1024, SIMT_WORDS = 8 };
+
+typedef struct {
+    unsigned x, y, z;
+} SimtDim;
+
+/* Where the running thread is. */
+extern SimtDim simt_thread_idx, simt_block_idx, simt_block_dim, simt_grid_dim;
+extern unsigned char *simt_shared; /* of the running block */
+
+/*
+ * Calls body(arg) for each thread of each block. Blocks are one-dimensional, whole warps, up to
+ * SIMT_MAX_THREADS threads. Aborts with what it found when the block can never end.
+ */
+void simt_launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)(void *),
+                 void *arg);
+
+/* Waits for all threads of the block that have not ended. */
+void simt_sync_block(const char *file, int line);
+
+/*
+ * Waits for all 32 lanes of the warp, all here with the same kind: what each brought (n words, up
+ * to SIMT_WORDS) can then be read from simt_lane_words until the lane's next call.
+ */
+void simt_exchange(const uint32_t *word, int n, int kind, const char *file, int line);
+const uint32_t *simt_lane_words(int lane);
+int simt_lane(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,311 @@
+/*
+ * simt_host.c: see kernels/simt_host.h.
+ *
+ * One fiber per thread of a block, all on one host thread, so a run repeats exactly. A switch saves
+ * six registers (x86-64, some 5 ns) or goes through ucontext elsewhere.
+ */
+#include "kernels/simt_host.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+#if defined __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if !defined __x86_64__
+#include <ucontext.h>
+#endif
+
+enum { STACK_BYTES = 128 << 10, SHARED_MAX = 228 << 10 };
+
+typedef enum { READY, AT_WARP, AT_BLOCK, DONE } FiberState;
+
+typedef struct {
+    FiberState state;
+    int kind; /* of the exchange it waits in */
+    const char *file;
+    int line;
+    int parity; /* of its next exchange: lanes that run ahead write the other half */
+    uint32_t word[2][SIMT_WORDS];
+#if defined __x86_64__
+    void *sp;
+#else
+    ucontext_t context;
+#endif
+} Fiber;
+
+SimtDim simt_thread_idx, simt_block_idx, simt_block_dim, simt_grid_dim;
+unsigned char *simt_shared;
+
+static struct {
+    Fiber fiber[SIMT_MAX_THREADS];
+    unsigned char *stacks;
+    int n, self;
+    void (*body)(void *);
+    void *arg;
+    uint32_t order; /* state of the generator that orders warps */
+#if defined __x86_64__
+    void *sp;
+#else
+    ucontext_t context;
+#endif
+} run;
+
+static unsigned char *stack_of(int i)
+{
+    return run.stacks + (size_t)i * STACK_BYTES;
+}
+
+/* ---- switching ---- */
+
+#if defined __SANITIZE_ADDRESS__
+static const void *main_stack;
+static size_t main_stack_bytes;
+
+static void leave(void **fake, const void *bottom, size_t bytes)
+{
+    __sanitizer_start_switch_fiber(fake, bottom, bytes);
+}
+static void arrive(void *fake, const void **bottom, size_t *bytes)
+{
+    __sanitizer_finish_switch_fiber(fake, bottom, bytes);
+}
+#else
+static const void *main_stack;
+static size_t main_stack_bytes;
+
+static void leave(void **fake, const void *bottom, size_t bytes)
+{
+    (void)fake, (void)bottom, (void)bytes;
+}
+static void arrive(void *fake, const void **bottom, size_t *bytes)
+{
+    (void)fake, (void)bottom, (void)bytes;
+}
+#endif
+
+static void fiber_main(void);
+
+#if defined __x86_64__
+/* Saves what a call must keep, leaves the stack pointer in *from, goes on with the stack `to`. */
+void simt_switch(void **from, void *to);
+__asm__(".text\n"
+        ".globl simt_switch\n"
+        ".type simt_switch, @function\n"
+        "simt_switch:\n"
+        "    pushq %rbp\n"
+        "    pushq %rbx\n"
+        "    pushq %r12\n"
+        "    pushq %r13\n"
+        "    pushq %r14\n"
+        "    pushq %r15\n"
+        "    movq %rsp, (%rdi)\n"
+        "    movq %rsi, %rsp\n"
+        "    popq %r15\n"
+        "    popq %r14\n"
+        "    popq %r13\n"
+        "    popq %r12\n"
+        "    popq %rbx\n"
+        "    popq %rbp\n"
+        "    ret\n"
+        ".size simt_switch, . - simt_switch\n");
+
+/* A stack that simt_switch can return from, into fiber_main: six registers and the address. */
+static void prepare(int i)
+{
+    void (*entry)(void) = fiber_main;
+    unsigned char *sp = stack_of(i) + STACK_BYTES - 16;
+    memcpy(sp, &entry, sizeof entry);
+    sp -= 6 * sizeof(void *);
+    memset(sp, 0, 6 * sizeof(void *));
+    run.fiber[i].sp = sp;
+}
+
+static void go_to_fiber(int i)
+{
+    simt_switch(&run.sp, run.fiber[i].sp);
+}
+
+static void go_to_main(void)
+{
+    simt_switch(&run.fiber[run.self].sp, run.sp);
+}
+#else
+static void prepare(int i)
+{
+    ucontext_t *c = &run.fiber[i].context;
+    getcontext(c);
+    c->uc_stack.ss_sp = stack_of(i);
+    c->uc_stack.ss_size = STACK_BYTES;
+    c->uc_link = NULL;
+    makecontext(c, fiber_main, 0);
+}
+
+static void go_to_fiber(int i)
+{
+    swapcontext(&run.context, &run.fiber[i].context);
+}
+
+static void go_to_main(void)
+{
+    swapcontext(&run.fiber[run.self].context, &run.context);
+}
+#endif
+
+static void resume(int i)
+{
+    void *fake = NULL;
+    run.self = i;
+    simt_thread_idx = (SimtDim){(unsigned)i, 0, 0};
+    leave(&fake, stack_of(i), STACK_BYTES);
+    go_to_fiber(i);
+    arrive(fake, NULL, NULL);
+}
+
+/* Back to the scheduler until this fiber is READY again. */
+static void yield(FiberState state)
+{
+    void *fake = NULL;
+    run.fiber[run.self].state = state;
+    leave(state == DONE ? NULL : &fake, main_stack, main_stack_bytes);
+    go_to_main();
+    arrive(fake, &main_stack, &main_stack_bytes);
+}
+
+static void fiber_main(void)
+{
+    arrive(NULL, &main_stack, &main_stack_bytes);
+    run.body(run.arg);
+    yield(DONE);
+    abort(); /* a fiber that is done is never resumed */
+}
+
+/* ---- barriers ---- */
+
+void simt_sync_block(const char *file, int line)
+{
+    Fiber *f = &run.fiber[run.self];
+    f->file = file;
+    f->line = line;
+    yield(AT_BLOCK);
+}
+
+void simt_exchange(const uint32_t *word, int n, int kind, const char *file, int line)
+{
+    Fiber *f = &run.fiber[run.self];
+    assert(n <= SIMT_WORDS);
+    f->file = file;
+    f->line = line;
+    f->kind = kind;
+    f->parity ^= 1;
+    if (n) memcpy(f->word[f->parity], word, (size_t)n * sizeof *word);
+    yield(AT_WARP);
+}
+
+const uint32_t *simt_lane_words(int lane)
+{
+    const Fiber *self = &run.fiber[run.self];
+    return run.fiber[run.self / SIMT_WARP * SIMT_WARP + lane].word[self->parity];
+}
+
+int simt_lane(void)
+{
+    return run.self % SIMT_WARP;
+}
+
+/* ---- the scheduler ---- */
+
+static int count(int from, int n, FiberState state)
+{
+    int found = 0;
+    for (int i = from; i < from + n; i++)
+        found += run.fiber[i].state == state;
+    return found;
+}
+
+/* Says where each run of threads stands and ends the program: the kernel is wrong. */
+static void stuck(const char *what)
+{
+    static const char *const name[] = {"ready", "at a warp barrier", "at a block barrier", "done"};
+    fprintf(stderr, "block (%u, %u, %u) can never end: %s\n", simt_block_idx.x, simt_block_idx.y,
+            simt_block_idx.z, what);
+    for (int i = 0, from = 0; i < run.n; i++) {
+        const Fiber *f = &run.fiber[i], *next = f + 1;
+        if (i + 1 < run.n && next->state == f->state &&
+            (f->state == DONE || (next->line == f->line && next->file == f->file)))
+            continue;
+        fprintf(stderr, "  threads %d to %d: %s", from, i, name[f->state]);
+        if (f->state != DONE) fprintf(stderr, ", %s:%d", f->file, f->line);
+        fprintf(stderr, "\n");
+        from = i + 1;
+    }
+    abort();
+}
+
+/* Runs one warp until no lane of it can go on; 1 if any did. */
+static int run_warp(int first)
+{
+    int progress = 0;
+    for (;;) {
+        for (int i = first; i < first + SIMT_WARP; i++)
+            if (run.fiber[i].state == READY) {
+                resume(i);
+                progress = 1;
+            }
+        int waiting = count(first, SIMT_WARP, AT_WARP);
+        if (!waiting) return progress;
+        if (waiting < SIMT_WARP) stuck("lanes of one warp wait for others that do not come");
+        for (int i = first; i < first + SIMT_WARP; i++) {
+            if (run.fiber[i].kind != run.fiber[first].kind)
+                stuck("lanes of one warp are at barriers of different kinds");
+            run.fiber[i].state = READY;
+        }
+    }
+}
+
+static void run_block(void)
+{
+    int n_warps = run.n / SIMT_WARP;
+    for (int i = 0; i < run.n; i++) {
+        run.fiber[i].state = READY;
+        run.fiber[i].parity = 0;
+        prepare(i);
+    }
+    while (count(0, run.n, DONE) < run.n) {
+        int progress = 0;
+        run.order = run.order * 1664525u + 1013904223u;
+        for (int w = 0; w < n_warps; w++)
+            progress |= run_warp((int)((w + run.order / 65536) % (uint32_t)n_warps) * SIMT_WARP);
+        if (!progress) stuck("no thread can go on");
+        if (count(0, run.n, AT_BLOCK) + count(0, run.n, DONE) < run.n) continue;
+        for (int i = 0; i < run.n; i++)
+            if (run.fiber[i].state == AT_BLOCK) run.fiber[i].state = READY;
+    }
+}
+
+void simt_launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)(void *), void *arg)
+{
+    assert(block > 0 && block <= SIMT_MAX_THREADS && block % SIMT_WARP == 0);
+    assert(shared_bytes <= SHARED_MAX);
+    if (!run.stacks) {
+        run.stacks = mem_map((size_t)SIMT_MAX_THREADS * STACK_BYTES);
+        simt_shared = mem_map(SHARED_MAX);
+        if (!run.stacks || !simt_shared) abort();
+    }
+    run.n = (int)block;
+    run.body = body;
+    run.arg = arg;
+    simt_grid_dim = grid;
+    simt_block_dim = (SimtDim){block, 1, 1};
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                simt_block_idx = (SimtDim){x, y, z};
+                memset(simt_shared, 0xff, shared_bytes);
+                run_block();
+            }
+}
