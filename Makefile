@@ -34,20 +34,34 @@ else
 CPPFLAGS += -DONLY_PLAIN=1
 endif
 
+# CUDA is found, never required: CUDA=0 builds for the CPU alone. For a GPU that is not in the list
+# the driver compiles the intermediate code of compute_80.
+CUDA  ?= $(if $(shell command -v nvcc),1,0)
+ifeq ($(CUDA),1)
+CUDA_ARCHS ?= 80 89 90a 120
+CUDA_HOME  ?= $(abspath $(dir $(realpath $(shell command -v nvcc)))..)
+NVCCFLAGS  := -std=c++17 -O3 -fmad=false -lineinfo -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics -I.
+NVCCFLAGS  += $(foreach a,$(CUDA_ARCHS),-gencode=arch=compute_$(a),code=sm_$(a))
+NVCCFLAGS  += -gencode=arch=compute_80,code=compute_80
+CPPFLAGS   += -isystem $(CUDA_HOME)/include
+LDLIBS     += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+endif
+
 ISA_SRC  := $(filter-out kernels/backend_cpu.c,$(wildcard $(DIRS:%=%/*_cpu.c)))
-SRC      := $(filter-out $(ISA_SRC),$(wildcard $(DIRS:%=%/*.c)))
-OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o))
+CU       := $(wildcard $(DIRS:%=%/*.cu))
+NOT_HERE := kernels/device_$(if $(filter 1,$(CUDA)),none,cuda).c
+SRC      := $(filter-out $(ISA_SRC) $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c)) $(MORE))
+OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(if $(filter 1,$(CUDA)),$(CU:%.cu=$(BUILD)/%.cuda.o)) $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o))
 LIB      := $(BUILD)/liboffshoot.a
 TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 TEST_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
 TEST_LIB := $(BUILD)/tests/libhelpers.a
 # The GPU's kernels, compiled for the host too: tests run them there, a block's threads as fibers.
-CU       := $(wildcard $(DIRS:%=%/*.cu))
 TEST_OBJ += $(CU:%.cu=$(BUILD)/%.simt.o)
 CXXFLAGS := $(filter-out -std=c11 -Wpedantic -Wstrict-prototypes -Wmissing-prototypes,$(CFLAGS))
 CXXFLAGS += -x c++ -std=c++17 -fno-exceptions -fno-rtti
 
-LINTED   := main.c $(wildcard $(DIRS:%=%/*.c) tests/*.c tests/fuzz/*.c)
+LINTED   := main.c $(filter-out $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c) tests/*.c tests/fuzz/*.c))
 FORMATTED = $(LINTED) $(CU) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h)
 
 .PHONY: all demo check test clients fuzz fuzzers lint lint-text bench deps deps-check format clean help
@@ -74,10 +88,10 @@ clients: $(BUILD)/offshoot ## clients from PyPI (openai, lm-eval, aiperf) agains
 	@tests/install_deps.sh clients
 	@OFFSHOOT_BINARY=$(BUILD)/offshoot tests/clients/run.sh
 
-# Objects of their own, and none of the kernels: no target needs them.
+# Objects of their own, and of kernels/ the memory alone: no target computes.
 FUZZERS := $(patsubst %.c,build-fuzz/%,$(wildcard tests/fuzz/fuzz_$(or $(FUZZ),*).c))
 FUZZING := CC=clang BUILD=build-fuzz SAN=fuzzer-no-link,address,undefined CFLAGS="-O1 -g"
-FUZZING += DIRS="base text engine server"
+FUZZING += DIRS="base text engine server" MORE=kernels/host_memory.c CUDA=0
 HAS_FUZZER = $(shell tests/run_fuzz.sh probe && echo yes)
 
 fuzz: deps-check ## libFuzzer targets, SECONDS=600 each; FUZZ=config picks one
@@ -151,6 +165,11 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	@echo "  CC $@"
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+$(BUILD)/%.cuda.o: %.cu
+	@mkdir -p $(@D)
+	@echo "  NVCC $@"
+	$(Q)nvcc $(NVCCFLAGS) -MMD -MP -MF $@.d -c -o $@ $<
 
 $(BUILD)/%.simt.o: %.cu
 	@mkdir -p $(@D)

@@ -50,6 +50,17 @@ static int n_cores(void)
     return CPU_COUNT(&set);
 }
 
+/* With `optional`, a GPU that is not there is no error, and one that cannot be used is a warning. */
+static int open_gpu(App *a, int optional, Error *err)
+{
+    Error why = {0};
+    a->backend = backend_cuda_open(&why);
+    if (a->backend) return 0;
+    if (!optional) return error_set(err, why.code, "%s", why.msg);
+    if (why.code == ERR_DEVICE) log_warn("device=cpu reason=\"%s\"", why.msg);
+    return 0;
+}
+
 static int open_backend(App *a, Error *err)
 {
     /* The vocabulary bounds the backend's scratch, so the config is read before the model is. */
@@ -57,6 +68,8 @@ static int open_backend(App *a, Error *err)
     GenerationDefaults generation;
     const Settings *set = &a->settings;
     if (config_load(&config, &generation, set->model, err)) return -1;
+    if (set->device != DEVICE_CPU && open_gpu(a, set->device == DEVICE_AUTO, err)) return -1;
+    if (a->backend) return 0;
     int n_threads = set->threads ? set->threads : n_cores();
     a->backend = backend_cpu_open(n_threads, set->isa, config.n_vocab, err);
     return a->backend ? 0 : -1;
@@ -159,7 +172,7 @@ static int open_all(App *a, Error *err)
     a->service.tok = a->tok;
     a->service.generation = a->model->generation;
     a->service.model_name = a->name;
-    a->service.device = "cpu";
+    a->service.device = a->backend->name;
     return 0;
 }
 
@@ -288,8 +301,11 @@ static void print_version(void)
     printf("offshoot %s\n", OFFSHOOT_VERSION);
     printf("compiler: %s %s\n", "gcc", __VERSION__);
     printf("cpu kernels: %s\n", cpu ? cpu->isa : err.msg);
-    printf("backends: cpu\n");
     if (cpu) cpu->close(cpu);
+    err = (Error){0};
+    Backend *gpu = backend_cuda_open(&err);
+    printf("gpu kernels: %s\n", gpu ? gpu->isa : err.msg);
+    if (gpu) gpu->close(gpu);
 }
 
 /* ---- the door ---- */

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -27,9 +26,11 @@ EngineOptions engine_defaults(void)
                            .draft_topk = 1};
 }
 
-static int64_t default_memory(void)
+/* A host has other things to do: a quarter. A GPU is ours: all but 5 % and the scratch to come. */
+static int64_t default_memory(const Engine *e)
 {
-    int64_t free_bytes = (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    int64_t free_bytes = (int64_t)e->be->free_bytes(e->be);
+    if (!e->be->is_host) return free_bytes / 100 * 95 - (int64_t)e->scratch_bytes;
     return free_bytes / 4 < MAX_DEFAULT_MEMORY ? free_bytes / 4 : MAX_DEFAULT_MEMORY;
 }
 
@@ -59,7 +60,7 @@ static int check_options(const EngineOptions *o, int ctx_limit, Error *err)
 static int plan_memory(Engine *e, int *n_slots, int *n_pages, Error *err)
 {
     EngineOptions *o = &e->options;
-    int64_t budget = o->memory ? o->memory : default_memory();
+    int64_t budget = o->memory ? o->memory : default_memory(e);
     int64_t slot = (int64_t)memory_slot_bytes(&e->model->config);
     int64_t page = (int64_t)memory_page_bytes(e->model);
     int limit = e->model->config.ctx_limit;

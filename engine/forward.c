@@ -16,6 +16,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/engine.h"
+
+enum { MIN_KEYS = 1024 };
 
 void row_meta_init(RowMeta *row, int32_t *block, int max_rows)
 {
@@ -63,12 +66,14 @@ int batch_add(Batch *b, int32_t token, int pos, int seq, int parent, int32_t src
     return i;
 }
 
-int batch_n_keys(const Batch *b, int row0)
+int batch_n_keys(const Batch *b, int row0, const Memory *mem)
 {
-    int last = 0;
+    int last = 0, keys = MIN_KEYS, most = mem->table_stride * PAGE_TOKENS;
     for (int i = row0; i < b->n; i++)
         if (b->row.pos[i] > last) last = b->row.pos[i];
-    return last + 1;
+    while (keys <= last && keys < most / 4)
+        keys *= 4;
+    return keys > last ? keys : most;
 }
 
 static size_t max_size(size_t a, size_t b)
@@ -367,15 +372,20 @@ static void tap(Forward *f, int layer, int n)
     if (f->tap) f->tap(f->tap_ctx, layer, f->x, n);
 }
 
-void forward_pass(Forward *f, const Batch *b)
+/* What a pass is, but for the content of its arrays. */
+typedef struct {
+    Forward *f;
+    int n, n_logits, n_keys;
+} Pass;
+
+static void run_pass(void *ctx)
 {
+    const Pass *p = ctx;
+    Forward *f = p->f;
     const Model *m = f->model;
     const ModelConfig *c = &m->config;
     Backend *be = m->backend;
-    int n = b->n, recurrent = 0, full = 0, n_keys = batch_n_keys(b, 0);
-    assert(n > 0 && n <= f->max_rows);
-    assert(b->n_logits <= f->max_logits);
-    upload_rows(f, b);
+    int n = p->n, recurrent = 0, full = 0;
     be->embed(
         be,
         &(Embed){
@@ -386,7 +396,7 @@ void forward_pass(Forward *f, const Batch *b)
         forward_norm(f, n, f->x, i ? f->y : NULL, norm, f->h, c->dim);
         tap(f, i, n);
         if (c->full_attention[i])
-            forward_attention(f, &w->attention, full++, n, 0, 0, n_keys, &f->meta);
+            forward_attention(f, &w->attention, full++, n, 0, 0, p->n_keys, &f->meta);
         else
             delta_layer(f, &w->delta, recurrent++, n);
         forward_norm(f, n, f->x, f->y, w->ffn.norm, f->h, c->dim);
@@ -394,10 +404,21 @@ void forward_pass(Forward *f, const Batch *b)
     }
     forward_norm(f, n, f->x, f->y, m->final_norm, f->final, c->dim);
     tap(f, c->n_layers, n);
-    if (!b->n_logits) return;
+    if (!p->n_logits) return;
     be->gather_rows(
         be,
         &(GatherRows){
-            .n = b->n_logits, .dim = c->dim, .index = f->logit_row, .x = f->final, .out = f->h});
-    forward_linear(f, &m->lm_head, b->n_logits, f->h, f->logits);
+            .n = p->n_logits, .dim = c->dim, .index = f->logit_row, .x = f->final, .out = f->h});
+    forward_linear(f, &m->lm_head, p->n_logits, f->h, f->logits);
+}
+
+void forward_pass(Forward *f, const Batch *b)
+{
+    Backend *be = f->model->backend;
+    Pass p = {f, b->n, b->n_logits, batch_n_keys(b, 0, f->mem)};
+    assert(b->n > 0 && b->n <= f->max_rows);
+    assert(b->n_logits <= f->max_logits);
+    upload_rows(f, b);
+    be->replay(be, &(ReplayKey){.owner = f, .n = p.n, .m = p.n_logits, .n_keys = p.n_keys},
+               run_pass, &p);
 }

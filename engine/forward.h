@@ -44,8 +44,11 @@ void batch_clear(Batch *b);
 int batch_add(Batch *b, int32_t token, int pos, int seq, int parent, int32_t src, int32_t dst,
               int kv_row, int base);
 
-/* One more than the largest position of rows row0 and after. */
-int batch_n_keys(const Batch *b, int row0);
+/*
+ * More than the largest position of rows row0 and after; one of few values, so that passes are
+ * alike and a backend can replay them.
+ */
+int batch_n_keys(const Batch *b, int row0, const Memory *mem);
 
 typedef struct Forward {
     const Model *model;

@@ -45,19 +45,21 @@ int head_add(Batch *b, int32_t token, int pos, int seq, int parent, int kv_row, 
     return i;
 }
 
-void head_pass(Head *h, const Batch *b, int row0)
+/* What a head's pass is, but for the content of its arrays. */
+typedef struct {
+    Head *h;
+    int n, row0, n_keys;
+} HeadRun;
+
+static void run_head(void *ctx)
 {
+    const HeadRun *p = ctx;
+    Head *h = p->h;
     Forward *f = h->f;
     const Model *m = f->model;
     const HeadWeights *w = &m->head;
     Backend *be = m->backend;
-    int n = b->n - row0, dim = m->config.dim;
-    assert(n > 0 && n <= f->max_rows);
-    assert(b->n <= h->max_meta);
-    for (int i = 0; i < ROW_FIELDS; i++)
-        be->upload(be, h->meta_block + (size_t)i * h->max_meta + row0,
-                   b->block + (size_t)i * b->max_rows + row0, (size_t)n * sizeof(int32_t));
-
+    int n = p->n, row0 = p->row0, dim = m->config.dim;
     float *both = f->wide[3]; /* [n][2 dim]: embedding first */
     be->embed(be, &(Embed){.n = n,
                            .table = &m->embed,
@@ -68,11 +70,23 @@ void head_pass(Head *h, const Batch *b, int row0)
     forward_norm(f, n, h->hidden, NULL, w->hidden_norm, both + dim, 2 * dim);
     forward_linear(f, &w->fc, n, both, f->x);
     forward_norm(f, n, f->x, NULL, w->attention.norm, f->h, dim);
-    forward_attention(f, &w->attention, f->mem->n_kv_layers - 1, n, 1, row0,
-                      batch_n_keys(b, row0), &h->meta);
+    forward_attention(f, &w->attention, f->mem->n_kv_layers - 1, n, 1, row0, p->n_keys, &h->meta);
     forward_norm(f, n, f->x, f->y, w->ffn.norm, f->h, dim);
     forward_ffn(f, &w->ffn, n);
     forward_norm(f, n, f->x, f->y, w->final_norm, h->out, dim);
+}
+
+void head_pass(Head *h, const Batch *b, int row0)
+{
+    Backend *be = h->f->model->backend;
+    HeadRun p = {h, b->n - row0, row0, batch_n_keys(b, row0, h->f->mem)};
+    assert(p.n > 0 && p.n <= h->f->max_rows);
+    assert(b->n <= h->max_meta);
+    for (int i = 0; i < ROW_FIELDS; i++)
+        be->upload(be, h->meta_block + (size_t)i * h->max_meta + row0,
+                   b->block + (size_t)i * b->max_rows + row0, (size_t)p.n * sizeof(int32_t));
+    be->replay(be, &(ReplayKey){.owner = h, .n = p.n, .first = row0, .n_keys = p.n_keys}, run_head,
+               &p);
 }
 
 void head_logits(Head *h, int n, const float *out, float *logits)

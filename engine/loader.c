@@ -1,9 +1,9 @@
 /*
  * loader.c: see loader.h.
  *
- * Matrices stay in the mapping; place_matrix is the one place that decides otherwise. Vectors go
- * into one f32 arena whose size is known before the first is read, since each vector of the
- * checkpoint is read at most once.
+ * Matrices stay in the mapping, or go to the memory of a backend that has its own: loader_place and
+ * place_copy decide. Vectors go into one f32 arena whose size is known before the first is read,
+ * since each vector of the checkpoint is read at most once.
  */
 #include "engine/loader.h"
 
@@ -18,6 +18,8 @@ enum {
     MAX_NAME = 192,
     MAX_VECTOR = 1 << 23, /* elements; the scales of a large FP8 lm_head are the longest */
     ARENA_ALIGN = 16,     /* floats: 64 bytes */
+    PLACE_ALIGN = 256,
+    PLACE_CHUNK = 32 << 20,
 };
 
 void *loader_block(Loader *l, size_t count, size_t size)
@@ -28,6 +30,55 @@ void *loader_block(Loader *l, size_t count, size_t size)
         own->block = mem_realloc(own->block, (size_t)own->cap_blocks, sizeof *own->block);
     }
     return own->block[own->n_blocks++] = mem_alloc(count, size);
+}
+
+/* A block of backend memory that lives as long as the model. */
+static void *new_placed(Loader *l, size_t bytes)
+{
+    Owned *own = l->own;
+    void *mem = own->backend->alloc(own->backend, bytes, l->err);
+    if (!mem) return NULL;
+    if (own->n_placed == own->cap_placed) {
+        own->cap_placed = own->cap_placed ? 2 * own->cap_placed : 16;
+        own->placed = mem_realloc(own->placed, (size_t)own->cap_placed, sizeof *own->placed);
+    }
+    return own->placed[own->n_placed++] = mem;
+}
+
+/* Room in backend memory, aligned to PLACE_ALIGN. */
+static void *room_for(Loader *l, size_t bytes)
+{
+    PlaceChunk *c = &l->own->chunk;
+    size_t rounded = (bytes + PLACE_ALIGN - 1) / PLACE_ALIGN * PLACE_ALIGN;
+    if (rounded > PLACE_CHUNK / 4) return new_placed(l, rounded);
+    if (rounded > c->left) {
+        unsigned char *mem = new_placed(l, PLACE_CHUNK);
+        if (!mem) return NULL;
+        *c = (PlaceChunk){mem, PLACE_CHUNK};
+    }
+    void *at = c->at;
+    c->at += rounded;
+    c->left -= rounded;
+    return at;
+}
+
+/* A copy in backend memory, wherever that is. */
+static const void *place_copy(Loader *l, const void *host, size_t bytes)
+{
+    Backend *be = l->own->backend;
+    void *at = room_for(l, bytes);
+    if (at) be->upload(be, at, host, bytes);
+    return at;
+}
+
+const void *loader_place(Loader *l, const void *host, size_t bytes)
+{
+    return l->own->backend->is_host ? host : place_copy(l, host, bytes);
+}
+
+const float *loader_place_floats(Loader *l, const float *host, size_t n)
+{
+    return loader_place(l, host, n * sizeof *host);
 }
 
 static size_t round_floats(size_t n)
@@ -84,6 +135,9 @@ void owned_close(Owned *own)
         mem_free(own->block[i]);
     mem_free(own->block);
     mem_free(own->arena);
+    for (int i = 0; i < own->n_placed; i++)
+        own->backend->free(own->backend, own->placed[i]);
+    mem_free(own->placed);
     safetensors_close(own->st);
 }
 
@@ -95,17 +149,12 @@ void loader_scope(Loader *l, const char *prefix, int layer)
         snprintf(l->scope, sizeof l->scope, "%slayers.%d.", prefix, layer);
 }
 
-/*
- * Where the kernels find a matrix: in place, or in a copy if its elements are misaligned there. A
- * backend with memory of its own uploads here and nowhere else.
- */
+/* The same for a matrix, whose elements may be misaligned where they are. */
 static const void *place_matrix(Loader *l, const unsigned char *data, size_t bytes, size_t align)
 {
     l->bytes += bytes;
-    if ((uintptr_t)data % align == 0) return data;
-    void *copy = loader_block(l, bytes, 1);
-    memcpy(copy, data, bytes);
-    return copy;
+    int fits = (uintptr_t)data % align == 0;
+    return fits ? loader_place(l, data, bytes) : place_copy(l, data, bytes);
 }
 
 const Tensor *loader_find(const Loader *l, const char *leaf, const char *suffix)
@@ -201,8 +250,8 @@ int loader_norm(Loader *l, const char *leaf, int n, const float **out)
 {
     float *v = NULL;
     if (loader_vector(l, leaf, ".weight", n, 1, 1, &v)) return -1;
-    *out = v;
-    return 0;
+    *out = loader_place_floats(l, v, (size_t)n);
+    return *out ? 0 : -1;
 }
 
 static int blocks(int n)
@@ -245,10 +294,10 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
         size_t n = (size_t)blocks(rows) * (size_t)blocks(cols);
         float *s = loader_floats(l, n);
         unpack_floats(scale, s);
-        w->scale = s;
+        w->scale = loader_place_floats(l, s, n);
         l->bytes += n * sizeof *s;
     }
-    return 0;
+    return w->data && (!scale || w->scale) ? 0 : -1;
 }
 
 int loader_stack(Loader *l, const char *leaf, int n, int rows, int cols, Weight *out)
@@ -259,26 +308,29 @@ int loader_stack(Loader *l, const char *leaf, int n, int rows, int cols, Weight 
         return loader_bad_type(l, t, "BF16 or F32");
     *out = (Weight){.type = weight_type(t), .rows = rows, .cols = cols};
     out->data = place_matrix(l, t->data, t->bytes, element_bytes(out->type));
-    return 0;
+    return out->data ? 0 : -1;
 }
 
 /*
  * Rows map[0..n) of a fused matrix as one of their own. FP8 scales belong to blocks of 128 rows: if
  * the map tears blocks apart (in no published size), the part is dequantised.
  */
-static void take_rows(Loader *l, const Tensor *t, const float *scale, int cols, const int *map,
-                      int n, Weight *w)
+static int take_rows(Loader *l, const Tensor *t, const float *scale, int cols, const int *map,
+                     int n, Weight *w)
 {
     int torn = scale && !unpack_keeps_blocks(map, n);
     *w = (Weight){.type = torn ? WEIGHT_F32 : weight_type(t), .rows = n, .cols = cols};
     size_t row_bytes = (size_t)weight_row_bytes(w);
-    void *rows = loader_block(l, (size_t)n, row_bytes);
+    int stays = l->own->backend->is_host;
+    void *rows = stays ? loader_block(l, (size_t)n, row_bytes) : mem_alloc((size_t)n, row_bytes);
     if (torn)
         unpack_fp8_rows(t->data, scale, cols, map, n, rows);
     else
         unpack_rows(t->data, row_bytes, map, n, rows);
     w->data = place_matrix(l, rows, (size_t)n * row_bytes, element_bytes(w->type));
-    if (!scale || torn) return;
+    if (!stays) mem_free(rows);
+    if (!w->data) return -1;
+    if (!scale || torn) return 0;
 
     size_t n_rows = (size_t)blocks(n), n_cols = (size_t)blocks(cols);
     float *s = loader_floats(l, n_rows * n_cols);
@@ -286,8 +338,9 @@ static void take_rows(Loader *l, const Tensor *t, const float *scale, int cols, 
         size_t from = (size_t)(map[b * FP8_BLOCK] / FP8_BLOCK);
         memcpy(s + b * n_cols, scale + from * n_cols, n_cols * sizeof *s);
     }
-    w->scale = s;
+    w->scale = loader_place_floats(l, s, n_rows * n_cols);
     l->bytes += n_rows * n_cols * sizeof *s;
+    return w->scale ? 0 : -1;
 }
 
 int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0, Weight *w0,
@@ -300,8 +353,7 @@ int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0,
         s = mem_alloc((size_t)blocks(n0 + n1) * (size_t)blocks(cols), sizeof *s);
         unpack_floats(scale, s);
     }
-    take_rows(l, t, s, cols, map0, n0, w0);
-    take_rows(l, t, s, cols, map1, n1, w1);
+    int failed = take_rows(l, t, s, cols, map0, n0, w0) || take_rows(l, t, s, cols, map1, n1, w1);
     mem_free(s);
-    return 0;
+    return failed ? -1 : 0;
 }

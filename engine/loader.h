@@ -9,15 +9,25 @@
 
 #include "base/error.h"
 #include "engine/safetensors.h"
-#include "kernels/weight.h"
+#include "kernels/backend.h"
+
+/* Where small things follow each other in backend memory; large ones have a block of their own. */
+typedef struct {
+    unsigned char *at;
+    size_t left;
+} PlaceChunk;
 
 typedef struct {
     Safetensors *st;
+    Backend *backend;
     int64_t n_params, file_bytes;  /* of all tensors that the model has taken */
     float *arena;                  /* all vectors and scales */
     size_t arena_used, arena_size; /* floats */
-    void **block;                  /* copies of matrices, tables of experts */
+    void **block;                  /* host memory: layers, tables, rows taken apart */
     int n_blocks, cap_blocks;
+    void **placed; /* backend memory */
+    int n_placed, cap_placed;
+    PlaceChunk chunk;
 } Owned;
 
 typedef struct {
@@ -38,15 +48,22 @@ void loader_scope(Loader *l, const char *prefix, int layer);
 /* The tensor scope + leaf + suffix, or NULL. */
 const Tensor *loader_find(const Loader *l, const char *leaf, const char *suffix);
 
-/* Zeroed memory of the model's; floats come from the arena. */
+/* Zeroed host memory of the model's; floats come from the arena. */
 void *loader_block(Loader *l, size_t count, size_t size);
 float *loader_floats(Loader *l, size_t n);
 
-/* leaf + suffix, [rows][cols] (cols 1: a vector), as f32, plus a constant. */
+/*
+ * Where a backend's kernels find these bytes of the model's host memory: there, when it is host
+ * memory that they read; else in a copy. NULL and an Error when the backend has no room.
+ */
+const void *loader_place(Loader *l, const void *host, size_t bytes);
+const float *loader_place_floats(Loader *l, const float *host, size_t n);
+
+/* leaf + suffix, [rows][cols] (cols 1: a vector), as f32, plus a constant; in host memory. */
 int loader_vector(Loader *l, const char *leaf, const char *suffix, int rows, int cols, float plus,
                   float **out);
 
-/* A zero-centred norm's leaf.weight: the checkpoint holds w, the kernels want 1 + w. */
+/* A zero-centred norm's leaf.weight: the checkpoint holds w, the kernels want 1 + w. Placed. */
 int loader_norm(Loader *l, const char *leaf, int n, const float **out);
 
 /* leaf.weight [rows][cols], with leaf.weight_scale_inv if it is FP8. */

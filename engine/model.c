@@ -70,11 +70,11 @@ static int load_delta(Loader *l, const ModelConfig *c, DeltaWeights *w)
         return -1;
     for (int h = 0; h < c->n_v_heads; h++)
         a[h] = -expf(a[h]);
-    w->conv_w = conv;
-    w->dt_bias = dt;
-    w->out_norm = norm;
-    w->a_coef = a;
-    return 0;
+    w->conv_w = loader_place_floats(l, conv, (size_t)c->n_channels * (size_t)c->conv_width);
+    w->dt_bias = loader_place_floats(l, dt, (size_t)c->n_v_heads);
+    w->out_norm = loader_place_floats(l, norm, (size_t)c->d_v);
+    w->a_coef = loader_place_floats(l, a, (size_t)c->n_v_heads);
+    return w->conv_w && w->dt_bias && w->out_norm && w->a_coef ? 0 : -1;
 }
 
 /* The three matrices of a gated FFN under scope. */
@@ -101,7 +101,7 @@ static Weight view(const Weight *stack, int i, int first, int n)
 }
 
 /* One tensor for all experts: [n_experts][gate rows, then up rows][dim]. */
-static int load_stacked_experts(Loader *l, const ModelConfig *c, FfnWeights *w)
+static int load_stacked_experts(Loader *l, const ModelConfig *c, Weight *table)
 {
     int width = c->expert_dim;
     Weight gate_up, down;
@@ -109,39 +109,42 @@ static int load_stacked_experts(Loader *l, const ModelConfig *c, FfnWeights *w)
         loader_stack(l, "mlp.experts.down_proj", c->n_experts, c->dim, width, &down))
         return -1;
     for (int e = 0; e < c->n_experts; e++) {
-        w->expert_gate[e] = view(&gate_up, e, 0, width);
-        w->expert_up[e] = view(&gate_up, e, width, width);
-        w->expert_down[e] = view(&down, e, 0, c->dim);
+        table[e] = view(&gate_up, e, 0, width);
+        table[c->n_experts + e] = view(&gate_up, e, width, width);
+        table[2 * c->n_experts + e] = view(&down, e, 0, c->dim);
     }
     return 0;
 }
 
-static int load_single_experts(Loader *l, const ModelConfig *c, FfnWeights *w)
+static int load_single_experts(Loader *l, const ModelConfig *c, Weight *table)
 {
     for (int e = 0; e < c->n_experts; e++) {
         char scope[32];
         snprintf(scope, sizeof scope, "mlp.experts.%d", e);
-        if (load_gated(l, c, scope, c->expert_dim, &w->expert_gate[e], &w->expert_up[e],
-                       &w->expert_down[e]))
+        if (load_gated(l, c, scope, c->expert_dim, &table[e], &table[c->n_experts + e],
+                       &table[2 * c->n_experts + e]))
             return -1;
     }
     return 0;
 }
 
+/* The experts' table: gate of each, up of each, down of each. */
 static int load_experts(Loader *l, const ModelConfig *c, FfnWeights *w)
 {
     size_t n = (size_t)c->n_experts;
-    w->expert_gate = loader_block(l, 3 * n, sizeof(Weight));
+    Weight *table = loader_block(l, 3 * n, sizeof *table);
+    int stacked = loader_find(l, "mlp.experts.gate_up_proj", "") != NULL;
+    if (stacked ? load_stacked_experts(l, c, table) : load_single_experts(l, c, table)) return -1;
+    w->expert_type = table[0].type;
+    for (size_t i = 0; i < 3 * n; i++)
+        if (table[i].type != w->expert_type)
+            return error_set(l->err, ERR_FILE,
+                             "cannot load '%.60s': the experts of '%s' are of different types",
+                             l->dir, l->scope);
+    w->expert_gate = loader_place(l, table, 3 * n * sizeof *table);
+    if (!w->expert_gate) return -1;
     w->expert_up = w->expert_gate + n;
     w->expert_down = w->expert_up + n;
-    int stacked = loader_find(l, "mlp.experts.gate_up_proj", "") != NULL;
-    if (stacked ? load_stacked_experts(l, c, w) : load_single_experts(l, c, w)) return -1;
-    w->expert_type = w->expert_gate[0].type;
-    for (size_t i = 0; i < 3 * n; i++)
-        if (w->expert_gate[i].type != w->expert_type)
-            return error_set(l->err, ERR_FILE,
-                             "cannot load '%.60s': the experts of %sare of different types", l->dir,
-                             l->scope);
     return 0;
 }
 
@@ -198,8 +201,8 @@ static int load_globals(Loader *l, Model *m, const char *prefix)
     float *f = loader_floats(l, (size_t)n);
     for (int i = 0; i < n; i++) /* in f32 throughout, as the reference implementation has it */
         f[i] = 1.0f / powf((float)c->rope_theta, (float)(2 * i) / (float)c->n_rot);
-    m->inv_freq = f;
-    return load_lm_head(l, m);
+    m->inv_freq = loader_place_floats(l, f, (size_t)n);
+    return m->inv_freq ? load_lm_head(l, m) : -1;
 }
 
 /* All of the head or none of it: a part of one is a broken file. */
@@ -258,7 +261,7 @@ static int load_model(Loader *l, Model *m)
         load_globals(l, m, p.trunk) || load_layers(l, m, p.trunk))
         return -1;
     m->weight_bytes = l->bytes;
-    return load_head(l, m, p.mtp);
+    return load_head(l, m, p.mtp) || m->backend->sync(m->backend, l->err) ? -1 : 0;
 }
 
 Model *model_open(const char *dir, Backend *backend, Error *err)
@@ -266,6 +269,7 @@ Model *model_open(const char *dir, Backend *backend, Error *err)
     Model *m = mem_alloc(1, sizeof *m);
     Owned *own = mem_alloc(1, sizeof *own);
     Loader l = {.own = own, .dir = dir, .err = err};
+    own->backend = backend;
     m->owned = own;
     m->backend = backend;
     if (!load_model(&l, m)) {

@@ -34,8 +34,8 @@ typedef struct {
     int moe;
     Weight gate, up, down; /* the dense FFN, or the shared expert */
     Weight router, shared_gate;
-    Weight *expert_gate, *expert_up, *expert_down; /* [n_experts] */
     WeightType expert_type;
+    const Weight *expert_gate, *expert_up, *expert_down; /* [n_experts], backend memory */
 } FfnWeights;
 
 typedef struct {

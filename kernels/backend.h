@@ -4,8 +4,7 @@
  * A backend is a table of operations over its own memory. engine/forward.c is written once over
  * this table; pointers in argument structs are backend memory and only the backend follows them.
  * Each operation has a plain reference (the backend "ref", one thread, the definition) and faster
- * versions
- * ("cpu": AVX2 or AVX-512 picked when opened); one test drives them all.
+ * versions ("cpu": AVX2 or AVX-512 picked when opened; "cuda"); one test drives them all.
  *
  * Operations are queued in order; sync waits for all of them and reports a lost device.
  */
@@ -13,6 +12,7 @@
 #define OFFSHOOT_KERNELS_BACKEND_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/error.h"
 #include "kernels/attention.h"
@@ -24,19 +24,34 @@
 
 typedef struct Backend Backend;
 
+/* What tells one recorded run of operations from another; all of it is compared. */
+typedef struct {
+    const void *owner;
+    int64_t kind, n, m, first, n_keys;
+} ReplayKey;
+
 struct Backend {
     const char *name; /* "ref", "cpu" */
     char isa[16];     /* "plain", "avx2", "avx512" */
     int n_threads;
+    int is_host; /* its memory is the host's: operations read what host pointers point to */
 
     /* Zeroed backend memory, taken before serving starts. NULL and an Error when there is none. */
     void *(*alloc)(Backend *be, size_t bytes, Error *err);
+    size_t (*free_bytes)(Backend *be); /* what alloc could take now, about */
     void (*free)(Backend *be, void *mem);
     void (*upload)(Backend *be, void *dst, const void *host_src, size_t bytes);
     void (*download)(Backend *be, void *host_dst, const void *src, size_t bytes);
     void (*copy)(Backend *be, void *dst, const void *src, size_t bytes);
     void (*zero)(Backend *be, void *dst, size_t bytes);
     int (*sync)(Backend *be, Error *err);
+    /*
+     * Queues what record(ctx) queues. A backend with graphs records it when the key comes again and
+     * from then on launches the whole at once, without calling record: the same key must mean the
+     * same operations with the same arguments, over arrays whose content may differ. record neither
+     * uploads from the host nor downloads.
+     */
+    void (*replay)(Backend *be, const ReplayKey *key, void (*record)(void *ctx), void *ctx);
     void (*close)(Backend *be);
 
     void (*embed)(Backend *be, const Embed *a);
@@ -64,5 +79,11 @@ Backend *backend_ref_open(int max_vocab);
  * for the best that this machine has. NULL and an Error for an isa that it lacks.
  */
 Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *err);
+
+/*
+ * The first NVIDIA GPU. NULL and an Error that says why it cannot be used: ERR_INPUT when there is
+ * none or no CUDA in this program, ERR_DEVICE when there is one.
+ */
+Backend *backend_cuda_open(Error *err);
 
 #endif

@@ -2,6 +2,7 @@
 #include "kernels/host_memory.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 
@@ -11,6 +12,12 @@ static void *host_alloc(Backend *be, size_t bytes, Error *err)
     void *mem = mem_map(bytes);
     if (!mem) error_set(err, ERR_DEVICE, "no memory for %zu bytes; lower --memory", bytes);
     return mem;
+}
+
+static size_t host_free_bytes(Backend *be)
+{
+    (void)be;
+    return (size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
 }
 
 static void host_free(Backend *be, void *mem)
@@ -37,13 +44,22 @@ static int host_sync(Backend *be, Error *err)
     return 0;
 }
 
+static void host_replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
+{
+    (void)be, (void)key;
+    record(ctx);
+}
+
 void host_memory_fill(Backend *be)
 {
+    be->is_host = 1;
     be->alloc = host_alloc;
+    be->free_bytes = host_free_bytes;
     be->free = host_free;
     be->upload = host_move;
     be->download = host_move;
     be->copy = host_move;
     be->zero = host_zero;
     be->sync = host_sync;
+    be->replay = host_replay;
 }

@@ -8,7 +8,7 @@
 
 #include "kernels/backend.h"
 
-/* Fills alloc, free, upload, download, copy, zero and sync. */
+/* Fills is_host and the functions that are no operations. */
 void host_memory_fill(Backend *be);
 
 #endif

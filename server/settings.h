@@ -47,8 +47,12 @@ typedef struct {
     const char *url, *connections; /* bench load: another server; a list of numbers */
     int requests;                  /* per number of connections; 0: the bench's own number */
     int log_level;
+    int device;      /* index into DEVICE_CHOICES */
     const char *isa; /* avx512, avx2, plain: CPU kernels; NULL: the best there is */
 } Settings;
+
+#define DEVICE_CHOICES "auto|cuda|cpu"
+enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 
 #define DRAFT_CHOICES "mtp|none"
 enum { DRAFT_MTP, DRAFT_NONE };

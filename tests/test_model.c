@@ -17,13 +17,14 @@
 #include "engine/safetensors.h"
 #include "kernels/bf16.h"
 #include "kernels/fp8.h"
+#include "kernels/host_memory.h"
 #include "tests/checkpoint.h"
 
 #define GOLDEN  "tests/data/golden/"
 #define L(n)    "model.language_model.layers." #n "."
 #define NEXT(n) "model.layers." #n "."
 
-static Backend backend; /* loading asks nothing of it */
+static Backend backend; /* memory, and no operation */
 
 static Model *open_ok(const char *dir)
 {
@@ -640,5 +641,6 @@ int main(void)
         cmocka_unit_test(test_lies),       cmocka_unit_test(test_other_errors),
         cmocka_unit_test(test_flipped),
     };
+    host_memory_fill(&backend);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "engine/model.h"
+#include "kernels/host_memory.h"
 
 enum { MAX_DATA = 1 << 20 };
 
@@ -157,7 +158,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_file_json("config.json", json_object_get(root, "config"));
     write_tensors(json_object_get(root, "tensors"),
                   json_integer_value(json_object_get(root, "shift")));
-    Model *m = model_open(FUZZ_DIR, NULL, &err);
+    static Backend backend;
+    host_memory_fill(&backend);
+    Model *m = model_open(FUZZ_DIR, &backend, &err);
     FUZZ_CHECK(m || *err.msg);
     if (m) touch_model(m);
     model_close(m);

@@ -1,0 +1,245 @@
+/*
+ * device_cuda.c: the backend "cuda": one NVIDIA GPU, its memory, one stream.
+ *
+ * Operations are queued; errors of the device are noted once, after which nothing is queued any
+ * more, and reported by sync. Built where nvcc is; device_none.c stands in elsewhere. The runtime
+ * is linked statically and finds the driver when it is first called, so the program also starts
+ * where there is none.
+ */
+#include <cuda_runtime_api.h>
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "kernels/cuda_backend.h"
+
+enum {
+    MIN_COMPUTE_MAJOR = 8,
+    SCRATCH_BYTES = 64 << 20,
+    MAX_GRAPHS = 96, /* a megabyte or two each; all row counts of trees and the usual chunks */
+};
+
+/* A run of operations; exec is NULL while its key has come only once. */
+typedef struct {
+    ReplayKey key;
+    cudaGraphExec_t exec;
+    uint64_t used; /* when, 0: never */
+} Graph;
+
+typedef struct {
+    CudaBackend cuda;
+    Graph graph[MAX_GRAPHS];
+    uint64_t n_replays;
+} Device;
+
+static CudaBackend *of(Backend *be)
+{
+    return (CudaBackend *)be;
+}
+
+static cudaStream_t stream_of(Backend *be)
+{
+    return of(be)->context.stream;
+}
+
+/* Notes the first error. */
+static int note(Backend *be, cudaError_t failed)
+{
+    CudaBackend *b = of(be);
+    if (failed && !b->failed) b->failed = (int)failed;
+    return failed ? -1 : 0;
+}
+
+/* ---- memory ---- */
+
+static void *device_alloc(Backend *be, size_t bytes, Error *err)
+{
+    void *mem = NULL;
+    size_t left = 0, all = 0;
+    cudaError_t failed = cudaMalloc(&mem, bytes);
+    if (!failed) {
+        note(be, cudaMemsetAsync(mem, 0, bytes, stream_of(be)));
+        return mem;
+    }
+    cudaGetLastError(); /* an allocation that failed leaves the device as it was */
+    cudaMemGetInfo(&left, &all);
+    error_set(err, ERR_DEVICE,
+              "no GPU memory for %zu MiB, %zu of %zu MiB are free (%s); lower --memory",
+              bytes >> 20, left >> 20, all >> 20, cudaGetErrorString(failed));
+    return NULL;
+}
+
+static size_t device_free_bytes(Backend *be)
+{
+    size_t left = 0, all = 0;
+    note(be, cudaMemGetInfo(&left, &all));
+    return left;
+}
+
+static void device_free(Backend *be, void *mem)
+{
+    (void)be;
+    cudaFree(mem);
+}
+
+/* From pageable memory the bytes have left host_src when this returns. */
+static void device_upload(Backend *be, void *dst, const void *host_src, size_t bytes)
+{
+    if (!bytes || of(be)->failed) return;
+    note(be, cudaMemcpyAsync(dst, host_src, bytes, cudaMemcpyHostToDevice, stream_of(be)));
+}
+
+static void device_download(Backend *be, void *host_dst, const void *src, size_t bytes)
+{
+    if (!bytes || of(be)->failed) return;
+    if (!note(be, cudaMemcpyAsync(host_dst, src, bytes, cudaMemcpyDeviceToHost, stream_of(be))))
+        note(be, cudaStreamSynchronize(stream_of(be)));
+}
+
+static void device_copy(Backend *be, void *dst, const void *src, size_t bytes)
+{
+    if (!bytes || of(be)->failed) return;
+    note(be, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, stream_of(be)));
+}
+
+static void device_zero(Backend *be, void *dst, size_t bytes)
+{
+    if (!bytes || of(be)->failed) return;
+    note(be, cudaMemsetAsync(dst, 0, bytes, stream_of(be)));
+}
+
+static int device_sync(Backend *be, Error *err)
+{
+    CudaBackend *b = of(be);
+    if (!b->failed) note(be, cudaStreamSynchronize(stream_of(be)));
+    if (!b->failed) return 0;
+    return error_set(err, ERR_DEVICE, "the GPU failed: %s",
+                     cudaGetErrorString((cudaError_t)b->failed));
+}
+
+/* ---- graphs ---- */
+
+static int same_key(const ReplayKey *a, const ReplayKey *b)
+{
+    return a->owner == b->owner && a->kind == b->kind && a->n == b->n && a->m == b->m &&
+           a->first == b->first && a->n_keys == b->n_keys;
+}
+
+/* The graph of this key, or the one used longest ago, emptied for it. */
+static Graph *find_graph(Device *d, const ReplayKey *key)
+{
+    Graph *oldest = d->graph;
+    for (Graph *g = d->graph; g < d->graph + MAX_GRAPHS; g++) {
+        if (g->used && same_key(&g->key, key)) return g;
+        if (g->used < oldest->used) oldest = g;
+    }
+    if (oldest->exec) cudaGraphExecDestroy(oldest->exec);
+    *oldest = (Graph){.key = *key};
+    return oldest;
+}
+
+static cudaGraphExec_t record_graph(Backend *be, void (*record)(void *), void *ctx)
+{
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    if (note(be, cudaStreamBeginCapture(stream_of(be), cudaStreamCaptureModeThreadLocal)))
+        return NULL;
+    record(ctx);
+    if (note(be, cudaStreamEndCapture(stream_of(be), &graph))) return NULL;
+    if (!of(be)->failed) note(be, cudaGraphInstantiate(&exec, graph, 0));
+    cudaGraphDestroy(graph);
+    return exec;
+}
+
+static void device_replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
+{
+    Device *d = (Device *)be;
+    if (of(be)->failed) return;
+    Graph *g = find_graph(d, key);
+    int again = g->used != 0;
+    g->used = ++d->n_replays;
+    if (!again) {
+        record(ctx);
+        return;
+    }
+    if (!g->exec) g->exec = record_graph(be, record, ctx);
+    if (g->exec) note(be, cudaGraphLaunch(g->exec, stream_of(be)));
+}
+
+static void device_close(Backend *be)
+{
+    Device *d = (Device *)be;
+    CudaBackend *b = of(be);
+    for (int i = 0; i < MAX_GRAPHS; i++)
+        if (d->graph[i].exec) cudaGraphExecDestroy(d->graph[i].exec);
+    if (b->context.scratch) cudaFree(b->context.scratch);
+    if (b->context.stream) cudaStreamDestroy(b->context.stream);
+    mem_free(d);
+}
+
+/* ---- opening ---- */
+
+/* CUDA writes a version as 1000 * major + 10 * minor. */
+static int too_old(int driver, int runtime, Error *err)
+{
+    return error_set(err, ERR_DEVICE,
+                     "the NVIDIA driver serves CUDA %d.%d, this program needs %d.%d: update the "
+                     "driver, or use --device cpu",
+                     driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+}
+
+static int find_device(Error *err)
+{
+    int n = 0, driver = 0, runtime = 0, major = 0, minor = 0;
+    cudaError_t failed = cudaGetDeviceCount(&n);
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (!driver) return error_set(err, ERR_INPUT, "no NVIDIA driver is there");
+    if (failed == cudaErrorInsufficientDriver) return too_old(driver, runtime, err);
+    if (!failed && n > 0) failed = cudaSetDevice(0);
+    if (failed || n == 0)
+        return error_set(err, ERR_INPUT, "no NVIDIA GPU can be used (%s)",
+                         failed ? cudaGetErrorString(failed) : "there is none");
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+    if (major < MIN_COMPUTE_MAJOR)
+        return error_set(err, ERR_DEVICE, "the GPU has compute capability %d.%d, 8.0 is needed",
+                         major, minor);
+    return 0;
+}
+
+Backend *backend_cuda_open(Error *err)
+{
+    if (find_device(err)) return NULL;
+    Device *d = mem_alloc(1, sizeof *d);
+    CudaBackend *b = &d->cuda;
+    Backend *be = &b->be;
+    struct cudaDeviceProp prop;
+    cudaStream_t stream = NULL;
+    cuda_backend_fill(b, &ops_cuda);
+    be->name = "cuda";
+    be->n_threads = 1;
+    be->alloc = device_alloc;
+    be->free_bytes = device_free_bytes;
+    be->free = device_free;
+    be->upload = device_upload;
+    be->download = device_download;
+    be->copy = device_copy;
+    be->zero = device_zero;
+    be->sync = device_sync;
+    be->replay = device_replay;
+    be->close = device_close;
+    if (cudaGetDeviceProperties(&prop, 0) ||
+        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)) {
+        error_set(err, ERR_DEVICE, "the GPU cannot be opened: %s",
+                  cudaGetErrorString(cudaGetLastError()));
+        goto fail;
+    }
+    b->context.stream = stream;
+    snprintf(be->isa, sizeof be->isa, "sm_%d%d", prop.major, prop.minor);
+    b->context.scratch = device_alloc(be, SCRATCH_BYTES, err);
+    b->context.scratch_bytes = SCRATCH_BYTES;
+    if (b->context.scratch) return be;
+fail:
+    device_close(be);
+    return NULL;
+}
