@@ -28,6 +28,19 @@ Backend *backend_simt_open(void)
     be->name = "simt";
     snprintf(be->isa, sizeof be->isa, "simt");
     be->n_threads = 1;
+    be->is_host = 0; /* loading goes the way of a device */
     be->close = simt_close;
     return be;
+}
+
+int is_simt(const Backend *be)
+{
+    return be->close == simt_close;
+}
+
+int open_gpu_backends(Backend *gpu[MAX_GPU_BACKENDS])
+{
+    gpu[0] = backend_simt_open();
+    gpu[1] = backend_cuda_open(NULL);
+    return gpu[1] ? 2 : 1;
 }

@@ -7,7 +7,15 @@
 
 #include "kernels/backend.h"
 
-/* One at a time in a process: kernels have one set of fibers. */
+/* Kernels have one set of fibers: only one thread of a process may use such backends. */
 Backend *backend_simt_open(void);
+
+/* 1 for one of these: a GPU's blocks run as fibers, so large cases take long. */
+int is_simt(const Backend *be);
+
+enum { MAX_GPU_BACKENDS = 2 };
+
+/* Opens simt, and the GPU where there is one; returns how many. */
+int open_gpu_backends(Backend *gpu[MAX_GPU_BACKENDS]);
 
 #endif

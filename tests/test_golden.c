@@ -20,6 +20,7 @@
 #include "engine/forward.h"
 #include "engine/head.h"
 #include "engine/safetensors.h"
+#include "tests/backend_simt.h"
 #include "tests/golden.h"
 
 enum { MAX_T = 512, HEAD_STEPS = 3 };
@@ -44,7 +45,7 @@ static void keep_hidden(void *ctx, int layer, const float *x, int n)
 {
     Case *c = ctx;
     size_t dim = (size_t)c->model->config.dim;
-    memcpy(c->hidden[layer] + c->done * dim, x, (size_t)n * dim * sizeof(float));
+    c->be->download(c->be, c->hidden[layer] + c->done * dim, x, (size_t)n * dim * sizeof(float));
 }
 
 static void case_open(Case *c, const char *name, Backend *be)
@@ -101,9 +102,10 @@ static void run_trunk(Case *c, int chunk)
             c->batch.logit_row[c->batch.n_logits++] = i;
         }
         forward_pass(&c->f, &c->batch);
-        memcpy(c->final + (size_t)c->done * m->dim, c->f.final, (size_t)n * m->dim * sizeof(float));
-        memcpy(c->logits + (size_t)c->done * m->n_vocab, c->f.logits,
-               (size_t)n * m->n_vocab * sizeof(float));
+        c->be->download(c->be, c->final + (size_t)c->done * m->dim, c->f.final,
+                        (size_t)n * m->dim * sizeof(float));
+        c->be->download(c->be, c->logits + (size_t)c->done * m->n_vocab, c->f.logits,
+                        (size_t)n * m->n_vocab * sizeof(float));
         c->done += n;
     }
 }
@@ -136,6 +138,8 @@ static void run_head(Case *c, int chunk, float *logits[HEAD_STEPS])
     const ModelConfig *m = &c->model->config;
     size_t dim = (size_t)m->dim;
     float *in = mem_alloc((size_t)c->n_tokens * dim, sizeof(float));
+    float *out = c->f.logits; /* the trunk's are not needed any more */
+    Backend *be = c->be;
     memcpy(in, c->final, (size_t)c->n_tokens * dim * sizeof(float));
     for (int s = 1; s <= HEAD_STEPS; s++) {
         int total = c->n_tokens - s;
@@ -146,10 +150,13 @@ static void run_head(Case *c, int chunk, float *logits[HEAD_STEPS])
                 int t = done + i;
                 head_add(&c->batch, c->token[t + s], t + 1, s, i - 1, t + 1, t + 2);
             }
-            memcpy(c->head.hidden, in + (size_t)done * dim, (size_t)n * dim * sizeof(float));
+            be->upload(be, c->head.hidden, in + (size_t)done * dim,
+                       (size_t)n * dim * sizeof(float));
             head_pass(&c->head, &c->batch, 0);
-            memcpy(in + (size_t)done * dim, c->head.out, (size_t)n * dim * sizeof(float));
-            head_logits(&c->head, n, c->head.out, logits[s - 1] + (size_t)done * m->n_vocab);
+            be->download(be, in + (size_t)done * dim, c->head.out, (size_t)n * dim * sizeof(float));
+            head_logits(&c->head, n, c->head.out, out);
+            be->download(be, logits[s - 1] + (size_t)done * m->n_vocab, out,
+                         (size_t)n * m->n_vocab * sizeof(float));
         }
     }
     mem_free(in);
@@ -231,11 +238,24 @@ static void test_golden_cpu(void **state)
     }
 }
 
+static void test_golden_gpu(void **state)
+{
+    (void)state;
+    Backend *gpu[MAX_GPU_BACKENDS];
+    int n = open_gpu_backends(gpu);
+    for (int b = 0; b < n; b++) {
+        for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+            check_golden(models[i], gpu[b], is_simt(gpu[b]) ? 0 : sizeof chunks / sizeof *chunks);
+        gpu[b]->close(gpu[b]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_ref),
         cmocka_unit_test(test_golden_cpu),
+        cmocka_unit_test(test_golden_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
