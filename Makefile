@@ -22,7 +22,7 @@ CPPFLAGS += -I. -D_GNU_SOURCE $(PKG_CFLAGS)
 CFLAGS   ?= -O2 -g
 override CFLAGS += -std=c11 -ffp-contract=off -pthread $(WARNINGS) $(if $(CI)$(WERROR),-Werror)
 override CFLAGS += $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
-LDLIBS   += $(PKG_LIBS) -lm
+LDLIBS   += $(PKG_LIBS) $(CUDA_LIBS) -lm
 
 # The fast CPU kernels are compiled once per instruction set; the backend picks when it is opened.
 ISAS := plain
@@ -44,7 +44,7 @@ NVCCFLAGS  := -std=c++17 -O3 -fmad=false -lineinfo -Xcompiler -Wall,-Wextra,-fno
 NVCCFLAGS  += $(foreach a,$(CUDA_ARCHS),-gencode=arch=compute_$(a),code=sm_$(a))
 NVCCFLAGS  += -gencode=arch=compute_80,code=compute_80
 CPPFLAGS   += -isystem $(CUDA_HOME)/include
-LDLIBS     += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
+CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
 
 ISA_SRC  := $(filter-out kernels/backend_cpu.c,$(wildcard $(DIRS:%=%/*_cpu.c)))
@@ -64,7 +64,7 @@ CXXFLAGS += -x c++ -std=c++17 -fno-exceptions -fno-rtti
 LINTED   := main.c $(filter-out $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c) tests/*.c tests/fuzz/*.c))
 FORMATTED = $(LINTED) $(CU) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h)
 
-.PHONY: all demo check test clients fuzz fuzzers lint lint-text bench deps deps-check format clean help
+.PHONY: all demo check test dist gpu-check gpu-check-long clients fuzz fuzzers lint lint-text bench deps deps-check format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -109,6 +109,18 @@ bench: all ## acceptance and speed on the demo model
 LINT_CLANG := $(findstring version 14.,$(shell clang-format --version 2>/dev/null))
 LINT_GCC   := $(filter 12,$(firstword $(subst ., ,$(shell gcc -dumpversion 2>/dev/null))))
 
+# The libraries inside, the C library and the NVIDIA driver outside. Tests of the GPU lie beside it,
+# with cmocka, for machines that have neither our libraries nor a way to get them.
+DIST_LIBS  = -Wl,-Bstatic $(PKG_LIBS) -Wl,-Bdynamic $(CUDA_LIBS) -lm -static-libgcc -s
+GPU_TESTS := $(patsubst %,$(BUILD)/dist/test_%,kernels recurrence attention sample golden tree_pass)
+dist: $(BUILD)/dist/offshoot $(if $(filter 1,$(CUDA)),$(GPU_TESTS)) ## one portable binary, build/dist/offshoot, libraries inside
+	@git describe --always --dirty >$(BUILD)/dist/commit 2>/dev/null || true
+	@ls -l $(BUILD)/dist/offshoot
+gpu-check: ## all checks that need a GPU, and a report; needs build/dist or what building needs
+	@tests/gpu_check.sh short $(REPORT)
+gpu-check-long: ## the same with racecheck and 2,000 steps
+	@tests/gpu_check.sh long $(REPORT)
+
 lint: lint-text $(if $(and $(LINT_CLANG),$(LINT_GCC)),$(LINTED:%.c=$(BUILD)/lint/%.ok)) ## format, includes, analyzers
 lint-text:
 	@tests/lint_includes.sh
@@ -127,7 +139,7 @@ clean: ## remove all build folders
 	rm -rf build build-*
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile | awk -F': ' '{printf "make %-8s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile | awk -F': ' '{printf "make %-14s %s\n", $$1, $$2}'
 
 $(BUILD)/offshoot: $(BUILD)/main.o $(LIB)
 	@echo "  LD $@"
@@ -143,6 +155,14 @@ $(LIB) $(TEST_LIB):
 $(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(TEST_LIB) $(LIB)
 	@echo "  LD $@"
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
+
+$(BUILD)/dist/offshoot: $(BUILD)/main.o $(LIB)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(DIST_LIBS)
+$(BUILD)/dist/test_%: $(BUILD)/tests/test_%.o $(TEST_LIB) $(LIB)
+	@mkdir -p $(@D)
+	@cp -L $$($(CC) -print-file-name=libcmocka.so) $(@D)/libcmocka.so.0
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -lcmocka $(DIST_LIBS)
 
 FUZZ_HELP := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/fuzz/fuzz_%.c,$(wildcard tests/fuzz/*.c)))
 FUZZ_WRAP := -Wl,--wrap=mapped_file_open,--wrap=mapped_file_close,--wrap=access

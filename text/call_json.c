@@ -33,12 +33,12 @@ static int unquote_hex(CallJson *c, char out[8])
     int n = 0;
     c->high_half = 0;
     if (high && code >= 0xDC00 && code < 0xE000)
-        return utf8_encode(0x10000 + ((high - 0xD800) << 10) + (code - 0xDC00), out);
-    if (high) n = utf8_encode(0xFFFD, out);
+        return utf8_put(0x10000 + ((high - 0xD800) << 10) + (code - 0xDC00), out);
+    if (high) n = utf8_put(0xFFFD, out);
     if (code >= 0xD800 && code < 0xDC00)
         c->high_half = code;
     else
-        n += utf8_encode(code >= 0xDC00 && code < 0xE000 ? 0xFFFD : code, out + n);
+        n += utf8_put(code >= 0xDC00 && code < 0xE000 ? 0xFFFD : code, out + n);
     return n;
 }
 
@@ -48,7 +48,7 @@ static int unquote(CallJson *c, char byte, char out[8])
     static const char letters[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
     int n = 0;
     if (!c->n_escape && byte != '\\') {
-        if (c->high_half) n = utf8_encode(0xFFFD, out);
+        if (c->high_half) n = utf8_put(0xFFFD, out);
         c->high_half = 0;
         out[n] = byte;
         return n + 1;
@@ -57,7 +57,7 @@ static int unquote(CallJson *c, char byte, char out[8])
     if (c->n_escape < 2 || (c->escape[1] == 'u' && c->n_escape < 6)) return 0;
     c->n_escape = 0;
     if (c->escape[1] == 'u') return unquote_hex(c, out);
-    if (c->high_half) n = utf8_encode(0xFFFD, out);
+    if (c->high_half) n = utf8_put(0xFFFD, out);
     c->high_half = 0;
     out[n] = meant[strchr(letters, byte) - letters];
     return n + 1;

@@ -136,7 +136,7 @@ static int read_escaped_code(Reader *r, int n_digits)
             r->at = before;
     }
     if (is_surrogate(code, 0xD800) || is_surrogate(code, 0xDC00)) code = 0xFFFD;
-    strbuf_add(&r->text, text, (size_t)utf8_encode((uint32_t)code, text));
+    strbuf_add(&r->text, text, (size_t)utf8_put((uint32_t)code, text));
     return 0;
 }
 

@@ -69,7 +69,7 @@ int utf8_decode(const char *s, int *len)
     return c;
 }
 
-int utf8_encode(uint32_t code, char out[4])
+int utf8_put(uint32_t code, char out[4])
 {
     static const unsigned char lead[] = {0, 0, 0xC0, 0xE0, 0xF0}; /* by length */
     int n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;

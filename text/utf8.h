@@ -29,6 +29,6 @@ int utf8_push(unsigned char held[4], int *n_held, unsigned char byte, char out[8
 int utf8_decode(const char *s, int *len);
 
 /* Writes a code point (no surrogate) and returns its length in bytes. */
-int utf8_encode(uint32_t code, char out[4]);
+int utf8_put(uint32_t code, char out[4]);
 
 #endif
