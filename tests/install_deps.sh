@@ -27,6 +27,7 @@ need libpcre2-dev pkg-config --exists libpcre2-8
 need libutf8proc-dev pkg-config --exists libutf8proc
 if [ "${1:-build}" = check ]; then
     need libcmocka-dev pkg-config --exists cmocka
+    need g++ command -v g++
     need xz-utils command -v xz
     need clang-format command -v clang-format
     need clang-tidy command -v clang-tidy
