@@ -10,6 +10,7 @@
 #ifndef OFFSHOOT_KERNELS_SIMT_H
 #define OFFSHOOT_KERNELS_SIMT_H
 
+#include <assert.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -28,6 +29,7 @@
 #include <cuda_runtime.h>
 
 #define CUDA_NAME(op) op##_cuda
+#define UNROLL        _Pragma("unroll")
 #define DYNAMIC_SHARED(T, name)                                                                    \
     extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];                          \
     T *name = (T *)(void *)dynamic_shared_bytes
@@ -36,6 +38,7 @@
 #include "kernels/simt_host.h"
 
 #define CUDA_NAME(op)           op##_simt
+#define UNROLL                  _Pragma("GCC unroll 16")
 #define DYNAMIC_SHARED(T, name) T *name = (T *)(void *)simt_shared
 
 #define __global__
@@ -81,6 +84,13 @@ static inline int __ffs(int x)
 {
     return __builtin_ffs(x);
 }
+/* Fibers of one host thread: nobody comes between. */
+static inline unsigned atomicOr(unsigned *word, unsigned bits)
+{
+    unsigned old = *word;
+    *word = old | bits;
+    return old;
+}
 
 /* Kinds of simt_exchange. */
 enum { EXCHANGE_SYNC, EXCHANGE_SHUFFLE, EXCHANGE_BALLOT, EXCHANGE_MMA };
@@ -119,6 +129,36 @@ static void launch(const CudaContext *c, dim3 grid, int n_threads, size_t shared
                 simt_body<decltype(body)>, &body);
 #endif
 }
+
+/* ---- 16 bytes at an address that is a multiple of 16, which nobody writes meanwhile ---- */
+
+#ifdef __CUDACC__
+static __device__ __forceinline__ uint4 load_16(const void *p)
+{
+    return __ldg((const uint4 *)p);
+}
+/* What is read once: leaves the L1 cache to others. */
+static __device__ __forceinline__ uint4 load_16_once(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+#else
+static inline uint4 load_16(const void *p)
+{
+    uint4 v;
+    assert((uintptr_t)p % sizeof v == 0); /* a GPU would fault */
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline uint4 load_16_once(const void *p)
+{
+    return load_16(p);
+}
+#endif
 
 /* ---- warps ---- */
 
@@ -280,33 +320,42 @@ static __device__ __forceinline__ void mma_fp16(float d[4], const uint32_t a[4],
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 #else
-/* Element k (0..15) of a row or column, whose pairs four lanes from `first` hold in words w, w + 2
- * (A) or w, w + 1 (B). */
-static inline uint16_t mma_element(int first, int word, int step, int k)
+/* The 16 values along k whose pairs four lanes from `first` hold in words `word` and word + step.
+ */
+template <float (*VALUE)(uint16_t)>
+static inline void mma_vector(int first, int word, int step, float out[16])
 {
-    const uint32_t *of = simt_lane_words(first + k % 8 / 2);
-    return (uint16_t)(of[word + k / 8 * step] >> k % 2 * 16);
+    for (int k = 0; k < 16; k++) {
+        const uint32_t *of = simt_lane_words(first + k % 8 / 2);
+        out[k] = VALUE((uint16_t)(of[word + k / 8 * step] >> k % 2 * 16));
+    }
 }
-static inline void mma_twin(float d[4], const uint32_t a[4], const uint32_t b[2],
-                            float (*value)(uint16_t), const char *file, int line)
+/* Products of two 16-bit values are exact in f32, so each step rounds once. */
+template <float (*VALUE)(uint16_t)>
+static inline void mma_twin(float d[4], const uint32_t a[4], const uint32_t b[2], const char *file,
+                            int line)
 {
     uint32_t word[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    float row[2][16], column[2][16];
     simt_exchange(word, 6, EXCHANGE_MMA, file, line);
     int g = simt_lane() / 4, l = simt_lane() % 4;
-    for (int i = 0; i < 4; i++)
-        for (int k = 0; k < 16; k++)
-            d[i] = fmaf(value(mma_element(g * 4, i / 2, 2, k)),
-                        value(mma_element((2 * l + i % 2) * 4, 4, 1, k)), d[i]);
+    for (int i = 0; i < 2; i++) {
+        mma_vector<VALUE>(g * 4, i, 2, row[i]);
+        mma_vector<VALUE>((2 * l + i) * 4, 4, 1, column[i]);
+    }
+    for (int k = 0; k < 16; k++)
+        for (int i = 0; i < 4; i++)
+            d[i] += row[i / 2][k] * column[i % 2][k];
 }
 static inline void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2],
                             const char *file = __builtin_FILE(), int line = __builtin_LINE())
 {
-    mma_twin(d, a, b, bf16_to_float, file, line);
+    mma_twin<bf16_to_float>(d, a, b, file, line);
 }
 static inline void mma_fp16(float d[4], const uint32_t a[4], const uint32_t b[2],
                             const char *file = __builtin_FILE(), int line = __builtin_LINE())
 {
-    mma_twin(d, a, b, fp16_to_float, file, line);
+    mma_twin<fp16_to_float>(d, a, b, file, line);
 }
 #endif
 
