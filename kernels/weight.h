@@ -9,6 +9,8 @@
 
 #include <stdint.h>
 
+#include "kernels/inline.h"
+
 enum { FP8_BLOCK = 128 };
 
 typedef enum { WEIGHT_NONE, WEIGHT_F32, WEIGHT_BF16, WEIGHT_FP8 } WeightType;
@@ -21,7 +23,7 @@ typedef struct {
 } Weight;
 
 /* Bytes of one row of w's data. */
-static inline int64_t weight_row_bytes(const Weight *w)
+SHARED_INLINE int64_t weight_row_bytes(const Weight *w)
 {
     return (int64_t)w->cols * (w->type == WEIGHT_F32 ? 4 : w->type == WEIGHT_BF16 ? 2 : 1);
 }

@@ -26,27 +26,53 @@ typedef struct {
 
 static const LinearShape linear_shapes[] = {
     {WEIGHT_F32, 1, 1, 1},       {WEIGHT_F32, 24, 40, 7},      {WEIGHT_F32, 301, 48, 3},
-    {WEIGHT_BF16, 5, 24, 2},     {WEIGHT_BF16, 48, 200, 13},   {WEIGHT_BF16, 301, 1040, 5},
-    {WEIGHT_BF16, 96, 2056, 51}, {WEIGHT_BF16, 200, 256, 100}, {WEIGHT_FP8, 3, 24, 2},
+    {WEIGHT_F32, 9, 1030, 18},   {WEIGHT_BF16, 5, 24, 2},      {WEIGHT_BF16, 48, 200, 13},
+    {WEIGHT_BF16, 301, 1040, 5}, {WEIGHT_BF16, 96, 2056, 51},  {WEIGHT_BF16, 200, 256, 100},
+    {WEIGHT_BF16, 17, 1031, 21}, {WEIGHT_BF16, 18, 2056, 131}, {WEIGHT_FP8, 3, 24, 2},
     {WEIGHT_FP8, 130, 300, 9},   {WEIGHT_FP8, 301, 1030, 6},   {WEIGHT_FP8, 256, 2048, 49},
+    {WEIGHT_FP8, 145, 1040, 27}, {WEIGHT_FP8, 1, 1, 1},
 };
 
-/* |error| <= roundings * 2^-24 * sum |x w|, roundings as linear_cpu.c counts them for 4 lanes. */
-static void check_linear(const Weight *w, const float *x, int x_stride, int n, const float *got,
-                         int y_stride, const char *what, uint64_t seed)
+/*
+ * Roundings of size 2^-24 |x w| that an output may have: as linear_cpu.c counts them for 4 lanes;
+ * for two 16-bit terms as linear_tile.h does.
+ */
+static double roundings(const Weight *w, int gpu)
 {
-    double roundings = (w->cols < 1024 ? w->cols : 1024) / 4.0 + w->cols / 1024.0 + 5;
-    for (int i = 0; i < n; i++)
-        for (int r = 0; r < w->rows; r++) {
-            double sum = 0, size = 0;
+    if (!gpu || w->type == WEIGHT_F32)
+        return (w->cols < 1024 ? w->cols : 1024) / 4.0 + w->cols / 1024.0 + 5;
+    return (w->type == WEIGHT_BF16 ? 128 : 2) + (w->cols < 128 ? w->cols : 128) + w->cols / 128.0 +
+           8;
+}
+
+/* |error| <= roundings * 2^-24 * sum |x w|, and what fp16 loses of small x beside a large one. */
+static void check_linear(const Weight *w, const float *x, int x_stride, int n, const float *got,
+                         int y_stride, int gpu, const char *what, uint64_t seed)
+{
+    float *row = floats((size_t)w->cols);
+    for (int r = 0; r < w->rows; r++) {
+        for (int k = 0; k < w->cols; k++)
+            row[k] = weight_at(w, r, k);
+        for (int i = 0; i < n; i++) {
+            double sum = 0, size = 0, max = 0, weights = 0;
             for (int k = 0; k < w->cols; k++) {
-                double p = (double)x[i * x_stride + k] * (double)weight_at(w, r, k);
-                sum += p, size += fabs(p);
+                double xk = (double)x[i * x_stride + k], p = xk * (double)row[k];
+                sum += p, size += fabs(p), weights += fabs((double)row[k]);
+                max = fabs(xk) > max ? fabs(xk) : max;
             }
             float want = (float)sum;
+            double lost = gpu && w->type == WEIGHT_FP8 ? 0x1p-38 * max * weights : 0;
             assert_true(near_all(what, &got[i * y_stride + r], &want, 1, 0,
-                                 roundings * 0x1p-24 * size + 1e-30, seed));
+                                 roundings(w, gpu) * 0x1p-24 * size + lost + 1e-40, seed));
         }
+    }
+    free(row);
+}
+
+/* Rows of y that are compared with the same row alone: all, or some of many. */
+static int next_alone(int i, int n)
+{
+    return n <= 64 ? i + 1 : i + 1 + i % 5 * 3;
 }
 
 static void test_linear(void **state)
@@ -62,14 +88,15 @@ static void test_linear(void **state)
         float *alone = floats((size_t)shape->rows);
         Linear a = {&w, n, x, x_stride, y, y_stride};
         ref->linear(ref, &a);
-        check_linear(&w, x, x_stride, n, y, y_stride, "linear on ref", r.seed);
+        check_linear(&w, x, x_stride, n, y, y_stride, 0, "linear on ref", r.seed);
         for (int b = 0; b < n_backends; b++) {
             a.y = b == leader(b) ? first : y;
             backend[b]->linear(backend[b], &a);
             if (b == leader(b))
-                check_linear(&w, x, x_stride, n, first, y_stride, about("linear", b), r.seed);
+                check_linear(&w, x, x_stride, n, first, y_stride, is_gpu(b), about("linear", b),
+                             r.seed);
             assert_true(same_bits(about("linear", b), a.y, first, (size_t)(n * y_stride), r.seed));
-            for (int i = 0; i < n; i++) {
+            for (int i = 0; i < n; i = next_alone(i, n)) {
                 Linear one = {&w, 1, x + i * x_stride, x_stride, alone, y_stride};
                 backend[b]->linear(backend[b], &one);
                 assert_true(same_bits(about("linear, one row", b), alone, first + i * y_stride,
@@ -78,6 +105,83 @@ static void test_linear(void **state)
         }
         free_weight(&w);
         free(x), free(y), free(first), free(alone);
+    }
+}
+
+/* A matrix one element off in memory, and x one float off: the same bits. */
+static void test_linear_alignment(void **state)
+{
+    (void)state;
+    enum { ROWS = 35, COLS = 288, N = 6 };
+    for (int type = WEIGHT_F32; type <= WEIGHT_FP8; type++) {
+        Rng r = rng_new(40 + (uint64_t)type);
+        Weight w = random_weight(&r, (WeightType)type, ROWS, COLS), off = w;
+        size_t bytes = (size_t)(weight_row_bytes(&w) * ROWS), size = bytes / (ROWS * COLS);
+        char *data = malloc(bytes + size);
+        float *x = random_floats(&r, N * COLS + 1, 2), *want = floats(N * ROWS);
+        float *got = floats(N * ROWS);
+        assert_non_null(data);
+        memcpy(data + size, w.data, bytes);
+        off.data = data + size;
+        for (int b = 0; b < n_backends; b++) {
+            memmove(x, x + 1, N * COLS * sizeof *x);
+            backend[b]->linear(backend[b], &(Linear){&w, N, x, COLS, want, ROWS});
+            memmove(x + 1, x, N * COLS * sizeof *x);
+            backend[b]->linear(backend[b], &(Linear){&off, N, x + 1, COLS, got, ROWS});
+            assert_true(same_bits(about("linear, off by one", b), got, want, N * ROWS, r.seed));
+        }
+        free_weight(&w);
+        free(data), free(x), free(want), free(got);
+    }
+}
+
+/* NaN, infinity and the largest numbers in other rows, and all ranges of numbers in its own. */
+static void test_linear_company(void **state)
+{
+    (void)state;
+    enum { ROWS = 20, COLS = 272, N = 7 };
+    static const float scale[N] = {1, 1e-36f, 1e30f, 0, 1, 1, 1e-3f};
+    for (int type = WEIGHT_F32; type <= WEIGHT_FP8; type++) {
+        Rng r = rng_new(50 + (uint64_t)type);
+        Weight w = random_weight(&r, (WeightType)type, ROWS, COLS);
+        float *x = random_floats(&r, N * COLS, 1), *y = floats(N * ROWS), *alone = floats(ROWS);
+        for (int i = 0; i < N * COLS; i++)
+            x[i] *= scale[i / COLS];
+        for (int k = 0; k < COLS; k++)
+            x[6 * COLS + k] *= powf(2, (float)(k % 30)); /* small beside large */
+        x[4 * COLS + 9] = NAN, x[5 * COLS + 10] = INFINITY;
+        for (int b = 0; b < n_backends; b++) {
+            backend[b]->linear(backend[b], &(Linear){&w, N, x, COLS, y, ROWS});
+            assert_true(isnan(y[4 * ROWS]) && !isfinite(y[5 * ROWS]));
+            for (int i = 0; i < N; i++) {
+                backend[b]->linear(backend[b], &(Linear){&w, 1, x + i * COLS, COLS, alone, ROWS});
+                if (i == 4 || i == 5) continue;
+                check_linear(&w, x + i * COLS, COLS, 1, alone, ROWS, is_gpu(b),
+                             about("linear, ranges", b), r.seed);
+                assert_true(
+                    same_bits(about("linear, company", b), alone, y + i * ROWS, ROWS, r.seed));
+            }
+        }
+        free_weight(&w);
+        free(x), free(y), free(alone);
+    }
+}
+
+/* So many rows of W that the GPU's kernel takes 9 rows of x by another schedule than one. */
+static void test_linear_many_outputs(void **state)
+{
+    (void)state;
+    enum { ROWS = 16269, COLS = 264, N = 9, SOME = N - 1 };
+    for (int type = WEIGHT_BF16; type <= WEIGHT_FP8; type++) {
+        Rng r = rng_new(60 + (uint64_t)type);
+        Weight w = random_weight(&r, (WeightType)type, ROWS, COLS);
+        float *x = random_floats(&r, N * COLS, 1), *y = floats(N * ROWS), *alone = floats(ROWS);
+        Backend *be = backend[n_backends - 1];
+        be->linear(be, &(Linear){&w, N, x, COLS, y, ROWS});
+        be->linear(be, &(Linear){&w, 1, x + SOME * COLS, COLS, alone, ROWS});
+        assert_true(same_bits("linear, many outputs", alone, y + SOME * ROWS, ROWS, r.seed));
+        free_weight(&w);
+        free(x), free(y), free(alone);
     }
 }
 
@@ -347,10 +451,17 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),    cmocka_unit_test(test_embed_and_gather),
-        cmocka_unit_test(test_add_norm),  cmocka_unit_test(test_gated_norm_and_swiglu),
-        cmocka_unit_test(test_move_rows), cmocka_unit_test(test_moe_route),
-        cmocka_unit_test(test_moe_ffn),   cmocka_unit_test(test_open_refuses_unknown_isa),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_linear_alignment),
+        cmocka_unit_test(test_linear_company),
+        cmocka_unit_test(test_linear_many_outputs),
+        cmocka_unit_test(test_embed_and_gather),
+        cmocka_unit_test(test_add_norm),
+        cmocka_unit_test(test_gated_norm_and_swiglu),
+        cmocka_unit_test(test_move_rows),
+        cmocka_unit_test(test_moe_route),
+        cmocka_unit_test(test_moe_ffn),
+        cmocka_unit_test(test_open_refuses_unknown_isa),
         cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests_name("kernels", tests, open_backends, close_backends);

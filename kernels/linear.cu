@@ -1,0 +1,206 @@
+/*
+ * linear.cu: y = x W' for a few or many rows.
+ *
+ * First a small kernel splits x into two 16-bit terms (linear_tile.h, which defines the sum). Then,
+ * up to 64 rows of x at a time, one of two schedules of the same sum:
+ * - a block owns 16 rows of W, each of its 8 warps one slice of k; partial sums meet in shared
+ *   memory (2 KB for each 4 rows of x). As many blocks as W has tiles: for few rows.
+ * - a block owns 128 rows of W, each warp 16 of them and all of k, so that what it reads of x
+ *   serves all its warps from L1. For many rows, when that still makes blocks for all SMs.
+ * A thread keeps 128 bytes (bf16) or 64 (FP8) of W in flight while the block before them is
+ * multiplied: 32 or 16 KB per block of 256 threads.
+ *
+ * Floor: bytes of W over the memory's rate, up to some 32 rows; then two mma per 8 products of 4
+ * rows. Groups of 64 rows run side by side on the same rows of W, which so come from L2.
+ *
+ * f32 matrices are small (routers, gates): a warp per row of W and 8 rows of x, lanes along k.
+ */
+#include "kernels/linear_tile.h"
+
+#include <assert.h>
+
+enum {
+    GROUP_ROWS = 64,       /* of x, that share a pass over W */
+    WIDE_MIN_BLOCKS = 128, /* SMs of a large GPU, more or less: a schedule, not a result */
+    F32_ROWS = 8,
+};
+
+typedef struct {
+    Weight w;
+    Terms x;
+    int n;
+    float *y;
+    int64_t y_stride;
+    int n_groups; /* of 4 T rows */
+} LinearTerms;
+
+/* Two blocks share an SM, so that one loads while the other adds up, where registers allow. */
+template <int T> static constexpr int MIN_BLOCKS = T <= 2 ? 2 : 1;
+
+/* Rows of x that this block's group has, from first on. */
+template <int T> static __device__ __forceinline__ int group_rows(const LinearTerms &a, int first)
+{
+    int left = a.n - first;
+    return left < T * TILE_COLUMN_ROWS ? left : T * TILE_COLUMN_ROWS;
+}
+
+/* A lane's columns of each tile; what lies past the last row reads as the last row. */
+template <int T>
+static __device__ __forceinline__ void group_offsets(const LinearTerms &a, int first, int n,
+                                                     uint32_t (&at)[T])
+{
+    UNROLL
+    for (int j = 0; j < T; j++) {
+        int row = j * TILE_COLUMN_ROWS + warp_lane() / 8;
+        at[j] = term_offset(a.x, first + (row < n ? row : n - 1));
+    }
+}
+
+/* A block per 16 rows of W and group, a warp per slice of k. */
+template <WeightType TYPE, int T>
+static __global__ void __launch_bounds__(TILE_THREADS, MIN_BLOCKS<T>) linear_kernel(LinearTerms a)
+{
+    enum { TILE_FLOATS = T * TILE_COLUMN_ROWS * TILE_ROWS };
+    __shared__ float part[K_SLICES * TILE_FLOATS];
+    int first_row = (int)(blockIdx.x / (unsigned)a.n_groups) * TILE_ROWS;
+    int first = (int)(blockIdx.x % (unsigned)a.n_groups) * T * TILE_COLUMN_ROWS;
+    int n = group_rows<T>(a, first), n_tiles = (n + TILE_COLUMN_ROWS - 1) / TILE_COLUMN_ROWS;
+    int slice = (int)threadIdx.x / WARP;
+    uint32_t at[T];
+    float sum[T][2] = {};
+    group_offsets<T>(a, first, n, at);
+    tile_sum<TYPE, T>(tile_weight(a.w, first_row), a.x, at, n_tiles, slice, slice + 1, sum);
+    store_tile<T>(sum, n_tiles, part + slice * TILE_FLOATS);
+    __syncthreads();
+
+    for (int i = (int)threadIdx.x; i < n * TILE_ROWS; i += TILE_THREADS) {
+        int row = first_row + i % TILE_ROWS, m = first + i / TILE_ROWS;
+        if (row < a.w.rows)
+            a.y[m * a.y_stride + row] = sum_slices(part + i, TILE_FLOATS) * a.x.unit[m];
+    }
+}
+
+/* A block per 128 rows of W and group, a warp per 16 of them. */
+template <WeightType TYPE, int T>
+static __global__ void __launch_bounds__(TILE_THREADS, MIN_BLOCKS<T>)
+    linear_wide_kernel(LinearTerms a)
+{
+    int tile = (int)(blockIdx.x / (unsigned)a.n_groups) * TILE_WARPS + (int)threadIdx.x / WARP;
+    int first_row = tile * TILE_ROWS,
+        first = (int)(blockIdx.x % (unsigned)a.n_groups) * T * TILE_COLUMN_ROWS;
+    if (first_row >= a.w.rows) return;
+    int n = group_rows<T>(a, first), n_tiles = (n + TILE_COLUMN_ROWS - 1) / TILE_COLUMN_ROWS;
+    uint32_t at[T];
+    float sum[T][2] = {};
+    group_offsets<T>(a, first, n, at);
+    tile_sum<TYPE, T>(tile_weight(a.w, first_row), a.x, at, n_tiles, 0, K_SLICES, sum);
+
+    int row = first_row + warp_lane() / 4;
+    UNROLL
+    for (int j = 0; j < T; j++) {
+        int m = first + j * TILE_COLUMN_ROWS + warp_lane() % 4;
+        if (m >= a.n) continue;
+        if (row < a.w.rows) a.y[m * a.y_stride + row] = sum[j][0] * a.x.unit[m];
+        if (row + 8 < a.w.rows) a.y[m * a.y_stride + row + 8] = sum[j][1] * a.x.unit[m];
+    }
+}
+
+/* ---- f32 ---- */
+
+/* A warp per row of W and 8 rows of x. A lane adds k = 128 b + 4 lane + i, b then i ascending. */
+static __global__ void linear_f32_kernel(Linear a, Weight w, int n_groups)
+{
+    int64_t unit = (int64_t)blockIdx.x * TILE_WARPS + threadIdx.x / WARP;
+    int row = (int)(unit / n_groups), first = (int)(unit % n_groups) * F32_ROWS;
+    if (row >= w.rows) return;
+    int n = a.n - first < F32_ROWS ? a.n - first : F32_ROWS;
+    const float *wr = (const float *)w.data + (int64_t)row * w.cols;
+    const float *x = a.x + (int64_t)first * a.x_stride;
+    float sum[F32_ROWS] = {};
+    for (int b = 0; b < w.cols; b += K_BLOCK) {
+        int k = b + warp_lane() * 4;
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            if (k + i >= w.cols) continue;
+            float wk = wr[k + i];
+            UNROLL
+            for (int m = 0; m < F32_ROWS; m++)
+                if (m < n) sum[m] = fmaf(x[(int64_t)m * a.x_stride + k + i], wk, sum[m]);
+        }
+    }
+    UNROLL
+    for (int m = 0; m < F32_ROWS; m++) {
+        if (m >= n) continue;
+        float y = warp_sum(sum[m], WARP);
+        if (warp_lane() == 0) a.y[(int64_t)(first + m) * a.y_stride + row] = y;
+    }
+}
+
+static void linear_f32(const CudaContext *c, const Linear *a)
+{
+    int n_groups = (a->n + F32_ROWS - 1) / F32_ROWS;
+    int64_t blocks = ((int64_t)a->w->rows * n_groups + TILE_WARPS - 1) / TILE_WARPS;
+    launch(c, dim3((unsigned)blocks), TILE_THREADS, 0, linear_f32_kernel, *a, *a->w, n_groups);
+}
+
+/* ---- launching ---- */
+
+template <WeightType TYPE, int T> static void launch_tiles(const CudaContext *c, LinearTerms a)
+{
+    a.n_groups = (a.n + T * TILE_COLUMN_ROWS - 1) / (T * TILE_COLUMN_ROWS);
+    int n_tiles = (a.w.rows + TILE_ROWS - 1) / TILE_ROWS;
+    int wide = (n_tiles + TILE_WARPS - 1) / TILE_WARPS * a.n_groups;
+    if constexpr (T >= 4)
+        if (wide >= WIDE_MIN_BLOCKS) {
+            launch(c, dim3((unsigned)wide), TILE_THREADS, 0, linear_wide_kernel<TYPE, T>, a);
+            return;
+        }
+    launch(c, dim3((unsigned)n_tiles * (unsigned)a.n_groups), TILE_THREADS, 0,
+           linear_kernel<TYPE, T>, a);
+}
+
+template <WeightType TYPE> static void launch_type(const CudaContext *c, const LinearTerms &a)
+{
+    if (a.n <= 4)
+        launch_tiles<TYPE, 1>(c, a);
+    else if (a.n <= 8)
+        launch_tiles<TYPE, 2>(c, a);
+    else if (a.n <= 16)
+        launch_tiles<TYPE, 4>(c, a);
+    else if (a.n <= 32)
+        launch_tiles<TYPE, 8>(c, a);
+    else
+        launch_tiles<TYPE, 16>(c, a);
+}
+
+/* Rows whose terms fit the scratch, whole groups when not all do. */
+static int chunk_rows(const CudaContext *c, int n, int cols)
+{
+    if (terms_bytes(n, cols) <= c->scratch_bytes) return n;
+    int rows = (int)((c->scratch_bytes - 16) / terms_bytes(4, cols)) * 4;
+    assert(rows > 0);
+    return rows < GROUP_ROWS ? rows : rows / GROUP_ROWS * GROUP_ROWS;
+}
+
+extern "C" void CUDA_NAME(linear)(const CudaContext *c, const Linear *a)
+{
+    const Weight *w = a->w;
+    assert(w->type != WEIGHT_NONE);
+    if (w->type == WEIGHT_F32) {
+        linear_f32(c, a);
+        return;
+    }
+    int chunk = chunk_rows(c, a->n, w->cols);
+    for (int i = 0; i < a->n; i += chunk) {
+        int n = a->n - i < chunk ? a->n - i : chunk;
+        Terms x = terms_in(c->scratch, n, w->cols);
+        split_rows(c, w->type, n,
+                   Split{a->x + (int64_t)i * a->x_stride, a->x_stride, w->cols,
+                         split_parts(n, w->cols), x});
+        LinearTerms terms = {*w, x, n, a->y + (int64_t)i * a->y_stride, a->y_stride, 0};
+        if (w->type == WEIGHT_FP8)
+            launch_type<WEIGHT_FP8>(c, terms);
+        else
+            launch_type<WEIGHT_BF16>(c, terms);
+    }
+}

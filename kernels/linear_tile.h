@@ -1,0 +1,352 @@
+/*
+ * linear_tile.h: 16 rows of a matrix times some rows of x, by one warp; for linear.cu and moe.cu.
+ *
+ * One mma.m16n8k16 takes 16 rows of W as they lie in memory and 8 columns, two for each of 4 rows
+ * of x: its high and its low 16-bit term, x = (high + low) * unit. Beside bf16 weights the terms
+ * are bf16 and unit is 1; beside FP8 weights, which fp16 holds exactly, they are fp16 and unit is a
+ * power of two from the row's largest |x|.
+ *
+ * The sum of one output, whatever else a warp computes and however warps share the work:
+ *     t(b)  = the products of k in [128 b, 128 b + 128), by 8 mma, each over 16 k's
+ *     p(s)  = high + low of  sum_b scale(b) t(b), b ascending in slice s; 8 slices cut by cols
+ * alone y     = unit * sum_s p(s), s ascending A column of an mma depends on the same column of B
+ * alone, so neither T nor the rows in other columns show in it. Which k's meet in an mma is fixed
+ * too: a lane takes 16 bytes of a row of W and what lies beside them in x, so W needs no packing.
+ *
+ * Against the definition, with |x - high - low| <= 2^-17 |x| (bf16) or 2^-23 |x| + 2^-38 max |x|
+ * (fp16): |error| <= (2^-17 + (128 + blocks + 8) 2^-24) sum |x w|, as if each product were rounded
+ * on its own; a tensor core rounds once per mma.
+ */
+#ifndef OFFSHOOT_KERNELS_LINEAR_TILE_H
+#define OFFSHOOT_KERNELS_LINEAR_TILE_H
+
+#include "kernels/simt.h"
+
+enum {
+    TILE_ROWS = 16,       /* of W */
+    TILE_COLUMN_ROWS = 4, /* of x, in 8 columns */
+    K_BLOCK = 128,
+    K_STEPS = K_BLOCK / 16,
+    K_SLICES = 8,
+    TERM_BLOCK_BYTES = K_BLOCK * 2 * 2,
+    TILE_THREADS = 256,
+    TILE_WARPS = TILE_THREADS / WARP,
+};
+
+/* Rows of x as terms: [n][n_blocks][4] runs of 32 k's, 64 bytes high, then 64 bytes low. */
+typedef struct {
+    unsigned char *data;
+    float *unit; /* [n] */
+    int n_blocks;
+} Terms;
+
+static inline Terms terms_in(unsigned char *memory, int n, int cols)
+{
+    int n_blocks = (cols + K_BLOCK - 1) / K_BLOCK;
+    size_t bytes = (size_t)n * (size_t)n_blocks * TERM_BLOCK_BYTES;
+    return Terms{memory, (float *)(void *)(memory + bytes), n_blocks};
+}
+
+/* Of memory for n rows, a multiple of 16. */
+static inline size_t terms_bytes(int n, int cols)
+{
+    size_t n_blocks = (size_t)(cols + K_BLOCK - 1) / K_BLOCK;
+    return (size_t)n * n_blocks * TERM_BLOCK_BYTES + ((size_t)n + 3) / 4 * 16;
+}
+
+/* ---- splitting x ---- */
+
+typedef struct {
+    const float *x; /* rows of cols floats, x_stride apart; may be out.data when n_parts is 1 */
+    int64_t x_stride;
+    int cols, n_parts; /* blocks per row */
+    Terms out;
+} Split;
+
+/* The largest |x| of a row, in every thread. */
+static __device__ float row_max(const float *x, int cols)
+{
+    __shared__ float part[TILE_WARPS];
+    float max = 0;
+    for (int k = (int)threadIdx.x; k < cols; k += TILE_THREADS)
+        max = fmaxf(max, fabsf(x[k]));
+    max = warp_max(max, WARP);
+    if (warp_lane() == 0) part[threadIdx.x / WARP] = max;
+    __syncthreads();
+    for (int w = 0; w < TILE_WARPS; w++)
+        max = fmaxf(max, part[w]);
+    return max;
+}
+
+/* The power of two 2^(13 - e) that takes max, 2^e or a little more, to [2^13, 2^14): fp16 ends at
+ * 2^16, and the low term of what is 2^24 times smaller is still a normal number. */
+static __device__ float term_scale(float max)
+{
+    int e = (int)(philox_bits(max) >> 23) - 127;
+    if (e < -100) e = -100;
+    return philox_float((uint32_t)(127 + 13 - e) << 23);
+}
+
+/* Where k's of a 64-wide run lie: value `lane` of half h. A lane of tile_sum reads 8 at a time: 8
+ * neighbours of W in bf16, in FP8 one half of 16. */
+template <WeightType TYPE> static __device__ __forceinline__ int term_k(int h, int lane)
+{
+    return TYPE == WEIGHT_FP8 ? lane / 8 * 16 + h * 8 + lane % 8 : h * 32 + lane;
+}
+
+/* n_parts blocks per row; a warp reads 64 k's, then writes their 256 bytes. */
+template <WeightType TYPE> static __global__ void split_kernel(Split a)
+{
+    int64_t row = blockIdx.x / (unsigned)a.n_parts;
+    int part = (int)(blockIdx.x % (unsigned)a.n_parts), lane = warp_lane();
+    const float *x = a.x + row * a.x_stride;
+    float scale = TYPE == WEIGHT_FP8 ? term_scale(row_max(x, a.cols)) : 1.0f;
+    if (threadIdx.x == 0 && part == 0) a.out.unit[row] = 1.0f / scale;
+
+    unsigned char *out = a.out.data + row * a.out.n_blocks * TERM_BLOCK_BYTES;
+    int n_runs = a.out.n_blocks * 2, n_warps = a.n_parts * TILE_WARPS;
+    for (int run = part * TILE_WARPS + (int)threadIdx.x / WARP; run < n_runs; run += n_warps) {
+        float v[2];
+        for (int h = 0; h < 2; h++) {
+            int k = run * 64 + term_k<TYPE>(h, lane);
+            v[h] = k < a.cols ? x[k] * scale : 0.0f;
+        }
+        uint32_t high, low;
+        if (TYPE == WEIGHT_FP8) {
+            high = fp16_pair(v[0], v[1]);
+            low = fp16_pair(v[0] - fp16_value((uint16_t)high),
+                            v[1] - fp16_value((uint16_t)(high >> 16)));
+        } else {
+            high = bf16_pair(v[0], v[1]);
+            low = bf16_pair(v[0] - bf16_low(high), v[1] - bf16_high(high));
+        }
+        warp_sync(); /* x may lie where the terms go */
+        for (int h = 0; h < 2; h++) {
+            uint16_t *at = (uint16_t *)(void *)(out + (run * 2 + h) * 128) + lane;
+            at[0] = (uint16_t)(high >> 16 * h);
+            at[32] = (uint16_t)(low >> 16 * h);
+        }
+    }
+}
+
+static void split_rows(const CudaContext *c, WeightType type, int n, const Split &a)
+{
+    launch(c, dim3((unsigned)n * (unsigned)a.n_parts), TILE_THREADS, 0,
+           type == WEIGHT_FP8 ? split_kernel<WEIGHT_FP8> : split_kernel<WEIGHT_BF16>, a);
+}
+
+/* Blocks for each row of x: some runs for each warp, and all SMs busy with a few rows. */
+static inline int split_parts(int n, int cols)
+{
+    return n < 64 ? (cols + 1023) / 1024 : 1;
+}
+
+/* ---- the tile ---- */
+
+/* A lane's two of the 16 rows; a row past the last reads as the last, and is not stored. */
+typedef struct {
+    const unsigned char *first, *second; /* rows g and g + 8, g = lane / 4 */
+    const float *scale;                  /* FP8: of k-blocks 0, 1, ... */
+    int cols;
+    int aligned; /* 16 bytes of a row can be loaded at once */
+} TileWeight;
+
+static __device__ __forceinline__ TileWeight tile_weight(const Weight &w, int first_row)
+{
+    int g = warp_lane() / 4, last = w.rows - 1;
+    int first = first_row + g < last ? first_row + g : last;
+    int second = first_row + g + 8 < last ? first_row + g + 8 : last;
+    int64_t row_bytes = weight_row_bytes(&w);
+    const unsigned char *data = (const unsigned char *)w.data;
+    TileWeight t = {data + first * row_bytes, data + second * row_bytes, NULL, w.cols, 0};
+    t.aligned = ((uintptr_t)data | (uintptr_t)row_bytes) % 16 == 0;
+    if (w.type == WEIGHT_FP8)
+        t.scale =
+            w.scale + (int64_t)(first_row / FP8_BLOCK) * ((w.cols + FP8_BLOCK - 1) / FP8_BLOCK);
+    return t;
+}
+
+static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* A lane's part of a k-block: pieces of 16 bytes of both rows. */
+template <WeightType TYPE> struct WeightBlock {
+    enum { PIECES = TYPE == WEIGHT_FP8 ? 2 : 4, PIECE_K = TYPE == WEIGHT_FP8 ? 16 : 8 };
+    uint4 first[PIECES], second[PIECES];
+};
+
+/* 16 bytes from k on, element by element; 0 past the last. */
+template <WeightType TYPE>
+static __device__ uint4 gather_16(const unsigned char *row, int k, int cols)
+{
+    uint32_t word[4] = {0, 0, 0, 0};
+    UNROLL
+    for (int i = 0; i < WeightBlock<TYPE>::PIECE_K; i++) {
+        if (k + i >= cols) continue;
+        if (TYPE == WEIGHT_FP8)
+            word[i / 4] |= (uint32_t)row[k + i] << i % 4 * 8;
+        else
+            word[i / 2] |= (uint32_t)((const uint16_t *)(const void *)row)[k + i] << i % 2 * 16;
+    }
+    return uint4{word[0], word[1], word[2], word[3]};
+}
+
+template <WeightType TYPE, int ALIGNED>
+static __device__ __forceinline__ uint4 load_piece(const unsigned char *row, int k, int cols)
+{
+    if (!ALIGNED) return gather_16<TYPE>(row, k, cols);
+    if (k >= cols) return uint4{0, 0, 0, 0}; /* aligned rows are whole pieces */
+    return load_16_once(row + (TYPE == WEIGHT_FP8 ? k : k * 2));
+}
+
+template <WeightType TYPE, int ALIGNED>
+static __device__ __forceinline__ void load_block(const TileWeight &w, int block,
+                                                  WeightBlock<TYPE> *out)
+{
+    typedef WeightBlock<TYPE> B;
+    UNROLL
+    for (int i = 0; i < B::PIECES; i++) {
+        int k = block * K_BLOCK + (i * 4 + warp_lane() % 4) * B::PIECE_K;
+        out->first[i] = load_piece<TYPE, ALIGNED>(w.first, k, w.cols);
+        out->second[i] = load_piece<TYPE, ALIGNED>(w.second, k, w.cols);
+    }
+}
+
+/* The A fragments of the block's 8 steps. */
+template <WeightType TYPE>
+static __device__ __forceinline__ void fragments(const WeightBlock<TYPE> &b,
+                                                 uint32_t (&a)[K_STEPS][4])
+{
+    UNROLL
+    for (int s = 0; s < K_STEPS; s++) {
+        if (TYPE == WEIGHT_FP8) {
+            uint32_t first = word_of(b.first[s / 4], s % 4),
+                     second = word_of(b.second[s / 4], s % 4);
+            a[s][0] = fp8_to_fp16_pair((uint16_t)first);
+            a[s][1] = fp8_to_fp16_pair((uint16_t)second);
+            a[s][2] = fp8_to_fp16_pair((uint16_t)(first >> 16));
+            a[s][3] = fp8_to_fp16_pair((uint16_t)(second >> 16));
+        } else {
+            a[s][0] = word_of(b.first[s / 2], s % 2 * 2);
+            a[s][1] = word_of(b.second[s / 2], s % 2 * 2);
+            a[s][2] = word_of(b.first[s / 2], s % 2 * 2 + 1);
+            a[s][3] = word_of(b.second[s / 2], s % 2 * 2 + 1);
+        }
+    }
+}
+
+/* acc += scale * (the block times one tile of x), whose terms of this lane's column begin at x. */
+template <WeightType TYPE>
+static __device__ __forceinline__ void
+block_product(const uint32_t (&a)[K_STEPS][4], const unsigned char *x, float scale, float (&acc)[4])
+{
+    float t[4] = {0, 0, 0, 0};
+    uint4 b[K_STEPS / 2];
+    UNROLL
+    for (int i = 0; i < K_STEPS / 2; i++)
+        b[i] = load_16(x + i * 128);
+    UNROLL
+    for (int s = 0; s < K_STEPS; s++) {
+        uint32_t bs[2] = {word_of(b[s / 2], s % 2 * 2), word_of(b[s / 2], s % 2 * 2 + 1)};
+        if (TYPE == WEIGHT_FP8)
+            mma_fp16(t, a[s], bs);
+        else
+            mma_bf16(t, a[s], bs);
+    }
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        acc[i] = TYPE == WEIGHT_FP8 ? fmaf(scale, t[i], acc[i]) : acc[i] + t[i];
+}
+
+/* Where a lane's column of tile j begins in the terms: row `row` of x, in pieces of 16 bytes. */
+static __device__ __forceinline__ uint32_t term_offset(const Terms &x, int row)
+{
+    int g = warp_lane() / 4, l = warp_lane() % 4;
+    return (uint32_t)row * (uint32_t)(x.n_blocks * (TERM_BLOCK_BYTES / 16)) +
+           (uint32_t)(g % 2 * 4 + l);
+}
+
+/* The first k-block of a slice. */
+static __device__ __forceinline__ int slice_begin(int n_blocks, int slice)
+{
+    return n_blocks * slice / K_SLICES;
+}
+
+/*
+ * sum += p(s) for s in [slice, slice_end): with g = lane / 4 and l = lane % 4, sum[j][0] is row g
+ * of W and sum[j][1] row g + 8, for row 4j + l of x. at[j]: term_offset of x's row 4j + g / 2 for
+ * this lane; tiles from n_tiles on are left out. Weights are loaded a block ahead.
+ */
+template <WeightType TYPE, int T, int ALIGNED>
+static __device__ __forceinline__ void tile_sum_as(const TileWeight &w, const Terms &x,
+                                                   const uint32_t (&at)[T], int n_tiles, int slice,
+                                                   int slice_end, float (&sum)[T][2])
+{
+    int b = slice_begin(x.n_blocks, slice), end = slice_begin(x.n_blocks, slice_end);
+    if (b == end) return;
+    float acc[T][4] = {}, scale = 1, next_scale = 1;
+    uint32_t a[K_STEPS][4];
+    WeightBlock<TYPE> next;
+    load_block<TYPE, ALIGNED>(w, b, &next);
+    if (TYPE == WEIGHT_FP8) next_scale = w.scale[b];
+    for (; b < end; b++) {
+        fragments<TYPE>(next, a);
+        scale = next_scale;
+        if (b + 1 < end) {
+            load_block<TYPE, ALIGNED>(w, b + 1, &next);
+            if (TYPE == WEIGHT_FP8) next_scale = w.scale[b + 1];
+        }
+        UNROLL
+        for (int j = 0; j < T; j++)
+            if (T <= 2 || j < n_tiles)
+                block_product<TYPE>(a, x.data + (size_t)at[j] * 16 + (size_t)b * TERM_BLOCK_BYTES,
+                                    scale, acc[j]);
+        while (slice_begin(x.n_blocks, slice + 1) <= b)
+            slice++;
+        if (slice_begin(x.n_blocks, slice + 1) > b + 1) continue;
+        UNROLL
+        for (int j = 0; j < T; j++) {
+            sum[j][0] += acc[j][0] + acc[j][1];
+            sum[j][1] += acc[j][2] + acc[j][3];
+            acc[j][0] = acc[j][1] = acc[j][2] = acc[j][3] = 0;
+        }
+    }
+}
+
+template <WeightType TYPE, int T>
+static __device__ __forceinline__ void tile_sum(const TileWeight &w, const Terms &x,
+                                                const uint32_t (&at)[T], int n_tiles, int slice,
+                                                int slice_end, float (&sum)[T][2])
+{
+    if (w.aligned)
+        tile_sum_as<TYPE, T, 1>(w, x, at, n_tiles, slice, slice_end, sum);
+    else
+        tile_sum_as<TYPE, T, 0>(w, x, at, n_tiles, slice, slice_end, sum);
+}
+
+/* ---- partial sums in shared memory: [4 T rows of x][16 rows of W] floats ---- */
+
+template <int T>
+static __device__ __forceinline__ void store_tile(const float (&sum)[T][2], int n_tiles, float *out)
+{
+    int g = warp_lane() / 4, l = warp_lane() % 4;
+    UNROLL
+    for (int j = 0; j < T; j++) {
+        if (j >= n_tiles) continue;
+        out[(j * TILE_COLUMN_ROWS + l) * TILE_ROWS + g] = sum[j][0];
+        out[(j * TILE_COLUMN_ROWS + l) * TILE_ROWS + g + 8] = sum[j][1];
+    }
+}
+
+/* The 8 slices' partial sums, `stride` floats apart, as tile_sum adds them. */
+static __device__ __forceinline__ float sum_slices(const float *part, int stride)
+{
+    float sum = 0;
+    for (int s = 0; s < K_SLICES; s++)
+        sum += part[s * stride];
+    return sum;
+}
+
+#endif
