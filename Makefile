@@ -57,12 +57,13 @@ TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 TEST_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
 TEST_LIB := $(BUILD)/tests/libhelpers.a
 # The GPU's kernels, compiled for the host too: tests run them there, a block's threads as fibers.
-TEST_OBJ += $(CU:%.cu=$(BUILD)/%.simt.o)
+CU_TEST  := $(wildcard tests/*.cu)
+TEST_OBJ += $(patsubst %.cu,$(BUILD)/%.simt.o,$(CU) $(CU_TEST))
 CXXFLAGS := $(filter-out -std=c11 -Wpedantic -Wstrict-prototypes -Wmissing-prototypes,$(CFLAGS))
 CXXFLAGS += -x c++ -std=c++17 -fno-exceptions -fno-rtti
 
 LINTED   := main.c $(filter-out $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c) tests/*.c tests/fuzz/*.c))
-FORMATTED = $(LINTED) $(CU) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h)
+FORMATTED = $(LINTED) $(CU) $(CU_TEST) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h)
 
 .PHONY: all demo check test dist gpu-check gpu-check-long clients fuzz fuzzers lint lint-text bench deps deps-check format clean help
 .DELETE_ON_ERROR:
@@ -121,7 +122,7 @@ gpu-check: ## all checks that need a GPU, and a report; needs build/dist or what
 gpu-check-long: ## the same with racecheck and 2,000 steps
 	@tests/gpu_check.sh long $(REPORT)
 
-lint: lint-text $(if $(and $(LINT_CLANG),$(LINT_GCC)),$(LINTED:%.c=$(BUILD)/lint/%.ok) $(CU:%=$(BUILD)/lint/%.ok)) ## format, includes, analyzers
+lint: lint-text $(if $(and $(LINT_CLANG),$(LINT_GCC)),$(LINTED:%.c=$(BUILD)/lint/%.ok) $(patsubst %,$(BUILD)/lint/%.ok,$(CU) $(CU_TEST))) ## format, includes, analyzers
 lint-text:
 	@tests/lint_includes.sh
 	$(if $(LINT_CLANG),@clang-format --dry-run -Werror $(FORMATTED),@echo "  clang-format is not 14: format not checked")

@@ -2,9 +2,9 @@
  * simt_host.h: runs a block of GPU threads as fibers on the calling thread; behind simt.h.
  *
  * Blocks run one after another, the warps of a block in an order that changes from block to block,
- * the lanes of a warp up to their next barrier. What a GPU would let pass is found here: a barrier
- * that some threads never reach, lanes of one warp at different barriers. Dynamic shared memory is
- * filled with 0xff before each block.
+ * the lanes of a warp one by one up to their next barrier. What a GPU would let pass is found here:
+ * a barrier that some threads never reach, lanes of one warp at different barriers. Dynamic shared
+ * memory is filled with 0xff before each block.
  */
 #ifndef OFFSHOOT_KERNELS_SIMT_HOST_H
 #define OFFSHOOT_KERNELS_SIMT_HOST_H
@@ -32,6 +32,12 @@ extern unsigned char *simt_shared; /* of the running block */
  */
 void simt_launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)(void *),
                  void *arg);
+
+/*
+ * With 1, launches run their blocks last to first, and warps their lanes from barrier to barrier:
+ * what a kernel gives must not change.
+ */
+void simt_reverse(int reverse);
 
 /* Waits for all threads of the block that have not ended. */
 void simt_sync_block(const char *file, int line);

@@ -48,6 +48,7 @@ static struct {
     void (*body)(void *);
     void *arg;
     uint32_t order; /* state of the generator that orders warps */
+    int reverse;    /* blocks and lanes run last to first */
 #if defined __x86_64__
     void *sp;
 #else
@@ -239,7 +240,7 @@ static void stuck(const char *what)
             (f->state == DONE || (next->line == f->line && next->file == f->file)))
             continue;
         fprintf(stderr, "  threads %d to %d: %s", from, i, name[f->state]);
-        if (f->state != DONE) fprintf(stderr, ", %s:%d", f->file, f->line);
+        if (f->state != DONE && f->file) fprintf(stderr, ", %s:%d", f->file, f->line);
         fprintf(stderr, "\n");
         from = i + 1;
     }
@@ -251,19 +252,20 @@ static int run_warp(int first)
 {
     int progress = 0;
     for (;;) {
-        for (int i = first; i < first + SIMT_WARP; i++)
-            if (run.fiber[i].state == READY) {
-                resume(i);
-                progress = 1;
-            }
+        for (int lane = 0; lane < SIMT_WARP; lane++) {
+            int i = first + (run.reverse ? SIMT_WARP - 1 - lane : lane);
+            if (run.fiber[i].state != READY) continue;
+            resume(i);
+            progress = 1;
+        }
         int waiting = count(first, SIMT_WARP, AT_WARP);
         if (!waiting) return progress;
         if (waiting < SIMT_WARP) stuck("lanes of one warp wait for others that do not come");
-        for (int i = first; i < first + SIMT_WARP; i++) {
+        for (int i = first; i < first + SIMT_WARP; i++)
             if (run.fiber[i].kind != run.fiber[first].kind)
                 stuck("lanes of one warp are at barriers of different kinds");
+        for (int i = first; i < first + SIMT_WARP; i++)
             run.fiber[i].state = READY;
-        }
     }
 }
 
@@ -273,6 +275,7 @@ static void run_block(void)
     for (int i = 0; i < run.n; i++) {
         run.fiber[i].state = READY;
         run.fiber[i].parity = 0;
+        run.fiber[i].file = NULL; /* it has been at no barrier yet */
         prepare(i);
     }
     while (count(0, run.n, DONE) < run.n) {
@@ -301,11 +304,17 @@ void simt_launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)
     run.arg = arg;
     simt_grid_dim = grid;
     simt_block_dim = (SimtDim){block, 1, 1};
-    for (unsigned z = 0; z < grid.z; z++)
-        for (unsigned y = 0; y < grid.y; y++)
-            for (unsigned x = 0; x < grid.x; x++) {
-                simt_block_idx = (SimtDim){x, y, z};
-                memset(simt_shared, 0xff, shared_bytes);
-                run_block();
-            }
+    uint64_t n_blocks = (uint64_t)grid.x * grid.y * grid.z;
+    for (uint64_t i = 0; i < n_blocks; i++) {
+        uint64_t at = run.reverse ? n_blocks - 1 - i : i;
+        simt_block_idx = (SimtDim){(unsigned)(at % grid.x), (unsigned)(at / grid.x % grid.y),
+                                   (unsigned)(at / grid.x / grid.y)};
+        memset(simt_shared, 0xff, shared_bytes);
+        run_block();
+    }
+}
+
+void simt_reverse(int reverse)
+{
+    run.reverse = reverse;
 }

@@ -1,0 +1,133 @@
+/*
+ * simt_cases.cu: see simt_cases.h. For the host alone: conversions are called outside kernels.
+ */
+#include "kernels/simt.h"
+#include "tests/simt_cases.h"
+
+static const CudaContext no_context = {};
+
+static __global__ void warp_kernel(WarpCase *c)
+{
+    int t = (int)threadIdx.x;
+    c->shuffled[t] = warp_shuffle(c->x[t], c->from[t]);
+    c->words[t] = warp_shuffle(c->word[t], c->from[t]);
+    c->flipped[t] = warp_xor(c->x[t], 5);
+    c->positive[t] = warp_ballot(c->x[t] > 0);
+    for (int i = 0; i < 6; i++) {
+        c->sum[i][t] = warp_sum(c->x[t], 1 << i);
+        c->max[i][t] = warp_max(c->x[t], 1 << i);
+    }
+}
+
+extern "C" void case_warp(WarpCase *c)
+{
+    launch(&no_context, dim3(1), CASE_THREADS, 0, warp_kernel, c);
+}
+
+static __global__ void blocks_kernel(int *seen, int *n)
+{
+    unsigned block = blockIdx.x + 10 * blockIdx.y + 100 * blockIdx.z;
+    seen[(*n)++] = (int)(threadIdx.x + 100 * block);
+}
+
+extern "C" void case_blocks(unsigned x, unsigned y, unsigned z, int *seen, int *n)
+{
+    launch(&no_context, dim3(x, y, z), WARP, 0, blocks_kernel, seen, n);
+}
+
+static __global__ void neighbours_kernel(int n_steps, uint32_t *x, uint32_t *poison)
+{
+    DYNAMIC_SHARED(uint32_t, shared);
+    unsigned t = threadIdx.x;
+    uint32_t own = x[t];
+    poison[t] = shared[t];
+    for (int i = 0; i < n_steps; i++) {
+        __syncthreads();
+        shared[t] = own;
+        __syncthreads();
+        own += shared[(t + 1) % blockDim.x];
+    }
+    x[t] = own;
+}
+
+extern "C" void case_neighbours(int n_steps, uint32_t *x, uint32_t *poison)
+{
+    launch(&no_context, dim3(1), CASE_THREADS, CASE_THREADS * sizeof *x, neighbours_kernel, n_steps,
+           x, poison);
+}
+
+static __device__ uint32_t pair_of(uint16_t first, uint16_t second)
+{
+    return (uint32_t)first | (uint32_t)second << 16;
+}
+
+static __global__ void mma_kernel(int is_bf16, const uint16_t *a, const uint16_t *b, float *d)
+{
+    int g = warp_lane() / 4, l = warp_lane() % 4;
+    uint32_t fa[4], fb[2];
+    for (int i = 0; i < 4; i++) {
+        const uint16_t *from = a + (g + i % 2 * 8) * 16 + 2 * l + i / 2 * 8;
+        fa[i] = pair_of(from[0], from[1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        const uint16_t *from = b + (2 * l + 8 * i) * 8 + g;
+        fb[i] = pair_of(from[0], from[8]);
+    }
+    float fd[4];
+    for (int i = 0; i < 4; i++)
+        fd[i] = d[(g + i / 2 * 8) * 8 + 2 * l + i % 2];
+    if (is_bf16)
+        mma_bf16(fd, fa, fb);
+    else
+        mma_fp16(fd, fa, fb);
+    for (int i = 0; i < 4; i++)
+        d[(g + i / 2 * 8) * 8 + 2 * l + i % 2] = fd[i];
+}
+
+extern "C" void case_mma(int is_bf16, const uint16_t *a, const uint16_t *b, float *d)
+{
+    launch(&no_context, dim3(1), WARP, 0, mma_kernel, is_bf16, a, b, d);
+}
+
+extern "C" uint32_t case_fp8_pair(uint16_t codes)
+{
+    return fp8_to_fp16_pair(codes);
+}
+
+extern "C" uint32_t case_fp16_pair(float first, float second)
+{
+    return fp16_pair(first, second);
+}
+
+extern "C" uint32_t case_bf16_pair(float first, float second)
+{
+    return bf16_pair(first, second);
+}
+
+extern "C" float case_fp16_value(uint16_t bits)
+{
+    return fp16_value(bits);
+}
+
+static __global__ void stuck_kernel(int which)
+{
+    int is_low = warp_lane() < WARP / 2;
+    if (which == STUCK_HALF_A_WARP) {
+        if (is_low) warp_sync();
+    } else if (which == STUCK_IN_BLOCK) {
+        if (is_low)
+            warp_sync();
+        else
+            __syncthreads();
+    } else {
+        if (is_low)
+            warp_shuffle(1.0f, 0);
+        else
+            warp_ballot(1);
+    }
+}
+
+extern "C" void case_stuck(StuckCase which)
+{
+    launch(&no_context, dim3(1), 2 * WARP, 0, stuck_kernel, (int)which);
+}
