@@ -3,11 +3,13 @@
  *
  * A row i takes the state of its parent from slot src[i] and leaves its own in slot dst[i]; rows
  * come parents first. dst[] of rows that are kept apart differ; a row may have dst == src (in
- * place), and a chain of such rows (a prompt) keeps one slot. No other slot is written.
+ * place), and a chain of such rows (a prompt) keeps one slot. No other slot is written. A slot from
+ * which the first row of a tree starts is written by rows of that tree alone.
  *
  * A slot holds for each recurrent layer  S f32 [n_v_heads][d_k][d_v]  at state_offset  and the last
  * (width - 1) inputs of the convolution, oldest first,  f32 [width - 1][n_channels]  at
- * conv_offset. This layout is the CPU's; nothing outside kernels/ may rely on it.
+ * conv_offset. This layout is the CPU's (a GPU keeps S as [n_v_heads][d_v][d_k]); nothing outside
+ * kernels/ may rely on it.
  */
 #ifndef OFFSHOOT_KERNELS_GATED_DELTA_H
 #define OFFSHOOT_KERNELS_GATED_DELTA_H

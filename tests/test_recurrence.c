@@ -4,7 +4,8 @@
  *
  * Near: each instruction set against "ref", within the error that its source argues for.
  * Same bits, within one instruction set: any number of threads; rows together or one at a time;
- * a tree or each of its paths as a chain.
+ * a tree or each of its paths as a chain; many sequences in any mix and any split into calls. A
+ * GPU's kernels: whatever order their blocks and lanes run in.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,20 +16,33 @@
 
 #include "base/mem.h"
 #include "kernels/ops_ref.h"
+#include "kernels/simt_host.h"
 #include "tests/backends.h"
 
 /* ---- the recurrences ---- */
 
 typedef struct {
-    int n_k_heads, n_v_heads, d_k, d_v, width, n; /* n rows a sequence, two sequences */
+    int n_k_heads, n_v_heads, d_k, d_v, width, n; /* 2 n rows */
+    int odd; /* floats between states and conv rows, so that slots are not aligned */
 } DeltaShape;
 
 static const DeltaShape delta_shapes[] = {
-    {1, 1, 1, 1, 1, 3},     {1, 1, 24, 40, 4, 6},  {2, 2, 40, 24, 4, 9},   {2, 6, 48, 48, 4, 7},
-    {1, 4, 128, 128, 4, 8}, {2, 4, 64, 200, 3, 5}, {1, 2, 200, 33, 2, 12},
+    {1, 1, 1, 1, 1, 3, 1},     {1, 1, 24, 40, 4, 6, 1},   {2, 2, 40, 24, 4, 9, 0},
+    {2, 6, 48, 48, 4, 7, 1},   {1, 4, 128, 128, 4, 8, 0}, {2, 4, 64, 200, 3, 5, 0},
+    {1, 2, 200, 33, 2, 12, 1}, {1, 2, 256, 36, 4, 4, 0},
 };
 
-/* A layer's arrays for 2 n rows over two trees; slots 0 and 1 are the sequences' main slots. */
+/* For rows of many sequences: real head sizes, odd ones, more rows than a look-up takes in. */
+static const DeltaShape batch_shapes[] = {
+    {1, 2, 128, 128, 4, 32, 0}, {2, 4, 128, 36, 4, 4, 0}, {2, 2, 64, 24, 4, 12, 0},
+    {1, 1, 128, 20, 4, 8, 1},   {1, 1, 256, 8, 4, 8, 0},  {1, 3, 100, 17, 3, 9, 1},
+    {2, 2, 20, 12, 8, 12, 0},   {1, 1, 8, 8, 4, 60, 0},   {1, 1, 4, 140, 2, 10, 0},
+    {1, 70, 4, 4, 4, 5, 0},     {1, 1, 12, 4, 1, 10, 1},
+};
+
+enum { N_MAIN = 8 };
+
+/* A layer's arrays for 2 n rows; slots below N_MAIN are main slots, N_MAIN + i is row i's own. */
 typedef struct {
     DeltaShape s;
     int rows, n_slots, n_channels;
@@ -43,11 +57,11 @@ static Layer layer_new(Rng *r, const DeltaShape *s)
 {
     Layer l = {.s = *s, .rows = 2 * s->n};
     size_t rows = (size_t)l.rows, heads = (size_t)s->n_v_heads;
-    l.n_slots = l.rows + 2;
+    l.n_slots = l.rows + N_MAIN;
     l.qk_row = (size_t)(s->n_k_heads * s->d_k);
     l.v_row = heads * (size_t)s->d_v;
     l.n_channels = (int)(2 * l.qk_row + l.v_row);
-    l.conv_at = l.v_row * (size_t)s->d_k + 1;
+    l.conv_at = l.v_row * (size_t)s->d_k + (size_t)s->odd;
     l.slot_floats = l.conv_at + (size_t)(s->width - 1) * (size_t)l.n_channels;
     l.qkv = random_floats(r, rows * (size_t)l.n_channels, 2);
     l.a = random_floats(r, rows * heads, 30);
@@ -92,8 +106,8 @@ static void layer_free(Layer *l)
 }
 
 /* Rows first .. first + n of the layer, from slots src[] to dst[]. */
-static void run_layer(Backend *be, Layer *l, int first, int n, const int32_t *src,
-                      const int32_t *dst)
+static void run_rows(Backend *be, Layer *l, int first, int n, const int32_t *src,
+                     const int32_t *dst)
 {
     const DeltaShape *s = &l->s;
     size_t at = (size_t)first, heads = (size_t)s->n_v_heads;
@@ -125,12 +139,49 @@ static void run_layer(Backend *be, Layer *l, int first, int n, const int32_t *sr
                                       beta, src, dst, slots, l->out + at * l->v_row});
 }
 
+/* The same; a GPU's kernels run in the reverse order in every other call. */
+static void run_layer(Backend *be, Layer *l, int first, int n, const int32_t *src,
+                      const int32_t *dst)
+{
+    static int n_calls;
+    simt_reverse(n_calls++ % 2);
+    run_rows(be, l, first, n, src, dst);
+    simt_reverse(0);
+}
+
+/* Makes each head's state, n_rows x n_cols, n_cols x n_rows. */
+static void transpose_states(Layer *l, int n_rows, int n_cols)
+{
+    size_t n = (size_t)n_rows * (size_t)n_cols;
+    float *old = floats(n);
+    for (int slot = 0; slot < l->n_slots; slot++)
+        for (int h = 0; h < l->s.n_v_heads; h++) {
+            float *state = l->slots + (size_t)slot * l->slot_floats + (size_t)h * n;
+            memcpy(old, state, n * sizeof *old);
+            for (int r = 0; r < n_rows; r++)
+                for (int c = 0; c < n_cols; c++)
+                    state[c * n_rows + r] = old[r * n_cols + c];
+        }
+    free(old);
+}
+
+/* The definition's slots as backend b keeps them, and back. */
+static void slots_of_backend(Layer *l, int b)
+{
+    if (is_gpu(b)) transpose_states(l, l->s.d_k, l->s.d_v);
+}
+
+static void slots_of_definition(Layer *l, int b)
+{
+    if (is_gpu(b)) transpose_states(l, l->s.d_v, l->s.d_k);
+}
+
 /* Random trees: row i of a sequence hangs on its main slot or on an earlier row of its own. */
 static void plant_trees(Rng *r, Layer *l)
 {
     for (int i = 0; i < l->rows; i++) {
         int seq = i / l->s.n, first = seq * l->s.n;
-        l->dst[i] = 2 + i;
+        l->dst[i] = N_MAIN + i;
         l->src[i] = i == first ? seq : l->dst[first + rng_int(r, i - first)];
     }
 }
@@ -141,7 +192,7 @@ static void check_path(Backend *be, const Layer *tree, const Layer *start, int i
 {
     int path[64], n = 0;
     int32_t slot[64];
-    for (int j = i; j >= 0; j = tree->src[j] < 2 ? -1 : tree->src[j] - 2)
+    for (int j = i; j >= 0; j = tree->src[j] < N_MAIN ? -1 : tree->src[j] - N_MAIN)
         path[n++] = j;
     int32_t root = tree->src[path[n - 1]];
     Layer chain = layer_copy(start);
@@ -162,7 +213,7 @@ static void check_path(Backend *be, const Layer *tree, const Layer *start, int i
                           tree->out + (size_t)i * tree->v_row, tree->v_row, seed));
     size_t state = (size_t)tree->dst[i] * tree->slot_floats;
     assert_true(same_bits(what, rows.slots + (size_t)root * rows.slot_floats, tree->slots + state,
-                          tree->conv_at - 1, seed));
+                          tree->conv_at - (size_t)tree->s.odd, seed));
     assert_true(same_bits(what, rows.slots + (size_t)root * rows.slot_floats + rows.conv_at,
                           tree->slots + state + tree->conv_at, tree->slot_floats - tree->conv_at,
                           seed));
@@ -180,19 +231,37 @@ static void check_same_layer(const Layer *got, const Layer *want, const char *wh
         same_bits(what, got->slots, want->slots, (size_t)want->n_slots * want->slot_floats, seed));
 }
 
-/* Against ref: f32 sums of d_k terms, at most n rows deep; inputs and states are of order 1. */
+/* All rows; a GPU's kernels once more, blocks and lanes in the other order, to the same bits. */
+static void run_whole(int b, const Layer *own, Layer *got)
+{
+    run_rows(backend[b], got, 0, got->rows, got->src, got->dst);
+    if (!is_gpu(b)) return;
+    Layer twin = layer_copy(own);
+    simt_reverse(1);
+    run_rows(backend[b], &twin, 0, twin.rows, twin.src, twin.dst);
+    simt_reverse(0);
+    check_same_layer(&twin, got, "in reverse order", 0);
+    layer_free_results(&twin);
+}
+
+/*
+ * Against ref: f32 sums of d_k terms, at most n rows deep; inputs and states are of order 1. A row
+ * passes its parent's error on by decay (I - beta k k'), which is no larger than 1. The GPU's
+ * kernel takes S'q apart into decay P'q + (k q) u, two sums of the same size.
+ */
 static void check_near_layer(const Layer *got, const Layer *want, const char *what, uint64_t seed)
 {
     size_t rows = (size_t)want->rows, heads = (size_t)want->s.n_v_heads;
     double eps = 0x1p-24, unit = (want->s.d_k + 16) * eps;
+    double deep = (want->s.n > 12 ? want->s.n : 12) * unit;
     assert_true(near_all(what, got->q, want->q, rows * want->qk_row, 32 * eps, 16 * eps, seed));
     assert_true(near_all(what, got->k, want->k, rows * want->qk_row, 32 * eps, 16 * eps, seed));
     assert_true(near_all(what, got->v, want->v, rows * want->v_row, 8 * eps, 16 * eps, seed));
     assert_true(near_all(what, got->decay, want->decay, rows * heads, 4 * eps, 0, seed));
     assert_true(near_all(what, got->beta, want->beta, rows * heads, 4 * eps, 0, seed));
-    assert_true(near_all(what, got->out, want->out, rows * want->v_row, unit, 12 * unit, seed));
+    assert_true(near_all(what, got->out, want->out, rows * want->v_row, unit, deep, seed));
     assert_true(near_all(what, got->slots, want->slots, (size_t)want->n_slots * want->slot_floats,
-                         unit, 12 * unit, seed));
+                         unit, deep, seed));
 }
 
 static void test_recurrence(void **state)
@@ -207,9 +276,10 @@ static void test_recurrence(void **state)
         for (int i = 0; i < want.rows; i++)
             check_path(ref, &want, &start, i, 1, "path on ref", r.seed);
         for (int b = 0; b < n_backends; b++) {
-            Layer got = layer_copy(&start);
-            run_layer(backend[b], &got, 0, got.rows, start.src, start.dst);
-            check_near_layer(&got, &want, about("recurrence", b), r.seed);
+            Layer own = layer_copy(&start);
+            slots_of_backend(&own, b);
+            Layer got = layer_copy(&own);
+            run_whole(b, &own, &got);
             if (b == leader(b)) {
                 if (first.rows) layer_free_results(&first);
                 first = layer_copy(&got);
@@ -219,14 +289,125 @@ static void test_recurrence(void **state)
                 memcpy(first.out, got.out, (size_t)got.rows * got.v_row * sizeof(float));
             }
             check_same_layer(&got, &first, about("recurrence", b), r.seed);
-            for (int i = 0; i < got.rows; i++)
-                check_path(backend[b], &got, &start, i, i % 2, about("path", b), r.seed);
+            for (int i = is_gpu(b) ? 2 : 0; i < got.rows; i += is_gpu(b) ? 3 : 1)
+                check_path(backend[b], &got, &own, i, i % 2, about("path", b), r.seed);
+            slots_of_definition(&got, b);
+            check_near_layer(&got, &want, about("recurrence", b), r.seed);
             layer_free_results(&got);
+            layer_free_results(&own);
         }
         layer_free_results(&first);
         layer_free_results(&want);
         layer_free(&start);
     }
+}
+
+/* ---- many sequences in a call ---- */
+
+/* How a sequence of a mixed batch uses its slots. */
+typedef enum {
+    CHAIN_IN_PLACE,   /* a prompt */
+    ROOT_IN_PLACE,    /* the engine's tree */
+    OWN_SLOTS,        /* a tree that leaves its main slot alone */
+    ANY_OF_ITS_SLOTS, /* rows overwrite whatever slot their sequence has */
+    N_SLOT_USES,
+} SlotUse;
+
+/* Rows of n_seqs sequences, side by side or in any mix; each starts from its main slot. */
+static void plant_batch(Rng *r, Layer *l, int n_seqs, int mixed)
+{
+    int n_rows[N_MAIN] = {0}, first_use = rng_int(r, N_SLOT_USES);
+    int32_t *of = ints((size_t)l->rows * N_MAIN); /* the slots that each sequence has */
+    for (int i = 0; i < l->rows; i++) {
+        int seq = mixed ? rng_int(r, n_seqs) : i * n_seqs / l->rows, n = n_rows[seq]++;
+        SlotUse use = (SlotUse)((first_use + seq) % N_SLOT_USES);
+        int32_t *has = of + (size_t)seq * (size_t)l->rows, own = N_MAIN + i;
+        int is_next = rng_int(r, 2);
+        if (n == 0) has[0] = seq;
+        l->src[i] = n == 0 ? seq : has[is_next ? n - 1 : rng_int(r, n)];
+        l->dst[i] = own;
+        if (use == CHAIN_IN_PLACE) l->src[i] = l->dst[i] = seq;
+        if (use == ROOT_IN_PLACE && n == 0) l->dst[i] = seq;
+        if (use == ANY_OF_ITS_SLOTS && rng_int(r, 2))
+            l->dst[i] = rng_int(r, 2) ? l->src[i] : has[rng_int(r, n ? n : 1)];
+        has[n] = l->dst[i];
+    }
+    free(of);
+}
+
+/* The row of a call that leaves what row i finds in its slot, or -1. */
+static int parent_row(const int32_t *src, const int32_t *dst, int i)
+{
+    for (int j = i - 1; j >= 0; j--)
+        if (dst[j] == src[i]) return j;
+    return -1;
+}
+
+/* 1 if each slot from which a tree of these rows starts is written by rows of that tree alone. */
+static int is_allowed(const int32_t *src, const int32_t *dst, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int root = i;
+        for (int p = i; p >= 0; p = parent_row(src, dst, p))
+            root = p;
+        for (int k = 0; k < n; k++) /* another slot, and row k starts from it */
+            if (src[k] == dst[i] && src[k] != src[root] && parent_row(src, dst, k) < 0) return 0;
+    }
+    return 1;
+}
+
+/* All rows in calls of 1 .. max_rows, fewer where the header does not allow them in one. */
+static void run_split(Rng *r, Backend *be, Layer *l, int max_rows)
+{
+    for (int at = 0, n; at < l->rows; at += n) {
+        n = 1 + rng_int(r, max_rows);
+        if (n > l->rows - at) n = l->rows - at;
+        while (!is_allowed(l->src + at, l->dst + at, n))
+            n--;
+        run_layer(be, l, at, n, l->src + at, l->dst + at);
+    }
+}
+
+static void check_batch(Rng *r, const Layer *start)
+{
+    Layer want = layer_copy(start);
+    assert_true(is_allowed(start->src, start->dst, start->rows));
+    run_layer(ref, &want, 0, want.rows, start->src, start->dst);
+    for (int b = 0; b < n_backends; b++) {
+        if (b != leader(b)) continue;
+        Layer own = layer_copy(start);
+        slots_of_backend(&own, b);
+        Layer got = layer_copy(&own);
+        run_whole(b, &own, &got);
+        for (int max_rows = 1; max_rows < 10; max_rows += 8) {
+            Layer split = layer_copy(&own);
+            run_split(r, backend[b], &split, max_rows);
+            check_same_layer(&split, &got, about("split batch", b), r->seed);
+            layer_free_results(&split);
+        }
+        slots_of_definition(&got, b);
+        check_near_layer(&got, &want, about("batch", b), r->seed);
+        layer_free_results(&got);
+        layer_free_results(&own);
+    }
+    layer_free_results(&want);
+}
+
+static void test_batches(void **state)
+{
+    (void)state;
+    static const int n_seqs[] = {1, 2, 5, N_MAIN};
+    for (size_t s = 0; s < sizeof batch_shapes / sizeof *batch_shapes; s++)
+        for (int c = 0; c < 4; c++) {
+            const DeltaShape *shape = &batch_shapes[s];
+            int is_large = shape->n * shape->n_v_heads * shape->d_k * shape->d_v > 1 << 18;
+            if (is_large && c < 3) continue;
+            Rng r = rng_new(500 + 10 * s + (uint64_t)c);
+            Layer start = layer_new(&r, shape);
+            plant_batch(&r, &start, n_seqs[c], c % 2);
+            check_batch(&r, &start);
+            layer_free(&start);
+        }
 }
 
 /* Worked out by hand in double precision: one head, d_k = d_v = 2, three tokens. */
@@ -261,6 +442,8 @@ static void test_golden(void **state)
         be->gated_delta(be,
                         &(GatedDelta){3, 1, 1, 2, 2, q, k, v, decay, beta, slot, slot, layer, out});
         assert_true(near_all("out", out, want_out, 6, 0, 2e-7, 0));
+        Layer l = {.s = {.n_v_heads = 1, .d_k = 2, .d_v = 2}, .n_slots = 1, .slots = slots};
+        if (i >= 0) slots_of_definition(&l, i);
         assert_true(near_all("state", slots, want_state, 4, 0, 2e-7, 0));
         be->gated_norm(be, &(GatedNorm){1, 1, 2, 1e-6f, out + 4, z, norm_w, norm});
         assert_true(near_all("norm", norm, want_norm, 2, 0, 1e-5, 0));
@@ -306,9 +489,8 @@ static void test_no_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_recurrence),
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_convolution_by_hand),
+        cmocka_unit_test(test_recurrence),    cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_golden),        cmocka_unit_test(test_convolution_by_hand),
         cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests_name("recurrence", tests, open_backends, close_backends);

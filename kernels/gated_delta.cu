@@ -1,0 +1,413 @@
+/*
+ * gated_delta.cu: the recurrences of a gated DeltaNet layer.
+ *
+ * A slot keeps a head's state as [d_v][d_k]: a column, of which all is one dot product with k, lies
+ * in one piece. The convolution's rows are as the header says.
+ *
+ * Blocks run in any order, and rows in place overwrite slots that other rows start from. What keeps
+ * the blocks apart is said above each kernel.
+ */
+#include "kernels/simt.h"
+
+#include <assert.h>
+
+static __device__ __forceinline__ float *slot_at(const SlotLayer &s, int32_t slot, size_t offset)
+{
+    return (float *)(void *)(s.base + (size_t)slot * s.slot_bytes + offset);
+}
+
+/* Four floats from p on; n of them count, the others are 0. FAST: p is aligned, all count. */
+template <bool FAST> static __device__ __forceinline__ void load4(float x[4], const float *p, int n)
+{
+    if (FAST) {
+        float4 all = *(const float4 *)(const void *)p;
+        x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
+    } else {
+        for (int j = 0; j < 4; j++)
+            x[j] = j < n ? p[j] : 0;
+    }
+}
+
+template <bool FAST>
+static __device__ __forceinline__ void store4(float *p, const float x[4], int n)
+{
+    if (FAST) {
+        *(float4 *)(void *)p = float4{x[0], x[1], x[2], x[3]};
+    } else {
+        for (int j = 0; j < 4; j++)
+            if (j < n) p[j] = x[j];
+    }
+}
+
+static int is_aligned(const void *p)
+{
+    return (uintptr_t)p % 16 == 0;
+}
+
+static int slots_aligned(const SlotLayer *s, size_t offset)
+{
+    return is_aligned(s->base + offset) && s->slot_bytes % 16 == 0;
+}
+
+/* ---- conv_gates ---- */
+
+/*
+ * A warp takes one row of a head of q or k, or of TILE channels of v; a lane takes channels
+ * 4 lane .. 4 lane + 3 of each TILE. One block column more computes the gates. Each warp finds its
+ * row's ancestors itself: a chain's parent is the row before, found in one look at 32 rows.
+ *
+ * Bytes: q, k, v written and qkv read once, its other reads hit L2: 4 MiB for 64 rows of 8,192
+ * channels, 1 us at 4.3 TB/s; at decode sizes the launch counts for more.
+ */
+enum { CONV_THREADS = 256, CONV_WARPS = CONV_THREADS / WARP, TILE = 4 * WARP, MAX_TILES = 2 };
+static_assert(MAX_TILES * TILE >= MAX_D_K, "a warp holds a head");
+
+/* Up to this many rows one launch does both passes. */
+enum { ROWS_AT_ONCE = 2 * CONV_WARPS };
+
+/*
+ * What a launch does. A slot that some row starts from, as the call finds it, is "found"; by the
+ * header's contract only rows that descend from a found slot write it.
+ *
+ * PASS_OUTPUT reads found slots and writes the results, and the inputs left in all other slots:
+ * those are nowhere read, since whoever takes a state written in this call takes the inputs from
+ * qkv. PASS_FOUND then writes found slots. Its rows read no slot but the one they write, the same
+ * thread its own channels. In both passes only the last row that has a slot as dst writes it. So no
+ * two blocks of a pass touch one word that either writes.
+ */
+enum { PASS_OUTPUT = 1, PASS_FOUND = 2 };
+
+/* The last row before `end` whose slot is the one asked for, or -1. */
+static __device__ int last_with(const int32_t *slots, int end, int32_t slot)
+{
+    for (int top = end - 1; top >= 0; top -= WARP) {
+        int row = top - warp_lane();
+        uint32_t hits = warp_ballot(row >= 0 && slots[row] == slot);
+        if (hits) return top + 1 - __ffs((int)hits);
+    }
+    return -1;
+}
+
+/* The first such row of begin .. end - 1, or -1. */
+static __device__ int first_with(const int32_t *slots, int begin, int end, int32_t slot)
+{
+    for (int from = begin; from < end; from += WARP) {
+        int row = from + warp_lane();
+        uint32_t hits = warp_ballot(row < end && slots[row] == slot);
+        if (hits) return from - 1 + __ffs((int)hits);
+    }
+    return -1;
+}
+
+/* The pass in which row i leaves its inputs in dst[i], 0 when a later row does. */
+static __device__ int pass_of(const ConvGates &a, int i)
+{
+    int32_t slot = a.dst[i];
+    if (first_with(a.dst, i + 1, a.n, slot) >= 0) return 0;
+    int written = first_with(a.dst, 0, i + 1, slot);
+    return first_with(a.src, 0, written + 1, slot) >= 0 ? PASS_FOUND : PASS_OUTPUT;
+}
+
+/*
+ * Where row i's inputs lie, oldest first and its own last: in qkv for its ancestors of this call,
+ * the others in the slot that the first of them starts from.
+ */
+static __device__ void find_inputs(const ConvGates &a, int n_channels, int i, const float **input)
+{
+    int m = a.width - 1, row = i;
+    int32_t slot = a.src[i];
+    int lane = warp_lane();
+    warp_sync(); /* the warp is done with the row before */
+    if (lane == 0) input[m] = a.qkv + (int64_t)i * n_channels;
+    while (m > 0 && (row = last_with(a.dst, row, slot)) >= 0) {
+        m--;
+        if (lane == 0) input[m] = a.qkv + (int64_t)row * n_channels;
+        slot = a.src[row];
+    }
+    const float *old = slot_at(a.slots, slot, a.slots.conv_offset);
+    for (int k = a.width - 2; m > 0; k--) {
+        m--;
+        if (lane == 0) input[m] = old + (int64_t)k * n_channels;
+    }
+    warp_sync();
+}
+
+/* y = sum_m w[m] input[m], oldest first, of four channels from c on; n of them count. */
+template <bool FAST>
+static __device__ __forceinline__ void convolve(const ConvGates &a, const float *const *input,
+                                                int c, int n, float y[4])
+{
+    int width = FAST ? 4 : a.width;
+    float w[4][4], x[4];
+    for (int j = 0; j < 4; j++) {
+        y[j] = 0;
+        if (FAST) load4<true>(w[j], a.conv_w + (int64_t)(c + j) * 4, 4);
+    }
+    for (int m = 0; m < width; m++) {
+        load4<FAST>(x, input[m] + c, n);
+        for (int j = 0; j < 4; j++) {
+            if (FAST)
+                y[j] = fmaf(w[j][m], x[j], y[j]);
+            else if (j < n)
+                y[j] = fmaf(a.conv_w[(int64_t)(c + j) * width + m], x[j], y[j]);
+        }
+    }
+}
+
+/* What a warp works on: `dim` channels from c on; their results go to out + row * out_stride. */
+typedef struct {
+    int c, dim;
+    int is_head; /* of q or k: scaled to length 1, times scale */
+    float scale;
+    float *out;
+    int out_stride;
+} Channels;
+
+static __device__ __forceinline__ Channels channels_of(const ConvGates &a, int unit)
+{
+    int n_k = a.n_k_heads, d_qk = n_k * a.d_k, d_vs = a.n_v_heads * a.d_v;
+    if (unit < n_k)
+        return Channels{unit * a.d_k,       a.d_k, 1, 1.0f / sqrtf((float)a.d_k),
+                        a.q + unit * a.d_k, d_qk};
+    if (unit < 2 * n_k)
+        return Channels{unit * a.d_k, a.d_k, 1, 1.0f, a.k + (unit - n_k) * a.d_k, d_qk};
+    int at = (unit - 2 * n_k) * TILE, left = d_vs - at;
+    return Channels{2 * d_qk + at, left < TILE ? left : TILE, 0, 1.0f, a.v + at, d_vs};
+}
+
+template <bool FAST>
+static __device__ void conv_row(const ConvGates &a, const float *const *input, const Channels &u,
+                                int row)
+{
+    float y[MAX_TILES][4], sum = 0, scale = 1.0f;
+    for (int t = 0; t < MAX_TILES; t++) {
+        int at = t * TILE + 4 * warp_lane();
+        for (int j = 0; j < 4; j++)
+            y[t][j] = 0;
+        if (at >= u.dim) continue;
+        convolve<FAST>(a, input, u.c + at, u.dim - at, y[t]);
+        for (int j = 0; j < 4; j++) {
+            y[t][j] = y[t][j] / (1.0f + expf(-y[t][j]));
+            sum = fmaf(y[t][j], y[t][j], sum);
+        }
+    }
+    if (u.is_head) scale = u.scale / sqrtf(warp_sum(sum, WARP) + 1e-6f);
+    for (int t = 0; t < MAX_TILES; t++) {
+        int at = t * TILE + 4 * warp_lane();
+        if (at >= u.dim) continue;
+        for (int j = 0; j < 4; j++)
+            y[t][j] *= scale;
+        store4<FAST>(u.out + (int64_t)row * u.out_stride + at, y[t], u.dim - at);
+    }
+}
+
+/*
+ * Leaves row i's last inputs in its slot, oldest first. Some may come from that very slot: row m -
+ * 1 of it then gets what row m or a later one holds, so ascending m reads before it writes.
+ */
+template <bool FAST>
+static __device__ void leave_inputs(const ConvGates &a, int n_channels, const float *const *input,
+                                    const Channels &u, int i)
+{
+    float *to = slot_at(a.slots, a.dst[i], a.slots.conv_offset) + u.c;
+    for (int at = 4 * warp_lane(); at < u.dim; at += TILE)
+        for (int m = 1; m < a.width; m++) {
+            float x[4];
+            load4<FAST>(x, input[m] + u.c + at, u.dim - at);
+            store4<FAST>(to + (int64_t)(m - 1) * n_channels + at, x, u.dim - at);
+        }
+}
+
+static __device__ void gates_row(const ConvGates &a, int row)
+{
+    for (int h = warp_lane(); h < a.n_v_heads; h += WARP) {
+        int64_t g = (int64_t)row * a.n_v_heads + h;
+        float u = a.a[g] + a.dt_bias[h];
+        a.beta[g] = 1.0f / (1.0f + expf(-a.b[g]));
+        a.decay[g] = expf(a.a_coef[h] * (u > 20.0f ? u : log1pf(expf(u))));
+    }
+}
+
+/* FAST: width 4, everything aligned for load4. With both passes the grid has one row of blocks. */
+template <bool FAST>
+static __global__ void __launch_bounds__(CONV_THREADS, 4) conv_gates_kernel(ConvGates a, int passes)
+{
+    __shared__ const float *inputs[CONV_WARPS][MAX_CONV_WIDTH];
+    int warp = (int)threadIdx.x / WARP, unit = (int)blockIdx.x;
+    const float **input = inputs[warp];
+    int first = (int)blockIdx.y * CONV_WARPS + warp, step = (int)gridDim.y * CONV_WARPS;
+    int n_channels = 2 * a.n_k_heads * a.d_k + a.n_v_heads * a.d_v;
+    int is_gates = unit + 1 == (int)gridDim.x;
+    Channels u = channels_of(a, unit);
+
+    for (int row = first; row < a.n && passes & PASS_OUTPUT; row += step) {
+        if (is_gates) {
+            gates_row(a, row);
+            continue;
+        }
+        find_inputs(a, n_channels, row, input);
+        conv_row<FAST>(a, input, u, row);
+        if (pass_of(a, row) == PASS_OUTPUT) leave_inputs<FAST>(a, n_channels, input, u, row);
+    }
+    if (is_gates) return;
+    if (passes == (PASS_OUTPUT | PASS_FOUND)) __syncthreads(); /* of this block's channels alone */
+    for (int row = first; row < a.n && passes & PASS_FOUND; row += step) {
+        if (pass_of(a, row) != PASS_FOUND) continue;
+        find_inputs(a, n_channels, row, input);
+        leave_inputs<FAST>(a, n_channels, input, u, row);
+    }
+}
+
+extern "C" void CUDA_NAME(conv_gates)(const CudaContext *c, const ConvGates *a)
+{
+    int d_vs = a->n_v_heads * a->d_v, tiles = (d_vs + TILE - 1) / TILE;
+    int aligned = is_aligned(a->qkv) && is_aligned(a->conv_w) && is_aligned(a->q) &&
+                  is_aligned(a->k) && is_aligned(a->v) &&
+                  slots_aligned(&a->slots, a->slots.conv_offset);
+    int fast = aligned && a->width == 4 && a->d_k % 4 == 0 && d_vs % 4 == 0;
+    int groups = (a->n + CONV_WARPS - 1) / CONV_WARPS;
+    void (*kernel)(ConvGates, int) = fast ? conv_gates_kernel<true> : conv_gates_kernel<false>;
+    assert(a->width >= 1 && a->width <= MAX_CONV_WIDTH && a->d_k <= MAX_D_K);
+    dim3 grid((unsigned)(2 * a->n_k_heads + tiles + 1));
+    if (a->n <= ROWS_AT_ONCE) {
+        launch(c, grid, CONV_THREADS, 0, kernel, *a, PASS_OUTPUT | PASS_FOUND);
+        return;
+    }
+    grid.y = (unsigned)groups;
+    launch(c, grid, CONV_THREADS, 0, kernel, *a, +PASS_OUTPUT);
+    if (a->width > 1) launch(c, grid, CONV_THREADS, 0, kernel, *a, +PASS_FOUND);
+}
+
+/* ---- gated_delta ---- */
+
+/*
+ * A warp owns COLS columns of one head's state and walks all rows in order: column warp_lane() /
+ * LANES, of which a lane keeps k = 32 i + 4 (lane % LANES) + j, j < 4, i < N4, in registers. No
+ * other thread touches these words of any slot, and it reads and writes them in the order of its
+ * rows: so blocks need nothing of each other, and what the rows before left in a slot is there.
+ *
+ * One form for prompts, trees and single rows: both sums over the old state S (m = k S, p = q S),
+ *     u = beta (v - decay m),  out = decay p + (k q) u,  S = decay S + k u
+ * each sum in four parts by j, i ascending, parts as (0 + 1) + (2 + 3), then a tree over the lanes.
+ *
+ * A row that continues the one before it takes S from registers; else S is fetched while the row
+ * before is computed, as are k, q, v and the gates of every row. A chain in place stores its last
+ * state alone.
+ *
+ * Sequences of a batch go one after another. At 32 heads of 128 x 128 a row's states are 1,024
+ * warps x 2 KiB, which keeps memory busy by itself: 64 rows that leave 128 MiB need 31 us at
+ * 4.3 TB/s; their arithmetic, at an estimated 200 cycles a row, 7 us.
+ */
+enum { DELTA_THREADS = 128, COLS = 4, LANES = WARP / COLS, BLOCK_COLS = DELTA_THREADS / LANES };
+
+/* A lane's part of what a row brings. */
+template <int N4> struct DeltaRow {
+    float k[N4][4], q[N4][4];
+    float v, decay, beta;
+};
+
+/* Where a lane works: column col of a head, from k = at on. */
+typedef struct {
+    int head, key_head, col, at;
+    int d_k; /* 0 where there is no such column */
+} DeltaLane;
+
+template <int N4, bool FAST>
+static __device__ __forceinline__ void load_part(float x[N4][4], const float *from,
+                                                 const DeltaLane &l)
+{
+    for (int i = 0; i < N4; i++)
+        load4<FAST>(x[i], from + 4 * LANES * i + l.at, l.d_k - 4 * LANES * i - l.at);
+}
+
+template <int N4, bool FAST>
+static __device__ __forceinline__ void load_row(DeltaRow<N4> *r, const GatedDelta &a,
+                                                const DeltaLane &l, int row)
+{
+    int64_t of_key = ((int64_t)row * a.n_k_heads + l.key_head) * a.d_k;
+    int64_t of_head = (int64_t)row * a.n_v_heads + l.head;
+    load_part<N4, FAST>(r->k, a.k + of_key, l);
+    load_part<N4, FAST>(r->q, a.q + of_key, l);
+    r->v = l.d_k ? a.v[of_head * a.d_v + l.col] : 0;
+    r->decay = a.decay[of_head];
+    r->beta = a.beta[of_head];
+}
+
+static __device__ __forceinline__ float *column_at(const GatedDelta &a, const DeltaLane &l,
+                                                   int32_t slot)
+{
+    return slot_at(a.slots, slot, a.slots.state_offset) + ((int64_t)l.head * a.d_v + l.col) * a.d_k;
+}
+
+/* The sum of x over the lanes of a column, from a lane's four parts. */
+static __device__ __forceinline__ float column_sum(const float x[4])
+{
+    return warp_sum((x[0] + x[1]) + (x[2] + x[3]), LANES);
+}
+
+/* Takes s one row on; returns the row's output. */
+template <int N4>
+static __device__ __forceinline__ float delta_step(float s[N4][4], const DeltaRow<N4> &r)
+{
+    float m4[4] = {0}, p4[4] = {0}, kq4[4] = {0};
+    for (int i = 0; i < N4; i++)
+        for (int j = 0; j < 4; j++) {
+            m4[j] = fmaf(r.k[i][j], s[i][j], m4[j]);
+            p4[j] = fmaf(r.q[i][j], s[i][j], p4[j]);
+            kq4[j] = fmaf(r.k[i][j], r.q[i][j], kq4[j]);
+        }
+    float m = column_sum(m4), p = column_sum(p4), kq = column_sum(kq4);
+    float u = r.beta * fmaf(-r.decay, m, r.v);
+    for (int i = 0; i < N4; i++)
+        for (int j = 0; j < 4; j++)
+            s[i][j] = fmaf(r.k[i][j], u, r.decay * s[i][j]);
+    return fmaf(r.decay, p, kq * u);
+}
+
+/* FAST: d_k is 32 N4, d_v a multiple of COLS, everything aligned for load4. */
+template <int N4, bool FAST>
+static __global__ void __launch_bounds__(DELTA_THREADS) gated_delta_kernel(GatedDelta a)
+{
+    int blocks = (a.d_v + BLOCK_COLS - 1) / BLOCK_COLS, head = (int)blockIdx.x / blocks;
+    int warp_col = (int)blockIdx.x % blocks * BLOCK_COLS + (int)threadIdx.x / WARP * COLS;
+    int col = warp_col + warp_lane() / LANES;
+    if (warp_col >= a.d_v) return;
+    DeltaLane l = {head, head / (a.n_v_heads / a.n_k_heads), col, 4 * (warp_lane() % LANES),
+                   FAST || col < a.d_v ? a.d_k : 0};
+    DeltaRow<N4> row, next;
+    float s[N4][4], fetched[N4][4];
+    load_row<N4, FAST>(&row, a, l, 0);
+    load_part<N4, FAST>(s, column_at(a, l, a.src[0]), l);
+    for (int i = 0; i < a.n; i++) {
+        int is_last = i + 1 == a.n;
+        int32_t to = a.dst[i], next_src = is_last ? to : a.src[i + 1];
+        int goes_on = next_src == to;
+        /* who reads the slot in between is the next row alone, and that from registers */
+        int is_overwritten = !is_last && a.dst[i + 1] == to;
+        if (!is_last) load_row<N4, FAST>(&next, a, l, i + 1);
+        if (!goes_on) load_part<N4, FAST>(fetched, column_at(a, l, next_src), l);
+        float out = delta_step<N4>(s, row);
+        if (l.at == 0 && l.d_k) a.out[((int64_t)i * a.n_v_heads + head) * a.d_v + col] = out;
+        for (int p = 0; p < N4 && !is_overwritten; p++)
+            store4<FAST>(column_at(a, l, to) + 4 * LANES * p + l.at, s[p],
+                         l.d_k - 4 * LANES * p - l.at);
+        if (is_last) break;
+        for (int p = 0; p < N4 && !goes_on; p++)
+            for (int j = 0; j < 4; j++)
+                s[p][j] = fetched[p][j];
+        row = next;
+    }
+}
+
+extern "C" void CUDA_NAME(gated_delta)(const CudaContext *c, const GatedDelta *a)
+{
+    int blocks = (a->d_v + BLOCK_COLS - 1) / BLOCK_COLS;
+    int fast = a->d_v % COLS == 0 && is_aligned(a->q) && is_aligned(a->k) &&
+               slots_aligned(&a->slots, a->slots.state_offset);
+    void (*kernel)(GatedDelta) = gated_delta_kernel<MAX_D_K / 32, false>;
+    assert(a->d_k >= 1 && a->d_k <= MAX_D_K);
+    if (fast && a->d_k == 64) kernel = gated_delta_kernel<2, true>;
+    if (fast && a->d_k == 128) kernel = gated_delta_kernel<4, true>;
+    if (fast && a->d_k == 256) kernel = gated_delta_kernel<8, true>;
+    launch(c, dim3((unsigned)(a->n_v_heads * blocks)), DELTA_THREADS, 0, kernel, *a);
+}
