@@ -223,7 +223,7 @@ template <typename T> static __device__ void find_keys(const Plan &p, const Bloc
                 if (t > last) j = a.parent[j];
             }
         }
-        __syncthreads();
+        __syncthreads(); /* here, too, all have left the tail's segment before */
     }
     for (int t = b.begin + (int)threadIdx.x; t < b.end; t += THREADS) {
         int kv_row = t < base ? t : a.kv_row[at[t - b.from]];
@@ -482,7 +482,6 @@ static __device__ __forceinline__ void attend_segment(const Plan &p, const Block
         __syncthreads();
     }
     store_partials<S, QUADS, PER_THREAD>(p, b, s, acc);
-    __syncthreads(); /* a tail goes on in its next segment */
 }
 
 /* Rows of one sequence from row i of the launch on; 0 unless a block begins there. */
@@ -509,7 +508,6 @@ static __global__ void __launch_bounds__(THREADS, PER_SM) attend_kernel(Plan p)
     b.tail = x < n_tails;
     if (b.tail) {
         int i = p.row + x / TAIL_BLOCKS, row = p.a.row0 + i;
-        if (p.a.base[row] > p.a.pos[row]) return;
         b.row = i;
         b.n_rows = 1;
         b.segment = segment_of(p.a.base[row]) + x % TAIL_BLOCKS;

@@ -20,12 +20,26 @@
 
 typedef struct {
     int n_heads, n_kv_heads, head_dim, n_rot, page_tokens;
-    int n, base, first; /* rows a sequence; committed positions of the first; 1 for draft heads */
+    int n, base, first; /* rows a sequence; committed positions of the first sequence; first key */
+    int lead;           /* floats of a page before K: with 4 every row lies on 16 bytes */
 } AttentionShape;
 
+/* A GPU's segments of the keys end at 128, 256, .. 8192, 8704, .. 131072, ..: contexts cross these.
+ */
 static const AttentionShape attention_shapes[] = {
-    {1, 1, 4, 2, 16, 1, 0, 0},    {2, 1, 24, 8, 5, 5, 9, 0},      {4, 4, 40, 16, 7, 6, 63, 1},
-    {6, 2, 48, 12, 16, 9, 60, 0}, {8, 1, 64, 64, 32, 11, 130, 1}, {5, 1, 256, 64, 3, 10, 201, 0},
+    {1, 1, 4, 2, 16, 1, 0, 0, 1},
+    {2, 1, 24, 8, 5, 5, 9, 0, 1},
+    {4, 4, 40, 16, 7, 6, 63, 1, 1},
+    {6, 2, 48, 12, 16, 9, 60, 0, 1},
+    {8, 1, 64, 64, 32, 11, 130, 1, 4},
+    {5, 1, 256, 64, 3, 10, 201, 0, 1},
+    {12, 2, 256, 64, 16, 6, 125, 0, 4},
+    {8, 1, 256, 64, 16, 3, 90, 1, 4},
+    {6, 3, 128, 32, 16, 9, 127, 1, 4},
+    {10, 1, 300, 30, 8, 2, 88, 0, 4},
+    {60, 1, 64, 16, 16, 2, 30, 0, 4},
+    {2, 1, 4, 2, 64, 4, 8189, 8001, 4},
+    {1, 1, 4, 4, 512, 3, 131070, 130900, 1},
 };
 
 /* Two sequences of n rows each; pages in random order. */
@@ -43,8 +57,8 @@ static KvLayer kv_layer(const Paged *p)
     size_t offset = (size_t)(p->s.page_tokens * p->s.n_kv_heads * p->s.head_dim);
     return (KvLayer){(unsigned char *)p->pages,
                      p->page_floats * sizeof(float),
-                     sizeof(float),
-                     (1 + offset) * sizeof(float),
+                     (size_t)p->s.lead * sizeof(float),
+                     ((size_t)p->s.lead + offset) * sizeof(float),
                      p->s.page_tokens,
                      p->s.n_kv_heads,
                      p->s.head_dim,
@@ -58,7 +72,7 @@ static Paged paged_new(Rng *r, const AttentionShape *s)
     size_t rows = (size_t)p.rows, dim = (size_t)s->head_dim;
     p.table_stride = (s->base + 40 + s->n) / s->page_tokens + 1;
     p.n_pages = 2 * p.table_stride;
-    p.page_floats = 1 + 2 * (size_t)(s->page_tokens * s->n_kv_heads) * dim;
+    p.page_floats = (size_t)s->lead + 2 * (size_t)(s->page_tokens * s->n_kv_heads) * dim;
     p.qg = random_floats(r, rows * (size_t)s->n_heads * 2 * dim, 3);
     p.k = random_floats(r, rows * (size_t)s->n_kv_heads * dim, 1);
     p.v = random_floats(r, rows * (size_t)s->n_kv_heads * dim, 1);
@@ -186,6 +200,18 @@ static void check_attention_path(Backend *be, const Paged *tree, const Paged *st
     paged_free_results(&one);
 }
 
+/* The tree in calls of 1, 2, 3, 1, .. rows. */
+static void check_attention_calls(Backend *be, const Paged *tree, const Paged *start,
+                                  const char *what, uint64_t seed)
+{
+    Paged p = paged_copy(start);
+    for (int i = 0, n = 1; i < p.rows; i += n, n = n % 3 + 1)
+        run_attention(be, &p, i, i + n < p.rows ? n : p.rows - i);
+    assert_true(
+        same_bits(what, p.out, tree->out, (size_t)(p.rows * p.s.n_heads * p.s.head_dim), seed));
+    paged_free_results(&p);
+}
+
 static void check_near_attention(const Paged *got, const Paged *want, const char *what,
                                  uint64_t seed)
 {
@@ -217,7 +243,9 @@ static void test_attention(void **state)
             check_near_attention(&got, &want, about("attention", b), r.seed);
             if (b == leader(b)) memcpy(first.out, got.out, all * sizeof(float));
             assert_true(same_bits(about("attention", b), got.out, first.out, all, r.seed));
-            for (int i = 0; i < got.rows; i++)
+            check_attention_calls(backend[b], &got, &start, about("attention calls", b), r.seed);
+            /* the GPU's kernels are slow here: a few paths of each kind */
+            for (int i = 0; i < got.rows; i += is_gpu(b) && got.rows > 8 ? 3 : 1)
                 check_attention_path(backend[b], &got, &start, i, i % 2, i / 2 % 2,
                                      about("attention path", b), r.seed);
             paged_free_results(&got);
@@ -225,6 +253,163 @@ static void test_attention(void **state)
         paged_free_results(&first);
         paged_free_results(&want);
         paged_free(&start);
+    }
+}
+
+/* ---- prompts, and what a row must not see ---- */
+
+typedef enum { PROMPT, CHAIN, MIXED, ONE_BY_ONE } PromptForm;
+
+/*
+ * Two sequences' chains in place: rows with all before them committed, or rows of one deep tree, or
+ * some of each.
+ */
+static void grow_chains(Paged *p, PromptForm form)
+{
+    for (int i = 0; i < p->rows; i++) {
+        int seq = i / p->s.n, first = seq * p->s.n;
+        int start = p->s.base + 37 * seq;
+        p->seq[i] = seq;
+        p->pos[i] = p->kv_row[i] = p->rope_pos[i] = start + i - first;
+        p->parent[i] = i == first ? -1 : i - 1;
+        p->base[i] = form == CHAIN || (form == MIXED && i % 3) ? start : p->pos[i] + 1;
+    }
+}
+
+static void run_chains(Backend *be, Paged *p, PromptForm form)
+{
+    grow_chains(p, form);
+    for (int i = 0; i < p->rows; i += form == ONE_BY_ONE ? 1 : p->rows)
+        run_attention(be, p, i, form == ONE_BY_ONE ? 1 : p->rows);
+}
+
+static void fill_nan(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = NAN;
+}
+
+/* NaN into every row that no call has written yet, and into K and V of each sequence's last row. */
+static void poison(Paged *p)
+{
+    size_t row = (size_t)(p->s.n_kv_heads * p->s.head_dim);
+    KvLayer kv = kv_layer(p);
+    for (int seq = 0; seq < 2; seq++) {
+        for (int r = p->s.base + 37 * seq; r < p->table_stride * p->s.page_tokens; r++) {
+            size_t page = (size_t)p->table[seq * p->table_stride + r / p->s.page_tokens];
+            float *k =
+                p->pages + page * p->page_floats + p->s.lead + (size_t)(r % p->s.page_tokens) * row;
+            fill_nan(k, row);
+            fill_nan(k + (kv.v_offset - kv.k_offset) / sizeof(float), row);
+        }
+        fill_nan(p->k + (size_t)((seq + 1) * p->s.n - 1) * row, row);
+        fill_nan(p->v + (size_t)((seq + 1) * p->s.n - 1) * row, row);
+    }
+}
+
+/* Looks at all rows but the last of each sequence, whose own key is NaN. */
+static void check_chains(Backend *be, Paged *start, const Paged *want, const char *what,
+                         uint64_t seed)
+{
+    size_t row = (size_t)(start->s.n_heads * start->s.head_dim), n = (size_t)start->s.n;
+    PromptForm last = n < 100 ? ONE_BY_ONE : MIXED;
+    Paged first = paged_copy(start);
+    run_chains(be, &first, PROMPT);
+    for (size_t at = 0; at < 2 * n * row; at += n * row)
+        assert_true(near_all(what, first.out + at, want->out + at, (n - 1) * row, 0, 1e-4, seed));
+    for (PromptForm form = CHAIN; form <= last; form++) {
+        Paged got = paged_copy(start);
+        run_chains(be, &got, form);
+        for (size_t at = 0; at < 2 * n * row; at += n * row)
+            assert_true(same_bits(what, got.out + at, first.out + at, (n - 1) * row, seed));
+        paged_free_results(&got);
+    }
+    paged_free_results(&first);
+}
+
+/*
+ * A prompt in one call, as one deep tree, row by row: the same bits. Rows that lie beyond a row, in
+ * its tile or in its block, are never multiplied by 0, nor read.
+ */
+static void test_chains(void **state)
+{
+    (void)state;
+    static const AttentionShape shapes[] = {
+        {2, 1, 64, 16, 16, 37, 8150, 8101, 4}, /* more rows than the GPU's scratch takes here */
+        {1, 1, 8, 4, 16, 132, 127, 61, 1},     /* a tail in three segments */
+        {12, 2, 256, 64, 5, 9, 123, 3, 4},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        Rng r = rng_new(600 + i);
+        Paged start = paged_new(&r, &shapes[i]);
+        poison(&start);
+        Paged want = paged_copy(&start);
+        run_chains(ref, &want, PROMPT);
+        for (int b = 0; b < n_backends; b++)
+            if (b == leader(b)) check_chains(backend[b], &start, &want, about("chain", b), r.seed);
+        paged_free_results(&want);
+        paged_free(&start);
+    }
+}
+
+/* One committed key that outweighs all others, many keys after the first. */
+static void test_far_key(void **state)
+{
+    (void)state;
+    static const AttentionShape shape = {1, 1, 64, 16, 64, 1, 8300, 0, 4};
+    static const int far[2] = {8250, 5200};
+    Rng r = rng_new(800);
+    Paged start = paged_new(&r, &shape);
+    grow_trees(&r, &start);
+    Paged want = paged_copy(&start);
+    run_attention(ref, &want, 0, want.rows);
+    for (int seq = 0; seq < 2; seq++) {
+        size_t page = (size_t)start.table[seq * start.table_stride + far[seq] / 64];
+        float *k = start.pages + page * start.page_floats + 4 + (size_t)(far[seq] % 64) * 64;
+        for (int d = 0; d < 64; d++)
+            k[d] = 40 * want.q[seq * 64 + d]; /* a score of some 400 */
+    }
+    paged_free_results(&want);
+    want = paged_copy(&start);
+    run_attention(ref, &want, 0, want.rows);
+    for (int b = 0; b < n_backends; b++) {
+        if (b != leader(b)) continue;
+        Paged got = paged_copy(&start);
+        run_attention(backend[b], &got, 0, got.rows);
+        assert_true(near_all(about("far key", b), got.out, want.out, 128, 0, 1e-4, r.seed));
+        paged_free_results(&got);
+    }
+    paged_free_results(&want);
+    paged_free(&start);
+}
+
+/* Where K and V lie within a page changes no bit. */
+static void test_alignment(void **state)
+{
+    (void)state;
+    static const AttentionShape shapes[] = {{4, 2, 64, 8, 8, 3, 126, 0, 4},
+                                            {4, 2, 128, 8, 8, 3, 61, 0, 4},
+                                            {6, 1, 256, 8, 8, 3, 30, 0, 4}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        Rng r = rng_new(700 + i);
+        Paged p = paged_new(&r, &shapes[i]), odd = p;
+        size_t all = (size_t)(p.rows * p.s.n_heads * p.s.head_dim);
+        size_t inside = p.page_floats - (size_t)p.s.lead;
+        grow_trees(&r, &p);
+        odd.s.lead = 3;
+        odd.page_floats = inside + 3;
+        odd.pages = floats((size_t)p.n_pages * odd.page_floats);
+        for (size_t page = 0; page < (size_t)p.n_pages; page++)
+            memcpy(odd.pages + page * odd.page_floats + 3, p.pages + page * p.page_floats + 4,
+                   inside * sizeof(float));
+        odd.q = floats(all), odd.out = floats(all);
+        for (int b = 0; b < n_backends; b++) {
+            run_attention(backend[b], &p, 0, p.rows);
+            run_attention(backend[b], &odd, 0, p.rows);
+            assert_true(same_bits(about("odd pages", b), odd.out, p.out, all, r.seed));
+        }
+        paged_free_results(&odd);
+        paged_free(&p);
     }
 }
 
@@ -244,7 +429,8 @@ static void test_no_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention),     cmocka_unit_test(test_chains),
+        cmocka_unit_test(test_far_key),       cmocka_unit_test(test_alignment),
         cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests_name("attention", tests, open_backends, close_backends);
