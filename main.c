@@ -50,7 +50,8 @@ static int n_cores(void)
     return CPU_COUNT(&set);
 }
 
-/* With `optional`, a GPU that is not there is no error, and one that cannot be used is a warning. */
+/* With `optional`, a GPU that is not there is no error, and one that cannot be used is a warning.
+ */
 static int open_gpu(App *a, int optional, Error *err)
 {
     Error why = {0};
@@ -77,8 +78,13 @@ static int open_backend(App *a, Error *err)
 
 static int open_model(App *a, Error *err)
 {
+    const Settings *set = &a->settings;
+    ModelOptions options = {.dummy = (DummyType)set->dummy_weights};
+    if (options.dummy)
+        log_warn("dummy_weights model=%s: weights are random, answers and acceptance are noise",
+                 set->model);
     double begun = clock_ms() / 1e3;
-    a->model = model_open(a->settings.model, a->backend, err);
+    a->model = model_open(set->model, &options, a->backend, err);
     a->service.weights_s = clock_ms() / 1e3 - begun;
     return a->model ? 0 : -1;
 }
@@ -142,14 +148,18 @@ static int open_engine(App *a, Error *err)
     return 0;
 }
 
-/* The last part of the model's folder, unless the user named it. */
+/* The last part of the model's folder, unless the user named it; it says so where it is a dummy. */
 static char *served_name(const Settings *set)
 {
     if (set->served_name) return mem_strdup(set->served_name);
     char *resolved = realpath(set->model, NULL);
     const char *path = resolved ? resolved : set->model;
     const char *slash = strrchr(path, '/');
-    char *name = mem_strdup(slash && slash[1] ? slash + 1 : path);
+    const char *part = slash && slash[1] ? slash + 1 : path;
+    const char *note = set->dummy_weights ? " (dummy weights)" : "";
+    size_t size = strlen(part) + strlen(note) + 1;
+    char *name = mem_alloc(size, 1);
+    snprintf(name, size, "%s%s", part, note);
     free(resolved);
     return name;
 }

@@ -266,6 +266,7 @@ static void print_details(const Totals *t)
 
 static void print_table(const Bench *b)
 {
+    printf("model: %s\n", b->s->model_name);
     printf("%-20s %7s %8s %8s %7s %9s %9s %8s\n", "category", "answers", "tokens", "steps",
            "accept", "tokens/s", "plain", "speed-up");
     for (int i = 0; i < b->n_categories; i++)

@@ -300,6 +300,7 @@ static double per_second(double n, const LoadResult *r)
 static void print_head(const Load *l)
 {
     const LoadResult *r = &l->fill.result;
+    if (l->s->model_name) printf("model: %s\n", l->s->model_name); /* none with --url */
     if (l->n_fill)
         printf("the KV pool is filled: %d prompts of %d tokens at once, %ld answered as alone in "
                "%.1f s, %.1f MiB\n",
@@ -372,7 +373,8 @@ static void print_json(const Load *l)
     json_t *rows = json_array(), *report;
     for (int i = 0; i < HALVES * l->n_phases; i++)
         json_array_append_new(rows, row_json(&l->rows[i]));
-    report = json_pack("{s:i, s:o}", "cases", l->n_mixed, "phases", rows);
+    report = json_pack("{s:s*, s:i, s:o}", "model", l->s->model_name, "cases", l->n_mixed, "phases",
+                       rows);
     if (l->n_fill) json_object_set_new(report, "filling", row_json(&l->fill));
     if (l->own.server) {
         json_t *cpu = json_object(), *kernel = json_object();

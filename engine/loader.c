@@ -2,8 +2,7 @@
  * loader.c: see loader.h.
  *
  * Matrices stay in the mapping, or go to the memory of a backend that has its own: loader_place and
- * place_copy decide. Vectors go into one f32 arena whose size is known before the first is read,
- * since each vector of the checkpoint is read at most once.
+ * place_copy decide; dummies are made where they will be read. Vectors and scales are f32.
  */
 #include "engine/loader.h"
 
@@ -16,8 +15,8 @@
 
 enum {
     MAX_NAME = 192,
-    MAX_VECTOR = 1 << 23, /* elements; the scales of a large FP8 lm_head are the longest */
-    ARENA_ALIGN = 16,     /* floats: 64 bytes */
+    FLOAT_ALIGN = 16, /* floats: 64 bytes */
+    FLOAT_CHUNK = 1 << 16,
     PLACE_ALIGN = 256,
     PLACE_CHUNK = 32 << 20,
 };
@@ -81,18 +80,17 @@ const float *loader_place_floats(Loader *l, const float *host, size_t n)
     return loader_place(l, host, n * sizeof *host);
 }
 
-static size_t round_floats(size_t n)
-{
-    return (n + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-}
-
 float *loader_floats(Loader *l, size_t n)
 {
-    Owned *own = l->own;
-    float *p = own->arena + own->arena_used;
-    own->arena_used += round_floats(n);
-    assert(own->arena_used <= own->arena_size);
-    return p;
+    FloatChunk *c = &l->own->floats;
+    size_t rounded = (n + FLOAT_ALIGN - 1) / FLOAT_ALIGN * FLOAT_ALIGN;
+    if (rounded > FLOAT_CHUNK / 4) return loader_block(l, rounded, sizeof(float));
+    if (rounded > c->left)
+        *c = (FloatChunk){loader_block(l, FLOAT_CHUNK, sizeof(float)), FLOAT_CHUNK};
+    float *at = c->at;
+    c->at += rounded;
+    c->left -= rounded;
+    return at;
 }
 
 static int ends_with(const char *text, const char *end)
@@ -101,32 +99,11 @@ static int ends_with(const char *text, const char *end)
     return n >= m && !strcmp(text + n - m, end);
 }
 
-/*
- * Floats that the arena may have to give for this tensor: none unless it can be read as a vector.
- * Scales count double: those of a fused projection become two sets, neither larger than the first.
- */
-static size_t arena_floats(const Tensor *t)
+int loader_open(Loader *l)
 {
-    int long_dims = 0;
-    for (int i = 0; i < t->n_dims; i++)
-        long_dims += t->dim[i] != 1;
-    int scale = ends_with(t->name, ".weight_scale_inv");
-    if (long_dims > 1 && !scale && !ends_with(t->name, ".conv1d.weight")) return 0;
-    size_t n = t->bytes / (t->type == TENSOR_F32 ? 4 : 2);
-    if (n > MAX_VECTOR) return 0;
-    return scale ? 2 * round_floats(n) : round_floats(n);
-}
-
-int loader_open(Loader *l, size_t n_extra)
-{
-    Owned *own = l->own;
-    own->st = safetensors_open(l->dir, l->err);
-    if (!own->st) return -1;
-    own->arena_size = round_floats(n_extra);
-    for (int i = 0; i < safetensors_count(own->st); i++)
-        own->arena_size += arena_floats(safetensors_at(own->st, i));
-    own->arena = mem_alloc(own->arena_size, sizeof *own->arena);
-    return 0;
+    if (l->dummy) return 0;
+    l->own->st = safetensors_open(l->dir, l->err);
+    return l->own->st ? 0 : -1;
 }
 
 void owned_close(Owned *own)
@@ -134,7 +111,6 @@ void owned_close(Owned *own)
     for (int i = 0; i < own->n_blocks; i++)
         mem_free(own->block[i]);
     mem_free(own->block);
-    mem_free(own->arena);
     for (int i = 0; i < own->n_placed; i++)
         own->backend->free(own->backend, own->placed[i]);
     mem_free(own->placed);
@@ -161,7 +137,7 @@ const Tensor *loader_find(const Loader *l, const char *leaf, const char *suffix)
 {
     char name[MAX_NAME];
     snprintf(name, sizeof name, "%s%s%s", l->scope, leaf, suffix);
-    return safetensors_find(l->own->st, name);
+    return l->own->st ? safetensors_find(l->own->st, name) : NULL;
 }
 
 /* "4096 x 8192" */
@@ -202,7 +178,8 @@ static const Tensor *need(const Loader *l, const char *leaf, const char *suffix,
                           const int64_t *dim)
 {
     char want[96], have[96];
-    const Tensor *t = loader_find(l, leaf, suffix);
+    const Tensor *t = l->dummy ? dummy_tensor(l->dummy, l->scope, leaf, suffix, n_dims, dim)
+                               : loader_find(l, leaf, suffix);
     shape_text(want, sizeof want, n_dims, dim);
     if (!t) {
         error_set(l->err, ERR_FILE, "cannot load '%.60s': tensor '%s%s%s' is missing, expected %s",
@@ -231,6 +208,14 @@ static int is_float(const Tensor *t)
     return t->type == TENSOR_F32 || t->type == TENSOR_BF16 || t->type == TENSOR_F16;
 }
 
+static void read_floats(Loader *l, const Tensor *t, float *out)
+{
+    if (l->dummy)
+        dummy_floats(l->dummy, t, out);
+    else
+        unpack_floats(t, out);
+}
+
 int loader_vector(Loader *l, const char *leaf, const char *suffix, int rows, int cols, float plus,
                   float **out)
 {
@@ -239,7 +224,7 @@ int loader_vector(Loader *l, const char *leaf, const char *suffix, int rows, int
     if (!is_float(t)) return loader_bad_type(l, t, "F32, BF16 or F16");
     size_t n = (size_t)rows * (size_t)cols;
     float *v = loader_floats(l, n);
-    unpack_floats(t, v);
+    read_floats(l, t, v);
     for (size_t i = 0; i < n; i++)
         v[i] += plus;
     *out = v;
@@ -284,16 +269,25 @@ static size_t element_bytes(WeightType type)
     return type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1;
 }
 
+/* Random elements, made where they will be read. */
+static const void *place_dummy(Loader *l, const Tensor *t)
+{
+    void *at = room_for(l, t->bytes);
+    l->bytes += t->bytes;
+    return at && !dummy_matrix(l->dummy, t, at, l->err) ? at : NULL;
+}
+
 int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
 {
     const Tensor *t, *scale;
     if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
     *w = (Weight){.type = weight_type(t), .rows = rows, .cols = cols};
-    w->data = place_matrix(l, t->data, t->bytes, element_bytes(w->type));
+    w->data =
+        l->dummy ? place_dummy(l, t) : place_matrix(l, t->data, t->bytes, element_bytes(w->type));
     if (scale) {
         size_t n = (size_t)blocks(rows) * (size_t)blocks(cols);
         float *s = loader_floats(l, n);
-        unpack_floats(scale, s);
+        read_floats(l, scale, s);
         w->scale = loader_place_floats(l, s, n);
         l->bytes += n * sizeof *s;
     }
@@ -348,6 +342,9 @@ int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0,
 {
     const Tensor *t, *scale;
     float *s = NULL;
+    if (l->dummy) /* rows in any order are as random */
+        return loader_matrix(l, leaf, n0, cols, w0) || loader_matrix(l, leaf, n1, cols, w1) ? -1
+                                                                                            : 0;
     if (find_matrix(l, leaf, n0 + n1, cols, &t, &scale)) return -1;
     if (scale) {
         s = mem_alloc((size_t)blocks(n0 + n1) * (size_t)blocks(cols), sizeof *s);

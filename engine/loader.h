@@ -8,6 +8,7 @@
 #define OFFSHOOT_ENGINE_LOADER_H
 
 #include "base/error.h"
+#include "engine/dummy.h"
 #include "engine/safetensors.h"
 #include "kernels/backend.h"
 
@@ -17,14 +18,19 @@ typedef struct {
     size_t left;
 } PlaceChunk;
 
+/* Where vectors and scales follow each other in host memory. */
 typedef struct {
-    Safetensors *st;
+    float *at;
+    size_t left; /* floats */
+} FloatChunk;
+
+typedef struct {
+    Safetensors *st; /* NULL with dummy weights */
     Backend *backend;
-    int64_t n_params, file_bytes;  /* of all tensors that the model has taken */
-    float *arena;                  /* all vectors and scales */
-    size_t arena_used, arena_size; /* floats */
-    void **block;                  /* host memory: layers, tables, rows taken apart */
+    int64_t n_params, file_bytes; /* of all tensors that the model has taken */
+    void **block;                 /* host memory: layers, tables, rows taken apart, floats */
     int n_blocks, cap_blocks;
+    FloatChunk floats;
     void **placed; /* backend memory */
     int n_placed, cap_placed;
     PlaceChunk chunk;
@@ -32,23 +38,24 @@ typedef struct {
 
 typedef struct {
     Owned *own;
+    Dummy *dummy;    /* NULL: tensors come from own->st */
     const char *dir; /* for errors */
     char scope[96];  /* in front of each name looked up */
     size_t bytes;    /* of all matrices so far, with their scales */
     Error *err;
 } Loader;
 
-/* Opens the folder's tensors. n_extra: floats that the model will take beside its vectors. */
-int loader_open(Loader *l, size_t n_extra);
+/* Opens the folder's tensors, unless they are dummies. */
+int loader_open(Loader *l);
 void owned_close(Owned *own);
 
 /* scope = prefix, or prefix + "layers.N." where layer >= 0. */
 void loader_scope(Loader *l, const char *prefix, int layer);
 
-/* The tensor scope + leaf + suffix, or NULL. */
+/* The tensor scope + leaf + suffix of the file, or NULL. */
 const Tensor *loader_find(const Loader *l, const char *leaf, const char *suffix);
 
-/* Zeroed host memory of the model's; floats come from the arena. */
+/* Zeroed host memory of the model's. */
 void *loader_block(Loader *l, size_t count, size_t size);
 float *loader_floats(Loader *l, size_t n);
 

@@ -233,12 +233,18 @@ static int any_tensor(const Safetensors *st, const char *prefix)
     return 0;
 }
 
-/* The trunk is known by its embedding, the head by any tensor. */
-static int find_prefixes(Loader *l, Prefixes *p)
+/* The trunk is known by its embedding, the head by any tensor; of dummies there are all. */
+static int find_prefixes(Loader *l, const ModelConfig *c, Prefixes *p)
 {
     static const char *const trunk[] = {"model.language_model.", "language_model.model.", "model."};
     static const char *const head[] = {"mtp.", "model.mtp.", "language_model.mtp."};
     *p = (Prefixes){0};
+    if (l->dummy) {
+        /* Qwen3-Next's configs do not name the head that its checkpoints have. */
+        int has_head = c->n_mtp > 0 || c->family == MODEL_QWEN3_NEXT;
+        *p = (Prefixes){"model.", has_head ? "mtp." : NULL};
+        return 0;
+    }
     for (int i = 0; i < 3 && !p->mtp; i++)
         if (any_tensor(l->own->st, head[i])) p->mtp = head[i];
     for (int i = 0; i < 3; i++) {
@@ -252,27 +258,33 @@ static int find_prefixes(Loader *l, Prefixes *p)
                      l->dir);
 }
 
-static int load_model(Loader *l, Model *m)
+static int load_model(Loader *l, const ModelOptions *options, Model *m)
 {
     Prefixes p;
-    const ModelConfig *c = &m->config;
-    if (config_load(&m->config, &m->generation, l->dir, l->err) ||
-        loader_open(l, (size_t)c->n_rot / 2) || find_prefixes(l, &p) ||
-        load_globals(l, m, p.trunk) || load_layers(l, m, p.trunk))
+    if (config_load(&m->config, &m->generation, l->dir, l->err)) return -1;
+    if (options->dummy) {
+        m->config.fp8 = options->dummy == DUMMY_FP8;
+        l->dummy = dummy_open(options->dummy, m->backend);
+    }
+    if (loader_open(l) || find_prefixes(l, &m->config, &p) || load_globals(l, m, p.trunk) ||
+        load_layers(l, m, p.trunk))
         return -1;
     m->weight_bytes = l->bytes;
     return load_head(l, m, p.mtp) || m->backend->sync(m->backend, l->err) ? -1 : 0;
 }
 
-Model *model_open(const char *dir, Backend *backend, Error *err)
+Model *model_open(const char *dir, const ModelOptions *options, Backend *backend, Error *err)
 {
+    static const ModelOptions defaults;
     Model *m = mem_alloc(1, sizeof *m);
     Owned *own = mem_alloc(1, sizeof *own);
     Loader l = {.own = own, .dir = dir, .err = err};
     own->backend = backend;
     m->owned = own;
     m->backend = backend;
-    if (!load_model(&l, m)) {
+    int failed = load_model(&l, options ? options : &defaults, m);
+    dummy_close(l.dummy);
+    if (!failed) {
         m->n_params = own->n_params;
         m->file_bytes = own->file_bytes;
         return m;

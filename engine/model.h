@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "engine/config.h"
+#include "engine/dummy.h"
 #include "kernels/backend.h"
 
 typedef struct {
@@ -61,17 +62,22 @@ typedef struct Model {
     int has_mtp;
     HeadWeights head;    /* valid when has_mtp */
     int64_t n_params;    /* of the trunk and the head */
-    int64_t file_bytes;  /* the tensors with these in the checkpoint */
+    int64_t file_bytes;  /* the tensors with these in the checkpoint, or in one of dummies */
     size_t weight_bytes; /* what one pass over the trunk reads, experts counted once each */
     Backend *backend;    /* borrowed */
     void *owned;         /* mapping and copies; for model_close */
 } Model;
 
+typedef struct {
+    DummyType dummy; /* other than DUMMY_NONE: dir needs no weights, they are random */
+} ModelOptions;
+
 /*
- * Opens the checkpoint in dir for a backend, which must outlive the model. Errors name the tensor,
- * its shape and what was expected. Missing MTP tensors are no error: has_mtp is 0.
+ * Opens the checkpoint in dir for a backend, which must outlive the model; options NULL: as the
+ * files are. Errors name the tensor, its shape and what was expected. Missing MTP tensors are no
+ * error: has_mtp is 0.
  */
-Model *model_open(const char *dir, Backend *backend, Error *err);
+Model *model_open(const char *dir, const ModelOptions *options, Backend *backend, Error *err);
 void model_close(Model *m);
 
 #endif

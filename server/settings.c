@@ -56,6 +56,7 @@ static OptionTable option_table(Settings *s)
     /* clang-format off */
     return (OptionTable){{
     {"model", OPTION_STRING, &s->model, 0, 0, 0, "DIR", "folder with config.json and safetensors", ALL},
+    {"dummy-weights", OPTION_CHOICE, &s->dummy_weights, 0, 0, DUMMY_CHOICES, "TYPE", "bf16, fp8: random, no weight files", ALL},
     {"config", OPTION_STRING, &s->config, 0, 0, 0, "FILE", "options from a file, 'name = value' a line", ALL},
 
     {"host", OPTION_STRING, &s->host, 0, 0, 0, "ADDRESS", "address to listen on", SERVE},

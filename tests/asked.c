@@ -29,7 +29,7 @@ int asked_open_demo(void **state)
     (void)state;
     Error err = {0};
     asked_backend = backend_cpu_open(N_THREADS, NULL, 4096, &err);
-    asked_model = asked_backend ? model_open("models/demo", asked_backend, &err) : NULL;
+    asked_model = asked_backend ? model_open("models/demo", NULL, asked_backend, &err) : NULL;
     if (!asked_model) {
         fprintf(stderr, "%s\n", err.msg);
         return -1;

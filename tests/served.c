@@ -39,7 +39,7 @@ int served_open_model(void **state)
     if (config_load(&config, &generation, DEMO, &err)) fail_msg("%s", err.msg);
     backend = backend_cpu_open(1, NULL, config.n_vocab, &err);
     if (!backend) fail_msg("%s", err.msg);
-    model = model_open(DEMO, backend, &err);
+    model = model_open(DEMO, NULL, backend, &err);
     if (!model) fail_msg("%s", err.msg);
     tok = tokenizer_open(DEMO "/tokenizer.json", &err);
     if (!tok) fail_msg("%s", err.msg);

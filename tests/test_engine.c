@@ -79,7 +79,7 @@ static void test_check_matrix(void **state)
     for (size_t i = 0; i < N_MATRIX; i++) {
         Error err = {0};
         char path[128];
-        Model *m = model_open(dirs[i], asked_backend, &err);
+        Model *m = model_open(dirs[i], NULL, asked_backend, &err);
         if (!m) fail_msg("%s", err.msg);
         snprintf(path, sizeof path, "%s/tokenizer.json", dirs[i]);
         Tokenizer *tok = tokenizer_open(path, &err);
@@ -343,7 +343,7 @@ static void test_nan_row(void **state)
     (void)state;
     Error err;
     int32_t prompt[] = {10, 11, 12};
-    Model *m = model_open("models/demo", asked_backend, &err);
+    Model *m = model_open("models/demo", NULL, asked_backend, &err);
     assert_non_null(m);
     float *norm = (float *)(uintptr_t)m->final_norm, old = norm[3];
     EngineOptions o = asked_options(1, 0, 1);

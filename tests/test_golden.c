@@ -55,7 +55,7 @@ static void case_open(Case *c, const char *name, Backend *be)
     memset(c, 0, sizeof *c);
     c->be = be;
     snprintf(path, sizeof path, "tests/data/golden/%s", name);
-    c->model = model_open(path, be, &err);
+    c->model = model_open(path, NULL, be, &err);
     if (!c->model) fail_msg("%s", err.msg);
     c->golden = golden_open(path, c->token, MAX_T, &c->n_tokens);
     int seqs = 1 + HEAD_STEPS, pages = seqs * memory_pages_for(MAX_T + 1);

@@ -29,7 +29,7 @@ static Backend backend; /* memory, and no operation */
 static Model *open_ok(const char *dir)
 {
     Error err = {0};
-    Model *m = model_open(dir, &backend, &err);
+    Model *m = model_open(dir, NULL, &backend, &err);
     if (!m) fail_msg("%s", err.msg);
     return m;
 }
@@ -472,7 +472,7 @@ static void test_no_head(void **state)
 static void expect_error(const char *dir, const char *says)
 {
     Error err = {0};
-    Model *m = model_open(dir, &backend, &err);
+    Model *m = model_open(dir, NULL, &backend, &err);
     if (m) fail_msg("loaded, expected: %s", says);
     if (!strstr(err.msg, says)) fail_msg("'%s' should say \"%s\"", err.msg, says);
 }
@@ -618,7 +618,7 @@ static void test_flipped(void **state)
         fseek(f, place, SEEK_SET);
         fputc(bytes[place] ^ bit, f);
         fflush(f);
-        Model *m = model_open(dir, &backend, &err);
+        Model *m = model_open(dir, NULL, &backend, &err);
         if (!m && !*err.msg) fail_msg("round %d failed without a message", round);
         n_loaded += m != NULL;
         model_close(m);

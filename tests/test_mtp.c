@@ -76,7 +76,7 @@ static void case_open(Case *c, const char *dir, int topk)
     Error err = {0};
     memset(c, 0, sizeof *c);
     c->be = backend_cpu_open(1, NULL, 4096, &err);
-    c->model = model_open(dir, c->be, &err);
+    c->model = model_open(dir, NULL, c->be, &err);
     if (!c->model) fail_msg("%s", err.msg);
     assert_int_equal(mtp_drafter_open(c->model, &c->spy.mtp, &err), 0);
     static Drafter drafter;

@@ -58,7 +58,7 @@ static void case_open(Case *c, const char *name, Backend *be)
     char path[128];
     memset(c, 0, sizeof *c);
     snprintf(path, sizeof path, "tests/data/golden/%s", name);
-    c->model = model_open(path, be, &err);
+    c->model = model_open(path, NULL, be, &err);
     if (!c->model) fail_msg("%s", err.msg);
     int pages = N_SEQS * memory_pages_for(MAX_CTX);
     assert_int_equal(memory_open(&c->mem, c->model, N_SLOTS, pages, N_SEQS, MAX_CTX, &err), 0);

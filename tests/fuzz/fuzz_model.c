@@ -160,7 +160,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                   json_integer_value(json_object_get(root, "shift")));
     static Backend backend;
     host_memory_fill(&backend);
-    Model *m = model_open(FUZZ_DIR, &backend, &err);
+    Model *m = model_open(FUZZ_DIR, NULL, &backend, &err);
     FUZZ_CHECK(m || *err.msg);
     if (m) touch_model(m);
     model_close(m);
