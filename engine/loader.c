@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/quantise.h"
 #include "engine/unpack.h"
 
 enum {
@@ -277,10 +278,38 @@ static const void *place_dummy(Loader *l, const Tensor *t)
     return at && !dummy_matrix(l->dummy, t, at, l->err) ? at : NULL;
 }
 
+static int becomes_fp8(const Loader *l, const char *leaf, const Tensor *t)
+{
+    return l->to_fp8 && t->type != TENSOR_FP8_E4M3 && !quantise_keeps_wide(leaf);
+}
+
+/* A matrix quantised from data, which are some or all elements of t. */
+static int place_quantised(Loader *l, const Tensor *t, const unsigned char *data, int rows,
+                           int cols, Weight *w)
+{
+    size_t n = (size_t)rows * (size_t)cols, n_scales = (size_t)blocks(rows) * (size_t)blocks(cols);
+    int stays = l->own->backend->is_host;
+    uint8_t *code = stays ? loader_block(l, n, 1) : mem_alloc(n, 1);
+    float *scale = loader_floats(l, n_scales);
+    *w = (Weight){.type = WEIGHT_FP8, .rows = rows, .cols = cols};
+    if (quantise_fp8(data, weight_type(t), rows, cols, code, scale)) {
+        error_set(l->err, ERR_FILE,
+                  "cannot load '%.60s': tensor '%s' holds a NaN or an infinity, which FP8 lacks",
+                  t->file, t->name);
+    } else {
+        w->data = place_matrix(l, code, n, 1);
+        w->scale = loader_place_floats(l, scale, n_scales);
+        l->bytes += n_scales * sizeof *scale;
+    }
+    if (!stays) mem_free(code);
+    return w->data && w->scale ? 0 : -1;
+}
+
 int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
 {
     const Tensor *t, *scale;
     if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
+    if (becomes_fp8(l, leaf, t)) return place_quantised(l, t, t->data, rows, cols, w);
     *w = (Weight){.type = weight_type(t), .rows = rows, .cols = cols};
     w->data =
         l->dummy ? place_dummy(l, t) : place_matrix(l, t->data, t->bytes, element_bytes(w->type));
@@ -294,36 +323,47 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
     return w->data && (!scale || w->scale) ? 0 : -1;
 }
 
-int loader_stack(Loader *l, const char *leaf, int n, int rows, int cols, Weight *out)
+int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int cols, Weight *out)
 {
-    const Tensor *t = need(l, leaf, "", 3, (int64_t[]){n, rows, cols});
+    const Tensor *t = need(l, leaf, "", 3, (int64_t[]){n, parts * rows, cols});
     if (!t) return -1;
     if (t->type != TENSOR_BF16 && t->type != TENSOR_F32)
         return loader_bad_type(l, t, "BF16 or F32");
-    *out = (Weight){.type = weight_type(t), .rows = rows, .cols = cols};
-    out->data = place_matrix(l, t->data, t->bytes, element_bytes(out->type));
-    return out->data ? 0 : -1;
+    int quantised = becomes_fp8(l, leaf, t);
+    size_t element = element_bytes(weight_type(t)), bytes = (size_t)rows * (size_t)cols * element;
+    const unsigned char *data = quantised ? t->data : place_matrix(l, t->data, t->bytes, element);
+    if (!data) return -1;
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < parts; p++, data += bytes) {
+            Weight *w = &out[p * n + i];
+            *w = (Weight){.type = weight_type(t), .rows = rows, .cols = cols, .data = data};
+            if (quantised && place_quantised(l, t, data, rows, cols, w)) return -1;
+        }
+    return 0;
 }
 
 /*
  * Rows map[0..n) of a fused matrix as one of their own. FP8 scales belong to blocks of 128 rows: if
  * the map tears blocks apart (in no published size), the part is dequantised.
  */
-static int take_rows(Loader *l, const Tensor *t, const float *scale, int cols, const int *map,
-                     int n, Weight *w)
+static int take_rows(Loader *l, const Tensor *t, const float *scale, int quantised, int cols,
+                     const int *map, int n, Weight *w)
 {
     int torn = scale && !unpack_keeps_blocks(map, n);
     *w = (Weight){.type = torn ? WEIGHT_F32 : weight_type(t), .rows = n, .cols = cols};
     size_t row_bytes = (size_t)weight_row_bytes(w);
-    int stays = l->own->backend->is_host;
+    int stays = l->own->backend->is_host && !quantised, failed = 0;
     void *rows = stays ? loader_block(l, (size_t)n, row_bytes) : mem_alloc((size_t)n, row_bytes);
     if (torn)
         unpack_fp8_rows(t->data, scale, cols, map, n, rows);
     else
         unpack_rows(t->data, row_bytes, map, n, rows);
-    w->data = place_matrix(l, rows, (size_t)n * row_bytes, element_bytes(w->type));
+    if (quantised)
+        failed = place_quantised(l, t, rows, n, cols, w);
+    else
+        w->data = place_matrix(l, rows, (size_t)n * row_bytes, element_bytes(w->type));
     if (!stays) mem_free(rows);
-    if (!w->data) return -1;
+    if (failed || !w->data) return -1;
     if (!scale || torn) return 0;
 
     size_t n_rows = (size_t)blocks(n), n_cols = (size_t)blocks(cols);
@@ -350,7 +390,9 @@ int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0,
         s = mem_alloc((size_t)blocks(n0 + n1) * (size_t)blocks(cols), sizeof *s);
         unpack_floats(scale, s);
     }
-    int failed = take_rows(l, t, s, cols, map0, n0, w0) || take_rows(l, t, s, cols, map1, n1, w1);
+    int fp8 = becomes_fp8(l, leaf, t);
+    int failed =
+        take_rows(l, t, s, fp8, cols, map0, n0, w0) || take_rows(l, t, s, fp8, cols, map1, n1, w1);
     mem_free(s);
     return failed ? -1 : 0;
 }

@@ -39,6 +39,7 @@ typedef struct {
 typedef struct {
     Owned *own;
     Dummy *dummy;    /* NULL: tensors come from own->st */
+    int to_fp8;      /* 1: wide matrices become FP8 where published checkpoints have that */
     const char *dir; /* for errors */
     char scope[96];  /* in front of each name looked up */
     size_t bytes;    /* of all matrices so far, with their scales */
@@ -76,8 +77,11 @@ int loader_norm(Loader *l, const char *leaf, int n, const float **out);
 /* leaf.weight [rows][cols], with leaf.weight_scale_inv if it is FP8. */
 int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w);
 
-/* leaf [n][rows][cols] in one tensor; out: the first of its n matrices, the others follow. */
-int loader_stack(Loader *l, const char *leaf, int n, int rows, int cols, Weight *out);
+/*
+ * leaf [n][parts * rows][cols] in one tensor, as matrices of their own: rows [p * rows, (p + 1) *
+ * rows) of its matrix i become out[p * n + i].
+ */
+int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int cols, Weight *out);
 
 /* Two matrices out of the rows of one: row i of w0 is row map0[i] of leaf.weight, [n0+n1][cols]. */
 int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0, Weight *w0,

@@ -90,29 +90,13 @@ static int load_gated(Loader *l, const ModelConfig *c, const char *scope, int wi
     return loader_matrix(l, leaf, c->dim, width, down);
 }
 
-/* Rows [first, first + n) of matrix i of a stack. */
-static Weight view(const Weight *stack, int i, int first, int n)
-{
-    Weight w = *stack;
-    size_t row = (size_t)i * (size_t)stack->rows + (size_t)first;
-    w.rows = n;
-    w.data = (const unsigned char *)stack->data + row * (size_t)weight_row_bytes(stack);
-    return w;
-}
-
 /* One tensor for all experts: [n_experts][gate rows, then up rows][dim]. */
 static int load_stacked_experts(Loader *l, const ModelConfig *c, Weight *table)
 {
-    int width = c->expert_dim;
-    Weight gate_up, down;
-    if (loader_stack(l, "mlp.experts.gate_up_proj", c->n_experts, 2 * width, c->dim, &gate_up) ||
-        loader_stack(l, "mlp.experts.down_proj", c->n_experts, c->dim, width, &down))
+    int n = c->n_experts;
+    if (loader_stack(l, "mlp.experts.gate_up_proj", n, 2, c->expert_dim, c->dim, table) ||
+        loader_stack(l, "mlp.experts.down_proj", n, 1, c->dim, c->expert_dim, table + 2 * n))
         return -1;
-    for (int e = 0; e < c->n_experts; e++) {
-        table[e] = view(&gate_up, e, 0, width);
-        table[c->n_experts + e] = view(&gate_up, e, width, width);
-        table[2 * c->n_experts + e] = view(&down, e, 0, c->dim);
-    }
     return 0;
 }
 
@@ -262,6 +246,11 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
 {
     Prefixes p;
     if (config_load(&m->config, &m->generation, l->dir, l->err)) return -1;
+    if (options->dummy && options->quant)
+        return error_set(l->err, ERR_INPUT,
+                         "dummy weights are not quantised: take fp8 ones from the start");
+    l->to_fp8 = options->quant == QUANT_FP8;
+    if (l->to_fp8) m->config.fp8 = 1;
     if (options->dummy) {
         m->config.fp8 = options->dummy == DUMMY_FP8;
         l->dummy = dummy_open(options->dummy, m->backend);

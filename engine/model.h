@@ -68,7 +68,10 @@ typedef struct Model {
     void *owned;         /* mapping and copies; for model_close */
 } Model;
 
+typedef enum { QUANT_NONE, QUANT_FP8 } QuantType;
+
 typedef struct {
+    QuantType quant; /* of matrices that are wider; what FP8 checkpoints keep wide stays */
     DummyType dummy; /* other than DUMMY_NONE: dir needs no weights, they are random */
 } ModelOptions;
 

@@ -1,7 +1,20 @@
 /* quantise.c: see quantise.h. */
 #include "engine/quantise.h"
 
+#include <assert.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "base/thread.h"
+#include "kernels/bf16.h"
+#include "kernels/fp8.h"
+
+enum {
+    MAX_THREADS = 8,
+    THREAD_ELEMENTS = 1 << 18, /* fewer are done before a thread has started */
+    INFINITE = 0x7f800000,     /* the bits of infinity; those of a NaN are larger */
+};
+static const float LARGEST = 448;
 
 int quantise_keeps_wide(const char *leaf)
 {
@@ -19,4 +32,121 @@ int quantise_keeps_wide(const char *leaf)
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         if (!strcmp(leaf, wide[i])) return 1;
     return 0;
+}
+
+/* Block rows [first, last) of a matrix. */
+typedef struct {
+    const unsigned char *data;
+    uint8_t *code;
+    float *scale;
+    WeightType type;
+    int rows, cols, first, last, failed;
+} Part;
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/*
+ * n elements of row r from column c on, and zeros up to the block's end: loops over all columns of
+ * a block become vectors.
+ */
+static void widen(const Part *p, int r, int c, int n, float x[FP8_BLOCK])
+{
+    size_t at = (size_t)r * (size_t)p->cols + (size_t)c;
+    if (p->type == WEIGHT_F32) {
+        memset(x + n, 0, (size_t)(FP8_BLOCK - n) * sizeof *x);
+        memcpy(x, p->data + 4 * at, (size_t)n * sizeof *x);
+        return;
+    }
+    uint16_t half[FP8_BLOCK] = {0};
+    memcpy(half, p->data + 2 * at, (size_t)n * sizeof *half);
+    for (int i = 0; i < FP8_BLOCK; i++)
+        x[i] = bf16_to_float(half[i]);
+}
+
+/* Rows [r, r_end), n columns from c on: one block, one scale. */
+static int quantise_block(const Part *p, int r, int r_end, int c, int n, float *scale)
+{
+    float x[FP8_BLOCK], largest;
+    int32_t bits[FP8_BLOCK], most = 0;
+    for (int i = r; i < r_end; i++) {
+        widen(p, i, c, n, x);
+        memcpy(bits, x, sizeof bits);
+        for (int k = 0; k < FP8_BLOCK; k++) { /* magnitudes are in the order of their bits */
+            int32_t size = bits[k] & 0x7fffffff;
+            most = size > most ? size : most;
+        }
+    }
+    if (most >= INFINITE) return -1;
+    memcpy(&largest, &most, sizeof largest);
+    float s = largest / LARGEST;
+    if (!(s > 0)) s = 1; /* zeros, or so small that they become zeros */
+    *scale = s;
+    for (int i = r; i < r_end; i++) {
+        uint8_t code[FP8_BLOCK];
+        widen(p, i, c, n, x);
+        for (int k = 0; k < FP8_BLOCK; k++)
+            x[k] /= s;
+        for (int k = 0; k < FP8_BLOCK; k++)
+            code[k] = fp8_from_float(x[k]);
+        memcpy(p->code + (size_t)i * (size_t)p->cols + (size_t)c, code, (size_t)n);
+    }
+    return 0;
+}
+
+static void *quantise_part(void *arg)
+{
+    Part *p = arg;
+    int n_blocks = (p->cols + FP8_BLOCK - 1) / FP8_BLOCK;
+    for (int b = p->first; b < p->last && !p->failed; b++)
+        for (int k = 0; k < n_blocks && !p->failed; k++) {
+            int r = b * FP8_BLOCK, c = k * FP8_BLOCK;
+            p->failed = quantise_block(p, r, r + least(FP8_BLOCK, p->rows - r), c,
+                                       least(FP8_BLOCK, p->cols - c),
+                                       p->scale + (size_t)b * (size_t)n_blocks + k);
+        }
+    return NULL;
+}
+
+static int threads_for(int rows, int cols, int n_block_rows)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t n = (int64_t)rows * cols / THREAD_ELEMENTS;
+    if (n > MAX_THREADS) n = MAX_THREADS;
+    if (n > cores) n = cores;
+    if (n > n_block_rows) n = n_block_rows;
+    return n > 1 ? (int)n : 1;
+}
+
+int quantise_fp8(const unsigned char *data, WeightType type, int rows, int cols, uint8_t *code,
+                 float *scale)
+{
+    assert(type == WEIGHT_F32 || type == WEIGHT_BF16);
+    int n_block_rows = (rows + FP8_BLOCK - 1) / FP8_BLOCK, failed = 0;
+    int n = threads_for(rows, cols, n_block_rows);
+    Part part[MAX_THREADS];
+    pthread_t thread[MAX_THREADS];
+    int started[MAX_THREADS] = {0};
+    for (int i = 0; i < n; i++) {
+        part[i] = (Part){.data = data,
+                         .code = code,
+                         .scale = scale,
+                         .type = type,
+                         .rows = rows,
+                         .cols = cols,
+                         .first = n_block_rows * i / n,
+                         .last = n_block_rows * (i + 1) / n};
+        /* the first part is this thread's, and those for which the system has no thread */
+        started[i] = i && !thread_start(&thread[i], quantise_part, &part[i], "quantise", NULL);
+    }
+    for (int i = 0; i < n; i++) {
+        if (started[i])
+            pthread_join(thread[i], NULL);
+        else
+            quantise_part(&part[i]);
+        failed |= part[i].failed;
+    }
+    return failed ? -1 : 0;
 }

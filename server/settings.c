@@ -56,6 +56,7 @@ static OptionTable option_table(Settings *s)
     /* clang-format off */
     return (OptionTable){{
     {"model", OPTION_STRING, &s->model, 0, 0, 0, "DIR", "folder with config.json and safetensors", ALL},
+    {"quant", OPTION_CHOICE, &s->quant, 0, 0, QUANT_CHOICES, "TYPE", "fp8: quantise when loading (default none)", ALL},
     {"dummy-weights", OPTION_CHOICE, &s->dummy_weights, 0, 0, DUMMY_CHOICES, "TYPE", "bf16, fp8: random, no weight files", ALL},
     {"config", OPTION_STRING, &s->config, 0, 0, 0, "FILE", "options from a file, 'name = value' a line", ALL},
 
@@ -104,7 +105,7 @@ static OptionTable option_table(Settings *s)
     {"draft-topk", OPTION_INT, &s->draft_topk, 1, MAX_TREE_NODES - 1, 0, "N", "guesses for each next token", ALL},
 
     {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens (default: the model's)", ALL},
-    {"memory", OPTION_BYTES, &s->memory, 0, MAX_BYTES, 0, "BYTES", "for states and KV, such as 2G (default: a quarter of free memory, 4G at most; a GPU: 95 %)", ALL},
+    {"memory", OPTION_BYTES, &s->memory, 0, MAX_BYTES, 0, "BYTES", "states, KV (default: 1/4 of free, to 4G; GPU 95 %)", ALL},
     {"max-seqs", OPTION_INT, &s->max_seqs, 1, MAX_SEQS, 0, "N", "sequences that run at once", SERVE | BENCH | CHECK},
     {"max-waiting", OPTION_INT, &s->max_waiting, 1, 1e6, 0, "N", "requests that wait before 429 is sent", SERVE | BENCH},
     {"ubatch-size", OPTION_INT, &s->ubatch_size, 1, 65536, 0, "N", "prompt rows per pass", ALL},

@@ -14,6 +14,7 @@ enum { COMMAND_SERVE = 1, COMMAND_CHAT = 2, COMMAND_BENCH = 4, COMMAND_CHECK = 8
 
 typedef struct {
     const char *model; /* a folder */
+    int quant;         /* index into QUANT_CHOICES */
     int dummy_weights; /* index into DUMMY_CHOICES */
     const char *config;
     /* serving */
@@ -55,6 +56,7 @@ typedef struct {
 #define DEVICE_CHOICES "auto|cuda|cpu"
 enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 
+#define QUANT_CHOICES "none|fp8"      /* in the order of engine/model.h's types */
 #define DUMMY_CHOICES "none|bf16|fp8" /* in the order of engine/dummy.h's types */
 
 #define DRAFT_CHOICES "mtp|none"

@@ -13,19 +13,19 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "engine/forward.h"
-#include "engine/head.h"
+#include "engine/model.h"
 #include "kernels/bf16.h"
 #include "kernels/fp8.h"
 #include "kernels/host_memory.h"
 #include "tests/backend_simt.h"
 #include "tests/checkpoint.h"
+#include "tests/whole_model.h"
 
 #define GOLDEN "tests/data/golden/"
 
 static const char *const golden[] = {"qwen35-dense", "qwen35-dense-odd", "qwen35-dense-fp8",
                                      "qwen35-moe", "qwen3-next"};
-enum { N_GOLDEN = sizeof golden / sizeof *golden, N_TOKENS = 40 };
+enum { N_GOLDEN = sizeof golden / sizeof *golden };
 
 /* A folder with a golden model's config, changed, and nothing else. */
 static const char *config_folder(const char *name, const char *const *changes)
@@ -50,71 +50,6 @@ static Model *open_changed(const char *name, const char *const *changes, DummyTy
 static Model *open_dummy(const char *name, DummyType type, Backend *be)
 {
     return open_changed(name, (const char *[]){NULL}, type, be);
-}
-
-/* ---- the matrices of a model ---- */
-
-typedef struct {
-    const Weight *w;
-    int fp8; /* 1 if FP8 checkpoints have it in FP8 */
-} Matrix;
-
-typedef struct {
-    Matrix list[512];
-    int n;
-} Matrices;
-
-static void add(Matrices *all, const Weight *w, int fp8)
-{
-    assert_true(all->n < 512);
-    all->list[all->n++] = (Matrix){w, fp8};
-}
-
-static void add_attention(Matrices *all, const AttentionWeights *a)
-{
-    const Weight *const w[] = {&a->q, &a->k, &a->v, &a->o};
-    for (int i = 0; i < 4; i++)
-        add(all, w[i], 1);
-}
-
-static void add_ffn(Matrices *all, const ModelConfig *c, const FfnWeights *f)
-{
-    const Weight *const w[] = {&f->gate, &f->up, &f->down};
-    for (int i = 0; i < 3; i++)
-        add(all, w[i], 1);
-    if (!f->moe) return;
-    add(all, &f->router, 0);
-    add(all, &f->shared_gate, 0);
-    for (int e = 0; e < c->n_experts; e++) {
-        add(all, &f->expert_gate[e], 1);
-        add(all, &f->expert_up[e], 1);
-        add(all, &f->expert_down[e], 1);
-    }
-}
-
-static void list_matrices(const Model *m, Matrices *all)
-{
-    const ModelConfig *c = &m->config;
-    *all = (Matrices){0};
-    add(all, &m->embed, 0);
-    add(all, &m->lm_head, 0);
-    for (int i = 0; i < c->n_layers; i++) {
-        const DeltaWeights *d = &m->layer[i].delta;
-        if (c->full_attention[i]) {
-            add_attention(all, &m->layer[i].attention);
-        } else {
-            add(all, &d->qkv, 1);
-            add(all, &d->z, 1);
-            add(all, &d->out, 1);
-            add(all, &d->a, 0);
-            add(all, &d->b, 0);
-        }
-        add_ffn(all, c, &m->layer[i].ffn);
-    }
-    if (!m->has_mtp) return;
-    add(all, &m->head.fc, 0);
-    add_attention(all, &m->head.attention);
-    add_ffn(all, c, &m->head.ffn);
 }
 
 static double element(const Weight *w, size_t i)
@@ -286,55 +221,6 @@ static void test_long_matrix(void **state)
 
 /* ---- forward ---- */
 
-typedef struct {
-    float *logits; /* [N_TOKENS][n_vocab] */
-    double largest;
-    int n_layers_seen;
-    Backend *be;
-    int dim;
-} Pass;
-
-static void look_at(void *ctx, int layer, const float *x, int n)
-{
-    Pass *p = ctx;
-    size_t count = (size_t)n * (size_t)p->dim;
-    double squares = 0;
-    for (size_t i = 0; i < count; i++) {
-        assert_true(isfinite(x[i]));
-        squares += (double)x[i] * (double)x[i];
-    }
-    double rms = sqrt(squares / (double)count);
-    if (rms > p->largest) p->largest = rms;
-    if (layer > p->n_layers_seen) p->n_layers_seen = layer;
-}
-
-static void run_pass(Pass *p, Model *m)
-{
-    Memory mem;
-    Forward f;
-    Batch batch;
-    Error err = {0};
-    size_t n = (size_t)N_TOKENS * (size_t)m->config.n_vocab;
-    *p = (Pass){.be = m->backend, .dim = m->config.dim, .logits = mem_alloc(n, sizeof(float))};
-    int pages = memory_pages_for(N_TOKENS + 1);
-    assert_int_equal(memory_open(&mem, m, 1, pages, 1, N_TOKENS + 1, &err), 0);
-    assert_int_equal(forward_open(&f, m, &mem, N_TOKENS, N_TOKENS, &err), 0);
-    batch_open(&batch, N_TOKENS);
-    assert_int_equal(memory_reserve(&mem, 0, N_TOKENS + 1), 0);
-    memory_clear_slot(&mem, 0);
-    for (int i = 0; i < N_TOKENS; i++) {
-        batch_add(&batch, i * 7 % m->config.n_vocab, i, 0, i - 1, 0, 0, i, i + 1);
-        batch.logit_row[batch.n_logits++] = i;
-    }
-    f.tap = look_at;
-    f.tap_ctx = p;
-    forward_pass(&f, &batch);
-    m->backend->download(m->backend, p->logits, f.logits, n * sizeof(float));
-    batch_close(&batch);
-    forward_close(&f);
-    memory_close(&mem);
-}
-
 /* Spread of one row around its mean. */
 static double spread(const float *row, int n)
 {
@@ -354,12 +240,12 @@ static void check_pass(Model *m)
     run_pass(&a, m);
     run_pass(&b, m);
     assert_int_equal(a.n_layers_seen, m->config.n_layers);
-    assert_true(a.largest < 2 * sqrt(m->config.n_layers)); /* each adds a row of size about 1 */
-    for (int i = 0; i < N_TOKENS; i++) {
+    assert_true(a.largest_rms < 2 * sqrt(m->config.n_layers)); /* each adds a row of size about 1 */
+    for (int i = 0; i < PASS_TOKENS; i++) {
         double s = spread(a.logits + (size_t)i * (size_t)n, n);
         if (s < 0.5 || s > 2) fail_msg("row %d: logits spread %.3f", i, s);
     }
-    assert_memory_equal(a.logits, b.logits, (size_t)N_TOKENS * (size_t)n * sizeof(float));
+    assert_memory_equal(a.logits, b.logits, (size_t)PASS_TOKENS * (size_t)n * sizeof(float));
     assert_memory_not_equal(a.logits, a.logits + n, (size_t)n * sizeof(float));
     mem_free(a.logits);
     mem_free(b.logits);

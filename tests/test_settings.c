@@ -8,7 +8,7 @@
 #include <math.h>
 #include <cmocka.h>
 
-#include "engine/dummy.h"
+#include "engine/model.h"
 #include "server/service.h"
 #include "server/settings.h"
 
@@ -64,6 +64,9 @@ static void test_commands(void **state)
     assert_int_equal(PARSE(COMMAND_CHECK, "--model", "m", "--draft", "none"), 0);
     assert_int_equal(s.draft, DRAFT_NONE);
     assert_int_equal(s.dummy_weights, DUMMY_NONE);
+    assert_int_equal(s.quant, QUANT_NONE);
+    assert_int_equal(PARSE(COMMAND_CHAT, "--model", "m", "--quant", "fp8"), 0);
+    assert_int_equal(s.quant, QUANT_FP8);
     assert_int_equal(PARSE(COMMAND_SERVE, "--model", "m", "--dummy-weights", "fp8"), 0);
     assert_int_equal(s.dummy_weights, DUMMY_FP8);
     assert_int_equal(PARSE(COMMAND_BENCH, "load", "--model", "m", "--dummy-weights", "bf16"), 0);

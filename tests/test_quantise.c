@@ -1,0 +1,348 @@
+/*
+ * test_quantise.c: FP8 made at load: the rounding of every value, and whole models.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/quantise.h"
+#include "kernels/bf16.h"
+#include "kernels/fp8.h"
+#include "tests/backend_simt.h"
+#include "tests/checkpoint.h"
+#include "tests/near.h"
+#include "tests/whole_model.h"
+
+#define GOLDEN "tests/data/golden/"
+
+static int blocks(int n)
+{
+    return (n + 127) / 128;
+}
+
+static double element(const unsigned char *data, WeightType type, size_t i)
+{
+    float f;
+    uint16_t half;
+    if (type == WEIGHT_F32) {
+        memcpy(&f, data + 4 * i, 4);
+        return (double)f;
+    }
+    memcpy(&half, data + 2 * i, 2);
+    return (double)bf16_to_float(half);
+}
+
+/* Half a step of the codes where x lies: 2^-10 below 2^-6, else a sixteenth of the power below. */
+static double half_step(double x)
+{
+    int exponent = 0;
+    frexp(x, &exponent); /* x = m 2^exponent, m in [0.5, 1) */
+    return x < 0x1p-6 ? 0x1p-10 : ldexp(1, exponent - 1 - 4);
+}
+
+/* Every value is the nearest, and the largest of a block is the largest code. */
+static void check_codes(const unsigned char *data, WeightType type, int rows, int cols,
+                        const uint8_t *code, const float *scale)
+{
+    float *largest = mem_alloc((size_t)blocks(rows) * (size_t)blocks(cols), sizeof(float));
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c++) {
+            size_t i = (size_t)r * (size_t)cols + (size_t)c;
+            int b = r / 128 * blocks(cols) + c / 128;
+            double x = element(data, type, i), s = (double)scale[b];
+            double got = (double)fp8_to_float(code[i]);
+            if (fabs(x) > (double)largest[b]) largest[b] = (float)fabs(x);
+            assert_true((code[i] & 0x7f) != 0x7f);
+            if (fabs(got - x / s) > half_step(fabs(x / s)) * (1 + 1e-6))
+                fail_msg("[%d][%d] = %g is %g * %g", r, c, x, got, s);
+        }
+    for (int b = 0; b < blocks(rows) * blocks(cols); b++)
+        assert_true(scale[b] == (largest[b] > 0 ? largest[b] / 448 : 1));
+    mem_free(largest);
+}
+
+/* Blocks of very different sizes, one of zeros, at an odd address. */
+static unsigned char *random_matrix(Rng *rng, WeightType type, int rows, int cols)
+{
+    size_t element_bytes = type == WEIGHT_F32 ? 4 : 2;
+    unsigned char *data = mem_alloc((size_t)rows * (size_t)cols * element_bytes + 1, 1);
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c++) {
+            size_t i = (size_t)r * (size_t)cols + (size_t)c;
+            int b = r / 128 * blocks(cols) + c / 128;
+            float x = b == 1 ? 0 : ldexpf(rng_float(rng), b * 7 % 40 - 20);
+            uint16_t half = bf16_from_float(x);
+            memcpy(data + 1 + element_bytes * i,
+                   type == WEIGHT_F32 ? (const void *)&x : (const void *)&half, element_bytes);
+        }
+    return data;
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    static const int size[][2] = {{1, 1},     {128, 128},  {129, 127},
+                                  {200, 300}, {1000, 900}, {1536, 1024}};
+    Rng rng = rng_new(11);
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+        for (WeightType type = WEIGHT_F32; type <= WEIGHT_BF16; type++) {
+            int rows = size[i][0], cols = size[i][1], n_cols = blocks(cols);
+            size_t n = (size_t)rows * (size_t)cols, bytes = type == WEIGHT_F32 ? 4 : 2;
+            size_t n_scales = (size_t)blocks(rows) * (size_t)n_cols;
+            unsigned char *data = random_matrix(&rng, type, rows, cols);
+            uint8_t *code = mem_alloc(n, 1), *alone = mem_alloc(n, 1);
+            float *scale = mem_alloc(n_scales, sizeof *scale);
+            float *scale_alone = mem_alloc(n_scales, sizeof *scale);
+            assert_int_equal(quantise_fp8(data + 1, type, rows, cols, code, scale), 0);
+            check_codes(data + 1, type, rows, cols, code, scale);
+
+            /* In pieces too small for threads: the same. */
+            for (int r = 0; r < rows; r += 128) {
+                size_t at = (size_t)r * (size_t)cols;
+                assert_int_equal(quantise_fp8(data + 1 + bytes * at, type,
+                                              rows - r < 128 ? rows - r : 128, cols, alone + at,
+                                              scale_alone + r / 128 * n_cols),
+                                 0);
+            }
+            assert_memory_equal(code, alone, n);
+            assert_memory_equal(scale, scale_alone, n_scales * sizeof *scale);
+            mem_free(data);
+            mem_free(code);
+            mem_free(alone);
+            mem_free(scale);
+            mem_free(scale_alone);
+        }
+}
+
+/* The smallest and largest floats make no NaN; what FP8 lacks is refused, wherever it stands. */
+static void test_extremes(void **state)
+{
+    (void)state;
+    enum { ROWS = 1100, COLS = 1000 };
+    static const float tiny[] = {0x1p-149f, -0x1p-149f, 0x1p-140f, -0x1p-130f, 0, -0.0f};
+    static const float huge[] = {3.4028235e38f, -3.4028235e38f, 1, 0x1p-149f};
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    uint8_t code[6], *codes = mem_alloc((size_t)ROWS * COLS, 1);
+    float scale, *x = mem_alloc((size_t)ROWS * COLS, sizeof *x);
+    float *scales = mem_alloc((size_t)blocks(ROWS) * blocks(COLS), sizeof *scales);
+    const unsigned char *bytes = (const unsigned char *)x;
+    assert_int_equal(quantise_fp8((const unsigned char *)tiny, WEIGHT_F32, 1, 6, code, &scale), 0);
+    for (int i = 0; i < 6; i++)
+        assert_true((code[i] & 0x7f) != 0x7f);
+    assert_int_equal(quantise_fp8((const unsigned char *)huge, WEIGHT_F32, 1, 4, code, &scale), 0);
+    assert_true(code[0] == 0x7e && code[1] == 0xfe && code[2] == 0 && isfinite(scale));
+    for (int i = 0; i < 3; i++) {
+        size_t place[] = {0, 1099999, 640500};
+        x[place[i]] = bad[i];
+        assert_int_equal(quantise_fp8(bytes, WEIGHT_F32, ROWS, COLS, codes, scales), -1);
+        x[place[i]] = 0;
+    }
+    assert_int_equal(quantise_fp8(bytes, WEIGHT_F32, ROWS, COLS, codes, scales), 0);
+    mem_free(x);
+    mem_free(codes);
+    mem_free(scales);
+}
+
+/* ---- whole models ---- */
+
+static Model *open_model(const char *dir, QuantType quant, Backend *be)
+{
+    Error err = {0};
+    Model *m = model_open(dir, &(ModelOptions){.quant = quant}, be, &err);
+    if (!m) fail_msg("%s", err.msg);
+    return m;
+}
+
+static size_t matrix_bytes(const Weight *w)
+{
+    return (size_t)w->rows * (size_t)weight_row_bytes(w);
+}
+
+static const char *const golden[] = {"qwen35-dense", "qwen35-dense-odd", "qwen35-dense-fp8",
+                                     "qwen35-moe", "qwen3-next"};
+enum { N_GOLDEN = sizeof golden / sizeof *golden };
+
+/* What FP8 checkpoints hold in FP8 is quantised once; the rest, and FP8 itself, stays as it was. */
+static void test_models(void **state)
+{
+    (void)state;
+    static Matrices a, b;
+    Backend *be = backend_ref_open(512);
+    for (int i = 0; i < N_GOLDEN; i++) {
+        char dir[128];
+        snprintf(dir, sizeof dir, GOLDEN "%s", golden[i]);
+        Model *wide = open_model(dir, QUANT_NONE, be), *m = open_model(dir, QUANT_FP8, be);
+        list_matrices(wide, &a);
+        list_matrices(m, &b);
+        assert_int_equal(m->config.fp8, 1);
+        assert_int_equal(a.n, b.n);
+        size_t spared = 0;
+        for (int k = 0; k < a.n; k++) {
+            const Weight *x = a.list[k].w, *y = b.list[k].w;
+            assert_true(x->rows == y->rows && x->cols == y->cols);
+            if (x->type == WEIGHT_FP8 || !b.list[k].fp8) {
+                assert_int_equal(x->type, y->type);
+                assert_memory_equal(x->data, y->data, matrix_bytes(x));
+                continue;
+            }
+            assert_int_equal(y->type, WEIGHT_FP8);
+            check_codes(x->data, x->type, x->rows, x->cols, y->data, y->scale);
+            spared += matrix_bytes(x) - matrix_bytes(y);
+        }
+        if (wide->config.fp8)
+            assert_true(spared == 0 && m->weight_bytes == wide->weight_bytes);
+        else
+            assert_true(m->weight_bytes < wide->weight_bytes && spared > 0);
+        assert_true(m->n_params == wide->n_params && m->file_bytes == wide->file_bytes);
+        model_close(wide);
+        model_close(m);
+    }
+    be->close(be);
+}
+
+/* weight_bytes, which the table at start prints: a byte an element and the scales. */
+static void test_bytes(void **state)
+{
+    (void)state;
+    static Matrices all;
+    Backend *be = backend_ref_open(512);
+    Model *m = open_model(GOLDEN "qwen3-next", QUANT_FP8, be);
+    m->has_mtp = 0; /* not the head's */
+    list_matrices(m, &all);
+    size_t want = 0;
+    for (int k = 0; k < all.n; k++) {
+        const Weight *w = all.list[k].w;
+        if (w == &m->embed) continue;
+        want += matrix_bytes(w);
+        if (w->scale) want += (size_t)blocks(w->rows) * (size_t)blocks(w->cols) * sizeof(float);
+    }
+    assert_true(m->weight_bytes == want);
+    model_close(m);
+    be->close(be);
+}
+
+/* The same bits on a backend that is loaded like a device. */
+static void test_device(void **state)
+{
+    (void)state;
+    static Matrices a, b;
+    static const char *const dirs[] = {GOLDEN "qwen35-moe", GOLDEN "qwen3-next"};
+    Backend *host = backend_ref_open(512), *simt = backend_simt_open();
+    for (int i = 0; i < 2; i++) {
+        Model *one = open_model(dirs[i], QUANT_FP8, host);
+        Model *two = open_model(dirs[i], QUANT_FP8, simt);
+        list_matrices(one, &a);
+        list_matrices(two, &b);
+        for (int k = 0; k < a.n; k++) {
+            const Weight *x = a.list[k].w, *y = b.list[k].w;
+            assert_int_equal(x->type, y->type);
+            assert_memory_equal(x->data, y->data, matrix_bytes(x));
+            if (x->scale)
+                assert_memory_equal(x->scale, y->scale,
+                                    (size_t)blocks(x->rows) * (size_t)blocks(x->cols) * 4);
+        }
+        model_close(one);
+        model_close(two);
+    }
+    simt->close(simt);
+    host->close(host);
+}
+
+/*
+ * A code is off by 1/16 of its value at most, by 1/40 in the mean square. The layers of a random
+ * model make ten times as much of that, those of a trained one a few times; logits that have
+ * nothing to do with each other differ by 1.4 of their size.
+ */
+static void test_logits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *dir;
+        double bound;
+    } cases[] = {{GOLDEN "qwen35-dense", 0.35}, {"models/demo", 0.08}};
+    Backend *be = backend_cpu_open(2, NULL, 1 << 16, NULL);
+    assert_non_null(be);
+    for (int i = 0; i < 2; i++) {
+        Pass wide, fp8;
+        Model *a = open_model(cases[i].dir, QUANT_NONE, be);
+        Model *b = open_model(cases[i].dir, QUANT_FP8, be);
+        run_pass(&wide, a);
+        run_pass(&fp8, b);
+        size_t n = (size_t)PASS_TOKENS * (size_t)a->config.n_vocab;
+        double squares = 0, error = 0;
+        for (size_t k = 0; k < n; k++) {
+            double x = (double)wide.logits[k], off = x - (double)fp8.logits[k];
+            squares += x * x;
+            error += off * off;
+        }
+        printf("%s: logits off by %.3f of their size\n", cases[i].dir, sqrt(error / squares));
+        assert_true(error > 0 && sqrt(error / squares) < cases[i].bound);
+        mem_free(wide.logits);
+        mem_free(fp8.logits);
+        model_close(a);
+        model_close(b);
+    }
+    be->close(be);
+}
+
+static void expect_error(const char *dir, const ModelOptions *options, const char *says)
+{
+    Error err = {0};
+    Backend *be = backend_ref_open(512);
+    Model *m = model_open(dir, options, be, &err);
+    if (m) fail_msg("loaded, expected: %s", says);
+    if (!strstr(err.msg, says)) fail_msg("'%s' should say \"%s\"", err.msg, says);
+    be->close(be);
+}
+
+/* A NaN in a file is named; in a matrix of its own, in a stack, and in fused rows. */
+static void test_errors(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *name;
+    } cases[] = {
+        {"qwen35-dense", "model.language_model.layers.1.mlp.up_proj.weight"},
+        {"qwen35-moe", "model.language_model.layers.2.mlp.experts.gate_up_proj"},
+        {"qwen3-next", "model.layers.1.linear_attn.in_proj_qkvz.weight"},
+    };
+    const ModelOptions fp8 = {.quant = QUANT_FP8};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[128];
+        Checkpoint c;
+        snprintf(path, sizeof path, GOLDEN "%s", cases[i].model);
+        checkpoint_read(&c, path);
+        CheckpointTensor *t = checkpoint_get(&c, cases[i].name);
+        assert_non_null(t);
+        const uint16_t nan = 0x7fc0;
+        memcpy(t->data + t->bytes / 2, &nan, sizeof nan);
+        const char *dir = scratch_dir("quantise");
+        checkpoint_write(&c, scratch_path(dir, "model.safetensors"), 0, 1, 0);
+        snprintf(path, sizeof path, GOLDEN "%s/config.json", cases[i].model);
+        config_write(dir, "config.json", path, (const char *[]){NULL});
+        expect_error(dir, &fp8, cases[i].name);
+        expect_error(dir, &fp8, "holds a NaN or an infinity");
+        checkpoint_free(&c);
+    }
+    expect_error(GOLDEN "qwen35-dense", &(ModelOptions){.quant = QUANT_FP8, .dummy = DUMMY_BF16},
+                 "dummy weights are not quantised");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_values), cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_models), cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_device), cmocka_unit_test(test_logits),
+        cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
