@@ -9,7 +9,10 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "engine/quantise.h"
 #include "engine/unpack.h"
@@ -107,6 +110,20 @@ int loader_open(Loader *l)
     return l->own->st ? 0 : -1;
 }
 
+int loader_finish(Loader *l)
+{
+    Backend *be = l->own->backend;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    double begun = clock_ms(), gib = (double)l->transfers.bytes / (1 << 30);
+    int failed = transfers_run(&l->transfers, l->own->st, be, cores > 1 ? (int)cores : 1, l->err) ||
+                 be->sync(be, l->err);
+    double s = (clock_ms() - begun) / 1e3;
+    if (!failed && l->transfers.bytes)
+        log_info("weights_uploaded gib=%.2f seconds=%.2f gib_per_second=%.2f", gib, s,
+                 s > 0 ? gib / s : 0);
+    return failed ? -1 : 0;
+}
+
 void owned_close(Owned *own)
 {
     for (int i = 0; i < own->n_blocks; i++)
@@ -132,6 +149,16 @@ static const void *place_matrix(Loader *l, const unsigned char *data, size_t byt
     l->bytes += bytes;
     int fits = (uintptr_t)data % align == 0;
     return fits ? loader_place(l, data, bytes) : place_copy(l, data, bytes);
+}
+
+/* A matrix of the file as it is. */
+static const void *place_tensor(Loader *l, const Tensor *t, size_t align)
+{
+    if (l->own->backend->is_host) return place_matrix(l, t->data, t->bytes, align);
+    void *at = room_for(l, t->bytes);
+    l->bytes += t->bytes;
+    if (at) transfers_add(&l->transfers, l->own->st, t, at);
+    return at;
 }
 
 const Tensor *loader_find(const Loader *l, const char *leaf, const char *suffix)
@@ -311,8 +338,7 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
     if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
     if (becomes_fp8(l, leaf, t)) return place_quantised(l, t, t->data, rows, cols, w);
     *w = (Weight){.type = weight_type(t), .rows = rows, .cols = cols};
-    w->data =
-        l->dummy ? place_dummy(l, t) : place_matrix(l, t->data, t->bytes, element_bytes(w->type));
+    w->data = l->dummy ? place_dummy(l, t) : place_tensor(l, t, element_bytes(w->type));
     if (scale) {
         size_t n = (size_t)blocks(rows) * (size_t)blocks(cols);
         float *s = loader_floats(l, n);
@@ -331,7 +357,7 @@ int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int co
         return loader_bad_type(l, t, "BF16 or F32");
     int quantised = becomes_fp8(l, leaf, t);
     size_t element = element_bytes(weight_type(t)), bytes = (size_t)rows * (size_t)cols * element;
-    const unsigned char *data = quantised ? t->data : place_matrix(l, t->data, t->bytes, element);
+    const unsigned char *data = quantised ? t->data : place_tensor(l, t, element);
     if (!data) return -1;
     for (int i = 0; i < n; i++)
         for (int p = 0; p < parts; p++, data += bytes) {

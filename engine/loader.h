@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "engine/dummy.h"
 #include "engine/safetensors.h"
+#include "engine/transfer.h"
 #include "kernels/backend.h"
 
 /* Where small things follow each other in backend memory; large ones have a block of their own. */
@@ -38,16 +39,20 @@ typedef struct {
 
 typedef struct {
     Owned *own;
-    Dummy *dummy;    /* NULL: tensors come from own->st */
-    int to_fp8;      /* 1: wide matrices become FP8 where published checkpoints have that */
-    const char *dir; /* for errors */
-    char scope[96];  /* in front of each name looked up */
-    size_t bytes;    /* of all matrices so far, with their scales */
+    Dummy *dummy;        /* NULL: tensors come from own->st */
+    int to_fp8;          /* 1: wide matrices become FP8 where published checkpoints have that */
+    const char *dir;     /* for errors */
+    char scope[96];      /* in front of each name looked up */
+    size_t bytes;        /* of all matrices so far, with their scales */
+    Transfers transfers; /* to a backend that is not the host, for loader_finish */
     Error *err;
 } Loader;
 
 /* Opens the folder's tensors, unless they are dummies. */
 int loader_open(Loader *l);
+
+/* When all is placed: what is still to be read gets to its place. */
+int loader_finish(Loader *l);
 void owned_close(Owned *own);
 
 /* scope = prefix, or prefix + "layers.N." where layer >= 0. */

@@ -259,7 +259,7 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
         load_layers(l, m, p.trunk))
         return -1;
     m->weight_bytes = l->bytes;
-    return load_head(l, m, p.mtp) || m->backend->sync(m->backend, l->err) ? -1 : 0;
+    return load_head(l, m, p.mtp) || loader_finish(l) ? -1 : 0;
 }
 
 Model *model_open(const char *dir, const ModelOptions *options, Backend *backend, Error *err)
@@ -272,6 +272,7 @@ Model *model_open(const char *dir, const ModelOptions *options, Backend *backend
     m->owned = own;
     m->backend = backend;
     int failed = load_model(&l, options ? options : &defaults, m);
+    transfers_free(&l.transfers);
     dummy_close(l.dummy);
     if (!failed) {
         m->n_params = own->n_params;

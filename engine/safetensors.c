@@ -23,7 +23,7 @@ enum {
 
 typedef struct {
     MappedFile map;
-    char *name; /* without the folder */
+    char *path, *name; /* name: without the folder */
 } Shard;
 
 struct Safetensors {
@@ -211,6 +211,7 @@ static int add_file(Safetensors *st, const char *path, Error *err)
     Shard *s = &st->shard[st->n_shards];
     const char *slash = strrchr(path, '/');
     if (mapped_file_open(&s->map, path, err)) return -1;
+    s->path = mem_strdup(path);
     s->name = mem_strdup(slash ? slash + 1 : path);
     st->n_shards++;
     if (s->map.size < 8) return bad_file(s->name, err, "the file is shorter than 8 bytes");
@@ -348,6 +349,7 @@ void safetensors_close(Safetensors *st)
         mem_free((void *)(size_t)st->tensor[i].name);
     for (int i = 0; i < st->n_shards; i++) {
         mapped_file_close(&st->shard[i].map);
+        mem_free(st->shard[i].path);
         mem_free(st->shard[i].name);
     }
     mem_free(st->tensor);
@@ -369,4 +371,23 @@ int safetensors_count(const Safetensors *st)
 const Tensor *safetensors_at(const Safetensors *st, int i)
 {
     return &st->tensor[i];
+}
+
+int safetensors_shards(const Safetensors *st)
+{
+    return st->n_shards;
+}
+
+const char *safetensors_path(const Safetensors *st, int shard)
+{
+    return st->shard[shard].path;
+}
+
+int safetensors_place(const Safetensors *st, const Tensor *t, size_t *offset)
+{
+    int i = 0;
+    while (t->file != st->shard[i].name) /* the very string */
+        i++;
+    *offset = (size_t)(t->data - st->shard[i].map.data);
+    return i;
 }

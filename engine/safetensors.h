@@ -50,6 +50,11 @@ const Tensor *safetensors_find(const Safetensors *st, const char *name);
 int safetensors_count(const Safetensors *st);
 const Tensor *safetensors_at(const Safetensors *st, int i); /* in order of name */
 
+/* The files: how many, the path of each, which one holds a tensor of st and at which byte of it. */
+int safetensors_shards(const Safetensors *st);
+const char *safetensors_path(const Safetensors *st, int shard);
+int safetensors_place(const Safetensors *st, const Tensor *t, size_t *offset);
+
 const char *tensor_type_name(TensorType type);
 
 #endif

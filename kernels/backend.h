@@ -40,7 +40,11 @@ struct Backend {
     void *(*alloc)(Backend *be, size_t bytes, Error *err);
     size_t (*free_bytes)(Backend *be); /* what alloc could take now, about */
     void (*free)(Backend *be, void *mem);
+    /* host_src may change when this returns; where it is host_alloc's, only after a sync. */
     void (*upload)(Backend *be, void *dst, const void *host_src, size_t bytes);
+    /* Host memory that is uploaded from at full speed. NULL and an Error when there is none. */
+    void *(*host_alloc)(Backend *be, size_t bytes, Error *err);
+    void (*host_free)(Backend *be, void *mem);
     void (*download)(Backend *be, void *host_dst, const void *src, size_t bytes);
     void (*copy)(Backend *be, void *dst, const void *src, size_t bytes);
     void (*zero)(Backend *be, void *dst, size_t bytes);

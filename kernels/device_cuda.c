@@ -81,6 +81,24 @@ static void device_free(Backend *be, void *mem)
     cudaFree(mem);
 }
 
+static void *device_host_alloc(Backend *be, size_t bytes, Error *err)
+{
+    void *mem = NULL;
+    cudaError_t failed = cudaHostAlloc(&mem, bytes, cudaHostAllocDefault);
+    (void)be;
+    if (!failed) return mem;
+    cudaGetLastError();
+    error_set(err, ERR_DEVICE, "no pinned host memory for %zu MiB (%s)", bytes >> 20,
+              cudaGetErrorString(failed));
+    return NULL;
+}
+
+static void device_host_free(Backend *be, void *mem)
+{
+    (void)be;
+    cudaFreeHost(mem);
+}
+
 /* From pageable memory the bytes have left host_src when this returns. */
 static void device_upload(Backend *be, void *dst, const void *host_src, size_t bytes)
 {
@@ -221,6 +239,8 @@ Backend *backend_cuda_open(Error *err)
     be->alloc = device_alloc;
     be->free_bytes = device_free_bytes;
     be->free = device_free;
+    be->host_alloc = device_host_alloc;
+    be->host_free = device_host_free;
     be->upload = device_upload;
     be->download = device_download;
     be->copy = device_copy;

@@ -56,6 +56,8 @@ void host_memory_fill(Backend *be)
     be->alloc = host_alloc;
     be->free_bytes = host_free_bytes;
     be->free = host_free;
+    be->host_alloc = host_alloc;
+    be->host_free = host_free;
     be->upload = host_move;
     be->download = host_move;
     be->copy = host_move;

@@ -229,16 +229,18 @@ static void test_bytes(void **state)
     be->close(be);
 }
 
-/* The same bits on a backend that is loaded like a device. */
+/* The same bits on a backend that is loaded like a device, quantised or not. */
 static void test_device(void **state)
 {
     (void)state;
     static Matrices a, b;
-    static const char *const dirs[] = {GOLDEN "qwen35-moe", GOLDEN "qwen3-next"};
     Backend *host = backend_ref_open(512), *simt = backend_simt_open();
-    for (int i = 0; i < 2; i++) {
-        Model *one = open_model(dirs[i], QUANT_FP8, host);
-        Model *two = open_model(dirs[i], QUANT_FP8, simt);
+    for (int i = 0; i < 2 * N_GOLDEN; i++) {
+        char dir[128];
+        QuantType quant = i % 2 ? QUANT_FP8 : QUANT_NONE;
+        snprintf(dir, sizeof dir, GOLDEN "%s", golden[i / 2]);
+        Model *one = open_model(dir, quant, host), *two = open_model(dir, quant, simt);
+        assert_true(one->weight_bytes == two->weight_bytes);
         list_matrices(one, &a);
         list_matrices(two, &b);
         for (int k = 0; k < a.n; k++) {
