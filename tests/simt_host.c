@@ -20,12 +20,12 @@
 #include <ucontext.h>
 #endif
 
-enum { STACK_BYTES = 128 << 10, SHARED_MAX = 228 << 10 };
+/* Stacks are no power of two apart: their tops would share a few lines of the cache. */
+enum { STACK_BYTES = 128 << 10, STACK_STRIDE = STACK_BYTES + 5 * 64, SHARED_MAX = 228 << 10 };
 
 typedef enum { READY, AT_WARP, AT_BLOCK, DONE } FiberState;
 
 typedef struct {
-    FiberState state;
     int kind; /* of the exchange it waits in */
     const char *file;
     int line;
@@ -43,6 +43,7 @@ unsigned char *simt_shared;
 
 static struct {
     Fiber fiber[SIMT_MAX_THREADS];
+    unsigned char state[SIMT_MAX_THREADS]; /* FiberState; apart, for they are looked at often */
     unsigned char *stacks;
     int n, self;
     void (*body)(void *);
@@ -58,7 +59,7 @@ static struct {
 
 static unsigned char *stack_of(int i)
 {
-    return run.stacks + (size_t)i * STACK_BYTES;
+    return run.stacks + (size_t)i * STACK_STRIDE;
 }
 
 /* ---- switching ---- */
@@ -171,7 +172,7 @@ static void resume(int i)
 static void yield(FiberState state)
 {
     void *fake = NULL;
-    run.fiber[run.self].state = state;
+    run.state[run.self] = (unsigned char)state;
     leave(state == DONE ? NULL : &fake, main_stack, main_stack_bytes);
     go_to_main();
     arrive(fake, &main_stack, &main_stack_bytes);
@@ -224,7 +225,7 @@ static int count(int from, int n, FiberState state)
 {
     int found = 0;
     for (int i = from; i < from + n; i++)
-        found += run.fiber[i].state == state;
+        found += run.state[i] == state;
     return found;
 }
 
@@ -236,11 +237,12 @@ static void stuck(const char *what)
             simt_block_idx.z, what);
     for (int i = 0, from = 0; i < run.n; i++) {
         const Fiber *f = &run.fiber[i], *next = f + 1;
-        if (i + 1 < run.n && next->state == f->state &&
-            (f->state == DONE || (next->line == f->line && next->file == f->file)))
+        int state = run.state[i];
+        if (i + 1 < run.n && run.state[i + 1] == state &&
+            (state == DONE || (next->line == f->line && next->file == f->file)))
             continue;
-        fprintf(stderr, "  threads %d to %d: %s", from, i, name[f->state]);
-        if (f->state != DONE && f->file) fprintf(stderr, ", %s:%d", f->file, f->line);
+        fprintf(stderr, "  threads %d to %d: %s", from, i, name[state]);
+        if (state != DONE && f->file) fprintf(stderr, ", %s:%d", f->file, f->line);
         fprintf(stderr, "\n");
         from = i + 1;
     }
@@ -254,7 +256,7 @@ static int run_warp(int first)
     for (;;) {
         for (int lane = 0; lane < SIMT_WARP; lane++) {
             int i = first + (run.reverse ? SIMT_WARP - 1 - lane : lane);
-            if (run.fiber[i].state != READY) continue;
+            if (run.state[i] != READY) continue;
             resume(i);
             progress = 1;
         }
@@ -265,7 +267,7 @@ static int run_warp(int first)
             if (run.fiber[i].kind != run.fiber[first].kind)
                 stuck("lanes of one warp are at barriers of different kinds");
         for (int i = first; i < first + SIMT_WARP; i++)
-            run.fiber[i].state = READY;
+            run.state[i] = READY;
     }
 }
 
@@ -273,7 +275,7 @@ static void run_block(void)
 {
     int n_warps = run.n / SIMT_WARP;
     for (int i = 0; i < run.n; i++) {
-        run.fiber[i].state = READY;
+        run.state[i] = READY;
         run.fiber[i].parity = 0;
         run.fiber[i].file = NULL; /* it has been at no barrier yet */
         prepare(i);
@@ -286,7 +288,7 @@ static void run_block(void)
         if (!progress) stuck("no thread can go on");
         if (count(0, run.n, AT_BLOCK) + count(0, run.n, DONE) < run.n) continue;
         for (int i = 0; i < run.n; i++)
-            if (run.fiber[i].state == AT_BLOCK) run.fiber[i].state = READY;
+            if (run.state[i] == AT_BLOCK) run.state[i] = READY;
     }
 }
 
@@ -295,7 +297,7 @@ void simt_launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)
     assert(block > 0 && block <= SIMT_MAX_THREADS && block % SIMT_WARP == 0);
     assert(shared_bytes <= SHARED_MAX);
     if (!run.stacks) {
-        run.stacks = mem_map((size_t)SIMT_MAX_THREADS * STACK_BYTES);
+        run.stacks = mem_map((size_t)SIMT_MAX_THREADS * STACK_STRIDE);
         simt_shared = mem_map(SHARED_MAX);
         if (!run.stacks || !simt_shared) abort();
     }
