@@ -34,9 +34,6 @@ typedef struct {
     int n_groups; /* of 4 T rows */
 } LinearTerms;
 
-/* Two blocks share an SM, so that one loads while the other adds up, where registers allow. */
-template <int T> static constexpr int MIN_BLOCKS = T <= 2 ? 2 : 1;
-
 /* Rows of x that this block's group has, from first on. */
 template <int T> static __device__ __forceinline__ int group_rows(const LinearTerms &a, int first)
 {
@@ -58,7 +55,7 @@ static __device__ __forceinline__ void group_offsets(const LinearTerms &a, int f
 
 /* A block per 16 rows of W and group, a warp per slice of k. */
 template <WeightType TYPE, int T>
-static __global__ void __launch_bounds__(TILE_THREADS, MIN_BLOCKS<T>) linear_kernel(LinearTerms a)
+static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>) linear_kernel(LinearTerms a)
 {
     enum { TILE_FLOATS = T * TILE_COLUMN_ROWS * TILE_ROWS };
     __shared__ float part[K_SLICES * TILE_FLOATS];
@@ -82,7 +79,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, MIN_BLOCKS<T>) linear_ker
 
 /* A block per 128 rows of W and group, a warp per 16 of them. */
 template <WeightType TYPE, int T>
-static __global__ void __launch_bounds__(TILE_THREADS, MIN_BLOCKS<T>)
+static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>)
     linear_wide_kernel(LinearTerms a)
 {
     int tile = (int)(blockIdx.x / (unsigned)a.n_groups) * TILE_WARPS + (int)threadIdx.x / WARP;

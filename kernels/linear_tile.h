@@ -33,6 +33,9 @@ enum {
     TILE_WARPS = TILE_THREADS / WARP,
 };
 
+/* Two blocks share an SM, so that one loads while the other adds up, where registers allow. */
+template <int T> static constexpr int TILE_BLOCKS = T <= 2 ? 2 : 1;
+
 /* Rows of x as terms: [n][n_blocks][4] runs of 32 k's, 64 bytes high, then 64 bytes low. */
 typedef struct {
     unsigned char *data;
