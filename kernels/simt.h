@@ -216,6 +216,30 @@ static inline uint32_t warp_ballot(int predicate, const char *file = __builtin_F
 }
 #endif
 
+#ifdef __CUDACC__
+static __device__ __forceinline__ uint64_t warp_shuffle(uint64_t x, int lane)
+{
+    return __shfl_sync(0xffffffffu, (unsigned long long)x, lane);
+}
+#else
+static inline uint64_t warp_shuffle(uint64_t x, int lane, const char *file = __builtin_FILE(),
+                                    int line = __builtin_LINE())
+{
+    uint32_t half[2] = {(uint32_t)x, (uint32_t)(x >> 32)};
+    simt_exchange(half, 2, EXCHANGE_SHUFFLE, file, line);
+    const uint32_t *word = simt_lane_words(lane % WARP);
+    return (uint64_t)word[1] << 32 | word[0];
+}
+#endif
+static __device__ __forceinline__ double warp_shuffle(double x, int lane)
+{
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = warp_shuffle(bits, lane);
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* In every lane: x of the lane whose number differs in the bits of mask. */
 template <typename T> static __device__ __forceinline__ T warp_xor(T x, int mask)
 {
@@ -236,6 +260,31 @@ static __device__ __forceinline__ float warp_max(float x, int width)
         x = fmaxf(x, warp_xor(x, mask));
     return x;
 }
+
+/* ---- atomics: integers only, so that no sum depends on the order of threads ---- */
+
+/* Adds to shared or global memory; returns what was there. */
+#ifdef __CUDACC__
+static __device__ __forceinline__ uint32_t atomic_add(uint32_t *at, uint32_t x)
+{
+    return atomicAdd(at, x);
+}
+static __device__ __forceinline__ void atomic_add(uint64_t *at, uint64_t x)
+{
+    atomicAdd((unsigned long long *)at, (unsigned long long)x);
+}
+#else
+static inline uint32_t atomic_add(uint32_t *at, uint32_t x)
+{
+    uint32_t was = *at;
+    *at += x;
+    return was;
+}
+static inline void atomic_add(uint64_t *at, uint64_t x)
+{
+    *at += x;
+}
+#endif
 
 /* ---- 16-bit pairs: two values in a register, the first in the low half, as mma wants them ---- */
 
