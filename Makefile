@@ -40,7 +40,8 @@ CUDA  ?= $(if $(shell command -v nvcc),1,0)
 ifeq ($(CUDA),1)
 CUDA_ARCHS ?= 80 89 90a 120
 CUDA_HOME  ?= $(abspath $(dir $(realpath $(shell command -v nvcc)))..)
-NVCCFLAGS  := -std=c++17 -O3 -fmad=false -lineinfo -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics -I.
+NVCCFLAGS  := -std=c++17 -O3 -fmad=false -Xfatbin=-compress-all --compress-mode=size
+NVCCFLAGS  += -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics -I.
 NVCCFLAGS  += $(foreach a,$(CUDA_ARCHS),-gencode=arch=compute_$(a),code=sm_$(a))
 NVCCFLAGS  += -gencode=arch=compute_80,code=compute_80
 CPPFLAGS   += -isystem $(CUDA_HOME)/include
