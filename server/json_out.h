@@ -16,7 +16,8 @@ void json_print(const json_t *value, StrBuf *out);
 
 /*
  * Appends what format says, as json_pack and json_print would together, but makes no values on the
- * way. In format a letter stands for an argument; blanks are left out, all else is printed as it is:
+ * way. In format a letter stands for an argument; blanks are left out, all else is printed as it
+ * is:
  *
  *     s    const char *, a key or a value; s? may be NULL: null
  *     t    const char * and size_t: text as json_text_n takes it
