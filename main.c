@@ -269,6 +269,7 @@ static int run_check(App *a, Error *err)
                         .tok = a->tok,
                         .allowed = a->allowed,
                         .max_tokens = set->max_tokens,
+                        .limit = set->limit,
                         .memory = set->memory,
                         .ctx_size = set->ctx_size,
                         .json = set->json};

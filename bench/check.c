@@ -113,8 +113,12 @@ static int make_questions(Check *c, Error *err)
     } list[] = {{0, 1, greedy},       {1, 1, greedy}, {3, 300, greedy},
                 {2, 1, greedy_penal}, {1, 1, flat},   {3, 150, nucleus},
                 {1, 1, nucleus},      {2, 70, penal}, {0, 1, penal}};
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+    int n = sizeof list / sizeof *list, limit = c->setup->limit;
+    if (limit <= 0 || limit > n) limit = n;
+    for (int k = 0; k < limit; k++) { /* spread over the list */
+        int i = k * n / limit;
         if (add_question(c, texts[list[i].text], list[i].min_tokens, list[i].p, err)) return -1;
+    }
     return 0;
 }
 

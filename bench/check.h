@@ -19,6 +19,7 @@ typedef struct {
     const Tokenizer *tok;
     const uint64_t *allowed;
     int max_tokens; /* of each answer; -1: the default of 48 */
+    int limit;      /* questions at most; 0: all */
     int64_t memory; /* as EngineOptions */
     int ctx_size;
     int json;

@@ -78,7 +78,7 @@ static OptionTable option_table(Settings *s)
     {"drain-timeout", OPTION_INT, &s->limits.drain_s, 0, MAX_SECONDS, 0, "SECONDS", "for running answers after SIGTERM", SERVE},
     {"sse-keepalive", OPTION_INT, &s->limits.keepalive_s, 0, MAX_SECONDS, 0, "SECONDS", "silence before a comment; 0 is off", SERVE},
 
-    {"prompts", OPTION_STRING, &s->prompts, 0, 0, 0, "FILE", "prompts, one JSON object a line", BENCH | CHECK},
+    {"prompts", OPTION_STRING, &s->prompts, 0, 0, 0, "FILE", "prompts, one JSON object a line", BENCH},
     {"limit", OPTION_INT, &s->limit, 0, 1e6, 0, "N", "prompts at most (default all)", BENCH | CHECK},
     {"json", OPTION_SWITCH, &s->json, 0, 0, 0, 0, "print the report as JSON", BENCH | CHECK},
     {"url", OPTION_STRING, &s->url, 0, 0, 0, "URL", "load: a running server instead of --model", BENCH},

@@ -48,9 +48,10 @@ static void check_matrix(Backend *be, const char *dir)
     FILE *out = fopen("/dev/null", "w");
     CheckSetup setup = {.model = m,
                         .tok = tok,
-                        .max_tokens = is_simt(be) ? 5 : 48,
+                        .max_tokens = is_simt(be) ? 4 : 48,
+                        .limit = is_simt(be) ? 4 : 0,
                         .memory = 64 << 20,
-                        .ctx_size = is_simt(be) ? 96 : 1024};
+                        .ctx_size = is_simt(be) ? 80 : 1024};
     if (check_run(&setup, out, &err)) fail_msg("%s on %s: %s", dir, be->isa, err.msg);
     fclose(out);
     tokenizer_close(tok);
