@@ -43,7 +43,7 @@ CUDA_HOME  ?= $(abspath $(dir $(realpath $(shell command -v nvcc)))..)
 NVCCFLAGS  := -std=c++17 -O3 -fmad=false -Xfatbin=-compress-all --compress-mode=size
 NVCCFLAGS  += -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics -I.
 NVCCFLAGS  += $(foreach a,$(CUDA_ARCHS),-gencode=arch=compute_$(a),code=sm_$(a))
-NVCCFLAGS  += -gencode=arch=compute_80,code=compute_80
+NVCCFLAGS  += $(if $(filter 80,$(CUDA_ARCHS)),-gencode=arch=compute_80,code=compute_80)
 CPPFLAGS   += -isystem $(CUDA_HOME)/include
 CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
@@ -114,14 +114,15 @@ LINT_GCC   := $(filter 12,$(firstword $(subst ., ,$(shell gcc -dumpversion 2>/de
 # The libraries inside, the C library and the NVIDIA driver outside. Tests of the GPU lie beside it,
 # with cmocka, for machines that have neither our libraries nor a way to get them.
 DIST_LIBS  = -Wl,-Bstatic $(PKG_LIBS) -Wl,-Bdynamic $(CUDA_LIBS) -lm -static-libgcc -s
-GPU_TESTS := $(patsubst %,$(BUILD)/dist/test_%,kernels recurrence attention sample golden tree_pass gpu)
+GPU_TESTS := $(patsubst %,$(BUILD)/dist/test_%,kernels recurrence attention sample \
+             sample_cuts golden tree_pass gpu)
 dist: $(BUILD)/dist/offshoot $(if $(filter 1,$(CUDA)),$(GPU_TESTS)) ## one portable binary, build/dist/offshoot, libraries inside
 	@git describe --always --dirty >$(BUILD)/dist/commit 2>/dev/null || true
 	@ls -l $(BUILD)/dist/offshoot
 gpu-check: ## all checks that need a GPU, and a report; needs build/dist or what building needs
-	@tests/gpu_check.sh short $(REPORT)
+	@BUILD=$(BUILD) tests/gpu_check.sh short $(REPORT)
 gpu-check-long: ## the same with racecheck and 2,000 steps
-	@tests/gpu_check.sh long $(REPORT)
+	@BUILD=$(BUILD) tests/gpu_check.sh long $(REPORT)
 
 lint: lint-text $(if $(and $(LINT_CLANG),$(LINT_GCC)),$(LINTED:%.c=$(BUILD)/lint/%.ok) $(patsubst %,$(BUILD)/lint/%.ok,$(CU) $(CU_TEST))) ## format, includes, analyzers
 lint-text:

@@ -63,9 +63,20 @@ int is_simt(const Backend *be)
     return be->close == simt_close;
 }
 
+int gpu_only(void)
+{
+    return getenv("OFFSHOOT_TEST_GPU_ONLY") != NULL;
+}
+
 int open_gpu_backends(Backend *gpu[MAX_GPU_BACKENDS])
 {
-    gpu[0] = backend_simt_open();
-    gpu[1] = backend_cuda_open(NULL);
-    return gpu[1] ? 2 : 1;
+    Error err = {0};
+    int n = 0;
+    if (!gpu_only()) gpu[n++] = backend_simt_open();
+    gpu[n] = backend_cuda_open(&err);
+    if (!gpu[n] && gpu_only()) {
+        fprintf(stderr, "%s\n", err.msg);
+        abort();
+    }
+    return n + (gpu[n] != NULL);
 }

@@ -15,7 +15,10 @@ int is_simt(const Backend *be);
 
 enum { MAX_GPU_BACKENDS = 2 };
 
-/* Opens simt, and the GPU where there is one; returns how many. */
+/* 1 when only the GPU is to be tested (make gpu-check): then it must be there. */
+int gpu_only(void);
+
+/* Opens simt, and the GPU where there is one; with gpu_only the GPU alone. Returns how many. */
 int open_gpu_backends(Backend *gpu[MAX_GPU_BACKENDS]);
 
 #endif

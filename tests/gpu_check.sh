@@ -1,13 +1,14 @@
 #!/bin/sh
 # make gpu-check [REPORT=FILE]: every check that needs a GPU; `long` adds the slow ones.
 #
-# Needs a GPU, a driver and build/dist of `make dist`, which may come from another machine; where
-# that is missing it is built here. Prints a report, and writes it to the file.
+# Needs a GPU, a driver and what `make dist` builds, which may come from another machine (for one kind
+# of GPU it is a quarter of the size: make dist gpu-check BUILD=build-90a CUDA_ARCHS=90a); where it
+# is missing it is built here. Prints a report, and writes it to the file.
 set -u
 
 mode=${1:-short}
-report=${2:-build/gpu-check.md}
-dist=build/dist
+dist=${BUILD:-build}/dist
+report=${2:-$dist/gpu-check.md}
 failed=0
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
@@ -23,6 +24,13 @@ if [ ! -x $dist/offshoot ] || [ ! -x $dist/test_golden ]; then
         exit 1
     }
 fi
+
+$dist/offshoot version >"$logs/version"
+if ! grep -q '^gpu kernels: sm_' "$logs/version"; then
+    echo "gpu-check: $(grep '^gpu kernels' "$logs/version")" >&2
+    exit 1
+fi
+export OFFSHOOT_TEST_GPU_ONLY=1 # the tests leave out the CPU, and fail where the GPU is lost
 
 say() {
     echo "$*" | tee -a "$report"
@@ -61,15 +69,17 @@ say
 say "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -n 1)," \
     "commit $(cat $dist/commit 2>/dev/null || echo unknown)"
 say
-$dist/offshoot version | sed 's/^/    /' | tee -a "$report"
+sed 's/^/    /' "$logs/version" | tee -a "$report"
 say
 say "| check | result | time |"
 say "|---|---|---|"
-for t in kernels recurrence attention sample; do
+tests="kernels recurrence attention sample sample_cuts"
+for t in $tests; do
     step "kernels against their references: test_$t" 90 $dist/test_$t
 done
 step "golden models: test_golden" 120 $dist/test_golden
 step "trees are their paths: test_tree_pass" 120 $dist/test_tree_pass
+step "the engine on golden models: test_gpu" 120 $dist/test_gpu
 step "offshoot check, demonstration model" 120 $dist/offshoot check --device cuda \
     --model models/demo --limit 4 --max-tokens 32
 for s in dense moe next; do
@@ -79,8 +89,8 @@ for s in dense moe next; do
     done
 done
 if command -v compute-sanitizer >/dev/null; then
-    for t in kernels recurrence attention sample; do
-        OFFSHOOT_TEST_GPU_ONLY=1 step "compute-sanitizer memcheck: test_$t" 120 \
+    for t in $tests; do
+        step "compute-sanitizer memcheck: test_$t" 120 \
             compute-sanitizer --error-exitcode 9 $dist/test_$t
     done
 else
@@ -90,8 +100,8 @@ step "acceptance and speed, demonstration model" 60 $dist/offshoot bench accept 
     --model models/demo --thinking off --temperature 0
 cp "$logs/out" "$logs/bench"
 if [ "$mode" = long ]; then
-    for t in kernels recurrence attention sample; do
-        OFFSHOOT_TEST_GPU_ONLY=1 step "compute-sanitizer racecheck: test_$t" 300 \
+    for t in $tests; do
+        step "compute-sanitizer racecheck: test_$t" 300 \
             compute-sanitizer --tool racecheck --error-exitcode 9 $dist/test_$t
     done
 fi

@@ -257,5 +257,7 @@ int main(void)
         cmocka_unit_test(test_golden_cpu),
         cmocka_unit_test(test_golden_gpu),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest gpu[] = {cmocka_unit_test(test_golden_gpu)};
+    return gpu_only() ? cmocka_run_group_tests(gpu, NULL, NULL)
+                      : cmocka_run_group_tests(tests, NULL, NULL);
 }

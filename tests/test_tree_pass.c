@@ -331,5 +331,7 @@ int main(void)
         cmocka_unit_test(test_reference_backend),
         cmocka_unit_test(test_gpu),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest gpu[] = {cmocka_unit_test(test_gpu)};
+    return gpu_only() ? cmocka_run_group_tests(gpu, NULL, NULL)
+                      : cmocka_run_group_tests(tests, NULL, NULL);
 }
