@@ -7,9 +7,8 @@
 
 #include <cmocka.h>
 
-#include "tests/backend_simt.h"
+#include "tests/mirror.h"
 
-/* [0, n_backends): for each instruction set 1, 2 and 3 threads; last the GPU kernels. */
 Backend *ref, *backend[MAX_BACKENDS];
 int n_backends;
 static char label[80];
@@ -26,14 +25,16 @@ int open_backends(void **state)
     (void)state;
     static const char *const isa[] = {"plain", "avx2", "avx512"};
     ref = backend_ref_open(MAX_VOCAB);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3 && !gpu_only(); i++)
         for (int threads = 1; threads <= 3; threads++) {
             Backend *be = backend_cpu_open(threads, isa[i], MAX_VOCAB, NULL);
             if (be) backend[n_backends++] = be;
         }
-    printf("%d backends of the CPU, best %s\n", n_backends, backend[n_backends - 1]->isa);
-    backend[n_backends++] = backend_simt_open();
-    return 0;
+    if (n_backends)
+        printf("%d backends of the CPU, best %s\n", n_backends, backend[n_backends - 1]->isa);
+    n_backends += mirror_open_gpus(backend + n_backends);
+    if (n_backends) printf("the GPU's kernels on %s\n", backend[n_backends - 1]->isa);
+    return n_backends ? 0 : -1; /* nothing to test is no success */
 }
 
 int close_backends(void **state)
@@ -48,12 +49,12 @@ int close_backends(void **state)
 /* The first backend of b's instruction set: what the bits of b are compared with. */
 int leader(int b)
 {
-    return b / 3 * 3;
+    return is_gpu(b) ? b : b / 3 * 3;
 }
 
 int is_gpu(int b)
 {
-    return !strcmp(backend[b]->name, "simt");
+    return !strcmp(backend[b]->name, "simt") || !strcmp(backend[b]->name, "cuda");
 }
 
 /* Arrays of exactly their size, so that a sanitizer sees a step over the end. */

@@ -7,11 +7,12 @@
 #include "kernels/backend.h"
 #include "tests/near.h"
 
-enum { MAX_BACKENDS = 10, MAX_VOCAB = 512 };
+enum { MAX_BACKENDS = 11, MAX_VOCAB = 512 };
 
 /*
- * ref, and in [0, n_backends) for each instruction set backends of 1, 2 and 3 threads, last the
- * GPU's kernels on the host.
+ * ref, and in [0, n_backends) for each instruction set backends of 1, 2 and 3 threads, then the
+ * GPU's kernels on the host, last the GPU where there is one, both as mirrors (tests/mirror.h).
+ * With gpu_only() the GPU is all there is beside ref.
  */
 extern Backend *ref, *backend[MAX_BACKENDS];
 extern int n_backends;

@@ -14,28 +14,13 @@
 #include <cmocka.h>
 
 #include "kernels/backend.h"
-#include "tests/backend_simt.h"
+#include "tests/mirror.h"
 #include "tests/near.h"
 
 enum { MAX_VOCAB = 248320, TILE = 2048 };
 
-static Backend *ref, *simt;
-
-static int open_backends(void **state)
-{
-    (void)state;
-    ref = backend_ref_open(MAX_VOCAB);
-    simt = backend_simt_open();
-    return 0;
-}
-
-static int close_backends(void **state)
-{
-    (void)state;
-    ref->close(ref);
-    simt->close(simt);
-    return 0;
-}
+/* All tests run on each of these, which is gpu then. */
+static Backend *ref, *gpu, *gpus[MAX_GPU_BACKENDS];
 
 /* temperature, top-k, top-p, min-p, presence, frequency, repetition, seed, choice */
 static const SampleParams cases[] = {
@@ -154,11 +139,11 @@ static void check_shape(Shape shape, int n_vocab, int n_top)
     float *before = fill((uint64_t)shape, shape, CASES, n_vocab);
     snprintf(what, sizeof what, "shape %d of %d ids, %d best", (int)shape, n_vocab, n_top);
     run(ref, x, n_vocab, n_top, cases, CASES, &want);
-    run(simt, x, n_vocab, n_top, cases, CASES, &got);
+    run(gpu, x, n_vocab, n_top, cases, CASES, &got);
     assert_memory_equal(x, before, (size_t)CASES * (size_t)n_vocab * sizeof *x);
     check_same(&got, &want, CASES, n_top, what);
     for (int i = 0; i < CASES && n_vocab > 2 * TILE; i++) {
-        run(simt, x + (size_t)i * (size_t)n_vocab, n_vocab, n_top, cases + i, 1, &alone);
+        run(gpu, x + (size_t)i * (size_t)n_vocab, n_vocab, n_top, cases + i, 1, &alone);
         size_t at = (size_t)i * (size_t)n_top, bytes = (size_t)n_top * sizeof(float);
         assert_memory_equal(alone.id, got.id + at, bytes);
         assert_memory_equal(alone.logp, got.logp + at, bytes);
@@ -202,7 +187,7 @@ static void test_real_vocabulary(void **state)
     float *x = fill(99, RANDOM, 1, MAX_VOCAB);
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         run(ref, x, MAX_VOCAB, 4, cases + some[i], 1, &want);
-        run(simt, x, MAX_VOCAB, 4, cases + some[i], 1, &got);
+        run(gpu, x, MAX_VOCAB, 4, cases + some[i], 1, &got);
         check_same(&got, &want, 1, 4, "real vocabulary");
     }
     free(x);
@@ -236,7 +221,7 @@ static void test_borders(void **state)
                             &row, want.id, want.logp, want.bad};
                 ref->sample(ref, &a);
                 a.id = got.id, a.logp = got.logp, a.bad = got.bad;
-                simt->sample(simt, &a);
+                gpu->sample(gpu, &a);
                 check_same(&got, &want, 1, 8, "borders");
             }
     }
@@ -271,7 +256,7 @@ static void test_bad_rows(void **state)
         Sample a = {N, VOCAB, 2, x, k % 2 ? allowed : NULL, row, want.id, want.logp, want.bad};
         ref->sample(ref, &a);
         a.id = got.id, a.logp = got.logp, a.bad = got.bad;
-        simt->sample(simt, &a);
+        gpu->sample(gpu, &a);
         assert_int_equal(want.bad[1], 1);
         check_same(&got, &want, N, 2, "bad rows");
         free(x);
@@ -291,9 +276,9 @@ static void check_logprobs(Shape shape, int n, int n_vocab, int n_top)
     for (int i = 0; i < n; i++)
         token[i] = i % 3 ? rng_int(&r, n_vocab) : n_vocab - 1 - i % 2 * (n_vocab - 1);
     for (int b = 0; b < 2; b++)
-        (b ? simt : ref)
-            ->token_logprobs(b ? simt : ref, &(TokenLogprobs){n, n_vocab, n_top, x, token,
-                                                              chosen[b], rank[b], id[b], logp[b]});
+        (b ? gpu : ref)
+            ->token_logprobs(b ? gpu : ref, &(TokenLogprobs){n, n_vocab, n_top, x, token, chosen[b],
+                                                             rank[b], id[b], logp[b]});
     assert_memory_equal(rank[1], rank[0], (size_t)n * sizeof rank[0][0]);
     assert_memory_equal(id[1], id[0], (size_t)(n * n_top) * sizeof id[0][0]);
     for (int i = 0; i < n; i++) {
@@ -303,9 +288,9 @@ static void check_logprobs(Shape shape, int n, int n_vocab, int n_top)
         for (size_t j = at; j < at + (size_t)n_top; j++)
             if (logp[0][j] > -INFINITY || logp[1][j] > -INFINITY)
                 assert_true(near_all("top", &logp[1][j], &logp[0][j], 1, 2e-7, 2e-6, 0));
-        simt->token_logprobs(simt, &(TokenLogprobs){1, n_vocab, n_top,
-                                                    x + (size_t)i * (size_t)n_vocab, token + i,
-                                                    &alone, &alone_rank, alone_id, alone_logp});
+        gpu->token_logprobs(gpu,
+                            &(TokenLogprobs){1, n_vocab, n_top, x + (size_t)i * (size_t)n_vocab,
+                                             token + i, &alone, &alone_rank, alone_id, alone_logp});
         assert_memory_equal(&alone, &chosen[1][i], sizeof alone);
         assert_int_equal(alone_rank, rank[1][i]);
         assert_memory_equal(alone_id, id[1] + at, top);
@@ -335,5 +320,14 @@ int main(void)
         cmocka_unit_test(test_borders),    cmocka_unit_test(test_bad_rows),
         cmocka_unit_test(test_logprobs),
     };
-    return cmocka_run_group_tests_name("sample cuts", tests, open_backends, close_backends);
+    int n_gpus = mirror_open_gpus(gpus), failed = !n_gpus; /* nothing to test is no success */
+    ref = backend_ref_open(MAX_VOCAB);
+    for (int i = 0; i < n_gpus; i++) {
+        gpu = gpus[i];
+        printf("sample cuts on %s\n", gpu->isa);
+        failed |= cmocka_run_group_tests_name("sample cuts", tests, NULL, NULL);
+        gpu->close(gpu);
+    }
+    ref->close(ref);
+    return failed;
 }
