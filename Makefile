@@ -43,7 +43,7 @@ CUDA_HOME  ?= $(abspath $(dir $(realpath $(shell command -v nvcc)))..)
 NVCCFLAGS  := -std=c++17 -O3 -fmad=false -Xfatbin=-compress-all --compress-mode=size
 NVCCFLAGS  += -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics -I.
 NVCCFLAGS  += $(foreach a,$(CUDA_ARCHS),-gencode=arch=compute_$(a),code=sm_$(a))
-NVCCFLAGS  += $(if $(filter 80,$(CUDA_ARCHS)),-gencode=arch=compute_80,code=compute_80)
+NVCCFLAGS  += $(if $(filter 80,$(CUDA_ARCHS)),-gencode=arch=compute_80$(comma)code=compute_80)
 CPPFLAGS   += -isystem $(CUDA_HOME)/include
 CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif

@@ -54,7 +54,8 @@ typedef struct Forward {
     const Model *model;
     Memory *mem;
     int max_rows, max_logits;
-    RowMeta meta; /* backend memory, [max_rows] each */
+    uint64_t owner; /* of its recorded passes */
+    RowMeta meta;   /* backend memory, [max_rows] each */
     int32_t *meta_block;
     int32_t *logit_row; /* backend memory */
 

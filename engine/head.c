@@ -15,7 +15,7 @@ int head_open(Head *h, Forward *f, int max_meta, Error *err)
 {
     Backend *be = f->model->backend;
     size_t rows = (size_t)f->max_rows * f->model->config.dim * sizeof(float);
-    *h = (Head){.f = f, .max_meta = max_meta};
+    *h = (Head){.f = f, .max_meta = max_meta, .owner = backend_new_owner(be)};
     h->meta_block = be->alloc(be, (size_t)max_meta * ROW_FIELDS * sizeof(int32_t), err);
     h->hidden = h->meta_block ? be->alloc(be, rows, err) : NULL;
     h->out = h->hidden ? be->alloc(be, rows, err) : NULL;
@@ -85,8 +85,8 @@ void head_pass(Head *h, const Batch *b, int row0)
     for (int i = 0; i < ROW_FIELDS; i++)
         be->upload(be, h->meta_block + (size_t)i * h->max_meta + row0,
                    b->block + (size_t)i * b->max_rows + row0, (size_t)p.n * sizeof(int32_t));
-    be->replay(be, &(ReplayKey){.owner = h, .n = p.n, .first = row0, .n_keys = p.n_keys}, run_head,
-               &p);
+    be->replay(be, &(ReplayKey){.owner = h->owner, .n = p.n, .first = row0, .n_keys = p.n_keys},
+               run_head, &p);
 }
 
 void head_logits(Head *h, int n, const float *out, float *logits)

@@ -15,9 +15,10 @@
 #include "engine/forward.h"
 
 typedef struct Head {
-    Forward *f;   /* its scratch is used */
-    int max_meta; /* entries that a batch may have over several passes */
-    RowMeta meta; /* backend memory, [max_meta] each */
+    Forward *f;     /* its scratch is used */
+    uint64_t owner; /* of its recorded passes */
+    int max_meta;   /* entries that a batch may have over several passes */
+    RowMeta meta;   /* backend memory, [max_meta] each */
     int32_t *meta_block;
     float *hidden; /* [f->max_rows][dim]: the caller puts a pass's hidden rows here */
     float *out;    /* [f->max_rows][dim]: a pass's normed output, valid until the next */

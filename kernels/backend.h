@@ -26,14 +26,15 @@ typedef struct Backend Backend;
 
 /* What tells one recorded run of operations from another; all of it is compared. */
 typedef struct {
-    const void *owner;
-    int64_t kind, n, m, first, n_keys;
+    uint64_t owner; /* whose arrays: from backend_new_owner */
+    int64_t n, m, first, n_keys;
 } ReplayKey;
 
 struct Backend {
     const char *name; /* "ref", "cpu" */
     char isa[16];     /* "plain", "avx2", "avx512" */
     int n_threads;
+    uint64_t n_owners;
     int is_host; /* its memory is the host's: operations read what host pointers point to */
 
     /* Zeroed backend memory, taken before serving starts. NULL and an Error when there is none. */
@@ -74,6 +75,12 @@ struct Backend {
     void (*token_logprobs)(Backend *be, const TokenLogprobs *a);
     void (*move_rows)(Backend *be, const MoveRows *a);
 };
+
+/* Never given before, so that what a closed owner recorded is not taken for a new one's. */
+static inline uint64_t backend_new_owner(Backend *be)
+{
+    return ++be->n_owners;
+}
 
 /* The definitions, in plain C on the calling thread. max_vocab bounds n_vocab of sample. */
 Backend *backend_ref_open(int max_vocab);

@@ -20,3 +20,9 @@ void cuda_backend_fill(CudaBackend *b, const CudaOps *ops)
     b->context.failed = &b->failed;
     CUDA_OPERATIONS(CUDA_SET)
 }
+
+int cuda_same_key(const ReplayKey *a, const ReplayKey *b)
+{
+    return a->owner == b->owner && a->n == b->n && a->m == b->m && a->first == b->first &&
+           a->n_keys == b->n_keys;
+}

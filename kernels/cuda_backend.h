@@ -20,4 +20,7 @@ typedef struct {
 /* Fills in the operations; context must be set before the first is called. */
 void cuda_backend_fill(CudaBackend *b, const CudaOps *ops);
 
+/* 1 when two keys mean the same recorded run. */
+int cuda_same_key(const ReplayKey *a, const ReplayKey *b);
+
 #endif

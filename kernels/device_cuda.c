@@ -136,18 +136,12 @@ static int device_sync(Backend *be, Error *err)
 
 /* ---- graphs ---- */
 
-static int same_key(const ReplayKey *a, const ReplayKey *b)
-{
-    return a->owner == b->owner && a->kind == b->kind && a->n == b->n && a->m == b->m &&
-           a->first == b->first && a->n_keys == b->n_keys;
-}
-
 /* The graph of this key, or the one used longest ago, emptied for it. */
 static Graph *find_graph(Device *d, const ReplayKey *key)
 {
     Graph *oldest = d->graph;
     for (Graph *g = d->graph; g < d->graph + MAX_GRAPHS; g++) {
-        if (g->used && same_key(&g->key, key)) return g;
+        if (g->used && cuda_same_key(&g->key, key)) return g;
         if (g->used < oldest->used) oldest = g;
     }
     if (oldest->exec) cudaGraphExecDestroy(oldest->exec);

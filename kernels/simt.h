@@ -126,7 +126,7 @@ static void launch(const CudaContext *c, dim3 grid, int n_threads, size_t shared
     (void)c;
     auto body = [=]() { kernel(Param(arg)...); };
     simt_launch(SimtDim{grid.x, grid.y, grid.z}, (unsigned)n_threads, shared_bytes,
-                simt_body<decltype(body)>, &body);
+                simt_body<decltype(body)>, &body, sizeof body);
 #endif
 }
 

@@ -30,8 +30,19 @@ extern unsigned char *simt_shared; /* of the running block */
  * Calls body(arg) for each thread of each block. Blocks are one-dimensional, whole warps, up to
  * SIMT_MAX_THREADS threads. Aborts with what it found when the block can never end.
  */
-void simt_launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)(void *),
-                 void *arg);
+void simt_launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)(void *), void *arg,
+                 size_t arg_bytes);
+
+/*
+ * A graph of launches: between begin and end launches are kept, with the arguments they had, beside
+ * being run; simt_record_run runs them again. One at a time is recorded.
+ */
+typedef struct SimtRecord SimtRecord;
+SimtRecord *simt_record_begin(void);
+void simt_record_end(void);
+int simt_is_recording(void);
+void simt_record_run(SimtRecord *r);
+void simt_record_free(SimtRecord *r);
 
 /*
  * With 1, launches run their blocks last to first, and warps their lanes from barrier to barrier:

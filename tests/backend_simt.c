@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "kernels/cuda_backend.h"
 #include "kernels/host_memory.h"
+#include "kernels/simt_host.h"
 
 /* Small, so that operations over many rows must work in groups. */
 enum { SCRATCH_BYTES = 1 << 20, GUARD_BYTES = 64 << 10 };
@@ -35,18 +36,92 @@ CUDA_OPERATIONS(CHECKED)
 #define CHECKED_ENTRY(op, Args) op,
 static const CudaOps checked_ops = {CUDA_OPERATIONS(CHECKED_ENTRY)};
 
+/* ---- replay, as a GPU does it: recorded when a key comes again, then run with those arguments
+ * ---- */
+
+typedef struct {
+    ReplayKey key;
+    SimtRecord *record; /* NULL while the key came only once */
+} Run;
+
+typedef struct {
+    CudaBackend cuda;
+    Backend host; /* the memory functions of the host */
+    Run *run;
+    size_t n_runs;
+} Simt;
+
+static void simt_replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
+{
+    Simt *s = (Simt *)be;
+    Run *run = s->run;
+    while (run < s->run + s->n_runs && !cuda_same_key(&run->key, key))
+        run++;
+    if (run == s->run + s->n_runs) {
+        s->run = mem_realloc(s->run, s->n_runs + 1, sizeof *run);
+        s->run[s->n_runs++] = (Run){.key = *key};
+        record(ctx);
+    } else if (!run->record) {
+        run->record = simt_record_begin();
+        record(ctx);
+        simt_record_end();
+    } else {
+        simt_record_run(run->record);
+    }
+}
+
+static const Backend *host_of(Backend *be)
+{
+    if (simt_is_recording()) {
+        fprintf(stderr,
+                "memory is moved while launches are recorded: a graph would not repeat it\n");
+        abort();
+    }
+    return &((Simt *)be)->host;
+}
+
+static void simt_upload(Backend *be, void *dst, const void *src, size_t bytes)
+{
+    host_of(be)->upload(be, dst, src, bytes);
+}
+
+static void simt_download(Backend *be, void *dst, const void *src, size_t bytes)
+{
+    host_of(be)->download(be, dst, src, bytes);
+}
+
+static void simt_copy(Backend *be, void *dst, const void *src, size_t bytes)
+{
+    host_of(be)->copy(be, dst, src, bytes);
+}
+
+static void simt_zero(Backend *be, void *dst, size_t bytes)
+{
+    host_of(be)->zero(be, dst, bytes);
+}
+
 static void simt_close(Backend *be)
 {
-    CudaBackend *b = (CudaBackend *)be;
-    mem_unmap(b->context.scratch);
-    mem_free(b);
+    Simt *s = (Simt *)be;
+    for (size_t i = 0; i < s->n_runs; i++)
+        simt_record_free(s->run[i].record);
+    mem_free(s->run);
+    mem_unmap(s->cuda.context.scratch);
+    mem_free(s);
 }
 
 Backend *backend_simt_open(void)
 {
-    CudaBackend *b = mem_alloc(1, sizeof *b);
+    Simt *s = mem_alloc(1, sizeof *s);
+    CudaBackend *b = &s->cuda;
     Backend *be = &b->be;
     host_memory_fill(be);
+    s->host = *be;
+    be->upload = simt_upload;
+    be->download = simt_download;
+    be->copy = simt_copy;
+    be->zero = simt_zero;
+    be->replay = simt_replay;
     cuda_backend_fill(b, &checked_ops);
     b->context.scratch = mem_map(SCRATCH_BYTES + GUARD_BYTES);
     b->context.scratch_bytes = SCRATCH_BYTES;

@@ -292,7 +292,8 @@ static void run_block(void)
     }
 }
 
-void simt_launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)(void *), void *arg)
+static void launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)(void *),
+                   void *arg)
 {
     assert(block > 0 && block <= SIMT_MAX_THREADS && block % SIMT_WARP == 0);
     assert(shared_bytes <= SHARED_MAX);
@@ -319,4 +320,69 @@ void simt_launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)
 void simt_reverse(int reverse)
 {
     run.reverse = reverse;
+}
+
+/* ---- recording ---- */
+
+typedef struct {
+    SimtDim grid;
+    unsigned block;
+    size_t shared_bytes;
+    void (*body)(void *);
+    void *arg; /* owned */
+} Launch;
+
+struct SimtRecord {
+    Launch *launch;
+    size_t n, cap;
+};
+
+static SimtRecord *recording;
+
+SimtRecord *simt_record_begin(void)
+{
+    assert(!recording);
+    return recording = mem_alloc(1, sizeof *recording);
+}
+
+void simt_record_end(void)
+{
+    assert(recording);
+    recording = NULL;
+}
+
+int simt_is_recording(void)
+{
+    return recording != NULL;
+}
+
+void simt_record_run(SimtRecord *r)
+{
+    assert(!recording);
+    for (Launch *l = r->launch; l < r->launch + r->n; l++)
+        launch(l->grid, l->block, l->shared_bytes, l->body, l->arg);
+}
+
+void simt_record_free(SimtRecord *r)
+{
+    if (!r) return;
+    for (size_t i = 0; i < r->n; i++)
+        mem_free(r->launch[i].arg);
+    mem_free(r->launch);
+    mem_free(r);
+}
+
+void simt_launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)(void *), void *arg,
+                 size_t arg_bytes)
+{
+    SimtRecord *r = recording;
+    launch(grid, block, shared_bytes, body, arg);
+    if (!r) return;
+    if (r->n == r->cap) {
+        r->cap = r->cap ? 2 * r->cap : 64;
+        r->launch = mem_realloc(r->launch, r->cap, sizeof *r->launch);
+    }
+    void *copy = mem_alloc(1, arg_bytes);
+    memcpy(copy, arg, arg_bytes);
+    r->launch[r->n++] = (Launch){grid, block, shared_bytes, body, copy};
 }
