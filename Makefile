@@ -34,9 +34,12 @@ else
 CPPFLAGS += -DONLY_PLAIN=1
 endif
 
-# CUDA is found, never required: CUDA=0 builds for the CPU alone. For a GPU that is not in the list
-# the driver compiles the intermediate code of compute_80.
-CUDA  ?= $(if $(shell command -v nvcc),1,0)
+# CUDA is found (12.8 or later), never required: CUDA=0 builds for the CPU alone. For a GPU that is
+# not in the list the driver compiles the intermediate code of compute_80.
+ifndef CUDA
+CUDA := $(shell set -- $$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\.\([0-9]*\),.*/\1 \2/p'); \
+                test "$${1:-0}" -gt 12 -o "$${1:-0}" -eq 12 -a "$${2:-0}" -ge 8 && echo 1 || echo 0)
+endif
 ifeq ($(CUDA),1)
 CUDA_ARCHS ?= 80 89 90a 120
 CUDA_HOME  ?= $(abspath $(dir $(realpath $(shell command -v nvcc)))..)
