@@ -187,7 +187,7 @@ static __device__ void conv_row(const ConvGates &a, const float *const *input, c
         if (at >= u.dim) continue;
         convolve<FAST>(a, input, u.c + at, u.dim - at, y[t]);
         for (int j = 0; j < 4; j++) {
-            y[t][j] = y[t][j] / (1.0f + expf(-y[t][j]));
+            y[t][j] = silu(y[t][j]);
             sum = fmaf(y[t][j], y[t][j], sum);
         }
     }
@@ -223,7 +223,7 @@ static __device__ void gates_row(const ConvGates &a, int row)
     for (int h = warp_lane(); h < a.n_v_heads; h += WARP) {
         int64_t g = (int64_t)row * a.n_v_heads + h;
         float u = a.a[g] + a.dt_bias[h];
-        a.beta[g] = 1.0f / (1.0f + expf(-a.b[g]));
+        a.beta[g] = sigmoid(a.b[g]);
         a.decay[g] = expf(a.a_coef[h] * (u > 20.0f ? u : log1pf(expf(u))));
     }
 }

@@ -23,16 +23,6 @@ enum {
     MOE_GROUP = 512, /* rows at a time: bounds what a block keeps in shared memory */
 };
 
-static __device__ __forceinline__ float sigmoid(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
-}
-
-static __device__ __forceinline__ float silu(float x)
-{
-    return x / (1.0f + expf(-x));
-}
-
 /* ---- routing ---- */
 
 /* The larger value, ties to the lower id, over the warp. */

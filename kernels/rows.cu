@@ -10,11 +10,6 @@
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
 
-static __device__ __forceinline__ float silu(float x)
-{
-    return x / (1.0f + expf(-x));
-}
-
 /* The sum of x over the block, in every thread. */
 static __device__ float block_sum(float x)
 {

@@ -286,6 +286,18 @@ static inline void atomic_add(uint64_t *at, uint64_t x)
 }
 #endif
 
+/* ---- activations, one form in all kernels ---- */
+
+static __device__ __forceinline__ float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
+
+static __device__ __forceinline__ float silu(float x)
+{
+    return x / (1.0f + expf(-x));
+}
+
 /* ---- 16-bit pairs: two values in a register, the first in the low half, as mma wants them ---- */
 
 #ifdef __CUDACC__
