@@ -65,7 +65,8 @@ typedef struct {
     const float *qg;                                   /* as above: the gates */
     const int32_t *seq, *pos, *base, *parent, *kv_row; /* [row0 + n] */
     KvLayer kv;
-    float *out; /* [n][n_heads][head_dim] */
+    float *out;  /* [n][n_heads][head_dim] */
+    int prefill; /* see backend.h */
 } TreeAttention;
 
 #endif

@@ -7,6 +7,12 @@
  * versions ("cpu": AVX2 or AVX-512 picked when opened; "cuda"); one test drives them all.
  *
  * Operations are queued in order; sync waits for all of them and reports a lost device.
+ *
+ * prefill in an operation's arguments: 1 when its rows are consecutive tokens of one prompt, the
+ * first at a position that is a multiple of PREFILL_BLOCK. A backend may then take another order of
+ * operations, made for many rows; a row's result must stay a function of its position and of the
+ * tokens up to it, wherever the prompt was cut into passes. Without it a row's result is the same
+ * in any company.
  */
 #ifndef OFFSHOOT_KERNELS_BACKEND_H
 #define OFFSHOOT_KERNELS_BACKEND_H
@@ -23,6 +29,8 @@
 #include "kernels/sample.h"
 
 typedef struct Backend Backend;
+
+enum { PREFILL_BLOCK = 64 };
 
 /* What tells one recorded run of operations from another; all of it is compared. */
 typedef struct {

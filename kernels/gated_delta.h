@@ -64,7 +64,8 @@ typedef struct {
     const float *decay, *beta; /* [n][n_v_heads] */
     const int32_t *src, *dst;
     SlotLayer slots;
-    float *out; /* [n][n_v_heads][d_v] */
+    float *out;  /* [n][n_v_heads][d_v] */
+    int prefill; /* see backend.h */
 } GatedDelta;
 
 #endif

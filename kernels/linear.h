@@ -17,6 +17,7 @@ typedef struct {
     int x_stride;
     float *y; /* [n] rows of w->rows, y_stride floats apart; not x */
     int y_stride;
+    int prefill; /* see backend.h */
 } Linear;
 
 #endif

@@ -34,6 +34,7 @@ typedef struct {
     const float *shared_gate;       /* [n], its logit */
     float *scratch;                 /* moe_scratch_floats(...) floats */
     float *out;                     /* [n][dim] */
+    int prefill;                    /* see backend.h */
 } MoeFfn;
 
 /* What every backend can do. */
