@@ -18,12 +18,14 @@ enum {
     MAX_HEAD_DIM = 512,  /* every backend can do this much */
 };
 
+typedef enum { KV_F32, KV_BF16 } KvType;
+
 /* K and V rows of one layer. */
 typedef struct {
+    KvType type;
     unsigned char *pages; /* page p is at pages + p * page_bytes */
     size_t page_bytes;
-    size_t k_offset,
-        v_offset; /* of this layer's f32 [page_tokens][n_kv_heads][head_dim], in a page */
+    size_t k_offset, v_offset; /* of this layer's [page_tokens][n_kv_heads][head_dim], in a page */
     int page_tokens, n_kv_heads, head_dim;
     const int32_t *table; /* [n_seqs][table_stride] page indices */
     int table_stride;

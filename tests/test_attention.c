@@ -55,15 +55,15 @@ typedef struct {
 static KvLayer kv_layer(const Paged *p)
 {
     size_t offset = (size_t)(p->s.page_tokens * p->s.n_kv_heads * p->s.head_dim);
-    return (KvLayer){(unsigned char *)p->pages,
-                     p->page_floats * sizeof(float),
-                     (size_t)p->s.lead * sizeof(float),
-                     ((size_t)p->s.lead + offset) * sizeof(float),
-                     p->s.page_tokens,
-                     p->s.n_kv_heads,
-                     p->s.head_dim,
-                     p->table,
-                     p->table_stride};
+    return (KvLayer){.pages = (unsigned char *)p->pages,
+                     .page_bytes = p->page_floats * sizeof(float),
+                     .k_offset = (size_t)p->s.lead * sizeof(float),
+                     .v_offset = ((size_t)p->s.lead + offset) * sizeof(float),
+                     .page_tokens = p->s.page_tokens,
+                     .n_kv_heads = p->s.n_kv_heads,
+                     .head_dim = p->s.head_dim,
+                     .table = p->table,
+                     .table_stride = p->table_stride};
 }
 
 static Paged paged_new(Rng *r, const AttentionShape *s)
