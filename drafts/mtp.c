@@ -21,8 +21,6 @@ typedef struct {
     int meta;   /* its row in the batch of this step's passes, -1: not expanded */
 } Candidate;
 
-enum { MAX_POOL = MAX_TREE_NODES + MAX_TREE_NODES * MAX_TOP };
-
 typedef struct {
     Candidate pool[MAX_POOL];
     int n, n_expanded;

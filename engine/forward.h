@@ -11,18 +11,6 @@
 #include "engine/memory.h"
 #include "engine/model.h"
 
-/* What the kernels must know of each row; one array per field, so that it travels in one piece. */
-typedef struct {
-    int32_t *token;
-    int32_t *pos;      /* position = index of the row's own key */
-    int32_t *rope_pos; /* pos for the trunk, pos - 1 for the head */
-    int32_t *seq;
-    int32_t *parent;    /* row of the parent, -1: none in this batch */
-    int32_t *src, *dst; /* state slots */
-    int32_t *kv_row;    /* where the row's K and V go */
-    int32_t *base;      /* keys of positions below this lie in their own rows */
-} RowMeta;
-
 enum { ROW_FIELDS = 9 };
 
 /* Points the fields of row into block, ROW_FIELDS * max_rows ints. */

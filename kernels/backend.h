@@ -25,12 +25,13 @@
 #include "kernels/gated_delta.h"
 #include "kernels/linear.h"
 #include "kernels/moe.h"
+#include "kernels/round.h"
 #include "kernels/rows.h"
 #include "kernels/sample.h"
 
 typedef struct Backend Backend;
 
-enum { PREFILL_BLOCK = 64 };
+enum { PREFILL_BLOCK = 64, BACKEND_MARKS = 2 };
 
 /* What tells one recorded run of operations from another; all of it is compared. */
 typedef struct {
@@ -55,6 +56,13 @@ struct Backend {
     void *(*host_alloc)(Backend *be, size_t bytes, Error *err);
     void (*host_free)(Backend *be, void *mem);
     void (*download)(Backend *be, void *host_dst, const void *src, size_t bytes);
+    /*
+     * Like download, but returns at once: host_dst, host_alloc's, holds the bytes when wait for a
+     * mark that was set later has returned. Of each mark, 0 and 1, the last setting counts.
+     */
+    void (*download_later)(Backend *be, void *host_dst, const void *src, size_t bytes);
+    void (*mark)(Backend *be, int mark);
+    int (*wait)(Backend *be, int mark, Error *err);
     void (*copy)(Backend *be, void *dst, const void *src, size_t bytes);
     void (*zero)(Backend *be, void *dst, size_t bytes);
     int (*sync)(Backend *be, Error *err);
@@ -82,6 +90,10 @@ struct Backend {
     void (*sample)(Backend *be, const Sample *a);
     void (*token_logprobs)(Backend *be, const TokenLogprobs *a);
     void (*move_rows)(Backend *be, const MoveRows *a);
+
+    void (*grow_drafts)(Backend *be, const GrowDrafts *a);
+    void (*plant_trees)(Backend *be, const PlantTrees *a);
+    void (*accept_trees)(Backend *be, const AcceptTrees *a);
 };
 
 /* Never given before, so that what a closed owner recorded is not taken for a new one's. */

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "kernels/host_memory.h"
 #include "kernels/ops_cpu.h"
+#include "kernels/ops_ref.h"
 
 typedef struct {
     Backend be;
@@ -42,6 +43,18 @@ CPU_OP(moe_route, MoeRoute)
 CPU_OP(moe_ffn, MoeFfn)
 CPU_OP(token_logprobs, TokenLogprobs)
 CPU_OP(move_rows, MoveRows)
+
+/* Some nodes of a few sequences: the definition is as fast as it gets. */
+#define PLAIN_OP(op, Args)                                                                         \
+    static void op(Backend *be, const Args *a)                                                     \
+    {                                                                                              \
+        (void)be;                                                                                  \
+        op##_ref(a);                                                                               \
+    }
+
+PLAIN_OP(grow_drafts, GrowDrafts)
+PLAIN_OP(plant_trees, PlantTrees)
+PLAIN_OP(accept_trees, AcceptTrees)
 
 static void sample(Backend *be, const Sample *a)
 {
@@ -123,5 +136,8 @@ Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *
     be->sample = sample;
     be->token_logprobs = token_logprobs;
     be->move_rows = move_rows;
+    be->grow_drafts = grow_drafts;
+    be->plant_trees = plant_trees;
+    be->accept_trees = accept_trees;
     return be;
 }

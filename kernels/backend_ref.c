@@ -38,6 +38,9 @@ REF_OP(moe_route, MoeRoute)
 REF_OP(moe_ffn, MoeFfn)
 REF_OP(token_logprobs, TokenLogprobs)
 REF_OP(move_rows, MoveRows)
+REF_OP(grow_drafts, GrowDrafts)
+REF_OP(plant_trees, PlantTrees)
+REF_OP(accept_trees, AcceptTrees)
 
 static void sample(Backend *be, const Sample *a)
 {
@@ -80,5 +83,8 @@ Backend *backend_ref_open(int max_vocab)
     be->sample = sample;
     be->token_logprobs = token_logprobs;
     be->move_rows = move_rows;
+    be->grow_drafts = grow_drafts;
+    be->plant_trees = plant_trees;
+    be->accept_trees = accept_trees;
     return be;
 }

@@ -27,6 +27,7 @@ typedef struct {
 
 typedef struct {
     CudaBackend cuda;
+    cudaEvent_t event[BACKEND_MARKS];
     Graph graph[MAX_GRAPHS];
     uint64_t n_replays;
 } Device;
@@ -113,6 +114,18 @@ static void device_download(Backend *be, void *host_dst, const void *src, size_t
         note(be, cudaStreamSynchronize(stream_of(be)));
 }
 
+static void device_download_later(Backend *be, void *host_dst, const void *src, size_t bytes)
+{
+    if (!bytes || of(be)->failed) return;
+    note(be, cudaMemcpyAsync(host_dst, src, bytes, cudaMemcpyDeviceToHost, stream_of(be)));
+}
+
+static void device_mark(Backend *be, int mark)
+{
+    if (of(be)->failed) return;
+    note(be, cudaEventRecord(((Device *)be)->event[mark], stream_of(be)));
+}
+
 static void device_copy(Backend *be, void *dst, const void *src, size_t bytes)
 {
     if (!bytes || of(be)->failed) return;
@@ -125,13 +138,24 @@ static void device_zero(Backend *be, void *dst, size_t bytes)
     note(be, cudaMemsetAsync(dst, 0, bytes, stream_of(be)));
 }
 
+static int report(Backend *be, Error *err)
+{
+    int failed = of(be)->failed;
+    if (!failed) return 0;
+    return error_set(err, ERR_DEVICE, "the GPU failed: %s",
+                     cudaGetErrorString((cudaError_t)failed));
+}
+
 static int device_sync(Backend *be, Error *err)
 {
-    CudaBackend *b = of(be);
-    if (!b->failed) note(be, cudaStreamSynchronize(stream_of(be)));
-    if (!b->failed) return 0;
-    return error_set(err, ERR_DEVICE, "the GPU failed: %s",
-                     cudaGetErrorString((cudaError_t)b->failed));
+    if (!of(be)->failed) note(be, cudaStreamSynchronize(stream_of(be)));
+    return report(be, err);
+}
+
+static int device_wait(Backend *be, int mark, Error *err)
+{
+    if (!of(be)->failed) note(be, cudaEventSynchronize(((Device *)be)->event[mark]));
+    return report(be, err);
 }
 
 /* ---- graphs ---- */
@@ -183,6 +207,8 @@ static void device_close(Backend *be)
     CudaBackend *b = of(be);
     for (int i = 0; i < MAX_GRAPHS; i++)
         if (d->graph[i].exec) cudaGraphExecDestroy(d->graph[i].exec);
+    for (int i = 0; i < BACKEND_MARKS; i++)
+        if (d->event[i]) cudaEventDestroy(d->event[i]);
     if (b->context.scratch) cudaFree(b->context.scratch);
     if (b->context.stream) cudaStreamDestroy(b->context.stream);
     mem_free(d);
@@ -237,13 +263,18 @@ Backend *backend_cuda_open(Error *err)
     be->host_free = device_host_free;
     be->upload = device_upload;
     be->download = device_download;
+    be->download_later = device_download_later;
+    be->mark = device_mark;
+    be->wait = device_wait;
     be->copy = device_copy;
     be->zero = device_zero;
     be->sync = device_sync;
     be->replay = device_replay;
     be->close = device_close;
     if (cudaGetDeviceProperties(&prop, 0) ||
-        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)) {
+        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) ||
+        cudaEventCreateWithFlags(&d->event[0], cudaEventDisableTiming) ||
+        cudaEventCreateWithFlags(&d->event[1], cudaEventDisableTiming)) {
         error_set(err, ERR_DEVICE, "the GPU cannot be opened: %s",
                   cudaGetErrorString(cudaGetLastError()));
         goto fail;

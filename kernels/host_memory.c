@@ -44,6 +44,17 @@ static int host_sync(Backend *be, Error *err)
     return 0;
 }
 
+static void host_mark(Backend *be, int mark)
+{
+    (void)be, (void)mark;
+}
+
+static int host_wait(Backend *be, int mark, Error *err)
+{
+    (void)be, (void)mark, (void)err;
+    return 0;
+}
+
 static void host_replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
 {
     (void)be, (void)key;
@@ -60,6 +71,9 @@ void host_memory_fill(Backend *be)
     be->host_free = host_free;
     be->upload = host_move;
     be->download = host_move;
+    be->download_later = host_move;
+    be->mark = host_mark;
+    be->wait = host_wait;
     be->copy = host_move;
     be->zero = host_zero;
     be->sync = host_sync;

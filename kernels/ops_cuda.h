@@ -11,6 +11,7 @@
 #include "kernels/gated_delta.h"
 #include "kernels/linear.h"
 #include "kernels/moe.h"
+#include "kernels/round.h"
 #include "kernels/rows.h"
 #include "kernels/sample.h"
 
@@ -29,8 +30,8 @@ typedef struct {
     size_t scratch_bytes; /* a multiple of 256 */
 } CudaContext;
 
-/* One line for each operation: name, type of its arguments. */
-#define CUDA_OPERATIONS(X)                                                                         \
+/* One line for each operation: name, type of its arguments. First those of the model. */
+#define MODEL_OPERATIONS(X)                                                                        \
     X(embed, Embed)                                                                                \
     X(gather_rows, GatherRows)                                                                     \
     X(add_norm, AddNorm)                                                                           \
@@ -46,6 +47,16 @@ typedef struct {
     X(sample, Sample)                                                                              \
     X(token_logprobs, TokenLogprobs)                                                               \
     X(move_rows, MoveRows)
+
+/* And those of a round of speculation. */
+#define ROUND_OPERATIONS(X)                                                                        \
+    X(grow_drafts, GrowDrafts)                                                                     \
+    X(plant_trees, PlantTrees)                                                                     \
+    X(accept_trees, AcceptTrees)
+
+#define CUDA_OPERATIONS(X)                                                                         \
+    MODEL_OPERATIONS(X)                                                                            \
+    ROUND_OPERATIONS(X)
 
 typedef struct {
 #define CUDA_POINTER(op, Args) void (*op)(const CudaContext *c, const Args *a);

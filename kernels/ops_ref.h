@@ -12,6 +12,7 @@
 #include "kernels/gated_delta.h"
 #include "kernels/linear.h"
 #include "kernels/moe.h"
+#include "kernels/round.h"
 #include "kernels/rows.h"
 #include "kernels/sample.h"
 
@@ -46,5 +47,9 @@ typedef struct {
 /* scratch: n_vocab candidates. */
 void sample_ref(const Sample *a, Candidate *scratch);
 void token_logprobs_ref(const TokenLogprobs *a);
+
+void grow_drafts_ref(const GrowDrafts *a);
+void plant_trees_ref(const PlantTrees *a);
+void accept_trees_ref(const AcceptTrees *a);
 
 #endif

@@ -45,7 +45,7 @@ extern "C" void CUDA_NAME(embed)(const CudaContext *c, const Embed *a)
 static __global__ void gather_kernel(GatherRows a)
 {
     const float *x = a.x + (int64_t)a.index[blockIdx.x] * a.dim;
-    float *out = a.out + (int64_t)blockIdx.x * a.dim;
+    float *out = a.out + (int64_t)(a.to ? a.to[blockIdx.x] : (int)blockIdx.x) * a.dim;
     for (int k = (int)threadIdx.x; k < a.dim; k += THREADS)
         out[k] = x[k];
 }

@@ -20,10 +20,10 @@ typedef struct {
     int out_stride;
 } Embed;
 
-/* out[i] = x[index[i]], dim floats each; out is not x. */
+/* out[to[i]] = x[index[i]], dim floats each; out is not x, and to NULL is 0, 1, ... */
 typedef struct {
     int n, dim;
-    const int32_t *index;
+    const int32_t *index, *to;
     const float *x;
     float *out;
 } GatherRows;

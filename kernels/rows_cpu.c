@@ -40,7 +40,7 @@ static void gather_part(const void *arg, int part, int n_parts)
     int64_t begin, end;
     cpu_split(a->n, part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++)
-        memcpy(a->out + i * a->dim, a->x + (int64_t)a->index[i] * a->dim,
+        memcpy(a->out + (a->to ? a->to[i] : i) * a->dim, a->x + (int64_t)a->index[i] * a->dim,
                (size_t)a->dim * sizeof *a->out);
 }
 

@@ -19,8 +19,8 @@ void embed_ref(const Embed *a)
 void gather_rows_ref(const GatherRows *a)
 {
     for (int i = 0; i < a->n; i++)
-        memcpy(a->out + (int64_t)i * a->dim, a->x + (int64_t)a->index[i] * a->dim,
-               (size_t)a->dim * sizeof(float));
+        memcpy(a->out + (int64_t)(a->to ? a->to[i] : i) * a->dim,
+               a->x + (int64_t)a->index[i] * a->dim, (size_t)a->dim * sizeof(float));
 }
 
 /* 1 / sqrt(mean(x^2) + eps) */

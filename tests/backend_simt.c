@@ -44,9 +44,19 @@ typedef struct {
     SimtRecord *record; /* NULL while the key came only once */
 } Run;
 
+/* A download that its owner has not waited for yet. */
+typedef struct {
+    void *to;
+    unsigned char *bytes;
+    size_t n;
+    int mark; /* -1: none was set after it */
+} Later;
+
 typedef struct {
     CudaBackend cuda;
     Backend host; /* the memory functions of the host */
+    Later *later;
+    size_t n_later;
     Run *run;
     size_t n_runs;
 } Simt;
@@ -100,12 +110,51 @@ static void simt_zero(Backend *be, void *dst, size_t bytes)
     host_of(be)->zero(be, dst, bytes);
 }
 
+/* The bytes of now, which the host sees when it has waited for them: until then it sees others. */
+static void simt_download_later(Backend *be, void *dst, const void *src, size_t bytes)
+{
+    Simt *s = (Simt *)be;
+    unsigned char *copy = mem_alloc(bytes, 1);
+    host_of(be)->download(be, copy, src, bytes);
+    memset(dst, 0xff, bytes);
+    s->later = mem_realloc(s->later, s->n_later + 1, sizeof *s->later);
+    s->later[s->n_later++] = (Later){dst, copy, bytes, -1};
+}
+
+static void simt_mark(Backend *be, int mark)
+{
+    Simt *s = (Simt *)be;
+    for (size_t i = 0; i < s->n_later; i++)
+        if (s->later[i].mark < 0) s->later[i].mark = mark;
+}
+
+static int simt_wait(Backend *be, int mark, Error *err)
+{
+    Simt *s = (Simt *)be;
+    size_t kept = 0;
+    (void)err;
+    for (size_t i = 0; i < s->n_later; i++) {
+        Later *l = &s->later[i];
+        if (l->mark != mark) {
+            s->later[kept++] = *l;
+            continue;
+        }
+        memcpy(l->to, l->bytes, l->n);
+        mem_free(l->bytes);
+    }
+    s->n_later = kept;
+    return 0;
+}
+
 static void simt_close(Backend *be)
 {
     Simt *s = (Simt *)be;
     for (size_t i = 0; i < s->n_runs; i++)
         simt_record_free(s->run[i].record);
     mem_free(s->run);
+    for (size_t i = 0; i < s->n_later; i++)
+        mem_free(s->later[i].bytes);
+    mem_free(s->later);
     mem_unmap(s->cuda.context.scratch);
     mem_free(s);
 }
@@ -119,6 +168,9 @@ Backend *backend_simt_open(void)
     s->host = *be;
     be->upload = simt_upload;
     be->download = simt_download;
+    be->download_later = simt_download_later;
+    be->mark = simt_mark;
+    be->wait = simt_wait;
     be->copy = simt_copy;
     be->zero = simt_zero;
     be->replay = simt_replay;

@@ -247,7 +247,9 @@ static void arrays_of_gather_rows(Mirror *m, GatherRows *a)
 {
     IN(a->x, beyond_largest(a->index, a->n) * (size_t)a->dim);
     IN(a->index, (size_t)a->n);
-    OUT(a->out, times(a->n, a->dim, 1));
+    size_t n = a->to ? beyond_largest(a->to, a->n) : (size_t)a->n;
+    IN(a->to, (size_t)a->n);
+    OUT(a->out, n * (size_t)a->dim);
 }
 
 static void arrays_of_add_norm(Mirror *m, AddNorm *a)
@@ -460,7 +462,7 @@ static void arrays_of_move_rows(Mirror *m, MoveRows *a)
         m->device->op(m->device, &there);                                                          \
         fetch(m, #op);                                                                             \
     }
-CUDA_OPERATIONS(MIRRORED)
+MODEL_OPERATIONS(MIRRORED)
 
 #define MIRRORED_SET(op, Args) be->op = op;
 
@@ -483,7 +485,7 @@ Backend *mirror_open(Backend *device)
     memcpy(be->isa, device->isa, sizeof be->isa);
     be->n_threads = device->n_threads;
     be->close = mirror_close;
-    CUDA_OPERATIONS(MIRRORED_SET)
+    MODEL_OPERATIONS(MIRRORED_SET)
     m->device = device;
     m->memory = device->alloc(device, ARENA_BYTES + LINE, &err);
     if (!m->memory) die(err.msg);

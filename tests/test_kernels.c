@@ -194,23 +194,27 @@ static void test_embed_and_gather(void **state)
     for (int type = WEIGHT_F32; type <= WEIGHT_BF16; type++) {
         Rng r = rng_new((uint64_t)type);
         Weight w = random_weight(&r, (WeightType)type, VOCAB, DIM);
-        int32_t *token = ints(N), *index = ints(N);
+        int32_t *token = ints(N), *index = ints(N), *to = ints(N);
         float *out = floats(N * (DIM + 2)), *want = floats(N * (DIM + 2));
         float *rows = floats(N * DIM), *want_rows = floats(N * DIM),
               *x = random_floats(&r, N * DIM, 1);
         for (int i = 0; i < N; i++)
-            token[i] = rng_int(&r, VOCAB), index[i] = rng_int(&r, N);
+            token[i] = rng_int(&r, VOCAB), index[i] = rng_int(&r, N), to[i] = (i * 7 + 3) % N;
         ref->embed(ref, &(Embed){N, &w, token, want, DIM + 2});
-        ref->gather_rows(ref, &(GatherRows){N, DIM, index, x, want_rows});
+        ref->gather_rows(ref, &(GatherRows){N, DIM, index, NULL, x, want_rows});
         assert_memory_equal(want_rows, x + index[0] * DIM, DIM * sizeof *x);
         for (int b = 0; b < n_backends; b++) {
             backend[b]->embed(backend[b], &(Embed){N, &w, token, out, DIM + 2});
             assert_true(same_bits(about("embed", b), out, want, N * (DIM + 2), r.seed));
-            backend[b]->gather_rows(backend[b], &(GatherRows){N, DIM, index, x, rows});
+            backend[b]->gather_rows(backend[b], &(GatherRows){N, DIM, index, NULL, x, rows});
             assert_true(same_bits(about("gather", b), rows, want_rows, N * DIM, r.seed));
+            backend[b]->gather_rows(backend[b], &(GatherRows){N, DIM, index, to, x, rows});
+            for (int i = 0; i < N; i++)
+                assert_memory_equal(rows + to[i] * DIM, want_rows + i * DIM, DIM * sizeof *x);
         }
         free_weight(&w);
-        free(token), free(index), free(out), free(want), free(rows), free(want_rows), free(x);
+        free(token), free(index), free(to), free(out), free(want), free(rows), free(want_rows),
+            free(x);
     }
 }
 
