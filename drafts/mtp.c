@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "engine/head.h"
+#include "engine/round.h"
 
 /* Nodes that one sequence may expand in a step; their K and V fit the step's overhang of rows. */
 enum { MAX_EXPANDED = MAX_TREE_NODES };
@@ -323,6 +324,90 @@ static void mtp_propose(void *self, const DraftRequest *req, int n)
         give_tree(&m->draft[i], &req[i]);
 }
 
+/* ---- rounds on a device: the same tree, without a look at it ---- */
+
+/* The head's input at n rows: row index[i] of what it said before. */
+static void queue_inputs(Mtp *m, int n, const float *from)
+{
+    Backend *be = m->model->backend;
+    be->gather_rows(be, &(GatherRows){.n = n,
+                                      .dim = m->model->config.dim,
+                                      .index = m->index,
+                                      .x = from,
+                                      .out = m->head->hidden});
+}
+
+static void queue_sample(Mtp *m, int n, int topk, const float *rows)
+{
+    Backend *be = m->model->backend;
+    head_logits(m->head, n, rows, m->logits);
+    be->sample(be, &(Sample){.n = n,
+                             .n_vocab = m->model->config.n_vocab,
+                             .n_top = topk,
+                             .logits = m->logits,
+                             .allowed = engine_allowed(m->engine),
+                             .row = m->sample,
+                             .id = m->id,
+                             .logp = m->logp,
+                             .bad = m->bad});
+}
+
+static void mtp_queue_drafts(void *self, const Round *r)
+{
+    Mtp *m = self;
+    Backend *be = m->model->backend;
+    GrowDrafts grow = {.n = r->n,
+                       .n_top = r->topk,
+                       .most = r->n_nodes - 1,
+                       .seq = r->seq,
+                       .seqs = r->seqs,
+                       .pool = r->pool,
+                       .id = m->id,
+                       .logp = m->logp,
+                       .bad = m->bad,
+                       .meta = m->head->meta,
+                       .hidden = m->index,
+                       .sample = {m->sample, m->path}};
+    be->grow_drafts(be, &grow);
+    be->gather_rows(
+        be,
+        &(GatherRows){
+            .n = r->n, .dim = m->model->config.dim, .index = r->seq, .x = m->last, .out = m->rows});
+    queue_sample(m, r->n, r->topk, m->rows);
+    grow.n_parents = 1;
+    for (grow.level = 1; grow.level <= r->depth; grow.level++) {
+        grow.width = grow.level < r->depth ? round_width(r) : 0;
+        be->grow_drafts(be, &grow);
+        int rows = r->n * grow.width;
+        if (!rows) return;
+        queue_inputs(m, rows, grow.level == 1 ? m->last : m->head->out);
+        head_queue(m->head, rows, grow.row0, r->n_keys);
+        queue_sample(m, rows, r->topk, m->head->out);
+        grow.n_parents = grow.width;
+        grow.kv0 += grow.width;
+        grow.row0 += rows;
+    }
+}
+
+static void mtp_queue_observe(void *self, const Round *r)
+{
+    Mtp *m = self;
+    Backend *be = m->model->backend;
+    int rows = r->n * (r->depth + 1);
+    be->gather_rows(be, &(GatherRows){.n = rows,
+                                      .dim = m->model->config.dim,
+                                      .index = r->hidden,
+                                      .x = r->final,
+                                      .out = m->head->hidden});
+    head_queue(m->head, rows, 0, r->n_keys);
+    be->gather_rows(be, &(GatherRows){.n = r->n,
+                                      .dim = m->model->config.dim,
+                                      .index = r->last,
+                                      .to = r->seq,
+                                      .x = m->head->out,
+                                      .out = m->last});
+}
+
 int mtp_drafter_open(const Model *model, Drafter *out, Error *err)
 {
     if (!model->has_mtp) return error_set(err, ERR_INPUT, "draft mtp: the model has no MTP layer");
@@ -334,6 +419,8 @@ int mtp_drafter_open(const Model *model, Drafter *out, Error *err)
                      .begin = mtp_begin,
                      .observe = mtp_observe,
                      .propose = mtp_propose,
+                     .queue_drafts = mtp_queue_drafts,
+                     .queue_observe = mtp_queue_observe,
                      .close = mtp_close};
     return 0;
 }

@@ -159,9 +159,9 @@ static int open_allowed(Engine *e, Error *err)
 }
 
 /* KV rows past the committed ones: the tree's, or those of the head's passes while drafting. */
-static int overhang_rows(const EngineOptions *o)
+static int overhang_rows(const Engine *e)
 {
-    return o->drafter ? MAX_TREE_NODES + 1 : 1;
+    return (e->options.drafter ? MAX_TREE_NODES + 1 : 1) + round_rows_ahead(e);
 }
 
 static int open_parts(Engine *e, Error *err)
@@ -181,7 +181,8 @@ static int open_parts(Engine *e, Error *err)
         if (head_open(&e->head, &e->forward, max_meta, err)) return -1;
         e->scratch_bytes += head_bytes(m, max_rows, max_meta);
     }
-    if (open_step_arrays(e, err) || open_seqs(e, err) || open_allowed(e, err)) return -1;
+    if (open_step_arrays(e, err) || open_seqs(e, err) || open_allowed(e, err) || round_open(e, err))
+        return -1;
     e->waiting = mem_alloc((size_t)o->max_waiting, sizeof *e->waiting);
     e->waiting_since = mem_alloc((size_t)o->max_waiting, sizeof *e->waiting_since);
     e->max_events = 2 * (max_rows + o->max_seqs) + o->max_seqs * MAX_FORCED + o->max_waiting + 2;
@@ -197,7 +198,7 @@ Engine *engine_open(const struct Model *model, const EngineOptions *options, Err
     e->model = model;
     e->be = model->backend;
     if (!e->options.drafter) e->options.tree_nodes = 1;
-    e->overhang = overhang_rows(&e->options);
+    e->overhang = overhang_rows(e);
     if (open_parts(e, err)) {
         engine_close(e);
         return NULL;
@@ -227,6 +228,7 @@ static void close_step_arrays(Engine *e)
 void engine_close(Engine *e)
 {
     if (!e) return;
+    round_close(e);
     close_step_arrays(e);
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
@@ -377,6 +379,7 @@ const Event *engine_next_event(Engine *e)
 void seq_give_up_memory(Engine *e, Seq *seq)
 {
     if (seq->state == SEQ_PREEMPTED) return; /* it has none */
+    round_forget(e, (int)(seq - e->seq));
     slots_release(e->mem.slot_pool, seq->slot);
     memory_release(&e->mem, (int)(seq - e->seq));
 }

@@ -175,6 +175,8 @@ typedef struct {
     long tokens;                /* prompt rows and emitted tokens of all steps */
     long promoted;              /* draft nodes whose state became their sequence's */
     long kv_moves;              /* KV rows of accepted nodes that had to move */
+    long rounds;                /* steps that a device did without the host in between */
+    long rounds_ahead;          /* of them, queued before the step before was read */
     double draft_ms;            /* the drafter's */
     double verify_ms;           /* passes with trees */
     double prefill_ms;          /* passes with prompt rows alone */

@@ -49,6 +49,14 @@ void batch_clear(Batch *b)
     b->n_logits = 0;
 }
 
+int batch_last_pos(const Batch *b, int row0)
+{
+    int last = 0;
+    for (int i = row0; i < b->n; i++)
+        if (b->row.pos[i] > last) last = b->row.pos[i];
+    return last;
+}
+
 int batch_add(Batch *b, int32_t token, int pos, int seq, int parent, int32_t src, int32_t dst,
               int kv_row, int base)
 {
@@ -66,11 +74,9 @@ int batch_add(Batch *b, int32_t token, int pos, int seq, int parent, int32_t src
     return i;
 }
 
-int batch_n_keys(const Batch *b, int row0, const Memory *mem)
+int forward_n_keys(const Memory *mem, int last)
 {
-    int last = 0, keys = MIN_KEYS, most = mem->table_stride * PAGE_TOKENS;
-    for (int i = row0; i < b->n; i++)
-        if (b->row.pos[i] > last) last = b->row.pos[i];
+    int keys = MIN_KEYS, most = mem->table_stride * PAGE_TOKENS;
     while (keys <= last && keys < most / 4)
         keys *= 4;
     return keys > last ? keys : most;
@@ -416,7 +422,7 @@ static void run_pass(void *ctx)
 void forward_pass(Forward *f, const Batch *b)
 {
     Backend *be = f->model->backend;
-    Pass p = {f, b->n, b->n_logits, batch_n_keys(b, 0, f->mem)};
+    Pass p = {f, b->n, b->n_logits, forward_n_keys(f->mem, batch_last_pos(b, 0))};
     assert(b->n > 0 && b->n <= f->max_rows);
     assert(b->n_logits <= f->max_logits);
     upload_rows(f, b);
@@ -426,4 +432,9 @@ void forward_pass(Forward *f, const Batch *b)
     }
     be->replay(be, &(ReplayKey){.owner = f->owner, .n = p.n, .m = p.n_logits, .n_keys = p.n_keys},
                run_pass, &p);
+}
+
+void forward_queue(Forward *f, int n, int n_logits, int n_keys)
+{
+    run_pass(&(Pass){f, n, n_logits, n_keys});
 }

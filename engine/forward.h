@@ -32,11 +32,14 @@ void batch_clear(Batch *b);
 int batch_add(Batch *b, int32_t token, int pos, int seq, int parent, int32_t src, int32_t dst,
               int kv_row, int base);
 
+/* The largest position of rows row0 and after. */
+int batch_last_pos(const Batch *b, int row0);
+
 /*
- * More than the largest position of rows row0 and after; one of few values, so that passes are
- * alike and a backend can replay them.
+ * More than position last; one of few values, so that passes are alike and a backend can replay
+ * them.
  */
-int batch_n_keys(const Batch *b, int row0, const Memory *mem);
+int forward_n_keys(const Memory *mem, int last);
 
 typedef struct Forward {
     const Model *model;
@@ -74,6 +77,10 @@ size_t forward_bytes(const Model *model, int max_rows, int max_logits);
  * Queues one pass: states go to their dst slots, K and V to their rows; final and logits are left.
  */
 void forward_pass(Forward *f, const Batch *b);
+
+/* The same for n rows that lie in f->meta already, n_logits of them in f->logit_row; not replayed.
+ */
+void forward_queue(Forward *f, int n, int n_logits, int n_keys);
 
 /* Parts shared with the head's pass. All act on the first n rows of f's scratch: h in, y out. */
 void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int n, int first,

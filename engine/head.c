@@ -79,7 +79,7 @@ static void run_head(void *ctx)
 void head_pass(Head *h, const Batch *b, int row0)
 {
     Backend *be = h->f->model->backend;
-    HeadRun p = {h, b->n - row0, row0, batch_n_keys(b, row0, h->f->mem)};
+    HeadRun p = {h, b->n - row0, row0, forward_n_keys(h->f->mem, batch_last_pos(b, row0))};
     assert(p.n > 0 && p.n <= h->f->max_rows);
     assert(b->n <= h->max_meta);
     for (int i = 0; i < ROW_FIELDS; i++)
@@ -87,6 +87,11 @@ void head_pass(Head *h, const Batch *b, int row0)
                    b->block + (size_t)i * b->max_rows + row0, (size_t)p.n * sizeof(int32_t));
     be->replay(be, &(ReplayKey){.owner = h->owner, .n = p.n, .first = row0, .n_keys = p.n_keys},
                run_head, &p);
+}
+
+void head_queue(Head *h, int n, int row0, int n_keys)
+{
+    run_head(&(HeadRun){h, n, row0, n_keys});
 }
 
 void head_logits(Head *h, int n, const float *out, float *logits)

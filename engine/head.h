@@ -41,6 +41,9 @@ int head_add(Batch *b, int32_t token, int pos, int seq, int parent, int kv_row, 
  */
 void head_pass(Head *h, const Batch *b, int row0);
 
+/* The same for n rows that lie in h->meta already, from row0 on; not replayed. */
+void head_queue(Head *h, int n, int row0, int n_keys);
+
 /* logits [n][n_vocab] of n rows of out's kind. */
 void head_logits(Head *h, int n, const float *out, float *logits);
 

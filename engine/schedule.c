@@ -71,7 +71,7 @@ static void begin(Engine *e, Seq *s)
 {
     const Drafter *d = e->options.drafter;
     s->state = SEQ_PREFILL;
-    s->n_past = 0;
+    s->n_past = s->on_device = 0;
     s->chunk_step = e->n_steps;
     memory_clear_slot(&e->mem, s->slot);
     if (d) d->begin(d->self, (int)(s - e->seq), s->token[0]);
@@ -188,11 +188,12 @@ static Work *add_work(Engine *e, Seq *s)
     w->start = s->n_past;
     w->is_tree = w->ends_chunks = w->max_depth = 0;
     w->n_slots = w->n_sampled = 0;
+    w->first_node = 1;
     return w;
 }
 
-/* Levels that can still be of use: no draft beyond the last token that may be emitted. */
-static int useful_depth(const Engine *e, const Seq *s)
+/* No draft beyond the last token that may be emitted. */
+int schedule_useful_depth(const Engine *e, const Seq *s)
 {
     int depth = e->options.draft_depth;
     if (s->n_fruitless >= MAX_FRUITLESS) return 0;
@@ -211,7 +212,7 @@ static void plan_tree(Engine *e, Seq *s, int max_rows, int n_after)
     w->is_tree = 1;
     tree_init(&w->tree, s->token[s->n_tokens - 1]);
     int nodes = e->options.tree_nodes;
-    w->max_depth = useful_depth(e, s);
+    w->max_depth = schedule_useful_depth(e, s);
     if (nodes > max_rows) nodes = max_rows;
     if (w->max_depth < 1 || nodes < 2) return;
     int share = slots_free_count(e->mem.slot_pool) / (n_after + 1); /* leave the others theirs */

@@ -8,6 +8,7 @@
 #include "engine/forward.h"
 #include "engine/head.h"
 #include "engine/memory.h"
+#include "engine/round.h"
 #include "spec/accept.h"
 
 enum {
@@ -38,6 +39,7 @@ typedef struct {
     int paused;      /* takes no part in steps */
     long chunk_step; /* the step of its last prompt chunk; at first that of its admission */
     int penalised;   /* counts are kept */
+    int on_device;   /* rounds keep its RoundSeq and its counts up to date */
     int n_fruitless; /* drafted steps in a row of which no draft was accepted */
     FinishReason finish;
     int32_t stop_token;
@@ -66,8 +68,9 @@ typedef struct {
     int logit, n_logits; /* its rows of logits; those sampled are the last n_sampled */
     int sampled, n_sampled;
     Tree tree;
-    int32_t slot[MAX_TREE_NODES]; /* of nodes 1.. */
+    int32_t slot[MAX_TREE_NODES]; /* of nodes first_node.. */
     int n_slots;
+    int first_node; /* 1: the root writes the main slot; 0: one of its own */
     AcceptedPath kept;
 } Work;
 
@@ -118,6 +121,7 @@ struct Engine {
     StepTotals totals;
     double lap; /* ms, since when the part of a step that runs now does */
 
+    Rounds rounds;
     Work work[MAX_SEQS + 1];
     int n_work, n_trees; /* trees come first */
     StepHost host;
@@ -135,7 +139,7 @@ static inline int seq_n_generated(const Seq *s)
 /* The next free event, zeroed but for its type and id. */
 Event *engine_add_event(Engine *e, EventType type, uint64_t id);
 
-/* Its slot and its pages go back to the pools. */
+/* Its slot and its pages go back to the pools; what is in flight for it is dropped. */
 void seq_give_up_memory(Engine *e, Seq *seq);
 
 /* Frees what seq holds and reports it done with seq->finish. */
@@ -143,5 +147,31 @@ void engine_finish(Engine *e, Seq *seq);
 
 /* Fills e->work: admits who fits, one tree per decoding sequence, one chunk of one prompt. */
 void schedule(Engine *e);
+
+/* Levels of drafts that can still be of use to s. */
+int schedule_useful_depth(const Engine *e, const Seq *s);
+
+/* Queues the first n moves of e->dev. */
+void engine_move_rows(Engine *e, int n);
+
+/* ---- rounds on a device (round.h) ---- */
+
+int round_open(Engine *e, Error *err);
+void round_close(Engine *e);
+
+/* KV rows that a round may write beyond those of a step that the host waits for. */
+int round_rows_ahead(const Engine *e);
+
+/* Queues what schedule planned as a round; 0 when it cannot be one. Nothing may be in flight. */
+int round_begin(Engine *e);
+
+/* Queues the round after the one in flight, where all that is sure to be wanted. */
+void round_run_ahead(Engine *e);
+
+/* Waits for the oldest round in flight: its trees are e->work, its choices e->host.next. */
+int round_read(Engine *e, Error *err);
+
+/* Drops what is in flight for a sequence; its slots there go back to the pool. */
+void round_forget(Engine *e, int index);
 
 #endif

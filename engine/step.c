@@ -258,16 +258,11 @@ static void plan_moves(Engine *e, const Work *w)
     }
 }
 
-static void move_kv_rows(Engine *e)
+void engine_move_rows(Engine *e, int n)
 {
     Backend *be = e->be;
     const Memory *m = &e->mem;
-    size_t bytes = (size_t)e->host.n_moves * sizeof(int32_t);
-    if (!e->host.n_moves) return;
-    be->upload(be, e->dev.move_seq, e->host.move_seq, bytes);
-    be->upload(be, e->dev.move_from, e->host.move_from, bytes);
-    be->upload(be, e->dev.move_to, e->host.move_to, bytes);
-    be->move_rows(be, &(MoveRows){.n = e->host.n_moves,
+    be->move_rows(be, &(MoveRows){.n = n,
                                   .n_layers = e->model->config.n_full,
                                   .page_tokens = PAGE_TOKENS,
                                   .row_bytes = m->kv_row_bytes,
@@ -278,6 +273,17 @@ static void move_kv_rows(Engine *e)
                                   .seq = e->dev.move_seq,
                                   .from = e->dev.move_from,
                                   .to = e->dev.move_to});
+}
+
+static void move_kv_rows(Engine *e)
+{
+    Backend *be = e->be;
+    size_t bytes = (size_t)e->host.n_moves * sizeof(int32_t);
+    if (!e->host.n_moves) return;
+    be->upload(be, e->dev.move_seq, e->host.move_seq, bytes);
+    be->upload(be, e->dev.move_from, e->host.move_from, bytes);
+    be->upload(be, e->dev.move_to, e->host.move_to, bytes);
+    engine_move_rows(e, e->host.n_moves);
 }
 
 static void seen(Engine *e, int seq, int pos, int32_t token, int hidden)
@@ -324,19 +330,25 @@ static void show_drafter(Engine *e)
                                          .final = e->forward.final});
 }
 
-/* The last kept node's slot becomes main; no state is copied. */
-static void promote_slots(Engine *e)
+/* What the step leaves in backend memory beside states: KV rows in their places, the head's rows.
+ */
+static void keep_rows(Engine *e)
 {
     e->host.n_moves = 0;
     for (int i = 0; i < e->n_trees; i++)
         plan_moves(e, &e->work[i]);
     move_kv_rows(e);
     show_drafter(e);
+}
+
+/* The last kept node's slot becomes main; no state is copied. */
+static void promote_slots(Engine *e)
+{
     for (int i = 0; i < e->n_work; i++) {
         Work *w = &e->work[i];
         if (w->is_tree) {
             slots_promote(e->mem.slot_pool, &w->seq->slot, w->slot, w->n_slots,
-                          w->kept.path[w->kept.m] - 1);
+                          w->kept.path[w->kept.m] - w->first_node);
             w->n_slots = 0;
             w->seq->n_past += w->kept.m + 1;
             e->totals.promoted += w->kept.m > 0;
@@ -344,21 +356,23 @@ static void promote_slots(Engine *e)
             w->seq->n_past += w->n_rows;
         }
     }
-    e->totals.kv_moves += e->host.n_moves;
 }
 
 static void count_token(Engine *e, Seq *s, int32_t token)
 {
     if (!s->penalised) return;
     s->counts_host[token]++;
+    if (s->on_device) return; /* a round counts what it accepts */
     e->be->upload(e->be, s->counts + token, s->counts_host + token, sizeof *s->counts);
 }
 
-static void count_step(const Work *w, Seq *s)
+static void count_step(Engine *e, const Work *w, Seq *s)
 {
     const Tree *t = &w->tree;
     RequestStats *st = &s->stats;
     int m = w->kept.m;
+    for (int d = 1; d <= m; d++)
+        e->totals.kv_moves += w->kept.path[d] != d;
     if (t->n > 1) s->n_fruitless = m ? 0 : s->n_fruitless + 1;
     st->n_steps++;
     st->n_steps_drafted += t->n > 1;
@@ -451,6 +465,15 @@ static Event *emit_token(Engine *e, Seq *s, int32_t token)
     return ev;
 }
 
+/* The sequence goes on by the host's word: what rounds counted beyond it is not so. */
+static void leave_rounds(Engine *e, Seq *s)
+{
+    size_t bytes = (size_t)e->model->config.n_vocab * sizeof *s->counts;
+    if (!s->on_device) return;
+    round_forget(e, (int)(s - e->seq));
+    if (s->penalised) e->be->upload(e->be, s->counts, s->counts_host, bytes);
+}
+
 /*
  * Tokens that nobody chose. They were not processed, no more than the one before them, so that the
  * sequence goes on as a prompt does. Returns the reason why it ends all the same, or 0.
@@ -458,6 +481,7 @@ static Event *emit_token(Engine *e, Seq *s, int32_t token)
 static int emit_forced(Engine *e, Seq *s)
 {
     const EngineRequest *r = &s->req;
+    leave_rounds(e, s);
     for (int i = 0; i < r->n_forced; i++) {
         Event *ev = emit_token(e, s, r->forced[i]);
         if (r->n_logprobs >= 0) ev->logprob = NAN;
@@ -501,7 +525,7 @@ static void emit_tokens(Engine *e)
     for (int i = 0; i < e->n_work; i++) {
         Work *w = &e->work[i];
         Seq *s = w->seq;
-        if (w->is_tree) count_step(w, s);
+        if (w->is_tree) count_step(e, w, s);
         if (!w->is_tree) emit_prompt(e, w);
         if (w->ends_chunks) {
             s->state = SEQ_DECODE;
@@ -516,22 +540,51 @@ static void emit_tokens(Engine *e)
     }
 }
 
-int engine_step(Engine *e, Error *err)
+/* What both kinds of step do when the target has chosen. */
+static int end_step(Engine *e)
 {
-    schedule(e); /* who runs, how many prompt rows, how large a tree */
-    if (!e->n_work) return 0;
+    promote_slots(e); /* last kept slot becomes main */
+    count_pass(e);
+    emit_tokens(e); /* to the caller; statistics */
+    e->n_steps++;
+    return e->n_work;
+}
 
+/* A step of which the host decides all: drafts, the accepted path. */
+static int hosted_step(Engine *e, Error *err)
+{
     StepTotals *t = &e->totals;
-    lap_ms(e);
+    for (int i = 0; i < e->n_work; i++)
+        e->work[i].seq->on_device = 0;
     draft_trees(e); /* one per decoding sequence; root = its last token */
     t->draft_ms += lap_ms(e);
     if (verify_trees(e, err)) return -1; /* one target pass, each node in its own slot */
     accept_paths(e);                     /* what the target agrees with, cut at the first stop */
     *(e->n_trees ? &t->verify_ms : &t->prefill_ms) += lap_ms(e);
-    promote_slots(e); /* last kept slot becomes main; KV rows move up; the drafter sees them */
+    keep_rows(e); /* KV rows move up; the drafter sees what stays */
     t->draft_ms += lap_ms(e);
-    count_pass(e);
-    emit_tokens(e); /* to the caller; statistics */
-    e->n_steps++;
-    return e->n_work;
+    return end_step(e);
+}
+
+/* A step that the device has done but for the stops; drafting is in verify_ms here. */
+static int device_step(Engine *e, Error *err)
+{
+    round_run_ahead(e);
+    if (round_read(e, err)) return -1;
+    if (!e->n_work) return 0; /* all of its sequences have ended meanwhile */
+    accept_paths(e);
+    e->totals.verify_ms += lap_ms(e);
+    return end_step(e);
+}
+
+int engine_step(Engine *e, Error *err)
+{
+    int n = 0;
+    lap_ms(e);
+    while (e->rounds.n_flying && !n)
+        n = device_step(e, err);
+    if (n) return n;
+    schedule(e); /* who runs, how many prompt rows, how large a tree */
+    if (!e->n_work) return 0;
+    return round_begin(e) ? device_step(e, err) : hosted_step(e, err);
 }

@@ -13,6 +13,7 @@
 #include "spec/tree.h"
 
 struct Engine;
+struct Round;     /* engine/round.h */
 struct SampleRow; /* kernels/sample.h */
 
 /* Rows that were just committed, in order of position within a sequence. */
@@ -46,6 +47,12 @@ typedef struct {
     void (*begin)(void *self, int seq, int32_t first_token);
     void (*observe)(void *self, const DraftObserved *rows);
     void (*propose)(void *self, const DraftRequest *request, int n_requests);
+    /*
+     * Both or neither: for a drafter that lives in backend memory. They queue what a round does
+     * for its drafts, into the round's pools, and for what was accepted, and read nothing.
+     */
+    void (*queue_drafts)(void *self, const struct Round *round);
+    void (*queue_observe)(void *self, const struct Round *round);
     void (*close)(void *self);
 } Drafter;
 

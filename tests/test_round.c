@@ -120,17 +120,17 @@ static void fill(Rig *r, const Shape *s)
     push(r);
 }
 
-/* Random children of n rows: distinct tokens, best first. */
+/* Random children of n rows: tokens that rise, best first, often alike; rounding gave a log > 0. */
 static void fill_children(Rig *r, const Shape *s, int n, int level)
 {
     Rng rng = rng_new(s->seed * 31 + (uint64_t)level);
     for (int i = 0; i < n; i++) {
         int many = rng_int(&rng, 10) < s->sparse ? rng_int(&rng, s->n_top) : s->n_top;
-        int first = rng_int(&rng, VOCAB);
-        float logp = 0;
+        int first = rng_int(&rng, VOCAB - s->n_top);
+        float logp = 0.125f;
         for (int j = 0; j < s->n_top; j++) {
-            logp -= (float)rng_int(&rng, 1 << 20) * 0x1p-19f;
-            r->here->id[i * s->n_top + j] = j < many ? (first + j) % VOCAB : -1;
+            logp -= (float)rng_int(&rng, 6) * 0.125f;
+            r->here->id[i * s->n_top + j] = j < many ? first + j : -1;
             r->here->logp[i * s->n_top + j] = logp;
         }
         r->here->bad[i] = rng_int(&rng, 20) == 0 && s->sparse;
@@ -224,7 +224,7 @@ static void model_children(Model *m, const Shape *s, const Arrays *a, int tree, 
         int row = tree * parents + k, parent = level == 1 ? -1 : m->frontier[k];
         if (level > 1 && k >= m->n_frontier) break;
         for (int j = 0; j < s->n_top && !a->bad[row] && a->id[row * s->n_top + j] >= 0; j++) {
-            float logp = a->logp[row * s->n_top + j];
+            float logp = fminf(a->logp[row * s->n_top + j], 0);
             m->node[m->n].parent = parent;
             m->node[m->n].depth = level;
             m->node[m->n].token = a->id[row * s->n_top + j];

@@ -1,0 +1,386 @@
+/* round.c: see round.h. */
+#include "engine/round.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "engine/state.h"
+
+/* ---- memory ---- */
+
+static int most_trees(const Engine *e)
+{
+    return e->options.max_seqs < MAX_TREE_ROWS ? e->options.max_seqs : MAX_TREE_ROWS;
+}
+
+/* Levels that a draft can have: each has a node at least. */
+static int most_levels(const EngineOptions *o)
+{
+    return o->draft_depth < o->tree_nodes ? o->draft_depth : o->tree_nodes - 1;
+}
+
+int round_rows_ahead(const Engine *e)
+{
+    if (e->be->is_host) return 0;
+    return e->options.drafter ? most_levels(&e->options) + 1 : 1;
+}
+
+static int drafts_on_device(const Engine *e)
+{
+    return e->options.drafter && e->options.drafter->queue_drafts;
+}
+
+enum { N_ARRAYS = 7 };
+
+/* Each array's place and its bytes. */
+static void list_arrays(Engine *e, void **where[N_ARRAYS], size_t bytes[N_ARRAYS])
+{
+    Round *r = &e->rounds.arrays;
+    size_t trees = (size_t)most_trees(e), rows = MAX_TREE_ROWS;
+    size_t drafts = drafts_on_device(e) ? trees : 1;
+    void **all[N_ARRAYS] = {(void **)&r->seq,  (void **)&r->seqs, (void **)&r->slot,
+                            (void **)&r->pool, (void **)&r->tree, (void **)&r->hidden,
+                            (void **)&r->last};
+    size_t size[N_ARRAYS] = {
+        rows * sizeof(int32_t),    (size_t)e->options.max_seqs * sizeof(RoundSeq),
+        rows * sizeof(int32_t),    drafts * sizeof(DraftPool),
+        trees * sizeof(RoundTree), rows * sizeof(int32_t),
+        rows * sizeof(int32_t)};
+    memcpy(where, all, sizeof all);
+    memcpy(bytes, size, sizeof size);
+}
+
+int round_open(Engine *e, Error *err)
+{
+    Rounds *r = &e->rounds;
+    Backend *be = e->be;
+    void **where[N_ARRAYS];
+    size_t bytes[N_ARRAYS], trees = (size_t)most_trees(e) * sizeof(RoundTree);
+    if (be->is_host) return 0;
+    r->open = 1;
+    r->owner = backend_new_owner(be);
+    list_arrays(e, where, bytes);
+    for (int i = 0; i < N_ARRAYS; i++) {
+        *where[i] = be->alloc(be, bytes[i], err);
+        if (!*where[i]) return -1;
+        e->scratch_bytes += bytes[i];
+    }
+    for (int i = 0; i < BACKEND_MARKS; i++) {
+        Flight *f = &r->flight[i];
+        f->seq_sent = be->host_alloc(be, MAX_TREE_ROWS * sizeof(int32_t), err);
+        f->slot_sent =
+            f->seq_sent ? be->host_alloc(be, MAX_TREE_ROWS * sizeof(int32_t), err) : NULL;
+        f->tree = f->slot_sent ? be->host_alloc(be, trees, err) : NULL;
+        if (!f->tree) return -1;
+    }
+    return 0;
+}
+
+void round_close(Engine *e)
+{
+    Rounds *r = &e->rounds;
+    Backend *be = e->be;
+    void **where[N_ARRAYS];
+    size_t bytes[N_ARRAYS];
+    Error err;
+    if (!r->open) return;
+    if (r->n_flying) be->sync(be, &err); /* it writes into what is given back now */
+    list_arrays(e, where, bytes);
+    for (int i = 0; i < N_ARRAYS; i++)
+        if (*where[i]) be->free(be, *where[i]);
+    for (int i = 0; i < BACKEND_MARKS; i++) {
+        Flight *f = &r->flight[i];
+        void *host[] = {f->seq_sent, f->slot_sent, f->tree};
+        for (size_t k = 0; k < sizeof host / sizeof *host; k++)
+            if (host[k]) be->host_free(be, host[k]);
+    }
+}
+
+/* ---- queueing ---- */
+
+static void sample_round(Engine *e, int rows)
+{
+    Backend *be = e->be;
+    be->sample(be, &(Sample){.n = rows,
+                             .n_vocab = e->model->config.n_vocab,
+                             .n_top = 1,
+                             .logits = e->forward.logits,
+                             .allowed = e->allowed,
+                             .row = e->dev.row,
+                             .id = e->dev.next,
+                             .bad = e->dev.bad});
+}
+
+static void accept_round(Engine *e, const Round *r)
+{
+    Backend *be = e->be;
+    be->accept_trees(be, &(AcceptTrees){.n = r->n,
+                                        .n_nodes = r->n_nodes,
+                                        .depth = r->depth,
+                                        .seq = r->seq,
+                                        .seqs = r->seqs,
+                                        .slot = r->slot,
+                                        .tree = r->tree,
+                                        .next = e->dev.next,
+                                        .bad = e->dev.bad,
+                                        .move_seq = e->dev.move_seq,
+                                        .move_from = e->dev.move_from,
+                                        .move_to = e->dev.move_to,
+                                        .meta = e->head.meta,
+                                        .hidden = r->hidden,
+                                        .last = r->last});
+    if (r->depth) engine_move_rows(e, r->n * r->depth);
+}
+
+/* What a round is to a recording. */
+typedef struct {
+    Engine *e;
+    Round round;
+} RoundRun;
+
+static void run_round(void *ctx)
+{
+    const RoundRun *run = ctx;
+    const Round *r = &run->round;
+    Engine *e = run->e;
+    const Drafter *d = e->options.drafter;
+    int rows = r->n * r->n_nodes;
+    if (r->depth) d->queue_drafts(d->self, r);
+    e->be->plant_trees(e->be, &(PlantTrees){.n = r->n,
+                                            .n_nodes = r->n_nodes,
+                                            .seq = r->seq,
+                                            .seqs = r->seqs,
+                                            .pool = r->depth ? r->pool : NULL,
+                                            .slot = r->slot,
+                                            .tree = r->tree,
+                                            .meta = e->forward.meta,
+                                            .logit_row = e->forward.logit_row,
+                                            .sample = {e->dev.row, e->dev.path}});
+    forward_queue(&e->forward, rows, rows, r->n_keys);
+    sample_round(e, rows);
+    accept_round(e, r);
+    if (d) d->queue_observe(d->self, r);
+}
+
+/* What the device must know of a sequence that the host has moved on since. */
+static void send_seq(Engine *e, int index)
+{
+    Seq *s = &e->seq[index];
+    if (s->on_device) return;
+    RoundSeq q = {.row = {.params = s->req.params,
+                          .pos = s->n_tokens,
+                          .counts = s->penalised ? s->counts : NULL,
+                          .n_bias = s->req.n_bias,
+                          .bias_id = s->bias_id,
+                          .bias = s->bias,
+                          .n_ban = s->n_ban,
+                          .ban = s->ban},
+                  .counts = s->penalised ? s->counts : NULL,
+                  .root = s->token[s->n_tokens - 1],
+                  .pos = s->n_past,
+                  .slot = s->slot,
+                  .n_generated = seq_n_generated(s),
+                  .min_tokens = s->req.min_tokens};
+    e->be->upload(e->be, e->rounds.arrays.seqs + index, &q, sizeof q);
+    s->on_device = 1;
+}
+
+/* Queues flight f, whose sequences are `ahead` tokens at most beyond what the host knows. */
+static void launch(Engine *e, Flight *f, int ahead)
+{
+    Backend *be = e->be;
+    RoundRun run = {.e = e, .round = e->rounds.arrays};
+    Round *r = &run.round;
+    int last = 0, mark = (int)(f - e->rounds.flight);
+    r->n = f->n;
+    r->n_nodes = f->n_nodes;
+    r->depth = f->depth;
+    r->topk = e->options.draft_topk;
+    r->final = e->forward.final;
+    for (int i = 0; i < f->n; i++) {
+        send_seq(e, f->index[i]);
+        f->seq_sent[i] = f->index[i];
+        if (e->seq[f->index[i]].n_past > last) last = e->seq[f->index[i]].n_past;
+    }
+    r->n_keys = forward_n_keys(&e->mem, last + ahead + f->depth + 1);
+    memcpy(f->slot_sent, f->slot, (size_t)(f->n * f->n_nodes) * sizeof(int32_t));
+    be->upload(be, r->seq, f->seq_sent, (size_t)f->n * sizeof(int32_t));
+    be->upload(be, r->slot, f->slot_sent, (size_t)(f->n * f->n_nodes) * sizeof(int32_t));
+    be->replay(be,
+               &(ReplayKey){.owner = e->rounds.owner,
+                            .n = f->n,
+                            .m = f->n_nodes,
+                            .first = f->depth,
+                            .n_keys = r->n_keys},
+               run_round, &run);
+    be->download_later(be, f->tree, r->tree, (size_t)f->n * sizeof(RoundTree));
+    be->mark(be, mark);
+    e->rounds.n_flying++;
+    e->totals.rounds++;
+    e->totals.rounds_ahead += e->rounds.n_flying > 1;
+}
+
+static Flight *flight_at(Engine *e, int i)
+{
+    return &e->rounds.flight[(e->rounds.first + i) % BACKEND_MARKS];
+}
+
+/* ---- which steps are rounds ---- */
+
+/* Levels that a tree of so many nodes can have. */
+static int tree_levels(const Work *w)
+{
+    int nodes = w->n_slots + 1;
+    return w->max_depth < nodes ? w->max_depth : nodes - 1;
+}
+
+/* One shape for all trees; nobody wants to know more than tokens. */
+static int is_round(const Engine *e, int *n_nodes, int *depth)
+{
+    const Work *first = &e->work[0];
+    if (!e->rounds.open || e->n_trees != e->n_work) return 0;
+    if (e->options.drafter && !drafts_on_device(e)) return 0;
+    for (int i = 0; i < e->n_work; i++) {
+        const Work *w = &e->work[i];
+        if (w->seq->req.n_logprobs >= 0 || w->n_slots != first->n_slots ||
+            tree_levels(w) != tree_levels(first))
+            return 0;
+    }
+    *depth = tree_levels(first);
+    *n_nodes = *depth ? first->n_slots + 1 : 1;
+    if (e->options.draft_topk == 1 && *n_nodes > *depth + 1) *n_nodes = *depth + 1;
+    /* rows of the head's layer that the nodes of all levels may write */
+    return (*depth - 1) * e->options.draft_topk <= MAX_TREE_NODES;
+}
+
+/* Slots for the roots; in place where there are none. */
+static void give_roots_slots(Engine *e, Flight *f)
+{
+    f->in_place = 0;
+    for (int i = 0; i < f->n; i++) {
+        int32_t *slot = &f->slot[i * f->n_nodes];
+        if (slots_claim(e->mem.slot_pool, 1, slot) == 1) continue;
+        while (i-- > 0) /* all alike */
+            slots_release(e->mem.slot_pool, f->slot[i * f->n_nodes]);
+        f->in_place = 1;
+        break;
+    }
+    for (int i = 0; i < f->n && f->in_place; i++)
+        f->slot[i * f->n_nodes] = e->seq[f->index[i]].slot;
+}
+
+int round_begin(Engine *e)
+{
+    int n_nodes, depth;
+    assert(!e->rounds.n_flying);
+    if (!is_round(e, &n_nodes, &depth)) return 0;
+    Flight *f = flight_at(e, 0);
+    f->n = e->n_work;
+    f->n_nodes = n_nodes;
+    f->depth = depth;
+    for (int i = 0; i < f->n; i++) {
+        Work *w = &e->work[i];
+        f->index[i] = w->index;
+        memcpy(&f->slot[i * n_nodes + 1], w->slot, (size_t)(n_nodes - 1) * sizeof(int32_t));
+        while (w->n_slots > n_nodes - 1)
+            slots_release(e->mem.slot_pool, w->slot[--w->n_slots]);
+    }
+    give_roots_slots(e, f);
+    launch(e, f, 0);
+    return 1;
+}
+
+/* 1 when the step after flight f is sure to be the same for the same sequences, if none ends. */
+static int goes_on_alike(const Engine *e, const Flight *f)
+{
+    int n_decode = 0;
+    for (int i = 0; i < e->options.max_seqs; i++) {
+        const Seq *s = &e->seq[i];
+        if (s->paused || s->state == SEQ_FREE) continue;
+        if (s->state != SEQ_DECODE) return 0;
+        n_decode++;
+    }
+    if (n_decode != f->n || (e->n_waiting && n_decode < e->options.max_seqs)) return 0;
+    for (int i = 0; i < f->n; i++) {
+        const Seq *s = f->index[i] < 0 ? NULL : &e->seq[f->index[i]];
+        if (!s || s->paused || s->max_tokens - seq_n_generated(s) <= 1) return 0;
+        int levels = schedule_useful_depth(e, s);
+        if (f->depth && levels < f->depth) return 0;
+    }
+    return 1;
+}
+
+void round_run_ahead(Engine *e)
+{
+    const Flight *f = flight_at(e, 0);
+    Flight *next = flight_at(e, 1);
+    int n_slots = f->n * f->n_nodes;
+    if (e->rounds.n_flying != 1 || f->in_place || !goes_on_alike(e, f)) return;
+    for (int i = 0; i < f->n; i++)
+        if (memory_reserve(&e->mem, f->index[i], e->seq[f->index[i]].n_tokens + e->overhang))
+            return;
+    if (slots_free_count(e->mem.slot_pool) < n_slots) return;
+    slots_claim(e->mem.slot_pool, n_slots, next->slot);
+    next->n = f->n;
+    next->n_nodes = f->n_nodes;
+    next->depth = f->depth;
+    next->in_place = 0;
+    memcpy(next->index, f->index, sizeof next->index);
+    launch(e, next, f->depth + 1);
+}
+
+/* ---- reading ---- */
+
+/* Tree i of f as the step's work, and what the target chose at its nodes. */
+static void read_tree(Engine *e, const Flight *f, int i)
+{
+    const RoundTree *t = &f->tree[i];
+    Work *w = &e->work[e->n_work++];
+    Seq *s = &e->seq[f->index[i]];
+    *w = (Work){.seq = s,
+                .index = f->index[i],
+                .is_tree = 1,
+                .start = s->n_past,
+                .n_rows = t->n,
+                .n_logits = t->n,
+                .sampled = i * f->n_nodes,
+                .n_sampled = t->n};
+    w->tree.n = t->n;
+    memcpy(w->tree.token, t->token, sizeof t->token);
+    memcpy(w->tree.parent, t->parent, sizeof t->parent);
+    memcpy(w->tree.depth, t->depth, sizeof t->depth);
+    memcpy(w->tree.value, t->value, sizeof t->value);
+    memcpy(e->host.next + w->sampled, t->next, (size_t)t->n * sizeof *t->next);
+    assert(tree_valid(&w->tree, e->model->config.n_vocab));
+    assert(w->tree.token[0] == s->token[s->n_tokens - 1]);
+    w->n_slots = f->n_nodes - f->in_place;
+    memcpy(w->slot, &f->slot[i * f->n_nodes + f->in_place], (size_t)w->n_slots * sizeof *w->slot);
+    w->first_node = f->in_place;
+}
+
+int round_read(Engine *e, Error *err)
+{
+    Flight *f = flight_at(e, 0);
+    if (e->be->wait(e->be, (int)(f - e->rounds.flight), err)) return -1;
+    e->n_work = 0;
+    for (int i = 0; i < f->n; i++)
+        if (f->index[i] >= 0) read_tree(e, f, i);
+    e->n_trees = e->n_work;
+    e->rounds.first = (e->rounds.first + 1) % BACKEND_MARKS;
+    e->rounds.n_flying--;
+    return 0;
+}
+
+void round_forget(Engine *e, int index)
+{
+    for (int k = 0; k < e->rounds.n_flying; k++) {
+        Flight *f = flight_at(e, k);
+        for (int i = 0; i < f->n; i++) {
+            if (f->index[i] != index) continue;
+            f->index[i] = -1;
+            for (int j = f->in_place; j < f->n_nodes; j++)
+                slots_release(e->mem.slot_pool, f->slot[i * f->n_nodes + j]);
+        }
+    }
+    e->seq[index].on_device = 0;
+}

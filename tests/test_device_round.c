@@ -1,0 +1,303 @@
+/*
+ * test_device_round.c: steps that a device does as a whole (engine/round.h) against steps with the
+ * host in between: the same tokens, whatever ends, is forced, penalised or cancelled, and when; and
+ * the pools are whole afterwards.
+ *
+ * On the GPU's kernels; log-probabilities are what makes the engine go the other way.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "drafts/mtp.h"
+#include "engine/engine.h"
+#include "engine/model.h"
+#include "tests/backend_simt.h"
+
+enum { MAX_ASKED = 4, MOST = 40 };
+
+typedef struct {
+    Backend *be;
+    Model *model;
+    Drafter drafter;
+} Machine;
+
+static Machine machine[MAX_GPU_BACKENDS];
+static int n_machines;
+
+static int open_machines(void **state)
+{
+    Error err = {0};
+    Backend *gpu[MAX_GPU_BACKENDS];
+    ModelOptions options = {.dummy = DUMMY_BF16};
+    (void)state;
+    n_machines = open_gpu_backends(gpu);
+    for (int i = 0; i < n_machines; i++) {
+        machine[i].be = gpu[i];
+        machine[i].model = model_open("tests/data/gpu/tiny", &options, gpu[i], &err);
+        if (!machine[i].model) fail_msg("%s", err.msg);
+    }
+    return 0;
+}
+
+static int close_machines(void **state)
+{
+    (void)state;
+    for (int i = 0; i < n_machines; i++) {
+        model_close(machine[i].model);
+        machine[i].be->close(machine[i].be);
+    }
+    return 0;
+}
+
+/* Trees of this shape, or plain decoding without a drafter. */
+typedef struct {
+    int nodes, depth, topk, n_slots;
+} Trees;
+
+static Engine *open_engine(Machine *m, const Trees *t)
+{
+    Error err = {0};
+    EngineOptions o = engine_defaults();
+    o.ctx_size = 128;
+    o.memory = 16 << 20;
+    o.max_seqs = 3;
+    o.tree_nodes = t->nodes;
+    o.draft_depth = t->depth;
+    o.draft_topk = t->topk;
+    o.n_slots = t->n_slots;
+    o.reserve = 8;
+    if (t->nodes > 1) {
+        assert_int_equal(mtp_drafter_open(m->model, &m->drafter, &err), 0);
+        o.drafter = &m->drafter;
+    }
+    Engine *e = engine_open(m->model, &o, &err);
+    if (!e) fail_msg("%s", err.msg);
+    return e;
+}
+
+static void close_engine(Machine *m, Engine *e, const Trees *t)
+{
+    EngineStatus s;
+    engine_status(e, &s);
+    assert_int_equal(s.running + s.waiting, 0);
+    assert_int_equal(s.slots_free, s.slots);
+    assert_int_equal(s.pages_free, s.pages);
+    engine_close(e);
+    if (t->nodes > 1) m->drafter.close(m->drafter.self);
+}
+
+/* Ends an answer, or forces tokens into it, at its n-th token. */
+typedef struct {
+    int n, stop_at, force_at;
+} Guard;
+
+static WatchVerdict guard_token(void *self, int32_t token)
+{
+    Guard *g = self;
+    (void)token;
+    g->n++;
+    return g->n == g->stop_at ? WATCH_STOP : g->n == g->force_at ? WATCH_FORCE : WATCH_GO;
+}
+
+typedef struct {
+    int32_t token[MOST + 16];
+    int n, n_done, n_accepted;
+    FinishReason finish;
+} Answer;
+
+/* What a request of the tests is, and what is done to it. */
+typedef struct {
+    EngineRequest r;
+    Guard guard;
+    int cancel_at, pause_at; /* steps, -1: never */
+} Asked;
+
+static const int32_t forced[] = {5, 9, 11};
+static const int32_t liked[] = {3, 40, 77, 120};
+static const float liking[] = {90, 90, 90, 89}; /* so that head and target often agree */
+static const int32_t ends[] = {120};
+
+static Asked ask(int i, int max_tokens, int32_t *prompt)
+{
+    int n = 4 + 5 * i;
+    for (int k = 0; k < n; k++)
+        prompt[k] = (k * 31 + i * 77 + 5) % 250;
+    return (Asked){.r = {.id = (uint64_t)i + 1,
+                         .prompt = prompt,
+                         .n_prompt = n,
+                         .max_tokens = max_tokens,
+                         .params = {.temperature = 1, .top_p = 1, .repetition = 1, .seed = 7},
+                         .ignore_eos = 1,
+                         .n_logprobs = -1,
+                         .draft_max = -1,
+                         .bias_id = liked,
+                         .bias = liking,
+                         .n_bias = 4,
+                         .forced = forced,
+                         .n_forced = 3},
+                   .cancel_at = -1,
+                   .pause_at = -1};
+}
+
+static void take_events(Engine *e, Answer *a)
+{
+    for (const Event *ev; (ev = engine_next_event(e));) {
+        Answer *to = &a[ev->id - 1];
+        if (ev->type == EVENT_TOKEN) {
+            assert_true(to->n < MOST + 16);
+            to->token[to->n++] = ev->token;
+        } else if (ev->type == EVENT_DONE) {
+            to->n_done++;
+            to->finish = ev->finish;
+            to->n_accepted = ev->stats.n_accepted;
+            assert_int_equal(ev->stats.n_generated, to->n);
+        }
+    }
+}
+
+/* Asks all at once; returns the totals. */
+static StepTotals run(Machine *m, const Trees *t, const Asked *asked, int n, int hosted, Answer *a)
+{
+    Error err = {0};
+    Engine *e = open_engine(m, t);
+    Guard guard[MAX_ASKED];
+    EngineStatus s;
+    for (int i = 0; i < n; i++) {
+        EngineRequest r = asked[i].r;
+        guard[i] = asked[i].guard;
+        r.watcher = (Watcher){&guard[i], guard_token};
+        if (hosted) r.n_logprobs = 0;
+        if (engine_submit(e, &r, &err)) fail_msg("%s", err.msg);
+    }
+    for (int step = 0;; step++) {
+        for (int i = 0; i < n; i++) {
+            if (step == asked[i].cancel_at) engine_cancel(e, asked[i].r.id);
+            take_events(e, a);
+            if (step == asked[i].pause_at) engine_pause(e, asked[i].r.id, 1);
+            if (step == asked[i].pause_at + 4 && asked[i].pause_at >= 0)
+                engine_pause(e, asked[i].r.id, 0);
+        }
+        int ran = engine_step(e, &err);
+        if (ran < 0) fail_msg("%s", err.msg);
+        take_events(e, a);
+        engine_status(e, &s);
+        if (!ran && !s.running && !s.waiting) break;
+        assert_true(step < 1000);
+    }
+    close_engine(m, e, t);
+    return s.totals;
+}
+
+static void same_answers(const Asked *asked, int n, const Trees *t, Machine *m, long *rounds,
+                         long *ahead, int *accepted)
+{
+    Answer want[MAX_ASKED] = {0}, got[MAX_ASKED] = {0};
+    StepTotals hosted = run(m, t, asked, n, 1, want), device = run(m, t, asked, n, 0, got);
+    assert_int_equal(hosted.rounds, 0);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(want[i].n_done, 1);
+        assert_int_equal(got[i].n_done, 1);
+        if (asked[i].cancel_at >= 0) { /* how far it came is another matter */
+            int both = got[i].n < want[i].n ? got[i].n : want[i].n;
+            assert_memory_equal(got[i].token, want[i].token, (size_t)both * sizeof(int32_t));
+            continue;
+        }
+        assert_int_equal(got[i].finish, want[i].finish);
+        assert_int_equal(got[i].n, want[i].n);
+        assert_memory_equal(got[i].token, want[i].token, (size_t)want[i].n * sizeof(int32_t));
+        *accepted += got[i].n_accepted;
+    }
+    *rounds += device.rounds;
+    *ahead += device.rounds_ahead;
+}
+
+static const Trees trees[] = {{4, 3, 1, 0}, {7, 3, 3, 0}, {1, 0, 1, 0}, {4, 3, 1, 9}, {2, 1, 1, 0}};
+enum { N_TREES = sizeof trees / sizeof *trees };
+
+/* Alone and in company, sampled, greedy, penalised, with end tokens, a ban on them, few slots. */
+static void test_same_tokens(void **state)
+{
+    (void)state;
+    int32_t prompt[MAX_ASKED][64];
+    for (int b = 0; b < n_machines; b++)
+        for (int k = 0; k < N_TREES; k++) {
+            long rounds = 0, ahead = 0;
+            int accepted = 0;
+            for (int n = 1; n <= 3; n += 2) {
+                Asked asked[MAX_ASKED];
+                for (int i = 0; i < n; i++) {
+                    asked[i] = ask(i, 30 - 7 * i, prompt[i]);
+                    if (i == 1) asked[i].r.params.frequency = 20;
+                    if (i == 1) asked[i].r.params.repetition = 1.3f;
+                    if (i == 2) asked[i].r.params.temperature = 0;
+                    asked[i].r.stop_ids = ends;
+                    asked[i].r.n_stop_ids = 1;
+                    asked[i].r.min_tokens = 12;
+                }
+                same_answers(asked, n, &trees[k], &machine[b], &rounds, &ahead, &accepted);
+            }
+            assert_true(rounds > 5);
+            assert_true(ahead > 2);
+            assert_true(accepted > 0 || trees[k].nodes == 1);
+        }
+}
+
+/* A watcher's stop or forced tokens at each place of accepted runs. */
+static void test_stops_and_forced(void **state)
+{
+    (void)state;
+    int32_t prompt[64];
+    for (int b = 0; b < n_machines; b++) {
+        long rounds = 0, ahead = 0;
+        int accepted = 0;
+        for (int at = 2; at < 9; at++)
+            for (int force = 0; force < 2; force++) {
+                Asked a = ask(1, 18, prompt);
+                a.r.id = 1;
+                a.r.params.frequency = 20;
+                *(force ? &a.guard.force_at : &a.guard.stop_at) = at;
+                same_answers(&a, 1, &trees[at % 2], &machine[b], &rounds, &ahead, &accepted);
+            }
+        assert_true(ahead > 5);
+        assert_true(accepted > 0);
+    }
+}
+
+/* Cancelled or held back while rounds are in flight; the others go on, and others come after. */
+static void test_cancel_and_pause(void **state)
+{
+    (void)state;
+    int32_t prompt[MAX_ASKED][64];
+    for (int b = 0; b < n_machines; b++) {
+        long rounds = 0, ahead = 0;
+        int accepted = 0;
+        for (int at = 3; at < 8; at += 2) {
+            Asked asked[MAX_ASKED];
+            for (int i = 0; i < MAX_ASKED; i++)
+                asked[i] = ask(i, 20, prompt[i]);
+            asked[0].cancel_at = at;
+            asked[1].pause_at = at + 1;
+            same_answers(asked, MAX_ASKED, &trees[at % 2], &machine[b], &rounds, &ahead, &accepted);
+            asked[0] = ask(0, 40, prompt[0]); /* alone: what is in flight is all there is */
+            asked[0].cancel_at = at;
+            same_answers(asked, 1, &trees[0], &machine[b], &rounds, &ahead, &accepted);
+        }
+        assert_true(ahead > 5);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_tokens),
+        cmocka_unit_test(test_stops_and_forced),
+        cmocka_unit_test(test_cancel_and_pause),
+    };
+    return cmocka_run_group_tests(tests, open_machines, close_machines);
+}
