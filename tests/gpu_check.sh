@@ -73,12 +73,13 @@ sed 's/^/    /' "$logs/version" | tee -a "$report"
 say
 say "| check | result | time |"
 say "|---|---|---|"
-tests="kernels recurrence attention sample sample_cuts"
+tests="kernels recurrence attention sample sample_cuts round"
 for t in $tests; do
     step "kernels against their references: test_$t" 90 $dist/test_$t
 done
 step "golden models: test_golden" 120 $dist/test_golden
 step "trees are their paths: test_tree_pass" 120 $dist/test_tree_pass
+step "rounds on the device, one step ahead: test_device_round" 60 $dist/test_device_round
 step "the engine on golden models: test_gpu" 120 $dist/test_gpu
 step "offshoot check, demonstration model" 120 $dist/offshoot check --device cuda \
     --model models/demo --limit 4 --max-tokens 32
