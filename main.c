@@ -24,6 +24,7 @@
 #include "kernels/backend.h"
 #include "server/service.h"
 #include "server/settings.h"
+#include "spec/accept.h"
 
 typedef struct {
     Settings settings;
@@ -139,6 +140,8 @@ static int open_engine(App *a, Error *err)
     options.tree_nodes = a->drafter.self ? set->tree_nodes : 1;
     options.draft_depth = set->draft_depth;
     options.draft_topk = set->draft_topk;
+    if (set->synthetic_acceptance > 1)
+        options.synthetic = (float)synthetic_rate(set->synthetic_acceptance, set->draft_depth);
     options.allowed = a->allowed;
     options.drafter = a->drafter.self ? &a->drafter : NULL;
     a->engine = engine_open(a->model, &options, err);
@@ -239,6 +242,8 @@ static const struct {
 } benches[] = {
     {"accept", bench_accept_run, 0},
     {"load", bench_load_run, 1},
+    {"latency", bench_latency_run, 0},
+    {"kernels", bench_kernels_run, 0},
     {NULL, NULL, 0},
 };
 
@@ -252,6 +257,8 @@ static int open_bench(App *a, int remote, Error *err)
 static int run_bench(App *a, Error *err)
 {
     const char *name = a->n_words ? a->words[0] : "";
+    if (a->settings.synthetic_acceptance > 0 && strcmp(name, "latency") != 0)
+        return error_set(err, ERR_INPUT, "--synthetic-acceptance is for bench latency alone");
     for (int i = 0; benches[i].name; i++)
         if (!strcmp(name, benches[i].name))
             return too_many_words(a, 1, err) || open_bench(a, benches[i].remote, err)

@@ -22,4 +22,18 @@ int bench_accept_run(const Service *s, Error *err);
  */
 int bench_load_run(const Service *s, Error *err);
 
+/*
+ * `bench latency`: one request at a time, plain and with drafts in turns, over --contexts of random
+ * tokens: tokens/s with spread, milliseconds a step, acceptance length, and what the bytes of a
+ * step allow at the memory's rate, which is measured first. With dummy weights and
+ * --synthetic-acceptance it needs a config and a tokenizer alone.
+ */
+int bench_latency_run(const Service *s, Error *err);
+
+/*
+ * `bench kernels`: what a pass over 1 to 64 rows takes, and each of its operations: time, bytes,
+ * share of the memory's rate, which is measured first. --contexts N: keys before the rows.
+ */
+int bench_kernels_run(const Service *s, Error *err);
+
 #endif

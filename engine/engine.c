@@ -477,6 +477,11 @@ void engine_status(const Engine *e, EngineStatus *s)
     }
 }
 
+const struct Model *engine_model(const Engine *e)
+{
+    return e->model;
+}
+
 const ModelConfig *engine_config(const Engine *e)
 {
     return &e->model->config;

@@ -41,6 +41,8 @@ typedef struct {
     int reserve;     /* tokens of an answer for which pages are taken when it starts, so that it
                         does not start in vain */
     int n_slots;     /* state slots; 0: as many as all trees can use, capped by memory */
+    float synthetic; /* 0; else drafts are accepted at this rate, whatever the target says: to
+                        measure speed with dummy weights. See synthetic_rate */
     const uint64_t
         *allowed; /* bit set over n_vocab of ids that may be chosen; NULL: all. Borrowed */
     const Drafter *drafter; /* NULL: plain decoding. Borrowed */
@@ -199,6 +201,9 @@ typedef struct {
 } EngineStatus;
 
 void engine_status(const Engine *e, EngineStatus *s);
+
+/* What engine_open got. */
+const struct Model *engine_model(const Engine *e);
 
 /* The model's shape and end tokens; lives as long as the model. */
 const ModelConfig *engine_config(const Engine *e);

@@ -290,3 +290,45 @@ void model_close(Model *m)
     mem_free(m->owned);
     mem_free(m);
 }
+
+/* ---- bytes ---- */
+
+static double attention_bytes(const AttentionWeights *w)
+{
+    return weight_bytes(&w->q) + weight_bytes(&w->k) + weight_bytes(&w->v) + weight_bytes(&w->o);
+}
+
+static double delta_bytes(const DeltaWeights *w)
+{
+    return weight_bytes(&w->qkv) + weight_bytes(&w->z) + weight_bytes(&w->b) + weight_bytes(&w->a) +
+           weight_bytes(&w->out);
+}
+
+static double ffn_bytes(const ModelConfig *c, const FfnWeights *w, int n)
+{
+    double dense = weight_bytes(&w->gate) + weight_bytes(&w->up) + weight_bytes(&w->down) +
+                   weight_bytes(&w->router) + weight_bytes(&w->shared_gate);
+    if (!w->moe) return dense;
+    Weight up = {.type = w->expert_type, .rows = c->expert_dim, .cols = c->dim};
+    double missed = pow(1 - (double)c->n_experts_used / c->n_experts, n);
+    return dense + c->n_experts * (1 - missed) * 3 * weight_bytes(&up);
+}
+
+double model_pass_bytes(const Model *m, int n)
+{
+    double bytes = weight_bytes(&m->lm_head);
+    for (int i = 0; i < m->config.n_layers; i++) {
+        const LayerWeights *w = &m->layer[i];
+        bytes +=
+            m->config.full_attention[i] ? attention_bytes(&w->attention) : delta_bytes(&w->delta);
+        bytes += ffn_bytes(&m->config, &w->ffn, n);
+    }
+    return bytes;
+}
+
+double model_head_bytes(const Model *m, int n)
+{
+    if (!m->has_mtp) return 0;
+    return weight_bytes(&m->head.fc) + attention_bytes(&m->head.attention) +
+           ffn_bytes(&m->config, &m->head.ffn, n);
+}

@@ -83,4 +83,12 @@ typedef struct {
 Model *model_open(const char *dir, const ModelOptions *options, Backend *backend, Error *err);
 void model_close(Model *m);
 
+/*
+ * Bytes of weights that a pass over n rows reads: of the trunk and the LM head, or of the head's
+ * layer alone (its LM head is the caller's to add). Of n_experts those that n rows choose on
+ * average, if they choose independently: n_experts (1 - (1 - n_experts_used / n_experts)^n).
+ */
+double model_pass_bytes(const Model *m, int n);
+double model_head_bytes(const Model *m, int n);
+
 #endif

@@ -117,6 +117,8 @@ static void accept_round(Engine *e, const Round *r)
     be->accept_trees(be, &(AcceptTrees){.n = r->n,
                                         .n_nodes = r->n_nodes,
                                         .depth = r->depth,
+                                        .n_vocab = e->model->config.n_vocab,
+                                        .synthetic = e->options.synthetic,
                                         .seq = r->seq,
                                         .seqs = r->seqs,
                                         .slot = r->slot,
@@ -315,7 +317,7 @@ void round_run_ahead(Engine *e)
     const Flight *f = flight_at(e, 0);
     Flight *next = flight_at(e, 1);
     int n_slots = f->n * f->n_nodes;
-    if (e->rounds.n_flying != 1 || f->in_place || !goes_on_alike(e, f)) return;
+    if (e->rounds.n_flying != 1 || !goes_on_alike(e, f)) return;
     for (int i = 0; i < f->n; i++)
         if (memory_reserve(&e->mem, f->index[i], e->seq[f->index[i]].n_tokens + e->overhang))
             return;

@@ -121,6 +121,15 @@ static void sample_rows(Engine *e, const Work *w)
                (size_t)w->n_sampled * sizeof e->host.path[0]);
 }
 
+static void choose_synthetic(Engine *e, const Work *w)
+{
+    const Tree *t = &w->tree;
+    int32_t *next = e->host.next + w->sampled;
+    for (int i = 0; i < t->n; i++)
+        next[i] = synthetic_choice(t->parent, t->token, t->n, i, next[i], e->options.synthetic,
+                                   w->start + t->depth[i] + 1, e->model->config.n_vocab);
+}
+
 /* Samples every row that a walk may visit, in one call for the trees and one for a prompt's end. */
 static void sample_next(Engine *e)
 {
@@ -150,6 +159,8 @@ static void sample_next(Engine *e)
     e->be->download(e->be, e->host.bad, e->dev.bad, (size_t)n);
     for (int i = 0; i < n; i++)
         if (e->host.bad[i]) e->host.next[i] = -1;
+    for (int i = 0; i < e->n_trees && e->options.synthetic > 0; i++)
+        choose_synthetic(e, &e->work[i]);
 }
 
 /* Log-probabilities of what follows each row of w: the prompt's own tokens, the sampled ones. */

@@ -15,6 +15,8 @@
 
 #include <stdint.h>
 
+#include "kernels/inline.h"
+#include "kernels/philox.h"
 #include "kernels/sample.h"
 
 enum {
@@ -134,7 +136,9 @@ typedef struct {
  */
 typedef struct {
     int n, n_nodes, depth; /* no node is deeper */
-    const int32_t *seq;    /* [n] */
+    int n_vocab;
+    float synthetic;    /* rate of synthetic_choice */
+    const int32_t *seq; /* [n] */
     RoundSeq *seqs;
     const int32_t *slot;                     /* as planted */
     RoundTree *tree;                         /* [n] */
@@ -145,5 +149,23 @@ typedef struct {
     int32_t *hidden; /* [n * (depth + 1)] */
     int32_t *last;   /* [n] */
 } AcceptTrees;
+
+/*
+ * Synthetic acceptance, to measure speed without weights: in place of what the target chose after
+ * `node`, its first child with probability rate, else what is no child of it. A function of the
+ * position that is chosen for; rate 0 is off.
+ */
+SHARED_INLINE int32_t synthetic_choice(const int32_t *parent, const int32_t *token, int n, int node,
+                                       int32_t chosen, float rate, int32_t pos, int n_vocab)
+{
+    if (rate <= 0 || chosen < 0 || node + 1 >= n || parent[node + 1] != node) return chosen;
+    if (philox_uniform(philox_word(0x5eed, (uint32_t)pos, 0, 0)) < rate) return token[node + 1];
+    for (int j = node + 1; j < n; j++) {
+        if (parent[j] != node || token[j] != chosen) continue;
+        chosen = (chosen + 1) % n_vocab;
+        j = node; /* look at all of them again */
+    }
+    return chosen;
+}
 
 #endif

@@ -299,7 +299,9 @@ ROUND_INLINE void accept_tree(const AcceptTrees *a, int i)
     RoundSeq *s = &a->seqs[a->seq[i]];
     int row0 = i * a->n_nodes, start = s->pos;
     for (int j = LANE; j < t->n; j += LANES)
-        t->next[j] = a->bad[row0 + j] ? -1 : a->next[row0 + j];
+        t->next[j] = synthetic_choice(t->parent, t->token, t->n, j,
+                                      a->bad[row0 + j] ? -1 : a->next[row0 + j], a->synthetic,
+                                      start + t->depth[j] + 1, a->n_vocab);
     LANES_SYNC(); /* start is read, too */
     if (LANE == 0) move_on(s, t, walk_tree(t), a->slot + row0);
     LANES_SYNC();

@@ -28,4 +28,15 @@ SHARED_INLINE int64_t weight_row_bytes(const Weight *w)
     return (int64_t)w->cols * (w->type == WEIGHT_F32 ? 4 : w->type == WEIGHT_BF16 ? 2 : 1);
 }
 
+/* Bytes of all of w, scales included; 0 where there is no such matrix. */
+SHARED_INLINE double weight_bytes(const Weight *w)
+{
+    int64_t blocks = 0;
+    if (w->type == WEIGHT_NONE) return 0;
+    if (w->type == WEIGHT_FP8)
+        blocks = (int64_t)((w->rows + FP8_BLOCK - 1) / FP8_BLOCK) *
+                 ((w->cols + FP8_BLOCK - 1) / FP8_BLOCK);
+    return (double)(w->rows * weight_row_bytes(w) + blocks * 4);
+}
+
 #endif

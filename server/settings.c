@@ -84,6 +84,8 @@ static OptionTable option_table(Settings *s)
     {"url", OPTION_STRING, &s->url, 0, 0, 0, "URL", "load: a running server instead of --model", BENCH},
     {"connections", OPTION_STRING, &s->connections, 0, 0, 0, "LIST", "load: how many at once, phase by phase", BENCH},
     {"requests", OPTION_INT, &s->requests, 0, 1e7, 0, "N", "load: per phase (default 500, and 2 a connection)", BENCH},
+    {"contexts", OPTION_STRING, &s->contexts, 0, 0, 0, "LIST", "latency, kernels: prompt lengths (default 512)", BENCH},
+    {"synthetic-acceptance", OPTION_NUMBER, &s->synthetic_acceptance, 0, 64, 0, "X", "latency: acceptance length, by lot; 0 is off", BENCH},
 
     {"system", OPTION_STRING, &s->system, 0, 0, 0, "TEXT", "system message", CHAT},
     {"tools", OPTION_STRING, &s->tools, 0, 0, 0, "FILE", "JSON array of functions the model may call", CHAT},
@@ -134,7 +136,7 @@ static const char *usage(unsigned command)
     case COMMAND_CHAT:
         return "offshoot chat --model DIR [options] [PROMPT]";
     case COMMAND_BENCH:
-        return "offshoot bench accept|load --model DIR [options]";
+        return "offshoot bench accept|load|latency|kernels --model DIR [options]";
     default:
         return "offshoot check --model DIR [options]";
     }

@@ -48,6 +48,8 @@ typedef struct {
     int json;                      /* the report as JSON */
     const char *url, *connections; /* bench load: another server; a list of numbers */
     int requests;                  /* per number of connections; 0: the bench's own number */
+    const char *contexts;          /* bench latency: prompt lengths, a list of numbers */
+    double synthetic_acceptance;   /* bench latency: acceptance length by lot; 0: real */
     int log_level;
     int device;      /* index into DEVICE_CHOICES */
     const char *isa; /* avx512, avx2, plain: CPU kernels; NULL: the best there is */

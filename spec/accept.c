@@ -22,3 +22,15 @@ void accept_path(const Tree *t, const int32_t *next, int (*stopped)(void *ctx, i
         out->path[++out->m] = node;
     }
 }
+
+double synthetic_rate(double length, int depth)
+{
+    double lo = 0, hi = 1;
+    for (int i = 0; i < 60; i++) {
+        double a = (lo + hi) / 2, sum = 0, power = 1;
+        for (int d = 0; d < depth; d++)
+            sum += power *= a;
+        *(sum < length - 1 ? &lo : &hi) = a;
+    }
+    return hi;
+}

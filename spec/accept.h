@@ -28,4 +28,10 @@ typedef struct {
 void accept_path(const Tree *t, const int32_t *next, int (*stopped)(void *ctx, int32_t token),
                  void *ctx, AcceptedPath *out);
 
+/*
+ * The chance a of each first child that gives, on chains of this depth, acceptance length
+ * `length` (the target's own token included): a + a^2 + ... + a^depth = length - 1, cut to [0, 1].
+ */
+double synthetic_rate(double length, int depth);
+
 #endif

@@ -8,6 +8,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
+
+#include "kernels/round.h"
 #include "spec/accept.h"
 #include "tests/random_tree.h"
 
@@ -173,6 +176,49 @@ static void test_other_branches_do_not_count(void **state)
     assert_int_equal(got.emitted[2], 4);
 }
 
+/* Accepted by lot: the length that was asked for, on chains and along a tree's first children. */
+static void test_synthetic_acceptance(void **state)
+{
+    (void)state;
+    static const double lengths[] = {1.5, 2, 3, 3.9};
+    enum { STEPS = 20000, IDS = 50 };
+    for (int depth = 1; depth <= 6; depth++)
+        for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
+            double length = lengths[l], rate = synthetic_rate(length, depth), sum = 1;
+            for (int d = 1; d <= depth; d++)
+                sum += pow(rate, d);
+            assert_true(fabs(sum - fmin(length, depth + 1)) < 1e-9);
+            Tree t;
+            tree_init(&t, 1);
+            for (int d = 0, at = 0; d < depth; d++) {
+                int child = tree_add(&t, at, 10 + d, 0.5f);
+                tree_add(&t, at, 20 + d, 0.4f);
+                at = child;
+            }
+            tree_order(&t, MAX_TREE_NODES);
+            long accepted = 0;
+            for (int step = 0, pos = 0; step < STEPS; step++) {
+                int32_t next[MAX_TREE_NODES];
+                AcceptedPath path;
+                Asker none = {.stop_at = -1};
+                for (int i = 0; i < t.n; i++)
+                    next[i] = synthetic_choice(t.parent, t.token, t.n, i, step % IDS, (float)rate,
+                                               pos + t.depth[i] + 1, IDS);
+                accept_path(&t, next, asked, &none, &path);
+                for (int d = 1; d <= path.m; d++)
+                    assert_int_equal(path.path[d], path.path[d - 1] + 1);
+                accepted += path.m;
+                pos += path.m + 1;
+            }
+            assert_true(fabs(1 + (double)accepted / STEPS - fmin(length, depth + 1)) < 0.05);
+        }
+    int32_t parent[] = {-1, 0, 0}, token[] = {1, 4, 5};
+    assert_int_equal(synthetic_choice(parent, token, 3, 0, 5, 0, 9, 6), 5);   /* off */
+    assert_int_equal(synthetic_choice(parent, token, 3, 0, -1, 1, 9, 6), -1); /* a bad row */
+    assert_int_equal(synthetic_choice(parent, token, 3, 2, 5, 1, 9, 6), 5);   /* a leaf */
+    assert_int_equal(synthetic_choice(parent, token, 3, 0, 4, 1e-9f, 9, 6), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -180,6 +226,7 @@ int main(void)
         cmocka_unit_test(test_each_place_of_a_run),
         cmocka_unit_test(test_shortest_and_longest),
         cmocka_unit_test(test_other_branches_do_not_count),
+        cmocka_unit_test(test_synthetic_acceptance),
     };
     printf("seed %llu\n", (unsigned long long)SEED);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -58,13 +58,14 @@ static int close_machines(void **state)
 /* Trees of this shape, or plain decoding without a drafter. */
 typedef struct {
     int nodes, depth, topk, n_slots;
+    float synthetic;
 } Trees;
 
 static Engine *open_engine(Machine *m, const Trees *t)
 {
     Error err = {0};
     EngineOptions o = engine_defaults();
-    o.ctx_size = 128;
+    o.ctx_size = 1280;
     o.memory = 16 << 20;
     o.max_seqs = 3;
     o.tree_nodes = t->nodes;
@@ -72,6 +73,8 @@ static Engine *open_engine(Machine *m, const Trees *t)
     o.draft_topk = t->topk;
     o.n_slots = t->n_slots;
     o.reserve = 8;
+    o.synthetic = t->synthetic;
+    o.chunk_rows = 512;
     if (t->nodes > 1) {
         assert_int_equal(mtp_drafter_open(m->model, &m->drafter, &err), 0);
         o.drafter = &m->drafter;
@@ -217,7 +220,10 @@ static void same_answers(const Asked *asked, int n, const Trees *t, Machine *m, 
     *ahead += device.rounds_ahead;
 }
 
-static const Trees trees[] = {{4, 3, 1, 0}, {7, 3, 3, 0}, {1, 0, 1, 0}, {4, 3, 1, 9}, {2, 1, 1, 0}};
+static const Trees trees[] = {
+    {4, 3, 1, 0, 0}, {7, 3, 3, 0, 0},    {1, 0, 1, 0, 0},
+    {4, 3, 1, 9, 0}, {6, 3, 2, 0, 0.7f}, {2, 1, 1, 0, 0},
+};
 enum { N_TREES = sizeof trees / sizeof *trees };
 
 /* Alone and in company, sampled, greedy, penalised, with end tokens, a ban on them, few slots. */
@@ -229,7 +235,7 @@ static void test_same_tokens(void **state)
         for (int k = 0; k < N_TREES; k++) {
             long rounds = 0, ahead = 0;
             int accepted = 0;
-            for (int n = 1; n <= 3; n += 2) {
+            for (int n = k ? 3 : 1; n <= 3; n += 2) {
                 Asked asked[MAX_ASKED];
                 for (int i = 0; i < n; i++) {
                     asked[i] = ask(i, 30 - 7 * i, prompt[i]);
@@ -256,14 +262,13 @@ static void test_stops_and_forced(void **state)
     for (int b = 0; b < n_machines; b++) {
         long rounds = 0, ahead = 0;
         int accepted = 0;
-        for (int at = 2; at < 9; at++)
-            for (int force = 0; force < 2; force++) {
-                Asked a = ask(1, 18, prompt);
-                a.r.id = 1;
-                a.r.params.frequency = 20;
-                *(force ? &a.guard.force_at : &a.guard.stop_at) = at;
-                same_answers(&a, 1, &trees[at % 2], &machine[b], &rounds, &ahead, &accepted);
-            }
+        for (int i = 0; i < 12; i++) {
+            Asked a = ask(1, 18, prompt);
+            a.r.id = 1;
+            a.r.params.frequency = 20;
+            *(i % 2 ? &a.guard.force_at : &a.guard.stop_at) = 3 + i / 2;
+            same_answers(&a, 1, &trees[i / 2 % 2], &machine[b], &rounds, &ahead, &accepted);
+        }
         assert_true(ahead > 5);
         assert_true(accepted > 0);
     }
@@ -292,12 +297,30 @@ static void test_cancel_and_pause(void **state)
     }
 }
 
+/* Keys are read as far as the sequence goes, also where that takes another recording. */
+static void test_long_context(void **state)
+{
+    (void)state;
+    static int32_t prompt[1100];
+    for (int b = 0; b < n_machines; b++) {
+        long rounds = 0, ahead = 0;
+        int accepted = 0;
+        Asked a = ask(0, 16, prompt);
+        for (int i = 0; i < 1100; i++)
+            prompt[i] = (i * 31 + i / 7) % 250;
+        a.r.n_prompt = 1016;
+        same_answers(&a, 1, &trees[0], &machine[b], &rounds, &ahead, &accepted);
+        assert_true(ahead > 2);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_tokens),
         cmocka_unit_test(test_stops_and_forced),
         cmocka_unit_test(test_cancel_and_pause),
+        cmocka_unit_test(test_long_context),
     };
     return cmocka_run_group_tests(tests, open_machines, close_machines);
 }

@@ -1,0 +1,18 @@
+/*
+ * bandwidth.h: what the memory of a backend gives, to compare speeds with.
+ */
+#ifndef OFFSHOOT_BENCH_BANDWIDTH_H
+#define OFFSHOOT_BENCH_BANDWIDTH_H
+
+#include "kernels/backend.h"
+
+/*
+ * Bytes per second, the best of a few tries: on a host read by as many threads as the backend has,
+ * on a GPU read and written by a copy. 0 where there is no memory to try it with.
+ */
+double bandwidth_measure(Backend *be);
+
+/* The middle of n values, which are sorted by this. */
+double median(double *value, int n);
+
+#endif

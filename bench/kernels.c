@@ -1,0 +1,280 @@
+/*
+ * kernels.c: where the time of a pass goes. See bench.h.
+ *
+ * A pass over n rows of one sequence, a chain behind a context, as a verify pass has them. First
+ * the pass as it runs, then again through a backend that waits after each operation and keeps its
+ * time. On a GPU an operation's time holds a launch and a wait, which a recorded pass does not.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "bench/bandwidth.h"
+#include "bench/bench.h"
+#include "engine/forward.h"
+#include "kernels/ops_cuda.h"
+#include "kernels/philox.h"
+
+enum { MAX_LINES = 64, MAX_ROWS = 64, TRIES = 9, DEFAULT_CONTEXT = 512, N_PAGE_SLACK = 8 };
+
+static const int row_counts[] = {1, 2, 4, 8, 16, 32, 64};
+enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
+
+/* Calls of one operation with one shape. */
+typedef struct {
+    const char *op;
+    int rows, cols; /* of a matrix, else 0 */
+    int calls;
+    double ms, bytes;
+} Line;
+
+typedef struct {
+    Backend be;
+    Backend *real;
+    int context;
+    Line line[MAX_LINES];
+    int n_lines;
+} Profile;
+
+/* ---- what an operation must move ---- */
+
+typedef struct {
+    int rows, cols;
+    double bytes; /* 0: too few to be of interest */
+} Cost;
+
+static Cost linear_cost(const Profile *p, const Linear *a)
+{
+    (void)p;
+    double rows = 4.0 * a->n * (a->w->rows + a->w->cols);
+    return (Cost){a->w->rows, a->w->cols, weight_bytes(a->w) + rows};
+}
+
+/* One state read, n written. */
+static Cost delta_cost(const Profile *p, const GatedDelta *a)
+{
+    (void)p;
+    return (Cost){0, 0, 4.0 * (1 + a->n) * a->n_v_heads * a->d_k * a->d_v};
+}
+
+static Cost attention_cost(const Profile *p, const TreeAttention *a)
+{
+    size_t element = a->kv.type == KV_F32 ? 4 : 2;
+    return (Cost){0, 0,
+                  2.0 * (p->context + a->n) * a->kv.n_kv_heads * a->kv.head_dim * (double)element};
+}
+
+/* The experts that n rows choose on average, if they choose independently. */
+static Cost moe_cost(const Profile *p, const MoeFfn *a)
+{
+    (void)p;
+    Weight up = {.type = a->type, .rows = a->width, .cols = a->dim};
+    double missed = 1;
+    for (int i = 0; i < a->n; i++)
+        missed *= 1 - (double)a->n_top / a->n_experts;
+    return (Cost){0, 0, a->n_experts * (1 - missed) * 3 * weight_bytes(&up)};
+}
+
+static Cost no_cost(const Profile *p, const void *a)
+{
+    (void)p, (void)a;
+    return (Cost){0, 0, 0};
+}
+
+#define COST(p, a)                                                                                 \
+    _Generic((a), const Linear *                                                                   \
+             : linear_cost, const GatedDelta *                                                     \
+             : delta_cost, const TreeAttention *                                                   \
+             : attention_cost, const MoeFfn *                                                      \
+             : moe_cost, default                                                                   \
+             : no_cost)(p, a)
+
+/* ---- the backend that looks at its watch ---- */
+
+static void add(Profile *p, const char *op, Cost cost, double ms)
+{
+    Line *l = p->line;
+    while (l < p->line + p->n_lines &&
+           (strcmp(l->op, op) != 0 || l->rows != cost.rows || l->cols != cost.cols))
+        l++;
+    if (l == p->line + MAX_LINES) return; /* more shapes than any model has */
+    if (l == p->line + p->n_lines) {
+        p->n_lines++;
+        *l = (Line){.op = op, .rows = cost.rows, .cols = cost.cols};
+    }
+    l->calls++;
+    l->ms += ms;
+    l->bytes += cost.bytes;
+}
+
+#define PROFILED(name, Args)                                                                       \
+    static void profiled_##name(Backend *be, const Args *a)                                        \
+    {                                                                                              \
+        Profile *p = (Profile *)be;                                                                \
+        Error err;                                                                                 \
+        double begun = clock_ms();                                                                 \
+        p->real->name(p->real, a);                                                                 \
+        p->real->sync(p->real, &err);                                                              \
+        add(p, #name, COST(p, a), clock_ms() - begun);                                             \
+    }
+MODEL_OPERATIONS(PROFILED)
+
+#define PROFILED_SET(name, Args) p->be.name = profiled_##name;
+
+static void upload(Backend *be, void *dst, const void *src, size_t bytes)
+{
+    Profile *p = (Profile *)be;
+    p->real->upload(p->real, dst, src, bytes);
+}
+
+/* Each operation by itself: nothing is recorded. */
+static void replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
+{
+    (void)be, (void)key;
+    record(ctx);
+}
+
+static void profile_open(Profile *p, Backend *real, int context)
+{
+    *p = (Profile){.be = *real, .real = real, .context = context};
+    MODEL_OPERATIONS(PROFILED_SET)
+    p->be.upload = upload;
+    p->be.replay = replay;
+}
+
+/* ---- passes ---- */
+
+typedef struct {
+    Model model; /* a copy, whose backend is the profile while that is asked for */
+    Profile profile;
+    Memory mem;
+    Forward forward;
+    Batch batch;
+    int context;
+    double rate; /* bytes per second */
+} Bench;
+
+/* Rows of random tokens, each the child of the one before, each with its own slot. */
+static void fill_batch(Bench *b, int n)
+{
+    batch_clear(&b->batch);
+    for (int i = 0; i < n; i++) {
+        int32_t token =
+            (int32_t)(philox_word(2, (uint32_t)i, 0, 0) % (uint32_t)b->model.config.n_vocab);
+        int row = batch_add(&b->batch, token, b->context + i, 0, i - 1, i ? i - 1 : 0, i,
+                            b->context + i, b->context);
+        b->batch.logit_row[b->batch.n_logits++] = row;
+    }
+}
+
+static int run_pass(Bench *b, Backend *be, double *ms, Error *err)
+{
+    double begun = clock_ms();
+    b->model.backend = be;
+    forward_pass(&b->forward, &b->batch);
+    b->model.backend = b->profile.real;
+    if (b->profile.real->sync(b->profile.real, err)) return -1;
+    *ms = clock_ms() - begun;
+    return 0;
+}
+
+static int by_ms(const void *pa, const void *pb)
+{
+    const Line *a = pa, *b = pb;
+    return a->ms > b->ms ? -1 : a->ms < b->ms;
+}
+
+static void print_lines(const Bench *b, int n)
+{
+    Profile p = b->profile;
+    double all = 0;
+    qsort(p.line, (size_t)p.n_lines, sizeof *p.line, by_ms);
+    for (int i = 0; i < p.n_lines; i++)
+        all += p.line[i].ms;
+    printf("\n%d rows, by operation (each waited for):\n", n);
+    printf("%-18s %14s %6s %10s %7s %10s %8s\n", "operation", "matrix", "calls", "us", "share",
+           "MB", "of rate");
+    for (int i = 0; i < p.n_lines; i++) {
+        const Line *l = &p.line[i];
+        char shape[32] = "";
+        if (l->rows) snprintf(shape, sizeof shape, "%dx%d", l->rows, l->cols);
+        printf("%-18s %14s %6d %10.1f %6.1f%%", l->op, shape, l->calls / TRIES, l->ms * 1e3 / TRIES,
+               l->ms / all * 100);
+        if (l->bytes > 0 && b->rate > 0)
+            printf(" %10.2f %7.0f%%", l->bytes / TRIES / 1e6,
+                   l->bytes / (l->ms / 1e3) / b->rate * 100);
+        printf("\n");
+    }
+}
+
+/* The pass as it runs, by rows; then its operations for a few of these. */
+static int measure(Bench *b, Error *err)
+{
+    double one = 0;
+    printf("%5s %10s %7s %10s %8s\n", "rows", "ms", "over 1", "MB", "of rate");
+    for (int i = 0; i < N_ROW_COUNTS; i++) {
+        double ms[TRIES];
+        int n = row_counts[i];
+        fill_batch(b, n);
+        for (int k = -2; k < TRIES; k++) /* the first two: warm, and recorded */
+            if (run_pass(b, b->profile.real, &ms[k < 0 ? 0 : k], err)) return -1;
+        double mid = median(ms, TRIES);
+        double bytes =
+            model_pass_bytes(&b->model, n) + (1 + n) * (double)memory_slot_bytes(&b->model.config);
+        if (i == 0) one = mid;
+        printf("%5d %10.3f %7.2f %10.1f", n, mid, mid / one, bytes / 1e6);
+        if (b->rate > 0) printf(" %7.0f%%", bytes / (mid / 1e3) / b->rate * 100);
+        printf("\n");
+    }
+    for (int n = 1; n <= 16; n *= 4) {
+        double ms;
+        fill_batch(b, n);
+        b->profile.n_lines = 0;
+        for (int k = 0; k < TRIES; k++)
+            if (run_pass(b, &b->profile.be, &ms, err)) return -1;
+        print_lines(b, n);
+    }
+    return 0;
+}
+
+static int read_context(Bench *b, const char *text, Error *err)
+{
+    int most = b->model.config.ctx_limit - MAX_ROWS;
+    char *end = NULL;
+    long n = text ? strtol(text, &end, 10) : DEFAULT_CONTEXT < most ? DEFAULT_CONTEXT : most;
+    if (n < 0 || n > most || (text && (end == text || *end)))
+        return error_set(err, ERR_INPUT, "--contexts is '%.60s', one number up to %d is taken",
+                         text ? text : "", most);
+    b->context = (int)n;
+    return 0;
+}
+
+int bench_kernels_run(const Service *s, Error *err)
+{
+    Bench *b = mem_alloc(1, sizeof *b);
+    b->model = *engine_model(s->engine);
+    if (read_context(b, s->settings->contexts, err)) {
+        mem_free(b);
+        return -1;
+    }
+    int rows = b->context + MAX_ROWS, pages = memory_pages_for(rows) + N_PAGE_SLACK;
+    profile_open(&b->profile, b->model.backend, b->context);
+    int failed = memory_open(&b->mem, &b->model, MAX_ROWS, pages, 1, rows, err);
+    if (!failed) failed = memory_reserve(&b->mem, 0, rows);
+    if (!failed) failed = forward_open(&b->forward, &b->model, &b->mem, MAX_ROWS, MAX_ROWS, err);
+    if (!failed) {
+        batch_open(&b->batch, MAX_ROWS);
+        b->rate = bandwidth_measure(b->model.backend);
+        printf("model: %s; %s %s, %d threads; memory's rate %.1f GB/s; context %d\n", s->model_name,
+               b->model.backend->name, b->model.backend->isa, b->model.backend->n_threads,
+               b->rate / 1e9, b->context);
+        failed = measure(b, err);
+        batch_close(&b->batch);
+    }
+    forward_close(&b->forward);
+    memory_close(&b->mem);
+    mem_free(b);
+    return failed ? -1 : 0;
+}

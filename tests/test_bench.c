@@ -1,0 +1,105 @@
+/*
+ * test_bench.c: what `bench latency` and `bench kernels` print, and what they refuse. Figures are
+ * not judged.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+#include "tests/run_binary.h"
+
+#define MODEL "tests/data/golden/qwen35-dense"
+
+static json_t *row(const json_t *report, size_t i)
+{
+    return json_array_get(json_object_get(report, "rows"), i);
+}
+
+static double number(const json_t *row, const char *name)
+{
+    json_t *value = json_object_get(row, name);
+    if (!json_is_number(value)) fail_msg("no number %s", name);
+    return json_number_value(value);
+}
+
+/* Two contexts, each plain and with drafts; by lot the length that was asked for. */
+static void test_latency(void **state)
+{
+    (void)state;
+    RunResult r = RUN("bench", "latency", "--model", MODEL, "--threads", "1", "--contexts", "16,40",
+                      "--max-tokens", "80", "--requests", "3", "--ctx-size", "256",
+                      "--synthetic-acceptance", "2.5", "--json");
+    assert_run(&r, 0, "\"rows\"");
+    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+    assert_int_equal(json_array_size(json_object_get(report, "rows")), 4);
+    assert_true(number(report, "bytes_per_second") > 0);
+    for (size_t i = 0; i < 4; i++) {
+        json_t *line = row(report, i);
+        int drafts = json_is_true(json_object_get(line, "drafts"));
+        assert_int_equal(number(line, "context"), i < 2 ? 16 : 40);
+        assert_int_equal(drafts, (int)i % 2);
+        assert_true(number(line, "tokens_per_second_min") <= number(line, "tokens_per_second"));
+        assert_true(number(line, "tokens_per_second") <= number(line, "tokens_per_second_max"));
+        assert_true(number(line, "step_ms") > 0);
+        if (drafts)
+            assert_true(fabs(number(line, "acceptance_length") - 2.5) < 0.5);
+        else
+            assert_true(number(line, "acceptance_length") == 1);
+        assert_true(number(line, "floor_tokens_per_second") > 0);
+    }
+    json_decref(report);
+    run_result_free(&r);
+
+    r = RUN("bench", "latency", "--model", MODEL, "--max-tokens", "8", "--requests", "1",
+            "--ctx-size", "64", "--draft", "none");
+    assert_run(&r, 0, "     56  plain "); /* what the context leaves of 512 */
+    assert_null(strstr(strbuf_str(&r.out), "drafts"));
+    run_result_free(&r);
+}
+
+static void test_kernels(void **state)
+{
+    (void)state;
+    RunResult r = RUN("bench", "kernels", "--model", MODEL, "--threads", "1", "--contexts", "64");
+    static const char *const parts[] = {"\n    1 ",         "\n   64 ",  "\n1 rows, by operation",
+                                        "\n16 rows, by",    "\nlinear ", "\ngated_delta ",
+                                        "\ntree_attention "};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        assert_run(&r, 0, parts[i]);
+    run_result_free(&r);
+}
+
+static void refuse(RunResult r, int status, const char *why)
+{
+    assert_run(&r, status, why);
+    run_result_free(&r);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    refuse(RUN("bench", "latency", "--model", MODEL, "--contexts", "16,x"), 2, "--contexts");
+    refuse(RUN("bench", "latency", "--model", MODEL, "--contexts", "99999999"), 3, "at most");
+    refuse(RUN("bench", "latency", "--model", MODEL, "--ctx-size", "16"), 3, "leaves no room");
+    refuse(RUN("bench", "kernels", "--model", MODEL, "--contexts", "99999999"), 2, "one number");
+    refuse(RUN("bench", "kernels", "--model", MODEL, "--contexts", "8,9"), 2, "one number");
+    refuse(RUN("bench", "accept", "--model", MODEL, "--synthetic-acceptance", "2"), 2,
+           "bench latency alone");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_latency),
+        cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
