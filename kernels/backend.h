@@ -82,6 +82,7 @@ struct Backend {
     void (*linear)(Backend *be, const Linear *a);
     void (*conv_gates)(Backend *be, const ConvGates *a);
     void (*gated_delta)(Backend *be, const GatedDelta *a);
+    void (*delta_fold)(Backend *be, const DeltaFold *a);
     void (*attention_prepare)(Backend *be, const AttentionPrepare *a);
     void (*tree_attention)(Backend *be, const TreeAttention *a);
     void (*swiglu)(Backend *be, const SwiGlu *a);

@@ -36,6 +36,7 @@ CPU_OP(gated_norm, GatedNorm)
 CPU_OP(linear, Linear)
 CPU_OP(conv_gates, ConvGates)
 CPU_OP(gated_delta, GatedDelta)
+CPU_OP(delta_fold, DeltaFold)
 CPU_OP(attention_prepare, AttentionPrepare)
 CPU_OP(tree_attention, TreeAttention)
 CPU_OP(swiglu, SwiGlu)
@@ -128,6 +129,7 @@ Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *
     be->linear = linear;
     be->conv_gates = conv_gates;
     be->gated_delta = gated_delta;
+    be->delta_fold = delta_fold;
     be->attention_prepare = attention_prepare;
     be->tree_attention = tree_attention;
     be->swiglu = swiglu;

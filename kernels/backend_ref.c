@@ -31,6 +31,7 @@ REF_OP(gated_norm, GatedNorm)
 REF_OP(linear, Linear)
 REF_OP(conv_gates, ConvGates)
 REF_OP(gated_delta, GatedDelta)
+REF_OP(delta_fold, DeltaFold)
 REF_OP(attention_prepare, AttentionPrepare)
 REF_OP(tree_attention, TreeAttention)
 REF_OP(swiglu, SwiGlu)
@@ -75,6 +76,7 @@ Backend *backend_ref_open(int max_vocab)
     be->linear = linear;
     be->conv_gates = conv_gates;
     be->gated_delta = gated_delta;
+    be->delta_fold = delta_fold;
     be->attention_prepare = attention_prepare;
     be->tree_attention = tree_attention;
     be->swiglu = swiglu;

@@ -99,11 +99,12 @@ static __device__ int first_with(const int32_t *slots, int begin, int end, int32
     return -1;
 }
 
-/* The pass in which row i leaves its inputs in dst[i], 0 when a later row does. */
+/* The pass in which row i leaves its inputs in dst[i], 0 when it leaves none or a later row does.
+ */
 static __device__ int pass_of(const ConvGates &a, int i)
 {
     int32_t slot = a.dst[i];
-    if (first_with(a.dst, i + 1, a.n, slot) >= 0) return 0;
+    if (slot < 0 || first_with(a.dst, i + 1, a.n, slot) >= 0) return 0;
     int written = first_with(a.dst, 0, i + 1, slot);
     return first_with(a.src, 0, written + 1, slot) >= 0 ? PASS_FOUND : PASS_OUTPUT;
 }
@@ -119,7 +120,8 @@ static __device__ void find_inputs(const ConvGates &a, int n_channels, int i, co
     int lane = warp_lane();
     warp_sync(); /* the warp is done with the row before */
     if (lane == 0) input[m] = a.qkv + (int64_t)i * n_channels;
-    while (m > 0 && (row = last_with(a.dst, row, slot)) >= 0) {
+    int is_draft = a.dst[i] < 0; /* its ancestors are in no slot, and its tree has one src */
+    while (m > 0 && (row = is_draft ? a.parent[row] : last_with(a.dst, row, slot)) >= 0) {
         m--;
         if (lane == 0) input[m] = a.qkv + (int64_t)row * n_channels;
         slot = a.src[row];
@@ -292,7 +294,9 @@ extern "C" void CUDA_NAME(conv_gates)(const CudaContext *c, const ConvGates *a)
  *
  * A row that continues the one before it takes S from registers; else S is fetched while the row
  * before is computed, as are k, q, v and the gates of every row. A chain in place stores its last
- * state alone.
+ * state alone. Rows that leave no state store none: where such a tree branches, its path from the
+ * slot on is computed again, which keeps registers and shared memory free for the usual tree, a
+ * chain. Not measured: a stack of tiles in shared memory may be better for bushy trees.
  *
  * Sequences of a batch go one after another. At 32 heads of 128 x 128 a row's states are 1,024
  * warps x 2 KiB, which keeps memory busy by itself: 64 rows that leave 128 MiB need 31 us at
@@ -364,37 +368,74 @@ static __device__ __forceinline__ float delta_step(float s[N4][4], const DeltaRo
     return fmaf(r.decay, p, kq * u);
 }
 
+/* Where a lane of a layer's `block`-th block works. A warp whose first column is past d_v has
+ * nothing to do. */
+template <bool FAST>
+static __device__ __forceinline__ DeltaLane lane_of(const GatedDelta &a, int block)
+{
+    int blocks = (a.d_v + BLOCK_COLS - 1) / BLOCK_COLS, head = block / blocks;
+    int col = block % blocks * BLOCK_COLS + (int)threadIdx.x / LANES;
+    return DeltaLane{head, head / (a.n_v_heads / a.n_k_heads), col, 4 * (warp_lane() % LANES),
+                     FAST || col < a.d_v ? a.d_k : 0};
+}
+
+template <int N4, bool FAST>
+static __device__ __forceinline__ void store_part(float *to, const float s[N4][4],
+                                                  const DeltaLane &l)
+{
+    for (int p = 0; p < N4; p++)
+        store4<FAST>(to + 4 * LANES * p + l.at, s[p], l.d_k - 4 * LANES * p - l.at);
+}
+
+/* 1 if row i starts from the state that the row before it has made. */
+static __device__ __forceinline__ int follows(const GatedDelta &a, int i)
+{
+    return a.dst[i] < 0 ? a.parent[i] == i - 1 : a.src[i] == a.dst[i - 1];
+}
+
+/* Takes s from the slot of a tree that leaves no states to its row `last`, by the rows between. */
+template <int N4, bool FAST>
+static __device__ __forceinline__ void replay_path(float s[N4][4], const GatedDelta &a,
+                                                   const DeltaLane &l, int last)
+{
+    uint64_t path = 0; /* bit d: row last - d */
+    for (int row = last; row >= 0; row = a.parent[row])
+        path |= (uint64_t)1 << (last - row);
+    for (int d = MAX_DRAFT_ROWS - 1; d >= 0; d--) {
+        if (!(path >> d & 1)) continue;
+        DeltaRow<N4> row;
+        load_row<N4, FAST>(&row, a, l, last - d);
+        delta_step<N4>(s, row);
+    }
+}
+
 /* FAST: d_k is 32 N4, d_v a multiple of COLS, everything aligned for load4. */
 template <int N4, bool FAST>
 static __global__ void __launch_bounds__(DELTA_THREADS) gated_delta_kernel(GatedDelta a)
 {
-    int blocks = (a.d_v + BLOCK_COLS - 1) / BLOCK_COLS, head = (int)blockIdx.x / blocks;
-    int warp_col = (int)blockIdx.x % blocks * BLOCK_COLS + (int)threadIdx.x / WARP * COLS;
-    int col = warp_col + warp_lane() / LANES;
-    if (warp_col >= a.d_v) return;
-    DeltaLane l = {head, head / (a.n_v_heads / a.n_k_heads), col, 4 * (warp_lane() % LANES),
-                   FAST || col < a.d_v ? a.d_k : 0};
+    DeltaLane l = lane_of<FAST>(a, (int)blockIdx.x);
+    if (l.col - warp_lane() / LANES >= a.d_v) return;
     DeltaRow<N4> row, next;
     float s[N4][4], fetched[N4][4];
     load_row<N4, FAST>(&row, a, l, 0);
     load_part<N4, FAST>(s, column_at(a, l, a.src[0]), l);
     for (int i = 0; i < a.n; i++) {
         int is_last = i + 1 == a.n;
-        int32_t to = a.dst[i], next_src = is_last ? to : a.src[i + 1];
-        int goes_on = next_src == to;
+        int32_t to = a.dst[i];
+        int goes_on = is_last || follows(a, i + 1);
         /* who reads the slot in between is the next row alone, and that from registers */
         int is_overwritten = !is_last && a.dst[i + 1] == to;
         if (!is_last) load_row<N4, FAST>(&next, a, l, i + 1);
-        if (!goes_on) load_part<N4, FAST>(fetched, column_at(a, l, next_src), l);
+        if (!goes_on) load_part<N4, FAST>(fetched, column_at(a, l, a.src[i + 1]), l);
         float out = delta_step<N4>(s, row);
-        if (l.at == 0 && l.d_k) a.out[((int64_t)i * a.n_v_heads + head) * a.d_v + col] = out;
-        for (int p = 0; p < N4 && !is_overwritten; p++)
-            store4<FAST>(column_at(a, l, to) + 4 * LANES * p + l.at, s[p],
-                         l.d_k - 4 * LANES * p - l.at);
+        if (l.at == 0 && l.d_k) a.out[((int64_t)i * a.n_v_heads + l.head) * a.d_v + l.col] = out;
+        if (to >= 0 && !is_overwritten) store_part<N4, FAST>(column_at(a, l, to), s, l);
         if (is_last) break;
         for (int p = 0; p < N4 && !goes_on; p++)
             for (int j = 0; j < 4; j++)
                 s[p][j] = fetched[p][j];
+        if (!goes_on && a.dst[i + 1] < 0 && a.parent[i + 1] >= 0)
+            replay_path<N4, FAST>(s, a, l, a.parent[i + 1]);
         row = next;
     }
 }
@@ -410,4 +451,87 @@ extern "C" void CUDA_NAME(gated_delta)(const CudaContext *c, const GatedDelta *a
     if (fast && a->d_k == 128) kernel = gated_delta_kernel<4, true>;
     if (fast && a->d_k == 256) kernel = gated_delta_kernel<8, true>;
     launch(c, dim3((unsigned)(a->n_v_heads * blocks)), DELTA_THREADS, 0, kernel, *a);
+}
+
+/* ---- delta_fold ---- */
+
+/*
+ * Grid: x the blocks of a layer's state as in gated_delta, then those of its channels; y layers, z
+ * paths. A lane's columns and their order of operations are gated_delta's, and so are the bits. The
+ * last block columns move the convolution's inputs, a channel a thread.
+ *
+ * Bytes: the state read and written, 126 MB for a path through 30 layers of 32 heads of 128 x 128,
+ * 29 us at 4.3 TB/s; the records of a path are a few percent of that.
+ */
+static __device__ __forceinline__ GatedDelta records_of(const DeltaFold &f, int layer)
+{
+    int64_t row = (int64_t)layer * f.layer_rows;
+    GatedDelta a = {};
+    a.n_k_heads = f.n_k_heads, a.n_v_heads = f.n_v_heads;
+    a.d_k = f.d_k, a.d_v = f.d_v;
+    a.q = a.k = f.k + row * f.n_k_heads * f.d_k; /* outputs are not wanted */
+    a.v = f.v + row * f.n_v_heads * f.d_v;
+    a.decay = f.decay + row * f.n_v_heads;
+    a.beta = f.beta + row * f.n_v_heads;
+    a.slots = f.slots;
+    a.slots.state_offset += (size_t)layer * f.layer_bytes;
+    a.slots.conv_offset += (size_t)layer * f.layer_bytes;
+    return a;
+}
+
+/* Ascending m reads a row of the window before it is overwritten. */
+static __device__ void fold_inputs(const DeltaFold &f, const SlotLayer &slots, int32_t slot,
+                                   const int32_t *path, int length, int block)
+{
+    int n_channels = 2 * f.n_k_heads * f.d_k + f.n_v_heads * f.d_v, older = f.width - 1;
+    int c = block * DELTA_THREADS + (int)threadIdx.x;
+    const float *qkv = f.qkv + (int64_t)blockIdx.y * f.layer_rows * n_channels;
+    float *old = slot_at(slots, slot, slots.conv_offset);
+    for (int m = 0; m < older && c < n_channels; m++) {
+        int from = m + length;
+        old[(int64_t)m * n_channels + c] = from < older
+                                               ? old[(int64_t)from * n_channels + c]
+                                               : qkv[(int64_t)path[from - older] * n_channels + c];
+    }
+}
+
+template <int N4, bool FAST>
+static __global__ void __launch_bounds__(DELTA_THREADS) delta_fold_kernel(DeltaFold f, int blocks)
+{
+    GatedDelta a = records_of(f, (int)blockIdx.y);
+    const int32_t *path = f.path + (int64_t)blockIdx.z * f.stride;
+    int32_t length = f.length[blockIdx.z], slot = f.slot[blockIdx.z];
+    if (length == 0) return;
+    if ((int)blockIdx.x >= blocks) {
+        fold_inputs(f, a.slots, slot, path, length, (int)blockIdx.x - blocks);
+        return;
+    }
+    DeltaLane l = lane_of<FAST>(a, (int)blockIdx.x);
+    if (l.col - warp_lane() / LANES >= a.d_v) return;
+    DeltaRow<N4> row, next;
+    float s[N4][4];
+    load_row<N4, FAST>(&row, a, l, path[0]);
+    load_part<N4, FAST>(s, column_at(a, l, slot), l);
+    for (int i = 0; i < length; i++) {
+        if (i + 1 < length) load_row<N4, FAST>(&next, a, l, path[i + 1]);
+        delta_step<N4>(s, row);
+        if (i + 1 < length) row = next;
+    }
+    store_part<N4, FAST>(column_at(a, l, slot), s, l);
+}
+
+extern "C" void CUDA_NAME(delta_fold)(const CudaContext *c, const DeltaFold *a)
+{
+    int blocks = a->n_v_heads * ((a->d_v + BLOCK_COLS - 1) / BLOCK_COLS);
+    int n_channels = 2 * a->n_k_heads * a->d_k + a->n_v_heads * a->d_v;
+    int conv = (n_channels + DELTA_THREADS - 1) / DELTA_THREADS;
+    int fast = a->d_v % COLS == 0 && is_aligned(a->k) && a->layer_bytes % 16 == 0 &&
+               slots_aligned(&a->slots, a->slots.state_offset);
+    void (*kernel)(DeltaFold, int) = delta_fold_kernel<MAX_D_K / 32, false>;
+    assert(a->d_k >= 1 && a->d_k <= MAX_D_K);
+    if (fast && a->d_k == 64) kernel = delta_fold_kernel<2, true>;
+    if (fast && a->d_k == 128) kernel = delta_fold_kernel<4, true>;
+    if (fast && a->d_k == 256) kernel = delta_fold_kernel<8, true>;
+    dim3 grid((unsigned)(blocks + conv), (unsigned)a->n_layers, (unsigned)a->n);
+    launch(c, grid, DELTA_THREADS, 0, kernel, *a, blocks);
 }

@@ -6,6 +6,11 @@
  * place), and a chain of such rows (a prompt) keeps one slot. No other slot is written. A slot from
  * which the first row of a tree starts is written by rows of that tree alone.
  *
+ * A row with dst < 0 is a draft that leaves no state: what a row brought (qkv, k, v, decay, beta)
+ * is its record, from which fold makes its state if the row is kept. parent is the row before it
+ * that it follows, again one with dst < 0, or -1: it starts from slot src, which no row of the call
+ * writes. Rows of such a tree lie side by side, depth first, at most MAX_DRAFT_ROWS of them.
+ *
  * A slot holds for each recurrent layer  S f32 [n_v_heads][d_k][d_v]  at state_offset  and the last
  * (width - 1) inputs of the convolution, oldest first,  f32 [width - 1][n_channels]  at
  * conv_offset. This layout is the CPU's (a GPU keeps S as [n_v_heads][d_v][d_k]); nothing outside
@@ -18,7 +23,7 @@
 #include <stdint.h>
 
 /* What every backend can do. */
-enum { MAX_D_K = 256, MAX_CONV_WIDTH = 8 };
+enum { MAX_D_K = 256, MAX_CONV_WIDTH = 8, MAX_DRAFT_ROWS = 64 };
 
 typedef struct {
     unsigned char *base; /* slot s is at base + s * slot_bytes */
@@ -44,9 +49,10 @@ typedef struct {
     const float *dt_bias; /* [n_v_heads] */
     const int32_t *src, *dst;
     SlotLayer slots;
-    float *q, *k;        /* [n][n_k_heads][d_k] */
-    float *v;            /* [n][n_v_heads][d_v] */
-    float *decay, *beta; /* [n][n_v_heads] */
+    float *q, *k;          /* [n][n_k_heads][d_k] */
+    float *v;              /* [n][n_v_heads][d_v] */
+    float *decay, *beta;   /* [n][n_v_heads] */
+    const int32_t *parent; /* [n], looked at where dst < 0; NULL when no dst is */
 } ConvGates;
 
 /*
@@ -64,8 +70,31 @@ typedef struct {
     const float *decay, *beta; /* [n][n_v_heads] */
     const int32_t *src, *dst;
     SlotLayer slots;
-    float *out;  /* [n][n_v_heads][d_v] */
-    int prefill; /* see backend.h */
+    float *out;            /* [n][n_v_heads][d_v] */
+    int prefill;           /* see backend.h */
+    const int32_t *parent; /* as in ConvGates */
 } GatedDelta;
+
+/*
+ * Takes slots along paths of rows that left no state, in place: each is then as if its path's rows
+ * had been run with src = dst = that slot, bit for bit. path[p * stride + i] is the record of path
+ * p's i-th row, the root first; slots of different paths differ. All layers in one call: records of
+ * layer l begin at row l * layer_rows, its part of a slot l * layer_bytes after that of layer 0.
+ * Traffic: n_layers states read and written for each path.
+ */
+typedef struct {
+    int n, n_layers, n_k_heads, n_v_heads, d_k, d_v, width;
+    int stride;
+    const int32_t *path;   /* [n][stride] */
+    const int32_t *length; /* [n] rows of each path, 0: its slot stays */
+    const int32_t *slot;   /* [n] */
+    int layer_rows;
+    const float *qkv;          /* [rows][n_channels]: the five as ConvGates took and left them */
+    const float *k;            /* [rows][n_k_heads][d_k] */
+    const float *v;            /* [rows][n_v_heads][d_v] */
+    const float *decay, *beta; /* [rows][n_v_heads] */
+    SlotLayer slots;           /* of layer 0 */
+    size_t layer_bytes;
+} DeltaFold;
 
 #endif

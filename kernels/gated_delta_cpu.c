@@ -41,6 +41,17 @@ static void load_taps(const float *conv_w, int width, int n, Vec *tap)
     }
 }
 
+/* The inputs before row i, which leaves no state: its ancestors' of the call, then its slot's. */
+INLINE void load_draft_inputs(const ConvGates *a, int n_channels, int i, int c, int n, Vec *p)
+{
+    const float *old = slot_at(&a->slots, a->src[i], a->slots.conv_offset) + c;
+    int at = a->width - 1, row = i;
+    while (at > 0 && (row = a->parent[row]) >= 0)
+        p[--at] = v_load_some(a->qkv + (int64_t)row * n_channels + c, n);
+    for (int m = a->width - 2; at > 0; m--)
+        p[--at] = v_load_some(old + (int64_t)m * n_channels, n);
+}
+
 /* Channels c .. c + n of all rows; row i's output goes to out + i * out_stride. */
 static void convolve(const ConvGates *a, int n_channels, int c, int n, float *out, int out_stride)
 {
@@ -49,16 +60,22 @@ static void convolve(const ConvGates *a, int n_channels, int c, int n, float *ou
     load_taps(a->conv_w + (int64_t)c * a->width, a->width, n, tap);
     for (int i = 0; i < a->n; i++) {
         const float *old = slot_at(&a->slots, a->src[i], a->slots.conv_offset) + c;
-        float *new = slot_at(&a->slots, a->dst[i], a->slots.conv_offset) + c;
-        for (int m = 0; m < older; m++)
-            p[m] = v_load_some(old + (int64_t)m * n_channels, n);
+        int is_draft = a->dst[i] < 0;
+        if (is_draft)
+            load_draft_inputs(a, n_channels, i, c, n, p);
+        else
+            for (int m = 0; m < older; m++)
+                p[m] = v_load_some(old + (int64_t)m * n_channels, n);
         p[older] = v_load_some(a->qkv + (int64_t)i * n_channels + c, n);
 
         Vec y = v_mul(tap[0], p[0]);
         for (int m = 1; m < a->width; m++)
             y = v_fma(tap[m], p[m], y);
-        for (int m = 0; m < older; m++)
-            v_store_some(new + (int64_t)m *n_channels, p[m + 1], n);
+        if (!is_draft) {
+            float *new = slot_at(&a->slots, a->dst[i], a->slots.conv_offset) + c;
+            for (int m = 0; m < older; m++)
+                v_store_some(new + (int64_t)m *n_channels, p[m + 1], n);
+        }
         v_store_some(out + (int64_t)i * out_stride, v_silu(y), n);
     }
 }
@@ -160,11 +177,10 @@ INLINE void store_cols(float *row, int j, int n_cols, Vec x)
     if (n > 0) v_store_some(row + j * VEC_N, x, n);
 }
 
-/* Takes the block from row i's source slot and adds up S'k for that row. */
-INLINE void load_block(Block *b, int i, int n_cols)
+/* Takes the block from where its rows are `stride` apart, and adds up S'k for the row of k. */
+INLINE void load_block(Block *b, const float *from, int stride, const float *k, int n_cols)
 {
-    const float *p = block_in_slot(b, b->a->src[i]), *k = key_row(b, b->a->k, i);
-    int d_k = b->a->d_k, d_v = b->a->d_v;
+    int d_k = b->a->d_k;
     Vec seen[DELTA_VECS];
     UNROLL
     for (int j = 0; j < DELTA_VECS; j++)
@@ -173,7 +189,7 @@ INLINE void load_block(Block *b, int i, int n_cols)
         Vec kr = v_set(k[r]);
         UNROLL
         for (int j = 0; j < DELTA_VECS; j++) {
-            Vec x = load_cols(p + (int64_t)r * d_v, j, n_cols);
+            Vec x = load_cols(from + (int64_t)r * stride, j, n_cols);
             v_store(b->s[r] + j * VEC_N, x);
             seen[j] = v_fma(x, kr, seen[j]);
         }
@@ -183,72 +199,136 @@ INLINE void load_block(Block *b, int i, int n_cols)
         v_store(b->seen + j * VEC_N, seen[j]);
 }
 
-/* Row i: new state, output, and S'k for the row whose key is next_k. to: the slot, or NULL. */
-INLINE void step_block(Block *b, int i, const float *next_k, float *to, int n_cols)
+/*
+ * Row i: new state, output, and S'k for the row whose key is next_k. The state goes to `to`, rows
+ * `stride` apart, the output to out; NULL: it is not wanted.
+ */
+INLINE void step_block(Block *b, int i, const float *next_k, float *to, int stride, float *out,
+                       int n_cols)
 {
     const GatedDelta *a = b->a;
     int64_t of_head = (int64_t)i * a->n_v_heads + b->head;
     const float *q = key_row(b, a->q, i), *k = key_row(b, a->k, i);
     const float *v = a->v + of_head * a->d_v + b->col;
     Vec decay = v_set(a->decay[of_head]), beta = v_set(a->beta[of_head]);
-    Vec u[DELTA_VECS], out[DELTA_VECS], seen[DELTA_VECS];
+    Vec u[DELTA_VECS], sum[DELTA_VECS], seen[DELTA_VECS];
     UNROLL
     for (int j = 0; j < DELTA_VECS; j++) {
         Vec m = v_mul(decay, v_load(b->seen + j * VEC_N));
         u[j] = v_mul(beta, v_sub(load_cols(v, j, n_cols), m));
-        out[j] = seen[j] = v_set(0);
+        sum[j] = seen[j] = v_set(0);
     }
     for (int r = 0; r < a->d_k; r++) {
-        Vec kr = v_set(k[r]), qr = v_set(q[r]), nr = v_set(next_k[r]);
+        Vec kr = v_set(k[r]), qr = v_set(out ? q[r] : 0), nr = v_set(next_k[r]);
         UNROLL
         for (int j = 0; j < DELTA_VECS; j++) {
             Vec x = v_fma(kr, u[j], v_mul(decay, v_load(b->s[r] + j * VEC_N)));
-            out[j] = v_fma(x, qr, out[j]);
+            if (out) sum[j] = v_fma(x, qr, sum[j]);
             seen[j] = v_fma(x, nr, seen[j]);
             v_store(b->s[r] + j * VEC_N, x);
-            if (to) store_cols(to + (int64_t)r * a->d_v, j, n_cols, x);
+            if (to) store_cols(to + (int64_t)r * stride, j, n_cols, x);
         }
     }
     UNROLL
     for (int j = 0; j < DELTA_VECS; j++) {
         v_store(b->seen + j * VEC_N, seen[j]);
-        store_cols(a->out + of_head * a->d_v + b->col, j, n_cols, out[j]);
+        if (out) store_cols(out + of_head * a->d_v + b->col, j, n_cols, sum[j]);
     }
 }
 
-INLINE void walk_rows(Block *b, int n_cols)
+/*
+ * Blocks of rows that left no state and have a child to come that is not the next row, the deepest
+ * last. Such a row has a child more than the path below it holds rows: so half the rows at most.
+ */
+typedef struct {
+    int n;
+    float s[MAX_DRAFT_ROWS / 2][MAX_D_K * DELTA_COLS];
+} SavedBlocks;
+
+/* 1 if row i, which leaves no state, has a child after row `last`. */
+static int has_child_after(const GatedDelta *a, int i, int last)
+{
+    for (int j = last + 1; j < a->n && a->dst[j] < 0 && a->parent[j] >= i; j++)
+        if (a->parent[j] == i) return 1;
+    return 0;
+}
+
+/* 1 if row i starts from the state that the row before it has made. */
+static int follows(const GatedDelta *a, int i)
+{
+    if (i == 0 || i == a->n) return 0;
+    return a->dst[i] < 0 ? a->parent[i] == i - 1 : a->src[i] == a->dst[i - 1];
+}
+
+/* The block that row i, which follows none, starts from. */
+INLINE void fetch_block(Block *b, SavedBlocks *saved, int i, int n_cols)
 {
     const GatedDelta *a = b->a;
-    for (int i = 0; i < a->n; i++) {
-        int continues = i > 0 && a->src[i] == a->dst[i - 1];
-        int goes_on = i + 1 < a->n && a->src[i + 1] == a->dst[i];
-        /* in place: the slot is only read again by the rows of this chain, from the block */
-        int keeps = goes_on && a->dst[i + 1] == a->dst[i];
-        if (!continues) load_block(b, i, n_cols);
-        const float *next_k = key_row(b, a->k, goes_on ? i + 1 : i);
-        if (keeps)
-            step_block(b, i, next_k, NULL, n_cols);
-        else
-            step_block(b, i, next_k, block_in_slot(b, a->dst[i]), n_cols);
+    int is_saved = a->dst[i] < 0 && a->parent[i] >= 0;
+    assert(!is_saved || saved->n > 0);
+    const float *from = is_saved ? saved->s[saved->n - 1] : block_in_slot(b, a->src[i]);
+    load_block(b, from, is_saved ? DELTA_COLS : a->d_v, key_row(b, a->k, i), n_cols);
+    if (is_saved && !has_child_after(a, a->parent[i], i)) saved->n--;
+}
+
+/* Where the state of row i goes, NULL: nowhere but into the block. */
+static float *place_for_block(const Block *b, SavedBlocks *saved, int i, int *stride)
+{
+    const GatedDelta *a = b->a;
+    *stride = a->dst[i] < 0 ? DELTA_COLS : a->d_v;
+    if (a->dst[i] < 0) {
+        if (!has_child_after(a, i, i + 1)) return NULL;
+        assert(saved->n < MAX_DRAFT_ROWS / 2);
+        return saved->s[saved->n++];
     }
+    /* in place: the slot is only read again by the rows of this chain, from the block */
+    int stays = follows(a, i + 1) && a->dst[i + 1] == a->dst[i];
+    return stays ? NULL : block_in_slot(b, a->dst[i]);
+}
+
+INLINE void walk_rows(Block *b, SavedBlocks *saved, int n_cols)
+{
+    const GatedDelta *a = b->a;
+    saved->n = 0;
+    for (int i = 0; i < a->n; i++) {
+        if (!follows(a, i)) fetch_block(b, saved, i, n_cols);
+        const float *next_k = key_row(b, a->k, follows(a, i + 1) ? i + 1 : i);
+        int stride;
+        float *to = place_for_block(b, saved, i, &stride);
+        if (!to)
+            step_block(b, i, next_k, NULL, 0, a->out, n_cols);
+        else
+            step_block(b, i, next_k, to, stride, a->out, n_cols);
+    }
+}
+
+static void place_block(Block *b, const GatedDelta *a, int unit)
+{
+    int n_blocks = (a->d_v + DELTA_COLS - 1) / DELTA_COLS;
+    b->a = a;
+    b->head = unit / n_blocks;
+    b->col = unit % n_blocks * DELTA_COLS;
+    b->n_cols = a->d_v - b->col;
+}
+
+static int blocks_of_layer(int n_v_heads, int d_v)
+{
+    return n_v_heads * ((d_v + DELTA_COLS - 1) / DELTA_COLS);
 }
 
 static void gated_delta_part(const void *arg, int part, int n_parts)
 {
     const GatedDelta *a = arg;
-    int n_blocks = (a->d_v + DELTA_COLS - 1) / DELTA_COLS;
     int64_t begin, end;
     Block b;
-    b.a = a;
-    cpu_split((int64_t)a->n_v_heads * n_blocks, part, n_parts, &begin, &end);
+    SavedBlocks saved;
+    cpu_split(blocks_of_layer(a->n_v_heads, a->d_v), part, n_parts, &begin, &end);
     for (int64_t unit = begin; unit < end; unit++) {
-        b.head = (int)(unit / n_blocks);
-        b.col = (int)(unit % n_blocks) * DELTA_COLS;
-        b.n_cols = a->d_v - b.col;
+        place_block(&b, a, (int)unit);
         if (b.n_cols >= DELTA_COLS)
-            walk_rows(&b, DELTA_COLS); /* a constant: no masks in the loops */
+            walk_rows(&b, &saved, DELTA_COLS); /* a constant: no masks in the loops */
         else
-            walk_rows(&b, b.n_cols);
+            walk_rows(&b, &saved, b.n_cols);
     }
 }
 
@@ -256,4 +336,87 @@ void ISA_NAME(gated_delta)(Threads *t, const GatedDelta *a)
 {
     assert(a->d_k <= MAX_D_K);
     cpu_run(t, (int64_t)a->n * a->n_v_heads * a->d_k * a->d_v, gated_delta_part, a);
+}
+
+/* One layer of a path to be folded. */
+typedef struct {
+    GatedDelta rows; /* the layer's records; no q, no out */
+    const int32_t *path;
+    int length, slot;
+} FoldedLayer;
+
+static FoldedLayer folded_layer(const DeltaFold *a, int p, int layer)
+{
+    int64_t row = (int64_t)layer * a->layer_rows;
+    const float *k = a->k + row * a->n_k_heads * a->d_k;
+    FoldedLayer f = {.rows = {.n_k_heads = a->n_k_heads,
+                              .n_v_heads = a->n_v_heads,
+                              .d_k = a->d_k,
+                              .d_v = a->d_v,
+                              .q = k,
+                              .k = k,
+                              .v = a->v + row * a->n_v_heads * a->d_v,
+                              .decay = a->decay + row * a->n_v_heads,
+                              .beta = a->beta + row * a->n_v_heads,
+                              .slots = a->slots},
+                     .path = a->path + (int64_t)p * a->stride,
+                     .length = a->length[p],
+                     .slot = a->slot[p]};
+    f.rows.slots.state_offset += (size_t)layer * a->layer_bytes;
+    f.rows.slots.conv_offset += (size_t)layer * a->layer_bytes;
+    return f;
+}
+
+INLINE void fold_block(Block *b, const FoldedLayer *f, int n_cols)
+{
+    const GatedDelta *a = b->a;
+    float *s = block_in_slot(b, f->slot);
+    int last = f->length - 1;
+    load_block(b, s, a->d_v, key_row(b, a->k, f->path[0]), n_cols);
+    for (int i = 0; i < last; i++)
+        step_block(b, f->path[i], key_row(b, a->k, f->path[i + 1]), NULL, 0, NULL, n_cols);
+    step_block(b, f->path[last], key_row(b, a->k, f->path[last]), s, a->d_v, NULL, n_cols);
+}
+
+/* The last inputs of slot and path become the slot's; ascending m reads a row before it goes. */
+static void fold_inputs(const DeltaFold *a, const FoldedLayer *f, int layer)
+{
+    int n_channels = 2 * a->n_k_heads * a->d_k + a->n_v_heads * a->d_v, older = a->width - 1;
+    const float *qkv = a->qkv + (int64_t)layer * a->layer_rows * n_channels;
+    float *old = slot_at(&f->rows.slots, f->slot, f->rows.slots.conv_offset);
+    for (int m = 0; m < older; m++) {
+        int from = m + f->length;
+        const float *x = from < older ? old + (int64_t)from * n_channels
+                                      : qkv + (int64_t)f->path[from - older] * n_channels;
+        memcpy(old + (int64_t)m * n_channels, x, (size_t)n_channels * sizeof *x);
+    }
+}
+
+static void delta_fold_part(const void *arg, int part, int n_parts)
+{
+    const DeltaFold *a = arg;
+    int blocks = blocks_of_layer(a->n_v_heads, a->d_v), units = blocks + 1;
+    int64_t begin, end;
+    Block b;
+    cpu_split((int64_t)a->n * a->n_layers * units, part, n_parts, &begin, &end);
+    for (int64_t u = begin; u < end; u++) {
+        int unit = (int)(u % units), layer = (int)(u / units % a->n_layers);
+        FoldedLayer f = folded_layer(a, (int)(u / units / a->n_layers), layer);
+        if (!f.length) continue;
+        if (unit == blocks) {
+            fold_inputs(a, &f, layer);
+            continue;
+        }
+        place_block(&b, &f.rows, unit);
+        if (b.n_cols >= DELTA_COLS)
+            fold_block(&b, &f, DELTA_COLS);
+        else
+            fold_block(&b, &f, b.n_cols);
+    }
+}
+
+void ISA_NAME(delta_fold)(Threads *t, const DeltaFold *a)
+{
+    assert(a->d_k <= MAX_D_K);
+    cpu_run(t, (int64_t)a->n * a->n_layers * a->n_v_heads * a->d_k * a->d_v, delta_fold_part, a);
 }

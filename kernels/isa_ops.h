@@ -15,6 +15,7 @@ void ISA_NAME(gated_norm)(Threads *t, const GatedNorm *a);
 void ISA_NAME(linear)(Threads *t, const Linear *a);
 void ISA_NAME(conv_gates)(Threads *t, const ConvGates *a);
 void ISA_NAME(gated_delta)(Threads *t, const GatedDelta *a);
+void ISA_NAME(delta_fold)(Threads *t, const DeltaFold *a);
 void ISA_NAME(attention_prepare)(Threads *t, const AttentionPrepare *a);
 void ISA_NAME(tree_attention)(Threads *t, const TreeAttention *a);
 void ISA_NAME(swiglu)(Threads *t, const SwiGlu *a);

@@ -24,6 +24,7 @@ typedef struct {
     void (*linear)(Threads *t, const Linear *a);
     void (*conv_gates)(Threads *t, const ConvGates *a);
     void (*gated_delta)(Threads *t, const GatedDelta *a);
+    void (*delta_fold)(Threads *t, const DeltaFold *a);
     void (*attention_prepare)(Threads *t, const AttentionPrepare *a);
     void (*tree_attention)(Threads *t, const TreeAttention *a);
     void (*swiglu)(Threads *t, const SwiGlu *a);

@@ -39,6 +39,7 @@ typedef struct {
     X(linear, Linear)                                                                              \
     X(conv_gates, ConvGates)                                                                       \
     X(gated_delta, GatedDelta)                                                                     \
+    X(delta_fold, DeltaFold)                                                                       \
     X(attention_prepare, AttentionPrepare)                                                         \
     X(tree_attention, TreeAttention)                                                               \
     X(swiglu, SwiGlu)                                                                              \

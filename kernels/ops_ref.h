@@ -30,6 +30,7 @@ void move_rows_ref(const MoveRows *a);
 
 void conv_gates_ref(const ConvGates *a);
 void gated_delta_ref(const GatedDelta *a);
+void delta_fold_ref(const DeltaFold *a);
 
 void attention_prepare_ref(const AttentionPrepare *a);
 void tree_attention_ref(const TreeAttention *a);

@@ -11,6 +11,7 @@ const CpuOps ISA_NAME(cpu_ops) = {
     .linear = ISA_NAME(linear),
     .conv_gates = ISA_NAME(conv_gates),
     .gated_delta = ISA_NAME(gated_delta),
+    .delta_fold = ISA_NAME(delta_fold),
     .attention_prepare = ISA_NAME(attention_prepare),
     .tree_attention = ISA_NAME(tree_attention),
     .swiglu = ISA_NAME(swiglu),

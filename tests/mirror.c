@@ -173,12 +173,12 @@ static size_t strided(int n, int stride, int dim)
     return n > 0 ? times(n - 1, stride, 1) + (size_t)dim : 0;
 }
 
-/* One more than the largest of n indices. */
+/* One more than the largest of n indices; 0 when none counts, that is when all are negative. */
 static size_t beyond_largest(const int32_t *index, int n)
 {
     size_t end = 0;
     for (int i = 0; i < n; i++)
-        if ((size_t)index[i] >= end) end = (size_t)index[i] + 1;
+        if (index[i] >= 0 && (size_t)index[i] >= end) end = (size_t)index[i] + 1;
     return end;
 }
 
@@ -306,6 +306,7 @@ static void arrays_of_conv_gates(Mirror *m, ConvGates *a)
     OUT(a->v, times(a->n, a->n_v_heads, a->d_v));
     OUT(a->decay, gates);
     OUT(a->beta, gates);
+    IN(a->parent, (size_t)a->n);
 }
 
 static void arrays_of_gated_delta(Mirror *m, GatedDelta *a)
@@ -321,6 +322,33 @@ static void arrays_of_gated_delta(Mirror *m, GatedDelta *a)
     IN(a->decay, gates);
     IN(a->beta, gates);
     OUT(a->out, times(a->n, a->n_v_heads, a->d_v));
+    IN(a->parent, (size_t)a->n);
+}
+
+static void arrays_of_delta_fold(Mirror *m, DeltaFold *a)
+{
+    int n_channels = 2 * a->n_k_heads * a->d_k + a->n_v_heads * a->d_v;
+    size_t rows = 0, paths = (size_t)a->n, last_layer = (size_t)(a->n_layers - 1);
+    size_t state_end = a->slots.state_offset + times(a->n_v_heads, a->d_k, a->d_v) * sizeof(float);
+    size_t conv_end = a->slots.conv_offset + times(a->width - 1, n_channels, 1) * sizeof(float);
+    size_t end = state_end > conv_end ? state_end : conv_end;
+    for (int p = 0; p < a->n; p++) {
+        size_t used = beyond_largest(a->path + times(p, a->stride, 1), a->length[p]);
+        if (used > rows) rows = used;
+    }
+    rows += last_layer * (size_t)a->layer_rows;
+    add(m, &a->slots.base,
+        pool_bytes(beyond_largest(a->slot, a->n), a->slots.slot_bytes,
+                   last_layer * a->layer_bytes + end),
+        1);
+    IN(a->path, paths * (size_t)a->stride);
+    IN(a->length, paths);
+    IN(a->slot, paths);
+    IN(a->qkv, rows * (size_t)n_channels);
+    IN(a->k, rows * times(a->n_k_heads, a->d_k, 1));
+    IN(a->v, rows * times(a->n_v_heads, a->d_v, 1));
+    IN(a->decay, rows * (size_t)a->n_v_heads);
+    IN(a->beta, rows * (size_t)a->n_v_heads);
 }
 
 static void arrays_of_attention_prepare(Mirror *m, AttentionPrepare *a)

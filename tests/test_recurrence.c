@@ -4,8 +4,9 @@
  *
  * Near: each instruction set against "ref", within the error that its source argues for.
  * Same bits, within one instruction set: any number of threads; rows together or one at a time;
- * a tree or each of its paths as a chain; many sequences in any mix and any split into calls. A
- * GPU's kernels: whatever order their blocks and lanes run in.
+ * a tree or each of its paths as a chain; many sequences in any mix and any split into calls; trees
+ * that leave states or records, and what a fold makes of these. A GPU's kernels: whatever order
+ * their blocks and lanes run in.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,7 +49,7 @@ typedef struct {
     int rows, n_slots, n_channels;
     size_t qk_row, v_row, slot_floats, conv_at;
     float *qkv, *a, *b, *conv_w, *a_coef, *dt_bias, *slots;
-    int32_t *src, *dst;
+    int32_t *src, *dst, *parent; /* parent is NULL without drafts */
     /* results */
     float *q, *k, *v, *decay, *beta, *out;
 } Layer;
@@ -102,7 +103,7 @@ static void layer_free(Layer *l)
 {
     layer_free_results(l);
     free(l->qkv), free(l->a), free(l->b), free(l->conv_w), free(l->a_coef), free(l->dt_bias);
-    free(l->src), free(l->dst);
+    free(l->src), free(l->dst), free(l->parent);
 }
 
 /* Rows first .. first + n of the layer, from slots src[] to dst[]. */
@@ -134,9 +135,10 @@ static void run_rows(Backend *be, Layer *l, int first, int n, const int32_t *src
                                     k,
                                     v,
                                     decay,
-                                    beta});
+                                    beta,
+                                    l->parent});
     be->gated_delta(be, &(GatedDelta){n, s->n_k_heads, s->n_v_heads, s->d_k, s->d_v, q, k, v, decay,
-                                      beta, src, dst, slots, l->out + at * l->v_row});
+                                      beta, src, dst, slots, l->out + at * l->v_row, 0, l->parent});
 }
 
 /* The same; a GPU's kernels run in the reverse order in every other call. */
@@ -410,6 +412,201 @@ static void test_batches(void **state)
         }
 }
 
+/* ---- rows that leave no state, and folds ---- */
+
+/* A tree's shape, and beside it: a random one, a chain, and the one with most open branches. */
+typedef enum { DRAFT_RANDOM, DRAFT_CHAIN, DRAFT_COMB, N_DRAFT_SHAPES } DraftShape;
+
+/* Row i's parent in a tree of n rows, depth first; parent[] of the rows before it is known. */
+static int draft_parent(Rng *r, DraftShape shape, const int32_t *parent, int i, int n)
+{
+    int p = i - 1;
+    if (shape == DRAFT_COMB) return i < n / 2 + 1 ? i - 1 : n - 1 - i;
+    while (shape == DRAFT_RANDOM && p > 0 && rng_int(r, 3) == 0)
+        p = parent[p];
+    return p;
+}
+
+enum { MAX_PATHS = N_MAIN };
+
+/* The same rows twice: trees that leave a state in a slot for each row, and none. */
+typedef struct {
+    Layer slots, drafts;
+    int n_paths;
+    int32_t path[MAX_PATHS][MAX_DRAFT_ROWS + 3], length[MAX_PATHS], slot[MAX_PATHS];
+    int32_t last[MAX_PATHS]; /* row at the end of a path */
+} Twins;
+
+/* Trees of up to MAX_DRAFT_ROWS rows side by side, some prompts in place between them. */
+static void plant_twins(Rng *r, Twins *t)
+{
+    Layer *a = &t->slots, *b = &t->drafts;
+    int rows = a->rows;
+    b->parent = ints((size_t)rows);
+    for (int at = 0, seq = 0, n; at < rows; at += n, seq++) {
+        int left = rows - at, is_prompt = seq % 3 == 1;
+        DraftShape shape = (DraftShape)rng_int(r, N_DRAFT_SHAPES);
+        n = seq == N_MAIN - 1 ? left : 1 + rng_int(r, left);
+        if (n > MAX_DRAFT_ROWS) n = MAX_DRAFT_ROWS;
+        assert_true(seq < N_MAIN);
+        for (int i = 0; i < n; i++) {
+            int p = i ? draft_parent(r, shape, b->parent + at, i, n) : -1;
+            b->parent[at + i] = p; /* for now in the tree; a prompt's is not looked at */
+            a->src[at + i] = is_prompt || p < 0 ? seq : N_MAIN + at + p;
+            a->dst[at + i] = is_prompt ? seq : N_MAIN + at + i;
+            b->src[at + i] = seq;
+            b->dst[at + i] = is_prompt ? seq : -1;
+        }
+        for (int i = 1; i < n; i++)
+            b->parent[at + i] += at;
+        if (is_prompt) continue;
+        int k = t->n_paths++, row = at + rng_int(r, n), length = 0;
+        if (rng_int(r, 4) == 0) row = at + n - 1;
+        for (int i = row; i >= 0; i = b->parent[i])
+            length++;
+        for (int i = row, m = length; i >= 0; i = b->parent[i])
+            t->path[k][--m] = i;
+        t->last[k] = row;
+        t->length[k] = rng_int(r, 6) ? length : 0; /* 0: nothing of this tree is kept */
+        t->slot[k] = seq;
+    }
+}
+
+/* Rows of `from` and, `gap` rows after its last, those of `more`. */
+static float *two_layers(const float *from, const float *more, size_t rows, size_t gap, size_t row)
+{
+    float *x = floats((2 * rows + gap) * row);
+    memcpy(x, from, rows * row * sizeof *x);
+    memcpy(x + (rows + gap) * row, more, rows * row * sizeof *x);
+    return x;
+}
+
+/* The paths of both layers folded in one call; the layers' slots are the two halves of a slot. */
+static void fold_both(Backend *be, const Twins *t, Layer *one, Layer *two)
+{
+    enum { GAP = 3 };
+    const DeltaShape *s = &one->s;
+    size_t rows = (size_t)one->rows, heads = (size_t)s->n_v_heads, n = one->slot_floats;
+    size_t bytes = n * sizeof(float);
+    float *qkv = two_layers(one->qkv, two->qkv, rows, GAP, (size_t)one->n_channels);
+    float *k = two_layers(one->k, two->k, rows, GAP, one->qk_row);
+    float *v = two_layers(one->v, two->v, rows, GAP, one->v_row);
+    float *decay = two_layers(one->decay, two->decay, rows, GAP, heads);
+    float *beta = two_layers(one->beta, two->beta, rows, GAP, heads);
+    float *slots = floats(2 * n * (size_t)one->n_slots);
+    for (size_t i = 0; i < (size_t)one->n_slots; i++) {
+        memcpy(slots + 2 * i * n, one->slots + i * n, bytes);
+        memcpy(slots + (2 * i + 1) * n, two->slots + i * n, bytes);
+    }
+    be->delta_fold(be, &(DeltaFold){.n = t->n_paths,
+                                    .n_layers = 2,
+                                    .n_k_heads = s->n_k_heads,
+                                    .n_v_heads = s->n_v_heads,
+                                    .d_k = s->d_k,
+                                    .d_v = s->d_v,
+                                    .width = s->width,
+                                    .stride = MAX_DRAFT_ROWS + 3,
+                                    .path = t->path[0],
+                                    .length = t->length,
+                                    .slot = t->slot,
+                                    .layer_rows = one->rows + GAP,
+                                    .qkv = qkv,
+                                    .k = k,
+                                    .v = v,
+                                    .decay = decay,
+                                    .beta = beta,
+                                    .slots = {(unsigned char *)slots, 2 * bytes, 0,
+                                              one->conv_at * sizeof(float)},
+                                    .layer_bytes = bytes});
+    for (size_t i = 0; i < (size_t)one->n_slots; i++) {
+        memcpy(one->slots + i * n, slots + 2 * i * n, bytes);
+        memcpy(two->slots + i * n, slots + (2 * i + 1) * n, bytes);
+    }
+    free(slots), free(qkv), free(k), free(v), free(decay), free(beta);
+}
+
+/* Takes what folds should leave to `want`: the slot of each path's last row as its main slot. */
+static void promote(const Twins *t, Layer *want)
+{
+    size_t n = want->slot_floats;
+    for (int p = 0; p < t->n_paths; p++)
+        if (t->length[p])
+            memcpy(want->slots + (size_t)t->slot[p] * n,
+                   want->slots + (size_t)(N_MAIN + t->last[p]) * n, n * sizeof(float));
+}
+
+/* Runs both twins of a layer; the drafts' slots are then what they were, but for the prompts'. */
+static void run_twins(Rng *r, Backend *be, const Twins *t, Layer *slots, Layer *drafts,
+                      const char *what)
+{
+    size_t rows = (size_t)slots->rows;
+    simt_reverse(rng_int(r, 2));
+    run_rows(be, slots, 0, slots->rows, t->slots.src, t->slots.dst);
+    simt_reverse(rng_int(r, 2));
+    run_rows(be, drafts, 0, drafts->rows, t->drafts.src, t->drafts.dst);
+    simt_reverse(0);
+    assert_true(same_bits(what, drafts->q, slots->q, rows * slots->qk_row, r->seed));
+    assert_true(same_bits(what, drafts->k, slots->k, rows * slots->qk_row, r->seed));
+    assert_true(same_bits(what, drafts->v, slots->v, rows * slots->v_row, r->seed));
+    assert_true(same_bits(what, drafts->out, slots->out, rows * slots->v_row, r->seed));
+}
+
+static void check_twins(Rng *r, Backend *be, const Twins *t, const Layer start[2], int transposed,
+                        const char *what)
+{
+    Layer slots[2], drafts[2];
+    for (int l = 0; l < 2; l++) {
+        slots[l] = layer_copy(&start[l]);
+        if (transposed) transpose_states(&slots[l], start[l].s.d_k, start[l].s.d_v);
+        drafts[l] = layer_copy(&slots[l]);
+        drafts[l].parent = t->drafts.parent;
+        Layer before = layer_copy(&slots[l]);
+        run_twins(r, be, t, &slots[l], &drafts[l], what);
+        for (int p = 0; p < t->n_paths; p++) { /* a tree's own slot stays */
+            size_t at = (size_t)t->slot[p] * before.slot_floats;
+            assert_true(same_bits(what, drafts[l].slots + at, before.slots + at, before.slot_floats,
+                                  r->seed));
+        }
+        layer_free_results(&before);
+        promote(t, &slots[l]);
+    }
+    fold_both(be, t, &drafts[0], &drafts[1]);
+    for (int l = 0; l < 2; l++) {
+        size_t row = slots[l].slot_floats, gap = (size_t)slots[l].s.odd;
+        for (size_t i = 0; i < N_MAIN; i++) {
+            const float *got = drafts[l].slots + i * row, *want = slots[l].slots + i * row;
+            size_t conv = slots[l].conv_at;
+            assert_true(same_bits(what, got, want, conv - gap, r->seed));
+            assert_true(same_bits(what, got + conv, want + conv, row - conv, r->seed));
+        }
+        size_t own = N_MAIN * row; /* nobody's slots */
+        const float *was = start[l].slots + own;
+        if (!transposed)
+            assert_true(
+                same_bits(what, drafts[l].slots + own, was, (size_t)start[l].rows * row, r->seed));
+        layer_free_results(&slots[l]);
+        layer_free_results(&drafts[l]);
+    }
+}
+
+static void test_drafts(void **state)
+{
+    (void)state;
+    size_t n_shapes = sizeof batch_shapes / sizeof *batch_shapes;
+    for (size_t k = 0; k < 2 * n_shapes; k++) {
+        const DeltaShape *shape = &batch_shapes[k % n_shapes];
+        Rng r = rng_new(700 + k);
+        Layer start[2] = {layer_new(&r, shape), layer_new(&r, shape)};
+        Twins t = {.slots = layer_new(&r, shape), .drafts = layer_new(&r, shape)};
+        plant_twins(&r, &t);
+        check_twins(&r, ref, &t, start, 0, "drafts on ref");
+        for (int b = 0; b < n_backends; b++)
+            check_twins(&r, backend[b], &t, start, is_gpu(b), about("drafts", b));
+        layer_free(&t.slots), layer_free(&t.drafts);
+        layer_free(&start[0]), layer_free(&start[1]);
+    }
+}
+
 /* Worked out by hand in double precision: one head, d_k = d_v = 2, three tokens. */
 static void test_golden(void **state)
 {
@@ -436,11 +633,12 @@ static void test_golden(void **state)
         SlotLayer layer = {(unsigned char *)slots, sizeof slots, 0, 4 * sizeof(float)};
         be->conv_gates(be,
                        &(ConvGates){3,      1,       1,    2,    2,     1,  qkv, a,  b,     conv_w,
-                                    a_coef, dt_bias, slot, slot, layer, cq, ck,  cv, decay, beta});
+                                    a_coef, dt_bias, slot, slot, layer, cq, ck,  cv, decay, beta,
+ NULL});
         assert_true(near_all("decay", decay, want_decay, 3, 0, 1e-7, 0));
         assert_true(near_all("beta", beta, want_beta, 3, 0, 1e-7, 0));
         be->gated_delta(be,
-                        &(GatedDelta){3, 1, 1, 2, 2, q, k, v, decay, beta, slot, slot, layer, out});
+                        &(GatedDelta){3, 1, 1, 2, 2, q, k, v, decay, beta, slot, slot, layer, out, 0, NULL});
         assert_true(near_all("out", out, want_out, 6, 0, 2e-7, 0));
         Layer l = {.s = {.n_v_heads = 1, .d_k = 2, .d_v = 2}, .n_slots = 1, .slots = slots};
         if (i >= 0) slots_of_definition(&l, i);
@@ -464,7 +662,7 @@ static void test_convolution_by_hand(void **state)
         float q[2], k[2], v[2], decay[2], beta[2];
         SlotLayer layer = {(unsigned char *)slots, sizeof slots[0], 0, sizeof(float)};
         be->conv_gates(be, &(ConvGates){2,      1,       1,   1,   1,     3, qkv, a, a,     conv_w,
-                                        a_coef, dt_bias, src, dst, layer, q, k,   v, decay, beta});
+                                        a_coef, dt_bias, src, dst, layer, q, k,   v, decay, beta, NULL});
         /* v: 1 + 2 * 10 + 4 * 100, then 2 + 4 * 10 + 8 * 100; silu changes neither */
         assert_true(v[0] == 421 && v[1] == 842);
         assert_true(slots[2][3] == 4 && slots[2][6] == 8 && slots[0][3] == 1);
@@ -489,8 +687,11 @@ static void test_no_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_recurrence),    cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_golden),        cmocka_unit_test(test_convolution_by_hand),
+        cmocka_unit_test(test_recurrence),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_drafts),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_convolution_by_hand),
         cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests_name("recurrence", tests, open_backends, close_backends);
