@@ -146,7 +146,7 @@ void ISA_NAME(conv_gates)(Threads *t, const ConvGates *a)
 typedef struct {
     const GatedDelta *a;
     int head, col, n_cols;
-    float s[MAX_D_K][DELTA_COLS];
+    _Alignas(64) float s[MAX_D_K][DELTA_COLS];
     float seen[DELTA_COLS]; /* S'k of the row to come */
 } Block;
 
@@ -242,7 +242,7 @@ INLINE void step_block(Block *b, int i, const float *next_k, float *to, int stri
  */
 typedef struct {
     int n;
-    float s[MAX_DRAFT_ROWS / 2][MAX_D_K * DELTA_COLS];
+    _Alignas(64) float s[MAX_DRAFT_ROWS / 2][MAX_D_K * DELTA_COLS];
 } SavedBlocks;
 
 /* 1 if row i, which leaves no state, has a child after row `last`. */

@@ -631,14 +631,13 @@ static void test_golden(void **state)
         float slots[16] = {0}, decay[3], beta[3], out[6], norm[2];
         float qkv[18] = {0}, conv_w[6] = {0}, cq[6], ck[6], cv[6];
         SlotLayer layer = {(unsigned char *)slots, sizeof slots, 0, 4 * sizeof(float)};
-        be->conv_gates(be,
-                       &(ConvGates){3,      1,       1,    2,    2,     1,  qkv, a,  b,     conv_w,
-                                    a_coef, dt_bias, slot, slot, layer, cq, ck,  cv, decay, beta,
- NULL});
+        be->conv_gates(be, &(ConvGates){3,     1,  1,      2,      2,       1,    qkv,
+                                        a,     b,  conv_w, a_coef, dt_bias, slot, slot,
+                                        layer, cq, ck,     cv,     decay,   beta, NULL});
         assert_true(near_all("decay", decay, want_decay, 3, 0, 1e-7, 0));
         assert_true(near_all("beta", beta, want_beta, 3, 0, 1e-7, 0));
-        be->gated_delta(be,
-                        &(GatedDelta){3, 1, 1, 2, 2, q, k, v, decay, beta, slot, slot, layer, out, 0, NULL});
+        be->gated_delta(be, &(GatedDelta){3, 1, 1, 2, 2, q, k, v, decay, beta, slot, slot, layer,
+                                          out, 0, NULL});
         assert_true(near_all("out", out, want_out, 6, 0, 2e-7, 0));
         Layer l = {.s = {.n_v_heads = 1, .d_k = 2, .d_v = 2}, .n_slots = 1, .slots = slots};
         if (i >= 0) slots_of_definition(&l, i);
@@ -661,8 +660,9 @@ static void test_convolution_by_hand(void **state)
             {0, 0, 0, 1, 0, 0, 2}}; /* state, then oldest and newer of 3 channels */
         float q[2], k[2], v[2], decay[2], beta[2];
         SlotLayer layer = {(unsigned char *)slots, sizeof slots[0], 0, sizeof(float)};
-        be->conv_gates(be, &(ConvGates){2,      1,       1,   1,   1,     3, qkv, a, a,     conv_w,
-                                        a_coef, dt_bias, src, dst, layer, q, k,   v, decay, beta, NULL});
+        be->conv_gates(be, &(ConvGates){2,     1, 1,      1,      1,       3,    qkv,
+                                        a,     a, conv_w, a_coef, dt_bias, src,  dst,
+                                        layer, q, k,      v,      decay,   beta, NULL});
         /* v: 1 + 2 * 10 + 4 * 100, then 2 + 4 * 10 + 8 * 100; silu changes neither */
         assert_true(v[0] == 421 && v[1] == 842);
         assert_true(slots[2][3] == 4 && slots[2][6] == 8 && slots[0][3] == 1);
