@@ -142,6 +142,7 @@ static int open_engine(App *a, Error *err)
     options.draft_topk = set->draft_topk;
     if (set->synthetic_acceptance > 1)
         options.synthetic = (float)synthetic_rate(set->synthetic_acceptance, set->draft_depth);
+    options.state_mode = (StateMode)set->state_mode;
     options.allowed = a->allowed;
     options.drafter = a->drafter.self ? &a->drafter : NULL;
     a->engine = engine_open(a->model, &options, err);

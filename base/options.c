@@ -434,7 +434,7 @@ static void print_wrapped(const char *text, int column, FILE *out)
 void options_help(const Option *table, unsigned command, FILE *out)
 {
     for (const Option *o = table; o->name; o++) {
-        if (!(o->commands & command)) continue;
+        if (!(o->commands & command) || !o->help) continue;
         const char *arg = o->arg ? o->arg : o->type == OPTION_CHOICE ? o->choices : "";
         int used = fprintf(out, "  --%s%s%s", o->name, *arg ? " " : "", arg);
         if (used >= HELP_COLUMN - 1) {

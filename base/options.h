@@ -29,7 +29,8 @@ typedef struct {
     double lo, hi;
     const char *choices;
     const char *arg;   /* what help calls the value: "N", "DIR"; NULL: its choices */
-    const char *help;  /* a few words; "(default x)" is added unless they speak of a default */
+    const char *help;  /* a few words; "(default x)" is added unless they speak of a default; NULL:
+                          no line of its own, a neighbour's words name it */
     unsigned commands; /* bit set of subcommands that take it; the caller's meaning */
 } Option;
 

@@ -29,6 +29,14 @@ enum {
     PAGE_TOKENS = 16, /* KV rows in a page */
 };
 
+/*
+ * Where the states of a draft tree are until one of its paths is kept. The tokens are the same.
+ *     slots:  every node writes its own state; promotion picks one
+ *     replay: the pass writes none, but each node's record; the kept path's records are applied to
+ *             the main state by the same steps
+ */
+typedef enum { STATE_AUTO, STATE_SLOTS, STATE_REPLAY } StateMode;
+
 typedef struct {
     int max_seqs;    /* sequences that run at once, 1..MAX_SEQS */
     int max_waiting; /* requests waiting to run before engine_submit says ERR_BUSY */
@@ -40,6 +48,7 @@ typedef struct {
     int draft_topk;  /* children proposed per node */
     int reserve;     /* tokens of an answer for which pages are taken when it starts, so that it
                         does not start in vain */
+    StateMode state_mode;
     int n_slots;     /* state slots; 0: as many as all trees can use, capped by memory */
     float synthetic; /* 0; else drafts are accepted at this rate, whatever the target says: to
                         measure speed with dummy weights. See synthetic_rate */
@@ -188,6 +197,7 @@ typedef struct {
 typedef struct {
     int running, waiting;
     int slots, slots_free;
+    StateMode state_mode; /* slots or replay */
     int pages, pages_free;
     long steps;
     long preemptions; /* running sequences that had to give up their memory */

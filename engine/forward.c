@@ -222,6 +222,10 @@ static void delta_layer(Forward *f, const DeltaWeights *w, int i, int n)
     float *out = f->wide[5];
     size_t per_gate = (size_t)f->max_rows * c->n_v_heads;
     float *a = f->gates, *b = a + per_gate, *decay = b + per_gate, *beta = decay + per_gate;
+    if (f->records) {
+        RecordLayer r = records_layer(f->records, i);
+        qkv = r.qkv, k = r.k, v = r.v, decay = r.decay, beta = r.beta;
+    }
 
     forward_linear(f, &w->qkv, n, f->h, qkv);
     forward_linear(f, &w->z, n, f->h, z);
@@ -246,7 +250,8 @@ static void delta_layer(Forward *f, const DeltaWeights *w, int i, int n)
                                     .k = k,
                                     .v = v,
                                     .decay = decay,
-                                    .beta = beta});
+                                    .beta = beta,
+                                    .parent = f->meta.parent});
     be->gated_delta(be, &(GatedDelta){.n = n,
                                       .n_k_heads = c->n_k_heads,
                                       .n_v_heads = c->n_v_heads,
@@ -260,7 +265,8 @@ static void delta_layer(Forward *f, const DeltaWeights *w, int i, int n)
                                       .src = f->meta.src,
                                       .dst = f->meta.dst,
                                       .slots = slots,
-                                      .out = out});
+                                      .out = out,
+                                      .parent = f->meta.parent});
     be->gated_norm(be, &(GatedNorm){.n = n,
                                     .n_heads = c->n_v_heads,
                                     .dim = c->d_v,

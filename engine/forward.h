@@ -10,6 +10,7 @@
 
 #include "engine/memory.h"
 #include "engine/model.h"
+#include "engine/records.h"
 
 enum { ROW_FIELDS = 9 };
 
@@ -44,6 +45,7 @@ int forward_n_keys(const Memory *mem, int last);
 typedef struct Forward {
     const Model *model;
     Memory *mem;
+    Records *records; /* borrowed; NULL: every row has a dst */
     int max_rows, max_logits;
     uint64_t owner; /* of its recorded passes */
     RowMeta meta;   /* backend memory, [max_rows] each */

@@ -204,7 +204,7 @@ int schedule_useful_depth(const Engine *e, const Seq *s)
 
 /*
  * A tree of up to max_rows rows: as many nodes as there are slots for, the root in the main slot.
- * n_after more sequences will want slots in this step.
+ * n_after more sequences will want slots in this step. In state mode replay it needs none.
  */
 static void plan_tree(Engine *e, Seq *s, int max_rows, int n_after)
 {
@@ -213,10 +213,16 @@ static void plan_tree(Engine *e, Seq *s, int max_rows, int n_after)
     tree_init(&w->tree, s->token[s->n_tokens - 1]);
     int nodes = e->options.tree_nodes;
     w->max_depth = schedule_useful_depth(e, s);
+    w->max_nodes = 1;
     if (nodes > max_rows) nodes = max_rows;
     if (w->max_depth < 1 || nodes < 2) return;
+    if (e->forward.records) {
+        w->max_nodes = nodes;
+        return;
+    }
     int share = slots_free_count(e->mem.slot_pool) / (n_after + 1); /* leave the others theirs */
     w->n_slots = slots_claim(e->mem.slot_pool, nodes - 1 < share ? nodes - 1 : share, w->slot);
+    w->max_nodes = w->n_slots + 1;
 }
 
 static void plan_chunk(Engine *e, Seq *s, int tree_rows)

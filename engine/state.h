@@ -64,11 +64,12 @@ typedef struct {
     int ends_chunks; /* of a chunk: the last one */
     int start;       /* position of its first row: the root's, or where the chunk begins */
     int max_depth;   /* of its tree */
+    int max_nodes;
     int row, n_rows;
     int logit, n_logits; /* its rows of logits; those sampled are the last n_sampled */
     int sampled, n_sampled;
     Tree tree;
-    int32_t slot[MAX_TREE_NODES]; /* of nodes first_node.. */
+    int32_t slot[MAX_TREE_NODES]; /* of nodes first_node.., none in state mode replay */
     int n_slots;
     int first_node; /* 1: the root writes the main slot; 0: one of its own */
     AcceptedPath kept;
@@ -82,6 +83,8 @@ typedef struct {
     uint8_t bad[MAX_SAMPLED];
     int32_t move_seq[MAX_TREE_ROWS], move_from[MAX_TREE_ROWS], move_to[MAX_TREE_ROWS];
     int n_moves;
+    int32_t fold_row[MAX_TREE_ROWS]; /* paths one after another */
+    KeptPath fold[MAX_TREE_ROWS];
     /* log-probabilities, [max_logits] */
     int32_t *scored, *rank, *top_id;
     float *logprob, *top_logprob;
@@ -106,7 +109,8 @@ struct Engine {
     Backend *be;
     Memory mem;
     Forward forward;
-    Head head; /* open when the model has one and a drafter is set */
+    Records records; /* open in state mode replay */
+    Head head;       /* open when the model has one and a drafter is set */
     Batch batch;
     uint64_t *allowed; /* backend memory or NULL */
     int overhang;      /* KV rows beyond the committed ones that a step may use */

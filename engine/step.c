@@ -40,7 +40,7 @@ static void release_slots(Engine *e, Work *w, int keep)
         slots_release(e->mem.slot_pool, w->slot[--w->n_slots]);
 }
 
-/* One tree per decoding sequence; its nodes are bounded by the slots that schedule could claim. */
+/* One tree per decoding sequence; schedule bounds its nodes, by slots where they need some. */
 static void draft_trees(Engine *e)
 {
     DraftRequest request[MAX_SEQS];
@@ -48,11 +48,11 @@ static void draft_trees(Engine *e)
     int n = 0;
     for (int i = 0; i < e->n_trees; i++) {
         Work *w = &e->work[i];
-        if (!w->n_slots) continue;
+        if (w->max_nodes < 2) continue;
         e->host.row[n] = sample_row(w, 0, NULL);
         request[n] = (DraftRequest){.seq = w->index,
                                     .root_pos = w->start,
-                                    .max_nodes = w->n_slots + 1,
+                                    .max_nodes = w->max_nodes,
                                     .max_depth = w->max_depth,
                                     .topk = e->options.draft_topk,
                                     .row = &e->host.row[n],
@@ -63,7 +63,7 @@ static void draft_trees(Engine *e)
     for (int i = 0; i < e->n_trees; i++) {
         Work *w = &e->work[i];
         assert(tree_valid(&w->tree, e->model->config.n_vocab));
-        assert(w->tree.n <= w->n_slots + 1);
+        assert(w->tree.n <= w->max_nodes);
         assert(tree_depth(&w->tree) <= w->max_depth);
         release_slots(e, w, w->tree.n - 1);
     }
@@ -71,12 +71,14 @@ static void draft_trees(Engine *e)
 
 /*
  * The root writes the main slot in place: it is certain to be kept. Every other node has its own.
+ * In state mode replay none of them writes a slot, unless the root is alone.
  */
 static void add_tree_rows(Engine *e, Work *w)
 {
     const Seq *s = w->seq;
     const Tree *t = &w->tree;
     Batch *b = &e->batch;
+    int has_records = e->forward.records && t->n > 1;
     assert(slots_refs(e->mem.slot_pool, s->slot) == 1);
     w->row = b->n;
     w->n_rows = t->n;
@@ -85,6 +87,7 @@ static void add_tree_rows(Engine *e, Work *w)
     for (int i = 0; i < t->n; i++) {
         int p = t->parent[i];
         int32_t src = p > 0 ? w->slot[p - 1] : s->slot, dst = i ? w->slot[i - 1] : s->slot;
+        if (has_records) src = s->slot, dst = -1;
         int row = batch_add(b, t->token[i], w->start + t->depth[i], w->index,
                             p < 0 ? -1 : w->row + p, src, dst, w->start + i, w->start);
         b->logit_row[b->n_logits++] = row;
@@ -341,7 +344,23 @@ static void show_drafter(Engine *e)
                                          .final = e->forward.final});
 }
 
-/* What the step leaves in backend memory beside states: KV rows in their places, the head's rows.
+/* State mode replay: the main slots take the kept rows, by the records that these left. */
+static void fold_paths(Engine *e)
+{
+    int n = 0, n_rows = 0;
+    for (int i = 0; i < e->n_trees && e->forward.records; i++) {
+        const Work *w = &e->work[i];
+        if (w->tree.n == 1) continue; /* its root has written the slot */
+        e->host.fold[n++] = (KeptPath){w->seq->slot, w->kept.m + 1, e->host.fold_row + n_rows};
+        for (int d = 0; d <= w->kept.m; d++)
+            e->host.fold_row[n_rows++] = w->row + w->kept.path[d];
+    }
+    if (n) records_fold(e->forward.records, &e->mem, e->host.fold, n);
+}
+
+/*
+ * What the step leaves in backend memory: KV rows in their places, states that are made of records,
+ * the head's rows.
  */
 static void keep_rows(Engine *e)
 {
@@ -349,6 +368,7 @@ static void keep_rows(Engine *e)
     for (int i = 0; i < e->n_trees; i++)
         plan_moves(e, &e->work[i]);
     move_kv_rows(e);
+    fold_paths(e);
     show_drafter(e);
 }
 
@@ -359,7 +379,7 @@ static void promote_slots(Engine *e)
         Work *w = &e->work[i];
         if (w->is_tree) {
             slots_promote(e->mem.slot_pool, &w->seq->slot, w->slot, w->n_slots,
-                          w->kept.path[w->kept.m] - w->first_node);
+                          w->n_slots ? w->kept.path[w->kept.m] - w->first_node : -1);
             w->n_slots = 0;
             w->seq->n_past += w->kept.m + 1;
             e->totals.promoted += w->kept.m > 0;

@@ -31,7 +31,7 @@ typedef struct {
     int32_t *rope_pos; /* pos for the trunk, pos - 1 for the head */
     int32_t *seq;
     int32_t *parent;    /* row of the parent, -1: none in this batch */
-    int32_t *src, *dst; /* state slots */
+    int32_t *src, *dst; /* state slots; dst -1: the row leaves a record */
     int32_t *kv_row;    /* where the row's K and V go */
     int32_t *base;      /* keys of positions below this lie in their own rows */
 } RowMeta;

@@ -105,6 +105,7 @@ static OptionTable option_table(Settings *s)
     {"tree-nodes", OPTION_INT, &s->tree_nodes, 1, MAX_TREE_NODES, 0, "N", "rows verified per step, root included", ALL},
     {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels below the root", ALL},
     {"draft-topk", OPTION_INT, &s->draft_topk, 1, MAX_TREE_NODES - 1, 0, "N", "guesses for each next token", ALL},
+    {"state-mode", OPTION_CHOICE, &s->state_mode, 0, 0, STATE_CHOICES, "MODE", "slots or replay: drafts' states", ALL},
 
     {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens (default: the model's)", ALL},
     {"memory", OPTION_BYTES, &s->memory, 0, MAX_BYTES, 0, "BYTES", "states, KV (default: 1/4 of free, to 4G; GPU 95 %)", ALL},
@@ -112,8 +113,8 @@ static OptionTable option_table(Settings *s)
     {"max-waiting", OPTION_INT, &s->max_waiting, 1, 1e6, 0, "N", "requests that wait before 429 is sent", SERVE | BENCH},
     {"ubatch-size", OPTION_INT, &s->ubatch_size, 1, 65536, 0, "N", "prompt rows per pass", ALL},
     {"device", OPTION_CHOICE, &s->device, 0, 0, DEVICE_CHOICES, 0, "auto: the GPU where there is one", ALL},
-    {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "CPU threads (default: all cores)", ALL},
-    {"isa", OPTION_STRING, &s->isa, 0, 0, 0, "NAME", "avx512, avx2 or plain (default: the best found)", ALL},
+    {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "CPU (default: all); --isa avx512, avx2 or plain", ALL},
+    {"isa", OPTION_STRING, &s->isa, 0, 0, 0, "NAME", 0, ALL},
     {"log-level", OPTION_CHOICE, &s->log_level, 0, 0, "error|warn|info|debug", "LEVEL", "error, warn, info or debug", ALL},
     {0},
     }};

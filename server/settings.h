@@ -31,6 +31,7 @@ typedef struct {
     int64_t memory;
     int draft; /* index into DRAFT_CHOICES */
     int draft_depth, draft_topk, tree_nodes;
+    int state_mode; /* index into STATE_CHOICES */
     /* sampling defaults; NaN or -1: the model's generation_config.json */
     double temperature, top_p, min_p;
     int top_k;
@@ -60,6 +61,8 @@ enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 
 #define QUANT_CHOICES "none|fp8"      /* in the order of engine/model.h's types */
 #define DUMMY_CHOICES "none|bf16|fp8" /* in the order of engine/dummy.h's types */
+
+#define STATE_CHOICES "auto|slots|replay" /* in the order of engine/engine.h's modes */
 
 #define DRAFT_CHOICES "mtp|none"
 enum { DRAFT_MTP, DRAFT_NONE };

@@ -11,6 +11,7 @@
 #include <malloc.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -34,11 +35,14 @@ enum { N_MATRIX = 6, MATRIX_TOKENS = 12, ALLOCATION_STEPS = 1000, N_REFERENCES =
 static void test_reference_answers(void **state)
 {
     (void)state;
-    static const int shape[][3] = {{1, 0, 1}, {4, 3, 1}, {16, 4, 4}};
+    static const int shape[][4] = {
+        {1, 0, 1, 0}, {4, 3, 1, STATE_SLOTS}, {4, 3, 1, STATE_REPLAY}, {16, 4, 4, STATE_REPLAY}};
     for (size_t k = 0; k < sizeof shape / sizeof *shape; k++) {
         AskedEngine s;
         int n_steps = 0, n_accepted = 0;
-        asked_open(&s, asked_options(shape[k][0], shape[k][1], shape[k][2]));
+        EngineOptions o = asked_options(shape[k][0], shape[k][1], shape[k][2]);
+        o.state_mode = (StateMode)shape[k][3];
+        asked_open(&s, o);
         for (size_t i = 0; i < json_array_size(asked_references) && i < N_REFERENCES; i++) {
             const json_t *ref = json_array_get(asked_references, i);
             int32_t prompt[MAX_PROMPT], want[MAX_ANSWER];
@@ -94,17 +98,19 @@ static void test_check_matrix(void **state)
 }
 
 /* After engine_open nothing is allocated: many steps of trees and prompts, in company. */
-static void test_no_allocation(void **state)
+static void check_no_allocation(StateMode mode)
 {
-    (void)state;
     AskedEngine s;
     AskedAnswer a[2];
     int32_t prompt[300];
     EngineStatus before, after;
-    asked_open(&s, asked_options(6, 3, 2));
+    EngineOptions o = asked_options(6, 3, 2);
+    o.state_mode = mode;
+    asked_open(&s, o);
     for (int i = 0; i < 300; i++)
         prompt[i] = (i * 37) % 4000;
     engine_status(s.engine, &before);
+    assert_int_equal(before.state_mode, mode);
     unsigned long count = mem_count();
     size_t used = mallinfo2().uordblks;
     do {
@@ -125,6 +131,46 @@ static void test_no_allocation(void **state)
     asked_close(&s);
 }
 
+static void test_no_allocation(void **state)
+{
+    (void)state;
+    check_no_allocation(STATE_SLOTS);
+    check_no_allocation(STATE_REPLAY);
+}
+
+/* What auto picks, and what each mode takes. */
+static void test_state_mode(void **state)
+{
+    (void)state;
+    static const struct {
+        int nodes;
+        StateMode asked, got;
+        int slots;
+    } list[] = {{1, STATE_AUTO, STATE_SLOTS, 4},    {1, STATE_REPLAY, STATE_SLOTS, 4},
+                {2, STATE_AUTO, STATE_REPLAY, 4},   {4, STATE_AUTO, STATE_REPLAY, 4},
+                {4, STATE_SLOTS, STATE_SLOTS, 16},  {4, STATE_REPLAY, STATE_REPLAY, 4},
+                {64, STATE_SLOTS, STATE_SLOTS, 68}, {64, STATE_REPLAY, STATE_REPLAY, 4}};
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        AskedEngine s;
+        EngineStatus st;
+        char *text = NULL;
+        size_t size = 0;
+        EngineOptions o = asked_options(list[i].nodes, 3, 1);
+        o.state_mode = list[i].asked;
+        asked_open(&s, o);
+        engine_status(s.engine, &st);
+        assert_int_equal(st.state_mode, list[i].got);
+        assert_int_equal(st.slots, list[i].slots);
+        FILE *out = open_memstream(&text, &size);
+        assert_non_null(out);
+        engine_print_memory(s.engine, out);
+        fclose(out);
+        assert_int_equal(strstr(text, "records") != NULL, list[i].got == STATE_REPLAY);
+        free(text);
+        asked_close(&s);
+    }
+}
+
 /* A reference's answer, stopped at each of its places. */
 static void test_stops(void **state)
 {
@@ -134,9 +180,11 @@ static void test_stops(void **state)
     int n = asked_load_ids(json_object_get(ref, "prompt_ids"), prompt, MAX_PROMPT);
     int n_want = asked_load_ids(json_object_get(ref, "greedy_ids"), want, MAX_ANSWER);
     int32_t end = want[n_want - 1];
-    for (int nodes = 1; nodes <= 8; nodes += 7) {
+    for (int k = 0; k < 3; k++) { /* plain, slots, replay */
         AskedEngine s;
-        asked_open(&s, asked_options(nodes, 7, 1));
+        EngineOptions o = asked_options(k ? 8 : 1, 7, 1);
+        o.state_mode = (StateMode)k;
+        asked_open(&s, o);
         for (int at = 1; at <= n_want; at++) { /* max_tokens at every place of accepted runs */
             EngineRequest r = asked_greedy(1, prompt, n, at);
             AskedAnswer a = {0};
@@ -393,6 +441,7 @@ int main(void)
         cmocka_unit_test(test_reference_answers),
         cmocka_unit_test(test_check_matrix),
         cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_state_mode),
         cmocka_unit_test(test_stops),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_cancel),

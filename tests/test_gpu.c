@@ -114,9 +114,8 @@ static void run_steps(Engine *e, int n)
     }
 }
 
-static void test_no_allocation(void **state)
+static void check_no_allocation(StateMode mode)
 {
-    (void)state;
     Error err = {0};
     Backend *gpu[MAX_GPU_BACKENDS];
     int n = open_gpu_backends(gpu);
@@ -130,6 +129,7 @@ static void test_no_allocation(void **state)
         o.memory = 64 << 20;
         o.max_seqs = 2;
         o.drafter = &drafter;
+        o.state_mode = mode;
         real_alloc = be->alloc;
         be->alloc = counted_alloc;
         Engine *e = engine_open(m, &o, &err);
@@ -143,6 +143,13 @@ static void test_no_allocation(void **state)
         model_close(m);
         be->close(be);
     }
+}
+
+static void test_no_allocation(void **state)
+{
+    (void)state;
+    check_no_allocation(STATE_SLOTS);
+    check_no_allocation(STATE_REPLAY);
 }
 
 int main(void)

@@ -4,7 +4,9 @@
  * For every golden model, several context lengths (also across attention tiles) and random trees:
  * each node's logits, its whole state slot and its K and V rows equal those of a sequence that was
  * fed the prompt and the path token by token; also with another sequence's rows in the same batch,
- * and when rows of the accepted path have moved to their places and decoding goes on from there.
+ * and when rows of the accepted path have moved to their places and decoding goes on from there. In
+ * state mode replay, where nodes leave records, the folded path is compared in place of their
+ * slots.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,6 +39,8 @@ typedef struct {
     Model *model;
     Memory mem;
     Forward f;
+    Records records;
+    int replay; /* 1: nodes leave records */
     Batch batch;
     int32_t prompt[MAX_CTX];
     Tree tree;
@@ -63,6 +67,7 @@ static void case_open(Case *c, const char *name, Backend *be)
     int pages = N_SEQS * memory_pages_for(MAX_CTX);
     assert_int_equal(memory_open(&c->mem, c->model, N_SLOTS, pages, N_SEQS, MAX_CTX, &err), 0);
     assert_int_equal(forward_open(&c->f, c->model, &c->mem, MAX_CTX, 2 * MAX_TREE_NODES, &err), 0);
+    assert_int_equal(records_open(&c->records, c->model, MAX_TREE_NODES, MAX_CTX, &err), 0);
     batch_open(&c->batch, MAX_CTX);
     c->logits = mem_alloc((size_t)MAX_TREE_NODES * c->model->config.n_vocab, sizeof(float));
     c->plain = mem_alloc((size_t)c->model->config.n_vocab, sizeof(float));
@@ -92,6 +97,7 @@ static void case_close(Case *c)
     mem_free(c->bytes[0]);
     mem_free(c->bytes[1]);
     batch_close(&c->batch);
+    records_close(&c->records);
     forward_close(&c->f);
     memory_close(&c->mem);
     model_close(c->model);
@@ -125,23 +131,35 @@ static int32_t node_slot(int node)
     return node ? FIRST_NODE_SLOT + node : SPARE;
 }
 
+static void add_company(Case *c, int company)
+{
+    int first = c->batch.n;
+    for (int i = 0; i < company; i++)
+        batch_add(&c->batch, c->prompt[i], i, SEQ_OTHER, i ? first + i - 1 : -1, SEQ_OTHER,
+                  SEQ_OTHER, i, i + 1);
+}
+
 /*
  * The tree after n tokens of SEQ_TREE; the root does not write in place here, so that main stays.
+ * Records are those of a pass's first rows, so then company comes behind.
  */
 static void tree_pass(Case *c, int n, int company)
 {
     Batch *b = &c->batch;
     const Tree *t = &c->tree;
     batch_clear(b);
-    for (int i = 0; i < company; i++)
-        batch_add(b, c->prompt[i], i, SEQ_OTHER, i - 1, SEQ_OTHER, SEQ_OTHER, i, i + 1);
-    for (int i = 0; i < t->n; i++) {
+    if (!c->replay) add_company(c, company);
+    for (int i = 0, first = b->n; i < t->n; i++) {
         int p = t->parent[i];
-        int row = batch_add(b, t->token[i], n + t->depth[i], SEQ_TREE, p < 0 ? -1 : company + p,
-                            p < 0 ? SEQ_TREE : node_slot(p), node_slot(i), n + i, n);
+        int32_t src = p < 0 || c->replay ? SEQ_TREE : node_slot(p);
+        int row = batch_add(b, t->token[i], n + t->depth[i], SEQ_TREE, p < 0 ? -1 : first + p, src,
+                            c->replay ? -1 : node_slot(i), n + i, n);
         b->logit_row[b->n_logits++] = row;
     }
+    if (c->replay) add_company(c, company);
+    c->f.records = c->replay ? &c->records : NULL;
     forward_pass(&c->f, b);
+    c->f.records = NULL; /* plain passes after this one leave the records alone */
     fetch(c, c->logits, c->f.logits, (size_t)t->n * c->model->config.n_vocab * sizeof *c->logits);
 }
 
@@ -185,21 +203,38 @@ static int path_to(const Tree *t, int node, int *path)
     return n;
 }
 
+static void copy_slot(const Case *c, int32_t to, int32_t from)
+{
+    Backend *be = c->model->backend;
+    be->copy(be, c->mem.slots + (size_t)to * c->mem.slot_bytes,
+             c->mem.slots + (size_t)from * c->mem.slot_bytes, c->mem.slot_bytes);
+}
+
+/* The slot with the state after the last of n rows of a path. */
+static int32_t slot_after(Case *c, const int *path, int n)
+{
+    int32_t row[MAX_TREE_NODES];
+    if (!c->replay) return node_slot(path[n - 1]);
+    for (int i = 0; i < n; i++)
+        row[i] = path[i];
+    copy_slot(c, SPARE, SEQ_TREE);
+    records_fold(&c->records, &c->mem, &(KeptPath){SPARE, n, row}, 1);
+    return SPARE;
+}
+
 /* The path to leaf, token by token in SEQ_PLAIN: every node on it must agree. */
 static void check_path(Case *c, int n, int leaf)
 {
     int path[MAX_TREE_NODES], len = path_to(&c->tree, leaf, path);
     size_t vocab = (size_t)c->model->config.n_vocab;
     /* Back to the prompt's end: rows below n were never touched, the state is that of SEQ_TREE. */
-    Backend *be = c->model->backend;
-    be->copy(be, c->mem.slots + (size_t)SEQ_PLAIN * c->mem.slot_bytes,
-             c->mem.slots + (size_t)SEQ_TREE * c->mem.slot_bytes, c->mem.slot_bytes);
+    copy_slot(c, SEQ_PLAIN, SEQ_TREE);
     for (int d = 0; d < len; d++) {
         decode_one(c, SEQ_PLAIN, c->tree.token[path[d]], n + d);
         fetch(c, c->plain, c->f.logits, vocab * sizeof(float));
         if (memcmp(c->logits + (size_t)path[d] * vocab, c->plain, vocab * sizeof(float)))
             fail_msg("context %d: logits of node %d (depth %d) differ", n, path[d], d);
-        expect_same_slot(c, node_slot(path[d]), SEQ_PLAIN, path[d]);
+        expect_same_slot(c, slot_after(c, path, d + 1), SEQ_PLAIN, path[d]);
         expect_same_rows(c, n + path[d], n + d);
     }
 }
@@ -239,11 +274,11 @@ static void check_promotion(Case *c, int n, int leaf)
     assert_int_equal(be->sync(be, NULL), 0);
     be->free(be, to_device);
     int pos = n + len;
+    int32_t slot = slot_after(c, path, len);
     size_t bytes = (size_t)c->model->config.n_vocab * sizeof(float);
     decode_one(c, SEQ_PLAIN, 5, pos);
     fetch(c, c->plain, c->f.logits, bytes);
     batch_clear(&c->batch);
-    int32_t slot = node_slot(leaf);
     c->batch.logit_row[c->batch.n_logits++] =
         batch_add(&c->batch, 5, pos, SEQ_TREE, -1, slot, slot, pos, pos);
     forward_pass(&c->f, &c->batch);
@@ -282,7 +317,9 @@ static void check_model(const char *name, Backend *be, int all)
     case_open(&c, name, be);
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
         if (!all && (shape[i].nodes > 12 || !shape[i].company)) continue;
-        check_context(&c, shape[i].n, shape[i].nodes, shape[i].company);
+        for (c.replay = 0; c.replay < 2; c.replay++)
+            if (all || c.replay == (shape[i].n > 2)) /* else a shape in each mode */
+                check_context(&c, shape[i].n, shape[i].nodes, shape[i].company);
     }
     case_close(&c);
 }

@@ -1,0 +1,107 @@
+/* records.c: see records.h. */
+#include "engine/records.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Floats of a row in each array. */
+static size_t channels(const ModelConfig *c)
+{
+    return (size_t)c->n_channels;
+}
+
+static size_t keys(const ModelConfig *c)
+{
+    return (size_t)c->n_k_heads * c->d_k;
+}
+
+static size_t values(const ModelConfig *c)
+{
+    return (size_t)c->n_v_heads * c->d_v;
+}
+
+static void *take(Records *r, size_t count, Error *err)
+{
+    Backend *be = r->model->backend;
+    r->bytes += count * sizeof(float);
+    return be->alloc(be, count * sizeof(float), err);
+}
+
+/*
+ * Layers are n_rows rows apart though a pass may have more: rows that are not trees' reach into the
+ * next layer's part, which is written after them.
+ */
+int records_open(Records *r, const Model *model, int n_rows, int max_rows, Error *err)
+{
+    const ModelConfig *c = &model->config;
+    size_t rows = (size_t)n_rows * (size_t)(c->n_recurrent - 1) + (size_t)max_rows;
+    size_t heads = (size_t)c->n_v_heads, n = (size_t)n_rows;
+    assert(c->n_recurrent > 0 && n_rows <= max_rows);
+    *r = (Records){.model = model, .n_rows = n_rows};
+    if (!(r->qkv = take(r, rows * channels(c), err)) || !(r->k = take(r, rows * keys(c), err)) ||
+        !(r->v = take(r, rows * values(c), err)) || !(r->decay = take(r, rows * heads, err)) ||
+        !(r->beta = take(r, rows * heads, err)) || !(r->slot = take(r, n, err)) ||
+        !(r->length = take(r, n, err)) || !(r->path = take(r, n * n, err))) {
+        records_close(r);
+        return -1;
+    }
+    return 0;
+}
+
+void records_close(Records *r)
+{
+    if (!r->model) return;
+    Backend *be = r->model->backend;
+    void *all[] = {r->qkv, r->k, r->v, r->decay, r->beta, r->slot, r->length, r->path};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]) be->free(be, all[i]);
+    *r = (Records){0};
+}
+
+RecordLayer records_layer(const Records *r, int i)
+{
+    const ModelConfig *c = &r->model->config;
+    size_t row = (size_t)i * (size_t)r->n_rows, heads = (size_t)c->n_v_heads;
+    return (RecordLayer){.qkv = r->qkv + row * channels(c),
+                         .k = r->k + row * keys(c),
+                         .v = r->v + row * values(c),
+                         .decay = r->decay + row * heads,
+                         .beta = r->beta + row * heads};
+}
+
+void records_fold(Records *r, const Memory *mem, const KeptPath *kept, int n)
+{
+    const ModelConfig *c = &r->model->config;
+    Backend *be = r->model->backend;
+    assert(n <= r->n_rows);
+    if (!n) return;
+    for (int i = 0; i < n; i++) {
+        int32_t length = kept[i].length;
+        assert(length <= r->n_rows);
+        be->upload(be, r->slot + i, &kept[i].slot, sizeof *r->slot);
+        be->upload(be, r->length + i, &length, sizeof length);
+        be->upload(be, r->path + (size_t)i * r->n_rows, kept[i].row,
+                   (size_t)length * sizeof *r->path);
+    }
+    SlotLayer slots = memory_slot_layer(mem, 0);
+    be->delta_fold(be, &(DeltaFold){.n = n,
+                                    .n_layers = c->n_recurrent,
+                                    .n_k_heads = c->n_k_heads,
+                                    .n_v_heads = c->n_v_heads,
+                                    .d_k = c->d_k,
+                                    .d_v = c->d_v,
+                                    .width = c->conv_width,
+                                    .stride = r->n_rows,
+                                    .path = r->path,
+                                    .length = r->length,
+                                    .slot = r->slot,
+                                    .layer_rows = r->n_rows,
+                                    .qkv = r->qkv,
+                                    .k = r->k,
+                                    .v = r->v,
+                                    .decay = r->decay,
+                                    .beta = r->beta,
+                                    .slots = slots,
+                                    .layer_bytes = memory_slot_layer(mem, 1).state_offset -
+                                                   slots.state_offset});
+}

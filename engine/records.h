@@ -1,0 +1,44 @@
+/*
+ * records.h: what the rows of draft trees leave when they leave no states (state mode replay).
+ *
+ * A record is what a row brought to the recurrence of a layer: convolution input, k, v, decay,
+ * beta. Rows of trees come first in a batch, so row i of a pass is record i of every layer, until
+ * the next pass. Kernels write records where they would write scratch: nothing is copied.
+ */
+#ifndef OFFSHOOT_ENGINE_RECORDS_H
+#define OFFSHOOT_ENGINE_RECORDS_H
+
+#include "engine/memory.h"
+
+typedef struct Records {
+    const Model *model;
+    int n_rows; /* of a pass that are kept */
+    size_t bytes;
+    float *qkv, *k, *v, *decay, *beta; /* backend memory, row after row of layer after layer */
+
+    /* backend memory, what fold reads: [n_rows], [n_rows][n_rows] in all */
+    int32_t *slot, *length, *path;
+} Records;
+
+/* Where a layer's operations write what they make of all rows of a pass. */
+typedef struct {
+    float *qkv, *k, *v, *decay, *beta;
+} RecordLayer;
+
+/* One accepted path: rows of the last pass, the root first, and the slot that it takes on. */
+typedef struct {
+    int32_t slot;
+    int length;
+    const int32_t *row; /* [length] */
+} KeptPath;
+
+/* Records for passes of up to max_rows rows, of which the first n_rows are trees'. */
+int records_open(Records *r, const Model *model, int n_rows, int max_rows, Error *err);
+void records_close(Records *r);
+
+RecordLayer records_layer(const Records *r, int i);
+
+/* Queues: each path's slot takes its rows, in place. At most n_rows paths. */
+void records_fold(Records *r, const Memory *mem, const KeptPath *kept, int n);
+
+#endif
