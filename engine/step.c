@@ -589,7 +589,7 @@ static int hosted_step(Engine *e, Error *err)
         e->work[i].seq->on_device = 0;
     draft_trees(e); /* one per decoding sequence; root = its last token */
     t->draft_ms += lap_ms(e);
-    if (verify_trees(e, err)) return -1; /* one target pass, each node in its own slot */
+    if (verify_trees(e, err)) return -1; /* one target pass, a state or a record for each node */
     accept_paths(e);                     /* what the target agrees with, cut at the first stop */
     *(e->n_trees ? &t->verify_ms : &t->prefill_ms) += lap_ms(e);
     keep_rows(e); /* KV rows move up; the drafter sees what stays */
