@@ -135,6 +135,8 @@ struct Engine {
     int n_events, next_event, max_events;
 };
 
+_Static_assert(MAX_TREE_ROWS <= MAX_DRAFT_ROWS, "kernels take any tree that leaves records");
+
 static inline int seq_n_generated(const Seq *s)
 {
     return s->n_tokens - s->req.n_prompt;

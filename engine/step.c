@@ -79,6 +79,7 @@ static void add_tree_rows(Engine *e, Work *w)
     const Tree *t = &w->tree;
     Batch *b = &e->batch;
     int has_records = e->forward.records && t->n > 1;
+    assert(!has_records || b->n + t->n <= e->forward.records->n_rows);
     assert(slots_refs(e->mem.slot_pool, s->slot) == 1);
     w->row = b->n;
     w->n_rows = t->n;
