@@ -71,6 +71,7 @@ static int plan_memory(Engine *e, int *n_slots, int *n_pages, Error *err)
         slots = o->max_seqs * (int64_t)o->tree_nodes;
         if (tree_rows > MAX_TREE_ROWS && slots > o->max_seqs + MAX_TREE_ROWS)
             slots = o->max_seqs + MAX_TREE_ROWS;
+        if (!e->be->is_host) slots = o->max_seqs + 2 * slots; /* two rounds in flight */
         if (slots * slot > budget / 2) slots = budget / 2 / slot;
         if (slots < 1) slots = 1;
     }

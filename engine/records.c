@@ -71,7 +71,6 @@ RecordLayer records_layer(const Records *r, int i)
 
 void records_fold(Records *r, const Memory *mem, const KeptPath *kept, int n)
 {
-    const ModelConfig *c = &r->model->config;
     Backend *be = r->model->backend;
     assert(n <= r->n_rows);
     if (!n) return;
@@ -83,6 +82,13 @@ void records_fold(Records *r, const Memory *mem, const KeptPath *kept, int n)
         be->upload(be, r->path + (size_t)i * r->n_rows, kept[i].row,
                    (size_t)length * sizeof *r->path);
     }
+    records_queue_fold(r, mem, n);
+}
+
+void records_queue_fold(const Records *r, const Memory *mem, int n)
+{
+    const ModelConfig *c = &r->model->config;
+    Backend *be = r->model->backend;
     SlotLayer slots = memory_slot_layer(mem, 0);
     be->delta_fold(be, &(DeltaFold){.n = n,
                                     .n_layers = c->n_recurrent,

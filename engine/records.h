@@ -41,4 +41,7 @@ RecordLayer records_layer(const Records *r, int i);
 /* Queues: each path's slot takes its rows, in place. At most n_rows paths. */
 void records_fold(Records *r, const Memory *mem, const KeptPath *kept, int n);
 
+/* The same for n paths that lie in slot, length and path already. */
+void records_queue_fold(const Records *r, const Memory *mem, int n);
+
 #endif

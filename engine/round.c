@@ -111,9 +111,17 @@ static void sample_round(Engine *e, int rows)
                              .bad = e->dev.bad});
 }
 
+/* In state mode replay nodes leave records, unless the root is alone. */
+static int has_records(const Engine *e, int depth)
+{
+    return e->forward.records && depth;
+}
+
 static void accept_round(Engine *e, const Round *r)
 {
     Backend *be = e->be;
+    int fold = has_records(e, r->depth);
+    const Records *records = &e->records;
     be->accept_trees(be, &(AcceptTrees){.n = r->n,
                                         .n_nodes = r->n_nodes,
                                         .depth = r->depth,
@@ -121,7 +129,11 @@ static void accept_round(Engine *e, const Round *r)
                                         .synthetic = e->options.synthetic,
                                         .seq = r->seq,
                                         .seqs = r->seqs,
-                                        .slot = r->slot,
+                                        .slot = fold ? NULL : r->slot,
+                                        .fold_path = fold ? records->path : NULL,
+                                        .fold_length = records->length,
+                                        .fold_slot = records->slot,
+                                        .fold_stride = records->n_rows,
                                         .tree = r->tree,
                                         .next = e->dev.next,
                                         .bad = e->dev.bad,
@@ -132,6 +144,7 @@ static void accept_round(Engine *e, const Round *r)
                                         .hidden = r->hidden,
                                         .last = r->last});
     if (r->depth) engine_move_rows(e, r->n * r->depth);
+    if (fold) records_queue_fold(records, &e->mem, r->n);
 }
 
 /* What a round is to a recording. */
@@ -153,7 +166,7 @@ static void run_round(void *ctx)
                                             .seq = r->seq,
                                             .seqs = r->seqs,
                                             .pool = r->depth ? r->pool : NULL,
-                                            .slot = r->slot,
+                                            .slot = has_records(e, r->depth) ? NULL : r->slot,
                                             .tree = r->tree,
                                             .meta = e->forward.meta,
                                             .logit_row = e->forward.logit_row,
@@ -232,8 +245,7 @@ static Flight *flight_at(Engine *e, int i)
 /* Levels that a tree of so many nodes can have. */
 static int tree_levels(const Work *w)
 {
-    int nodes = w->n_slots + 1;
-    return w->max_depth < nodes ? w->max_depth : nodes - 1;
+    return w->max_depth < w->max_nodes ? w->max_depth : w->max_nodes - 1;
 }
 
 /* One shape for all trees; nobody wants to know more than tokens. */
@@ -244,31 +256,42 @@ static int is_round(const Engine *e, int *n_nodes, int *depth)
     if (e->options.drafter && !drafts_on_device(e)) return 0;
     for (int i = 0; i < e->n_work; i++) {
         const Work *w = &e->work[i];
-        if (w->seq->req.n_logprobs >= 0 || w->n_slots != first->n_slots ||
+        if (w->seq->req.n_logprobs >= 0 || w->max_nodes != first->max_nodes ||
             tree_levels(w) != tree_levels(first))
             return 0;
+        /* a stop that an answer outlives may fall into a path that is folded already */
+        if (e->forward.records && w->seq->req.n_forced) return 0;
     }
     *depth = tree_levels(first);
-    *n_nodes = *depth ? first->n_slots + 1 : 1;
+    *n_nodes = *depth ? first->max_nodes : 1;
     if (e->options.draft_topk == 1 && *n_nodes > *depth + 1) *n_nodes = *depth + 1;
     /* rows of the head's layer that the nodes of all levels may write */
     return (*depth - 1) * e->options.draft_topk <= MAX_TREE_NODES;
 }
 
-/* Slots for the roots; in place where there are none. */
-static void give_roots_slots(Engine *e, Flight *f)
+/* Roots write the main slots, and nobody else a slot. */
+static void use_main_slots(Engine *e, Flight *f)
 {
-    f->in_place = 0;
-    for (int i = 0; i < f->n; i++) {
-        int32_t *slot = &f->slot[i * f->n_nodes];
-        if (slots_claim(e->mem.slot_pool, 1, slot) == 1) continue;
-        while (i-- > 0) /* all alike */
-            slots_release(e->mem.slot_pool, f->slot[i * f->n_nodes]);
-        f->in_place = 1;
-        break;
-    }
-    for (int i = 0; i < f->n && f->in_place; i++)
+    f->own_from = f->n_nodes;
+    for (int i = 0; i < f->n; i++)
         f->slot[i * f->n_nodes] = e->seq[f->index[i]].slot;
+}
+
+/* What schedule claimed for the other nodes, and slots for the roots; in place without these. */
+static void take_slots(Engine *e, Flight *f)
+{
+    int32_t root[MAX_TREE_NODES];
+    int others = f->n_nodes - 1;
+    int n = slots_free_count(e->mem.slot_pool) < f->n ? 0 : f->n;
+    slots_claim(e->mem.slot_pool, n, root);
+    f->own_from = n ? 0 : 1;
+    for (int i = 0; i < f->n; i++) {
+        Work *w = &e->work[i];
+        f->slot[i * f->n_nodes] = n ? root[i] : w->seq->slot;
+        memcpy(&f->slot[i * f->n_nodes + 1], w->slot, (size_t)others * sizeof(int32_t));
+        while (w->n_slots > others)
+            slots_release(e->mem.slot_pool, w->slot[--w->n_slots]);
+    }
 }
 
 int round_begin(Engine *e)
@@ -280,14 +303,12 @@ int round_begin(Engine *e)
     f->n = e->n_work;
     f->n_nodes = n_nodes;
     f->depth = depth;
-    for (int i = 0; i < f->n; i++) {
-        Work *w = &e->work[i];
-        f->index[i] = w->index;
-        memcpy(&f->slot[i * n_nodes + 1], w->slot, (size_t)(n_nodes - 1) * sizeof(int32_t));
-        while (w->n_slots > n_nodes - 1)
-            slots_release(e->mem.slot_pool, w->slot[--w->n_slots]);
-    }
-    give_roots_slots(e, f);
+    for (int i = 0; i < f->n; i++)
+        f->index[i] = e->work[i].index;
+    if (e->forward.records)
+        use_main_slots(e, f);
+    else
+        take_slots(e, f);
     launch(e, f, 0);
     return 1;
 }
@@ -321,13 +342,17 @@ void round_run_ahead(Engine *e)
     for (int i = 0; i < f->n; i++)
         if (memory_reserve(&e->mem, f->index[i], e->seq[f->index[i]].n_tokens + e->overhang))
             return;
-    if (slots_free_count(e->mem.slot_pool) < n_slots) return;
-    slots_claim(e->mem.slot_pool, n_slots, next->slot);
     next->n = f->n;
     next->n_nodes = f->n_nodes;
     next->depth = f->depth;
-    next->in_place = 0;
+    next->own_from = 0;
     memcpy(next->index, f->index, sizeof next->index);
+    if (e->forward.records)
+        use_main_slots(e, next);
+    else if (slots_free_count(e->mem.slot_pool) < n_slots)
+        return;
+    else
+        slots_claim(e->mem.slot_pool, n_slots, next->slot);
     launch(e, next, f->depth + 1);
 }
 
@@ -355,9 +380,9 @@ static void read_tree(Engine *e, const Flight *f, int i)
     memcpy(e->host.next + w->sampled, t->next, (size_t)t->n * sizeof *t->next);
     assert(tree_valid(&w->tree, e->model->config.n_vocab));
     assert(w->tree.token[0] == s->token[s->n_tokens - 1]);
-    w->n_slots = f->n_nodes - f->in_place;
-    memcpy(w->slot, &f->slot[i * f->n_nodes + f->in_place], (size_t)w->n_slots * sizeof *w->slot);
-    w->first_node = f->in_place;
+    w->n_slots = f->n_nodes - f->own_from;
+    memcpy(w->slot, &f->slot[i * f->n_nodes + f->own_from], (size_t)w->n_slots * sizeof *w->slot);
+    w->first_node = f->own_from;
 }
 
 int round_read(Engine *e, Error *err)
@@ -380,7 +405,7 @@ void round_forget(Engine *e, int index)
         for (int i = 0; i < f->n; i++) {
             if (f->index[i] != index) continue;
             f->index[i] = -1;
-            for (int j = f->in_place; j < f->n_nodes; j++)
+            for (int j = f->own_from; j < f->n_nodes; j++)
                 slots_release(e->mem.slot_pool, f->slot[i * f->n_nodes + j]);
         }
     }

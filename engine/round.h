@@ -46,7 +46,8 @@ static inline int round_width(const Round *r)
 typedef struct {
     int n, n_nodes, depth;
     int index[MAX_TREE_NODES]; /* sequences; -1: forgotten */
-    int in_place;              /* roots write the main slots: there were no others */
+    int own_from; /* the first node with a slot of its own: 0, or 1 where roots write the main
+                     slots, n_nodes where nodes leave records */
     int32_t slot[MAX_TREE_NODES];
     /* host memory that the device reads and writes */
     int32_t *seq_sent, *slot_sent; /* [MAX_TREE_NODES] */

@@ -135,7 +135,8 @@ struct Engine {
     int n_events, next_event, max_events;
 };
 
-_Static_assert(MAX_TREE_ROWS <= MAX_DRAFT_ROWS, "kernels take any tree that leaves records");
+_Static_assert((int)MAX_TREE_ROWS <= (int)MAX_DRAFT_ROWS,
+               "kernels take any tree that leaves records");
 
 static inline int seq_n_generated(const Seq *s)
 {

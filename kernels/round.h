@@ -111,14 +111,15 @@ typedef struct {
 
 /*
  * Drafts become trees, trees rows of the target's pass: rows i * n_nodes.. of meta belong to tree
- * i. Node j writes slot[i * n_nodes + j]; its K and V go to row root + j.
+ * i. Node j writes slot[i * n_nodes + j], or without slots leaves a record of itself; its K and V
+ * go to row root + j.
  */
 typedef struct {
     int n, n_nodes;
     const int32_t *seq; /* [n] */
     const RoundSeq *seqs;
     DraftPool *pool;     /* [n], each of at most n_nodes - 1 nodes; NULL: trees of the root */
-    const int32_t *slot; /* [n * n_nodes] */
+    const int32_t *slot; /* [n * n_nodes], or NULL */
     RoundTree *tree;     /* [n] */
     RowMeta meta;
     int32_t *logit_row; /* [n * n_nodes]: every row */
@@ -140,7 +141,9 @@ typedef struct {
     float synthetic;    /* rate of synthetic_choice */
     const int32_t *seq; /* [n] */
     RoundSeq *seqs;
-    const int32_t *slot;                     /* as planted */
+    const int32_t *slot; /* as planted; NULL: the main slots stay, a fold is to move them on */
+    int32_t *fold_path, *fold_length, *fold_slot; /* what DeltaFold takes; NULL with slots */
+    int fold_stride;
     RoundTree *tree;                         /* [n] */
     const int32_t *next;                     /* [n * n_nodes] */
     const uint8_t *bad;                      /* [n * n_nodes] */

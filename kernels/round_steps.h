@@ -207,8 +207,8 @@ ROUND_INLINE void add_target_row(const PlantTrees *a, int i, const RoundTree *t,
     a->meta.pos[row] = a->meta.rope_pos[row] = s->pos + depth;
     a->meta.seq[row] = a->seq[i];
     a->meta.parent[row] = parent < 0 ? -1 : row0 + parent;
-    a->meta.src[row] = parent < 0 ? s->slot : a->slot[row0 + parent];
-    a->meta.dst[row] = a->slot[row];
+    a->meta.src[row] = parent < 0 || !a->slot ? s->slot : a->slot[row0 + parent];
+    a->meta.dst[row] = a->slot ? a->slot[row] : -1;
     a->meta.kv_row[row] = s->pos + j;
     a->meta.base[row] = s->pos;
     a->logit_row[row] = row;
@@ -264,7 +264,7 @@ ROUND_INLINE void move_on(RoundSeq *s, const RoundTree *t, int32_t chosen, const
     s->pos += m + 1;
     s->row.pos += m + 1;
     s->n_generated += m + 1;
-    s->slot = slot[t->path[m]];
+    if (slot) s->slot = slot[t->path[m]];
     if (!s->counts) return;
     for (int d = 1; d <= m; d++)
         s->counts[t->token[t->path[d]]]++;
@@ -277,6 +277,16 @@ ROUND_INLINE void plan_move(const AcceptTrees *a, int i, const RoundTree *t, int
     a->move_seq[r] = a->seq[i];
     a->move_to[r] = start + d;
     a->move_from[r] = d <= t->m ? start + t->path[d] : start + d;
+}
+
+ROUND_INLINE void plan_fold(const AcceptTrees *a, int i, const RoundTree *t, int32_t slot)
+{
+    for (int d = LANE; d <= t->m; d += LANES)
+        a->fold_path[i * a->fold_stride + d] = i * a->n_nodes + t->path[d];
+    if (LANE == 0) {
+        a->fold_length[i] = t->m + 1;
+        a->fold_slot[i] = slot;
+    }
 }
 
 ROUND_INLINE void show_row(const AcceptTrees *a, int i, const RoundTree *t, int start, int k)
@@ -303,8 +313,9 @@ ROUND_INLINE void accept_tree(const AcceptTrees *a, int i)
                                       a->bad[row0 + j] ? -1 : a->next[row0 + j], a->synthetic,
                                       start + t->depth[j] + 1, a->n_vocab);
     LANES_SYNC(); /* start is read, too */
-    if (LANE == 0) move_on(s, t, walk_tree(t), a->slot + row0);
+    if (LANE == 0) move_on(s, t, walk_tree(t), a->slot ? a->slot + row0 : NULL);
     LANES_SYNC();
+    if (a->fold_path) plan_fold(a, i, t, s->slot);
     for (int d = 1 + LANE; d <= a->depth; d += LANES)
         plan_move(a, i, t, start, d);
     for (int k = LANE; a->meta.token && k <= a->depth; k += LANES)

@@ -59,6 +59,7 @@ static int close_machines(void **state)
 typedef struct {
     int nodes, depth, topk, n_slots;
     float synthetic;
+    StateMode mode;
 } Trees;
 
 static Engine *open_engine(Machine *m, const Trees *t)
@@ -74,6 +75,7 @@ static Engine *open_engine(Machine *m, const Trees *t)
     o.n_slots = t->n_slots;
     o.reserve = 8;
     o.synthetic = t->synthetic;
+    o.state_mode = t->mode;
     o.chunk_rows = 512;
     if (t->nodes > 1) {
         assert_int_equal(mtp_drafter_open(m->model, &m->drafter, &err), 0);
@@ -141,9 +143,7 @@ static Asked ask(int i, int max_tokens, int32_t *prompt)
                          .draft_max = -1,
                          .bias_id = liked,
                          .bias = liking,
-                         .n_bias = 4,
-                         .forced = forced,
-                         .n_forced = 3},
+                         .n_bias = 4},
                    .cancel_at = -1,
                    .pause_at = -1};
 }
@@ -221,8 +221,9 @@ static void same_answers(const Asked *asked, int n, const Trees *t, Machine *m, 
 }
 
 static const Trees trees[] = {
-    {4, 3, 1, 0, 0}, {7, 3, 3, 0, 0},    {1, 0, 1, 0, 0},
-    {4, 3, 1, 9, 0}, {6, 3, 2, 0, 0.7f}, {2, 1, 1, 0, 0},
+    {4, 3, 1, 0, 0, STATE_SLOTS},  {7, 3, 3, 0, 0, STATE_SLOTS},     {1, 0, 1, 0, 0, STATE_SLOTS},
+    {4, 3, 1, 9, 0, STATE_SLOTS},  {6, 3, 2, 0, 0.7f, STATE_SLOTS},  {2, 1, 1, 0, 0, STATE_SLOTS},
+    {4, 3, 1, 0, 0, STATE_REPLAY}, {9, 3, 3, 0, 0.6f, STATE_REPLAY},
 };
 enum { N_TREES = sizeof trees / sizeof *trees };
 
@@ -267,7 +268,10 @@ static void test_stops_and_forced(void **state)
             a.r.id = 1;
             a.r.params.frequency = 20;
             *(i % 2 ? &a.guard.force_at : &a.guard.stop_at) = 3 + i / 2;
-            same_answers(&a, 1, &trees[i / 2 % 2], &machine[b], &rounds, &ahead, &accepted);
+            a.r.forced = forced;
+            a.r.n_forced = i % 2 ? 3 : 0;
+            same_answers(&a, 1, &trees[i / 2 % 2 + (i % 2 ? 0 : 6 * (i / 4 % 2))], &machine[b],
+                         &rounds, &ahead, &accepted);
         }
         assert_true(ahead > 5);
         assert_true(accepted > 0);
@@ -288,7 +292,8 @@ static void test_cancel_and_pause(void **state)
                 asked[i] = ask(i, 20, prompt[i]);
             asked[0].cancel_at = at;
             asked[1].pause_at = at + 1;
-            same_answers(asked, MAX_ASKED, &trees[at % 2], &machine[b], &rounds, &ahead, &accepted);
+            same_answers(asked, MAX_ASKED, &trees[at % 4 == 1 ? 0 : 6], &machine[b], &rounds,
+                         &ahead, &accepted);
             asked[0] = ask(0, 40, prompt[0]); /* alone: what is in flight is all there is */
             asked[0].cancel_at = at;
             same_answers(asked, 1, &trees[0], &machine[b], &rounds, &ahead, &accepted);
