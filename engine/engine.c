@@ -172,11 +172,11 @@ static int overhang_rows(const Engine *e)
  * line before it writes it, so there replay moves less from 2 rows on, elsewhere from 3.
  *
  * Measured on one core of a Sapphire Rapids Xeon (AVX-512), ms of convolution and delta rule in all
- * layers of a pass: slots / replay + fold of two rows
- *     rows                       2                  4                 8                  16
- *     Qwen3.5-0.8B, dummy  10.9 / 4.0 + 3.7   36.3 / 6.6 + 4.1  64.6 / 9.7 + 4.0  142 / 18.2 + 4.0
- *     models/demo          0.45 / 0.16 + 0.14 1.1 / 0.27 + 0.16 3.0 / 0.57 + 0.19 6.1 / 1.5 + 0.19
- * which is 194 ms against 160 + 4 for a whole pass of 4 rows of the first. On a GPU neither has
+ * layers of a pass, slots / replay + fold of two rows; 0.8B is of Qwen3.5:
+ *     rows                 2                   4                  8                16
+ *     0.8B, dummy weights  9.0 / 3.7 + 3.1     24 / 4.9 + 3.4     50 / 7.7 + 3.2   113 / 11 + 3.2
+ *     models/demo          0.45 / 0.16 + 0.14  1.1 / 0.27 + 0.16  3.0 / 0.6 + 0.2  6.1 / 1.5 + 0.2
+ * which is 167 ms against 143 + 3 for a whole pass of 4 rows of the first. On a GPU neither has
  * been measured: there the rule is the bytes alone.
  */
 static StateMode pick_state_mode(const Engine *e)
