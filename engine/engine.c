@@ -171,7 +171,7 @@ static int overhang_rows(const Engine *e)
  * fold reads and writes one whatever n is; a row's records are 4 % of a state. A CPU reads a cache
  * line before it writes it, so there replay moves less from 2 rows on, elsewhere from 3.
  *
- * Measured on one core of a Sapphire Rapids Xeon (AVX-512), ms of convolution and delta rule in all
+ * Measured on one core of a Xeon (AVX-512, 2 MiB of L2), CPU ms of convolution and delta rule in all
  * layers of a pass, slots / replay + fold of two rows; 0.8B is of Qwen3.5:
  *     rows                 2                   4                  8                16
  *     0.8B, dummy weights  9.0 / 3.7 + 3.1     24 / 4.9 + 3.4     50 / 7.7 + 3.2   113 / 11 + 3.2
