@@ -484,21 +484,22 @@ static void check_same_result(const Result *got, const Result *want, const Rando
     assert_true(same_bits(what, got->logp, want->logp, n, seed));
 }
 
-static void check_random_rows(uint64_t seed, int n, int n_vocab, int n_top)
+/* Every backend gives what ref gives; rows of one and 3 threads change nothing. */
+static void check_rows(const RandomRows *x, uint64_t seed)
 {
-    Rng r = rng_new(seed);
-    RandomRows x = random_rows(&r, n, n_vocab, n_top);
-    size_t all = (size_t)n * (size_t)n_vocab;
+    int n_top = x->n_top;
+    size_t all = (size_t)x->n * (size_t)x->n_vocab;
     float *before = calloc(all, sizeof *before);
     assert_non_null(before);
-    memcpy(before, x.logits, all * sizeof *before);
-    Result want = run_rows(backend[0], &x, 0), first = {NULL, NULL, NULL};
+    memcpy(before, x->logits, all * sizeof *before);
+    Result want = run_rows(backend[0], x, 0), first = {NULL, NULL, NULL};
     for (int b = 0; b < n_backends; b++) {
-        Result got = run_rows(backend[b], &x, 0), single = run_rows(backend[b], &x, 1);
-        check_same_result(&single, &got, &x, "one row at a time", seed);
+        Result got = run_rows(backend[b], x, 0), single = run_rows(backend[b], x, 1);
+        check_same_result(&single, &got, x, "one row at a time", seed);
         free_result(&single);
+        assert_memory_equal(got.bad, want.bad, (size_t)x->n);
         /* seeds are such that no two candidates are closer than the arithmetic of either */
-        for (int j = 0; j < n * n_top; j++) {
+        for (int j = 0; j < x->n * n_top; j++) {
             if (got.id[j] != want.id[j])
                 fail_msg("%s: candidate %d of row %d is %d, expected %d (seed %llu)",
                          backend[b]->isa, j % n_top, j / n_top, got.id[j], want.id[j],
@@ -511,14 +512,21 @@ static void check_random_rows(uint64_t seed, int n, int n_vocab, int n_top)
             free_result(&first);
             first = got;
         } else {
-            if (b > 0) check_same_result(&got, &first, &x, "3 threads", seed);
+            if (b > 0) check_same_result(&got, &first, x, "3 threads", seed);
             free_result(&got);
         }
     }
-    assert_memory_equal(x.logits, before, all * sizeof *before);
+    assert_memory_equal(x->logits, before, all * sizeof *before);
     free(before);
     free_result(&first);
     free_result(&want);
+}
+
+static void check_random_rows(uint64_t seed, int n, int n_vocab, int n_top)
+{
+    Rng r = rng_new(seed);
+    RandomRows x = random_rows(&r, n, n_vocab, n_top);
+    check_rows(&x, seed);
     free_rows(&x);
 }
 
@@ -530,6 +538,83 @@ static void test_random_rows(void **state)
     check_random_rows(3, 200, 301, 4);
     check_random_rows(4, 60, 5003, 64);
     check_random_rows(5, 60, 4096, 1);
+}
+
+/* An id that a reduced draft vocabulary has: one of the first, or near the end. */
+static int in_reach(const RandomRows *x, int id, int n_first)
+{
+    return id < n_first || (id >= x->n_vocab - 5 && id < x->n_vocab - 2);
+}
+
+/* x with -inf for what is out of reach, in arrays of its own where they differ. */
+static RandomRows out_of_reach(const RandomRows *x, int n_first)
+{
+    RandomRows y = *x;
+    size_t vocab = (size_t)x->n_vocab, words = (vocab + 63) / 64;
+    y.logits = calloc((size_t)x->n * vocab, sizeof *y.logits);
+    y.allowed = calloc(words, sizeof *y.allowed);
+    assert_true(y.logits && y.allowed);
+    memcpy(y.allowed, x->allowed, words * sizeof *y.allowed);
+    for (size_t i = 0; i < (size_t)x->n * vocab; i++)
+        y.logits[i] = in_reach(x, (int)(i % vocab), n_first) ? x->logits[i] : -INFINITY;
+    return y;
+}
+
+/* Leaves in the allowed set only what is in reach, or only what is not. */
+static void allow_only(RandomRows *x, int n_first, int reach)
+{
+    for (int id = 0; id < x->n_vocab; id++)
+        if (in_reach(x, id, n_first) != reach) x->allowed[id / 64] &= ~(UINT64_C(1) << id % 64);
+}
+
+/*
+ * A logit of -inf is an id that is not allowed, whatever the row asks for: no bias, penalty or cut
+ * brings it back or makes a row bad; where nothing else is allowed the row is bad.
+ */
+static void check_out_of_reach(uint64_t seed, int n, int n_vocab, int n_top, int n_first)
+{
+    Rng r = rng_new(seed);
+    RandomRows x = random_rows(&r, n, n_vocab, n_top);
+    for (int i = 0; i < n; i++) {
+        x.row[i].params.repetition = i % 3 ? 1.4f : 0.3f;
+        x.row[i].params.presence = 2 * rng_float(&r);
+        for (int j = 0; j < BIAS; j++)
+            if (!in_reach(&x, x.bias_id[i * BIAS + j], n_first)) x.bias[i * BIAS + j] = 100;
+    }
+    RandomRows y = out_of_reach(&x, n_first);
+    check_rows(&y, seed);
+    allow_only(&x, n_first, 1);
+    for (int b = 0; b < n_backends; b++) {
+        Result got = run_rows(backend[b], &y, 0), want = run_rows(backend[b], &x, 0);
+        check_same_result(&got, &want, &x, "-inf against not allowed", seed);
+        for (int i = 0; i < n; i++) {
+            assert_int_equal(got.bad[i], 0);
+            for (int j = 0; j < n_top && got.id[i * n_top + j] >= 0; j++)
+                assert_true(in_reach(&x, got.id[i * n_top + j], n_first));
+        }
+        free_result(&got), free_result(&want);
+    }
+    allow_only(&y, n_first, 0);
+    for (int b = 0; b < n_backends; b++) {
+        Result got = run_rows(backend[b], &y, 0);
+        for (int i = 0; i < n * n_top; i++) {
+            assert_int_equal(got.bad[i / n_top], 1);
+            assert_int_equal(got.id[i], -1);
+        }
+        free_result(&got);
+    }
+    free(y.logits), free(y.allowed);
+    free_rows(&x);
+}
+
+static void test_out_of_reach(void **state)
+{
+    (void)state;
+    check_out_of_reach(41, 100, 301, 4, 75);
+    check_out_of_reach(42, 100, 301, 64, 20);
+    check_out_of_reach(43, 60, 5003, 3, 1250);
+    check_out_of_reach(44, 20, 5003, 8, 2);
+    check_out_of_reach(45, 40, 4099, 1, 2048);
 }
 
 /* A path in counts and a path beside them are one thing, to the bit. */
@@ -696,19 +781,13 @@ static void test_no_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_philox_known_answers),
-        cmocka_unit_test(test_exponential),
-        cmocka_unit_test(test_chi_square_tail),
-        cmocka_unit_test(test_law),
-        cmocka_unit_test(test_draws_are_independent),
-        cmocka_unit_test(test_flat_vocabulary),
-        cmocka_unit_test(test_random_rows),
-        cmocka_unit_test(test_path_is_counts),
-        cmocka_unit_test(test_logp_sums_to_one),
-        cmocka_unit_test(test_greedy_ties),
-        cmocka_unit_test(test_nonsense),
-        cmocka_unit_test(test_token_logprobs),
-        cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_philox_known_answers),  cmocka_unit_test(test_exponential),
+        cmocka_unit_test(test_chi_square_tail),       cmocka_unit_test(test_law),
+        cmocka_unit_test(test_draws_are_independent), cmocka_unit_test(test_flat_vocabulary),
+        cmocka_unit_test(test_random_rows),           cmocka_unit_test(test_out_of_reach),
+        cmocka_unit_test(test_path_is_counts),        cmocka_unit_test(test_logp_sums_to_one),
+        cmocka_unit_test(test_greedy_ties),           cmocka_unit_test(test_nonsense),
+        cmocka_unit_test(test_token_logprobs),        cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests_name("sample", tests, open_backends, close_backends);
 }
