@@ -14,7 +14,7 @@
 enum { A = 1, B = 2 };
 
 typedef struct {
-    int port, color, raw;
+    int port, color, raw, quiet;
     int64_t seed, memory;
     double top_p;
     const char *model, *config;
@@ -31,6 +31,7 @@ static const Option table[] = {
     {"color", OPTION_CHOICE, &v.color, 0, 0, "auto|on|off", NULL, "when to color", A},
     {"raw", OPTION_SWITCH, &v.raw, 0, 0, NULL, NULL, "no template", A},
     {"config", OPTION_STRING, &v.config, 0, 0, NULL, "FILE", "options from a file", A | B},
+    {"quiet", OPTION_INT, &v.quiet, 0, 9, NULL, "N", NULL, A}, /* no line in the help */
     {"only-b", OPTION_INT, &v.port, 0, 9, NULL, "N", "of the other command", B},
     {NULL, OPTION_INT, NULL, 0, 0, NULL, NULL, NULL, 0},
 };
@@ -242,6 +243,9 @@ static void test_help(void **state)
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (!strstr(text, parts[i])) fail_msg("help lacks '%s':\n%s", parts[i], text);
     assert_null(strstr(text, "only-b"));
+    assert_null(strstr(text, "quiet"));
+    assert_int_equal(PARSE("--quiet", "3"), 0);
+    assert_int_equal(v.quiet, 3);
 }
 
 static int teardown(void **state)
