@@ -134,6 +134,14 @@ static void knows_its_tokens(void **state)
     assert_int_equal(tokenizer_added_id(big, "<|im_end|>x"), -1);
     assert_int_equal(tokenizer_added_id(big, "user"), -1);
     assert_int_equal(tokenizer_added_id(big, ""), -1);
+    int n;
+    const int32_t *added = tokenizer_added(big, &n);
+    char seen[33] = {0}; /* all ids from 248,044 on, and no other */
+    assert_int_equal(n, sizeof seen);
+    for (int i = 0; i < n; i++) {
+        assert_in_range(added[i], 248044, 248076);
+        assert_int_equal(seen[added[i] - 248044]++, 0);
+    }
     assert_true(tokenizer_is_special(big, 248046));
     assert_false(tokenizer_is_special(big, tokenizer_added_id(big, "<think>")));
     assert_false(tokenizer_is_special(big, 198));

@@ -123,6 +123,12 @@ int tokenizer_is_special(const Tokenizer *tok, int32_t id)
     return tokenizer_has(tok, id) && tok->vocab.token[id].special;
 }
 
+const int32_t *tokenizer_added(const Tokenizer *tok, int *n)
+{
+    *n = tok->n_added;
+    return tok->added;
+}
+
 int32_t tokenizer_added_id(const Tokenizer *tok, const char *content)
 {
     int32_t id = -1;

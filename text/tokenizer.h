@@ -63,6 +63,9 @@ int tokenizer_has(const Tokenizer *tok, int32_t id);
 /* 1 for an added token with "special": true; skipped when an answer is turned into text. */
 int tokenizer_is_special(const Tokenizer *tok, int32_t id);
 
+/* Ids of all added tokens, in no order that says anything; *n of them. Lives as long as tok. */
+const int32_t *tokenizer_added(const Tokenizer *tok, int *n);
+
 /* Id of an added token by its exact text, or -1. */
 int32_t tokenizer_added_id(const Tokenizer *tok, const char *content);
 
