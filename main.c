@@ -127,6 +127,14 @@ static int open_drafter(App *a, Error *err)
     return mtp_drafter_open(a->model, &a->drafter, err);
 }
 
+/* Added tokens have the highest ids, and answers with tool calls are full of them. */
+static DraftVocab draft_vocab(const App *a)
+{
+    DraftVocab v = {.n_first = a->settings.draft_vocab};
+    v.always = tokenizer_added(a->tok, &v.n_always);
+    return v;
+}
+
 static int open_engine(App *a, Error *err)
 {
     const Settings *set = &a->settings;
@@ -143,6 +151,7 @@ static int open_engine(App *a, Error *err)
     if (set->synthetic_acceptance > 1)
         options.synthetic = (float)synthetic_rate(set->synthetic_acceptance, set->draft_depth);
     options.state_mode = (StateMode)set->state_mode;
+    options.draft_vocab = draft_vocab(a);
     options.allowed = a->allowed;
     options.drafter = a->drafter.self ? &a->drafter : NULL;
     a->engine = engine_open(a->model, &options, err);
@@ -276,6 +285,7 @@ static int run_check(App *a, Error *err)
     CheckSetup setup = {.model = a->model,
                         .tok = a->tok,
                         .allowed = a->allowed,
+                        .draft_vocab = draft_vocab(a),
                         .max_tokens = set->max_tokens,
                         .limit = set->limit,
                         .memory = set->memory,

@@ -33,6 +33,7 @@ typedef struct {
     const Service *s;
     SampleParams params;
     int max_tokens, ctx_size, show_progress;
+    int n_vocab, draft_vocab; /* ids; draft_vocab: as EngineStatus */
     Totals category[MAX_CATEGORIES], all;
     int n_categories, n_skipped;
     int32_t *answer[2]; /* tokens with and without drafts */
@@ -267,6 +268,7 @@ static void print_details(const Totals *t)
 static void print_table(const Bench *b)
 {
     printf("model: %s\n", b->s->model_name);
+    if (b->draft_vocab) printf("drafts: of %d of %d ids\n", b->draft_vocab, b->n_vocab);
     printf("%-20s %7s %8s %8s %7s %9s %9s %8s\n", "category", "answers", "tokens", "steps",
            "accept", "tokens/s", "plain", "speed-up");
     for (int i = 0; i < b->n_categories; i++)
@@ -307,8 +309,9 @@ static void print_json(const Bench *b)
     json_t *list = json_array();
     for (int i = 0; i < b->n_categories; i++)
         json_array_append_new(list, totals_json(&b->category[i]));
-    json_t *report = json_pack("{s:s, s:o, s:o, s:i}", "model", b->s->model_name, "categories",
-                               list, "all", totals_json(&b->all), "skipped", b->n_skipped);
+    json_t *report = json_pack("{s:s, s:i, s:i, s:o, s:o, s:i}", "model", b->s->model_name, "vocab",
+                               b->n_vocab, "draft_vocab", b->draft_vocab, "categories", list, "all",
+                               totals_json(&b->all), "skipped", b->n_skipped);
     json_dumpf(report, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     printf("\n");
     json_decref(report);
@@ -326,6 +329,8 @@ int bench_accept_run(const Service *s, Error *err)
     if (set->seed < 0) b->params.seed = 1; /* the same draws in both runs, and in the next one */
     b->max_tokens = set->max_tokens > 0 ? set->max_tokens : DEFAULT_ANSWER;
     b->ctx_size = status.ctx_size;
+    b->n_vocab = status.n_vocab;
+    b->draft_vocab = status.draft_vocab;
     b->show_progress = isatty(STDERR_FILENO);
     snprintf(b->all.name, sizeof b->all.name, "all");
     for (int i = 0; i < 2; i++)

@@ -44,6 +44,7 @@ typedef struct {
     int chunk, slots;
     StateMode states;
     int scarce;    /* pages for one context only: sequences give theirs up to each other */
+    int few_ids;   /* the head scores a quarter of the vocabulary */
     int draft_max; /* of every request, as EngineRequest */
 } Variant;
 
@@ -191,6 +192,8 @@ static Engine *open_engine(const Check *c, const Variant *v, const Drafter *d, E
     o.tree_nodes = v->nodes ? v->nodes : 1;
     o.draft_depth = v->depth;
     o.draft_topk = v->topk ? v->topk : 1;
+    o.draft_vocab = c->setup->draft_vocab;
+    if (v->few_ids) o.draft_vocab.n_first = c->setup->model->config.n_vocab / 4;
     o.n_slots = v->slots;
     o.state_mode = v->states;
     if (v->scarce) {
@@ -367,6 +370,12 @@ static const Variant variants[] = {
      .depth = 8,
      .topk = 8,
      .rounds = 1},
+    {.name = "MTP tree 8 nodes, a quarter of the ids",
+     .draft = DRAFT_HEAD,
+     .nodes = 8,
+     .depth = 3,
+     .topk = 2,
+     .few_ids = 1},
     {.name = "MTP tree 16 nodes, all together, slots",
      .draft = DRAFT_HEAD,
      .nodes = 16,

@@ -3,14 +3,15 @@
  *
  * The same questions are answered plainly and alone, then again in every way that must not matter:
  * repeated, in company, in other prompt chunks, with one state slot, with chains and trees of the
- * MTP head, of a drafter that lies, of one that is perfect, of random trees; greedy and seeded.
- * Tokens are compared as equal, not as close.
+ * MTP head, of all ids and of few, of a drafter that lies, of one that is perfect, of random trees;
+ * greedy and seeded. Tokens are compared as equal, not as close.
  */
 #ifndef OFFSHOOT_BENCH_CHECK_H
 #define OFFSHOOT_BENCH_CHECK_H
 
 #include <stdio.h>
 
+#include "engine/engine.h"
 #include "engine/model.h"
 #include "text/tokenizer.h"
 
@@ -18,6 +19,7 @@ typedef struct {
     const Model *model;
     const Tokenizer *tok;
     const uint64_t *allowed;
+    DraftVocab draft_vocab;
     int max_tokens; /* of each answer; -1: the default of 48 */
     int limit;      /* questions at most; 0: all */
     int64_t memory; /* as EngineOptions */

@@ -83,6 +83,7 @@ static int mtp_bind(void *self, struct Engine *engine, Error *err)
         if (!p) return -1;
         memcpy(item[i].where, &p, sizeof p);
     }
+    head_init_logits(m->head, MAX_TREE_NODES, m->logits);
     return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -45,6 +46,7 @@ static int check_options(const EngineOptions *o, int ctx_limit, Error *err)
                  {"tree-nodes", o->tree_nodes, 1, MAX_TREE_NODES},
                  {"draft-depth", o->draft_depth, 0, MAX_TREE_NODES - 1},
                  {"draft-topk", o->draft_topk, 1, MAX_TOP - 1},
+                 {"draft-vocab", o->draft_vocab.n_first, 0, INT_MAX},
                  {"ctx-size", o->ctx_size, 0, ctx_limit},
                  {"reserve", o->reserve, 0, 1 << 20},
                  {"slots", o->n_slots, 0, 1 << 20}};
@@ -171,13 +173,12 @@ static int overhang_rows(const Engine *e)
  * fold reads and writes one whatever n is; a row's records are 4 % of a state. A CPU reads a cache
  * line before it writes it, so there replay moves less from 2 rows on, elsewhere from 3.
  *
- * Measured on one core of a Xeon (AVX-512, 2 MiB of L2), CPU ms of convolution and delta rule in all
- * layers of a pass, slots / replay + fold of two rows; 0.8B is of Qwen3.5:
- *     rows                 2                   4                  8                16
- *     0.8B, dummy weights  9.0 / 3.7 + 3.1     24 / 4.9 + 3.4     50 / 7.7 + 3.2   113 / 11 + 3.2
- *     models/demo          0.45 / 0.16 + 0.14  1.1 / 0.27 + 0.16  3.0 / 0.6 + 0.2  6.1 / 1.5 + 0.2
- * which is 167 ms against 143 + 3 for a whole pass of 4 rows of the first. On a GPU neither has
- * been measured: there the rule is the bytes alone.
+ * Measured on one core of a Xeon (AVX-512, 2 MiB of L2), CPU ms of convolution and delta rule in
+ * all layers of a pass, slots / replay + fold of two rows; 0.8B is of Qwen3.5: rows 2 4 8 16 0.8B,
+ * dummy weights  9.0 / 3.7 + 3.1     24 / 4.9 + 3.4     50 / 7.7 + 3.2   113 / 11 + 3.2 models/demo
+ * 0.45 / 0.16 + 0.14  1.1 / 0.27 + 0.16  3.0 / 0.6 + 0.2  6.1 / 1.5 + 0.2 which is 167 ms against
+ * 143 + 3 for a whole pass of 4 rows of the first. On a GPU neither has been measured: there the
+ * rule is the bytes alone.
  */
 static StateMode pick_state_mode(const Engine *e)
 {
@@ -214,6 +215,7 @@ static int open_parts(Engine *e, Error *err)
     if (m->has_mtp && o->drafter) {
         int max_meta = max_rows + MAX_TREE_ROWS * MAX_SEQS;
         if (head_open(&e->head, &e->forward, max_meta, err)) return -1;
+        head_set_vocab(&e->head, &o->draft_vocab);
         e->scratch_bytes += head_bytes(m, max_rows, max_meta);
     }
     if (open_step_arrays(e, err) || open_seqs(e, err) || open_allowed(e, err) || round_open(e, err))
@@ -308,6 +310,9 @@ void engine_print_memory(const Engine *e, FILE *out)
             "--ctx-size)\n",
             e->overhang, e->records.bytes ? 0 : e->options.tree_nodes - 1, m->n_pages / per_seq,
             e->options.ctx_size);
+    if (e->head.n_scored && e->head.n_scored < e->model->config.n_vocab)
+        fprintf(out, "drafts are of %d of %d ids (--draft-vocab)\n", e->head.n_scored,
+                e->model->config.n_vocab);
 }
 
 static int check_params(const SampleParams *p, Error *err)
@@ -510,6 +515,7 @@ void engine_status(const Engine *e, EngineStatus *s)
                         .totals = e->totals,
                         .draft_depth = draft_levels(&e->options),
                         .drafter = e->options.drafter ? e->options.drafter->name : NULL,
+                        .draft_vocab = e->head.n_scored,
                         .n_params = e->model->n_params,
                         .file_bytes = e->model->file_bytes};
     for (int i = 0; i < e->options.max_seqs; i++) {

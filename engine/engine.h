@@ -37,6 +37,17 @@ enum {
  */
 typedef enum { STATE_AUTO, STATE_SLOTS, STATE_REPLAY } StateMode;
 
+/*
+ * The ids that the model's draft head scores, beside its end tokens: no other is drafted by it. No
+ * token depends on them, only speed does. Byte-level BPE numbers its ids in the order of merges, so
+ * the first are the frequent ones; added tokens are the last.
+ */
+typedef struct {
+    int n_first;           /* ids below this; 0: all */
+    const int32_t *always; /* whatever n_first is; those that the model lacks are passed over */
+    int n_always;
+} DraftVocab;
+
 typedef struct {
     int max_seqs;    /* sequences that run at once, 1..MAX_SEQS */
     int max_waiting; /* requests waiting to run before engine_submit says ERR_BUSY */
@@ -46,8 +57,9 @@ typedef struct {
     int tree_nodes;  /* rows verified per step and sequence, root included, 1..MAX_TREE_NODES */
     int draft_depth; /* levels below the root */
     int draft_topk;  /* children proposed per node */
-    int reserve;     /* tokens of an answer for which pages are taken when it starts, so that it
-                        does not start in vain */
+    DraftVocab draft_vocab; /* always is borrowed */
+    int reserve; /* tokens of an answer for which pages are taken when it starts, so that it
+                    does not start in vain */
     StateMode state_mode;
     int n_slots;     /* state slots; 0: as many as all trees can use, capped by memory */
     float synthetic; /* 0; else drafts are accepted at this rate, whatever the target says: to
@@ -57,7 +69,10 @@ typedef struct {
     const Drafter *drafter; /* NULL: plain decoding. Borrowed */
 } EngineOptions;
 
-/* Defaults: 8 sequences, 64 waiting, tree 4 / depth 3 / top-k 1, chunks of 256, reserve 128. */
+/*
+ * Defaults: 8 sequences, 64 waiting, tree 4 / depth 3 / top-k 1, chunks of 256, reserve 128; drafts
+ * of all ids.
+ */
 EngineOptions engine_defaults(void);
 
 typedef struct {
@@ -206,6 +221,7 @@ typedef struct {
     int ctx_size, max_seqs, n_vocab;
     int draft_depth;     /* levels below the root that a tree may have; 0: plain decoding */
     const char *drafter; /* its name, or NULL */
+    int draft_vocab;     /* ids that the model's head scores for drafts; 0: it drafts nothing */
     int64_t n_params;    /* of the model */
     int64_t file_bytes;  /* of these in the checkpoint */
 } EngineStatus;

@@ -2,6 +2,8 @@
 #include "engine/head.h"
 
 #include <assert.h>
+#include <math.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -16,6 +18,7 @@ int head_open(Head *h, Forward *f, int max_meta, Error *err)
     Backend *be = f->model->backend;
     size_t rows = (size_t)f->max_rows * f->model->config.dim * sizeof(float);
     *h = (Head){.f = f, .max_meta = max_meta, .owner = backend_new_owner(be)};
+    head_set_vocab(h, &(DraftVocab){0});
     h->meta_block = be->alloc(be, (size_t)max_meta * ROW_FIELDS * sizeof(int32_t), err);
     h->hidden = h->meta_block ? be->alloc(be, rows, err) : NULL;
     h->out = h->hidden ? be->alloc(be, rows, err) : NULL;
@@ -94,7 +97,82 @@ void head_queue(Head *h, int n, int row0, int n_keys)
     run_head(&(HeadRun){h, n, row0, n_keys});
 }
 
+/* ---- the ids that are scored ---- */
+
+static void join_nearest(Head *h)
+{
+    int best = 0;
+    IdRange *r = h->range;
+    for (int i = 1; i + 1 < h->n_ranges; i++)
+        if (r[i + 1].first - r[i].end < r[best + 1].first - r[best].end) best = i;
+    r[best].end = r[best + 1].end;
+    h->n_ranges--;
+    memmove(r + best + 1, r + best + 2, (size_t)(h->n_ranges - best - 1) * sizeof *r);
+}
+
+/* Ids come ascending. Rows of FP8 share scales by the 128, so a range starts where these do. */
+static void add_scored(Head *h, int id)
+{
+    int step = h->f->model->lm_head.type == WEIGHT_FP8 ? FP8_BLOCK : 1, first = id - id % step;
+    if (h->n_ranges && first <= h->range[h->n_ranges - 1].end) {
+        h->range[h->n_ranges - 1].end = id + 1;
+        return;
+    }
+    h->range[h->n_ranges++] = (IdRange){first, id + 1};
+    if (h->n_ranges > MAX_HEAD_RANGES) join_nearest(h);
+}
+
+void head_set_vocab(Head *h, const DraftVocab *v)
+{
+    const ModelConfig *c = &h->f->model->config;
+    unsigned char *always = mem_alloc((size_t)c->n_vocab, 1);
+    for (int i = 0; i < v->n_always; i++)
+        if (v->always[i] >= 0 && v->always[i] < c->n_vocab) always[v->always[i]] = 1;
+    for (int i = 0; i < c->n_eos; i++)
+        always[c->eos[i]] = 1;
+    h->n_ranges = h->n_scored = 0;
+    for (int id = 0; id < c->n_vocab; id++)
+        if (!v->n_first || id < v->n_first || always[id]) add_scored(h, id);
+    for (int i = 0; i < h->n_ranges; i++)
+        h->n_scored += h->range[i].end - h->range[i].first;
+    mem_free(always);
+}
+
+/* A view of some rows of w. */
+static Weight rows_of(const Weight *w, IdRange r)
+{
+    Weight part = *w;
+    int n_blocks = (w->cols + FP8_BLOCK - 1) / FP8_BLOCK;
+    part.rows = r.end - r.first;
+    part.data = (const char *)w->data + r.first * weight_row_bytes(w);
+    if (w->scale) part.scale = w->scale + (int64_t)(r.first / FP8_BLOCK) * n_blocks;
+    return part;
+}
+
 void head_logits(Head *h, int n, const float *out, float *logits)
 {
-    forward_linear(h->f, &h->f->model->lm_head, n, out, logits);
+    const Weight *w = &h->f->model->lm_head;
+    Backend *be = h->f->model->backend;
+    for (int i = 0; i < h->n_ranges; i++) {
+        Weight rows = rows_of(w, h->range[i]);
+        be->linear(be, &(Linear){.w = &rows,
+                                 .n = n,
+                                 .x = out,
+                                 .x_stride = w->cols,
+                                 .y = logits + h->range[i].first,
+                                 .y_stride = w->rows});
+    }
+}
+
+void head_init_logits(Head *h, int n, float *logits)
+{
+    int n_vocab = h->f->model->config.n_vocab;
+    Backend *be = h->f->model->backend;
+    if (h->n_scored == n_vocab) return;
+    float *row = mem_alloc((size_t)n_vocab, sizeof *row);
+    for (int id = 0; id < n_vocab; id++)
+        row[id] = -INFINITY;
+    for (int i = 0; i < n; i++)
+        be->upload(be, logits + (size_t)i * (size_t)n_vocab, row, (size_t)n_vocab * sizeof *row);
+    mem_free(row);
 }

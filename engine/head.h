@@ -14,6 +14,13 @@
 #include "engine/engine.h"
 #include "engine/forward.h"
 
+/* More runs of ids than this are joined across the smallest gaps: each is a matrix product. */
+enum { MAX_HEAD_RANGES = 8 };
+
+typedef struct {
+    int first, end; /* ids first .. end - 1 */
+} IdRange;
+
 typedef struct Head {
     Forward *f;     /* its scratch is used */
     uint64_t owner; /* of its recorded passes */
@@ -22,8 +29,12 @@ typedef struct Head {
     int32_t *meta_block;
     float *hidden; /* [f->max_rows][dim]: the caller puts a pass's hidden rows here */
     float *out;    /* [f->max_rows][dim]: a pass's normed output, valid until the next */
+
+    IdRange range[MAX_HEAD_RANGES + 1]; /* ids that are scored, ascending */
+    int n_ranges, n_scored;             /* n_scored: ids in all of them */
 } Head;
 
+/* Scores all ids until head_set_vocab says else. */
 int head_open(Head *h, Forward *f, int max_meta, Error *err);
 void head_close(Head *h);
 
@@ -44,8 +55,18 @@ void head_pass(Head *h, const Batch *b, int row0);
 /* The same for n rows that lie in h->meta already, from row0 on; not replayed. */
 void head_queue(Head *h, int n, int row0, int n_keys);
 
-/* logits [n][n_vocab] of n rows of out's kind. */
+/*
+ * From now on scores the ids of v, and with them some of their neighbours where runs of ids are
+ * joined or rows of weights share scales.
+ */
+void head_set_vocab(Head *h, const DraftVocab *v);
+
+/*
+ * logits [n][n_vocab] of n rows of out's kind. Columns of ids that are not scored stay as they are:
+ * head_init_logits makes them -inf once, in backend memory of n rows.
+ */
 void head_logits(Head *h, int n, const float *out, float *logits);
+void head_init_logits(Head *h, int n, float *logits);
 
 /* The engine's head, or NULL when the model has none; for drafters. */
 Head *engine_head(Engine *e);

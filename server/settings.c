@@ -31,6 +31,7 @@ static const Settings DEFAULTS = {
     .draft = DRAFT_MTP,
     .draft_depth = 3,
     .draft_topk = 1,
+    .draft_vocab = 32768,
     .tree_nodes = 4,
     .temperature = NAN,
     .top_p = NAN,
@@ -103,8 +104,9 @@ static OptionTable option_table(Settings *s)
 
     {"draft", OPTION_CHOICE, &s->draft, 0, 0, DRAFT_CHOICES, "KIND", "mtp (the model's own head) or none", ALL},
     {"tree-nodes", OPTION_INT, &s->tree_nodes, 1, MAX_TREE_NODES, 0, "N", "rows verified per step, root included", ALL},
-    {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels below the root", ALL},
-    {"draft-topk", OPTION_INT, &s->draft_topk, 1, MAX_TREE_NODES - 1, 0, "N", "guesses for each next token", ALL},
+    {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels; --draft-topk: guesses each (default 3, 1)", ALL},
+    {"draft-topk", OPTION_INT, &s->draft_topk, 1, MAX_TREE_NODES - 1, 0, "N", 0, ALL},
+    {"draft-vocab", OPTION_INT, &s->draft_vocab, 0, INT_MAX, 0, "N", "ids that guesses come from; 0: all (default 32768)", ALL},
     {"state-mode", OPTION_CHOICE, &s->state_mode, 0, 0, STATE_CHOICES, "MODE", "slots or replay: drafts' states", ALL},
 
     {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens (default: the model's)", ALL},

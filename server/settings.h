@@ -30,7 +30,7 @@ typedef struct {
     int ctx_size, max_seqs, max_waiting, ubatch_size, threads;
     int64_t memory;
     int draft; /* index into DRAFT_CHOICES */
-    int draft_depth, draft_topk, tree_nodes;
+    int draft_depth, draft_topk, draft_vocab, tree_nodes;
     int state_mode; /* index into STATE_CHOICES */
     /* sampling defaults; NaN or -1: the model's generation_config.json */
     double temperature, top_p, min_p;

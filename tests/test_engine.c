@@ -435,6 +435,39 @@ static void test_memory_too_small(void **state)
     engine_close(e);
 }
 
+/* How many ids the head scores: those asked for and the two end tokens; without a drafter none. */
+static void test_draft_vocab(void **state)
+{
+    (void)state;
+    enum { N_VOCAB = 4096 };
+    static const int32_t always[] = {4090, 4091};
+    static const struct {
+        DraftVocab v;
+        int scored;
+    } cases[] = {{{0}, N_VOCAB},
+                 {{N_VOCAB, NULL, 0}, N_VOCAB},
+                 {{32768, NULL, 0}, N_VOCAB},
+                 {{1000, NULL, 0}, 1002},
+                 {{1000, always, 2}, 1004}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int nodes = 1; nodes <= 4; nodes += 3) {
+            AskedEngine s;
+            EngineStatus st;
+            EngineOptions o = asked_options(nodes, 3, 1);
+            o.draft_vocab = cases[i].v;
+            asked_open(&s, o);
+            engine_status(s.engine, &st);
+            assert_int_equal(st.draft_vocab, nodes > 1 ? cases[i].scored : 0);
+            asked_close(&s);
+        }
+    Error err = {0};
+    EngineOptions o = asked_options(1, 0, 1);
+    o.draft_vocab.n_first = -1;
+    assert_null(engine_open(asked_model, &o, &err));
+    assert_int_equal(err.code, ERR_INPUT);
+    assert_non_null(strstr(err.msg, "draft-vocab is -1"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -449,6 +482,7 @@ int main(void)
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_nan_row),
         cmocka_unit_test(test_memory_too_small),
+        cmocka_unit_test(test_draft_vocab),
     };
     return cmocka_run_group_tests(tests, asked_open_demo, asked_close_demo);
 }

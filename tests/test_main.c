@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/version.h"
+#include "tests/checkpoint.h"
 #include "tests/run_binary.h"
 
 static void test_version_and_help(void **state)
@@ -67,12 +68,48 @@ static void test_missing_files(void **state)
     assert_complains(RUN("chat", "--config", "/nowhere.conf", "hi"), 5, "/nowhere.conf");
 }
 
+/* What a short `bench accept` says must hold text, or not where that is not wanted. */
+static void check_drafts(const char *draft, const char *n, const char *text, int wanted)
+{
+    static const char prompt[] = "{\"turns\": [\"Hello\"]}\n";
+    const char *prompts = scratch_path(scratch_dir("main"), "prompts.jsonl");
+    scratch_write(prompts, prompt, sizeof prompt - 1);
+    RunResult r = RUN("bench", "accept", "--model", "models/demo", "--device", "cpu", "--prompts",
+                      prompts, "--max-tokens", "8", "--draft", draft, "--draft-vocab", n);
+    assert_run(&r, 0, "acceptance length");
+    int found = strstr(strbuf_str(&r.out), text) != NULL;
+    if (found != wanted)
+        fail_msg("--draft-vocab %s: '%s' is%s in\n%s", n, text, found ? "" : " not",
+                 strbuf_str(&r.out));
+    run_result_free(&r);
+}
+
+/* A reduced draft vocabulary has all nine added tokens of the demonstration model. */
+static void test_draft_vocab(void **state)
+{
+    (void)state;
+    check_drafts("mtp", "1024", "drafts: of 1033 of 4096 ids\n", 1);
+    check_drafts("mtp", "0", "drafts: of 4096 of 4096 ids\n", 1);
+    check_drafts("mtp", "32768", "drafts: of 4096 of 4096 ids\n", 1);
+    check_drafts("none", "1024", "drafts: of", 0);
+    RunResult r = RUN("chat", "--model", "models/demo", "--device", "cpu", "--max-tokens", "1",
+                      "--log-level", "debug", "--draft-vocab", "1024", "hi");
+    assert_run(&r, 0, "drafts are of 1033 of 4096 ids (--draft-vocab)\n");
+    run_result_free(&r);
+    r = RUN("chat", "--model", "models/demo", "--device", "cpu", "--max-tokens", "1", "--log-level",
+            "debug", "hi");
+    assert_run(&r, 0, "scratch");
+    assert_null(strstr(strbuf_str(&r.err), "drafts are"));
+    run_result_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version_and_help),
         cmocka_unit_test(test_wrong_usage),
         cmocka_unit_test(test_missing_files),
+        cmocka_unit_test(test_draft_vocab),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

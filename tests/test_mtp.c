@@ -17,6 +17,7 @@
 
 #include "drafts/mtp.h"
 #include "engine/engine.h"
+#include "engine/head.h"
 #include "engine/model.h"
 #include "engine/safetensors.h"
 #include "tests/golden.h"
@@ -71,7 +72,7 @@ typedef struct {
     int n_tokens;
 } Case;
 
-static void case_open(Case *c, const char *dir, int topk)
+static void case_open(Case *c, const char *dir, int topk, DraftVocab vocab)
 {
     Error err = {0};
     memset(c, 0, sizeof *c);
@@ -93,6 +94,7 @@ static void case_open(Case *c, const char *dir, int topk)
     o.tree_nodes = 9;
     o.draft_depth = 4;
     o.draft_topk = topk;
+    o.draft_vocab = vocab;
     o.drafter = &drafter;
     c->engine = engine_open(c->model, &o, &err);
     if (!c->engine) fail_msg("%s", err.msg);
@@ -107,8 +109,19 @@ static void case_close(Case *c)
     c->be->close(c->be);
 }
 
-/* The head's best id after the pair (hidden at t, token at t + 1), unless two are too close to
- * call. */
+/* 1 if the head may draft this id. */
+static int scored(const Case *c, int id)
+{
+    const Head *h = engine_head(c->engine);
+    for (int i = 0; i < h->n_ranges; i++)
+        if (id >= h->range[i].first && id < h->range[i].end) return 1;
+    return 0;
+}
+
+/*
+ * The head's best id after the pair (hidden at t, token at t + 1), of those it may draft, unless
+ * two are too close to call.
+ */
 static int32_t golden_best(const Case *c, int t)
 {
     const Tensor *logits = safetensors_find(c->golden, "mtp_logits.1");
@@ -116,6 +129,7 @@ static int32_t golden_best(const Case *c, int t)
     float top = -1e30f, second = -1e30f;
     for (int v = 0; v < vocab; v++) {
         float x;
+        if (!scored(c, v)) continue;
         memcpy(&x, logits->data + 4 * ((size_t)t * (size_t)vocab + (size_t)v), 4);
         if (x > top) {
             second = top;
@@ -157,19 +171,21 @@ static void run_prompt(Case *c, const int32_t *prompt, int n_prompt, int32_t for
     }
 }
 
-static void check_model(const char *name, int topk)
+static void check_model(const char *name, int topk, DraftVocab vocab)
 {
     Case c;
     char dir[64];
     int n_checked = 0;
     snprintf(dir, sizeof dir, "tests/data/golden/%s", name);
-    case_open(&c, dir, topk);
+    case_open(&c, dir, topk, vocab);
     c.golden = golden_open(dir, c.token, MAX_T, &c.n_tokens);
     for (int n = 1; n + 1 < c.n_tokens; n += 5) {
         const Tree *draft = &c.spy.tree[n];
         run_prompt(&c, c.token, n, c.token[n], 3, NULL);
         int32_t want = golden_best(&c, n - 1);
         assert_true(draft->n > 1);
+        for (int i = 1; i < draft->n; i++)
+            assert_true(scored(&c, draft->token[i]));
         if (want < 0) continue;
         if (draft->token[1] != want)
             fail_msg("%s: after %d tokens the draft is %d, the head says %d", name, n,
@@ -180,14 +196,26 @@ static void check_model(const char *name, int topk)
     case_close(&c);
 }
 
+static const char *const models[] = {"qwen35-dense", "qwen35-dense-odd", "qwen35-dense-fp8",
+                                     "qwen35-moe", "qwen3-next"};
+
 static void test_first_draft(void **state)
 {
     (void)state;
-    static const char *const models[] = {"qwen35-dense", "qwen35-dense-odd", "qwen35-dense-fp8",
-                                         "qwen35-moe", "qwen3-next"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        check_model(models[i], 1);
-        check_model(models[i], 3);
+        check_model(models[i], 1, (DraftVocab){0});
+        check_model(models[i], 3, (DraftVocab){0});
+    }
+}
+
+/* With few ids the drafts are the best of these, and trees have no other. */
+static void test_few_ids(void **state)
+{
+    (void)state;
+    static const int32_t always[] = {290, 291, 289, 200};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        check_model(models[i], 1, (DraftVocab){75, always, 4});
+        check_model(models[i], 8, (DraftVocab){2, always, 4});
     }
 }
 
@@ -211,7 +239,7 @@ static void test_draft_after_steps(void **state)
     static Tree after_steps[MAX_T];
     Case c;
     int32_t tokens[N_PROMPT + N_ANSWER];
-    case_open(&c, "models/demo", 3);
+    case_open(&c, "models/demo", 3, (DraftVocab){0});
     for (int i = 0; i < N_PROMPT; i++)
         tokens[i] = 300 + 41 * i;
     run_prompt(&c, tokens, N_PROMPT, -1, N_ANSWER, tokens + N_PROMPT);
@@ -231,6 +259,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_first_draft),
+        cmocka_unit_test(test_few_ids),
         cmocka_unit_test(test_draft_after_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,6 +41,7 @@ static void test_defaults(void **state)
     assert_int_equal(s.draft, DRAFT_MTP);
     assert_int_equal(s.draft_depth, 3);
     assert_int_equal(s.draft_topk, 1);
+    assert_int_equal(s.draft_vocab, 32768);
     assert_int_equal(s.tree_nodes, 4);
     assert_true(isnan(s.temperature) && isnan(s.top_p) && isnan(s.min_p));
     assert_int_equal(s.top_k, -1);
@@ -77,11 +78,12 @@ static void test_bounds(void **state)
 {
     (void)state;
     static const char *const bad[][2] = {
-        {"--tree-nodes", "0"}, {"--tree-nodes", "65"},  {"--max-seqs", "0"},
-        {"--max-seqs", "65"},  {"--temperature", "-1"}, {"--top-p", "1.5"},
-        {"--port", "65536"},   {"--ubatch-size", "0"},  {"--threads", "-1"},
-        {"--seed", "-2"},      {"--draft", "eagle"},    {"--log-level", "loud"},
-        {"--top-k", "-1"},     {"--draft-depth", "64"}, {"--ctx-size", "9999999999"},
+        {"--tree-nodes", "0"},   {"--tree-nodes", "65"},  {"--max-seqs", "0"},
+        {"--max-seqs", "65"},    {"--temperature", "-1"}, {"--top-p", "1.5"},
+        {"--port", "65536"},     {"--ubatch-size", "0"},  {"--threads", "-1"},
+        {"--seed", "-2"},        {"--draft", "eagle"},    {"--log-level", "loud"},
+        {"--top-k", "-1"},       {"--draft-depth", "64"}, {"--ctx-size", "9999999999"},
+        {"--draft-vocab", "-1"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(PARSE(COMMAND_SERVE, bad[i][0], bad[i][1]), -1);
@@ -90,7 +92,10 @@ static void test_bounds(void **state)
     }
 }
 
-/* Every command's help fits a screen of 80 columns and 40 lines and opens with its usage. */
+/*
+ * Every command's help fits a screen of 80 columns and 40 lines, opens with its usage, and names
+ * what has no line of its own.
+ */
 static void test_help_fits(void **state)
 {
     (void)state;
@@ -101,6 +106,7 @@ static void test_help_fits(void **state)
         settings_help(commands[i], out);
         fclose(out);
         assert_int_equal(strncmp(text, "usage: offshoot ", 16), 0);
+        assert_non_null(strstr(text, "--draft-topk: guesses each (default 3, 1)"));
         int lines = 0;
         for (char *line = text; *line; lines++) {
             size_t len = strcspn(line, "\n");
