@@ -553,8 +553,10 @@ static RandomRows out_of_reach(const RandomRows *x, int n_first)
     size_t vocab = (size_t)x->n_vocab, words = (vocab + 63) / 64;
     y.logits = calloc((size_t)x->n * vocab, sizeof *y.logits);
     y.allowed = calloc(words, sizeof *y.allowed);
-    assert_true(y.logits && y.allowed);
-    memcpy(y.allowed, x->allowed, words * sizeof *y.allowed);
+    assert_non_null(y.logits);
+    assert_non_null(y.allowed);
+    for (size_t w = 0; w < words; w++)
+        y.allowed[w] = x->allowed[w];
     for (size_t i = 0; i < (size_t)x->n * vocab; i++)
         y.logits[i] = in_reach(x, (int)(i % vocab), n_first) ? x->logits[i] : -INFINITY;
     return y;
