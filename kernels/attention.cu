@@ -16,12 +16,13 @@
  * reads K and V once for all. In its tail a row has a block of its own that gathers the row's
  * ancestors into their positions. In a prompt, where base is pos + 1, no row has a tail.
  *
- * Bytes: K and V once per run of rows, 8 n_keys n_kv_heads head_dim; partials are 4 (head_dim + 2)
- * a query and segment, written and read. Floor: 2 KiB a key and KV head of 256 dims, at 4.3 TB/s
- * 31 us for 32,768 keys and two KV heads. One row of 6 heads needs 3 operations a byte, 8 rows 24,
- * where f32 arithmetic and not memory is the limit.
+ * Bytes: K and V once per run of rows, 8 n_keys n_kv_heads head_dim, in bf16 4; partials are
+ * 4 (head_dim + 2) a query and segment, written and read. Floor: 2 KiB a key and KV head of 256
+ * dims, at 4.3 TB/s 31 us for 32,768 keys and two KV heads, in bf16 half. One row of 6 heads needs
+ * 3 operations a byte, 8 rows 24, where f32 arithmetic and not memory is the limit; in bf16 twice
+ * as many.
  */
-#include "kernels/simt.h"
+#include "kernels/kv_tile.h"
 
 #include <assert.h>
 
@@ -65,37 +66,6 @@ SHARED_INLINE int segment_begin(int s)
     return WIDE_FROM + (s - N_BELOW_WIDE) * WIDE;
 }
 
-/* ---- elements of K and V, of type T ---- */
-
-static __device__ __forceinline__ float4 quad(float x, float y, float z, float w)
-{
-    float4 q;
-    q.x = x, q.y = y, q.z = z, q.w = w;
-    return q;
-}
-
-/* Four elements from p on, of which n_left exist, the others 0; WHOLE: all do, on 16 bytes. */
-template <int WHOLE> static __device__ __forceinline__ float4 load_quad(const float *p, int n_left)
-{
-    if (WHOLE) return *(const float4 *)(const void *)p;
-    return quad(n_left > 0 ? p[0] : 0, n_left > 1 ? p[1] : 0, n_left > 2 ? p[2] : 0,
-                n_left > 3 ? p[3] : 0);
-}
-
-static __device__ __forceinline__ void store_element(float *p, float x)
-{
-    *p = x;
-}
-
-/* Bytes from a page's k_offset or v_offset, of page 0, to a row of one KV head. */
-template <typename T>
-static __device__ __forceinline__ size_t row_at(const KvLayer &kv, int seq, int row, int kv_head)
-{
-    int32_t page = kv.table[(int64_t)seq * kv.table_stride + row / kv.page_tokens];
-    int64_t head = (int64_t)(row % kv.page_tokens) * kv.n_kv_heads + kv_head;
-    return (size_t)page * kv.page_bytes + (size_t)(head * kv.head_dim) * sizeof(T);
-}
-
 /* ---- prepare ---- */
 
 /* out = rope(norm(x) * w) for one head, by one warp. */
@@ -113,11 +83,11 @@ static __device__ void norm_rope(const AttentionPrepare &a, const float *x, cons
         float angle = (float)rope_pos * a.inv_freq[f];
         float c = cosf(angle), s = sinf(angle);
         float x0 = x[f] * scale * w[f], x1 = x[f + half] * scale * w[f + half];
-        store_element(out + f, x0 * c - x1 * s);
-        store_element(out + f + half, x1 * c + x0 * s);
+        kv_store(out + f, x0 * c - x1 * s);
+        kv_store(out + f + half, x1 * c + x0 * s);
     }
     for (int k = 2 * half + warp_lane(); k < dim; k += WARP)
-        store_element(out + k, x[k] * scale * w[k]);
+        kv_store(out + k, x[k] * scale * w[k]);
 }
 
 template <typename T> static __global__ void prepare_kernel(AttentionPrepare a)
@@ -133,18 +103,19 @@ template <typename T> static __global__ void prepare_kernel(AttentionPrepare a)
     }
     h -= a.n_heads;
     int64_t from = (i * n_kv + h) * dim;
-    unsigned char *row = a.kv.pages + row_at<T>(a.kv, a.seq[i], a.kv_row[i], h);
+    unsigned char *row = a.kv.pages + kv_row_at<T>(a.kv, a.seq[i], a.kv_row[i], h);
     norm_rope(a, a.k + from, a.k_norm, a.rope_pos[i], (T *)(void *)(row + a.kv.k_offset));
     T *v = (T *)(void *)(row + a.kv.v_offset);
     for (int k = warp_lane(); k < dim; k += WARP)
-        store_element(v + k, a.v[from + k]);
+        kv_store(v + k, a.v[from + k]);
 }
 
 extern "C" void CUDA_NAME(attention_prepare)(const CudaContext *c, const AttentionPrepare *a)
 {
     int64_t units = (int64_t)a->n * (a->n_heads + a->kv.n_kv_heads);
     assert(a->kv.head_dim <= MAX_HEAD_DIM && a->n_rot <= a->kv.head_dim);
-    launch(c, dim3((unsigned)((units + WARPS - 1) / WARPS)), THREADS, 0, prepare_kernel<float>, *a);
+    launch(c, dim3((unsigned)((units + WARPS - 1) / WARPS)), THREADS, 0,
+           a->kv.type == KV_BF16 ? prepare_kernel<Bf16> : prepare_kernel<float>, *a);
 }
 
 /* ---- attend ---- */
@@ -183,7 +154,7 @@ template <typename S, int QUADS> struct Shared {
     float4 v[ATTENTION_TILE * QUADS];
     float4 q[S::QUERIES][QUADS];
     float p[S::QUERIES][ATTENTION_TILE]; /* scores, then their exp2; 0 outside */
-    size_t at[WIDE];                     /* row_at of the segment's keys */
+    size_t at[WIDE];                     /* kv_row_at of the segment's keys */
     float max[S::QUERIES], total[S::QUERIES], rescale[S::QUERIES];
     int end[S::QUERIES]; /* a query's keys lie below this */
 };
@@ -227,7 +198,7 @@ template <typename T> static __device__ void find_keys(const Plan &p, const Bloc
     }
     for (int t = b.begin + (int)threadIdx.x; t < b.end; t += THREADS) {
         int kv_row = t < base ? t : a.kv_row[at[t - b.from]];
-        at[t - b.from] = row_at<T>(a.kv, a.seq[row], kv_row, b.kv_head);
+        at[t - b.from] = kv_row_at<T>(a.kv, a.seq[row], kv_row, b.kv_head);
     }
 }
 
@@ -588,7 +559,7 @@ static __global__ void merge_kernel(Plan p)
 
 /* ---- launching ---- */
 
-template <int QUADS, int PER_THREAD, int WHOLE, int PER_SM>
+template <typename T, int QUADS, int PER_THREAD, int WHOLE, int PER_SM>
 static void attend(const CudaContext *c, Plan *p)
 {
     typedef Shape<QUADS, PER_THREAD> S;
@@ -600,40 +571,41 @@ static void attend(const CudaContext *c, Plan *p)
     dim3 grid((unsigned)(p->n_rows * (TAIL_BLOCKS + p->n_segments)),
               (unsigned)(p->a.kv.n_kv_heads * p->head_parts));
     launch(c, grid, THREADS, sizeof(Shared<S, QUADS>),
-           attend_kernel<float, QUADS, PER_THREAD, WHOLE, PER_SM>, *p);
+           attend_kernel<T, QUADS, PER_THREAD, WHOLE, PER_SM>, *p);
 }
 
 /* FEW: queries of a block with 128 registers a thread, so that two blocks share an SM. */
-template <int QUADS, int FEW, int MANY> static void attend_whole(const CudaContext *c, Plan *p)
+template <typename T, int QUADS, int FEW, int MANY>
+static void attend_whole(const CudaContext *c, Plan *p)
 {
     int queries = p->n_rows * (p->a.n_heads / p->a.kv.n_kv_heads);
     if (queries <= Shape<QUADS, FEW>::QUERIES)
-        attend<QUADS, FEW, 1, 2>(c, p);
+        attend<T, QUADS, FEW, 1, 2>(c, p);
     else
-        attend<QUADS, MANY, 1, 1>(c, p);
+        attend<T, QUADS, MANY, 1, 1>(c, p);
 }
 
-/* 1 if every head lies on 16 bytes. */
+/* 1 if every quad lies on its size: those of q, those of K and V. */
 static int is_aligned(const TreeAttention *a)
 {
     const KvLayer *kv = &a->kv;
-    size_t bits = (size_t)(uintptr_t)a->q | (size_t)(uintptr_t)kv->pages | kv->page_bytes |
-                  kv->k_offset | kv->v_offset | (size_t)kv->head_dim * sizeof(float);
-    return bits % sizeof(float4) == 0;
+    size_t q = (size_t)(uintptr_t)a->q | (size_t)kv->head_dim * sizeof(float);
+    size_t rows = (size_t)(uintptr_t)kv->pages | kv->page_bytes | kv->k_offset | kv->v_offset;
+    return q % sizeof(float4) == 0 && rows % (4 * kv_type_bytes(kv->type)) == 0;
 }
 
 /* All of these leave the same bits. */
-static void attend_any(const CudaContext *c, Plan *p)
+template <typename T> static void attend_any(const CudaContext *c, Plan *p)
 {
     int dim = is_aligned(&p->a) ? p->a.kv.head_dim : 0;
     if (dim == 64)
-        attend_whole<16, 1, 3>(c, p);
+        attend_whole<T, 16, 1, 3>(c, p);
     else if (dim == 128)
-        attend_whole<32, 2, 6>(c, p);
+        attend_whole<T, 32, 2, 6>(c, p);
     else if (dim == 256)
-        attend_whole<64, 3, 12>(c, p);
+        attend_whole<T, 64, 3, 12>(c, p);
     else
-        attend<MAX_HEAD_DIM / 4, 4, 0, 1>(c, p);
+        attend<T, MAX_HEAD_DIM / 4, 4, 0, 1>(c, p);
 }
 
 extern "C" void CUDA_NAME(tree_attention)(const CudaContext *c, const TreeAttention *a)
@@ -654,7 +626,10 @@ extern "C" void CUDA_NAME(tree_attention)(const CudaContext *c, const TreeAttent
     p.acc = (float *)(void *)(p.sums + (size_t)rows * heads);
     for (p.row = 0; p.row < a->n; p.row += rows) {
         p.n_rows = a->n - p.row < rows ? a->n - p.row : rows;
-        attend_any(c, &p);
+        if (a->kv.type == KV_BF16)
+            attend_any<Bf16>(c, &p);
+        else
+            attend_any<float>(c, &p);
         int threads = dim < THREADS ? (dim + WARP - 1) / WARP * WARP : (int)THREADS;
         dim3 grid((unsigned)(p.n_rows * a->n_heads), (unsigned)((dim + threads - 1) / threads));
         launch(c, grid, threads, 0, merge_kernel, p);

@@ -13,12 +13,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/inline.h"
+
 enum {
     ATTENTION_TILE = 64, /* keys per tile; tiles lie on absolute positions */
     MAX_HEAD_DIM = 512,  /* every backend can do this much */
 };
 
+/* What K and V are stored as. A value is rounded to it before its first use. */
 typedef enum { KV_F32, KV_BF16 } KvType;
+
+SHARED_INLINE size_t kv_type_bytes(KvType type)
+{
+    return type == KV_BF16 ? sizeof(uint16_t) : sizeof(float);
+}
 
 /* K and V rows of one layer. */
 typedef struct {
