@@ -3,8 +3,9 @@
  *
  * A unit of work is up to GROUP_ROWS consecutive rows of one sequence and up to GROUP_HEADS heads
  * that read one KV head. It walks the tiles in order and within a tile row after row, so that K and
- * V of a tile (64 KiB each for heads of 256) come from memory once for all of them. What is done
- * for one row and head never depends on its group:
+ * V of a tile (64 KiB each for heads of 256, in bf16 half) come from memory once for all of them.
+ * bf16 is widened where it is read, so the order of operations is that of f32. What is done for one
+ * row and head never depends on its group:
  *     scores: lanes over head_dim, summed; tile maximum; rescale; p = exp(score - max), added up in
  *     lanes that lie on absolute positions; then acc += p_t v_t with t rising.
  *
@@ -25,13 +26,26 @@ enum {
     ACC_VECS = 4,
 };
 
-/* K of one row, all KV heads; V lies v_offset - k_offset bytes further. */
-static char *kv_row_at(const KvLayer *kv, int seq, int row)
+/* K of one row and KV head; V lies v_offset - k_offset bytes further. */
+static unsigned char *kv_row_at(const KvLayer *kv, int seq, int row, int kv_head)
 {
     int32_t page = kv->table[(int64_t)seq * kv->table_stride + row / kv->page_tokens];
-    size_t row_floats = (size_t)kv->n_kv_heads * (size_t)kv->head_dim;
-    return (char *)kv->pages + (size_t)page * kv->page_bytes + kv->k_offset +
-           (size_t)(row % kv->page_tokens) * row_floats * sizeof(float);
+    int64_t head = (int64_t)(row % kv->page_tokens) * kv->n_kv_heads + kv_head;
+    return kv->pages + (size_t)page * kv->page_bytes + kv->k_offset +
+           (size_t)(head * kv->head_dim) * kv_type_bytes(kv->type);
+}
+
+static void store_head(const KvLayer *kv, unsigned char *to, const float *x)
+{
+    uint16_t half[MAX_HEAD_DIM];
+    size_t dim = (size_t)kv->head_dim;
+    if (kv->type == KV_F32) {
+        memcpy(to, x, dim * sizeof *x);
+        return;
+    }
+    for (size_t d = 0; d < dim; d++)
+        half[d] = bf16_from_float(x[d]);
+    memcpy(to, half, dim * sizeof *half);
 }
 
 static void norm_rope(const AttentionPrepare *a, const float *x, const float *w, const float *cs,
@@ -84,9 +98,11 @@ static void prepare_part(const void *arg, int part, int n_parts)
         }
         h -= a->n_heads;
         int64_t from = (i * kv->n_kv_heads + h) * dim;
-        char *k = kv_row_at(kv, a->seq[i], a->kv_row[i]) + (size_t)(h * dim) * sizeof(float);
-        norm_rope(a, a->k + from, a->k_norm, cs, (float *)(void *)k);
-        memcpy(k - kv->k_offset + kv->v_offset, a->v + from, (size_t)dim * sizeof(float));
+        unsigned char *row = kv_row_at(kv, a->seq[i], a->kv_row[i], h);
+        float k[MAX_HEAD_DIM];
+        norm_rope(a, a->k + from, a->k_norm, cs, k);
+        store_head(kv, row, k);
+        store_head(kv, row - kv->k_offset + kv->v_offset, a->v + from);
     }
 }
 
@@ -111,17 +127,16 @@ typedef struct {
 
     /* the tile: keys of positions tile + begin .. tile + end - 1 */
     int tile, begin, end;
-    const float *k[ATTENTION_TILE], *v[ATTENTION_TILE];
+    const unsigned char *k[ATTENTION_TILE], *v[ATTENTION_TILE];
     float p[GROUP_HEADS][ATTENTION_TILE]; /* scores, then their exp; 0 outside */
 } Unit;
 
 static void point_at(Unit *u, int t, int kv_row)
 {
     const KvLayer *kv = &u->a->kv;
-    char *k = kv_row_at(kv, u->a->seq[u->a->row0 + u->row], kv_row) +
-              (size_t)u->kv_head * (size_t)kv->head_dim * sizeof(float);
-    u->k[t - u->tile] = (const float *)(const void *)k;
-    u->v[t - u->tile] = (const float *)(const void *)(k - kv->k_offset + kv->v_offset);
+    unsigned char *k = kv_row_at(kv, u->a->seq[u->a->row0 + u->row], kv_row, u->kv_head);
+    u->k[t - u->tile] = k;
+    u->v[t - u->tile] = k - kv->k_offset + kv->v_offset;
 }
 
 /* Finds the keys of the tile for row j of the tables: committed rows, then ancestors. */
@@ -141,12 +156,19 @@ static void find_keys(Unit *u, int j)
     }
 }
 
+/* Elements d .. of a head's K or V, of which n_left exist. */
+INLINE Vec load_some(KvType type, const unsigned char *head, int d, int n_left)
+{
+    if (type == KV_BF16) return v_bf16_some((const uint16_t *)(const void *)head + d, n_left);
+    return v_load_some((const float *)(const void *)head + d, n_left);
+}
+
 /* Scores of n_heads heads for the tile's keys. */
-INLINE void score_heads(Unit *u, int n_heads, const float *q)
+INLINE void score_heads(Unit *u, int n_heads, KvType type, const float *q)
 {
     int dim = u->a->kv.head_dim;
     for (int t = u->begin; t < u->end; t += GROUP_KEYS) {
-        const float *k[GROUP_KEYS];
+        const unsigned char *k[GROUP_KEYS];
         Vec acc[GROUP_HEADS][GROUP_KEYS];
         UNROLL
         for (int g = 0; g < GROUP_KEYS; g++)
@@ -161,7 +183,7 @@ INLINE void score_heads(Unit *u, int n_heads, const float *q)
             Vec kd[GROUP_KEYS];
             UNROLL
             for (int g = 0; g < GROUP_KEYS; g++)
-                kd[g] = v_load_some(k[g] + d, dim - d);
+                kd[g] = load_some(type, k[g], d, dim - d);
             UNROLL
             for (int h = 0; h < n_heads; h++) {
                 Vec qd = v_load_some(q + h * dim + d, dim - d);
@@ -204,8 +226,8 @@ static float softmax_tile(float *p, int begin, int end, Running *run)
 }
 
 /* acc = acc * rescale + sum_t p_t v_t for n_vecs vectors of head_dim from d on. */
-INLINE void add_values(Unit *u, Running *run, const float *rescale, int n_heads, int n_vecs, int d,
-                       int n_left)
+INLINE void add_values(Unit *u, Running *run, const float *rescale, int n_heads, KvType type,
+                       int n_vecs, int d, int n_left)
 {
     Vec acc[GROUP_HEADS][ACC_VECS];
     UNROLL
@@ -215,11 +237,10 @@ INLINE void add_values(Unit *u, Running *run, const float *rescale, int n_heads,
             acc[h][j] = v_mul(v_load(run[h].acc + d + j * VEC_N), v_set(rescale[h]));
     }
     for (int t = u->begin; t < u->end; t++) {
-        const float *v = u->v[t] + d;
         Vec vj[ACC_VECS];
         UNROLL
         for (int j = 0; j < n_vecs; j++)
-            vj[j] = v_load_some(v + j * VEC_N, n_left - j * VEC_N);
+            vj[j] = load_some(type, u->v[t], d + j * VEC_N, n_left - j * VEC_N);
         UNROLL
         for (int h = 0; h < n_heads; h++) {
             Vec p = v_set(u->p[h][t]);
@@ -236,19 +257,27 @@ INLINE void add_values(Unit *u, Running *run, const float *rescale, int n_heads,
     }
 }
 
-INLINE void attend_heads(Unit *u, int n_heads, int i)
+INLINE void attend_typed(Unit *u, int n_heads, KvType type, int i)
 {
     const TreeAttention *a = u->a;
     int dim = a->kv.head_dim, d = 0;
     Running *run = u->run[i - u->row];
     float rescale[GROUP_HEADS];
-    score_heads(u, n_heads, a->q + ((int64_t)i * a->n_heads + u->head) * dim);
+    score_heads(u, n_heads, type, a->q + ((int64_t)i * a->n_heads + u->head) * dim);
     for (int h = 0; h < n_heads; h++)
         rescale[h] = softmax_tile(u->p[h], u->begin, u->end, &run[h]);
     for (; d + ACC_VECS * VEC_N <= dim; d += ACC_VECS * VEC_N)
-        add_values(u, run, rescale, n_heads, ACC_VECS, d, ACC_VECS * VEC_N);
+        add_values(u, run, rescale, n_heads, type, ACC_VECS, d, ACC_VECS * VEC_N);
     for (; d < dim; d += VEC_N)
-        add_values(u, run, rescale, n_heads, 1, d, dim - d);
+        add_values(u, run, rescale, n_heads, type, 1, d, dim - d);
+}
+
+INLINE void attend_heads(Unit *u, int n_heads, int i)
+{
+    if (u->a->kv.type == KV_BF16)
+        attend_typed(u, n_heads, KV_BF16, i);
+    else
+        attend_typed(u, n_heads, KV_F32, i);
 }
 
 /* The tile's part of row i. */

@@ -7,12 +7,38 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/bf16.h"
+
 /* K or V (by offset) of one row and KV head. */
-static float *kv_at(const KvLayer *kv, size_t offset, int seq, int row, int kv_head)
+static unsigned char *kv_at(const KvLayer *kv, size_t offset, int seq, int row, int kv_head)
 {
     int32_t page = kv->table[(int64_t)seq * kv->table_stride + row / kv->page_tokens];
-    float *rows = (float *)(void *)(kv->pages + (size_t)page * kv->page_bytes + offset);
-    return rows + ((int64_t)(row % kv->page_tokens) * kv->n_kv_heads + kv_head) * kv->head_dim;
+    int64_t head = (int64_t)(row % kv->page_tokens) * kv->n_kv_heads + kv_head;
+    return kv->pages + (size_t)page * kv->page_bytes + offset +
+           (size_t)(head * kv->head_dim) * kv_type_bytes(kv->type);
+}
+
+static float kv_value(const KvLayer *kv, const unsigned char *head, int d)
+{
+    float x;
+    uint16_t half;
+    if (kv->type == KV_BF16) {
+        memcpy(&half, head + (size_t)d * sizeof half, sizeof half);
+        return bf16_to_float(half);
+    }
+    memcpy(&x, head + (size_t)d * sizeof x, sizeof x);
+    return x;
+}
+
+static void kv_store(const KvLayer *kv, unsigned char *head, const float *x)
+{
+    for (int d = 0; d < kv->head_dim; d++) {
+        uint16_t half = bf16_from_float(x[d]);
+        if (kv->type == KV_BF16)
+            memcpy(head + (size_t)d * sizeof half, &half, sizeof half);
+        else
+            memcpy(head + (size_t)d * sizeof *x, &x[d], sizeof *x);
+    }
 }
 
 /* out = rope(norm(x) * w) for one head. */
@@ -37,6 +63,7 @@ static void norm_rope(const AttentionPrepare *a, const float *x, const float *w,
 void attention_prepare_ref(const AttentionPrepare *a)
 {
     int dim = a->kv.head_dim, n_kv = a->kv.n_kv_heads;
+    assert(dim <= MAX_HEAD_DIM);
     for (int i = 0; i < a->n; i++) {
         for (int h = 0; h < a->n_heads; h++) {
             int64_t head = (int64_t)i * a->n_heads + h;
@@ -44,10 +71,11 @@ void attention_prepare_ref(const AttentionPrepare *a)
         }
         for (int h = 0; h < n_kv; h++) {
             int64_t from = ((int64_t)i * n_kv + h) * dim;
-            norm_rope(a, a->k + from, a->k_norm, a->rope_pos[i],
-                      kv_at(&a->kv, a->kv.k_offset, a->seq[i], a->kv_row[i], h));
-            memcpy(kv_at(&a->kv, a->kv.v_offset, a->seq[i], a->kv_row[i], h), a->v + from,
-                   (size_t)dim * sizeof(float));
+            float k[MAX_HEAD_DIM] = {0};
+            norm_rope(a, a->k + from, a->k_norm, a->rope_pos[i], k);
+            kv_store(&a->kv, kv_at(&a->kv, a->kv.k_offset, a->seq[i], a->kv_row[i], h), k);
+            kv_store(&a->kv, kv_at(&a->kv, a->kv.v_offset, a->seq[i], a->kv_row[i], h),
+                     a->v + from);
         }
     }
 }
@@ -79,10 +107,10 @@ static void attend(const TreeAttention *a, int i, int h)
         if (end > a->pos[row] + 1) end = a->pos[row] + 1;
         double old_max = max;
         for (int t = begin; t < end; t++) {
-            const float *k = kv_at(&a->kv, a->kv.k_offset, seq, row_of(a, row, t), kv_head);
+            const unsigned char *k = kv_at(&a->kv, a->kv.k_offset, seq, row_of(a, row, t), kv_head);
             double dot = 0;
             for (int d = 0; d < dim; d++)
-                dot += (double)q[d] * (double)k[d];
+                dot += (double)q[d] * (double)kv_value(&a->kv, k, d);
             score[t - begin] = dot * (double)a->scale;
             if (score[t - begin] > max) max = score[t - begin];
         }
@@ -91,11 +119,11 @@ static void attend(const TreeAttention *a, int i, int h)
         for (int d = 0; d < dim; d++)
             acc[d] *= rescale;
         for (int t = begin; t < end; t++) {
-            const float *v = kv_at(&a->kv, a->kv.v_offset, seq, row_of(a, row, t), kv_head);
+            const unsigned char *v = kv_at(&a->kv, a->kv.v_offset, seq, row_of(a, row, t), kv_head);
             double p = exp(score[t - begin] - max);
             total += p;
             for (int d = 0; d < dim; d++)
-                acc[d] += p * (double)v[d];
+                acc[d] += p * (double)kv_value(&a->kv, v, d);
         }
         begin = end;
     }

@@ -114,29 +114,33 @@ extern "C" void CUDA_NAME(swiglu)(const CudaContext *c, const SwiGlu *a)
 
 /* ---- moving KV rows ---- */
 
-static __device__ uint32_t *kv_words(const MoveRows &a, int layer_part, int seq, int row)
+static __device__ unsigned char *kv_bytes(const MoveRows &a, int layer_part, int seq, int row)
 {
     int32_t page = a.table[(int64_t)seq * a.table_stride + row / a.page_tokens];
     size_t in_page = (size_t)layer_part * (size_t)a.page_tokens + (size_t)(row % a.page_tokens);
-    return (uint32_t *)(void *)(a.pages + (size_t)page * a.page_bytes + in_page * a.row_bytes);
+    return a.pages + (size_t)page * a.page_bytes + in_page * a.row_bytes;
 }
 
 /*
  * A block for each layer's K and V. A thread moves the same words of every row, in the order of the
  * moves: what a later move overwrites, the same thread has read.
  */
-static __global__ void move_rows_kernel(MoveRows a)
+template <typename Word> static __global__ void move_rows_kernel(MoveRows a)
 {
     for (int i = 0; i < a.n; i++) {
         if (a.from[i] == a.to[i]) continue;
-        const uint32_t *from = kv_words(a, (int)blockIdx.x, a.seq[i], a.from[i]);
-        uint32_t *to = kv_words(a, (int)blockIdx.x, a.seq[i], a.to[i]);
-        for (size_t k = threadIdx.x; k < a.row_bytes / 4; k += THREADS)
+        const Word *from =
+            (const Word *)(const void *)kv_bytes(a, (int)blockIdx.x, a.seq[i], a.from[i]);
+        Word *to = (Word *)(void *)kv_bytes(a, (int)blockIdx.x, a.seq[i], a.to[i]);
+        for (size_t k = threadIdx.x; k < a.row_bytes / sizeof(Word); k += THREADS)
             to[k] = from[k];
     }
 }
 
 extern "C" void CUDA_NAME(move_rows)(const CudaContext *c, const MoveRows *a)
 {
-    launch(c, dim3((unsigned)(2 * a->n_layers)), THREADS, 0, move_rows_kernel, *a);
+    /* bf16 rows of an odd number of elements lie on 2 bytes */
+    size_t bits = (size_t)(uintptr_t)a->pages | a->page_bytes | a->row_bytes;
+    launch(c, dim3((unsigned)(2 * a->n_layers)), THREADS, 0,
+           bits % 4 ? move_rows_kernel<unsigned char> : move_rows_kernel<uint32_t>, *a);
 }

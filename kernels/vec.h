@@ -405,6 +405,10 @@ INLINE Vec v_load_some(const float *p, int n)
 {
     return n >= VEC_N ? v_load(p) : v_load_n(p, n);
 }
+INLINE Vec v_bf16_some(const uint16_t *p, int n)
+{
+    return n >= VEC_N ? v_bf16(p) : v_bf16_n(p, n);
+}
 INLINE void v_store_some(float *p, Vec a, int n)
 {
     if (n >= VEC_N)

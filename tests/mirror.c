@@ -226,7 +226,7 @@ static Paging kv_paging(const KvLayer *kv)
 
 static void add_kv(Mirror *m, KvLayer *kv, const Paging *used, int is_out)
 {
-    size_t plane = times(kv->page_tokens, kv->n_kv_heads, kv->head_dim) * sizeof(float);
+    size_t plane = times(kv->page_tokens, kv->n_kv_heads, kv->head_dim) * kv_type_bytes(kv->type);
     size_t last = (kv->k_offset > kv->v_offset ? kv->k_offset : kv->v_offset) + plane;
     add(m, &kv->pages, pool_bytes(used->pages, kv->page_bytes, last), is_out);
     IN(kv->table, used->entries);

@@ -1,9 +1,11 @@
 /*
- * test_attention.c: attention on every backend, against the definition and against itself.
+ * test_attention.c: attention on every backend, against the definition and against itself, with K
+ * and V in f32 and in bf16.
  *
  * Near: each instruction set against "ref", within the error that its source argues for.
  * Same bits, within one instruction set: any number of threads; rows together or one at a time;
- * a tree or each of its paths as a chain; alone or beside other sequences.
+ * a tree or each of its paths as a chain; alone or beside other sequences; bf16 rows or f32 rows
+ * that hold the same values.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +14,10 @@
 
 #include <cmocka.h>
 
+#include <float.h>
+
 #include "base/mem.h"
+#include "kernels/bf16.h"
 #include "kernels/ops_ref.h"
 #include "tests/backends.h"
 
@@ -21,7 +26,7 @@
 typedef struct {
     int n_heads, n_kv_heads, head_dim, n_rot, page_tokens;
     int n, base, first; /* rows a sequence; committed positions of the first sequence; first key */
-    int lead;           /* floats of a page before K: with 4 every row lies on 16 bytes */
+    int lead;           /* elements of a page before K: with 4 every quad lies on its size */
 } AttentionShape;
 
 /* A GPU's segments of the keys end at 128, 256, .. 8192, 8704, .. 131072, ..: contexts cross these.
@@ -45,20 +50,68 @@ static const AttentionShape attention_shapes[] = {
 /* Two sequences of n rows each; pages in random order. */
 typedef struct {
     AttentionShape s;
+    KvType type;
     int rows, table_stride, n_pages;
-    size_t page_floats;
-    float *qg, *k, *v, *q_norm, *k_norm, *inv_freq, *pages;
+    size_t page_elements;
+    unsigned char *pages;
+    float *qg, *k, *v, *q_norm, *k_norm, *inv_freq;
     int32_t *table, *rope_pos, *seq, *pos, *base, *parent, *kv_row;
     float *q, *out; /* results */
 } Paged;
 
+static const char *const type_name[] = {[KV_F32] = "f32", [KV_BF16] = "bf16"};
+
+static size_t n_elements(const Paged *p)
+{
+    return (size_t)p->n_pages * p->page_elements;
+}
+
+/* Exactly their size, so that a sanitizer sees a step over the end. */
+static unsigned char *pages_new(const Paged *p)
+{
+    unsigned char *pages = malloc(n_elements(p) * kv_type_bytes(p->type));
+    assert_non_null(pages);
+    return pages;
+}
+
+/* Element i of the pages. */
+static void put(const Paged *p, size_t i, float x)
+{
+    uint16_t half = bf16_from_float(x);
+    if (p->type == KV_BF16)
+        memcpy(p->pages + i * sizeof half, &half, sizeof half);
+    else
+        memcpy(p->pages + i * sizeof x, &x, sizeof x);
+}
+
+static float get(const Paged *p, size_t i)
+{
+    float x;
+    uint16_t half;
+    memcpy(&half, p->pages + i * sizeof half, sizeof half);
+    if (p->type == KV_BF16) return bf16_to_float(half);
+    memcpy(&x, p->pages + i * sizeof x, sizeof x);
+    return x;
+}
+
+/* All elements; to be freed. */
+static float *page_values(const Paged *p)
+{
+    float *x = floats(n_elements(p));
+    for (size_t i = 0; i < n_elements(p); i++)
+        x[i] = get(p, i);
+    return x;
+}
+
 static KvLayer kv_layer(const Paged *p)
 {
     size_t offset = (size_t)(p->s.page_tokens * p->s.n_kv_heads * p->s.head_dim);
-    return (KvLayer){.pages = (unsigned char *)p->pages,
-                     .page_bytes = p->page_floats * sizeof(float),
-                     .k_offset = (size_t)p->s.lead * sizeof(float),
-                     .v_offset = ((size_t)p->s.lead + offset) * sizeof(float),
+    size_t each = kv_type_bytes(p->type);
+    return (KvLayer){.type = p->type,
+                     .pages = p->pages,
+                     .page_bytes = p->page_elements * each,
+                     .k_offset = (size_t)p->s.lead * each,
+                     .v_offset = ((size_t)p->s.lead + offset) * each,
                      .page_tokens = p->s.page_tokens,
                      .n_kv_heads = p->s.n_kv_heads,
                      .head_dim = p->s.head_dim,
@@ -66,13 +119,14 @@ static KvLayer kv_layer(const Paged *p)
                      .table_stride = p->table_stride};
 }
 
-static Paged paged_new(Rng *r, const AttentionShape *s)
+/* The same values with either type, but that bf16 has rounded them. */
+static Paged paged_new(Rng *r, const AttentionShape *s, KvType type)
 {
-    Paged p = {.s = *s, .rows = 2 * s->n};
+    Paged p = {.s = *s, .type = type, .rows = 2 * s->n};
     size_t rows = (size_t)p.rows, dim = (size_t)s->head_dim;
     p.table_stride = (s->base + 40 + s->n) / s->page_tokens + 1;
     p.n_pages = 2 * p.table_stride;
-    p.page_floats = (size_t)s->lead + 2 * (size_t)(s->page_tokens * s->n_kv_heads) * dim;
+    p.page_elements = (size_t)s->lead + 2 * (size_t)(s->page_tokens * s->n_kv_heads) * dim;
     p.qg = random_floats(r, rows * (size_t)s->n_heads * 2 * dim, 3);
     p.k = random_floats(r, rows * (size_t)s->n_kv_heads * dim, 1);
     p.v = random_floats(r, rows * (size_t)s->n_kv_heads * dim, 1);
@@ -80,7 +134,9 @@ static Paged paged_new(Rng *r, const AttentionShape *s)
     p.inv_freq = floats((size_t)s->n_rot / 2);
     for (int f = 0; f < s->n_rot / 2; f++)
         p.inv_freq[f] = powf(10000, -2.0f * (float)f / (float)s->n_rot);
-    p.pages = random_floats(r, (size_t)p.n_pages * p.page_floats, 2);
+    p.pages = pages_new(&p);
+    for (size_t i = 0; i < n_elements(&p); i++)
+        put(&p, i, 2 * rng_float(r));
     p.table = ints((size_t)p.n_pages);
     for (int i = 0; i < p.n_pages; i++) {
         int j = rng_int(r, i + 1);
@@ -97,8 +153,8 @@ static Paged paged_copy(const Paged *from)
 {
     Paged p = *from;
     size_t all = (size_t)(p.rows * p.s.n_heads * p.s.head_dim);
-    p.pages = floats((size_t)p.n_pages * p.page_floats);
-    memcpy(p.pages, from->pages, (size_t)p.n_pages * p.page_floats * sizeof(float));
+    p.pages = pages_new(&p);
+    memcpy(p.pages, from->pages, n_elements(&p) * kv_type_bytes(p.type));
     p.q = floats(all), p.out = floats(all);
     return p;
 }
@@ -152,7 +208,7 @@ static TreeAttention tree_args(const Paged *p, int first, int n)
                            .out = p->out + head};
 }
 
-static void run_attention(Backend *be, Paged *p, int first, int n)
+static void prepare(Backend *be, Paged *p, int first, int n)
 {
     size_t dim = (size_t)p->s.head_dim, heads = (size_t)p->s.n_heads;
     size_t kv_at = (size_t)first * (size_t)p->s.n_kv_heads * dim, at = (size_t)first * heads * dim;
@@ -161,8 +217,18 @@ static void run_attention(Backend *be, Paged *p, int first, int n)
                                               p->k + kv_at, p->v + kv_at, p->q_norm, p->k_norm,
                                               p->inv_freq, p->rope_pos + first, p->seq + first,
                                               p->kv_row + first, kv_layer(p), p->q + at});
+}
+
+static void attend(Backend *be, Paged *p, int first, int n)
+{
     TreeAttention a = tree_args(p, first, n);
     be->tree_attention(be, &a);
+}
+
+static void run_attention(Backend *be, Paged *p, int first, int n)
+{
+    prepare(be, p, first, n);
+    attend(be, p, first, n);
 }
 
 /*
@@ -216,20 +282,28 @@ static void check_near_attention(const Paged *got, const Paged *want, const char
                                  uint64_t seed)
 {
     size_t all = (size_t)(want->rows * want->s.n_heads * want->s.head_dim);
+    float *rows = page_values(got), *want_rows = page_values(want);
+    /* where the last bits of K decide how it is rounded to bf16, it moves by one step of 2^-7 */
+    double step = got->type == KV_BF16 ? 0x1p-7 : 0;
+    Paged by_ref = paged_copy(got);
     /* norm, then sine and cosine of one angle: a few roundings of numbers below 8 */
     assert_true(near_all(what, got->q, want->q, all, 16 * 0x1p-24, 64 * 0x1p-24, seed));
-    assert_true(near_all(what, got->pages, want->pages, (size_t)want->n_pages * want->page_floats,
-                         16 * 0x1p-24, 64 * 0x1p-24, seed));
-    /* scores of size up to 4 sqrt(dim), off by some 1e-5, move p by as much; |v| < 2 */
-    assert_true(near_all(what, got->out, want->out, all, 0, 1e-4, seed));
+    assert_true(
+        near_all(what, rows, want_rows, n_elements(got), step + 16 * 0x1p-24, 65 * 0x1p-24, seed));
+    /* of the same q and rows: scores of size up to 4 sqrt(dim), off by some 1e-5, move p by as
+     * much; |v| < 2 */
+    memcpy(by_ref.q, got->q, all * sizeof(float));
+    attend(ref, &by_ref, 0, got->rows);
+    assert_true(near_all(what, got->out, by_ref.out, all, 0, 1e-4, seed));
+    paged_free_results(&by_ref);
+    free(rows), free(want_rows);
 }
 
-static void test_attention(void **state)
+static void check_attention(KvType type)
 {
-    (void)state;
     for (size_t s = 0; s < sizeof attention_shapes / sizeof *attention_shapes; s++) {
         Rng r = rng_new(500 + s);
-        Paged start = paged_new(&r, &attention_shapes[s]);
+        Paged start = paged_new(&r, &attention_shapes[s], type);
         grow_trees(&r, &start);
         size_t all = (size_t)(start.rows * start.s.n_heads * start.s.head_dim);
         Paged want = paged_copy(&start), first = paged_copy(&start);
@@ -240,7 +314,7 @@ static void test_attention(void **state)
         for (int b = 0; b < n_backends; b++) {
             Paged got = paged_copy(&start);
             run_attention(backend[b], &got, 0, got.rows);
-            check_near_attention(&got, &want, about("attention", b), r.seed);
+            check_near_attention(&got, &want, about(type_name[type], b), r.seed);
             if (b == leader(b)) memcpy(first.out, got.out, all * sizeof(float));
             assert_true(same_bits(about("attention", b), got.out, first.out, all, r.seed));
             check_attention_calls(backend[b], &got, &start, about("attention calls", b), r.seed);
@@ -253,6 +327,70 @@ static void test_attention(void **state)
         paged_free_results(&first);
         paged_free_results(&want);
         paged_free(&start);
+    }
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    check_attention(KV_F32);
+    check_attention(KV_BF16);
+}
+
+/* ---- bf16 is f32 rounded once ---- */
+
+/* The rows that the two have written: bf16 holds what f32 holds, rounded. */
+static void check_rounded(const Paged *half, const Paged *full, const char *what)
+{
+    for (size_t i = 0; i < n_elements(full); i++) {
+        uint16_t got, want = bf16_from_float(get(full, i));
+        memcpy(&got, half->pages + i * sizeof got, sizeof got);
+        if (got != want)
+            fail_msg("%s: element %zu is %#x, expected %#x of %a", what, i, (unsigned)got,
+                     (unsigned)want, (double)get(full, i));
+    }
+}
+
+/*
+ * What is written is what f32 has, rounded to nearest even, also where that is no usual number; and
+ * attention reads it as f32 rows of the same values, the current rows too.
+ */
+static void test_rounded(void **state)
+{
+    (void)state;
+    static const float odd[] = {INFINITY, -INFINITY, NAN,       FLT_MAX,       -FLT_MAX,     1e-40f,
+                                -0.0f,    0x1.01p0f, 0x1.03p0f, 0x1.010002p0f, 0x1.fffffep0f};
+    static const size_t n_odd = sizeof odd / sizeof *odd;
+    for (size_t s = 0; s < sizeof attention_shapes / sizeof *attention_shapes; s++) {
+        if (attention_shapes[s].base > 8000) continue; /* more of the same */
+        Rng r = rng_new(900 + s), again = r;
+        Paged full = paged_new(&r, &attention_shapes[s], KV_F32);
+        Paged half = paged_new(&again, &attention_shapes[s], KV_BF16);
+        Rng trees = rng_new(s), same_trees = trees;
+        size_t all = (size_t)(full.rows * full.s.n_heads * full.s.head_dim);
+        grow_trees(&trees, &full), grow_trees(&same_trees, &half);
+        for (int b = 0; b < n_backends; b++) {
+            Paged f = paged_copy(&full), h = paged_copy(&half);
+            prepare(backend[b], &f, 0, f.rows), run_attention(backend[b], &h, 0, h.rows);
+            check_rounded(&h, &f, about("rows", b));
+            for (size_t i = 0; i < n_elements(&f); i++)
+                put(&f, i, get(&h, i));
+            attend(backend[b], &f, 0, f.rows);
+            assert_true(same_bits(about("q", b), h.q, f.q, all, r.seed));
+            assert_true(same_bits(about("rounded rows", b), h.out, f.out, all, r.seed));
+            paged_free_results(&f), paged_free_results(&h);
+        }
+        size_t n = (size_t)(full.rows * full.s.n_kv_heads * full.s.head_dim);
+        for (size_t i = 0; i < n; i++)
+            full.v[i] = half.v[i] = odd[i % n_odd];
+        full.k[0] = half.k[0] = NAN;
+        for (int b = 0; b < n_backends; b++) {
+            Paged f = paged_copy(&full), h = paged_copy(&half);
+            prepare(backend[b], &f, 0, f.rows), prepare(backend[b], &h, 0, h.rows);
+            check_rounded(&h, &f, about("odd rows", b));
+            paged_free_results(&f), paged_free_results(&h);
+        }
+        paged_free(&full), paged_free(&half);
     }
 }
 
@@ -283,12 +421,6 @@ static void run_chains(Backend *be, Paged *p, PromptForm form)
         run_attention(be, p, i, form == ONE_BY_ONE ? 1 : p->rows);
 }
 
-static void fill_nan(float *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        x[i] = NAN;
-}
-
 /* NaN into every row that no call has written yet, and into K and V of each sequence's last row. */
 static void poison(Paged *p)
 {
@@ -297,13 +429,15 @@ static void poison(Paged *p)
     for (int seq = 0; seq < 2; seq++) {
         for (int r = p->s.base + 37 * seq; r < p->table_stride * p->s.page_tokens; r++) {
             size_t page = (size_t)p->table[seq * p->table_stride + r / p->s.page_tokens];
-            float *k =
-                p->pages + page * p->page_floats + p->s.lead + (size_t)(r % p->s.page_tokens) * row;
-            fill_nan(k, row);
-            fill_nan(k + (kv.v_offset - kv.k_offset) / sizeof(float), row);
+            size_t k =
+                page * p->page_elements + (size_t)p->s.lead + (size_t)(r % p->s.page_tokens) * row;
+            size_t v = k + (kv.v_offset - kv.k_offset) / kv_type_bytes(p->type);
+            for (size_t d = 0; d < row; d++)
+                put(p, k + d, NAN), put(p, v + d, NAN);
         }
-        fill_nan(p->k + (size_t)((seq + 1) * p->s.n - 1) * row, row);
-        fill_nan(p->v + (size_t)((seq + 1) * p->s.n - 1) * row, row);
+        size_t last = (size_t)((seq + 1) * p->s.n - 1) * row;
+        for (size_t d = 0; d < row; d++)
+            p->k[last + d] = p->v[last + d] = NAN;
     }
 }
 
@@ -339,9 +473,9 @@ static void test_chains(void **state)
         {1, 1, 8, 4, 16, 132, 127, 61, 1},     /* a tail in three segments */
         {12, 2, 256, 64, 5, 9, 123, 3, 4},
     };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
         Rng r = rng_new(600 + i);
-        Paged start = paged_new(&r, &shapes[i]);
+        Paged start = paged_new(&r, &shapes[i / 2], i % 2 ? KV_BF16 : KV_F32);
         poison(&start);
         Paged want = paged_copy(&start);
         run_chains(ref, &want, PROMPT);
@@ -359,15 +493,15 @@ static void test_far_key(void **state)
     static const AttentionShape shape = {1, 1, 64, 16, 64, 1, 8300, 0, 4};
     static const int far[2] = {8250, 5200};
     Rng r = rng_new(800);
-    Paged start = paged_new(&r, &shape);
+    Paged start = paged_new(&r, &shape, KV_F32);
     grow_trees(&r, &start);
     Paged want = paged_copy(&start);
     run_attention(ref, &want, 0, want.rows);
     for (int seq = 0; seq < 2; seq++) {
         size_t page = (size_t)start.table[seq * start.table_stride + far[seq] / 64];
-        float *k = start.pages + page * start.page_floats + 4 + (size_t)(far[seq] % 64) * 64;
-        for (int d = 0; d < 64; d++)
-            k[d] = 40 * want.q[seq * 64 + d]; /* a score of some 400 */
+        size_t k = page * start.page_elements + 4 + (size_t)(far[seq] % 64) * 64;
+        for (size_t d = 0; d < 64; d++)
+            put(&start, k + d, 40 * want.q[(size_t)seq * 64 + d]); /* a score of some 400 */
     }
     paged_free_results(&want);
     want = paged_copy(&start);
@@ -390,18 +524,22 @@ static void test_alignment(void **state)
     static const AttentionShape shapes[] = {{4, 2, 64, 8, 8, 3, 126, 0, 4},
                                             {4, 2, 128, 8, 8, 3, 61, 0, 4},
                                             {6, 1, 256, 8, 8, 3, 30, 0, 4}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
         Rng r = rng_new(700 + i);
-        Paged p = paged_new(&r, &shapes[i]), odd = p;
+        Paged p = paged_new(&r, &shapes[i / 2], i % 2 ? KV_BF16 : KV_F32), odd = p;
         size_t all = (size_t)(p.rows * p.s.n_heads * p.s.head_dim);
-        size_t inside = p.page_floats - (size_t)p.s.lead;
+        size_t inside = p.page_elements - (size_t)p.s.lead;
         grow_trees(&r, &p);
         odd.s.lead = 3;
-        odd.page_floats = inside + 3;
-        odd.pages = floats((size_t)p.n_pages * odd.page_floats);
-        for (size_t page = 0; page < (size_t)p.n_pages; page++)
-            memcpy(odd.pages + page * odd.page_floats + 3, p.pages + page * p.page_floats + 4,
-                   inside * sizeof(float));
+        odd.page_elements = inside + 3;
+        odd.pages = pages_new(&odd);
+        for (size_t page = 0; page < (size_t)p.n_pages; page++) {
+            for (size_t d = 0; d < 3; d++)
+                put(&odd, page * odd.page_elements + d, 0);
+            for (size_t d = 0; d < inside; d++)
+                put(&odd, page * odd.page_elements + 3 + d,
+                    get(&p, page * p.page_elements + 4 + d));
+        }
         odd.q = floats(all), odd.out = floats(all);
         for (int b = 0; b < n_backends; b++) {
             run_attention(backend[b], &p, 0, p.rows);
@@ -417,7 +555,7 @@ static void test_no_allocation(void **state)
 {
     (void)state;
     Rng r = rng_new(1);
-    Paged p = paged_new(&r, &attention_shapes[3]);
+    Paged p = paged_new(&r, &attention_shapes[3], KV_BF16);
     grow_trees(&r, &p);
     unsigned long before = mem_count();
     for (int b = 0; b < n_backends; b++)
@@ -429,9 +567,9 @@ static void test_no_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),     cmocka_unit_test(test_chains),
-        cmocka_unit_test(test_far_key),       cmocka_unit_test(test_alignment),
-        cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_rounded),
+        cmocka_unit_test(test_chains),    cmocka_unit_test(test_far_key),
+        cmocka_unit_test(test_alignment), cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests_name("attention", tests, open_backends, close_backends);
 }

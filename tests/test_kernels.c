@@ -309,11 +309,11 @@ static void test_gated_norm_and_swiglu(void **state)
     }
 }
 
-static void test_move_rows(void **state)
+/* Rows of f32, and of an odd number of bf16. */
+static void check_move_rows(size_t row_bytes)
 {
-    (void)state;
-    enum { PAGES = 9, PAGE_TOKENS = 5, LAYERS = 3, ROW = 28, EXTRA = 16, STRIDE = 4 };
-    enum { PAGE = LAYERS * 2 * PAGE_TOKENS * ROW + EXTRA };
+    enum { PAGES = 9, PAGE_TOKENS = 5, LAYERS = 3, MAX_ROW = 28, EXTRA = 16, STRIDE = 4 };
+    enum { PAGE = LAYERS * 2 * PAGE_TOKENS * MAX_ROW + EXTRA };
     static const int32_t table[2 * STRIDE] = {3, 1, 7, 0, 2, 8, 4, 5};
     static const int32_t seq[] = {0, 0, 0, 1, 1}, from[] = {4, 7, 9, 12, 19};
     static const int32_t to[] = {4, 5, 6, 11, 12};
@@ -322,17 +322,25 @@ static void test_move_rows(void **state)
     for (size_t i = 0; i < sizeof start; i++)
         start[i] = (unsigned char)rng_next(&r);
     memcpy(want, start, sizeof start);
-    MoveRows a = {5, LAYERS, PAGE_TOKENS, ROW, PAGE, want, table, STRIDE, seq, from, to};
+    MoveRows a = {5, LAYERS, PAGE_TOKENS, row_bytes, PAGE, want, table, STRIDE, seq, from, to};
     ref->move_rows(ref, &a);
     /* V of layer 1, sequence 1: row 12 of page 4 (third of its table) came from row 19 of page 5 */
-    size_t plane = (size_t)(2 * 1 + 1) * PAGE_TOKENS * ROW;
-    assert_memory_equal(want + 4 * PAGE + plane + 2 * ROW, start + 5 * PAGE + plane + 4 * ROW, ROW);
+    size_t plane = (size_t)(2 * 1 + 1) * PAGE_TOKENS * row_bytes;
+    assert_memory_equal(want + 4 * PAGE + plane + 2 * row_bytes,
+                        start + 5 * PAGE + plane + 4 * row_bytes, row_bytes);
     for (int b = 0; b < n_backends; b++) {
         a.pages = got;
         memcpy(got, start, sizeof start);
         backend[b]->move_rows(backend[b], &a);
         assert_memory_equal(got, want, sizeof want);
     }
+}
+
+static void test_move_rows(void **state)
+{
+    (void)state;
+    check_move_rows(28);
+    check_move_rows(26);
 }
 
 /* ---- experts ---- */
