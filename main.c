@@ -144,6 +144,7 @@ static int open_engine(App *a, Error *err)
     options.max_waiting = one ? 1 : set->max_waiting;
     options.ctx_size = set->ctx_size;
     options.memory = set->memory;
+    options.kv_type = (KvType)set->kv_dtype;
     options.chunk_rows = set->ubatch_size;
     options.tree_nodes = a->drafter.self ? set->tree_nodes : 1;
     options.draft_depth = set->draft_depth;
@@ -290,6 +291,7 @@ static int run_check(App *a, Error *err)
                         .limit = set->limit,
                         .memory = set->memory,
                         .ctx_size = set->ctx_size,
+                        .kv_type = (KvType)set->kv_dtype,
                         .json = set->json};
     return check_run(&setup, stdout, err);
 }

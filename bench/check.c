@@ -179,7 +179,7 @@ static int64_t scarce_memory(const Check *c)
     const Model *m = c->setup->model;
     int n_rows = c->ctx_size + MAX_TREE_NODES + 1; /* and what a tree takes beyond it */
     return c->n * (int64_t)memory_slot_bytes(&m->config) +
-           memory_pages_for(n_rows) * (int64_t)memory_page_bytes(m);
+           memory_pages_for(n_rows) * (int64_t)memory_page_bytes(m, c->setup->kv_type);
 }
 
 static Engine *open_engine(const Check *c, const Variant *v, const Drafter *d, Error *err)
@@ -188,6 +188,7 @@ static Engine *open_engine(const Check *c, const Variant *v, const Drafter *d, E
     o.max_seqs = v->together ? c->n : 1;
     o.ctx_size = c->ctx_size;
     o.memory = c->setup->memory;
+    o.kv_type = c->setup->kv_type;
     o.allowed = c->setup->allowed;
     o.tree_nodes = v->nodes ? v->nodes : 1;
     o.draft_depth = v->depth;

@@ -22,8 +22,9 @@ typedef struct {
     DraftVocab draft_vocab;
     int max_tokens; /* of each answer; -1: the default of 48 */
     int limit;      /* questions at most; 0: all */
-    int64_t memory; /* as EngineOptions */
+    int64_t memory; /* this and the next two as EngineOptions */
     int ctx_size;
+    KvType kv_type;
     int json;
 } CheckSetup;
 

@@ -64,7 +64,7 @@ static int plan_memory(Engine *e, int *n_slots, int *n_pages, Error *err)
     EngineOptions *o = &e->options;
     int64_t budget = o->memory ? o->memory : default_memory(e);
     int64_t slot = (int64_t)memory_slot_bytes(&e->model->config);
-    int64_t page = (int64_t)memory_page_bytes(e->model);
+    int64_t page = (int64_t)memory_page_bytes(e->model, o->kv_type);
     int limit = e->model->config.ctx_limit;
     int tree_rows = o->max_seqs * o->tree_nodes;
     int64_t slots = o->n_slots;
@@ -206,7 +206,8 @@ static int open_parts(Engine *e, Error *err)
     int n_slots = 0, n_pages = 0, max_rows = o->chunk_rows + MAX_TREE_ROWS;
     int max_logits = MAX_TREE_ROWS + SCORE_ROWS;
     if (plan_memory(e, &n_slots, &n_pages, err)) return -1;
-    if (memory_open(&e->mem, m, n_slots, n_pages, o->max_seqs, o->ctx_size + e->overhang, err))
+    if (memory_open(&e->mem, m, o->kv_type, n_slots, n_pages, o->max_seqs,
+                    o->ctx_size + e->overhang, err))
         return -1;
     if (forward_open(&e->forward, m, &e->mem, max_rows, max_logits, err)) return -1;
     e->scratch_bytes = forward_bytes(m, max_rows, max_logits);
@@ -298,8 +299,9 @@ void engine_print_memory(const Engine *e, FILE *out)
     fprintf(out, "%-10s %10.1f MiB\n", "weights", (double)e->model->weight_bytes / mib);
     fprintf(out, "%-10s %10.1f MiB  %d states of %.1f KiB\n", "slots",
             (double)m->slot_bytes * m->n_slots / mib, m->n_slots, (double)m->slot_bytes / 1024);
-    fprintf(out, "%-10s %10.1f MiB  %d tokens of %.1f KiB\n", "KV pages",
-            (double)m->page_bytes * m->n_pages / mib, m->n_pages * PAGE_TOKENS, kv_row / 1024);
+    fprintf(out, "%-10s %10.1f MiB  %d tokens of %.1f KiB, %s\n", "KV pages",
+            (double)m->page_bytes * m->n_pages / mib, m->n_pages * PAGE_TOKENS, kv_row / 1024,
+            m->kv_type == KV_BF16 ? "bf16" : "f32");
     if (e->records.bytes)
         fprintf(out, "%-10s %10.1f MiB  %d rows of draft trees\n", "records",
                 (double)e->records.bytes / mib, e->records.n_rows);

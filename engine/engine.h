@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/watcher.h"
 #include "engine/config.h"
+#include "kernels/attention.h"
 #include "kernels/sample.h"
 #include "spec/drafter.h"
 
@@ -53,6 +54,7 @@ typedef struct {
     int max_waiting; /* requests waiting to run before engine_submit says ERR_BUSY */
     int ctx_size;    /* longest sequence in tokens; 0: the model's limit, capped by memory */
     int64_t memory;  /* bytes for states and KV; 0: a quarter of free memory, at most 4 GiB */
+    KvType kv_type;  /* K and V in memory; KV_BF16 takes half the memory of KV_F32 */
     int chunk_rows;  /* prompt rows a pass, >= 1 */
     int tree_nodes;  /* rows verified per step and sequence, root included, 1..MAX_TREE_NODES */
     int draft_depth; /* levels below the root */
@@ -71,7 +73,7 @@ typedef struct {
 
 /*
  * Defaults: 8 sequences, 64 waiting, tree 4 / depth 3 / top-k 1, chunks of 256, reserve 128; drafts
- * of all ids.
+ * of all ids; K and V in f32.
  */
 EngineOptions engine_defaults(void);
 

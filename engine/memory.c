@@ -31,9 +31,9 @@ size_t memory_slot_bytes(const ModelConfig *c)
     return bytes ? bytes : 64;
 }
 
-static size_t kv_row_bytes(const ModelConfig *c)
+static size_t kv_row_bytes(const ModelConfig *c, KvType type)
 {
-    return (size_t)c->n_kv_heads * c->head_dim * sizeof(float);
+    return (size_t)c->n_kv_heads * c->head_dim * kv_type_bytes(type);
 }
 
 static int kv_layers(const Model *m)
@@ -41,9 +41,9 @@ static int kv_layers(const Model *m)
     return m->config.n_full + (m->has_mtp ? 1 : 0);
 }
 
-size_t memory_page_bytes(const Model *m)
+size_t memory_page_bytes(const Model *m, KvType type)
 {
-    size_t bytes = kv_row_bytes(&m->config) * 2 * PAGE_TOKENS * (size_t)kv_layers(m);
+    size_t bytes = kv_row_bytes(&m->config, type) * 2 * PAGE_TOKENS * (size_t)kv_layers(m);
     return bytes ? bytes : 64;
 }
 
@@ -52,14 +52,15 @@ int memory_pages_for(int n_rows)
     return (n_rows + PAGE_TOKENS - 1) / PAGE_TOKENS;
 }
 
-int memory_open(Memory *mem, const Model *model, int n_slots, int n_pages, int max_seqs,
-                int seq_rows, Error *err)
+int memory_open(Memory *mem, const Model *model, KvType kv_type, int n_slots, int n_pages,
+                int max_seqs, int seq_rows, Error *err)
 {
     Backend *be = model->backend;
     *mem = (Memory){.model = model,
                     .slot_bytes = memory_slot_bytes(&model->config),
-                    .page_bytes = memory_page_bytes(model),
-                    .kv_row_bytes = kv_row_bytes(&model->config),
+                    .page_bytes = memory_page_bytes(model, kv_type),
+                    .kv_row_bytes = kv_row_bytes(&model->config, kv_type),
+                    .kv_type = kv_type,
                     .n_slots = n_slots,
                     .n_pages = n_pages,
                     .n_kv_layers = kv_layers(model),
@@ -141,7 +142,8 @@ SlotLayer memory_slot_layer(const Memory *mem, int i)
 KvLayer memory_kv_layer(const Memory *mem, int i)
 {
     size_t part = mem->kv_row_bytes * PAGE_TOKENS;
-    return (KvLayer){.pages = mem->pages,
+    return (KvLayer){.type = mem->kv_type,
+                     .pages = mem->pages,
                      .page_bytes = mem->page_bytes,
                      .k_offset = part * 2 * (size_t)i,
                      .v_offset = part * (2 * (size_t)i + 1),

@@ -19,6 +19,7 @@
 typedef struct {
     const Model *model;
     size_t slot_bytes, page_bytes, kv_row_bytes; /* one K or V row of one layer */
+    KvType kv_type;                              /* of all KV layers */
     int n_slots, n_pages, n_kv_layers;           /* the head's layer included */
     unsigned char *slots, *pages;                /* backend memory */
     SlotPool *slot_pool;
@@ -33,11 +34,11 @@ typedef struct {
 
 /* Bytes of a slot and of a page of this model, before anything is taken. */
 size_t memory_slot_bytes(const ModelConfig *c);
-size_t memory_page_bytes(const Model *m);
+size_t memory_page_bytes(const Model *m, KvType type);
 
 /* Takes n_slots and n_pages; a sequence can have up to seq_rows KV rows. 0, or -1 and an Error. */
-int memory_open(Memory *mem, const Model *model, int n_slots, int n_pages, int max_seqs,
-                int seq_rows, Error *err);
+int memory_open(Memory *mem, const Model *model, KvType kv_type, int n_slots, int n_pages,
+                int max_seqs, int seq_rows, Error *err);
 void memory_close(Memory *mem);
 
 /* Gives sequence seq pages for n_rows KV rows: all of them, or none and -1. */

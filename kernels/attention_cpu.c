@@ -39,7 +39,7 @@ static void store_head(const KvLayer *kv, unsigned char *to, const float *x)
 {
     uint16_t half[MAX_HEAD_DIM];
     size_t dim = (size_t)kv->head_dim;
-    if (kv->type == KV_F32) {
+    if (kv->type != KV_BF16) {
         memcpy(to, x, dim * sizeof *x);
         return;
     }

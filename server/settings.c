@@ -97,9 +97,9 @@ static OptionTable option_table(Settings *s)
     {"max-tokens", OPTION_INT, &s->max_tokens, -1, INT_MAX, 0, "N", "longest answer (default: the context's end)", CHAT | BENCH | CHECK},
 
     {"temperature", OPTION_NUMBER, &s->temperature, 0, 100, 0, "X", "0 is greedy (default: the model's, or 1)", SAMPLES},
-    {"top-p", OPTION_NUMBER, &s->top_p, 0, 1, 0, "X", "1 is off (default: the model's, or 1)", SAMPLES},
+    {"top-p", OPTION_NUMBER, &s->top_p, 0, 1, 0, "X", "1 is off; --min-p: 0 is off (default: the model's)", SAMPLES},
+    {"min-p", OPTION_NUMBER, &s->min_p, 0, 1, 0, "X", 0, SAMPLES},
     {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0 is off (default: the model's, or 0)", SAMPLES},
-    {"min-p", OPTION_NUMBER, &s->min_p, 0, 1, 0, "X", "0 is off (default: the model's, or 0)", SAMPLES},
     {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", "-1 is random", SAMPLES},
 
     {"draft", OPTION_CHOICE, &s->draft, 0, 0, DRAFT_CHOICES, "KIND", "mtp (the model's own head) or none", ALL},
@@ -111,6 +111,7 @@ static OptionTable option_table(Settings *s)
 
     {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens (default: the model's)", ALL},
     {"memory", OPTION_BYTES, &s->memory, 0, MAX_BYTES, 0, "BYTES", "states, KV (default: 1/4 of free, to 4G; GPU 95 %)", ALL},
+    {"kv-dtype", OPTION_CHOICE, &s->kv_dtype, 0, 0, KV_CHOICES, 0, "K and V in memory; bf16 halves it", ALL},
     {"max-seqs", OPTION_INT, &s->max_seqs, 1, MAX_SEQS, 0, "N", "sequences that run at once", SERVE | BENCH | CHECK},
     {"max-waiting", OPTION_INT, &s->max_waiting, 1, 1e6, 0, "N", "requests that wait before 429 is sent", SERVE | BENCH},
     {"ubatch-size", OPTION_INT, &s->ubatch_size, 1, 65536, 0, "N", "prompt rows per pass", ALL},

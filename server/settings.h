@@ -29,7 +29,8 @@ typedef struct {
     /* engine */
     int ctx_size, max_seqs, max_waiting, ubatch_size, threads;
     int64_t memory;
-    int draft; /* index into DRAFT_CHOICES */
+    int kv_dtype; /* index into KV_CHOICES */
+    int draft;    /* index into DRAFT_CHOICES */
     int draft_depth, draft_topk, draft_vocab, tree_nodes;
     int state_mode; /* index into STATE_CHOICES */
     /* sampling defaults; NaN or -1: the model's generation_config.json */
@@ -63,6 +64,7 @@ enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 #define DUMMY_CHOICES "none|bf16|fp8" /* in the order of engine/dummy.h's types */
 
 #define STATE_CHOICES "auto|slots|replay" /* in the order of engine/engine.h's modes */
+#define KV_CHOICES "f32|bf16" /* in the order of kernels/attention.h's types */
 
 #define DRAFT_CHOICES "mtp|none"
 enum { DRAFT_MTP, DRAFT_NONE };

@@ -3,8 +3,9 @@
  *
  * Five random checkpoints in the layouts we load, with the reference's residual stream after every
  * layer, final rows, logits and the MTP head's logits over three teacher-forced steps. Every tensor
- * must be within 1e-3 of its largest magnitude (f32 against f32: sums in another order), and what
- * we compute must be the same bits however the tokens are cut into chunks.
+ * must be within 1e-3 of its largest magnitude (f32 against f32: sums in another order), with K and
+ * V in bf16 within 5e-3 (8 bits of each), and what we compute must be the same bits however the
+ * tokens are cut into chunks.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +25,7 @@
 #include "tests/golden.h"
 
 enum { MAX_T = 512, HEAD_STEPS = 3 };
-static const double TOLERANCE = 1e-3;
+static const double TOLERANCE[] = {[KV_F32] = 1e-3, [KV_BF16] = 5e-3};
 
 typedef struct {
     Backend *be;
@@ -48,7 +49,7 @@ static void keep_hidden(void *ctx, int layer, const float *x, int n)
     c->be->download(c->be, c->hidden[layer] + c->done * dim, x, (size_t)n * dim * sizeof(float));
 }
 
-static void case_open(Case *c, const char *name, Backend *be)
+static void case_open(Case *c, const char *name, Backend *be, KvType type)
 {
     Error err = {0};
     char path[256];
@@ -59,7 +60,7 @@ static void case_open(Case *c, const char *name, Backend *be)
     if (!c->model) fail_msg("%s", err.msg);
     c->golden = golden_open(path, c->token, MAX_T, &c->n_tokens);
     int seqs = 1 + HEAD_STEPS, pages = seqs * memory_pages_for(MAX_T + 1);
-    assert_int_equal(memory_open(&c->mem, c->model, 1, pages, seqs, MAX_T + 1, &err), 0);
+    assert_int_equal(memory_open(&c->mem, c->model, type, 1, pages, seqs, MAX_T + 1, &err), 0);
     assert_int_equal(forward_open(&c->f, c->model, &c->mem, MAX_T, MAX_T, &err), 0);
     assert_int_equal(head_open(&c->head, &c->f, MAX_T, &err), 0);
     batch_open(&c->batch, MAX_T);
@@ -110,26 +111,41 @@ static void run_trunk(Case *c, int chunk)
     }
 }
 
-static void expect_near(const Case *c, const char *name, const float *got, size_t n)
+/*
+ * Rows that may lie elsewhere: bf16 lets a router's near tie fall the other way, and the row of
+ * another expert is another row. One of 137 rows is seen, in one of the models with experts; its
+ * router's logits are 9e-4 apart.
+ */
+static size_t rows_astray(const Case *c, size_t rows)
+{
+    return c->mem.kv_type == KV_BF16 && c->model->config.n_experts ? rows / 100 : 0;
+}
+
+static void expect_near(const Case *c, const char *name, const float *got, size_t rows,
+                        size_t width)
 {
     const Tensor *t = safetensors_find(c->golden, name);
     if (!t) fail_msg("golden file lacks %s", name);
     assert_int_equal(t->type, TENSOR_F32);
-    assert_int_equal(t->bytes, n * sizeof(float));
-    double largest = 0, worst = 0;
-    size_t at = 0;
-    for (size_t i = 0; i < n; i++) {
+    assert_int_equal(t->bytes, rows * width * sizeof(float));
+    double largest = 0, tolerance = TOLERANCE[c->mem.kv_type];
+    size_t n_astray = 0;
+    for (size_t i = 0; i < rows * width; i++) {
         float want;
         memcpy(&want, t->data + 4 * i, 4);
         if (fabs(want) > largest) largest = fabs(want);
-        double d = fabs((double)got[i] - want);
-        if (!(d <= worst)) {
-            worst = d;
-            at = i;
-        }
     }
-    if (!(worst <= TOLERANCE * largest))
-        fail_msg("%s[%zu]: off by %g, largest magnitude %g", name, at, worst, largest);
+    for (size_t row = 0; row < rows; row++) {
+        double worst = 0;
+        for (size_t i = row * width; i < (row + 1) * width; i++) {
+            float want;
+            memcpy(&want, t->data + 4 * i, 4);
+            double d = fabs((double)got[i] - want);
+            if (!(d <= worst)) worst = d;
+        }
+        if (!(worst <= tolerance * largest) && ++n_astray > rows_astray(c, rows))
+            fail_msg("%s, row %zu: off by %g, largest magnitude %g", name, row, worst, largest);
+    }
 }
 
 /* Head steps 1..3, each in its own sequence, in chunks of up to chunk rows. */
@@ -165,10 +181,10 @@ static void run_head(Case *c, int chunk, float *logits[HEAD_STEPS])
 /* Code without vectors is slow: it runs the first of these cuts alone. */
 static const int chunks[] = {7, 1, 2, 3, 63, 64, 65};
 
-static void check_golden(const char *name, Backend *be, size_t n_chunks)
+static void check_golden(const char *name, Backend *be, KvType type, size_t n_chunks)
 {
     Case c;
-    case_open(&c, name, be);
+    case_open(&c, name, be, type);
     const ModelConfig *m = &c.model->config;
     size_t rows = (size_t)c.n_tokens, dim = (size_t)m->dim, vocab = (size_t)m->n_vocab;
     char label[32];
@@ -177,10 +193,10 @@ static void check_golden(const char *name, Backend *be, size_t n_chunks)
     run_trunk(&c, c.n_tokens);
     for (int i = 0; i <= m->n_layers; i++) {
         snprintf(label, sizeof label, "hidden.%d", i);
-        expect_near(&c, label, c.hidden[i], rows * dim);
+        expect_near(&c, label, c.hidden[i], rows, dim);
     }
-    expect_near(&c, "final", c.final, rows * dim);
-    expect_near(&c, "logits", c.logits, rows * vocab);
+    expect_near(&c, "final", c.final, rows, dim);
+    expect_near(&c, "logits", c.logits, rows, vocab);
 
     float *head[HEAD_STEPS], *head_again[HEAD_STEPS];
     for (int s = 0; s < HEAD_STEPS; s++) {
@@ -190,7 +206,7 @@ static void check_golden(const char *name, Backend *be, size_t n_chunks)
     run_head(&c, c.n_tokens, head);
     for (int s = 1; s <= HEAD_STEPS; s++) {
         snprintf(label, sizeof label, "mtp_logits.%d", s);
-        expect_near(&c, label, head[s - 1], (rows - (size_t)s) * vocab);
+        expect_near(&c, label, head[s - 1], rows - (size_t)s, vocab);
     }
 
     float *whole = mem_alloc(rows * vocab, sizeof(float));
@@ -220,7 +236,8 @@ static void test_golden_ref(void **state)
     (void)state;
     Backend *be = backend_ref_open(1024);
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        check_golden(models[i], be, 1);
+        for (KvType type = KV_F32; type <= KV_BF16; type++)
+            check_golden(models[i], be, type, 1);
     be->close(be);
 }
 
@@ -233,7 +250,8 @@ static void test_golden_cpu(void **state)
         Backend *be = backend_cpu_open(2, isas[k], 1024, &err);
         if (!be) continue; /* this machine lacks it */
         for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-            check_golden(models[i], be, k ? sizeof chunks / sizeof *chunks : 1);
+            for (KvType type = KV_F32; type <= KV_BF16; type++)
+                check_golden(models[i], be, type, k ? sizeof chunks / sizeof *chunks : 1);
         be->close(be);
     }
 }
@@ -245,7 +263,9 @@ static void test_golden_gpu(void **state)
     int n = open_gpu_backends(gpu);
     for (int b = 0; b < n; b++) {
         for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-            check_golden(models[i], gpu[b], is_simt(gpu[b]) ? !i : sizeof chunks / sizeof *chunks);
+            for (KvType type = KV_F32; type <= KV_BF16; type++)
+                check_golden(models[i], gpu[b], type,
+                             is_simt(gpu[b]) ? !i : sizeof chunks / sizeof *chunks);
         gpu[b]->close(gpu[b]);
     }
 }

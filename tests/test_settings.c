@@ -37,6 +37,7 @@ static void test_defaults(void **state)
     assert_int_equal(s.port, 8080);
     assert_int_equal(s.max_seqs, 8);
     assert_int_equal(s.max_waiting, 64);
+    assert_int_equal(s.kv_dtype, KV_F32);
     assert_int_equal(s.ubatch_size, 256);
     assert_int_equal(s.draft, DRAFT_MTP);
     assert_int_equal(s.draft_depth, 3);
@@ -72,6 +73,13 @@ static void test_commands(void **state)
     assert_int_equal(s.dummy_weights, DUMMY_FP8);
     assert_int_equal(PARSE(COMMAND_BENCH, "load", "--model", "m", "--dummy-weights", "bf16"), 0);
     assert_int_equal(s.dummy_weights, DUMMY_BF16);
+    static const unsigned all[] = {COMMAND_SERVE, COMMAND_CHAT, COMMAND_BENCH, COMMAND_CHECK};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        assert_int_equal(PARSE(all[i], "--model", "m", "--kv-dtype", "bf16"), 0);
+        assert_int_equal(s.kv_dtype, KV_BF16);
+    }
+    assert_int_equal(PARSE(COMMAND_SERVE, "--kv-dtype", "f32"), 0);
+    assert_int_equal(s.kv_dtype, KV_F32);
 }
 
 static void test_bounds(void **state)
@@ -83,7 +91,7 @@ static void test_bounds(void **state)
         {"--port", "65536"},     {"--ubatch-size", "0"},  {"--threads", "-1"},
         {"--seed", "-2"},        {"--draft", "eagle"},    {"--log-level", "loud"},
         {"--top-k", "-1"},       {"--draft-depth", "64"}, {"--ctx-size", "9999999999"},
-        {"--draft-vocab", "-1"},
+        {"--draft-vocab", "-1"}, {"--kv-dtype", "fp8"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(PARSE(COMMAND_SERVE, bad[i][0], bad[i][1]), -1);
@@ -107,6 +115,7 @@ static void test_help_fits(void **state)
         fclose(out);
         assert_int_equal(strncmp(text, "usage: offshoot ", 16), 0);
         assert_non_null(strstr(text, "--draft-topk: guesses each (default 3, 1)"));
+        assert_true(commands[i] == COMMAND_CHECK || strstr(text, "; --min-p: 0 is off"));
         int lines = 0;
         for (char *line = text; *line; lines++) {
             size_t len = strcspn(line, "\n");

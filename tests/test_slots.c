@@ -221,7 +221,7 @@ static void test_random_pages(void **state)
     Memory mem;
     Rng rng = rng_new(SEED + 1);
     int want[SEQS] = {0}, refused = 0;
-    assert_int_equal(memory_open(&mem, &model, 2, PAGES, SEQS, SEQ_ROWS, NULL), 0);
+    assert_int_equal(memory_open(&mem, &model, KV_F32, 2, PAGES, SEQS, SEQ_ROWS, NULL), 0);
     for (int i = 0; i < OPERATIONS / 4; i++) {
         int seq = rng_int(&rng, SEQS);
         if (rng_int(&rng, 3)) {
@@ -250,7 +250,7 @@ static void test_reserve_only_appends(void **state)
     Model model = {.config = CONFIG, .backend = backend};
     Memory mem;
     int32_t before[3];
-    assert_int_equal(memory_open(&mem, &model, 1, PAGES, 2, SEQ_ROWS, NULL), 0);
+    assert_int_equal(memory_open(&mem, &model, KV_F32, 1, PAGES, 2, SEQ_ROWS, NULL), 0);
     assert_int_equal(memory_reserve(&mem, 1, 2 * PAGE_TOKENS + 1), 0);
     assert_int_equal(mem.n_seq_pages[1], 3);
     memcpy(before, mem.table + mem.table_stride, sizeof before);
@@ -282,13 +282,12 @@ static void mark(unsigned char *map, size_t size, size_t at, size_t n)
 }
 
 /* States, conv rows, K and V of all layers lie beside each other inside their slot or page. */
-static void test_parts_do_not_overlap(void **state)
+static void check_parts(KvType type)
 {
-    (void)state;
     const ModelConfig *c = &CONFIG;
     Model model = {.config = CONFIG, .backend = backend, .has_mtp = 1};
     Memory mem;
-    assert_int_equal(memory_open(&mem, &model, 2, PAGES, SEQS, SEQ_ROWS, NULL), 0);
+    assert_int_equal(memory_open(&mem, &model, type, 2, PAGES, SEQS, SEQ_ROWS, NULL), 0);
     unsigned char *slot = calloc(1, mem.slot_bytes), *page = calloc(1, mem.page_bytes);
     assert_true(slot && page);
     for (int i = 0; i < c->n_recurrent; i++) {
@@ -296,10 +295,11 @@ static void test_parts_do_not_overlap(void **state)
         mark(slot, mem.slot_bytes, l.state_offset, sizeof(float) * 3 * 4 * 5);
         mark(slot, mem.slot_bytes, l.conv_offset, sizeof(float) * 3 * 7);
     }
-    size_t run = sizeof(float) * PAGE_TOKENS * 2 * 4;
+    size_t run = kv_type_bytes(type) * PAGE_TOKENS * 2 * 4;
     assert_int_equal(mem.n_kv_layers, c->n_full + 1);
     for (int i = 0; i < mem.n_kv_layers; i++) {
         KvLayer l = memory_kv_layer(&mem, i);
+        assert_int_equal(l.type, type);
         mark(page, mem.page_bytes, l.k_offset, run);
         mark(page, mem.page_bytes, l.v_offset, run);
     }
@@ -308,12 +308,19 @@ static void test_parts_do_not_overlap(void **state)
     memory_close(&mem);
 }
 
+static void test_parts_do_not_overlap(void **state)
+{
+    (void)state;
+    check_parts(KV_F32);
+    check_parts(KV_BF16);
+}
+
 static void test_clear_slot_leaves_the_others(void **state)
 {
     (void)state;
     Model model = {.config = CONFIG, .backend = backend};
     Memory mem;
-    assert_int_equal(memory_open(&mem, &model, 3, PAGES, SEQS, SEQ_ROWS, NULL), 0);
+    assert_int_equal(memory_open(&mem, &model, KV_F32, 3, PAGES, SEQS, SEQ_ROWS, NULL), 0);
     memset(mem.slots, 0xab, 3 * mem.slot_bytes);
     memory_clear_slot(&mem, 1);
     for (size_t i = 0; i < 3 * mem.slot_bytes; i++)

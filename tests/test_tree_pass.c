@@ -1,12 +1,12 @@
 /*
  * test_tree_pass.c: a tree pass is each of its paths, decoded one token at a time, bit for bit.
  *
- * For every golden model, several context lengths (also across attention tiles) and random trees:
- * each node's logits, its whole state slot and its K and V rows equal those of a sequence that was
- * fed the prompt and the path token by token; also with another sequence's rows in the same batch,
- * and when rows of the accepted path have moved to their places and decoding goes on from there. In
- * state mode replay, where nodes leave records, the folded path is compared in place of their
- * slots.
+ * For every golden model, with K and V in f32 and in bf16, several context lengths (also across
+ * attention tiles) and random trees: each node's logits, its whole state slot and its K and V rows
+ * equal those of a sequence that was fed the prompt and the path token by token; also with another
+ * sequence's rows in the same batch, and when rows of the accepted path have moved to their places
+ * and decoding goes on from there. In state mode replay, where nodes leave records, the folded path
+ * is compared in place of their slots.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,7 +56,7 @@ static int pick(Case *c, int n)
     return (int)((c->random >> 33) % (uint64_t)n);
 }
 
-static void case_open(Case *c, const char *name, Backend *be)
+static void case_open(Case *c, const char *name, Backend *be, KvType type)
 {
     Error err = {0};
     char path[128];
@@ -65,7 +65,8 @@ static void case_open(Case *c, const char *name, Backend *be)
     c->model = model_open(path, NULL, be, &err);
     if (!c->model) fail_msg("%s", err.msg);
     int pages = N_SEQS * memory_pages_for(MAX_CTX);
-    assert_int_equal(memory_open(&c->mem, c->model, N_SLOTS, pages, N_SEQS, MAX_CTX, &err), 0);
+    assert_int_equal(memory_open(&c->mem, c->model, type, N_SLOTS, pages, N_SEQS, MAX_CTX, &err),
+                     0);
     assert_int_equal(forward_open(&c->f, c->model, &c->mem, MAX_CTX, 2 * MAX_TREE_NODES, &err), 0);
     assert_int_equal(records_open(&c->records, c->model, MAX_TREE_NODES, MAX_CTX, &err), 0);
     batch_open(&c->batch, MAX_CTX);
@@ -307,14 +308,14 @@ static void check_context(Case *c, int n, int nodes, int company)
 }
 
 /* all: large shapes too, which take long where a GPU's blocks run as fibers. */
-static void check_model(const char *name, Backend *be, int all)
+static void check_model(const char *name, Backend *be, KvType type, int all)
 {
     static const struct {
         int n, nodes, company;
     } shape[] = {{1, 2, 0},  {2, 9, 3},    {15, 16, 0}, {61, 12, 5},
                  {64, 7, 0}, {130, 64, 9}, {300, 24, 2}};
     Case c;
-    case_open(&c, name, be);
+    case_open(&c, name, be, type);
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
         if (!all && (shape[i].nodes > 12 || !shape[i].company)) continue;
         for (c.replay = 0; c.replay < 2; c.replay++)
@@ -336,7 +337,8 @@ static void test_tree_is_its_paths(void **state)
         Backend *be = backend_cpu_open(2, isas[k], 1024, &err);
         if (!be) continue; /* this machine lacks it */
         for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-            check_model(models[i], be, 1);
+            for (KvType type = KV_F32; type <= KV_BF16; type++)
+                check_model(models[i], be, type, 1);
         be->close(be);
     }
 }
@@ -345,7 +347,8 @@ static void test_reference_backend(void **state)
 {
     (void)state;
     Backend *be = backend_ref_open(1024);
-    check_model("qwen35-dense-odd", be, 1);
+    check_model("qwen35-dense-odd", be, KV_F32, 1);
+    check_model("qwen35-dense-odd", be, KV_BF16, 1);
     be->close(be);
 }
 
@@ -356,7 +359,8 @@ static void test_gpu(void **state)
     int n = open_gpu_backends(gpu);
     for (int b = 0; b < n; b++) {
         for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-            check_model(models[i], gpu[b], !is_simt(gpu[b]));
+            for (KvType type = KV_F32; type <= KV_BF16; type++)
+                check_model(models[i], gpu[b], type, !is_simt(gpu[b]));
         gpu[b]->close(gpu[b]);
     }
 }

@@ -45,9 +45,10 @@ static void check_sizes(const ModelConfig *c)
                   ((double)c->n_v_heads * c->d_k * c->d_v + (c->conv_width - 1.0) * c->n_channels);
     double page = 2.0 * PAGE_TOKENS * (c->n_full + 1.0) * c->n_kv_heads * c->head_dim;
     FUZZ_CHECK((double)memory_slot_bytes(c) >= 4 * slot);
-    FUZZ_CHECK((double)memory_page_bytes(&model) >= 4 * page);
+    FUZZ_CHECK((double)memory_page_bytes(&model, KV_F32) >= 4 * page);
+    FUZZ_CHECK((double)memory_page_bytes(&model, KV_BF16) >= 2 * page);
     FUZZ_CHECK(memory_slot_bytes(c) < (size_t)1 << 62);
-    FUZZ_CHECK(memory_page_bytes(&model) < (size_t)1 << 62);
+    FUZZ_CHECK(memory_page_bytes(&model, KV_F32) < (size_t)1 << 62);
     FUZZ_CHECK(memory_pages_for(c->ctx_limit) >= c->ctx_limit / PAGE_TOKENS);
 }
 
