@@ -28,7 +28,7 @@
 #ifdef __SANITIZE_THREAD__
 enum { N_MATRIX = 1, MATRIX_TOKENS = 3, ALLOCATION_STEPS = 40, N_REFERENCES = 2 };
 #else
-enum { N_MATRIX = 6, MATRIX_TOKENS = 12, ALLOCATION_STEPS = 1000, N_REFERENCES = 99 };
+enum { N_MATRIX = 7, MATRIX_TOKENS = 12, ALLOCATION_STEPS = 1000, N_REFERENCES = 99 };
 #endif
 
 /* Greedy answers of an independent implementation, token by token, plain, chain and tree. */
@@ -72,14 +72,20 @@ static void test_reference_answers(void **state)
     }
 }
 
-/* The matrix of `offshoot check` on every golden model and the demonstration model. */
+/*
+ * The matrix of `offshoot check` on every golden model and the demonstration model; on that one
+ * also with K and V in bf16.
+ */
 static void test_check_matrix(void **state)
 {
     (void)state;
-    static const char *const dirs[] = {
-        "tests/data/golden/qwen35-dense",     "tests/data/golden/qwen35-dense-odd",
-        "tests/data/golden/qwen35-dense-fp8", "tests/data/golden/qwen35-moe",
-        "tests/data/golden/qwen3-next",       "models/demo"};
+    static const char *const dirs[] = {"tests/data/golden/qwen35-dense",
+                                       "tests/data/golden/qwen35-dense-odd",
+                                       "tests/data/golden/qwen35-dense-fp8",
+                                       "tests/data/golden/qwen35-moe",
+                                       "tests/data/golden/qwen3-next",
+                                       "models/demo",
+                                       "models/demo"};
     for (size_t i = 0; i < N_MATRIX; i++) {
         Error err = {0};
         char path[128];
@@ -89,12 +95,57 @@ static void test_check_matrix(void **state)
         Tokenizer *tok = tokenizer_open(path, &err);
         if (!tok) fail_msg("%s", err.msg);
         FILE *out = fopen("/dev/null", "w");
-        CheckSetup setup = {.model = m, .tok = tok, .max_tokens = MATRIX_TOKENS};
+        CheckSetup setup = {.model = m,
+                            .tok = tok,
+                            .max_tokens = MATRIX_TOKENS,
+                            .kv_type = i < 6 ? KV_F32 : KV_BF16};
         if (check_run(&setup, out, &err)) fail_msg("%s: %s", dirs[i], err.msg);
         fclose(out);
         tokenizer_close(tok);
         model_close(m);
     }
+}
+
+/* What one budget holds, in pages, and how likely a prompt is. */
+static double score_with(KvType type, int *pages)
+{
+    int32_t prompt[MAX_PROMPT];
+    int n = asked_load_ids(json_object_get(json_array_get(asked_references, 1), "prompt_ids"),
+                           prompt, MAX_PROMPT);
+    AskedEngine s;
+    AskedAnswer a = {0};
+    EngineStatus status;
+    char table[1024] = {0};
+    EngineOptions o = asked_options(4, 3, 1);
+    o.ctx_size = 0;
+    o.memory = 16 << 20;
+    o.n_slots = 4;
+    o.kv_type = type;
+    asked_open(&s, o);
+    engine_status(s.engine, &status);
+    FILE *out = fmemopen(table, sizeof table - 1, "w");
+    engine_print_memory(s.engine, out);
+    fclose(out);
+    assert_non_null(strstr(table, type == KV_BF16 ? "of 3.0 KiB, bf16\n" : "of 6.0 KiB, f32\n"));
+    EngineRequest r = asked_greedy(1, prompt, n, 0);
+    r.prompt_logprobs = 1;
+    r.n_logprobs = 1;
+    asked_submit(s.engine, &r);
+    asked_run(s.engine, &a, 1);
+    asked_close(&s);
+    *pages = status.pages;
+    return a.prompt_logprob / n;
+}
+
+/* bf16 K and V: twice the tokens in the same memory, and nearly the same model. */
+static void test_kv_types(void **state)
+{
+    (void)state;
+    int pages[2];
+    double f32 = score_with(KV_F32, &pages[0]), bf16 = score_with(KV_BF16, &pages[1]);
+    assert_true(pages[1] / 2 == pages[0]);
+    assert_true(f32 != bf16);
+    assert_true(fabs(f32 - bf16) < 2e-3);
 }
 
 /* After engine_open nothing is allocated: many steps of trees and prompts, in company. */
@@ -473,6 +524,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference_answers),
         cmocka_unit_test(test_check_matrix),
+        cmocka_unit_test(test_kv_types),
         cmocka_unit_test(test_no_allocation),
         cmocka_unit_test(test_state_mode),
         cmocka_unit_test(test_stops),

@@ -348,7 +348,7 @@ static void test_reference_backend(void **state)
     (void)state;
     Backend *be = backend_ref_open(1024);
     check_model("qwen35-dense-odd", be, KV_F32, 1);
-    check_model("qwen35-dense-odd", be, KV_BF16, 1);
+    check_model("qwen35-dense-odd", be, KV_BF16, 0);
     be->close(be);
 }
 
@@ -358,9 +358,11 @@ static void test_gpu(void **state)
     Backend *gpu[MAX_GPU_BACKENDS];
     int n = open_gpu_backends(gpu);
     for (int b = 0; b < n; b++) {
-        for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-            for (KvType type = KV_F32; type <= KV_BF16; type++)
-                check_model(models[i], gpu[b], type, !is_simt(gpu[b]));
+        int all = !is_simt(gpu[b]);
+        for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+            check_model(models[i], gpu[b], KV_F32, all);
+            if (all || i == 1) check_model(models[i], gpu[b], KV_BF16, all);
+        }
         gpu[b]->close(gpu[b]);
     }
 }
