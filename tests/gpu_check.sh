@@ -77,12 +77,14 @@ tests="kernels recurrence attention sample sample_cuts round"
 for t in $tests; do
     step "kernels against their references: test_$t" 90 $dist/test_$t
 done
-step "golden models: test_golden" 120 $dist/test_golden
-step "trees are their paths: test_tree_pass" 120 $dist/test_tree_pass
+step "golden models, K and V in f32 and bf16: test_golden" 120 $dist/test_golden
+step "trees are their paths, f32 and bf16: test_tree_pass" 120 $dist/test_tree_pass
 step "rounds on the device, one step ahead: test_device_round" 60 $dist/test_device_round
-step "the engine on golden models: test_gpu" 120 $dist/test_gpu
-step "offshoot check, demonstration model" 120 $dist/offshoot check --device cuda \
-    --model models/demo --limit 4 --max-tokens 32
+step "the engine on golden models, f32 and bf16: test_gpu" 120 $dist/test_gpu
+for type in f32 bf16; do
+    step "offshoot check, demonstration model, $type K and V" 120 $dist/offshoot check \
+        --device cuda --model models/demo --kv-dtype $type --limit 4 --max-tokens 32
+done
 for s in dense moe next; do
     for type in bf16 fp8; do
         step "offshoot check, random $s $type" 60 $dist/offshoot check --device cuda \

@@ -1,7 +1,7 @@
 /*
  * simt_cases.cu: see simt_cases.h. For the host alone: conversions are called outside kernels.
  */
-#include "kernels/simt.h"
+#include "kernels/kv_tile.h"
 #include "tests/simt_cases.h"
 
 static const CudaContext no_context = {};
@@ -107,6 +107,27 @@ extern "C" uint32_t case_bf16_pair(float first, float second)
 extern "C" float case_fp16_value(uint16_t bits)
 {
     return fp16_value(bits);
+}
+
+/* Sixteen bytes of T as values, and each pair of them as the sum of its terms. */
+template <typename T> static int kv_values(const T *p, float *x, float *summed)
+{
+    enum { N = KvElement<T>::PER_16 };
+    kv_values_16(p, load_16(p), x);
+    for (int i = 0; i < N; i += 2) {
+        uint32_t term[2];
+        kv_pair_terms(p + i, term);
+        summed[i] = bf16_low(term[0]), summed[i + 1] = bf16_high(term[0]);
+        if (KvElement<T>::TERMS == 1) continue;
+        summed[i] += bf16_low(term[1]), summed[i + 1] += bf16_high(term[1]);
+    }
+    return N;
+}
+
+extern "C" int case_kv_values(int is_bf16, const void *bytes, float *x, float *summed)
+{
+    return is_bf16 ? kv_values((const Bf16 *)bytes, x, summed)
+                   : kv_values((const float *)bytes, x, summed);
 }
 
 static __global__ void stuck_kernel(int which)

@@ -42,6 +42,12 @@ uint32_t case_fp16_pair(float first, float second);
 uint32_t case_bf16_pair(float first, float second);
 float case_fp16_value(uint16_t bits);
 
+/*
+ * 16 bytes, on 16, of K or V in f32 or bf16: the values, and the sums of the terms that mma_bf16
+ * would be given for them. Returns how many.
+ */
+int case_kv_values(int is_bf16, const void *bytes, float *x, float *summed);
+
 /* Kernels that can never end. */
 typedef enum {
     STUCK_HALF_A_WARP, /* only lanes below 16 reach a warp barrier; the others end */

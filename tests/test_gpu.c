@@ -3,8 +3,8 @@
  * the GPU where there is one.
  *
  * The matrix of `offshoot check` on golden models of all three families: tokens with any drafter,
- * in any company, in any chunks equal those of plain decoding. And after engine_open the engine
- * takes no memory of the backend.
+ * in any company, in any chunks equal those of plain decoding, also with K and V in bf16. And after
+ * engine_open the engine takes no memory of the backend.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,7 +39,7 @@ static Model *open_model(Backend *be, const char *dir)
     return m;
 }
 
-static void check_matrix(Backend *be, const char *dir)
+static void check_matrix(Backend *be, const char *dir, KvType type)
 {
     Error err = {0};
     Model *m = open_model(be, dir);
@@ -51,6 +51,7 @@ static void check_matrix(Backend *be, const char *dir)
                         .max_tokens = is_simt(be) ? 4 : 48,
                         .limit = is_simt(be) ? 4 : 0,
                         .memory = 64 << 20,
+                        .kv_type = type,
                         .ctx_size = is_simt(be) ? 80 : 1024};
     if (check_run(&setup, out, &err)) fail_msg("%s on %s: %s", dir, be->isa, err.msg);
     fclose(out);
@@ -64,9 +65,11 @@ static void test_check_matrix(void **state)
     Backend *gpu[MAX_GPU_BACKENDS];
     int n = open_gpu_backends(gpu);
     for (int b = 0; b < n; b++) {
-        if (is_simt(gpu[b])) check_matrix(gpu[b], tiny);
-        for (size_t i = 0; i < N_GOLDEN && !is_simt(gpu[b]); i++)
-            check_matrix(gpu[b], golden[i]);
+        if (is_simt(gpu[b])) check_matrix(gpu[b], tiny, KV_F32);
+        for (size_t i = 0; i < N_GOLDEN && !is_simt(gpu[b]); i++) {
+            check_matrix(gpu[b], golden[i], KV_F32);
+            check_matrix(gpu[b], golden[i], KV_BF16);
+        }
         gpu[b]->close(gpu[b]);
     }
 }

@@ -237,6 +237,29 @@ static void test_bf16(void **state)
     }
 }
 
+/* Elements of K and V, in their order; two bf16 terms keep 16 bits of an f32. */
+static void test_kv_values(void **state)
+{
+    (void)state;
+    Rng r = rng_new(5);
+    for (int i = 0; i < 1000; i++) {
+        _Alignas(16) float full[4];
+        _Alignas(16) uint16_t half[8];
+        float x[8], summed[8];
+        rng_fill(&r, full, 4, 100);
+        for (int k = 0; k < 8; k++)
+            half[k] = bf16_from_float(rng_float(&r));
+        assert_int_equal(case_kv_values(0, full, x, summed), 4);
+        assert_memory_equal(x, full, sizeof full);
+        assert_true(near_all("two terms", summed, full, 4, 0x1p-16, 0, (uint64_t)i));
+        assert_int_equal(case_kv_values(1, half, x, summed), 8);
+        for (int k = 0; k < 8; k++) {
+            assert_true(x[k] == bf16_to_float(half[k]));
+            assert_true(summed[k] == x[k]);
+        }
+    }
+}
+
 /* ---- kernels that can never end ---- */
 
 /* Runs the case in a process of its own; what it wrote to stderr goes to said. */
@@ -304,7 +327,7 @@ int main(void)
         cmocka_unit_test(test_fp16),
 #endif
         cmocka_unit_test(test_fp8),           cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_stuck),
+        cmocka_unit_test(test_kv_values),     cmocka_unit_test(test_stuck),
     };
     return cmocka_run_group_tests_name("simt", tests, NULL, NULL);
 }
