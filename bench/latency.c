@@ -129,7 +129,8 @@ static double kv_bytes(const Bench *b, int context)
 {
     const ModelConfig *c = &b->model->config;
     int layers = c->n_full + b->model->has_mtp;
-    double row = (double)memory_page_bytes(b->model) / PAGE_TOKENS;
+    double row =
+        (double)memory_page_bytes(b->model, (KvType)b->s->settings->kv_dtype) / PAGE_TOKENS;
     return row * context * c->n_full / layers;
 }
 
@@ -142,8 +143,9 @@ static double floor_rate(const Bench *b, int context, int way)
         model_pass_bytes(b->model, rows) + (1 + rows) * state_bytes(b) + kv_bytes(b, answer);
     if (way == DRAFTED) {
         double levels = b->status.draft_depth;
+        double scored = (double)b->status.draft_vocab / b->status.n_vocab;
         bytes += levels * model_head_bytes(b->model, 1);
-        bytes += levels * weight_bytes(&b->model->lm_head);
+        bytes += levels * scored * weight_bytes(&b->model->lm_head);
     }
     return b->way[way].acceptance * b->rate / bytes;
 }
