@@ -1,21 +1,22 @@
 /*
  * linear.cu: y = x W' for a few or many rows.
  *
- * First a small kernel splits x into two 16-bit terms (linear_tile.h, which defines the sum). Then,
- * up to 64 rows of x at a time, one of two schedules of the same sum:
+ * First a small kernel splits x into two 16-bit terms (linear_tile.h, which defines the sum). Then
+ * one of three schedules of the same sum. Up to 64 rows of x at a time:
  * - a block owns 16 rows of W, each of its 8 warps one slice of k; partial sums meet in shared
  *   memory (2 KB for each 4 rows of x). As many blocks as W has tiles: for few rows.
  * - a block owns 128 rows of W, each warp 16 of them and all of k, so that what it reads of x
  *   serves all its warps from L1. For many rows, when that still makes blocks for all SMs.
- * A thread keeps 128 bytes (bf16) or 64 (FP8) of W in flight while the block before them is
- * multiplied: 32 or 16 KB per block of 256 threads.
+ * For more rows than 64 both go through shared memory (gemm_tile.h), still the same sum.
+ * In the first two a thread keeps 128 bytes (bf16) or 64 (FP8) of W in flight while the block
+ * before them is multiplied: 32 or 16 KB per block of 256 threads.
  *
  * Floor: bytes of W over the memory's rate, up to some 32 rows; then two mma per 8 products of 4
  * rows. Groups of 64 rows run side by side on the same rows of W, which so come from L2.
  *
  * f32 matrices are small (routers, gates): a warp per row of W and 8 rows of x, lanes along k.
  */
-#include "kernels/linear_tile.h"
+#include "kernels/gemm_tile.h"
 
 #include <assert.h>
 
@@ -23,6 +24,7 @@ enum {
     GROUP_ROWS = 64,       /* of x, that share a pass over W */
     WIDE_MIN_BLOCKS = 128, /* SMs of a large GPU, more or less: a schedule, not a result */
     F32_ROWS = 8,
+    GEMM_MIN_ROWS = 48, /* of W: below this most of a block would have nothing to do */
 };
 
 typedef struct {
@@ -102,6 +104,59 @@ static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>)
     }
 }
 
+/* ---- many rows ---- */
+
+/* A block per 64 M rows of W and 64 of x. */
+template <WeightType TYPE, int M>
+static __global__ void __launch_bounds__(TILE_THREADS, 1) gemm_kernel(LinearTerms a)
+{
+    enum { W_ROWS = GemmStage<TYPE, M>::W_ROWS, WARP_ROWS = M * TILE_ROWS };
+    DYNAMIC_SHARED(unsigned char, stages);
+    int first_row = (int)(blockIdx.x / (unsigned)a.n_groups) * W_ROWS;
+    int first = (int)(blockIdx.x % (unsigned)a.n_groups) * GEMM_X;
+    int n = a.n - first < GEMM_X ? a.n - first : GEMM_X, x_row[X_PIECES];
+    GemmRows<M> rows;
+    UNROLL
+    for (int m = 0; m < M; m++)
+        rows.w[m] = a.w, rows.first[m] = first_row + m * TILE_ROWS;
+    rows.step = WARP_ROWS;
+    UNROLL
+    for (int i = 0; i < X_PIECES; i++)
+        x_row[i] = first + (gemm_x_row(i) < n ? gemm_x_row(i) : n - 1);
+    float sum[M][GEMM_TILES][2] = {};
+    gemm_sum<TYPE, M>(rows, a.x, x_row, n, stages, sum);
+
+    int warp = (int)threadIdx.x / WARP;
+    int row = first_row + warp / GEMM_X_WARPS * WARP_ROWS + warp_lane() / 4;
+    int m0 = first + warp % GEMM_X_WARPS * (GEMM_X / GEMM_X_WARPS) + warp_lane() % 4;
+    UNROLL
+    for (int j = 0; j < GEMM_TILES; j++) {
+        int m = m0 + j * TILE_COLUMN_ROWS;
+        if (m >= a.n) continue;
+        float unit = a.x.unit[m], *y = a.y + m * a.y_stride;
+        UNROLL
+        for (int i = 0; i < M * 2; i++)
+            if (row + i * 8 < a.w.rows) y[row + i * 8] = sum[i / 2][j][i % 2] * unit;
+    }
+}
+
+template <WeightType TYPE, int M> static void launch_gemm_rows(const CudaContext *c, LinearTerms a)
+{
+    typedef GemmStage<TYPE, M> S;
+    a.n_groups = (a.n + GEMM_X - 1) / GEMM_X;
+    int blocks = (a.w.rows + S::W_ROWS - 1) / S::W_ROWS * a.n_groups;
+    launch(c, dim3((unsigned)blocks), TILE_THREADS, S::ALL_BYTES, gemm_kernel<TYPE, M>, a);
+}
+
+/* Half as many rows of W a block where there would be fewer blocks than SMs. */
+template <WeightType TYPE> static void launch_gemm(const CudaContext *c, const LinearTerms &a)
+{
+    if ((a.w.rows + 127) / 128 * ((a.n + GEMM_X - 1) / GEMM_X) < WIDE_MIN_BLOCKS)
+        launch_gemm_rows<TYPE, 1>(c, a);
+    else
+        launch_gemm_rows<TYPE, 2>(c, a);
+}
+
 /* ---- f32 ---- */
 
 /* A warp per row of W and 8 rows of x. A lane adds k = 128 b + 4 lane + i, b then i ascending. */
@@ -158,7 +213,9 @@ template <WeightType TYPE, int T> static void launch_tiles(const CudaContext *c,
 
 template <WeightType TYPE> static void launch_type(const CudaContext *c, const LinearTerms &a)
 {
-    if (a.n <= 4)
+    if (a.n > GROUP_ROWS && a.w.rows >= GEMM_MIN_ROWS)
+        launch_gemm<TYPE>(c, a);
+    else if (a.n <= 4)
         launch_tiles<TYPE, 1>(c, a);
     else if (a.n <= 8)
         launch_tiles<TYPE, 2>(c, a);

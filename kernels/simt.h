@@ -160,6 +160,44 @@ static inline uint4 load_16_once(const void *p)
 }
 #endif
 
+/* ---- 16 bytes from global to shared memory, copied beside the thread's work ---- */
+
+/*
+ * Both addresses are multiples of 16. copies_commit closes a group of copies; copies_wait<N> waits
+ * for all of the thread's groups but the last N. Who waited and passed a barrier may read what the
+ * block's threads copied.
+ */
+#ifdef __CUDACC__
+static __device__ __forceinline__ void copy_16(void *shared, const void *global)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global)
+                 : "memory");
+}
+static __device__ __forceinline__ void copies_commit()
+{
+    asm volatile("cp.async.commit_group;" : : : "memory");
+}
+template <int N> static __device__ __forceinline__ void copies_wait()
+{
+    asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
+}
+#else
+static inline void copy_16(void *shared, const void *global)
+{
+    simt_copy_16(shared, global);
+}
+static inline void copies_commit()
+{
+    simt_copies_commit();
+}
+template <int N> static inline void copies_wait()
+{
+    simt_copies_wait(N);
+}
+#endif
+
 /* ---- warps ---- */
 
 enum { WARP = 32 };

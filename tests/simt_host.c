@@ -25,12 +25,21 @@ enum { STACK_BYTES = 128 << 10, STACK_STRIDE = STACK_BYTES + 5 * 64, SHARED_MAX 
 
 typedef enum { READY, AT_WARP, AT_BLOCK, DONE } FiberState;
 
+/* Begun in group number `group` of its thread. */
+typedef struct {
+    void *to;
+    const void *from;
+    int group;
+} Copy;
+
 typedef struct {
     int kind; /* of the exchange it waits in */
     const char *file;
     int line;
     int parity; /* of its next exchange: lanes that run ahead write the other half */
     uint32_t word[2][SIMT_WORDS];
+    Copy copy[SIMT_COPIES]; /* not there yet, in order */
+    int n_copies, n_groups; /* groups committed */
 #if defined __x86_64__
     void *sp;
 #else
@@ -219,6 +228,32 @@ int simt_lane(void)
     return run.self % SIMT_WARP;
 }
 
+/* ---- copies ---- */
+
+void simt_copy_16(void *to, const void *from)
+{
+    Fiber *f = &run.fiber[run.self];
+    assert((uintptr_t)to % 16 == 0 && (uintptr_t)from % 16 == 0); /* a GPU would fault */
+    assert(f->n_copies < SIMT_COPIES);
+    memset(to, 0xff, 16);
+    f->copy[f->n_copies++] = (Copy){to, from, f->n_groups};
+}
+
+void simt_copies_commit(void)
+{
+    run.fiber[run.self].n_groups++;
+}
+
+void simt_copies_wait(int n)
+{
+    Fiber *f = &run.fiber[run.self];
+    int done = 0;
+    for (; done < f->n_copies && f->copy[done].group < f->n_groups - n; done++)
+        memcpy(f->copy[done].to, f->copy[done].from, 16);
+    f->n_copies -= done;
+    memmove(f->copy, f->copy + done, (size_t)f->n_copies * sizeof *f->copy);
+}
+
 /* ---- the scheduler ---- */
 
 static int count(int from, int n, FiberState state)
@@ -277,6 +312,7 @@ static void run_block(void)
     for (int i = 0; i < run.n; i++) {
         run.state[i] = READY;
         run.fiber[i].parity = 0;
+        run.fiber[i].n_copies = run.fiber[i].n_groups = 0;
         run.fiber[i].file = NULL; /* it has been at no barrier yet */
         prepare(i);
     }

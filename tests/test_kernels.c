@@ -86,7 +86,7 @@ static void test_linear(void **state)
         float *x = random_floats(&r, (size_t)(n * x_stride), 2);
         float *y = floats((size_t)(n * y_stride)), *first = floats((size_t)(n * y_stride));
         float *alone = floats((size_t)shape->rows);
-        Linear a = {&w, n, x, x_stride, y, y_stride};
+        Linear a = {&w, n, x, x_stride, y, y_stride, 0};
         ref->linear(ref, &a);
         check_linear(&w, x, x_stride, n, y, y_stride, 0, "linear on ref", r.seed);
         for (int b = 0; b < n_backends; b++) {
@@ -97,7 +97,7 @@ static void test_linear(void **state)
                              r.seed);
             assert_true(same_bits(about("linear", b), a.y, first, (size_t)(n * y_stride), r.seed));
             for (int i = 0; i < n; i = next_alone(i, n, is_gpu(b))) {
-                Linear one = {&w, 1, x + i * x_stride, x_stride, alone, y_stride};
+                Linear one = {&w, 1, x + i * x_stride, x_stride, alone, y_stride, 0};
                 backend[b]->linear(backend[b], &one);
                 assert_true(same_bits(about("linear, one row", b), alone, first + i * y_stride,
                                       (size_t)shape->rows, r.seed));
@@ -125,9 +125,9 @@ static void test_linear_alignment(void **state)
         off.data = data + size;
         for (int b = 0; b < n_backends; b++) {
             memmove(x, x + 1, N * COLS * sizeof *x);
-            backend[b]->linear(backend[b], &(Linear){&w, N, x, COLS, want, ROWS});
+            backend[b]->linear(backend[b], &(Linear){&w, N, x, COLS, want, ROWS, 0});
             memmove(x + 1, x, N * COLS * sizeof *x);
-            backend[b]->linear(backend[b], &(Linear){&off, N, x + 1, COLS, got, ROWS});
+            backend[b]->linear(backend[b], &(Linear){&off, N, x + 1, COLS, got, ROWS, 0});
             assert_true(same_bits(about("linear, off by one", b), got, want, N * ROWS, r.seed));
         }
         free_weight(&w);
@@ -151,10 +151,11 @@ static void test_linear_company(void **state)
             x[6 * COLS + k] *= powf(2, (float)(k % 30)); /* small beside large */
         x[4 * COLS + 9] = NAN, x[5 * COLS + 10] = INFINITY;
         for (int b = 0; b < n_backends; b++) {
-            backend[b]->linear(backend[b], &(Linear){&w, N, x, COLS, y, ROWS});
+            backend[b]->linear(backend[b], &(Linear){&w, N, x, COLS, y, ROWS, 0});
             assert_true(isnan(y[4 * ROWS]) && !isfinite(y[5 * ROWS]));
             for (int i = 0; i < N; i++) {
-                backend[b]->linear(backend[b], &(Linear){&w, 1, x + i * COLS, COLS, alone, ROWS});
+                backend[b]->linear(backend[b],
+                                   &(Linear){&w, 1, x + i * COLS, COLS, alone, ROWS, 0});
                 if (i == 4 || i == 5) continue;
                 check_linear(&w, x + i * COLS, COLS, 1, alone, ROWS, is_gpu(b),
                              about("linear, ranges", b), r.seed);
@@ -177,11 +178,73 @@ static void test_linear_many_outputs(void **state)
         Weight w = random_weight(&r, (WeightType)type, ROWS, COLS);
         float *x = random_floats(&r, N * COLS, 1), *y = floats(N * ROWS), *alone = floats(ROWS);
         Backend *be = backend[n_backends - 1];
-        be->linear(be, &(Linear){&w, N, x, COLS, y, ROWS});
-        be->linear(be, &(Linear){&w, 1, x + SOME * COLS, COLS, alone, ROWS});
+        be->linear(be, &(Linear){&w, N, x, COLS, y, ROWS, 0});
+        be->linear(be, &(Linear){&w, 1, x + SOME * COLS, COLS, alone, ROWS, 0});
         assert_true(same_bits("linear, many outputs", alone, y + SOME * ROWS, ROWS, r.seed));
         free_weight(&w);
         free(x), free(y), free(alone);
+    }
+}
+
+typedef struct {
+    int type, rows, cols;
+} ManyShape;
+
+/* Prompts' matrices: odd, unaligned, more than a k-block in a slice, and whole tiles of 128. */
+static const ManyShape many_shapes[] = {
+    {WEIGHT_BF16, 131, 200}, {WEIGHT_BF16, 64, 133}, {WEIGHT_BF16, 49, 1160},
+    {WEIGHT_BF16, 5600, 8},  {WEIGHT_FP8, 200, 144}, {WEIGHT_FP8, 70, 137},
+    {WEIGHT_FP8, 50, 1168},  {WEIGHT_FP8, 5505, 16}, {WEIGHT_F32, 65, 30},
+};
+
+/*
+ * A prompt's rows are what they are alone or in another order, cut anywhere: of the GPU's own
+ * kernels even those of decoding. Beside a row of NaN too.
+ */
+static void test_linear_of_prompts(void **state)
+{
+    (void)state;
+    static const int cut[] = {200, 64, 7, 1, 65};
+    enum { N = 199, BROKEN = 120, SOME = 97, CUTS = sizeof cut / sizeof *cut };
+    for (size_t s = 0; s < sizeof many_shapes / sizeof *many_shapes; s++) {
+        const ManyShape *shape = &many_shapes[s];
+        Rng r = rng_new(70 + s);
+        size_t rows = (size_t)shape->rows, cols = (size_t)shape->cols;
+        Weight w = random_weight(&r, (WeightType)shape->type, shape->rows, shape->cols);
+        float *x = random_floats(&r, N * cols, 1), *y = floats(N * rows), *got = floats(N * rows);
+        float *turned = floats(N * cols);
+        x[BROKEN * cols + 5] = NAN;
+        for (size_t i = 0; i < N; i++)
+            memcpy(turned + i * cols, x + (N - 1 - i) * cols, cols * sizeof *x);
+        for (int b = 0; b < n_backends; b++) {
+            Backend *be = backend[b];
+            if (b != leader(b)) continue;
+            Linear a = {&w, N, x, shape->cols, y, shape->rows, .prefill = 1};
+            be->linear(be, &a);
+            check_linear(&w, x + SOME * cols, shape->cols, 2, y + SOME * rows, shape->rows,
+                         is_gpu(b), about("linear of a prompt", b), r.seed);
+            assert_true(isnan(y[BROKEN * rows]) && isfinite(y[(BROKEN + 1) * rows]));
+            for (int k = 0; k < CUTS; k++) {
+                size_t from = SOME, n = (size_t)cut[k] < N - from ? (size_t)cut[k] : N - from;
+                a.n = (int)n, a.x = x + from * cols, a.y = got;
+                be->linear(be, &a);
+                assert_true(same_bits(about("linear, other cuts", b), got, y + from * rows,
+                                      (BROKEN - SOME < n ? BROKEN - SOME : n) * rows, r.seed));
+            }
+            a.n = N, a.x = turned;
+            be->linear(be, &a);
+            for (size_t i = 0; i < N; i++)
+                if (i != BROKEN)
+                    assert_true(same_bits(about("linear, rows turned", b), got + (N - 1 - i) * rows,
+                                          y + i * rows, rows, r.seed));
+            a.n = 1, a.x = x + SOME * cols, a.prefill = 0;
+            be->linear(be, &a);
+            if (!strcmp(be->name, "simt"))
+                assert_true(
+                    same_bits("linear of a prompt, decoded", got, y + SOME * rows, rows, r.seed));
+        }
+        free_weight(&w);
+        free(x), free(y), free(got), free(turned);
     }
 }
 
@@ -433,8 +496,8 @@ static void test_moe_ffn(void **state)
         float *scratch = floats((size_t)moe_scratch_floats(m->n, m->dim, m->width));
         int32_t *id = ints(n * top);
         ref->moe_route(ref, &(MoeRoute){m->n, m->n_experts, m->n_top, 1, logits, id, weight});
-        MoeFfn a = {m->n,    m->dim, m->width, m->n_experts, m->n_top, x,           id,      weight,
-                    m->type, gate,   up,       down,         shared,   shared_gate, scratch, want};
+        MoeFfn a = {m->n, m->dim, m->width, m->n_experts, m->n_top, x,    id, weight, m->type, gate,
+                    up,   down,   shared,   shared_gate,  scratch,  want, 0};
         ref->moe_ffn(ref, &a);
         /*
          * Products of three sums over up to 200 terms: take the largest output. Two bf16 terms are
@@ -494,14 +557,14 @@ static void test_moe_is_linear(void **state)
                 x[i * DIM + k] *= powf(10, (float)(i - 2));
         x[BROKEN * DIM + 3] = NAN;
         be->moe_ffn(be, &(MoeFfn){N, DIM, WIDTH, 2, 1, x, id, one, (WeightType)type, gate, up, down,
-                                  zero, zero, NULL, out});
+                                  zero, zero, NULL, out, 0});
         assert_true(isnan(out[BROKEN * DIM]));
         for (int i = 0; i < N; i++) {
             const float *xi = x + i * DIM;
-            be->linear(be, &(Linear){&gate[id[i]], 1, xi, DIM, g, WIDTH});
-            be->linear(be, &(Linear){&up[id[i]], 1, xi, DIM, u, WIDTH});
+            be->linear(be, &(Linear){&gate[id[i]], 1, xi, DIM, g, WIDTH, 0});
+            be->linear(be, &(Linear){&up[id[i]], 1, xi, DIM, u, WIDTH, 0});
             be->swiglu(be, &(SwiGlu){1, WIDTH, g, u});
-            be->linear(be, &(Linear){&down[id[i]], 1, g, WIDTH, want, DIM});
+            be->linear(be, &(Linear){&down[id[i]], 1, g, WIDTH, want, DIM, 0});
             if (i == BROKEN) continue;
             assert_true(same_bits("moe of one expert", out + i * DIM, want, DIM, r.seed));
         }
@@ -547,6 +610,7 @@ int main(void)
         cmocka_unit_test(test_linear_alignment),
         cmocka_unit_test(test_linear_company),
         cmocka_unit_test(test_linear_many_outputs),
+        cmocka_unit_test(test_linear_of_prompts),
         cmocka_unit_test(test_embed_and_gather),
         cmocka_unit_test(test_add_norm),
         cmocka_unit_test(test_gated_norm_and_swiglu),

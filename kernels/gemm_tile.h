@@ -1,0 +1,270 @@
+/*
+ * gemm_tile.h: many rows of x times many rows of a matrix, by one block; for linear.cu and moe.cu.
+ *
+ * The sum is linear_tile.h's, to the bit: the same k's in each mma, the same blocks, slices and
+ * terms. So how many rows meet in a call is a schedule, not a result. What differs is who reads
+ * what: a block has 64 rows of x and 64 or 128 of W, and both go through shared memory, 64 k's at a
+ * time, copied two such steps ahead of the warps, four of them along W and two along x.
+ *
+ * Shared: three steps of 24 (FP8) or 32 KB (bf16) for 128 rows of W. A warp reads 3 KB of it for 16
+ * mma, about what an SM gives in the time that they take. A thread holds 32 outputs of 128 rows of
+ * W, each as the sums of a k-block, of a slice and of all: 160 registers.
+ *
+ * Floor: 4 operations for each product, for two terms; on an H200 (990 T operations/s in 16 bits)
+ * 256 rows of a 17408 x 5120 matrix take 92 us.
+ */
+#ifndef OFFSHOOT_KERNELS_GEMM_TILE_H
+#define OFFSHOOT_KERNELS_GEMM_TILE_H
+
+#include "kernels/linear_tile.h"
+
+enum {
+    GEMM_X = 64, /* rows of x, a block */
+    GEMM_X_WARPS = 2,
+    GEMM_W_WARPS = TILE_WARPS / GEMM_X_WARPS,
+    GEMM_TILES = GEMM_X / GEMM_X_WARPS / TILE_COLUMN_ROWS, /* of 4 rows of x, a warp */
+    GEMM_STAGES = 3,
+    HALF_K = K_BLOCK / 2, /* k's of a stage */
+    X_HALF_BYTES = TERM_BLOCK_BYTES / 2,
+    X_PIECES = GEMM_X * X_HALF_BYTES / 16 / TILE_THREADS, /* a thread copies of a stage */
+};
+
+/* M: tiles of 16 rows of W that a warp has. */
+template <WeightType TYPE, int M> struct GemmStage {
+    enum {
+        W_ROWS = M * TILE_ROWS * GEMM_W_WARPS,
+        W_HALF_BYTES = TYPE == WEIGHT_FP8 ? HALF_K : 2 * HALF_K,
+        W_ROW_PIECES = W_HALF_BYTES / 16,
+        W_PIECES = W_ROWS * W_ROW_PIECES / TILE_THREADS,
+        W_BYTES = W_ROWS * W_HALF_BYTES,
+        BYTES = W_BYTES + GEMM_X * X_HALF_BYTES,
+        ALL_BYTES = GEMM_STAGES * BYTES,
+    };
+};
+
+/* Tile m of the v-th warp along W: 16 rows of w[m] from first[m] + v * step on. */
+template <int M> struct GemmRows {
+    Weight w[M];
+    int first[M], step;
+};
+
+/* What a thread copies: pieces of 16 bytes of rows of W and of x. */
+template <WeightType TYPE, int M> struct GemmCopies {
+    const unsigned char *w[GemmStage<TYPE, M>::W_PIECES]; /* rows */
+    const unsigned char *x[X_PIECES];                     /* pieces */
+    int cols, aligned;
+};
+
+/* The row of the block's 64 whose terms this thread copies as its i-th piece of x. */
+static __device__ __forceinline__ int gemm_x_row(int i)
+{
+    return ((int)threadIdx.x + i * TILE_THREADS) / (X_HALF_BYTES / 16);
+}
+
+/* x_row[i]: the row of x that is gemm_x_row(i) here. Rows of W past the last read as the last. */
+template <WeightType TYPE, int M>
+static __device__ __forceinline__ GemmCopies<TYPE, M>
+gemm_copies(const GemmRows<M> &rows, const Terms &x, const int (&x_row)[X_PIECES])
+{
+    typedef GemmStage<TYPE, M> S;
+    GemmCopies<TYPE, M> c;
+    c.cols = rows.w[0].cols;
+    c.aligned = weight_row_bytes(&rows.w[0]) % 16 == 0;
+    UNROLL
+    for (int m = 0; m < M; m++)
+        c.aligned &= (uintptr_t)rows.w[m].data % 16 == 0;
+    UNROLL
+    for (int i = 0; i < S::W_PIECES; i++) {
+        int r = ((int)threadIdx.x + i * TILE_THREADS) / S::W_ROW_PIECES;
+        int in_tile = r / (M * TILE_ROWS) * rows.step + r % TILE_ROWS, m = r / TILE_ROWS % M;
+        int row = (m ? rows.first[M - 1] : rows.first[0]) + in_tile, last = rows.w[0].rows - 1;
+        const void *data = m ? rows.w[M - 1].data : rows.w[0].data;
+        c.w[i] = (const unsigned char *)data +
+                 (int64_t)(row < last ? row : last) * weight_row_bytes(&rows.w[0]);
+    }
+    UNROLL
+    for (int i = 0; i < X_PIECES; i++)
+        c.x[i] = x.data + (int64_t)x_row[i] * x.n_blocks * TERM_BLOCK_BYTES +
+                 threadIdx.x % (X_HALF_BYTES / 16) * 16;
+    return c;
+}
+
+/* Where piece `piece` of a row of W lies: rows of 128 bytes swap halves, so that two do not share
+ * banks. */
+template <WeightType TYPE> static __device__ __forceinline__ uint32_t w_piece_at(int row, int piece)
+{
+    if (TYPE == WEIGHT_FP8) return (uint32_t)(row * HALF_K + piece * 16);
+    return (uint32_t)(row * HALF_K * 2 + (piece ^ (row & 1) * 4) * 16);
+}
+
+/* Begins the copies of k's [64 half, 64 half + 64) to a stage. */
+template <WeightType TYPE, int M>
+static __device__ __forceinline__ void gemm_issue(const GemmCopies<TYPE, M> &c, int half,
+                                                  unsigned char *stage)
+{
+    typedef GemmStage<TYPE, M> S;
+    int piece = (int)threadIdx.x % S::W_ROW_PIECES;
+    int k = half * HALF_K + piece * WeightBlock<TYPE>::PIECE_K;
+    UNROLL
+    for (int i = 0; i < S::W_PIECES; i++) {
+        int row = ((int)threadIdx.x + i * TILE_THREADS) / S::W_ROW_PIECES;
+        unsigned char *to = stage + w_piece_at<TYPE>(row, piece);
+        if (!c.aligned)
+            *(uint4 *)(void *)to = gather_16<TYPE>(c.w[i], k, c.cols);
+        else if (k >= c.cols)
+            *(uint4 *)(void *)to = uint4{0, 0, 0, 0};
+        else
+            copy_16(to, c.w[i] + (TYPE == WEIGHT_FP8 ? k : k * 2));
+    }
+    UNROLL
+    for (int i = 0; i < X_PIECES; i++)
+        copy_16(stage + S::W_BYTES + ((int)threadIdx.x + i * TILE_THREADS) * 16,
+                c.x[i] + (int64_t)half * X_HALF_BYTES);
+}
+
+/* t += a stage's products; tiles of x from n_tiles on are left out. */
+template <WeightType TYPE, int M>
+static __device__ __forceinline__ void gemm_products(const unsigned char *stage, int n_tiles,
+                                                     float (&t)[M][GEMM_TILES][4])
+{
+    typedef GemmStage<TYPE, M> S;
+    int g = warp_lane() / 4, l = warp_lane() % 4, warp = (int)threadIdx.x / WARP;
+    int w_row = warp / GEMM_X_WARPS * M * TILE_ROWS + g;
+    const unsigned char *x = stage + S::W_BYTES + g % 2 * 64 + l * 16 +
+                             (warp % GEMM_X_WARPS * (GEMM_X / GEMM_X_WARPS) + g / 2) * X_HALF_BYTES;
+    uint4 first[M], second[M];
+    UNROLL
+    for (int i = 0; i < 2; i++) { /* two mma steps, 32 k's */
+        UNROLL
+        for (int m = 0; m < M; m++) {
+            if (TYPE == WEIGHT_FP8 && i) continue; /* a piece serves all four */
+            int row = w_row + m * TILE_ROWS, piece = TYPE == WEIGHT_FP8 ? l : i * 4 + l;
+            first[m] = *(const uint4 *)(const void *)(stage + w_piece_at<TYPE>(row, piece));
+            second[m] = *(const uint4 *)(const void *)(stage + w_piece_at<TYPE>(row + 8, piece));
+        }
+        uint32_t a[M][2][4];
+        UNROLL
+        for (int m = 0; m < M; m++) {
+            UNROLL
+            for (int s = 0; s < 2; s++) {
+                if (TYPE == WEIGHT_FP8) {
+                    uint32_t one = word_of(first[m], i * 2 + s),
+                             two = word_of(second[m], i * 2 + s);
+                    a[m][s][0] = fp8_to_fp16_pair((uint16_t)one);
+                    a[m][s][1] = fp8_to_fp16_pair((uint16_t)two);
+                    a[m][s][2] = fp8_to_fp16_pair((uint16_t)(one >> 16));
+                    a[m][s][3] = fp8_to_fp16_pair((uint16_t)(two >> 16));
+                } else {
+                    a[m][s][0] = word_of(first[m], s * 2);
+                    a[m][s][1] = word_of(second[m], s * 2);
+                    a[m][s][2] = word_of(first[m], s * 2 + 1);
+                    a[m][s][3] = word_of(second[m], s * 2 + 1);
+                }
+            }
+        }
+        UNROLL
+        for (int j = 0; j < GEMM_TILES; j++) {
+            if (j >= n_tiles) continue;
+            uint4 b =
+                *(const uint4 *)(const void *)(x + j * TILE_COLUMN_ROWS * X_HALF_BYTES + i * 128);
+            UNROLL
+            for (int s = 0; s < 2; s++) {
+                uint32_t bs[2] = {word_of(b, s * 2), word_of(b, s * 2 + 1)};
+                UNROLL
+                for (int m = 0; m < M; m++) {
+                    if (TYPE == WEIGHT_FP8)
+                        mma_fp16(t[m][j], a[m][s], bs);
+                    else
+                        mma_bf16(t[m][j], a[m][s], bs);
+                }
+            }
+        }
+    }
+}
+
+/* acc += scale t, t = 0: a block's end. */
+template <WeightType TYPE, int M>
+static __device__ __forceinline__ void gemm_end_block(const float (&scale)[M],
+                                                      float (&t)[M][GEMM_TILES][4],
+                                                      float (&acc)[M][GEMM_TILES][4])
+{
+    UNROLL
+    for (int m = 0; m < M; m++)
+        UNROLL
+    for (int j = 0; j < GEMM_TILES; j++)
+        UNROLL
+    for (int i = 0; i < 4; i++) {
+        acc[m][j][i] = TYPE == WEIGHT_FP8 ? fmaf(scale[m], t[m][j][i], acc[m][j][i])
+                                          : acc[m][j][i] + t[m][j][i];
+        t[m][j][i] = 0;
+    }
+}
+
+/* sum += high and low terms' sums, acc = 0: a slice's end. */
+template <int M>
+static __device__ __forceinline__ void gemm_end_slice(float (&acc)[M][GEMM_TILES][4],
+                                                      float (&sum)[M][GEMM_TILES][2])
+{
+    UNROLL
+    for (int m = 0; m < M; m++)
+        UNROLL
+    for (int j = 0; j < GEMM_TILES; j++) {
+        sum[m][j][0] += acc[m][j][0] + acc[m][j][1];
+        sum[m][j][1] += acc[m][j][2] + acc[m][j][3];
+        acc[m][j][0] = acc[m][j][1] = acc[m][j][2] = acc[m][j][3] = 0;
+    }
+}
+
+/*
+ * sum += what this warp has of rows times the block's n_x rows of x: with g = lane / 4, l = lane %
+ * 4 and the warp the v-th along W and the u-th along x, sum[m][j][0] is row g of tile m of v,
+ * sum[m][j][1] row g + 8, for row 32 u + 4 j + l of x. shared: GemmStage::ALL_BYTES of the block.
+ */
+template <WeightType TYPE, int M>
+static __device__ __forceinline__ void
+gemm_sum(const GemmRows<M> &rows, const Terms &x, const int (&x_row)[X_PIECES], int n_x,
+         unsigned char *shared, float (&sum)[M][GEMM_TILES][2])
+{
+    typedef GemmStage<TYPE, M> S;
+    const GemmCopies<TYPE, M> copies = gemm_copies<TYPE, M>(rows, x, x_row);
+    int warp = (int)threadIdx.x / WARP, v_row = warp / GEMM_X_WARPS * rows.step;
+    int left = n_x - warp % GEMM_X_WARPS * (GEMM_X / GEMM_X_WARPS);
+    int n_tiles = left > 0 ? (left + TILE_COLUMN_ROWS - 1) / TILE_COLUMN_ROWS : 0;
+    if (rows.first[0] + v_row >= rows.w[0].rows) n_tiles = 0; /* nothing of W here either */
+    const float *scale_row[M];
+    float t[M][GEMM_TILES][4] = {}, acc[M][GEMM_TILES][4] = {}, scale[M];
+    UNROLL
+    for (int m = 0; m < M; m++) {
+        int row = rows.first[m] + v_row;
+        scale[m] = 1;
+        if (TYPE == WEIGHT_FP8)
+            scale_row[m] = rows.w[m].scale + (int64_t)(row / FP8_BLOCK) * x.n_blocks;
+    }
+
+    int n_halves = 2 * x.n_blocks, slice = 0;
+    for (int h = 0; h < GEMM_STAGES - 1; h++) {
+        gemm_issue<TYPE, M>(copies, h, shared + h * S::BYTES);
+        copies_commit();
+    }
+    for (int h = 0; h < n_halves; h++) {
+        copies_wait<GEMM_STAGES - 2>();
+        __syncthreads(); /* stage h is there, and nobody reads stage h - 1 any more */
+        int ahead = h + GEMM_STAGES - 1;
+        if (ahead < n_halves)
+            gemm_issue<TYPE, M>(copies, ahead, shared + ahead % GEMM_STAGES * S::BYTES);
+        copies_commit();
+        if (!n_tiles) continue;
+        int b = h / 2;
+        UNROLL
+        for (int m = 0; m < M; m++)
+            if (TYPE == WEIGHT_FP8 && h % 2 == 0) scale[m] = scale_row[m][b];
+        gemm_products<TYPE, M>(shared + h % GEMM_STAGES * S::BYTES, n_tiles, t);
+        if (h % 2 == 0) continue;
+        gemm_end_block<TYPE, M>(scale, t, acc);
+        while (slice_begin(x.n_blocks, slice + 1) <= b)
+            slice++;
+        if (slice_begin(x.n_blocks, slice + 1) == b + 1) gemm_end_slice<M>(acc, sum);
+    }
+}
+
+#endif
