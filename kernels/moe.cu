@@ -1,5 +1,5 @@
 /*
- * moe.cu: routing and the routed experts.
+ * moe.cu: the routed experts.
  *
  * Up to 512 rows at a time, in five launches whose grids n and the shapes fix:
  * - plan, one block: which rows chose which expert, as bits; then pairs (row, choice) in ascending
@@ -13,81 +13,20 @@
  *   nothing of what other rows chose shows in a row.
  * Blocks of `up` beyond the number of units leave at once.
  *
+ * Prompts, of which an expert has many rows: a block per unit and 64 of the width, gate and up,
+ * then a block per unit and 128 outputs, both as gemm_tile.h does it; down h goes to memory, and a
+ * last kernel adds up as above. The same sums, so which of the two runs is no matter.
+ *
  * Floor: each used expert's weights once, over the memory's rate.
  */
-#include "kernels/linear_tile.h"
+#include "kernels/gemm_tile.h"
 
 #include <assert.h>
 
 enum {
-    MOE_GROUP = 512, /* rows at a time: bounds what a block keeps in shared memory */
+    MOE_GROUP = 512,    /* rows at a time: bounds what a block keeps in shared memory */
+    GEMM_MEAN_ROWS = 8, /* of an expert: below, most of a unit of 64 rows would be empty */
 };
-
-/* ---- routing ---- */
-
-/* The larger value, ties to the lower id, over the warp. */
-static __device__ __forceinline__ void warp_best(float *value, uint32_t *id)
-{
-    for (int mask = WARP / 2; mask > 0; mask /= 2) {
-        float v = warp_xor(*value, mask);
-        uint32_t i = warp_xor(*id, mask);
-        if (v > *value || (v == *value && i < *id)) *value = v, *id = i;
-    }
-}
-
-/* This lane's best logit of those not in `taken`, bit i being expert lane + 32 i; NaN is least. */
-static __device__ __forceinline__ void lane_best(const float *logit, int n, uint32_t taken,
-                                                 float *value, uint32_t *id)
-{
-    *value = -INFINITY, *id = 0xffffffffu;
-    for (int i = 0, e = warp_lane(); e < n; i++, e += WARP) {
-        float x = logit[e] == logit[e] ? logit[e] : -INFINITY;
-        if (taken >> i & 1 || (*id != 0xffffffffu && !(x > *value))) continue;
-        *value = x, *id = (uint32_t)e;
-    }
-}
-
-/* A warp per row: lane j keeps the j-th choice, then writes it at the rank of its id. */
-static __global__ void route_kernel(MoeRoute a)
-{
-    int64_t row = (int64_t)blockIdx.x * TILE_WARPS + threadIdx.x / WARP;
-    if (row >= a.n) return;
-    const float *logit = a.logits + row * a.n_experts;
-    int lane = warp_lane();
-    uint32_t taken = 0, mine = 0xffffffffu;
-    float max = 0, total = 0, kept = 0, weight = 0;
-    for (int j = 0; j < a.n_top; j++) {
-        float value;
-        uint32_t id;
-        lane_best(logit, a.n_experts, taken, &value, &id);
-        warp_best(&value, &id);
-        if (j == 0) max = value;
-        if ((int)(id % WARP) == lane) taken |= 1u << id / WARP;
-        if (j == lane) mine = id;
-    }
-    for (int e = lane; e < a.n_experts; e += WARP)
-        total += expf(logit[e] - max);
-    total = warp_sum(total, WARP);
-    if (lane < a.n_top) weight = expf(logit[mine] - max) / total;
-    for (int j = 0; j < a.n_top; j++)
-        kept += warp_shuffle(weight, j);
-    if (a.normalise) weight /= kept;
-
-    int rank = 0;
-    for (int j = 0; j < a.n_top; j++)
-        rank += warp_shuffle(mine, j) < mine;
-    if (lane >= a.n_top) return;
-    a.id[row * a.n_top + rank] = (int32_t)mine;
-    a.weight[row * a.n_top + rank] = weight;
-}
-
-extern "C" void CUDA_NAME(moe_route)(const CudaContext *c, const MoeRoute *a)
-{
-    assert(a->n_experts <= MOE_MAX_EXPERTS && a->n_top <= MOE_MAX_TOP);
-    assert(a->n_top <= a->n_experts);
-    launch(c, dim3((unsigned)(a->n + TILE_WARPS - 1) / TILE_WARPS), TILE_THREADS, 0, route_kernel,
-           *a);
-}
 
 /* ---- the plan ---- */
 
@@ -110,6 +49,8 @@ typedef struct {
     Unit *unit;       /* [*n_units] */
     int32_t *n_units; /* [1] */
     Terms x, h;       /* of rows; of pairs, in their order */
+    int32_t *place;   /* [n * n_top]: of each choice, its pair; prompts only, else NULL */
+    float *y;         /* [n * n_top][dim]: down h of each pair, in their order */
 } Plan;
 
 /* The sum of x over lower threads of the block; *total over all. */
@@ -175,7 +116,9 @@ static __global__ void plan_kernel(Plan p)
         int row = i / p.a.n_top;
         const uint32_t *word = chosen + p.a.id[i] * n_words;
         int rank = count_bits(word, row / 32) + __popc(word[row / 32] & ((1u << row % 32) - 1));
-        p.pair[(int)start[p.a.id[i]] + rank] = Pair{row, p.a.weight[i]};
+        int at = (int)start[p.a.id[i]] + rank;
+        p.pair[at] = Pair{row, p.a.weight[i]};
+        if (p.place) p.place[i] = at;
     }
 }
 
@@ -301,6 +244,89 @@ static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>) down_kern
     add_shared(p.a, first_row, sums);
 }
 
+/* ---- prompts ---- */
+
+/* A block per unit and 64 of the width; the first tile of a warp is gate's, the second up's. */
+template <WeightType TYPE>
+static __global__ void __launch_bounds__(TILE_THREADS, 1) up_gemm_kernel(Plan p)
+{
+    enum { BLOCK_ROWS = GEMM_W_WARPS * TILE_ROWS };
+    DYNAMIC_SHARED(unsigned char, stages);
+    int n_row_tiles = (p.a.width + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    int unit = (int)blockIdx.x / n_row_tiles, x_row[X_PIECES];
+    if (unit >= *p.n_units) return;
+    Unit u = p.unit[unit];
+    int first_row = (int)blockIdx.x % n_row_tiles * BLOCK_ROWS;
+    GemmRows<2> rows = {{p.a.gate[u.expert], p.a.up[u.expert]}, {first_row, first_row}, TILE_ROWS};
+    UNROLL
+    for (int i = 0; i < X_PIECES; i++)
+        x_row[i] = p.pair[u.first + (gemm_x_row(i) < u.n ? gemm_x_row(i) : u.n - 1)].row;
+    float sum[2][GEMM_TILES][2] = {};
+    gemm_sum<TYPE, 2>(rows, p.x, x_row, u.n, stages, sum);
+
+    int warp = (int)threadIdx.x / WARP;
+    int row = first_row + warp / GEMM_X_WARPS * TILE_ROWS + warp_lane() / 4;
+    int i0 = warp % GEMM_X_WARPS * (GEMM_X / GEMM_X_WARPS) + warp_lane() % 4;
+    float *h = (float *)(void *)p.h.data;
+    UNROLL
+    for (int j = 0; j < GEMM_TILES; j++) {
+        int i = i0 + j * TILE_COLUMN_ROWS;
+        if (i >= u.n) continue;
+        float unit_x = p.x.unit[p.pair[u.first + i].row];
+        float *out = h + (int64_t)(u.first + i) * p.h.n_blocks * K_BLOCK;
+        UNROLL
+        for (int k = 0; k < 2; k++)
+            if (row + k * 8 < p.a.width)
+                out[row + k * 8] = silu(sum[0][j][k] * unit_x) * (sum[1][j][k] * unit_x);
+    }
+}
+
+/* A block per unit and 128 outputs. */
+template <WeightType TYPE>
+static __global__ void __launch_bounds__(TILE_THREADS, 1) down_gemm_kernel(Plan p)
+{
+    enum { WARP_ROWS = 2 * TILE_ROWS, BLOCK_ROWS = GEMM_W_WARPS * WARP_ROWS };
+    DYNAMIC_SHARED(unsigned char, stages);
+    int n_row_tiles = (p.a.dim + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    int unit = (int)blockIdx.x / n_row_tiles, x_row[X_PIECES];
+    if (unit >= *p.n_units) return;
+    Unit u = p.unit[unit];
+    int first_row = (int)blockIdx.x % n_row_tiles * BLOCK_ROWS;
+    Weight w = p.a.down[u.expert];
+    GemmRows<2> rows = {{w, w}, {first_row, first_row + TILE_ROWS}, WARP_ROWS};
+    UNROLL
+    for (int i = 0; i < X_PIECES; i++)
+        x_row[i] = u.first + (gemm_x_row(i) < u.n ? gemm_x_row(i) : u.n - 1);
+    float sum[2][GEMM_TILES][2] = {};
+    gemm_sum<TYPE, 2>(rows, p.h, x_row, u.n, stages, sum);
+
+    int warp = (int)threadIdx.x / WARP;
+    int row = first_row + warp / GEMM_X_WARPS * WARP_ROWS + warp_lane() / 4;
+    int i0 = warp % GEMM_X_WARPS * (GEMM_X / GEMM_X_WARPS) + warp_lane() % 4;
+    UNROLL
+    for (int j = 0; j < GEMM_TILES; j++) {
+        int i = i0 + j * TILE_COLUMN_ROWS;
+        if (i >= u.n) continue;
+        float *y = p.y + (int64_t)(u.first + i) * p.a.dim, unit_h = p.h.unit[u.first + i];
+        UNROLL
+        for (int k = 0; k < 4; k++)
+            if (row + k * 8 < p.a.dim) y[row + k * 8] = sum[k / 2][j][k % 2] * unit_h;
+    }
+}
+
+/* A thread per output of a row: its experts' in ascending id, the shared one last. */
+static __global__ void combine_kernel(Plan p, int n_parts)
+{
+    int64_t row = blockIdx.x / (unsigned)n_parts;
+    int d = (int)(blockIdx.x % (unsigned)n_parts) * TILE_THREADS + (int)threadIdx.x;
+    if (d >= p.a.dim) return;
+    float sum = 0;
+    for (int64_t i = row * p.a.n_top; i < (row + 1) * p.a.n_top; i++)
+        sum = fmaf(p.a.weight[i], p.y[(int64_t)p.place[i] * p.a.dim + d], sum);
+    int64_t at = row * p.a.dim + d;
+    p.a.out[at] = fmaf(sigmoid(p.a.shared_gate[row]), p.a.shared[at], sum);
+}
+
 /* ---- f32 experts, without a plan: a warp per pair and output, lanes along k ---- */
 
 static __device__ float warp_dot(const float *x, const float *y, int n)
@@ -356,6 +382,12 @@ static int max_units(const MoeFfn *a, int unit_rows)
     return units < n_pairs ? units : n_pairs;
 }
 
+/* 1 for so many rows that the prompts' kernels are faster. */
+static int many_rows(const MoeFfn *a)
+{
+    return a->n > GEMM_X && a->n * a->n_top >= GEMM_MEAN_ROWS * a->n_experts;
+}
+
 /* Lays the plan of a's rows out in memory, which may be NULL; the bytes it takes. */
 static size_t lay_out(Plan *p, const MoeFfn *a, int unit_rows, unsigned char *memory)
 {
@@ -370,8 +402,51 @@ static size_t lay_out(Plan *p, const MoeFfn *a, int unit_rows, unsigned char *me
                   (Unit *)(void *)(memory + x + h + pairs),
                   (int32_t *)(void *)(memory + x + h + pairs + units),
                   terms_in(memory, a->n, a->dim),
-                  terms_in(memory + x, n_pairs, a->width)};
+                  terms_in(memory + x, n_pairs, a->width),
+                  NULL,
+                  NULL};
     return x + h + pairs + units + 16;
+}
+
+/* What the prompts' kernels need after that. */
+static size_t lay_out_many(Plan *p, const MoeFfn *a, unsigned char *memory)
+{
+    size_t n_pairs = (size_t)a->n * (size_t)a->n_top, place = round_16(n_pairs * sizeof(int32_t));
+    if (memory) {
+        p->place = (int32_t *)(void *)memory;
+        p->y = (float *)(void *)(memory + place);
+    }
+    return place + n_pairs * (size_t)a->dim * sizeof(float);
+}
+
+static size_t plan_shared_bytes(const MoeFfn *a)
+{
+    return (size_t)a->n_experts * (size_t)((a->n + 31) / 32 + 1) * sizeof(uint32_t);
+}
+
+/* The terms of h, where h lies. */
+static Split split_of_h(const Plan &p)
+{
+    return Split{(const float *)(void *)p.h.data, (int64_t)p.h.n_blocks * K_BLOCK, p.a.width, 1,
+                 p.h};
+}
+
+template <WeightType TYPE> static void run_many(const CudaContext *c, const MoeFfn *a)
+{
+    Plan p;
+    size_t used = lay_out(&p, a, GEMM_X, c->scratch);
+    used += lay_out_many(&p, a, c->scratch + used);
+    assert(used <= c->scratch_bytes);
+    int units = max_units(a, GEMM_X), n_parts = (a->dim + TILE_THREADS - 1) / TILE_THREADS;
+    launch(c, dim3(1), TILE_THREADS, plan_shared_bytes(a), plan_kernel, p);
+    split_rows(c, TYPE, a->n, Split{a->x, a->dim, a->dim, split_parts(a->n, a->dim), p.x});
+    launch(c, dim3((unsigned)(units * ((a->width + 63) / 64))), TILE_THREADS,
+           GemmStage<TYPE, 2>::ALL_BYTES, up_gemm_kernel<TYPE>, p);
+    split_rows(c, TYPE, a->n * a->n_top, split_of_h(p));
+    launch(c, dim3((unsigned)(units * ((a->dim + 127) / 128))), TILE_THREADS,
+           GemmStage<TYPE, 2>::ALL_BYTES, down_gemm_kernel<TYPE>, p);
+    launch(c, dim3((unsigned)a->n * (unsigned)n_parts), TILE_THREADS, 0, combine_kernel, p,
+           n_parts);
 }
 
 template <WeightType TYPE, int T> static void run_group(const CudaContext *c, const MoeFfn *a)
@@ -381,18 +456,14 @@ template <WeightType TYPE, int T> static void run_group(const CudaContext *c, co
     Plan p;
     size_t used = lay_out(&p, a, TILE_X, c->scratch);
     assert(used <= c->scratch_bytes);
-    int n_pairs = a->n * a->n_top, n_words = (a->n + 31) / 32;
     int width_tiles = (a->width + TILE_ROWS - 1) / TILE_ROWS;
     int dim_tiles = (a->dim + TILE_ROWS - 1) / TILE_ROWS;
 
-    launch(c, dim3(1), TILE_THREADS, (size_t)a->n_experts * (size_t)(n_words + 1) * 4, plan_kernel,
-           p);
+    launch(c, dim3(1), TILE_THREADS, plan_shared_bytes(a), plan_kernel, p);
     split_rows(c, TYPE, a->n, Split{a->x, a->dim, a->dim, split_parts(a->n, a->dim), p.x});
     launch(c, dim3((unsigned)(max_units(a, TILE_X) * width_tiles)), TILE_THREADS,
            2 * K_SLICES * tile_bytes, up_kernel<TYPE, T>, p);
-    split_rows(
-        c, TYPE, n_pairs,
-        Split{(const float *)(void *)p.h.data, (int64_t)p.h.n_blocks * K_BLOCK, a->width, 1, p.h});
+    split_rows(c, TYPE, a->n * a->n_top, split_of_h(p));
     launch(c, dim3((unsigned)dim_tiles), TILE_THREADS,
            TILE_WARPS * tile_bytes + (size_t)a->n * TILE_ROWS * sizeof(float), down_kernel<TYPE, T>,
            p);
@@ -400,7 +471,9 @@ template <WeightType TYPE, int T> static void run_group(const CudaContext *c, co
 
 template <WeightType TYPE> static void run_type(const CudaContext *c, const MoeFfn *a)
 {
-    if (a->n <= 4)
+    if (many_rows(a))
+        run_many<TYPE>(c, a);
+    else if (a->n <= 4)
         run_group<TYPE, 1>(c, a);
     else if (a->n <= 8)
         run_group<TYPE, 2>(c, a);
@@ -428,7 +501,7 @@ static size_t row_bytes(const MoeFfn *a)
     MoeFfn one = *a;
     one.n = 1;
     if (a->type == WEIGHT_F32) return (size_t)a->n_top * (size_t)a->width * sizeof(float);
-    return lay_out(NULL, &one, 1, NULL);
+    return lay_out(NULL, &one, 1, NULL) + (many_rows(a) ? lay_out_many(NULL, &one, NULL) : 0);
 }
 
 extern "C" void CUDA_NAME(moe_ffn)(const CudaContext *c, const MoeFfn *a)

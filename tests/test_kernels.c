@@ -473,6 +473,8 @@ static const MoeShape moe_shapes[] = {
     {WEIGHT_BF16, 150, 24, 32, 2, 2},           /* more rows of an expert than go together */
     {WEIGHT_FP8, 130, 16, 32, 17, 16},          /* more rows than the GPU's scratch holds */
     {WEIGHT_BF16, 530, 16, 16, 5, 1},           /* or than its kernels keep in shared memory */
+    {WEIGHT_FP8, 90, 200, 140, 3, 2},           /* a prompt: whole units, some, odd sizes */
+    {WEIGHT_BF16, 66, 133, 65, 4, 3},
     {WEIGHT_F32, 30, 40, 48, 7, 3},
 };
 
