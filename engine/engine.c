@@ -204,7 +204,7 @@ static int open_parts(Engine *e, Error *err)
     EngineOptions *o = &e->options;
     const Model *m = e->model;
     int n_slots = 0, n_pages = 0, max_rows = o->chunk_rows + MAX_TREE_ROWS;
-    int max_logits = MAX_TREE_ROWS + SCORE_ROWS;
+    int max_logits = MAX_TREE_ROWS + (e->be->prefill_differs ? PROMPT_SCORE_ROWS : SCORE_ROWS);
     if (plan_memory(e, &n_slots, &n_pages, err)) return -1;
     if (memory_open(&e->mem, m, o->kv_type, n_slots, n_pages, o->max_seqs,
                     o->ctx_size + e->overhang, err))
@@ -228,6 +228,12 @@ static int open_parts(Engine *e, Error *err)
     return o->drafter ? o->drafter->bind(o->drafter->self, e, err) : 0;
 }
 
+/* Rows of a chunk that ends on a block: at most as many as asked for, but one block. */
+static int whole_blocks(int chunk_rows)
+{
+    return chunk_rows < PREFILL_BLOCK ? PREFILL_BLOCK : chunk_rows / PREFILL_BLOCK * PREFILL_BLOCK;
+}
+
 Engine *engine_open(const struct Model *model, const EngineOptions *options, Error *err)
 {
     if (check_options(options, model->config.ctx_limit, err)) return NULL;
@@ -237,6 +243,7 @@ Engine *engine_open(const struct Model *model, const EngineOptions *options, Err
     e->be = model->backend;
     if (!e->options.drafter) e->options.tree_nodes = 1;
     e->options.state_mode = pick_state_mode(e);
+    if (e->be->prefill_differs) e->options.chunk_rows = whole_blocks(e->options.chunk_rows);
     e->overhang = overhang_rows(e);
     if (open_parts(e, err)) {
         engine_close(e);

@@ -55,7 +55,8 @@ typedef struct {
     int ctx_size;    /* longest sequence in tokens; 0: the model's limit, capped by memory */
     int64_t memory;  /* bytes for states and KV; 0: a quarter of free memory, at most 4 GiB */
     KvType kv_type;  /* K and V in memory; KV_BF16 takes half the memory of KV_F32 */
-    int chunk_rows;  /* prompt rows a pass, >= 1 */
+    int chunk_rows;  /* prompt rows a pass, >= 1; on a GPU whole blocks of 64: rounded down, to 64
+                        at least */
     int tree_nodes;  /* rows verified per step and sequence, root included, 1..MAX_TREE_NODES */
     int draft_depth; /* levels below the root */
     int draft_topk;  /* children proposed per node */

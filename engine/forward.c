@@ -45,14 +45,24 @@ void batch_close(Batch *b)
 
 void batch_clear(Batch *b)
 {
-    b->n = 0;
-    b->n_logits = 0;
+    b->n = b->n_before = 0;
+    b->n_logits = b->n_logits_before = 0;
+    b->has_prompt = 0;
 }
 
-int batch_last_pos(const Batch *b, int row0)
+void batch_begin_prompt(Batch *b)
+{
+    assert(!b->has_prompt && b->n <= PROMPT_ROW && b->n_logits <= PROMPT_ROW);
+    b->has_prompt = 1;
+    b->n_before = b->n;
+    b->n_logits_before = b->n_logits;
+    b->n = b->n_logits = PROMPT_ROW;
+}
+
+int batch_last_pos(const Batch *b, int row0, int end)
 {
     int last = 0;
-    for (int i = row0; i < b->n; i++)
+    for (int i = row0; i < end; i++)
         if (b->row.pos[i] > last) last = b->row.pos[i];
     return last;
 }
@@ -193,8 +203,13 @@ size_t forward_bytes(const Model *model, int max_rows, int max_logits)
 void forward_linear(Forward *f, const Weight *w, int n, const float *x, float *y)
 {
     Backend *be = f->model->backend;
-    be->linear(be,
-               &(Linear){.w = w, .n = n, .x = x, .x_stride = w->cols, .y = y, .y_stride = w->rows});
+    be->linear(be, &(Linear){.w = w,
+                             .n = n,
+                             .x = x,
+                             .x_stride = w->cols,
+                             .y = y,
+                             .y_stride = w->rows,
+                             .prefill = f->prefill});
 }
 
 void forward_norm(Forward *f, int n, float *x, const float *delta, const float *w, float *out,
@@ -212,8 +227,8 @@ void forward_norm(Forward *f, int n, float *x, const float *delta, const float *
                                 .out_stride = out_stride});
 }
 
-/* h to y through a gated DeltaNet layer, the i-th recurrent one. */
-static void delta_layer(Forward *f, const DeltaWeights *w, int i, int n)
+/* h to y through a gated DeltaNet layer, the i-th recurrent one, for rows row0 and after. */
+static void delta_layer(Forward *f, const DeltaWeights *w, int i, int row0, int n)
 {
     const ModelConfig *c = &f->model->config;
     Backend *be = f->model->backend;
@@ -222,7 +237,7 @@ static void delta_layer(Forward *f, const DeltaWeights *w, int i, int n)
     float *out = f->wide[5];
     size_t per_gate = (size_t)f->max_rows * c->n_v_heads;
     float *a = f->gates, *b = a + per_gate, *decay = b + per_gate, *beta = decay + per_gate;
-    if (f->records) {
+    if (f->records && !f->prefill) { /* rows of trees are here; a prompt has a pass of its own */
         RecordLayer r = records_layer(f->records, i);
         qkv = r.qkv, k = r.k, v = r.v, decay = r.decay, beta = r.beta;
     }
@@ -243,15 +258,15 @@ static void delta_layer(Forward *f, const DeltaWeights *w, int i, int n)
                                     .conv_w = w->conv_w,
                                     .a_coef = w->a_coef,
                                     .dt_bias = w->dt_bias,
-                                    .src = f->meta.src,
-                                    .dst = f->meta.dst,
+                                    .src = f->meta.src + row0,
+                                    .dst = f->meta.dst + row0,
                                     .slots = slots,
                                     .q = q,
                                     .k = k,
                                     .v = v,
                                     .decay = decay,
                                     .beta = beta,
-                                    .parent = f->meta.parent});
+                                    .parent = f->meta.parent + row0});
     be->gated_delta(be, &(GatedDelta){.n = n,
                                       .n_k_heads = c->n_k_heads,
                                       .n_v_heads = c->n_v_heads,
@@ -262,11 +277,12 @@ static void delta_layer(Forward *f, const DeltaWeights *w, int i, int n)
                                       .v = v,
                                       .decay = decay,
                                       .beta = beta,
-                                      .src = f->meta.src,
-                                      .dst = f->meta.dst,
+                                      .src = f->meta.src + row0,
+                                      .dst = f->meta.dst + row0,
                                       .slots = slots,
                                       .out = out,
-                                      .parent = f->meta.parent});
+                                      .parent = f->meta.parent + row0,
+                                      .prefill = f->prefill});
     be->gated_norm(be, &(GatedNorm){.n = n,
                                     .n_heads = c->n_v_heads,
                                     .dim = c->d_v,
@@ -319,7 +335,8 @@ void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int 
                                             .parent = meta->parent,
                                             .kv_row = meta->kv_row,
                                             .kv = kv,
-                                            .out = out});
+                                            .out = out,
+                                            .prefill = f->prefill});
     forward_linear(f, &w->o, n, out, f->y);
 }
 
@@ -368,7 +385,8 @@ void forward_ffn(Forward *f, const FfnWeights *w, int n)
                               .shared = shared,
                               .shared_gate = shared_gate,
                               .scratch = f->moe_scratch,
-                              .out = f->y});
+                              .out = f->y,
+                              .prefill = f->prefill});
 }
 
 static void upload_rows(Forward *f, const Batch *b)
@@ -388,7 +406,7 @@ static void tap(Forward *f, int layer, int n)
 /* What a pass is, but for the content of its arrays. */
 typedef struct {
     Forward *f;
-    int n, n_logits, n_keys;
+    int row0, n, logit0, n_logits, n_keys, prefill;
 } Pass;
 
 static void run_pass(void *ctx)
@@ -399,48 +417,77 @@ static void run_pass(void *ctx)
     const ModelConfig *c = &m->config;
     Backend *be = m->backend;
     int n = p->n, recurrent = 0, full = 0;
-    be->embed(
-        be,
-        &(Embed){
-            .n = n, .table = &m->embed, .token = f->meta.token, .out = f->x, .out_stride = c->dim});
+    float *final = f->final + (size_t)p->row0 * c->dim;
+    f->prefill = p->prefill;
+    be->embed(be, &(Embed){.n = n,
+                           .table = &m->embed,
+                           .token = f->meta.token + p->row0,
+                           .out = f->x,
+                           .out_stride = c->dim});
     for (int i = 0; i < c->n_layers; i++) {
         const LayerWeights *w = &m->layer[i];
         const float *norm = c->full_attention[i] ? w->attention.norm : w->delta.norm;
         forward_norm(f, n, f->x, i ? f->y : NULL, norm, f->h, c->dim);
         tap(f, i, n);
         if (c->full_attention[i])
-            forward_attention(f, &w->attention, full++, n, 0, 0, p->n_keys, &f->meta);
+            forward_attention(f, &w->attention, full++, n, 0, p->row0, p->n_keys, &f->meta);
         else
-            delta_layer(f, &w->delta, recurrent++, n);
+            delta_layer(f, &w->delta, recurrent++, p->row0, n);
         forward_norm(f, n, f->x, f->y, w->ffn.norm, f->h, c->dim);
         forward_ffn(f, &w->ffn, n);
     }
-    forward_norm(f, n, f->x, f->y, m->final_norm, f->final, c->dim);
+    forward_norm(f, n, f->x, f->y, m->final_norm, final, c->dim);
     tap(f, c->n_layers, n);
+    f->prefill = 0; /* how many logits are wanted is no property of the prompt */
     if (!p->n_logits) return;
-    be->gather_rows(
-        be,
-        &(GatherRows){
-            .n = p->n_logits, .dim = c->dim, .index = f->logit_row, .x = f->final, .out = f->h});
-    forward_linear(f, &m->lm_head, p->n_logits, f->h, f->logits);
+    be->gather_rows(be, &(GatherRows){.n = p->n_logits,
+                                      .dim = c->dim,
+                                      .index = f->logit_row + p->logit0,
+                                      .x = f->final,
+                                      .out = f->h});
+    forward_linear(f, &m->lm_head, p->n_logits, f->h,
+                   f->logits + (size_t)p->logit0 * (size_t)c->n_vocab);
 }
 
-void forward_pass(Forward *f, const Batch *b)
+static void queue_pass(Forward *f, Pass p)
 {
     Backend *be = f->model->backend;
-    Pass p = {f, b->n, b->n_logits, forward_n_keys(f->mem, batch_last_pos(b, 0))};
-    assert(b->n > 0 && b->n <= f->max_rows);
-    assert(b->n_logits <= f->max_logits);
-    upload_rows(f, b);
+    assert(p.n > 0 && p.row0 + p.n <= f->max_rows);
+    assert(p.logit0 + p.n_logits <= f->max_logits);
     if (f->tap) { /* who looks inside sees every pass, not a recording */
         run_pass(&p);
         return;
     }
-    be->replay(be, &(ReplayKey){.owner = f->owner, .n = p.n, .m = p.n_logits, .n_keys = p.n_keys},
+    be->replay(be,
+               &(ReplayKey){.owner = f->owner,
+                            .n = p.n,
+                            .m = p.n_logits,
+                            .first = p.row0,
+                            .n_keys = p.n_keys,
+                            .prefill = p.prefill},
                run_pass, &p);
 }
 
 void forward_queue(Forward *f, int n, int n_logits, int n_keys)
 {
-    run_pass(&(Pass){f, n, n_logits, n_keys});
+    run_pass(&(Pass){.f = f, .n = n, .n_logits = n_logits, .n_keys = n_keys});
+}
+
+void forward_pass(Forward *f, const Batch *b)
+{
+    int before = b->has_prompt ? b->n_before : b->n;
+    upload_rows(f, b);
+    if (before)
+        queue_pass(f, (Pass){.f = f,
+                             .n = before,
+                             .n_logits = b->has_prompt ? b->n_logits_before : b->n_logits,
+                             .n_keys = forward_n_keys(f->mem, batch_last_pos(b, 0, before))});
+    if (b->has_prompt)
+        queue_pass(f, (Pass){.f = f,
+                             .row0 = PROMPT_ROW,
+                             .n = b->n - PROMPT_ROW,
+                             .logit0 = PROMPT_ROW,
+                             .n_logits = b->n_logits - PROMPT_ROW,
+                             .n_keys = forward_n_keys(f->mem, batch_last_pos(b, PROMPT_ROW, b->n)),
+                             .prefill = 1});
 }

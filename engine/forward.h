@@ -23,7 +23,15 @@ typedef struct {
     int n_logits;
     int32_t *logit_row; /* rows whose logits are wanted, [n_logits] */
     int32_t *block;     /* owns all of row; ROW_FIELDS * max_rows */
+    int has_prompt;     /* 1: rows from PROMPT_ROW on are a prompt's, their logits likewise; */
+    int n_before, n_logits_before; /* rows and logits before; between them and these is nothing */
 } Batch;
+
+/*
+ * Where the rows of a prompt and their logits begin, when they run apart (Backend.prefill_differs):
+ * in one place whatever runs beside them, so that a backend can replay their pass.
+ */
+enum { PROMPT_ROW = 64 };
 
 void batch_open(Batch *b, int max_rows);
 void batch_close(Batch *b);
@@ -33,8 +41,14 @@ void batch_clear(Batch *b);
 int batch_add(Batch *b, int32_t token, int pos, int seq, int parent, int32_t src, int32_t dst,
               int kv_row, int base);
 
-/* The largest position of rows row0 and after. */
-int batch_last_pos(const Batch *b, int row0);
+/* The largest position of rows row0 to end. */
+int batch_last_pos(const Batch *b, int row0, int end);
+
+/*
+ * From here on the rows of b are consecutive tokens of one prompt, from a multiple of PREFILL_BLOCK
+ * on: they run with prefill set. At most PROMPT_ROW rows and logits came before.
+ */
+void batch_begin_prompt(Batch *b);
 
 /*
  * More than position last; one of few values, so that passes are alike and a backend can replay
@@ -48,6 +62,7 @@ typedef struct Forward {
     Records *records; /* borrowed; NULL: every row has a dst */
     int max_rows, max_logits;
     uint64_t owner; /* of its recorded passes */
+    int prefill;    /* of the operations that are queued now */
     RowMeta meta;   /* backend memory, [max_rows] each */
     int32_t *meta_block;
     int32_t *logit_row; /* backend memory */
@@ -76,7 +91,8 @@ void forward_close(Forward *f);
 size_t forward_bytes(const Model *model, int max_rows, int max_logits);
 
 /*
- * Queues one pass: states go to their dst slots, K and V to their rows; final and logits are left.
+ * Queues one pass, or two when b has a prompt: states go to their dst slots, K and V to their rows;
+ * final and logits are left, for each row at its place.
  */
 void forward_pass(Forward *f, const Batch *b);
 

@@ -82,7 +82,7 @@ static void run_head(void *ctx)
 void head_pass(Head *h, const Batch *b, int row0)
 {
     Backend *be = h->f->model->backend;
-    HeadRun p = {h, b->n - row0, row0, forward_n_keys(h->f->mem, batch_last_pos(b, row0))};
+    HeadRun p = {h, b->n - row0, row0, forward_n_keys(h->f->mem, batch_last_pos(b, row0, b->n))};
     assert(p.n > 0 && p.n <= h->f->max_rows);
     assert(b->n <= h->max_meta);
     for (int i = 0; i < ROW_FIELDS; i++)

@@ -4,7 +4,9 @@
  * First come, first served: a waiting request starts when a sequence, a slot and pages for its
  * prompt and the beginning of its answer are free. Every decoding sequence gets a tree; the trees
  * of a pass share MAX_TREE_ROWS rows. One prompt gets a chunk of rows, each in its turn, so a long
- * prompt delays nobody by more than a chunk.
+ * prompt delays nobody by more than a chunk. Where prompts run apart from decoding
+ * (Backend.prefill_differs) a chunk begins on a multiple of PREFILL_BLOCK and ends on one or with
+ * its prompt: what follows the prompt was decoded, and is computed again as decoding does.
  *
  * A sequence takes pages as it grows. When there are none, the youngest one is preempted: its pages
  * and its slot go to the others, it goes before all who wait, and its tokens are computed again, to
@@ -186,7 +188,7 @@ static Work *add_work(Engine *e, Seq *s)
     w->seq = s;
     w->index = (int)(s - e->seq);
     w->start = s->n_past;
-    w->is_tree = w->ends_chunks = w->max_depth = 0;
+    w->is_tree = w->is_prompt = w->ends_chunks = w->max_depth = 0;
     w->n_slots = w->n_sampled = 0;
     w->first_node = 1;
     return w;
@@ -228,11 +230,14 @@ static void plan_tree(Engine *e, Seq *s, int max_rows, int n_after)
 static void plan_chunk(Engine *e, Seq *s, int tree_rows)
 {
     Work *w = add_work(e, s);
-    int left = s->n_tokens - s->n_past, most = e->options.chunk_rows;
-    int score = MAX_TREE_ROWS + SCORE_ROWS - tree_rows;
+    w->is_prompt = e->be->prefill_differs && s->n_past < s->req.n_prompt;
+    assert(!w->is_prompt || s->n_past % PREFILL_BLOCK == 0);
+    int left = (w->is_prompt ? s->req.n_prompt : s->n_tokens) - s->n_past;
+    int score = w->is_prompt ? PROMPT_SCORE_ROWS : MAX_TREE_ROWS + SCORE_ROWS - tree_rows;
+    int most = e->options.chunk_rows;
     if (s->req.prompt_logprobs && most > score) most = score;
     w->n_rows = left < most ? left : most;
-    w->ends_chunks = w->n_rows == left;
+    w->ends_chunks = w->start + w->n_rows == s->n_tokens;
     tree_init(&w->tree, s->token[s->n_past + w->n_rows - 1]);
     s->chunk_step = e->n_steps;
 }

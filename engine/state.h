@@ -12,9 +12,10 @@
 #include "spec/accept.h"
 
 enum {
-    MAX_TREE_ROWS = MAX_TREE_NODES,  /* rows that all trees of a pass share */
-    SCORE_ROWS = 16,                 /* prompt rows scored a pass even when trees take their all */
-    MAX_SAMPLED = MAX_TREE_ROWS + 1, /* tree rows and the end of one prompt */
+    MAX_TREE_ROWS = MAX_TREE_NODES, /* rows that all trees of a pass share */
+    SCORE_ROWS = 16,                /* prompt rows scored a pass even when trees take their all */
+    PROMPT_SCORE_ROWS = PREFILL_BLOCK, /* the same where prompts run apart, from PROMPT_ROW on */
+    MAX_SAMPLED = MAX_TREE_ROWS + 1,   /* tree rows and the end of one prompt */
     MAX_BAN = MAX_EOS + MAX_STOP_IDS,
     MAX_FRUITLESS = 64, /* then the rest of the answer is decoded plainly */
 };
@@ -61,6 +62,7 @@ typedef struct {
     Seq *seq;
     int index;       /* of seq */
     int is_tree;     /* 0: a chunk */
+    int is_prompt;   /* of a chunk: it runs apart, as a prompt (Backend.prefill_differs) */
     int ends_chunks; /* of a chunk: the last one */
     int start;       /* position of its first row: the root's, or where the chunk begins */
     int max_depth;   /* of its tree */

@@ -99,6 +99,7 @@ static void add_chunk_rows(Engine *e, Work *w)
 {
     const Seq *s = w->seq;
     Batch *b = &e->batch;
+    if (w->is_prompt) batch_begin_prompt(b);
     w->row = b->n;
     w->logit = b->n_logits;
     for (int i = 0; i < w->n_rows; i++) {

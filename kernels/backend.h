@@ -36,7 +36,7 @@ enum { PREFILL_BLOCK = 64, BACKEND_MARKS = 2 };
 /* What tells one recorded run of operations from another; all of it is compared. */
 typedef struct {
     uint64_t owner; /* whose arrays: from backend_new_owner */
-    int64_t n, m, first, n_keys;
+    int64_t n, m, first, n_keys, prefill;
 } ReplayKey;
 
 struct Backend {
@@ -44,7 +44,8 @@ struct Backend {
     char isa[16];     /* "plain", "avx2", "avx512" */
     int n_threads;
     uint64_t n_owners;
-    int is_host; /* its memory is the host's: operations read what host pointers point to */
+    int prefill_differs; /* 1: prefill may give other bits, so a prompt's rows must be told apart */
+    int is_host;         /* its memory is the host's: operations read what host pointers point to */
 
     /* Zeroed backend memory, taken before serving starts. NULL and an Error when there is none. */
     void *(*alloc)(Backend *be, size_t bytes, Error *err);

@@ -18,11 +18,12 @@ void cuda_backend_fill(CudaBackend *b, const CudaOps *ops)
     Backend *be = &b->be;
     b->ops = ops;
     b->context.failed = &b->failed;
+    be->prefill_differs = 1;
     CUDA_OPERATIONS(CUDA_SET)
 }
 
 int cuda_same_key(const ReplayKey *a, const ReplayKey *b)
 {
     return a->owner == b->owner && a->n == b->n && a->m == b->m && a->first == b->first &&
-           a->n_keys == b->n_keys;
+           a->n_keys == b->n_keys && a->prefill == b->prefill;
 }

@@ -36,6 +36,13 @@ CUDA_OPERATIONS(CHECKED)
 #define CHECKED_ENTRY(op, Args) op,
 static const CudaOps checked_ops = {CUDA_OPERATIONS(CHECKED_ENTRY)};
 
+static void marked_attention(const CudaContext *c, const TreeAttention *a)
+{
+    TreeAttention marked = *a;
+    if (a->prefill) marked.scale *= 3;
+    tree_attention(c, &marked);
+}
+
 /* ---- replay, as a GPU does it: recorded when a key comes again, then run with those arguments
  * ---- */
 
@@ -57,6 +64,7 @@ typedef struct {
     Backend host; /* the memory functions of the host */
     Later *later;
     size_t n_later;
+    CudaOps marked;
     Run *run;
     size_t n_runs;
 } Simt;
@@ -183,6 +191,14 @@ Backend *backend_simt_open(void)
     be->is_host = 0; /* loading goes the way of a device */
     be->close = simt_close;
     return be;
+}
+
+void simt_mark_prompts(Backend *be)
+{
+    Simt *s = (Simt *)be;
+    s->marked = checked_ops;
+    s->marked.tree_attention = marked_attention;
+    s->cuda.ops = &s->marked;
 }
 
 int is_simt(const Backend *be)

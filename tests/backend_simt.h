@@ -10,6 +10,12 @@
 /* Kernels have one set of fibers: only one thread of a process may use such backends. */
 Backend *backend_simt_open(void);
 
+/*
+ * From now on attention of prompts is another function (as if its scale were larger), still of each
+ * row alone: so that the tests see which rows run as a prompt's.
+ */
+void simt_mark_prompts(Backend *be);
+
 /* 1 for one of these: a GPU's blocks run as fibers, so large cases take long. */
 int is_simt(const Backend *be);
 

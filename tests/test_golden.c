@@ -24,7 +24,7 @@
 #include "tests/backend_simt.h"
 #include "tests/golden.h"
 
-enum { MAX_T = 512, HEAD_STEPS = 3 };
+enum { MAX_T = 512, MAX_ROWS = PROMPT_ROW + MAX_T, HEAD_STEPS = 3 };
 static const double TOLERANCE[] = {[KV_F32] = 1e-3, [KV_BF16] = 5e-3};
 
 typedef struct {
@@ -61,9 +61,9 @@ static void case_open(Case *c, const char *name, Backend *be, KvType type)
     c->golden = golden_open(path, c->token, MAX_T, &c->n_tokens);
     int seqs = 1 + HEAD_STEPS, pages = seqs * memory_pages_for(MAX_T + 1);
     assert_int_equal(memory_open(&c->mem, c->model, type, 1, pages, seqs, MAX_T + 1, &err), 0);
-    assert_int_equal(forward_open(&c->f, c->model, &c->mem, MAX_T, MAX_T, &err), 0);
+    assert_int_equal(forward_open(&c->f, c->model, &c->mem, MAX_ROWS, MAX_ROWS, &err), 0);
     assert_int_equal(head_open(&c->head, &c->f, MAX_T, &err), 0);
-    batch_open(&c->batch, MAX_T);
+    batch_open(&c->batch, MAX_ROWS);
     for (int s = 0; s < seqs; s++)
         assert_int_equal(memory_reserve(&c->mem, s, MAX_T + 1), 0);
     size_t rows = (size_t)c->n_tokens;
@@ -89,23 +89,26 @@ static void case_close(Case *c)
     model_close(c->model);
 }
 
-/* The prompt in chunks of up to chunk rows, state in place in slot 0. */
-static void run_trunk(Case *c, int chunk)
+/* The prompt in chunks of up to chunk rows, state in place in slot 0; prefill: as a prompt. */
+static void run_trunk(Case *c, int chunk, int prefill)
 {
     const ModelConfig *m = &c->model->config;
     memory_clear_slot(&c->mem, 0);
     for (c->done = 0; c->done < c->n_tokens;) {
         int n = c->n_tokens - c->done < chunk ? c->n_tokens - c->done : chunk;
         batch_clear(&c->batch);
+        if (prefill) batch_begin_prompt(&c->batch);
+        int row0 = c->batch.n;
         for (int i = 0; i < n; i++) {
-            int pos = c->done + i;
-            batch_add(&c->batch, c->token[pos], pos, 0, i - 1, 0, 0, pos, pos + 1);
-            c->batch.logit_row[c->batch.n_logits++] = i;
+            int pos = c->done + i, parent = i ? row0 + i - 1 : -1;
+            batch_add(&c->batch, c->token[pos], pos, 0, parent, 0, 0, pos, pos + 1);
+            c->batch.logit_row[c->batch.n_logits++] = row0 + i;
         }
         forward_pass(&c->f, &c->batch);
-        c->be->download(c->be, c->final + (size_t)c->done * m->dim, c->f.final,
-                        (size_t)n * m->dim * sizeof(float));
-        c->be->download(c->be, c->logits + (size_t)c->done * m->n_vocab, c->f.logits,
+        c->be->download(c->be, c->final + (size_t)c->done * m->dim,
+                        c->f.final + (size_t)row0 * m->dim, (size_t)n * m->dim * sizeof(float));
+        c->be->download(c->be, c->logits + (size_t)c->done * m->n_vocab,
+                        c->f.logits + (size_t)row0 * m->n_vocab,
                         (size_t)n * m->n_vocab * sizeof(float));
         c->done += n;
     }
@@ -178,6 +181,20 @@ static void run_head(Case *c, int chunk, float *logits[HEAD_STEPS])
     mem_free(in);
 }
 
+/* Run as a prompt the tokens give the golden logits too, in any chunks the same. */
+static void check_prompt(Case *c, const char *name, float *whole)
+{
+    size_t vocab = (size_t)c->model->config.n_vocab, n = (size_t)c->n_tokens * vocab;
+    run_trunk(c, c->n_tokens, 1);
+    expect_near(c, "logits", c->logits, (size_t)c->n_tokens, vocab);
+    memcpy(whole, c->logits, n * sizeof(float));
+    for (int chunk = PREFILL_BLOCK; chunk < c->n_tokens; chunk *= 2) {
+        run_trunk(c, chunk, 1);
+        if (memcmp(whole, c->logits, n * sizeof(float)))
+            fail_msg("%s: logits of a prompt differ in chunks of %d", name, chunk);
+    }
+}
+
 /* Code without vectors is slow: it runs the first of these cuts alone. */
 static const int chunks[] = {7, 1, 2, 3, 63, 64, 65};
 
@@ -190,7 +207,7 @@ static void check_golden(const char *name, Backend *be, KvType type, size_t n_ch
     char label[32];
 
     assert_true(c.model->has_mtp);
-    run_trunk(&c, c.n_tokens);
+    run_trunk(&c, c.n_tokens, 0);
     for (int i = 0; i <= m->n_layers; i++) {
         snprintf(label, sizeof label, "hidden.%d", i);
         expect_near(&c, label, c.hidden[i], rows, dim);
@@ -212,7 +229,7 @@ static void check_golden(const char *name, Backend *be, KvType type, size_t n_ch
     float *whole = mem_alloc(rows * vocab, sizeof(float));
     memcpy(whole, c.logits, rows * vocab * sizeof(float));
     for (size_t k = 0; k < n_chunks; k++) {
-        run_trunk(&c, chunks[k]);
+        run_trunk(&c, chunks[k], 0);
         if (memcmp(whole, c.logits, rows * vocab * sizeof(float)))
             fail_msg("%s: logits differ in chunks of %d", name, chunks[k]);
         run_head(&c, chunks[k], head_again);
@@ -220,6 +237,7 @@ static void check_golden(const char *name, Backend *be, KvType type, size_t n_ch
             if (memcmp(head[s], head_again[s], (rows - (size_t)s - 1) * vocab * sizeof(float)))
                 fail_msg("%s: mtp_logits.%d differ in chunks of %d", name, s + 1, chunks[k]);
     }
+    check_prompt(&c, name, whole);
     mem_free(whole);
     for (int s = 0; s < HEAD_STEPS; s++) {
         mem_free(head[s]);

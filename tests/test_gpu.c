@@ -2,8 +2,10 @@
  * test_gpu.c: the whole engine on the GPU's kernels: on the host, where they run as fibers, and on
  * the GPU where there is one.
  *
- * The matrix of `offshoot check` on golden models of all three families: tokens with any drafter,
- * in any company, in any chunks equal those of plain decoding, also with K and V in bf16. And after
+ * A prompt's rows are what they are in any chunks and company, and what followed it is computed
+ * again as it was decoded. The matrix of `offshoot check` on golden models of all three families:
+ * tokens with any drafter, in any company, in any chunks equal those of plain decoding, also with K
+ * and V in bf16. And after
  * engine_open the engine takes no memory of the backend.
  */
 #include <setjmp.h>
@@ -19,6 +21,7 @@
 #include "bench/check.h"
 #include "drafts/mtp.h"
 #include "engine/engine.h"
+#include "engine/memory.h"
 #include "tests/backend_simt.h"
 
 #define GOLDEN "tests/data/golden/"
@@ -70,6 +73,180 @@ static void test_check_matrix(void **state)
             check_matrix(gpu[b], golden[i], KV_F32);
             check_matrix(gpu[b], golden[i], KV_BF16);
         }
+        gpu[b]->close(gpu[b]);
+    }
+}
+
+/* ---- prompts ---- */
+
+enum { CTX = 192, LONG = 150, SHORT = 70, MOST = 32 };
+
+/* Tokens and the bits of their log-probabilities, the prompt's first. */
+typedef struct {
+    int32_t token[CTX];
+    float logprob[CTX];
+    int n, n_done, n_preemptions;
+} Heard;
+
+static EngineRequest ask(uint64_t id, int32_t *prompt, int n, int max_tokens, int scored)
+{
+    for (int i = 0; i < n; i++)
+        prompt[i] = (int)(i * (31 + 2 * (int)id)) % 250;
+    return (EngineRequest){.id = id,
+                           .prompt = prompt,
+                           .n_prompt = n,
+                           .max_tokens = max_tokens,
+                           .params = {.top_p = 1, .repetition = 1},
+                           .ignore_eos = 1,
+                           .n_logprobs = 0,
+                           .prompt_logprobs = scored,
+                           .draft_max = -1};
+}
+
+static void listen(Engine *e, Heard *h)
+{
+    Error err = {0};
+    if (engine_step(e, &err) < 0) fail_msg("%s", err.msg);
+    for (const Event *ev; (ev = engine_next_event(e));) {
+        Heard *to = &h[ev->id - 1];
+        if (ev->type == EVENT_DONE) {
+            to->n_done++;
+            to->n_preemptions = ev->stats.n_preemptions;
+            continue;
+        }
+        assert_true(to->n < CTX);
+        to->token[to->n] = ev->token;
+        to->logprob[to->n++] = ev->pos ? ev->logprob : 0;
+    }
+}
+
+static Engine *open_for_prompts(Model *m, int chunk, int64_t memory)
+{
+    Error err = {0};
+    EngineOptions o = engine_defaults();
+    o.ctx_size = CTX;
+    o.max_seqs = 3;
+    o.chunk_rows = chunk;
+    o.reserve = 0;
+    o.memory = memory ? memory : 16 << 20;
+    o.n_slots = 3;
+    Engine *e = engine_open(m, &o, &err);
+    if (!e) fail_msg("%s", err.msg);
+    return e;
+}
+
+/* r[0] to r[n - 1] together; those before `early` have 3 steps' start. */
+static void hear(Model *m, int chunk, int64_t memory, const EngineRequest *r, int n, int early,
+                 Heard *h)
+{
+    Error err = {0};
+    Engine *e = open_for_prompts(m, chunk, memory);
+    memset(h, 0, (size_t)n * sizeof *h);
+    for (int i = 0; i < n; i++) {
+        for (int k = 0; i == early && k < 3; k++)
+            listen(e, h);
+        if (engine_submit(e, &r[i], &err)) fail_msg("%s", err.msg);
+    }
+    for (int i = 0, done = 0; i < 500 && done < n; i++) {
+        listen(e, h);
+        done = 0;
+        for (int k = 0; k < n; k++)
+            done += h[k].n_done;
+    }
+    for (int k = 0; k < n; k++)
+        assert_int_equal(h[k].n_done, 1);
+    engine_close(e);
+}
+
+static void assert_same_heard(const Heard *a, const Heard *b)
+{
+    assert_int_equal(a->n, b->n);
+    assert_memory_equal(a->token, b->token, (size_t)a->n * sizeof a->token[0]);
+    assert_memory_equal(a->logprob, b->logprob, (size_t)a->n * sizeof a->logprob[0]);
+}
+
+/* With prompts marked, which bites only where they run as such. */
+static Model *open_for_marks(Backend *be)
+{
+    Error err = {0};
+    ModelOptions options = {.dummy = DUMMY_BF16};
+    if (is_simt(be)) simt_mark_prompts(be);
+    Model *m = model_open("tests/data/gpu/prompts", &options, be, &err);
+    if (!m) fail_msg("%s", err.msg);
+    return m;
+}
+
+/* One prompt in chunks of all sizes, scored or not, beside two others that decode: the same bits.
+ */
+static void test_prompt_cuts(void **state)
+{
+    (void)state;
+    static const int chunk[] = {64, 128, 200, 1};
+    static int32_t prompt[3][CTX];
+    static Heard whole[3], cut[3], plain;
+    Backend *gpu[MAX_GPU_BACKENDS];
+    int n = open_gpu_backends(gpu);
+    for (int b = 0; b < n; b++) {
+        Model *m = open_for_marks(gpu[b]);
+        EngineRequest r[3] = {ask(1, prompt[0], 20, 12, 0), ask(2, prompt[1], 5, 12, 0),
+                              ask(3, prompt[2], LONG, 3, 0)};
+        hear(m, 256, 0, r, 3, 3, whole);
+        for (int k = 0; k < 4; k++) {
+            hear(m, chunk[k], 0, r, 3, k % 2 ? 2 : 3, cut);
+            for (int i = 0; i < 3; i++)
+                assert_same_heard(&cut[i], &whole[i]);
+        }
+        plain = whole[2];
+        r[2].prompt_logprobs = 1; /* blocks of 64, for their logits */
+        hear(m, 256, 0, r, 3, 2, whole);
+        hear(m, 1, 0, r, 3, 3, cut);
+        for (int i = 0; i < 3; i++)
+            assert_same_heard(&cut[i], &whole[i]);
+        assert_int_equal(whole[2].n, LONG + plain.n);
+        assert_memory_equal(whole[2].token + LONG, plain.token, sizeof(int32_t) * (size_t)plain.n);
+        assert_memory_equal(whole[2].logprob + LONG, plain.logprob,
+                            sizeof(float) * (size_t)plain.n);
+        model_close(m);
+        if (is_simt(gpu[b])) { /* and the marks were seen */
+            Backend *unmarked = backend_simt_open();
+            m = model_open("tests/data/gpu/prompts", &(ModelOptions){.dummy = DUMMY_BF16}, unmarked,
+                           NULL);
+            r[2].id = 1;
+            hear(m, 256, 0, &r[2], 1, 1, cut);
+            assert_memory_not_equal(cut[0].logprob, whole[2].logprob, LONG * sizeof(float));
+            model_close(m);
+            unmarked->close(unmarked);
+        }
+        gpu[b]->close(gpu[b]);
+    }
+}
+
+/* Three grow in memory for little more than one: the last give theirs up and are computed again. */
+static void test_preemption(void **state)
+{
+    (void)state;
+    static int32_t prompt[3][CTX];
+    static Heard alone, together[3];
+    Backend *gpu[MAX_GPU_BACKENDS];
+    int n = open_gpu_backends(gpu);
+    for (int b = 0; b < n; b++) {
+        Model *m = open_for_marks(gpu[b]);
+        EngineRequest r[3];
+        int n_preemptions = 0;
+        for (int i = 0; i < 3; i++)
+            r[i] = ask((uint64_t)i + 1, prompt[i], SHORT - 3 * i, MOST, 0);
+        int64_t memory = 3 * (int64_t)memory_slot_bytes(&m->config) +
+                         memory_pages_for(CTX + 2) * (int64_t)memory_page_bytes(m);
+        hear(m, 64, memory, r, 3, 3, together);
+        for (int i = 0; i < 3; i++) {
+            EngineRequest one = r[i];
+            one.id = 1;
+            hear(m, 256, 0, &one, 1, 1, &alone);
+            assert_same_heard(&together[i], &alone);
+            n_preemptions += together[i].n_preemptions;
+        }
+        assert_true(n_preemptions > 0);
+        model_close(m);
         gpu[b]->close(gpu[b]);
     }
 }
@@ -159,6 +336,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_check_matrix),
+        cmocka_unit_test(test_prompt_cuts),
+        cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
