@@ -53,7 +53,7 @@ endif
 
 ISA_SRC  := $(filter-out kernels/backend_cpu.c,$(wildcard $(DIRS:%=%/*_cpu.c)))
 CU       := $(wildcard $(DIRS:%=%/*.cu))
-NOT_HERE := kernels/device_$(if $(filter 1,$(CUDA)),none,cuda).c
+NOT_HERE := $(if $(filter 1,$(CUDA)),kernels/device_none.c,kernels/device_cuda.c kernels/cublaslt.c)
 SRC      := $(filter-out $(ISA_SRC) $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c)) $(MORE))
 OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(if $(filter 1,$(CUDA)),$(CU:%.cu=$(BUILD)/%.cuda.o)) $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o))
 LIB      := $(BUILD)/liboffshoot.a

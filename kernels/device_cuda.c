@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "kernels/cublaslt.h"
 #include "kernels/cuda_backend.h"
 
 enum {
@@ -30,6 +31,9 @@ typedef struct {
     cudaEvent_t event[BACKEND_MARKS];
     Graph graph[MAX_GRAPHS];
     uint64_t n_replays;
+    GemmChoice products; /* of prompts */
+    void *workspace;     /* of the library */
+    void (*own_linear)(Backend *be, const Linear *a);
 } Device;
 
 static CudaBackend *of(Backend *be)
@@ -201,10 +205,34 @@ static void device_replay(Backend *be, const ReplayKey *key, void (*record)(void
     if (g->exec) note(be, cudaGraphLaunch(g->exec, stream_of(be)));
 }
 
+static void device_linear(Backend *be, const Linear *a)
+{
+    Device *d = (Device *)be;
+    CudaBackend *b = of(be);
+    if (a->n > 0 && !b->failed && gemm_library_linear(&d->products, &b->context, a)) return;
+    d->own_linear(be, a);
+}
+
+/* Prompts' products through cuBLASLt, where it and memory for it are. */
+static void open_library(Device *d)
+{
+    Backend *be = &d->cuda.be;
+    d->own_linear = be->linear;
+    d->products.split = split_bf16_cuda;
+    be->linear = device_linear;
+    if (cudaMalloc(&d->workspace, CUBLASLT_WORKSPACE)) {
+        cudaGetLastError();
+        return;
+    }
+    cublaslt_open(&d->products.library, stream_of(be), d->workspace);
+}
+
 static void device_close(Backend *be)
 {
     Device *d = (Device *)be;
     CudaBackend *b = of(be);
+    if (d->products.library.self) d->products.library.close(d->products.library.self);
+    if (d->workspace) cudaFree(d->workspace);
     for (int i = 0; i < MAX_GRAPHS; i++)
         if (d->graph[i].exec) cudaGraphExecDestroy(d->graph[i].exec);
     for (int i = 0; i < BACKEND_MARKS; i++)
@@ -283,7 +311,10 @@ Backend *backend_cuda_open(Error *err)
     snprintf(be->isa, sizeof be->isa, "sm_%d%d", prop.major, prop.minor);
     b->context.scratch = device_alloc(be, SCRATCH_BYTES, err);
     b->context.scratch_bytes = SCRATCH_BYTES;
-    if (b->context.scratch) return be;
+    if (b->context.scratch) {
+        open_library(d);
+        return be;
+    }
 fail:
     device_close(be);
     return NULL;

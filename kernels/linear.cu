@@ -16,6 +16,7 @@
  *
  * f32 matrices are small (routers, gates): a warp per row of W and 8 rows of x, lanes along k.
  */
+#include "kernels/gemm_library.h"
 #include "kernels/gemm_tile.h"
 
 #include <assert.h>
@@ -225,6 +226,28 @@ template <WeightType TYPE> static void launch_type(const CudaContext *c, const L
         launch_tiles<TYPE, 8>(c, a);
     else
         launch_tiles<TYPE, 16>(c, a);
+}
+
+/* ---- for a library: terms as plain rows ---- */
+
+/* A thread per value. */
+static __global__ void split_plain_kernel(const float *x, int x_stride, int cols, int64_t n_values,
+                                          uint16_t *high, uint16_t *low)
+{
+    int64_t i = (int64_t)blockIdx.x * TILE_THREADS + threadIdx.x;
+    if (i >= n_values) return;
+    float v = x[i / cols * x_stride + i % cols];
+    uint32_t h = bf16_pair(v, 0.0f);
+    high[i] = (uint16_t)h;
+    low[i] = (uint16_t)bf16_pair(v - bf16_low(h), 0.0f);
+}
+
+extern "C" void CUDA_NAME(split_bf16)(const CudaContext *c, int n, int cols, const float *x,
+                                      int x_stride, uint16_t *high, uint16_t *low)
+{
+    int64_t n_values = (int64_t)n * cols, blocks = (n_values + TILE_THREADS - 1) / TILE_THREADS;
+    launch(c, dim3((unsigned)blocks), TILE_THREADS, 0, split_plain_kernel, x, x_stride, cols,
+           n_values, high, low);
 }
 
 /* Rows whose terms fit the scratch, whole groups when not all do. */

@@ -1,0 +1,72 @@
+/*
+ * gemm_library.h: products of a prompt's rows by a library that is found at run time.
+ *
+ * It may multiply matrices of bf16 weights where prefill is set; x goes in as two bf16 terms, one
+ * product each, into f32. A row's bits must not depend on how many rows are multiplied at once, so
+ * each shape of matrix has one algorithm, chosen once for LIBRARY_ROWS rows, and used only when the
+ * library accepts it for each smaller number too. Where it does not, or where anything fails, the
+ * shape is our own kernels' for ever; never is it one or the other by the number of rows.
+ *
+ * Here is the decision, in plain C; the library itself is in cublaslt.c.
+ */
+#ifndef OFFSHOOT_KERNELS_GEMM_LIBRARY_H
+#define OFFSHOOT_KERNELS_GEMM_LIBRARY_H
+
+#include <stdint.h>
+
+#include "kernels/linear.h"
+#include "kernels/ops_cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { LIBRARY_ROWS = 2048, LIBRARY_SHAPES = 64 };
+
+/* The library's own words: one way to multiply. */
+typedef struct {
+    uint64_t data[8];
+} GemmAlgorithm;
+
+/* y = x w', or y += x w': x [n][cols] and w [rows][cols] bf16, y [n] rows y_stride apart, f32. */
+typedef struct {
+    int rows, cols, n, add;
+    const void *w, *x;
+    float *y;
+    int y_stride;
+} GemmProduct;
+
+/* Functions return 0, or -1 when they cannot. */
+typedef struct {
+    void *self; /* NULL: there is none */
+    int (*choose)(void *self, int rows, int cols, int n, GemmAlgorithm *out);
+    int (*accepts)(void *self, int rows, int cols, int n, const GemmAlgorithm *algorithm);
+    int (*multiply)(void *self, const GemmProduct *p, const GemmAlgorithm *algorithm); /* queues */
+    void (*close)(void *self);
+} GemmLibrary;
+
+/* n rows of x, x_stride apart, as rows of cols high and low terms: x = high + low, to 2^-17. */
+typedef void SplitBf16(const CudaContext *c, int n, int cols, const float *x, int x_stride,
+                       uint16_t *high, uint16_t *low);
+SplitBf16 split_bf16_cuda, split_bf16_simt;
+
+typedef struct {
+    int rows, cols, ours; /* 1: the library is out of it */
+    GemmAlgorithm algorithm;
+} GemmShape;
+
+typedef struct {
+    GemmLibrary library;
+    SplitBf16 *split;
+    GemmShape shape[LIBRARY_SHAPES];
+    int n_shapes; /* one that finds no place is ours */
+} GemmChoice;
+
+/* Queues a and returns 1, or returns 0: it is for our own kernel. */
+int gemm_library_linear(GemmChoice *g, const CudaContext *c, const Linear *a);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

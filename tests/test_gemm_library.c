@@ -1,0 +1,221 @@
+/*
+ * test_gemm_library.c: which products a library does, with a library made up here; the real one
+ * needs a GPU.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "kernels/bf16.h"
+#include "kernels/gemm_library.h"
+#include "tests/backends.h"
+
+/* It multiplies on the host, and says what it was asked. */
+typedef struct {
+    int chosen, accepted, multiplied; /* calls */
+    int refuses;                      /* this many rows */
+    int no_choice, fails_after;       /* fails_after: products that go well, -1: all */
+    int largest;                      /* number of rows in a product */
+} Fake;
+
+static uint64_t name_of(int rows, int cols)
+{
+    return (uint64_t)rows << 32 | (uint64_t)cols;
+}
+
+static int fake_choose(void *self, int rows, int cols, int n, GemmAlgorithm *out)
+{
+    Fake *f = self;
+    f->chosen++;
+    assert_int_equal(n, LIBRARY_ROWS);
+    out->data[0] = name_of(rows, cols);
+    return f->no_choice ? -1 : 0;
+}
+
+static int fake_accepts(void *self, int rows, int cols, int n, const GemmAlgorithm *algorithm)
+{
+    Fake *f = self;
+    f->accepted++;
+    assert_int_equal(algorithm->data[0], name_of(rows, cols));
+    assert_true(n >= 1 && n <= LIBRARY_ROWS);
+    return n == f->refuses ? -1 : 0;
+}
+
+static int fake_multiply(void *self, const GemmProduct *p, const GemmAlgorithm *algorithm)
+{
+    Fake *f = self;
+    const uint16_t *w = p->w, *x = p->x;
+    assert_int_equal(algorithm->data[0], name_of(p->rows, p->cols));
+    if (f->multiplied++ == f->fails_after) return -1;
+    if (p->n > f->largest) f->largest = p->n;
+    for (int i = 0; i < p->n; i++)
+        for (int r = 0; r < p->rows; r++) {
+            float *y = &p->y[i * p->y_stride + r], sum = p->add ? *y : 0;
+            for (int k = 0; k < p->cols; k++)
+                sum += bf16_to_float(w[r * p->cols + k]) * bf16_to_float(x[i * p->cols + k]);
+            *y = sum;
+        }
+    return 0;
+}
+
+enum { ROWS = 24, COLS = 40, N = 70, STRIDE = COLS + 3, SCRATCH_ROWS = 33 };
+
+typedef struct {
+    Fake fake;
+    GemmChoice choice;
+    CudaContext context;
+    int failed;
+    Weight w;
+    float *x, *y;
+    Linear a; /* a prompt's product, fit for the library */
+} Case;
+
+static void case_open(Case *c)
+{
+    Rng r = rng_new(5);
+    *c = (Case){.fake = {.fails_after = -1, .refuses = -1}};
+    c->choice.library = (GemmLibrary){&c->fake, fake_choose, fake_accepts, fake_multiply, NULL};
+    c->choice.split = split_bf16_simt;
+    c->context.failed = &c->failed;
+    c->context.scratch_bytes = SCRATCH_ROWS * COLS * 4;
+    c->context.scratch = mem_alloc(1, c->context.scratch_bytes);
+    c->w = random_weight(&r, WEIGHT_BF16, ROWS, COLS);
+    c->x = random_floats(&r, N * STRIDE, 2);
+    c->y = mem_alloc(N * ROWS, sizeof(float));
+    c->a = (Linear){&c->w, N, c->x, STRIDE, c->y, ROWS, 1};
+}
+
+static void case_close(Case *c)
+{
+    free_weight(&c->w);
+    free(c->x);
+    mem_free(c->y);
+    mem_free(c->context.scratch);
+}
+
+static int run(Case *c)
+{
+    return gemm_library_linear(&c->choice, &c->context, &c->a);
+}
+
+/* In pieces that fit the scratch, near the definition; one choice, all numbers of rows asked for.
+ */
+static void test_product(void **state)
+{
+    (void)state;
+    Case c;
+    case_open(&c);
+    assert_int_equal(run(&c), 1);
+    for (int i = 0; i < N; i++)
+        for (int r = 0; r < ROWS; r++) {
+            double sum = 0, size = 0;
+            for (int k = 0; k < COLS; k++) {
+                double p = (double)c.x[i * STRIDE + k] *
+                           (double)bf16_to_float(((const uint16_t *)c.w.data)[r * COLS + k]);
+                sum += p, size += fabs(p);
+            }
+            /* 2^-17 of each product by two terms, and 80 additions in f32 */
+            assert_true(fabs((double)c.y[i * ROWS + r] - sum) <= (0x1p-17 + 80 * 0x1p-24) * size);
+        }
+    assert_int_equal(c.fake.largest, SCRATCH_ROWS);
+    assert_int_equal(c.fake.multiplied, 2 * 3);
+    assert_int_equal(c.fake.chosen, 1);
+    assert_int_equal(c.fake.accepted, LIBRARY_ROWS);
+    c.a.n = 1;
+    assert_int_equal(run(&c), 1);
+    assert_int_equal(c.fake.chosen, 1);
+    assert_int_equal(c.fake.accepted, LIBRARY_ROWS);
+    case_close(&c);
+}
+
+/* What never goes to the library, and is not asked about. */
+static void test_not_for_it(void **state)
+{
+    (void)state;
+    Case c;
+    case_open(&c);
+    Linear prompt = c.a;
+    Weight other = c.w;
+    c.a.prefill = 0;
+    assert_int_equal(run(&c), 0);
+    c.a = prompt, c.a.w = &other;
+    other.type = WEIGHT_FP8;
+    assert_int_equal(run(&c), 0);
+    other = c.w, other.cols = COLS - 1;
+    assert_int_equal(run(&c), 0);
+    other = c.w, other.rows = c.a.y_stride = ROWS - 1;
+    assert_int_equal(run(&c), 0);
+    c.a.y_stride = ROWS;
+    other = c.w, other.data = (const char *)c.w.data + 2;
+    assert_int_equal(run(&c), 0);
+    c.a = prompt, c.a.y = c.y + 1;
+    assert_int_equal(run(&c), 0);
+    c.a = prompt, c.a.y_stride = ROWS + 8;
+    assert_int_equal(run(&c), 0);
+    c.a = prompt, c.choice.library.self = NULL;
+    assert_int_equal(run(&c), 0);
+    assert_int_equal(c.fake.chosen + c.fake.multiplied, 0);
+    case_close(&c);
+}
+
+/* No algorithm, one number of rows that it refuses, a product that fails: ours for ever. */
+static void test_ours_for_ever(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        Case c;
+        case_open(&c);
+        if (k == 0) c.fake.no_choice = 1;
+        if (k == 1) c.fake.refuses = 37;
+        if (k == 2) c.fake.refuses = LIBRARY_ROWS;
+        if (k == 3) c.fake.fails_after = 1; /* the second term of the first piece */
+        assert_int_equal(run(&c), 0);
+        assert_int_equal(c.fake.multiplied, k == 3 ? 2 : 0);
+        assert_int_equal(c.fake.accepted, k == 0 ? 0 : k == 1 ? 37 : LIBRARY_ROWS);
+        c.fake = (Fake){.fails_after = -1, .refuses = -1};
+        for (c.a.n = 1; c.a.n < N; c.a.n++)
+            assert_int_equal(run(&c), 0);
+        assert_int_equal(c.fake.chosen + c.fake.accepted + c.fake.multiplied, 0);
+        Weight other = c.w; /* another shape is another question */
+        other.rows = c.a.y_stride = ROWS - 8;
+        c.a.w = &other, c.a.n = N;
+        assert_int_equal(run(&c), 1);
+        case_close(&c);
+    }
+}
+
+/* Shapes that find no place stay ours, those that have one the library's. */
+static void test_many_shapes(void **state)
+{
+    (void)state;
+    Case c;
+    case_open(&c);
+    Linear prompt = c.a;
+    Weight other = c.w;
+    assert_int_equal(run(&c), 1);
+    c.a.w = &other;
+    c.a.n = 0; /* the weights are not that large */
+    for (int i = 0; i < LIBRARY_SHAPES + 8; i++) {
+        other.rows = c.a.y_stride = ROWS + 8 + 8 * i;
+        assert_int_equal(run(&c), i < LIBRARY_SHAPES - 1);
+    }
+    assert_int_equal(c.fake.chosen, LIBRARY_SHAPES);
+    c.a = prompt;
+    assert_int_equal(run(&c), 1);
+    case_close(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_product),
+        cmocka_unit_test(test_not_for_it),
+        cmocka_unit_test(test_ours_for_ever),
+        cmocka_unit_test(test_many_shapes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
