@@ -2,15 +2,17 @@
 #include "bench/check.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "bench/prompt_check.h"
 #include "drafts/mtp.h"
 #include "drafts/scripted.h"
 #include "engine/engine.h"
 #include "engine/memory.h"
 
-enum { MAX_QUESTIONS = 16, DEFAULT_TOKENS = 48, MIN_CTX = 64 };
+enum { MAX_QUESTIONS = 16, DEFAULT_TOKENS = 48, MIN_CTX = 64, COMPARED_TOKENS = 150 };
 
 typedef struct {
     EngineRequest request;
@@ -312,6 +314,7 @@ static const Variant variants[] = {
     {.name = "again, twice in one engine", .rounds = 1},
     {.name = "prompt chunks of 1", .chunk = 1},
     {.name = "prompt chunks of 61", .chunk = 61},
+    {.name = "prompt chunks of 128", .chunk = 128},
     {.name = "all together", .together = 1},
     {.name = "all together, chunks of 7", .together = 1, .chunk = 7},
     {.name = "all together, pages for one context", .together = 1, .scarce = 1, .chunk = 50},
@@ -445,6 +448,44 @@ static int run_variants(Check *c, Error *err)
     return 0;
 }
 
+static void print_difference(Check *c, const PromptDifference *d)
+{
+    if (c->setup->json)
+        fprintf(c->out,
+                "%s{\"comparison\": \"prompt against decoding\", \"rows\": %d, "
+                "\"largest_logprob_difference\": %g, \"mean_kl\": %g}",
+                c->n_rows ? ",\n " : "[", d->n_rows, d->largest, d->mean_kl);
+    else
+        fprintf(
+            c->out,
+            "prompt against decoding, %d rows: log-probabilities differ by at most %.3g, mean KL "
+            "%.3g\n",
+            d->n_rows, d->largest, d->mean_kl);
+    c->n_rows++;
+}
+
+/* How far a prompt's arithmetic is from decoding's; on a backend that has one for both, not at all.
+ */
+static int compare_prompt(Check *c, Error *err)
+{
+    PromptDifference d;
+    TokenList text = {0};
+    const char *said = texts[sizeof texts / sizeof *texts - 1];
+    int failed = 0;
+    while (!failed && text.n < COMPARED_TOKENS)
+        failed = tokenizer_encode(c->setup->tok, said, strlen(said), 1, &text, err);
+    int n = c->ctx_size - 1 < COMPARED_TOKENS ? c->ctx_size - 1 : COMPARED_TOKENS;
+    if (!failed) failed = prompt_difference(c->setup->model, text.id, n, &d, err);
+    token_list_free(&text);
+    if (failed) return -1;
+    print_difference(c, &d);
+    if (isnan(d.largest)) return error_set(err, ERR_DEVICE, "logits of the text are not numbers");
+    if (d.largest > 0 && !c->setup->model->backend->prefill_differs)
+        return error_set(err, ERR_DEVICE, "a prompt's logits differ from decoding's by %g",
+                         d.largest);
+    return 0;
+}
+
 static int set_sizes(Check *c, Error *err)
 {
     const CheckSetup *s = c->setup;
@@ -464,7 +505,8 @@ int check_run(const CheckSetup *setup, FILE *out, Error *err)
     c->setup = setup;
     c->out = out;
     if (!setup->json) fprintf(out, "%-44s %7s %7s %7s\n", "", "tokens", "steps", "accept");
-    int failed = set_sizes(c, err) || make_questions(c, err) || run_variants(c, err);
+    int failed = set_sizes(c, err) || make_questions(c, err) || run_variants(c, err) ||
+                 compare_prompt(c, err);
     if (setup->json && c->n_rows) fprintf(out, "]\n");
     if (!setup->json && !failed) fprintf(out, "all equal: no token depends on drafts or company\n");
     for (int i = 0; i < c->n; i++) {

@@ -51,6 +51,7 @@ step() {
     fi
     say "| $name | $result | $(($(date +%s) - begun)) s |"
     cat "$logs/out" >>"$logs/all"
+    grep '^prompt against decoding' "$logs/out" | awk -v of="$name" '{ print of ": " $0 }' >>"$logs/prompts"
     [ "$result" = ok ] || sed 's/^/    /' "$logs/out" | tail -n 25 >>"$logs/failures"
 }
 
@@ -64,6 +65,7 @@ shape() {
 mkdir -p "$(dirname "$report")"
 : >"$report"
 : >"$logs/failures"
+: >"$logs/prompts"
 say "# GPU check ($mode), $(date +%F)"
 say
 say "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -n 1)," \
@@ -109,6 +111,10 @@ if [ "$mode" = long ]; then
     done
 fi
 
+say
+say "How far a prompt's logits are from the same tokens decoded:"
+say
+sed 's/^/    /' "$logs/prompts" | tee -a "$report"
 say
 say "Speed on the demonstration model (\`offshoot bench accept\`):"
 say

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "bench/check.h"
+#include "bench/prompt_check.h"
 #include "drafts/mtp.h"
 #include "engine/engine.h"
 #include "engine/memory.h"
@@ -221,6 +222,28 @@ static void test_prompt_cuts(void **state)
     }
 }
 
+/* What `offshoot check` says of a prompt against decoding: the marks show. */
+static void test_prompt_difference(void **state)
+{
+    (void)state;
+    enum { ROWS = PREFILL_BLOCK + 2 };
+    Error err = {0};
+    int32_t token[ROWS];
+    PromptDifference d;
+    Backend *gpu[MAX_GPU_BACKENDS];
+    int n = open_gpu_backends(gpu);
+    for (int b = 0; b < n; b++) {
+        Model *m = open_for_marks(gpu[b]);
+        ask(1, token, ROWS, 1, 0);
+        if (prompt_difference(m, token, ROWS, &d, &err)) fail_msg("%s", err.msg);
+        assert_int_equal(d.n_rows, ROWS);
+        assert_true(!is_simt(gpu[b]) || (d.largest > 1e-3 && d.mean_kl > 1e-9));
+        assert_true(d.largest < 10 && d.mean_kl > -1e-9);
+        model_close(m);
+        gpu[b]->close(gpu[b]);
+    }
+}
+
 /* Three grow in memory for little more than one: the last give theirs up and are computed again. */
 static void test_preemption(void **state)
 {
@@ -335,9 +358,8 @@ static void test_no_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_check_matrix),
-        cmocka_unit_test(test_prompt_cuts),
-        cmocka_unit_test(test_preemption),
+        cmocka_unit_test(test_check_matrix),      cmocka_unit_test(test_prompt_cuts),
+        cmocka_unit_test(test_prompt_difference), cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
