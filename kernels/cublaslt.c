@@ -38,7 +38,7 @@ enum { OLDEST_VERSION = 120000, CANDIDATES = 8, ALIGNMENT = 16 };
 
 typedef struct {
     void *library;
-#define POINTER(name) __typeof__(name) *name;
+#define POINTER(name) __typeof__(name) *(name);
     SYMBOLS(POINTER)
 #undef POINTER
     cublasLtHandle_t handle;
