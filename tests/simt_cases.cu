@@ -35,6 +35,34 @@ extern "C" void case_blocks(unsigned x, unsigned y, unsigned z, int *seen, int *
     launch(&no_context, dim3(x, y, z), WARP, 0, blocks_kernel, seen, n);
 }
 
+static __device__ void look(CopyCase *c, const uint32_t *shared, int left)
+{
+    for (int g = 0; g < 3; g++)
+        memcpy(c->seen[left][g][threadIdx.x], shared + (g * CASE_THREADS + threadIdx.x) * 4, 16);
+}
+
+static __global__ void copies_kernel(CopyCase *c)
+{
+    DYNAMIC_SHARED(uint32_t, shared);
+    for (int g = 0; g < 3; g++) {
+        copy_16(shared + (g * CASE_THREADS + threadIdx.x) * 4, c->from[g][threadIdx.x]);
+        copies_commit();
+    }
+    copies_wait<3>();
+    look(c, shared, 3);
+    copies_wait<2>();
+    look(c, shared, 2);
+    copies_wait<1>();
+    look(c, shared, 1);
+    copies_wait<0>();
+    look(c, shared, 0);
+}
+
+extern "C" void case_copies(CopyCase *c)
+{
+    launch(&no_context, dim3(1), CASE_THREADS, 3 * CASE_THREADS * 16, copies_kernel, c);
+}
+
 static __global__ void neighbours_kernel(int n_steps, uint32_t *x, uint32_t *poison)
 {
     DYNAMIC_SHARED(uint32_t, shared);

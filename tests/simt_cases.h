@@ -33,6 +33,16 @@ void case_blocks(unsigned x, unsigned y, unsigned z, int *seen, int *n);
  */
 void case_neighbours(int n_steps, uint32_t *x, uint32_t *poison);
 
+/*
+ * Each thread copies 16 bytes in each of three groups: from[group][thread] holds 4 words. seen[k]:
+ * the words of the thread's own pieces after all but k groups were waited for, k = 3 to 0.
+ */
+typedef struct {
+    uint32_t from[3][CASE_THREADS][4];
+    uint32_t seen[4][3][CASE_THREADS][4];
+} CopyCase;
+void case_copies(CopyCase *c);
+
 /* D += A B; A [16][16], B [16][8], of bf16 or fp16 bits, D [16][8]. */
 void case_mma(int is_bf16, const uint16_t *a, const uint16_t *b, float *d);
 

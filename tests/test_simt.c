@@ -318,6 +318,23 @@ static void test_stuck(void **state)
     }
 }
 
+/* What is copied is there once it was waited for, group by group, and not a moment before. */
+static void test_copies(void **state)
+{
+    (void)state;
+    CopyCase *c = aligned_alloc(16, (sizeof *c + 15) / 16 * 16);
+    assert_non_null(c);
+    for (uint32_t i = 0; i < 3 * CASE_THREADS * 4; i++)
+        c->from[i / 4 / CASE_THREADS][i / 4 % CASE_THREADS][i % 4] = i;
+    case_copies(c);
+    for (int left = 0; left < 4; left++)
+        for (uint32_t g = 0; g < 3; g++)
+            for (uint32_t i = 0; i < CASE_THREADS * 4; i++)
+                assert_int_equal(c->seen[left][g][i / 4][i % 4],
+                                 (int)g < 3 - left ? g * CASE_THREADS * 4 + i : 0xffffffffu);
+    free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -327,7 +344,8 @@ int main(void)
         cmocka_unit_test(test_fp16),
 #endif
         cmocka_unit_test(test_fp8),           cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_kv_values),     cmocka_unit_test(test_stuck),
+        cmocka_unit_test(test_kv_values),     cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_stuck),
     };
     return cmocka_run_group_tests_name("simt", tests, NULL, NULL);
 }
