@@ -611,6 +611,10 @@ template <typename T> static void attend_any(const CudaContext *c, Plan *p)
 extern "C" void CUDA_NAME(tree_attention)(const CudaContext *c, const TreeAttention *a)
 {
     int dim = a->kv.head_dim;
+    if (a->prefill) {
+        CUDA_NAME(tree_attention_prefill)(c, a);
+        return;
+    }
     Plan p = {};
     p.a = *a;
     p.scale = a->scale * 1.44269504f;

@@ -76,7 +76,7 @@ typedef struct {
     const int32_t *seq, *pos, *base, *parent, *kv_row; /* [row0 + n] */
     KvLayer kv;
     float *out;  /* [n][n_heads][head_dim] */
-    int prefill; /* see backend.h */
+    int prefill; /* see backend.h; base[] are then pos[] + 1: no ancestors to look for */
 } TreeAttention;
 
 #endif

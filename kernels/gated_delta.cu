@@ -447,6 +447,10 @@ extern "C" void CUDA_NAME(gated_delta)(const CudaContext *c, const GatedDelta *a
                slots_aligned(&a->slots, a->slots.state_offset);
     void (*kernel)(GatedDelta) = gated_delta_kernel<MAX_D_K / 32, false>;
     assert(a->d_k >= 1 && a->d_k <= MAX_D_K);
+    if (a->prefill && a->n > 0) {
+        CUDA_NAME(gated_delta_prefill)(c, a);
+        return;
+    }
     if (fast && a->d_k == 64) kernel = gated_delta_kernel<2, true>;
     if (fast && a->d_k == 128) kernel = gated_delta_kernel<4, true>;
     if (fast && a->d_k == 256) kernel = gated_delta_kernel<8, true>;

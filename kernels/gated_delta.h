@@ -70,8 +70,8 @@ typedef struct {
     const float *decay, *beta; /* [n][n_v_heads] */
     const int32_t *src, *dst;
     SlotLayer slots;
-    float *out;            /* [n][n_v_heads][d_v] */
-    int prefill;           /* see backend.h */
+    float *out;  /* [n][n_v_heads][d_v] */
+    int prefill; /* see backend.h; src[0] aside, all of src[] and dst[] are then one slot */
     const int32_t *parent; /* as in ConvGates */
 } GatedDelta;
 

@@ -69,6 +69,9 @@ typedef struct {
     void op##_cuda(const CudaContext *c, const Args *a);                                           \
     void op##_simt(const CudaContext *c, const Args *a);
 CUDA_OPERATIONS(CUDA_DECLARE)
+/* What two of them hand over to for a prompt's rows (backend.h: prefill). */
+CUDA_DECLARE(gated_delta_prefill, GatedDelta)
+CUDA_DECLARE(tree_attention_prefill, TreeAttention)
 #undef CUDA_DECLARE
 
 extern const CudaOps ops_cuda, ops_simt;

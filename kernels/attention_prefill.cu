@@ -1,0 +1,377 @@
+/*
+ * attention_prefill.cu: gated attention of a prompt's rows.
+ *
+ * A query is a row's head. A block takes 128 queries of one KV head, rows by rows their heads side
+ * by side, and goes over their keys in tiles of 64 by position; K and V of a tile come to shared
+ * memory once for all. A warp has 16 queries: scores, their exp2 and the sums of values stay in its
+ * registers, where scores become the first operand of the product with V. Products take both
+ * operands in two terms (mma_terms.h), sums are f32.
+ *
+ * One form for every row: tiles ascending from the one that holds `first`; per tile the maximum,
+ * rescale, add. A query's row of a product depends on nothing of the other rows, and a tile that
+ * holds none of its keys changes no bit of it: maximum and total stay, 0 is added to sums. So it
+ * does not matter which rows share its block. Keys before `first` and beyond the block's last row
+ * are never read; V counts as 0 there. A key between is a row of this prompt: a number.
+ *
+ * Bytes: K and V once per 128 queries, q twice. Floor: 12 n_keys head_dim operations a query (each
+ * product is three), 3,700 cycles for 64 keys of 256 dims at 1,024 fmaf a cycle: a prompt of 2,048
+ * rows with 24 heads on 132 SMs 3 ms at 1.9 GHz, and mma.sync reaches some 60 % of that.
+ */
+#include "kernels/kv_tile.h"
+#include "kernels/mma_terms.h"
+
+enum {
+    THREADS = 256,
+    WARPS = THREADS / WARP,
+    QUERIES = 16 * WARPS,
+    TILE = ATTENTION_TILE,
+    KEY_TILES = TILE / 8, /* tiles of B and of scores, along the keys */
+    STAGED = 4,           /* 16-byte loads of a thread in flight */
+};
+
+typedef struct {
+    TreeAttention a;
+    float scale;               /* a.scale * log2(e): scores are powers of two */
+    int per_kv;                /* heads of a KV head */
+    int q_aligned, kv_aligned; /* heads lie on 16 bytes */
+} Plan;
+
+/*
+ * STEPS: of 16 dims of K, a head's and zeros; V_TILES: of 8 dims of V, of a block.
+ * K: tile (step, keys 8 r ..) has the dims along k in QUAD order; V: tile (keys 16 i .., dims 8 c
+ * ..) the keys along k in PAIR order.
+ */
+template <int STEPS, int V_TILES> struct Shared {
+    BTerms k[STEPS * KEY_TILES * WARP];
+    BTerms v[TILE / 16 * V_TILES * WARP];
+    size_t at[2][TILE]; /* of a tile's keys, in the K or V of its page; of the next tile's */
+};
+
+/* Where a block is. */
+typedef struct {
+    int kv_head, query; /* its first, of n per_kv */
+    int v_dim;          /* its first dim of V */
+    int begin, end;     /* the positions of its keys */
+} Block;
+
+/* Four elements from p on, of which n exist, the others 0. */
+template <typename T>
+static __device__ __forceinline__ float4 load_elements(const T *p, int n, int aligned)
+{
+    return aligned && n >= 4 ? load_quad<1>(p, n) : load_quad<0>(p, n);
+}
+
+/* ---- keys and values to shared memory ---- */
+
+/* Looks up the tile's keys; those that the block does not have are given no place. */
+template <typename T>
+static __device__ void find_keys(const Plan &p, const Block &b, int tile, size_t *at)
+{
+    const KvLayer &kv = p.a.kv;
+    int t = tile + (int)threadIdx.x;
+    if (threadIdx.x >= TILE || t < b.begin || t >= b.end) return;
+    int64_t entry = (int64_t)p.a.seq[p.a.row0] * kv.table_stride + t / kv.page_tokens;
+    int64_t head = (int64_t)(t % kv.page_tokens) * kv.n_kv_heads + b.kv_head;
+    at[threadIdx.x] =
+        (size_t)kv.table[entry] * kv.page_bytes + (size_t)(head * kv.head_dim) * sizeof(T);
+}
+
+/* Four dims of key t from dim d on; zeros where the block has no such key or dim. */
+template <typename T>
+static __device__ __forceinline__ float4 element_quad(const Plan &p, const Block &b,
+                                                      const size_t *at, size_t offset, int tile,
+                                                      int key, int d)
+{
+    const KvLayer &kv = p.a.kv;
+    int t = tile + key, n = t >= b.begin && t < b.end ? kv.head_dim - d : 0;
+    const unsigned char *from = kv.pages + offset + (n > 0 ? at[key] + (size_t)d * sizeof(T) : 0);
+    return load_elements((const T *)(const void *)from, n, p.kv_aligned);
+}
+
+/* Entries of K of a tile, STAGED for each thread; part: which. */
+template <typename T>
+static __device__ __forceinline__ void load_k(const Plan &p, const Block &b, const size_t *at,
+                                              int tile, int part, float4 x[STAGED])
+{
+    UNROLL for (int i = 0; i < STAGED; i++)
+    {
+        int entry = (part * STAGED + i) * THREADS + (int)threadIdx.x, of = entry / WARP;
+        x[i] =
+            element_quad<T>(p, b, at, p.a.kv.k_offset, tile, of % KEY_TILES * 8 + entry % WARP / 4,
+                            of / KEY_TILES * 16 + 4 * (entry % 4));
+    }
+}
+
+static __device__ __forceinline__ void put_k(BTerms *k, int part, const float4 x[STAGED])
+{
+    UNROLL for (int i = 0; i < STAGED; i++) k[(part * STAGED + i) * THREADS + (int)threadIdx.x] =
+        split_four(x[i].x, x[i].y, x[i].z, x[i].w);
+}
+
+/* Of V a thread brings four dims of the four keys that a lane has of 16. */
+typedef struct {
+    int keys, quad, l; /* 16 keys, 4 dims, lane % 4 */
+} ValueUnit;
+
+template <int V_TILES> static __device__ __forceinline__ ValueUnit value_unit(int part)
+{
+    int unit = part * THREADS + (int)threadIdx.x, quad = unit / 4 % (2 * V_TILES);
+    return ValueUnit{unit / 4 / (2 * V_TILES), quad, unit % 4};
+}
+
+template <typename T, int V_TILES>
+static __device__ __forceinline__ void load_v(const Plan &p, const Block &b, const size_t *at,
+                                              int tile, int part, float4 x[STAGED])
+{
+    ValueUnit u = value_unit<V_TILES>(part);
+    UNROLL for (int i = 0; i < STAGED; i++) x[i] =
+        element_quad<T>(p, b, at, p.a.kv.v_offset, tile, 16 * u.keys + 2 * u.l + i % 2 + i / 2 * 8,
+                        b.v_dim + 4 * u.quad);
+}
+
+template <int V_TILES>
+static __device__ __forceinline__ void put_v(BTerms *v, int part, const float4 x[STAGED])
+{
+    ValueUnit u = value_unit<V_TILES>(part);
+    BTerms *to = v + (u.keys * V_TILES + u.quad / 2) * WARP + u.quad % 2 * 16 + u.l;
+    to[0] = split_four(x[0].x, x[1].x, x[2].x, x[3].x);
+    to[4] = split_four(x[0].y, x[1].y, x[2].y, x[3].y);
+    to[8] = split_four(x[0].z, x[1].z, x[2].z, x[3].z);
+    to[12] = split_four(x[0].w, x[1].w, x[2].w, x[3].w);
+}
+
+/* ---- a warp's queries ---- */
+
+/* The two queries of a lane, g and g + 8. */
+typedef struct {
+    const float *q[2];
+    int pos[2]; /* -1: there is no such query */
+    float max[2], total[2];
+} Queries;
+
+static __device__ __forceinline__ int64_t query_head(const Plan &p, const Block &b, int query)
+{
+    return (int64_t)(query / p.per_kv) * p.a.n_heads + b.kv_head * p.per_kv + query % p.per_kv;
+}
+
+static __device__ __forceinline__ int lane_query(const Block &b, int i)
+{
+    return b.query + (int)threadIdx.x / WARP * 16 + warp_lane() / 4 + 8 * i;
+}
+
+static __device__ __forceinline__ void start_queries(const Plan &p, const Block &b, Queries *q)
+{
+    UNROLL for (int i = 0; i < 2; i++)
+    {
+        int query = lane_query(b, i), exists = query < p.a.n * p.per_kv;
+        q->pos[i] = exists ? p.a.pos[p.a.row0 + query / p.per_kv] : -1;
+        q->q[i] = p.a.q + query_head(p, b, exists ? query : b.query) * p.a.kv.head_dim;
+        q->max[i] = -INFINITY;
+        q->total[i] = 0;
+    }
+}
+
+/* Scores to exp2(score - maximum); sums are rescaled. One lane's 2 x 16 of a tile's scores. */
+template <int V_TILES>
+static __device__ __forceinline__ void softmax(const Plan &p, const Block &b, int tile, Queries *q,
+                                               float score[KEY_TILES][4], float sum[V_TILES][4])
+{
+    int l = warp_lane() % 4;
+    float rescale[2];
+    UNROLL for (int i = 0; i < 2; i++)
+    {
+        float max = q->max[i], total = 0;
+        UNROLL for (int k = 0; k < 2 * KEY_TILES; k++)
+        {
+            float *x = &score[k / 2][2 * i + k % 2];
+            int t = tile + k / 2 * 8 + 2 * l + k % 2;
+            *x = t >= b.begin && t <= q->pos[i] ? *x * p.scale : -INFINITY;
+            max = fmaxf(max, *x);
+        }
+        max = warp_max(max, 4);
+        UNROLL for (int k = 0; k < 2 * KEY_TILES; k++)
+        {
+            float *x = &score[k / 2][2 * i + k % 2];
+            *x = exp2f(*x - max);
+            total += *x;
+        }
+        rescale[i] = exp2f(q->max[i] - max);
+        q->total[i] = fmaf(q->total[i], rescale[i], warp_sum(total, 4));
+        q->max[i] = max;
+    }
+    UNROLL for (int c = 0; c < V_TILES; c++)
+    {
+        UNROLL for (int e = 0; e < 4; e++) sum[c][e] *= rescale[e / 2];
+    }
+}
+
+template <int V_TILES>
+static __device__ __forceinline__ void store_queries(const Plan &p, const Block &b,
+                                                     const Queries &q, float sum[V_TILES][4])
+{
+    int dim = p.a.kv.head_dim;
+    UNROLL for (int i = 0; i < 2; i++)
+    {
+        if (q.pos[i] < 0) continue;
+        int64_t head = query_head(p, b, lane_query(b, i));
+        const float *gate = p.a.qg + (head * 2 + 1) * dim;
+        UNROLL for (int c = 0; c < V_TILES; c++)
+        {
+            UNROLL for (int e = 0; e < 2; e++)
+            {
+                int d = b.v_dim + 8 * c + warp_lane() % 4 * 2 + e;
+                if (d < dim)
+                    p.a.out[head * dim + d] = sum[c][2 * i + e] / q.total[i] * sigmoid(gate[d]);
+            }
+        }
+    }
+}
+
+/* ---- a block ---- */
+
+/* This lane's four dims of a query, of those of one step. */
+static __device__ __forceinline__ BTerms query_quad(const Plan &p, const float *q, int step)
+{
+    int d = 16 * step + 4 * (warp_lane() % 4);
+    float4 x = load_elements(q + d, p.a.kv.head_dim - d, p.q_aligned);
+    return split_four(x.x, x.y, x.z, x.w);
+}
+
+/* Scores of a tile; meanwhile its V comes to shared memory. */
+template <typename T, int STEPS, int V_TILES>
+static __device__ __forceinline__ void
+multiply_keys(const Plan &p, const Block &b, Shared<STEPS, V_TILES> *s, const size_t *at, int tile,
+              const Queries &q, float score[KEY_TILES][4])
+{
+    enum { PARTS = V_TILES / 8, EACH = STEPS / PARTS };
+    UNROLL for (int r = 0; r < KEY_TILES; r++)
+    {
+        UNROLL for (int e = 0; e < 4; e++) score[r][e] = 0;
+    }
+    UNROLL for (int part = 0; part < PARTS; part++)
+    {
+        float4 x[STAGED];
+        load_v<T, V_TILES>(p, b, at, tile, part, x);
+        UNROLL for (int i = 0; i < EACH; i++)
+        {
+            int step = part * EACH + i;
+            ATerms a = rows_as_a(query_quad(p, q.q[0], step), query_quad(p, q.q[1], step));
+            UNROLL for (int r = 0; r < KEY_TILES; r++)
+                mma_terms(score[r], a, s->k[(step * KEY_TILES + r) * WARP + warp_lane()]);
+        }
+        put_v<V_TILES>(s->v, part, x);
+    }
+}
+
+/* Sums of values of a tile; meanwhile the next one's K comes to shared memory. */
+template <typename T, int STEPS, int V_TILES>
+static __device__ __forceinline__ void
+add_values(const Plan &p, const Block &b, Shared<STEPS, V_TILES> *s, const size_t *next_at,
+           int next_tile, float score[KEY_TILES][4], float sum[V_TILES][4])
+{
+    enum {
+        PARTS = STEPS / STAGED,
+        PER_STEP = PARTS < 4 ? 1 : PARTS / 4,
+        EACH = V_TILES / PER_STEP
+    };
+    UNROLL for (int i = 0; i < TILE / 16; i++)
+    {
+        ATerms a = result_as_a(score[2 * i], score[2 * i + 1]);
+        UNROLL for (int k = 0; k < PER_STEP; k++)
+        {
+            int part = i * PER_STEP + k;
+            float4 x[STAGED] = {};
+            if (part < PARTS) load_k<T>(p, b, next_at, next_tile, part, x);
+            UNROLL for (int c = k * EACH; c < (k + 1) * EACH; c++)
+                mma_terms(sum[c], a, s->v[(i * V_TILES + c) * WARP + warp_lane()]);
+            if (part < PARTS) put_k(s->k, part, x);
+        }
+    }
+}
+
+/* grid.x: 128 queries, the last first, which have the most keys. grid.y: KV heads. grid.z: parts of
+ * V's dims. */
+template <typename T, int STEPS, int V_TILES>
+static __global__ void __launch_bounds__(THREADS, 1) prefill_kernel(Plan p)
+{
+    typedef Shared<STEPS, V_TILES> Memory;
+    DYNAMIC_SHARED(Memory, s);
+    Block b;
+    b.kv_head = (int)blockIdx.y;
+    b.query = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES;
+    b.v_dim = (int)blockIdx.z * 8 * V_TILES;
+    int last = (b.query + QUERIES - 1) / p.per_kv;
+    b.begin = p.a.first;
+    b.end = p.a.pos[p.a.row0 + (last < p.a.n ? last : p.a.n - 1)] + 1;
+
+    float sum[V_TILES][4], score[KEY_TILES][4];
+    UNROLL for (int c = 0; c < V_TILES; c++)
+    {
+        UNROLL for (int e = 0; e < 4; e++) sum[c][e] = 0;
+    }
+    Queries q;
+    start_queries(p, b, &q);
+    int tile = b.begin / TILE * TILE, turn = 0;
+    find_keys<T>(p, b, tile, s->at[0]);
+    __syncthreads();
+    for (int part = 0; part < STEPS / STAGED; part++) {
+        float4 x[STAGED];
+        load_k<T>(p, b, s->at[0], tile, part, x);
+        put_k(s->k, part, x);
+    }
+    for (; tile < b.end; tile += TILE, turn = 1 - turn) {
+        __syncthreads(); /* K is there, V no longer read */
+        find_keys<T>(p, b, tile + TILE, s->at[1 - turn]);
+        multiply_keys<T, STEPS, V_TILES>(p, b, s, s->at[turn], tile, q, score);
+        softmax<V_TILES>(p, b, tile, &q, score, sum);
+        __syncthreads(); /* V is there, K no longer read */
+        add_values<T, STEPS, V_TILES>(p, b, s, s->at[1 - turn], tile + TILE, score, sum);
+    }
+    store_queries<V_TILES>(p, b, q, sum);
+}
+
+/* ---- launching ---- */
+
+template <typename T, int STEPS, int V_TILES>
+static void attend(const CudaContext *c, const Plan &p)
+{
+    int64_t queries = (int64_t)p.a.n * p.per_kv;
+    dim3 grid((unsigned)((queries + QUERIES - 1) / QUERIES), (unsigned)p.a.kv.n_kv_heads,
+              (unsigned)((p.a.kv.head_dim + 8 * V_TILES - 1) / (8 * V_TILES)));
+    launch(c, grid, THREADS, sizeof(Shared<STEPS, V_TILES>), prefill_kernel<T, STEPS, V_TILES>, p);
+}
+
+/* Of K and V in bf16 the second terms are 0: the sums are those of f32 rows of the same values. */
+template <typename T> static void attend_any(const CudaContext *c, Plan p)
+{
+    const KvLayer &kv = p.a.kv;
+    size_t row = (size_t)kv.head_dim * sizeof(T);
+    p.kv_aligned = ((size_t)(uintptr_t)kv.pages | kv.page_bytes | kv.k_offset | kv.v_offset | row) %
+                       (4 * sizeof(T)) ==
+                   0;
+    if (kv.head_dim <= 64)
+        attend<T, 4, 8>(c, p);
+    else if (kv.head_dim <= 128)
+        attend<T, 8, 16>(c, p);
+    else if (kv.head_dim <= 256)
+        attend<T, 16, 32>(c, p);
+    else
+        attend<T, 32, 16>(c, p);
+}
+
+extern "C" void CUDA_NAME(tree_attention_prefill)(const CudaContext *c, const TreeAttention *a)
+{
+    const KvLayer *kv = &a->kv;
+    size_t row = (size_t)kv->head_dim * sizeof(float);
+    Plan p = {};
+    p.a = *a;
+    p.scale = a->scale * 1.44269504f;
+    p.per_kv = a->n_heads / kv->n_kv_heads;
+    p.q_aligned = ((size_t)(uintptr_t)a->q | row) % sizeof(float4) == 0;
+    assert(kv->head_dim <= MAX_HEAD_DIM);
+    assert(a->n_heads % kv->n_kv_heads == 0);
+    if (kv->type == KV_BF16)
+        attend_any<Bf16>(c, p);
+    else
+        attend_any<float>(c, p);
+}
