@@ -475,7 +475,8 @@ static int compare_prompt(Check *c, Error *err)
     while (!failed && text.n < COMPARED_TOKENS)
         failed = tokenizer_encode(c->setup->tok, said, strlen(said), 1, &text, err);
     int n = c->ctx_size - 1 < COMPARED_TOKENS ? c->ctx_size - 1 : COMPARED_TOKENS;
-    if (!failed) failed = prompt_difference(c->setup->model, text.id, n, &d, err);
+    if (!failed)
+        failed = prompt_difference(c->setup->model, c->setup->kv_type, text.id, n, &d, err);
     token_list_free(&text);
     if (failed) return -1;
     print_difference(c, &d);

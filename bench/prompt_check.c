@@ -17,11 +17,11 @@ typedef struct {
     float *prompt, *decoded; /* host: [PREFILL_BLOCK][n_vocab], [n_vocab] */
 } Runs;
 
-static int runs_open(Runs *r, int n, Error *err)
+static int runs_open(Runs *r, KvType kv_type, int n, Error *err)
 {
     size_t row = (size_t)r->model->config.n_vocab * sizeof(float);
-    if (memory_open(&r->mem, r->model, N_WAYS, N_WAYS * memory_pages_for(n + 1), N_WAYS, n + 1,
-                    err) ||
+    if (memory_open(&r->mem, r->model, kv_type, N_WAYS, N_WAYS * memory_pages_for(n + 1), N_WAYS,
+                    n + 1, err) ||
         forward_open(&r->f, r->model, &r->mem, MAX_ROWS, MAX_ROWS, err))
         return -1;
     for (int way = 0; way < N_WAYS; way++) {
@@ -86,11 +86,11 @@ static void add_row(const float *prompt, const float *decoded, int vocab, Prompt
     d->n_rows++;
 }
 
-int prompt_difference(const Model *model, const int32_t *token, int n, PromptDifference *out,
-                      Error *err)
+int prompt_difference(const Model *model, KvType kv_type, const int32_t *token, int n,
+                      PromptDifference *out, Error *err)
 {
     Runs r = {.model = model, .token = token};
-    int vocab = model->config.n_vocab, failed = runs_open(&r, n, err);
+    int vocab = model->config.n_vocab, failed = runs_open(&r, kv_type, n, err);
     *out = (PromptDifference){0};
     for (int from = 0; !failed && from < n; from += PREFILL_BLOCK) {
         int rows = n - from < PREFILL_BLOCK ? n - from : PREFILL_BLOCK;

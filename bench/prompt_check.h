@@ -17,7 +17,7 @@ typedef struct {
  * Runs n tokens as a prompt, and one by one as decoding does. Takes memory for both and gives it
  * back; -1 and an Error when there is none or the device failed.
  */
-int prompt_difference(const Model *model, const int32_t *token, int n, PromptDifference *out,
-                      Error *err);
+int prompt_difference(const Model *model, KvType kv_type, const int32_t *token, int n,
+                      PromptDifference *out, Error *err);
 
 #endif

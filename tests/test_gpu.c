@@ -235,7 +235,7 @@ static void test_prompt_difference(void **state)
     for (int b = 0; b < n; b++) {
         Model *m = open_for_marks(gpu[b]);
         ask(1, token, ROWS, 1, 0);
-        if (prompt_difference(m, token, ROWS, &d, &err)) fail_msg("%s", err.msg);
+        if (prompt_difference(m, KV_F32, token, ROWS, &d, &err)) fail_msg("%s", err.msg);
         assert_int_equal(d.n_rows, ROWS);
         assert_true(!is_simt(gpu[b]) || (d.largest > 1e-3 && d.mean_kl > 1e-9));
         assert_true(d.largest < 10 && d.mean_kl > -1e-9);
@@ -259,7 +259,7 @@ static void test_preemption(void **state)
         for (int i = 0; i < 3; i++)
             r[i] = ask((uint64_t)i + 1, prompt[i], SHORT - 3 * i, MOST, 0);
         int64_t memory = 3 * (int64_t)memory_slot_bytes(&m->config) +
-                         memory_pages_for(CTX + 2) * (int64_t)memory_page_bytes(m);
+                         memory_pages_for(CTX + 2) * (int64_t)memory_page_bytes(m, KV_F32);
         hear(m, 64, memory, r, 3, 3, together);
         for (int i = 0; i < 3; i++) {
             EngineRequest one = r[i];
