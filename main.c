@@ -26,6 +26,8 @@
 #include "server/settings.h"
 #include "spec/accept.h"
 
+enum { GPU_CHUNK_ROWS = 2048 }; /* as many as fill the machine */
+
 typedef struct {
     Settings settings;
     unsigned command;
@@ -145,7 +147,10 @@ static int open_engine(App *a, Error *err)
     options.ctx_size = set->ctx_size;
     options.memory = set->memory;
     options.kv_type = (KvType)set->kv_dtype;
-    options.chunk_rows = set->ubatch_size;
+    if (set->ubatch_size)
+        options.chunk_rows = set->ubatch_size;
+    else if (!a->backend->is_host)
+        options.chunk_rows = GPU_CHUNK_ROWS;
     options.tree_nodes = a->drafter.self ? set->tree_nodes : 1;
     options.draft_depth = set->draft_depth;
     options.draft_topk = set->draft_topk;

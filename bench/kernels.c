@@ -268,9 +268,9 @@ int bench_kernels_run(const Service *s, Error *err)
     if (!failed) {
         batch_open(&b->batch, MAX_ROWS);
         b->rate = bandwidth_measure(b->model.backend);
-        printf("model: %s; %s %s, %d threads; memory's rate %.1f GB/s; context %d\n", s->model_name,
-               b->model.backend->name, b->model.backend->isa, b->model.backend->n_threads,
-               b->rate / 1e9, b->context);
+        printf("model: %s; %s %s, %d threads; memory %.1f GB/s (plain loop); context %d\n",
+               s->model_name, b->model.backend->name, b->model.backend->isa,
+               b->model.backend->n_threads, b->rate / 1e9, b->context);
         failed = measure(b, err);
         batch_close(&b->batch);
     }

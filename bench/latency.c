@@ -188,8 +188,8 @@ static void print_head(const Bench *b)
 {
     const Backend *be = b->model->backend;
     const Settings *set = b->s->settings;
-    printf("model: %s; %s %s, %d threads; memory's rate %.1f GB/s\n", b->s->model_name, be->name,
-           be->isa, be->n_threads, b->rate / 1e9);
+    printf("model: %s; %s %s, %d threads; memory %.1f GB/s (plain loop)\n", b->s->model_name,
+           be->name, be->isa, be->n_threads, b->rate / 1e9);
     if (b->status.drafter)
         printf("drafts: %s, %d levels, top-k %d, %d nodes%s\n", b->status.drafter,
                b->status.draft_depth, set->draft_topk, set->tree_nodes,

@@ -205,19 +205,19 @@ static int open_parts(Engine *e, Error *err)
     const Model *m = e->model;
     int n_slots = 0, n_pages = 0, max_rows = o->chunk_rows + MAX_TREE_ROWS;
     int max_logits = MAX_TREE_ROWS + (e->be->prefill_differs ? PROMPT_SCORE_ROWS : SCORE_ROWS);
+    int max_meta = max_rows + MAX_TREE_ROWS * MAX_SEQS, has_head = m->has_mtp && o->drafter;
+    e->scratch_bytes = forward_bytes(m, max_rows, max_logits);
+    if (has_head) e->scratch_bytes += head_bytes(m, max_rows, max_meta);
     if (plan_memory(e, &n_slots, &n_pages, err)) return -1;
     if (memory_open(&e->mem, m, o->kv_type, n_slots, n_pages, o->max_seqs,
                     o->ctx_size + e->overhang, err))
         return -1;
     if (forward_open(&e->forward, m, &e->mem, max_rows, max_logits, err)) return -1;
-    e->scratch_bytes = forward_bytes(m, max_rows, max_logits);
     if (open_records(e, max_rows, err)) return -1;
     batch_open(&e->batch, max_rows);
-    if (m->has_mtp && o->drafter) {
-        int max_meta = max_rows + MAX_TREE_ROWS * MAX_SEQS;
+    if (has_head) {
         if (head_open(&e->head, &e->forward, max_meta, err)) return -1;
         head_set_vocab(&e->head, &o->draft_vocab);
-        e->scratch_bytes += head_bytes(m, max_rows, max_meta);
     }
     if (open_step_arrays(e, err) || open_seqs(e, err) || open_allowed(e, err) || round_open(e, err))
         return -1;

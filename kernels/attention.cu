@@ -579,7 +579,8 @@ template <typename T, int QUADS, int FEW, int MANY>
 static void attend_whole(const CudaContext *c, Plan *p)
 {
     int queries = p->n_rows * (p->a.n_heads / p->a.kv.n_kv_heads);
-    if (queries <= Shape<QUADS, FEW>::QUERIES)
+    int many_fit = sizeof(Shared<Shape<QUADS, MANY>, QUADS>) <= c->shared_bytes;
+    if (queries <= Shape<QUADS, FEW>::QUERIES || !many_fit)
         attend<T, QUADS, FEW, 1, 2>(c, p);
     else
         attend<T, QUADS, MANY, 1, 1>(c, p);
@@ -604,6 +605,8 @@ template <typename T> static void attend_any(const CudaContext *c, Plan *p)
         attend_whole<T, 32, 2, 6>(c, p);
     else if (dim == 256)
         attend_whole<T, 64, 3, 12>(c, p);
+    else if (p->a.kv.head_dim <= 256)
+        attend<T, 64, 3, 0, 1>(c, p);
     else
         attend<T, MAX_HEAD_DIM / 4, 4, 0, 1>(c, p);
 }
@@ -611,10 +614,7 @@ template <typename T> static void attend_any(const CudaContext *c, Plan *p)
 extern "C" void CUDA_NAME(tree_attention)(const CudaContext *c, const TreeAttention *a)
 {
     int dim = a->kv.head_dim;
-    if (a->prefill) {
-        CUDA_NAME(tree_attention_prefill)(c, a);
-        return;
-    }
+    if (a->prefill && CUDA_NAME(tree_attention_prefill)(c, a)) return;
     Plan p = {};
     p.a = *a;
     p.scale = a->scale * 1.44269504f;

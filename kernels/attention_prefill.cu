@@ -332,34 +332,32 @@ static __global__ void __launch_bounds__(THREADS, 1) prefill_kernel(Plan p)
 
 /* ---- launching ---- */
 
-template <typename T, int STEPS, int V_TILES>
-static void attend(const CudaContext *c, const Plan &p)
+/* 0 where a block cannot have that much shared memory. */
+template <typename T, int STEPS, int V_TILES> static int attend(const CudaContext *c, const Plan &p)
 {
     int64_t queries = (int64_t)p.a.n * p.per_kv;
     dim3 grid((unsigned)((queries + QUERIES - 1) / QUERIES), (unsigned)p.a.kv.n_kv_heads,
               (unsigned)((p.a.kv.head_dim + 8 * V_TILES - 1) / (8 * V_TILES)));
-    launch(c, grid, THREADS, sizeof(Shared<STEPS, V_TILES>), prefill_kernel<T, STEPS, V_TILES>, p);
+    size_t shared = sizeof(Shared<STEPS, V_TILES>);
+    if (shared > c->shared_bytes) return 0;
+    launch(c, grid, THREADS, shared, prefill_kernel<T, STEPS, V_TILES>, p);
+    return 1;
 }
 
 /* Of K and V in bf16 the second terms are 0: the sums are those of f32 rows of the same values. */
-template <typename T> static void attend_any(const CudaContext *c, Plan p)
+template <typename T> static int attend_any(const CudaContext *c, Plan p)
 {
     const KvLayer &kv = p.a.kv;
     size_t row = (size_t)kv.head_dim * sizeof(T);
-    p.kv_aligned = ((size_t)(uintptr_t)kv.pages | kv.page_bytes | kv.k_offset | kv.v_offset | row) %
-                       (4 * sizeof(T)) ==
-                   0;
-    if (kv.head_dim <= 64)
-        attend<T, 4, 8>(c, p);
-    else if (kv.head_dim <= 128)
-        attend<T, 8, 16>(c, p);
-    else if (kv.head_dim <= 256)
-        attend<T, 16, 32>(c, p);
-    else
-        attend<T, 32, 16>(c, p);
+    size_t all = (size_t)(uintptr_t)kv.pages | kv.page_bytes | kv.k_offset | kv.v_offset | row;
+    p.kv_aligned = all % (4 * sizeof(T)) == 0;
+    if (kv.head_dim <= 64) return attend<T, 4, 8>(c, p);
+    if (kv.head_dim <= 128) return attend<T, 8, 16>(c, p);
+    if (kv.head_dim <= 256) return attend<T, 16, 32>(c, p);
+    return attend<T, 32, 16>(c, p);
 }
 
-extern "C" void CUDA_NAME(tree_attention_prefill)(const CudaContext *c, const TreeAttention *a)
+extern "C" int CUDA_NAME(tree_attention_prefill)(const CudaContext *c, const TreeAttention *a)
 {
     const KvLayer *kv = &a->kv;
     size_t row = (size_t)kv->head_dim * sizeof(float);
@@ -370,8 +368,5 @@ extern "C" void CUDA_NAME(tree_attention_prefill)(const CudaContext *c, const Tr
     p.q_aligned = ((size_t)(uintptr_t)a->q | row) % sizeof(float4) == 0;
     assert(kv->head_dim <= MAX_HEAD_DIM);
     assert(a->n_heads % kv->n_kv_heads == 0);
-    if (kv->type == KV_BF16)
-        attend_any<Bf16>(c, p);
-    else
-        attend_any<float>(c, p);
+    return kv->type == KV_BF16 ? attend_any<Bf16>(c, p) : attend_any<float>(c, p);
 }

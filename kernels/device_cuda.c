@@ -311,6 +311,7 @@ Backend *backend_cuda_open(Error *err)
     snprintf(be->isa, sizeof be->isa, "sm_%d%d", prop.major, prop.minor);
     b->context.scratch = device_alloc(be, SCRATCH_BYTES, err);
     b->context.scratch_bytes = SCRATCH_BYTES;
+    b->context.shared_bytes = prop.sharedMemPerBlockOptin;
     if (b->context.scratch) {
         open_library(d);
         return be;

@@ -28,6 +28,7 @@ typedef struct {
     int *failed;  /* the first cudaError_t of a launch, 0 so far */
     unsigned char *scratch;
     size_t scratch_bytes; /* a multiple of 256 */
+    size_t shared_bytes;  /* shared memory that a block can have */
 } CudaContext;
 
 /* One line for each operation: name, type of its arguments. First those of the model. */
@@ -71,8 +72,10 @@ typedef struct {
 CUDA_OPERATIONS(CUDA_DECLARE)
 /* What two of them hand over to for a prompt's rows (backend.h: prefill). */
 CUDA_DECLARE(gated_delta_prefill, GatedDelta)
-CUDA_DECLARE(tree_attention_prefill, TreeAttention)
 #undef CUDA_DECLARE
+/* 0, and nothing is queued, where a block cannot have the shared memory that it takes. */
+int tree_attention_prefill_cuda(const CudaContext *c, const TreeAttention *a);
+int tree_attention_prefill_simt(const CudaContext *c, const TreeAttention *a);
 
 extern const CudaOps ops_cuda, ops_simt;
 

@@ -50,6 +50,13 @@ void simt_record_free(SimtRecord *r);
  */
 void simt_reverse(int reverse);
 
+/*
+ * Shared memory that a block can have, at first as on Hopper; a launch with more ends the program.
+ */
+enum { SIMT_SHARED_HOPPER = 227 << 10, SIMT_SHARED_ADA = 99 << 10 };
+void simt_limit_shared(size_t bytes);
+size_t simt_shared_limit(void);
+
 /* Waits for all threads of the block that have not ended. */
 void simt_sync_block(const char *file, int line);
 

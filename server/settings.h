@@ -27,7 +27,7 @@ typedef struct {
     int default_max_tokens;  /* of a request that does not say; -1: the route decides */
     const char *served_name; /* --served-model-name; NULL: the folder's name */
     /* engine */
-    int ctx_size, max_seqs, max_waiting, ubatch_size, threads;
+    int ctx_size, max_seqs, max_waiting, ubatch_size, threads; /* 0: by machine and model */
     int64_t memory;
     int kv_dtype; /* index into KV_CHOICES */
     int draft;    /* index into DRAFT_CHOICES */
@@ -64,7 +64,7 @@ enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 #define DUMMY_CHOICES "none|bf16|fp8" /* in the order of engine/dummy.h's types */
 
 #define STATE_CHOICES "auto|slots|replay" /* in the order of engine/engine.h's modes */
-#define KV_CHOICES "f32|bf16" /* in the order of kernels/attention.h's types */
+#define KV_CHOICES    "f32|bf16"          /* in the order of kernels/attention.h's types */
 
 #define DRAFT_CHOICES "mtp|none"
 enum { DRAFT_MTP, DRAFT_NONE };

@@ -11,7 +11,10 @@
 #include "kernels/simt_host.h"
 
 /* Small, so that operations over many rows must work in groups. */
-enum { SCRATCH_BYTES = 1 << 20, GUARD_BYTES = 64 << 10 };
+enum {
+    SCRATCH_BYTES = 1 << 20,
+    GUARD_BYTES = 64 << 10,
+};
 
 /* Each operation finds NaN in its scratch, and ends the program when it writes beyond it. */
 static void check_guard(const CudaContext *c, const char *op)
@@ -27,8 +30,10 @@ static void check_guard(const CudaContext *c, const char *op)
 #define CHECKED(op, Args)                                                                          \
     static void op(const CudaContext *c, const Args *a)                                            \
     {                                                                                              \
+        CudaContext now = *c;                                                                      \
+        now.shared_bytes = simt_shared_limit();                                                    \
         memset(c->scratch, 0xff, c->scratch_bytes + GUARD_BYTES);                                  \
-        ops_simt.op(c, a);                                                                         \
+        ops_simt.op(&now, a);                                                                      \
         check_guard(c, #op);                                                                       \
     }
 CUDA_OPERATIONS(CHECKED)

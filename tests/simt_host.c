@@ -21,7 +21,9 @@
 #endif
 
 /* Stacks are no power of two apart: their tops would share a few lines of the cache. */
-enum { STACK_BYTES = 128 << 10, STACK_STRIDE = STACK_BYTES + 5 * 64, SHARED_MAX = 228 << 10 };
+enum { STACK_BYTES = 128 << 10, STACK_STRIDE = STACK_BYTES + 5 * 64 };
+
+static size_t shared_limit = SIMT_SHARED_HOPPER;
 
 typedef enum { READY, AT_WARP, AT_BLOCK, DONE } FiberState;
 
@@ -332,10 +334,10 @@ static void launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*bod
                    void *arg)
 {
     assert(block > 0 && block <= SIMT_MAX_THREADS && block % SIMT_WARP == 0);
-    assert(shared_bytes <= SHARED_MAX);
+    assert(shared_bytes <= shared_limit); /* a GPU would refuse */
     if (!run.stacks) {
         run.stacks = mem_map((size_t)SIMT_MAX_THREADS * STACK_STRIDE);
-        simt_shared = mem_map(SHARED_MAX);
+        simt_shared = mem_map(SIMT_SHARED_HOPPER);
         if (!run.stacks || !simt_shared) abort();
     }
     run.n = (int)block;
@@ -406,6 +408,17 @@ void simt_record_free(SimtRecord *r)
         mem_free(r->launch[i].arg);
     mem_free(r->launch);
     mem_free(r);
+}
+
+void simt_limit_shared(size_t bytes)
+{
+    assert(bytes <= SIMT_SHARED_HOPPER);
+    shared_limit = bytes;
+}
+
+size_t simt_shared_limit(void)
+{
+    return shared_limit;
 }
 
 void simt_launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)(void *), void *arg,

@@ -38,7 +38,7 @@ static void test_defaults(void **state)
     assert_int_equal(s.max_seqs, 8);
     assert_int_equal(s.max_waiting, 64);
     assert_int_equal(s.kv_dtype, KV_F32);
-    assert_int_equal(s.ubatch_size, 256);
+    assert_int_equal(s.ubatch_size, 0);
     assert_int_equal(s.draft, DRAFT_MTP);
     assert_int_equal(s.draft_depth, 3);
     assert_int_equal(s.draft_topk, 1);
@@ -88,7 +88,7 @@ static void test_bounds(void **state)
     static const char *const bad[][2] = {
         {"--tree-nodes", "0"},   {"--tree-nodes", "65"},  {"--max-seqs", "0"},
         {"--max-seqs", "65"},    {"--temperature", "-1"}, {"--top-p", "1.5"},
-        {"--port", "65536"},     {"--ubatch-size", "0"},  {"--threads", "-1"},
+        {"--port", "65536"},     {"--ubatch-size", "-1"}, {"--threads", "-1"},
         {"--seed", "-2"},        {"--draft", "eagle"},    {"--log-level", "loud"},
         {"--top-k", "-1"},       {"--draft-depth", "64"}, {"--ctx-size", "9999999999"},
         {"--draft-vocab", "-1"}, {"--kv-dtype", "fp8"},
