@@ -268,7 +268,7 @@ static void print_details(const Totals *t)
 static void print_table(const Bench *b)
 {
     printf("model: %s\n", b->s->model_name);
-    if (b->draft_vocab) printf("drafts: of %d of %d ids\n", b->draft_vocab, b->n_vocab);
+    if (b->draft_vocab) printf("draft vocabulary: %d of %d ids\n", b->draft_vocab, b->n_vocab);
     printf("%-20s %7s %8s %8s %7s %9s %9s %8s\n", "category", "answers", "tokens", "steps",
            "accept", "tokens/s", "plain", "speed-up");
     for (int i = 0; i < b->n_categories; i++)

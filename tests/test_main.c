@@ -88,10 +88,10 @@ static void check_drafts(const char *draft, const char *n, const char *text, int
 static void test_draft_vocab(void **state)
 {
     (void)state;
-    check_drafts("mtp", "1024", "drafts: of 1033 of 4096 ids\n", 1);
-    check_drafts("mtp", "0", "drafts: of 4096 of 4096 ids\n", 1);
-    check_drafts("mtp", "32768", "drafts: of 4096 of 4096 ids\n", 1);
-    check_drafts("none", "1024", "drafts: of", 0);
+    check_drafts("mtp", "1024", "draft vocabulary: 1033 of 4096 ids\n", 1);
+    check_drafts("mtp", "0", "draft vocabulary: 4096 of 4096 ids\n", 1);
+    check_drafts("mtp", "32768", "draft vocabulary: 4096 of 4096 ids\n", 1);
+    check_drafts("none", "1024", "draft vocabulary", 0);
     RunResult r = RUN("chat", "--model", "models/demo", "--device", "cpu", "--max-tokens", "1",
                       "--log-level", "debug", "--draft-vocab", "1024", "hi");
     assert_run(&r, 0, "drafts are of 1033 of 4096 ids (--draft-vocab)\n");
