@@ -196,13 +196,28 @@ static void propose_child(Draft *d, int parent, int depth, int32_t token, float 
                                   .meta = -1};
 }
 
+/* Queues: the topk best children of each of n rows of the head's output, as m->sample says. */
+static void queue_sample(Mtp *m, int n, int topk, const float *rows)
+{
+    Backend *be = m->model->backend;
+    head_logits(m->head, n, rows, m->logits);
+    be->sample(be, &(Sample){.n = n,
+                             .n_vocab = m->model->config.n_vocab,
+                             .n_top = topk,
+                             .logits = m->logits,
+                             .allowed = engine_allowed(m->engine),
+                             .row = m->sample,
+                             .id = m->id,
+                             .logp = m->logp,
+                             .bad = m->bad});
+}
+
 /* Samples n rows of m->rows; row i is what follows node[i] of draft[owner[i]]. */
 static void sample_children(Mtp *m, const DraftRequest *req, int n, const int *owner,
                             const int *node, int topk)
 {
     Backend *be = m->model->backend;
     size_t nodes = MAX_TREE_NODES;
-    head_logits(m->head, n, m->rows, m->logits);
     for (int i = 0; i < n; i++) {
         const DraftRequest *r = &req[owner[i]];
         const Draft *d = &m->draft[owner[i]];
@@ -214,15 +229,7 @@ static void sample_children(Mtp *m, const DraftRequest *req, int n, const int *o
     }
     be->upload(be, m->sample, m->sample_host, (size_t)n * sizeof(SampleRow));
     be->upload(be, m->path, m->path_host, (size_t)n * sizeof m->path_host[0]);
-    be->sample(be, &(Sample){.n = n,
-                             .n_vocab = m->model->config.n_vocab,
-                             .n_top = topk,
-                             .logits = m->logits,
-                             .allowed = engine_allowed(m->engine),
-                             .row = m->sample,
-                             .id = m->id,
-                             .logp = m->logp,
-                             .bad = m->bad});
+    queue_sample(m, n, topk, m->rows);
     be->download(be, m->id_host, m->id, (size_t)n * (size_t)topk * sizeof(int32_t));
     be->download(be, m->logp_host, m->logp, (size_t)n * (size_t)topk * sizeof(float));
     be->download(be, m->bad_host, m->bad, (size_t)n);
@@ -336,21 +343,6 @@ static void queue_inputs(Mtp *m, int n, const float *from)
                                       .index = m->index,
                                       .x = from,
                                       .out = m->head->hidden});
-}
-
-static void queue_sample(Mtp *m, int n, int topk, const float *rows)
-{
-    Backend *be = m->model->backend;
-    head_logits(m->head, n, rows, m->logits);
-    be->sample(be, &(Sample){.n = n,
-                             .n_vocab = m->model->config.n_vocab,
-                             .n_top = topk,
-                             .logits = m->logits,
-                             .allowed = engine_allowed(m->engine),
-                             .row = m->sample,
-                             .id = m->id,
-                             .logp = m->logp,
-                             .bad = m->bad});
 }
 
 static void mtp_queue_drafts(void *self, const Round *r)
