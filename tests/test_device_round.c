@@ -206,9 +206,14 @@ static void same_answers(const Asked *asked, int n, const Trees *t, Machine *m, 
     for (int i = 0; i < n; i++) {
         assert_int_equal(want[i].n_done, 1);
         assert_int_equal(got[i].n_done, 1);
-        if (asked[i].cancel_at >= 0) { /* how far it came is another matter */
+        if (asked[i].cancel_at >= 0 || t->synthetic > 0) {
+            /* how far it came is another matter; tokens drawn by lot depend on the trees, which are
+             * cut at the answer's end when the host makes them */
             int both = got[i].n < want[i].n ? got[i].n : want[i].n;
-            assert_memory_equal(got[i].token, want[i].token, (size_t)both * sizeof(int32_t));
+            if (t->synthetic > 0) both -= t->depth + 1;
+            if (both > 0)
+                assert_memory_equal(got[i].token, want[i].token, (size_t)both * sizeof(int32_t));
+            *accepted += got[i].n_accepted;
             continue;
         }
         assert_int_equal(got[i].finish, want[i].finish);
