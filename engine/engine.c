@@ -174,11 +174,14 @@ static int overhang_rows(const Engine *e)
  * line before it writes it, so there replay moves less from 2 rows on, elsewhere from 3.
  *
  * Measured on one core of a Xeon (AVX-512, 2 MiB of L2), CPU ms of convolution and delta rule in
- * all layers of a pass, slots / replay + fold of two rows; 0.8B is of Qwen3.5: rows 2 4 8 16 0.8B,
- * dummy weights  9.0 / 3.7 + 3.1     24 / 4.9 + 3.4     50 / 7.7 + 3.2   113 / 11 + 3.2 models/demo
- * 0.45 / 0.16 + 0.14  1.1 / 0.27 + 0.16  3.0 / 0.6 + 0.2  6.1 / 1.5 + 0.2 which is 167 ms against
- * 143 + 3 for a whole pass of 4 rows of the first. On a GPU neither has been measured: there the
- * rule is the bytes alone.
+ * all layers of a pass, slots / replay + fold of two rows:
+ *     rows   Qwen3.5-0.8B's shape   models/demo
+ *        2   9.0 /  3.7 + 3.1       0.45 / 0.16 + 0.14
+ *        4    24 /  4.9 + 3.4        1.1 / 0.27 + 0.16
+ *        8    50 /  7.7 + 3.2        3.0 / 0.6  + 0.2
+ *       16   113 / 11   + 3.2        6.1 / 1.5  + 0.2
+ * A whole pass of 4 rows of the first takes 167 ms against 143 + 3. On a GPU neither has been
+ * measured: there the rule is the bytes alone.
  */
 static StateMode pick_state_mode(const Engine *e)
 {
@@ -501,8 +504,7 @@ void engine_pause(Engine *e, uint64_t id, int paused)
     }
 }
 
-/* A level takes a node at least. */
-static int draft_levels(const EngineOptions *o)
+int draft_levels(const EngineOptions *o)
 {
     if (!o->drafter) return 0;
     return o->draft_depth < o->tree_nodes ? o->draft_depth : o->tree_nodes - 1;

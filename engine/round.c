@@ -13,16 +13,9 @@ static int most_trees(const Engine *e)
     return e->options.max_seqs < MAX_TREE_ROWS ? e->options.max_seqs : MAX_TREE_ROWS;
 }
 
-/* Levels that a draft can have: each has a node at least. */
-static int most_levels(const EngineOptions *o)
-{
-    return o->draft_depth < o->tree_nodes ? o->draft_depth : o->tree_nodes - 1;
-}
-
 int round_rows_ahead(const Engine *e)
 {
-    if (e->be->is_host) return 0;
-    return e->options.drafter ? most_levels(&e->options) + 1 : 1;
+    return e->be->is_host ? 0 : draft_levels(&e->options) + 1;
 }
 
 static int drafts_on_device(const Engine *e)

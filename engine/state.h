@@ -157,6 +157,9 @@ void engine_finish(Engine *e, Seq *seq);
 /* Fills e->work: admits who fits, one tree per decoding sequence, one chunk of one prompt. */
 void schedule(Engine *e);
 
+/* Levels that a draft can have: each takes a node at least. */
+int draft_levels(const EngineOptions *o);
+
 /* Levels of drafts that can still be of use to s. */
 int schedule_useful_depth(const Engine *e, const Seq *s);
 
