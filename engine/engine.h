@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/watcher.h"
+#include "engine/cache.h"
 #include "engine/config.h"
 #include "kernels/attention.h"
 #include "kernels/sample.h"
@@ -27,7 +28,6 @@ enum {
     MAX_STOP_IDS = 64,
     MAX_LOGIT_BIAS = 1024,
     MAX_FORCED = 16,
-    PAGE_TOKENS = 16, /* KV rows in a page */
 };
 
 /*
@@ -64,7 +64,8 @@ typedef struct {
     int reserve; /* tokens of an answer for which pages are taken when it starts, so that it
                     does not start in vain */
     StateMode state_mode;
-    int n_slots;     /* state slots; 0: as many as all trees can use, capped by memory */
+    int n_slots; /* frames that may hold states at a time; 0: all of them */
+    CacheOptions cache;
     float synthetic; /* 0; else drafts are accepted at this rate, whatever the target says: to
                         measure speed with dummy weights. See synthetic_rate */
     const uint64_t
@@ -95,7 +96,15 @@ typedef struct {
     const int32_t *bias_id; /* borrowed */
     const float *bias;
     int n_bias;
-    int paused;            /* 1: it takes no part in steps until engine_pause lets it */
+    int paused; /* 1: it takes no part in steps until engine_pause lets it */
+    /*
+     * What a later prompt will begin with again, as far as the caller knows: where the prefix cache
+     * keeps states.
+     */
+    int n_stable;          /* tokens of the prompt; 0: all of them */
+    int answer_changes;    /* 1: the answer will not come back as it was generated */
+    int no_cache;          /* 1: nothing is looked up for it, nothing of it is kept */
+    uint64_t salt;         /* requests of different salts share nothing */
     const int32_t *forced; /* what the answer goes on with when the watcher says WATCH_FORCE */
     int n_forced;          /* at most MAX_FORCED; borrowed; they count as generated */
     Watcher watcher;       /* called on the engine's thread for each token before it is let out */
@@ -112,6 +121,7 @@ typedef enum {
  * step. */
 typedef struct {
     int n_prompt, n_generated;
+    int n_cached;        /* prompt tokens that came from the prefix cache */
     int n_preemptions;   /* times it gave its memory up and was computed again */
     int n_steps;         /* verify steps */
     int n_steps_drafted; /* those with at least one draft node */
@@ -220,6 +230,7 @@ typedef struct {
     long steps;
     long preemptions; /* running sequences that had to give up their memory */
     StepTotals totals;
+    CacheStats cache;
 
     int ctx_size, max_seqs, n_vocab;
     int draft_depth;     /* levels below the root that a tree may have; 0: plain decoding */

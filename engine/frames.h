@@ -1,0 +1,74 @@
+/*
+ * frames.h: who holds which part of the serving memory.
+ *
+ * All of it is one array of equal frames. A frame holds one state slot or a run of KV pages, and
+ * changes kind when it is empty, so the two kinds share one budget with no fixed ratio. Slot s is
+ * frame s. A page has an id for as long as somebody holds it, and a place, which changes when a
+ * frame is emptied: place p lies in frame p / pages_per_frame. Slots and pages are counted; what
+ * nobody holds is free. Pages are taken from the fullest frame first. This file moves no bytes.
+ */
+#ifndef OFFSHOOT_ENGINE_FRAMES_H
+#define OFFSHOOT_ENGINE_FRAMES_H
+
+#include <stdint.h>
+
+typedef struct Frames Frames;
+
+/* max_slots: frames that may hold states at a time. */
+Frames *frames_open(int n_frames, int pages_per_frame, int max_slots);
+void frames_close(Frames *f);
+
+/* ---- states ---- */
+
+/*
+ * Claims up to n empty frames for states, indices into slot[], each with one holder; returns how
+ * many. They hold old data; the caller writes a slot before anyone reads it.
+ */
+int slots_claim(Frames *f, int n, int32_t *slot);
+
+/* One more holder of a slot in use. */
+void slots_hold(Frames *f, int32_t slot);
+
+/* One holder fewer; the last one empties the frame. */
+void slots_release(Frames *f, int32_t slot);
+
+/*
+ * Makes slot[winner] the main slot: drops the hold on *main_slot unless it is the winner, and on
+ * the other n - 1 of slot[]. No device work; cannot fail. winner is -1 when the main slot itself,
+ * written in place, stays.
+ */
+void slots_promote(Frames *f, int32_t *main_slot, const int32_t *slot, int n, int winner);
+
+int slots_refs(const Frames *f, int32_t slot);
+int slots_free_count(const Frames *f); /* what slots_claim would give now */
+int slots_used(const Frames *f);
+
+/* ---- pages ---- */
+
+/* n pages, ids into page[], each with one holder: all of them, or none and -1. */
+int pages_claim(Frames *f, int n, int32_t *page);
+void pages_hold(Frames *f, int32_t page);
+void pages_release(Frames *f, int32_t page);
+int pages_refs(const Frames *f, int32_t page);
+int32_t pages_place(const Frames *f, int32_t page);
+int pages_free_count(const Frames *f); /* what pages_claim would give now */
+int pages_used(const Frames *f);
+
+/* ---- between the kinds ---- */
+
+typedef struct PageMove {
+    int32_t page, from, to; /* places */
+} PageMove;
+
+/*
+ * Empties the frame with the fewest pages by moving them into the gaps of others, when these are
+ * enough: the moves are written to move[pages_per_frame], ids and counts stay. Returns how many
+ * moves, or -1: fewer pages are free than a frame has.
+ */
+int frames_compact(Frames *f, PageMove *move);
+
+int frames_count(const Frames *f);
+int frames_empty(const Frames *f);
+int frames_pages_per_frame(const Frames *f);
+
+#endif
