@@ -175,13 +175,14 @@ static int open_drafter(const Check *c, const Variant *v, Drafter *d, Error *err
     return scripted_drafter_open(c->setup->model, mode[v->draft], scripts, c->n, 5, d, err);
 }
 
-/* Bytes of a state for every question and of pages for one whole context. */
+/* Bytes of a state for every question and of frames of pages for one whole context. */
 static int64_t scarce_memory(const Check *c)
 {
     const Model *m = c->setup->model;
     int n_rows = c->ctx_size + MAX_TREE_NODES + 1; /* and what a tree takes beyond it */
-    return c->n * (int64_t)memory_slot_bytes(&m->config) +
-           memory_pages_for(n_rows) * (int64_t)memory_page_bytes(m, c->setup->kv_type);
+    KvType type = c->setup->kv_type;
+    return memory_frames_for(m, type, c->n, memory_pages_for(n_rows)) *
+           (int64_t)memory_frame_bytes(m, type);
 }
 
 static Engine *open_engine(const Check *c, const Variant *v, const Drafter *d, Error *err)

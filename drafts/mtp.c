@@ -100,11 +100,12 @@ static void mtp_close(void *self)
     mem_free(m);
 }
 
-static void mtp_begin(void *self, int seq, int32_t first_token)
+static void mtp_begin(void *self, int seq, const int32_t *token, int n)
 {
-    (void)self; /* rows of the head start at position 1, and observe brings them */
+    (void)self; /* rows of the head start at position 1: in memory, or observe brings them */
     (void)seq;
-    (void)first_token;
+    (void)token;
+    (void)n;
 }
 
 /* to[i] = from[index[i]], rows of dim floats. */

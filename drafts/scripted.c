@@ -43,21 +43,26 @@ static const Script *find(const Scripted *s, const Script *a, int pos, int32_t t
     return NULL;
 }
 
-static void scripted_begin(void *self, int seq, int32_t first_token)
+/* The script that sequence seq follows when token comes at pos. */
+static void follow(Scripted *s, int seq, int pos, int32_t token)
+{
+    const Script *m = s->match[seq];
+    if (m && (pos >= m->n || m->token[pos] != token)) s->match[seq] = find(s, m, pos, token);
+}
+
+static void scripted_begin(void *self, int seq, const int32_t *token, int n)
 {
     Scripted *s = self;
-    s->match[seq] = find(s, NULL, 0, first_token);
+    s->match[seq] = find(s, NULL, 0, token[0]);
+    for (int i = 1; i < n; i++)
+        follow(s, seq, i, token[i]);
 }
 
 static void scripted_observe(void *self, const DraftObserved *r)
 {
     Scripted *s = self;
-    for (int i = 0; i < r->n; i++) {
-        const Script *m = s->match[r->seq[i]];
-        int pos = r->pos[i];
-        if (!m || (pos < m->n && m->token[pos] == r->token[i])) continue;
-        s->match[r->seq[i]] = find(s, m, pos, r->token[i]);
-    }
+    for (int i = 0; i < r->n; i++)
+        follow(s, r->seq[i], r->pos[i], r->token[i]);
 }
 
 static int32_t truth(const Script *m, int pos)

@@ -83,6 +83,9 @@ void cache_on_move(Cache *c, void (*moved)(void *ctx, const struct PageMove *mov
 
 /* Up to n slots or exactly n pages (0, or none and -1), as slots_claim and pages_claim. */
 int cache_claim_slots(Cache *c, int n, int32_t *slot);
+
+/* The cache lets go until n slots are free, if it can; returns how many are. */
+int cache_make_slots(Cache *c, int n);
 int cache_claim_pages(Cache *c, int n, int32_t *page);
 
 /* ---- prefixes ---- */
@@ -96,11 +99,13 @@ typedef struct {
 } CacheHit;
 
 /*
- * Prefixes of different salts are different. The deepest state on the way of n tokens, at most
- * `most` of them deep. now: seconds, never falls. Changes nothing but the node's age and the
- * counts.
+ * The deepest state on the way of n tokens, at most `most` of them deep. Prefixes of different
+ * salts are different. Changes nothing.
  */
-CacheHit cache_find(Cache *c, uint64_t salt, const int32_t *token, int n, int most, double now);
+CacheHit cache_find(const Cache *c, uint64_t salt, const int32_t *token, int n, int most);
+
+/* Counts a hit of a prompt of n tokens and makes its node young. now: seconds, never falls. */
+void cache_use(Cache *c, const CacheHit *hit, int n, double now);
 
 /* A pinned node stays, and all on the way to it; only its state may go. */
 void cache_pin(Cache *c, int32_t node);
@@ -122,6 +127,12 @@ void cache_refuse(Cache *c, CacheRefused why);
 
 /* Node's state is not the cache's any more: who holds its slot has it alone. */
 void cache_drop_state(Cache *c, int32_t node);
+
+/* The alpha of POLICY_FLOP from now on. */
+void cache_set_alpha(Cache *c, double alpha);
+
+/* Makes `to`, opened alike over `frames`, what from is over its own. It counts on from there. */
+void cache_copy(Cache *to, const Cache *from, Frames *frames);
 
 /* Lets go of the node worth least. 0: nothing can go. */
 int cache_evict(Cache *c);

@@ -58,35 +58,37 @@ static int check_options(const EngineOptions *o, int ctx_limit, Error *err)
     return 0;
 }
 
-/* Slots and pages that the budget gives. Slots beyond one a sequence take at most half of it. */
-static int plan_memory(Engine *e, int *n_slots, int *n_pages, Error *err)
+/* States that all trees can use at a time. */
+static int64_t most_slots(const Engine *e)
+{
+    const EngineOptions *o = &e->options;
+    int tree_rows = o->max_seqs * o->tree_nodes;
+    if (o->n_slots) return o->n_slots;
+    if (o->state_mode == STATE_REPLAY) return o->max_seqs;
+    int64_t slots =
+        tree_rows < o->max_seqs + MAX_TREE_ROWS ? tree_rows : o->max_seqs + MAX_TREE_ROWS;
+    return e->be->is_host ? slots : o->max_seqs + 2 * slots; /* two rounds in flight */
+}
+
+/* Frames that the budget gives; without a cache no more than sequences can fill. */
+static int plan_memory(Engine *e, int *n_frames, Error *err)
 {
     EngineOptions *o = &e->options;
+    const Model *m = e->model;
     int64_t budget = o->memory ? o->memory : default_memory(e);
-    int64_t slot = (int64_t)memory_slot_bytes(&e->model->config);
-    int64_t page = (int64_t)memory_page_bytes(e->model, o->kv_type);
-    int limit = e->model->config.ctx_limit;
-    int tree_rows = o->max_seqs * o->tree_nodes;
-    int64_t slots = o->n_slots;
-    if (!slots && o->state_mode == STATE_REPLAY) slots = o->max_seqs;
-    if (!slots) {
-        slots = o->max_seqs * (int64_t)o->tree_nodes;
-        if (tree_rows > MAX_TREE_ROWS && slots > o->max_seqs + MAX_TREE_ROWS)
-            slots = o->max_seqs + MAX_TREE_ROWS;
-        if (!e->be->is_host) slots = o->max_seqs + 2 * slots; /* two rounds in flight */
-        if (slots * slot > budget / 2) slots = budget / 2 / slot;
-        if (slots < 1) slots = 1;
-    }
-    int ctx = o->ctx_size ? o->ctx_size : limit;
-    int64_t most = (int64_t)o->max_seqs * memory_pages_for(ctx + e->overhang);
-    int64_t pages = (budget - slots * slot) / page;
-    if (pages > most) pages = most;
-    if (pages < memory_pages_for(e->overhang + 2))
+    int64_t frame = (int64_t)memory_frame_bytes(m, o->kv_type);
+    int64_t per_frame = frame / (int64_t)memory_page_bytes(m, o->kv_type);
+    int ctx = o->ctx_size ? o->ctx_size : m->config.ctx_limit;
+    int64_t pages = (int64_t)o->max_seqs * memory_pages_for(ctx + e->overhang);
+    int64_t most = memory_frames_for(m, o->kv_type, most_slots(e), pages), frames = budget / frame;
+    if (frames > INT_MAX / per_frame) frames = INT_MAX / per_frame;
+    if (frames > most && !o->cache.on) frames = most;
+    int64_t fits = (frames - 1) * per_frame * PAGE_TOKENS - e->overhang;
+    if (fits < 2)
         return error_set(err, ERR_LIMIT,
-                         "memory of %lld bytes holds no sequence: a state takes %lld bytes, 16 "
-                         "tokens of KV %lld; raise --memory",
-                         (long long)budget, (long long)slot, (long long)page);
-    int64_t fits = pages * PAGE_TOKENS - e->overhang;
+                         "memory of %lld bytes holds no sequence: a state takes a frame of %lld "
+                         "bytes, 16 tokens of KV %lld; raise --memory",
+                         (long long)budget, (long long)frame, (long long)(frame / per_frame));
     if (o->ctx_size && fits < o->ctx_size)
         return error_set(err, ERR_LIMIT,
                          "ctx-size %d needs more than the memory of %lld bytes, which holds %lld "
@@ -94,8 +96,7 @@ static int plan_memory(Engine *e, int *n_slots, int *n_pages, Error *err)
                          o->ctx_size, (long long)budget, (long long)fits);
     o->ctx_size = (int)(fits < ctx ? fits : ctx);
     o->memory = budget;
-    *n_slots = (int)slots;
-    *n_pages = (int)pages;
+    *n_frames = (int)frames;
     return 0;
 }
 
@@ -206,15 +207,20 @@ static int open_parts(Engine *e, Error *err)
 {
     EngineOptions *o = &e->options;
     const Model *m = e->model;
-    int n_slots = 0, n_pages = 0, max_rows = o->chunk_rows + MAX_TREE_ROWS;
+    int n_frames = 0, max_rows = o->chunk_rows + MAX_TREE_ROWS + 1;
     int max_logits = MAX_TREE_ROWS + (e->be->prefill_differs ? PROMPT_SCORE_ROWS : SCORE_ROWS);
     int max_meta = max_rows + MAX_TREE_ROWS * MAX_SEQS, has_head = m->has_mtp && o->drafter;
     e->scratch_bytes = forward_bytes(m, max_rows, max_logits);
     if (has_head) e->scratch_bytes += head_bytes(m, max_rows, max_meta);
-    if (plan_memory(e, &n_slots, &n_pages, err)) return -1;
-    if (memory_open(&e->mem, m, o->kv_type, n_slots, n_pages, o->max_seqs,
-                    o->ctx_size + e->overhang, err))
-        return -1;
+    if (plan_memory(e, &n_frames, err)) return -1;
+    MemoryOptions memory = {.kv_type = o->kv_type,
+                            .n_frames = n_frames,
+                            .max_slots = o->n_slots,
+                            .max_seqs = o->max_seqs,
+                            .seq_rows = o->ctx_size + e->overhang,
+                            .max_nodes = 2 * n_frames + 16, /* a state each, or two below */
+                            .cache = o->cache};
+    if (memory_open(&e->mem, m, &memory, err)) return -1;
     if (forward_open(&e->forward, m, &e->mem, max_rows, max_logits, err)) return -1;
     if (open_records(e, max_rows, err)) return -1;
     batch_open(&e->batch, max_rows);
@@ -305,23 +311,25 @@ void engine_print_memory(const Engine *e, FILE *out)
     const double mib = 1024.0 * 1024.0;
     const Memory *m = &e->mem;
     int per_seq = memory_pages_for(e->options.ctx_size + e->overhang);
+    int seq_frames = 1 + (per_seq + m->pages_per_frame - 1) / m->pages_per_frame;
     double kv_row = (double)m->page_bytes / PAGE_TOKENS;
     fprintf(out, "%-10s %10.1f MiB\n", "weights", (double)e->model->weight_bytes / mib);
-    fprintf(out, "%-10s %10.1f MiB  %d states of %.1f KiB\n", "slots",
-            (double)m->slot_bytes * m->n_slots / mib, m->n_slots, (double)m->slot_bytes / 1024);
-    fprintf(out, "%-10s %10.1f MiB  %d tokens of %.1f KiB, %s\n", "KV pages",
-            (double)m->page_bytes * m->n_pages / mib, m->n_pages * PAGE_TOKENS, kv_row / 1024,
+    fprintf(out, "%-10s %10.1f MiB  %d of %.1f KiB, each a state or %d tokens of KV (%s)\n",
+            "frames", (double)m->frame_bytes * m->n_frames / mib, m->n_frames,
+            (double)m->frame_bytes / 1024, m->pages_per_frame * PAGE_TOKENS,
             m->kv_type == KV_BF16 ? "bf16" : "f32");
     if (e->records.bytes)
         fprintf(out, "%-10s %10.1f MiB  %d rows of draft trees\n", "records",
                 (double)e->records.bytes / mib, e->records.n_rows);
     fprintf(out, "%-10s %10.1f MiB\n", "scratch", (double)e->scratch_bytes / mib);
-    fprintf(out,
-            "a sequence of n tokens takes n + %d rows of KV and one state, up to %d more while its "
-            "tree is verified;\n%d sequences of the full context of %d tokens fit (--memory, "
-            "--ctx-size)\n",
-            e->overhang, e->records.bytes ? 0 : e->options.tree_nodes - 1, m->n_pages / per_seq,
-            e->options.ctx_size);
+    fprintf(
+        out,
+        "a sequence of n tokens takes n + %d rows of KV of %.1f KiB and one state, up to %d more "
+        "while its tree is verified;\n%d sequences of the full context of %d tokens fit "
+        "(--memory, --ctx-size); %s\n",
+        e->overhang, kv_row / 1024, e->records.bytes ? 0 : e->options.tree_nodes - 1,
+        m->n_frames / seq_frames, e->options.ctx_size,
+        e->options.cache.on ? "the prefix cache has what they leave" : "no prefix cache");
     if (e->head.n_scored && e->head.n_scored < e->model->config.n_vocab)
         fprintf(out, "drafts are of %d of %d ids (--draft-vocab)\n", e->head.n_scored,
                 e->model->config.n_vocab);
@@ -436,10 +444,9 @@ const Event *engine_next_event(Engine *e)
 
 void seq_give_up_memory(Engine *e, Seq *seq)
 {
-    if (seq->state == SEQ_PREEMPTED) return; /* it has none */
+    if (seq->state == SEQ_PARKED) return; /* it has none */
     round_forget(e, (int)(seq - e->seq));
-    slots_release(e->mem.slot_pool, seq->slot);
-    memory_release(&e->mem, (int)(seq - e->seq));
+    prefix_release(e, seq);
 }
 
 void engine_finish(Engine *e, Seq *seq)
@@ -451,6 +458,7 @@ void engine_finish(Engine *e, Seq *seq)
     s->wait_ms = seq->started - seq->submitted;
     s->prompt_ms = (seq->first_token > 0 ? seq->first_token : now) - seq->started;
     s->decode_ms = seq->first_token > 0 ? now - seq->first_token : 0;
+    prefix_end(e, seq);
     seq_give_up_memory(e, seq);
     seq->state = SEQ_FREE;
     Event *ev = engine_add_event(e, EVENT_DONE, seq->req.id);
@@ -513,25 +521,27 @@ int draft_levels(const EngineOptions *o)
 void engine_status(const Engine *e, EngineStatus *s)
 {
     *s = (EngineStatus){.waiting = e->n_waiting,
-                        .slots = e->mem.n_slots,
-                        .slots_free = slots_free_count(e->mem.slot_pool),
+                        .slots = slots_used(e->mem.frames) + slots_free_count(e->mem.frames),
+                        .slots_free = slots_free_count(e->mem.frames),
                         .state_mode = e->options.state_mode,
-                        .pages = e->mem.n_pages,
-                        .pages_free = e->mem.n_free_pages,
+                        .pages = pages_used(e->mem.frames) + pages_free_count(e->mem.frames),
+                        .pages_free = pages_free_count(e->mem.frames),
                         .ctx_size = e->options.ctx_size,
                         .max_seqs = e->options.max_seqs,
                         .n_vocab = e->model->config.n_vocab,
                         .steps = e->n_steps,
                         .preemptions = e->n_preemptions,
                         .totals = e->totals,
+                        .cache = cache_stats(e->mem.cache),
                         .draft_depth = draft_levels(&e->options),
                         .drafter = e->options.drafter ? e->options.drafter->name : NULL,
                         .draft_vocab = e->head.n_scored,
                         .n_params = e->model->n_params,
                         .file_bytes = e->model->file_bytes};
+    s->cache.waits = e->n_prefix_waits;
     for (int i = 0; i < e->options.max_seqs; i++) {
         SeqState state = e->seq[i].state;
-        s->waiting += state == SEQ_PREEMPTED;
+        s->waiting += state == SEQ_PARKED;
         s->running += state == SEQ_PREFILL || state == SEQ_DECODE;
     }
 }

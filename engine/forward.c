@@ -409,10 +409,8 @@ typedef struct {
     int row0, n, logit0, n_logits, n_keys, prefill;
 } Pass;
 
-static void run_pass(void *ctx)
+static void run_layers(Forward *f, const Pass *p)
 {
-    const Pass *p = ctx;
-    Forward *f = p->f;
     const Model *m = f->model;
     const ModelConfig *c = &m->config;
     Backend *be = m->backend;
@@ -439,7 +437,13 @@ static void run_pass(void *ctx)
     forward_norm(f, n, f->x, f->y, m->final_norm, final, c->dim);
     tap(f, c->n_layers, n);
     f->prefill = 0; /* how many logits are wanted is no property of the prompt */
-    if (!p->n_logits) return;
+}
+
+static void run_logits(Forward *f, const Pass *p)
+{
+    const Model *m = f->model;
+    const ModelConfig *c = &m->config;
+    Backend *be = m->backend;
     be->gather_rows(be, &(GatherRows){.n = p->n_logits,
                                       .dim = c->dim,
                                       .index = f->logit_row + p->logit0,
@@ -449,10 +453,17 @@ static void run_pass(void *ctx)
                    f->logits + (size_t)p->logit0 * (size_t)c->n_vocab);
 }
 
+static void run_pass(void *ctx)
+{
+    const Pass *p = ctx;
+    if (p->n) run_layers(p->f, p);
+    if (p->n_logits) run_logits(p->f, p);
+}
+
 static void queue_pass(Forward *f, Pass p)
 {
     Backend *be = f->model->backend;
-    assert(p.n > 0 && p.row0 + p.n <= f->max_rows);
+    assert(p.n >= 0 && p.row0 + p.n <= f->max_rows);
     assert(p.logit0 + p.n_logits <= f->max_logits);
     if (f->tap) { /* who looks inside sees every pass, not a recording */
         run_pass(&p);
@@ -476,11 +487,12 @@ void forward_queue(Forward *f, int n, int n_logits, int n_keys)
 void forward_pass(Forward *f, const Batch *b)
 {
     int before = b->has_prompt ? b->n_before : b->n;
+    int logits_before = b->has_prompt ? b->n_logits_before : b->n_logits;
     upload_rows(f, b);
-    if (before)
+    if (before || logits_before)
         queue_pass(f, (Pass){.f = f,
                              .n = before,
-                             .n_logits = b->has_prompt ? b->n_logits_before : b->n_logits,
+                             .n_logits = logits_before,
                              .n_keys = forward_n_keys(f->mem, batch_last_pos(b, 0, before))});
     if (b->has_prompt)
         queue_pass(f, (Pass){.f = f,

@@ -92,7 +92,8 @@ size_t forward_bytes(const Model *model, int max_rows, int max_logits);
 
 /*
  * Queues one pass, or two when b has a prompt: states go to their dst slots, K and V to their rows;
- * final and logits are left, for each row at its place.
+ * final and logits are left, for each row at its place. logit_row may name a row of final that the
+ * pass does not write, and be all that it has.
  */
 void forward_pass(Forward *f, const Batch *b);
 

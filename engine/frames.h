@@ -6,6 +6,9 @@
  * frame s. A page has an id for as long as somebody holds it, and a place, which changes when a
  * frame is emptied: place p lies in frame p / pages_per_frame. Slots and pages are counted; what
  * nobody holds is free. Pages are taken from the fullest frame first. This file moves no bytes.
+ *
+ * Attention KV can be cut back to a shorter length; a recurrent state cannot. So each node of a
+ * draft tree writes its own slot, and accepting a path is choosing a slot: no state is copied back.
  */
 #ifndef OFFSHOOT_ENGINE_FRAMES_H
 #define OFFSHOOT_ENGINE_FRAMES_H
@@ -14,15 +17,22 @@
 
 typedef struct Frames Frames;
 
-/* max_slots: frames that may hold states at a time. */
+/*
+ * max_slots: frames that may hold states at a time. All memory is taken here; every function below
+ * takes a time of pages_per_frame and what it is asked for, however many frames there are.
+ */
 Frames *frames_open(int n_frames, int pages_per_frame, int max_slots);
 void frames_close(Frames *f);
+
+/* Makes `to`, opened with the same numbers, what `from` is. */
+void frames_copy(Frames *to, const Frames *from);
 
 /* ---- states ---- */
 
 /*
  * Claims up to n empty frames for states, indices into slot[], each with one holder; returns how
- * many. They hold old data; the caller writes a slot before anyone reads it.
+ * many. Too few mean a smaller tree, never an error. They hold old data; the caller writes a slot
+ * before anyone reads it.
  */
 int slots_claim(Frames *f, int n, int32_t *slot);
 
@@ -54,6 +64,13 @@ int32_t pages_place(const Frames *f, int32_t page);
 int pages_free_count(const Frames *f); /* what pages_claim would give now */
 int pages_used(const Frames *f);
 
+/*
+ * While fixed, counted, a page keeps its place: somebody outside reads or writes its bytes. Its
+ * frame is not emptied meanwhile. To be undone before the last holder lets go.
+ */
+void pages_fix(Frames *f, int32_t page);
+void pages_unfix(Frames *f, int32_t page);
+
 /* ---- between the kinds ---- */
 
 typedef struct PageMove {
@@ -61,9 +78,11 @@ typedef struct PageMove {
 } PageMove;
 
 /*
- * Empties the frame with the fewest pages by moving them into the gaps of others, when these are
- * enough: the moves are written to move[pages_per_frame], ids and counts stay. Returns how many
- * moves, or -1: fewer pages are free than a frame has.
+ * Empties the frame with the fewest pages, of those with none fixed, by moving them into the gaps
+ * of others, the fullest first: the moves are written to move[pages_per_frame], ids and counts
+ * stay. They all leave one frame and enter others, so their order does not matter. Returns how many
+ * moves, at least one, or -1: the gaps in frames of pages are fewer than a frame has places, or
+ * every such frame has a page fixed.
  */
 int frames_compact(Frames *f, PageMove *move);
 

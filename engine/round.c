@@ -275,15 +275,15 @@ static void take_slots(Engine *e, Flight *f)
 {
     int32_t root[MAX_TREE_NODES];
     int others = f->n_nodes - 1;
-    int n = slots_free_count(e->mem.slot_pool) < f->n ? 0 : f->n;
-    slots_claim(e->mem.slot_pool, n, root);
+    int n = slots_free_count(e->mem.frames) < f->n ? 0 : f->n;
+    slots_claim(e->mem.frames, n, root);
     f->own_from = n ? 0 : 1;
     for (int i = 0; i < f->n; i++) {
         Work *w = &e->work[i];
         f->slot[i * f->n_nodes] = n ? root[i] : w->seq->slot;
         memcpy(&f->slot[i * f->n_nodes + 1], w->slot, (size_t)others * sizeof(int32_t));
         while (w->n_slots > others)
-            slots_release(e->mem.slot_pool, w->slot[--w->n_slots]);
+            slots_release(e->mem.frames, w->slot[--w->n_slots]);
     }
 }
 
@@ -296,8 +296,10 @@ int round_begin(Engine *e)
     f->n = e->n_work;
     f->n_nodes = n_nodes;
     f->depth = depth;
-    for (int i = 0; i < f->n; i++)
+    for (int i = 0; i < f->n; i++) {
         f->index[i] = e->work[i].index;
+        prefix_own_state(e, e->work[i].seq);
+    }
     if (e->forward.records)
         use_main_slots(e, f);
     else
@@ -342,10 +344,10 @@ void round_run_ahead(Engine *e)
     memcpy(next->index, f->index, sizeof next->index);
     if (e->forward.records)
         use_main_slots(e, next);
-    else if (slots_free_count(e->mem.slot_pool) < n_slots)
+    else if (slots_free_count(e->mem.frames) < n_slots)
         return;
     else
-        slots_claim(e->mem.slot_pool, n_slots, next->slot);
+        slots_claim(e->mem.frames, n_slots, next->slot);
     launch(e, next, f->depth + 1);
 }
 
@@ -399,7 +401,7 @@ void round_forget(Engine *e, int index)
             if (f->index[i] != index) continue;
             f->index[i] = -1;
             for (int j = f->own_from; j < f->n_nodes; j++)
-                slots_release(e->mem.slot_pool, f->slot[i * f->n_nodes + j]);
+                slots_release(e->mem.frames, f->slot[i * f->n_nodes + j]);
         }
     }
     e->seq[index].on_device = 0;

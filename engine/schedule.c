@@ -8,9 +8,13 @@
  * (Backend.prefill_differs) a chunk begins on a multiple of PREFILL_BLOCK and ends on one or with
  * its prompt: what follows the prompt was decoded, and is computed again as decoding does.
  *
- * A sequence takes pages as it grows. When there are none, the youngest one is preempted: its pages
- * and its slot go to the others, it goes before all who wait, and its tokens are computed again, to
- * the same bits. The oldest never is, and the pool holds a whole context, so all come to their end.
+ * A sequence begins behind what the prefix cache has of its tokens. One whose prompt goes on like
+ * one that is being computed waits for that one's state and shares it.
+ *
+ * A sequence takes pages as it grows, at first from the cache. When there are none, the youngest
+ * one is preempted: its pages and its slot go to the others, it goes before all who wait, and its
+ * tokens are computed again, to the same bits. The oldest never is, and the pool holds a whole
+ * context, so all come to their end.
  */
 #include <assert.h>
 #include <string.h>
@@ -55,32 +59,21 @@ static void start_ban(Engine *e, Seq *s)
     s->n_ban = n;
 }
 
-/* A slot and pages for all tokens so far and the beginning of what follows; or nothing and -1. */
-static int take_memory(Engine *e, int index, int n_tokens, int n_left)
-{
-    Seq *s = &e->seq[index];
-    int more = n_left < e->options.reserve ? n_left : e->options.reserve;
-    if (slots_claim(e->mem.slot_pool, 1, &s->slot) < 1) return -1;
-    if (memory_reserve(&e->mem, index, n_tokens + more + e->overhang)) {
-        slots_release(e->mem.slot_pool, s->slot);
-        return -1;
-    }
-    return 0;
-}
-
-/* From the first token on, in the slot and the pages that it now has. */
-static void begin(Engine *e, Seq *s)
+/* Behind what the cache has, in the slot and the pages that it now has. */
+static void begin(Engine *e, Seq *s, const CacheHit *hit)
 {
     const Drafter *d = e->options.drafter;
     s->state = SEQ_PREFILL;
-    s->n_past = s->on_device = 0;
+    s->on_device = 0;
     s->chunk_step = e->n_steps;
-    memory_clear_slot(&e->mem, s->slot);
-    if (d) d->begin(d->self, (int)(s - e->seq), s->token[0]);
+    prefix_begin(e, s, hit);
+    if (d) d->begin(d->self, (int)(s - e->seq), s->token, hit->n ? hit->n : 1);
 }
 
+/* Parked until it begins. */
 static void start(Engine *e, Seq *s, const EngineRequest *r, double since)
 {
+    s->state = SEQ_PARKED;
     s->order = e->n_admitted++;
     s->req = *r;
     s->max_tokens = r->max_tokens < 0 ? e->options.ctx_size - r->n_prompt : r->max_tokens;
@@ -98,7 +91,6 @@ static void start(Engine *e, Seq *s, const EngineRequest *r, double since)
     e->be->upload(e->be, s->bias_id, r->bias_id, (size_t)r->n_bias * sizeof *s->bias_id);
     e->be->upload(e->be, s->bias, r->bias, (size_t)r->n_bias * sizeof *s->bias);
     start_ban(e, s);
-    begin(e, s);
 }
 
 /* Who gives its memory up: one that is paused, else the one that came last. */
@@ -118,15 +110,20 @@ static Seq *pick_victim(Engine *e)
 static void preempt(Engine *e, Seq *s)
 {
     seq_give_up_memory(e, s);
-    s->state = SEQ_PREEMPTED;
+    s->state = SEQ_PARKED;
     s->stats.n_preemptions++;
     e->n_preemptions++;
 }
 
-/* Memory to begin in; if need be that of those who are paused. 0, or -1: not now. */
-static int find_place(Engine *e, int index, int n_tokens, int n_left)
+/*
+ * Memory for all tokens so far and the beginning of what follows; if need be that of those who are
+ * paused. 0, or -1: not now.
+ */
+static int find_place(Engine *e, int index, const EngineRequest *r, const int32_t *token,
+                      int n_tokens, int n_left, CacheHit *hit)
 {
-    while (take_memory(e, index, n_tokens, n_left)) {
+    int more = n_left < e->options.reserve ? n_left : e->options.reserve;
+    while (prefix_take(e, index, r, token, n_tokens, more + e->overhang, hit)) {
         Seq *victim = pick_victim(e);
         if (!victim || !victim->paused) return -1;
         preempt(e, victim);
@@ -134,31 +131,49 @@ static int find_place(Engine *e, int index, int n_tokens, int n_left)
     return 0;
 }
 
-static Seq *oldest_preempted(Engine *e)
+/* The parked one that came first after `after` (0: of all), and may go on. */
+static Seq *next_parked(Engine *e, uint64_t after)
 {
-    Seq *oldest = NULL;
+    Seq *next = NULL;
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
-        if (s->state != SEQ_PREEMPTED || s->paused) continue;
-        if (!oldest || s->order < oldest->order) oldest = s;
+        if (s->state != SEQ_PARKED || s->paused || s->order < after) continue;
+        if (!next || s->order < next->order) next = s;
     }
-    return oldest;
+    return next;
 }
 
-/* Those who were preempted go before those who wait. */
+/* Those who are parked, but for those who wait for a prefix. -1: one finds no place. */
+static int admit_parked(Engine *e)
+{
+    CacheHit hit;
+    for (Seq *s = next_parked(e, 0); s; s = next_parked(e, s->order + 1)) {
+        if (prefix_is_coming(e, &s->req, s->token, s->n_tokens)) continue;
+        int left = s->max_tokens - seq_n_generated(s);
+        if (find_place(e, (int)(s - e->seq), &s->req, s->token, s->n_tokens, left, &hit)) return -1;
+        begin(e, s, &hit);
+    }
+    return 0;
+}
+
+/*
+ * Those who are parked go before those who wait. Of these one whose prefix another computes is
+ * parked too, and the next may begin.
+ */
 static void admit(Engine *e)
 {
-    for (Seq *s = oldest_preempted(e); s; s = oldest_preempted(e)) {
-        int left = s->max_tokens - seq_n_generated(s);
-        if (find_place(e, (int)(s - e->seq), s->n_tokens, left)) return;
-        begin(e, s);
-    }
+    CacheHit hit;
+    if (admit_parked(e)) return;
     while (e->n_waiting) {
         const EngineRequest *r = &e->waiting[e->first_waiting];
         int answer = r->max_tokens < 0 ? e->options.ctx_size - r->n_prompt : r->max_tokens;
         int index = find_free_seq(e);
-        if (index < 0 || find_place(e, index, r->n_prompt, answer)) return;
+        if (index < 0) return;
+        int waits = prefix_is_coming(e, r, r->prompt, r->n_prompt);
+        if (!waits && find_place(e, index, r, r->prompt, r->n_prompt, answer, &hit)) return;
         start(e, &e->seq[index], r, e->waiting_since[e->first_waiting]);
+        if (!waits) begin(e, &e->seq[index], &hit);
+        e->n_prefix_waits += waits;
         e->first_waiting = (e->first_waiting + 1) % e->options.max_waiting;
         e->n_waiting--;
     }
@@ -222,23 +237,26 @@ static void plan_tree(Engine *e, Seq *s, int max_rows, int n_after)
         w->max_nodes = nodes;
         return;
     }
-    int share = slots_free_count(e->mem.slot_pool) / (n_after + 1); /* leave the others theirs */
-    w->n_slots = slots_claim(e->mem.slot_pool, nodes - 1 < share ? nodes - 1 : share, w->slot);
+    int n_free = cache_make_slots(e->mem.cache, (nodes - 1) * (n_after + 1));
+    int share = n_free / (n_after + 1); /* leave the others theirs */
+    w->n_slots = slots_claim(e->mem.frames, nodes - 1 < share ? nodes - 1 : share, w->slot);
     w->max_nodes = w->n_slots + 1;
 }
 
 static void plan_chunk(Engine *e, Seq *s, int tree_rows)
 {
     Work *w = add_work(e, s);
-    w->is_prompt = e->be->prefill_differs && s->n_past < s->req.n_prompt;
-    assert(!w->is_prompt || s->n_past % PREFILL_BLOCK == 0);
-    int left = (w->is_prompt ? s->req.n_prompt : s->n_tokens) - s->n_past;
+    int in_prompt = e->be->prefill_differs && s->n_past < s->req.n_prompt;
+    int in_block = s->n_past % PREFILL_BLOCK; /* behind an answer that came from the cache */
+    w->is_prompt = in_prompt && !in_block;
+    int left = (in_prompt ? s->req.n_prompt : s->n_tokens) - s->n_past;
     int score = w->is_prompt ? PROMPT_SCORE_ROWS : MAX_TREE_ROWS + SCORE_ROWS - tree_rows;
     int most = e->options.chunk_rows;
     if (s->req.prompt_logprobs && most > score) most = score;
-    w->n_rows = left < most ? left : most;
+    if (in_prompt && in_block && most > PREFILL_BLOCK - in_block) most = PREFILL_BLOCK - in_block;
+    w->n_rows = prefix_rows(s, left < most ? left : most);
     w->ends_chunks = w->start + w->n_rows == s->n_tokens;
-    tree_init(&w->tree, s->token[s->n_past + w->n_rows - 1]);
+    tree_init(&w->tree, s->token[w->start + w->n_rows - 1]);
     s->chunk_step = e->n_steps;
 }
 

@@ -22,8 +22,9 @@ enum {
 
 typedef enum {
     SEQ_FREE,
-    SEQ_PREEMPTED, /* it gave up its slot and pages and waits for others */
-    SEQ_PREFILL,   /* tokens before the last one are still to be processed */
+    SEQ_PARKED, /* it has no slot and no pages: it gave them up and waits for others, or waits for a
+                   prefix that another sequence computes */
+    SEQ_PREFILL, /* tokens before the last one are still to be processed */
     SEQ_DECODE,
 } SeqState;
 
@@ -36,7 +37,13 @@ typedef struct {
     int n_tokens;
     int n_past;      /* tokens whose KV rows and state are committed */
     int n_scored;    /* prompt tokens whose EVENT_PROMPT was given */
-    int32_t slot;    /* main slot */
+    int32_t slot;    /* main slot, its alone */
+    int32_t src;     /* where its state is until its next row: a slot that others hold too; or -1 */
+    int from_hidden; /* the row before n_past is src's hidden row: the cache's, not computed here */
+    int n_hidden;    /* slot holds the hidden row of the token before this position */
+    int32_t node;    /* of the cache, pinned: its pages up to there are shared */
+    int keep_branch, keep_stable; /* positions where a state is to be kept, or 0 */
+    int keep_answer;
     int paused;      /* takes no part in steps */
     long chunk_step; /* the step of its last prompt chunk; at first that of its admission */
     int penalised;   /* counts are kept */
@@ -68,6 +75,7 @@ typedef struct {
     int max_depth;   /* of its tree */
     int max_nodes;
     int row, n_rows;
+    int hidden_row;      /* of a chunk behind a hit: where the row before its first one is */
     int logit, n_logits; /* its rows of logits; those sampled are the last n_sampled */
     int sampled, n_sampled;
     Tree tree;
@@ -123,7 +131,7 @@ struct Engine {
     double *waiting_since;
     int first_waiting, n_waiting;
     uint64_t n_admitted;
-    long n_steps, n_preemptions;
+    long n_steps, n_preemptions, n_prefix_waits;
     StepTotals totals;
     double lap; /* ms, since when the part of a step that runs now does */
 
@@ -162,6 +170,42 @@ int draft_levels(const EngineOptions *o);
 
 /* Levels of drafts that can still be of use to s. */
 int schedule_useful_depth(const Engine *e, const Seq *s);
+
+/* ---- the prefix cache (prefix.c) ---- */
+
+/*
+ * A slot for r's sequence at index, and pages for token[0..n) and n_more rows, with what the cache
+ * has of them: 0, or -1 and nothing.
+ */
+int prefix_take(Engine *e, int index, const EngineRequest *r, const int32_t *token, int n,
+                int n_more, CacheHit *hit);
+
+/* The sequence begins behind its hit: where it is to leave states. */
+void prefix_begin(Engine *e, Seq *s, const CacheHit *hit);
+
+/* Its slot, pages, and grip on the cache go back. */
+void prefix_release(Engine *e, Seq *s);
+
+/*
+ * 1 when a sequence that runs is about to keep a state on the way of token[0..n) that is well
+ * beyond what the cache has: waiting for it costs less than computing.
+ */
+int prefix_is_coming(Engine *e, const EngineRequest *r, const int32_t *token, int n);
+
+/* Rows until the next position where s is to leave a state, at most n_rows. */
+int prefix_rows(const Seq *s, int n_rows);
+
+/* The hidden row from which s goes on is where drafters and the lm head find it; its index. */
+int prefix_hidden_row(Engine *e, const Seq *s);
+
+/* The state after the rows of w, which was promoted: kept if that was planned. */
+void prefix_after_step(Engine *e, const Work *w);
+
+/* The state at the end of an answer. */
+void prefix_end(Engine *e, Seq *s);
+
+/* s has its state in its own slot. */
+void prefix_own_state(Engine *e, Seq *s);
 
 /* Queues the first n moves of e->dev. */
 void engine_move_rows(Engine *e, int n);

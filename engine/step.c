@@ -37,7 +37,7 @@ static SampleRow sample_row(const Work *w, int node, int32_t *path)
 static void release_slots(Engine *e, Work *w, int keep)
 {
     while (w->n_slots > keep)
-        slots_release(e->mem.slot_pool, w->slot[--w->n_slots]);
+        slots_release(e->mem.frames, w->slot[--w->n_slots]);
 }
 
 /* One tree per decoding sequence; schedule bounds its nodes, by slots where they need some. */
@@ -75,12 +75,13 @@ static void draft_trees(Engine *e)
  */
 static void add_tree_rows(Engine *e, Work *w)
 {
-    const Seq *s = w->seq;
+    Seq *s = w->seq;
     const Tree *t = &w->tree;
     Batch *b = &e->batch;
     int has_records = e->forward.records && t->n > 1;
     assert(!has_records || b->n + t->n <= e->forward.records->n_rows);
-    assert(slots_refs(e->mem.slot_pool, s->slot) == 1);
+    assert(slots_refs(e->mem.frames, s->slot) == 1);
+    if (has_records) prefix_own_state(e, s); /* the fold takes its slot on in place */
     w->row = b->n;
     w->n_rows = t->n;
     w->logit = b->n_logits;
@@ -88,6 +89,7 @@ static void add_tree_rows(Engine *e, Work *w)
     for (int i = 0; i < t->n; i++) {
         int p = t->parent[i];
         int32_t src = p > 0 ? w->slot[p - 1] : s->slot, dst = i ? w->slot[i - 1] : s->slot;
+        if (p < 0 && s->src >= 0) src = s->src;
         if (has_records) src = s->slot, dst = -1;
         int row = batch_add(b, t->token[i], w->start + t->depth[i], w->index,
                             p < 0 ? -1 : w->row + p, src, dst, w->start + i, w->start);
@@ -102,10 +104,13 @@ static void add_chunk_rows(Engine *e, Work *w)
     if (w->is_prompt) batch_begin_prompt(b);
     w->row = b->n;
     w->logit = b->n_logits;
+    if (s->from_hidden) w->hidden_row = prefix_hidden_row(e, s);
+    if (!w->n_rows && s->max_tokens > 0) b->logit_row[b->n_logits++] = w->hidden_row;
     for (int i = 0; i < w->n_rows; i++) {
         int pos = w->start + i, last = i == w->n_rows - 1;
-        int row = batch_add(b, s->token[pos], pos, w->index, i ? w->row + i - 1 : -1, s->slot,
-                            s->slot, pos, pos + 1);
+        int32_t src = i || s->src < 0 ? s->slot : s->src;
+        int row = batch_add(b, s->token[pos], pos, w->index, i ? w->row + i - 1 : -1, src, s->slot,
+                            pos, pos + 1);
         if (s->req.prompt_logprobs || (last && w->ends_chunks)) b->logit_row[b->n_logits++] = row;
     }
     w->n_logits = b->n_logits - w->logit;
@@ -283,7 +288,7 @@ void engine_move_rows(Engine *e, int n)
                                   .page_tokens = PAGE_TOKENS,
                                   .row_bytes = m->kv_row_bytes,
                                   .page_bytes = m->page_bytes,
-                                  .pages = m->pages,
+                                  .pages = m->base,
                                   .table = m->table,
                                   .table_stride = m->table_stride,
                                   .seq = e->dev.move_seq,
@@ -316,26 +321,38 @@ static int goes_on(const AcceptedPath *kept)
     return !kept->stop || kept->stop == STOP_FORCE;
 }
 
-/*
- * Shows the drafter the rows that stay, of sequences that go on: each with the token that follows.
- */
+/* 1 when what the drafter makes of w's rows is of use: to its sequence, or in the cache. */
+static int is_shown(const Engine *e, const Work *w)
+{
+    if (w->n_sampled && w->kept.stop < 0) return 0;
+    if (e->options.cache.on && !w->seq->req.no_cache) return 1;
+    return w->n_sampled ? goes_on(&w->kept) : !w->ends_chunks;
+}
+
+/* Rows of a chunk, the one before it first when that came from the cache. */
+static void show_chunk(Engine *e, const Work *w)
+{
+    Seq *s = w->seq;
+    for (int k = s->from_hidden ? -1 : 0; k < w->n_rows; k++) {
+        int pos = w->start + k + 1;
+        if (pos == s->n_tokens && !w->n_sampled) return; /* nothing follows it */
+        seen(e, w->index, pos, pos < s->n_tokens ? s->token[pos] : w->kept.emitted[0],
+             k < 0 ? w->hidden_row : w->row + k);
+    }
+    s->from_hidden = 0;
+}
+
+/* Shows the drafter the rows that stay, each with the token that follows. */
 static void show_drafter(Engine *e)
 {
     const Drafter *d = e->options.drafter;
     e->host.n_seen = 0;
     for (int i = 0; i < e->n_work && d; i++) {
         const Work *w = &e->work[i];
-        const Seq *s = w->seq;
-        if (w->is_tree) {
-            for (int k = 0; k <= w->kept.m && goes_on(&w->kept); k++)
-                seen(e, w->index, w->start + k + 1, w->kept.emitted[k], w->row + w->kept.path[k]);
-        } else if (!w->ends_chunks || (w->n_sampled && goes_on(&w->kept))) {
-            for (int k = 0; k < w->n_rows; k++) {
-                int pos = w->start + k + 1;
-                int32_t token = pos < s->n_tokens ? s->token[pos] : w->kept.emitted[0];
-                seen(e, w->index, pos, token, w->row + k);
-            }
-        }
+        if (!is_shown(e, w)) continue;
+        if (!w->is_tree) show_chunk(e, w);
+        for (int k = 0; w->is_tree && k <= w->kept.m; k++)
+            seen(e, w->index, w->start + k + 1, w->kept.emitted[k], w->row + w->kept.path[k]);
     }
     if (!e->host.n_seen) return;
     d->observe(d->self, &(DraftObserved){.n = e->host.n_seen,
@@ -380,7 +397,7 @@ static void promote_slots(Engine *e)
     for (int i = 0; i < e->n_work; i++) {
         Work *w = &e->work[i];
         if (w->is_tree) {
-            slots_promote(e->mem.slot_pool, &w->seq->slot, w->slot, w->n_slots,
+            slots_promote(e->mem.frames, &w->seq->slot, w->slot, w->n_slots,
                           w->n_slots ? w->kept.path[w->kept.m] - w->first_node : -1);
             w->n_slots = 0;
             w->seq->n_past += w->kept.m + 1;
@@ -388,6 +405,11 @@ static void promote_slots(Engine *e)
         } else {
             w->seq->n_past += w->n_rows;
         }
+        if (w->n_rows && w->seq->src >= 0) {
+            slots_release(e->mem.frames, w->seq->src);
+            w->seq->src = -1;
+        }
+        prefix_after_step(e, w);
     }
 }
 

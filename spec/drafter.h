@@ -43,8 +43,11 @@ typedef struct {
     void *self;
     /* Called by engine_open, when the engine's memory exists; once: a drafter serves one engine. */
     int (*bind)(void *self, struct Engine *engine, Error *err);
-    /* A new sequence takes this index; its token at position 0. */
-    void (*begin)(void *self, int seq, int32_t first_token);
+    /*
+     * A new sequence takes this index. Its first n >= 1 tokens are known: observe goes on after
+     * them. What is in the engine's memory of the rows before is there.
+     */
+    void (*begin)(void *self, int seq, const int32_t *token, int n);
     void (*observe)(void *self, const DraftObserved *rows);
     void (*propose)(void *self, const DraftRequest *request, int n_requests);
     /*

@@ -126,7 +126,9 @@ static double score_with(KvType type, int *pages)
     FILE *out = fmemopen(table, sizeof table - 1, "w");
     engine_print_memory(s.engine, out);
     fclose(out);
-    assert_non_null(strstr(table, type == KV_BF16 ? "of 3.0 KiB, bf16\n" : "of 6.0 KiB, f32\n"));
+    assert_non_null(strstr(table, type == KV_BF16 ? "KV (bf16)\n" : "KV (f32)\n"));
+    assert_non_null(
+        strstr(table, type == KV_BF16 ? "rows of KV of 3.0 KiB" : "rows of KV of 6.0 KiB"));
     EngineRequest r = asked_greedy(1, prompt, n, 0);
     r.prompt_logprobs = 1;
     r.n_logprobs = 1;
@@ -143,7 +145,7 @@ static void test_kv_types(void **state)
     (void)state;
     int pages[2];
     double f32 = score_with(KV_F32, &pages[0]), bf16 = score_with(KV_BF16, &pages[1]);
-    assert_true(pages[1] / 2 == pages[0]);
+    assert_true(pages[1] >= 2 * pages[0]);
     assert_true(f32 != bf16);
     assert_true(fabs(f32 - bf16) < 2e-3);
 }
@@ -196,11 +198,15 @@ static void test_state_mode(void **state)
     static const struct {
         int nodes;
         StateMode asked, got;
-        int slots;
-    } list[] = {{1, STATE_AUTO, STATE_SLOTS, 4},    {1, STATE_REPLAY, STATE_SLOTS, 4},
-                {2, STATE_AUTO, STATE_REPLAY, 4},   {4, STATE_AUTO, STATE_REPLAY, 4},
-                {4, STATE_SLOTS, STATE_SLOTS, 16},  {4, STATE_REPLAY, STATE_REPLAY, 4},
-                {64, STATE_SLOTS, STATE_SLOTS, 68}, {64, STATE_REPLAY, STATE_REPLAY, 4}};
+        const char *states; /* beside the sequence's own */
+    } list[] = {{1, STATE_AUTO, STATE_SLOTS, "up to 0 more"},
+                {1, STATE_REPLAY, STATE_SLOTS, "up to 0 more"},
+                {2, STATE_AUTO, STATE_REPLAY, "up to 0 more"},
+                {4, STATE_AUTO, STATE_REPLAY, "up to 0 more"},
+                {4, STATE_SLOTS, STATE_SLOTS, "up to 3 more"},
+                {4, STATE_REPLAY, STATE_REPLAY, "up to 0 more"},
+                {64, STATE_SLOTS, STATE_SLOTS, "up to 63 more"},
+                {64, STATE_REPLAY, STATE_REPLAY, "up to 0 more"}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         AskedEngine s;
         EngineStatus st;
@@ -211,11 +217,11 @@ static void test_state_mode(void **state)
         asked_open(&s, o);
         engine_status(s.engine, &st);
         assert_int_equal(st.state_mode, list[i].got);
-        assert_int_equal(st.slots, list[i].slots);
         FILE *out = open_memstream(&text, &size);
         assert_non_null(out);
         engine_print_memory(s.engine, out);
         fclose(out);
+        assert_non_null(strstr(text, list[i].states));
         assert_int_equal(strstr(text, "records") != NULL, list[i].got == STATE_REPLAY);
         free(text);
         asked_close(&s);

@@ -38,10 +38,10 @@ static int spy_bind(void *self, struct Engine *engine, Error *err)
     return s->mtp.bind(s->mtp.self, engine, err);
 }
 
-static void spy_begin(void *self, int seq, int32_t first_token)
+static void spy_begin(void *self, int seq, const int32_t *token, int n)
 {
     Spy *s = self;
-    s->mtp.begin(s->mtp.self, seq, first_token);
+    s->mtp.begin(s->mtp.self, seq, token, n);
 }
 
 static void spy_observe(void *self, const DraftObserved *rows)

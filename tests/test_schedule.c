@@ -101,7 +101,7 @@ static EngineRequest mixed(int i, int32_t *prompt)
     return r;
 }
 
-enum { N_MIXED = 5 };
+enum { N_MIXED = 5, FRAME_BYTES = 9 * 98304 }; /* models/demo: a state takes 9 pages of 16 rows */
 
 static void assert_same_answer(const AskedAnswer *a, const AskedAnswer *want)
 {
@@ -136,9 +136,10 @@ static void test_preemption(void **state)
         EngineStatus st;
         o.max_seqs = N_MIXED;
         o.chunk_rows = 50;
+        o.reserve = 8;
         o.ctx_size = 0; /* whatever the memory holds */
         o.n_slots = 6;
-        o.memory = (int64_t)6 * 823296 + (k ? 500 : 420) * (int64_t)6144;
+        o.memory = (int64_t)(5 + k) * FRAME_BYTES;
         asked_open(&s, o);
         for (int i = 0; i < N_MIXED; i++) {
             EngineRequest r = mixed(i, prompt[i]);

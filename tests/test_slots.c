@@ -1,5 +1,5 @@
 /*
- * test_slots.c: the slot pool and the KV pages against plain models of who holds what.
+ * test_slots.c: slots and the KV pages against plain models of who holds what.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@ static const uint64_t SEED = 22;
 
 /* Who holds what, counted apart from the pool. */
 typedef struct {
-    SlotPool *pool;
+    Frames *pool;
     Rng rng;
     int refs[SLOTS];
 } Holders;
@@ -91,7 +91,7 @@ static void hold_or_release(Holders *h, int hold)
 static void test_random_operations(void **state)
 {
     (void)state;
-    Holders h = {.pool = slots_open(SLOTS), .rng = rng_new(SEED)};
+    Holders h = {.pool = frames_open(SLOTS, 1, SLOTS), .rng = rng_new(SEED)};
     int times_full = 0;
     for (int i = 0; i < OPERATIONS; i++) {
         int32_t slot[MAX_DRAFT];
@@ -120,7 +120,7 @@ static void test_random_operations(void **state)
             h.refs[s]--;
         }
     assert_int_equal(slots_free_count(h.pool), SLOTS);
-    slots_close(h.pool);
+    frames_close(h.pool);
 }
 
 /* The winner at each place, the main slot, and the pool afterwards: exactly one slot is held. */
@@ -130,7 +130,7 @@ static void test_promote_each_winner(void **state)
     enum { N = 5 };
     for (int n = 0; n <= N; n++)
         for (int winner = -1; winner < n; winner++) {
-            SlotPool *pool = slots_open(N + 1);
+            Frames *pool = frames_open(N + 1, 1, N + 1);
             int32_t old, slot[N];
             assert_int_equal(slots_claim(pool, 1, &old), 1);
             assert_int_equal(slots_claim(pool, n, slot), n);
@@ -140,7 +140,7 @@ static void test_promote_each_winner(void **state)
             for (int s = 0; s <= N; s++)
                 assert_int_equal(slots_refs(pool, s), s == main_slot);
             assert_int_equal(slots_free_count(pool), N);
-            slots_close(pool);
+            frames_close(pool);
         }
 }
 
@@ -148,7 +148,7 @@ static void test_promote_each_winner(void **state)
 static void test_a_held_main_slot_survives(void **state)
 {
     (void)state;
-    SlotPool *pool = slots_open(2);
+    Frames *pool = frames_open(2, 1, 2);
     int32_t old, next, none;
     assert_int_equal(slots_claim(pool, 1, &old), 1);
     slots_hold(pool, old);
@@ -161,7 +161,7 @@ static void test_a_held_main_slot_survives(void **state)
     assert_int_equal(slots_free_count(pool), 0);
     slots_release(pool, old);
     assert_int_equal(slots_free_count(pool), 1);
-    slots_close(pool);
+    frames_close(pool);
 }
 
 /* ---- pages ---- */
@@ -194,24 +194,25 @@ static int close_backend(void **state)
     return 0;
 }
 
-/* Every page has one owner, or is on the free stack once; the tables say so on both sides. */
+/* Every page has one owner at most, and those of all sequences are those in use; the tables say
+ * where they are. */
 static void check_pages(const Memory *mem, const int *want)
 {
-    int owners[PAGES] = {0};
-    for (int i = 0; i < mem->n_free_pages; i++)
-        owners[mem->free_pages[i]]++;
+    int owners[PAGES * 4] = {0}, used = 0;
     for (int seq = 0; seq < SEQS; seq++) {
         size_t row = (size_t)seq * (size_t)mem->table_stride;
         assert_int_equal(mem->n_seq_pages[seq], want[seq]);
         for (int i = 0; i < want[seq]; i++) {
-            int32_t page = mem->seq_pages[row + (size_t)i];
-            assert_true(page >= 0 && page < PAGES);
-            assert_int_equal(mem->table[row + (size_t)i], page); /* the backend is the host */
+            int32_t page = memory_pages(mem, seq)[i], place = pages_place(mem->frames, page);
+            assert_int_equal(mem->table[row + (size_t)i], place); /* the backend is the host */
+            assert_int_equal(pages_refs(mem->frames, page), 1);
             owners[page]++;
         }
+        used += want[seq];
     }
-    for (int page = 0; page < PAGES; page++)
-        assert_int_equal(owners[page], 1);
+    for (int page = 0; page < PAGES * 4; page++)
+        assert_true(owners[page] <= 1);
+    assert_int_equal(pages_used(mem->frames), used);
 }
 
 static void test_random_pages(void **state)
@@ -221,12 +222,12 @@ static void test_random_pages(void **state)
     Memory mem;
     Rng rng = rng_new(SEED + 1);
     int want[SEQS] = {0}, refused = 0;
-    assert_int_equal(memory_open(&mem, &model, KV_F32, 2, PAGES, SEQS, SEQ_ROWS, NULL), 0);
+    assert_int_equal(memory_open_plain(&mem, &model, KV_F32, 2, PAGES, SEQS, SEQ_ROWS, NULL), 0);
     for (int i = 0; i < OPERATIONS / 4; i++) {
         int seq = rng_int(&rng, SEQS);
         if (rng_int(&rng, 3)) {
             int rows = rng_int(&rng, SEQ_ROWS + 1), pages = (rows + 15) / 16;
-            int fits = pages - want[seq] <= mem.n_free_pages;
+            int fits = pages - want[seq] <= pages_free_count(mem.frames);
             assert_int_equal(memory_reserve(&mem, seq, rows), fits ? 0 : -1);
             if (fits && pages > want[seq]) want[seq] = pages;
             refused += !fits;
@@ -239,7 +240,7 @@ static void test_random_pages(void **state)
     assert_true(refused > 100); /* the pool was met empty, and nothing was taken then */
     for (int seq = 0; seq < SEQS; seq++)
         memory_release(&mem, seq);
-    assert_int_equal(mem.n_free_pages, PAGES);
+    assert_int_equal(pages_used(mem.frames), 0);
     memory_close(&mem);
 }
 
@@ -250,7 +251,7 @@ static void test_reserve_only_appends(void **state)
     Model model = {.config = CONFIG, .backend = backend};
     Memory mem;
     int32_t before[3];
-    assert_int_equal(memory_open(&mem, &model, KV_F32, 1, PAGES, 2, SEQ_ROWS, NULL), 0);
+    assert_int_equal(memory_open_plain(&mem, &model, KV_F32, 1, PAGES, 2, SEQ_ROWS, NULL), 0);
     assert_int_equal(memory_reserve(&mem, 1, 2 * PAGE_TOKENS + 1), 0);
     assert_int_equal(mem.n_seq_pages[1], 3);
     memcpy(before, mem.table + mem.table_stride, sizeof before);
@@ -287,7 +288,7 @@ static void check_parts(KvType type)
     const ModelConfig *c = &CONFIG;
     Model model = {.config = CONFIG, .backend = backend, .has_mtp = 1};
     Memory mem;
-    assert_int_equal(memory_open(&mem, &model, type, 2, PAGES, SEQS, SEQ_ROWS, NULL), 0);
+    assert_int_equal(memory_open_plain(&mem, &model, type, 2, PAGES, SEQS, SEQ_ROWS, NULL), 0);
     unsigned char *slot = calloc(1, mem.slot_bytes), *page = calloc(1, mem.page_bytes);
     assert_true(slot && page);
     for (int i = 0; i < c->n_recurrent; i++) {
@@ -320,11 +321,13 @@ static void test_clear_slot_leaves_the_others(void **state)
     (void)state;
     Model model = {.config = CONFIG, .backend = backend};
     Memory mem;
-    assert_int_equal(memory_open(&mem, &model, KV_F32, 3, PAGES, SEQS, SEQ_ROWS, NULL), 0);
-    memset(mem.slots, 0xab, 3 * mem.slot_bytes);
+    assert_int_equal(memory_open_plain(&mem, &model, KV_F32, 3, PAGES, SEQS, SEQ_ROWS, NULL), 0);
+    memset(mem.base, 0xab, 3 * mem.frame_bytes);
     memory_clear_slot(&mem, 1);
-    for (size_t i = 0; i < 3 * mem.slot_bytes; i++)
-        assert_int_equal(mem.slots[i], i / mem.slot_bytes == 1 ? 0 : 0xab);
+    for (size_t i = 0; i < 3 * mem.frame_bytes; i++) {
+        size_t slot = i / mem.frame_bytes, at = i % mem.frame_bytes;
+        assert_int_equal(mem.base[i], slot == 1 && at < mem.slot_bytes ? 0 : 0xab);
+    }
     memory_close(&mem);
 }
 

@@ -65,7 +65,7 @@ static void case_open(Case *c, const char *name, Backend *be, KvType type)
     c->model = model_open(path, NULL, be, &err);
     if (!c->model) fail_msg("%s", err.msg);
     int pages = N_SEQS * memory_pages_for(MAX_CTX);
-    assert_int_equal(memory_open(&c->mem, c->model, type, N_SLOTS, pages, N_SEQS, MAX_CTX, &err),
+    assert_int_equal(memory_open_plain(&c->mem, c->model, type, N_SLOTS, pages, N_SEQS, MAX_CTX, &err),
                      0);
     assert_int_equal(forward_open(&c->f, c->model, &c->mem, MAX_CTX, 2 * MAX_TREE_NODES, &err), 0);
     assert_int_equal(records_open(&c->records, c->model, MAX_TREE_NODES, MAX_CTX, &err), 0);
@@ -175,7 +175,7 @@ static void decode_one(Case *c, int seq, int32_t token, int pos)
 static const unsigned char *kv_row(const Case *c, int layer, int part, int seq, int row)
 {
     KvLayer kv = memory_kv_layer(&c->mem, layer);
-    int32_t page = c->mem.seq_pages[seq * c->mem.table_stride + row / PAGE_TOKENS];
+    int32_t page = pages_place(c->mem.frames, memory_pages(&c->mem, seq)[row / PAGE_TOKENS]);
     return kv.pages + (size_t)page * kv.page_bytes + (part ? kv.v_offset : kv.k_offset) +
            (size_t)(row % PAGE_TOKENS) * c->mem.kv_row_bytes;
 }
@@ -191,8 +191,8 @@ static void expect_same_rows(const Case *c, int tree_row, int plain_row)
 
 static void expect_same_slot(const Case *c, int32_t a, int32_t b, int node)
 {
-    if (!same(c, c->mem.slots + (size_t)a * c->mem.slot_bytes,
-              c->mem.slots + (size_t)b * c->mem.slot_bytes, c->mem.slot_bytes))
+    if (!same(c, c->mem.base + (size_t)a * c->mem.frame_bytes,
+              c->mem.base + (size_t)b * c->mem.frame_bytes, c->mem.slot_bytes))
         fail_msg("state of node %d differs", node);
 }
 
@@ -204,11 +204,9 @@ static int path_to(const Tree *t, int node, int *path)
     return n;
 }
 
-static void copy_slot(const Case *c, int32_t to, int32_t from)
+static void copy_slot(Case *c, int32_t to, int32_t from)
 {
-    Backend *be = c->model->backend;
-    be->copy(be, c->mem.slots + (size_t)to * c->mem.slot_bytes,
-             c->mem.slots + (size_t)from * c->mem.slot_bytes, c->mem.slot_bytes);
+    memory_copy_slot(&c->mem, to, from);
 }
 
 /* The slot with the state after the last of n rows of a path. */
@@ -266,7 +264,7 @@ static void check_promotion(Case *c, int n, int leaf)
                                   .page_tokens = PAGE_TOKENS,
                                   .row_bytes = c->mem.kv_row_bytes,
                                   .page_bytes = c->mem.page_bytes,
-                                  .pages = c->mem.pages,
+                                  .pages = c->mem.base,
                                   .table = c->mem.table,
                                   .table_stride = c->mem.table_stride,
                                   .seq = to_device,

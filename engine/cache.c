@@ -1,0 +1,408 @@
+/* cache.c: see cache.h. The tree itself is in radix.c, what memory is free in frames.c. */
+#include "engine/cache.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/flops.h"
+#include "engine/frames.h"
+#include "engine/radix.h"
+
+struct Cache {
+    CacheOptions options;
+    FlopCost cost;
+    Frames *frames;
+    Radix tree;
+    PageMove *move; /* [pages per frame] */
+    void (*moved)(void *ctx, const PageMove *move);
+    void *moved_ctx;
+    double alpha; /* in use */
+    CacheStats stats;
+};
+
+Cache *cache_open(const CacheOptions *o, Frames *frames, int max_nodes, const FlopCost *cost)
+{
+    Cache *c = mem_alloc(1, sizeof *c);
+    int per_frame = frames_pages_per_frame(frames);
+    int max_cells = o->on ? frames_count(frames) * per_frame + max_nodes : 0;
+    c->options = *o;
+    c->cost = *cost;
+    c->frames = frames;
+    c->alpha = o->policy == POLICY_FLOP && o->alpha > 0 ? o->alpha : 0;
+    c->move = mem_alloc((size_t)per_frame, sizeof *c->move);
+    radix_open(&c->tree, o->on ? max_nodes + 1 : 1, max_cells);
+    return c;
+}
+
+void cache_close(Cache *c)
+{
+    if (!c) return;
+    radix_close(&c->tree);
+    mem_free(c->move);
+    mem_free(c);
+}
+
+void cache_copy(Cache *to, const Cache *from, Frames *frames)
+{
+    frames_copy(frames, from->frames);
+    radix_copy(&to->tree, &from->tree);
+    to->frames = frames;
+    to->stats = from->stats;
+}
+
+void cache_on_move(Cache *c, void (*moved)(void *ctx, const PageMove *move), void *ctx)
+{
+    c->moved = moved;
+    c->moved_ctx = ctx;
+}
+
+void cache_set_alpha(Cache *c, double alpha)
+{
+    c->alpha = alpha;
+}
+
+/* ---- letting go ---- */
+
+static Node *node_at(const Cache *c, int32_t node)
+{
+    return &c->tree.node[node];
+}
+
+static void drop_slot(Cache *c, Node *n)
+{
+    slots_release(c->frames, n->slot);
+    n->slot = -1;
+    c->stats.states--;
+}
+
+static void remove_leaf(Cache *c, int32_t leaf)
+{
+    Node *n = node_at(c, leaf);
+    if (n->slot >= 0) drop_slot(c, n);
+    for (int32_t cell = n->first_cell; cell >= 0; cell = c->tree.cell[cell].next)
+        pages_release(c->frames, c->tree.cell[cell].page);
+    radix_remove(&c->tree, leaf);
+}
+
+/* A node without a state is there only for those below it, or for who has pinned it. */
+static void tidy(Cache *c, int32_t node)
+{
+    while (node != RADIX_ROOT) {
+        const Node *n = node_at(c, node);
+        int32_t parent = n->parent, shared;
+        if (n->slot >= 0 || n->pins || n->n_children > 1) return;
+        if (n->n_children == 1) {
+            radix_join(&c->tree, node, &shared);
+            if (shared >= 0) pages_release(c->frames, shared);
+            return;
+        }
+        remove_leaf(c, node);
+        node = parent;
+    }
+}
+
+void cache_drop_state(Cache *c, int32_t node)
+{
+    Node *n = node_at(c, node);
+    if (n->slot < 0) return;
+    drop_slot(c, n);
+    tidy(c, node);
+}
+
+/* May it go? One with a child only lets go of its state. */
+static int is_candidate(const Node *n)
+{
+    return n->n_children == 1 ? n->slot >= 0 : !n->n_children && !n->pins_here;
+}
+
+/* FLOPs that a hit of node saves beyond one of its parent, by the page of memory that it takes. */
+static double saving(const Cache *c, const Node *n)
+{
+    int pages = n->slot >= 0 ? frames_pages_per_frame(c->frames) : 0;
+    if (!n->n_children) pages += n->n_cells;
+    return flops_between(&c->cost, n->start, n->end) / (pages ? pages : 1);
+}
+
+/* 1 / age, as Marconi has it: what was used just now stands out, all that is old is alike. */
+static double recency(const Node *n, double now)
+{
+    static const double YOUNGEST = 1e-3; /* seconds */
+    double age = now - n->used;
+    return 1 / (age > YOUNGEST ? age : YOUNGEST);
+}
+
+typedef struct {
+    double least, most;
+} Range;
+
+static void widen(Range *r, double x)
+{
+    if (x < r->least) r->least = x;
+    if (x > r->most) r->most = x;
+}
+
+static double scaled(const Range *r, double x)
+{
+    return r->most > r->least ? (x - r->least) / (r->most - r->least) : 0;
+}
+
+/* The candidate worth least, or -1. Of those alike the one used longest ago. */
+static int32_t pick_by_worth(const Cache *c)
+{
+    const Radix *t = &c->tree;
+    double now = t->newest >= 0 ? t->node[t->newest].used : 0, least = INFINITY;
+    Range age = {INFINITY, -INFINITY}, flops = age;
+    int32_t pick = -1;
+    for (int32_t i = t->oldest; i >= 0; i = t->node[i].newer) {
+        if (!is_candidate(&t->node[i])) continue;
+        widen(&age, recency(&t->node[i], now));
+        widen(&flops, saving(c, &t->node[i]));
+    }
+    for (int32_t i = t->oldest; i >= 0; i = t->node[i].newer) {
+        const Node *n = &t->node[i];
+        if (!is_candidate(n)) continue;
+        double worth = scaled(&age, recency(n, now)) + c->alpha * scaled(&flops, saving(c, n));
+        if (worth >= least) continue;
+        least = worth;
+        pick = i;
+    }
+    return pick;
+}
+
+static int32_t pick_oldest(const Cache *c)
+{
+    const Radix *t = &c->tree;
+    int32_t i = t->oldest;
+    while (i >= 0 && !is_candidate(&t->node[i]))
+        i = t->node[i].newer;
+    return i;
+}
+
+/* In need: the oldest state that nobody else holds, wherever it is. */
+static int32_t pick_any_state(const Cache *c)
+{
+    const Radix *t = &c->tree;
+    for (int32_t i = t->oldest; i >= 0; i = t->node[i].newer)
+        if (t->node[i].slot >= 0 && slots_refs(c->frames, t->node[i].slot) == 1) return i;
+    return -1;
+}
+
+int cache_evict(Cache *c)
+{
+    int32_t pick = c->alpha > 0 ? pick_by_worth(c) : pick_oldest(c);
+    if (pick < 0) pick = pick_any_state(c);
+    if (pick < 0) return 0;
+    Node *n = node_at(c, pick);
+    if (n->n_children || n->pins_here) {
+        c->stats.evicted_states++;
+        drop_slot(c, n);
+        tidy(c, pick);
+    } else {
+        int32_t parent = n->parent;
+        c->stats.evicted_nodes++;
+        remove_leaf(c, pick);
+        tidy(c, parent);
+    }
+    return 1;
+}
+
+/* ---- claims ---- */
+
+static int compact(Cache *c)
+{
+    int n = frames_compact(c->frames, c->move);
+    for (int i = 0; i < n && c->moved; i++)
+        c->moved(c->moved_ctx, &c->move[i]);
+    return n >= 0;
+}
+
+/* Pages that are the cache's alone, and those of frames whose states are. */
+static int evictable_pages(const Cache *c)
+{
+    const Radix *t = &c->tree;
+    int n = 0, per_frame = frames_pages_per_frame(c->frames);
+    for (int32_t i = t->oldest; i >= 0; i = t->node[i].newer) {
+        const Node *e = &t->node[i];
+        if (!e->pins_here) n += e->n_cells;
+        if (e->slot >= 0 && slots_refs(c->frames, e->slot) == 1) n += per_frame;
+    }
+    return n;
+}
+
+/* Could a frame be emptied at all? Else nothing should go in vain. */
+static int can_empty_a_frame(const Cache *c)
+{
+    int per_frame = frames_pages_per_frame(c->frames);
+    int room = pages_free_count(c->frames) - frames_empty(c->frames) * per_frame;
+    return room + evictable_pages(c) >= per_frame;
+}
+
+int cache_make_slots(Cache *c, int n)
+{
+    const Frames *f = c->frames;
+    while (slots_free_count(f) < n) {
+        if (frames_empty(f) < n && compact(c)) continue;
+        if (!can_empty_a_frame(c) || !cache_evict(c)) break;
+    }
+    return slots_free_count(f);
+}
+
+int cache_claim_slots(Cache *c, int n, int32_t *slot)
+{
+    cache_make_slots(c, n);
+    return slots_claim(c->frames, n, slot);
+}
+
+int cache_claim_pages(Cache *c, int n, int32_t *page)
+{
+    if (!pages_claim(c->frames, n, page)) return 0;
+    if (pages_free_count(c->frames) + evictable_pages(c) < n) return -1;
+    while (cache_evict(c))
+        if (!pages_claim(c->frames, n, page)) return 0;
+    return -1;
+}
+
+/* ---- finding ---- */
+
+CacheHit cache_find(const Cache *c, uint64_t salt, const int32_t *token, int n, int most)
+{
+    const Radix *t = &c->tree;
+    CacheHit hit = {.slot = -1};
+    RadixWalk w = {.child = -1};
+    if (!c->options.on) return hit;
+    while (radix_step(t, salt, token, n, &w)) {
+        const Node *e = &t->node[w.node];
+        if (e->slot < 0 || e->end > most) continue;
+        hit.node = w.node;
+        hit.n = e->end;
+        hit.slot = e->slot;
+    }
+    hit.matched = w.n;
+    /* the tree goes on here in another way, or the prompt ends where it goes on */
+    if (w.n - hit.n >= MIN_BRANCH) hit.branch = w.n;
+    return hit;
+}
+
+void cache_use(Cache *c, const CacheHit *hit, int n, double now)
+{
+    CacheStats *s = &c->stats;
+    if (!c->options.on) return;
+    s->lookups++;
+    s->hits += hit->n > 0;
+    s->asked_tokens += n;
+    s->hit_tokens += hit->n;
+    s->matched_tokens += hit->matched;
+    s->flops_saved += flops_between(&c->cost, 0, hit->n);
+    radix_touch(&c->tree, hit->node, now);
+}
+
+void cache_pin(Cache *c, int32_t node)
+{
+    node_at(c, node)->pins++;
+    for (; node >= 0; node = node_at(c, node)->parent)
+        node_at(c, node)->pins_here++;
+}
+
+void cache_unpin(Cache *c, int32_t node)
+{
+    assert(node_at(c, node)->pins > 0);
+    node_at(c, node)->pins--;
+    for (int32_t i = node; i >= 0; i = node_at(c, i)->parent)
+        node_at(c, i)->pins_here--;
+    tidy(c, node);
+}
+
+void cache_pages(const Cache *c, int32_t node, int n, int32_t *page)
+{
+    const Radix *t = &c->tree;
+    int end = radix_cells_for(0, n); /* pages from here on are known */
+    assert(n <= t->node[node].end);
+    for (; node != RADIX_ROOT; node = t->node[node].parent) {
+        const Node *e = &t->node[node];
+        int b = e->start / PAGE_TOKENS, first = b;
+        for (int32_t i = e->first_cell; i >= 0 && b < end; i = t->cell[i].next)
+            page[b++] = t->cell[i].page;
+        if (first < end) end = first;
+    }
+}
+
+/* ---- keeping ---- */
+
+void cache_refuse(Cache *c, CacheRefused why)
+{
+    if (c->options.on) c->stats.refused[why]++;
+}
+
+/* Nodes and cells for whatever a path of n tokens may need below `from`. */
+static int make_room(Cache *c, int32_t from, int n)
+{
+    const Radix *t = &c->tree;
+    int cells = radix_cells_for(t->node[from].end, n) + 1;
+    while (t->max_nodes - 1 - t->n_nodes < 2 || t->n_free_cells < cells)
+        if (!cache_evict(c)) return -1;
+    return 0;
+}
+
+/* The node at n tokens below from; made if it is not there. */
+static int32_t reach(Cache *c, uint64_t salt, int32_t from, const int32_t *token, int n,
+                     const int32_t *page)
+{
+    Radix *t = &c->tree;
+    RadixWalk w = {.node = from, .child = -1, .n = t->node[from].end};
+    int32_t shared = -1;
+    while (radix_step(t, salt, token, n, &w))
+        ;
+    int32_t at = w.node;
+    if (w.child >= 0 && w.n > t->node[w.child].start) {
+        at = radix_split(t, w.child, w.n, &shared);
+        if (shared >= 0) pages_hold(c->frames, shared);
+    }
+    if (w.n == n) return at;
+    at = radix_add(t, salt, at, token, n, page);
+    for (int32_t i = t->node[at].first_cell; i >= 0; i = t->cell[i].next)
+        pages_hold(c->frames, t->cell[i].page);
+    return at;
+}
+
+static int refused(Cache *c, CacheRefused why)
+{
+    cache_refuse(c, why);
+    return -1;
+}
+
+int32_t cache_keep(Cache *c, uint64_t salt, int32_t from, const int32_t *token, int n,
+                   const int32_t *page, int32_t slot, CacheKept kind, double now)
+{
+    int32_t here = from;
+    assert(n > c->tree.node[from].end || from == RADIX_ROOT || n == c->tree.node[from].end);
+    if (!c->options.on || !n) return -1;
+    if (c->options.policy == POLICY_NONE && !slots_free_count(c->frames))
+        return refused(c, REFUSED_MEMORY);
+    cache_pin(c, from); /* making room must not take what we stand on */
+    int full = make_room(c, from, n);
+    if (!full) here = reach(c, salt, from, token, n, page);
+    Node *e = node_at(c, here);
+    int known = !full && e->slot >= 0;
+    if (!full && !known) {
+        slots_hold(c->frames, slot);
+        e->slot = slot;
+        c->stats.states++;
+        c->stats.kept[kind]++;
+    }
+    if (!full) radix_touch(&c->tree, here, now);
+    cache_unpin(c, from);
+    if (full) return refused(c, REFUSED_NODES);
+    if (known) cache_refuse(c, REFUSED_KNOWN);
+    return here;
+}
+
+CacheStats cache_stats(const Cache *c)
+{
+    CacheStats s = c->stats;
+    s.nodes = c->tree.n_nodes;
+    s.pages = c->options.on ? c->tree.max_cells - c->tree.n_free_cells : 0;
+    s.alpha = c->alpha;
+    return s;
+}

@@ -1,0 +1,247 @@
+/*
+ * prefix.c: what a sequence takes from the prefix cache, and what it leaves there.
+ *
+ * A sequence that begins behind a hit shares the hit's pages and reads the hit's state once: its
+ * first rows take it from there and write the sequence's own slot. On its way it leaves states: at
+ * the branch point that its prompt makes in the tree, at the prompt's stable end, at the end of its
+ * answer; at most two new ones. To leave a state is to let the cache hold the slot and go on in
+ * another: nothing is copied but the hidden row.
+ */
+#include <assert.h>
+
+#include "base/clock.h"
+#include "engine/state.h"
+
+static double now_s(void)
+{
+    return clock_ms() / 1000;
+}
+
+static int index_of(const Engine *e, const Seq *s)
+{
+    return (int)(s - e->seq);
+}
+
+/* On a device whose prompts run in blocks a prompt's states are exact at whole blocks alone. */
+static int whole_blocks(const Engine *e, int n)
+{
+    return e->be->prefill_differs ? n / PREFILL_BLOCK * PREFILL_BLOCK : n;
+}
+
+/* ---- taking ---- */
+
+static CacheHit find(const Engine *e, const EngineRequest *r, const int32_t *token, int n)
+{
+    if (r->no_cache || r->prompt_logprobs) return (CacheHit){.slot = -1};
+    return cache_find(e->mem.cache, r->salt, token, n, n);
+}
+
+/* A slot to write; if need be the one to read, which the cache then has no more. */
+static int take_slot(Engine *e, Seq *s, const CacheHit *hit)
+{
+    s->src = hit->slot;
+    if (cache_claim_slots(e->mem.cache, 1, &s->slot)) return 0;
+    if (hit->slot < 0 || slots_refs(e->mem.frames, hit->slot) > 2) return -1;
+    cache_drop_state(e->mem.cache, hit->node);
+    s->slot = hit->slot;
+    s->src = -1;
+    return 0;
+}
+
+int prefix_take(Engine *e, int index, const EngineRequest *r, const int32_t *token, int n,
+                int n_more, CacheHit *hit)
+{
+    Seq *s = &e->seq[index];
+    Memory *mem = &e->mem;
+    *hit = find(e, r, token, n);
+    cache_pin(mem->cache, hit->node);
+    if (hit->slot >= 0) slots_hold(mem->frames, hit->slot);
+    if (!memory_share(mem, index, hit->node, hit->n) && !memory_reserve(mem, index, n + n_more) &&
+        !take_slot(e, s, hit)) {
+        s->node = hit->node;
+        return 0;
+    }
+    memory_release(mem, index);
+    if (hit->slot >= 0) slots_release(mem->frames, hit->slot);
+    cache_unpin(mem->cache, hit->node);
+    return -1;
+}
+
+/* Where states are to be left: c, then b, or a in place of b; without c both. */
+static void plan_keeping(Engine *e, Seq *s, const CacheHit *hit)
+{
+    const EngineRequest *r = &s->req;
+    int stable = r->n_stable ? r->n_stable : r->n_prompt, branch = hit->branch;
+    int answer = e->options.cache.keep_answers && !r->answer_changes;
+    s->keep_branch = s->keep_stable = s->keep_answer = 0;
+    if (!e->options.cache.on || r->no_cache) return;
+    stable = whole_blocks(e, stable);
+    branch = whole_blocks(e, branch);
+    if (branch > hit->n && branch < r->n_prompt && branch != stable) s->keep_branch = branch;
+    if (branch == r->n_prompt) stable = branch; /* it came before: it is what comes again */
+    if (stable > hit->n && !(s->keep_branch && answer)) s->keep_stable = stable;
+    s->keep_answer = answer;
+}
+
+void prefix_begin(Engine *e, Seq *s, const CacheHit *hit)
+{
+    int reads = !s->req.no_cache && !s->req.prompt_logprobs;
+    s->n_past = hit->n;
+    s->from_hidden = hit->n > 0;
+    s->n_hidden = s->from_hidden && s->src < 0 ? hit->n : 0;
+    if (!s->stats.n_preemptions)
+        s->stats.n_cached = hit->n < s->req.n_prompt ? hit->n : s->req.n_prompt;
+    plan_keeping(e, s, hit);
+    if (reads) cache_use(e->mem.cache, hit, s->n_tokens, now_s());
+    if (!hit->n) memory_clear_slot(&e->mem, s->slot);
+}
+
+void prefix_release(Engine *e, Seq *s)
+{
+    Memory *mem = &e->mem;
+    slots_release(mem->frames, s->slot);
+    if (s->src >= 0) slots_release(mem->frames, s->src);
+    memory_release(mem, index_of(e, s));
+    cache_unpin(mem->cache, s->node);
+}
+
+/* ---- waiting for another ---- */
+
+static int common_tokens(const int32_t *a, int n_a, const int32_t *b, int n_b)
+{
+    int n = 0;
+    while (n < n_a && n < n_b && a[n] == b[n])
+        n++;
+    return n;
+}
+
+/* The deepest position up to n where s will leave a state. It is made to leave one there, if it
+ * has none to leave at a branch yet. */
+static int will_keep(const Engine *e, Seq *s, int n)
+{
+    int deepest = 0;
+    if (s->keep_branch > s->n_past && s->keep_branch <= n) deepest = s->keep_branch;
+    if (s->keep_stable > s->n_past && s->keep_stable <= n) deepest = s->keep_stable;
+    int branch = whole_blocks(e, n);
+    if (branch - deepest < MIN_BRANCH || branch <= s->n_past || s->keep_branch) return deepest;
+    if (s->keep_stable && s->keep_stable <= s->n_past) return deepest; /* it has left one */
+    s->keep_branch = branch;
+    if (s->keep_answer) s->keep_stable = 0;
+    return branch;
+}
+
+int prefix_is_coming(Engine *e, const EngineRequest *r, const int32_t *token, int n)
+{
+    int have = -1;
+    if (!e->options.cache.on || r->no_cache || r->prompt_logprobs) return 0;
+    for (int i = 0; i < e->options.max_seqs; i++) {
+        Seq *s = &e->seq[i];
+        if (s->state != SEQ_PREFILL || s->paused || s->req.no_cache || s->req.salt != r->salt)
+            continue;
+        int common = common_tokens(token, n, s->token, s->req.n_prompt);
+        if (common < MIN_BRANCH || common <= s->n_past) continue;
+        if (have < 0) have = find(e, r, token, n).n;
+        if (common - have >= MIN_BRANCH && will_keep(e, s, common) - have >= MIN_BRANCH) return 1;
+    }
+    return 0;
+}
+
+/* ---- going on ---- */
+
+int prefix_rows(const Seq *s, int n_rows)
+{
+    int at[] = {s->keep_branch, s->keep_stable};
+    for (int i = 0; i < 2; i++)
+        if (at[i] > s->n_past && at[i] - s->n_past < n_rows) n_rows = at[i] - s->n_past;
+    return n_rows;
+}
+
+int prefix_hidden_row(Engine *e, const Seq *s)
+{
+    Backend *be = e->be;
+    int row = e->forward.max_rows - 1; /* no pass has so many */
+    size_t dim = (size_t)e->model->config.dim;
+    be->copy(be, e->forward.final + (size_t)row * dim,
+             memory_hidden(&e->mem, s->src >= 0 ? s->src : s->slot), dim * sizeof(float));
+    return row;
+}
+
+void prefix_own_state(Engine *e, Seq *s)
+{
+    if (s->src < 0) return;
+    memory_copy_slot(&e->mem, s->slot, s->src);
+    slots_release(e->mem.frames, s->src);
+    s->src = -1;
+}
+
+/* ---- leaving ---- */
+
+static void save_hidden(Engine *e, Seq *s, int row)
+{
+    Backend *be = e->be;
+    size_t dim = (size_t)e->model->config.dim;
+    be->copy(be, memory_hidden(&e->mem, s->slot), e->forward.final + (size_t)row * dim,
+             dim * sizeof(float));
+    s->n_hidden = s->n_past;
+}
+
+/* The cache keeps s's state; where it does, s goes no further in that slot. */
+static int keep(Engine *e, Seq *s, CacheKept kind)
+{
+    Cache *cache = e->mem.cache;
+    assert(s->src < 0 && s->n_hidden == s->n_past);
+    int32_t node = cache_keep(cache, s->req.salt, s->node, s->token, s->n_past,
+                              memory_pages(&e->mem, index_of(e, s)), s->slot, kind, now_s());
+    if (node < 0) return 0;
+    cache_pin(cache, node);
+    cache_unpin(cache, s->node);
+    s->node = node;
+    return slots_refs(e->mem.frames, s->slot) > 1;
+}
+
+/* In the middle of a sequence: it needs a slot to go on in. */
+static void keep_and_go_on(Engine *e, Seq *s, CacheKept kind)
+{
+    int32_t next;
+    if (!cache_claim_slots(e->mem.cache, 1, &next)) {
+        cache_refuse(e->mem.cache, REFUSED_MEMORY);
+        return;
+    }
+    if (keep(e, s, kind)) {
+        s->src = s->slot;
+        s->slot = next;
+    } else {
+        slots_release(e->mem.frames, next);
+    }
+}
+
+void prefix_after_step(Engine *e, const Work *w)
+{
+    Seq *s = w->seq;
+    int at_branch = s->n_past == s->keep_branch, ends = w->n_sampled && w->kept.stop;
+    if (!w->n_rows) return;
+    if (w->is_tree) {
+        if (ends && s->keep_answer && !s->on_device)
+            save_hidden(e, s, w->row + w->kept.path[w->kept.m]);
+        return;
+    }
+    if (!at_branch && s->n_past != s->keep_stable && !(ends && s->keep_answer)) return;
+    save_hidden(e, s, w->row + w->n_rows - 1);
+    if (at_branch || s->n_past == s->keep_stable)
+        keep_and_go_on(e, s, at_branch ? KEPT_BRANCH : KEPT_PROMPT);
+}
+
+void prefix_end(Engine *e, Seq *s)
+{
+    if (s->finish != FINISH_STOP && s->finish != FINISH_LENGTH) return;
+    if (!e->options.cache.on || s->req.no_cache) return;
+    if (!s->keep_answer) {
+        if (s->req.answer_changes) cache_refuse(e->mem.cache, REFUSED_CHANGES);
+        return;
+    }
+    if (s->src >= 0) return; /* nothing was computed since the last one was kept */
+    if (s->n_hidden != s->n_past)
+        cache_refuse(e->mem.cache, REFUSED_LOST);
+    else
+        keep(e, s, KEPT_ANSWER);
+}

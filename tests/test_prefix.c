@@ -1,0 +1,291 @@
+/*
+ * test_prefix.c: the prefix cache changes no token and no probability, and finds what it should.
+ *
+ * A list of requests as clients make them is answered once by an engine without a cache and without
+ * drafts, then by engines with a cache: every tree, state mode and memory, one after another and in
+ * company. Log-probabilities are compared bit for bit: they see a wrong state before a token does.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/asked.h"
+
+enum { MAX_ASKED = 24, MOST = 40, FRAME_BYTES = 9 * 98304 };
+
+/* Requests in the order in which they are made, and what is right. */
+static struct {
+    int n;
+    EngineRequest request[MAX_ASKED];
+    int32_t prompt[MAX_ASKED][MAX_PROMPT];
+    AskedAnswer want[MAX_ASKED];
+    int cached[MAX_ASKED]; /* prompt tokens that must come from the cache when nothing goes */
+} list;
+
+static AskedEngine reference;
+
+static void ask(AskedEngine *s, const EngineRequest *r, AskedAnswer *a)
+{
+    EngineRequest one = *r;
+    one.id = 1;
+    memset(a, 0, sizeof *a);
+    asked_submit(s->engine, &one);
+    asked_run(s->engine, a, 1);
+}
+
+/* Adds a request whose prompt is `from`'s first n tokens, then n_more that start at `first`. */
+static EngineRequest *add(const int32_t *from, int n, int first, int n_more, int cached)
+{
+    int i = list.n++;
+    assert_true(i < MAX_ASKED);
+    memmove(list.prompt[i], from, (size_t)n * sizeof *from);
+    for (int k = 0; k < n_more; k++)
+        list.prompt[i][n + k] = (first + 31 * k) % 4000;
+    EngineRequest *r = &list.request[i];
+    *r = asked_greedy((uint64_t)i + 1, list.prompt[i], n + n_more, MOST - i % 7);
+    r->n_logprobs = 2;
+    list.cached[i] = cached;
+    return r;
+}
+
+/* The right answer to the last request added. */
+static int settle(void)
+{
+    int i = list.n - 1;
+    ask(&reference, &list.request[i], &list.want[i]);
+    return i;
+}
+
+/* A turn that goes on after request i's answer with n_more tokens. */
+static EngineRequest *go_on(int i, int first, int n_more)
+{
+    static int32_t text[MAX_PROMPT];
+    const AskedAnswer *a = &list.want[i];
+    int n = list.request[i].n_prompt;
+    memcpy(text, list.prompt[i], (size_t)n * sizeof *text);
+    memcpy(text + n, a->token, (size_t)a->n * sizeof *text);
+    return add(text, n + a->n, first, n_more, n + a->n - 1); /* the last was never processed */
+}
+
+static void make_list(void)
+{
+    asked_open(&reference, asked_options(1, 0, 1));
+    int a, c, turn;
+    EngineRequest *r;
+    add(NULL, 0, 5, 60, 0);
+    a = settle();
+    for (int k = 0; k < 2; k++) {
+        add(list.prompt[a], 60, 0, 0, 60); /* the whole prompt */
+        settle();
+    }
+    add(NULL, 0, 977, 45, 0);
+    settle();
+    add(list.prompt[a], 60, 0, 0, 60); /* A, B, A */
+    settle();
+    add(NULL, 0, 1234, 50, 0); /* a conversation */
+    c = settle();
+    go_on(c, 77, 20);
+    turn = settle();
+    go_on(turn, 501, 23);
+    settle();
+    go_on(c, 333, 20); /* another second turn */
+    settle();
+    add(list.prompt[a], 37, 2222, 30, 0); /* parts from A inside a page: its state is not there */
+    settle();
+    add(list.prompt[a], 37, 3111, 41, 37); /* now it is */
+    settle();
+    r = add(list.prompt[a], 60, 0, 0, 60);
+    r->params = (SampleParams){.temperature = 0.9f, .top_p = 0.95f, .repetition = 1, .seed = 7};
+    settle();
+    r = go_on(turn, 9, 12);
+    r->params.repetition = 1.2f;
+    r->params.frequency = 0.3f;
+    settle();
+    r = add(list.prompt[turn], list.request[turn].n_prompt, 0, 0, list.request[turn].n_prompt);
+    r->max_tokens = 1; /* no pass at all but the lm head's */
+    settle();
+    r = go_on(c, 1777, 90); /* the end of the prompt will not come back, nor the answer */
+    r->n_stable = r->n_prompt - 13;
+    r->answer_changes = 1;
+    turn = settle();
+    r = add(list.prompt[turn], list.request[turn].n_stable, 888, 30, list.request[turn].n_stable);
+    settle();
+    asked_close(&reference);
+}
+
+static void same_answer(int i, const AskedAnswer *a, const char *what)
+{
+    const AskedAnswer *want = &list.want[i];
+    if (a->n != want->n || memcmp(a->token, want->token, (size_t)a->n * sizeof *a->token) ||
+        memcmp(a->logprob, want->logprob, (size_t)a->n * sizeof *a->logprob))
+        fail_msg("%s: request %d is answered otherwise", what, i);
+    assert_int_equal(a->done.finish, want->done.finish);
+}
+
+typedef struct {
+    const char *name;
+    int nodes, depth, topk;
+    StateMode mode;
+    int frames, slots; /* 0: plenty */
+} Way;
+
+static const Way ways[] = {
+    {"plain", 1, 0, 1, STATE_AUTO, 0, 0},
+    {"replay 4/3/1", 4, 3, 1, STATE_REPLAY, 0, 0},
+    {"replay 12/4/3", 12, 4, 3, STATE_REPLAY, 0, 0},
+    {"slots 4/3/1", 4, 3, 1, STATE_SLOTS, 0, 0},
+    {"slots 12/4/3", 12, 4, 3, STATE_SLOTS, 0, 0},
+    {"plain, little memory", 1, 0, 1, STATE_AUTO, 6, 0},
+    {"replay, little memory", 4, 3, 1, STATE_REPLAY, 7, 0},
+    {"slots, little memory", 12, 4, 3, STATE_SLOTS, 8, 0},
+    {"one slot", 4, 3, 1, STATE_REPLAY, 0, 1},
+    {"one slot, plain", 1, 0, 1, STATE_AUTO, 0, 1},
+};
+enum { N_WAYS = sizeof ways / sizeof *ways };
+
+static EngineOptions options_of(const Way *w)
+{
+    EngineOptions o = asked_options(w->nodes, w->depth, w->topk);
+    o.state_mode = w->mode;
+    o.n_slots = w->slots;
+    o.max_seqs = w->slots ? w->slots : 4;
+    o.memory = (int64_t)(w->frames ? w->frames : 200) * FRAME_BYTES;
+    if (w->frames) o.ctx_size = 0;
+    o.cache = (CacheOptions){.on = 1, .policy = POLICY_LRU, .keep_answers = 1};
+    return o;
+}
+
+/* Nothing runs, and the cache's pages and states are all that is in use. */
+static void expect_idle(Engine *e)
+{
+    EngineStatus s;
+    engine_status(e, &s);
+    assert_int_equal(s.running + s.waiting, 0);
+    assert_int_equal(s.slots - s.slots_free, s.cache.states);
+    assert_true(s.pages - s.pages_free <= s.cache.pages);
+}
+
+static void test_one_after_another(void **state)
+{
+    (void)state;
+    for (int k = 0; k < N_WAYS; k++) {
+        const Way *w = &ways[k];
+        AskedEngine s;
+        asked_open(&s, options_of(w));
+        for (int i = 0; i < list.n; i++) {
+            AskedAnswer a;
+            ask(&s, &list.request[i], &a);
+            same_answer(i, &a, w->name);
+            if (!w->frames && !w->slots && a.done.stats.n_cached != list.cached[i])
+                fail_msg("%s: request %d finds %d tokens of %d, not %d", w->name, i,
+                         a.done.stats.n_cached, list.request[i].n_prompt, list.cached[i]);
+        }
+        EngineStatus st;
+        engine_status(s.engine, &st);
+        assert_true(st.cache.hits > 0);
+        if (w->frames) assert_true(st.cache.evicted_nodes > 0);
+        expect_idle(s.engine);
+        asked_close(&s);
+    }
+}
+
+/* Those that ask for the same prefix wait for the first and share what it made. */
+static void test_in_company(void **state)
+{
+    (void)state;
+    for (int k = 0; k < N_WAYS; k++) {
+        const Way *w = &ways[k];
+        AskedEngine s;
+        static AskedAnswer a[MAX_ASKED];
+        EngineOptions o = options_of(w);
+        EngineStatus st;
+        o.chunk_rows = 16;
+        asked_open(&s, o);
+        memset(a, 0, sizeof a);
+        for (int i = 0; i < list.n; i++)
+            asked_submit(s.engine, &list.request[i]);
+        asked_run(s.engine, a, list.n);
+        for (int i = 0; i < list.n; i++)
+            same_answer(i, &a[i], w->name);
+        engine_status(s.engine, &st);
+        assert_true(w->slots || st.cache.waits > 0);
+        expect_idle(s.engine);
+        asked_close(&s);
+    }
+}
+
+/* The one that computes the prefix goes away in the middle: the others compute it. */
+static void test_the_first_is_cancelled(void **state)
+{
+    (void)state;
+    for (int at = 1; at <= 5; at++) {
+        AskedEngine s;
+        AskedAnswer a[3] = {0};
+        EngineOptions o = options_of(&ways[1]);
+        o.chunk_rows = 16;
+        asked_open(&s, o);
+        for (int i = 0; i < 3; i++) /* the same prompt thrice */
+            asked_submit(s.engine, &list.request[i]);
+        asked_steps(s.engine, a, at);
+        engine_cancel(s.engine, 1);
+        asked_run(s.engine, a, 3 - a[0].n_done - a[1].n_done - a[2].n_done);
+        same_answer(1, &a[1], "cancelled");
+        same_answer(2, &a[2], "cancelled");
+        assert_int_equal(a[2].done.stats.n_cached, 60);
+        expect_idle(s.engine);
+        asked_close(&s);
+    }
+}
+
+/* Salts share nothing; who wants no cache neither takes nor leaves. */
+static void test_who_shares_nothing(void **state)
+{
+    (void)state;
+    AskedEngine s;
+    AskedAnswer a;
+    EngineRequest r = list.request[0];
+    asked_open(&s, options_of(&ways[0]));
+    r.no_cache = 1;
+    ask(&s, &r, &a);
+    r.no_cache = 0;
+    ask(&s, &r, &a);
+    assert_int_equal(a.done.stats.n_cached, 0);
+    r.salt = 5;
+    ask(&s, &r, &a);
+    assert_int_equal(a.done.stats.n_cached, 0);
+    ask(&s, &r, &a);
+    assert_int_equal(a.done.stats.n_cached, 60);
+    r.no_cache = 1;
+    ask(&s, &r, &a);
+    assert_int_equal(a.done.stats.n_cached, 0);
+    r.no_cache = 0;
+    r.prompt_logprobs = 1;
+    ask(&s, &r, &a);
+    assert_int_equal(a.done.stats.n_cached, 0);
+    assert_int_equal(a.n_prompt_events, 60);
+    asked_close(&s);
+}
+
+static int open_list(void **state)
+{
+    if (asked_open_demo(state)) return -1;
+    make_list();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_after_another),
+        cmocka_unit_test(test_in_company),
+        cmocka_unit_test(test_the_first_is_cancelled),
+        cmocka_unit_test(test_who_shares_nothing),
+    };
+    return cmocka_run_group_tests(tests, open_list, asked_close_demo);
+}
