@@ -12,7 +12,7 @@ ifeq ($(origin CC),default)
 CC := gcc
 endif
 
-PACKAGES := libevent_core libevent_extra jansson libpcre2-8 libutf8proc
+PACKAGES := libevent_core libevent_extra jansson libpcre2-8 libutf8proc libxxhash
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla \
             -Wformat=2 -Wundef -Wwrite-strings -Wpointer-arith -Wimplicit-fallthrough
 PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)

@@ -25,6 +25,7 @@ need libevent-dev pkg-config --exists libevent_core libevent_extra
 need libjansson-dev pkg-config --exists jansson
 need libpcre2-dev pkg-config --exists libpcre2-8
 need libutf8proc-dev pkg-config --exists libutf8proc
+need libxxhash-dev pkg-config --exists libxxhash
 if [ "${1:-build}" = check ]; then
     need libcmocka-dev pkg-config --exists cmocka
     need g++ command -v g++
