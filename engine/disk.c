@@ -1,0 +1,434 @@
+/*
+ * disk.c: see disk.h. The caller's side: index, jobs, room.
+ *
+ * An item leaves the index at once; its file is removed by a job that is queued before the next
+ * save. So the worker's order makes all of it right: a save finds the room and the names free, and
+ * a load that was queued earlier still finds its files.
+ */
+#include "engine/disk.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/disk_restore.h"
+#include "engine/disk_worker.h"
+#include "engine/store.h"
+
+enum {
+    N_JOBS = 12,
+    SPARE_JOBS = 4, /* kept for loads, touches and removals */
+    MAX_ITEMS = 1 << 18,
+    MAX_BLOCKS = 1 << 20,
+};
+
+typedef enum { JOB_FREE, JOB_SENT, JOB_DONE } JobState;
+
+struct Disk {
+    DiskFolder folder;
+    CacheShape shape;
+    int64_t max_bytes;
+    int max_items, max_blocks;
+    Store *store;
+    CacheName *name; /* of each item */
+    CacheName *gone; /* files to be removed; no more than items and those of jobs */
+    int n_gone;
+    DiskJob job[N_JOBS];
+    JobState job_state[N_JOBS];
+    int finished[N_JOBS]; /* jobs that disk_next is to tell of, the oldest first */
+    int n_finished;
+    void *job_memory;
+    size_t job_bytes;
+    int32_t *chain; /* scratch: [max_tokens / PAGE_TOKENS] */
+    Queue *done;
+    DiskWorker *worker;
+    DiskStats stats;
+};
+
+/* ---- opening ---- */
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* Arrays of all jobs in one block; touched as far as prompts reach. */
+static int open_jobs(Disk *d, Error *err)
+{
+    size_t n = (size_t)d->shape.max_tokens, pages = n / PAGE_TOKENS + 1;
+    size_t tokens = round_up(n * sizeof(int32_t)), list = round_up(pages * sizeof(void *));
+    size_t parts = round_up((pages + 1) * sizeof(JobPart));
+    d->job_bytes = N_JOBS * (tokens + 2 * list + parts);
+    unsigned char *at = d->job_memory = mem_map(d->job_bytes);
+    if (!at) return error_set(err, ERR_DEVICE, "no memory for the jobs of the disk cache");
+    for (int i = 0; i < N_JOBS; i++) {
+        DiskJob *j = &d->job[i];
+        j->token = (void *)at;
+        j->from = (void *)(at += tokens);
+        j->to = (void *)(at += list);
+        j->part = (void *)(at += list);
+        at += parts;
+    }
+    return 0;
+}
+
+/* As many items and blocks as the budget can hold of the smallest, within reason. */
+static int open_index(Disk *d, Error *err)
+{
+    int64_t run = cache_file_bytes(&d->shape, PAGE_TOKENS, 1, 0);
+    int64_t state = cache_file_bytes(&d->shape, PAGE_TOKENS, 0, 1);
+    int64_t items = d->max_bytes / (run < state ? run : state) + 2;
+    int64_t blocks = d->max_bytes / (int64_t)d->shape.page_bytes + 1;
+    d->max_items = (int)(items < MAX_ITEMS ? items : MAX_ITEMS);
+    d->max_blocks = (int)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS);
+    size_t names = (size_t)d->max_items + 2 * N_JOBS;
+    d->store = store_open(d->max_items, d->max_blocks, err);
+    d->name = mem_map(names * sizeof *d->name);
+    d->gone = mem_map(names * sizeof *d->gone);
+    d->chain = mem_map(((size_t)d->shape.max_tokens / PAGE_TOKENS + 1) * sizeof *d->chain);
+    if (!d->store) return -1;
+    if (!d->name || !d->gone || !d->chain)
+        return error_set(err, ERR_DEVICE, "no memory for the index of the disk cache");
+    return 0;
+}
+
+Disk *disk_open(const char *path, int64_t max_bytes, const DiskShape *shape, Error *err)
+{
+    assert(shape->page_bytes > 0 && shape->state_bytes > 0);
+    assert(shape->max_tokens >= PAGE_TOKENS);
+    Disk *d = mem_alloc(1, sizeof *d);
+    *d = (Disk){
+        .folder = {.fd = -1, .lock_fd = -1},
+        .max_bytes = max_bytes > 0 ? max_bytes : 0,
+        .shape = {.model = hash_key(shape->fingerprint, strlen(shape->fingerprint), 0),
+                  .page_bytes = shape->page_bytes,
+                  .state_bytes = shape->state_bytes,
+                  .max_tokens = shape->max_tokens},
+    };
+    if (disk_folder_open(&d->folder, path, err)) goto fail;
+    if (open_index(d, err) || open_jobs(d, err)) goto fail;
+    disk_restore(&d->folder, &d->shape, d->store, d->max_bytes, d->name);
+    if (!(d->done = queue_open(N_JOBS, sizeof(int), err))) goto fail;
+    if (!(d->worker = worker_open(d->job, N_JOBS, &d->folder, &d->shape, d->done, err))) goto fail;
+    return d;
+fail:
+    disk_close(d);
+    return NULL;
+}
+
+void disk_close(Disk *d)
+{
+    if (!d) return;
+    worker_close(d->worker);
+    queue_close(d->done);
+    disk_folder_close(&d->folder);
+    store_close(d->store);
+    mem_unmap(d->name);
+    mem_unmap(d->gone);
+    mem_unmap(d->chain);
+    mem_unmap(d->job_memory);
+    mem_free(d);
+}
+
+size_t disk_index_bytes(const Disk *d)
+{
+    size_t names = 2 * ((size_t)d->max_items + 2 * N_JOBS) * sizeof *d->name;
+    return store_index_bytes(d->max_items, d->max_blocks) + names + d->job_bytes +
+           cache_file_buffer_bytes(&d->shape);
+}
+
+/* ---- jobs ---- */
+
+static int free_jobs(const Disk *d)
+{
+    int n = 0;
+    for (int i = 0; i < N_JOBS; i++)
+        n += d->job_state[i] == JOB_FREE;
+    return n;
+}
+
+/* A free job with no parts; there must be one. */
+static DiskJob *take_job(Disk *d, JobKind kind, int *number)
+{
+    int i = 0;
+    while (d->job_state[i] != JOB_FREE)
+        i++;
+    DiskJob *j = &d->job[i];
+    d->job_state[i] = JOB_SENT;
+    j->kind = kind;
+    j->n_parts = j->n_new = 0;
+    *number = i;
+    return j;
+}
+
+/* Parts of a prefix: its state, then the runs that it needs, each as far as it goes along. */
+static void add_parts(const Disk *d, DiskJob *j, int32_t state)
+{
+    int end = 0;
+    for (int32_t item = state; item >= 0; item = store_needs(d->store, item)) {
+        StoreItem it = store_item(d->store, item);
+        j->part[j->n_parts++] = (JobPart){.name = d->name[item],
+                                          .item = item,
+                                          .first = it.first,
+                                          .n_blocks = it.n_blocks,
+                                          .end = end};
+        end = it.first;
+    }
+}
+
+static void set_prefix(DiskJob *j, uint64_t salt, const int32_t *token, int n, int first_page)
+{
+    j->salt = salt;
+    j->n = n;
+    j->first_page = first_page;
+    memcpy(j->token, token, (size_t)n * sizeof *token);
+}
+
+static int n_pages(int n)
+{
+    return (n + PAGE_TOKENS - 1) / PAGE_TOKENS;
+}
+
+/* ---- removing ---- */
+
+static void when_dropped(void *ctx, int32_t item)
+{
+    Disk *d = ctx;
+    d->gone[d->n_gone++] = d->name[item];
+    d->name[item].kind = CACHE_NAME_NONE;
+}
+
+/* Sends what is to be removed; 1 when nothing is left and a job is free for more. */
+static int send_removals(Disk *d)
+{
+    int most = d->shape.max_tokens / PAGE_TOKENS + 2;
+    while (free_jobs(d) && d->n_gone) {
+        int number;
+        DiskJob *j = take_job(d, JOB_REMOVE, &number);
+        /* In their order: what needs another goes first, in case we are killed between the two. */
+        for (; j->n_parts < d->n_gone && j->n_parts < most; j->n_parts++)
+            j->part[j->n_parts] = (JobPart){.name = d->gone[j->n_parts], .item = -1};
+        d->n_gone -= j->n_parts;
+        memmove(d->gone, d->gone + j->n_parts, (size_t)d->n_gone * sizeof *d->gone);
+        worker_send(d->worker, number);
+    }
+    return free_jobs(d) > 0;
+}
+
+/* The part's item, unless it was dropped while the job was on. */
+static int32_t item_of(const Disk *d, const JobPart *p)
+{
+    return p->item >= 0 && cache_name_equal(d->name[p->item], p->name) ? p->item : -1;
+}
+
+/* ---- what comes back ---- */
+
+static void finish_save(Disk *d, const DiskJob *j)
+{
+    int32_t state = item_of(d, &j->part[0]);
+    if (j->ok && state >= 0) store_set_ready(d->store, state);
+    /* The run first: the state goes with it. */
+    for (int i = j->n_new - 1; i >= 0 && !j->ok; i--) {
+        int32_t item = item_of(d, &j->part[i]);
+        if (item >= 0) store_drop(d->store, item, when_dropped, d);
+    }
+    d->stats.saved += j->ok;
+}
+
+static void finish_load(Disk *d, const DiskJob *j)
+{
+    int32_t item = j->bad >= 0 ? item_of(d, &j->part[j->bad]) : -1;
+    if (item >= 0) {
+        int before = store_count(d->store);
+        store_drop(d->store, item, when_dropped, d);
+        d->stats.lost += before - store_count(d->store);
+    }
+    d->stats.loaded += j->ok;
+}
+
+static void collect(Disk *d)
+{
+    int number;
+    queue_clear(d->done);
+    while (queue_pop(d->done, &number)) {
+        DiskJob *j = &d->job[number];
+        if (j->kind == JOB_SAVE || j->kind == JOB_LOAD) {
+            (j->kind == JOB_SAVE ? finish_save : finish_load)(d, j);
+            d->stats.failed += !j->ok;
+            d->job_state[number] = JOB_DONE;
+            d->finished[d->n_finished++] = number;
+        } else {
+            d->job_state[number] = JOB_FREE;
+        }
+    }
+    if (d->n_gone) send_removals(d);
+}
+
+static int is_waited_for(const Disk *d)
+{
+    for (int i = 0; i < N_JOBS; i++)
+        if (d->job_state[i] == JOB_SENT &&
+            (d->job[i].kind == JOB_SAVE || d->job[i].kind == JOB_LOAD))
+            return 1;
+    return 0;
+}
+
+int disk_next(Disk *d, DiskDone *done, int wait)
+{
+    collect(d);
+    while (wait && !d->n_finished && is_waited_for(d)) {
+        queue_wait(d->done);
+        collect(d);
+    }
+    if (!d->n_finished) return 0;
+    int number = d->finished[0];
+    memmove(d->finished, d->finished + 1, (size_t)--d->n_finished * sizeof *d->finished);
+    d->job_state[number] = JOB_FREE;
+    *done = (DiskDone){.job = number, .ok = d->job[number].ok};
+    return 1;
+}
+
+int disk_fd(const Disk *d)
+{
+    return queue_fd(d->done);
+}
+
+/* ---- finding and loading ---- */
+
+int disk_find(const Disk *d, uint64_t salt, const int32_t *token, int n, int most)
+{
+    return store_find(d->store, salt, token, n, most).n;
+}
+
+int disk_first_new(const Disk *d, uint64_t salt, const int32_t *token, int n)
+{
+    int32_t last;
+    return store_match(d->store, salt, token, n, &last);
+}
+
+int disk_load(Disk *d, uint64_t salt, const int32_t *token, int n, int first_page,
+              void *const *page, void *state)
+{
+    int number;
+    collect(d);
+    StoreHit hit = store_find(d->store, salt, token, n, n);
+    if (hit.item < 0 || hit.n != n || !free_jobs(d)) return -1;
+    assert(first_page >= 0 && first_page <= n_pages(n));
+    DiskJob *j = take_job(d, JOB_LOAD, &number);
+    set_prefix(j, salt, token, n, first_page);
+    memcpy(j->to, page, (size_t)(n_pages(n) - first_page) * sizeof *page);
+    j->to_state = state;
+    add_parts(d, j, hit.item);
+    store_use(d->store, hit.item);
+    worker_send(d->worker, number);
+    return number;
+}
+
+/* ---- saving ---- */
+
+static int refuse(DiskRefused *why, DiskRefused because)
+{
+    *why = because;
+    return -1;
+}
+
+static int touch(Disk *d, int32_t state)
+{
+    int number;
+    store_use(d->store, state);
+    if (free_jobs(d) < SPARE_JOBS / 2) return 0; /* its age on disk is not worth a wait */
+    DiskJob *j = take_job(d, JOB_TOUCH, &number);
+    add_parts(d, j, state);
+    worker_send(d->worker, number);
+    return 0;
+}
+
+/* Whether a run and a state behind block `last` fit beside what they need, with nothing else. */
+static int can_fit(const Disk *d, int32_t last, int64_t bytes, int n_blocks)
+{
+    int n_items = 2;
+    for (int32_t i = last < 0 ? -1 : store_block_item(d->store, last); i >= 0;
+         i = store_needs(d->store, i), n_items++) {
+        StoreItem it = store_item(d->store, i);
+        bytes += it.bytes;
+        n_blocks += it.n_blocks;
+    }
+    return bytes <= d->max_bytes && n_items <= d->max_items && n_blocks <= d->max_blocks;
+}
+
+/* Drops what is oldest until a run and a state fit; what they need was used since store_begin. */
+static void make_room(Disk *d, int64_t bytes, int n_blocks)
+{
+    while (store_bytes(d->store) + bytes > d->max_bytes || !store_has_room(d->store, 2, n_blocks)) {
+        int32_t oldest = store_oldest(d->store);
+        assert(oldest >= 0); /* or can_fit is wrong */
+        store_drop(d->store, oldest, when_dropped, d);
+        d->stats.evicted++;
+    }
+}
+
+static int64_t on_disk(int64_t bytes)
+{
+    return (bytes + CACHE_FILE_ALIGN - 1) / CACHE_FILE_ALIGN * CACHE_FILE_ALIGN;
+}
+
+/* Adds what is new to the index, for a job to write. last: the last block that is there, or -1. */
+static void add_items(Disk *d, DiskJob *j, int32_t last, int n_known, int64_t run_bytes,
+                      int64_t state_bytes)
+{
+    int n_full = j->n / PAGE_TOKENS;
+    j->n_new = 1 + (n_known < n_full);
+    if (n_known < n_full) {
+        int32_t run = store_add_run(d->store, j->salt, last, j->token + n_known * PAGE_TOKENS,
+                                    n_full - n_known, run_bytes);
+        d->name[run] = cache_name_of(&d->shape, store_item(d->store, run).key, 0);
+        store_match(d->store, j->salt, j->token, j->n, &last);
+    }
+    int32_t state = store_add_state(d->store, last, j->token + n_full * PAGE_TOKENS,
+                                    j->n % PAGE_TOKENS, state_bytes);
+    d->name[state] = cache_name_of(&d->shape, store_item(d->store, state).key, 1);
+    add_parts(d, j, state);
+}
+
+int disk_save(Disk *d, uint64_t salt, const int32_t *token, int n, int first_page,
+              const void *const *page, const void *state, DiskRefused *why)
+{
+    int32_t last, there;
+    int n_full = n / PAGE_TOKENS, rest = n % PAGE_TOKENS, number;
+    collect(d);
+    if (n_full < 1) return refuse(why, DISK_SHORT);
+    if (n > d->shape.max_tokens) return refuse(why, DISK_LARGE);
+    int n_known = store_match(d->store, salt, token, n, &last);
+    if (n_known == n_full &&
+        (there = store_state(d->store, last, token + n_full * PAGE_TOKENS, rest)) >= 0) {
+        touch(d, there);
+        return refuse(why, DISK_KNOWN);
+    }
+    if (first_page > n_known) return refuse(why, DISK_MISSING);
+    if (free_jobs(d) <= SPARE_JOBS || d->n_gone) return refuse(why, DISK_BUSY);
+    int64_t of_run =
+        n_known == n_full
+            ? 0
+            : on_disk(cache_file_bytes(&d->shape, n_full * PAGE_TOKENS, n_full - n_known, 0));
+    int64_t of_state = on_disk(cache_file_bytes(&d->shape, n, rest > 0, 1));
+    if (!can_fit(d, last, of_run + of_state, n_full - n_known)) return refuse(why, DISK_LARGE);
+    store_begin(d->store);
+    if (last >= 0) store_use(d->store, store_block_item(d->store, last));
+    make_room(d, of_run + of_state, n_full - n_known);
+    if (!send_removals(d)) return refuse(why, DISK_BUSY);
+    DiskJob *j = take_job(d, JOB_SAVE, &number);
+    set_prefix(j, salt, token, n, first_page);
+    memcpy(j->from, page, (size_t)(n_pages(n) - first_page) * sizeof *page);
+    j->from_state = state;
+    add_items(d, j, last, n_known, of_run, of_state);
+    worker_send(d->worker, number);
+    return number;
+}
+
+DiskStats disk_stats(const Disk *d)
+{
+    DiskStats s = d->stats;
+    s.files = store_count(d->store);
+    s.bytes = store_bytes(d->store);
+    return s;
+}

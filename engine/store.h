@@ -1,0 +1,101 @@
+/*
+ * store.h: which prefixes a lower tier of the prefix cache holds, and what goes first.
+ *
+ * A prefix is kept as items of two kinds. A run: full blocks of PAGE_TOKENS tokens, kept once for
+ * all prefixes that begin with them. A state: what follows the prefix's last full block, up to
+ * PAGE_TOKENS - 1 tokens with their partial page, and the recurrent state after them. An item needs
+ * the run that holds the block before it, and with it all the runs on the way. Items are in order
+ * of use, and one is never older than what needs it: so the oldest can always go alone.
+ *
+ * Blocks are found by a hash chained from the first token, then compared: a hit is exact. Where the
+ * bytes are is the tier's to know, by the numbers of items and blocks. No memory after store_open.
+ */
+#ifndef OFFSHOOT_ENGINE_STORE_H
+#define OFFSHOOT_ENGINE_STORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "engine/cache.h"
+
+typedef struct Store Store;
+
+/* Room for so many items and blocks. Most of it takes memory only when it is used. */
+Store *store_open(int max_items, int max_blocks, Error *err);
+void store_close(Store *s);
+size_t store_index_bytes(int max_items, int max_blocks);
+
+/* ---- looking up; nothing changes ---- */
+
+/* Full blocks of n tokens that are there from the first one on; *last: the last of them, or -1. */
+int store_match(const Store *s, uint64_t salt, const int32_t *token, int n, int32_t *last);
+
+typedef struct {
+    int32_t item; /* the state's, -1: none */
+    int n;        /* tokens before it */
+} StoreHit;
+
+/* The longest prefix of n tokens, at most `most` long, that has a state that is ready. */
+StoreHit store_find(const Store *s, uint64_t salt, const int32_t *token, int n, int most);
+
+/* The state after block last and n_rest more tokens, ready or not; -1: none. */
+int32_t store_state(const Store *s, int32_t last, const int32_t *rest, int n_rest);
+
+typedef enum { STORE_RUN, STORE_STATE, STORE_OTHER } StoreKind;
+
+typedef struct {
+    StoreKind kind;
+    uint64_t salt;
+    Hash key; /* of the last block; a state's: with the rest */
+    int64_t bytes;
+    int n_tokens; /* from the first token of all to the item's end */
+    int first;    /* block that the item begins with */
+    int n_blocks; /* full ones in the item: none in a state */
+} StoreItem;
+
+StoreItem store_item(const Store *s, int32_t item);
+int32_t store_needs(const Store *s, int32_t item); /* the run that it needs; -1: none */
+int32_t store_block_item(const Store *s, int32_t block);
+
+/* All full blocks up to an item's end, the first one first; returns how many. */
+int store_chain(const Store *s, int32_t item, int32_t *block);
+
+int64_t store_bytes(const Store *s); /* of all items */
+int store_count(const Store *s);
+
+/* ---- adding ---- */
+
+/* Whether the index has room for so many more. */
+int store_has_room(const Store *s, int n_items, int n_blocks);
+
+/*
+ * Adds n_blocks full blocks behind block `last` (-1: they are a prompt's first); token[] are theirs
+ * alone. New items are the youngest.
+ */
+int32_t store_add_run(Store *s, uint64_t salt, int32_t last, const int32_t *token, int n_blocks,
+                      int64_t bytes);
+
+/* A state; store_find sees it once it is ready. */
+int32_t store_add_state(Store *s, int32_t last, const int32_t *rest, int n_rest, int64_t bytes);
+void store_set_ready(Store *s, int32_t item);
+
+/* Bytes that count and age, and are never found. */
+int32_t store_add_other(Store *s, int64_t bytes);
+
+/* ---- age ---- */
+
+/* Makes an item and all that it needs the youngest. */
+void store_use(Store *s, int32_t item);
+
+/* What is added or used from here on is spared by store_oldest until the next store_begin. */
+void store_begin(Store *s);
+
+/* The item that was used longest ago; -1: none, or all that are left are spared. */
+int32_t store_oldest(const Store *s);
+
+/* Forgets an item and all that need it; dropped hears of each while it can still be asked about. */
+void store_drop(Store *s, int32_t item, void (*dropped)(void *ctx, int32_t item), void *ctx);
+
+#endif

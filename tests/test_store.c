@@ -1,0 +1,312 @@
+/*
+ * test_store.c: the index of the lower tiers against lists that are searched from end to end.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/store.h"
+#include "tests/prefixes.h"
+
+enum { MAX_ITEMS = 40, MAX_BLOCKS = 60 };
+
+/* What an item of the index should be. */
+typedef struct {
+    int is_there, is_ready;
+    StoreKind kind;
+    Prefix prefix; /* up to the item's end */
+    int first, n_blocks;
+    int32_t needs;
+    int64_t bytes;
+} Known;
+
+typedef struct {
+    Store *store;
+    Known item[MAX_ITEMS];
+    int32_t order[MAX_ITEMS]; /* the oldest first */
+    int n;
+    int32_t dropped[MAX_ITEMS];
+    int n_dropped;
+    unsigned seed;
+} Model;
+
+/* ---- the model ---- */
+
+static void model_use(Model *m, int32_t item)
+{
+    for (; item >= 0; item = m->item[item].needs) {
+        int at = 0;
+        while (m->order[at] != item)
+            at++;
+        for (; at < m->n - 1; at++)
+            m->order[at] = m->order[at + 1];
+        m->order[at] = item;
+    }
+}
+
+static void model_add(Model *m, int32_t item, Known k)
+{
+    assert_in_range(item, 0, MAX_ITEMS - 1);
+    assert_false(m->item[item].is_there);
+    m->item[item] = k;
+    m->item[item].is_there = 1;
+    m->order[m->n++] = item;
+    model_use(m, item);
+}
+
+static void model_forget(Model *m, int32_t item)
+{
+    int to = 0;
+    for (int i = 0; i < m->n; i++)
+        if (m->order[i] != item) m->order[to++] = m->order[i];
+    m->n = to;
+    m->item[item].is_there = 0;
+}
+
+/* The run with the full block that ends after n tokens of p. */
+static int32_t model_run(const Model *m, const Prefix *p, int n)
+{
+    for (int32_t i = 0; i < MAX_ITEMS; i++) {
+        const Known *k = &m->item[i];
+        if (k->is_there && k->kind == STORE_RUN && n > k->first * 16 &&
+            prefix_begins(&k->prefix, p, n))
+            return i;
+    }
+    return -1;
+}
+
+static int model_match(const Model *m, const Prefix *p)
+{
+    int b = 0;
+    while ((b + 1) * 16 <= p->n && model_run(m, p, (b + 1) * 16) >= 0)
+        b++;
+    return b;
+}
+
+static int32_t model_find(const Model *m, const Prefix *p, int most)
+{
+    int32_t best = -1;
+    for (int32_t i = 0; i < MAX_ITEMS; i++) {
+        const Known *k = &m->item[i];
+        if (k->is_there && k->is_ready && k->prefix.n <= most &&
+            prefix_begins(p, &k->prefix, k->prefix.n) &&
+            (best < 0 || k->prefix.n > m->item[best].prefix.n))
+            best = i;
+    }
+    return best;
+}
+
+static int model_needs(const Model *m, int32_t item, int32_t other)
+{
+    while (item >= 0 && item != other)
+        item = m->item[item].needs;
+    return item == other;
+}
+
+/* ---- both, side by side ---- */
+
+/* What needs an item must be dropped before it, and everything must be there to be asked. */
+static void when_dropped(void *ctx, int32_t item)
+{
+    Model *m = ctx;
+    StoreItem it = store_item(m->store, item);
+    assert_true(m->item[item].is_there);
+    assert_int_equal(it.kind, m->item[item].kind);
+    for (int32_t i = 0; i < MAX_ITEMS; i++)
+        if (m->item[i].is_there && i != item) assert_int_not_equal(m->item[i].needs, item);
+    model_forget(m, item);
+    m->dropped[m->n_dropped++] = item;
+}
+
+static void drop(Model *m, int32_t item)
+{
+    int n_expected = 0;
+    for (int32_t i = 0; i < MAX_ITEMS; i++)
+        n_expected += m->item[i].is_there && model_needs(m, i, item);
+    m->n_dropped = 0;
+    store_drop(m->store, item, when_dropped, m);
+    assert_int_equal(m->n_dropped, n_expected);
+    assert_int_equal(m->dropped[n_expected - 1], item);
+}
+
+static void add_run(Model *m, const Prefix *p, int32_t last, int n_known)
+{
+    int n_full = p->n / 16, new_blocks = n_full - n_known;
+    Known k = {.kind = STORE_RUN,
+               .prefix = *p,
+               .first = n_known,
+               .n_blocks = new_blocks,
+               .needs = n_known ? model_run(m, p, n_known * 16) : -1,
+               .bytes = 1000 * new_blocks};
+    k.prefix.n = n_full * 16;
+    int32_t item =
+        store_add_run(m->store, p->salt, last, p->token + n_known * 16, new_blocks, k.bytes);
+    model_add(m, item, k);
+}
+
+static void save(Model *m)
+{
+    Prefix p = prefix_random(&m->seed, 16);
+    int32_t last;
+    int n_known = store_match(m->store, p.salt, p.token, p.n, &last), n_full = p.n / 16;
+    assert_int_equal(n_known, model_match(m, &p));
+    store_begin(m->store);
+    if (last >= 0) {
+        assert_int_equal(store_block_item(m->store, last), model_run(m, &p, n_known * 16));
+        store_use(m->store, store_block_item(m->store, last));
+        model_use(m, store_block_item(m->store, last));
+    }
+    while (!store_has_room(m->store, 2, n_full - n_known)) {
+        int32_t oldest = store_oldest(m->store);
+        if (oldest < 0) return; /* all that is there is needed */
+        assert_int_equal(oldest, m->order[0]);
+        drop(m, oldest);
+        assert_int_equal(m->n_dropped, 1);
+    }
+    if (n_known < n_full) {
+        add_run(m, &p, last, n_known);
+        assert_int_equal(store_match(m->store, p.salt, p.token, p.n, &last), n_full);
+    }
+    if (store_state(m->store, last, p.token + n_full * 16, p.n % 16) >= 0) return;
+    Known k = {.kind = STORE_STATE,
+               .prefix = p,
+               .first = n_full,
+               .needs = model_run(m, &p, n_full * 16),
+               .bytes = 7};
+    model_add(m, store_add_state(m->store, last, p.token + n_full * 16, p.n % 16, 7), k);
+}
+
+static void set_one_ready(Model *m)
+{
+    int32_t item = m->n ? m->order[rand_r(&m->seed) % m->n] : -1;
+    if (item < 0 || m->item[item].kind != STORE_STATE) return;
+    store_set_ready(m->store, item);
+    m->item[item].is_ready = 1;
+}
+
+static void find(Model *m)
+{
+    Prefix p = prefix_random(&m->seed, 0);
+    int most = rand_r(&m->seed) % (PREFIX_MAX + 1);
+    StoreHit hit = store_find(m->store, p.salt, p.token, p.n, most);
+    int32_t want = model_find(m, &p, most);
+    assert_int_equal(hit.item, want);
+    assert_int_equal(hit.n, want < 0 ? 0 : m->item[want].prefix.n);
+    if (want < 0) return;
+    int32_t block[PREFIX_PAGES];
+    assert_int_equal(store_chain(m->store, want, block), hit.n / 16);
+    for (int b = 0; b < hit.n / 16; b++)
+        assert_int_equal(store_block_item(m->store, block[b]), model_run(m, &p, (b + 1) * 16));
+    store_use(m->store, want);
+    model_use(m, want);
+}
+
+static void compare(const Model *m)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < m->n; i++) {
+        const Known *k = &m->item[m->order[i]];
+        StoreItem it = store_item(m->store, m->order[i]);
+        bytes += k->bytes;
+        assert_int_equal(it.bytes, k->bytes);
+        assert_int_equal(it.kind, k->kind);
+        assert_int_equal(store_needs(m->store, m->order[i]), k->needs);
+        if (k->kind == STORE_OTHER) continue;
+        assert_int_equal(it.n_tokens, k->prefix.n);
+        assert_int_equal(it.first, k->first);
+        assert_int_equal(it.n_blocks, k->n_blocks);
+        assert_int_equal(it.salt, k->prefix.salt);
+    }
+    assert_int_equal(store_bytes(m->store), bytes);
+    assert_int_equal(store_count(m->store), m->n);
+}
+
+static void test_random_use(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 60000 };
+    Model *m = mem_alloc(1, sizeof *m);
+    m->seed = 7;
+    m->store = store_open(MAX_ITEMS, MAX_BLOCKS, NULL);
+    unsigned long n_allocs = mem_count();
+    long n_found = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        int what = rand_r(&m->seed) % 100;
+        if (what < 30)
+            save(m);
+        else if (what < 55)
+            set_one_ready(m);
+        else if (what < 95)
+            find(m);
+        else if (what < 97 && m->n)
+            drop(m, m->order[rand_r(&m->seed) % m->n]);
+        else if (what < 98 && store_has_room(m->store, 1, 0))
+            model_add(m, store_add_other(m->store, 5),
+                      (Known){.kind = STORE_OTHER, .needs = -1, .bytes = 5});
+        if (round % 16 == 0) compare(m);
+        Prefix p = prefix_random(&m->seed, 16);
+        n_found += store_find(m->store, p.salt, p.token, p.n, p.n).item >= 0;
+    }
+    assert_true(n_found > ROUNDS / 20); /* or too little is tested */
+    assert_int_equal(mem_count(), n_allocs);
+    while (m->n)
+        drop(m, store_oldest(m->store) < 0 ? m->order[0] : store_oldest(m->store));
+    compare(m);
+    store_close(m->store);
+    mem_free(m);
+}
+
+/* A later use spares what is needed; the oldest is never needed by anything. */
+static void test_ages(void **state)
+{
+    (void)state;
+    Store *s = store_open(8, 8, NULL);
+    int32_t token[64] = {0}, last, block[4];
+    int32_t run = store_add_run(s, 3, -1, token, 2, 10);
+    store_match(s, 3, token, 32, &last);
+    int32_t first = store_add_state(s, last, token, 0, 1);
+    int32_t tail = store_add_run(s, 3, last, token + 32, 2, 10);
+    store_match(s, 3, token, 64, &last);
+    int32_t second = store_add_state(s, last, token, 0, 1);
+    assert_int_equal(store_find(s, 3, token, 64, 64).item, -1); /* none is ready */
+    store_set_ready(s, first);
+    store_set_ready(s, second);
+    assert_int_equal(store_find(s, 3, token, 64, 64).item, second);
+    assert_int_equal(store_find(s, 3, token, 64, 63).item, first);
+    assert_int_equal(store_find(s, 4, token, 64, 64).item, -1); /* another salt */
+    assert_int_equal(store_oldest(s), -1);                      /* all of this round */
+    store_begin(s);
+    assert_int_equal(store_oldest(s), first);
+    store_use(s, first);
+    assert_int_equal(store_oldest(s), second);
+    store_begin(s);
+    store_drop(s, second, NULL, NULL);
+    assert_int_equal(store_oldest(s), tail);
+    store_drop(s, tail, NULL, NULL);
+    assert_int_equal(store_oldest(s), first);
+    assert_int_equal(store_match(s, 3, token, 64, &last), 2);
+    assert_int_equal(store_chain(s, first, block), 2);
+    assert_int_equal(store_block_item(s, block[1]), run);
+    store_drop(s, run, NULL, NULL); /* takes the state with it */
+    assert_int_equal(store_count(s), 0);
+    assert_int_equal(store_bytes(s), 0);
+    assert_true(store_has_room(s, 8, 8));
+    assert_false(store_has_room(s, 9, 8));
+    assert_false(store_has_room(s, 8, 9));
+    store_close(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_use),
+        cmocka_unit_test(test_ages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
