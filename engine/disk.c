@@ -27,7 +27,6 @@ typedef enum { JOB_FREE, JOB_SENT, JOB_DONE } JobState;
 struct Disk {
     DiskFolder folder;
     CacheShape shape;
-    int64_t max_bytes;
     int max_items, max_blocks;
     Store *store;
     CacheName *name; /* of each item */
@@ -73,16 +72,16 @@ static int open_jobs(Disk *d, Error *err)
 }
 
 /* As many items and blocks as the budget can hold of the smallest, within reason. */
-static int open_index(Disk *d, Error *err)
+static int open_index(Disk *d, int64_t max_bytes, Error *err)
 {
     int64_t run = cache_file_bytes(&d->shape, PAGE_TOKENS, 1, 0);
     int64_t state = cache_file_bytes(&d->shape, PAGE_TOKENS, 0, 1);
-    int64_t items = d->max_bytes / (run < state ? run : state) + 2;
-    int64_t blocks = d->max_bytes / (int64_t)d->shape.page_bytes + 1;
+    int64_t items = max_bytes / (run < state ? run : state) + 2;
+    int64_t blocks = max_bytes / (int64_t)d->shape.page_bytes + 1;
     d->max_items = (int)(items < MAX_ITEMS ? items : MAX_ITEMS);
     d->max_blocks = (int)(blocks < MAX_BLOCKS ? blocks : MAX_BLOCKS);
     size_t names = (size_t)d->max_items + 2 * N_JOBS;
-    d->store = store_open(d->max_items, d->max_blocks, err);
+    d->store = store_open(max_bytes, d->max_items, d->max_blocks, err);
     d->name = mem_map(names * sizeof *d->name);
     d->gone = mem_map(names * sizeof *d->gone);
     d->chain = mem_map(((size_t)d->shape.max_tokens / PAGE_TOKENS + 1) * sizeof *d->chain);
@@ -96,18 +95,18 @@ Disk *disk_open(const char *path, int64_t max_bytes, const DiskShape *shape, Err
 {
     assert(shape->page_bytes > 0 && shape->state_bytes > 0);
     assert(shape->max_tokens >= PAGE_TOKENS);
+    assert(max_bytes >= 0);
     Disk *d = mem_alloc(1, sizeof *d);
     *d = (Disk){
         .folder = {.fd = -1, .lock_fd = -1},
-        .max_bytes = max_bytes > 0 ? max_bytes : 0,
         .shape = {.model = hash_key(shape->fingerprint, strlen(shape->fingerprint), 0),
                   .page_bytes = shape->page_bytes,
                   .state_bytes = shape->state_bytes,
                   .max_tokens = shape->max_tokens},
     };
     if (disk_folder_open(&d->folder, path, err)) goto fail;
-    if (open_index(d, err) || open_jobs(d, err)) goto fail;
-    disk_restore(&d->folder, &d->shape, d->store, d->max_bytes, d->name);
+    if (open_index(d, max_bytes, err) || open_jobs(d, err)) goto fail;
+    disk_restore(&d->folder, &d->shape, d->store, max_bytes, d->name);
     if (!(d->done = queue_open(N_JOBS, sizeof(int), err))) goto fail;
     if (!(d->worker = worker_open(d->job, N_JOBS, &d->folder, &d->shape, d->done, err))) goto fail;
     return d;
@@ -326,7 +325,7 @@ int disk_load(Disk *d, uint64_t salt, const int32_t *token, int n, int first_pag
 
 /* ---- saving ---- */
 
-static int refuse(DiskRefused *why, DiskRefused because)
+static int refuse(TierRefused *why, TierRefused because)
 {
     *why = because;
     return -1;
@@ -341,30 +340,6 @@ static int touch(Disk *d, int32_t state)
     add_parts(d, j, state);
     worker_send(d->worker, number);
     return 0;
-}
-
-/* Whether a run and a state behind block `last` fit beside what they need, with nothing else. */
-static int can_fit(const Disk *d, int32_t last, int64_t bytes, int n_blocks)
-{
-    int n_items = 2;
-    for (int32_t i = last < 0 ? -1 : store_block_item(d->store, last); i >= 0;
-         i = store_needs(d->store, i), n_items++) {
-        StoreItem it = store_item(d->store, i);
-        bytes += it.bytes;
-        n_blocks += it.n_blocks;
-    }
-    return bytes <= d->max_bytes && n_items <= d->max_items && n_blocks <= d->max_blocks;
-}
-
-/* Drops what is oldest until a run and a state fit; what they need was used since store_begin. */
-static void make_room(Disk *d, int64_t bytes, int n_blocks)
-{
-    while (store_bytes(d->store) + bytes > d->max_bytes || !store_has_room(d->store, 2, n_blocks)) {
-        int32_t oldest = store_oldest(d->store);
-        assert(oldest >= 0); /* or can_fit is wrong */
-        store_drop(d->store, oldest, when_dropped, d);
-        d->stats.evicted++;
-    }
 }
 
 static int64_t on_disk(int64_t bytes)
@@ -391,31 +366,31 @@ static void add_items(Disk *d, DiskJob *j, int32_t last, int n_known, int64_t ru
 }
 
 int disk_save(Disk *d, uint64_t salt, const int32_t *token, int n, int first_page,
-              const void *const *page, const void *state, DiskRefused *why)
+              const void *const *page, const void *state, TierRefused *why)
 {
     int32_t last, there;
     int n_full = n / PAGE_TOKENS, rest = n % PAGE_TOKENS, number;
     collect(d);
-    if (n_full < 1) return refuse(why, DISK_SHORT);
-    if (n > d->shape.max_tokens) return refuse(why, DISK_LARGE);
+    if (n_full < 1) return refuse(why, TIER_SHORT);
+    if (n > d->shape.max_tokens) return refuse(why, TIER_LARGE);
     int n_known = store_match(d->store, salt, token, n, &last);
     if (n_known == n_full &&
         (there = store_state(d->store, last, token + n_full * PAGE_TOKENS, rest)) >= 0) {
         touch(d, there);
-        return refuse(why, DISK_KNOWN);
+        return refuse(why, TIER_KNOWN);
     }
-    if (first_page > n_known) return refuse(why, DISK_MISSING);
-    if (free_jobs(d) <= SPARE_JOBS || d->n_gone) return refuse(why, DISK_BUSY);
+    if (first_page > n_known) return refuse(why, TIER_MISSING);
+    if (free_jobs(d) <= SPARE_JOBS || d->n_gone) return refuse(why, TIER_BUSY);
     int64_t of_run =
         n_known == n_full
             ? 0
             : on_disk(cache_file_bytes(&d->shape, n_full * PAGE_TOKENS, n_full - n_known, 0));
     int64_t of_state = on_disk(cache_file_bytes(&d->shape, n, rest > 0, 1));
-    if (!can_fit(d, last, of_run + of_state, n_full - n_known)) return refuse(why, DISK_LARGE);
-    store_begin(d->store);
-    if (last >= 0) store_use(d->store, store_block_item(d->store, last));
-    make_room(d, of_run + of_state, n_full - n_known);
-    if (!send_removals(d)) return refuse(why, DISK_BUSY);
+    int before = store_count(d->store);
+    if (store_make_room(d->store, last, n_full - n_known, of_run + of_state, when_dropped, d))
+        return refuse(why, TIER_LARGE);
+    d->stats.evicted += before - store_count(d->store);
+    if (!send_removals(d)) return refuse(why, TIER_BUSY);
     DiskJob *j = take_job(d, JOB_SAVE, &number);
     set_prefix(j, salt, token, n, first_page);
     memcpy(j->from, page, (size_t)(n_pages(n) - first_page) * sizeof *page);

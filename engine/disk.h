@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "engine/store.h"
 
 typedef struct Disk Disk;
 
@@ -46,22 +47,13 @@ int disk_find(const Disk *d, uint64_t salt, const int32_t *token, int n, int mos
 /* The first page that a save of n tokens would write: earlier blocks are there. */
 int disk_first_new(const Disk *d, uint64_t salt, const int32_t *token, int n);
 
-typedef enum {
-    DISK_KNOWN,   /* it is there, or on its way; it counts as used */
-    DISK_BUSY,    /* too many jobs; worth trying again */
-    DISK_SHORT,   /* fewer than PAGE_TOKENS tokens */
-    DISK_LARGE,   /* more than the cache or a sequence may have */
-    DISK_MISSING, /* a page before first_page is not there (any more) */
-    N_DISK_REFUSED,
-} DiskRefused;
-
 /*
  * Queues the saving of n tokens' prefix. page[i] is the page of block first_page + i, up to the
  * last, partial one; what disk_first_new leaves out is not looked at. Pages and state stay as they
  * are until the job is done; tokens are copied. Returns the job, or -1 and why.
  */
 int disk_save(Disk *d, uint64_t salt, const int32_t *token, int n, int first_page,
-              const void *const *page, const void *state, DiskRefused *why);
+              const void *const *page, const void *state, TierRefused *why);
 
 /*
  * Queues the loading of a prefix that disk_find told of, from page first_page on. Until the job is

@@ -34,7 +34,6 @@ typedef struct {
     int32_t next_state; /* of the same block */
     int32_t n_rest;
     int32_t rest[PAGE_TOKENS - 1];
-    uint32_t round; /* of its last use */
     int kind, is_ready, is_marked;
 } Item;
 
@@ -53,8 +52,7 @@ struct Store {
     int new_blocks, new_items; /* ever used; those behind were never touched */
     int32_t free_block, free_item;
     int32_t oldest, youngest;
-    int64_t bytes;
-    uint32_t round;
+    int64_t bytes, max_bytes;
 };
 
 static size_t table_size(int max_blocks)
@@ -71,7 +69,7 @@ size_t store_index_bytes(int max_items, int max_blocks)
            table_size(max_blocks) * sizeof(TableSlot);
 }
 
-Store *store_open(int max_items, int max_blocks, Error *err)
+Store *store_open(int64_t max_bytes, int max_items, int max_blocks, Error *err)
 {
     assert(max_items > 0 && max_blocks > 0);
     Store *s = mem_alloc(1, sizeof *s);
@@ -85,6 +83,7 @@ Store *store_open(int max_items, int max_blocks, Error *err)
         return NULL;
     }
     s->mask = table_size(max_blocks) - 1;
+    s->max_bytes = max_bytes;
     s->max_blocks = max_blocks;
     s->max_items = max_items;
     s->free_block = s->free_item = s->oldest = s->youngest = NONE;
@@ -282,18 +281,12 @@ void store_use(Store *s, int32_t item)
     for (; item != NONE; item = s->item[item].needs) {
         list_remove(s, item);
         list_append(s, item);
-        s->item[item].round = s->round;
     }
-}
-
-void store_begin(Store *s)
-{
-    s->round++;
 }
 
 int32_t store_oldest(const Store *s)
 {
-    return s->oldest != NONE && s->item[s->oldest].round != s->round ? s->oldest : NONE;
+    return s->oldest;
 }
 
 /* ---- adding ---- */
@@ -436,4 +429,29 @@ void store_drop(Store *s, int32_t item, void (*dropped)(void *ctx, int32_t item)
         }
         if (done) break;
     }
+}
+
+/* ---- room ---- */
+
+/* Whether a run and a state fit beside the runs that they need, with nothing else there. */
+static int can_fit(const Store *s, int32_t needs, int n_blocks, int64_t bytes)
+{
+    int n_items = 2;
+    for (; needs != NONE; needs = s->item[needs].needs, n_items++) {
+        bytes += s->item[needs].bytes;
+        n_blocks += s->item[needs].n_blocks;
+    }
+    return bytes <= s->max_bytes && n_items <= s->max_items && n_blocks <= s->max_blocks;
+}
+
+/* What they need is the youngest of all: when nothing else is left there is room. */
+int store_make_room(Store *s, int32_t last, int n_blocks, int64_t bytes,
+                    void (*dropped)(void *ctx, int32_t item), void *ctx)
+{
+    int32_t needs = last == NONE ? NONE : s->block[last].item;
+    if (!can_fit(s, needs, n_blocks, bytes)) return -1;
+    store_use(s, needs);
+    while (s->bytes + bytes > s->max_bytes || !store_has_room(s, 2, n_blocks))
+        store_drop(s, s->oldest, dropped, ctx);
+    return 0;
 }

@@ -22,8 +22,21 @@
 
 typedef struct Store Store;
 
-/* Room for so many items and blocks. Most of it takes memory only when it is used. */
-Store *store_open(int max_items, int max_blocks, Error *err);
+/* Why a tier does not keep a prefix. */
+typedef enum {
+    TIER_KNOWN,   /* it is there, or on its way; it counts as used */
+    TIER_BUSY,    /* too many jobs; worth trying again */
+    TIER_SHORT,   /* fewer than PAGE_TOKENS tokens */
+    TIER_LARGE,   /* more than the tier or a sequence may have */
+    TIER_MISSING, /* a page that the caller leaves out is not there (any more) */
+    N_TIER_REFUSED,
+} TierRefused;
+
+/*
+ * For items of max_bytes in all. Memory for so many of them and their blocks; most of it is taken
+ * only when it is used.
+ */
+Store *store_open(int64_t max_bytes, int max_items, int max_blocks, Error *err);
 void store_close(Store *s);
 size_t store_index_bytes(int max_items, int max_blocks);
 
@@ -67,6 +80,14 @@ int store_count(const Store *s);
 
 /* ---- adding ---- */
 
+/*
+ * Makes room for a run of n_blocks and a state behind block `last` (-1: the first), of so many
+ * bytes together, by dropping what is oldest; not what they need, which counts as used. -1, and
+ * nothing is dropped, when they cannot fit beside it.
+ */
+int store_make_room(Store *s, int32_t last, int n_blocks, int64_t bytes,
+                    void (*dropped)(void *ctx, int32_t item), void *ctx);
+
 /* Whether the index has room for so many more. */
 int store_has_room(const Store *s, int n_items, int n_blocks);
 
@@ -89,10 +110,7 @@ int32_t store_add_other(Store *s, int64_t bytes);
 /* Makes an item and all that it needs the youngest. */
 void store_use(Store *s, int32_t item);
 
-/* What is added or used from here on is spared by store_oldest until the next store_begin. */
-void store_begin(Store *s);
-
-/* The item that was used longest ago; -1: none, or all that are left are spared. */
+/* The item that was used longest ago, -1 when there is none. Nothing needs it. */
 int32_t store_oldest(const Store *s);
 
 /* Forgets an item and all that need it; dropped hears of each while it can still be asked about. */

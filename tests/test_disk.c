@@ -58,7 +58,7 @@ static int wait_for(Disk *d, int job)
 }
 
 /* 1 saved, 0 the job failed, -1 refused. */
-static int save(Disk *d, const Prefix *p, DiskRefused *why)
+static int save(Disk *d, const Prefix *p, TierRefused *why)
 {
     PrefixBytes b;
     int first = disk_first_new(d, p->salt, p->token, p->n);
@@ -72,7 +72,7 @@ static int save(Disk *d, const Prefix *p, DiskRefused *why)
 
 static void must_save(Disk *d, const Prefix *p)
 {
-    DiskRefused why = N_DISK_REFUSED;
+    TierRefused why = N_TIER_REFUSED;
     if (save(d, p, &why) != 1) fail_msg("%d tokens are not saved: %d", p->n, (int)why);
 }
 
@@ -154,7 +154,7 @@ static void test_round_trip(void **state)
     const char *path = scratch_dir("disk");
     Prefix p = prefix_of(75, 1), q = p;
     struct stat st;
-    DiskRefused why;
+    TierRefused why;
     q.n = 128;
     for (int i = 40; i < q.n; i++)
         q.token[i] = 7; /* parts inside the third block */
@@ -163,7 +163,7 @@ static void test_round_trip(void **state)
     must_save(d, &p);
     assert_int_equal(disk_stats(d).files, 2);
     assert_int_equal(save(d, &p, &why), -1);
-    assert_int_equal(why, DISK_KNOWN);
+    assert_int_equal(why, TIER_KNOWN);
     assert_int_equal(disk_first_new(d, q.salt, q.token, q.n), 2);
     must_save(d, &q);
     assert_int_equal(disk_stats(d).files, 4);
@@ -194,30 +194,30 @@ static void test_refusals(void **state)
     const char *path = scratch_dir("disk");
     Prefix p = prefix_of(40, 1), tiny = prefix_of(15, 2);
     PrefixBytes b;
-    DiskRefused why;
+    TierRefused why;
     prefix_fill(&p, p.n, &b);
     const void *const *page = (const void *const *)b.page;
     Disk *d = open_disk(path, 2 * ITEM); /* a head and a page each */
     assert_int_equal(save(d, &tiny, &why), -1);
-    assert_int_equal(why, DISK_SHORT);
+    assert_int_equal(why, TIER_SHORT);
     assert_int_equal(disk_save(d, 0, p.token, PREFIX_MAX + 1, 0, page, b.state, &why), -1);
-    assert_int_equal(why, DISK_LARGE);
+    assert_int_equal(why, TIER_LARGE);
     assert_int_equal(disk_save(d, p.salt, p.token, p.n, 1, page + 1, b.state, &why), -1);
-    assert_int_equal(why, DISK_MISSING);
+    assert_int_equal(why, TIER_MISSING);
     must_save(d, &p);
     disk_close(d);
     d = open_disk(path, 2 * ITEM - 1); /* too small: the state of what is there goes, it is older */
     assert_int_equal(found(d, &p), 0);
     assert_int_equal(disk_stats(d).files, 1);
     assert_int_equal(save(d, &p, &why), -1);
-    assert_int_equal(why, DISK_LARGE);
+    assert_int_equal(why, TIER_LARGE);
     assert_int_equal(disk_stats(d).files, 1); /* nothing went for what cannot be kept */
     assert_int_equal(count_files(path, "", NULL), 1);
     disk_close(d);
     d = open_disk(path, 0);
     assert_int_equal(count_files(path, "", NULL), 0);
     assert_int_equal(save(d, &p, &why), -1);
-    assert_int_equal(why, DISK_LARGE);
+    assert_int_equal(why, TIER_LARGE);
     disk_close(d);
 }
 
@@ -230,7 +230,7 @@ static void test_many_jobs(void **state)
     static PrefixBytes b[N];
     Prefix p[N];
     int is_on[64] = {0}, n_sent = 0, n_busy = 0;
-    DiskRefused why;
+    TierRefused why;
     DiskDone done;
     unsigned long n_allocs = mem_count();
     for (int i = 0; i < N; i++) {
@@ -238,7 +238,7 @@ static void test_many_jobs(void **state)
         prefix_fill(&p[i], p[i].n, &b[i]);
         int job = disk_save(d, p[i].salt, p[i].token, p[i].n, 0, (const void *const *)b[i].page,
                             b[i].state, &why);
-        if (job < 0) assert_int_equal(why, DISK_BUSY);
+        if (job < 0) assert_int_equal(why, TIER_BUSY);
         n_busy += job < 0;
         if (job >= 0) is_on[job]++;
         n_sent += job >= 0;
@@ -270,7 +270,7 @@ static void test_close_drops_jobs(void **state)
     for (int round = 0; round < 20; round++) {
         Disk *d = open_disk(path, PLENTY);
         PrefixBytes *b = mem_alloc(6, sizeof *b);
-        DiskRefused why;
+        TierRefused why;
         for (int i = 0; i < 6; i++) {
             Prefix p = prefix_of(60 + i, 10 * round + i);
             prefix_fill(&p, p.n, &b[i]);
@@ -303,7 +303,7 @@ static void test_restarts_change_nothing(void **state)
     Disk *d[2] = {open_disk(path[0], MAX), open_disk(path[1], MAX)};
     for (int round = 0; round < ROUNDS; round++) {
         Prefix p = prefix_random(&seed, 16);
-        DiskRefused why[2] = {0};
+        TierRefused why[2] = {0};
         int saved[2];
         if (rand_r(&seed) % 3) {
             int n = found(d[0], &p);
@@ -397,7 +397,7 @@ static void test_ages_are_mended(void **state)
     set_time(path, ".run", 1000);
     d = open_disk(path, 3 * ITEM);
     assert_int_equal(found(d, &p), 64);
-    DiskRefused why;
+    TierRefused why;
     assert_int_equal(save(d, &q, &why), 1);
     assert_int_equal(found(d, &p), 0);
     assert_int_equal(disk_stats(d).files, 3); /* the state went, the run stayed */
@@ -777,7 +777,7 @@ static void test_read_only_folder(void **state)
 /* Saves fail, loads and finds of what is there go on. For children: 0 when all is well. */
 static int check_full(Disk *d, const Prefix *there)
 {
-    DiskRefused why = N_DISK_REFUSED;
+    TierRefused why = N_TIER_REFUSED;
     for (int i = 0; i < 20; i++) {
         Prefix p = prefix_of(100, 50 + i);
         PrefixBytes b;
@@ -799,7 +799,7 @@ static int run_limited(const char *path)
     struct rlimit low = {.rlim_cur = 4096, .rlim_max = RLIM_INFINITY}, high = low;
     Prefix p = prefix_of(40, 1), q = prefix_of(40, 2);
     Disk *d = disk_open(path, PLENTY, &shape, NULL);
-    DiskRefused why;
+    TierRefused why;
     if (!d || save(d, &p, &why) != 1) return 1;
     if (getrlimit(RLIMIT_FSIZE, &high)) return 2;
     low.rlim_max = high.rlim_max;
@@ -822,7 +822,7 @@ static void test_files_cannot_grow(void **state)
 static int run_on_small_disk(const char *path)
 {
     Prefix p = prefix_of(40, 1);
-    DiskRefused why;
+    TierRefused why;
     if (unshare(CLONE_NEWNS) && unshare(CLONE_NEWUSER | CLONE_NEWNS)) return 0;
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) return 0;
     if (mount("disk", path, "tmpfs", 0, "size=65536")) return 0;
@@ -852,7 +852,7 @@ static void test_folder_goes(void **state)
     (void)state;
     const char *path = scratch_dir("disk");
     Prefix p = prefix_of(40, 1), q = prefix_of(40, 2);
-    DiskRefused why;
+    TierRefused why;
     Disk *d = open_disk(path, PLENTY);
     must_save(d, &p);
     scratch_dir("disk"); /* empties it */
@@ -876,7 +876,7 @@ static void save_for_ever(const char *path, unsigned seed, int fd)
     Error err;
     Disk *d = disk_open(path, KILLED_BYTES, &shape, &err);
     while (d) {
-        DiskRefused why;
+        TierRefused why;
         Prefix p = prefix_random(&seed, 16);
         if (save(d, &p, &why) != 1) continue;
         if (write(fd, &p, sizeof p) != sizeof p) break;

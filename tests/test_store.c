@@ -14,7 +14,7 @@
 #include "engine/store.h"
 #include "tests/prefixes.h"
 
-enum { MAX_ITEMS = 40, MAX_BLOCKS = 60 };
+enum { MAX_ITEMS = 40, MAX_BLOCKS = 60, MAX_BYTES = 50000 };
 
 /* What an item of the index should be. */
 typedef struct {
@@ -33,6 +33,8 @@ typedef struct {
     int n;
     int32_t dropped[MAX_ITEMS];
     int n_dropped;
+    int wanted_blocks; /* what room is made for; -1: something else is dropped */
+    int64_t wanted_bytes;
     unsigned seed;
 } Model;
 
@@ -109,6 +111,28 @@ static int model_needs(const Model *m, int32_t item, int32_t other)
     return item == other;
 }
 
+static int model_has_room(const Model *m)
+{
+    int64_t bytes = m->wanted_bytes;
+    int n_blocks = m->wanted_blocks;
+    for (int i = 0; i < m->n; i++) {
+        bytes += m->item[m->order[i]].bytes;
+        n_blocks += m->item[m->order[i]].n_blocks;
+    }
+    return bytes <= MAX_BYTES && n_blocks <= MAX_BLOCKS && m->n + 2 <= MAX_ITEMS;
+}
+
+/* Whether what is wanted would fit with `needs` and what that needs alone. */
+static int model_can_fit(const Model *m, int32_t needs)
+{
+    static Model alone;
+    alone = *m;
+    alone.n = 0;
+    for (; needs >= 0; needs = m->item[needs].needs)
+        alone.order[alone.n++] = needs;
+    return model_has_room(&alone);
+}
+
 /* ---- both, side by side ---- */
 
 /* What needs an item must be dropped before it, and everything must be there to be asked. */
@@ -120,6 +144,10 @@ static void when_dropped(void *ctx, int32_t item)
     assert_int_equal(it.kind, m->item[item].kind);
     for (int32_t i = 0; i < MAX_ITEMS; i++)
         if (m->item[i].is_there && i != item) assert_int_not_equal(m->item[i].needs, item);
+    if (m->wanted_blocks >= 0) {
+        assert_int_equal(item, m->order[0]);
+        assert_false(model_has_room(m)); /* nothing goes without need */
+    }
     model_forget(m, item);
     m->dropped[m->n_dropped++] = item;
 }
@@ -156,19 +184,20 @@ static void save(Model *m)
     int32_t last;
     int n_known = store_match(m->store, p.salt, p.token, p.n, &last), n_full = p.n / 16;
     assert_int_equal(n_known, model_match(m, &p));
-    store_begin(m->store);
-    if (last >= 0) {
-        assert_int_equal(store_block_item(m->store, last), model_run(m, &p, n_known * 16));
-        store_use(m->store, store_block_item(m->store, last));
-        model_use(m, store_block_item(m->store, last));
-    }
-    while (!store_has_room(m->store, 2, n_full - n_known)) {
-        int32_t oldest = store_oldest(m->store);
-        if (oldest < 0) return; /* all that is there is needed */
-        assert_int_equal(oldest, m->order[0]);
-        drop(m, oldest);
-        assert_int_equal(m->n_dropped, 1);
-    }
+    int32_t needs = n_known ? model_run(m, &p, n_known * 16) : -1;
+    assert_int_equal(last < 0 ? -1 : store_block_item(m->store, last), needs);
+    m->wanted_blocks = n_full - n_known;
+    m->wanted_bytes = 1000 * m->wanted_blocks + 7;
+    int fits = model_can_fit(m, needs);
+    m->n_dropped = 0;
+    if (fits) model_use(m, needs);
+    int failed =
+        store_make_room(m->store, last, m->wanted_blocks, m->wanted_bytes, when_dropped, m);
+    assert_int_equal(failed, fits ? 0 : -1);
+    if (failed) assert_int_equal(m->n_dropped, 0);
+    if (!failed) assert_true(model_has_room(m));
+    m->wanted_blocks = -1;
+    if (failed) return;
     if (n_known < n_full) {
         add_run(m, &p, last, n_known);
         assert_int_equal(store_match(m->store, p.salt, p.token, p.n, &last), n_full);
@@ -233,7 +262,8 @@ static void test_random_use(void **state)
     enum { ROUNDS = 60000 };
     Model *m = mem_alloc(1, sizeof *m);
     m->seed = 7;
-    m->store = store_open(MAX_ITEMS, MAX_BLOCKS, NULL);
+    m->wanted_blocks = -1;
+    m->store = store_open(MAX_BYTES, MAX_ITEMS, MAX_BLOCKS, NULL);
     unsigned long n_allocs = mem_count();
     long n_found = 0;
     for (int round = 0; round < ROUNDS; round++) {
@@ -249,6 +279,7 @@ static void test_random_use(void **state)
         else if (what < 98 && store_has_room(m->store, 1, 0))
             model_add(m, store_add_other(m->store, 5),
                       (Known){.kind = STORE_OTHER, .needs = -1, .bytes = 5});
+        if (m->n) assert_int_equal(store_oldest(m->store), m->order[0]);
         if (round % 16 == 0) compare(m);
         Prefix p = prefix_random(&m->seed, 16);
         n_found += store_find(m->store, p.salt, p.token, p.n, p.n).item >= 0;
@@ -256,7 +287,7 @@ static void test_random_use(void **state)
     assert_true(n_found > ROUNDS / 20); /* or too little is tested */
     assert_int_equal(mem_count(), n_allocs);
     while (m->n)
-        drop(m, store_oldest(m->store) < 0 ? m->order[0] : store_oldest(m->store));
+        drop(m, store_oldest(m->store));
     compare(m);
     store_close(m->store);
     mem_free(m);
@@ -266,7 +297,7 @@ static void test_random_use(void **state)
 static void test_ages(void **state)
 {
     (void)state;
-    Store *s = store_open(8, 8, NULL);
+    Store *s = store_open(1000, 8, 8, NULL);
     int32_t token[64] = {0}, last, block[4];
     int32_t run = store_add_run(s, 3, -1, token, 2, 10);
     store_match(s, 3, token, 32, &last);
@@ -280,12 +311,9 @@ static void test_ages(void **state)
     assert_int_equal(store_find(s, 3, token, 64, 64).item, second);
     assert_int_equal(store_find(s, 3, token, 64, 63).item, first);
     assert_int_equal(store_find(s, 4, token, 64, 64).item, -1); /* another salt */
-    assert_int_equal(store_oldest(s), -1);                      /* all of this round */
-    store_begin(s);
     assert_int_equal(store_oldest(s), first);
     store_use(s, first);
     assert_int_equal(store_oldest(s), second);
-    store_begin(s);
     store_drop(s, second, NULL, NULL);
     assert_int_equal(store_oldest(s), tail);
     store_drop(s, tail, NULL, NULL);
