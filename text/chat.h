@@ -43,12 +43,19 @@ typedef struct {
     int continue_final;  /* 1: the last message, an assistant's, is left open to be gone on with */
 } ChatOptions;
 
-/* Places in a rendered prompt. */
+/* Places in a rendered prompt, and what becomes of it. */
 typedef struct {
     /* Bytes that the template will render again when the conversation goes on: up to and including
-     * the last "<|im_start|>assistant\n" it appended as generation prompt, or everything when there
-     * is none. */
+     * the "<|im_start|>assistant\n" of the answer that is to come where a <think> follows it, which
+     * a later prompt may lack; else everything. */
     size_t n_stable;
+    /*
+     * 1: the answer will be rendered otherwise than it is generated now, so that no later prompt
+     * begins with it: after the next question the template drops its reasoning, with the empty one
+     * too. 0 where a call may come, after which it keeps them: unless what was sent of earlier
+     * answers shows that this client does not send reasoning back.
+     */
+    int answer_changes;
     /* What is not the template's: contents, names, arguments, tools. For tokenizer_encode_prompt.
      */
     TextSpan *client;

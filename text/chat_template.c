@@ -59,6 +59,7 @@ typedef struct {
     size_t n;
     long last_query; /* index of the last message that a person wrote, -1 if none */
     int add_vision_id, continue_final, n_images, n_videos;
+    size_t answer_thinks; /* where the <think> begins that the answer goes on from; 0: nowhere */
     StrBuf *out;
     ChatMarks *marks; /* or NULL */
     Error *err;
@@ -400,11 +401,12 @@ static int shows_thinking(const Render *r, size_t i, Span reasoning)
     return is_qwen35(r) || i + 1 == r->n || reasoning.n;
 }
 
-static int put_assistant(const Render *r, size_t i)
+static int put_assistant(Render *r, size_t i)
 {
     const Message *m = &r->message[i];
     const json_t *given = json_object_get(m->json, "reasoning_content");
     Span content = content_of(r, m), reasoning = {"", 0};
+    int is_open = r->continue_final && i + 1 == r->n;
     if (r->t->family == CHAT_QWEN3_NEXT) {
         /* Its template knows no thinking: the content is the answer, whatever it holds. */
     } else if (json_is_string(given)) {
@@ -416,6 +418,7 @@ static int put_assistant(const Render *r, size_t i)
     }
     strbuf_puts(r->out, "<|im_start|>assistant\n");
     if (shows_thinking(r, i, reasoning)) {
+        if (is_open) r->answer_thinks = r->out->len;
         strbuf_puts(r->out, "<think>\n");
         put(r, is_qwen35(r) ? trim(reasoning) : strip_newlines(reasoning, 1, 1));
         strbuf_puts(r->out, "\n</think>\n\n");
@@ -424,7 +427,7 @@ static int put_assistant(const Render *r, size_t i)
         put(r, content);
     }
     if (put_calls(r, i, content)) return -1;
-    if (!r->continue_final || i + 1 < r->n) strbuf_puts(r->out, "<|im_end|>\n");
+    if (!is_open) strbuf_puts(r->out, "<|im_end|>\n");
     return 0;
 }
 
@@ -441,7 +444,7 @@ static void put_tool(const Render *r, size_t i)
     if (i + 1 == r->n || r->message[i + 1].role != ROLE_TOOL) strbuf_puts(r->out, "<|im_end|>\n");
 }
 
-static int put_messages(const Render *r)
+static int put_messages(Render *r)
 {
     for (size_t i = 0; i < r->n; i++) {
         const Message *m = &r->message[i];
@@ -458,13 +461,44 @@ static int put_messages(const Render *r)
     return 0;
 }
 
-static void put_generation_prompt(const Render *r, const ChatOptions *options)
+static int is_thinking_on(const Render *r, const ChatOptions *options)
 {
-    int thinks = options->enable_thinking < 0 ? r->t->thinking_default : options->enable_thinking;
-    if (r->t->family == CHAT_QWEN3_NEXT_THINKING || (is_qwen35(r) && thinks))
+    if (!is_qwen35(r)) return r->t->family == CHAT_QWEN3_NEXT_THINKING;
+    return options->enable_thinking < 0 ? r->t->thinking_default : options->enable_thinking;
+}
+
+static void put_generation_prompt(Render *r, const ChatOptions *options)
+{
+    strbuf_puts(r->out, "<|im_start|>assistant\n");
+    size_t from = r->out->len;
+    if (is_thinking_on(r, options))
         strbuf_puts(r->out, "<think>\n");
     else if (is_qwen35(r))
         strbuf_puts(r->out, "<think>\n\n</think>\n\n");
+    if (r->out->len > from) r->answer_thinks = from;
+}
+
+/* Whether the last answer that the client knows came with its reasoning; 1 where there is none. */
+static int sends_reasoning(const Render *r)
+{
+    for (size_t i = r->n; i-- > 0;) {
+        const Message *m = &r->message[i];
+        if (m->role != ROLE_ASSISTANT) continue;
+        Span given = span_of(json_object_get(m->json, "reasoning_content"));
+        return given.n || memmem(strbuf_str(&m->content), m->content.len, "</think>", 8);
+    }
+    return 1;
+}
+
+/* See chat.h. */
+static void mark_answer(const Render *r, const json_t *tools, const ChatOptions *options)
+{
+    if (!r->marks) return;
+    r->marks->n_stable = r->answer_thinks ? r->answer_thinks : r->out->len;
+    int is_kept = json_array_size(tools) && (!is_thinking_on(r, options) || sends_reasoning(r));
+    r->marks->answer_changes = r->answer_thinks && !is_kept;
+    /* A picture's marks stand in the midst of contents, and are control tokens. */
+    if (r->n_images || r->n_videos) r->marks->n_client = 0;
 }
 
 int chat_render(const ChatTemplate *t, const json_t *messages, const json_t *tools,
@@ -487,11 +521,8 @@ int chat_render(const ChatTemplate *t, const json_t *messages, const json_t *too
         put_system(&r, tools);
         rc = put_messages(&r);
     }
-    if (!rc && options->add_generation_prompt) strbuf_puts(out, "<|im_start|>assistant\n");
-    if (!rc && marks) marks->n_stable = out->len;
-    /* A picture's marks stand in the midst of contents, and are control tokens. */
-    if (marks && (r.n_images || r.n_videos)) marks->n_client = 0;
     if (!rc && options->add_generation_prompt) put_generation_prompt(&r, options);
+    if (!rc) mark_answer(&r, tools, options);
     for (size_t i = 0; i < r.n; i++)
         strbuf_free(&r.message[i].content);
     mem_free(r.message);

@@ -25,11 +25,29 @@ struct Encoder {
     int32_t added;    /* what ends it; -1: the text's end */
     size_t n_added;   /* bytes of that token */
     size_t n_normal;  /* bytes of the stretch that are normalised */
+    int is_normal;    /* 1: the stretch is read from here */
     StrBuf normal;
     SplitRun *split;
     BpeScratch bpe;
     NfcScratch nfc;
+
+    size_t mark;
+    int n_stable; /* tokens before the last piece so far, or before the blanks that it ends */
+    int in_blanks;
+    int is_marked; /* the mark is still to be reached */
 };
+
+void encoder_mark(Encoder *e, size_t at)
+{
+    e->mark = at;
+    e->is_marked = at > 0;
+    e->n_stable = e->out->n;
+}
+
+int encoder_stable(const Encoder *e)
+{
+    return e->n_stable;
+}
 
 static void spend(size_t *budget, size_t n_bytes)
 {
@@ -49,6 +67,8 @@ static int end_stretch(Encoder *e)
     token_list_add(e->out, e->added);
     e->since = e->at += e->n_added;
     e->doing = FIND_ADDED;
+    if (e->is_marked && e->at <= e->mark) e->n_stable = e->out->n;
+    e->is_marked &= e->at < e->mark;
     return 1;
 }
 
@@ -57,7 +77,8 @@ static int begin_stretch(Encoder *e)
     size_t len;
     const char *text = stretch(e, &len);
     if (!len) return end_stretch(e);
-    if (e->tok->nfc && !nfc_is_plain(text, len)) {
+    e->is_normal = e->tok->nfc && !nfc_is_plain(text, len);
+    if (e->is_normal) {
         e->doing = NORMALISE;
         e->n_normal = 0;
         strbuf_clear(&e->normal);
@@ -108,6 +129,33 @@ static int normalise(Encoder *e, size_t *budget)
     return 1;
 }
 
+static int is_blank(const char *piece, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        if (piece[i] != ' ' && (piece[i] < '\t' || piece[i] > '\r')) return 0;
+    return 1;
+}
+
+/*
+ * A piece is to be merged: where does it end? In a text that was normalised only the ends of the
+ * stretch are known places: a mark within it counts as one at its beginning.
+ */
+static size_t piece_end(const Encoder *e, const char *piece, size_t len)
+{
+    if (!e->is_normal) return (size_t)(piece - e->text) + len;
+    int is_last = piece + len == e->normal.data + e->normal.len;
+    return e->mark < e->at || is_last ? e->at : e->since;
+}
+
+static void note_piece(Encoder *e, const char *piece, size_t len)
+{
+    size_t end = piece_end(e, piece, len), beyond = end > e->mark ? end - e->mark : 0;
+    int blank = is_blank(piece, beyond < len ? len - beyond : 0);
+    if (!blank || !e->in_blanks) e->n_stable = e->out->n;
+    e->in_blanks = blank;
+    e->is_marked = end < e->mark;
+}
+
 static int merge(Encoder *e, size_t *budget, Error *err)
 {
     const char *piece;
@@ -118,6 +166,7 @@ static int merge(Encoder *e, size_t *budget, Error *err)
         if (rc == SPLIT_MORE) break;
         if (rc == SPLIT_FAILED) return -1;
         if (rc == SPLIT_END) return end_stretch(e);
+        if (e->is_marked) note_piece(e, piece, len);
         bpe_encode(&e->tok->bpe, &e->bpe, piece, len, e->out);
         if (out->limit && out->n > out->limit)
             return error_set(err, ERR_LIMIT, "text has more than %d tokens", out->limit);

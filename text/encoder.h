@@ -26,6 +26,16 @@ Encoder *encoder_open(const Tokenizer *tok, const char *text, size_t len, const 
  */
 int encoder_some(Encoder *e, size_t *budget, Error *err);
 
+/*
+ * To be asked before the first slice: how many tokens does every text begin with that goes on after
+ * text[0..at)? All up to the last piece there, which may grow (blanks in a row are one piece then),
+ * unless what follows makes an added token of the last bytes.
+ */
+void encoder_mark(Encoder *e, size_t at);
+
+/* The answer, once encoder_some has given 0: of all tokens in *out. */
+int encoder_stable(const Encoder *e);
+
 /* At any time. NULL is fine. */
 void encoder_close(Encoder *e);
 

@@ -1,0 +1,483 @@
+/*
+ * test_stable.c: what of a prompt the next one begins with again: said before it is known, and then
+ * compared with prompts that really follow.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/strbuf.h"
+#include "tests/textdata.h"
+#include "text/chat.h"
+#include "text/encoder.h"
+
+static const struct {
+    const char *name; /* in the vectors */
+    ChatTemplate t;
+} families[] = {
+    {"q35", {CHAT_QWEN35, 1, 0, 1}},
+    {"q35off", {CHAT_QWEN35, 0, 0, 1}},
+    {"q36", {CHAT_QWEN35, 1, 1, 1}},
+    {"next", {CHAT_QWEN3_NEXT, 0, 0, 1}},
+    {"think", {CHAT_QWEN3_NEXT_THINKING, 1, 0, 1}},
+};
+enum { N_FAMILIES = sizeof families / sizeof *families };
+
+static Tokenizer *toks[2];
+static Error err;
+
+static Tokenizer *open_big(void)
+{
+    char command[400];
+    char *path = temp_path("stable.json");
+    snprintf(command, sizeof command, "xz -dc tests/data/tokenizer/tokenizer.json.xz > %s", path);
+    int rc = system(command); /* NOLINT(bugprone-command-processor): a fixed command */
+    Tokenizer *tok = rc ? NULL : tokenizer_open(path, &err);
+    unlink(path);
+    mem_free(path);
+    return tok;
+}
+
+static int open_all(void **state)
+{
+    (void)state;
+    toks[0] = tokenizer_open("models/demo/tokenizer.json", &err);
+    toks[1] = open_big();
+    return toks[0] && toks[1] ? 0 : -1;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    tokenizer_close(toks[0]);
+    tokenizer_close(toks[1]);
+    return 0;
+}
+
+/* ---- prompts ---- */
+
+typedef struct {
+    StrBuf text;
+    ChatMarks marks;
+    TokenList ids;
+    int n_stable;
+} Prompt;
+
+/* Tokens of text, and how many of them are stable where it is left at `mark`; slice by slice. */
+static TokenList encode(const Tokenizer *tok, const char *text, size_t len, const TextSpan *plain,
+                        int n_plain, size_t mark, size_t slice, int *n_stable)
+{
+    TokenList list = {0};
+    int more = 1;
+    Encoder *e = encoder_open(tok, text, len, plain, n_plain, &list, &err);
+    if (!e) fail_msg("%s", err.msg);
+    encoder_mark(e, mark);
+    while (more) {
+        size_t budget = slice;
+        more = encoder_some(e, &budget, &err);
+        if (more < 0) fail_msg("%s", err.msg);
+    }
+    *n_stable = encoder_stable(e);
+    encoder_close(e);
+    return list;
+}
+
+static void prompt_free(Prompt *p)
+{
+    strbuf_free(&p->text);
+    chat_marks_free(&p->marks);
+    token_list_free(&p->ids);
+}
+
+/* 0 when the template refuses the messages. */
+static int make_prompt(Prompt *p, const ChatTemplate *t, const Tokenizer *tok,
+                       const json_t *messages, const json_t *tools, const ChatOptions *options)
+{
+    *p = (Prompt){0};
+    if (chat_render(t, messages, tools, options, &p->text, &p->marks, &err)) {
+        prompt_free(p);
+        return 0;
+    }
+    p->ids = encode(tok, strbuf_str(&p->text), p->text.len, p->marks.client, p->marks.n_client,
+                    p->marks.n_stable, SIZE_MAX, &p->n_stable);
+    return 1;
+}
+
+static int begins_with(const TokenList *list, const int32_t *id, int n)
+{
+    return list->n >= n && !memcmp(list->id, id, (size_t)n * sizeof *id);
+}
+
+/* ---- the tokenizer's part ---- */
+
+static void random_text(uint64_t *seed, StrBuf *out)
+{
+    static const char *const parts[] = {"a",
+                                        "in",
+                                        "the",
+                                        " ",
+                                        "  ",
+                                        "\n",
+                                        "\r\n",
+                                        "\t",
+                                        "7",
+                                        "2026",
+                                        "'",
+                                        "'ll",
+                                        ".",
+                                        "!?",
+                                        "e",
+                                        "\xCC\x81",
+                                        "\xCC\xA7",
+                                        "\xE4\xBD\xA0",
+                                        "\xE3\x80\x80",
+                                        "\xC2\xA0",
+                                        "\xF0\x9F\x91\x8D",
+                                        "\xE1\x84\x80",
+                                        "\xE1\x85\xA1",
+                                        "<|im_end|>",
+                                        "<think>"};
+    for (uint64_t n = random_next(seed) % 9; n; n--)
+        strbuf_puts(out, parts[random_next(seed) % (sizeof parts / sizeof *parts)]);
+}
+
+static int is_ascii(const StrBuf *text)
+{
+    for (size_t i = 0; i < text->len; i++)
+        if (text->data[i] & 0x80) return 0;
+    return 1;
+}
+
+/*
+ * Whatever is added to a text, it begins with the stable tokens; and they are nearly all. Marked in
+ * its midst a longer text says the same or, where form C may change it, less.
+ */
+static void test_texts(void **state)
+{
+    uint64_t seed = 20261122;
+    long n_all = 0, n_kept = 0;
+    (void)state;
+    for (int round = 0; round < 4000; round++) {
+        const Tokenizer *tok = toks[round % 2];
+        StrBuf text = {0}, more = {0};
+        int n_stable, n_again;
+        random_text(&seed, &text);
+        size_t len = text.len;
+        random_text(&seed, &more);
+        TokenList ids = encode(tok, strbuf_str(&text), len, NULL, 0, len, SIZE_MAX, &n_stable);
+        strbuf_add(&text, strbuf_str(&more), more.len);
+        TokenList longer =
+            encode(tok, strbuf_str(&text), text.len, NULL, 0, len, 1 + round % 7, &n_again);
+        /* A mark that joins the letter before the last piece: nobody writes that. */
+        int joins = strstr(strbuf_str(&text), "\xCC") != NULL;
+        if (!joins && !begins_with(&longer, ids.id, n_stable))
+            fail_msg("%d of %d tokens, '%.*s' and '%s'", n_stable, ids.n, (int)len,
+                     strbuf_str(&text), strbuf_str(&more));
+        if (n_again > n_stable) fail_msg("%d of %d, '%s'", n_again, n_stable, strbuf_str(&text));
+        if (is_ascii(&text)) assert_int_equal(n_again, n_stable);
+        n_all += ids.n;
+        n_kept += n_stable;
+        token_list_free(&ids);
+        token_list_free(&longer);
+        strbuf_free(&text);
+        strbuf_free(&more);
+    }
+    assert_true(n_kept > n_all / 2);
+}
+
+static void test_places(void **state)
+{
+    static const struct {
+        const char *text;
+        size_t mark;
+        int n; /* of the small tokenizer, whose tokens these are */
+    } rows[] = {
+        {"", 0, 0},
+        {"1 2", 3, 2},
+        {"1 2", 2, 1},
+        {"1 2", 1, 0},
+        {"1  2", 3, 1},
+        {"1  !", 2, 1}, /* " !" is a piece, and yet the first blank may have grown */
+        {"1  !", 3, 1},
+        {"1  !", 4, 2},
+        {"1 \n\n \n", 6, 1}, /* blanks are one piece */
+        {"1<|im_end|>", 11, 2},
+        {"1<|im_end|>", 5, 0}, /* within an added token */
+        {"1<|im_end|>2", 11, 2},
+        {"1<|im_end|>2", 12, 2},
+        {"1<|im_end|>2 3", 14, 4},
+        {"<|im_end|>\n<think>\n", 11, 1},
+        {"1 e\xCC\x81 2", 2, 0}, /* within a stretch that form C changes */
+        {"<|im_end|>e\xCC\x81 2", 11, 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t slice = 1; slice < 50; slice += 7) {
+            int n;
+            TokenList ids = encode(toks[0], rows[i].text, strlen(rows[i].text), NULL, 0,
+                                   rows[i].mark, slice, &n);
+            if (n != rows[i].n) fail_msg("'%s' at %zu: %d", rows[i].text, rows[i].mark, n);
+            token_list_free(&ids);
+        }
+}
+
+/* ---- the template's part ---- */
+
+static json_t *parse(const char *text)
+{
+    json_error_t je;
+    json_t *value = json_loads(text, JSON_ALLOW_NUL, &je);
+    if (!value) fail_msg("%s in %s", je.text, text);
+    return value;
+}
+
+static json_t *with(const json_t *messages, const char *more)
+{
+    json_t *all = json_copy((json_t *)messages), *list = parse(more);
+    json_array_extend(all, list);
+    json_decref(list);
+    return all;
+}
+
+#define CALL     "\"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {\"a\": \"b c\"}}}]"
+#define RESULT   "{\"role\": \"tool\", \"content\": \"42\"}"
+#define QUESTION "{\"role\": \"user\", \"content\": \"And now?\"}"
+
+/* How conversations go on, after which a tool's answer keeps the last question the last. */
+static const struct {
+    const char *messages;
+    int is_question;
+} next_turns[] = {
+    {"[{\"role\": \"assistant\", \"content\": \"Hello\"}, " QUESTION "]", 1},
+    {"[{\"role\": \"assistant\", \"content\": \"\\n\\nHello\"}, " QUESTION "]", 1},
+    {"[{\"role\": \"assistant\", \"content\": \" 1\"}, " QUESTION "]", 1},
+    {"[{\"role\": \"assistant\", \"content\": \"<think>\\nHm.\\n</think>\\n\\nNo\"}, " QUESTION "]",
+     1},
+    {"[{\"role\": \"assistant\", \"content\": null}, " QUESTION "]", 1},
+    {"[{\"role\": \"assistant\", \"content\": \"\", " CALL "}, " RESULT "]", 0},
+    {"[{\"role\": \"assistant\", \"content\": \"Let me see\", " CALL "}, " RESULT ", " RESULT "]",
+     0},
+    {"[{\"role\": \"assistant\", \"reasoning_content\": \"Hm.\", " CALL "}, " RESULT "]", 0},
+    {"[{\"role\": \"assistant\", \"content\": \"No\", " CALL "}, " RESULT
+     ", {\"role\": \"assistant\", \"content\": \"42!\"}]",
+     0},
+};
+enum { N_NEXT = sizeof next_turns / sizeof *next_turns };
+
+static int is_role(const json_t *message, const char *role)
+{
+    const char *name = json_string_value(json_object_get(message, "role"));
+    return name && !strcmp(name, role);
+}
+
+/*
+ * Whether the end of the messages is rendered otherwise once a question follows: answers after the
+ * last one show their reasoning until then, and the other thinking family shows an empty one with
+ * the very last message.
+ */
+static int in_a_loop(const ChatTemplate *t, const json_t *messages)
+{
+    size_t n = json_array_size(messages);
+    if (t->family == CHAT_QWEN3_NEXT) return 0;
+    while (n-- && !is_role(json_array_get(messages, n), "user"))
+        if (is_role(json_array_get(messages, n), "assistant")) return 1;
+    return 0;
+}
+
+static void check_turn(int family, const Tokenizer *tok, const json_t *messages,
+                       const json_t *tools, int thinking, int *n_checked)
+{
+    ChatOptions options = {.add_generation_prompt = 1, .enable_thinking = thinking};
+    const ChatTemplate *t = &families[family].t;
+    Prompt p, next;
+    if (!make_prompt(&p, t, tok, messages, tools, &options)) return;
+    /* All but the newline after "assistant" is stable. */
+    int n_head, unused;
+    TokenList head = encode(tok, strbuf_str(&p.text), p.marks.n_stable, p.marks.client,
+                            p.marks.n_client, 0, SIZE_MAX, &unused);
+    n_head = head.n;
+    assert_int_equal(p.n_stable, n_head - 1);
+    token_list_free(&head);
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    for (int i = 0; i < N_NEXT; i++) {
+        if (next_turns[i].is_question && in_a_loop(t, messages)) continue;
+        if (t->family == CHAT_QWEN3_NEXT_THINKING && is_role(last, "assistant")) continue;
+        json_t *longer = with(messages, next_turns[i].messages);
+        if (!make_prompt(&next, t, tok, longer, tools, &options)) fail_msg("%s", err.msg);
+        if (!begins_with(&next.ids, p.ids.id, p.n_stable))
+            fail_msg("%s: %d tokens of\n%s\nare not in\n%s", families[family].name, p.n_stable,
+                     strbuf_str(&p.text), strbuf_str(&next.text));
+        ++*n_checked;
+        prompt_free(&next);
+        json_decref(longer);
+    }
+    prompt_free(&p);
+}
+
+static void check_vectors(const char *path, int least)
+{
+    json_t *lines = read_json_lines(path), *line;
+    json_t *tools = parse("[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]");
+    int n_checked = 0;
+    size_t i;
+    json_array_foreach(lines, i, line)
+    {
+        const json_t *messages = json_object_get(line, "messages");
+        if (!json_is_string(json_object_get(line, "text"))) continue;
+        for (int family = 0; family < N_FAMILIES; family++) {
+            const Tokenizer *tok = toks[(i + (size_t)family) % 2];
+            check_turn(family, tok, messages, json_object_get(line, "tools"), -1, &n_checked);
+            check_turn(family, tok, messages, i % 2 ? tools : NULL, (int)i / 2 % 2, &n_checked);
+        }
+    }
+    if (n_checked < least) fail_msg("%d turns of %s", n_checked, path);
+    json_decref(tools);
+    json_decref(lines);
+}
+
+static void test_turns(void **state)
+{
+    (void)state;
+    check_vectors("tests/data/chat/chat_vectors.jsonl", 1000);
+    check_vectors("tests/data/chat/random_vectors.jsonl", 5000);
+}
+
+/* After a loop of calls the next question finds what was stable before the loop. */
+static void test_loop_then_question(void **state)
+{
+    (void)state;
+    for (int family = 0; family < N_FAMILIES; family++) {
+        ChatOptions options = {.add_generation_prompt = 1, .enable_thinking = -1};
+        json_t *first = parse("[{\"role\": \"system\", \"content\": \"Be brief.\"}, " QUESTION "]");
+        json_t *all =
+            with(first, "[{\"role\": \"assistant\", \"content\": \"\", " CALL "}, " RESULT
+                        ", {\"role\": \"assistant\", \"content\": \"42\"}, " QUESTION "]");
+        Prompt p, q;
+        assert_true(make_prompt(&p, &families[family].t, toks[0], first, NULL, &options));
+        assert_true(make_prompt(&q, &families[family].t, toks[0], all, NULL, &options));
+        assert_true(begins_with(&q.ids, p.ids.id, p.n_stable));
+        prompt_free(&p);
+        prompt_free(&q);
+        json_decref(first);
+        json_decref(all);
+    }
+}
+
+/* A turn that is left open: what follows a <think> is not stable, anything else is. */
+static void test_open_turn(void **state)
+{
+    (void)state;
+    for (int family = 0; family < N_FAMILIES; family++) {
+        const ChatTemplate *t = &families[family].t;
+        ChatOptions open = {.enable_thinking = -1, .continue_final = 1};
+        ChatOptions options = {.add_generation_prompt = 1, .enable_thinking = -1};
+        json_t *messages =
+            parse("[" QUESTION ", {\"role\": \"assistant\", \"content\": \"One, two\"}]");
+        json_t *longer =
+            parse("[" QUESTION
+                  ", {\"role\": \"assistant\", \"content\": \"One, twofold\"}, " QUESTION "]");
+        Prompt p, q;
+        assert_true(make_prompt(&p, t, toks[0], messages, NULL, &open));
+        assert_true(make_prompt(&q, t, toks[0], longer, NULL, &options));
+        assert_true(begins_with(&q.ids, p.ids.id, p.n_stable));
+        assert_int_equal(p.marks.n_stable == p.text.len, t->family == CHAT_QWEN3_NEXT);
+        assert_int_equal(p.marks.answer_changes, t->family != CHAT_QWEN3_NEXT);
+        prompt_free(&p);
+        prompt_free(&q);
+        json_decref(messages);
+        json_decref(longer);
+    }
+}
+
+/* ---- answers ---- */
+
+/* An answer as it is generated and as a client sends it back. */
+typedef struct {
+    int thinking, calls, sends_reasoning;
+} Kind;
+
+static void generated(const ChatTemplate *t, Kind k, StrBuf *out)
+{
+    if (k.thinking) strbuf_puts(out, "Hm.\n</think>\n\n");
+    strbuf_puts(out, "Well");
+    if (!k.calls) return;
+    strbuf_puts(out, t->family == CHAT_QWEN35
+                         ? "\n\n<tool_call>\n<function=f>\n<parameter=a>\nb c\n</parameter>\n"
+                           "</function>\n</tool_call>"
+                         : "\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"b c\"}}\n"
+                           "</tool_call>");
+}
+
+static json_t *came_back(const json_t *messages, Kind k)
+{
+    char text[400];
+    snprintf(text, sizeof text, "[{\"role\": \"assistant\", \"content\": \"Well\"%s%s}, %s]",
+             k.thinking && k.sends_reasoning ? ", \"reasoning_content\": \"Hm.\"" : "",
+             k.calls ? ", " CALL : "", k.calls ? RESULT : QUESTION);
+    return with(messages, text);
+}
+
+/* What is said of the answer before it is made is what its next prompt shows. */
+static int check_answer(const ChatTemplate *t, const json_t *messages, const json_t *tools, Kind k)
+{
+    ChatOptions options = {.add_generation_prompt = 1, .enable_thinking = k.thinking};
+    Prompt p, next;
+    assert_true(make_prompt(&p, t, toks[0], messages, tools, &options));
+    generated(t, k, &p.text);
+    json_t *longer = came_back(messages, k);
+    assert_true(make_prompt(&next, t, toks[0], longer, tools, &options));
+    int same = next.text.len > p.text.len &&
+               !memcmp(strbuf_str(&next.text), strbuf_str(&p.text), p.text.len);
+    if (same == p.marks.answer_changes)
+        fail_msg("%d:\n%s\nthen\n%s", same, strbuf_str(&p.text), strbuf_str(&next.text));
+    prompt_free(&p);
+    prompt_free(&next);
+    json_decref(longer);
+    return same;
+}
+
+/*
+ * Tools mean calls, no tools mean questions. Of a client that does not send reasoning back this is
+ * known from the second answer on.
+ */
+static void test_answers(void **state)
+{
+    json_t *tools = parse("[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]");
+    int n_same = 0;
+    (void)state;
+    for (int family = 0; family < N_FAMILIES; family++) {
+        const ChatTemplate *t = &families[family].t;
+        for (int bits = 0; bits < 8; bits++) {
+            Kind k = {bits & 1, bits >> 1 & 1, bits >> 2};
+            if (t->family == CHAT_QWEN3_NEXT) k.thinking = 0;
+            if (t->family == CHAT_QWEN3_NEXT_THINKING) k.thinking = 1;
+            json_t *first = parse("[" QUESTION "]"), *second = came_back(first, k);
+            int known = !k.thinking || !k.calls || k.sends_reasoning;
+            if (known) n_same += check_answer(t, first, k.calls ? tools : NULL, k);
+            n_same += check_answer(t, second, k.calls ? tools : NULL, k);
+            json_decref(first);
+            json_decref(second);
+        }
+    }
+    assert_true(n_same > 20);
+    json_decref(tools);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_texts),     cmocka_unit_test(test_places),
+        cmocka_unit_test(test_turns),     cmocka_unit_test(test_loop_then_question),
+        cmocka_unit_test(test_open_turn), cmocka_unit_test(test_answers),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
