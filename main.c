@@ -4,6 +4,7 @@
  * backend -> model -> tokenizer -> template -> drafter -> engine; close_all goes the other way and
  * takes an App that is opened only in part. Nothing else in the program wires parts together.
  */
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,9 +138,25 @@ static DraftVocab draft_vocab(const App *a)
     return v;
 }
 
+/* A bench that asks the same twice would measure the cache. */
+static int wants_cache(const App *a)
+{
+    int choice = a->settings.prefix_cache;
+    return choice == AUTO ? a->command == COMMAND_SERVE || a->command == COMMAND_CHAT
+                          : choice == ON;
+}
+
+static CacheOptions cache_options(const Settings *set)
+{
+    return (CacheOptions){.on = set->prefix_cache == ON,
+                          .policy = (CachePolicy)set->cache_policy,
+                          .alpha = isnan(set->cache_alpha) ? -1 : set->cache_alpha,
+                          .keep_answers = set->cache_answers};
+}
+
 static int open_engine(App *a, Error *err)
 {
-    const Settings *set = &a->settings;
+    Settings *set = &a->settings;
     int one = a->command == COMMAND_CHAT; /* a conversation is one sequence */
     EngineOptions options = engine_defaults();
     options.max_seqs = one ? 1 : set->max_seqs;
@@ -158,6 +175,8 @@ static int open_engine(App *a, Error *err)
         options.synthetic = (float)synthetic_rate(set->synthetic_acceptance, set->draft_depth);
     options.state_mode = (StateMode)set->state_mode;
     options.draft_vocab = draft_vocab(a);
+    set->prefix_cache = wants_cache(a) ? ON : OFF; /* the rest need not guess */
+    options.cache = cache_options(set);
     options.allowed = a->allowed;
     options.drafter = a->drafter.self ? &a->drafter : NULL;
     a->engine = engine_open(a->model, &options, err);

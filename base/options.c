@@ -191,7 +191,8 @@ static int bad_value(const Option *o, const char *where, const char *value, Erro
                  o->lo, o->hi);
         break;
     case OPTION_NUMBER:
-        snprintf(want, sizeof want, "a number from %g to %g", o->lo, o->hi);
+        snprintf(want, sizeof want, "a number from %g to %g%s%s", o->lo, o->hi,
+                 o->choices ? ", or " : "", o->choices ? o->choices : "");
         break;
     case OPTION_CHOICE:
         choice_list(o->choices, want, sizeof want);
@@ -217,7 +218,10 @@ static int set_value(const Option *o, const char *where, const char *value, int 
         bad = read_bytes(value, &i) || (double)i < o->lo || (double)i > o->hi;
         break;
     case OPTION_NUMBER:
-        bad = read_number(value, &d) || d < o->lo || d > o->hi;
+        if (o->choices && !strcmp(value, o->choices))
+            d = NAN;
+        else
+            bad = read_number(value, &d) || d < o->lo || d > o->hi;
         break;
     case OPTION_CHOICE:
         i = choice_index(o->choices, value);
@@ -396,7 +400,10 @@ static void default_text(const Option *o, char *out, size_t size)
         snprintf(out, size, " (default %" PRId64 ")", *(const int64_t *)o->value);
         break;
     case OPTION_NUMBER:
-        snprintf(out, size, " (default %g)", *(const double *)o->value);
+        if (isnan(*(const double *)o->value))
+            snprintf(out, size, " (default %s)", o->choices);
+        else
+            snprintf(out, size, " (default %g)", *(const double *)o->value);
         break;
     case OPTION_STRING:
         if (*(const char *const *)o->value)

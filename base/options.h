@@ -16,7 +16,7 @@ typedef enum {
     OPTION_INT,    /* int, within [lo, hi] */
     OPTION_INT64,  /* int64_t, within [lo, hi] */
     OPTION_BYTES,  /* int64_t; K, M, G (and KiB, MiB, GiB) are powers of 1,024 */
-    OPTION_NUMBER, /* double, finite, within [lo, hi] */
+    OPTION_NUMBER, /* double, finite, within [lo, hi]; or the word in choices, if any: NaN */
     OPTION_STRING, /* const char *, owned by the parser until options_free */
     OPTION_CHOICE, /* int: index into choices, "a|b|c" */
     OPTION_SWITCH, /* int: 1 for "on", 0 for "off"; the bare --name means on */

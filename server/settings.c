@@ -19,7 +19,8 @@ enum {
     SAMPLES = SERVE | CHAT | BENCH,
 };
 
-static const double MAX_BYTES = 1e18, MAX_SEED = 9e18, MAX_LIMIT = 1 << 30, MAX_SECONDS = 86400;
+static const double MAX_ALPHA = 1e6, MAX_BYTES = 1e18, MAX_SEED = 9e18, MAX_LIMIT = 1 << 30,
+                    MAX_SECONDS = 86400;
 
 static const Settings DEFAULTS = {
     .host = "127.0.0.1",
@@ -32,6 +33,8 @@ static const Settings DEFAULTS = {
     .draft_topk = 1,
     .draft_vocab = 32768,
     .tree_nodes = 4,
+    .cache_alpha = NAN,
+    .cache_answers = 1,
     .temperature = NAN,
     .top_p = NAN,
     .min_p = NAN,
@@ -60,16 +63,16 @@ static OptionTable option_table(Settings *s)
     {"dummy-weights", OPTION_CHOICE, &s->dummy_weights, 0, 0, DUMMY_CHOICES, "TYPE", "bf16, fp8: random, no weight files", ALL},
     {"config", OPTION_STRING, &s->config, 0, 0, 0, "FILE", "options from a file, 'name = value' a line", ALL},
 
-    {"host", OPTION_STRING, &s->host, 0, 0, 0, "ADDRESS", "address to listen on", SERVE},
-    {"port", OPTION_INT, &s->port, 0, 65535, 0, "N", "port; 0 lets the system choose", SERVE},
+    {"host", OPTION_STRING, &s->host, 0, 0, 0, "ADDRESS", "to listen on; --port N (default 127.0.0.1, 8080)", SERVE},
+    {"port", OPTION_INT, &s->port, 0, 65535, 0, "N", 0, SERVE},
     {"api-key", OPTION_STRING, &s->api_key, 0, 0, 0, "KEYS", "k1,k2: requests must carry one (default none)", SERVE | BENCH},
     {"cors", OPTION_STRING, &s->cors, 0, 0, 0, "ORIGINS", "pages that may ask: o1,o2 or '*' (default none)", SERVE},
     {"served-model-name", OPTION_STRING, &s->served_name, 0, 0, 0, "NAME", "name in the API (default: the folder's)", SERVE},
     {"strict-model", OPTION_SWITCH, &s->strict_model, 0, 0, 0, 0, "404 for other model names", SERVE},
     {"default-max-tokens", OPTION_INT, &s->default_max_tokens, -1, INT_MAX, 0, "N", "of a request that does not say", SERVE},
     {"max-connections", OPTION_INT, &http->max_connections, 1, 1e6, 0, "N", "open at a time; more wait", SERVE},
-    {"max-line-bytes", OPTION_BYTES, &http->line_bytes, 64, MAX_LIMIT, 0, "BYTES", "request line", SERVE},
-    {"max-header-bytes", OPTION_BYTES, &http->header_bytes, 256, MAX_LIMIT, 0, "BYTES", "headers of a request", SERVE},
+    {"max-line-bytes", OPTION_BYTES, &http->line_bytes, 64, MAX_LIMIT, 0, "BYTES", 0, SERVE},
+    {"max-header-bytes", OPTION_BYTES, &http->header_bytes, 256, MAX_LIMIT, 0, "BYTES", "headers; --max-line-bytes (default 32768, 8192)", SERVE},
     {"max-body-bytes", OPTION_BYTES, &http->body_bytes, 1, MAX_LIMIT, 0, "BYTES", "body of a request", SERVE},
     {"max-unsent-bytes", OPTION_BYTES, &http->unsent_bytes, 1, MAX_LIMIT, 0, "BYTES", "then a slow reader waits", SERVE},
     {"request-timeout", OPTION_INT, &http->request_timeout_s, 1, MAX_SECONDS, 0, "SECONDS", "for a request to come in", SERVE},
@@ -98,8 +101,8 @@ static OptionTable option_table(Settings *s)
     {"temperature", OPTION_NUMBER, &s->temperature, 0, 100, 0, "X", "0 is greedy (default: the model's, or 1)", SAMPLES},
     {"top-p", OPTION_NUMBER, &s->top_p, 0, 1, 0, "X", "1 is off; --min-p: 0 is off (default: the model's)", SAMPLES},
     {"min-p", OPTION_NUMBER, &s->min_p, 0, 1, 0, "X", 0, SAMPLES},
-    {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0 is off (default: the model's, or 0)", SAMPLES},
-    {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", "-1 is random", SAMPLES},
+    {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0: off; --seed N, -1: random (default: model's)", SAMPLES},
+    {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", 0, SAMPLES},
 
     {"draft", OPTION_CHOICE, &s->draft, 0, 0, DRAFT_CHOICES, "KIND", "mtp (the model's own head) or none", ALL},
     {"tree-nodes", OPTION_INT, &s->tree_nodes, 1, MAX_TREE_NODES, 0, "N", "rows verified per step, root included", ALL},
@@ -110,6 +113,10 @@ static OptionTable option_table(Settings *s)
 
     {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens (default: the model's)", ALL},
     {"memory", OPTION_BYTES, &s->memory, 0, MAX_BYTES, 0, "BYTES", "states, KV (default: 1/4 of free, to 4G; GPU 95 %)", ALL},
+    {"prefix-cache", OPTION_CHOICE, &s->prefix_cache, 0, 0, "auto|on|off", "on|off", "of prompts; --cache-answers: answers (default on)", ALL & ~CHECK},
+    {"cache-policy", OPTION_CHOICE, &s->cache_policy, 0, 0, CACHE_POLICY_CHOICES, "P", "flop (default), lru, none; --cache-alpha X or auto", ALL & ~CHECK},
+    {"cache-alpha", OPTION_NUMBER, &s->cache_alpha, 0, MAX_ALPHA, "auto", "X", 0, ALL & ~CHECK},
+    {"cache-answers", OPTION_SWITCH, &s->cache_answers, 0, 0, 0, 0, 0, ALL & ~CHECK},
     {"kv-dtype", OPTION_CHOICE, &s->kv_dtype, 0, 0, KV_CHOICES, 0, "K and V in memory; bf16 halves it", ALL},
     {"max-seqs", OPTION_INT, &s->max_seqs, 1, MAX_SEQS, 0, "N", "sequences that run at once", SERVE | BENCH | CHECK},
     {"max-waiting", OPTION_INT, &s->max_waiting, 1, 1e6, 0, "N", "requests that wait before 429 is sent", SERVE | BENCH},

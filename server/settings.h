@@ -30,7 +30,12 @@ typedef struct {
     int ctx_size, max_seqs, max_waiting, ubatch_size, threads; /* 0: by machine and model */
     int64_t memory;
     int kv_dtype; /* index into KV_CHOICES */
-    int draft;    /* index into DRAFT_CHOICES */
+    /* prefix cache */
+    int prefix_cache;   /* auto, on, off: index; auto: on, but for most benches */
+    int cache_policy;   /* index into CACHE_POLICY_CHOICES, in the order of engine/cache.h's */
+    double cache_alpha; /* NaN: tuned */
+    int cache_answers;  /* states at the ends of answers too */
+    int draft;          /* index into DRAFT_CHOICES */
     int draft_depth, draft_topk, draft_vocab, tree_nodes;
     int state_mode; /* index into STATE_CHOICES */
     /* sampling defaults; NaN or -1: the model's generation_config.json */
@@ -68,7 +73,7 @@ enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 
 #define DRAFT_CHOICES "mtp|none"
 enum { DRAFT_MTP, DRAFT_NONE };
-enum { AUTO, ON, OFF }; /* thinking, color */
+enum { AUTO, ON, OFF }; /* thinking, color, prefix_cache */
 
 /* Fills *s with the defaults and parses. Errors as options_parse. rest as there. */
 int settings_parse(Settings *s, unsigned command, int argc, char **argv, const char **rest,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <setjmp.h>
+#include <math.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -16,7 +17,7 @@ enum { A = 1, B = 2 };
 typedef struct {
     int port, color, raw, quiet;
     int64_t seed, memory;
-    double top_p;
+    double top_p, alpha;
     const char *model, *config;
 } Values;
 
@@ -27,6 +28,7 @@ static const Option table[] = {
     {"seed", OPTION_INT64, &v.seed, -1, 9e18, NULL, "N", "-1 is random", A},
     {"memory", OPTION_BYTES, &v.memory, 0, 1e18, NULL, "BYTES", "room (default: a lot)", A},
     {"top-p", OPTION_NUMBER, &v.top_p, 0, 1, NULL, "X", "nucleus", A},
+    {"alpha", OPTION_NUMBER, &v.alpha, 0, 9, "auto", "X", "weight", A},
     {"model", OPTION_STRING, &v.model, 0, 0, NULL, "DIR", "folder", A | B},
     {"color", OPTION_CHOICE, &v.color, 0, 0, "auto|on|off", NULL, "when to color", A},
     {"raw", OPTION_SWITCH, &v.raw, 0, 0, NULL, NULL, "no template", A},
@@ -153,6 +155,9 @@ static void test_errors(void **state)
     assert_error(PARSE("--top-p", "nan"), ERR_INPUT, "must be a number from 0 to 1");
     assert_error(PARSE("--top-p", "inf"), ERR_INPUT, "must be a number from 0 to 1");
     assert_error(PARSE("--top-p", "1.01"), ERR_INPUT, "must be a number from 0 to 1");
+    assert_error(PARSE("--top-p", "auto"), ERR_INPUT, "must be a number from 0 to 1");
+    assert_error(PARSE("--alpha", "nan"), ERR_INPUT, "must be a number from 0 to 9, or auto");
+    assert_error(PARSE("--alpha", "aut"), ERR_INPUT, "must be a number from 0 to 9, or auto");
     assert_error(PARSE("--color", "o"), ERR_INPUT, "must be auto, on or off");
     assert_error(PARSE("--a-name-that-is-longer-than-any-name-we-would-ever-give"), ERR_INPUT,
                  "unknown option");
@@ -222,12 +227,22 @@ static void test_config_errors(void **state)
     assert_error(rc, ERR_FILE, "is not a config file");
 }
 
+/* A number that may be a word too. */
+static void test_word_for_a_number(void **state)
+{
+    (void)state;
+    assert_int_equal(PARSE("--alpha", "0.5"), 0);
+    assert_true(v.alpha == 0.5);
+    assert_int_equal(PARSE("--alpha", "0.5", "--alpha", "auto"), 0);
+    assert_true(isnan(v.alpha));
+}
+
 static void test_help(void **state)
 {
     (void)state;
     char text[4096] = {0};
     FILE *out = fmemopen(text, sizeof text - 1, "w");
-    v = (Values){.port = 8080, .seed = -1, .top_p = 0.5, .model = "here", .color = 1};
+    v = (Values){.port = 8080, .seed = -1, .top_p = 0.5, .alpha = NAN, .model = "here", .color = 1};
     options_help(table, A, out);
     fclose(out);
     static const char *const parts[] = {
@@ -237,6 +252,7 @@ static void test_help(void **state)
         "--color auto|on|off",
         "when to color (default on)",
         "nucleus (default 0.5)",
+        "weight (default auto)",
         "folder (default here)",
         "no template\n",
     };
@@ -266,6 +282,7 @@ int main(void)
         cmocka_unit_test(test_config_values),
         cmocka_unit_test(test_command_line_wins),
         cmocka_unit_test(test_config_errors),
+        cmocka_unit_test(test_word_for_a_number),
         cmocka_unit_test(test_help),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);

@@ -48,6 +48,10 @@ static void test_defaults(void **state)
     assert_int_equal(s.top_k, -1);
     assert_true(s.seed == -1);
     assert_int_equal(s.max_tokens, -1);
+    assert_int_equal(s.prefix_cache, AUTO);
+    assert_int_equal(s.cache_policy, POLICY_FLOP);
+    assert_true(isnan(s.cache_alpha));
+    assert_int_equal(s.cache_answers, 1);
 }
 
 static void test_commands(void **state)
@@ -78,6 +82,16 @@ static void test_commands(void **state)
         assert_int_equal(PARSE(all[i], "--model", "m", "--kv-dtype", "bf16"), 0);
         assert_int_equal(s.kv_dtype, KV_BF16);
     }
+    static const char *const policies[] = {"flop", "lru", "none"};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(PARSE(COMMAND_BENCH, "--cache-policy", policies[i]), 0);
+        assert_int_equal(s.cache_policy, i);
+    }
+    assert_int_equal(PARSE(COMMAND_CHAT, "--prefix-cache", "off", "--cache-answers", "off",
+                           "--cache-alpha", "2.5"),
+                     0);
+    assert_true(s.prefix_cache == OFF && !s.cache_answers && s.cache_alpha == 2.5);
+    assert_int_equal(PARSE(COMMAND_CHECK, "--prefix-cache", "on"), -1);
     assert_int_equal(PARSE(COMMAND_SERVE, "--kv-dtype", "f32"), 0);
     assert_int_equal(s.kv_dtype, KV_F32);
 }
@@ -91,7 +105,8 @@ static void test_bounds(void **state)
         {"--port", "65536"},     {"--ubatch-size", "-1"}, {"--threads", "-1"},
         {"--seed", "-2"},        {"--draft", "eagle"},    {"--log-level", "loud"},
         {"--top-k", "-1"},       {"--draft-depth", "64"}, {"--ctx-size", "9999999999"},
-        {"--draft-vocab", "-1"}, {"--kv-dtype", "fp8"},
+        {"--draft-vocab", "-1"}, {"--kv-dtype", "fp8"},   {"--prefix-cache", "yes"},
+        {"--cache-policy", "x"}, {"--cache-alpha", "-1"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(PARSE(COMMAND_SERVE, bad[i][0], bad[i][1]), -1);
@@ -116,6 +131,8 @@ static void test_help_fits(void **state)
         assert_int_equal(strncmp(text, "usage: offshoot ", 16), 0);
         assert_non_null(strstr(text, "--draft-topk: guesses each (default 3, 1)"));
         assert_true(commands[i] == COMMAND_CHECK || strstr(text, "; --min-p: 0 is off"));
+        assert_true(commands[i] == COMMAND_CHECK || strstr(text, "; --cache-answers: "));
+        assert_true(commands[i] != COMMAND_SERVE || strstr(text, "; --port N (default "));
         int lines = 0;
         for (char *line = text; *line; lines++) {
             size_t len = strcspn(line, "\n");
