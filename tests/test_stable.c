@@ -472,12 +472,48 @@ static void test_answers(void **state)
     json_decref(tools);
 }
 
+/* ---- what came back ---- */
+
+static int same_text(const char *a, const char *b)
+{
+    TokenList x = {0}, y = {0};
+    if (tokenizer_encode(toks[0], a, strlen(a), 1, &x, &err)) fail_msg("%s", err.msg);
+    for (const char *c = b; *c; c++) /* byte by byte: never the same tokens */
+        token_list_add(&y, byte_token(toks[0], (unsigned char)*c));
+    int same = tokenizer_same_text(toks[0], x.id, x.n, y.id, y.n);
+    assert_int_equal(tokenizer_same_text(toks[0], y.id, y.n, x.id, x.n), same);
+    token_list_free(&x);
+    token_list_free(&y);
+    return same;
+}
+
+/* Whether two lists of tokens are the same words, cut in another way. */
+static void test_same_text(void **state)
+{
+    (void)state;
+    assert_true(same_text("the restaurant", "the restaurant"));
+    assert_true(same_text("the restaurant", "the rest"));
+    assert_true(same_text("the", "the restaurant"));
+    assert_true(same_text("\xE4\xBD\xA0", "\xE4\xBD"));
+    assert_true(same_text("a<|im_end|>", "a<|im_end|>b"));
+    assert_false(same_text("the restaurant", "the rests"));
+    assert_false(same_text("the restaurant", "The restaurant"));
+    assert_false(same_text("a<|im_end|>", "a\n"));
+    assert_false(same_text("", "a"));
+    int32_t unknown = tokenizer_size(toks[0]), a = byte_token(toks[0], 'a');
+    assert_false(tokenizer_same_text(toks[0], &unknown, 1, &a, 1));
+    assert_true(tokenizer_same_text(toks[0], (int32_t[]){unknown, a}, 2, &a, 1));
+    assert_false(tokenizer_same_text(toks[0], &a, 0, &a, 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),     cmocka_unit_test(test_places),
         cmocka_unit_test(test_turns),     cmocka_unit_test(test_loop_then_question),
         cmocka_unit_test(test_open_turn), cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_same_text),
+
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

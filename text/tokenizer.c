@@ -118,6 +118,27 @@ int tokenizer_has(const Tokenizer *tok, int32_t id)
     return len > 0;
 }
 
+/* The next byte of a list that is read from *at in its first token on, or -1 at its end. */
+static int next_byte(const Tokenizer *tok, const int32_t **id, int *n, size_t *at)
+{
+    for (; *n; ++*id, --*n, *at = 0) {
+        size_t len;
+        const char *bytes = vocab_bytes(&tok->vocab, **id, &len);
+        if (*at < len) return (unsigned char)bytes[(*at)++];
+    }
+    return -1;
+}
+
+int tokenizer_same_text(const Tokenizer *tok, const int32_t *a, int n_a, const int32_t *b, int n_b)
+{
+    size_t at_a = 0, at_b = 0;
+    for (long n = 0;; n++) {
+        int x = next_byte(tok, &a, &n_a, &at_a), y = next_byte(tok, &b, &n_b, &at_b);
+        if (x < 0 || y < 0) return n > 0;
+        if (x != y) return 0;
+    }
+}
+
 int tokenizer_is_special(const Tokenizer *tok, int32_t id)
 {
     return tokenizer_has(tok, id) && tok->vocab.token[id].special;

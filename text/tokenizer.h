@@ -57,6 +57,12 @@ int tokenizer_size(const Tokenizer *tok);
  * tok. */
 const char *tokenizer_bytes(const Tokenizer *tok, int32_t id, size_t *len);
 
+/*
+ * 1 if both lists, neither of them empty, spell the same text as far as the shorter text goes: it
+ * was cut into tokens in another way, or they are the same.
+ */
+int tokenizer_same_text(const Tokenizer *tok, const int32_t *a, int n_a, const int32_t *b, int n_b);
+
 /* 1 if the tokenizer has this id (ids of a padded vocabulary are not its own). */
 int tokenizer_has(const Tokenizer *tok, int32_t id);
 
