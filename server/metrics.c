@@ -115,6 +115,7 @@ Metrics *metrics_open(const MetricsInfo *info)
     m->build = mem_strdup(strbuf_str(&text));
     strbuf_free(&text);
     m->weights_s = info->weights_s;
+    m->prefix_cache = info->prefix_cache;
     m->startup_s = process_age_s();
     clock_gettime(CLOCK_REALTIME, &now);
     if (m->startup_s > 0)
@@ -207,6 +208,7 @@ void metrics_done(const Answer *a)
     if (!m) return;
     EndReason reason = end_reason(a);
     m->ended[reason]++;
+    m->cached_tokens += a->stats.n_cached;
     for (int i = 0; i < N_REPLY_FALLBACKS && a->reply; i++)
         m->fallbacks[i] += reply_n_fallbacks(a->reply, (ReplyFallback)i);
     if (a->stats.prompt_ms > 0) count_sequence(m, a);

@@ -26,6 +26,7 @@ typedef struct {
     const char *device; /* "cpu" */
     const char *quant;  /* "none", "fp8" */
     double weights_s;   /* what opening the model took; 0: not known */
+    int prefix_cache;   /* 1: there is one */
 } MetricsInfo;
 
 /* Keeps no pointer of *info. To be called when serving begins. */

@@ -112,8 +112,8 @@ static void print_load(const Printer *p)
           "Part of the KV pages that is in use, 0 to 1.");
     family(p, "vllm:cache_config_info", "gauge", "Tokens of a KV page, and how many pages fit.");
     snprintf(config, sizeof config,
-             "block_size=\"%d\",num_gpu_blocks=\"%d\",enable_prefix_caching=\"False\"", PAGE_TOKENS,
-             e->pages);
+             "block_size=\"%d\",num_gpu_blocks=\"%d\",enable_prefix_caching=\"%s\"", PAGE_TOKENS,
+             e->pages, p->m->prefix_cache ? "True" : "False");
     sample(p, "vllm:cache_config_info", "", config, 1);
     family(p, "offshoot:kv_pages", "gauge", "KV pages.");
     labelled(p, "offshoot:kv_pages", "kind", "free", e->pages_free);
@@ -175,12 +175,62 @@ static void print_fallbacks(const Printer *p)
 static void print_tokens(const Printer *p)
 {
     const Metrics *m = p->m;
+    const CacheStats *c = &p->now->engine.cache;
     counter(p, "vllm:prompt_tokens_total", (double)m->prompt_tokens,
             "Prompt tokens of sequences whose prompt was read to its end.");
     counter(p, "vllm:generation_tokens_total", (double)m->generation_tokens, "Tokens generated.");
-    counter(p, "vllm:prompt_tokens_cached_total", 0, "Prompt tokens found in the prefix cache.");
-    counter(p, "vllm:prefix_cache_queries_total", 0, "Prompt tokens looked up there.");
-    counter(p, "vllm:prefix_cache_hits_total", 0, "Prompt tokens found there.");
+    counter(p, "vllm:prompt_tokens_cached_total", (double)m->cached_tokens,
+            "Prompt tokens of ended sequences that the prefix cache spared.");
+    counter(p, "vllm:prefix_cache_queries_total", (double)c->asked_tokens,
+            "Prompt tokens looked up in the prefix cache.");
+    counter(p, "vllm:prefix_cache_hits_total", (double)c->hit_tokens,
+            "Prompt tokens found there, up to a state to go on from.");
+}
+
+/* ---- the prefix cache ---- */
+
+static void print_cache_changes(const Printer *p)
+{
+    static const char kept[] = "offshoot:cache_states_kept_total",
+                      refused[] = "offshoot:cache_states_refused_total",
+                      evicted[] = "offshoot:cache_evictions_total";
+    static const char *const places[N_KEPT] = {
+        [KEPT_BRANCH] = "branch", [KEPT_PROMPT] = "prompt", [KEPT_ANSWER] = "answer"};
+    static const char *const reasons[N_REFUSED] = {[REFUSED_MEMORY] = "memory",
+                                                   [REFUSED_NODES] = "nodes",
+                                                   [REFUSED_KNOWN] = "known",
+                                                   [REFUSED_LOST] = "lost",
+                                                   [REFUSED_CHANGES] = "changes"};
+    const CacheStats *c = &p->now->engine.cache;
+    family(p, kept, "counter", "States kept: where prompts part, at their ends, at answers'.");
+    for (int i = 0; i < N_KEPT; i++)
+        labelled(p, kept, "kind", places[i], (double)c->kept[i]);
+    family(p, refused, "counter", "States not kept, by why.");
+    for (int i = 0; i < N_REFUSED; i++)
+        labelled(p, refused, "reason", reasons[i], (double)c->refused[i]);
+    family(p, evicted, "counter", "States that went alone, and nodes that went with their KV.");
+    sample(p, evicted, "", "kind=\"state\",tier=\"device\"", (double)c->evicted_states);
+    sample(p, evicted, "", "kind=\"kv\",tier=\"device\"", (double)c->evicted_nodes);
+}
+
+static void print_cache(const Printer *p)
+{
+    const CacheStats *c = &p->now->engine.cache;
+    if (!p->m->prefix_cache) return;
+    counter(p, "offshoot:cache_lookups_total", (double)c->lookups, "Prompts looked up.");
+    counter(p, "offshoot:cache_hits_total", (double)c->hits, "Prompts of which a part was found.");
+    counter(p, "offshoot:cache_matched_tokens_total", (double)c->matched_tokens,
+            "Prompt tokens whose KV was there, whether or not a state was.");
+    counter(p, "offshoot:cache_waits_total", (double)c->waits,
+            "Prompts that waited for what another was just computing.");
+    counter(p, "offshoot:cache_flops_saved_total", c->flops_saved,
+            "Operations of the model that hits spared, by formula.");
+    print_cache_changes(p);
+    gauge(p, "offshoot:cache_nodes", (double)c->nodes, "Places in the tree of prefixes.");
+    gauge(p, "offshoot:cache_states", (double)c->states, "States that it holds.");
+    gauge(p, "offshoot:cache_pages", (double)c->pages, "KV pages that it holds.");
+    gauge(p, "offshoot:cache_alpha", c->alpha,
+          "Weight of saved operations beside age in what goes first.");
 }
 
 static void print_requests(const Printer *p)
@@ -282,6 +332,7 @@ void metrics_print(const Metrics *m, const MetricsNow *now, StrBuf *out)
     Printer p = {m, now, out};
     print_load(&p);
     print_tokens(&p);
+    print_cache(&p);
     print_requests(&p);
     print_drafts(&p);
     print_step_sizes(&p);

@@ -61,7 +61,8 @@ struct Metrics {
     char *build;                 /* the labels of build_info */
     double weights_s, startup_s; /* 0: not known */
     double process_started_s;    /* Unix time */
-    long prompt_tokens, generation_tokens;
+    int prefix_cache;
+    long prompt_tokens, cached_tokens, generation_tokens;
     long ended[N_REASONS];
     long fallbacks[N_REPLY_FALLBACKS];
     long drafts, draft_nodes, accepted;

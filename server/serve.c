@@ -321,7 +321,8 @@ static void open_metrics(Server *s)
     s->metrics = metrics_open(&(MetricsInfo){.model_name = service->model_name,
                                              .device = service->device,
                                              .quant = s->config->fp8 ? "fp8" : "none",
-                                             .weights_s = service->weights_s});
+                                             .weights_s = service->weights_s,
+                                             .prefix_cache = s->settings->prefix_cache == ON});
 }
 
 /* What the loader has made is there: from here on the engine is its thread's. */

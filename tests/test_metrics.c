@@ -358,6 +358,20 @@ static const char *const draft_families[] = {
     "offshoot:state_slots_promoted_total",
     "offshoot:kv_rows_moved_total",
 };
+static const char *const cache_families[] = {
+    "offshoot:cache_lookups_total",
+    "offshoot:cache_hits_total",
+    "offshoot:cache_matched_tokens_total",
+    "offshoot:cache_waits_total",
+    "offshoot:cache_flops_saved_total",
+    "offshoot:cache_states_kept_total",
+    "offshoot:cache_states_refused_total",
+    "offshoot:cache_evictions_total",
+    "offshoot:cache_nodes",
+    "offshoot:cache_states",
+    "offshoot:cache_pages",
+    "offshoot:cache_alpha",
+};
 
 /* Before any request, without a key, with and without a drafter. */
 static void test_families(void **state)
@@ -679,7 +693,7 @@ static Page print_page(const Metrics *m, const MetricsNow *now)
 static void test_without_a_server(void **state)
 {
     (void)state;
-    Metrics *m = metrics_open(&(MetricsInfo){"demo", "cpu", "fp8", 2.5});
+    Metrics *m = metrics_open(&(MetricsInfo){"demo", "cpu", "fp8", 2.5, 0});
     MetricsNow now = {.n_live = 2, .n_unsent = 12, .engine = {.running = 3, .preemptions = 4}};
     for (int i = 0; i < STEP_SIZES; i++)
         now.engine.totals.by_tokens[i] = 1L << i;
@@ -702,6 +716,75 @@ static void test_without_a_server(void **state)
     assert_is(&p, "vllm:iteration_tokens_total_bucket{le=16}", 31);
     assert_is(&p, "vllm:iteration_tokens_total_bucket{le=16384}", 32767);
     assert_is(&p, "vllm:iteration_tokens_total_count", 65535);
+    for (size_t i = 0; i < sizeof cache_families / sizeof *cache_families; i++)
+        assert_null(json_object_get(p.type, cache_families[i]));
+    assert_is(&p,
+              "vllm:cache_config_info{block_size=16,num_gpu_blocks=0,enable_prefix_caching=False}",
+              1);
+    close_page(&p);
+    metrics_close(m);
+}
+
+/* The engine's counts of its cache, each in its place; what sequences found, as they end. */
+static void test_cache(void **state)
+{
+    (void)state;
+    Metrics *m = metrics_open(&(MetricsInfo){"demo", "cpu", "none", 0, 1});
+    MetricsNow now = {.engine = {.pages = 7,
+                                 .cache = {.lookups = 1,
+                                           .hits = 2,
+                                           .asked_tokens = 3,
+                                           .hit_tokens = 4,
+                                           .matched_tokens = 5,
+                                           .kept = {6, 7, 8},
+                                           .refused = {9, 10, 11, 12, 13},
+                                           .evicted_states = 14,
+                                           .evicted_nodes = 15,
+                                           .waits = 16,
+                                           .nodes = 17,
+                                           .states = 18,
+                                           .pages = 19,
+                                           .flops_saved = 20,
+                                           .alpha = 0.25}}};
+    static const struct {
+        const char *name;
+        double value;
+    } rows[] = {
+        {"offshoot:cache_lookups_total", 1},
+        {"offshoot:cache_hits_total", 2},
+        {"vllm:prefix_cache_queries_total", 3},
+        {"vllm:prefix_cache_hits_total", 4},
+        {"offshoot:cache_matched_tokens_total", 5},
+        {"offshoot:cache_states_kept_total{kind=branch}", 6},
+        {"offshoot:cache_states_kept_total{kind=prompt}", 7},
+        {"offshoot:cache_states_kept_total{kind=answer}", 8},
+        {"offshoot:cache_states_refused_total{reason=memory}", 9},
+        {"offshoot:cache_states_refused_total{reason=nodes}", 10},
+        {"offshoot:cache_states_refused_total{reason=known}", 11},
+        {"offshoot:cache_states_refused_total{reason=lost}", 12},
+        {"offshoot:cache_states_refused_total{reason=changes}", 13},
+        {"offshoot:cache_evictions_total{kind=state,tier=device}", 14},
+        {"offshoot:cache_evictions_total{kind=kv,tier=device}", 15},
+        {"offshoot:cache_waits_total", 16},
+        {"offshoot:cache_nodes", 17},
+        {"offshoot:cache_states", 18},
+        {"offshoot:cache_pages", 19},
+        {"offshoot:cache_flops_saved_total", 20},
+        {"offshoot:cache_alpha", 0.25},
+        {"vllm:prompt_tokens_cached_total", 30},
+        {"vllm:cache_config_info{block_size=16,num_gpu_blocks=7,enable_prefix_caching=True}", 1},
+    };
+    for (int i = 0; i < 2; i++) {
+        Answer a = {.finish = i ? FINISH_CANCELLED : FINISH_STOP,
+                    .stats = {.n_cached = 10 + 10 * i}};
+        metrics_start(m, &a, 1);
+        metrics_done(&a);
+    }
+    Page p = print_page(m, &now);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_is(&p, rows[i].name, rows[i].value);
+    for (size_t i = 0; i < sizeof cache_families / sizeof *cache_families; i++)
+        assert_non_null(json_object_get(p.type, cache_families[i]));
     close_page(&p);
     metrics_close(m);
 }
@@ -737,6 +820,7 @@ int main(void)
         cmocka_unit_test(test_gauges_and_aborts),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_without_a_server),
+        cmocka_unit_test(test_cache),
         cmocka_unit_test(test_escaped_name),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
