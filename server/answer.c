@@ -120,6 +120,8 @@ int answer_open(Answer *a, const AnswerModel *model, const ApiRequest *api, cons
         .bias_id = api->bias_id,
         .bias = api->bias,
         .n_bias = api->n_bias,
+        .no_cache = !api->cache_prompt,
+        .salt = api->cache_salt,
     };
     a->request.params.choice = (uint32_t)choice;
     a->probs.k = max_int(api->n_logprobs, 0);

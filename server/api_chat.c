@@ -21,13 +21,19 @@ static int tokenize(Call *call, int limit, size_t *budget, ApiError *err)
         call->prompt = mem_alloc(1, sizeof *call->prompt);
         call->n_prompts = 1;
         call->prompt[0].limit = limit;
+        call->n_stable = mem_alloc(1, sizeof *call->n_stable);
         if (encoding_chat(e, call->server->service, &call->api, call->prompt, err)) return -1;
         call->starts_in_think =
             e->chat.len >= n && !memcmp(e->chat.data + e->chat.len - n, think, n);
+        /* Nor does reasoning come back that is not sent. */
+        int is_hidden = call->starts_in_think && call->api.reasoning == REASONING_HIDDEN;
+        call->answer_changes = e->marks.answer_changes || is_hidden;
     }
     int rc = encoding_some(e, budget, err);
-    if (!rc) encoding_free(e);
-    return rc;
+    if (rc) return rc;
+    call->n_stable[0] = e->n_stable;
+    encoding_free(e);
+    return 0;
 }
 
 /* Text, log-probability and bytes of a token. */

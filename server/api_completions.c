@@ -28,11 +28,14 @@ static int tokenize(Call *call, int limit, size_t *budget, ApiError *err)
     if (!call->prompt) {
         call->n_prompts = call->api.n_prompts;
         call->prompt = mem_alloc((size_t)call->n_prompts, sizeof *call->prompt);
+        call->n_stable = mem_alloc((size_t)call->n_prompts, sizeof *call->n_stable);
     }
     for (; call->n_encoded < call->n_prompts; call->n_encoded++) {
         if (!e->encoder && begin_prompt(call, call->n_encoded, limit, err)) return -1;
         int rc = e->encoder ? encoding_some(e, budget, err) : 0;
         if (rc) return rc;
+        /* Of ids, which come as they are, all stay. */
+        call->n_stable[call->n_encoded] = call->api.prompts[call->n_encoded].text ? e->n_stable : 0;
     }
     return 0;
 }

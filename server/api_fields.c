@@ -243,15 +243,30 @@ static int read_stream_options(ApiRequest *r, const json_t *body, ApiError *err)
     return api_read_bool(v, "continuous_usage_stats", &r->continuous_usage, err);
 }
 
-/* The cache's fields: their types are checked; which salt a prompt has changes no token. */
-static int check_cache_fields(const json_t *body, ApiError *err)
+/*
+ * FNV-1a of 64 bits, its last multiplications' high bits mixed down. Who does not know a salt
+ * cannot aim at its hash, and by chance two meet once in 2^64 times.
+ */
+static uint64_t hash_salt(const char *text, size_t len)
 {
-    int unused = 1;
+    uint64_t h = UINT64_C(0xCBF29CE484222325);
+    for (size_t i = 0; i < len; i++)
+        h = (h ^ (unsigned char)text[i]) * UINT64_C(0x100000001B3);
+    h = (h ^ h >> 32) * UINT64_C(0x9E3779B97F4A7C15);
+    h ^= h >> 29;
+    return h ? h : 1;
+}
+
+/* An empty salt is none. */
+static int read_cache_fields(ApiRequest *r, const json_t *body, ApiError *err)
+{
     const json_t *salt = api_field(body, "cache_salt");
-    if (api_read_bool(body, "cache_prompt", &unused, err)) return -1;
-    if (salt && (!json_is_string(salt) || json_string_length(salt) > MAX_CACHE_SALT))
+    size_t len = json_string_length(salt);
+    if (api_read_bool(body, "cache_prompt", &r->cache_prompt, err)) return -1;
+    if (salt && (!json_is_string(salt) || len > MAX_CACHE_SALT))
         return api_error(err, ERR_INPUT, "cache_salt",
                          "cache_salt must be a string of at most %d bytes", MAX_CACHE_SALT);
+    r->cache_salt = len ? hash_salt(json_string_value(salt), len) : 0;
     return 0;
 }
 
@@ -262,5 +277,5 @@ int api_read_fields(ApiRequest *r, const json_t *body, int n_vocab, ApiError *er
         read_bias(r, body, n_vocab, err) || read_stream_options(r, body, err))
         return -1;
     r->service_tier = api_field(body, "service_tier") != NULL;
-    return check_cache_fields(body, err);
+    return read_cache_fields(r, body, err);
 }

@@ -23,7 +23,38 @@ static const char *known_role(const char *role)
     return NULL;
 }
 
-static int add_part(ApiPlace p, const json_t *part, StrBuf *out)
+/* Matches x-anthropic-billing-header:( *[a-z_]+=[^;\n]*;)*\n*, as far as it goes. */
+size_t api_billing_line(const char *text, size_t len)
+{
+    static const char head[] = "x-anthropic-billing-header:";
+    size_t n = sizeof head - 1;
+    if (len < n || memcmp(text, head, n) != 0) return 0;
+    for (size_t at = n;; n = at) {
+        size_t name;
+        while (at < len && text[at] == ' ')
+            at++;
+        for (name = at; at < len && ((text[at] >= 'a' && text[at] <= 'z') || text[at] == '_');)
+            at++;
+        if (at == name || at == len || text[at] != '=') break;
+        while (at < len && text[at] != ';' && text[at] != '\n')
+            at++;
+        if (at == len || text[at++] != ';') break;
+    }
+    while (n < len && text[n] == '\n')
+        n++;
+    return n;
+}
+
+/* dropped: NULL but for a text of the system's; bytes of billing lines are added to it. */
+static void add_text(const json_t *text, size_t *dropped, StrBuf *out)
+{
+    const char *s = json_string_value(text);
+    size_t len = json_string_length(text), n = dropped ? api_billing_line(s, len) : 0;
+    strbuf_add(out, s + n, len - n);
+    if (n) *dropped += n;
+}
+
+static int add_part(ApiPlace p, const json_t *part, size_t *dropped, StrBuf *out)
 {
     const json_t *text = part;
     if (json_is_object(part)) {
@@ -40,25 +71,26 @@ static int add_part(ApiPlace p, const json_t *part, StrBuf *out)
         }
     }
     if (!json_is_string(text)) return api_refuse(p, "has a part without text");
-    strbuf_add(out, json_string_value(text), json_string_length(text));
+    add_text(text, dropped, out);
     return 0;
 }
 
 /* Content as one string, or JSON null when there is none. NULL and an error for other types. */
-static json_t *read_content(ApiPlace p, const json_t *content)
+static json_t *read_content(ApiPlace p, const json_t *content, size_t *dropped)
 {
     if (!content || json_is_null(content)) return json_null();
-    if (json_is_string(content)) return json_incref((json_t *)content);
-    if (!json_is_array(content)) {
+    if (json_is_string(content) && !dropped) return json_incref((json_t *)content);
+    if (!json_is_string(content) && !json_is_array(content)) {
         api_refuse(p, "must be a string or a list of parts");
         return NULL;
     }
     StrBuf text = {0};
     json_t *joined = NULL, *part;
     size_t i;
+    if (json_is_string(content)) add_text(content, dropped, &text);
     json_array_foreach(content, i, part)
     {
-        if (add_part(p, part, &text)) break;
+        if (add_part(p, part, dropped, &text)) break;
     }
     if (i == json_array_size(content)) joined = json_stringn(strbuf_str(&text), text.len);
     strbuf_free(&text);
@@ -145,10 +177,16 @@ static int read_message(json_t *out, size_t i, const json_t *m, StrBuf *system, 
     if (!role)
         return api_refuse(api_place("messages", i, ".role", err),
                           "must be system, developer, user, assistant or tool");
-    json_t *content =
-        read_content(api_place("messages", i, ".content", err), json_object_get(m, "content"));
+    size_t dropped = 0;
+    int is_system = !strcmp(role, "system");
+    json_t *content = read_content(api_place("messages", i, ".content", err),
+                                   json_object_get(m, "content"), is_system ? &dropped : NULL);
     if (!content) return -1;
-    if (strcmp(role, "system") != 0) return add_message(out, i, role, content, m, err);
+    if (!is_system) return add_message(out, i, role, content, m, err);
+    if (dropped && !json_string_length(content)) { /* there was nothing else */
+        json_decref(content);
+        return 0;
+    }
     if (json_array_size(out)) return add_message(out, i, "user", content, m, err);
     add_system(system, content);
     json_decref(content);

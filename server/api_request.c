@@ -250,6 +250,7 @@ int api_request_read(ApiRequest *r, ApiKind kind, json_t *body, const ApiDefault
                       .draft_max = -1,
                       .thinking_budget = -1,
                       .parallel_calls = 1,
+                      .cache_prompt = 1,
                       .skip_special = 1};
     const json_t *model = api_field(body, "model");
     if (model && !json_is_string(model))

@@ -93,7 +93,9 @@ typedef struct {
     int stream, include_usage, continuous_usage;
     /* in the reply: the ids, under vLLM's names, llama.cpp's; ids instead of texts; timings */
     int return_token_ids, return_tokens, tokens_as_ids, timings_per_token;
-    int service_tier; /* 1: it was sent and is answered */
+    int service_tier;    /* 1: it was sent and is answered */
+    int cache_prompt;    /* 0: the prefix cache is neither asked nor fed */
+    uint64_t cache_salt; /* of the string that was sent; 0: none */
 
     const char *stop[MAX_STOP_STRINGS]; /* lent by the body */
     int n_stop;
@@ -130,6 +132,13 @@ int api_read_ids(const json_t *list, const char *param, int n_vocab, TokenList *
 /* A boolean or integer field; absent: *out stays. */
 int api_read_bool(const json_t *body, const char *key, int *out, ApiError *err);
 int api_read_int(const json_t *body, const char *key, long lo, long hi, int *out, ApiError *err);
+
+/*
+ * api_messages.c: bytes to drop from the beginning of a system text: the line in which Claude Code
+ * tells of itself, whose figures change with every request, so that no prompt would begin as the
+ * one before. Its HTTP-like name is all that it has of a header.
+ */
+size_t api_billing_line(const char *text, size_t len);
 
 /* api_fields.c: sampling, lengths, stops, biases, what the reply holds. */
 int api_read_fields(ApiRequest *r, const json_t *body, int n_vocab, ApiError *err);

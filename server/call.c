@@ -33,6 +33,7 @@ void call_free(Call *call)
     stream_close(&call->stream);
     mem_free(call->answers);
     mem_free(call->prompt);
+    mem_free(call->n_stable);
     mem_free(call->body);
     strbuf_free(&call->chunk_head);
     reply_tools_close(call->tools);
@@ -53,10 +54,8 @@ static void mark_dirty(Call *call)
 /* One line for each request, with figures and without its words. */
 static void log_call(const Call *call, int status)
 {
-    int n_prompt = 0, n_tokens = 0, n_steps = 0, n_accepted = 0;
+    int n_prompt = call_n_prompt(call), n_tokens = 0, n_steps = 0, n_accepted = 0;
     double decode_ms = 0;
-    for (int i = 0; i < call->n_prompts; i++)
-        n_prompt += call->prompt[i].n;
     for (int i = 0; i < call->n_answers; i++) {
         const RequestStats *st = &call->answers[i].stats;
         n_tokens += call->answers[i].n_tokens;
@@ -64,9 +63,9 @@ static void log_call(const Call *call, int status)
         n_accepted += st->n_accepted;
         if (st->decode_ms > decode_ms) decode_ms = st->decode_ms;
     }
-    log_info("request id=%s status=%d prompt=%d tokens=%d first_token_ms=%.1f tokens_per_s=%.1f "
-             "acceptance=%.2f",
-             call->id, status, n_prompt, n_tokens,
+    log_info("request id=%s status=%d prompt=%d cached=%d tokens=%d first_token_ms=%.1f "
+             "tokens_per_s=%.1f acceptance=%.2f",
+             call->id, status, n_prompt, call_n_cached(call), n_tokens,
              call->first_token_ms > 0 ? call->first_token_ms - call->started_ms : 0.0,
              decode_ms > 0 ? n_tokens * 1e3 / decode_ms : 0.0,
              n_steps ? 1 + (double)n_accepted / n_steps : 1.0);

@@ -18,8 +18,8 @@ typedef struct {
     int max_tokens;      /* of a request that does not say; -1: to the context's end */
     const char *subject; /* of the length: "your prompt has" */
     /*
-     * Fills call->prompt[]: the tokens of each prompt, limit at most; and starts_in_think. 1: the
-     * budget is spent, it is to be called again.
+     * Fills call->prompt[]: the tokens of each prompt, limit at most; n_stable[]; and what follows
+     * from how the prompt ends. 1: the budget is spent, it is to be called again.
      */
     int (*tokenize)(Call *call, int limit, size_t *budget, ApiError *err);
     /* What an answer begins with; or NULL. */
@@ -39,10 +39,12 @@ struct Call {
     time_t created;
     double started_ms, first_token_ms; /* on the monotonic clock; 0: none yet */
     TokenList *prompt;                 /* [n_prompts] */
+    int *n_stable;                     /* [n_prompts] as EngineRequest's; NULL: 0 */
     int n_prompts;
     int n_encoded;       /* prompts that are done */
     Encoding encoding;   /* of the next one */
     int starts_in_think; /* the prompt ends in <think> */
+    int answer_changes;  /* as ChatMarks's */
     ReplyTools *tools;   /* NULL: none that may be called */
     Answer *answers;     /* [n_answers], by index */
     int n_answers;
@@ -80,6 +82,14 @@ void call_free(Call *call);
 /* A chunk with the choice that is written in between; the last of the answer if last. */
 StrBuf *call_chunk_begin(Call *call);
 void call_chunk_end(Call *call, int last);
+
+/*
+ * Tokens of its prompts, each counted once, and how many of them came from the prefix cache: of
+ * several answers to a prompt the one that found least counts, as it made the others find more.
+ * Known when they are done.
+ */
+int call_n_prompt(const Call *call);
+int call_n_cached(const Call *call);
 
 /* The objects that every reply has. */
 void call_usage(const Call *call, StrBuf *out);

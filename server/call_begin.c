@@ -72,6 +72,8 @@ static int open_answers(Call *call, ApiError *err)
             return -1;
         a->owner = call;
         a->index = i;
+        a->request.n_stable = call->n_stable ? call->n_stable[i / n] : 0;
+        a->request.answer_changes = call->answer_changes;
         if (call->format->begin) call->format->begin(call, a);
         int room = s->ctx_size - prompt->n;
         if (a->request.max_tokens > room) a->request.max_tokens = room;

@@ -16,6 +16,7 @@
 
 #include "base/json.h"
 #include "text/detokenizer.h"
+#include "text/encoder.h"
 
 enum { MAX_TOOLS_BYTES = 4 << 20, MAX_LINE_BYTES = 4 << 20 };
 
@@ -26,6 +27,8 @@ typedef struct {
     const Service *service;
     json_t *messages, *tools; /* tools: NULL when there are none */
     TokenList prompt;
+    int n_stable;       /* tokens of it that the next prompt begins with, */
+    int answer_changes; /* and whether that will hold the answer as it is generated */
     StrBuf rendered, line;
     StrBuf answer; /* the whole answer, for the history */
     StrBuf piece;  /* what one token adds to it */
@@ -64,26 +67,50 @@ static int load_tools(Chat *c, const char *path, Error *err)
     return 0;
 }
 
-/* The prompt's tokens: the conversation by the model's template, or text as it is. */
+static int encode(Chat *c, size_t mark, Error *err)
+{
+    int rc = 1;
+    Encoder *e = encoder_open(c->service->tok, strbuf_str(&c->rendered), c->rendered.len, NULL, 0,
+                              &c->prompt, err);
+    if (!e) return -1;
+    encoder_mark(e, mark);
+    while (rc > 0) {
+        size_t budget = SIZE_MAX;
+        rc = encoder_some(e, &budget, err);
+    }
+    c->n_stable = encoder_stable(e);
+    encoder_close(e);
+    return rc;
+}
+
+/*
+ * The prompt's tokens: the conversation by the model's template, or text as it is. No calls are
+ * answered here: another question follows, and what reasoning there is vanishes.
+ */
 static int make_prompt(Chat *c, const char *text, Error *err)
 {
     static const int enable_thinking[] = {[AUTO] = -1, [ON] = 1, [OFF] = 0};
     const Settings *set = c->service->settings;
     strbuf_clear(&c->rendered);
     c->prompt.n = 0;
+    size_t mark;
     if (set->raw) {
         strbuf_puts(&c->rendered, text);
+        mark = c->rendered.len;
     } else {
+        ChatMarks marks = {0};
         ChatOptions options = {
             .add_generation_prompt = 1,
             .enable_thinking = enable_thinking[set->thinking],
         };
-        if (chat_render(&c->service->tmpl, c->messages, c->tools, &options, &c->rendered, NULL,
-                        err))
-            return -1;
+        int rc = chat_render(&c->service->tmpl, c->messages, c->tools, &options, &c->rendered,
+                             &marks, err);
+        mark = marks.n_stable;
+        chat_marks_free(&marks);
+        if (rc) return -1;
     }
-    return tokenizer_encode(c->service->tok, strbuf_str(&c->rendered), c->rendered.len, 1,
-                            &c->prompt, err);
+    c->answer_changes = mark < c->rendered.len;
+    return encode(c, mark, err);
 }
 
 /* ---- the answer ---- */
@@ -139,6 +166,8 @@ static int generate(Chat *c, Error *err)
         .params = service_sampling(s),
         .n_logprobs = -1,
         .draft_max = -1,
+        .n_stable = c->n_stable,
+        .answer_changes = c->answer_changes,
     };
     strbuf_clear(&c->answer);
     detokenizer_init(&c->detok, s->tok, 0);
@@ -168,11 +197,13 @@ static void print_stats(const RequestStats *st, FILE *out)
     double steps = st->n_steps ? st->n_steps : 1;
     double seconds = st->decode_ms / 1000;
     double speed = seconds > 0 ? (st->n_generated - 1) / seconds : 0;
+    fprintf(out, "prompt %d tokens ", st->n_prompt);
+    if (st->n_cached) fprintf(out, "(%d cached) ", st->n_cached);
     fprintf(out,
-            "prompt %d tokens in %.0f ms; %d tokens, %.0f tokens/s; acceptance length %.2f "
+            "in %.0f ms; %d tokens, %.0f tokens/s; acceptance length %.2f "
             "(%d of %d drafted accepted)\n",
-            st->n_prompt, st->prompt_ms, st->n_generated, speed, 1 + st->n_accepted / steps,
-            st->n_accepted, st->n_drafted);
+            st->prompt_ms, st->n_generated, speed, 1 + st->n_accepted / steps, st->n_accepted,
+            st->n_drafted);
 }
 
 /* One turn: text is what the user said. On an error the conversation is as before. */

@@ -28,7 +28,9 @@ int encoding_text(Encoding *e, const Tokenizer *tok, const char *text, size_t le
     e->field = field;
     e->all = (TextSpan){0, len};
     e->encoder = encoder_open(tok, text, len, &e->all, !parse_special, ids, &err->error);
-    return e->encoder ? 0 : api_in_field(err, field);
+    if (!e->encoder) return api_in_field(err, field);
+    encoder_mark(e->encoder, len);
+    return 0;
 }
 
 int chat_prompt(const Service *service, const ApiRequest *api, StrBuf *text, ChatMarks *marks,
@@ -49,7 +51,9 @@ int encoding_chat(Encoding *e, const Service *service, const ApiRequest *api, To
     if (chat_prompt(service, api, &e->chat, &e->marks, err)) return -1;
     e->encoder = encoder_open(service->tok, strbuf_str(&e->chat), e->chat.len, e->marks.client,
                               e->marks.n_client, ids, &err->error);
-    return e->encoder ? 0 : api_in_field(err, e->field);
+    if (!e->encoder) return api_in_field(err, e->field);
+    encoder_mark(e->encoder, e->marks.n_stable);
+    return 0;
 }
 
 int encoding_some(Encoding *e, size_t *budget, ApiError *err)
@@ -57,6 +61,7 @@ int encoding_some(Encoding *e, size_t *budget, ApiError *err)
     int rc = encoder_some(e->encoder, budget, &err->error);
     if (rc > 0) return 1;
     budget_spend(budget, TEXT_COST);
+    e->n_stable = encoder_stable(e->encoder);
     close_text(e);
     return rc ? api_in_field(err, e->field) : 0;
 }

@@ -1,6 +1,7 @@
 /* reply.c: the objects that all completion replies share; see call.h. */
 #include "server/call.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -8,12 +9,24 @@
 #include "server/json_out.h"
 #include "text/utf8.h"
 
-static int n_prompt_tokens(const Call *call)
+int call_n_prompt(const Call *call)
 {
     int n = 0;
     for (int i = 0; i < call->n_prompts; i++)
         n += call->prompt[i].n;
     return n;
+}
+
+int call_n_cached(const Call *call)
+{
+    int n_cached = 0, n_each = call->api.best_of;
+    for (int i = 0; i < call->n_answers; i += n_each) {
+        int least = INT_MAX;
+        for (int k = i; k < i + n_each && k < call->n_answers; k++)
+            if (call->answers[k].stats.n_cached < least) least = call->answers[k].stats.n_cached;
+        n_cached += least;
+    }
+    return n_cached;
 }
 
 /* Every token that was generated counts: end tokens and cut stop strings too. */
@@ -27,9 +40,10 @@ static int n_generated(const Call *call)
 
 void call_usage(const Call *call, StrBuf *out)
 {
-    int n_prompt = n_prompt_tokens(call), n = n_generated(call), n_reasoning = 0;
+    int n_prompt = call_n_prompt(call), n = n_generated(call), n_reasoning = 0;
     json_write(out, "{s:i, s:i, s:i, s:{s:i}", "prompt_tokens", n_prompt, "completion_tokens", n,
-               "total_tokens", n_prompt + n, "prompt_tokens_details", "cached_tokens", 0);
+               "total_tokens", n_prompt + n, "prompt_tokens_details", "cached_tokens",
+               call_n_cached(call));
     for (int i = 0; i < call->n_answers; i++)
         n_reasoning += reply_n_reasoning_tokens(call->answers[i].reply);
     if (call->format->kind == API_CHAT)
@@ -43,13 +57,14 @@ static double ratio(double a, double b)
 }
 
 /*
- * llama.cpp's object. Answers of one call run side by side, so times are those of the slowest and
- * counts are sums.
+ * llama.cpp's object, whose prompt_n are the tokens that were computed. Answers of one call run
+ * side by side, so times are those of the slowest and counts are sums.
  */
 void call_timings(const Call *call, StrBuf *out)
 {
     double prompt_ms = 0, decode_ms = 0;
-    int n_prompt = n_prompt_tokens(call), n = n_generated(call), n_drafted = 0, n_accepted = 0;
+    int n_cached = call_n_cached(call), n_prompt = call_n_prompt(call) - n_cached;
+    int n = n_generated(call), n_drafted = 0, n_accepted = 0;
     for (int i = 0; i < call->n_answers; i++) {
         const RequestStats *st = &call->answers[i].stats;
         if (st->prompt_ms > prompt_ms) prompt_ms = st->prompt_ms;
@@ -57,7 +72,7 @@ void call_timings(const Call *call, StrBuf *out)
         n_drafted += st->n_drafted;
         n_accepted += st->n_accepted;
     }
-    json_write(out, "{s:i, s:i, s:f, s:f, s:f, s:i, s:f, s:f, s:f", "cache_n", 0, "prompt_n",
+    json_write(out, "{s:i, s:i, s:f, s:f, s:f, s:i, s:f, s:f, s:f", "cache_n", n_cached, "prompt_n",
                n_prompt, "prompt_ms", prompt_ms, "prompt_per_token_ms", ratio(prompt_ms, n_prompt),
                "prompt_per_second", ratio(n_prompt * 1e3, prompt_ms), "predicted_n", n,
                "predicted_ms", decode_ms, "predicted_per_token_ms", ratio(decode_ms, n),

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "server/api_request.h"
 #include "tests/analyzer.h"
 #include "tests/textdata.h"
@@ -99,6 +100,7 @@ static const Refused refused[] = {
     {API_COMPLETION, P "\"return_token_ids\": 1}", "return_token_ids"},
     {API_COMPLETION, P "\"cache_prompt\": 1}", "cache_prompt"},
     {API_COMPLETION, P "\"cache_salt\": 1}", "cache_salt"},
+    {API_CHAT, M "\"cache_salt\": {}}", "cache_salt"},
     {API_COMPLETION, P "\"truncate_prompt_tokens\": 5}", "truncate_prompt_tokens"},
     {API_COMPLETION, P "\"guided_json\": {\"type\": \"object\"}}", "guided_json"},
     {API_COMPLETION, P "\"max_tokens\": -4}", "max_tokens"},
@@ -383,6 +385,8 @@ static void test_thinking(void **state)
 }
 
 /* Messages come out in the one form that templates take. */
+#define BILLING "x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=cli; cch=36ee5;"
+
 static void test_messages(void **state)
 {
     (void)state;
@@ -412,9 +416,26 @@ static void test_messages(void **state)
          "{\"role\":\"assistant\",\"tool_calls\":[]}]",
          "[{\"role\":\"system\",\"content\":\"\"},{\"role\":\"user\",\"content\":\"\"},"
          "{\"role\":\"assistant\",\"content\":null}]"},
+        /* the line that changes with every request: a text of its own, or the beginning of one */
+        {"[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"" BILLING
+         "\"},{\"type\":\"text\",\"text\":\"Be brief.\",\"cache_control\":{\"type\":"
+         "\"ephemeral\"}}]},{\"role\":\"user\",\"content\":\"c\"}]",
+         "[{\"role\":\"system\",\"content\":\"Be brief.\"},"
+         "{\"role\":\"user\",\"content\":\"c\"}]"},
+        {"[{\"role\":\"system\",\"content\":\"" BILLING "\"},"
+         "{\"role\":\"developer\",\"content\":\"" BILLING "\\n\\nBe brief.\"},"
+         "{\"role\":\"user\",\"content\":\"" BILLING "\"},"
+         "{\"role\":\"system\",\"content\":\"" BILLING "\"},"
+         "{\"role\":\"system\",\"content\":[\"" BILLING "\",\"d\"]}]",
+         "[{\"role\":\"system\",\"content\":\"Be brief.\"},"
+         "{\"role\":\"user\",\"content\":\"" BILLING "\"},"
+         "{\"role\":\"user\",\"content\":\"d\"}]"},
+        {"[{\"role\":\"system\",\"content\":\"" BILLING "\"},"
+         "{\"role\":\"user\",\"content\":[\"" BILLING "\"]}]",
+         "[{\"role\":\"user\",\"content\":\"" BILLING "\"}]"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char text[1024];
+        char text[2048];
         snprintf(text, sizeof text, "{\"messages\": %s}", rows[i].in);
         ApiRequest r = read_ok(API_CHAT, text);
         char *out = json_dumps(r.messages, JSON_COMPACT);
@@ -452,6 +473,90 @@ static const char *const seeds[] = {
     "\"content\": [{\"type\": \"text\", \"text\": \"t\"}], \"tool_calls\": [{\"function\": "
     "{\"name\": \"f\", \"arguments\": \"{}\"}}]}, {\"role\": \"tool\", \"content\": null}]}",
 };
+
+static uint64_t salt_of(const char *value)
+{
+    char text[2400];
+    snprintf(text, sizeof text, M "\"cache_salt\": %s}", value);
+    ApiRequest r = read_ok(API_CHAT, text);
+    uint64_t salt = r.cache_salt;
+    api_request_free(&r);
+    return salt;
+}
+
+/* Salts that differ anywhere have other hashes, and none of them that of no salt. */
+static void test_cache_fields(void **state)
+{
+    (void)state;
+    ApiRequest r = read_ok(API_CHAT, M "\"cache_prompt\": false, \"cache_salt\": \"s\"}");
+    assert_false(r.cache_prompt);
+    assert_true(r.cache_salt);
+    api_request_free(&r);
+    r = read_ok(API_COMPLETION, P "\"cache_prompt\": null}");
+    assert_true(r.cache_prompt);
+    assert_true(!r.cache_salt);
+    api_request_free(&r);
+
+    char longest[MAX_CACHE_SALT + 4];
+    snprintf(longest, sizeof longest, "\"%0*d\"", MAX_CACHE_SALT, 0);
+    const char *const salts[] = {"null",         "\"a\"",        "\"b\"", "\"ab\"",
+                                 "\"ba\"",       "\"a\\u0000\"", "\"A\"", "\"\\u00e9\"",
+                                 "\"tenant-1\"", "\"tenant-2\"", longest};
+    enum { N = sizeof salts / sizeof *salts };
+    for (int i = 0; i < N; i++) {
+        assert_true(salt_of(salts[i]) == salt_of(salts[i]));
+        for (int k = 0; k < i; k++)
+            if (salt_of(salts[i]) == salt_of(salts[k])) fail_msg("%s, %s", salts[i], salts[k]);
+    }
+    assert_true(!salt_of("\"\""));
+    /* It stays: what lies on a disk is found by it. */
+    assert_true(salt_of("\"tenant-1\"") == UINT64_C(0xC89219D8DFD298AB));
+    ApiError err;
+    char text[2400];
+    snprintf(text, sizeof text, M "\"cache_salt\": \"%0*d\"}", MAX_CACHE_SALT + 1, 0);
+    assert_int_equal(read_text(&r, API_CHAT, text, strlen(text), &err), -1);
+    assert_string_equal(err.param, "cache_salt");
+    api_request_free(&r);
+}
+
+/* How much of a system text is dropped; and nothing of a text that only looks alike. */
+static void test_billing_line(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *left;
+    } rows[] = {
+        {BILLING, ""},
+        {BILLING "\n", ""},
+        {BILLING "\n\nYou are Claude.", "You are Claude."},
+        {BILLING " You", " You"},
+        {BILLING "\ncch=36ee5;", "cch=36ee5;"},
+        {BILLING " cch=36\nee5;", " cch=36\nee5;"},
+        {BILLING " =1;", " =1;"},
+        {BILLING " Cch=1;", " Cch=1;"},
+        {BILLING " cch", " cch"},
+        {BILLING " cch=1", " cch=1"},
+        {BILLING "  _=;;", ";"},
+        {"x-anthropic-billing-header:\nhi", "hi"},
+        {"x-anthropic-billing-header:", ""},
+        {"x-anthropic-billing-header", "x-anthropic-billing-header"},
+        {"x-anthropic-billing-headers: a=b;", "x-anthropic-billing-headers: a=b;"},
+        {" " BILLING, " " BILLING},
+        {"X-Anthropic-Billing-Header: a=b;", "X-Anthropic-Billing-Header: a=b;"},
+        {"", ""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *text = rows[i].text;
+        assert_string_equal(text + api_billing_line(text, strlen(text)), rows[i].left);
+        /* Nothing behind its end is looked at. */
+        for (size_t n = 0; n < strlen(text); n++) {
+            char *copy = mem_realloc(NULL, n + !n, 1);
+            memcpy(copy, text, n);
+            assert_true(api_billing_line(copy, n) <= n);
+            mem_free(copy);
+        }
+    }
+}
 
 /* Fields with more than one name, and those that only say what the reply holds. */
 static void test_reply_fields(void **state)
@@ -598,6 +703,8 @@ int main(void)
         cmocka_unit_test(test_thinking),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_tools),
+        cmocka_unit_test(test_cache_fields),
+        cmocka_unit_test(test_billing_line),
         cmocka_unit_test(test_reply_fields),
         cmocka_unit_test(test_tool_choice),
         cmocka_unit_test(test_reasoning_and_prompt_end),
