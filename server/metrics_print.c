@@ -95,9 +95,23 @@ static void histogram_by_id(const Printer *p, HistogramId id, const char *extra)
 
 /* ---- the engine ---- */
 
-static double used_part(int all, int n_free)
+/*
+ * What is neither free nor the cache's: that can go whenever somebody needs the room. Of what both
+ * hold, the cache and a running sequence, nobody can tell more.
+ */
+static double in_use(int all, int n_free, long n_cached)
 {
-    return all ? (double)(all - n_free) / all : 0;
+    double used = (double)all - n_free - (double)n_cached;
+    return used > 0 ? used : 0;
+}
+
+static void print_pool(const Printer *p, const char *name, const char *help, int all, int n_free,
+                       long n_cached)
+{
+    family(p, name, "gauge", help);
+    labelled(p, name, "kind", "free", n_free);
+    labelled(p, name, "kind", "used", in_use(all, n_free, n_cached));
+    if (p->m->prefix_cache) labelled(p, name, "kind", "cached", (double)n_cached);
 }
 
 static void print_load(const Printer *p)
@@ -108,19 +122,17 @@ static void print_load(const Printer *p)
     gauge(p, "vllm:num_requests_running", e->running, "Sequences in the batch.");
     gauge(p, "vllm:num_requests_waiting", waiting > 0 ? waiting : 0,
           "Sequences that wait for a place in the batch.");
-    gauge(p, "vllm:kv_cache_usage_perc", used_part(e->pages, e->pages_free),
-          "Part of the KV pages that is in use, 0 to 1.");
+    gauge(p, "vllm:kv_cache_usage_perc",
+          e->pages ? in_use(e->pages, e->pages_free, e->cache.pages) / e->pages : 0,
+          "Part of the KV pages that is in use, 0 to 1; those of the prefix cache are not.");
     family(p, "vllm:cache_config_info", "gauge", "Tokens of a KV page, and how many pages fit.");
     snprintf(config, sizeof config,
              "block_size=\"%d\",num_gpu_blocks=\"%d\",enable_prefix_caching=\"%s\"", PAGE_TOKENS,
              e->pages, p->m->prefix_cache ? "True" : "False");
     sample(p, "vllm:cache_config_info", "", config, 1);
-    family(p, "offshoot:kv_pages", "gauge", "KV pages.");
-    labelled(p, "offshoot:kv_pages", "kind", "free", e->pages_free);
-    labelled(p, "offshoot:kv_pages", "kind", "used", e->pages - e->pages_free);
-    family(p, "offshoot:state_slots", "gauge", "Slots for the state of the recurrent layers.");
-    labelled(p, "offshoot:state_slots", "kind", "free", e->slots_free);
-    labelled(p, "offshoot:state_slots", "kind", "used", e->slots - e->slots_free);
+    print_pool(p, "offshoot:kv_pages", "KV pages.", e->pages, e->pages_free, e->cache.pages);
+    print_pool(p, "offshoot:state_slots", "Slots for the state of the recurrent layers.", e->slots,
+               e->slots_free, e->cache.states);
     counter(p, "vllm:num_preemptions_total", (double)e->preemptions,
             "Sequences that gave up their place in the batch to others.");
 }
@@ -227,8 +239,6 @@ static void print_cache(const Printer *p)
             "Operations of the model that hits spared, by formula.");
     print_cache_changes(p);
     gauge(p, "offshoot:cache_nodes", (double)c->nodes, "Places in the tree of prefixes.");
-    gauge(p, "offshoot:cache_states", (double)c->states, "States that it holds.");
-    gauge(p, "offshoot:cache_pages", (double)c->pages, "KV pages that it holds.");
     gauge(p, "offshoot:cache_alpha", c->alpha,
           "Weight of saved operations beside age in what goes first.");
 }

@@ -109,6 +109,7 @@ static void open_engine(Served *s, const ServedOptions *o)
     options->max_waiting = o->max_waiting;
     options->memory = 96 << 20;
     options->allowed = allowed;
+    options->cache = o->cache;
     if (o->drafter) {
         options->drafter = o->drafter;
     } else if (!o->plain) {
@@ -130,6 +131,7 @@ Served *served_open_engine(const ServedOptions *options)
                              .limits = o.limits,
                              .max_seqs = o.max_seqs,
                              .max_waiting = o.max_waiting,
+                             .prefix_cache = o.cache.on ? ON : OFF,
                              .temperature = NAN,
                              .top_p = NAN,
                              .min_p = NAN,
@@ -157,8 +159,9 @@ void served_close_engine(Served *s)
     if (!is_lost) { /* a lost device takes its memory along */
         assert_int_equal(status.running, 0);
         assert_int_equal(status.waiting, 0);
-        assert_int_equal(status.slots_free, status.slots);
-        assert_int_equal(status.pages_free, status.pages);
+        /* The cache may go on holding what is in it. */
+        assert_int_equal(status.slots_free + status.cache.states, status.slots);
+        assert_int_equal(status.pages_free + status.cache.pages, status.pages);
     }
     engine_close(s->service.engine);
     if (s->drafter.self) s->drafter.close(s->drafter.self);

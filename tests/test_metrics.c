@@ -368,8 +368,6 @@ static const char *const cache_families[] = {
     "offshoot:cache_states_refused_total",
     "offshoot:cache_evictions_total",
     "offshoot:cache_nodes",
-    "offshoot:cache_states",
-    "offshoot:cache_pages",
     "offshoot:cache_alpha",
 };
 
@@ -730,7 +728,10 @@ static void test_cache(void **state)
 {
     (void)state;
     Metrics *m = metrics_open(&(MetricsInfo){"demo", "cpu", "none", 0, 1});
-    MetricsNow now = {.engine = {.pages = 7,
+    MetricsNow now = {.engine = {.slots = 40,
+                                 .slots_free = 10,
+                                 .pages = 40,
+                                 .pages_free = 20,
                                  .cache = {.lookups = 1,
                                            .hits = 2,
                                            .asked_tokens = 3,
@@ -767,12 +768,17 @@ static void test_cache(void **state)
         {"offshoot:cache_evictions_total{kind=kv,tier=device}", 15},
         {"offshoot:cache_waits_total", 16},
         {"offshoot:cache_nodes", 17},
-        {"offshoot:cache_states", 18},
-        {"offshoot:cache_pages", 19},
+        {"offshoot:state_slots{kind=free}", 10},
+        {"offshoot:state_slots{kind=used}", 12},
+        {"offshoot:state_slots{kind=cached}", 18},
+        {"offshoot:kv_pages{kind=free}", 20},
+        {"offshoot:kv_pages{kind=used}", 1},
+        {"offshoot:kv_pages{kind=cached}", 19},
+        {"vllm:kv_cache_usage_perc", 0.025},
         {"offshoot:cache_flops_saved_total", 20},
         {"offshoot:cache_alpha", 0.25},
         {"vllm:prompt_tokens_cached_total", 30},
-        {"vllm:cache_config_info{block_size=16,num_gpu_blocks=7,enable_prefix_caching=True}", 1},
+        {"vllm:cache_config_info{block_size=16,num_gpu_blocks=40,enable_prefix_caching=True}", 1},
     };
     for (int i = 0; i < 2; i++) {
         Answer a = {.finish = i ? FINISH_CANCELLED : FINISH_STOP,
