@@ -7,7 +7,6 @@
  * they are first used, so that a peak in the second half would look like a leak.
  */
 #include <malloc.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,11 +17,10 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/thread.h"
 #include "bench/bench.h"
 #include "bench/load_cpu.h"
 #include "bench/load_phase.h"
-#include "server/server.h"
+#include "bench/local_server.h"
 
 enum {
     HALVES = 2,
@@ -39,15 +37,6 @@ enum {
 };
 
 typedef struct {
-    Service service; /* the caller's, on a port of its own */
-    Settings settings;
-    Server *server; /* NULL: elsewhere */
-    pthread_t thread;
-    int rc;
-    Error err;
-} InProcess;
-
-typedef struct {
     int n_conns;
     LoadResult result;
     int n_left;               /* answers that lived on without a client */
@@ -56,7 +45,7 @@ typedef struct {
 
 typedef struct {
     const Service *s;
-    InProcess own;
+    LocalServer own; /* .server is NULL: elsewhere */
     LoadTarget target;
     LoadCases cases;
     int n_mixed; /* cases that fit; the one that fills the pool comes after them */
@@ -69,52 +58,6 @@ typedef struct {
 
 /* ---- the server ---- */
 
-static void *run_server(void *arg)
-{
-    InProcess *own = arg;
-    own->rc = server_run(own->server, &own->err);
-    return NULL;
-}
-
-/* All is loaded already. */
-static int lend_service(void *ctx, Service *service, Error *err)
-{
-    const InProcess *own = ctx;
-    (void)err;
-    *service = own->service;
-    return 0;
-}
-
-/* Opens the server on a free port and runs it; the only place that knows how that is done. */
-static int start_server(InProcess *own, const Service *s, Error *err)
-{
-    own->settings = *s->settings;
-    own->settings.host = "127.0.0.1";
-    own->settings.port = 0;
-    own->service = *s;
-    own->service.settings = &own->settings;
-    own->server = server_open(&own->settings, &(ServiceLoader){lend_service, own}, err);
-    if (!own->server) return -1;
-    if (!thread_start(&own->thread, run_server, own, "server", err)) {
-        while (!server_is_ready(own->server))
-            usleep(1000);
-        return 0;
-    }
-    server_close(own->server);
-    own->server = NULL;
-    return -1;
-}
-
-static int stop_server(InProcess *own, Error *err)
-{
-    if (!own->server) return 0;
-    server_stop(own->server);
-    pthread_join(own->thread, NULL);
-    server_close(own->server);
-    own->server = NULL;
-    return own->rc ? error_set(err, own->err.code, "%s", own->err.msg) : 0;
-}
-
 static int reach_server(Load *l, Error *err)
 {
     char url[64];
@@ -122,8 +65,8 @@ static int reach_server(Load *l, Error *err)
     signal(SIGPIPE, SIG_IGN);
     l->target.key = set->api_key;
     if (set->url) return load_target_parse(&l->target, set->url, err);
-    if (start_server(&l->own, l->s, err)) return -1;
-    snprintf(url, sizeof url, "http://127.0.0.1:%d", server_port(l->own.server));
+    if (local_server_start(&l->own, l->s, err)) return -1;
+    local_server_url(&l->own, url, sizeof url);
     return load_target_parse(&l->target, url, err);
 }
 
@@ -463,7 +406,7 @@ int bench_load_run(const Service *s, Error *err)
         l->rows = mem_alloc((size_t)(HALVES * l->n_phases), sizeof *l->rows);
         failed = run_all(l, err);
     }
-    if (stop_server(&l->own, failed ? &other : err)) failed = 1;
+    if (local_server_stop(&l->own, failed ? &other : err)) failed = 1;
     load_cases_free(&l->cases);
     mem_free(l->rows);
     mem_free(l);
