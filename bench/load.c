@@ -168,7 +168,7 @@ static int add_filler(Load *l, Error *err)
 static int collect(Load *l, Error *err)
 {
     LoadCases *c = &l->cases;
-    LoadPlan plan = {.n_conns = 1, .n_requests = 2 * c->n, .n_cases = c->n, .collect = 1};
+    LoadPlan plan = {.n_conns = 1, .n_requests = 2 * c->n, .n_cases = c->n, .order = CASES_COLLECT};
     LoadResult *r = mem_alloc(1, sizeof *r);
     load_phase_run(&l->target, c, &plan, r);
     long n_bad = load_result_bad(r);
@@ -401,7 +401,7 @@ int bench_load_run(const Service *s, Error *err)
     l->s = s;
     /* A line a request would be the whole output, and its cost is the log's. */
     if (set->log_level == LOG_LEVEL_INFO) log_set_level(LOG_LEVEL_WARN);
-    int failed = read_connections(l, set->connections, err);
+    int failed = read_connections(l, set->connections ? set->connections : "1,8,64,512", err);
     if (!failed) {
         l->rows = mem_alloc((size_t)(HALVES * l->n_phases), sizeof *l->rows);
         failed = run_all(l, err);

@@ -105,6 +105,23 @@ static int join_choices(json_t *form, const json_t *reply, Error *err)
     return 0;
 }
 
+static void read_count(const json_t *from, const char *key, int *count)
+{
+    const json_t *value = json_object_get(from, key);
+    if (json_is_integer(value)) *count = (int)json_integer_value(value);
+}
+
+/* The last to say something is right: some servers send counts with every event. */
+static void read_work(LoadWork *work, const json_t *reply)
+{
+    const json_t *timings = json_object_get(reply, "timings");
+    const json_t *usage = json_object_get(reply, "usage");
+    read_count(timings, "cache_n", &work->n_cached);
+    read_count(timings, "draft_n", &work->n_drafted);
+    read_count(timings, "draft_n_accepted", &work->n_accepted);
+    read_count(json_object_get(usage, "prompt_tokens_details"), "cached_tokens", &work->n_cached);
+}
+
 /* Only counts: what was found in a cache may differ. */
 static void join_usage(json_t *form, const json_t *reply)
 {
@@ -117,7 +134,7 @@ static void join_usage(json_t *form, const json_t *reply)
     json_object_set_new(form, "usage", counts);
 }
 
-static int join_reply(json_t *form, const char *text, size_t len, Error *err)
+static int join_reply(json_t *form, LoadWork *work, const char *text, size_t len, Error *err)
 {
     json_error_t je;
     json_t *reply = json_loadb(text, len, JSON_ALLOW_NUL, &je);
@@ -127,11 +144,12 @@ static int join_reply(json_t *form, const char *text, size_t len, Error *err)
     int rc = error ? error_set(err, ERR_INPUT, "the server says: %.150s", error)
                    : join_choices(form, reply, err);
     join_usage(form, reply);
+    read_work(work, reply);
     json_decref(reply);
     return rc;
 }
 
-static int join_events(json_t *form, const char *body, size_t len, Error *err)
+static int join_events(json_t *form, LoadWork *work, const char *body, size_t len, Error *err)
 {
     static const char mark[] = "data: ", done[] = "data: [DONE]\n\n";
     const size_t n_mark = sizeof mark - 1, n_done = sizeof done - 1;
@@ -147,7 +165,7 @@ static int join_events(json_t *form, const char *body, size_t len, Error *err)
         if (!stop || left < n_mark || memcmp(at, mark, n_mark) != 0)
             return error_set(err, ERR_INPUT, "no event at byte %zu of the stream",
                              (size_t)(at - body));
-        if (join_reply(form, at + n_mark, (size_t)(stop - at) - n_mark, err)) return -1;
+        if (join_reply(form, work, at + n_mark, (size_t)(stop - at) - n_mark, err)) return -1;
         at = stop + 2;
     }
     return error_set(err, ERR_INPUT, "the stream ends without [DONE]");
@@ -175,7 +193,8 @@ int load_answer_read(LoadAnswer *a, const char *body, size_t len, int streamed, 
 {
     *a = (LoadAnswer){0};
     json_t *form = json_object();
-    int rc = streamed ? join_events(form, body, len, err) : join_reply(form, body, len, err);
+    int rc = streamed ? join_events(form, &a->work, body, len, err)
+                      : join_reply(form, &a->work, body, len, err);
     if (!rc) rc = check_whole(form, err);
     if (!rc) {
         const json_t *usage = json_object_get(form, "usage");

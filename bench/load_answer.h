@@ -12,9 +12,19 @@
 
 #include "base/error.h"
 
+/*
+ * What the server says of its work, in usage or in llama.cpp's timings; 0 where it does not. It may
+ * differ between two answers of one form.
+ */
+typedef struct {
+    int n_cached; /* tokens of the prompt that came from a cache */
+    int n_drafted, n_accepted;
+} LoadWork;
+
 typedef struct {
     char *form; /* JSON, keys sorted; to be freed with mem_free */
     int n_prompt, n_tokens;
+    LoadWork work;
 } LoadAnswer;
 
 /*

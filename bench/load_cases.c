@@ -82,8 +82,8 @@ static void add_completion(LoadCases *c, const char *name, const char *text, con
     add(c, name, "/v1/completions", body);
 }
 
-static void add_chat(LoadCases *c, const char *name, json_t *messages, json_t *tools,
-                     const char *fields)
+void load_cases_add_chat(LoadCases *c, const char *name, json_t *messages, json_t *tools,
+                         const char *fields)
 {
     json_t *body = json_loads(fields, 0, NULL);
     json_object_set(body, "messages", messages);
@@ -104,7 +104,7 @@ void load_cases_add_prompt(LoadCases *c, const char *name, int chat, const char 
         return;
     }
     json_t *messages = user_says(text);
-    add_chat(c, name, messages, NULL, fields);
+    load_cases_add_chat(c, name, messages, NULL, fields);
     json_decref(messages);
 }
 
@@ -150,7 +150,7 @@ static int add_line(LoadCases *c, int number, const json_t *line, Error *err)
         char name[64];
         if (tools && i != number % N_MANNERS) continue;
         snprintf(name, sizeof name, "chat %d, %s", number, chat_manners[i].name);
-        add_chat(c, name, messages, tools, chat_manners[i].fields);
+        load_cases_add_chat(c, name, messages, tools, chat_manners[i].fields);
     }
     json_decref(messages);
     return 0;

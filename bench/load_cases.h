@@ -36,6 +36,10 @@ int load_cases_add_mix(LoadCases *c, const char *path, int limit, Error *err);
 void load_cases_add_prompt(LoadCases *c, const char *name, int chat, const char *text,
                            const char *fields);
 
+/* Adds a chat; tools may be NULL. Both are read alone. */
+void load_cases_add_chat(LoadCases *c, const char *name, json_t *messages, json_t *tools,
+                         const char *fields);
+
 /* Adds a completion of n tokens: id[0..n_ids) as often as it takes. */
 void load_cases_add_ids(LoadCases *c, const char *name, const int32_t *id, int n_ids, int n,
                         const char *fields);

@@ -32,6 +32,7 @@ struct LoadConn {
     size_t n_left;    /* bytes of the body or of the chunk that are still to come */
     int last_chunk;   /* the empty one */
     size_t n_scanned; /* bytes of body that were searched for ends of events */
+    size_t event_at;  /* where the first event begins that has no end yet */
     StrBuf body;
 };
 
@@ -200,7 +201,10 @@ static int read_parts(LoadConn *c, struct evbuffer *in, const char **why)
     }
 }
 
-/* Ends of events (an empty line each) that were not counted yet. */
+/*
+ * Events that ended (with an empty line) and were not counted yet. A comment, which only says that
+ * the server lives, is none.
+ */
 static int count_events(LoadConn *c)
 {
     int n = 0;
@@ -208,7 +212,9 @@ static int count_events(LoadConn *c)
         const char *from = c->body.data + c->n_scanned;
         const char *end = memmem(from, c->body.len - c->n_scanned, "\n\n", 2);
         c->n_scanned = end ? (size_t)(end - c->body.data) + 2 : c->body.len - 1;
-        n += end != NULL;
+        if (!end) continue;
+        n += c->body.data[c->event_at] != ':';
+        c->event_at = c->n_scanned;
     }
     return n;
 }
@@ -271,7 +277,7 @@ void load_conn_send(LoadConn *c, const char *path, const char *body, size_t len)
     c->part = READ_STATUS;
     c->status = c->retry_after_s = 0;
     c->chunked = c->stream = c->closes = c->has_length = 0;
-    c->n_left = c->n_scanned = 0;
+    c->n_left = c->n_scanned = c->event_at = 0;
     strbuf_clear(&c->body);
     struct evbuffer *out = bufferevent_get_output(c->bev);
     evbuffer_add_printf(out, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n",

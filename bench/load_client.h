@@ -39,7 +39,7 @@ typedef struct {
 typedef struct {
     /* The request is wholly with the kernel. */
     void (*sent)(void *ctx);
-    /* n_events events of a stream came; reply follows at once if they were the last. */
+    /* n_events events of a stream came, comments aside; reply follows if they were the last. */
     void (*events)(void *ctx, int n_events);
     /* The end: one of these two, unless the connection is dropped before. */
     void (*reply)(void *ctx, const LoadReply *reply);

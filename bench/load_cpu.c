@@ -145,8 +145,10 @@ int load_cpu_measure(LoadCpu *cpu, const LoadTarget *target, pthread_t thread, E
         load_cases_add_prompt(&cases, load_costs[i].name, kinds[i].chat,
                               i == PROMPT ? text : "Hello", kinds[i].fields);
     mem_free(text);
-    LoadPlan alone = {
-        .n_conns = 1, .n_requests = 2 * N_LOAD_COSTS, .n_cases = N_LOAD_COSTS, .collect = 1};
+    LoadPlan alone = {.n_conns = 1,
+                      .n_requests = 2 * N_LOAD_COSTS,
+                      .n_cases = N_LOAD_COSTS,
+                      .order = CASES_COLLECT};
     int rc = run(target, &cases, &alone, r, err);
     for (int i = 0; !rc && i < ROUNDS; i++)
         rc = run_round(cost, i, target, clock, &cases, r, err) || run_floors(&floors, i, err);

@@ -30,7 +30,7 @@ typedef struct {
     LoadCase *one;
     int number, streamed;
     int n_events, drop_after; /* vanish at this event; -1: stay */
-    double sent_ms, last_ms;
+    double sent_ms, first_ms, last_ms;
 } Worker;
 
 /* ---- times ---- */
@@ -72,10 +72,12 @@ static int percent(const LoadPlan *plan, int k, int i, int share)
 static void choose(Worker *w, int k)
 {
     const LoadPlan *plan = w->phase->plan;
-    int at = plan->collect ? k / 2 : (int)(draw(plan, k, 0) % (uint64_t)plan->n_cases);
+    int at = (int)(draw(plan, k, 0) % (uint64_t)plan->n_cases);
+    if (plan->order != CASES_BY_LOT) at = plan->order == CASES_COLLECT ? k / 2 : k;
     w->number = k;
     w->one = &w->phase->cases->list[plan->first + at];
-    w->streamed = plan->collect ? k % 2 : percent(plan, k, 1, plan->streamed_percent);
+    w->streamed = percent(plan, k, 1, plan->streamed_percent);
+    if (plan->order != CASES_BY_LOT) w->streamed = plan->order == CASES_IN_TURN || k % 2;
     w->drop_after = -1;
     if (percent(plan, k, 2, plan->dropped_percent))
         w->drop_after = w->streamed ? (int)(draw(plan, k, 3) % MAX_EVENTS_SEEN) : 0;
@@ -87,7 +89,7 @@ static void send_request(Worker *w)
 {
     const char *body = w->one->body[w->streamed];
     w->n_events = 0;
-    w->sent_ms = w->last_ms = clock_ms();
+    w->sent_ms = w->first_ms = w->last_ms = clock_ms();
     load_conn_send(w->conn, w->one->path, body, strlen(body));
 }
 
@@ -129,6 +131,7 @@ static void on_events(void *ctx, int n_events)
     LoadResult *r = w->phase->result;
     times_add(w->n_events ? &r->between : &r->first_token, now - w->last_ms);
     w->last_ms = now;
+    if (!w->n_events) w->first_ms = now;
     w->n_events += n_events;
     if (w->drop_after >= 0 && w->n_events >= w->drop_after) vanish(w);
 }
@@ -159,6 +162,19 @@ static void send_again_later(Worker *w, int seconds)
     event_add(w->pause, &pause);
 }
 
+static void note_turn(const Worker *w, const LoadAnswer *got, int differs)
+{
+    const LoadPlan *plan = w->phase->plan;
+    if (!plan->turn) return;
+    plan->turn[w->number] = (LoadTurn){.answered = 1,
+                                       .differs = differs,
+                                       .n_prompt = got->n_prompt,
+                                       .n_tokens = got->n_tokens,
+                                       .work = got->work,
+                                       .first_ms = w->first_ms - w->sent_ms,
+                                       .ms = clock_ms() - w->sent_ms};
+}
+
 static void take_answer(Worker *w, const StrBuf *body)
 {
     LoadResult *r = w->phase->result;
@@ -166,11 +182,13 @@ static void take_answer(Worker *w, const StrBuf *body)
     Error err = {0};
     int bad = load_answer_read(&got, strbuf_str(body), body->len, w->streamed, &err);
     if (!bad && !w->one->alone.form) {
-        assert(w->phase->plan->collect);
+        assert(w->phase->plan->order != CASES_BY_LOT);
+        note_turn(w, &got, 0);
         w->one->alone = got;
         got = (LoadAnswer){0};
     } else if (!bad) {
         bad = load_answer_differs(&w->one->alone, &got, &err);
+        note_turn(w, &got, bad);
     }
     if (bad) {
         r->n_wrong++;
@@ -186,8 +204,9 @@ static void take_answer(Worker *w, const StrBuf *body)
 /* A prompt that does not fit the server's context is no fault: the case is not asked again. */
 static int leave_out(Worker *w, const LoadReply *reply)
 {
-    if (!w->phase->plan->collect || reply->status != 400) return 0;
-    if (!strstr(strbuf_str(reply->body), "context_length_exceeded")) return 0;
+    const char *says = strbuf_str(reply->body);
+    if (w->phase->plan->order == CASES_BY_LOT || reply->status != 400) return 0;
+    if (!strstr(says, "context_length_exceeded") && !strstr(says, "exceed_context_size")) return 0;
     w->one->left_out = 1;
     w->phase->result->n_answered++;
     return 1;

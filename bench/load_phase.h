@@ -1,9 +1,9 @@
 /*
  * load_phase.h: so many connections send so many requests; every answer is compared.
  *
- * What request k asks for is a function of the plan's seed and k alone, whichever connection sends
- * it. Every request ends in exactly one of the counts answered, wrong, dropped, lost, refused;
- * their sum is the plan's n_requests.
+ * What request k asks for is a function of the plan and k alone, whichever connection sends it.
+ * Every request ends in exactly one of the counts answered, wrong, dropped, lost, refused; their
+ * sum is the plan's n_requests.
  */
 #ifndef OFFSHOOT_BENCH_LOAD_PHASE_H
 #define OFFSHOOT_BENCH_LOAD_PHASE_H
@@ -23,11 +23,29 @@ typedef struct {
 /* The time that a share (0 to 1) of them does not exceed, in ms; 0 when there is none. */
 double times_quantile(const Times *t, double share);
 
+/* What one request took. */
+typedef struct {
+    int answered; /* 0: it got no answer, and nothing below is known */
+    int differs;  /* 1: another answer than before */
+    int n_prompt, n_tokens;
+    LoadWork work;
+    double first_ms, ms; /* to the first event of its stream; to the end */
+} LoadTurn;
+
+/*
+ * Which case request k asks for.
+ *     lot:     any of them
+ *     collect: case k / 2 as a whole reply, then as a stream; the first answer is kept
+ *     in turn: case k as a stream; its answer is kept unless there is one
+ */
+typedef enum { CASES_BY_LOT, CASES_COLLECT, CASES_IN_TURN } LoadOrder;
+
 typedef struct {
     int n_conns, n_requests;
-    int first, n_cases;                    /* of the cases, these are asked for */
-    int streamed_percent, dropped_percent; /* of the requests; the rest wants whole replies */
-    int collect; /* 1: each case as a whole reply and as a stream, in order; the first is kept */
+    int first, n_cases; /* of the cases, these are asked for */
+    LoadOrder order;
+    int streamed_percent, dropped_percent; /* by lot: the rest wants whole replies */
+    LoadTurn *turn;                        /* NULL, or [n_requests], zeroed: filled */
     uint64_t seed;
 } LoadPlan;
 

@@ -79,6 +79,31 @@ static void test_stream_has_the_form_of_the_whole(void **state)
     load_answer_free(&streamed);
 }
 
+/* What the server says of its work is read, and no part of the form. */
+static void test_work_is_not_compared(void **state)
+{
+    (void)state;
+    static const char with_work[] =
+        "{\"choices\":[{\"index\":0,\"message\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}],"
+        "\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1,\"total_tokens\":10,"
+        "\"prompt_tokens_details\":{\"cached_tokens\":8}},"
+        "\"timings\":{\"cache_n\":8,\"draft_n\":3,\"draft_n_accepted\":2,\"prompt_ms\":4.5}}";
+    static const char without[] =
+        "{\"choices\":[{\"index\":0,\"message\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}],"
+        "\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1,\"total_tokens\":10}}";
+    LoadAnswer a, b;
+    Error why = {0};
+    assert_int_equal(read_text(&a, with_work, 0), 0);
+    assert_int_equal(read_text(&b, without, 0), 0);
+    assert_int_equal(a.work.n_cached, 8);
+    assert_int_equal(a.work.n_drafted, 3);
+    assert_int_equal(a.work.n_accepted, 2);
+    assert_int_equal(b.work.n_cached + b.work.n_drafted + b.work.n_accepted, 0);
+    if (load_answer_differs(&a, &b, &why)) fail_msg("%s", why.msg);
+    load_answer_free(&a);
+    load_answer_free(&b);
+}
+
 /* text with the first from replaced by to; to be freed with mem_free. */
 static char *changed(const char *text, const char *from, const char *to)
 {
@@ -340,6 +365,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stream_has_the_form_of_the_whole),
+        cmocka_unit_test(test_work_is_not_compared),
         cmocka_unit_test(test_each_difference_is_seen),
         cmocka_unit_test(test_what_is_no_answer),
         cmocka_unit_test(test_our_server),
