@@ -154,10 +154,12 @@ static CacheOptions cache_options(const Settings *set)
                           .keep_answers = set->cache_answers};
 }
 
+/* With its drafter. */
 static int open_engine(App *a, Error *err)
 {
     Settings *set = &a->settings;
     int one = a->command == COMMAND_CHAT; /* a conversation is one sequence */
+    if (open_drafter(a, err)) return -1;
     EngineOptions options = engine_defaults();
     options.max_seqs = one ? 1 : set->max_seqs;
     options.max_waiting = one ? 1 : set->max_waiting;
@@ -174,6 +176,7 @@ static int open_engine(App *a, Error *err)
     if (set->synthetic_acceptance > 1)
         options.synthetic = (float)synthetic_rate(set->synthetic_acceptance, set->draft_depth);
     options.state_mode = (StateMode)set->state_mode;
+    options.cache.on = set->prefix_cache == ON;
     options.draft_vocab = draft_vocab(a);
     set->prefix_cache = wants_cache(a) ? ON : OFF; /* the rest need not guess */
     options.cache = cache_options(set);
@@ -181,6 +184,7 @@ static int open_engine(App *a, Error *err)
     options.drafter = a->drafter.self ? &a->drafter : NULL;
     a->engine = engine_open(a->model, &options, err);
     if (!a->engine) return -1;
+    a->service.engine = a->engine;
     if (a->command == COMMAND_SERVE || set->log_level == LOG_LEVEL_DEBUG)
         engine_print_memory(a->engine, stderr);
     return 0;
@@ -208,15 +212,15 @@ static int check_model_given(const App *a, Error *err)
     return error_set(err, ERR_INPUT, "which model? give its folder: --model DIR");
 }
 
-static int open_all(App *a, Error *err)
+/* All but the engine and its drafter. */
+static int open_parts(App *a, Error *err)
 {
     if (check_model_given(a, err)) return -1;
     if (open_backend(a, err) || open_model(a, err) || open_tokenizer(a, err) ||
-        open_template(a, err) || open_drafter(a, err) || open_engine(a, err))
+        open_template(a, err))
         return -1;
     a->name = served_name(&a->settings);
     a->service.settings = &a->settings;
-    a->service.engine = a->engine;
     a->service.tok = a->tok;
     a->service.generation = a->model->generation;
     a->service.model_name = a->name;
@@ -224,12 +228,35 @@ static int open_all(App *a, Error *err)
     return 0;
 }
 
+static void close_engine(App *a)
+{
+    if (a->engine) engine_close(a->engine);
+    if (a->drafter.self) a->drafter.close(a->drafter.self);
+    a->engine = NULL;
+    a->drafter = (Drafter){0};
+}
+
+static int open_all(App *a, Error *err)
+{
+    return open_parts(a, err) || open_engine(a, err) ? -1 : 0;
+}
+
+/* With the model that is loaded; what was open before is closed. */
+static int open_engine_anew(void *ctx, const Settings *set, Service *s, Error *err)
+{
+    App *a = ctx;
+    close_engine(a);
+    a->settings = *set;
+    if (open_engine(a, err)) return -1;
+    *s = a->service;
+    return 0;
+}
+
 static void close_all(App *a)
 {
     mem_free(a->name);
     tokenizer_config_close(&a->service.tok_config);
-    if (a->engine) engine_close(a->engine);
-    if (a->drafter.self) a->drafter.close(a->drafter.self);
+    close_engine(a);
     mem_free(a->allowed);
     if (a->tok) tokenizer_close(a->tok);
     if (a->model) model_close(a->model);
@@ -273,20 +300,27 @@ static int run_chat(App *a, Error *err)
 static const struct {
     const char *name;
     int (*run)(const Service *s, Error *err);
+    int (*run_engines)(const Service *s, const EngineOpener *opener, Error *err); /* or this */
     int remote; /* 1: with --url it needs no model of its own */
 } benches[] = {
-    {"accept", bench_accept_run, 0},
-    {"load", bench_load_run, 1},
-    {"latency", bench_latency_run, 0},
-    {"kernels", bench_kernels_run, 0},
-    {NULL, NULL, 0},
+    {"accept", bench_accept_run, NULL, 0},   {"agent", NULL, bench_agent_run, 1},
+    {"load", bench_load_run, NULL, 1},       {"shared-prefix", NULL, bench_shared_prefix_run, 1},
+    {"latency", bench_latency_run, NULL, 0}, {"kernels", bench_kernels_run, NULL, 0},
 };
+enum { N_BENCHES = sizeof benches / sizeof benches[0] };
 
-static int open_bench(App *a, int remote, Error *err)
+static int run_one_bench(App *a, int i, Error *err)
 {
+    EngineOpener opener = {open_engine_anew, a};
+    int opens_engines = benches[i].run_engines != NULL, failed = 0;
     a->service.settings = &a->settings;
-    if (!a->settings.url) return open_all(a, err);
-    return remote ? 0 : error_set(err, ERR_INPUT, "this bench cannot measure another server");
+    if (!a->settings.url)
+        failed = opens_engines ? open_parts(a, err) : open_all(a, err);
+    else if (!benches[i].remote)
+        failed = error_set(err, ERR_INPUT, "this bench cannot measure another server");
+    if (failed) return -1;
+    return opens_engines ? benches[i].run_engines(&a->service, &opener, err)
+                         : benches[i].run(&a->service, err);
 }
 
 static int run_bench(App *a, Error *err)
@@ -294,12 +328,10 @@ static int run_bench(App *a, Error *err)
     const char *name = a->n_words ? a->words[0] : "";
     if (a->settings.synthetic_acceptance > 0 && strcmp(name, "latency") != 0)
         return error_set(err, ERR_INPUT, "--synthetic-acceptance is for bench latency alone");
-    for (int i = 0; benches[i].name; i++)
+    for (int i = 0; i < N_BENCHES; i++)
         if (!strcmp(name, benches[i].name))
-            return too_many_words(a, 1, err) || open_bench(a, benches[i].remote, err)
-                       ? -1
-                       : benches[i].run(&a->service, err);
-    return error_set(err, ERR_INPUT, "which bench? see 'offshoot help bench'");
+            return too_many_words(a, 1, err) ? -1 : run_one_bench(a, i, err);
+    return error_set(err, ERR_INPUT, "which bench? it is one of " BENCH_NAMES);
 }
 
 static int run_check(App *a, Error *err)

@@ -23,6 +23,30 @@ int bench_accept_run(const Service *s, Error *err);
 int bench_load_run(const Service *s, Error *err);
 
 /*
+ * Opens an engine with the loaded model as *set says and fills *s with it; the one that was open is
+ * closed. For benches that compare settings of the engine.
+ */
+typedef struct {
+    int (*open)(void *ctx, const Settings *set, Service *s, Error *err);
+    void *ctx;
+} EngineOpener;
+
+/*
+ * `bench agent`: replays agent loops, one after another: a jsonl of {"id", "tools", "messages"}, of
+ * which every assistant turn is asked for anew with the file's own history before it. Without and
+ * with the prefix cache, without and with drafts, each on a fresh server; with --url, once, at a
+ * running server of the OpenAI style, whose model is called --model if that is given too.
+ */
+int bench_agent_run(const Service *s, const EngineOpener *opener, Error *err);
+
+/*
+ * `bench shared-prefix`: groups of prompts that begin with the group's own long system prompt, in
+ * random order, some at a time; without and with the prefix cache as above. The load is SGLang's
+ * generated-shared-prefix: by default 50 groups of 10 prompts, 10,240 + 256 tokens, answers of 128.
+ */
+int bench_shared_prefix_run(const Service *s, const EngineOpener *opener, Error *err);
+
+/*
  * `bench latency`: one request at a time, plain and with drafts in turns, over --contexts of random
  * tokens: tokens/s with spread, milliseconds a step, acceptance length, and what the bytes of a
  * step allow at the memory's rate, which is measured first. With dummy weights and

@@ -42,7 +42,10 @@ static const Settings DEFAULTS = {
     .seed = -1,
     .max_tokens = -1,
     .default_max_tokens = -1,
-    .connections = "1,8,64,512",
+    .groups = 50,
+    .group_prompts = 10,
+    .system_tokens = 10240,
+    .question_tokens = 256,
     .thinking = AUTO,
     .color = AUTO,
     .log_level = LOG_LEVEL_INFO,
@@ -84,11 +87,15 @@ static OptionTable option_table(Settings *s)
     {"prompts", OPTION_STRING, &s->prompts, 0, 0, 0, "FILE", "prompts, one JSON object a line", BENCH},
     {"limit", OPTION_INT, &s->limit, 0, 1e6, 0, "N", "prompts at most (default all)", BENCH | CHECK},
     {"json", OPTION_SWITCH, &s->json, 0, 0, 0, 0, "print the report as JSON", BENCH | CHECK},
-    {"url", OPTION_STRING, &s->url, 0, 0, 0, "URL", "load: a running server instead of --model", BENCH},
-    {"connections", OPTION_STRING, &s->connections, 0, 0, 0, "LIST", "load: how many at once, phase by phase", BENCH},
+    {"url", OPTION_STRING, &s->url, 0, 0, 0, "URL", "agent, load, shared-prefix: a running server", BENCH},
+    {"connections", OPTION_STRING, &s->connections, 0, 0, 0, "LIST", "load (1,8,64,512), shared-prefix (default 5)", BENCH},
     {"requests", OPTION_INT, &s->requests, 0, 1e7, 0, "N", "load: per phase (default 500, and 2 a connection)", BENCH},
+    {"groups", OPTION_INT, &s->groups, 1, 1e6, 0, "N", "shared-prefix: of --group-prompts each (default 50, 10)", BENCH},
+    {"group-prompts", OPTION_INT, &s->group_prompts, 1, 1e6, 0, "N", 0, BENCH},
+    {"system-tokens", OPTION_INT, &s->system_tokens, 1, 1e7, 0, "N", "and --question-tokens, of a prompt (default 10240, 256)", BENCH},
+    {"question-tokens", OPTION_INT, &s->question_tokens, 1, 1e7, 0, "N", 0, BENCH},
     {"contexts", OPTION_STRING, &s->contexts, 0, 0, 0, "LIST", "latency, kernels: prompt lengths (default 512)", BENCH},
-    {"synthetic-acceptance", OPTION_NUMBER, &s->synthetic_acceptance, 0, 64, 0, "X", "latency: acceptance length, by lot; 0 is off", BENCH},
+    {"synthetic-acceptance", OPTION_NUMBER, &s->synthetic_acceptance, 0, 64, 0, "X", "latency: acceptance length, by lot (default off)", BENCH},
 
     {"system", OPTION_STRING, &s->system, 0, 0, 0, "TEXT", "system message", CHAT},
     {"tools", OPTION_STRING, &s->tools, 0, 0, 0, "FILE", "JSON array of functions the model may call", CHAT},
@@ -111,6 +118,7 @@ static OptionTable option_table(Settings *s)
     {"draft-vocab", OPTION_INT, &s->draft_vocab, 0, INT_MAX, 0, "N", "ids that guesses come from; 0: all (default 32768)", ALL},
     {"state-mode", OPTION_CHOICE, &s->state_mode, 0, 0, STATE_CHOICES, "MODE", "slots or replay: drafts' states", ALL},
 
+    {"prefix-cache", OPTION_CHOICE, &s->prefix_cache, 0, 0, "auto|on|off", "on|off", 0, ALL & ~CHECK},
     {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens (default: the model's)", ALL},
     {"memory", OPTION_BYTES, &s->memory, 0, MAX_BYTES, 0, "BYTES", "states, KV (default: 1/4 of free, to 4G; GPU 95 %)", ALL},
     {"prefix-cache", OPTION_CHOICE, &s->prefix_cache, 0, 0, "auto|on|off", "on|off", "of prompts; --cache-answers: answers (default on)", ALL & ~CHECK},
@@ -146,7 +154,7 @@ static const char *usage(unsigned command)
     case COMMAND_CHAT:
         return "offshoot chat --model DIR [options] [PROMPT]";
     case COMMAND_BENCH:
-        return "offshoot bench accept|load|latency|kernels --model DIR [options]";
+        return "offshoot bench NAME --model DIR [options]\n  NAME: " BENCH_NAMES;
     default:
         return "offshoot check --model DIR [options]";
     }

@@ -37,7 +37,8 @@ typedef struct {
     int cache_answers;  /* states at the ends of answers too */
     int draft;          /* index into DRAFT_CHOICES */
     int draft_depth, draft_topk, draft_vocab, tree_nodes;
-    int state_mode; /* index into STATE_CHOICES */
+    int state_mode;   /* index into STATE_CHOICES */
+    int prefix_cache; /* auto, on, off: index; auto: on, but for most benches */
     /* sampling defaults; NaN or -1: the model's generation_config.json */
     double temperature, top_p, min_p;
     int top_k;
@@ -53,10 +54,11 @@ typedef struct {
     const char *prompts;
     int limit;                     /* prompts at most; 0: all */
     int json;                      /* the report as JSON */
-    const char *url, *connections; /* bench load: another server; a list of numbers */
+    const char *url, *connections; /* bench load and others: another server; a list of numbers */
     int requests;                  /* per number of connections; 0: the bench's own number */
-    const char *contexts;          /* bench latency: prompt lengths, a list of numbers */
-    double synthetic_acceptance;   /* bench latency: acceptance length by lot; 0: real */
+    int groups, group_prompts, system_tokens, question_tokens; /* bench shared-prefix */
+    const char *contexts;        /* bench latency: prompt lengths, a list of numbers */
+    double synthetic_acceptance; /* bench latency: acceptance length by lot; 0: real */
     int log_level;
     int device;      /* index into DEVICE_CHOICES */
     const char *isa; /* avx512, avx2, plain: CPU kernels; NULL: the best there is */
@@ -70,6 +72,9 @@ enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 
 #define STATE_CHOICES "auto|slots|replay" /* in the order of engine/engine.h's modes */
 #define KV_CHOICES    "f32|bf16"          /* in the order of kernels/attention.h's types */
+
+#define BENCH_NAMES                                                                                \
+    "accept, agent, load, shared-prefix, latency, kernels" /* main.c has the table */
 
 #define DRAFT_CHOICES "mtp|none"
 enum { DRAFT_MTP, DRAFT_NONE };

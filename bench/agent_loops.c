@@ -1,0 +1,174 @@
+/* agent_loops.c: see agent_loops.h. */
+#include "bench/agent_loops.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+/* ---- messages as the API has them ---- */
+
+static const char *role_of(const json_t *message)
+{
+    return json_string_value(json_object_get(message, "role"));
+}
+
+static const char *function_name(const json_t *call)
+{
+    return json_string_value(json_object_get(json_object_get(call, "function"), "name"));
+}
+
+static json_t *new_id(size_t i)
+{
+    char id[32];
+    snprintf(id, sizeof id, "call_%zu", i);
+    return json_string(id);
+}
+
+/* The call with an id and arguments as text, or NULL. */
+static json_t *wire_call(const json_t *call, size_t i, Error *err)
+{
+    const char *name = function_name(call);
+    json_t *arguments = json_object_get(json_object_get(call, "function"), "arguments");
+    json_t *id = json_object_get(call, "id");
+    if (!name || (!json_is_object(arguments) && !json_is_string(arguments))) {
+        error_set(err, ERR_INPUT, "tool call %zu needs function.name and function.arguments", i);
+        return NULL;
+    }
+    char *text = json_is_object(arguments) ? json_dumps(arguments, 0) : NULL;
+    json_t *wire =
+        json_pack("{s:o, s:s, s:{s:s, s:o}}", "id",
+                  json_is_string(id) ? json_incref(id) : new_id(i), "type", "function", "function",
+                  "name", name, "arguments", text ? json_string(text) : json_incref(arguments));
+    free(text);
+    return wire;
+}
+
+static int set_calls(json_t *message, const json_t *calls, Error *err)
+{
+    json_t *list = json_array(), *call;
+    size_t i;
+    int failed = 0;
+    json_array_foreach(calls, i, call)
+    {
+        json_t *wire = wire_call(call, i, err);
+        failed = !wire;
+        if (failed) break;
+        json_array_append_new(list, wire);
+    }
+    json_object_set_new(message, "tool_calls", list);
+    return failed ? -1 : 0;
+}
+
+/* n_results: results since the last assistant turn. NULL: it is no message. */
+static json_t *wire_message(const json_t *message, size_t *n_results, Error *err)
+{
+    const char *role = role_of(message);
+    const json_t *calls = json_object_get(message, "tool_calls");
+    if (!role || (calls && !json_is_array(calls))) {
+        error_set(err, ERR_INPUT, role ? "'tool_calls' is no array" : "it has no 'role'");
+        return NULL;
+    }
+    json_t *wire = json_copy((json_t *)message);
+    if (!strcmp(role, "tool")) {
+        if (!json_object_get(wire, "tool_call_id"))
+            json_object_set_new(wire, "tool_call_id", new_id(*n_results));
+        ++*n_results;
+    }
+    if (!strcmp(role, "assistant")) *n_results = 0;
+    if (calls && set_calls(wire, calls, err)) {
+        json_decref(wire);
+        return NULL;
+    }
+    return wire;
+}
+
+/* ---- turns ---- */
+
+static void add_turn(AgentLoops *a, const AgentTurn *turn, json_t *history, json_t *tools,
+                     const char *fields)
+{
+    char name[64];
+    if (a->cases.n == a->cap) {
+        a->cap = a->cap ? 2 * a->cap : 64;
+        a->turn = mem_realloc(a->turn, (size_t)a->cap, sizeof *a->turn);
+    }
+    a->turn[a->cases.n] = *turn;
+    snprintf(name, sizeof name, "loop %d, turn %d", turn->loop, turn->turn);
+    load_cases_add_chat(&a->cases, name, history, tools, fields);
+}
+
+/* The turns of a loop; how many, or -1. */
+static int add_loop(AgentLoops *a, int loop, const json_t *line, const char *fields, Error *err)
+{
+    const json_t *messages = json_object_get(line, "messages");
+    json_t *tools = json_object_get(line, "tools"), *history = json_array(), *message;
+    size_t i, n_results = 0;
+    int n_turns = 0;
+    Error why = {0};
+    json_array_foreach(messages, i, message)
+    {
+        json_t *wire = wire_message(message, &n_results, &why);
+        if (!wire) {
+            error_set(err, why.code, "message %zu: %s", i + 1, why.msg);
+            n_turns = -1;
+            break;
+        }
+        if (i && !strcmp(role_of(message), "assistant")) {
+            const char *call =
+                function_name(json_array_get(json_object_get(message, "tool_calls"), 0));
+            AgentTurn turn = {.loop = loop, .turn = n_turns + 1, .opens = !n_turns};
+            if (call) turn.call = mem_strdup(call);
+            add_turn(a, &turn, history, tools, fields);
+            n_turns++;
+        }
+        json_array_append_new(history, wire);
+    }
+    json_decref(history);
+    return n_turns;
+}
+
+static int add_line(AgentLoops *a, int number, const json_t *line, const char *fields, Error *err)
+{
+    const json_t *tools = json_object_get(line, "tools");
+    if (!json_is_array(json_object_get(line, "messages")))
+        return error_set(err, ERR_INPUT, "'messages' is no array");
+    if (tools && !json_is_array(tools)) return error_set(err, ERR_INPUT, "'tools' is no array");
+    int n = add_loop(a, number, line, fields, err);
+    if (!n) return error_set(err, ERR_INPUT, "no turn of an assistant has a message before it");
+    a->n_loops += n > 0;
+    return n < 0 ? -1 : 0;
+}
+
+int agent_loops_read(AgentLoops *a, const char *path, int limit, const char *fields, Error *err)
+{
+    FILE *f = fopen(path, "r");
+    if (!f) return error_set(err, ERR_FILE, "cannot open '%s'", path);
+    char *text = NULL;
+    size_t cap = 0;
+    int failed = 0;
+    for (int line = 1; !failed && (limit <= 0 || line <= limit); line++) {
+        ssize_t n = getline(&text, &cap, f);
+        if (n < 0) break;
+        json_error_t je;
+        Error why = {0};
+        json_t *j = json_loadb(text, (size_t)n, 0, &je);
+        failed = j ? add_line(a, line, j, fields, &why) : error_set(&why, ERR_INPUT, "%s", je.text);
+        if (failed) error_set(err, why.code, "'%s' line %d: %s", path, line, why.msg);
+        json_decref(j);
+    }
+    free(text);
+    fclose(f);
+    if (!failed && !a->n_loops) return error_set(err, ERR_FILE, "'%s' has no lines", path);
+    return failed;
+}
+
+void agent_loops_free(AgentLoops *a)
+{
+    for (int k = 0; k < a->cases.n; k++)
+        mem_free(a->turn[k].call);
+    mem_free(a->turn);
+    load_cases_free(&a->cases);
+    *a = (AgentLoops){0};
+}
