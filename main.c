@@ -176,7 +176,6 @@ static int open_engine(App *a, Error *err)
     if (set->synthetic_acceptance > 1)
         options.synthetic = (float)synthetic_rate(set->synthetic_acceptance, set->draft_depth);
     options.state_mode = (StateMode)set->state_mode;
-    options.cache.on = set->prefix_cache == ON;
     options.draft_vocab = draft_vocab(a);
     set->prefix_cache = wants_cache(a) ? ON : OFF; /* the rest need not guess */
     options.cache = cache_options(set);

@@ -118,7 +118,6 @@ static OptionTable option_table(Settings *s)
     {"draft-vocab", OPTION_INT, &s->draft_vocab, 0, INT_MAX, 0, "N", "ids that guesses come from; 0: all (default 32768)", ALL},
     {"state-mode", OPTION_CHOICE, &s->state_mode, 0, 0, STATE_CHOICES, "MODE", "slots or replay: drafts' states", ALL},
 
-    {"prefix-cache", OPTION_CHOICE, &s->prefix_cache, 0, 0, "auto|on|off", "on|off", 0, ALL & ~CHECK},
     {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens (default: the model's)", ALL},
     {"memory", OPTION_BYTES, &s->memory, 0, MAX_BYTES, 0, "BYTES", "states, KV (default: 1/4 of free, to 4G; GPU 95 %)", ALL},
     {"prefix-cache", OPTION_CHOICE, &s->prefix_cache, 0, 0, "auto|on|off", "on|off", "of prompts; --cache-answers: answers (default on)", ALL & ~CHECK},

@@ -37,8 +37,7 @@ typedef struct {
     int cache_answers;  /* states at the ends of answers too */
     int draft;          /* index into DRAFT_CHOICES */
     int draft_depth, draft_topk, draft_vocab, tree_nodes;
-    int state_mode;   /* index into STATE_CHOICES */
-    int prefix_cache; /* auto, on, off: index; auto: on, but for most benches */
+    int state_mode; /* index into STATE_CHOICES */
     /* sampling defaults; NaN or -1: the model's generation_config.json */
     double temperature, top_p, min_p;
     int top_k;
