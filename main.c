@@ -179,6 +179,8 @@ static int open_engine(App *a, Error *err)
     options.draft_vocab = draft_vocab(a);
     set->prefix_cache = wants_cache(a) ? ON : OFF; /* the rest need not guess */
     options.cache = cache_options(set);
+    options.cache_dir = set->cache_dir;
+    options.disk_cache = set->disk_cache;
     options.allowed = a->allowed;
     options.drafter = a->drafter.self ? &a->drafter : NULL;
     a->engine = engine_open(a->model, &options, err);

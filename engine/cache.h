@@ -45,8 +45,8 @@ typedef struct {
     int keep_answers; /* 1: states at the ends of answers are kept too */
 } CacheOptions;
 
-/* Where a state is kept. */
-typedef enum { KEPT_BRANCH, KEPT_PROMPT, KEPT_ANSWER, N_KEPT } CacheKept;
+/* Where a state is kept; loaded: from a lower tier. */
+typedef enum { KEPT_BRANCH, KEPT_PROMPT, KEPT_ANSWER, KEPT_LOADED, N_KEPT } CacheKept;
 
 /* Why one was not. */
 typedef enum {

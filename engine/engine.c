@@ -222,7 +222,7 @@ static int open_parts(Engine *e, Error *err)
                             .cache = o->cache};
     if (memory_open(&e->mem, m, &memory, err)) return -1;
     if (forward_open(&e->forward, m, &e->mem, max_rows, max_logits, err)) return -1;
-    if (open_records(e, max_rows, err)) return -1;
+    if (open_records(e, max_rows, err) || tiers_open(e, err)) return -1;
     batch_open(&e->batch, max_rows);
     if (has_head) {
         if (head_open(&e->head, &e->forward, max_meta, err)) return -1;
@@ -284,6 +284,7 @@ void engine_close(Engine *e)
 {
     if (!e) return;
     round_close(e);
+    tiers_close(e);
     close_step_arrays(e);
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
@@ -445,6 +446,7 @@ const Event *engine_next_event(Engine *e)
 void seq_give_up_memory(Engine *e, Seq *seq)
 {
     if (seq->state == SEQ_PARKED) return; /* it has none */
+    if (seq->state == SEQ_LOADING) tiers_stop_loading(e, seq);
     round_forget(e, (int)(seq - e->seq));
     prefix_release(e, seq);
 }
@@ -539,9 +541,10 @@ void engine_status(const Engine *e, EngineStatus *s)
                         .n_params = e->model->n_params,
                         .file_bytes = e->model->file_bytes};
     s->cache.waits = e->n_prefix_waits;
+    if (e->tiers.disk) tiers_status(e, s);
     for (int i = 0; i < e->options.max_seqs; i++) {
         SeqState state = e->seq[i].state;
-        s->waiting += state == SEQ_PARKED;
+        s->waiting += state == SEQ_PARKED || state == SEQ_LOADING;
         s->running += state == SEQ_PREFILL || state == SEQ_DECODE;
     }
 }

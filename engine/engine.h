@@ -66,8 +66,10 @@ typedef struct {
     StateMode state_mode;
     int n_slots; /* frames that may hold states at a time; 0: all of them */
     CacheOptions cache;
-    float synthetic; /* 0; else drafts are accepted at this rate, whatever the target says: to
-                        measure speed with dummy weights. See synthetic_rate */
+    const char *cache_dir; /* folder of the cache's tier on disk, NULL: none. Borrowed */
+    int64_t disk_cache;    /* bytes of files there at most */
+    float synthetic;       /* 0; else drafts are accepted at this rate, whatever the target says: to
+                              measure speed with dummy weights. See synthetic_rate */
     const uint64_t
         *allowed; /* bit set over n_vocab of ids that may be chosen; NULL: all. Borrowed */
     const Drafter *drafter; /* NULL: plain decoding. Borrowed */
@@ -231,6 +233,14 @@ typedef struct {
     long preemptions; /* running sequences that had to give up their memory */
     StepTotals totals;
     CacheStats cache;
+    struct {
+        int on;
+        long saving;        /* prefixes on their way to disk now */
+        long saved, loaded; /* prefixes */
+        long failed;        /* of both */
+        long files;
+        int64_t bytes;
+    } disk;
 
     int ctx_size, max_seqs, n_vocab;
     int draft_depth;     /* levels below the root that a tree may have; 0: plain decoding */

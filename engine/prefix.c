@@ -136,6 +136,9 @@ int prefix_is_coming(Engine *e, const EngineRequest *r, const int32_t *token, in
     if (!e->options.cache.on || r->no_cache || r->prompt_logprobs) return 0;
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
+        if (s->state == SEQ_LOADING && s->n_loading <= n && s->req.salt == r->salt &&
+            common_tokens(token, n, s->token, s->n_loading) == s->n_loading)
+            return 1;
         if (s->state != SEQ_PREFILL || s->paused || s->req.no_cache || s->req.salt != r->salt)
             continue;
         int common = common_tokens(token, n, s->token, s->req.n_prompt);
@@ -196,7 +199,20 @@ static int keep(Engine *e, Seq *s, CacheKept kind)
     cache_pin(cache, node);
     cache_unpin(cache, s->node);
     s->node = node;
-    return slots_refs(e->mem.frames, s->slot) > 1;
+    int kept = slots_refs(e->mem.frames, s->slot) > 1;
+    if (kept && kind != KEPT_LOADED) tiers_save(e, s, s->n_past, s->slot);
+    return kept;
+}
+
+void prefix_loaded(Engine *e, Seq *s, CacheHit *hit)
+{
+    if (s->src >= 0) slots_release(e->mem.frames, s->src);
+    s->src = -1;
+    *hit = (CacheHit){.node = s->node,
+                      .n = s->n_loading,
+                      .slot = -1,
+                      .matched = hit->matched > s->n_loading ? hit->matched : s->n_loading,
+                      .branch = hit->branch > s->n_loading ? hit->branch : 0};
 }
 
 /* In the middle of a sequence: it needs a slot to go on in. */
@@ -213,6 +229,11 @@ static void keep_and_go_on(Engine *e, Seq *s, CacheKept kind)
     } else {
         slots_release(e->mem.frames, next);
     }
+}
+
+void prefix_share(Engine *e, Seq *s)
+{
+    keep_and_go_on(e, s, KEPT_LOADED);
 }
 
 void prefix_after_step(Engine *e, const Work *w)

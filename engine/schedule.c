@@ -60,7 +60,7 @@ static void start_ban(Engine *e, Seq *s)
 }
 
 /* Behind what the cache has, in the slot and the pages that it now has. */
-static void begin(Engine *e, Seq *s, const CacheHit *hit)
+void schedule_begin(Engine *e, Seq *s, const CacheHit *hit)
 {
     const Drafter *d = e->options.drafter;
     s->state = SEQ_PREFILL;
@@ -68,6 +68,12 @@ static void begin(Engine *e, Seq *s, const CacheHit *hit)
     s->chunk_step = e->n_steps;
     prefix_begin(e, s, hit);
     if (d) d->begin(d->self, (int)(s - e->seq), s->token, hit->n ? hit->n : 1);
+}
+
+/* It begins, unless there is more on disk: then later. */
+static void begin(Engine *e, Seq *s, const CacheHit *hit)
+{
+    if (!tiers_load(e, s, hit)) schedule_begin(e, s, hit);
 }
 
 /* Parked until it begins. */
@@ -79,7 +85,8 @@ static void start(Engine *e, Seq *s, const EngineRequest *r, double since)
     s->max_tokens = r->max_tokens < 0 ? e->options.ctx_size - r->n_prompt : r->max_tokens;
     memcpy(s->token, r->prompt, (size_t)r->n_prompt * sizeof *s->token);
     s->n_tokens = r->n_prompt;
-    s->n_scored = s->n_fruitless = 0;
+    s->n_scored = s->n_fruitless = s->load_failed = 0;
+    s->load_job = -1;
     s->paused = r->paused;
     s->stop_token = -1;
     s->submitted = since;
@@ -281,6 +288,7 @@ void schedule(Engine *e)
 {
     int n_decode = 0;
     e->n_work = 0;
+    tiers_poll(e, 0);
     take_pages(e);
     admit(e);
     for (int i = 0; i < e->options.max_seqs; i++)

@@ -9,6 +9,7 @@
 #include "engine/head.h"
 #include "engine/memory.h"
 #include "engine/round.h"
+#include "engine/tiers.h"
 #include "spec/accept.h"
 
 enum {
@@ -24,11 +25,12 @@ typedef enum {
     SEQ_FREE,
     SEQ_PARKED, /* it has no slot and no pages: it gave them up and waits for others, or waits for a
                    prefix that another sequence computes */
+    SEQ_LOADING, /* it has memory, into which more of its prefix is read */
     SEQ_PREFILL, /* tokens before the last one are still to be processed */
     SEQ_DECODE,
 } SeqState;
 
-typedef struct {
+typedef struct Seq {
     SeqState state;
     uint64_t order; /* of admission */
     EngineRequest req;
@@ -44,11 +46,14 @@ typedef struct {
     int32_t node;    /* of the cache, pinned: its pages up to there are shared */
     int keep_branch, keep_stable; /* positions where a state is to be kept, or 0 */
     int keep_answer;
-    int paused;      /* takes no part in steps */
-    long chunk_step; /* the step of its last prompt chunk; at first that of its admission */
-    int penalised;   /* counts are kept */
-    int on_device;   /* rounds keep its RoundSeq and its counts up to date */
-    int n_fruitless; /* drafted steps in a row of which no draft was accepted */
+    int load_job, n_loading; /* SEQ_LOADING: the job, -1 when it is done; the prefix's tokens */
+    int load_failed;         /* it is not tried again */
+    CacheHit load_hit;       /* what the cache had */
+    int paused;              /* takes no part in steps */
+    long chunk_step;         /* the step of its last prompt chunk; at first that of its admission */
+    int penalised;           /* counts are kept */
+    int on_device;           /* rounds keep its RoundSeq and its counts up to date */
+    int n_fruitless;         /* drafted steps in a row of which no draft was accepted */
     FinishReason finish;
     int32_t stop_token;
     double submitted, started, first_token; /* ms */
@@ -136,6 +141,7 @@ struct Engine {
     double lap; /* ms, since when the part of a step that runs now does */
 
     Rounds rounds;
+    Tiers tiers;
     Work work[MAX_SEQS + 1];
     int n_work, n_trees; /* trees come first */
     StepHost host;
@@ -164,6 +170,9 @@ void engine_finish(Engine *e, Seq *seq);
 
 /* Fills e->work: admits who fits, one tree per decoding sequence, one chunk of one prompt. */
 void schedule(Engine *e);
+
+/* s, which has memory, takes part from now on, behind its hit. */
+void schedule_begin(Engine *e, Seq *s, const CacheHit *hit);
 
 /* Levels that a draft can have: each takes a node at least. */
 int draft_levels(const EngineOptions *o);
@@ -203,6 +212,12 @@ void prefix_after_step(Engine *e, const Work *w);
 
 /* The state at the end of an answer. */
 void prefix_end(Engine *e, Seq *s);
+
+/* s has been given the state and the rows of its first n_loading tokens: its hit is that. */
+void prefix_loaded(Engine *e, Seq *s, CacheHit *hit);
+
+/* Keeps what s has been given, for others. */
+void prefix_share(Engine *e, Seq *s);
 
 /* s has its state in its own slot. */
 void prefix_own_state(Engine *e, Seq *s);

@@ -632,6 +632,14 @@ static int device_step(Engine *e, Error *err)
     return end_step(e);
 }
 
+/* 1 when a sequence waits for what is read from disk. */
+static int is_loading(const Engine *e)
+{
+    for (int i = 0; i < e->options.max_seqs; i++)
+        if (e->seq[i].state == SEQ_LOADING) return 1;
+    return 0;
+}
+
 int engine_step(Engine *e, Error *err)
 {
     int n = 0;
@@ -640,6 +648,10 @@ int engine_step(Engine *e, Error *err)
         n = device_step(e, err);
     if (n) return n;
     schedule(e); /* who runs, how many prompt rows, how large a tree */
+    while (!e->n_work && is_loading(e)) {
+        tiers_poll(e, 1);
+        schedule(e);
+    }
     if (!e->n_work) return 0;
     return round_begin(e) ? device_step(e, err) : hosted_step(e, err);
 }

@@ -207,7 +207,7 @@ static void print_cache_changes(const Printer *p)
                       refused[] = "offshoot:cache_states_refused_total",
                       evicted[] = "offshoot:cache_evictions_total";
     static const char *const places[N_KEPT] = {
-        [KEPT_BRANCH] = "branch", [KEPT_PROMPT] = "prompt", [KEPT_ANSWER] = "answer"};
+        [KEPT_BRANCH] = "branch", [KEPT_PROMPT] = "prompt", [KEPT_ANSWER] = "answer", [KEPT_LOADED] = "loaded"};
     static const char *const reasons[N_REFUSED] = {[REFUSED_MEMORY] = "memory",
                                                    [REFUSED_NODES] = "nodes",
                                                    [REFUSED_KNOWN] = "known",

@@ -31,11 +31,13 @@ typedef struct {
     int64_t memory;
     int kv_dtype; /* index into KV_CHOICES */
     /* prefix cache */
-    int prefix_cache;   /* auto, on, off: index; auto: on, but for most benches */
-    int cache_policy;   /* index into CACHE_POLICY_CHOICES, in the order of engine/cache.h's */
-    double cache_alpha; /* NaN: tuned */
-    int cache_answers;  /* states at the ends of answers too */
-    int draft;          /* index into DRAFT_CHOICES */
+    int prefix_cache;      /* auto, on, off: index; auto: on, but for most benches */
+    int cache_policy;      /* index into CACHE_POLICY_CHOICES, in the order of engine/cache.h's */
+    double cache_alpha;    /* NaN: tuned */
+    int cache_answers;     /* states at the ends of answers too */
+    const char *cache_dir; /* NULL: nothing on disk */
+    int64_t disk_cache;    /* bytes there */
+    int draft;             /* index into DRAFT_CHOICES */
     int draft_depth, draft_topk, draft_vocab, tree_nodes;
     int state_mode; /* index into STATE_CHOICES */
     /* sampling defaults; NaN or -1: the model's generation_config.json */

@@ -1,0 +1,59 @@
+/*
+ * tiers.h: the tiers of the prefix cache below the serving memory.
+ *
+ * What the cache keeps is saved on disk as well, beside the steps. A prompt that goes further with
+ * what lies there than with what is in memory waits for it to be read into its own pages and slot;
+ * then it goes on as if it had computed it, and the cache has it. Who cannot be served computes.
+ */
+#ifndef OFFSHOOT_ENGINE_TIERS_H
+#define OFFSHOOT_ENGINE_TIERS_H
+
+#include "engine/disk.h"
+#include "engine/engine.h"
+#include "engine/memory.h"
+
+struct Seq;
+
+enum { MAX_SAVES = 16 };
+
+/* A prefix on its way to disk: what its job reads. */
+typedef struct {
+    int job; /* -1: none */
+    int n_pages;
+    int32_t *page; /* [pages of a sequence] */
+    int32_t slot;
+} Save;
+
+typedef struct {
+    Disk *disk; /* NULL: none */
+    Save save[MAX_SAVES];
+    const void **from; /* [pages of a sequence] */
+    void **to;
+    unsigned char *staging; /* where the serving memory is not the host's: host_alloc's */
+    int staged;             /* 1: a job has it */
+    size_t staging_bytes;
+} Tiers;
+
+/* In engine_open. A folder that cannot be used is a line in the log, not an error. */
+int tiers_open(Engine *e, Error *err);
+void tiers_close(Engine *e);
+
+/* Fills s->disk. */
+void tiers_status(const Engine *e, EngineStatus *s);
+
+/* What s has left in the cache, after its first n tokens in slot, is to be saved. */
+void tiers_save(Engine *e, struct Seq *s, int n, int32_t slot);
+
+/*
+ * 1 when s, which has memory and hit, waits now for more to be read: its state is then SEQ_LOADING
+ * until tiers_poll lets it begin.
+ */
+int tiers_load(Engine *e, struct Seq *s, const CacheHit *hit);
+
+/* Takes what is done; wait: until something is. Sequences whose load is done begin. */
+void tiers_poll(Engine *e, int wait);
+
+/* Waits until nobody writes into s's memory any more. */
+void tiers_stop_loading(Engine *e, struct Seq *s);
+
+#endif

@@ -1,0 +1,272 @@
+/*
+ * test_tiers.c: what an engine leaves on disk another one goes on with, to the same bits.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/asked.h"
+
+enum { N_TURNS = 3, FIRST = 90, MORE = 25, MOST = 30, FRAME_BYTES = 9 * 98304 };
+
+static char folder[64];
+
+/* A conversation: each prompt is the one before, its answer, and something new. */
+static struct {
+    EngineRequest request[N_TURNS];
+    int32_t prompt[N_TURNS][MAX_PROMPT];
+    AskedAnswer want[N_TURNS];
+} turns;
+
+static void ask(AskedEngine *s, int i, AskedAnswer *a)
+{
+    EngineRequest r = turns.request[i];
+    memset(a, 0, sizeof *a);
+    r.id = 1;
+    asked_submit(s->engine, &r);
+    asked_run(s->engine, a, 1);
+}
+
+static void make_turns(void)
+{
+    AskedEngine s;
+    int n = 0;
+    asked_open(&s, asked_options(1, 0, 1));
+    for (int i = 0; i < N_TURNS; i++) {
+        int32_t *p = turns.prompt[i];
+        if (i) {
+            memcpy(p, turns.prompt[i - 1], (size_t)n * sizeof *p);
+            memcpy(p + n, turns.want[i - 1].token, (size_t)turns.want[i - 1].n * sizeof *p);
+            n += turns.want[i - 1].n;
+        }
+        for (int end = n + (i ? MORE : FIRST); n < end; n++)
+            p[n] = (n * 53 + i * 301) % 4000;
+        turns.request[i] = asked_greedy(1, p, n, MOST);
+        turns.request[i].n_logprobs = 1;
+        ask(&s, i, &turns.want[i]);
+    }
+    asked_close(&s);
+}
+
+static void same_answer(int i, const AskedAnswer *a)
+{
+    const AskedAnswer *want = &turns.want[i];
+    assert_int_equal(a->n, want->n);
+    assert_memory_equal(a->token, want->token, (size_t)a->n * sizeof *a->token);
+    assert_memory_equal(a->logprob, want->logprob, (size_t)a->n * sizeof *a->logprob);
+}
+
+static EngineOptions options(int nodes)
+{
+    EngineOptions o = asked_options(nodes, 3, 1);
+    o.memory = (int64_t)60 * FRAME_BYTES;
+    o.cache = (CacheOptions){.on = 1, .policy = POLICY_LRU, .keep_answers = 1};
+    o.cache_dir = folder;
+    o.disk_cache = 256 << 20;
+    return o;
+}
+
+static int new_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/offshoot_tiers_XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+/* Calls what for each file of the cache. */
+static int each_file(void (*what)(const char *path))
+{
+    int n = 0;
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));) {
+        char path[400];
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        if (e->d_name[0] == '.') continue;
+        n++;
+        what(path);
+    }
+    closedir(d);
+    return n;
+}
+
+static void delete_file(const char *path)
+{
+    unlink(path);
+}
+
+static int drop_folder(void **state)
+{
+    (void)state;
+    each_file(delete_file);
+    char lock[100];
+    snprintf(lock, sizeof lock, "%s/.lock", folder);
+    unlink(lock);
+    return rmdir(folder) && 0;
+}
+
+/* Waits until the disk has what was kept: a close drops what is queued. */
+static void settle(AskedEngine *s)
+{
+    EngineStatus st;
+    Error err;
+    for (int i = 0; i < 2000; i++) {
+        assert_true(engine_step(s->engine, &err) >= 0);
+        engine_status(s->engine, &st);
+        if (!st.disk.saving) return;
+        usleep(5000);
+    }
+    fail_msg("saving does not end");
+}
+
+/* The first turns in one engine, the next in another that has only the folder. */
+static void test_restart(void **state)
+{
+    (void)state;
+    static const int nodes[] = {1, 4};
+    for (int k = 0; k < 2; k++) {
+        AskedEngine s;
+        AskedAnswer a;
+        EngineStatus st;
+        for (int i = 0; i < N_TURNS; i++) {
+            asked_open(&s, options(nodes[k]));
+            ask(&s, i, &a);
+            same_answer(i, &a);
+            engine_status(s.engine, &st);
+            int had = i ? turns.request[i - 1].n_prompt + turns.want[i - 1].n - 1 : 0;
+            assert_int_equal(a.done.stats.n_cached, had);
+            assert_int_equal(st.disk.loaded, i > 0);
+            settle(&s);
+            asked_close(&s);
+        }
+        asked_open(&s, options(nodes[k])); /* the whole prompt: no pass */
+        ask(&s, 1, &a);
+        same_answer(1, &a);
+        assert_int_equal(a.done.stats.n_cached, turns.request[1].n_prompt);
+        asked_close(&s);
+        if (!k) each_file(delete_file); /* the other has rows of its drafter beside */
+    }
+}
+
+/* What memory lost the disk has. */
+static void test_evicted(void **state)
+{
+    (void)state;
+    AskedEngine s;
+    AskedAnswer a;
+    EngineStatus st;
+    EngineOptions o = options(4);
+    o.memory = (int64_t)5 * FRAME_BYTES;
+    o.ctx_size = 0;
+    o.max_seqs = 1;
+    asked_open(&s, o);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < N_TURNS; i++) {
+            ask(&s, i, &a);
+            same_answer(i, &a);
+            settle(&s);
+        }
+    engine_status(s.engine, &st);
+    assert_true(st.cache.evicted_nodes + st.cache.evicted_states > 0);
+    assert_true(st.disk.loaded > 0);
+    asked_close(&s);
+}
+
+static void spoil(const char *path)
+{
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    fseek(f, -100, SEEK_END);
+    fputs("spoilt", f);
+    fclose(f);
+}
+
+/* Spoilt files are computed anew, another engine's are not looked at. */
+static void test_not_ours(void **state)
+{
+    (void)state;
+    AskedEngine s;
+    AskedAnswer a;
+    EngineOptions o = options(1);
+    asked_open(&s, o);
+    ask(&s, 0, &a);
+    settle(&s);
+    asked_close(&s);
+    o.kv_type = KV_BF16;
+    asked_open(&s, o);
+    ask(&s, 1, &a);
+    assert_int_equal(a.done.stats.n_cached, 0);
+    asked_close(&s);
+    each_file(delete_file);
+    o.kv_type = KV_F32;
+    asked_open(&s, o);
+    ask(&s, 0, &a);
+    settle(&s);
+    asked_close(&s);
+    assert_true(each_file(spoil) > 0);
+    asked_open(&s, o);
+    ask(&s, 1, &a);
+    same_answer(1, &a);
+    assert_int_equal(a.done.stats.n_cached, 0);
+    asked_close(&s);
+}
+
+/* Two on one folder: the second goes without. Cancelled while it is read: nothing is lost. */
+static void test_company(void **state)
+{
+    (void)state;
+    AskedEngine s, other;
+    AskedAnswer a;
+    Error err;
+    asked_open(&s, options(4));
+    ask(&s, 0, &a);
+    settle(&s);
+    asked_open(&other, options(4));
+    ask(&other, 1, &a);
+    same_answer(1, &a);
+    assert_int_equal(a.done.stats.n_cached, 0);
+    asked_close(&other);
+    asked_close(&s);
+    asked_open(&s, options(4));
+    EngineRequest r[3] = {turns.request[1], turns.request[1], turns.request[2]};
+    AskedAnswer three[3] = {0};
+    for (int i = 0; i < 3; i++) {
+        r[i].id = (uint64_t)i + 1;
+        asked_submit(s.engine, &r[i]);
+    }
+    assert_true(engine_step(s.engine, &err) >= 0);
+    for (const Event *ev; (ev = engine_next_event(s.engine));)
+        asked_take(&three[ev->id - 1], ev);
+    engine_cancel(s.engine, 1);
+    asked_run(s.engine, three, 3 - three[0].n_done - three[1].n_done - three[2].n_done);
+    same_answer(1, &three[1]);
+    same_answer(2, &three[2]);
+    asked_close(&s);
+}
+
+static int open_turns(void **state)
+{
+    if (asked_open_demo(state)) return -1;
+    make_turns();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_restart, new_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_evicted, new_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_not_ours, new_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_company, new_folder, drop_folder),
+    };
+    return cmocka_run_group_tests(tests, open_turns, asked_close_demo);
+}
