@@ -24,6 +24,8 @@ struct LoadConn {
     int timeout_s;
     struct bufferevent *bev; /* NULL: not connected */
     int busy;                /* a request is on its way */
+    int heard;               /* a byte of its reply came */
+    int n_earlier;           /* replies that this connection brought before */
     unsigned serial;         /* of the last request */
 
     Part part;
@@ -83,14 +85,14 @@ static void disconnect(LoadConn *c)
 {
     if (c->bev) bufferevent_free(c->bev);
     c->bev = NULL;
-    c->busy = 0;
+    c->busy = c->n_earlier = 0;
 }
 
-static void failed(LoadConn *c, const char *why)
+static void failed(LoadConn *c, const char *why, int stale)
 {
     int was_busy = c->busy;
     disconnect(c);
-    if (was_busy) c->callbacks.failed(c->ctx, why);
+    if (was_busy) c->callbacks.failed(c->ctx, why, stale);
 }
 
 /* An idle connection that the server closes is no failure: the next request opens another. */
@@ -104,7 +106,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
                        : what & BEV_EVENT_EOF   ? "the server closed the connection"
                                                 : strerror(errno);
     snprintf(why, sizeof why, "%s, %zu bytes into the reply's body", said, c->body.len);
-    failed(c, why);
+    failed(c, why, c->n_earlier && !c->heard && !(what & BEV_EVENT_TIMEOUT));
 }
 
 static void on_written(struct bufferevent *bev, void *arg)
@@ -228,10 +230,11 @@ static void on_readable(struct bufferevent *bev, void *arg)
         disconnect(c);
         return;
     }
+    c->heard = 1;
     int whole = read_parts(c, in, &why), n_events = why ? 0 : count_events(c);
     if (!why && whole && evbuffer_get_length(in)) why = "bytes follow the end of the reply";
     if (why) {
-        failed(c, why);
+        failed(c, why, 0);
         return;
     }
     unsigned serial = c->serial;
@@ -239,6 +242,7 @@ static void on_readable(struct bufferevent *bev, void *arg)
     if (!whole || !c->busy || c->serial != serial) return; /* the callback dropped it */
     LoadReply reply = {c->status, c->retry_after_s, &c->body};
     c->busy = 0;
+    c->n_earlier++;
     if (c->closes) disconnect(c);
     c->callbacks.reply(c->ctx, &reply);
 }
@@ -273,6 +277,7 @@ void load_conn_send(LoadConn *c, const char *path, const char *body, size_t len)
 {
     if (!c->bev) connect_to(c);
     c->busy = 1;
+    c->heard = 0;
     c->serial++;
     c->part = READ_STATUS;
     c->status = c->retry_after_s = 0;

@@ -41,9 +41,13 @@ typedef struct {
     void (*sent)(void *ctx);
     /* n_events events of a stream came, comments aside; reply follows if they were the last. */
     void (*events)(void *ctx, int n_events);
-    /* The end: one of these two, unless the connection is dropped before. */
+    /*
+     * The end: one of these two, unless the connection is dropped before. stale: the connection was
+     * kept from an earlier request, and ended before it brought a byte of this one's reply: some
+     * servers close without a word, and the request can be sent again.
+     */
     void (*reply)(void *ctx, const LoadReply *reply);
-    void (*failed)(void *ctx, const char *why);
+    void (*failed)(void *ctx, const char *why, int stale);
 } LoadCallbacks;
 
 /* base and target must stay. A connection that is silent for timeout_s has failed. */

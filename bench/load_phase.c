@@ -85,12 +85,17 @@ static void choose(Worker *w, int k)
 
 /* ---- a request's course ---- */
 
-static void send_request(Worker *w)
+static void send_again(Worker *w)
 {
     const char *body = w->one->body[w->streamed];
+    load_conn_send(w->conn, w->one->path, body, strlen(body));
+}
+
+static void send_request(Worker *w)
+{
     w->n_events = 0;
     w->sent_ms = w->first_ms = w->last_ms = clock_ms();
-    load_conn_send(w->conn, w->one->path, body, strlen(body));
+    send_again(w);
 }
 
 static void start_next(Worker *w)
@@ -136,9 +141,13 @@ static void on_events(void *ctx, int n_events)
     if (w->drop_after >= 0 && w->n_events >= w->drop_after) vanish(w);
 }
 
-static void on_failed(void *ctx, const char *why)
+static void on_failed(void *ctx, const char *why, int stale)
 {
     Worker *w = ctx;
+    if (stale && w->phase->plan->order == CASES_IN_TURN) { /* at another server's, as its clients */
+        send_again(w);
+        return;
+    }
     w->phase->result->n_lost++;
     complain(w, "lost", why);
     start_next(w);

@@ -241,7 +241,9 @@ static const char said_then[] =
     "data: [DONE]\n\n";
 
 typedef struct {
-    int fd, n_requests, breaks_at; /* that request, from 1, gets a 500; 0: none */
+    int fd, n_requests;
+    int breaks_at; /* that request, from 1, gets a 500; 0: none */
+    int closes;    /* 1: after each reply, without a word */
     pthread_t thread;
     char url[64];
 } Stub;
@@ -282,6 +284,7 @@ static void serve_connection(Stub *s, int fd)
         send_all(fd, said_first);
         usleep(PAUSE_MS * 1000);
         send_all(fd, said_then);
+        if (s->closes) break;
     }
     close(fd);
 }
@@ -365,6 +368,20 @@ static void test_a_lost_answer_is_an_error(void **state)
     run_result_free(&r);
     r = RUN("bench", "agent", "--url", "http://127.0.0.1:1", "--prompts", "/nowhere");
     assert_run(&r, 5, "/nowhere");
+    run_result_free(&r);
+}
+
+/* llama.cpp's server does that; its clients connect again. */
+static void test_a_kept_connection_may_end(void **state)
+{
+    (void)state;
+    Stub stub;
+    stub_start(&stub, 0);
+    stub.closes = 1;
+    RunResult r = RUN_ON(FIRST_LOOP, "bench", "agent", "--url", stub.url, AT_STDIN, "--json");
+    stub_stop(&stub);
+    assert_run(&r, 0, "\"completion_tokens\": 36,");
+    assert_int_equal(stub.n_requests, 4);
     run_result_free(&r);
 }
 
@@ -516,6 +533,7 @@ int main(void)
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_counts_are_the_servers),
         cmocka_unit_test(test_a_lost_answer_is_an_error),
+        cmocka_unit_test(test_a_kept_connection_may_end),
         cmocka_unit_test(test_totals_are_right),
         cmocka_unit_test(test_four_ways_one_answer),
         cmocka_unit_test(test_what_is_set_is_not_varied),
