@@ -108,7 +108,8 @@ Disk *disk_open(const char *path, int64_t max_bytes, const DiskShape *shape, Err
     if (open_index(d, max_bytes, err) || open_jobs(d, err)) goto fail;
     disk_restore(&d->folder, &d->shape, d->store, max_bytes, d->name);
     if (!(d->done = queue_open(N_JOBS, sizeof(int), err))) goto fail;
-    if (!(d->worker = worker_open(d->job, N_JOBS, &d->folder, &d->shape, d->done, err))) goto fail;
+    if (!(d->worker = disk_worker_open(d->job, N_JOBS, &d->folder, &d->shape, d->done, err)))
+        goto fail;
     return d;
 fail:
     disk_close(d);
@@ -118,7 +119,7 @@ fail:
 void disk_close(Disk *d)
 {
     if (!d) return;
-    worker_close(d->worker);
+    disk_worker_close(d->worker);
     queue_close(d->done);
     disk_folder_close(&d->folder);
     store_close(d->store);
@@ -209,7 +210,7 @@ static int send_removals(Disk *d)
             j->part[j->n_parts] = (JobPart){.name = d->gone[j->n_parts], .item = -1};
         d->n_gone -= j->n_parts;
         memmove(d->gone, d->gone + j->n_parts, (size_t)d->n_gone * sizeof *d->gone);
-        worker_send(d->worker, number);
+        disk_worker_send(d->worker, number);
     }
     return free_jobs(d) > 0;
 }
@@ -319,7 +320,7 @@ int disk_load(Disk *d, uint64_t salt, const int32_t *token, int n, int first_pag
     j->to_state = state;
     add_parts(d, j, hit.item);
     store_use(d->store, hit.item);
-    worker_send(d->worker, number);
+    disk_worker_send(d->worker, number);
     return number;
 }
 
@@ -338,7 +339,7 @@ static int touch(Disk *d, int32_t state)
     if (free_jobs(d) < SPARE_JOBS / 2) return 0; /* its age on disk is not worth a wait */
     DiskJob *j = take_job(d, JOB_TOUCH, &number);
     add_parts(d, j, state);
-    worker_send(d->worker, number);
+    disk_worker_send(d->worker, number);
     return 0;
 }
 
@@ -396,7 +397,7 @@ int disk_save(Disk *d, uint64_t salt, const int32_t *token, int n, int first_pag
     memcpy(j->from, page, (size_t)(n_pages(n) - first_page) * sizeof *page);
     j->from_state = state;
     add_items(d, j, last, n_known, of_run, of_state);
-    worker_send(d->worker, number);
+    disk_worker_send(d->worker, number);
     return number;
 }
 

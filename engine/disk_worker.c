@@ -233,8 +233,8 @@ static void *run(void *arg)
     }
 }
 
-DiskWorker *worker_open(DiskJob *job, int n_jobs, DiskFolder *folder, const CacheShape *shape,
-                        Queue *done, Error *err)
+DiskWorker *disk_worker_open(DiskJob *job, int n_jobs, DiskFolder *folder, const CacheShape *shape,
+                             Queue *done, Error *err)
 {
     DiskWorker *w = mem_alloc(1, sizeof *w);
     *w = (DiskWorker){.job = job,
@@ -255,14 +255,14 @@ DiskWorker *worker_open(DiskJob *job, int n_jobs, DiskFolder *folder, const Cach
     return NULL;
 }
 
-void worker_send(DiskWorker *w, int job)
+void disk_worker_send(DiskWorker *w, int job)
 {
     int failed = queue_try_push(w->todo, &job);
     assert(!failed); /* it has room for all jobs */
     (void)failed;
 }
 
-void worker_close(DiskWorker *w)
+void disk_worker_close(DiskWorker *w)
 {
     if (!w) return;
     queue_shut(w->todo);

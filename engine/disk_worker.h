@@ -47,13 +47,13 @@ typedef struct DiskWorker DiskWorker;
 
 /*
  * Starts the thread. job[] (n_jobs) and folder are borrowed. A job's number is sent through
- * worker_send and comes back through `done`.
+ * disk_worker_send and comes back through `done`.
  */
-DiskWorker *worker_open(DiskJob *job, int n_jobs, DiskFolder *folder, const CacheShape *shape,
-                        Queue *done, Error *err);
-void worker_send(DiskWorker *w, int job);
+DiskWorker *disk_worker_open(DiskJob *job, int n_jobs, DiskFolder *folder, const CacheShape *shape,
+                             Queue *done, Error *err);
+void disk_worker_send(DiskWorker *w, int job);
 
 /* Ends the thread after the job that it is at; saves and loads that wait are dropped. */
-void worker_close(DiskWorker *w);
+void disk_worker_close(DiskWorker *w);
 
 #endif
