@@ -181,6 +181,7 @@ static int open_engine(App *a, Error *err)
     options.cache = cache_options(set);
     options.cache_dir = set->cache_dir;
     options.disk_cache = set->disk_cache;
+    options.host_cache = set->host_cache;
     options.allowed = a->allowed;
     options.drafter = a->drafter.self ? &a->drafter : NULL;
     a->engine = engine_open(a->model, &options, err);

@@ -18,6 +18,8 @@ struct Cache {
     PageMove *move; /* [pages per frame] */
     void (*moved)(void *ctx, const PageMove *move);
     void *moved_ctx;
+    void (*going)(void *ctx, int32_t node);
+    void *going_ctx;
     double alpha; /* in use */
     CacheStats stats;
 };
@@ -56,6 +58,12 @@ void cache_on_move(Cache *c, void (*moved)(void *ctx, const PageMove *move), voi
 {
     c->moved = moved;
     c->moved_ctx = ctx;
+}
+
+void cache_on_evict(Cache *c, void (*going)(void *ctx, int32_t node), void *ctx)
+{
+    c->going = going;
+    c->going_ctx = ctx;
 }
 
 void cache_set_alpha(Cache *c, double alpha)
@@ -195,6 +203,7 @@ int cache_evict(Cache *c)
     if (pick < 0) pick = pick_any_state(c);
     if (pick < 0) return 0;
     Node *n = node_at(c, pick);
+    if (c->going && n->slot >= 0) c->going(c->going_ctx, pick);
     if (n->n_children || n->pins_here) {
         c->stats.evicted_states++;
         drop_slot(c, n);
@@ -326,6 +335,24 @@ void cache_pages(const Cache *c, int32_t node, int n, int32_t *page)
             page[b++] = t->cell[i].page;
         if (first < end) end = first;
     }
+}
+
+int cache_prefix(const Cache *c, int32_t node, int32_t *token, int32_t *page, int32_t *slot,
+                 uint64_t *salt)
+{
+    const Radix *t = &c->tree;
+    int n = t->node[node].end;
+    *slot = t->node[node].slot;
+    *salt = t->node[node].salt;
+    cache_pages(c, node, n, page);
+    for (; node != RADIX_ROOT; node = t->node[node].parent) {
+        const Node *e = &t->node[node];
+        int pos = e->start;
+        for (int32_t i = e->first_cell; i >= 0; i = t->cell[i].next)
+            for (int end = (pos / PAGE_TOKENS + 1) * PAGE_TOKENS; pos < end && pos < e->end; pos++)
+                token[pos] = t->cell[i].token[pos % PAGE_TOKENS];
+    }
+    return n;
 }
 
 /* ---- keeping ---- */

@@ -79,6 +79,13 @@ void cache_close(Cache *c);
 /* Told of every page that moves to another place, while memory is claimed. */
 void cache_on_move(Cache *c, void (*moved)(void *ctx, const struct PageMove *move), void *ctx);
 
+/* Told of a node whose state is about to go, with or without its pages. It claims nothing. */
+void cache_on_evict(Cache *c, void (*going)(void *ctx, int32_t node), void *ctx);
+
+/* A node's tokens, one page for each PAGE_TOKENS of them, state and salt; returns how many. */
+int cache_prefix(const Cache *c, int32_t node, int32_t *token, int32_t *page, int32_t *slot,
+                 uint64_t *salt);
+
 /* ---- memory; the cache lets go, if it must ---- */
 
 /* Up to n slots or exactly n pages (0, or none and -1), as slots_claim and pages_claim. */

@@ -541,7 +541,7 @@ void engine_status(const Engine *e, EngineStatus *s)
                         .n_params = e->model->n_params,
                         .file_bytes = e->model->file_bytes};
     s->cache.waits = e->n_prefix_waits;
-    if (e->tiers.disk) tiers_status(e, s);
+    tiers_status(e, s);
     for (int i = 0; i < e->options.max_seqs; i++) {
         SeqState state = e->seq[i].state;
         s->waiting += state == SEQ_PARKED || state == SEQ_LOADING;

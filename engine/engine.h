@@ -68,6 +68,7 @@ typedef struct {
     CacheOptions cache;
     const char *cache_dir; /* folder of the cache's tier on disk, NULL: none. Borrowed */
     int64_t disk_cache;    /* bytes of files there at most */
+    int64_t host_cache;    /* bytes of host memory for what the cache lets go; 0: none */
     float synthetic;       /* 0; else drafts are accepted at this rate, whatever the target says: to
                               measure speed with dummy weights. See synthetic_rate */
     const uint64_t
@@ -241,6 +242,10 @@ typedef struct {
         long files;
         int64_t bytes;
     } disk;
+    struct {
+        long saved, loaded; /* prefixes */
+        int64_t bytes, max_bytes;
+    } host_cache;
 
     int ctx_size, max_seqs, n_vocab;
     int draft_depth;     /* levels below the root that a tree may have; 0: plain decoding */

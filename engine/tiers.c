@@ -11,6 +11,18 @@
 
 static const size_t MAX_STAGING = (size_t)256 << 20;
 
+/* ---- bytes ---- */
+
+static unsigned char *page_at(const Engine *e, int32_t page)
+{
+    return e->mem.base + (size_t)pages_place(e->mem.frames, page) * e->mem.page_bytes;
+}
+
+static unsigned char *slot_at(const Engine *e, int32_t slot)
+{
+    return e->mem.base + (size_t)slot * e->mem.frame_bytes;
+}
+
 /* ---- opening ---- */
 
 static int open_staging(Engine *e, Error *err)
@@ -24,16 +36,14 @@ static int open_staging(Engine *e, Error *err)
     return t->staging ? 0 : -1;
 }
 
-int tiers_open(Engine *e, Error *err)
+static int open_disk(Engine *e, Error *err)
 {
     Tiers *t = &e->tiers;
     const EngineOptions *o = &e->options;
     const Memory *mem = &e->mem;
     char fingerprint[FINGERPRINT_SIZE];
     Error why = {0};
-    for (int i = 0; i < MAX_SAVES; i++)
-        t->save[i].job = -1;
-    if (!o->cache.on || !o->cache_dir) return 0;
+    if (!o->cache_dir) return 0;
     model_fingerprint(e->model, o->kv_type, o->drafter && e->model->has_mtp, fingerprint);
     t->disk = disk_open(o->cache_dir, o->disk_cache,
                         &(DiskShape){.fingerprint = fingerprint,
@@ -41,16 +51,72 @@ int tiers_open(Engine *e, Error *err)
                                      .state_bytes = mem->slot_bytes,
                                      .max_tokens = o->ctx_size},
                         &why);
-    if (!t->disk) {
-        log_warn("disk_cache_off dir=%s: %s", o->cache_dir, why.msg);
-        return 0;
-    }
-    size_t stride = (size_t)mem->table_stride;
+    if (t->disk) return open_staging(e, err);
+    log_warn("disk_cache_off dir=%s: %s", o->cache_dir, why.msg);
+    return 0;
+}
+
+/* ---- host memory ---- */
+
+static void copy_out(void *ctx, void *host, const void *from, size_t bytes)
+{
+    Backend *be = ctx;
+    be->download(be, host, from, bytes);
+}
+
+static void copy_in(void *ctx, void *to, const void *host, size_t bytes)
+{
+    Backend *be = ctx;
+    be->upload(be, to, host, bytes);
+}
+
+/* The cache lets a prefix go: its bytes go down a tier. */
+static void going(void *ctx, int32_t node)
+{
+    Engine *e = ctx;
+    Tiers *t = &e->tiers;
+    int32_t slot;
+    uint64_t salt;
+    TierRefused why;
+    int n = cache_prefix(e->mem.cache, node, t->token, t->page, &slot, &salt);
+    int first = host_tier_first_new(t->host, salt, t->token, n);
+    for (int i = first; i < memory_pages_for(n); i++)
+        t->from[i - first] = page_at(e, t->page[i]);
+    host_tier_save(t->host, salt, t->token, n, first, t->from, slot_at(e, slot),
+                   &(HostCopy){copy_out, copy_in, e->be}, &why);
+}
+
+static int open_host(Engine *e, Error *err)
+{
+    Tiers *t = &e->tiers;
+    const EngineOptions *o = &e->options;
+    if (!o->host_cache) return 0;
+    t->host_memory = e->be->host_alloc(e->be, (size_t)o->host_cache, err);
+    if (!t->host_memory) return -1;
+    t->host = host_tier_open(t->host_memory, (size_t)o->host_cache,
+                             &(HostShape){.page_bytes = e->mem.page_bytes,
+                                          .state_bytes = e->mem.slot_bytes,
+                                          .max_tokens = o->ctx_size},
+                             err);
+    if (!t->host) return -1;
+    cache_on_evict(e->mem.cache, going, e);
+    return 0;
+}
+
+int tiers_open(Engine *e, Error *err)
+{
+    Tiers *t = &e->tiers;
+    size_t stride = (size_t)e->mem.table_stride;
+    for (int i = 0; i < MAX_SAVES; i++)
+        t->save[i].job = -1;
+    if (!e->options.cache.on) return 0;
     t->from = mem_alloc(stride, sizeof *t->from);
     t->to = mem_alloc(stride, sizeof *t->to);
+    t->page = mem_alloc(stride, sizeof *t->page);
+    t->token = mem_alloc(stride * PAGE_TOKENS, sizeof *t->token);
     for (int i = 0; i < MAX_SAVES; i++)
         t->save[i].page = mem_alloc(stride, sizeof *t->save[i].page);
-    return open_staging(e, err);
+    return open_disk(e, err) || open_host(e, err) ? -1 : 0;
 }
 
 void tiers_close(Engine *e)
@@ -59,14 +125,26 @@ void tiers_close(Engine *e)
     disk_close(t->disk);
     for (int i = 0; i < MAX_SAVES; i++)
         mem_free(t->save[i].page);
+    host_tier_close(t->host);
+    if (t->host_memory) e->be->host_free(e->be, t->host_memory);
     mem_free(t->from);
     mem_free(t->to);
+    mem_free(t->page);
+    mem_free(t->token);
     if (t->staging) e->be->host_free(e->be, t->staging);
     *t = (Tiers){0};
 }
 
 void tiers_status(const Engine *e, EngineStatus *s)
 {
+    if (e->tiers.host) {
+        HostTierStats h = host_tier_stats(e->tiers.host);
+        s->host_cache.saved = h.saved;
+        s->host_cache.loaded = h.loaded;
+        s->host_cache.bytes = h.bytes;
+        s->host_cache.max_bytes = h.max_bytes;
+    }
+    if (!e->tiers.disk) return;
     DiskStats d = disk_stats(e->tiers.disk);
     s->disk.on = 1;
     s->disk.saved = d.saved;
@@ -76,18 +154,6 @@ void tiers_status(const Engine *e, EngineStatus *s)
     s->disk.bytes = d.bytes;
     for (int i = 0; i < MAX_SAVES; i++)
         s->disk.saving += e->tiers.save[i].job >= 0;
-}
-
-/* ---- bytes ---- */
-
-static unsigned char *page_at(const Engine *e, int32_t page)
-{
-    return e->mem.base + (size_t)pages_place(e->mem.frames, page) * e->mem.page_bytes;
-}
-
-static unsigned char *slot_at(const Engine *e, int32_t slot)
-{
-    return e->mem.base + (size_t)slot * e->mem.frame_bytes;
 }
 
 /* Where the host finds n pages and a state: there, or in the staging memory; 0: that is too small
@@ -179,17 +245,36 @@ static int first_block(const CacheHit *hit)
     return hit->n / PAGE_TOKENS;
 }
 
-int tiers_load(Engine *e, Seq *s, const CacheHit *hit)
+/* s has the first n tokens' rows and state: it begins, and others can have them too. */
+static void begin_loaded(Engine *e, Seq *s, const CacheHit *before)
+{
+    CacheHit hit = *before;
+    prefix_loaded(e, s, &hit);
+    schedule_begin(e, s, &hit);
+    prefix_share(e, s);
+}
+
+static int load_from_host(Engine *e, Seq *s, const CacheHit *hit, int n)
 {
     Tiers *t = &e->tiers;
-    int index = (int)(s - e->seq), first = first_block(hit);
-    int in_use = hit->n && s->src < 0; /* its slot is the hit's state itself */
+    int first = first_block(hit), end = memory_pages_for(n);
+    const int32_t *page = memory_pages(&e->mem, (int)(s - e->seq));
+    for (int i = first; i < end; i++)
+        t->to[i - first] = page_at(e, page[i]);
+    if (host_tier_load(t->host, s->req.salt, s->token, n, first, t->to, slot_at(e, s->slot),
+                       &(HostCopy){copy_out, copy_in, e->be}))
+        return 0;
+    s->n_loading = n;
+    begin_loaded(e, s, hit);
+    return 1;
+}
+
+static int load_from_disk(Engine *e, Seq *s, const CacheHit *hit, int n)
+{
+    Tiers *t = &e->tiers;
+    int first = first_block(hit), n_pages = memory_pages_for(n) - first;
+    const int32_t *page = memory_pages(&e->mem, (int)(s - e->seq)) + first;
     void *state;
-    if (!t->disk || s->load_failed || s->req.no_cache || s->req.prompt_logprobs || in_use) return 0;
-    int n = disk_find(t->disk, s->req.salt, s->token, s->n_tokens, s->n_tokens);
-    if (n - hit->n < MIN_BRANCH) return 0;
-    const int32_t *page = memory_pages(&e->mem, index) + first;
-    int n_pages = memory_pages_for(n) - first;
     if (!place_for_host(e, page, n_pages, s->slot, t->to, &state)) return 0;
     s->load_job = disk_load(t->disk, s->req.salt, s->token, n, first, t->to, state);
     if (s->load_job < 0) {
@@ -202,6 +287,20 @@ int tiers_load(Engine *e, Seq *s, const CacheHit *hit)
     s->n_loading = n;
     s->state = SEQ_LOADING;
     return 1;
+}
+
+int tiers_load(Engine *e, Seq *s, const CacheHit *hit)
+{
+    const Tiers *t = &e->tiers;
+    const EngineRequest *r = &s->req;
+    int in_use = hit->n && s->src < 0; /* its slot is the hit's state itself */
+    int n = s->n_tokens, on_host = 0, on_disk = 0;
+    if (r->no_cache || r->prompt_logprobs || in_use) return 0;
+    if (t->host) on_host = host_tier_find(t->host, r->salt, s->token, n, n);
+    if (t->disk && !s->load_failed) on_disk = disk_find(t->disk, r->salt, s->token, n, n);
+    if (on_host >= on_disk && on_host - hit->n >= MIN_BRANCH)
+        return load_from_host(e, s, hit, on_host);
+    return on_disk - hit->n >= MIN_BRANCH && load_from_disk(e, s, hit, on_disk);
 }
 
 /* What was read is where it belongs. */
@@ -246,10 +345,10 @@ void tiers_poll(Engine *e, int wait)
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
         if (s->state != SEQ_LOADING || s->load_job >= 0) continue;
-        CacheHit hit = s->load_hit;
-        if (!s->load_failed) prefix_loaded(e, s, &hit);
-        schedule_begin(e, s, &hit);
-        if (!s->load_failed) prefix_share(e, s);
+        if (s->load_failed)
+            schedule_begin(e, s, &s->load_hit);
+        else
+            begin_loaded(e, s, &s->load_hit);
     }
 }
 

@@ -1,7 +1,8 @@
 /*
  * tiers.h: the tiers of the prefix cache below the serving memory.
  *
- * What the cache keeps is saved on disk as well, beside the steps. A prompt that goes further with
+ * What the cache lets go is copied to host memory. What it keeps is saved on disk as well, beside
+ * the steps. A prompt that goes further with
  * what lies there than with what is in memory waits for it to be read into its own pages and slot;
  * then it goes on as if it had computed it, and the cache has it. Who cannot be served computes.
  */
@@ -10,6 +11,7 @@
 
 #include "engine/disk.h"
 #include "engine/engine.h"
+#include "engine/host_tier.h"
 #include "engine/memory.h"
 
 struct Seq;
@@ -29,6 +31,9 @@ typedef struct {
     Save save[MAX_SAVES];
     const void **from; /* [pages of a sequence] */
     void **to;
+    HostTier *host; /* NULL: none */
+    void *host_memory;
+    int32_t *token, *page;  /* of a prefix that goes */
     unsigned char *staging; /* where the serving memory is not the host's: host_alloc's */
     int staged;             /* 1: a job has it */
     size_t staging_bytes;

@@ -37,6 +37,7 @@ typedef struct {
     int cache_answers;     /* states at the ends of answers too */
     const char *cache_dir; /* NULL: nothing on disk */
     int64_t disk_cache;    /* bytes there */
+    int64_t host_cache;    /* bytes of host memory for what the cache lets go */
     int draft;             /* index into DRAFT_CHOICES */
     int draft_depth, draft_topk, draft_vocab, tree_nodes;
     int state_mode; /* index into STATE_CHOICES */

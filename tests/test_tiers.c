@@ -181,6 +181,31 @@ static void test_evicted(void **state)
     asked_close(&s);
 }
 
+/* The same with host memory below. */
+static void test_host_memory(void **state)
+{
+    (void)state;
+    AskedEngine s;
+    AskedAnswer a;
+    EngineStatus st;
+    EngineOptions o = options(4);
+    o.cache_dir = NULL;
+    o.host_cache = 40 * FRAME_BYTES;
+    o.memory = (int64_t)5 * FRAME_BYTES;
+    o.ctx_size = 0;
+    o.max_seqs = 1;
+    asked_open(&s, o);
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < N_TURNS; i++) {
+            ask(&s, i, &a);
+            same_answer(i, &a);
+            if (i || round) assert_true(a.done.stats.n_cached > 0);
+        }
+    engine_status(s.engine, &st);
+    assert_true(st.host_cache.saved > 0 && st.host_cache.loaded > 0);
+    asked_close(&s);
+}
+
 static void spoil(const char *path)
 {
     FILE *f = fopen(path, "r+b");
@@ -265,6 +290,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_restart, new_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_evicted, new_folder, drop_folder),
+        cmocka_unit_test(test_host_memory),
         cmocka_unit_test_setup_teardown(test_not_ours, new_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_company, new_folder, drop_folder),
     };
