@@ -179,11 +179,13 @@ void prefix_own_state(Engine *e, Seq *s)
 
 /* ---- leaving ---- */
 
-static void save_hidden(Engine *e, Seq *s, int row)
+/* Row i of w's pass is that of the token whose state s has. */
+static void save_hidden(Engine *e, const Work *w, int i)
 {
     Backend *be = e->be;
+    Seq *s = w->seq;
     size_t dim = (size_t)e->model->config.dim;
-    be->copy(be, memory_hidden(&e->mem, s->slot), e->forward.final + (size_t)row * dim,
+    be->copy(be, memory_hidden(&e->mem, s->slot), w->final + (size_t)(w->row + i) * dim,
              dim * sizeof(float));
     s->n_hidden = s->n_past;
 }
@@ -242,12 +244,12 @@ void prefix_after_step(Engine *e, const Work *w)
     int at_branch = s->n_past == s->keep_branch, ends = w->n_sampled && w->kept.stop;
     if (!w->n_rows) return;
     if (w->is_tree) {
-        if (ends && s->keep_answer && !s->on_device)
-            save_hidden(e, s, w->row + w->kept.path[w->kept.m]);
+        int has_state = w->state_m == STATE_OF_ANY || w->state_m == w->kept.m;
+        if (ends && s->keep_answer && has_state) save_hidden(e, w, w->kept.path[w->kept.m]);
         return;
     }
     if (!at_branch && s->n_past != s->keep_stable && !(ends && s->keep_answer)) return;
-    save_hidden(e, s, w->row + w->n_rows - 1);
+    save_hidden(e, w, w->n_rows - 1);
     if (at_branch || s->n_past == s->keep_stable)
         keep_and_go_on(e, s, at_branch ? KEPT_BRANCH : KEPT_PROMPT);
 }

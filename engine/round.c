@@ -43,6 +43,11 @@ static void list_arrays(Engine *e, void **where[N_ARRAYS], size_t bytes[N_ARRAYS
     memcpy(bytes, size, sizeof size);
 }
 
+static size_t final_bytes(const Engine *e, int rows)
+{
+    return (size_t)rows * (size_t)e->model->config.dim * sizeof(float);
+}
+
 int round_open(Engine *e, Error *err)
 {
     Rounds *r = &e->rounds;
@@ -65,6 +70,10 @@ int round_open(Engine *e, Error *err)
             f->seq_sent ? be->host_alloc(be, MAX_TREE_ROWS * sizeof(int32_t), err) : NULL;
         f->tree = f->slot_sent ? be->host_alloc(be, trees, err) : NULL;
         if (!f->tree) return -1;
+        if (!e->options.cache.on) continue;
+        f->final = be->alloc(be, final_bytes(e, MAX_TREE_NODES), err);
+        if (!f->final) return -1;
+        e->scratch_bytes += final_bytes(e, MAX_TREE_NODES);
     }
     return 0;
 }
@@ -83,6 +92,7 @@ void round_close(Engine *e)
         if (*where[i]) be->free(be, *where[i]);
     for (int i = 0; i < BACKEND_MARKS; i++) {
         Flight *f = &r->flight[i];
+        if (f->final) be->free(be, f->final);
         void *host[] = {f->seq_sent, f->slot_sent, f->tree};
         for (size_t k = 0; k < sizeof host / sizeof *host; k++)
             if (host[k]) be->host_free(be, host[k]);
@@ -221,6 +231,7 @@ static void launch(Engine *e, Flight *f, int ahead)
                             .first = f->depth,
                             .n_keys = r->n_keys},
                run_round, &run);
+    if (f->final) be->copy(be, f->final, r->final, final_bytes(e, f->n * f->n_nodes));
     be->download_later(be, f->tree, r->tree, (size_t)f->n * sizeof(RoundTree));
     be->mark(be, mark);
     e->rounds.n_flying++;
@@ -353,6 +364,21 @@ void round_run_ahead(Engine *e)
 
 /* ---- reading ---- */
 
+/*
+ * The state of which kept paths the slot holds that is promoted (Work.state_m). Nodes with slots of
+ * their own have theirs. A main slot that the device has made of records holds that of the whole
+ * path that it accepted, unless the next round has gone on in it.
+ */
+static int state_left(const Engine *e, const Flight *f, int i)
+{
+    const Flight *next = &e->rounds.flight[(e->rounds.first + 1) % BACKEND_MARKS];
+    if (!f->final) return STATE_OF_NONE;
+    if (!e->forward.records) return STATE_OF_ANY;
+    for (int k = 0; e->rounds.n_flying > 1 && k < next->n; k++)
+        if (next->index[k] == f->index[i]) return STATE_OF_NONE;
+    return f->tree[i].m;
+}
+
 /* Tree i of f as the step's work, and what the target chose at its nodes. */
 static void read_tree(Engine *e, const Flight *f, int i)
 {
@@ -363,7 +389,10 @@ static void read_tree(Engine *e, const Flight *f, int i)
                 .index = f->index[i],
                 .is_tree = 1,
                 .start = s->n_past,
+                .row = i * f->n_nodes,
                 .n_rows = t->n,
+                .final = f->final,
+                .state_m = state_left(e, f, i),
                 .n_logits = t->n,
                 .sampled = i * f->n_nodes,
                 .n_sampled = t->n};

@@ -52,6 +52,8 @@ typedef struct {
     /* host memory that the device reads and writes */
     int32_t *seq_sent, *slot_sent; /* [MAX_TREE_NODES] */
     RoundTree *tree;               /* [most trees] */
+    float *final; /* backend memory, [MAX_TREE_NODES][dim]: what the pass left of Round.final, for
+                     the prefix cache; NULL without one */
 } Flight;
 
 /* An engine's rounds; nothing is taken where there will be none. */

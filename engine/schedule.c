@@ -213,6 +213,8 @@ static Work *add_work(Engine *e, Seq *s)
     w->is_tree = w->is_prompt = w->ends_chunks = w->max_depth = 0;
     w->n_slots = w->n_sampled = 0;
     w->first_node = 1;
+    w->final = e->forward.final;
+    w->state_m = STATE_OF_ANY;
     return w;
 }
 

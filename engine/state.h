@@ -88,7 +88,11 @@ typedef struct {
     int n_slots;
     int first_node; /* 1: the root writes the main slot; 0: one of its own */
     AcceptedPath kept;
+    const float *final; /* row: its first row's hidden row, backend memory */
+    int state_m;        /* its slot has the state of a kept path of so many drafts, or STATE_OF_ */
 } Work;
+
+enum { STATE_OF_ANY = -1, STATE_OF_NONE = -2 };
 
 /* Host copies of what a pass left, and staging for what goes to the backend. */
 typedef struct {

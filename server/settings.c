@@ -125,7 +125,7 @@ static OptionTable option_table(Settings *s)
     {"cache-policy", OPTION_CHOICE, &s->cache_policy, 0, 0, CACHE_POLICY_CHOICES, "P", "flop (default), lru, none; --cache-alpha X or auto", ALL & ~CHECK},
     {"cache-alpha", OPTION_NUMBER, &s->cache_alpha, 0, MAX_ALPHA, "auto", "X", 0, ALL & ~CHECK},
     {"cache-answers", OPTION_SWITCH, &s->cache_answers, 0, 0, 0, 0, 0, ALL & ~CHECK},
-    {"cache-dir", OPTION_STRING, &s->cache_dir, 0, 0, 0, "DIR", "kept on disk too; --disk-cache BYTES (8G), --host-cache", SERVE | CHAT},
+    {"cache-dir", OPTION_STRING, &s->cache_dir, 0, 0, 0, "DIR", "on disk too; --disk-cache, --host-cache BYTES", SERVE | CHAT},
     {"disk-cache", OPTION_BYTES, &s->disk_cache, 0, MAX_BYTES, 0, "BYTES", 0, SERVE | CHAT},
     {"host-cache", OPTION_BYTES, &s->host_cache, 0, MAX_BYTES, 0, "BYTES", 0, SERVE | CHAT},
     {"kv-dtype", OPTION_CHOICE, &s->kv_dtype, 0, 0, KV_CHOICES, 0, "K and V in memory; bf16 halves it", ALL},
