@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/mem.h"
 
@@ -243,17 +244,10 @@ static int read_stream_options(ApiRequest *r, const json_t *body, ApiError *err)
     return api_read_bool(v, "continuous_usage_stats", &r->continuous_usage, err);
 }
 
-/*
- * FNV-1a of 64 bits, its last multiplications' high bits mixed down. Who does not know a salt
- * cannot aim at its hash, and by chance two meet once in 2^64 times.
- */
+/* Who does not know a salt cannot aim at its hash, and two meet by chance once in 2^64 times. */
 static uint64_t hash_salt(const char *text, size_t len)
 {
-    uint64_t h = UINT64_C(0xCBF29CE484222325);
-    for (size_t i = 0; i < len; i++)
-        h = (h ^ (unsigned char)text[i]) * UINT64_C(0x100000001B3);
-    h = (h ^ h >> 32) * UINT64_C(0x9E3779B97F4A7C15);
-    h ^= h >> 29;
+    uint64_t h = hash_sum(text, len);
     return h ? h : 1;
 }
 

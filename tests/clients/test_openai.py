@@ -526,7 +526,6 @@ class Chat(unittest.TestCase):
         complete(["another", "and another"])
         self.assertEqual(text_of(ask(RESTAURANT)), first)
 
-    @unittest.expectedFailure  # there is no prefix cache yet
     def test_second_turn_finds_the_first_in_the_cache(self):
         question = " ".join(f"Table {i} is near the window." for i in range(30))
         first = ask(question)
