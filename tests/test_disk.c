@@ -659,7 +659,7 @@ static void test_other_model(void **state)
     for (int i = 0; i < 3; i++) {
         d = disk_open(path, PLENTY, &shapes[i], NULL);
         assert_non_null(d);
-        assert_int_equal(disk_find(d, q.salt, q.token, 32, 32), 0);
+        assert_int_equal(found(d, &q), 0);
         disk_close(d);
     }
     d = open_disk(path, PLENTY);
