@@ -93,12 +93,18 @@ static int open_model(App *a, Error *err)
     return a->model ? 0 : -1;
 }
 
-static int open_tokenizer(App *a, Error *err)
+static int open_tokens(App *a, Error *err)
 {
     char *path = path_join(a->settings.model, "tokenizer.json");
     a->tok = tokenizer_open(path, err);
     mem_free(path);
-    if (!a->tok) return -1;
+    a->service.tok = a->tok;
+    return a->tok ? 0 : -1;
+}
+
+static int open_tokenizer(App *a, Error *err)
+{
+    if (open_tokens(a, err)) return -1;
 
     /* A padded vocabulary has ids without text: legal in prompts, never chosen. */
     int n_vocab = a->model->config.n_vocab;
@@ -308,6 +314,7 @@ static const struct {
     {"accept", bench_accept_run, NULL, 0},   {"agent", NULL, bench_agent_run, 1},
     {"load", bench_load_run, NULL, 1},       {"shared-prefix", NULL, bench_shared_prefix_run, 1},
     {"latency", bench_latency_run, NULL, 0}, {"kernels", bench_kernels_run, NULL, 0},
+    {"prefix", bench_prefix_run, NULL, 0},
 };
 enum { N_BENCHES = sizeof benches / sizeof benches[0] };
 
@@ -316,7 +323,9 @@ static int run_one_bench(App *a, int i, Error *err)
     EngineOpener opener = {open_engine_anew, a};
     int opens_engines = benches[i].run_engines != NULL, failed = 0;
     a->service.settings = &a->settings;
-    if (!a->settings.url)
+    if (benches[i].run == bench_prefix_run) /* computes nothing */
+        failed = a->settings.model && open_tokens(a, err);
+    else if (!a->settings.url)
         failed = opens_engines ? open_parts(a, err) : open_all(a, err);
     else if (!benches[i].remote)
         failed = error_set(err, ERR_INPUT, "this bench cannot measure another server");

@@ -120,8 +120,7 @@ static int read_int(const char *text, int64_t *out)
     return 0;
 }
 
-/* A whole number of bytes, "4096", "512M" or "4GiB". */
-static int read_bytes(const char *text, int64_t *out)
+int options_read_bytes(const char *text, int64_t *out)
 {
     char digits[24], *end;
     size_t n = strspn(text, "0123456789");
@@ -215,7 +214,7 @@ static int set_value(const Option *o, const char *where, const char *value, int 
         bad = read_int(value, &i) || (double)i < o->lo || (double)i > o->hi;
         break;
     case OPTION_BYTES:
-        bad = read_bytes(value, &i) || (double)i < o->lo || (double)i > o->hi;
+        bad = options_read_bytes(value, &i) || (double)i < o->lo || (double)i > o->hi;
         break;
     case OPTION_NUMBER:
         if (o->choices && !strcmp(value, o->choices))

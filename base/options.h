@@ -8,6 +8,7 @@
 #ifndef OFFSHOOT_BASE_OPTIONS_H
 #define OFFSHOOT_BASE_OPTIONS_H
 
+#include <stdint.h>
 #include <stdio.h>
 
 #include "base/error.h"
@@ -48,6 +49,9 @@ int options_parse(const Option *table, unsigned command, int argc, char **argv, 
  * must still hold the defaults.
  */
 void options_help(const Option *table, unsigned command, FILE *out);
+
+/* "4096", "512M" or "4GiB", with nothing around it. 0, or -1: it is something else. */
+int options_read_bytes(const char *text, int64_t *out);
 
 /* Frees strings made by options_parse; every OPTION_STRING is invalid from then on. */
 void options_free(void);

@@ -60,4 +60,12 @@ int bench_latency_run(const Service *s, Error *err);
  */
 int bench_kernels_run(const Service *s, Error *err);
 
+/*
+ * `bench prefix`: simulates the prefix cache on a trace of requests (trace.h), several policies
+ * side by side in memories of several sizes: hit rates, FLOPs saved, time to first token, as a
+ * table, as JSON, and hit rates as a plot. s has settings alone, and a tokenizer where --model is
+ * given.
+ */
+int bench_prefix_run(const Service *s, Error *err);
+
 #endif

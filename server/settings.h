@@ -59,6 +59,9 @@ typedef struct {
     const char *url, *connections; /* bench load and others: another server; a list of numbers */
     int requests;                  /* per number of connections; 0: the bench's own number */
     int groups, group_prompts, system_tokens, question_tokens; /* bench shared-prefix */
+    /* bench prefix: a file or a load, its knobs; a model's shape; lists; the plot's file */
+    const char *trace, *load, *shape, *capacities, *policies, *alphas, *svg;
+    double flops_per_second;
     const char *contexts;        /* bench latency: prompt lengths, a list of numbers */
     double synthetic_acceptance; /* bench latency: acceptance length by lot; 0: real */
     int log_level;
@@ -76,7 +79,7 @@ enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 #define KV_CHOICES    "f32|bf16"          /* in the order of kernels/attention.h's types */
 
 #define BENCH_NAMES                                                                                \
-    "accept, agent, load, shared-prefix, latency, kernels" /* main.c has the table */
+    "accept, agent, load, shared-prefix, prefix, latency, kernels" /* main.c has the table */
 
 #define DRAFT_CHOICES "mtp|none"
 enum { DRAFT_MTP, DRAFT_NONE };

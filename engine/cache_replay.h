@@ -1,0 +1,40 @@
+/*
+ * cache_replay.h: what a request does to the prefix cache, without a model.
+ *
+ * The same calls in the same order as for a request that is served: looked up, memory claimed,
+ * states kept at the places that the engine keeps them, memory let go. One request at a time: it is
+ * over before the next begins. A simulation is made of these, and so is the tuning of alpha.
+ */
+#ifndef OFFSHOOT_ENGINE_CACHE_REPLAY_H
+#define OFFSHOOT_ENGINE_CACHE_REPLAY_H
+
+#include <stdint.h>
+
+#include "engine/cache.h"
+
+typedef struct {
+    const int32_t *token; /* [n_prompt + n_answer] */
+    int n_prompt, n_answer;
+    int n_stable; /* tokens of the prompt that later ones begin with; 0: none */
+    int answer_changes;
+    uint64_t salt;
+    double now;
+} CachedRequest;
+
+typedef struct {
+    int keep_answers; /* as CacheOptions */
+    int keep_prompts; /* 1: where nothing branches, n_stable too, as the engine; 0: as Marconi */
+} KeepRules;
+
+/* Pages that a request of n tokens holds. */
+int cache_replay_pages(int n_tokens);
+
+/*
+ * Serves r; page[cache_replay_pages(n_prompt + n_answer)] is scratch. Returns how many tokens of
+ * the prompt were cached. *fits becomes 0, and nothing is kept, when memory is too small for r
+ * alone.
+ */
+int cache_replay(Cache *c, Frames *f, const KeepRules *rules, const CachedRequest *r, int32_t *page,
+                 int *fits);
+
+#endif

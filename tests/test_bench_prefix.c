@@ -1,0 +1,297 @@
+/*
+ * test_bench_prefix.c: hit rates of every policy on traces small enough to work out by hand, and
+ * the command around them.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "bench/blocks.h"
+#include "bench/policy.h"
+#include "tests/checkpoint.h"
+#include "tests/run_binary.h"
+
+/* A page of 16 tokens takes 64 bytes, a state as many: a frame is a page. */
+static const Shape shape = {
+    .name = "test", .cost = {.per_token = 1, .per_pair = 2}, .state_bytes = 64, .kv_bytes = 4};
+enum { PAGE_BYTES = 64 };
+
+/* ---- traces from lists of runs ---- */
+
+typedef struct {
+    StrBuf text;
+    int n;
+} Writer;
+
+/* Runs of tokens 1000 * name + 0, 1, ...: "a32 b16" is 32 tokens of a's, then 16 of b's. */
+static void put_runs(Writer *w, const char *runs)
+{
+    int more = 0;
+    strbuf_puts(&w->text, "[");
+    for (const char *at = runs; *at;) {
+        char name = *at;
+        char *end;
+        long n = strtol(at + 1, &end, 10);
+        for (long i = 0; i < n; i++)
+            strbuf_printf(&w->text, "%s%ld", more++ ? "," : "", 1000L * name + i);
+        at = end + strspn(end, " ");
+    }
+    strbuf_puts(&w->text, "]");
+}
+
+static void ask(Writer *w, int session, const char *prompt, const char *answer)
+{
+    strbuf_printf(&w->text,
+                  "{\"session_id\": %d, \"turn_id\": 0, \"ts\": %d, \"input_tokens\": ", session,
+                  w->n++);
+    put_runs(w, prompt);
+    strbuf_puts(&w->text, ", \"output_tokens\": ");
+    put_runs(w, answer);
+    strbuf_puts(&w->text, "}\n");
+}
+
+static const char *write_trace(Writer *w)
+{
+    const char *path = scratch_path(scratch_dir("bench_prefix"), "trace.jsonl");
+    scratch_write(path, w->text.data, w->text.len);
+    strbuf_free(&w->text);
+    return path;
+}
+
+static Trace read_trace(Writer *w)
+{
+    Trace t;
+    Error err = {0};
+    if (trace_open(&t, write_trace(w), NULL, NULL, &err)) fail_msg("%s", err.msg);
+    return t;
+}
+
+/* ---- policies ---- */
+
+static const KeepRules engine_rules = {.keep_answers = 1, .keep_prompts = 1};
+
+static PolicyResult run(const Trace *t, KeepRules rules, Policy policy, int n_pages)
+{
+    PolicyResult result;
+    Error err = {0};
+    PolicyRun all = {.trace = t, .shape = &shape, .rules = rules, .flops_per_second = 10};
+    if (policy_run(&all, &policy, (double)n_pages * PAGE_BYTES, &result, &err))
+        fail_msg("%s", err.msg);
+    return result;
+}
+
+static int hits(const Trace *t, KeepRules rules, PolicyKind kind, int block, int n_pages)
+{
+    Policy p = {.kind = kind, .block_tokens = block};
+    return (int)run(t, rules, p, n_pages).hit_tokens;
+}
+
+static void test_conversation(void **state)
+{
+    (void)state;
+    Writer w = {0};
+    ask(&w, 0, "a32", "b16");
+    ask(&w, 0, "a32 b16 c16", "d16");
+    ask(&w, 0, "a32 b16 c16", "e16"); /* asked again */
+    Trace t = read_trace(&w);
+    assert_int_equal(hits(&t, engine_rules, CACHE_NONE, 0, 100), 0);
+    assert_int_equal(hits(&t, engine_rules, CACHE_LRU, 0, 100), 48 + 64);
+    assert_int_equal(hits(&t, engine_rules, CACHE_FLOP, 0, 100), 48 + 64);
+    assert_int_equal(hits(&t, engine_rules, CACHE_TUNED, 0, 100), 48 + 64);
+    assert_int_equal(hits(&t, engine_rules, CACHE_BLOCKS, 16, 100), 48 + 48);
+    assert_int_equal(hits(&t, engine_rules, CACHE_BLOCKS, 32, 100), 32 + 32);
+    /* without the states of prompts' ends the third finds the end of the first answer */
+    KeepRules paper = {.keep_answers = 1};
+    assert_int_equal(hits(&t, paper, CACHE_LRU, 0, 100), 48 + 48);
+    KeepRules prompts = {.keep_prompts = 1};
+    assert_int_equal(hits(&t, prompts, CACHE_LRU, 0, 100), 32 + 64);
+
+    PolicyResult r = run(&t, engine_rules, (Policy){.kind = CACHE_LRU}, 100);
+    assert_int_equal(r.hit_requests, 2);
+    assert_true(r.prompt_tokens == 32 + 64 + 64);
+    assert_true(r.flops_saved == 48 + 48 * 48 + 64 + 64 * 64);
+    assert_true(r.flops == 32 + 32 * 32 + 2 * (64 + 64 * 64));
+    double second = 16 + 64 * 64 - 48 * 48; /* FLOPs left, at 10 a second */
+    assert_true(r.ttft_p5 == 0);
+    assert_true(fabs(r.ttft_p50 - (32 + 32 * 32) / 10.0) < 1e-9);
+    assert_true(fabs(r.ttft_p95 - second / 10) < 1e-9);
+    trace_close(&t);
+}
+
+/* What many prompts begin with is found by the third. */
+static void test_branch(void **state)
+{
+    (void)state;
+    Writer w = {0};
+    ask(&w, 0, "s40 a20", "b5");
+    ask(&w, 1, "s40 c20", "d5");
+    ask(&w, 2, "s40 e20", "f5");
+    Trace t = read_trace(&w);
+    assert_int_equal(hits(&t, engine_rules, CACHE_LRU, 0, 100), 40);
+    assert_int_equal(hits(&t, engine_rules, CACHE_BLOCKS, 16, 100), 32 + 32);
+    trace_close(&t);
+}
+
+/* What has been used longest ago goes: with 12 pages the first conversation is not there again. */
+static void test_memory(void **state)
+{
+    (void)state;
+    Writer w = {0};
+    ask(&w, 0, "a32", "b16"); /* three pages and two states each */
+    ask(&w, 1, "c32", "d16");
+    ask(&w, 2, "e32", "f16");
+    ask(&w, 0, "a32 b16 g16", "h16");
+    ask(&w, 2, "e32 f16 i16", "j16");
+    Trace t = read_trace(&w);
+    assert_int_equal(hits(&t, engine_rules, CACHE_LRU, 0, 30), 48 + 48);
+    assert_int_equal(hits(&t, engine_rules, CACHE_LRU, 0, 12), 48);
+    assert_int_equal(hits(&t, engine_rules, CACHE_BLOCKS, 16, 2 * 9), 48 + 48);
+    assert_int_equal(hits(&t, engine_rules, CACHE_BLOCKS, 16, 2 * 8), 32 + 48);
+    assert_int_equal(run(&t, engine_rules, (Policy){.kind = CACHE_LRU}, 12).too_large, 0);
+    assert_int_equal(run(&t, engine_rules, (Policy){.kind = CACHE_LRU}, 5).too_large, 2);
+
+    PolicyResult r;
+    Error err = {0};
+    PolicyRun all = {.trace = &t, .shape = &shape, .rules = engine_rules, .flops_per_second = 1};
+    assert_int_equal(policy_run(&all, &(Policy){.kind = CACHE_LRU}, 64, &r, &err), -1);
+    assert_int_equal(err.code, ERR_LIMIT);
+    Policy blocks = {.kind = CACHE_BLOCKS, .block_tokens = 32};
+    assert_int_equal(policy_run(&all, &blocks, 64, &r, &err), -1);
+    trace_close(&t);
+}
+
+/* An answer that changes is not waited for; the prompt before it is found. */
+static void test_changed_answer(void **state)
+{
+    (void)state;
+    Trace t;
+    Error err = {0};
+    if (trace_open(&t, "agent", "sessions=1,turns=60,reasoning=200,most=60000", NULL, &err))
+        fail_msg("%s", err.msg);
+    double want = 0;
+    for (int i = 0; i + 1 < t.n; i++)
+        want += t.request[i].n_prompt;
+    assert_true(t.n > 3);
+    assert_true(run(&t, engine_rules, (Policy){.kind = CACHE_LRU}, 1 << 16).hit_tokens == want);
+    trace_close(&t);
+}
+
+/* The same numbers every time, whatever ran before. */
+static void test_repeats(void **state)
+{
+    (void)state;
+    Trace t;
+    Error err = {0};
+    if (trace_open(&t, "chat", "sessions=60", NULL, &err)) fail_msg("%s", err.msg);
+    for (int kind = CACHE_NONE; kind <= CACHE_TUNED; kind++) {
+        Policy p = {.kind = (PolicyKind)kind, .block_tokens = 32, .alpha = 0.5};
+        PolicyResult a = run(&t, engine_rules, p, 700), b = run(&t, engine_rules, p, 700);
+        assert_true(a.hit_tokens == b.hit_tokens);
+        assert_true(a.ttft_p50 == b.ttft_p50);
+        assert_true((a.hit_tokens > 0) == (kind != CACHE_NONE));
+    }
+    trace_close(&t);
+}
+
+/* ---- the command ---- */
+
+static json_t *row_of(const json_t *report, const char *policy, double capacity)
+{
+    const json_t *rows = json_object_get(report, "rows");
+    json_t *row;
+    size_t i;
+    json_array_foreach(rows, i, row)
+    {
+        if (!strcmp(json_string_value(json_object_get(row, "policy")), policy) &&
+            json_number_value(json_object_get(row, "capacity_bytes")) == capacity)
+            return row;
+    }
+    fail_msg("no row of %s at %.0f", policy, capacity);
+    return NULL;
+}
+
+static void test_command(void **state)
+{
+    (void)state;
+    Writer w = {0};
+    ask(&w, 0, "a320", "b160");
+    ask(&w, 0, "a320 b160 c160", "d160");
+    const char *path = write_trace(&w), *svg = scratch_path("build/tests/bench_prefix", "plot.svg");
+    RunResult r = RUN("bench", "prefix", "--trace", path, "--capacity", "2G,512M", "--policy",
+                      "none,block32,lru,flop", "--alpha", "0.5,tune", "--svg", svg, "--json");
+    assert_run(&r, 0, "\"rows\"");
+    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+    assert_non_null(report);
+    assert_int_equal(json_array_size(json_object_get(report, "rows")), 10);
+    json_t *row = row_of(report, "flop tuned", 2147483648.0);
+    assert_true(fabs(json_number_value(json_object_get(row, "token_hit_rate")) - 0.5) < 1e-6);
+    assert_true(json_number_value(json_object_get(row, "request_hit_rate")) == 0.5);
+    row = row_of(report, "none", 536870912.0);
+    assert_true(json_number_value(json_object_get(row, "token_hit_rate")) == 0);
+    assert_true(json_number_value(
+                    json_object_get(row_of(report, "flop 0.5", 536870912.0), "alpha")) == 0.5);
+    json_decref(report);
+    run_result_free(&r);
+
+    MappedFile file;
+    assert_int_equal(mapped_file_open(&file, svg, NULL), 0);
+    char *plot = mem_alloc(file.size + 1, 1);
+    memcpy(plot, file.data, file.size);
+    mapped_file_close(&file);
+    int lines = 0;
+    for (const char *at = plot; (at = strstr(at, "<polyline")); at++)
+        lines++;
+    assert_int_equal(lines, 5);
+    assert_non_null(strstr(plot, "</svg>"));
+    mem_free(plot);
+
+    r = RUN("bench", "prefix", "--trace", path, "--shape", "models/demo", "--policy", "lru");
+    assert_run(&r, 0, "lru ");
+    run_result_free(&r);
+    r = RUN("bench", "prefix", "--trace", path, "--shape", "models/demo/config.json", "--policy",
+            "lru", "--model", "models/demo");
+    assert_run(&r, 0, "lru ");
+    run_result_free(&r);
+}
+
+static void refuse(RunResult r, int status, const char *why)
+{
+    assert_run(&r, status, why);
+    run_result_free(&r);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    refuse(RUN("bench", "prefix", "--trace", "no-such-file"), 5, "no-such-file");
+    refuse(RUN("bench", "prefix", "--load", "sessions=0"), 2, "sessions");
+    refuse(RUN("bench", "prefix", "--capacity", "1G,x"), 2, "--capacity has 'x'");
+    refuse(RUN("bench", "prefix", "--capacity", "1G,"), 2, "no list");
+    refuse(RUN("bench", "prefix", "--capacity", "1M"), 3, "hold nothing");
+    refuse(RUN("bench", "prefix", "--policy", "fifo"), 2, "--policy has 'fifo'");
+    refuse(RUN("bench", "prefix", "--policy", "block0"), 2, "block0");
+    refuse(RUN("bench", "prefix", "--alpha", "1,-1"), 2, "--alpha has '-1'");
+    refuse(RUN("bench", "prefix", "--shape", "no-such-shape"), 5, "no-such-shape");
+    refuse(RUN("bench", "prefix", "--load", "sessions=3", "--svg", "no/such/dir/x.svg"), 5,
+           "cannot write");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_conversation), cmocka_unit_test(test_branch),
+        cmocka_unit_test(test_memory),       cmocka_unit_test(test_changed_answer),
+        cmocka_unit_test(test_repeats),      cmocka_unit_test(test_command),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
