@@ -30,6 +30,7 @@ typedef struct {
     int max_tokens, ctx_size;
     Question q[MAX_QUESTIONS];
     int n;
+    int first; /* the first question that is asked */
     int32_t stop_id;
     int n_rows; /* lines printed so far */
 } Check;
@@ -48,6 +49,7 @@ typedef struct {
     int scarce;    /* pages for one context only: sequences give theirs up to each other */
     int few_ids;   /* the head scores a quarter of the vocabulary */
     int draft_max; /* of every request, as EngineRequest */
+    enum { CACHE_OFF, CACHE_PROMPTS, CACHE_ANSWERS } cache;
 } Variant;
 
 /* ---- questions ---- */
@@ -71,13 +73,12 @@ static int add_prompt(Check *c, Question *q, const char *text, int min_tokens, E
     return 0;
 }
 
-static int add_question(Check *c, const char *text, int min_tokens, SampleParams p, Error *err)
+/* The request of the last question, whose prompt is there. */
+static void set_request(Check *c, SampleParams p)
 {
     static const int32_t bias_id[] = {3, 7};
     static const float bias[] = {-2, 1.5f};
-    assert(c->n < MAX_QUESTIONS);
-    Question *q = &c->q[c->n++];
-    if (add_prompt(c, q, text, min_tokens, err)) return -1;
+    Question *q = &c->q[c->n - 1];
     int biased = p.temperature > 0 && p.presence != 0;
     q->request = (EngineRequest){.id = (uint64_t)c->n,
                                  .prompt = q->prompt.id,
@@ -92,6 +93,32 @@ static int add_question(Check *c, const char *text, int min_tokens, SampleParams
                                  .n_bias = biased ? 2 : 0};
     q->answer = mem_alloc((size_t)c->max_tokens, sizeof *q->answer);
     q->script_token = mem_alloc((size_t)(q->prompt.n + c->max_tokens), sizeof(int32_t));
+}
+
+static int add_question(Check *c, const char *text, int min_tokens, SampleParams p, Error *err)
+{
+    assert(c->n < MAX_QUESTIONS);
+    if (add_prompt(c, &c->q[c->n++], text, min_tokens, err)) return -1;
+    set_request(c, p);
+    return 0;
+}
+
+/* A second turn: question i's prompt, its answer, and a text; none where that is too long. */
+static int add_turn(Check *c, int i, const char *text, Error *err)
+{
+    const Question *from = &c->q[i];
+    TokenList turn = {0};
+    assert(c->n < MAX_QUESTIONS);
+    for (int k = 0; k < from->prompt.n + from->n_answer; k++)
+        token_list_add(&turn,
+                       k < from->prompt.n ? from->prompt.id[k] : from->answer[k - from->prompt.n]);
+    if (tokenizer_encode(c->setup->tok, text, strlen(text), 1, &turn, err)) return -1;
+    if (turn.n > c->ctx_size - c->max_tokens) {
+        token_list_free(&turn);
+        return 0;
+    }
+    c->q[c->n++].prompt = turn;
+    set_request(c, from->request.params);
     return 0;
 }
 
@@ -158,7 +185,7 @@ static void add_stop(Check *c)
 /* ---- running ---- */
 
 typedef struct {
-    int n_tokens, n_steps, n_accepted;
+    int n_tokens, n_steps, n_accepted, n_cached;
     int question, token; /* of the first difference; question -1: none */
     FinishReason finish;
 } Outcome;
@@ -205,6 +232,9 @@ static Engine *open_engine(const Check *c, const Variant *v, const Drafter *d, E
         o.memory = scarce_memory(c);
         o.reserve = 0;
     }
+    if (v->cache)
+        o.cache = (CacheOptions){
+            .on = 1, .policy = POLICY_LRU, .keep_answers = v->cache == CACHE_ANSWERS};
     if (v->chunk) o.chunk_rows = v->chunk;
     o.drafter = d->self ? d : NULL;
     return engine_open(c->setup->model, &o, err);
@@ -234,6 +264,7 @@ static void take_end(Check *c, int i, int got, const Event *ev, int keep, Outcom
     Question *q = &c->q[i];
     o->n_steps += ev->stats.n_steps;
     o->n_accepted += ev->stats.n_accepted;
+    o->n_cached += ev->stats.n_cached;
     if (keep) {
         q->n_answer = got;
         q->finish = ev->finish;
@@ -260,8 +291,8 @@ static int drain(Check *c, Engine *e, int keep, int *got, int *n_done, Outcome *
 /* Asks every question once: one after the other, or all together. */
 static int run_round(Check *c, Engine *e, const Variant *v, int keep, Outcome *o, Error *err)
 {
-    int got[MAX_QUESTIONS] = {0}, n_done = 0;
-    for (int i = 0; i < c->n; i++) {
+    int got[MAX_QUESTIONS] = {0}, n_done = c->first;
+    for (int i = c->first; i < c->n; i++) {
         EngineRequest r = c->q[i].request;
         r.draft_max = v->draft_max;
         if (engine_submit(e, &r, err)) return -1;
@@ -273,19 +304,27 @@ static int run_round(Check *c, Engine *e, const Variant *v, int keep, Outcome *o
     return 0;
 }
 
+/* What decoding left may differ from a prompt in last bits, where the two are computed apart. */
+static int may_differ(const Check *c, const Variant *v)
+{
+    return v->cache == CACHE_ANSWERS && c->setup->model->backend->prefill_differs;
+}
+
 static void print_row(Check *c, const Variant *v, const Outcome *o)
 {
     double al = o->n_steps ? 1 + (double)o->n_accepted / o->n_steps : 1;
-    const char *verdict = o->question < 0 ? "equal" : "DIFFERENT";
+    const char *verdict = o->question < 0    ? "equal"
+                          : may_differ(c, v) ? "differs, as it may"
+                                             : "DIFFERENT";
     if (c->setup->json)
         fprintf(c->out,
                 "%s{\"variant\": \"%s\", \"tokens\": %d, \"steps\": %d, "
-                "\"acceptance_length\": %.4f, \"equal\": %s}",
-                c->n_rows ? ",\n " : "[", v->name, o->n_tokens, o->n_steps, al,
+                "\"acceptance_length\": %.4f, \"cached_tokens\": %d, \"equal\": %s}",
+                c->n_rows ? ",\n " : "[", v->name, o->n_tokens, o->n_steps, al, o->n_cached,
                 o->question < 0 ? "true" : "false");
     else
-        fprintf(c->out, "%-44s %7d %7d %7.2f  %s\n", v->name, o->n_tokens, o->n_steps, al,
-                c->n_rows ? verdict : "(the reference)");
+        fprintf(c->out, "%-44s %7d %7d %7.2f %7d  %s\n", v->name, o->n_tokens, o->n_steps, al,
+                o->n_cached, c->n_rows > 1 ? verdict : "(the reference)");
     fflush(c->out);
     c->n_rows++;
 }
@@ -304,13 +343,14 @@ static int run_variant(Check *c, const Variant *v, int keep, Error *err)
     if (d.self) d.close(d.self);
     if (failed) return -1;
     print_row(c, v, &o);
-    if (o.question >= 0)
+    if (o.question >= 0 && !may_differ(c, v))
         return error_set(err, ERR_DEVICE, "%s: question %d differs from plain decoding at token %d",
                          v->name, o.question + 1, o.token);
     return 0;
 }
 
 static const Variant plain = {.name = "plain decoding, one at a time", .draft_max = -1};
+static const Variant plain_turns = {.name = "second turns of the same", .draft_max = -1};
 static const Variant variants[] = {
     {.name = "again, twice in one engine", .rounds = 1},
     {.name = "prompt chunks of 1", .chunk = 1},
@@ -433,11 +473,54 @@ static const Variant variants[] = {
      .together = 1,
      .chunk = 13,
      .rounds = 2},
+    {.name = "prefix cache of prompts, twice", .cache = CACHE_PROMPTS, .rounds = 1},
+    {.name = "prefix cache, twice", .cache = CACHE_ANSWERS, .rounds = 1},
+    {.name = "prefix cache, MTP chain of 3",
+     .cache = CACHE_ANSWERS,
+     .draft = DRAFT_HEAD,
+     .nodes = 4,
+     .depth = 3,
+     .rounds = 1},
+    {.name = "prefix cache, MTP tree 16 nodes, slots",
+     .cache = CACHE_ANSWERS,
+     .draft = DRAFT_HEAD,
+     .nodes = 16,
+     .depth = 4,
+     .topk = 3,
+     .states = STATE_SLOTS,
+     .rounds = 1},
+    {.name = "prefix cache, random trees together",
+     .cache = CACHE_ANSWERS,
+     .draft = DRAFT_MIXED,
+     .nodes = 20,
+     .depth = 7,
+     .together = 1,
+     .chunk = 13,
+     .rounds = 2},
+    {.name = "prefix cache, together, memory for one context",
+     .cache = CACHE_ANSWERS,
+     .draft = DRAFT_HEAD,
+     .nodes = 4,
+     .depth = 3,
+     .together = 1,
+     .scarce = 1,
+     .rounds = 2},
 };
+
+/* Turns that go on after two answers: what a cache is for. */
+static int add_turns(Check *c, Error *err)
+{
+    c->first = c->n;
+    for (int i = 0; i < 2 && i < c->first; i++)
+        if (add_turn(c, i, texts[1], err)) return -1;
+    int failed = run_variant(c, &plain_turns, 1, err);
+    c->first = 0;
+    return failed;
+}
 
 static int run_variants(Check *c, Error *err)
 {
-    if (run_variant(c, &plain, 1, err)) return -1;
+    if (run_variant(c, &plain, 1, err) || add_turns(c, err)) return -1;
     keep_scripts(c);
     add_stop(c);
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
@@ -506,11 +589,13 @@ int check_run(const CheckSetup *setup, FILE *out, Error *err)
     Check *c = mem_alloc(1, sizeof *c);
     c->setup = setup;
     c->out = out;
-    if (!setup->json) fprintf(out, "%-44s %7s %7s %7s\n", "", "tokens", "steps", "accept");
+    if (!setup->json)
+        fprintf(out, "%-44s %7s %7s %7s %7s\n", "", "tokens", "steps", "accept", "cached");
     int failed = set_sizes(c, err) || make_questions(c, err) || run_variants(c, err) ||
                  compare_prompt(c, err);
     if (setup->json && c->n_rows) fprintf(out, "]\n");
-    if (!setup->json && !failed) fprintf(out, "all equal: no token depends on drafts or company\n");
+    if (!setup->json && !failed)
+        fprintf(out, "all equal: no token depends on drafts, company or cache\n");
     for (int i = 0; i < c->n; i++) {
         token_list_free(&c->q[i].prompt);
         mem_free(c->q[i].answer);
