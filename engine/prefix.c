@@ -87,6 +87,8 @@ void prefix_begin(Engine *e, Seq *s, const CacheHit *hit)
 {
     int reads = !s->req.no_cache && !s->req.prompt_logprobs;
     s->n_past = hit->n;
+    s->held = -1;
+    s->holds_text = s->lost = 0;
     s->from_hidden = hit->n > 0;
     s->n_hidden = s->from_hidden && s->src < 0 ? hit->n : 0;
     if (!s->stats.n_preemptions)
@@ -96,11 +98,18 @@ void prefix_begin(Engine *e, Seq *s, const CacheHit *hit)
     if (!hit->n) memory_clear_slot(&e->mem, s->slot);
 }
 
+static void drop_held(Engine *e, Seq *s)
+{
+    if (s->held >= 0) slots_release(e->mem.frames, s->held);
+    s->held = -1;
+}
+
 void prefix_release(Engine *e, Seq *s)
 {
     Memory *mem = &e->mem;
     slots_release(mem->frames, s->slot);
     if (s->src >= 0) slots_release(mem->frames, s->src);
+    drop_held(e, s);
     memory_release(mem, index_of(e, s));
     cache_unpin(mem->cache, s->node);
 }
@@ -179,30 +188,96 @@ void prefix_own_state(Engine *e, Seq *s)
 
 /* ---- leaving ---- */
 
-/* Row i of w's pass is that of the token whose state s has. */
-static void save_hidden(Engine *e, const Work *w, int i)
+/* Row i of w's pass is that of the token whose state the slot has. */
+static void copy_hidden(Engine *e, const Work *w, int i, int32_t slot)
 {
     Backend *be = e->be;
-    Seq *s = w->seq;
     size_t dim = (size_t)e->model->config.dim;
-    be->copy(be, memory_hidden(&e->mem, s->slot), w->final + (size_t)(w->row + i) * dim,
+    be->copy(be, memory_hidden(&e->mem, slot), w->final + (size_t)(w->row + i) * dim,
              dim * sizeof(float));
-    s->n_hidden = s->n_past;
 }
 
-/* The cache keeps s's state; where it does, s goes no further in that slot. */
-static int keep(Engine *e, Seq *s, CacheKept kind)
+static void save_hidden(Engine *e, const Work *w, int i)
+{
+    copy_hidden(e, w, i, w->seq->slot);
+    w->seq->n_hidden = w->seq->n_past;
+}
+
+/* ---- text that is held back ---- */
+
+/* The slot of the d-th node of w's kept path, before it is promoted; -1: there is none. */
+static int32_t slot_on_path(const Work *w, int d)
+{
+    int node = w->kept.path[d] - w->first_node;
+    return node < 0 ? w->seq->slot : node < w->n_slots ? w->slot[node] : -1;
+}
+
+/* Takes a slot for the state after the d-th node of w's path. 1: it is to be made of records. */
+static int hold_inside(Engine *e, const Work *w, int d)
+{
+    Seq *s = w->seq;
+    int of_records = e->forward.records && !s->on_device;
+    if (of_records && cache_claim_slots(e->mem.cache, 1, &s->held)) {
+        memory_copy_slot(&e->mem, s->held, s->slot);
+    } else if (!of_records && w->state_m == STATE_OF_ANY) {
+        s->held = slot_on_path(w, d);
+        slots_hold(e->mem.frames, s->held);
+    } else {
+        s->held = -1;
+        return 0;
+    }
+    s->lost = 0;
+    s->n_held = w->start + d + 1;
+    copy_hidden(e, w, w->kept.path[d], s->held);
+    return of_records;
+}
+
+int prefix_hold(Engine *e, Work *w)
+{
+    Seq *s = w->seq;
+    int d = w->n_sent, last = w->kept.m, held_before = s->holds_text;
+    if (!s->keep_answer || !w->n_sampled) return 0;
+    s->holds_text = w->kept.stop >= 0 && d <= last;
+    if (s->holds_text && !d && held_before) return 0; /* it goes on */
+    drop_held(e, s);
+    s->lost = s->holds_text;
+    if (!s->holds_text) return 0;
+    if (w->is_tree && d < last) return hold_inside(e, w, d);
+    w->hold_promoted = 1;
+    return 0;
+}
+
+/* The state that was promoted is held, and the sequence goes on in another slot. */
+static void hold_promoted(Engine *e, const Work *w)
+{
+    Seq *s = w->seq;
+    int32_t next;
+    if (s->src < 0) {
+        if (!w->n_rows || s->on_device || !cache_claim_slots(e->mem.cache, 1, &next)) return;
+        copy_hidden(e, w, w->is_tree ? w->kept.path[w->kept.m] : w->n_rows - 1, s->slot);
+        s->src = s->slot;
+        s->slot = next;
+    }
+    slots_hold(e->mem.frames, s->src);
+    s->held = s->src;
+    s->n_held = s->n_past;
+    s->lost = 0;
+}
+
+/* ---- keeping ---- */
+
+/* The cache keeps the state after s's first n tokens; 1: it has the slot from now on. */
+static int keep(Engine *e, Seq *s, int n, int32_t slot, CacheKept kind)
 {
     Cache *cache = e->mem.cache;
-    assert(s->src < 0 && s->n_hidden == s->n_past);
-    int32_t node = cache_keep(cache, s->req.salt, s->node, s->token, s->n_past,
-                              memory_pages(&e->mem, index_of(e, s)), s->slot, kind, now_s());
+    int32_t node = cache_keep(cache, s->req.salt, s->node, s->token, n,
+                              memory_pages(&e->mem, index_of(e, s)), slot, kind, now_s());
     if (node < 0) return 0;
     cache_pin(cache, node);
     cache_unpin(cache, s->node);
     s->node = node;
-    int kept = slots_refs(e->mem.frames, s->slot) > 1;
-    if (kept && kind != KEPT_LOADED) tiers_save(e, s, s->n_past, s->slot);
+    int kept = slots_refs(e->mem.frames, slot) > 1;
+    if (kept && kind != KEPT_LOADED) tiers_save(e, s, n, slot);
     return kept;
 }
 
@@ -225,7 +300,8 @@ static void keep_and_go_on(Engine *e, Seq *s, CacheKept kind)
         cache_refuse(e->mem.cache, REFUSED_MEMORY);
         return;
     }
-    if (keep(e, s, kind)) {
+    assert(s->src < 0 && s->n_hidden == s->n_past);
+    if (keep(e, s, s->n_past, s->slot, kind)) {
         s->src = s->slot;
         s->slot = next;
     } else {
@@ -242,16 +318,15 @@ void prefix_after_step(Engine *e, const Work *w)
 {
     Seq *s = w->seq;
     int at_branch = s->n_past == s->keep_branch, ends = w->n_sampled && w->kept.stop;
-    if (!w->n_rows) return;
-    if (w->is_tree) {
-        int has_state = w->state_m == STATE_OF_ANY || w->state_m == w->kept.m;
-        if (ends && s->keep_answer && has_state) save_hidden(e, w, w->kept.path[w->kept.m]);
-        return;
-    }
-    if (!at_branch && s->n_past != s->keep_stable && !(ends && s->keep_answer)) return;
-    save_hidden(e, w, w->n_rows - 1);
-    if (at_branch || s->n_past == s->keep_stable)
-        keep_and_go_on(e, s, at_branch ? KEPT_BRANCH : KEPT_PROMPT);
+    int keeps = !w->is_tree && w->n_rows && (at_branch || s->n_past == s->keep_stable);
+    int has_state = w->n_rows && (w->state_m == STATE_OF_ANY || w->state_m == w->kept.m);
+    if (keeps || (ends && s->keep_answer && has_state))
+        save_hidden(e, w, w->is_tree ? w->kept.path[w->kept.m] : w->n_rows - 1);
+    if (keeps) keep_and_go_on(e, s, at_branch ? KEPT_BRANCH : KEPT_PROMPT);
+    if (w->hold_promoted && ends)
+        s->lost = 0;
+    else if (w->hold_promoted)
+        hold_promoted(e, w);
 }
 
 void prefix_end(Engine *e, Seq *s)
@@ -262,9 +337,14 @@ void prefix_end(Engine *e, Seq *s)
         if (s->req.answer_changes) cache_refuse(e->mem.cache, REFUSED_CHANGES);
         return;
     }
+    int cut = s->finish == FINISH_STOP && s->stop_token < 0; /* else what is held is sent now */
+    if (cut && s->held >= 0) {
+        keep(e, s, s->n_held, s->held, KEPT_ANSWER);
+        return;
+    }
     if (s->src >= 0) return; /* nothing was computed since the last one was kept */
-    if (s->n_hidden != s->n_past)
+    if (s->n_hidden != s->n_past || (cut && s->lost))
         cache_refuse(e->mem.cache, REFUSED_LOST);
     else
-        keep(e, s, KEPT_ANSWER);
+        keep(e, s, s->n_past, s->slot, KEPT_ANSWER);
 }

@@ -211,7 +211,7 @@ static Work *add_work(Engine *e, Seq *s)
     w->index = (int)(s - e->seq);
     w->start = s->n_past;
     w->is_tree = w->is_prompt = w->ends_chunks = w->max_depth = 0;
-    w->n_slots = w->n_sampled = 0;
+    w->n_slots = w->n_sampled = w->n_sent = w->hold_promoted = 0;
     w->first_node = 1;
     w->final = e->forward.final;
     w->state_m = STATE_OF_ANY;

@@ -46,6 +46,9 @@ typedef struct Seq {
     int32_t node;    /* of the cache, pinned: its pages up to there are shared */
     int keep_branch, keep_stable; /* positions where a state is to be kept, or 0 */
     int keep_answer;
+    int32_t held; /* while text is held back: the state after the last token wholly sent, or -1 */
+    int n_held;   /* tokens up to there */
+    int holds_text, lost;    /* the client has less text than the tokens say; its state is gone */
     int load_job, n_loading; /* SEQ_LOADING: the job, -1 when it is done; the prefix's tokens */
     int load_failed;         /* it is not tried again */
     CacheHit load_hit;       /* what the cache had */
@@ -88,6 +91,8 @@ typedef struct {
     int n_slots;
     int first_node; /* 1: the root writes the main slot; 0: one of its own */
     AcceptedPath kept;
+    int n_sent; /* of the tokens that it emits: up to the last after which no text is held back */
+    int hold_promoted;  /* the promoted state is that of the last token wholly sent */
     const float *final; /* row: its first row's hidden row, backend memory */
     int state_m;        /* its slot has the state of a kept path of so many drafts, or STATE_OF_ */
 } Work;
@@ -102,7 +107,7 @@ typedef struct {
     uint8_t bad[MAX_SAMPLED];
     int32_t move_seq[MAX_TREE_ROWS], move_from[MAX_TREE_ROWS], move_to[MAX_TREE_ROWS];
     int n_moves;
-    int32_t fold_row[MAX_TREE_ROWS]; /* paths one after another */
+    int32_t fold_row[2 * MAX_TREE_ROWS]; /* paths one after another */
     KeptPath fold[MAX_TREE_ROWS];
     /* log-probabilities, [max_logits] */
     int32_t *scored, *rank, *top_id;
@@ -210,6 +215,12 @@ int prefix_rows(const Seq *s, int n_rows);
 
 /* The hidden row from which s goes on is where drafters and the lm head find it; its index. */
 int prefix_hidden_row(Engine *e, const Seq *s);
+
+/*
+ * Before w's path is promoted: where the client has less text than the tokens say, holds the state
+ * of what it has. 1: that is still to be made of records, of the path's first w->n_sent + 1 rows.
+ */
+int prefix_hold(Engine *e, Work *w);
 
 /* The state after the rows of w, which was promoted: kept if that was planned. */
 void prefix_after_step(Engine *e, const Work *w);

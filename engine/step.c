@@ -225,7 +225,8 @@ static int verify_trees(Engine *e, Error *err)
 typedef struct {
     Engine *e;
     Seq *seq;
-    int n_generated; /* with the token asked about */
+    int n_generated;     /* with the token asked about */
+    int n_asked, n_sent; /* of this step, as Work.n_sent */
 } StopAsker;
 
 enum { STOP_END = 1, STOP_WATCHER, STOP_LENGTH, STOP_FORCE };
@@ -249,8 +250,13 @@ static int stopped(void *ctx, int32_t token)
     StopAsker *a = ctx;
     const EngineRequest *r = &a->seq->req;
     a->n_generated++;
-    if (is_end_token(a->e, r, token)) return STOP_END;
+    a->n_asked++;
+    if (is_end_token(a->e, r, token)) {
+        a->n_sent = a->n_asked - 1; /* it has no text */
+        return STOP_END;
+    }
     WatchVerdict verdict = r->watcher.self ? r->watcher.token(r->watcher.self, token) : WATCH_GO;
+    if (verdict == WATCH_GO || verdict == WATCH_FORCE) a->n_sent = a->n_asked;
     if (verdict == WATCH_STOP) return STOP_WATCHER;
     if (a->n_generated >= a->seq->max_tokens) return STOP_LENGTH;
     return verdict == WATCH_FORCE && r->n_forced ? STOP_FORCE : 0;
@@ -264,6 +270,7 @@ static void accept_paths(Engine *e)
         if (!w->n_sampled) continue;
         StopAsker ask = {.e = e, .seq = w->seq, .n_generated = seq_n_generated(w->seq)};
         accept_path(&w->tree, e->host.next + w->sampled, stopped, &ask, &w->kept);
+        w->n_sent = ask.n_sent;
     }
 }
 
@@ -368,11 +375,13 @@ static void fold_paths(Engine *e)
 {
     int n = 0, n_rows = 0;
     for (int i = 0; i < e->n_trees && e->forward.records; i++) {
-        const Work *w = &e->work[i];
+        Work *w = &e->work[i];
         if (w->tree.n == 1) continue; /* its root has written the slot */
-        e->host.fold[n++] = (KeptPath){w->seq->slot, w->kept.m + 1, e->host.fold_row + n_rows};
+        int32_t *row = e->host.fold_row + n_rows;
         for (int d = 0; d <= w->kept.m; d++)
             e->host.fold_row[n_rows++] = w->row + w->kept.path[d];
+        if (prefix_hold(e, w)) e->host.fold[n++] = (KeptPath){w->seq->held, w->n_sent + 1, row};
+        e->host.fold[n++] = (KeptPath){w->seq->slot, w->kept.m + 1, row};
     }
     if (n) records_fold(e->forward.records, &e->mem, e->host.fold, n);
 }
@@ -396,6 +405,8 @@ static void promote_slots(Engine *e)
 {
     for (int i = 0; i < e->n_work; i++) {
         Work *w = &e->work[i];
+        int is_held = e->forward.records && w->is_tree && w->tree.n > 1 && !w->seq->on_device;
+        if (!is_held) prefix_hold(e, w); /* else by fold_paths */
         if (w->is_tree) {
             slots_promote(e->mem.frames, &w->seq->slot, w->slot, w->n_slots,
                           w->n_slots ? w->kept.path[w->kept.m] - w->first_node : -1);
