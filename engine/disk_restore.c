@@ -22,12 +22,15 @@ typedef struct {
     int32_t item;
 } Found;
 
+enum { MAX_LOGGED = 20 };
+
 typedef struct {
     DiskFolder *folder;
     const CacheShape *shape;
     Store *store;
     CacheName *name;
     unsigned char *head;
+    int n_refused;
 } Restore;
 
 static int64_t on_disk(int64_t bytes)
@@ -37,12 +40,13 @@ static int64_t on_disk(int64_t bytes)
 
 /* ---- one file ---- */
 
-static void refuse(const Restore *r, CacheName name, const char *why, int is_removed)
+static void refuse(Restore *r, CacheName name, const char *why, int is_removed)
 {
     char text[CACHE_NAME_BYTES];
     cache_name_print(name, text);
-    log_warn("disk_cache_ignored file=%s reason=\"%s\" removed=%s", text, why,
-             is_removed ? "yes" : "no");
+    if (r->n_refused++ < MAX_LOGGED)
+        log_warn("disk_cache_ignored file=%s reason=\"%s\" removed=%s", text, why,
+                 is_removed ? "yes" : "no");
     if (is_removed) disk_folder_remove(r->folder, name);
 }
 
@@ -59,7 +63,7 @@ static CacheFileKind read_head(const Restore *r, CacheName name, CacheFile *file
 }
 
 /* 1 when the file stays, as one of ours or to age. */
-static int judge(const Restore *r, Found *f)
+static int judge(Restore *r, Found *f)
 {
     Error why = {0};
     CacheFile file;
@@ -121,8 +125,7 @@ static int by_use(const void *a, const void *b)
 }
 
 /* Judges the files, the one used last first, until there is no room for more; n of found[]. */
-static int take_in(const Restore *r, const FolderFile *file, int n_files, int64_t max_bytes,
-                   Found *found)
+static int take_in(Restore *r, const FolderFile *file, int n_files, int64_t max_bytes, Found *found)
 {
     int n = 0, n_blocks = 0, is_full = 0;
     int64_t bytes = 0;
@@ -165,6 +168,8 @@ void disk_restore(DiskFolder *folder, const CacheShape *shape, Store *store, int
     qsort(found, (size_t)n, sizeof *found, by_use);
     for (int i = 0; i < n; i++)
         if (found[i].item >= 0) store_use(store, found[i].item);
+    if (r.n_refused > MAX_LOGGED)
+        log_warn("disk_cache_ignored files=%d more of them", r.n_refused - MAX_LOGGED);
     mem_free(r.head);
     mem_free(found);
     mem_free(file);
