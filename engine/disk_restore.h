@@ -10,8 +10,7 @@
 /*
  * Fills an empty index and name[], one an item, by the files' heads; ages are the files'. Files
  * that are broken, outdated, of no use, or too old for max_bytes are removed; another model's count
- * and age. Files that are not taken get a line each
- * in the log, the first of them.
+ * and age. What is not taken is told of in the log, a line a file.
  */
 void disk_restore(DiskFolder *f, const CacheShape *shape, Store *store, int64_t max_bytes,
                   CacheName *name);

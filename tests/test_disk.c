@@ -385,6 +385,32 @@ static void test_clock_jumps(void **state)
     disk_close(d);
 }
 
+/* Saving what is there counts as use, here and after a restart. */
+static void test_known_is_used(void **state)
+{
+    (void)state;
+    const char *path = scratch_dir("disk");
+    Prefix p[4];
+    TierRefused why;
+    Disk *d = open_disk(path, 3 * 2 * ITEM);
+    for (int i = 0; i < 4; i++)
+        p[i] = prefix_of(32, i);
+    for (int i = 0; i < 3; i++)
+        must_save(d, &p[i]);
+    assert_int_equal(save(d, &p[0], &why), -1);
+    assert_int_equal(why, TIER_KNOWN);
+    must_save(d, &p[3]);
+    assert_int_equal(found(d, &p[0]), 32);
+    assert_int_equal(found(d, &p[1]), 0);
+    assert_int_equal(save(d, &p[2], &why), -1);
+    disk_close(d);
+    d = open_disk(path, 2 * 2 * ITEM);
+    assert_int_equal(found(d, &p[0]), 0);
+    assert_int_equal(found(d, &p[2]), 32);
+    assert_int_equal(found(d, &p[3]), 32);
+    disk_close(d);
+}
+
 /* A run's file that others need looks older than they, as after a crash: it is kept for them. */
 static void test_ages_are_mended(void **state)
 {
@@ -691,6 +717,80 @@ static void test_other_model(void **state)
     disk_close(d);
 }
 
+/* More files go for one save than the jobs that are free can remove: it is refused until they are.
+ */
+static void test_many_removals(void **state)
+{
+    (void)state;
+    enum { N = 30, MAX = 2 * N * ITEM, STATE = 450000 };
+    static unsigned char big[STATE], back[STATE];
+    const char *path = scratch_dir("disk");
+    DiskShape other = shape, large = shape;
+    other.fingerprint = "another model";
+    large.state_bytes = STATE;
+    large.max_tokens = 32; /* few names in a job */
+    Disk *d = disk_open(path, MAX, &other, NULL);
+    assert_non_null(d);
+    for (int i = 0; i < N; i++) {
+        Prefix small = prefix_of(16, i);
+        must_save(d, &small);
+    }
+    disk_close(d);
+    assert_int_equal(count_files(path, "", NULL), 2 * N);
+    d = disk_open(path, MAX, &large, NULL);
+    assert_non_null(d);
+    Prefix p = prefix_of(32, 1);
+    PrefixBytes b;
+    TierRefused why;
+    int job, n_refused = 0;
+    prefix_fill(&p, 32, &b);
+    memset(big, 3, sizeof big);
+    const void *const *page = (const void *const *)b.page;
+    while ((job = disk_save(d, p.salt, p.token, 32, 0, page, big, &why)) < 0) {
+        assert_int_equal(why, TIER_BUSY);
+        n_refused++;
+    }
+    assert_true(n_refused > 0);
+    assert_int_equal(wait_for(d, job), 1);
+    int64_t bytes = 0;
+    assert_int_equal(count_files(path, "", &bytes), disk_stats(d).files);
+    assert_true(bytes <= MAX);
+    job = disk_load(d, p.salt, p.token, 32, 2, NULL, back);
+    assert_int_equal(wait_for(d, job), 1);
+    assert_memory_equal(big, back, sizeof big);
+    disk_close(d);
+}
+
+/* Two runs that begin with the same blocks, as when a removal was lost: one of them is enough. */
+static void test_overlap(void **state)
+{
+    (void)state;
+    const char *path = scratch_dir("disk");
+    Prefix p = prefix_of(64, 1), q = prefix_of(40, 1);
+    char run[512], last[512];
+    size_t run_size, last_size;
+    Disk *d = open_disk(path, PLENTY);
+    must_save(d, &p);
+    disk_close(d);
+    snprintf(run, sizeof run, "%s", only_file(path, ".run"));
+    snprintf(last, sizeof last, "%s", only_file(path, ".state"));
+    unsigned char *run_bytes = read_all(run, &run_size), *last_bytes = read_all(last, &last_size);
+    scratch_dir("disk");
+    d = open_disk(path, PLENTY);
+    must_save(d, &q);
+    disk_close(d);
+    scratch_write(run, run_bytes, run_size);
+    scratch_write(last, last_bytes, last_size);
+    d = open_disk(path, PLENTY);
+    assert_int_equal(count_files(path, ".run", NULL), 1);
+    assert_int_equal(disk_stats(d).files, 3);
+    assert_int_equal(load(d, &p, 64, 0), 1);
+    assert_int_equal(load(d, &q, 40, 0), 1);
+    disk_close(d);
+    mem_free(run_bytes);
+    mem_free(last_bytes);
+}
+
 /* An earlier version's files are removed, a later one's are left. */
 static void test_versions(void **state)
 {
@@ -976,6 +1076,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_close_drops_jobs),
         cmocka_unit_test(test_restarts_change_nothing),
         cmocka_unit_test(test_clock_jumps),
+        cmocka_unit_test(test_known_is_used),
         cmocka_unit_test(test_ages_are_mended),
         cmocka_unit_test(test_flipped),
         cmocka_unit_test(test_truncated),
@@ -984,6 +1085,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_lost_file),
         cmocka_unit_test(test_foreign_files),
         cmocka_unit_test(test_other_model),
+        cmocka_unit_test(test_many_removals),
+        cmocka_unit_test(test_overlap),
         cmocka_unit_test(test_versions),
         cmocka_unit_test(test_two_on_one_folder),
         cmocka_unit_test(test_folders),
