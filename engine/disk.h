@@ -40,7 +40,8 @@ size_t disk_index_bytes(const Disk *d);
 
 /*
  * Tokens of the longest prefix (at most `most` of n) that can be loaded, 0 when there is none.
- * Prefixes have at least PAGE_TOKENS tokens.
+ * Prefixes have at least PAGE_TOKENS tokens; one that was saved is found once disk_next has told of
+ * its job.
  */
 int disk_find(const Disk *d, uint64_t salt, const int32_t *token, int n, int most);
 

@@ -3,8 +3,8 @@
  *
  * Blocks lie in one array and are found through a hash table with linear probing, whose slots carry
  * 32 bits of the key so that a probe rarely looks at the wrong block. A block matches when its
- * tokens do and its parent is the block matched before: by induction the whole prefix is compared,
- * and a collision of hashes costs a probe, nothing else.
+ * tokens do and its parent is the block matched before (a first one, when its salt does): by
+ * induction all of the prefix is compared, and a collision of hashes costs a probe, nothing else.
  */
 #include "engine/store.h"
 
@@ -126,7 +126,8 @@ static int32_t lookup(const Store *s, Hash key, int32_t parent, uint64_t salt, c
     for (size_t i = key.low & s->mask; s->table[i].block; i = (i + 1) & s->mask) {
         if (s->table[i].tag != tag_of(key)) continue;
         const Block *b = &s->block[s->table[i].block - 1];
-        if (hash_equal(b->key, key) && b->parent == parent && s->item[b->item].salt == salt &&
+        if (hash_equal(b->key, key) && b->parent == parent &&
+            (parent != NONE || s->item[b->item].salt == salt) &&
             !memcmp(b->token, token, sizeof b->token))
             return s->table[i].block - 1;
     }
