@@ -197,23 +197,34 @@ static int32_t pick_any_state(const Cache *c)
     return -1;
 }
 
-int cache_evict(Cache *c)
+static int32_t pick_candidate(const Cache *c)
 {
-    int32_t pick = c->alpha > 0 ? pick_by_worth(c) : pick_oldest(c);
-    if (pick < 0) pick = pick_any_state(c);
-    if (pick < 0) return 0;
-    Node *n = node_at(c, pick);
-    if (c->going && n->slot >= 0) c->going(c->going_ctx, pick);
+    return c->alpha > 0 ? pick_by_worth(c) : pick_oldest(c);
+}
+
+/* The whole node, or its state alone. */
+static void let_go(Cache *c, int32_t node)
+{
+    Node *n = node_at(c, node);
+    if (c->going && n->slot >= 0) c->going(c->going_ctx, node);
     if (n->n_children || n->pins_here) {
         c->stats.evicted_states++;
         drop_slot(c, n);
-        tidy(c, pick);
+        tidy(c, node);
     } else {
         int32_t parent = n->parent;
         c->stats.evicted_nodes++;
-        remove_leaf(c, pick);
+        remove_leaf(c, node);
         tidy(c, parent);
     }
+}
+
+int cache_evict(Cache *c)
+{
+    int32_t pick = pick_candidate(c);
+    if (pick < 0) pick = pick_any_state(c);
+    if (pick < 0) return 0;
+    let_go(c, pick);
     return 1;
 }
 
@@ -362,27 +373,30 @@ void cache_refuse(Cache *c, CacheRefused why)
     if (c->options.on) c->stats.refused[why]++;
 }
 
-/* Nodes and cells for whatever a path of n tokens may need below `from`. */
-static int make_room(Cache *c, int32_t from, int n)
+/* How far the tree goes below `from` on the way of n tokens. */
+static RadixWalk walk(const Cache *c, uint64_t salt, int32_t from, const int32_t *token, int n)
 {
-    const Radix *t = &c->tree;
-    int cells = radix_cells_for(t->node[from].end, n) + 1;
-    while (t->max_nodes - 1 - t->n_nodes < 2 || t->n_free_cells < cells)
-        if (!cache_evict(c)) return -1;
-    return 0;
+    RadixWalk w = {.node = from, .child = -1, .n = c->tree.node[from].end};
+    while (radix_step(&c->tree, salt, token, n, &w))
+        ;
+    return w;
 }
 
-/* The node at n tokens below from; made if it is not there. */
-static int32_t reach(Cache *c, uint64_t salt, int32_t from, const int32_t *token, int n,
+/* Has the tree nodes and cells for what the way of n tokens lacks beyond w? */
+static int has_room(const Radix *t, const RadixWalk *w, int n)
+{
+    int splits = w->child >= 0, adds = w->n < n;
+    int cells = splits + (adds ? radix_cells_for(w->n, n) : 0);
+    return t->max_nodes - 1 - t->n_nodes >= splits + adds && t->n_free_cells >= cells;
+}
+
+/* The node at n tokens, w.n of which are there; made if it is not. */
+static int32_t reach(Cache *c, uint64_t salt, RadixWalk w, const int32_t *token, int n,
                      const int32_t *page)
 {
     Radix *t = &c->tree;
-    RadixWalk w = {.node = from, .child = -1, .n = t->node[from].end};
-    int32_t shared = -1;
-    while (radix_step(t, salt, token, n, &w))
-        ;
-    int32_t at = w.node;
-    if (w.child >= 0 && w.n > t->node[w.child].start) {
+    int32_t at = w.node, shared = -1;
+    if (w.child >= 0) {
         at = radix_split(t, w.child, w.n, &shared);
         if (shared >= 0) pages_hold(c->frames, shared);
     }
@@ -399,29 +413,44 @@ static int refused(Cache *c, CacheRefused why)
     return -1;
 }
 
+/* The same, in place of others if the tree is full; -1: it stays full. */
+static int32_t find_place(Cache *c, uint64_t salt, int32_t from, const int32_t *token, int n,
+                          const int32_t *page)
+{
+    RadixWalk w = walk(c, salt, from, token, n);
+    while (!has_room(&c->tree, &w, n)) {
+        int32_t pick = c->options.policy == POLICY_NONE ? -1 : pick_candidate(c);
+        if (pick < 0) return -1;
+        let_go(c, pick);
+        w = walk(c, salt, from, token, n);
+    }
+    return reach(c, salt, w, token, n, page);
+}
+
 int32_t cache_keep(Cache *c, uint64_t salt, int32_t from, const int32_t *token, int n,
                    const int32_t *page, int32_t slot, CacheKept kind, double now)
 {
-    int32_t here = from;
     assert(n > c->tree.node[from].end || from == RADIX_ROOT || n == c->tree.node[from].end);
     if (!c->options.on || !n) return -1;
     if (c->options.policy == POLICY_NONE && !slots_free_count(c->frames))
         return refused(c, REFUSED_MEMORY);
     cache_pin(c, from); /* making room must not take what we stand on */
-    int full = make_room(c, from, n);
-    if (!full) here = reach(c, salt, from, token, n, page);
+    int32_t here = find_place(c, salt, from, token, n, page);
+    if (here < 0) {
+        cache_unpin(c, from);
+        return refused(c, REFUSED_NODES);
+    }
     Node *e = node_at(c, here);
-    int known = !full && e->slot >= 0;
-    if (!full && !known) {
+    if (e->slot >= 0) {
+        cache_refuse(c, REFUSED_KNOWN);
+    } else {
         slots_hold(c->frames, slot);
         e->slot = slot;
         c->stats.states++;
         c->stats.kept[kind]++;
     }
-    if (!full) radix_touch(&c->tree, here, now);
+    radix_touch(&c->tree, here, now);
     cache_unpin(c, from);
-    if (full) return refused(c, REFUSED_NODES);
-    if (known) cache_refuse(c, REFUSED_KNOWN);
     return here;
 }
 
