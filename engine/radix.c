@@ -16,7 +16,7 @@ static uint32_t bucket_of(const Radix *r, int32_t parent, uint64_t salt, int32_t
 
 static int32_t token_at(const Radix *r, int32_t cell, int pos)
 {
-    return r->cell[cell].token[pos % PAGE_TOKENS];
+    return r->tokens[cell].at[pos % PAGE_TOKENS];
 }
 
 static int32_t first_token(const Radix *r, int32_t node)
@@ -47,6 +47,7 @@ void radix_open(Radix *r, int max_nodes, int max_cells)
         ;
     r->node = mem_alloc((size_t)max_nodes, sizeof *r->node);
     r->cell = mem_alloc((size_t)max_cells, sizeof *r->cell);
+    r->tokens = mem_alloc((size_t)max_cells, sizeof *r->tokens);
     r->hash = mem_alloc(r->n_buckets, sizeof *r->hash);
     start_lists(r);
     r->node[RADIX_ROOT] = (Node){.parent = -1,
@@ -65,6 +66,7 @@ void radix_close(Radix *r)
 {
     mem_free(r->node);
     mem_free(r->cell);
+    mem_free(r->tokens);
     mem_free(r->hash);
     *r = (Radix){0};
 }
@@ -75,10 +77,12 @@ void radix_copy(Radix *to, const Radix *from)
     assert(to->max_nodes == from->max_nodes && to->max_cells == from->max_cells);
     memcpy(own.node, from->node, (size_t)from->max_nodes * sizeof *own.node);
     memcpy(own.cell, from->cell, (size_t)from->max_cells * sizeof *own.cell);
+    memcpy(own.tokens, from->tokens, (size_t)from->max_cells * sizeof *own.tokens);
     memcpy(own.hash, from->hash, from->n_buckets * sizeof *own.hash);
     *to = *from;
     to->node = own.node;
     to->cell = own.cell;
+    to->tokens = own.tokens;
     to->hash = own.hash;
 }
 
@@ -194,11 +198,12 @@ static int32_t take_cell(Radix *r)
     return i;
 }
 
-static void free_cell(Radix *r, int32_t i)
+/* n cells that hang together; they are taken again in the same order, one beside the other. */
+static void free_cells(Radix *r, int32_t first, int32_t last, int n)
 {
-    r->cell[i].next = r->free_cell;
-    r->free_cell = i;
-    r->n_free_cells++;
+    r->cell[last].next = r->free_cell;
+    r->free_cell = first;
+    r->n_free_cells += n;
 }
 
 static void append_cell(Radix *r, Node *n, int32_t cell)
@@ -225,9 +230,13 @@ static int agree(const Radix *r, int32_t node, const int32_t *token, int n)
     const Node *e = &r->node[node];
     int pos = e->start, end = n < e->end ? n : e->end;
     for (int32_t c = e->first_cell; pos < end; c = r->cell[c].next) {
-        int block_end = (pos / PAGE_TOKENS + 1) * PAGE_TOKENS;
-        int stop = block_end < end ? block_end : end;
-        for (; pos < stop; pos++)
+        int first = pos / PAGE_TOKENS * PAGE_TOKENS, stop = first + PAGE_TOKENS;
+        /* of a whole cell the earlier tokens agree too, or we would not be here */
+        if (stop <= end && !memcmp(&r->tokens[c], token + first, sizeof r->tokens[c])) {
+            pos = stop;
+            continue;
+        }
+        for (stop = stop < end ? stop : end; pos < stop; pos++)
             if (token_at(r, c, pos) != token[pos]) return pos;
     }
     return pos;
@@ -269,6 +278,7 @@ int32_t radix_split(Radix *r, int32_t node, int n, int32_t *shared)
     if (n % PAGE_TOKENS) {
         int32_t c = take_cell(r);
         r->cell[c] = r->cell[low->first_cell];
+        r->tokens[c] = r->tokens[low->first_cell];
         *shared = r->cell[c].page;
         append_cell(r, u, c);
     }
@@ -292,7 +302,7 @@ int32_t radix_add(Radix *r, uint64_t salt, int32_t parent, const int32_t *token,
     for (int b = l->start / PAGE_TOKENS; b * PAGE_TOKENS < n; b++) {
         int32_t c = take_cell(r);
         int count = n - b * PAGE_TOKENS < PAGE_TOKENS ? n - b * PAGE_TOKENS : PAGE_TOKENS;
-        memcpy(r->cell[c].token, token + (size_t)b * PAGE_TOKENS, (size_t)count * sizeof *token);
+        memcpy(r->tokens[c].at, token + (size_t)b * PAGE_TOKENS, (size_t)count * sizeof *token);
         r->cell[c].page = page[b];
         append_cell(r, l, c);
     }
@@ -317,7 +327,7 @@ void radix_join(Radix *r, int32_t node, int32_t *shared)
     }
     if (c >= 0) { /* both have a page; the child's holds all rows */
         *shared = r->cell[c].page;
-        free_cell(r, c);
+        free_cells(r, c, c, 1);
     }
     if (last >= 0) {
         r->cell[last].next = low->first_cell;
@@ -337,9 +347,6 @@ void radix_remove(Radix *r, int32_t leaf)
     assert(leaf != RADIX_ROOT && !l->n_children && !l->pins_here);
     unlink_child(r, leaf);
     age_out(r, leaf);
-    for (int32_t c = l->first_cell, next; c >= 0; c = next) {
-        next = r->cell[c].next;
-        free_cell(r, c);
-    }
+    free_cells(r, l->first_cell, l->last_cell, l->n_cells);
     free_node(r, leaf);
 }

@@ -18,9 +18,12 @@
 enum { RADIX_ROOT = 0 };
 
 typedef struct {
-    int32_t token[PAGE_TOKENS];
     int32_t page, next; /* next cell of the edge, or -1 */
 } Cell;
+
+typedef struct {
+    int32_t at[PAGE_TOKENS]; /* by position: a cache line, apart from who only wants pages */
+} CellTokens;
 
 typedef struct {
     int32_t parent; /* -1: the root, or not in use */
@@ -40,9 +43,10 @@ typedef struct {
 
 typedef struct {
     int max_nodes, max_cells;
-    Node *node;    /* [max_nodes], 0 is the root */
-    Cell *cell;    /* [max_cells] */
-    int32_t *hash; /* [n_buckets] first child in a bucket, or -1 */
+    Node *node;         /* [max_nodes], 0 is the root */
+    Cell *cell;         /* [max_cells] */
+    CellTokens *tokens; /* [max_cells] */
+    int32_t *hash;      /* [n_buckets] first child in a bucket, or -1 */
     uint32_t n_buckets;
     int32_t free_node, free_cell; /* lists by next, -1: none */
     int n_nodes, n_free_cells;    /* n_nodes without the root */
