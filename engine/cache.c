@@ -361,7 +361,7 @@ int cache_prefix(const Cache *c, int32_t node, int32_t *token, int32_t *page, in
         int pos = e->start;
         for (int32_t i = e->first_cell; i >= 0; i = t->cell[i].next)
             for (int end = (pos / PAGE_TOKENS + 1) * PAGE_TOKENS; pos < end && pos < e->end; pos++)
-                token[pos] = t->cell[i].token[pos % PAGE_TOKENS];
+                token[pos] = t->tokens[i].at[pos % PAGE_TOKENS];
     }
     return n;
 }
