@@ -56,8 +56,9 @@ struct Tuner {
     Window *spare[2];
     int n_spare;
     int max_requests, max_tokens;
-    int limit; /* requests of a window; 0: nothing was let go yet */
-    long seen; /* requests until then */
+    int search_window; /* requests of one while alpha is 0; 0: nothing was let go yet */
+    int check_window;  /* while it is not: the sooner it is told from LRU */
+    long seen;         /* requests until something was let go */
     TuneStats stats;
     pthread_t thread;
     Queue *todo, *done; /* NULL: no thread. Of Window pointers and Results */
@@ -65,17 +66,23 @@ struct Tuner {
 
 /* ---- the side that replays ---- */
 
-/* Prompt tokens of the window that are cached. */
-static long replay_window(const Replayer *p, const Window *w, const Copy *on)
+/* Prompt tokens of the window's requests from `from` on that are cached. */
+static long replay_window(const Replayer *p, const Window *w, const Copy *on, int from)
 {
     long hits = 0;
     int fits;
-    for (int i = 0; i < w->n; i++)
-        hits += cache_replay(on->cache, on->frames, &p->rules, &w->request[i], p->page, &fits);
+    for (int i = 0; i < w->n; i++) {
+        int n = cache_replay(on->cache, on->frames, &p->rules, &w->request[i], p->page, &fits);
+        if (i >= from) hits += n;
+    }
     return hits;
 }
 
-/* The best alpha for the window; any above 0 must gain more than `least` tokens on it. */
+/*
+ * The best alpha for the window; any above 0 must gain more than `least` tokens on it. Its first
+ * half only lets each alpha make the cache its own: what one gains by what the others left behind
+ * does not last.
+ */
 static double search_alpha(Replayer *p, const Window *w, long least)
 {
     double best = 0;
@@ -84,7 +91,7 @@ static double search_alpha(Replayer *p, const Window *w, long least)
     for (int i = 0; i < N_ALPHAS; i++) {
         cache_copy(p->scratch.cache, w->before.cache, p->scratch.frames);
         cache_set_alpha(p->scratch.cache, i / 10.0);
-        long hits = replay_window(p, w, &p->scratch);
+        long hits = replay_window(p, w, &p->scratch, w->n / 2);
         if (i && hits <= most) continue;
         most = hits + (i ? 0 : least);
         best = i / 10.0;
@@ -102,7 +109,7 @@ static void pause_search(Replayer *p)
 static Result replay(Replayer *p, Window *w)
 {
     TuneStats *s = &p->stats;
-    long lru = replay_window(p, w, &p->lru), point = w->asked / POINT;
+    long lru = replay_window(p, w, &p->lru, 0), point = w->asked / POINT;
     s->windows++;
     s->asked_tokens += w->asked;
     s->hit_tokens += w->hits;
@@ -219,16 +226,21 @@ void tune_close(Tuner *t)
     free_all(t);
 }
 
+static int bounded(long n, int most)
+{
+    if (n < MIN_WINDOW) n = MIN_WINDOW;
+    return n > most ? most : (int)n;
+}
+
 /* The first eviction, until which every cache is LRU's. 0: it has not come yet. */
 static int evicted(Tuner *t, Cache *c)
 {
-    if (t->limit) return 1;
+    if (t->search_window) return 1;
     CacheStats s = cache_stats(c);
     t->seen++;
     if (!s.evicted_states && !s.evicted_nodes) return 0;
-    long want = t->seen * WINDOW_TIMES;
-    if (want < MIN_WINDOW) want = MIN_WINDOW;
-    t->limit = want > t->max_requests ? t->max_requests : (int)want;
+    t->check_window = bounded(t->seen, t->max_requests);
+    t->search_window = bounded(t->seen * WINDOW_TIMES, t->max_requests);
     cache_copy(t->replayer.lru.cache, c, t->replayer.lru.frames);
     return 1;
 }
@@ -280,7 +292,8 @@ void tune_served(Tuner *t, Cache *c, const CachedRequest *r, int n_hit)
     if (w) {
         int fits = r->n_prompt + r->n_answer <= t->max_tokens - w->n_tokens;
         if (fits) record(w, r, n_hit);
-        if (w->n && (!fits || w->n == t->limit)) end_window(t, c);
+        int full = t->stats.alpha > 0 ? t->check_window : t->search_window;
+        if (w->n && (!fits || w->n >= full)) end_window(t, c);
     }
     if (!t->recording && evicted(t, c) && t->n_spare) begin_window(t, c);
 }

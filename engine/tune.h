@@ -6,9 +6,10 @@
  * seen until then, and served again on a copy of the cache as it was before them, with each alpha
  * of 0, 0.1 .. 2. The best token hit rate wins, of equals the smallest alpha.
  *
- * Windows go on being recorded. A second cache, which never had an alpha but 0, serves each of them
- * too; where it does better by more than a point, alpha falls back to 0. From 0 a new search is
- * tried after a while, each time a longer one, and must gain more than a point.
+ * Windows go on being recorded, shorter ones while alpha is not 0. A second cache, which never had
+ * an alpha but 0, serves each of them too; where it does better by more than a point, alpha falls
+ * back to 0. From 0 a new search is tried after a while, each time a longer one, and must gain more
+ * than a point.
  *
  * All memory is taken when it is opened. The replays run on a thread of their own or in the call;
  * what they need belongs to one of the two sides at a time and changes hands through queues.

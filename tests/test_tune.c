@@ -1,0 +1,211 @@
+/*
+ * test_tune.c: alpha is found where it gains, stays 0 where it would lose, falls back when the
+ * requests change; in the call and on a thread.
+ *
+ * Three documents are asked about again and again, each after so many prompts that never come back
+ * that LRU has let it go; then conversations that need all the memory that the documents hold.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "engine/frames.h"
+#include "engine/tune.h"
+
+enum {
+    N_FRAMES = 200, /* of a page or a state */
+    MAX_TOKENS = 2048,
+    DOCUMENT = 640,
+    EVERY = 12, /* requests, one of which is about a document */
+    N_TALKS = 24,
+};
+
+static const TuneSetup setup = {.cache = {.on = 1, .policy = POLICY_FLOP, .keep_answers = 1},
+                                .cost = {.per_token = 1, .per_pair = 0.01},
+                                .n_frames = N_FRAMES,
+                                .pages_per_frame = 1,
+                                .max_slots = N_FRAMES,
+                                .max_nodes = N_FRAMES,
+                                .rules = {.keep_answers = 1, .keep_prompts = 1},
+                                .max_requests = 400,
+                                .max_tokens = 400 * 256};
+
+typedef struct {
+    Frames *frames;
+    Cache *cache;
+    Tuner *tuner; /* NULL: alpha stays what it is */
+    int32_t token[MAX_TOKENS], page[MAX_TOKENS / PAGE_TOKENS + 1];
+    int n; /* requests so far */
+    long hits;
+} World;
+
+static World *world_open(int tuned, int threaded)
+{
+    World *w = mem_alloc(1, sizeof *w);
+    w->frames = frames_open(setup.n_frames, setup.pages_per_frame, setup.max_slots);
+    w->cache = cache_open(&setup.cache, w->frames, setup.max_nodes, &setup.cost);
+    w->tuner = tuned ? tune_open(&setup, threaded, NULL) : NULL;
+    return w;
+}
+
+static void world_close(World *w)
+{
+    tune_close(w->tuner);
+    cache_close(w->cache);
+    frames_close(w->frames);
+    mem_free(w);
+}
+
+/* Tokens of a text by its name, then of one that never comes again, then an answer. */
+static void serve(World *w, int name, int n_text, int n_own, int n_answer)
+{
+    int fits, n = n_text + n_own;
+    for (int i = 0; i < n + n_answer; i++)
+        w->token[i] = i < n_text ? name * 1000 + i : (1000 + w->n) * 1000 + i;
+    CachedRequest r = {
+        .token = w->token, .n_prompt = n, .n_answer = n_answer, .n_stable = n, .now = w->n++};
+    int hit = cache_replay(w->cache, w->frames, &setup.rules, &r, w->page, &fits);
+    assert_int_equal(fits, 1);
+    w->hits += hit;
+    if (w->tuner) tune_served(w->tuner, w->cache, &r, hit);
+}
+
+static void serve_documents(World *w, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (w->n % EVERY)
+            serve(w, 0, 0, 64, 16);
+        else
+            serve(w, 1 + w->n / EVERY % 3, DOCUMENT, 16, 16);
+    }
+}
+
+/* Every conversation grows by 16 tokens a turn for six turns, then another begins. */
+static void serve_talks(World *w, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int turn = i / N_TALKS, name = 10 + i % N_TALKS + N_TALKS * (turn / 6);
+        serve(w, name, 48 + 16 * (turn % 6), 0, 0);
+    }
+}
+
+static void test_gains(void **state)
+{
+    (void)state;
+    World *tuned = world_open(1, 0), *lru = world_open(0, 0);
+    serve_documents(tuned, 600);
+    serve_documents(lru, 600);
+    TuneStats s = tune_stats(tuned->tuner);
+    assert_true(s.alpha > 0);
+    assert_int_equal(s.searches, 1);
+    assert_int_equal(s.fallbacks, 0);
+    assert_true(cache_stats(tuned->cache).alpha == s.alpha);
+    assert_true(lru->hits < 5 * DOCUMENT);
+    assert_true(tuned->hits > lru->hits + 20 * DOCUMENT);
+    assert_true(s.windows >= 5 && s.hit_tokens > s.lru_tokens);
+    world_close(tuned);
+    world_close(lru);
+}
+
+/* Here every alpha above 0 loses. */
+static void test_stays_lru(void **state)
+{
+    (void)state;
+    World *tuned = world_open(1, 0), *lru = world_open(0, 0), *fixed = world_open(0, 0);
+    cache_set_alpha(fixed->cache, 1);
+    serve_talks(tuned, 1500);
+    serve_talks(lru, 1500);
+    serve_talks(fixed, 1500);
+    TuneStats s = tune_stats(tuned->tuner);
+    assert_true(s.searches >= 1);
+    assert_true(s.alpha == 0);
+    assert_true(tuned->hits >= lru->hits);
+    assert_true(fixed->hits < lru->hits);
+    assert_true(s.hit_tokens == s.lru_tokens);
+    world_close(tuned);
+    world_close(lru);
+    world_close(fixed);
+}
+
+/* What gained on documents loses on conversations, and is given up. */
+static void test_falls_back(void **state)
+{
+    (void)state;
+    World *tuned = world_open(1, 0), *lru = world_open(0, 0), *stuck = world_open(1, 0);
+    serve_documents(tuned, 600);
+    serve_documents(lru, 600);
+    serve_documents(stuck, 600);
+    tune_close(stuck->tuner);
+    stuck->tuner = NULL;
+    assert_true(tune_stats(tuned->tuner).alpha > 0);
+    tuned->hits = lru->hits = stuck->hits = 0;
+    serve_talks(tuned, 3000);
+    serve_talks(lru, 3000);
+    serve_talks(stuck, 3000);
+    TuneStats s = tune_stats(tuned->tuner);
+    assert_true(s.fallbacks >= 1);
+    assert_true(s.alpha == 0);
+    long asked = s.asked_tokens;
+    assert_true(asked > 0);
+    assert_true(tuned->hits > lru->hits - lru->hits / 20);
+    assert_true(stuck->hits < lru->hits - lru->hits / 10);
+    world_close(tuned);
+    world_close(lru);
+    world_close(stuck);
+}
+
+/* The thread finds what the call finds; the owner takes no memory. */
+static void test_thread(void **state)
+{
+    (void)state;
+    World *here = world_open(1, 0), *there = world_open(1, 1);
+    while (!tune_stats(here->tuner).searches)
+        serve_documents(here, 1);
+    serve_documents(there, here->n);
+    unsigned long before = mem_count();
+    for (int i = 0; i < 20000 && !tune_stats(there->tuner).searches; i++) {
+        usleep(1000);
+        serve_documents(there, 1);
+    }
+    assert_int_equal(mem_count(), before);
+    TuneStats a = tune_stats(here->tuner), b = tune_stats(there->tuner);
+    assert_true(a.alpha > 0);
+    assert_true(b.alpha == a.alpha);
+    assert_int_equal(b.hit_tokens, a.hit_tokens);
+    assert_int_equal(b.asked_tokens, a.asked_tokens);
+    world_close(here);
+    world_close(there); /* with a window under way */
+}
+
+/* A window ends early when its tokens do not fit, and a request longer than all is passed over. */
+static void test_long_requests(void **state)
+{
+    (void)state;
+    TuneSetup small = setup;
+    small.max_tokens = 1200;
+    World *w = world_open(0, 0);
+    w->tuner = tune_open(&small, 0, NULL);
+    serve_documents(w, 200);
+    long windows = tune_stats(w->tuner).windows;
+    assert_true(windows > 10);
+    serve(w, 9, 1300, 0, 0);
+    serve(w, 9, 1300, 0, 0);
+    serve_documents(w, 100);
+    assert_true(tune_stats(w->tuner).windows > windows + 5);
+    world_close(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gains),         cmocka_unit_test(test_stays_lru),
+        cmocka_unit_test(test_falls_back),    cmocka_unit_test(test_thread),
+        cmocka_unit_test(test_long_requests),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
