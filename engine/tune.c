@@ -11,8 +11,8 @@
 
 enum {
     WINDOW_TIMES = 5, /* requests before the first eviction, a window */
-    MIN_WINDOW = 20,
-    N_ALPHAS = 21, /* 0, 0.1 .. 2 */
+    MIN_WINDOW = 20,  /* and of one until then */
+    N_ALPHAS = 21,    /* 0, 0.1 .. 2 */
     MAX_PAUSE = 32,
     POINT = 100, /* a hundredth of the tokens */
 };
@@ -28,17 +28,21 @@ typedef struct {
     CachedRequest *request; /* [max_requests]; their tokens are in token[] */
     int32_t *token;         /* [max_tokens] */
     int n, n_tokens;
+    int limit;        /* requests that it was to have */
     long asked, hits; /* prompt tokens, and those of them that were cached */
-    Copy before;      /* the cache before the window */
 } Window;
 
 /* The side that replays. */
 typedef struct {
     KeepRules rules;
-    Copy scratch;
-    Copy lru;        /* has served all since the first eviction, with alpha 0 */
-    int32_t *page;   /* of a request */
-    int searched;    /* 0: no window was there yet */
+    Copy lru;      /* has served all requests, with alpha 0 */
+    Copy before;   /* lru before the window */
+    Copy scratch;  /* of a replay */
+    int32_t *page; /* of a request */
+    int max_requests;
+    long seen;                       /* requests until something was let go */
+    int search_window, check_window; /* 0: nothing was yet */
+    int searched;
     int rest, pause; /* windows without a search from 0: now, and the next time */
     TuneStats stats;
 } Replayer;
@@ -46,19 +50,17 @@ typedef struct {
 /* What the replayer says of a window that it was handed. */
 typedef struct {
     Window *window;
+    int limit; /* requests of the next ones */
     TuneStats stats;
 } Result;
 
 struct Tuner {
-    Replayer replayer; /* the thread's, if there is one, from the first window on */
+    Replayer replayer; /* the thread's, if there is one */
     Window window[2];
     Window *recording; /* NULL: none is */
     Window *spare[2];
     int n_spare;
-    int max_requests, max_tokens;
-    int search_window; /* requests of one while alpha is 0; 0: nothing was let go yet */
-    int check_window;  /* while it is not: the sooner it is told from LRU */
-    long seen;         /* requests until something was let go */
+    int limit, max_tokens; /* of a window */
     TuneStats stats;
     pthread_t thread;
     Queue *todo, *done; /* NULL: no thread. Of Window pointers and Results */
@@ -66,34 +68,44 @@ struct Tuner {
 
 /* ---- the side that replays ---- */
 
-/* Prompt tokens of the window's requests from `from` on that are cached. */
-static long replay_window(const Replayer *p, const Window *w, const Copy *on, int from)
+/* Prompt tokens that are cached: of the whole window, and of its second half. */
+typedef struct {
+    long all, late;
+} Hits;
+
+static Hits replay_window(const Replayer *p, const Window *w, const Copy *on)
 {
-    long hits = 0;
+    Hits hits = {0};
     int fits;
     for (int i = 0; i < w->n; i++) {
         int n = cache_replay(on->cache, on->frames, &p->rules, &w->request[i], p->page, &fits);
-        if (i >= from) hits += n;
+        hits.all += n;
+        if (i >= w->n / 2) hits.late += n;
     }
     return hits;
 }
 
+static void copy(const Copy *to, const Copy *from)
+{
+    cache_copy(to->cache, from->cache, to->frames);
+}
+
 /*
- * The best alpha for the window; any above 0 must gain more than `least` tokens on it. Its first
- * half only lets each alpha make the cache its own: what one gains by what the others left behind
- * does not last.
+ * The best alpha for the window, on which alpha 0 has lru_late hits in the second half; any other
+ * must gain more than `least`. The first half only lets each alpha make the cache its own: what one
+ * gains by what another left behind does not last.
  */
-static double search_alpha(Replayer *p, const Window *w, long least)
+static double search_alpha(Replayer *p, const Window *w, long lru_late, long least)
 {
     double best = 0;
-    long most = 0;
+    long most = lru_late + least;
     p->stats.searches++;
-    for (int i = 0; i < N_ALPHAS; i++) {
-        cache_copy(p->scratch.cache, w->before.cache, p->scratch.frames);
+    for (int i = 1; i < N_ALPHAS; i++) {
+        copy(&p->scratch, &p->before);
         cache_set_alpha(p->scratch.cache, i / 10.0);
-        long hits = replay_window(p, w, &p->scratch, w->n / 2);
-        if (i && hits <= most) continue;
-        most = hits + (i ? 0 : least);
+        long late = replay_window(p, w, &p->scratch).late;
+        if (late <= most) continue;
+        most = late;
         best = i / 10.0;
     }
     return best;
@@ -106,28 +118,54 @@ static void pause_search(Replayer *p)
     p->pause = 2 * p->pause > MAX_PAUSE ? MAX_PAUSE : 2 * p->pause;
 }
 
-static Result replay(Replayer *p, Window *w)
+static int bounded(long n, int most)
+{
+    if (n < MIN_WINDOW) n = MIN_WINDOW;
+    return n > most ? most : (int)n;
+}
+
+/* 1 once something was let go; until then every alpha is LRU. */
+static int under_pressure(Replayer *p, const Window *w)
+{
+    CacheStats s = cache_stats(p->lru.cache);
+    if (p->search_window) return 1;
+    p->seen += w->n;
+    if (s.evicted_states || s.evicted_nodes) {
+        p->check_window = bounded(p->seen, p->max_requests);
+        p->search_window = bounded(p->seen * WINDOW_TIMES, p->max_requests);
+    }
+    return 0;
+}
+
+static void judge(Replayer *p, const Window *w, Hits lru)
 {
     TuneStats *s = &p->stats;
-    long lru = replay_window(p, w, &p->lru, 0), point = w->asked / POINT;
+    long point = w->asked / POINT;
     s->windows++;
     s->asked_tokens += w->asked;
     s->hit_tokens += w->hits;
-    s->lru_tokens += lru;
+    s->lru_tokens += lru.all;
     if (s->alpha > 0) {
-        if (lru > w->hits + point) {
-            s->fallbacks++;
-            s->alpha = 0;
-            pause_search(p);
-        }
+        if (lru.all <= w->hits + point) return;
+        s->fallbacks++;
+        s->alpha = 0;
+        pause_search(p);
     } else if (p->rest > 0) {
         p->rest--;
-    } else {
-        s->alpha = search_alpha(p, w, p->searched ? point : 0);
+    } else if (w->limit >= p->search_window) { /* else it began before that was known */
+        s->alpha = search_alpha(p, w, lru.late, p->searched ? point : 0);
         p->searched = 1;
         if (s->alpha == 0) pause_search(p);
     }
-    return (Result){w, *s};
+}
+
+static Result replay(Replayer *p, Window *w)
+{
+    if (p->search_window && p->stats.alpha == 0 && !p->rest) copy(&p->before, &p->lru);
+    Hits lru = replay_window(p, w, &p->lru);
+    if (under_pressure(p, w)) judge(p, w, lru);
+    int limit = p->stats.alpha > 0 ? p->check_window : p->search_window;
+    return (Result){w, limit ? limit : bounded(0, p->max_requests), p->stats};
 }
 
 /* ---- the thread ---- */
@@ -186,11 +224,11 @@ static void copy_close(Copy *c)
 static void free_all(Tuner *t)
 {
     for (int i = 0; i < 2; i++) {
-        copy_close(&t->window[i].before);
         mem_free(t->window[i].request);
         mem_free(t->window[i].token);
     }
     copy_close(&t->replayer.scratch);
+    copy_close(&t->replayer.before);
     copy_close(&t->replayer.lru);
     mem_free(t->replayer.page);
     mem_free(t);
@@ -200,20 +238,21 @@ Tuner *tune_open(const TuneSetup *s, int threaded, Error *err)
 {
     assert(s->max_requests > 0 && s->max_tokens > 0);
     Tuner *t = mem_alloc(1, sizeof *t);
-    t->max_requests = s->max_requests;
     t->max_tokens = s->max_tokens;
+    t->limit = bounded(0, s->max_requests);
     for (int i = 0; i < 2; i++) {
         Window *w = &t->window[i];
         w->request = mem_alloc((size_t)s->max_requests, sizeof *w->request);
         w->token = mem_alloc((size_t)s->max_tokens, sizeof *w->token);
-        w->before = copy_open(s);
         t->spare[t->n_spare++] = w;
     }
     Replayer *p = &t->replayer;
-    *p = (Replayer){.rules = s->rules, .pause = 1};
+    *p = (Replayer){.rules = s->rules, .pause = 1, .max_requests = s->max_requests};
     p->page = mem_alloc((size_t)cache_replay_pages(s->max_tokens), sizeof *p->page);
-    p->scratch = copy_open(s);
     p->lru = copy_open(s);
+    p->before = copy_open(s);
+    p->scratch = copy_open(s);
+    cache_set_alpha(p->lru.cache, 0);
     if (!threaded || !start_thread(t, err)) return t;
     free_all(t);
     return NULL;
@@ -226,40 +265,22 @@ void tune_close(Tuner *t)
     free_all(t);
 }
 
-static int bounded(long n, int most)
+/* While the other side has both windows, requests go unseen. */
+static Window *window_for(Tuner *t)
 {
-    if (n < MIN_WINDOW) n = MIN_WINDOW;
-    return n > most ? most : (int)n;
-}
-
-/* The first eviction, until which every cache is LRU's. 0: it has not come yet. */
-static int evicted(Tuner *t, Cache *c)
-{
-    if (t->search_window) return 1;
-    CacheStats s = cache_stats(c);
-    t->seen++;
-    if (!s.evicted_states && !s.evicted_nodes) return 0;
-    t->check_window = bounded(t->seen, t->max_requests);
-    t->search_window = bounded(t->seen * WINDOW_TIMES, t->max_requests);
-    cache_copy(t->replayer.lru.cache, c, t->replayer.lru.frames);
-    return 1;
-}
-
-static void begin_window(Tuner *t, Cache *c)
-{
+    if (t->recording || !t->n_spare) return t->recording;
     Window *w = t->spare[--t->n_spare];
     w->n = w->n_tokens = 0;
     w->asked = w->hits = 0;
-    cache_copy(w->before.cache, c, w->before.frames);
-    t->recording = w;
+    return t->recording = w;
 }
 
 static void record(Window *w, const CachedRequest *r, int n_hit)
 {
     int n = r->n_prompt + r->n_answer;
-    CachedRequest *copy = &w->request[w->n++];
-    *copy = *r;
-    copy->token = memcpy(w->token + w->n_tokens, r->token, (size_t)n * sizeof *r->token);
+    CachedRequest *kept = &w->request[w->n++];
+    *kept = *r;
+    kept->token = memcpy(w->token + w->n_tokens, r->token, (size_t)n * sizeof *r->token);
     w->n_tokens += n;
     w->asked += r->n_prompt;
     w->hits += n_hit;
@@ -268,6 +289,7 @@ static void record(Window *w, const CachedRequest *r, int n_hit)
 static void take_result(Tuner *t, Cache *c, const Result *result)
 {
     t->spare[t->n_spare++] = result->window;
+    t->limit = result->limit;
     t->stats = result->stats;
     cache_set_alpha(c, t->stats.alpha);
 }
@@ -276,6 +298,7 @@ static void end_window(Tuner *t, Cache *c)
 {
     Window *w = t->recording;
     t->recording = NULL;
+    w->limit = t->limit;
     if (t->todo) {
         queue_try_push(t->todo, &w); /* has a place for each window */
     } else {
@@ -287,15 +310,14 @@ static void end_window(Tuner *t, Cache *c)
 void tune_served(Tuner *t, Cache *c, const CachedRequest *r, int n_hit)
 {
     Result result;
+    int n = r->n_prompt + r->n_answer;
     if (t->todo && queue_pop(t->done, &result)) take_result(t, c, &result);
-    Window *w = t->recording;
-    if (w) {
-        int fits = r->n_prompt + r->n_answer <= t->max_tokens - w->n_tokens;
-        if (fits) record(w, r, n_hit);
-        int full = t->stats.alpha > 0 ? t->check_window : t->search_window;
-        if (w->n && (!fits || w->n >= full)) end_window(t, c);
-    }
-    if (!t->recording && evicted(t, c) && t->n_spare) begin_window(t, c);
+    if (n > t->max_tokens) return;
+    if (t->recording && n > t->max_tokens - t->recording->n_tokens) end_window(t, c);
+    Window *w = window_for(t);
+    if (!w) return;
+    record(w, r, n_hit);
+    if (w->n >= t->limit) end_window(t, c);
 }
 
 TuneStats tune_stats(const Tuner *t)

@@ -6,13 +6,14 @@
  * seen until then, and served again on a copy of the cache as it was before them, with each alpha
  * of 0, 0.1 .. 2. The best token hit rate wins, of equals the smallest alpha.
  *
- * Windows go on being recorded, shorter ones while alpha is not 0. A second cache, which never had
- * an alpha but 0, serves each of them too; where it does better by more than a point, alpha falls
+ * The copy is none of the cache in use, but of a second one, which serves every request too and
+ * never has an alpha but 0: so the two sides share nothing. Windows go on being recorded, shorter
+ * ones while alpha is not 0; where the second cache does better by more than a point, alpha falls
  * back to 0. From 0 a new search is tried after a while, each time a longer one, and must gain more
  * than a point.
  *
  * All memory is taken when it is opened. The replays run on a thread of their own or in the call;
- * what they need belongs to one of the two sides at a time and changes hands through queues.
+ * recorded windows change hands through queues.
  */
 #ifndef OFFSHOOT_ENGINE_TUNE_H
 #define OFFSHOOT_ENGINE_TUNE_H
@@ -28,7 +29,7 @@ typedef struct {
     int n_frames, pages_per_frame, max_slots, max_nodes;
     KeepRules rules;
     int max_requests; /* a window's */
-    int max_tokens;   /* of its requests together: 4 bytes each; at least the longest request */
+    int max_tokens;   /* of its requests together: 4 bytes each; longer requests go unseen */
 } TuneSetup;
 
 typedef struct {
@@ -45,8 +46,8 @@ Tuner *tune_open(const TuneSetup *setup, int threaded, Error *err);
 void tune_close(Tuner *t);
 
 /*
- * r was served from c, over f, with n_hit tokens of its prompt cached. Sets c's alpha when a result
- * is there. Takes no memory; copies the cache once a window.
+ * r was served from c with n_hit tokens of its prompt cached. Sets c's alpha when a result is
+ * there. Takes no memory.
  */
 void tune_served(Tuner *t, Cache *c, const CachedRequest *r, int n_hit);
 
