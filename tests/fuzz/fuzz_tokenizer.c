@@ -31,7 +31,7 @@ static void add_byte_symbols(json_t *vocab, json_int_t first)
     }
 }
 
-/* In slices of any length the same happens as in one go. */
+/* In slices of any length the same happens as in one go, and a mark somewhere changes nothing. */
 static void check_slices(const Tokenizer *tok, const char *text, size_t len, int special,
                          const TokenList *ids, int rc, size_t slice)
 {
@@ -40,10 +40,12 @@ static void check_slices(const Tokenizer *tok, const char *text, size_t len, int
     TextSpan all = {0, len};
     Encoder *e = encoder_open(tok, text, len, &all, !special, &got, &err);
     int more = e ? 1 : -1;
+    if (e) encoder_mark(e, slice % (len + 1));
     while (more > 0) {
         size_t budget = slice;
         more = encoder_some(e, &budget, &err);
     }
+    if (e) FUZZ_CHECK(encoder_stable(e) >= 0 && encoder_stable(e) <= got.n);
     encoder_close(e);
     FUZZ_CHECK(more == rc && got.n == ids->n);
     for (int i = 0; i < got.n; i++)
