@@ -206,8 +206,10 @@ static void print_cache_changes(const Printer *p)
     static const char kept[] = "offshoot:cache_states_kept_total",
                       refused[] = "offshoot:cache_states_refused_total",
                       evicted[] = "offshoot:cache_evictions_total";
-    static const char *const places[N_KEPT] = {
-        [KEPT_BRANCH] = "branch", [KEPT_PROMPT] = "prompt", [KEPT_ANSWER] = "answer", [KEPT_LOADED] = "loaded"};
+    static const char *const places[N_KEPT] = {[KEPT_BRANCH] = "branch",
+                                               [KEPT_PROMPT] = "prompt",
+                                               [KEPT_ANSWER] = "answer",
+                                               [KEPT_LOADED] = "loaded"};
     static const char *const reasons[N_REFUSED] = {[REFUSED_MEMORY] = "memory",
                                                    [REFUSED_NODES] = "nodes",
                                                    [REFUSED_KNOWN] = "known",
@@ -225,6 +227,34 @@ static void print_cache_changes(const Printer *p)
     sample(p, evicted, "", "kind=\"kv\",tier=\"device\"", (double)c->evicted_nodes);
 }
 
+/* Of each tier that runs. */
+static void print_by_tier(const Printer *p, const char *name, const char *type, const char *help,
+                          double host, double disk)
+{
+    const EngineStatus *e = &p->now->engine;
+    family(p, name, type, help);
+    if (e->host_cache.max_bytes) labelled(p, name, "tier", "host", host);
+    if (e->disk.on) labelled(p, name, "tier", "disk", disk);
+}
+
+static void print_tiers(const Printer *p)
+{
+    const EngineStatus *e = &p->now->engine;
+    if (!e->host_cache.max_bytes && !e->disk.on) return;
+    print_by_tier(p, "offshoot:cache_saves_total", "counter", "Prefixes put into a lower tier.",
+                  (double)e->host_cache.saved, (double)e->disk.saved);
+    print_by_tier(p, "offshoot:cache_restores_total", "counter", "Prefixes that came back from it.",
+                  (double)e->host_cache.loaded, (double)e->disk.loaded);
+    print_by_tier(p, "offshoot:cache_tier_bytes", "gauge", "Bytes that it holds.",
+                  (double)e->host_cache.bytes, (double)e->disk.bytes);
+    if (!e->disk.on) return;
+    gauge(p, "offshoot:cache_disk_files", (double)e->disk.files, "Files of prefixes on disk.");
+    gauge(p, "offshoot:cache_disk_saving", (double)e->disk.saving,
+          "Prefixes on their way to disk.");
+    counter(p, "offshoot:cache_disk_failures_total", (double)e->disk.failed,
+            "Prefixes that could not be written, or were not what they should be when read.");
+}
+
 static void print_cache(const Printer *p)
 {
     const CacheStats *c = &p->now->engine.cache;
@@ -238,6 +268,7 @@ static void print_cache(const Printer *p)
     counter(p, "offshoot:cache_flops_saved_total", c->flops_saved,
             "Operations of the model that hits spared, by formula.");
     print_cache_changes(p);
+    print_tiers(p);
     gauge(p, "offshoot:cache_nodes", (double)c->nodes, "Places in the tree of prefixes.");
     gauge(p, "offshoot:cache_alpha", c->alpha,
           "Weight of saved operations beside age in what goes first.");

@@ -370,6 +370,12 @@ static const char *const cache_families[] = {
     "offshoot:cache_nodes",
     "offshoot:cache_alpha",
 };
+static const char *const tier_families[] = {
+    "offshoot:cache_saves_total", "offshoot:cache_restores_total",
+    "offshoot:cache_tier_bytes",  "offshoot:cache_disk_files",
+    "offshoot:cache_disk_saving", "offshoot:cache_disk_failures_total",
+};
+enum { N_TIER_FAMILIES = 6, N_DISK_FAMILIES = 3 };
 
 /* Before any request, without a key, with and without a drafter. */
 static void test_families(void **state)
@@ -791,8 +797,52 @@ static void test_cache(void **state)
         assert_is(&p, rows[i].name, rows[i].value);
     for (size_t i = 0; i < sizeof cache_families / sizeof *cache_families; i++)
         assert_non_null(json_object_get(p.type, cache_families[i]));
+    for (int i = 0; i < N_TIER_FAMILIES; i++)
+        assert_null(json_object_get(p.type, tier_families[i]));
     close_page(&p);
     metrics_close(m);
+}
+
+/* Lower tiers: only those that run are told of. bits: 1: host memory, 2: disk. */
+static void check_tiers(int bits)
+{
+    Metrics *m = metrics_open(&(MetricsInfo){"demo", "cpu", "none", 0, 1});
+    MetricsNow now = {.engine = {.host_cache = {1, 2, 3, bits & 1 ? 4 : 0},
+                                 .disk = {bits >> 1, 5, 6, 7, 8, 9, 10}}};
+    static const struct {
+        const char *name;
+        int tier;
+        double value;
+    } rows[] = {
+        {"offshoot:cache_saves_total{tier=host}", 1, 1},
+        {"offshoot:cache_restores_total{tier=host}", 1, 2},
+        {"offshoot:cache_tier_bytes{tier=host}", 1, 3},
+        {"offshoot:cache_disk_saving", 2, 5},
+        {"offshoot:cache_saves_total{tier=disk}", 2, 6},
+        {"offshoot:cache_restores_total{tier=disk}", 2, 7},
+        {"offshoot:cache_disk_failures_total", 2, 8},
+        {"offshoot:cache_disk_files", 2, 9},
+        {"offshoot:cache_tier_bytes{tier=disk}", 2, 10},
+    };
+    Page p = print_page(m, &now);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].tier & bits)
+            assert_is(&p, rows[i].name, rows[i].value);
+        else
+            assert_null(json_object_get(p.value, rows[i].name));
+    }
+    for (int i = 0; i < N_TIER_FAMILIES; i++)
+        assert_int_equal(json_object_get(p.type, tier_families[i]) != NULL,
+                         bits >= (i < N_TIER_FAMILIES - N_DISK_FAMILIES ? 1 : 2));
+    close_page(&p);
+    metrics_close(m);
+}
+
+static void test_tiers(void **state)
+{
+    (void)state;
+    for (int bits = 1; bits < 4; bits++)
+        check_tiers(bits);
 }
 
 /* The one name that comes from outside, the served model's, stays one label. */
@@ -827,6 +877,7 @@ int main(void)
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_without_a_server),
         cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_tiers),
         cmocka_unit_test(test_escaped_name),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
