@@ -11,10 +11,10 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/flops.h"
 #include "engine/state.h"
 
 static const int64_t MAX_DEFAULT_MEMORY = (int64_t)4 << 30;
-static const float MAX_BIAS = 1e4f; /* of logit_bias: no sum of it and a logit may overflow */
 
 EngineOptions engine_defaults(void)
 {
@@ -98,6 +98,12 @@ static int plan_memory(Engine *e, int *n_frames, Error *err)
     o->memory = budget;
     *n_frames = (int)frames;
     return 0;
+}
+
+/* Each has a state, or two below it. */
+static int most_nodes(int n_frames)
+{
+    return 2 * n_frames + 16;
 }
 
 static void *device_array(Engine *e, size_t count, size_t size, int *failed, Error *err)
@@ -203,6 +209,26 @@ static int open_records(Engine *e, int max_rows, Error *err)
     return 0;
 }
 
+enum { TUNED_REQUESTS = 1 << 12, TUNED_TOKENS = 1 << 20 }; /* of a window, 4 MiB */
+
+static int open_tuner(Engine *e, Error *err)
+{
+    const EngineOptions *o = &e->options;
+    const Memory *m = &e->mem;
+    if (!o->cache.on || o->cache.policy != POLICY_FLOP || o->cache.alpha >= 0) return 0;
+    TuneSetup setup = {.cache = o->cache,
+                       .cost = model_flops(&e->model->config),
+                       .n_frames = m->n_frames,
+                       .pages_per_frame = m->pages_per_frame,
+                       .max_slots = o->n_slots ? o->n_slots : m->n_frames,
+                       .max_nodes = most_nodes(m->n_frames),
+                       .rules = {.keep_answers = o->cache.keep_answers, .keep_prompts = 1},
+                       .max_requests = TUNED_REQUESTS,
+                       .max_tokens = TUNED_TOKENS};
+    e->tuner = tune_open(&setup, 1, err);
+    return e->tuner ? 0 : -1;
+}
+
 static int open_parts(Engine *e, Error *err)
 {
     EngineOptions *o = &e->options;
@@ -218,11 +244,11 @@ static int open_parts(Engine *e, Error *err)
                             .max_slots = o->n_slots,
                             .max_seqs = o->max_seqs,
                             .seq_rows = o->ctx_size + e->overhang,
-                            .max_nodes = 2 * n_frames + 16, /* a state each, or two below */
+                            .max_nodes = most_nodes(n_frames),
                             .cache = o->cache};
     if (memory_open(&e->mem, m, &memory, err)) return -1;
     if (forward_open(&e->forward, m, &e->mem, max_rows, max_logits, err)) return -1;
-    if (open_records(e, max_rows, err) || tiers_open(e, err)) return -1;
+    if (open_records(e, max_rows, err) || tiers_open(e, err) || open_tuner(e, err)) return -1;
     batch_open(&e->batch, max_rows);
     if (has_head) {
         if (head_open(&e->head, &e->forward, max_meta, err)) return -1;
@@ -285,6 +311,7 @@ void engine_close(Engine *e)
     if (!e) return;
     round_close(e);
     tiers_close(e);
+    tune_close(e->tuner);
     close_step_arrays(e);
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
@@ -336,88 +363,9 @@ void engine_print_memory(const Engine *e, FILE *out)
                 e->model->config.n_vocab);
 }
 
-static int check_params(const SampleParams *p, Error *err)
-{
-    struct {
-        const char *name;
-        float value, lo, hi;
-    } range[] = {{"temperature", p->temperature, 0, 1e4f},
-                 {"top_p", p->top_p, 0, 1},
-                 {"min_p", p->min_p, 0, 1},
-                 {"presence_penalty", p->presence, -1e4f, 1e4f},
-                 {"frequency_penalty", p->frequency, -1e4f, 1e4f},
-                 {"repetition_penalty", p->repetition, 1e-4f, 1e4f}};
-    for (size_t i = 0; i < sizeof range / sizeof *range; i++)
-        if (!(range[i].value >= range[i].lo && range[i].value <= range[i].hi))
-            return error_set(err, ERR_INPUT, "%s is %g, must be %g to %g", range[i].name,
-                             (double)range[i].value, (double)range[i].lo, (double)range[i].hi);
-    if (p->top_k < 0) return error_set(err, ERR_INPUT, "top_k is %d, must be 0 or more", p->top_k);
-    return 0;
-}
-
-static int check_ids(const char *what, const int32_t *id, int n, int n_vocab, Error *err)
-{
-    for (int i = 0; i < n; i++)
-        if (id[i] < 0 || id[i] >= n_vocab)
-            return error_set(err, ERR_INPUT, "%s %d is not in the vocabulary of %d", what, id[i],
-                             n_vocab);
-    return 0;
-}
-
-/* n entries of a list: within [0, most], and there. */
-static int check_count(const char *what, const void *list, int n, int most, Error *err)
-{
-    if (n > most) return error_set(err, ERR_LIMIT, "%d %s, at most %d are allowed", n, what, most);
-    if (n < 0 || (n && !list)) return error_set(err, ERR_INPUT, "%s are not a list", what);
-    return 0;
-}
-
-static int check_lengths(const Engine *e, const EngineRequest *r, Error *err)
-{
-    int ctx = e->options.ctx_size;
-    if (r->n_prompt < 1) return error_set(err, ERR_INPUT, "prompt is empty");
-    if (r->max_tokens < -1 || r->min_tokens < 0)
-        return error_set(err, ERR_INPUT, "max_tokens and min_tokens must not be negative");
-    if (r->n_prompt > ctx || (r->max_tokens && r->n_prompt == ctx))
-        return error_set(err, ERR_LIMIT, "prompt has %d tokens, the context holds %d", r->n_prompt,
-                         ctx);
-    if (r->max_tokens > ctx - r->n_prompt)
-        return error_set(err, ERR_LIMIT,
-                         "prompt has %d tokens and max_tokens is %d, the context holds %d",
-                         r->n_prompt, r->max_tokens, ctx);
-    return 0;
-}
-
-static int check_request(const Engine *e, const EngineRequest *r, Error *err)
-{
-    int vocab = e->model->config.n_vocab;
-    if (check_lengths(e, r, err)) return -1;
-    if (r->n_logprobs < -1 || (r->prompt_logprobs && r->n_logprobs < 0))
-        return error_set(err, ERR_INPUT, "n_logprobs is %d", r->n_logprobs);
-    if (r->n_logprobs > MAX_LOGPROBS)
-        return error_set(err, ERR_LIMIT, "%d logprobs asked for, at most %d are given",
-                         r->n_logprobs, MAX_LOGPROBS);
-    if (check_count("prompt tokens", r->prompt, r->n_prompt, e->options.ctx_size, err) ||
-        check_count("stop token ids", r->stop_ids, r->n_stop_ids, MAX_STOP_IDS, err) ||
-        check_count("forced tokens", r->forced, r->n_forced, MAX_FORCED, err) ||
-        check_count("logit_bias ids", r->bias_id, r->n_bias, MAX_LOGIT_BIAS, err) ||
-        check_count("logit_bias values", r->bias, r->n_bias, MAX_LOGIT_BIAS, err))
-        return -1;
-    for (int i = 0; i < r->n_bias; i++)
-        if (!(fabsf(r->bias[i]) <= MAX_BIAS))
-            return error_set(err, ERR_INPUT, "logit_bias of %d is %g, must be -%g to %g",
-                             r->bias_id[i], (double)r->bias[i], (double)MAX_BIAS, (double)MAX_BIAS);
-    if (check_ids("prompt token", r->prompt, r->n_prompt, vocab, err) ||
-        check_ids("stop token id", r->stop_ids, r->n_stop_ids, vocab, err) ||
-        check_ids("forced token", r->forced, r->n_forced, vocab, err) ||
-        check_ids("logit_bias id", r->bias_id, r->n_bias, vocab, err))
-        return -1;
-    return check_params(&r->params, err);
-}
-
 int engine_submit(Engine *e, const EngineRequest *request, Error *err)
 {
-    if (check_request(e, request, err)) return -1;
+    if (request_check(e, request, err)) return -1;
     if (e->n_waiting == e->options.max_waiting)
         return error_set(err, ERR_BUSY, "%d requests are waiting already", e->n_waiting);
     int i = (e->first_waiting + e->n_waiting++) % e->options.max_waiting;
@@ -451,6 +399,22 @@ void seq_give_up_memory(Engine *e, Seq *seq)
     prefix_release(e, seq);
 }
 
+/* What it asked of the cache, as if the answer had come back in one piece. */
+static void tell_tuner(Engine *e, const Seq *s)
+{
+    if (s->req.no_cache || (s->finish != FINISH_STOP && s->finish != FINISH_LENGTH)) return;
+    tune_served(
+        e->tuner, e->mem.cache,
+        &(CachedRequest){.token = s->token,
+                         .n_prompt = s->req.n_prompt,
+                         .n_answer = s->n_past > s->req.n_prompt ? s->n_past - s->req.n_prompt : 0,
+                         .n_stable = s->req.n_stable ? s->req.n_stable : s->req.n_prompt,
+                         .answer_changes = s->req.answer_changes,
+                         .salt = s->req.salt,
+                         .now = clock_ms() / 1000},
+        s->stats.n_cached);
+}
+
 void engine_finish(Engine *e, Seq *seq)
 {
     double now = clock_ms();
@@ -461,6 +425,7 @@ void engine_finish(Engine *e, Seq *seq)
     s->prompt_ms = (seq->first_token > 0 ? seq->first_token : now) - seq->started;
     s->decode_ms = seq->first_token > 0 ? now - seq->first_token : 0;
     prefix_end(e, seq);
+    if (e->tuner) tell_tuner(e, seq);
     seq_give_up_memory(e, seq);
     seq->state = SEQ_FREE;
     Event *ev = engine_add_event(e, EVENT_DONE, seq->req.id);

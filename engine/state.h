@@ -10,6 +10,7 @@
 #include "engine/memory.h"
 #include "engine/round.h"
 #include "engine/tiers.h"
+#include "engine/tune.h"
 #include "spec/accept.h"
 
 enum {
@@ -151,6 +152,7 @@ struct Engine {
 
     Rounds rounds;
     Tiers tiers;
+    Tuner *tuner; /* of the cache's alpha, NULL: it is fixed */
     Work work[MAX_SEQS + 1];
     int n_work, n_trees; /* trees come first */
     StepHost host;
@@ -167,6 +169,9 @@ static inline int seq_n_generated(const Seq *s)
 {
     return s->n_tokens - s->req.n_prompt;
 }
+
+/* 0, or -1 and what engine_submit says is wrong with r. */
+int request_check(const Engine *e, const EngineRequest *r, Error *err);
 
 /* The next free event, zeroed but for its type and id. */
 Event *engine_add_event(Engine *e, EventType type, uint64_t id);
