@@ -5,7 +5,6 @@
 
 #include <assert.h>
 #include <limits.h>
-#include <math.h>
 #include <string.h>
 #include <time.h>
 

@@ -320,6 +320,7 @@ void prefix_after_step(Engine *e, const Work *w)
     int at_branch = s->n_past == s->keep_branch, ends = w->n_sampled && w->kept.stop;
     int keeps = !w->is_tree && w->n_rows && (at_branch || s->n_past == s->keep_stable);
     int has_state = w->n_rows && (w->state_m == STATE_OF_ANY || w->state_m == w->kept.m);
+    if (w->n_sampled && w->kept.stop < 0) return; /* NaN: nothing of it is kept */
     if (keeps || (ends && s->keep_answer && has_state))
         save_hidden(e, w, w->is_tree ? w->kept.path[w->kept.m] : w->n_rows - 1);
     if (keeps) keep_and_go_on(e, s, at_branch ? KEPT_BRANCH : KEPT_PROMPT);

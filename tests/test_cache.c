@@ -263,7 +263,8 @@ static double scaled(double x, double least, double most)
 /* Worth of each point that may go. */
 static void worths(const World *w, const Trie *t, double *worth)
 {
-    double r[MAX_POINTS], s[MAX_POINTS], least_r = INFINITY, most_r = 0, least_s = INFINITY;
+    double r[MAX_POINTS] = {0}, s[MAX_POINTS] = {0}, least_r = INFINITY, most_r = 0,
+           least_s = INFINITY;
     double most_s = 0;
     for (int i = 0; i < t->n; i++) {
         if (!may_go(&t->at[i])) continue;

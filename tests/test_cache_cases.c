@@ -558,7 +558,7 @@ static void test_what_is_counted(void **state)
     assert_int_equal(s.asked_tokens, 7 + 40 + 90 + 90);
     assert_int_equal(s.hit_tokens, 40 + 40);
     assert_int_equal(s.matched_tokens, 40 + 35 + 40);
-    assert_true(fabs(s.flops_saved - 2 * (40 * 10 + 40 * 40 / 2)) < 1e-9);
+    assert_true(fabs(s.flops_saved - 2 * (40 * 10 + 40 * 40 / 2.0)) < 1e-9);
     close_cache(&c);
 }
 

@@ -12,12 +12,13 @@
 
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/asked.h"
 
-enum { MAX_ASKED = 24, MOST = 40, FRAME_BYTES = 9 * 98304 };
+enum { MAX_ASKED = 32, MOST = 40, FRAME_BYTES = 9 * 98304 };
 
 /* Requests in the order in which they are made, and what is right. */
 static struct {
@@ -62,15 +63,31 @@ static int settle(void)
     return i;
 }
 
-/* A turn that goes on after request i's answer with n_more tokens. */
-static EngineRequest *go_on(int i, int first, int n_more)
+/* Request i's prompt and its answer; returns how many. */
+static int with_answer(int i, int32_t *text)
 {
-    static int32_t text[MAX_PROMPT];
     const AskedAnswer *a = &list.want[i];
     int n = list.request[i].n_prompt;
     memcpy(text, list.prompt[i], (size_t)n * sizeof *text);
     memcpy(text + n, a->token, (size_t)a->n * sizeof *text);
-    return add(text, n + a->n, first, n_more, n + a->n - 1); /* the last was never processed */
+    return n + a->n;
+}
+
+/* A turn that goes on after request i's answer with n_more tokens. */
+static EngineRequest *go_on(int i, int first, int n_more)
+{
+    static int32_t text[MAX_PROMPT];
+    int n = with_answer(i, text);
+    return add(text, n, first, n_more, n - 1); /* the last was never processed */
+}
+
+/* The end of request i's answer, and no token more: what follows is told by its hidden row. */
+static void only_the_answer(int i)
+{
+    static int32_t text[MAX_PROMPT];
+    int n = with_answer(i, text) - 1;
+    add(text, n, 0, 0, n);
+    settle();
 }
 
 static void make_list(void)
@@ -116,6 +133,14 @@ static void make_list(void)
     turn = settle();
     r = add(list.prompt[turn], list.request[turn].n_stable, 888, 30, list.request[turn].n_stable);
     settle();
+    r = add(NULL, 0, 2711, 70, 0); /* only to be scored: its end has no hidden row to keep */
+    r->n_stable = r->n_prompt - 20;
+    r->max_tokens = 0;
+    turn = settle();
+    add(list.prompt[turn], 70, 0, 0, 50);
+    settle();
+    for (int i = 0; i < 8; i++)
+        only_the_answer(i);
     asked_close(&reference);
 }
 
@@ -171,18 +196,34 @@ static void expect_idle(Engine *e)
     assert_true(s.pages - s.pages_free <= s.cache.pages);
 }
 
+/* With the prefix come the head's rows: drafts are what they would be without the cache. */
+static void same_drafts(int i, const RequestStats *a, const RequestStats *want, const char *what)
+{
+    if (a->n_steps != want->n_steps || a->n_drafted != want->n_drafted ||
+        memcmp(a->accepted_hist, want->accepted_hist, sizeof a->accepted_hist))
+        fail_msg("%s: request %d is drafted otherwise", what, i);
+}
+
 static void test_one_after_another(void **state)
 {
     (void)state;
     for (int k = 0; k < N_WAYS; k++) {
         const Way *w = &ways[k];
-        AskedEngine s;
-        asked_open(&s, options_of(w));
+        int plenty = !w->frames && !w->slots;
+        AskedEngine s, plain;
+        EngineOptions o = options_of(w);
+        asked_open(&s, o);
+        o.cache.on = 0;
+        asked_open(&plain, o);
         for (int i = 0; i < list.n; i++) {
-            AskedAnswer a;
+            AskedAnswer a, b;
             ask(&s, &list.request[i], &a);
             same_answer(i, &a, w->name);
-            if (!w->frames && !w->slots && a.done.stats.n_cached != list.cached[i])
+            if (plenty && w->nodes > 1) {
+                ask(&plain, &list.request[i], &b);
+                same_drafts(i, &a.done.stats, &b.done.stats, w->name);
+            }
+            if (plenty && a.done.stats.n_cached != list.cached[i])
                 fail_msg("%s: request %d finds %d tokens of %d, not %d", w->name, i,
                          a.done.stats.n_cached, list.request[i].n_prompt, list.cached[i]);
         }
@@ -192,6 +233,7 @@ static void test_one_after_another(void **state)
         if (w->frames) assert_true(st.cache.evicted_nodes > 0);
         expect_idle(s.engine);
         asked_close(&s);
+        asked_close(&plain);
     }
 }
 
@@ -272,6 +314,88 @@ static void test_who_shares_nothing(void **state)
     asked_close(&s);
 }
 
+/* Nobody waits for what will not be his. */
+static void test_who_waits_for_nobody(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        AskedEngine s;
+        AskedAnswer a[2] = {0};
+        EngineOptions o = options_of(&ways[0]);
+        EngineStatus st;
+        EngineRequest r[2] = {list.request[0], list.request[0]};
+        o.chunk_rows = 16;
+        asked_open(&s, o);
+        r[1].id = 2;
+        r[k == 2].no_cache = k > 0; /* of the first, of the second; or other salts */
+        r[1].salt = k == 0;
+        for (int i = 0; i < 2; i++)
+            asked_submit(s.engine, &r[i]);
+        asked_run(s.engine, a, 2);
+        engine_status(s.engine, &st);
+        assert_int_equal(st.cache.waits, 0);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(a[i].done.stats.n_cached, 0);
+            same_answer(0, &a[i], "beside a stranger");
+        }
+        assert_int_equal(st.cache.kept[KEPT_PROMPT], k ? 1 : 2);
+        asked_close(&s);
+    }
+}
+
+/* Of an answer that was broken off its prompt stays, and no more. */
+static void test_cancelled_answer(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 5; k++) {
+        AskedEngine s;
+        AskedAnswer a = {0};
+        EngineStatus st;
+        asked_open(&s, options_of(&ways[k]));
+        EngineRequest r = list.request[0];
+        asked_submit(s.engine, &r);
+        asked_steps(s.engine, &a, 4);
+        engine_cancel(s.engine, 1);
+        asked_steps(s.engine, &a, 1);
+        assert_int_equal(a.done.finish, FINISH_CANCELLED);
+        engine_status(s.engine, &st);
+        assert_int_equal(st.cache.kept[KEPT_PROMPT], 1);
+        assert_int_equal(st.cache.kept[KEPT_ANSWER] + st.cache.refused[REFUSED_LOST], 0);
+        expect_idle(s.engine);
+        ask(&s, &r, &a);
+        same_answer(0, &a, "after a cancelled one");
+        assert_int_equal(a.done.stats.n_cached, 60);
+        asked_close(&s);
+    }
+}
+
+/* A row that held NaN leaves nothing: whoever asks again computes it again. */
+static void test_nan(void **state)
+{
+    (void)state;
+    float *norm = (float *)(uintptr_t)asked_model->final_norm, whole = norm[3];
+    for (int at = 0; at < 4; at++) {
+        AskedEngine s;
+        AskedAnswer a = {0};
+        EngineStatus st;
+        EngineRequest r = list.request[0];
+        asked_open(&s, options_of(&ways[at % 2]));
+        asked_submit(s.engine, &r);
+        asked_steps(s.engine, &a, at);
+        norm[3] = NAN;
+        asked_run(s.engine, &a, 1);
+        norm[3] = whole;
+        assert_int_equal(a.done.finish, FINISH_ERROR);
+        engine_status(s.engine, &st);
+        assert_int_equal(st.cache.kept[KEPT_PROMPT], at > 0);
+        assert_int_equal(st.cache.kept[KEPT_ANSWER], 0);
+        expect_idle(s.engine);
+        ask(&s, &r, &a);
+        same_answer(0, &a, "after NaN");
+        asked_close(&s);
+    }
+}
+
 static int open_list(void **state)
 {
     if (asked_open_demo(state)) return -1;
@@ -286,6 +410,9 @@ int main(void)
         cmocka_unit_test(test_in_company),
         cmocka_unit_test(test_the_first_is_cancelled),
         cmocka_unit_test(test_who_shares_nothing),
+        cmocka_unit_test(test_who_waits_for_nobody),
+        cmocka_unit_test(test_cancelled_answer),
+        cmocka_unit_test(test_nan),
     };
     return cmocka_run_group_tests(tests, open_list, asked_close_demo);
 }
