@@ -43,6 +43,7 @@ static int take_slot(Engine *e, Seq *s, const CacheHit *hit)
     if (cache_claim_slots(e->mem.cache, 1, &s->slot)) return 0;
     if (hit->slot < 0 || slots_refs(e->mem.frames, hit->slot) > 2) return -1;
     cache_drop_state(e->mem.cache, hit->node);
+    if (slots_refs(e->mem.frames, hit->slot) > 1) return -1; /* the claim had it dropped before */
     s->slot = hit->slot;
     s->src = -1;
     return 0;
