@@ -200,7 +200,7 @@ static void add_token(Answer *a, const Event *e)
 {
     int is_end = answer_is_end(a, e->token);
     a->n_tokens++;
-    if (a->api->return_token_ids || a->api->return_tokens) token_list_add(&a->tokens, e->token);
+    token_list_add(&a->tokens, e->token);
     if (!isnan(e->logprob)) a->sum_logprob += (double)e->logprob;
     if (a->api->n_logprobs >= 0) {
         probs_add(&a->probs, e, a->n_chars);

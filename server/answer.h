@@ -72,7 +72,7 @@ struct Answer {
     StrBuf scratch;
     int n_chars;      /* of the whole text so far, before any cut; of the prompt too with echo */
     int n_tokens;     /* generated */
-    TokenList tokens; /* these, when the reply shows ids */
+    TokenList tokens; /* these */
     TokenProbs probs, prompt_probs; /* of the answer (with echo the prompt's first); the prompt */
     double sum_logprob;             /* of the generated tokens, when somebody asks */
     int n_probs_taken, n_ids_taken; /* of these, in chunks that were sent */

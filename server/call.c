@@ -255,12 +255,23 @@ static void flush(Call *call)
     call->stream.ex = NULL;
 }
 
+/* What will not come back as it was generated need not be looked for. */
+static void remember(const Call *call, const Answer *a)
+{
+    const EngineRequest *r = &a->request;
+    int n = a->tokens.n, ended = a->finish == FINISH_STOP || a->finish == FINISH_LENGTH;
+    if (!call->server->returned || !ended || r->no_cache || r->answer_changes) return;
+    if (n && answer_is_end(a, a->tokens.id[n - 1])) n--;
+    returned_add(call->server->returned, r->salt, r->prompt, r->n_prompt, a->tokens.id, n);
+}
+
 void call_progress(void *server, Answer *a)
 {
     (void)server;
     Call *call = a->owner;
     if (a->state == ANSWER_DONE) call->n_live--;
     if (a->state == ANSWER_DONE) metrics_done(a);
+    if (a->state == ANSWER_DONE) remember(call, a);
     if (a->n_tokens && call->first_token_ms <= 0) call->first_token_ms = clock_ms();
     mark_dirty(call);
 }

@@ -120,6 +120,16 @@ static int run(void *owner)
 
 /* ---- beginning: on the server's thread ---- */
 
+/* Whether answers have come back in its prompts. */
+static void look_back(const Call *call)
+{
+    const Server *s = call->server;
+    if (!s->returned || !call->api.cache_prompt) return;
+    for (int i = 0; i < call->n_prompts; i++)
+        metrics_returned(s->metrics, returned_look(s->returned, call->api.cache_salt,
+                                                   call->prompt[i].id, call->prompt[i].n));
+}
+
 static void start(Call *call)
 {
     Server *s = call->server;
@@ -127,6 +137,7 @@ static void start(Call *call)
     for (int i = 0; i < call->n_answers; i++)
         metrics_start(s->metrics, &call->answers[i], call->started_ms);
     metrics_request(s->metrics, call->api.n);
+    look_back(call);
     exchange_watch_flow(call->stream.ex, call_flow);
     if (call->api.stream) stream_keep_alive(&call->stream, s->pulse);
     for (int i = 0; i < call->n_answers; i++)

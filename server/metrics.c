@@ -216,6 +216,11 @@ void metrics_done(const Answer *a)
     if (a->meter.last_ms <= 0 && reason == REASON_LENGTH) m->prompt_tokens += a->request.n_prompt;
 }
 
+void metrics_returned(Metrics *m, ReturnedHow how)
+{
+    if (how != RETURNED_NONE) m->returned[how]++;
+}
+
 void metrics_http(Metrics *m, const char *route, int status)
 {
     for (int i = 0; i < m->n_http; i++) {

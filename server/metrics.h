@@ -10,6 +10,7 @@
 
 #include "base/strbuf.h"
 #include "engine/engine.h"
+#include "server/returned.h"
 
 typedef struct Metrics Metrics;
 struct Answer; /* server/answer.h */
@@ -44,6 +45,9 @@ void metrics_event(struct Answer *a, const Event *e);
 
 /* It is ANSWER_DONE, whoever ended it. */
 void metrics_done(const struct Answer *a);
+
+/* What became of an earlier answer that a prompt holds. */
+void metrics_returned(Metrics *m, ReturnedHow how);
 
 /* An HTTP exchange has ended. route: a string that stays; status: 499 when the client went first.
  */

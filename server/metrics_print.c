@@ -227,6 +227,17 @@ static void print_cache_changes(const Printer *p)
     sample(p, evicted, "", "kind=\"kv\",tier=\"device\"", (double)c->evicted_nodes);
 }
 
+static void print_returned(const Printer *p)
+{
+    static const char name[] = "offshoot:answers_returned_total";
+    static const char *const how[N_RETURNED] = {
+        [RETURNED_SAME] = "same", [RETURNED_RECUT] = "recut", [RETURNED_CHANGED] = "changed"};
+    family(p, name, "counter",
+           "Answers in later prompts: in the same tokens, cut into others, with other text.");
+    for (int i = 0; i < N_RETURNED; i++)
+        labelled(p, name, "as", how[i], (double)p->m->returned[i]);
+}
+
 /* Of each tier that runs. */
 static void print_by_tier(const Printer *p, const char *name, const char *type, const char *help,
                           double host, double disk)
@@ -268,6 +279,7 @@ static void print_cache(const Printer *p)
     counter(p, "offshoot:cache_flops_saved_total", c->flops_saved,
             "Operations of the model that hits spared, by formula.");
     print_cache_changes(p);
+    print_returned(p);
     print_tiers(p);
     gauge(p, "offshoot:cache_nodes", (double)c->nodes, "Places in the tree of prefixes.");
     gauge(p, "offshoot:cache_alpha", c->alpha,

@@ -64,6 +64,7 @@ struct Metrics {
     int prefix_cache;
     long prompt_tokens, cached_tokens, generation_tokens;
     long ended[N_REASONS];
+    long returned[N_RETURNED];
     long fallbacks[N_REPLY_FALLBACKS];
     long drafts, draft_nodes, accepted;
     long accepted_at[MAX_TREE_NODES]; /* steps whose accepted path reached depth i + 1 */

@@ -347,6 +347,7 @@ static int begin_service(Server *s)
     snprintf(s->fingerprint, sizeof s->fingerprint, "offshoot-%s-%s", OFFSHOOT_VERSION,
              s->loaded.device);
     open_metrics(s);
+    if (s->settings->prefix_cache == ON) s->returned = returned_open(s->loaded.tok);
     return 0;
 }
 
@@ -447,6 +448,7 @@ void server_close(Server *s)
     }
     token_list_free(&s->end_of_thinking);
     stream_pulse_close(s->pulse);
+    returned_close(s->returned);
     metrics_close(s->metrics);
     if (s->base) event_base_free(s->base);
     if (s->stop_fd >= 0) close(s->stop_fd);

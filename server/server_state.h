@@ -12,6 +12,7 @@
 #include "server/dispatch.h"
 #include "server/loading.h"
 #include "server/metrics.h"
+#include "server/returned.h"
 #include "server/server.h"
 #include "server/stream.h"
 #include "server/worker.h"
@@ -36,7 +37,8 @@ struct Server {
     Dispatch *dispatch;
     StreamPulse *pulse;
     Worker *worker;
-    Metrics *metrics; /* NULL while it is loading */
+    Metrics *metrics;   /* NULL while it is loading */
+    Returned *returned; /* NULL: no prefix cache */
     struct event *on_loaded, *on_reports, *on_worked, *on_second, *on_stop, *on_drained;
     struct event *on_signal[2];
     int stop_fd; /* an eventfd; counts server_stop's calls */

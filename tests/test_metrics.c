@@ -369,6 +369,7 @@ static const char *const cache_families[] = {
     "offshoot:cache_evictions_total",
     "offshoot:cache_nodes",
     "offshoot:cache_alpha",
+    "offshoot:answers_returned_total",
 };
 static const char *const tier_families[] = {
     "offshoot:cache_saves_total", "offshoot:cache_restores_total",
@@ -783,9 +784,15 @@ static void test_cache(void **state)
         {"vllm:kv_cache_usage_perc", 0.025},
         {"offshoot:cache_flops_saved_total", 20},
         {"offshoot:cache_alpha", 0.25},
+        {"offshoot:answers_returned_total{as=same}", 1},
+        {"offshoot:answers_returned_total{as=recut}", 2},
+        {"offshoot:answers_returned_total{as=changed}", 3},
         {"vllm:prompt_tokens_cached_total", 30},
         {"vllm:cache_config_info{block_size=16,num_gpu_blocks=40,enable_prefix_caching=True}", 1},
     };
+    for (int i = 0; i < 6; i++)
+        metrics_returned(m, i < 3 ? RETURNED_CHANGED : i < 5 ? RETURNED_RECUT : RETURNED_SAME);
+    metrics_returned(m, RETURNED_NONE);
     for (int i = 0; i < 2; i++) {
         Answer a = {.finish = i ? FINISH_CANCELLED : FINISH_STOP,
                     .stats = {.n_cached = 10 + 10 * i}};

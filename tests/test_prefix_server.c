@@ -19,6 +19,7 @@
 #include "server/encoding.h"
 #include "tests/analyzer.h"
 #include "tests/served.h"
+#include "tests/textdata.h"
 
 #define CHAT        "/v1/chat/completions"
 #define COMPLETIONS "/v1/completions"
@@ -205,6 +206,29 @@ static void repeats(void)
     json_decref(c);
 }
 
+/* A counter of the metrics page. */
+static long counter(const char *name)
+{
+    HttpReply r = http_exchange(served->port, "GET", "/metrics", "", "");
+    const char *line = strstr(r.body.data, name);
+    if (!line) fail_msg("no %s", name);
+    line = strchr(line, ' ');
+    long value = line ? strtol(line, NULL, 10) : -1;
+    http_reply_free(&r);
+    return value;
+}
+
+#define RETURNED(how)                                                                              \
+    counter("\noffshoot:answers_returned_total{model_name=\"demo\",engine=\"0\",as=\"" how "\"}")
+
+static void expect_returned(long same, long recut, long changed)
+{
+    if (!with_cache) return;
+    assert_int_equal(RETURNED("same"), same);
+    assert_int_equal(RETURNED("recut"), recut);
+    assert_int_equal(RETURNED("changed"), changed);
+}
+
 /* The client sends its answer back as it came, with a result for each call or another question. */
 static void go_on(json_t *messages, const json_t *reply, const char *result)
 {
@@ -250,16 +274,18 @@ static void converse(int thinking)
     };
     enum { TURNS = sizeof results / sizeof *results };
     json_t *messages = question(NULL, "I want to find an Italian restaurant in San Jose");
-    int n_calls = 0, left = 0, of_question = 0;
+    int n_calls = 0, n_whole = 0, left = 0, of_question = 0;
     for (int turn = 0; turn <= TURNS; turn++) {
         json_t *reply = ask(CHAT, chat_body(messages, thinking), "\"max_tokens\": 60");
         n_calls += served_at(reply, "choices.0.message.tool_calls") != NULL;
+        n_whole += !strcmp(served_text_at(reply, "choices.0.finish_reason"), "tool_calls");
         expect(cached(reply), left);
         left = is_left(reply, messages, thinking, &of_question);
         if (turn < TURNS) go_on(messages, reply, results[turn]);
         json_decref(reply);
     }
     assert_true(thinking || n_calls);
+    expect_returned(n_whole, 0, n_calls - n_whole);
     json_decref(messages);
 }
 
@@ -378,6 +404,42 @@ static void completions(void)
     expect(complete_n(ids, fields), 60);
 }
 
+static json_t *ids_and_bytes(const json_t *ids, const char *text)
+{
+    json_t *all = json_deep_copy(ids);
+    for (; *text; text++)
+        json_array_append_new(all,
+                              json_integer(byte_token(served->service.tok, (unsigned char)*text)));
+    return all;
+}
+
+/* An answer comes back in its tokens, in others, and not as it was. */
+static void returns(void)
+{
+    static const char fields[] = "\"max_tokens\": 8, \"return_token_ids\": true";
+    static const char prompt[] =
+        "<|im_start|>user\nI want to find an Italian restaurant in San Jose"
+        "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+    json_t *first = complete(json_string(prompt), fields);
+    const json_t *ids = served_at(first, "choices.0.prompt_token_ids");
+    const char *text = served_text_at(first, "choices.0.text");
+    assert_true(strlen(text) > 12); /* more bytes than tokens: it can be cut otherwise */
+    json_t *same = json_deep_copy(ids);
+    json_array_extend(same, (json_t *)served_at(first, "choices.0.token_ids"));
+    json_array_append_new(same, json_integer(5));
+    expect_returned(0, 0, 0);
+    (void)complete_n(same, "\"max_tokens\": 1");
+    expect_returned(1, 0, 0);
+    (void)complete_n(ids_and_bytes(ids, text), "\"max_tokens\": 1");
+    expect_returned(1, 1, 0);
+    (void)complete_n(ids_and_bytes(ids, "~~~"), "\"max_tokens\": 1");
+    expect_returned(1, 1, 1);
+    (void)complete_n(ids_and_bytes(ids, text), "\"max_tokens\": 1, \"cache_prompt\": false");
+    (void)complete_n(ids_and_bytes(ids, text), "\"max_tokens\": 1, \"cache_salt\": \"s\"");
+    expect_returned(1, 1, 1);
+    json_decref(first);
+}
+
 /* Several answers, several prompts: each prompt's tokens count once, found or not. */
 static void several(void)
 {
@@ -435,18 +497,6 @@ static void streams(void)
 
 /* ---- running them ---- */
 
-/* A counter of the metrics page. */
-static long counter(const char *name)
-{
-    HttpReply r = http_exchange(served->port, "GET", "/metrics", "", "");
-    const char *line = strstr(r.body.data, name);
-    if (!line) fail_msg("no %s", name);
-    line = strchr(line, ' ');
-    long value = line ? strtol(line, NULL, 10) : -1;
-    http_reply_free(&r);
-    return value;
-}
-
 static json_t *run(void (*script)(void), const ServedOptions *o)
 {
     served = served_start(o);
@@ -498,6 +548,7 @@ SCRIPT_TEST(billing)
 SCRIPT_TEST(salts)
 SCRIPT_TEST(without)
 SCRIPT_TEST(completions)
+SCRIPT_TEST(returns)
 SCRIPT_TEST(several)
 SCRIPT_TEST(scores)
 SCRIPT_TEST(streams)
@@ -513,6 +564,7 @@ int main(void)
         cmocka_unit_test(test_without),
         cmocka_unit_test(test_completions),
         cmocka_unit_test(test_several),
+        cmocka_unit_test(test_returns),
         cmocka_unit_test(test_scores),
         cmocka_unit_test(test_streams),
     };
