@@ -85,7 +85,7 @@ ReturnedHow returned_look(const Returned *r, uint64_t salt, const int32_t *promp
     int at = 0, best_at = 0;
     for (int i = 0; i < r->n; i++)
         order[i] = &r->answer[i];
-    qsort(order, (size_t)r->n, sizeof *order, by_length);
+    qsort(order, (size_t)r->n, sizeof(const Remembered *), by_length);
     for (int i = 0; i < r->n && order[i]->n_prompt < n_prompt; i++) {
         const Remembered *a = order[i];
         hash = hash_more(hash, prompt + at, a->n_prompt - at);
