@@ -45,7 +45,7 @@ static EngineRequest *add(const int32_t *from, int n, int first, int n_more, int
 {
     int i = list.n++;
     assert_true(i < MAX_ASKED);
-    memmove(list.prompt[i], from, (size_t)n * sizeof *from);
+    if (n) memmove(list.prompt[i], from, (size_t)n * sizeof *from);
     for (int k = 0; k < n_more; k++)
         list.prompt[i][n + k] = (first + 31 * k) % 4000;
     EngineRequest *r = &list.request[i];
