@@ -297,7 +297,8 @@ void prefix_loaded(Engine *e, Seq *s, CacheHit *hit)
 static void keep_and_go_on(Engine *e, Seq *s, CacheKept kind)
 {
     int32_t next;
-    if (!cache_claim_slots(e->mem.cache, 1, &next)) {
+    int in_place = e->options.cache.policy == POLICY_NONE && !slots_free_count(e->mem.frames);
+    if (in_place || !cache_claim_slots(e->mem.cache, 1, &next)) {
         cache_refuse(e->mem.cache, REFUSED_MEMORY);
         return;
     }
