@@ -51,9 +51,12 @@ static void add_point(Replay *p, int n, CacheKept kind)
 static void choose_points(Replay *p, const KeepRules *rules)
 {
     const CachedRequest *r = p->r;
-    int branch = p->hit.branch, answer = rules->keep_answers && !r->answer_changes;
+    int answer = rules->keep_answers && !r->answer_changes;
+    int block = rules->block ? rules->block : 1;
+    int branch = p->hit.branch / block * block, stable = r->n_stable / block * block;
+    if (branch <= p->hit.n) branch = 0;
     if (branch) add_point(p, branch, KEPT_BRANCH);
-    if (!answer || (rules->keep_prompts && !branch)) add_point(p, r->n_stable, KEPT_PROMPT);
+    if (!answer || (rules->keep_prompts && !branch)) add_point(p, stable, KEPT_PROMPT);
     if (answer)
         add_point(p, r->n_prompt + r->n_answer, KEPT_ANSWER);
     else if (rules->keep_answers)

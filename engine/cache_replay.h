@@ -24,6 +24,7 @@ typedef struct {
 typedef struct {
     int keep_answers; /* as CacheOptions */
     int keep_prompts; /* 1: where nothing branches, n_stable too, as the engine; 0: as Marconi */
+    int block;        /* prompts' states lie at whole multiples of it; 0: anywhere */
 } KeepRules;
 
 /* Pages that a request of n tokens holds. */

@@ -99,12 +99,6 @@ static int plan_memory(Engine *e, int *n_frames, Error *err)
     return 0;
 }
 
-/* Each has a state, or two below it. */
-static int most_nodes(int n_frames)
-{
-    return 2 * n_frames + 16;
-}
-
 static void *device_array(Engine *e, size_t count, size_t size, int *failed, Error *err)
 {
     void *p = *failed ? NULL : e->be->alloc(e->be, count * size, err);
@@ -208,22 +202,28 @@ static int open_records(Engine *e, int max_rows, Error *err)
     return 0;
 }
 
-enum { TUNED_REQUESTS = 1 << 12, TUNED_TOKENS = 1 << 20 }; /* of a window, 4 MiB */
-
-static int open_tuner(Engine *e, Error *err)
+/*
+ * What the tuning of alpha needs of the host's memory: three trees like the cache's, and windows of
+ * tokens that are as many as the serving memory holds, a few times over.
+ */
+static int open_tuner(Engine *e, int max_nodes, Error *err)
 {
+    enum { MAX_REQUESTS = 1024, TIMES = 4, MAX_TOKENS = 1 << 22 };
     const EngineOptions *o = &e->options;
-    const Memory *m = &e->mem;
+    const Memory *mem = &e->mem;
     if (!o->cache.on || o->cache.policy != POLICY_FLOP || o->cache.alpha >= 0) return 0;
+    int64_t tokens = (int64_t)TIMES * mem->n_frames * mem->pages_per_frame * PAGE_TOKENS;
     TuneSetup setup = {.cache = o->cache,
                        .cost = model_flops(&e->model->config),
-                       .n_frames = m->n_frames,
-                       .pages_per_frame = m->pages_per_frame,
-                       .max_slots = o->n_slots ? o->n_slots : m->n_frames,
-                       .max_nodes = most_nodes(m->n_frames),
-                       .rules = {.keep_answers = o->cache.keep_answers, .keep_prompts = 1},
-                       .max_requests = TUNED_REQUESTS,
-                       .max_tokens = TUNED_TOKENS};
+                       .n_frames = mem->n_frames,
+                       .pages_per_frame = mem->pages_per_frame,
+                       .max_slots = o->n_slots ? o->n_slots : mem->n_frames,
+                       .max_nodes = max_nodes,
+                       .rules = {.keep_answers = o->cache.keep_answers,
+                                 .keep_prompts = 1,
+                                 .block = e->be->prefill_differs ? PREFILL_BLOCK : 0},
+                       .max_requests = MAX_REQUESTS,
+                       .max_tokens = tokens < MAX_TOKENS ? (int)tokens : MAX_TOKENS};
     e->tuner = tune_open(&setup, 1, err);
     return e->tuner ? 0 : -1;
 }
@@ -243,11 +243,13 @@ static int open_parts(Engine *e, Error *err)
                             .max_slots = o->n_slots,
                             .max_seqs = o->max_seqs,
                             .seq_rows = o->ctx_size + e->overhang,
-                            .max_nodes = most_nodes(n_frames),
+                            .max_nodes = 2 * n_frames + 16, /* a state each, or two below */
                             .cache = o->cache};
     if (memory_open(&e->mem, m, &memory, err)) return -1;
     if (forward_open(&e->forward, m, &e->mem, max_rows, max_logits, err)) return -1;
-    if (open_records(e, max_rows, err) || tiers_open(e, err) || open_tuner(e, err)) return -1;
+    if (open_records(e, max_rows, err) || tiers_open(e, err) ||
+        open_tuner(e, memory.max_nodes, err))
+        return -1;
     batch_open(&e->batch, max_rows);
     if (has_head) {
         if (head_open(&e->head, &e->forward, max_meta, err)) return -1;
@@ -398,20 +400,20 @@ void seq_give_up_memory(Engine *e, Seq *seq)
     prefix_release(e, seq);
 }
 
-/* What it asked of the cache, as if the answer had come back in one piece. */
-static void tell_tuner(Engine *e, const Seq *s)
+/* What has been served teaches the tuning, whether it was found in the cache or not. */
+static void tell_tuner(Engine *e, const Seq *seq)
 {
-    if (s->req.no_cache || (s->finish != FINISH_STOP && s->finish != FINISH_LENGTH)) return;
-    tune_served(
-        e->tuner, e->mem.cache,
-        &(CachedRequest){.token = s->token,
-                         .n_prompt = s->req.n_prompt,
-                         .n_answer = s->n_past > s->req.n_prompt ? s->n_past - s->req.n_prompt : 0,
-                         .n_stable = s->req.n_stable ? s->req.n_stable : s->req.n_prompt,
-                         .answer_changes = s->req.answer_changes,
-                         .salt = s->req.salt,
-                         .now = clock_ms() / 1000},
-        s->stats.n_cached);
+    const EngineRequest *r = &seq->req;
+    int whole = seq->finish == FINISH_STOP || seq->finish == FINISH_LENGTH;
+    if (!e->tuner || !whole || r->no_cache || r->prompt_logprobs) return;
+    CachedRequest served = {.token = seq->token,
+                            .n_prompt = r->n_prompt,
+                            .n_answer = seq_n_generated(seq),
+                            .n_stable = r->n_stable ? r->n_stable : r->n_prompt,
+                            .answer_changes = r->answer_changes,
+                            .salt = r->salt,
+                            .now = clock_ms() / 1000};
+    tune_served(e->tuner, e->mem.cache, &served, seq->stats.n_cached);
 }
 
 void engine_finish(Engine *e, Seq *seq)
@@ -424,13 +426,13 @@ void engine_finish(Engine *e, Seq *seq)
     s->prompt_ms = (seq->first_token > 0 ? seq->first_token : now) - seq->started;
     s->decode_ms = seq->first_token > 0 ? now - seq->first_token : 0;
     prefix_end(e, seq);
-    if (e->tuner) tell_tuner(e, seq);
     seq_give_up_memory(e, seq);
     seq->state = SEQ_FREE;
     Event *ev = engine_add_event(e, EVENT_DONE, seq->req.id);
     ev->finish = seq->finish;
     ev->stop_token = seq->stop_token;
     ev->stats = *s;
+    tell_tuner(e, seq);
 }
 
 /* Takes waiting request i (counted from the oldest) out of the ring. */

@@ -151,8 +151,8 @@ struct Engine {
     double lap; /* ms, since when the part of a step that runs now does */
 
     Rounds rounds;
+    Tuner *tuner; /* NULL: alpha is fixed */
     Tiers tiers;
-    Tuner *tuner; /* of the cache's alpha, NULL: it is fixed */
     Work work[MAX_SEQS + 1];
     int n_work, n_trees; /* trees come first */
     StepHost host;

@@ -44,6 +44,7 @@ typedef struct {
     int search_window, check_window; /* 0: nothing was yet */
     int searched;
     int rest, pause; /* windows without a search from 0: now, and the next time */
+    Queue *todo;     /* shut: nobody waits for a result any more; NULL: no thread */
     TuneStats stats;
 } Replayer;
 
@@ -104,6 +105,7 @@ static double search_alpha(Replayer *p, const Window *w, long lru_late, long lea
         copy(&p->scratch, &p->before);
         cache_set_alpha(p->scratch.cache, i / 10.0);
         long late = replay_window(p, w, &p->scratch).late;
+        if (p->todo && queue_is_shut(p->todo)) break;
         if (late <= most) continue;
         most = late;
         best = i / 10.0;
@@ -131,7 +133,7 @@ static int under_pressure(Replayer *p, const Window *w)
     if (p->search_window) return 1;
     p->seen += w->n;
     if (s.evicted_states || s.evicted_nodes) {
-        p->check_window = bounded(p->seen, p->max_requests);
+        p->check_window = bounded(p->seen / 2, p->max_requests);
         p->search_window = bounded(p->seen * WINDOW_TIMES, p->max_requests);
     }
     return 0;
@@ -190,6 +192,7 @@ static int start_thread(Tuner *t, Error *err)
 {
     t->todo = queue_open(2, sizeof(Window *), err);
     t->done = t->todo ? queue_open(2, sizeof(Result), err) : NULL;
+    t->replayer.todo = t->todo;
     if (t->done && !thread_start(&t->thread, work, t, "tune", err)) return 0;
     if (t->done) queue_close(t->done);
     if (t->todo) queue_close(t->todo);

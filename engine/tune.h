@@ -42,7 +42,7 @@ typedef struct {
 /* threaded: the replays run on a thread of their own. NULL and an Error without one. */
 Tuner *tune_open(const TuneSetup *setup, int threaded, Error *err);
 
-/* Waits for the thread. NULL is fine. */
+/* Waits for the thread, which ends what it is at with the replay under way. NULL is fine. */
 void tune_close(Tuner *t);
 
 /*

@@ -11,11 +11,13 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <string.h>
 #include <unistd.h>
 
 #include "base/mem.h"
 #include "engine/frames.h"
 #include "engine/tune.h"
+#include "tests/asked.h"
 
 enum {
     N_FRAMES = 200, /* of a page or a state */
@@ -196,12 +198,42 @@ static void test_long_requests(void **state)
     world_close(w);
 }
 
+/* An engine whose alpha is left to it finds one by what it serves. */
+static void test_engine_tunes(void **state)
+{
+    (void)state;
+    enum { FRAME_BYTES = 9 * 98304, MOST = 600, PAPER = 220, SHORT = 40 };
+    AskedEngine s;
+    AskedAnswer a;
+    int32_t prompt[PAPER + SHORT];
+    EngineStatus status = {0};
+    EngineOptions o = asked_options(1, 0, 1);
+    o.cache = (CacheOptions){.on = 1, .policy = POLICY_FLOP, .alpha = -1, .keep_answers = 1};
+    o.ctx_size = 512;
+    o.memory = 14 * FRAME_BYTES;
+    asked_open(&s, o);
+    unsigned long before = mem_count();
+    for (int i = 0; i < MOST && !(status.cache.alpha > 0); i++) {
+        int text = i % 8 ? 0 : PAPER, n = text + SHORT;
+        for (int k = 0; k < n; k++)
+            prompt[k] = k < text ? k * 7 : (i * 41 + k * 13) % 4000;
+        EngineRequest r = asked_greedy(1, prompt, n, 1);
+        memset(&a, 0, sizeof a);
+        asked_submit(s.engine, &r);
+        asked_run(s.engine, &a, 1);
+        engine_status(s.engine, &status);
+    }
+    assert_true(status.cache.alpha > 0);
+    assert_int_equal(mem_count(), before);
+    asked_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gains),         cmocka_unit_test(test_stays_lru),
         cmocka_unit_test(test_falls_back),    cmocka_unit_test(test_thread),
-        cmocka_unit_test(test_long_requests),
+        cmocka_unit_test(test_long_requests), cmocka_unit_test(test_engine_tunes),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, asked_open_demo, asked_close_demo);
 }
