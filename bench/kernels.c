@@ -261,8 +261,8 @@ int bench_kernels_run(const Service *s, Error *err)
     }
     int rows = b->context + MAX_ROWS, pages = memory_pages_for(rows) + N_PAGE_SLACK;
     profile_open(&b->profile, b->model.backend, b->context);
-    int failed = memory_open_plain(&b->mem, &b->model, (KvType)s->settings->kv_dtype, MAX_ROWS, pages, 1,
-                             rows, err);
+    int failed = memory_open_plain(&b->mem, &b->model, (KvType)s->settings->kv_dtype, MAX_ROWS,
+                                   pages, 1, rows, err);
     if (!failed) failed = memory_reserve(&b->mem, 0, rows);
     if (!failed) failed = forward_open(&b->forward, &b->model, &b->mem, MAX_ROWS, MAX_ROWS, err);
     if (!failed) {

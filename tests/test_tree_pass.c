@@ -65,8 +65,8 @@ static void case_open(Case *c, const char *name, Backend *be, KvType type)
     c->model = model_open(path, NULL, be, &err);
     if (!c->model) fail_msg("%s", err.msg);
     int pages = N_SEQS * memory_pages_for(MAX_CTX);
-    assert_int_equal(memory_open_plain(&c->mem, c->model, type, N_SLOTS, pages, N_SEQS, MAX_CTX, &err),
-                     0);
+    assert_int_equal(
+        memory_open_plain(&c->mem, c->model, type, N_SLOTS, pages, N_SEQS, MAX_CTX, &err), 0);
     assert_int_equal(forward_open(&c->f, c->model, &c->mem, MAX_CTX, 2 * MAX_TREE_NODES, &err), 0);
     assert_int_equal(records_open(&c->records, c->model, MAX_TREE_NODES, MAX_CTX, &err), 0);
     batch_open(&c->batch, MAX_CTX);
