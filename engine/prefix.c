@@ -68,7 +68,10 @@ int prefix_take(Engine *e, int index, const EngineRequest *r, const int32_t *tok
     return -1;
 }
 
-/* Where states are to be left: c, then b, or a in place of b; without c both. */
+/*
+ * Where states are to be left: at a branch, and at the answer's end, or at the prompt's in place of
+ * it when the answer will not come back, or answers so far did not; without a branch at both.
+ */
 static void plan_keeping(Engine *e, Seq *s, const CacheHit *hit)
 {
     const EngineRequest *r = &s->req;
@@ -80,6 +83,7 @@ static void plan_keeping(Engine *e, Seq *s, const CacheHit *hit)
     branch = whole_blocks(e, branch);
     if (branch > hit->n && branch < r->n_prompt && branch != stable) s->keep_branch = branch;
     if (branch == r->n_prompt) stable = branch; /* it came before: it is what comes again */
+    if (s->keep_branch && answer && cache_prefers_prompts(e->mem.cache)) answer = 0;
     if (stable > hit->n && !(s->keep_branch && answer)) s->keep_stable = stable;
     s->keep_answer = answer;
 }
