@@ -131,7 +131,7 @@ static void make_list(void)
     r->n_stable = r->n_prompt - 13;
     r->answer_changes = 1;
     turn = settle();
-    r = add(list.prompt[turn], list.request[turn].n_stable, 888, 30, list.request[turn].n_stable);
+    add(list.prompt[turn], list.request[turn].n_stable, 888, 30, list.request[turn].n_stable);
     settle();
     r = add(NULL, 0, 2711, 70, 0); /* only to be scored: its end has no hidden row to keep */
     r->n_stable = r->n_prompt - 20;
