@@ -72,11 +72,12 @@ static void set_gate(int is_open)
     pthread_mutex_unlock(&gate.lock);
 }
 
-static void gate_begin(void *self, int seq, int32_t first_token)
+static void gate_begin(void *self, int seq, const int32_t *token, int n)
 {
     (void)self;
     (void)seq;
-    (void)first_token;
+    (void)token;
+    (void)n;
     pthread_mutex_lock(&gate.lock);
     gate.n_held++;
     while (!gate.is_open)
