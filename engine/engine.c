@@ -9,7 +9,6 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "engine/flops.h"
 #include "engine/state.h"
@@ -279,10 +278,6 @@ Engine *engine_open(const struct Model *model, const EngineOptions *options, Err
     e->model = model;
     e->be = model->backend;
     if (!e->options.drafter) e->options.tree_nodes = 1;
-    if (e->options.cache.on && !e->be->is_host) {
-        log_warn("prefix_cache_off device=%s: not proved there yet", e->be->name);
-        e->options.cache.on = 0;
-    }
     e->options.state_mode = pick_state_mode(e);
     if (e->be->prefill_differs) e->options.chunk_rows = whole_blocks(e->options.chunk_rows);
     e->overhang = overhang_rows(e);

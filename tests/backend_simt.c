@@ -141,14 +141,13 @@ static void simt_mark(Backend *be, int mark)
         if (s->later[i].mark < 0) s->later[i].mark = mark;
 }
 
-static int simt_wait(Backend *be, int mark, Error *err)
+/* Of a mark's downloads, or of all. */
+static void bring(Simt *s, int all, int mark)
 {
-    Simt *s = (Simt *)be;
     size_t kept = 0;
-    (void)err;
     for (size_t i = 0; i < s->n_later; i++) {
         Later *l = &s->later[i];
-        if (l->mark != mark) {
+        if (!all && l->mark != mark) {
             s->later[kept++] = *l;
             continue;
         }
@@ -156,6 +155,19 @@ static int simt_wait(Backend *be, int mark, Error *err)
         mem_free(l->bytes);
     }
     s->n_later = kept;
+}
+
+static int simt_wait(Backend *be, int mark, Error *err)
+{
+    (void)err;
+    bring((Simt *)be, 0, mark);
+    return 0;
+}
+
+static int simt_sync(Backend *be, Error *err)
+{
+    (void)err;
+    bring((Simt *)be, 1, 0);
     return 0;
 }
 
@@ -184,6 +196,7 @@ Backend *backend_simt_open(void)
     be->download_later = simt_download_later;
     be->mark = simt_mark;
     be->wait = simt_wait;
+    be->sync = simt_sync;
     be->copy = simt_copy;
     be->zero = simt_zero;
     be->replay = simt_replay;
