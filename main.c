@@ -314,7 +314,7 @@ static const struct {
     {"accept", bench_accept_run, NULL, 0},   {"agent", NULL, bench_agent_run, 1},
     {"load", bench_load_run, NULL, 1},       {"shared-prefix", NULL, bench_shared_prefix_run, 1},
     {"latency", bench_latency_run, NULL, 0}, {"kernels", bench_kernels_run, NULL, 0},
-    {"prefix", bench_prefix_run, NULL, 0},
+    {"prefix", bench_prefix_run, NULL, 0},   {"turn", NULL, bench_turn_run, 0},
 };
 enum { N_BENCHES = sizeof benches / sizeof benches[0] };
 

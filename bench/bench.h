@@ -55,6 +55,13 @@ int bench_shared_prefix_run(const Service *s, const EngineOpener *opener, Error 
 int bench_latency_run(const Service *s, Error *err);
 
 /*
+ * `bench turn`: what --question-tokens new tokens behind a cached prefix take to the first token,
+ * for prefixes of --contexts random tokens: behind one just computed, one that the prefix cache
+ * has, and with --cache-dir one that an engine just opened finds on disk. s has all but an engine.
+ */
+int bench_turn_run(const Service *s, const EngineOpener *opener, Error *err);
+
+/*
  * `bench kernels`: what a pass over 1 to 64 rows takes, and each of its operations: time, bytes,
  * share of the memory's rate, which is measured first. --contexts N: keys before the rows.
  */

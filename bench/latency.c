@@ -8,16 +8,15 @@
  * level. Activations and what the head reads of the context are left out.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "bench/bandwidth.h"
 #include "bench/bench.h"
+#include "bench/contexts.h"
 #include "engine/memory.h"
-#include "kernels/philox.h"
 
-enum { MAX_CONTEXTS = 16, MAX_TRIES = 101, DEFAULT_TRIES = 5, DEFAULT_ANSWER = 128 };
+enum { MAX_TRIES = 101, DEFAULT_TRIES = 5, DEFAULT_ANSWER = 128, DEFAULT_CONTEXT = 512 };
 
 /* Plain decoding and decoding with drafts. */
 enum { PLAIN, DRAFTED, N_WAYS };
@@ -33,46 +32,11 @@ typedef struct {
     const Model *model;
     EngineStatus status;
     double rate; /* bytes per second; 0: not known */
-    int context[MAX_CONTEXTS], n_contexts, n_tries, max_tokens;
+    Contexts contexts;
+    int n_tries, max_tokens;
     int32_t *prompt;
     Way way[N_WAYS];
 } Bench;
-
-static int read_contexts(Bench *b, const char *text, Error *err)
-{
-    int most = b->status.ctx_size - b->max_tokens;
-    if (most < 1)
-        return error_set(err, ERR_LIMIT, "an answer of %d tokens leaves no room for a prompt",
-                         b->max_tokens);
-    for (const char *at = text ? text : "512";; at++) {
-        char *end;
-        long n = strtol(at, &end, 10);
-        if (end == at || n < 1 || (*end && *end != ',') || b->n_contexts == MAX_CONTEXTS)
-            return error_set(err, ERR_INPUT,
-                             "--contexts is '%.60s', expected up to %d numbers, such as 512,4096",
-                             text, MAX_CONTEXTS);
-        if (n > most && text)
-            return error_set(err, ERR_LIMIT,
-                             "--contexts has %ld, at most %d tokens and an answer of %d fit", n,
-                             most, b->max_tokens);
-        b->context[b->n_contexts++] = n > most ? most : (int)n;
-        if (!*end) return 0;
-        at = end;
-    }
-}
-
-/* Ids that the tokenizer has, the same ones each time. */
-static void fill_prompt(Bench *b)
-{
-    int n_vocab = b->status.n_vocab;
-    b->prompt = mem_alloc((size_t)b->status.ctx_size, sizeof *b->prompt);
-    for (int i = 0; i < b->status.ctx_size; i++) {
-        int32_t id = (int32_t)(philox_word(1, (uint32_t)i, 0, 0) % (uint32_t)n_vocab);
-        while (!tokenizer_has(b->s->tok, id))
-            id = (id + 1) % n_vocab;
-        b->prompt[i] = id;
-    }
-}
 
 static int ask(Bench *b, int context, int way, RequestStats *stats, Error *err)
 {
@@ -208,13 +172,13 @@ static int report(Bench *b, Error *err)
     json_t *rows = json_array();
     int failed = 0;
     if (!b->s->settings->json) print_head(b);
-    for (int i = 0; i < b->n_contexts && !failed; i++) {
-        failed = measure(b, b->context[i], err);
+    for (int i = 0; i < b->contexts.n && !failed; i++) {
+        failed = measure(b, b->contexts.list[i], err);
         for (int way = 0; way < n_ways && !failed; way++) {
             if (b->s->settings->json)
-                json_array_append_new(rows, way_json(b, b->context[i], way));
+                json_array_append_new(rows, way_json(b, b->contexts.list[i], way));
             else
-                print_way(b, b->context[i], way);
+                print_way(b, b->contexts.list[i], way);
         }
         fflush(stdout);
     }
@@ -241,9 +205,11 @@ int bench_latency_run(const Service *s, Error *err)
     b->max_tokens = set->max_tokens > 1 ? set->max_tokens : DEFAULT_ANSWER;
     b->n_tries = set->requests ? set->requests : DEFAULT_TRIES;
     if (b->n_tries > MAX_TRIES) b->n_tries = MAX_TRIES;
-    int failed = read_contexts(b, set->contexts, err);
+    int failed = contexts_read(&b->contexts, set->contexts, DEFAULT_CONTEXT,
+                               b->status.ctx_size - b->max_tokens, b->max_tokens, err);
     if (!failed) {
-        fill_prompt(b);
+        b->prompt = mem_alloc((size_t)b->status.ctx_size, sizeof *b->prompt);
+        contexts_fill(s->tok, b->status.n_vocab, 1, b->prompt, b->status.ctx_size);
         b->rate = bandwidth_measure(b->model->backend);
         failed = report(b, err);
     }

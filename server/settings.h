@@ -79,7 +79,8 @@ enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 #define KV_CHOICES    "f32|bf16"          /* in the order of kernels/attention.h's types */
 
 #define BENCH_NAMES                                                                                \
-    "accept, agent, load, shared-prefix, prefix, latency, kernels" /* main.c has the table */
+    "accept, agent, load, shared-prefix, prefix, turn, latency, kernels" /* main.c has the table   \
+                                                                          */
 
 #define DRAFT_CHOICES "mtp|none"
 enum { DRAFT_MTP, DRAFT_NONE };

@@ -1,0 +1,126 @@
+/*
+ * test_bench_turn.c: `bench turn` finds each prefix where it says; its figures are not judged.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/run_binary.h"
+
+#define MODEL "tests/data/golden/qwen35-dense"
+
+static char folder[64];
+
+static int new_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/offshoot_turn_XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int drop_folder(void **state)
+{
+    (void)state;
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char path[400];
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) unlink(path);
+    }
+    if (d) closedir(d);
+    return rmdir(folder);
+}
+
+typedef struct {
+    const char *way;
+    int context, new_tokens, cached;
+    double ms, min, max;
+} Line;
+
+static Line line_of(const json_t *rows, size_t i)
+{
+    Line l;
+    assert_int_equal(json_unpack(json_array_get(rows, i), "{s:s, s:i, s:i, s:i, s:F, s:F, s:F}",
+                                 "way", &l.way, "context", &l.context, "new_tokens", &l.new_tokens,
+                                 "cached_tokens", &l.cached, "first_token_ms", &l.ms, "min_ms",
+                                 &l.min, "max_ms", &l.max),
+                     0);
+    return l;
+}
+
+/* Prefixes that end inside a page and on one; the whole prefix is found, in memory and on disk. */
+static void test_prefixes_are_found(void **state)
+{
+    (void)state;
+    static const char *const way[] = {"computed", "in memory", "cached", "restored"};
+    RunResult r = RUN("bench", "turn", "--model", MODEL, "--threads", "1", "--contexts", "90,128",
+                      "--question-tokens", "24", "--requests", "2", "--ctx-size", "256", "--memory",
+                      "64M", "--cache-dir", folder, "--json");
+    assert_run(&r, 0, "\"rows\"");
+    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+    const json_t *rows = json_object_get(report, "rows");
+    assert_int_equal(json_array_size(rows), 8);
+    for (size_t i = 0; i < 8; i++) {
+        Line l = line_of(rows, i);
+        assert_string_equal(l.way, way[i % 4]);
+        assert_int_equal(l.context, i < 4 ? 90 : 128);
+        assert_int_equal(l.new_tokens, 24);
+        assert_int_equal(l.cached, i % 4 < 2 ? 0 : l.context);
+        assert_true(l.min > 0 && l.min <= l.ms && l.ms <= l.max);
+    }
+    assert_true(line_of(rows, 1).max < line_of(rows, 0).max); /* it is a part of that */
+    json_decref(report);
+    run_result_free(&r);
+}
+
+/* Without a folder nothing is restored; the table has the ratio to the second row. */
+static void test_table(void **state)
+{
+    (void)state;
+    RunResult r = RUN("bench", "turn", "--model", MODEL, "--threads", "1", "--question-tokens", "9",
+                      "--requests", "1", "--ctx-size", "128");
+    assert_run(&r, 0, "    118      9  cached        118 "); /* what the context leaves of 4096 */
+    assert_non_null(strstr(strbuf_str(&r.out), " 1.00\n"));
+    assert_null(strstr(strbuf_str(&r.out), "restored"));
+    run_result_free(&r);
+}
+
+static void refuse(RunResult r, int status, const char *why)
+{
+    assert_run(&r, status, why);
+    run_result_free(&r);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    refuse(RUN("bench", "turn", "--model", MODEL, "--contexts", "0"), 2, "--contexts");
+    refuse(RUN("bench", "turn", "--model", MODEL, "--contexts", "250", "--ctx-size", "256"), 3,
+           "leaves no room");
+    refuse(RUN("bench", "turn", "--model", MODEL, "--contexts", "200", "--ctx-size", "256",
+               "--question-tokens", "64"),
+           3, "at most 191 tokens");
+    refuse(RUN("bench", "turn", "--model", MODEL, "--contexts", "16", "--ctx-size", "64",
+               "--question-tokens", "8", "--cache-dir", "/proc/no"),
+           5, "not saved");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_prefixes_are_found, new_folder, drop_folder),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
