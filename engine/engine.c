@@ -63,10 +63,11 @@ static int64_t most_slots(const Engine *e)
     const EngineOptions *o = &e->options;
     int tree_rows = o->max_seqs * o->tree_nodes;
     if (o->n_slots) return o->n_slots;
-    if (o->state_mode == STATE_REPLAY) return o->max_seqs;
+    /* two rounds in flight, and what the one before left */
+    if (o->state_mode == STATE_REPLAY) return o->max_seqs * (e->be->is_host ? 1 : 3);
     int64_t slots =
         tree_rows < o->max_seqs + MAX_TREE_ROWS ? tree_rows : o->max_seqs + MAX_TREE_ROWS;
-    return e->be->is_host ? slots : o->max_seqs + 2 * slots; /* two rounds in flight */
+    return e->be->is_host ? slots : o->max_seqs + 2 * slots;
 }
 
 /* Frames that the budget gives; without a cache no more than sequences can fill. */

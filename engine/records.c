@@ -40,8 +40,9 @@ int records_open(Records *r, const Model *model, int n_rows, int max_rows, Error
     *r = (Records){.model = model, .n_rows = n_rows};
     if (!(r->qkv = take(r, rows * channels(c), err)) || !(r->k = take(r, rows * keys(c), err)) ||
         !(r->v = take(r, rows * values(c), err)) || !(r->decay = take(r, rows * heads, err)) ||
-        !(r->beta = take(r, rows * heads, err)) || !(r->slot = take(r, n, err)) ||
-        !(r->length = take(r, n, err)) || !(r->path = take(r, n * n, err))) {
+        !(r->beta = take(r, rows * heads, err)) || !(r->from = take(r, n, err)) ||
+        !(r->slot = take(r, n, err)) || !(r->length = take(r, n, err)) ||
+        !(r->path = take(r, n * n, err))) {
         records_close(r);
         return -1;
     }
@@ -52,7 +53,7 @@ void records_close(Records *r)
 {
     if (!r->model) return;
     Backend *be = r->model->backend;
-    void *all[] = {r->qkv, r->k, r->v, r->decay, r->beta, r->slot, r->length, r->path};
+    void *all[] = {r->qkv, r->k, r->v, r->decay, r->beta, r->from, r->slot, r->length, r->path};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]) be->free(be, all[i]);
     *r = (Records){0};
@@ -77,6 +78,7 @@ void records_fold(Records *r, const Memory *mem, const KeptPath *kept, int n)
     for (int i = 0; i < n; i++) {
         int32_t length = kept[i].length;
         assert(length <= r->n_rows);
+        be->upload(be, r->from + i, &kept[i].slot, sizeof *r->from);
         be->upload(be, r->slot + i, &kept[i].slot, sizeof *r->slot);
         be->upload(be, r->length + i, &length, sizeof length);
         be->upload(be, r->path + (size_t)i * r->n_rows, kept[i].row,
@@ -100,6 +102,7 @@ void records_queue_fold(const Records *r, const Memory *mem, int n)
                                     .stride = r->n_rows,
                                     .path = r->path,
                                     .length = r->length,
+                                    .from = r->from,
                                     .slot = r->slot,
                                     .layer_rows = r->n_rows,
                                     .qkv = r->qkv,

@@ -16,8 +16,8 @@ typedef struct Records {
     size_t bytes;
     float *qkv, *k, *v, *decay, *beta; /* backend memory, row after row of layer after layer */
 
-    /* backend memory, what fold reads: [n_rows], [n_rows][n_rows] in all */
-    int32_t *slot, *length, *path;
+    /* backend memory, what fold reads: [n_rows], path [n_rows][n_rows] */
+    int32_t *from, *slot, *length, *path;
 } Records;
 
 /* Where a layer's operations write what they make of all rows of a pass. */
@@ -41,7 +41,7 @@ RecordLayer records_layer(const Records *r, int i);
 /* Queues: each path's slot takes its rows, in place. At most n_rows paths. */
 void records_fold(Records *r, const Memory *mem, const KeptPath *kept, int n);
 
-/* The same for n paths that lie in slot, length and path already. */
+/* The same for n paths that lie in from, slot, length and path already. */
 void records_queue_fold(const Records *r, const Memory *mem, int n);
 
 #endif

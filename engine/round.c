@@ -132,9 +132,10 @@ static void accept_round(Engine *e, const Round *r)
                                         .synthetic = e->options.synthetic,
                                         .seq = r->seq,
                                         .seqs = r->seqs,
-                                        .slot = fold ? NULL : r->slot,
+                                        .slot = r->slot,
                                         .fold_path = fold ? records->path : NULL,
                                         .fold_length = records->length,
+                                        .fold_from = records->from,
                                         .fold_slot = records->slot,
                                         .fold_stride = records->n_rows,
                                         .tree = r->tree,
@@ -198,7 +199,10 @@ static void send_seq(Engine *e, int index)
                   .pos = s->n_past,
                   .slot = s->slot,
                   .n_generated = seq_n_generated(s),
-                  .min_tokens = s->req.min_tokens};
+                  .min_tokens = s->req.min_tokens,
+                  .max_tokens = s->max_tokens,
+                  .n_end = s->n_ban - s->first_end,
+                  .end = s->ban + s->first_end};
     e->be->upload(e->be, e->rounds.arrays.seqs + index, &q, sizeof q);
     s->on_device = 1;
 }
@@ -273,25 +277,36 @@ static int is_round(const Engine *e, int *n_nodes, int *depth)
     return (*depth - 1) * e->options.draft_topk <= MAX_TREE_NODES;
 }
 
-/* Roots write the main slots, and nobody else a slot. */
-static void use_main_slots(Engine *e, Flight *f)
+/* All n slots, what the cache can spare among them, or none and 0. */
+static int claim_all(Engine *e, int n, int32_t *slot)
 {
-    f->own_from = f->n_nodes;
-    for (int i = 0; i < f->n; i++)
-        f->slot[i * f->n_nodes] = e->seq[f->index[i]].slot;
+    int got = cache_claim_slots(e->mem.cache, n, slot);
+    if (got == n) return 1;
+    while (got > 0)
+        slots_release(e->mem.frames, slot[--got]);
+    return 0;
 }
 
-/* What schedule claimed for the other nodes, and slots for the roots; in place without these. */
+/* A slot for each tree's first node, or the main one. */
+static void take_first_slots(Engine *e, Flight *f)
+{
+    int32_t slot[MAX_TREE_NODES];
+    int own = claim_all(e, f->n, slot);
+    for (int i = 0; i < f->n; i++)
+        f->slot[i * f->n_nodes] = own ? slot[i] : e->seq[f->index[i]].slot;
+    f->own_from = 0;
+    f->n_own = own;
+}
+
+/* Slots for the roots, and what schedule claimed for the other nodes. */
 static void take_slots(Engine *e, Flight *f)
 {
-    int32_t root[MAX_TREE_NODES];
     int others = f->n_nodes - 1;
-    int n = slots_free_count(e->mem.frames) < f->n ? 0 : f->n;
-    slots_claim(e->mem.frames, n, root);
-    f->own_from = n ? 0 : 1;
+    take_first_slots(e, f);
+    f->own_from = !f->n_own;
+    f->n_own += others;
     for (int i = 0; i < f->n; i++) {
         Work *w = &e->work[i];
-        f->slot[i * f->n_nodes] = n ? root[i] : w->seq->slot;
         memcpy(&f->slot[i * f->n_nodes + 1], w->slot, (size_t)others * sizeof(int32_t));
         while (w->n_slots > others)
             slots_release(e->mem.frames, w->slot[--w->n_slots]);
@@ -312,7 +327,7 @@ int round_begin(Engine *e)
         prefix_own_state(e, e->work[i].seq);
     }
     if (e->forward.records)
-        use_main_slots(e, f);
+        take_first_slots(e, f);
     else
         take_slots(e, f);
     launch(e, f, 0);
@@ -339,11 +354,22 @@ static int goes_on_alike(const Engine *e, const Flight *f)
     return 1;
 }
 
+/* Slots for the round after f; 0: there are too few. Where f's are main slots, so may these be. */
+static int slots_ahead(Engine *e, const Flight *f, Flight *next)
+{
+    if (e->forward.records) {
+        take_first_slots(e, next);
+        return next->n_own || !f->n_own;
+    }
+    next->own_from = 0;
+    next->n_own = next->n_nodes;
+    return claim_all(e, next->n * next->n_nodes, next->slot);
+}
+
 void round_run_ahead(Engine *e)
 {
     const Flight *f = flight_at(e, 0);
     Flight *next = flight_at(e, 1);
-    int n_slots = f->n * f->n_nodes;
     if (e->rounds.n_flying != 1 || !goes_on_alike(e, f)) return;
     for (int i = 0; i < f->n; i++)
         if (memory_reserve(&e->mem, f->index[i], e->seq[f->index[i]].n_tokens + e->overhang))
@@ -351,14 +377,8 @@ void round_run_ahead(Engine *e)
     next->n = f->n;
     next->n_nodes = f->n_nodes;
     next->depth = f->depth;
-    next->own_from = 0;
     memcpy(next->index, f->index, sizeof next->index);
-    if (e->forward.records)
-        use_main_slots(e, next);
-    else if (slots_free_count(e->mem.frames) < n_slots)
-        return;
-    else
-        slots_claim(e->mem.frames, n_slots, next->slot);
+    if (!slots_ahead(e, f, next)) return;
     launch(e, next, f->depth + 1);
 }
 
@@ -366,8 +386,8 @@ void round_run_ahead(Engine *e)
 
 /*
  * The state of which kept paths the slot holds that is promoted (Work.state_m). Nodes with slots of
- * their own have theirs. A main slot that the device has made of records holds that of the whole
- * path that it accepted, unless the next round has gone on in it.
+ * their own have theirs. A slot that the device has made of records holds that of the whole path
+ * that it accepted, unless the next round has gone on in it.
  */
 static int state_left(const Engine *e, const Flight *f, int i)
 {
@@ -375,7 +395,7 @@ static int state_left(const Engine *e, const Flight *f, int i)
     if (!f->final) return STATE_OF_NONE;
     if (!e->forward.records) return STATE_OF_ANY;
     for (int k = 0; e->rounds.n_flying > 1 && k < next->n; k++)
-        if (next->index[k] == f->index[i]) return STATE_OF_NONE;
+        if (next->index[k] == f->index[i] && !next->n_own) return STATE_OF_NONE;
     return f->tree[i].m;
 }
 
@@ -404,9 +424,10 @@ static void read_tree(Engine *e, const Flight *f, int i)
     memcpy(e->host.next + w->sampled, t->next, (size_t)t->n * sizeof *t->next);
     assert(tree_valid(&w->tree, e->model->config.n_vocab));
     assert(w->tree.token[0] == s->token[s->n_tokens - 1]);
-    w->n_slots = f->n_nodes - f->own_from;
+    w->n_slots = f->n_own;
     memcpy(w->slot, &f->slot[i * f->n_nodes + f->own_from], (size_t)w->n_slots * sizeof *w->slot);
     w->first_node = f->own_from;
+    w->is_folded = has_records(e, f->depth);
 }
 
 int round_read(Engine *e, Error *err)
@@ -429,8 +450,9 @@ void round_forget(Engine *e, int index)
         for (int i = 0; i < f->n; i++) {
             if (f->index[i] != index) continue;
             f->index[i] = -1;
-            for (int j = f->own_from; j < f->n_nodes; j++)
-                slots_release(e->mem.frames, f->slot[i * f->n_nodes + j]);
+            const int32_t *own = &f->slot[i * f->n_nodes + f->own_from];
+            for (int j = 0; j < f->n_own; j++)
+                slots_release(e->mem.frames, own[j]);
         }
     }
     e->seq[index].on_device = 0;

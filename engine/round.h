@@ -11,7 +11,8 @@
  *
  * A round that was queued and not read is *in flight*; at most two are. Every node, the root too,
  * has a slot of its own there, held until the host has read the round, so that what a round leaves
- * lives until then. A sequence that the host ends meanwhile is forgotten: what the round after it
+ * lives until then, and the state of a path that ends an answer can be kept. Where slots are few,
+ * it is done without. A sequence that the host ends meanwhile is forgotten: what the round after it
  * computed for it is dropped.
  */
 #ifndef OFFSHOOT_ENGINE_ROUND_H
@@ -46,8 +47,12 @@ static inline int round_width(const Round *r)
 typedef struct {
     int n, n_nodes, depth;
     int index[MAX_TREE_NODES]; /* sequences; -1: forgotten */
-    int own_from; /* the first node with a slot of its own: 0, or 1 where roots write the main
-                     slots, n_nodes where nodes leave records */
+    /*
+     * Nodes own_from, ... of each tree have slots of their own, n_own of them: all, or all but the
+     * root, which then writes the main slot. Where nodes leave records the first one's is where the
+     * kept path's state goes, or that goes to the main slot.
+     */
+    int own_from, n_own;
     int32_t slot[MAX_TREE_NODES];
     /* host memory that the device reads and writes */
     int32_t *seq_sent, *slot_sent; /* [MAX_TREE_NODES] */

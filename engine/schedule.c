@@ -57,6 +57,7 @@ static void start_ban(Engine *e, Seq *s)
         ban[n++] = s->req.stop_ids[i];
     e->be->upload(e->be, s->ban, ban, (size_t)n * sizeof *ban);
     s->n_ban = n;
+    s->first_end = s->req.ignore_eos ? n - s->req.n_stop_ids : 0;
 }
 
 /* Behind what the cache has, in the slot and the pages that it now has. */
@@ -210,7 +211,7 @@ static Work *add_work(Engine *e, Seq *s)
     w->seq = s;
     w->index = (int)(s - e->seq);
     w->start = s->n_past;
-    w->is_tree = w->is_prompt = w->ends_chunks = w->max_depth = 0;
+    w->is_tree = w->is_prompt = w->ends_chunks = w->is_folded = w->max_depth = 0;
     w->n_slots = w->n_sampled = w->n_sent = w->hold_promoted = 0;
     w->first_node = 1;
     w->final = e->forward.final;

@@ -67,7 +67,7 @@ typedef struct Seq {
     uint32_t *counts, *counts_host; /* [n_vocab] */
     int32_t *bias_id, *ban;         /* [MAX_LOGIT_BIAS], [MAX_BAN] */
     float *bias;
-    int n_ban;
+    int n_ban, first_end; /* of ban: from there on they are what ends it */
 } Seq;
 
 /*
@@ -91,6 +91,7 @@ typedef struct {
     int32_t slot[MAX_TREE_NODES]; /* of nodes first_node.., none in state mode replay */
     int n_slots;
     int first_node; /* 1: the root writes the main slot; 0: one of its own */
+    int is_folded;  /* slot[0], if there is one, has the state of all of the path */
     AcceptedPath kept;
     int n_sent; /* of the tokens that it emits: up to the last after which no text is held back */
     int hold_promoted;  /* the promoted state is that of the last token wholly sent */

@@ -400,6 +400,13 @@ static void keep_rows(Engine *e)
     show_drafter(e);
 }
 
+/* Which of w's slots has the state after its kept path; -1: the main one. */
+static int last_slot(const Work *w)
+{
+    if (!w->n_slots) return -1;
+    return w->is_folded ? 0 : w->kept.path[w->kept.m] - w->first_node;
+}
+
 /* The last kept node's slot becomes main; no state is copied. */
 static void promote_slots(Engine *e)
 {
@@ -408,8 +415,7 @@ static void promote_slots(Engine *e)
         int is_held = e->forward.records && w->is_tree && w->tree.n > 1 && !w->seq->on_device;
         if (!is_held) prefix_hold(e, w); /* else by fold_paths */
         if (w->is_tree) {
-            slots_promote(e->mem.frames, &w->seq->slot, w->slot, w->n_slots,
-                          w->n_slots ? w->kept.path[w->kept.m] - w->first_node : -1);
+            slots_promote(e->mem.frames, &w->seq->slot, w->slot, w->n_slots, last_slot(w));
             w->n_slots = 0;
             w->seq->n_past += w->kept.m + 1;
             e->totals.promoted += w->kept.m > 0;

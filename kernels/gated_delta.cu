@@ -483,17 +483,18 @@ static __device__ __forceinline__ GatedDelta records_of(const DeltaFold &f, int 
     return a;
 }
 
-/* Ascending m reads a row of the window before it is overwritten. */
-static __device__ void fold_inputs(const DeltaFold &f, const SlotLayer &slots, int32_t slot,
-                                   const int32_t *path, int length, int block)
+/* Ascending m reads a row of the window before it is overwritten, if in place. */
+static __device__ void fold_inputs(const DeltaFold &f, const SlotLayer &slots, const int32_t *path,
+                                   int length, int block)
 {
     int n_channels = 2 * f.n_k_heads * f.d_k + f.n_v_heads * f.d_v, older = f.width - 1;
     int c = block * DELTA_THREADS + (int)threadIdx.x;
     const float *qkv = f.qkv + (int64_t)blockIdx.y * f.layer_rows * n_channels;
-    float *old = slot_at(slots, slot, slots.conv_offset);
+    const float *old = slot_at(slots, f.from[blockIdx.z], slots.conv_offset);
+    float *now = slot_at(slots, f.slot[blockIdx.z], slots.conv_offset);
     for (int m = 0; m < older && c < n_channels; m++) {
         int from = m + length;
-        old[(int64_t)m * n_channels + c] = from < older
+        now[(int64_t)m * n_channels + c] = from < older
                                                ? old[(int64_t)from * n_channels + c]
                                                : qkv[(int64_t)path[from - older] * n_channels + c];
     }
@@ -504,10 +505,10 @@ static __global__ void __launch_bounds__(DELTA_THREADS) delta_fold_kernel(DeltaF
 {
     GatedDelta a = records_of(f, (int)blockIdx.y);
     const int32_t *path = f.path + (int64_t)blockIdx.z * f.stride;
-    int32_t length = f.length[blockIdx.z], slot = f.slot[blockIdx.z];
+    int32_t length = f.length[blockIdx.z];
     if (length == 0) return;
     if ((int)blockIdx.x >= blocks) {
-        fold_inputs(f, a.slots, slot, path, length, (int)blockIdx.x - blocks);
+        fold_inputs(f, a.slots, path, length, (int)blockIdx.x - blocks);
         return;
     }
     DeltaLane l = lane_of<FAST>(a, (int)blockIdx.x);
@@ -515,13 +516,13 @@ static __global__ void __launch_bounds__(DELTA_THREADS) delta_fold_kernel(DeltaF
     DeltaRow<N4> row, next;
     float s[N4][4];
     load_row<N4, FAST>(&row, a, l, path[0]);
-    load_part<N4, FAST>(s, column_at(a, l, slot), l);
+    load_part<N4, FAST>(s, column_at(a, l, f.from[blockIdx.z]), l);
     for (int i = 0; i < length; i++) {
         if (i + 1 < length) load_row<N4, FAST>(&next, a, l, path[i + 1]);
         delta_step<N4>(s, row);
         if (i + 1 < length) row = next;
     }
-    store_part<N4, FAST>(column_at(a, l, slot), s, l);
+    store_part<N4, FAST>(column_at(a, l, f.slot[blockIdx.z]), s, l);
 }
 
 extern "C" void CUDA_NAME(delta_fold)(const CudaContext *c, const DeltaFold *a)

@@ -76,18 +76,19 @@ typedef struct {
 } GatedDelta;
 
 /*
- * Takes slots along paths of rows that left no state, in place: each is then as if its path's rows
- * had been run with src = dst = that slot, bit for bit. path[p * stride + i] is the record of path
- * p's i-th row, the root first; slots of different paths differ. All layers in one call: records of
- * layer l begin at row l * layer_rows, its part of a slot l * layer_bytes after that of layer 0.
+ * Takes states along paths of rows that left none: slot[p] is then as if path p's rows had been run
+ * with src = from[p] at first, then src = dst = slot[p], bit for bit. path[p * stride + i] is the
+ * record of path p's i-th row, the root first. from[p] may be slot[p]; else a slot[p] is no other
+ * path's. All layers in one call: records of layer l begin at row l * layer_rows, its part of a
+ * slot l * layer_bytes after that of layer 0.
  * Traffic: n_layers states read and written for each path.
  */
 typedef struct {
     int n, n_layers, n_k_heads, n_v_heads, d_k, d_v, width;
     int stride;
-    const int32_t *path;   /* [n][stride] */
-    const int32_t *length; /* [n] rows of each path, 0: its slot stays */
-    const int32_t *slot;   /* [n] */
+    const int32_t *path;        /* [n][stride] */
+    const int32_t *length;      /* [n] rows of each path, 0: its slot stays as it is */
+    const int32_t *from, *slot; /* [n] */
     int layer_rows;
     const float *qkv;          /* [rows][n_channels]: the five as ConvGates took and left them */
     const float *k;            /* [rows][n_k_heads][d_k] */

@@ -342,7 +342,7 @@ void ISA_NAME(gated_delta)(Threads *t, const GatedDelta *a)
 typedef struct {
     GatedDelta rows; /* the layer's records; no q, no out */
     const int32_t *path;
-    int length, slot;
+    int length, from, slot;
 } FoldedLayer;
 
 static FoldedLayer folded_layer(const DeltaFold *a, int p, int layer)
@@ -361,6 +361,7 @@ static FoldedLayer folded_layer(const DeltaFold *a, int p, int layer)
                               .slots = a->slots},
                      .path = a->path + (int64_t)p * a->stride,
                      .length = a->length[p],
+                     .from = a->from[p],
                      .slot = a->slot[p]};
     f.rows.slots.state_offset += (size_t)layer * a->layer_bytes;
     f.rows.slots.conv_offset += (size_t)layer * a->layer_bytes;
@@ -372,23 +373,24 @@ INLINE void fold_block(Block *b, const FoldedLayer *f, int n_cols)
     const GatedDelta *a = b->a;
     float *s = block_in_slot(b, f->slot);
     int last = f->length - 1;
-    load_block(b, s, a->d_v, key_row(b, a->k, f->path[0]), n_cols);
+    load_block(b, block_in_slot(b, f->from), a->d_v, key_row(b, a->k, f->path[0]), n_cols);
     for (int i = 0; i < last; i++)
         step_block(b, f->path[i], key_row(b, a->k, f->path[i + 1]), NULL, 0, NULL, n_cols);
     step_block(b, f->path[last], key_row(b, a->k, f->path[last]), s, a->d_v, NULL, n_cols);
 }
 
-/* The last inputs of slot and path become the slot's; ascending m reads a row before it goes. */
+/* The last inputs of both become the slot's; in place, ascending m reads a row before it goes. */
 static void fold_inputs(const DeltaFold *a, const FoldedLayer *f, int layer)
 {
     int n_channels = 2 * a->n_k_heads * a->d_k + a->n_v_heads * a->d_v, older = a->width - 1;
     const float *qkv = a->qkv + (int64_t)layer * a->layer_rows * n_channels;
-    float *old = slot_at(&f->rows.slots, f->slot, f->rows.slots.conv_offset);
+    const float *old = slot_at(&f->rows.slots, f->from, f->rows.slots.conv_offset);
+    float *now = slot_at(&f->rows.slots, f->slot, f->rows.slots.conv_offset);
     for (int m = 0; m < older; m++) {
         int from = m + f->length;
         const float *x = from < older ? old + (int64_t)from * n_channels
                                       : qkv + (int64_t)f->path[from - older] * n_channels;
-        memcpy(old + (int64_t)m * n_channels, x, (size_t)n_channels * sizeof *x);
+        memcpy(now + (int64_t)m * n_channels, x, (size_t)n_channels * sizeof *x);
     }
 }
 

@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 static float *slot_at(const SlotLayer *s, int slot, size_t offset)
 {
@@ -168,12 +169,23 @@ static void fold_inputs(const DeltaFold *a, int layer, const int32_t *path, int 
     }
 }
 
+/* What the path begins with, where the path is to leave what it ends with: n floats. */
+static float *begin_fold(const DeltaFold *a, int p, size_t offset, size_t n)
+{
+    float *to = slot_at(&a->slots, a->slot[p], offset);
+    memmove(to, slot_at(&a->slots, a->from[p], offset), n * sizeof *to);
+    return to;
+}
+
 static void fold_layer(const DeltaFold *a, int layer, int p)
 {
     int64_t row = (int64_t)layer * a->layer_rows;
     const int32_t *path = a->path + (int64_t)p * a->stride;
-    size_t at = (size_t)layer * a->layer_bytes;
-    float *state = slot_at(&a->slots, a->slot[p], a->slots.state_offset + at);
+    size_t at = (size_t)layer * a->layer_bytes, d_k = (size_t)a->d_k;
+    size_t values = (size_t)a->n_v_heads * (size_t)a->d_v, channels = values;
+    channels += 2 * (size_t)a->n_k_heads * d_k;
+    float *state = begin_fold(a, p, a->slots.state_offset + at, values * d_k);
+    float *old = begin_fold(a, p, a->slots.conv_offset + at, (size_t)(a->width - 1) * channels);
     GatedDelta d = {.n_k_heads = a->n_k_heads,
                     .n_v_heads = a->n_v_heads,
                     .d_k = a->d_k,
@@ -189,13 +201,12 @@ static void fold_layer(const DeltaFold *a, int layer, int p)
                 Record r = record_of(&d, path[i], h, c);
                 step_column(&r, a->d_k, state + (int64_t)h * a->d_k * a->d_v + c, a->d_v);
             }
-    fold_inputs(a, layer, path, a->length[p],
-                slot_at(&a->slots, a->slot[p], a->slots.conv_offset + at));
+    fold_inputs(a, layer, path, a->length[p], old);
 }
 
 void delta_fold_ref(const DeltaFold *a)
 {
     for (int p = 0; p < a->n; p++)
-        for (int layer = 0; layer < a->n_layers; layer++)
+        for (int layer = 0; layer < a->n_layers && a->length[p]; layer++)
             fold_layer(a, layer, p);
 }

@@ -45,6 +45,9 @@ typedef struct {
     int32_t slot;        /* the state after the token before the root */
     int32_t n_generated; /* the root included */
     int32_t min_tokens;  /* row.n_ban ids must not be chosen before this many are there */
+    int32_t max_tokens;  /* it ends with so many, or with one of these ids: */
+    int32_t n_end;
+    const int32_t *end;
 } RoundSeq;
 
 /* A proposed node. Children come after their parents, and no child has more value. */
@@ -129,8 +132,8 @@ typedef struct {
 /*
  * Walks each tree along what the target chose and moves its sequence on: the last accepted node's
  * slot is the state, the token chosen after it the root; counts get the chosen tokens. A walk ends
- * at the first choice that is no child. Where a sequence must end, the host sees later; what it
- * does not keep, it drops.
+ * at the first choice that is no child or ends the sequence, so that its state is the one that is
+ * kept then. Where else a sequence must end, the host sees later; what it does not keep, it drops.
  * Leaves moves of KV rows, depth a tree: row to[] = row from[], and the rows that the head is to
  * see, depth + 1 a tree: the token at its position, the target's row whose hidden it goes with. Of
  * them last[i] is the last that stays; those behind it write rows that a later round writes first.
@@ -141,8 +144,9 @@ typedef struct {
     float synthetic;    /* rate of synthetic_choice */
     const int32_t *seq; /* [n] */
     RoundSeq *seqs;
-    const int32_t *slot; /* as planted; NULL: the main slots stay, a fold is to move them on */
-    int32_t *fold_path, *fold_length, *fold_slot; /* what DeltaFold takes; NULL with slots */
+    const int32_t *slot; /* as planted; before a fold the first of a tree's is where it leaves the
+                            state */
+    int32_t *fold_path, *fold_length, *fold_from, *fold_slot; /* what DeltaFold takes, or NULL */
     int fold_stride;
     RoundTree *tree;                         /* [n] */
     const int32_t *next;                     /* [n * n_nodes] */

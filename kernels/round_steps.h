@@ -242,12 +242,22 @@ ROUND_INLINE int child_with(const RoundTree *t, int node, int32_t token)
     return -1;
 }
 
+/* Whether s ends with this token as its n-th. */
+ROUND_INLINE int ends(const RoundSeq *s, int32_t token, int n)
+{
+    int i = 0;
+    if (n >= s->max_tokens) return 1;
+    while (i < s->n_end && s->end[i] != token)
+        i++;
+    return i < s->n_end;
+}
+
 /* What the target agrees with; returns what it chose after that, -1 when the row held NaN. */
-ROUND_INLINE int32_t walk_tree(RoundTree *t)
+ROUND_INLINE int32_t walk_tree(RoundTree *t, const RoundSeq *s)
 {
     int m = 0, node = 0;
     t->path[0] = 0;
-    while (t->next[node] >= 0) {
+    while (t->next[node] >= 0 && !ends(s, t->next[node], s->n_generated + m + 1)) {
         int child = child_with(t, node, t->next[node]);
         if (child < 0) break;
         t->path[++m] = child;
@@ -257,14 +267,14 @@ ROUND_INLINE int32_t walk_tree(RoundTree *t)
     return t->next[node];
 }
 
-ROUND_INLINE void move_on(RoundSeq *s, const RoundTree *t, int32_t chosen, const int32_t *slot)
+ROUND_INLINE void move_on(RoundSeq *s, const RoundTree *t, int32_t chosen, int32_t slot)
 {
     int m = t->m;
     s->root = chosen < 0 ? 0 : chosen; /* the host ends a sequence whose row held NaN */
     s->pos += m + 1;
     s->row.pos += m + 1;
     s->n_generated += m + 1;
-    if (slot) s->slot = slot[t->path[m]];
+    s->slot = slot;
     if (!s->counts) return;
     for (int d = 1; d <= m; d++)
         s->counts[t->token[t->path[d]]]++;
@@ -279,13 +289,14 @@ ROUND_INLINE void plan_move(const AcceptTrees *a, int i, const RoundTree *t, int
     a->move_from[r] = d <= t->m ? start + t->path[d] : start + d;
 }
 
-ROUND_INLINE void plan_fold(const AcceptTrees *a, int i, const RoundTree *t, int32_t slot)
+ROUND_INLINE void plan_fold(const AcceptTrees *a, int i, const RoundTree *t, int32_t from)
 {
     for (int d = LANE; d <= t->m; d += LANES)
         a->fold_path[i * a->fold_stride + d] = i * a->n_nodes + t->path[d];
     if (LANE == 0) {
         a->fold_length[i] = t->m + 1;
-        a->fold_slot[i] = slot;
+        a->fold_from[i] = from;
+        a->fold_slot[i] = a->slot[i * a->n_nodes];
     }
 }
 
@@ -308,14 +319,18 @@ ROUND_INLINE void accept_tree(const AcceptTrees *a, int i)
     RoundTree *t = &a->tree[i];
     RoundSeq *s = &a->seqs[a->seq[i]];
     int row0 = i * a->n_nodes, start = s->pos;
+    int32_t from = s->slot;
     for (int j = LANE; j < t->n; j += LANES)
         t->next[j] = synthetic_choice(t->parent, t->token, t->n, j,
                                       a->bad[row0 + j] ? -1 : a->next[row0 + j], a->synthetic,
                                       start + t->depth[j] + 1, a->n_vocab);
-    LANES_SYNC(); /* start is read, too */
-    if (LANE == 0) move_on(s, t, walk_tree(t), a->slot ? a->slot + row0 : NULL);
+    LANES_SYNC(); /* start and from are read, too */
+    if (LANE == 0) {
+        int32_t chosen = walk_tree(t, s);
+        move_on(s, t, chosen, a->slot[row0 + (a->fold_path ? 0 : t->path[t->m])]);
+    }
     LANES_SYNC();
-    if (a->fold_path) plan_fold(a, i, t, s->slot);
+    if (a->fold_path) plan_fold(a, i, t, from);
     for (int d = 1 + LANE; d <= a->depth; d += LANES)
         plan_move(a, i, t, start, d);
     for (int k = LANE; a->meta.token && k <= a->depth; k += LANES)

@@ -337,12 +337,14 @@ static void arrays_of_delta_fold(Mirror *m, DeltaFold *a)
         if (used > rows) rows = used;
     }
     rows += last_layer * (size_t)a->layer_rows;
+    size_t slots = beyond_largest(a->slot, a->n), from = beyond_largest(a->from, a->n);
     add(m, &a->slots.base,
-        pool_bytes(beyond_largest(a->slot, a->n), a->slots.slot_bytes,
+        pool_bytes(slots > from ? slots : from, a->slots.slot_bytes,
                    last_layer * a->layer_bytes + end),
         1);
     IN(a->path, paths * (size_t)a->stride);
     IN(a->length, paths);
+    IN(a->from, paths);
     IN(a->slot, paths);
     IN(a->qkv, rows * (size_t)n_channels);
     IN(a->k, rows * times(a->n_k_heads, a->d_k, 1));

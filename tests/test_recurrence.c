@@ -433,8 +433,9 @@ enum { MAX_PATHS = N_MAIN };
 typedef struct {
     Layer slots, drafts;
     int n_paths;
-    int32_t path[MAX_PATHS][MAX_DRAFT_ROWS + 3], length[MAX_PATHS], slot[MAX_PATHS];
-    int32_t last[MAX_PATHS]; /* row at the end of a path */
+    int32_t path[MAX_PATHS][MAX_DRAFT_ROWS + 3], length[MAX_PATHS];
+    int32_t from[MAX_PATHS], slot[MAX_PATHS]; /* the tree's own, where the fold leaves the state */
+    int32_t last[MAX_PATHS];                  /* row at the end of a path */
 } Twins;
 
 /* Trees of up to MAX_DRAFT_ROWS rows side by side, some prompts in place between them. */
@@ -468,7 +469,8 @@ static void plant_twins(Rng *r, Twins *t)
             t->path[k][--m] = i;
         t->last[k] = row;
         t->length[k] = rng_int(r, 6) ? length : 0; /* 0: nothing of this tree is kept */
-        t->slot[k] = seq;
+        t->from[k] = seq;
+        t->slot[k] = rng_int(r, 2) ? seq : N_MAIN + row; /* in place, or in a row's that has none */
     }
 }
 
@@ -508,6 +510,7 @@ static void fold_both(Backend *be, const Twins *t, Layer *one, Layer *two)
                                     .stride = MAX_DRAFT_ROWS + 3,
                                     .path = t->path[0],
                                     .length = t->length,
+                                    .from = t->from,
                                     .slot = t->slot,
                                     .layer_rows = one->rows + GAP,
                                     .qkv = qkv,
@@ -530,7 +533,7 @@ static void promote(const Twins *t, Layer *want)
 {
     size_t n = want->slot_floats;
     for (int p = 0; p < t->n_paths; p++)
-        if (t->length[p])
+        if (t->length[p] && t->slot[p] < N_MAIN)
             memcpy(want->slots + (size_t)t->slot[p] * n,
                    want->slots + (size_t)(N_MAIN + t->last[p]) * n, n * sizeof(float));
 }
@@ -551,6 +554,15 @@ static void run_twins(Rng *r, Backend *be, const Twins *t, Layer *slots, Layer *
     assert_true(same_bits(what, drafts->out, slots->out, rows * slots->v_row, r->seed));
 }
 
+/* The state and the convolution's inputs; what lies between them is nobody's. */
+static void check_slot(Rng *r, const Layer *got, const Layer *want, size_t slot, const char *what)
+{
+    size_t row = want->slot_floats, conv = want->conv_at, gap = (size_t)want->s.odd;
+    const float *x = got->slots + slot * row, *y = want->slots + slot * row;
+    assert_true(same_bits(what, x, y, conv - gap, r->seed));
+    assert_true(same_bits(what, x + conv, y + conv, row - conv, r->seed));
+}
+
 static void check_twins(Rng *r, Backend *be, const Twins *t, const Layer start[2], int transposed,
                         const char *what)
 {
@@ -563,7 +575,7 @@ static void check_twins(Rng *r, Backend *be, const Twins *t, const Layer start[2
         Layer before = layer_copy(&slots[l]);
         run_twins(r, be, t, &slots[l], &drafts[l], what);
         for (int p = 0; p < t->n_paths; p++) { /* a tree's own slot stays */
-            size_t at = (size_t)t->slot[p] * before.slot_floats;
+            size_t at = (size_t)t->from[p] * before.slot_floats;
             assert_true(same_bits(what, drafts[l].slots + at, before.slots + at, before.slot_floats,
                                   r->seed));
         }
@@ -572,15 +584,16 @@ static void check_twins(Rng *r, Backend *be, const Twins *t, const Layer start[2
     }
     fold_both(be, t, &drafts[0], &drafts[1]);
     for (int l = 0; l < 2; l++) {
-        size_t row = slots[l].slot_floats, gap = (size_t)slots[l].s.odd;
-        for (size_t i = 0; i < N_MAIN; i++) {
-            const float *got = drafts[l].slots + i * row, *want = slots[l].slots + i * row;
-            size_t conv = slots[l].conv_at;
-            assert_true(same_bits(what, got, want, conv - gap, r->seed));
-            assert_true(same_bits(what, got + conv, want + conv, row - conv, r->seed));
-        }
-        size_t own = N_MAIN * row; /* nobody's slots */
+        size_t row = slots[l].slot_floats, own = N_MAIN * row; /* nobody's slots */
         const float *was = start[l].slots + own;
+        for (size_t i = 0; i < N_MAIN; i++)
+            check_slot(r, &drafts[l], &slots[l], i, what);
+        for (int p = 0; p < t->n_paths; p++) {
+            size_t i = (size_t)t->slot[p];
+            if (i < N_MAIN || !t->length[p]) continue;
+            check_slot(r, &drafts[l], &slots[l], i, what);
+            memcpy(drafts[l].slots + i * row, start[l].slots + i * row, row * sizeof(float));
+        }
         if (!transposed)
             assert_true(
                 same_bits(what, drafts[l].slots + own, was, (size_t)start[l].rows * row, r->seed));

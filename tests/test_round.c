@@ -22,12 +22,13 @@
 #include "tests/near.h"
 
 enum { MAX_N = 5, MAX_SEQ = 8, VOCAB = 50, META_ROWS = MAX_N * MAX_ROUND_NODES * 4 };
-enum { LEVEL_ROWS = MAX_N * MAX_ROUND_NODES };
+enum { LEVEL_ROWS = MAX_N * MAX_ROUND_NODES, FOLD_STRIDE = MAX_ROUND_NODES + 3, MAX_ENDS = 12 };
 
 typedef struct {
     int n, n_nodes, depth, n_top;
     int sparse; /* of ten rows, how many have no or few children */
     uint64_t seed;
+    int folds; /* nodes left records */
 } Shape;
 
 /* All arrays, in one block of backend memory, so that one download shows what an operation did. */
@@ -45,6 +46,8 @@ typedef struct {
     int32_t slot[LEVEL_ROWS], logit_row[LEVEL_ROWS], next[LEVEL_ROWS];
     RoundTree tree[MAX_N];
     int32_t move_seq[LEVEL_ROWS], move_from[LEVEL_ROWS], move_to[LEVEL_ROWS], last[MAX_N];
+    int32_t end[MAX_SEQ][MAX_ENDS];
+    int32_t fold_path[MAX_N][FOLD_STRIDE], fold_length[MAX_N], fold_from[MAX_N], fold_slot[MAX_N];
     DraftPool pool[MAX_N];
 } Arrays;
 
@@ -110,6 +113,11 @@ static void fill(Rig *r, const Shape *s)
         q->n_generated = rng_int(&rng, 4);
         q->min_tokens = rng_int(&rng, 8);
         if (i % 2) q->row.counts = q->counts = r->there->counts[i];
+        q->end = r->there->end[i];
+        q->n_end = i % 3 * (MAX_ENDS / 2);
+        q->max_tokens = q->n_generated + 1 + rng_int(&rng, 8);
+        for (int k = 0; k < MAX_ENDS; k++)
+            r->here->end[i][k] = rng_int(&rng, VOCAB);
         for (int t = 0; t < VOCAB; t++)
             r->here->counts[i][t] = (uint32_t)t;
     }
@@ -193,6 +201,11 @@ static void accept_all(Rig *r, const Shape *s)
                                               .seq = a->seq,
                                               .seqs = a->seqs,
                                               .slot = a->slot,
+                                              .fold_path = s->folds ? a->fold_path[0] : NULL,
+                                              .fold_length = a->fold_length,
+                                              .fold_from = a->fold_from,
+                                              .fold_slot = a->fold_slot,
+                                              .fold_stride = FOLD_STRIDE,
                                               .tree = a->tree,
                                               .next = a->next,
                                               .bad = a->bad,
@@ -335,13 +348,37 @@ static void check_tree(const Arrays *a, const Shape *s, const Model *m, int i)
     }
 }
 
-static int never(void *ctx, int32_t token)
+/* What ends a sequence, and how often that was met. */
+typedef struct {
+    const int32_t *end;
+    int n_end, n_left, n_met;
+} Ends;
+
+static int is_end(void *ctx, int32_t token)
 {
-    (void)ctx, (void)token;
-    return 0;
+    Ends *e = ctx;
+    for (int i = 0; i < e->n_end; i++)
+        if (e->end[i] == token) return ++e->n_met;
+    return --e->n_left ? 0 : ++e->n_met;
 }
 
-static void check_accepted(const Arrays *before, const Arrays *a, const Shape *s, int i)
+/* Where the kept path's state is to be. */
+static void check_slot(const Arrays *a, const Shape *s, int i, int32_t was,
+                       const AcceptedPath *kept)
+{
+    const RoundSeq *q = &a->seqs[a->seq[i]];
+    int row0 = i * s->n_nodes;
+    assert_int_equal(q->slot, a->slot[row0 + (s->folds ? 0 : kept->path[kept->m])]);
+    if (!s->folds) return;
+    assert_int_equal(a->fold_from[i], was);
+    assert_int_equal(a->fold_slot[i], q->slot);
+    assert_int_equal(a->fold_length[i], kept->m + 1);
+    for (int d = 0; d <= kept->m; d++)
+        assert_int_equal(a->fold_path[i][d], row0 + kept->path[d]);
+}
+
+/* Returns 1 when the sequence met its end on the way. */
+static int check_accepted(const Arrays *before, const Arrays *a, const Shape *s, int i)
 {
     const RoundTree *t = &a->tree[i];
     const RoundSeq *was = &before->seqs[a->seq[i]], *q = &a->seqs[a->seq[i]];
@@ -356,7 +393,8 @@ static void check_accepted(const Arrays *before, const Arrays *a, const Shape *s
         next[j] = before->bad[row] ? -1 : before->next[row];
         assert_int_equal(t->next[j], next[j]);
     }
-    accept_path(&tree, next, never, NULL, &want);
+    Ends ends = {a->end[a->seq[i]], q->n_end, q->max_tokens - was->n_generated, 0};
+    accept_path(&tree, next, is_end, &ends, &want);
     assert_int_equal(t->m, want.m);
     for (int d = 0; d <= want.m; d++)
         assert_int_equal(t->path[d], want.path[d]);
@@ -365,7 +403,7 @@ static void check_accepted(const Arrays *before, const Arrays *a, const Shape *s
     assert_int_equal(q->pos, was->pos + want.m + 1);
     assert_int_equal(q->row.pos, q->pos + 1);
     assert_int_equal(q->n_generated, was->n_generated + want.m + 1);
-    assert_int_equal(q->slot, a->slot[i * s->n_nodes + want.path[want.m]]);
+    check_slot(a, s, i, was->slot, &want);
     uint32_t counts[VOCAB];
     memcpy(counts, before->counts[a->seq[i]], sizeof counts);
     for (int d = 0; d <= want.m && q->counts; d++)
@@ -391,6 +429,7 @@ static void check_accepted(const Arrays *before, const Arrays *a, const Shape *s
         assert_in_range(a->hidden[r], i * s->n_nodes, i * s->n_nodes + s->n_nodes - 1);
     }
     assert_int_equal(a->last[i], i * (s->depth + 1) + want.m);
+    return ends.n_met;
 }
 
 /* What the target chose: often a child. */
@@ -422,6 +461,7 @@ static void check_same(const Rig *ref_rig, const Rig *r, const char *what)
         for (Arrays *a = want; a; a = a == want ? got : NULL) {
             assert_true(!a->seqs[i].counts == !a->seqs[i].row.counts);
             a->seqs[i].row.counts = a->seqs[i].counts = NULL;
+            a->seqs[i].end = NULL;
         }
     for (int i = 0; i < LEVEL_ROWS; i++)
         got->row[i].counts = got->row[i].counts ? want->counts[0] : NULL,
@@ -447,7 +487,8 @@ static void check_same(const Rig *ref_rig, const Rig *r, const char *what)
     mem_free(got);
 }
 
-static void run_shape(Rig *rig, int n_rigs, const Shape *s)
+/* Returns how many sequences met their ends. */
+static int run_shape(Rig *rig, int n_rigs, const Shape *s)
 {
     Model *m = mem_alloc((size_t)s->n, sizeof *m);
     Arrays *before = mem_alloc(1, sizeof *before);
@@ -482,10 +523,12 @@ static void run_shape(Rig *rig, int n_rigs, const Shape *s)
         accept_all(&rig[b], s);
         if (b) check_same(def, &rig[b], "accept_trees");
     }
+    int n_ended = 0;
     for (int i = 0; i < s->n; i++)
-        check_accepted(before, def->here, s, i);
+        n_ended += check_accepted(before, def->here, s, i);
     mem_free(before);
     mem_free(m);
+    return n_ended;
 }
 
 static void test_rounds(void **state)
@@ -498,16 +541,19 @@ static void test_rounds(void **state)
     rig[0] = rig_open(ref);
     for (int b = 0; b < n; b++)
         rig[1 + b] = rig_open(gpu[b]);
-    const Shape shapes[] = {{1, 1, 0, 1, 0, 0}, {3, 1, 0, 1, 0, 1},  {1, 4, 3, 1, 0, 2},
-                            {5, 4, 3, 1, 5, 3}, {1, 8, 4, 4, 0, 4},  {2, 8, 4, 4, 4, 5},
-                            {3, 2, 1, 4, 3, 6}, {1, 64, 3, 8, 2, 7}, {1, 64, 8, 3, 3, 8},
-                            {4, 16, 5, 6, 6, 9}};
+    const Shape shapes[] = {{1, 1, 0, 1, 0, 0, 0}, {3, 1, 0, 1, 0, 1, 0},  {1, 4, 3, 1, 0, 2, 0},
+                            {5, 4, 3, 1, 5, 3, 0}, {1, 8, 4, 4, 0, 4, 0},  {2, 8, 4, 4, 4, 5, 0},
+                            {3, 2, 1, 4, 3, 6, 0}, {1, 64, 3, 8, 2, 7, 0}, {1, 64, 8, 3, 3, 8, 0},
+                            {4, 16, 5, 6, 6, 9, 0}};
+    int n_ended = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int again = 0; again < 4; again++) {
             Shape s = shapes[i];
             s.seed += (uint64_t)again * 100;
-            run_shape(rig, 1 + n, &s);
+            s.folds = again % 2;
+            n_ended += run_shape(rig, 1 + n, &s);
         }
+    assert_true(n_ended > 5);
     for (int b = 0; b < 1 + n; b++) {
         Backend *be = rig[b].be;
         rig_close(&rig[b]);
