@@ -60,6 +60,7 @@ int prefix_take(Engine *e, int index, const EngineRequest *r, const int32_t *tok
     if (!memory_share(mem, index, hit->node, hit->n) && !memory_reserve(mem, index, n + n_more) &&
         !take_slot(e, s, hit)) {
         s->node = hit->node;
+        s->held = -1;
         return 0;
     }
     memory_release(mem, index);
@@ -92,7 +93,6 @@ void prefix_begin(Engine *e, Seq *s, const CacheHit *hit)
 {
     int reads = !s->req.no_cache && !s->req.prompt_logprobs;
     s->n_past = hit->n;
-    s->held = -1;
     s->holds_text = s->lost = 0;
     s->from_hidden = hit->n > 0;
     s->n_hidden = s->from_hidden && s->src < 0 ? hit->n : 0;

@@ -88,6 +88,7 @@ static void start(Engine *e, Seq *s, const EngineRequest *r, double since)
     s->n_tokens = r->n_prompt;
     s->n_scored = s->n_fruitless = s->load_failed = 0;
     s->load_job = -1;
+    s->waits_staging = s->is_uploaded = s->is_staged = 0;
     s->paused = r->paused;
     s->stop_token = -1;
     s->submitted = since;
@@ -291,7 +292,6 @@ void schedule(Engine *e)
 {
     int n_decode = 0;
     e->n_work = 0;
-    tiers_poll(e, 0);
     take_pages(e);
     admit(e);
     for (int i = 0; i < e->options.max_seqs; i++)

@@ -52,6 +52,9 @@ typedef struct Seq {
     int holds_text, lost;    /* the client has less text than the tokens say; its state is gone */
     int load_job, n_loading; /* SEQ_LOADING: the job, -1 when it is done; the prefix's tokens */
     int load_failed;         /* it is not tried again */
+    int waits_staging;       /* the job is not queued yet */
+    int is_staged;           /* it reads to staging memory */
+    int is_uploaded;         /* it is done; the bytes are on their way to the device */
     CacheHit load_hit;       /* what the cache had */
     int paused;              /* takes no part in steps */
     long chunk_step;         /* the step of its last prompt chunk; at first that of its admission */

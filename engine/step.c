@@ -661,6 +661,7 @@ int engine_step(Engine *e, Error *err)
 {
     int n = 0;
     lap_ms(e);
+    tiers_poll(e, 0);
     while (e->rounds.n_flying && !n)
         n = device_step(e, err);
     if (n) return n;

@@ -11,6 +11,10 @@
 
 static const size_t MAX_STAGING = (size_t)256 << 20;
 
+/* Numbers of copies aside; those of a sequence's load have the sequence's. */
+enum { ASIDE_SAVE = MAX_SEQS, ASIDE_GOING, N_ASIDES };
+_Static_assert((int)N_ASIDES <= (int)BACKEND_ASIDES, "each kind of copy has a number");
+
 /* ---- bytes ---- */
 
 static unsigned char *page_at(const Engine *e, int32_t page)
@@ -23,6 +27,18 @@ static unsigned char *slot_at(const Engine *e, int32_t slot)
     return e->mem.base + (size_t)slot * e->mem.frame_bytes;
 }
 
+static void end_aside(Engine *e, int number)
+{
+    e->be->aside_end(e->be, number);
+    e->tiers.last_aside = number;
+}
+
+/* No copy aside is under way. */
+static void wait_aside(Engine *e)
+{
+    e->be->aside_done(e->be, e->tiers.last_aside, 1);
+}
+
 /* ---- opening ---- */
 
 static int open_staging(Engine *e, Error *err)
@@ -32,8 +48,12 @@ static int open_staging(Engine *e, Error *err)
     size_t most = (size_t)mem->table_stride * mem->page_bytes + mem->frame_bytes;
     if (e->be->is_host) return 0;
     t->staging_bytes = most < MAX_STAGING ? most : MAX_STAGING;
-    t->staging = e->be->host_alloc(e->be, t->staging_bytes, err);
-    return t->staging ? 0 : -1;
+    t->staged_save.token = mem_alloc((size_t)mem->table_stride * PAGE_TOKENS, sizeof(int32_t));
+    for (int i = 0; i < N_STAGED; i++) {
+        t->staging[i].memory = e->be->host_alloc(e->be, t->staging_bytes, err);
+        if (!t->staging[i].memory) return -1;
+    }
+    return 0;
 }
 
 static int open_disk(Engine *e, Error *err)
@@ -58,19 +78,18 @@ static int open_disk(Engine *e, Error *err)
 
 /* ---- host memory ---- */
 
-static void copy_out(void *ctx, void *host, const void *from, size_t bytes)
+static void copy_aside(void *ctx, void *to, const void *from, size_t bytes)
 {
     Backend *be = ctx;
-    be->download(be, host, from, bytes);
+    be->aside_copy(be, to, from, bytes);
 }
 
-static void copy_in(void *ctx, void *to, const void *host, size_t bytes)
+static HostCopy host_copy(Engine *e)
 {
-    Backend *be = ctx;
-    be->upload(be, to, host, bytes);
+    return (HostCopy){copy_aside, copy_aside, e->be};
 }
 
-/* The cache lets a prefix go: its bytes go down a tier. */
+/* The cache lets a prefix go: its bytes go down a tier, before anything is written over them. */
 static void going(void *ctx, int32_t node)
 {
     Engine *e = ctx;
@@ -82,8 +101,12 @@ static void going(void *ctx, int32_t node)
     int first = host_tier_first_new(t->host, salt, t->token, n);
     for (int i = first; i < memory_pages_for(n); i++)
         t->from[i - first] = page_at(e, t->page[i]);
-    host_tier_save(t->host, salt, t->token, n, first, t->from, slot_at(e, slot),
-                   &(HostCopy){copy_out, copy_in, e->be}, &why);
+    HostCopy copy = host_copy(e);
+    wait_aside(e); /* what the tier moves now may be read or written by earlier copies */
+    e->be->aside_begin(e->be);
+    host_tier_save(t->host, salt, t->token, n, first, t->from, slot_at(e, slot), &copy, &why);
+    end_aside(e, ASIDE_GOING);
+    e->be->aside_join(e->be);
 }
 
 static int open_host(Engine *e, Error *err)
@@ -107,8 +130,6 @@ int tiers_open(Engine *e, Error *err)
 {
     Tiers *t = &e->tiers;
     size_t stride = (size_t)e->mem.table_stride;
-    for (int i = 0; i < MAX_SAVES; i++)
-        t->save[i].job = -1;
     if (!e->options.cache.on) return 0;
     t->from = mem_alloc(stride, sizeof *t->from);
     t->to = mem_alloc(stride, sizeof *t->to);
@@ -123,6 +144,7 @@ void tiers_close(Engine *e)
 {
     Tiers *t = &e->tiers;
     disk_close(t->disk);
+    wait_aside(e);
     for (int i = 0; i < MAX_SAVES; i++)
         mem_free(t->save[i].page);
     host_tier_close(t->host);
@@ -131,7 +153,9 @@ void tiers_close(Engine *e)
     mem_free(t->to);
     mem_free(t->page);
     mem_free(t->token);
-    if (t->staging) e->be->host_free(e->be, t->staging);
+    for (int i = 0; i < N_STAGED; i++)
+        if (t->staging[i].memory) e->be->host_free(e->be, t->staging[i].memory);
+    mem_free(t->staged_save.token);
     *t = (Tiers){0};
 }
 
@@ -153,23 +177,25 @@ void tiers_status(const Engine *e, EngineStatus *s)
     s->disk.files = d.files;
     s->disk.bytes = d.bytes;
     for (int i = 0; i < MAX_SAVES; i++)
-        s->disk.saving += e->tiers.save[i].job >= 0;
+        s->disk.saving += e->tiers.save[i].state != SAVE_FREE;
 }
 
-/* Where the host finds n pages and a state: there, or in the staging memory; 0: that is too small
- * or in use. */
-static int place_for_host(Engine *e, const int32_t *page, int n, int32_t slot, void **at,
-                          void **state)
+/* 1 when the host can have so many pages and a state: there, or in staging memory. */
+static int fits_staging(const Engine *e, int n_pages)
 {
-    Tiers *t = &e->tiers;
+    size_t bytes = (size_t)n_pages * e->mem.page_bytes + e->mem.slot_bytes;
+    return e->be->is_host || bytes <= e->tiers.staging_bytes;
+}
+
+/* Where the host finds n pages, to at[], and a state. */
+static void *places_for_host(const Engine *e, Staged what, const int32_t *page, int n, int32_t slot,
+                             void **at)
+{
+    unsigned char *staging = e->tiers.staging[what].memory;
     size_t bytes = e->mem.page_bytes;
-    if (!e->be->is_host && (t->staged || (size_t)n * bytes + e->mem.slot_bytes > t->staging_bytes))
-        return 0;
-    t->staged = !e->be->is_host;
     for (int i = 0; i < n; i++)
-        at[i] = t->staged ? t->staging + (size_t)i * bytes : page_at(e, page[i]);
-    *state = t->staged ? t->staging + (size_t)n * bytes : slot_at(e, slot);
-    return 1;
+        at[i] = staging ? staging + (size_t)i * bytes : page_at(e, page[i]);
+    return staging ? staging + (size_t)n * bytes : slot_at(e, slot);
 }
 
 /* ---- saving ---- */
@@ -182,14 +208,14 @@ static void end_save(Engine *e, Save *s)
         pages_release(f, s->page[i]);
     }
     slots_release(f, s->slot);
-    s->job = -1;
-    e->tiers.staged = 0;
+    s->state = SAVE_FREE;
+    e->tiers.staging[STAGED_SAVE].in_use = 0;
 }
 
 static Save *free_save(Tiers *t)
 {
     for (int i = 0; i < MAX_SAVES; i++)
-        if (t->save[i].job < 0) return &t->save[i];
+        if (t->save[i].state == SAVE_FREE) return &t->save[i];
     return NULL;
 }
 
@@ -214,27 +240,52 @@ static int hold_pages(Engine *e, Save *save, const Seq *s, int first, int n_toke
     return 0;
 }
 
-void tiers_save(Engine *e, Seq *s, int n, int32_t slot)
+/* What the host can read of a save goes to the disk's thread. */
+static void write_save(Engine *e, Save *save, uint64_t salt, const int32_t *token, int n,
+                       int first_page)
+{
+    Tiers *t = &e->tiers;
+    TierRefused why;
+    void *state = places_for_host(e, STAGED_SAVE, save->page, save->n_pages, save->slot, t->to);
+    for (int i = 0; i < save->n_pages; i++)
+        t->from[i] = t->to[i];
+    save->job = disk_save(t->disk, salt, token, n, first_page, t->from, state, &why);
+    save->state = SAVE_WRITTEN;
+    if (save->job < 0) end_save(e, save);
+}
+
+/* To the staging memory; tiers_poll goes on. */
+static void copy_save(Engine *e, Save *save, const Seq *s, int n, int first_page)
 {
     Tiers *t = &e->tiers;
     Backend *be = e->be;
+    void *state = places_for_host(e, STAGED_SAVE, save->page, save->n_pages, save->slot, t->to);
+    be->aside_begin(be);
+    for (int i = 0; i < save->n_pages; i++)
+        be->aside_copy(be, t->to[i], page_at(e, save->page[i]), e->mem.page_bytes);
+    be->aside_copy(be, state, slot_at(e, save->slot), e->mem.slot_bytes);
+    end_aside(e, ASIDE_SAVE);
+    t->staging[STAGED_SAVE].in_use = 1;
+    memcpy(t->staged_save.token, s->token, (size_t)n * sizeof *s->token);
+    t->staged_save.n = n;
+    t->staged_save.first_page = first_page;
+    t->staged_save.salt = s->req.salt;
+    save->state = SAVE_COPIED_ASIDE;
+}
+
+void tiers_save(Engine *e, Seq *s, int n, int32_t slot)
+{
+    Tiers *t = &e->tiers;
     Save *save = t->disk ? free_save(t) : NULL;
-    TierRefused why;
-    void *state;
-    if (!save || n < PAGE_TOKENS || t->staged) return;
+    if (!save || n < PAGE_TOKENS || t->staging[STAGED_SAVE].in_use) return;
     int first = disk_first_new(t->disk, s->req.salt, s->token, n);
-    if (hold_pages(e, save, s, first, n)) return;
+    if (!fits_staging(e, memory_pages_for(n) - first) || hold_pages(e, save, s, first, n)) return;
     save->slot = slot;
     slots_hold(e->mem.frames, slot);
-    if (place_for_host(e, save->page, save->n_pages, slot, t->to, &state)) {
-        for (int i = 0; i < save->n_pages; i++) {
-            if (t->staged) be->download(be, t->to[i], page_at(e, save->page[i]), e->mem.page_bytes);
-            t->from[i] = t->to[i];
-        }
-        if (t->staged) be->download(be, state, slot_at(e, slot), e->mem.slot_bytes);
-        save->job = disk_save(t->disk, s->req.salt, s->token, n, first, t->from, state, &why);
-    }
-    if (save->job < 0) end_save(e, save);
+    if (!e->be->is_host)
+        copy_save(e, save, s, n, first);
+    else
+        write_save(e, save, s->req.salt, s->token, n, first);
 }
 
 /* ---- loading ---- */
@@ -254,39 +305,70 @@ static void begin_loaded(Engine *e, Seq *s, const CacheHit *before)
     prefix_share(e, s);
 }
 
-static int load_from_host(Engine *e, Seq *s, const CacheHit *hit, int n)
+/* It waits: its pages, from the first block that is read on, keep their places. */
+static void begin_loading(Engine *e, Seq *s, const CacheHit *hit, int n)
 {
-    Tiers *t = &e->tiers;
-    int first = first_block(hit), end = memory_pages_for(n);
     const int32_t *page = memory_pages(&e->mem, (int)(s - e->seq));
-    for (int i = first; i < end; i++)
-        t->to[i - first] = page_at(e, page[i]);
-    if (host_tier_load(t->host, s->req.salt, s->token, n, first, t->to, slot_at(e, s->slot),
-                       &(HostCopy){copy_out, copy_in, e->be}))
-        return 0;
-    s->n_loading = n;
-    begin_loaded(e, s, hit);
-    return 1;
-}
-
-static int load_from_disk(Engine *e, Seq *s, const CacheHit *hit, int n)
-{
-    Tiers *t = &e->tiers;
-    int first = first_block(hit), n_pages = memory_pages_for(n) - first;
-    const int32_t *page = memory_pages(&e->mem, (int)(s - e->seq)) + first;
-    void *state;
-    if (!place_for_host(e, page, n_pages, s->slot, t->to, &state)) return 0;
-    s->load_job = disk_load(t->disk, s->req.salt, s->token, n, first, t->to, state);
-    if (s->load_job < 0) {
-        t->staged = 0;
-        return 0;
-    }
-    for (int i = 0; i < n_pages; i++)
+    for (int i = first_block(hit); i < memory_pages_for(n); i++)
         pages_fix(e->mem.frames, page[i]);
     s->load_hit = *hit;
     s->n_loading = n;
     s->state = SEQ_LOADING;
+}
+
+static int load_from_host(Engine *e, Seq *s, const CacheHit *hit, int n)
+{
+    Tiers *t = &e->tiers;
+    HostCopy copy = host_copy(e);
+    int first = first_block(hit), end = memory_pages_for(n), index = (int)(s - e->seq);
+    const int32_t *page = memory_pages(&e->mem, index);
+    for (int i = first; i < end; i++)
+        t->to[i - first] = page_at(e, page[i]);
+    e->be->aside_begin(e->be);
+    int failed =
+        host_tier_load(t->host, s->req.salt, s->token, n, first, t->to, slot_at(e, s->slot), &copy);
+    end_aside(e, index);
+    if (failed) return 0;
+    begin_loading(e, s, hit, n);
+    s->is_uploaded = 1;
     return 1;
+}
+
+/* Nothing of it is under way any more. */
+static void end_load(Engine *e, Seq *s, int ok)
+{
+    const int32_t *page = memory_pages(&e->mem, (int)(s - e->seq));
+    for (int i = first_block(&s->load_hit); i < memory_pages_for(s->n_loading); i++)
+        pages_unfix(e->mem.frames, page[i]);
+    if (s->is_staged) e->tiers.staging[STAGED_LOAD].in_use = 0;
+    s->waits_staging = s->is_staged = s->is_uploaded = 0;
+    s->load_failed = !ok;
+}
+
+/* Queues the reading, when it is s's turn. */
+static void read_from_disk(Engine *e, Seq *s)
+{
+    Tiers *t = &e->tiers;
+    int first = first_block(&s->load_hit), n = s->n_loading;
+    const int32_t *page = memory_pages(&e->mem, (int)(s - e->seq)) + first;
+    if (t->staging[STAGED_LOAD].in_use) return;
+    void *state =
+        places_for_host(e, STAGED_LOAD, page, memory_pages_for(n) - first, s->slot, t->to);
+    s->waits_staging = 0;
+    s->load_job = disk_load(t->disk, s->req.salt, s->token, n, first, t->to, state);
+    if (s->load_job < 0)
+        end_load(e, s, 0);
+    else
+        s->is_staged = t->staging[STAGED_LOAD].in_use = !e->be->is_host;
+}
+
+static int load_from_disk(Engine *e, Seq *s, const CacheHit *hit, int n)
+{
+    if (!fits_staging(e, memory_pages_for(n) - first_block(hit))) return 0;
+    begin_loading(e, s, hit, n);
+    s->waits_staging = 1;
+    read_from_disk(e, s);
+    return !s->load_failed;
 }
 
 int tiers_load(Engine *e, Seq *s, const CacheHit *hit)
@@ -303,48 +385,68 @@ int tiers_load(Engine *e, Seq *s, const CacheHit *hit)
     return on_disk - hit->n >= MIN_BRANCH && load_from_disk(e, s, hit, on_disk);
 }
 
-/* What was read is where it belongs. */
-static void end_load(Engine *e, Seq *s, int ok)
+/* From the staging memory to where it belongs. */
+static void upload(Engine *e, Seq *s)
 {
-    Tiers *t = &e->tiers;
     Backend *be = e->be;
     int first = first_block(&s->load_hit), n = memory_pages_for(s->n_loading) - first;
-    const int32_t *page = memory_pages(&e->mem, (int)(s - e->seq)) + first;
-    for (int i = 0; i < n; i++) {
-        pages_unfix(e->mem.frames, page[i]);
-        if (t->staged && ok)
-            be->upload(be, page_at(e, page[i]), t->staging + (size_t)i * e->mem.page_bytes,
-                       e->mem.page_bytes);
-    }
-    if (t->staged && ok)
-        be->upload(be, slot_at(e, s->slot), t->staging + (size_t)n * e->mem.page_bytes,
-                   e->mem.slot_bytes);
-    if (t->staged) be->sync(be, NULL); /* the staging memory is used again */
-    t->staged = 0;
-    s->load_job = -1;
-    s->load_failed = !ok;
+    int index = (int)(s - e->seq);
+    const int32_t *page = memory_pages(&e->mem, index) + first;
+    const void *state = places_for_host(e, STAGED_LOAD, page, n, s->slot, e->tiers.to);
+    be->aside_begin(be);
+    for (int i = 0; i < n; i++)
+        be->aside_copy(be, page_at(e, page[i]), e->tiers.to[i], e->mem.page_bytes);
+    be->aside_copy(be, slot_at(e, s->slot), state, e->mem.slot_bytes);
+    end_aside(e, index);
+    s->is_uploaded = 1;
 }
 
 static void take(Engine *e, const DiskDone *done)
 {
-    for (int i = 0; i < MAX_SAVES; i++)
-        if (e->tiers.save[i].job == done->job) end_save(e, &e->tiers.save[i]);
-    for (int i = 0; i < e->options.max_seqs; i++)
-        if (e->seq[i].state == SEQ_LOADING && e->seq[i].load_job == done->job)
-            end_load(e, &e->seq[i], done->ok);
-}
-
-void tiers_poll(Engine *e, int wait)
-{
-    DiskDone done;
-    if (!e->tiers.disk) return;
-    while (disk_next(e->tiers.disk, &done, wait)) {
-        take(e, &done);
-        wait = 0;
+    for (int i = 0; i < MAX_SAVES; i++) {
+        Save *save = &e->tiers.save[i];
+        if (save->state == SAVE_WRITTEN && save->job == done->job) end_save(e, save);
     }
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
-        if (s->state != SEQ_LOADING || s->load_job >= 0) continue;
+        if (s->state != SEQ_LOADING || s->load_job != done->job) continue;
+        s->load_job = -1;
+        if (s->is_staged && done->ok)
+            upload(e, s);
+        else
+            end_load(e, s, done->ok);
+    }
+}
+
+/* Copies aside that are done; wait: at least one load's, if there is one. Returns whether. */
+static int poll_aside(Engine *e, int wait)
+{
+    Tiers *t = &e->tiers;
+    int n = 0;
+    for (int i = 0; i < e->options.max_seqs; i++) {
+        Seq *s = &e->seq[i];
+        if (s->state != SEQ_LOADING || !s->is_uploaded) continue;
+        if (!e->be->aside_done(e->be, i, wait && !n)) continue;
+        end_load(e, s, 1);
+        n++;
+    }
+    for (int i = 0; i < MAX_SAVES; i++) {
+        Save *save = &t->save[i];
+        if (save->state != SAVE_COPIED_ASIDE || !e->be->aside_done(e->be, ASIDE_SAVE, 0)) continue;
+        write_save(e, save, t->staged_save.salt, t->staged_save.token, t->staged_save.n,
+                   t->staged_save.first_page);
+    }
+    return n > 0;
+}
+
+/* Those whose load has come to its end. */
+static void begin_all(Engine *e)
+{
+    for (int i = 0; i < e->options.max_seqs; i++) {
+        Seq *s = &e->seq[i];
+        if (s->state == SEQ_LOADING && s->waits_staging) read_from_disk(e, s);
+        if (s->state != SEQ_LOADING || s->waits_staging || s->load_job >= 0 || s->is_uploaded)
+            continue;
         if (s->load_failed)
             schedule_begin(e, s, &s->load_hit);
         else
@@ -352,9 +454,22 @@ void tiers_poll(Engine *e, int wait)
     }
 }
 
+void tiers_poll(Engine *e, int wait)
+{
+    DiskDone done;
+    if (poll_aside(e, wait)) wait = 0;
+    while (e->tiers.disk && disk_next(e->tiers.disk, &done, wait)) {
+        take(e, &done);
+        wait = 0;
+    }
+    begin_all(e);
+}
+
 void tiers_stop_loading(Engine *e, Seq *s)
 {
     DiskDone done;
     while (s->load_job >= 0 && disk_next(e->tiers.disk, &done, 1))
         take(e, &done);
+    if (s->is_uploaded) e->be->aside_done(e->be, (int)(s - e->seq), 1);
+    if (s->is_uploaded || s->waits_staging) end_load(e, s, 1);
 }

@@ -2,9 +2,12 @@
  * tiers.h: the tiers of the prefix cache below the serving memory.
  *
  * What the cache lets go is copied to host memory. What it keeps is saved on disk as well, beside
- * the steps. A prompt that goes further with
- * what lies there than with what is in memory waits for it to be read into its own pages and slot;
- * then it goes on as if it had computed it, and the cache has it. Who cannot be served computes.
+ * the steps. A prompt that goes further with what lies there than with what is in memory waits for
+ * it to be read into its own pages and slot; then it goes on as if it had computed it, and the
+ * cache has it. Who cannot be served computes.
+ *
+ * On a device the bytes are copied aside (Backend.aside_begin), between steps of others: to and
+ * from the disk through staging memory, where a load waits for its turn and a save is left out.
  */
 #ifndef OFFSHOOT_ENGINE_TIERS_H
 #define OFFSHOOT_ENGINE_TIERS_H
@@ -18,13 +21,23 @@ struct Seq;
 
 enum { MAX_SAVES = 16 };
 
-/* A prefix on its way to disk: what its job reads. */
+typedef enum { SAVE_FREE, SAVE_COPIED_ASIDE, SAVE_WRITTEN } SaveState;
+
+/* A prefix on its way to disk: what is copied or written. */
 typedef struct {
-    int job; /* -1: none */
+    SaveState state;
+    int job; /* SAVE_WRITTEN */
     int n_pages;
     int32_t *page; /* [pages of a sequence] */
     int32_t slot;
 } Save;
+
+typedef enum { STAGED_LOAD, STAGED_SAVE, N_STAGED } Staged;
+
+typedef struct {
+    unsigned char *memory; /* host_alloc's */
+    int in_use;
+} Staging;
 
 typedef struct {
     Disk *disk; /* NULL: none */
@@ -33,10 +46,16 @@ typedef struct {
     void **to;
     HostTier *host; /* NULL: none */
     void *host_memory;
-    int32_t *token, *page;  /* of a prefix that goes */
-    unsigned char *staging; /* where the serving memory is not the host's: host_alloc's */
-    int staged;             /* 1: a job has it */
+    int32_t *token, *page; /* of a prefix that goes */
+    /* where the serving memory is not the host's: one for loads, one for saves */
+    Staging staging[N_STAGED];
     size_t staging_bytes;
+    struct { /* of the save that has its */
+        int32_t *token;
+        int n, first_page;
+        uint64_t salt;
+    } staged_save;
+    int last_aside; /* number of the latest copies aside */
 } Tiers;
 
 /* In engine_open. A folder that cannot be used is a line in the log, not an error. */

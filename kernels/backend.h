@@ -31,7 +31,7 @@
 
 typedef struct Backend Backend;
 
-enum { PREFILL_BLOCK = 64, BACKEND_MARKS = 2 };
+enum { PREFILL_BLOCK = 64, BACKEND_MARKS = 2, BACKEND_ASIDES = 66 };
 
 /* What tells one recorded run of operations from another; all of it is compared. */
 typedef struct {
@@ -64,6 +64,18 @@ struct Backend {
     void (*download_later)(Backend *be, void *host_dst, const void *src, size_t bytes);
     void (*mark)(Backend *be, int mark);
     int (*wait)(Backend *be, int mark, Error *err);
+    /*
+     * Copies aside, between the device's memory and host_alloc's. They begin, in their order, when
+     * what was queued before aside_begin has run, and run beside what is queued later; nobody may
+     * change either side meanwhile. aside_end gives those since then a number below BACKEND_ASIDES.
+     * aside_done: 1 when those that had it last, and all before them, have come to their end; wait:
+     * waits for that. aside_join: what is queued later waits for all of them.
+     */
+    void (*aside_begin)(Backend *be);
+    void (*aside_copy)(Backend *be, void *dst, const void *src, size_t bytes);
+    void (*aside_end)(Backend *be, int number);
+    int (*aside_done)(Backend *be, int number, int wait);
+    void (*aside_join)(Backend *be);
     void (*copy)(Backend *be, void *dst, const void *src, size_t bytes);
     void (*zero)(Backend *be, void *dst, size_t bytes);
     int (*sync)(Backend *be, Error *err);

@@ -1,5 +1,6 @@
 /*
- * device_cuda.c: the backend "cuda": one NVIDIA GPU, its memory, one stream.
+ * device_cuda.c: the backend "cuda": one NVIDIA GPU, its memory, a stream of operations and one of
+ * copies aside.
  *
  * Operations are queued; errors of the device are noted once, after which nothing is queued any
  * more, and reported by sync. Built where nvcc is; device_none.c stands in elsewhere. The runtime
@@ -29,6 +30,8 @@ typedef struct {
 typedef struct {
     CudaBackend cuda;
     cudaEvent_t event[BACKEND_MARKS];
+    cudaStream_t aside;
+    cudaEvent_t aside_end[BACKEND_ASIDES], crossing; /* from a stream to the other */
     Graph graph[MAX_GRAPHS];
     uint64_t n_replays;
     GemmChoice products; /* of prompts */
@@ -162,6 +165,66 @@ static int device_wait(Backend *be, int mark, Error *err)
     return report(be, err);
 }
 
+/* ---- copies aside ---- */
+
+/* What is queued in `later` from now on waits for what is queued in `first`. */
+static void order(Backend *be, cudaStream_t first, cudaStream_t later)
+{
+    cudaEvent_t crossing = ((Device *)be)->crossing;
+    if (of(be)->failed || note(be, cudaEventRecord(crossing, first))) return;
+    note(be, cudaStreamWaitEvent(later, crossing, 0));
+}
+
+static void device_aside_begin(Backend *be)
+{
+    order(be, stream_of(be), ((Device *)be)->aside);
+}
+
+static void device_aside_join(Backend *be)
+{
+    order(be, ((Device *)be)->aside, stream_of(be));
+}
+
+static void device_aside_copy(Backend *be, void *dst, const void *src, size_t bytes)
+{
+    if (!bytes || of(be)->failed) return;
+    note(be, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, ((Device *)be)->aside));
+}
+
+static void device_aside_end(Backend *be, int number)
+{
+    Device *d = (Device *)be;
+    if (!of(be)->failed) note(be, cudaEventRecord(d->aside_end[number], d->aside));
+}
+
+/* One that was never recorded is done. */
+static int device_aside_done(Backend *be, int number, int wait)
+{
+    cudaEvent_t end = ((Device *)be)->aside_end[number];
+    if (of(be)->failed) return 1;
+    cudaError_t state = wait ? cudaEventSynchronize(end) : cudaEventQuery(end);
+    if (state == cudaErrorNotReady) return 0;
+    note(be, state);
+    return 1;
+}
+
+static int open_aside(Device *d)
+{
+    cudaError_t failed = cudaStreamCreateWithFlags(&d->aside, cudaStreamNonBlocking);
+    if (!failed) failed = cudaEventCreateWithFlags(&d->crossing, cudaEventDisableTiming);
+    for (int i = 0; i < BACKEND_ASIDES && !failed; i++)
+        failed = cudaEventCreateWithFlags(&d->aside_end[i], cudaEventDisableTiming);
+    return failed ? -1 : 0;
+}
+
+static void close_aside(Device *d)
+{
+    for (int i = 0; i < BACKEND_ASIDES; i++)
+        if (d->aside_end[i]) cudaEventDestroy(d->aside_end[i]);
+    if (d->crossing) cudaEventDestroy(d->crossing);
+    if (d->aside) cudaStreamDestroy(d->aside);
+}
+
 /* ---- graphs ---- */
 
 /* The graph of this key, or the one used longest ago, emptied for it. */
@@ -237,6 +300,7 @@ static void device_close(Backend *be)
         if (d->graph[i].exec) cudaGraphExecDestroy(d->graph[i].exec);
     for (int i = 0; i < BACKEND_MARKS; i++)
         if (d->event[i]) cudaEventDestroy(d->event[i]);
+    close_aside(d);
     if (b->context.scratch) cudaFree(b->context.scratch);
     if (b->context.stream) cudaStreamDestroy(b->context.stream);
     mem_free(d);
@@ -294,6 +358,11 @@ Backend *backend_cuda_open(Error *err)
     be->download_later = device_download_later;
     be->mark = device_mark;
     be->wait = device_wait;
+    be->aside_begin = device_aside_begin;
+    be->aside_copy = device_aside_copy;
+    be->aside_end = device_aside_end;
+    be->aside_done = device_aside_done;
+    be->aside_join = device_aside_join;
     be->copy = device_copy;
     be->zero = device_zero;
     be->sync = device_sync;
@@ -302,7 +371,7 @@ Backend *backend_cuda_open(Error *err)
     if (cudaGetDeviceProperties(&prop, 0) ||
         cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) ||
         cudaEventCreateWithFlags(&d->event[0], cudaEventDisableTiming) ||
-        cudaEventCreateWithFlags(&d->event[1], cudaEventDisableTiming)) {
+        cudaEventCreateWithFlags(&d->event[1], cudaEventDisableTiming) || open_aside(d)) {
         error_set(err, ERR_DEVICE, "the GPU cannot be opened: %s",
                   cudaGetErrorString(cudaGetLastError()));
         goto fail;

@@ -55,6 +55,18 @@ static int host_wait(Backend *be, int mark, Error *err)
     return 0;
 }
 
+static void host_aside_begin(Backend *be)
+{
+    (void)be;
+}
+
+/* It has been done when it was queued. */
+static int host_aside_done(Backend *be, int number, int wait)
+{
+    (void)be, (void)number, (void)wait;
+    return 1;
+}
+
 static void host_replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
 {
     (void)be, (void)key;
@@ -74,6 +86,10 @@ void host_memory_fill(Backend *be)
     be->download_later = host_move;
     be->mark = host_mark;
     be->wait = host_wait;
+    be->aside_begin = be->aside_join = host_aside_begin;
+    be->aside_copy = host_move;
+    be->aside_end = host_mark;
+    be->aside_done = host_aside_done;
     be->copy = host_move;
     be->zero = host_zero;
     be->sync = host_sync;

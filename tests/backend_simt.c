@@ -1,6 +1,7 @@
 /* backend_simt.c: see backend_simt.h. */
 #include "tests/backend_simt.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,11 +65,23 @@ typedef struct {
     int mark; /* -1: none was set after it */
 } Later;
 
+/* A copy aside that is not done yet. */
+typedef struct {
+    void *to;
+    const void *from;
+    unsigned char *bytes; /* that it had when it was queued */
+    size_t n;
+    int number; /* -1: not ended */
+    int asked;  /* whether it is done */
+} Aside;
+
 typedef struct {
     CudaBackend cuda;
     Backend host; /* the memory functions of the host */
     Later *later;
     size_t n_later;
+    Aside *aside;
+    size_t n_aside;
     CudaOps marked;
     Run *run;
     size_t n_runs;
@@ -171,6 +184,74 @@ static int simt_sync(Backend *be, Error *err)
     return 0;
 }
 
+/* ---- copies aside: late, from what nobody may have changed, to what holds nothing until then
+ * ---- */
+
+static void simt_aside_begin(Backend *be)
+{
+    (void)host_of(be);
+}
+
+static void simt_aside_copy(Backend *be, void *dst, const void *src, size_t bytes)
+{
+    Simt *s = (Simt *)be;
+    unsigned char *copy = mem_alloc(bytes, 1);
+    host_of(be)->copy(be, copy, src, bytes);
+    memset(dst, 0xff, bytes);
+    s->aside = mem_realloc(s->aside, s->n_aside + 1, sizeof *s->aside);
+    s->aside[s->n_aside++] = (Aside){dst, src, copy, bytes, -1, 0};
+}
+
+static void simt_aside_end(Backend *be, int number)
+{
+    Simt *s = (Simt *)be;
+    assert(number >= 0 && number < BACKEND_ASIDES);
+    for (size_t i = 0; i < s->n_aside; i++) {
+        if (s->aside[i].number == number) s->aside[i].number = BACKEND_ASIDES; /* nobody asks */
+        if (s->aside[i].number < 0) s->aside[i].number = number;
+    }
+}
+
+/* The first n copies come to their end. */
+static void run_aside(Simt *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        Aside *a = &s->aside[i];
+        if (memcmp(a->from, a->bytes, a->n)) {
+            fprintf(stderr, "a copy aside reads what was changed meanwhile\n");
+            abort();
+        }
+        for (size_t k = 0; k < a->n; k++)
+            if (((unsigned char *)a->to)[k] != 0xff) {
+                fprintf(stderr, "a copy aside writes where others did\n");
+                abort();
+            }
+        memcpy(a->to, a->bytes, a->n);
+        mem_free(a->bytes);
+    }
+    s->n_aside -= n;
+    memmove(s->aside, s->aside + n, s->n_aside * sizeof *s->aside);
+}
+
+/* Done when it is asked for the third time. */
+static int simt_aside_done(Backend *be, int number, int wait)
+{
+    Simt *s = (Simt *)be;
+    size_t n = s->n_aside;
+    while (n > 0 && s->aside[n - 1].number != number)
+        n--;
+    if (!n) return 1;
+    if (!wait && ++s->aside[n - 1].asked < 3) return 0;
+    run_aside(s, n);
+    return 1;
+}
+
+static void simt_aside_join(Backend *be)
+{
+    Simt *s = (Simt *)be;
+    run_aside(s, s->n_aside);
+}
+
 static void simt_close(Backend *be)
 {
     Simt *s = (Simt *)be;
@@ -180,6 +261,11 @@ static void simt_close(Backend *be)
     for (size_t i = 0; i < s->n_later; i++)
         mem_free(s->later[i].bytes);
     mem_free(s->later);
+    if (s->n_aside) {
+        fprintf(stderr, "%zu copies aside were never waited for\n", s->n_aside);
+        abort();
+    }
+    mem_free(s->aside);
     mem_unmap(s->cuda.context.scratch);
     mem_free(s);
 }
@@ -197,6 +283,11 @@ Backend *backend_simt_open(void)
     be->mark = simt_mark;
     be->wait = simt_wait;
     be->sync = simt_sync;
+    be->aside_begin = simt_aside_begin;
+    be->aside_copy = simt_aside_copy;
+    be->aside_end = simt_aside_end;
+    be->aside_done = simt_aside_done;
+    be->aside_join = simt_aside_join;
     be->copy = simt_copy;
     be->zero = simt_zero;
     be->replay = simt_replay;
