@@ -82,6 +82,7 @@ done
 step "golden models, K and V in f32 and bf16: test_golden" 120 $dist/test_golden
 step "trees are their paths, f32 and bf16: test_tree_pass" 120 $dist/test_tree_pass
 step "rounds on the device, one step ahead: test_device_round" 60 $dist/test_device_round
+step "the prefix cache's tiers: test_device_tiers" 60 $dist/test_device_tiers
 step "the engine on golden models, f32 and bf16: test_gpu" 120 $dist/test_gpu
 for type in f32 bf16; do
     step "offshoot check, demonstration model, $type K and V" 120 $dist/offshoot check \

@@ -140,7 +140,7 @@ static int open_model(void **state)
     Error err = {0};
     ModelOptions options = {.dummy = DUMMY_BF16};
     (void)state;
-    be = backend_simt_open();
+    memset(want, 0, sizeof want);
     model = model_open("tests/data/gpu/tiny", &options, be, &err);
     if (!model) fail_msg("%s", err.msg);
     for (int k = 0; k < N_KINDS; k++)
@@ -159,7 +159,6 @@ static int close_model(void **state)
 {
     (void)state;
     model_close(model);
-    be->close(be);
     return 0;
 }
 
@@ -181,6 +180,37 @@ static int drop_folder(void **state)
     }
     if (d) closedir(d);
     return rmdir(folder);
+}
+
+/* Out, in to another place, and back by an operation that waits. */
+static void test_copies_aside(void **state)
+{
+    (void)state;
+    enum { BYTES = (3 << 20) + 17 };
+    Error err = {0};
+    unsigned char *host = be->host_alloc(be, BYTES, &err), *back = be->host_alloc(be, BYTES, &err);
+    unsigned char *one = be->alloc(be, BYTES, &err), *two = be->alloc(be, BYTES, &err);
+    assert_true(host && back && one && two);
+    for (int i = 0; i < BYTES; i++)
+        back[i] = (unsigned char)(i * 7 + i / 251);
+    be->upload(be, one, back, BYTES);
+    be->aside_begin(be);
+    be->aside_copy(be, host, one, BYTES);
+    be->aside_end(be, BACKEND_ASIDES - 1);
+    while (!be->aside_done(be, BACKEND_ASIDES - 1, 0))
+        usleep(100);
+    assert_memory_equal(host, back, BYTES);
+    memset(back, 0, BYTES);
+    be->aside_begin(be);
+    be->aside_copy(be, two, host, BYTES);
+    be->aside_end(be, 0);
+    be->aside_join(be);
+    be->download(be, back, two, BYTES);
+    assert_int_equal(be->aside_done(be, 0, 1), 1);
+    assert_int_equal(be->sync(be, &err), 0);
+    assert_memory_equal(host, back, BYTES);
+    be->free(be, one), be->free(be, two);
+    be->host_free(be, host), be->host_free(be, back);
 }
 
 /* What one engine has saved another reads: the whole blocks of a prompt, and the answer's end. */
@@ -281,9 +311,17 @@ static void test_host_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_copies_aside),
         cmocka_unit_test_setup_teardown(test_restart, new_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_company, new_folder, drop_folder),
         cmocka_unit_test(test_host_memory),
     };
-    return cmocka_run_group_tests(tests, open_model, close_model);
+    Backend *gpu[MAX_GPU_BACKENDS];
+    int n = open_gpu_backends(gpu), failed = 0;
+    for (int i = 0; i < n; i++) {
+        be = gpu[i];
+        failed += cmocka_run_group_tests_name(be->name, tests, open_model, close_model);
+        be->close(be);
+    }
+    return failed;
 }
