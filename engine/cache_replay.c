@@ -46,20 +46,16 @@ static void add_point(Replay *p, int n, CacheKept kind)
     p->n_points++;
 }
 
-/* At most two: the branch whenever there is one, the answer's end, and the stable end for want of
- * either. */
 static void choose_points(Replay *p, const KeepRules *rules)
 {
     const CachedRequest *r = p->r;
-    int answer = rules->keep_answers && !r->answer_changes;
-    int block = rules->block ? rules->block : 1;
-    int branch = p->hit.branch / block * block, stable = r->n_stable / block * block;
-    if (branch <= p->hit.n) branch = 0;
-    if (branch) add_point(p, branch, KEPT_BRANCH);
-    if (!answer || (rules->keep_prompts && !branch)) add_point(p, stable, KEPT_PROMPT);
-    if (answer)
+    KeepPlan plan =
+        keep_plan(p->cache, rules, &p->hit, r->n_prompt, r->n_stable, r->answer_changes);
+    add_point(p, plan.branch, KEPT_BRANCH);
+    add_point(p, plan.prompt, KEPT_PROMPT);
+    if (plan.answer)
         add_point(p, r->n_prompt + r->n_answer, KEPT_ANSWER);
-    else if (rules->keep_answers)
+    else if (rules->keep_answers && r->answer_changes)
         cache_refuse(p->cache, REFUSED_CHANGES);
 }
 

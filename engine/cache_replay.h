@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "engine/cache.h"
+#include "engine/keep_plan.h"
 
 typedef struct {
     const int32_t *token; /* [n_prompt + n_answer] */
@@ -20,12 +21,6 @@ typedef struct {
     uint64_t salt;
     double now;
 } CachedRequest;
-
-typedef struct {
-    int keep_answers; /* as CacheOptions */
-    int keep_prompts; /* 1: where nothing branches, n_stable too, as the engine; 0: as Marconi */
-    int block;        /* prompts' states lie at whole multiples of it; 0: anywhere */
-} KeepRules;
 
 /* Pages that a request of n tokens holds. */
 int cache_replay_pages(int n_tokens);

@@ -203,6 +203,13 @@ static int open_records(Engine *e, int max_rows, Error *err)
     return 0;
 }
 
+KeepRules engine_keep_rules(const Engine *e)
+{
+    return (KeepRules){.keep_answers = e->options.cache.keep_answers,
+                       .keep_prompts = 1,
+                       .block = e->be->prefill_differs ? PREFILL_BLOCK : 0};
+}
+
 /*
  * What the tuning of alpha needs of the host's memory: three trees like the cache's, and windows of
  * tokens that are as many as the serving memory holds, a few times over.
@@ -220,9 +227,7 @@ static int open_tuner(Engine *e, int max_nodes, Error *err)
                        .pages_per_frame = mem->pages_per_frame,
                        .max_slots = o->n_slots ? o->n_slots : mem->n_frames,
                        .max_nodes = max_nodes,
-                       .rules = {.keep_answers = o->cache.keep_answers,
-                                 .keep_prompts = 1,
-                                 .block = e->be->prefill_differs ? PREFILL_BLOCK : 0},
+                       .rules = engine_keep_rules(e),
                        .max_requests = MAX_REQUESTS,
                        .max_tokens = tokens < MAX_TOKENS ? (int)tokens : MAX_TOKENS};
     e->tuner = tune_open(&setup, 1, err);
@@ -397,7 +402,7 @@ void seq_give_up_memory(Engine *e, Seq *seq)
 {
     if (seq->state == SEQ_PARKED) return; /* it has none */
     if (seq->state == SEQ_LOADING) tiers_stop_loading(e, seq);
-    round_forget(e, (int)(seq - e->seq));
+    round_forget(e, seq_index(e, seq));
     prefix_release(e, seq);
 }
 

@@ -79,6 +79,16 @@ static unsigned char *place_at(const Memory *mem, int32_t place)
     return mem->base + (size_t)place * mem->page_bytes;
 }
 
+unsigned char *memory_page(const Memory *mem, int32_t page)
+{
+    return place_at(mem, pages_place(mem->frames, page));
+}
+
+unsigned char *memory_slot(const Memory *mem, int32_t slot)
+{
+    return mem->base + (size_t)slot * mem->frame_bytes;
+}
+
 static void set_places(Memory *mem, int seq, int first, int n)
 {
     Backend *be = mem->model->backend;
@@ -213,8 +223,7 @@ int memory_share(Memory *mem, int seq, int32_t node, int n)
         int32_t shared = page[full], own;
         int failed = cache_claim_pages(mem->cache, 1, &own);
         if (!failed) {
-            be->copy(be, place_at(mem, pages_place(mem->frames, own)),
-                     place_at(mem, pages_place(mem->frames, shared)), mem->page_bytes);
+            be->copy(be, memory_page(mem, own), memory_page(mem, shared), mem->page_bytes);
             mem->page_block[own] = full;
             page[full] = own;
         }
@@ -237,26 +246,21 @@ void memory_release(Memory *mem, int seq)
     mem->n_seq_pages[seq] = 0;
 }
 
-static unsigned char *slot_at(const Memory *mem, int32_t slot)
-{
-    return mem->base + (size_t)slot * mem->frame_bytes;
-}
-
 void memory_clear_slot(Memory *mem, int32_t slot)
 {
     Backend *be = mem->model->backend;
-    be->zero(be, slot_at(mem, slot), mem->slot_bytes);
+    be->zero(be, memory_slot(mem, slot), mem->slot_bytes);
 }
 
 void memory_copy_slot(Memory *mem, int32_t to, int32_t from)
 {
     Backend *be = mem->model->backend;
-    be->copy(be, slot_at(mem, to), slot_at(mem, from), mem->slot_bytes);
+    be->copy(be, memory_slot(mem, to), memory_slot(mem, from), mem->slot_bytes);
 }
 
 float *memory_hidden(const Memory *mem, int32_t slot)
 {
-    return (float *)(void *)(slot_at(mem, slot) + hidden_offset(&mem->model->config));
+    return (float *)(void *)(memory_slot(mem, slot) + hidden_offset(&mem->model->config));
 }
 
 SlotLayer memory_slot_layer(const Memory *mem, int i)

@@ -89,6 +89,10 @@ const int32_t *memory_pages(const Memory *mem, int seq);
 void memory_clear_slot(Memory *mem, int32_t slot);
 void memory_copy_slot(Memory *mem, int32_t to, int32_t from);
 
+/* Where their bytes are: page_bytes of a page, as long as it keeps its place; slot_bytes. */
+unsigned char *memory_page(const Memory *mem, int32_t page);
+unsigned char *memory_slot(const Memory *mem, int32_t slot);
+
 /* The hidden row in a slot. */
 float *memory_hidden(const Memory *mem, int32_t slot);
 

@@ -17,11 +17,6 @@ static double now_s(void)
     return clock_ms() / 1000;
 }
 
-static int index_of(const Engine *e, const Seq *s)
-{
-    return (int)(s - e->seq);
-}
-
 /* On a device whose prompts run in blocks a prompt's states are exact at whole blocks alone. */
 static int whole_blocks(const Engine *e, int n)
 {
@@ -69,24 +64,17 @@ int prefix_take(Engine *e, int index, const EngineRequest *r, const int32_t *tok
     return -1;
 }
 
-/*
- * Where states are to be left: at a branch, and at the answer's end, or at the prompt's in place of
- * it when the answer will not come back, or answers so far did not; without a branch at both.
- */
 static void plan_keeping(Engine *e, Seq *s, const CacheHit *hit)
 {
     const EngineRequest *r = &s->req;
-    int stable = r->n_stable ? r->n_stable : r->n_prompt, branch = hit->branch;
-    int answer = e->options.cache.keep_answers && !r->answer_changes;
-    s->keep_branch = s->keep_stable = s->keep_answer = 0;
-    if (!e->options.cache.on || r->no_cache) return;
-    stable = whole_blocks(e, stable);
-    branch = whole_blocks(e, branch);
-    if (branch > hit->n && branch < r->n_prompt && branch != stable) s->keep_branch = branch;
-    if (branch == r->n_prompt) stable = branch; /* it came before: it is what comes again */
-    if (s->keep_branch && answer && cache_prefers_prompts(e->mem.cache)) answer = 0;
-    if (stable > hit->n && !(s->keep_branch && answer)) s->keep_stable = stable;
-    s->keep_answer = answer;
+    KeepRules rules = engine_keep_rules(e);
+    KeepPlan plan = {0};
+    if (e->options.cache.on && !r->no_cache)
+        plan = keep_plan(e->mem.cache, &rules, hit, r->n_prompt,
+                         r->n_stable ? r->n_stable : r->n_prompt, r->answer_changes);
+    s->keep_branch = plan.branch;
+    s->keep_stable = plan.prompt;
+    s->keep_answer = plan.answer;
 }
 
 void prefix_begin(Engine *e, Seq *s, const CacheHit *hit)
@@ -115,7 +103,7 @@ void prefix_release(Engine *e, Seq *s)
     slots_release(mem->frames, s->slot);
     if (s->src >= 0) slots_release(mem->frames, s->src);
     drop_held(e, s);
-    memory_release(mem, index_of(e, s));
+    memory_release(mem, seq_index(e, s));
     cache_unpin(mem->cache, s->node);
 }
 
@@ -276,7 +264,7 @@ static int keep(Engine *e, Seq *s, int n, int32_t slot, CacheKept kind)
 {
     Cache *cache = e->mem.cache;
     int32_t node = cache_keep(cache, s->req.salt, s->node, s->token, n,
-                              memory_pages(&e->mem, index_of(e, s)), slot, kind, now_s());
+                              memory_pages(&e->mem, seq_index(e, s)), slot, kind, now_s());
     if (node < 0) return 0;
     cache_pin(cache, node);
     cache_unpin(cache, s->node);

@@ -68,7 +68,7 @@ void schedule_begin(Engine *e, Seq *s, const CacheHit *hit)
     s->on_device = 0;
     s->chunk_step = e->n_steps;
     prefix_begin(e, s, hit);
-    if (d) d->begin(d->self, (int)(s - e->seq), s->token, hit->n ? hit->n : 1);
+    if (d) d->begin(d->self, seq_index(e, s), s->token, hit->n ? hit->n : 1);
 }
 
 /* It begins, unless there is more on disk: then later. */
@@ -159,7 +159,7 @@ static int admit_parked(Engine *e)
     for (Seq *s = next_parked(e, 0); s; s = next_parked(e, s->order + 1)) {
         if (prefix_is_coming(e, &s->req, s->token, s->n_tokens)) continue;
         int left = s->max_tokens - seq_n_generated(s);
-        if (find_place(e, (int)(s - e->seq), &s->req, s->token, s->n_tokens, left, &hit)) return -1;
+        if (find_place(e, seq_index(e, s), &s->req, s->token, s->n_tokens, left, &hit)) return -1;
         begin(e, s, &hit);
     }
     return 0;
@@ -210,7 +210,7 @@ static Work *add_work(Engine *e, Seq *s)
 {
     Work *w = &e->work[e->n_work++];
     w->seq = s;
-    w->index = (int)(s - e->seq);
+    w->index = seq_index(e, s);
     w->start = s->n_past;
     w->is_tree = w->is_prompt = w->ends_chunks = w->is_folded = w->max_depth = 0;
     w->n_slots = w->n_sampled = w->n_sent = w->hold_promoted = 0;

@@ -169,6 +169,11 @@ struct Engine {
 _Static_assert((int)MAX_TREE_ROWS <= (int)MAX_DRAFT_ROWS,
                "kernels take any tree that leaves records");
 
+static inline int seq_index(const Engine *e, const Seq *s)
+{
+    return (int)(s - e->seq);
+}
+
 static inline int seq_n_generated(const Seq *s)
 {
     return s->n_tokens - s->req.n_prompt;
@@ -179,6 +184,9 @@ int request_check(const Engine *e, const EngineRequest *r, Error *err);
 
 /* The next free event, zeroed but for its type and id. */
 Event *engine_add_event(Engine *e, EventType type, uint64_t id);
+
+/* Where its prefix cache takes states. */
+KeepRules engine_keep_rules(const Engine *e);
 
 /* Its slot and its pages go back to the pools; what is in flight for it is dropped. */
 void seq_give_up_memory(Engine *e, Seq *seq);

@@ -542,7 +542,7 @@ static void leave_rounds(Engine *e, Seq *s)
 {
     size_t bytes = (size_t)e->model->config.n_vocab * sizeof *s->counts;
     if (!s->on_device) return;
-    round_forget(e, (int)(s - e->seq));
+    round_forget(e, seq_index(e, s));
     if (s->penalised) e->be->upload(e->be, s->counts, s->counts_host, bytes);
 }
 

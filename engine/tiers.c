@@ -15,17 +15,7 @@ static const size_t MAX_STAGING = (size_t)256 << 20;
 enum { ASIDE_SAVE = MAX_SEQS, ASIDE_GOING, N_ASIDES };
 _Static_assert((int)N_ASIDES <= (int)BACKEND_ASIDES, "each kind of copy has a number");
 
-/* ---- bytes ---- */
-
-static unsigned char *page_at(const Engine *e, int32_t page)
-{
-    return e->mem.base + (size_t)pages_place(e->mem.frames, page) * e->mem.page_bytes;
-}
-
-static unsigned char *slot_at(const Engine *e, int32_t slot)
-{
-    return e->mem.base + (size_t)slot * e->mem.frame_bytes;
-}
+/* ---- copies aside ---- */
 
 static void end_aside(Engine *e, int number)
 {
@@ -100,11 +90,12 @@ static void going(void *ctx, int32_t node)
     int n = cache_prefix(e->mem.cache, node, t->token, t->page, &slot, &salt);
     int first = host_tier_first_new(t->host, salt, t->token, n);
     for (int i = first; i < memory_pages_for(n); i++)
-        t->from[i - first] = page_at(e, t->page[i]);
+        t->from[i - first] = memory_page(&e->mem, t->page[i]);
     HostCopy copy = host_copy(e);
     wait_aside(e); /* what the tier moves now may be read or written by earlier copies */
     e->be->aside_begin(e->be);
-    host_tier_save(t->host, salt, t->token, n, first, t->from, slot_at(e, slot), &copy, &why);
+    host_tier_save(t->host, salt, t->token, n, first, t->from, memory_slot(&e->mem, slot), &copy,
+                   &why);
     end_aside(e, ASIDE_GOING);
     e->be->aside_join(e->be);
 }
@@ -194,8 +185,8 @@ static void *places_for_host(const Engine *e, Staged what, const int32_t *page, 
     unsigned char *staging = e->tiers.staging[what].memory;
     size_t bytes = e->mem.page_bytes;
     for (int i = 0; i < n; i++)
-        at[i] = staging ? staging + (size_t)i * bytes : page_at(e, page[i]);
-    return staging ? staging + (size_t)n * bytes : slot_at(e, slot);
+        at[i] = staging ? staging + (size_t)i * bytes : memory_page(&e->mem, page[i]);
+    return staging ? staging + (size_t)n * bytes : memory_slot(&e->mem, slot);
 }
 
 /* ---- saving ---- */
@@ -223,13 +214,14 @@ static Save *free_save(Tiers *t)
 static int hold_pages(Engine *e, Save *save, const Seq *s, int first, int n_tokens)
 {
     Memory *mem = &e->mem;
-    const int32_t *page = memory_pages(mem, (int)(s - e->seq));
+    const int32_t *page = memory_pages(mem, seq_index(e, s));
     int end = memory_pages_for(n_tokens);
     int32_t copy = -1;
     save->n_pages = 0;
     if (n_tokens % PAGE_TOKENS) {
         if (cache_claim_pages(mem->cache, 1, &copy)) return -1;
-        e->be->copy(e->be, page_at(e, copy), page_at(e, page[end - 1]), mem->page_bytes);
+        e->be->copy(e->be, memory_page(&e->mem, copy), memory_page(&e->mem, page[end - 1]),
+                    mem->page_bytes);
     }
     for (int i = first; i < end; i++) {
         int32_t p = i == end - 1 && copy >= 0 ? copy : page[i];
@@ -262,8 +254,8 @@ static void copy_save(Engine *e, Save *save, const Seq *s, int n, int first_page
     void *state = places_for_host(e, STAGED_SAVE, save->page, save->n_pages, save->slot, t->to);
     be->aside_begin(be);
     for (int i = 0; i < save->n_pages; i++)
-        be->aside_copy(be, t->to[i], page_at(e, save->page[i]), e->mem.page_bytes);
-    be->aside_copy(be, state, slot_at(e, save->slot), e->mem.slot_bytes);
+        be->aside_copy(be, t->to[i], memory_page(&e->mem, save->page[i]), e->mem.page_bytes);
+    be->aside_copy(be, state, memory_slot(&e->mem, save->slot), e->mem.slot_bytes);
     end_aside(e, ASIDE_SAVE);
     t->staging[STAGED_SAVE].in_use = 1;
     memcpy(t->staged_save.token, s->token, (size_t)n * sizeof *s->token);
@@ -308,7 +300,7 @@ static void begin_loaded(Engine *e, Seq *s, const CacheHit *before)
 /* It waits: its pages, from the first block that is read on, keep their places. */
 static void begin_loading(Engine *e, Seq *s, const CacheHit *hit, int n)
 {
-    const int32_t *page = memory_pages(&e->mem, (int)(s - e->seq));
+    const int32_t *page = memory_pages(&e->mem, seq_index(e, s));
     for (int i = first_block(hit); i < memory_pages_for(n); i++)
         pages_fix(e->mem.frames, page[i]);
     s->load_hit = *hit;
@@ -320,13 +312,13 @@ static int load_from_host(Engine *e, Seq *s, const CacheHit *hit, int n)
 {
     Tiers *t = &e->tiers;
     HostCopy copy = host_copy(e);
-    int first = first_block(hit), end = memory_pages_for(n), index = (int)(s - e->seq);
+    int first = first_block(hit), end = memory_pages_for(n), index = seq_index(e, s);
     const int32_t *page = memory_pages(&e->mem, index);
     for (int i = first; i < end; i++)
-        t->to[i - first] = page_at(e, page[i]);
+        t->to[i - first] = memory_page(&e->mem, page[i]);
     e->be->aside_begin(e->be);
-    int failed =
-        host_tier_load(t->host, s->req.salt, s->token, n, first, t->to, slot_at(e, s->slot), &copy);
+    int failed = host_tier_load(t->host, s->req.salt, s->token, n, first, t->to,
+                                memory_slot(&e->mem, s->slot), &copy);
     end_aside(e, index);
     if (failed) return 0;
     begin_loading(e, s, hit, n);
@@ -337,7 +329,7 @@ static int load_from_host(Engine *e, Seq *s, const CacheHit *hit, int n)
 /* Nothing of it is under way any more. */
 static void end_load(Engine *e, Seq *s, int ok)
 {
-    const int32_t *page = memory_pages(&e->mem, (int)(s - e->seq));
+    const int32_t *page = memory_pages(&e->mem, seq_index(e, s));
     for (int i = first_block(&s->load_hit); i < memory_pages_for(s->n_loading); i++)
         pages_unfix(e->mem.frames, page[i]);
     if (s->is_staged) e->tiers.staging[STAGED_LOAD].in_use = 0;
@@ -350,7 +342,7 @@ static void read_from_disk(Engine *e, Seq *s)
 {
     Tiers *t = &e->tiers;
     int first = first_block(&s->load_hit), n = s->n_loading;
-    const int32_t *page = memory_pages(&e->mem, (int)(s - e->seq)) + first;
+    const int32_t *page = memory_pages(&e->mem, seq_index(e, s)) + first;
     if (t->staging[STAGED_LOAD].in_use) return;
     void *state =
         places_for_host(e, STAGED_LOAD, page, memory_pages_for(n) - first, s->slot, t->to);
@@ -390,13 +382,13 @@ static void upload(Engine *e, Seq *s)
 {
     Backend *be = e->be;
     int first = first_block(&s->load_hit), n = memory_pages_for(s->n_loading) - first;
-    int index = (int)(s - e->seq);
+    int index = seq_index(e, s);
     const int32_t *page = memory_pages(&e->mem, index) + first;
     const void *state = places_for_host(e, STAGED_LOAD, page, n, s->slot, e->tiers.to);
     be->aside_begin(be);
     for (int i = 0; i < n; i++)
-        be->aside_copy(be, page_at(e, page[i]), e->tiers.to[i], e->mem.page_bytes);
-    be->aside_copy(be, slot_at(e, s->slot), state, e->mem.slot_bytes);
+        be->aside_copy(be, memory_page(&e->mem, page[i]), e->tiers.to[i], e->mem.page_bytes);
+    be->aside_copy(be, memory_slot(&e->mem, s->slot), state, e->mem.slot_bytes);
     end_aside(e, index);
     s->is_uploaded = 1;
 }
@@ -470,6 +462,6 @@ void tiers_stop_loading(Engine *e, Seq *s)
     DiskDone done;
     while (s->load_job >= 0 && disk_next(e->tiers.disk, &done, 1))
         take(e, &done);
-    if (s->is_uploaded) e->be->aside_done(e->be, (int)(s - e->seq), 1);
+    if (s->is_uploaded) e->be->aside_done(e->be, seq_index(e, s), 1);
     if (s->is_uploaded || s->waits_staging) end_load(e, s, 1);
 }

@@ -1,0 +1,22 @@
+/* keep_plan.c: see keep_plan.h. */
+#include "engine/keep_plan.h"
+
+static int whole_blocks(const KeepRules *rules, int n)
+{
+    return rules->block ? n / rules->block * rules->block : n;
+}
+
+KeepPlan keep_plan(const Cache *c, const KeepRules *rules, const CacheHit *hit, int n_prompt,
+                   int n_stable, int answer_changes)
+{
+    int branch = whole_blocks(rules, hit->branch), prompt = whole_blocks(rules, n_stable);
+    KeepPlan p = {.answer = rules->keep_answers && !answer_changes};
+    if (rules->keep_prompts) {
+        if (branch == n_prompt) prompt = branch; /* it came before: it is what comes again */
+        if (branch == prompt) branch = 0;
+    }
+    if (branch > hit->n) p.branch = branch;
+    if (p.branch && rules->keep_prompts && cache_prefers_prompts(c)) p.answer = 0;
+    if (prompt > hit->n && (!p.answer || (rules->keep_prompts && !p.branch))) p.prompt = prompt;
+    return p;
+}

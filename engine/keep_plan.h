@@ -1,0 +1,29 @@
+/*
+ * keep_plan.h: where on its way a request is to leave states in the prefix cache.
+ */
+#ifndef OFFSHOOT_ENGINE_KEEP_PLAN_H
+#define OFFSHOOT_ENGINE_KEEP_PLAN_H
+
+#include "engine/cache.h"
+
+typedef struct {
+    int keep_answers; /* as CacheOptions */
+    int keep_prompts; /* 1: where nothing branches, the prompt's end too; 0: as Marconi */
+    int block;        /* prompts' states lie at whole multiples of it; 0: anywhere */
+} KeepRules;
+
+typedef struct {
+    int branch, prompt; /* tokens before the state, 0: none there */
+    int answer;         /* 1: at the answer's end */
+} KeepPlan;
+
+/*
+ * For a prompt of n_prompt tokens behind its hit, of which later prompts begin with the first
+ * n_stable (0: not known to). answer_changes: it will not come back as it was generated. At a
+ * branch, and at the answer's end, or at the prompt's in place of it when the answer will not come
+ * back, or answers so far did not; without a branch at both. At most two that are new.
+ */
+KeepPlan keep_plan(const Cache *c, const KeepRules *rules, const CacheHit *hit, int n_prompt,
+                   int n_stable, int answer_changes);
+
+#endif
