@@ -27,8 +27,8 @@ enum { LEVEL_ROWS = MAX_N * MAX_ROUND_NODES, FOLD_STRIDE = MAX_ROUND_NODES + 3, 
 typedef struct {
     int n, n_nodes, depth, n_top;
     int sparse; /* of ten rows, how many have no or few children */
+    int folds;  /* nodes left records */
     uint64_t seed;
-    int folds; /* nodes left records */
 } Shape;
 
 /* All arrays, in one block of backend memory, so that one download shows what an operation did. */
@@ -541,10 +541,10 @@ static void test_rounds(void **state)
     rig[0] = rig_open(ref);
     for (int b = 0; b < n; b++)
         rig[1 + b] = rig_open(gpu[b]);
-    const Shape shapes[] = {{1, 1, 0, 1, 0, 0, 0}, {3, 1, 0, 1, 0, 1, 0},  {1, 4, 3, 1, 0, 2, 0},
-                            {5, 4, 3, 1, 5, 3, 0}, {1, 8, 4, 4, 0, 4, 0},  {2, 8, 4, 4, 4, 5, 0},
-                            {3, 2, 1, 4, 3, 6, 0}, {1, 64, 3, 8, 2, 7, 0}, {1, 64, 8, 3, 3, 8, 0},
-                            {4, 16, 5, 6, 6, 9, 0}};
+    const Shape shapes[] = {{1, 1, 0, 1, 0, 0, 0}, {3, 1, 0, 1, 0, 0, 1},  {1, 4, 3, 1, 0, 0, 2},
+                            {5, 4, 3, 1, 5, 0, 3}, {1, 8, 4, 4, 0, 0, 4},  {2, 8, 4, 4, 4, 0, 5},
+                            {3, 2, 1, 4, 3, 0, 6}, {1, 64, 3, 8, 2, 0, 7}, {1, 64, 8, 3, 3, 0, 8},
+                            {4, 16, 5, 6, 6, 0, 9}};
     int n_ended = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int again = 0; again < 4; again++) {
