@@ -302,6 +302,15 @@ static void test_host_memory(void **state)
             same(&a, k);
             if (round) assert_int_equal(a.n_cached, BLOCKS);
         }
+    for (int round = 0; round < 6; round++) { /* one is read while the other makes room */
+        Answer two[2] = {0};
+        submit(e, round % N_KINDS, 1);
+        submit(e, (round + 1) % N_KINDS, 2);
+        while (!two[0].n_done || !two[1].n_done)
+            step(e, two);
+        same(&two[0], round % N_KINDS);
+        same(&two[1], (round + 1) % N_KINDS);
+    }
     EngineStatus st = close_engine(e);
     assert_true(st.cache.evicted_states + st.cache.evicted_nodes > 0);
     assert_true(st.host_cache.saved > 0);
