@@ -97,7 +97,7 @@ static int open_tree(Sim *s, double capacity, Error *err)
                        .max_tokens = WINDOW_TOKENS};
     s->frames = frames_open(setup.n_frames, per_frame, setup.max_slots);
     s->cache = cache_open(&setup.cache, s->frames, setup.max_nodes, &setup.cost);
-    s->page = mem_alloc((size_t)cache_replay_pages(s->run->trace->longest), sizeof *s->page);
+    s->page = mem_alloc((size_t)pages_for(s->run->trace->longest), sizeof *s->page);
     if (s->policy->kind != CACHE_TUNED) return 0;
     s->tuner = tune_open(&setup, 0, err);
     return s->tuner ? 0 : -1;

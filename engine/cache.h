@@ -25,6 +25,12 @@ enum {
     MIN_BRANCH = PAGE_TOKENS, /* a branch point that saves fewer tokens is not worth a state */
 };
 
+/* Pages that n_tokens need. */
+static inline int pages_for(int n_tokens)
+{
+    return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
+}
+
 /*
  * What goes first when memory is short. none: only what a running sequence needs is taken from the
  * cache, by age; nothing new is kept in place of something old.

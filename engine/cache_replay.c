@@ -24,11 +24,6 @@ typedef struct {
     int n_points;
 } Replay;
 
-int cache_replay_pages(int n_tokens)
-{
-    return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
-}
-
 /* ---- where states are kept ---- */
 
 /* In order; a place that is there already is not asked for again. */
@@ -65,7 +60,7 @@ static void choose_points(Replay *p, const KeepRules *rules)
 static int claim_memory(Replay *p)
 {
     p->n_shared = p->hit.n / PAGE_TOKENS;
-    p->n_pages = cache_replay_pages(p->r->n_prompt + p->r->n_answer);
+    p->n_pages = pages_for(p->r->n_prompt + p->r->n_answer);
     if (p->hit.n) cache_pages(p->cache, p->hit.node, p->hit.n, p->page);
     if (cache_claim_pages(p->cache, p->n_pages - p->n_shared, p->page + p->n_shared)) return -1;
     if (cache_claim_slots(p->cache, 1, &p->slot) == 1) return 0;

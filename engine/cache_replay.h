@@ -22,11 +22,8 @@ typedef struct {
     double now;
 } CachedRequest;
 
-/* Pages that a request of n tokens holds. */
-int cache_replay_pages(int n_tokens);
-
 /*
- * Serves r; page[cache_replay_pages(n_prompt + n_answer)] is scratch. Returns how many tokens of
+ * Serves r; page[pages_for(n_prompt + n_answer)] is scratch. Returns how many tokens of
  * the prompt were cached. *fits becomes 0, and nothing is kept, when memory is too small for r
  * alone.
  */

@@ -184,11 +184,6 @@ static void set_prefix(DiskJob *j, uint64_t salt, const int32_t *token, int n, i
     memcpy(j->token, token, (size_t)n * sizeof *token);
 }
 
-static int n_pages(int n)
-{
-    return (n + PAGE_TOKENS - 1) / PAGE_TOKENS;
-}
-
 /* ---- removing ---- */
 
 static void when_dropped(void *ctx, int32_t item)
@@ -313,10 +308,10 @@ int disk_load(Disk *d, uint64_t salt, const int32_t *token, int n, int first_pag
     collect(d);
     StoreHit hit = store_find(d->store, salt, token, n, n);
     if (hit.item < 0 || hit.n != n || !free_jobs(d)) return -1;
-    assert(first_page >= 0 && first_page <= n_pages(n));
+    assert(first_page >= 0 && first_page <= pages_for(n));
     DiskJob *j = take_job(d, JOB_LOAD, &number);
     set_prefix(j, salt, token, n, first_page);
-    memcpy(j->to, page, (size_t)(n_pages(n) - first_page) * sizeof *page);
+    memcpy(j->to, page, (size_t)(pages_for(n) - first_page) * sizeof *page);
     j->to_state = state;
     add_parts(d, j, hit.item);
     store_use(d->store, hit.item);
@@ -394,7 +389,7 @@ int disk_save(Disk *d, uint64_t salt, const int32_t *token, int n, int first_pag
     if (!send_removals(d)) return refuse(why, TIER_BUSY);
     DiskJob *j = take_job(d, JOB_SAVE, &number);
     set_prefix(j, salt, token, n, first_page);
-    memcpy(j->from, page, (size_t)(n_pages(n) - first_page) * sizeof *page);
+    memcpy(j->from, page, (size_t)(pages_for(n) - first_page) * sizeof *page);
     j->from_state = state;
     add_items(d, j, last, n_known, of_run, of_state);
     disk_worker_send(d->worker, number);

@@ -54,7 +54,7 @@ size_t memory_page_bytes(const Model *m, KvType type)
 
 int memory_pages_for(int n_rows)
 {
-    return (n_rows + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    return pages_for(n_rows);
 }
 
 static size_t pages_per_frame(const Model *m, KvType type)

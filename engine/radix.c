@@ -219,7 +219,7 @@ static void append_cell(Radix *r, Node *n, int32_t cell)
 
 int radix_cells_for(int start, int end)
 {
-    return (end + PAGE_TOKENS - 1) / PAGE_TOKENS - start / PAGE_TOKENS;
+    return pages_for(end) - start / PAGE_TOKENS;
 }
 
 /* ---- the tree ---- */

@@ -251,7 +251,7 @@ Tuner *tune_open(const TuneSetup *s, int threaded, Error *err)
     }
     Replayer *p = &t->replayer;
     *p = (Replayer){.rules = s->rules, .pause = 1, .max_requests = s->max_requests};
-    p->page = mem_alloc((size_t)cache_replay_pages(s->max_tokens), sizeof *p->page);
+    p->page = mem_alloc((size_t)pages_for(s->max_tokens), sizeof *p->page);
     p->lru = copy_open(s);
     p->before = copy_open(s);
     p->scratch = copy_open(s);
