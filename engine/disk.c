@@ -297,8 +297,7 @@ int disk_find(const Disk *d, uint64_t salt, const int32_t *token, int n, int mos
 
 int disk_first_new(const Disk *d, uint64_t salt, const int32_t *token, int n)
 {
-    int32_t last;
-    return store_match(d->store, salt, token, n, &last);
+    return store_match(d->store, salt, token, n, NULL);
 }
 
 int disk_load(Disk *d, uint64_t salt, const int32_t *token, int n, int first_page,
@@ -321,21 +320,13 @@ int disk_load(Disk *d, uint64_t salt, const int32_t *token, int n, int first_pag
 
 /* ---- saving ---- */
 
-static int refuse(TierRefused *why, TierRefused because)
-{
-    *why = because;
-    return -1;
-}
-
-static int touch(Disk *d, int32_t state)
+static void touch(Disk *d, int32_t state)
 {
     int number;
-    store_use(d->store, state);
-    if (free_jobs(d) < SPARE_JOBS / 2) return 0; /* its age on disk is not worth a wait */
+    if (free_jobs(d) < SPARE_JOBS / 2) return; /* its age on disk is not worth a wait */
     DiskJob *j = take_job(d, JOB_TOUCH, &number);
     add_parts(d, j, state);
     disk_worker_send(d->worker, number);
-    return 0;
 }
 
 static int64_t on_disk(int64_t bytes)
@@ -343,20 +334,13 @@ static int64_t on_disk(int64_t bytes)
     return (bytes + CACHE_FILE_ALIGN - 1) / CACHE_FILE_ALIGN * CACHE_FILE_ALIGN;
 }
 
-/* Adds what is new to the index, for a job to write. last: the last block that is there, or -1. */
-static void add_items(Disk *d, DiskJob *j, int32_t last, int n_known, int64_t run_bytes,
+/* Adds what is new to the index, for a job to write. */
+static void add_items(Disk *d, DiskJob *j, const StorePlan *p, int64_t run_bytes,
                       int64_t state_bytes)
 {
-    int n_full = j->n / PAGE_TOKENS;
-    j->n_new = 1 + (n_known < n_full);
-    if (n_known < n_full) {
-        int32_t run = store_add_run(d->store, j->salt, last, j->token + n_known * PAGE_TOKENS,
-                                    n_full - n_known, run_bytes);
-        d->name[run] = cache_name_of(&d->shape, store_item(d->store, run).key, 0);
-        store_match(d->store, j->salt, j->token, j->n, &last);
-    }
-    int32_t state = store_add_state(d->store, last, j->token + n_full * PAGE_TOKENS,
-                                    j->n % PAGE_TOKENS, state_bytes);
+    int32_t run, state = store_add_planned(d->store, p, run_bytes, state_bytes, &run);
+    j->n_new = 1 + (run >= 0);
+    if (run >= 0) d->name[run] = cache_name_of(&d->shape, store_item(d->store, run).key, 0);
     d->name[state] = cache_name_of(&d->shape, store_item(d->store, state).key, 1);
     add_parts(d, j, state);
 }
@@ -364,34 +348,26 @@ static void add_items(Disk *d, DiskJob *j, int32_t last, int n_known, int64_t ru
 int disk_save(Disk *d, uint64_t salt, const int32_t *token, int n, int first_page,
               const void *const *page, const void *state, TierRefused *why)
 {
-    int32_t last, there;
-    int n_full = n / PAGE_TOKENS, rest = n % PAGE_TOKENS, number;
+    StorePlan p = {.salt = salt, .token = token, .n = n};
+    int number;
     collect(d);
-    if (n_full < 1) return refuse(why, TIER_SHORT);
-    if (n > d->shape.max_tokens) return refuse(why, TIER_LARGE);
-    int n_known = store_match(d->store, salt, token, n, &last);
-    if (n_known == n_full &&
-        (there = store_state(d->store, last, token + n_full * PAGE_TOKENS, rest)) >= 0) {
-        touch(d, there);
-        return refuse(why, TIER_KNOWN);
+    if (store_plan(d->store, &p, d->shape.max_tokens, first_page, why)) {
+        if (*why == TIER_KNOWN) touch(d, p.state);
+        return -1;
     }
-    if (first_page > n_known) return refuse(why, TIER_MISSING);
-    if (free_jobs(d) <= SPARE_JOBS || d->n_gone) return refuse(why, TIER_BUSY);
-    int64_t of_run =
-        n_known == n_full
-            ? 0
-            : on_disk(cache_file_bytes(&d->shape, n_full * PAGE_TOKENS, n_full - n_known, 0));
-    int64_t of_state = on_disk(cache_file_bytes(&d->shape, n, rest > 0, 1));
+    if (free_jobs(d) <= SPARE_JOBS || d->n_gone) return store_refuse(why, TIER_BUSY);
+    int64_t of_run = p.n_new ? on_disk(cache_file_bytes(&d->shape, n - p.n_rest, p.n_new, 0)) : 0;
+    int64_t of_state = on_disk(cache_file_bytes(&d->shape, n, p.n_rest > 0, 1));
     int before = store_count(d->store);
-    if (store_make_room(d->store, last, n_full - n_known, of_run + of_state, when_dropped, d))
-        return refuse(why, TIER_LARGE);
+    if (store_make_room(d->store, p.last, p.n_new, of_run + of_state, when_dropped, d))
+        return store_refuse(why, TIER_LARGE);
     d->stats.evicted += before - store_count(d->store);
-    if (!send_removals(d)) return refuse(why, TIER_BUSY);
+    if (!send_removals(d)) return store_refuse(why, TIER_BUSY);
     DiskJob *j = take_job(d, JOB_SAVE, &number);
     set_prefix(j, salt, token, n, first_page);
     memcpy(j->from, page, (size_t)(pages_for(n) - first_page) * sizeof *page);
     j->from_state = state;
-    add_items(d, j, last, n_known, of_run, of_state);
+    add_items(d, j, &p, of_run, of_state);
     disk_worker_send(d->worker, number);
     return number;
 }

@@ -155,8 +155,7 @@ int host_tier_find(const HostTier *t, uint64_t salt, const int32_t *token, int n
 
 int host_tier_first_new(const HostTier *t, uint64_t salt, const int32_t *token, int n)
 {
-    int32_t last;
-    return store_match(t->store, salt, token, n, &last);
+    return store_match(t->store, salt, token, n, NULL);
 }
 
 int host_tier_load(HostTier *t, uint64_t salt, const int32_t *token, int n, int first_page,
@@ -179,57 +178,30 @@ int host_tier_load(HostTier *t, uint64_t salt, const int32_t *token, int n, int 
 
 /* ---- saving ---- */
 
-static int refuse(TierRefused *why, TierRefused because)
-{
-    *why = because;
-    return -1;
-}
-
-/* New full blocks behind block last; returns the last of all. claim: their pages. */
-static int32_t add_run(HostTier *t, uint64_t salt, int32_t last, const int32_t *token, int n_known,
-                       int n_full, const int32_t *claim)
-{
-    int n = n_full - n_known;
-    if (!n) return last;
-    int32_t run = store_add_run(t->store, salt, last, token + n_known * PAGE_TOKENS, n,
-                                (int64_t)n * (int64_t)t->shape.page_bytes);
-    store_chain(t->store, run, t->chain);
-    for (int b = n_known; b < n_full; b++)
-        t->page[t->chain[b]] = claim[b - n_known];
-    return t->chain[n_full - 1];
-}
-
 int host_tier_save(HostTier *t, uint64_t salt, const int32_t *token, int n, int first_page,
                    const void *const *page, const void *state, const HostCopy *copy,
                    TierRefused *why)
 {
-    int32_t last, there;
-    int n_full = n / PAGE_TOKENS, rest = n % PAGE_TOKENS, has_partial = rest > 0;
-    const int32_t *tail = token + n_full * PAGE_TOKENS;
-    if (n_full < 1) return refuse(why, TIER_SHORT);
-    if (n > t->shape.max_tokens) return refuse(why, TIER_LARGE);
-    int n_known = store_match(t->store, salt, token, n, &last);
-    if (n_known == n_full && (there = store_state(t->store, last, tail, rest)) >= 0) {
-        store_use(t->store, there);
-        return refuse(why, TIER_KNOWN);
-    }
-    if (first_page > n_known) return refuse(why, TIER_MISSING);
-    int n_new = n_full - n_known, n_pages = n_new + has_partial;
+    StorePlan p = {.salt = salt, .token = token, .n = n};
+    if (store_plan(t->store, &p, t->shape.max_tokens, first_page, why)) return -1;
+    int has_partial = p.n_rest > 0, n_pages = p.n_new + has_partial;
     int64_t of_state = (int64_t)(t->pages_per_frame + has_partial) * (int64_t)t->shape.page_bytes;
-    int64_t of_run = (int64_t)n_new * (int64_t)t->shape.page_bytes;
-    if (store_make_room(t->store, last, n_new, of_run + of_state, when_dropped, t))
-        return refuse(why, TIER_LARGE);
+    int64_t of_run = (int64_t)p.n_new * (int64_t)t->shape.page_bytes;
+    if (store_make_room(t->store, p.last, p.n_new, of_run + of_state, when_dropped, t))
+        return store_refuse(why, TIER_LARGE);
     Home home = {.slot = claim_slot(t), .page = -1};
     int failed = pages_claim(t->frames, n_pages, t->claim);
     assert(!failed);
     (void)failed;
     for (int i = 0; i < n_pages; i++)
-        copy->out(copy->ctx, at_page(t, t->claim[i]), page[n_known - first_page + i],
+        copy->out(copy->ctx, at_page(t, t->claim[i]), page[p.n_known - first_page + i],
                   t->shape.page_bytes);
     copy->out(copy->ctx, at_slot(t, home.slot), state, t->shape.state_bytes);
-    if (has_partial) home.page = t->claim[n_new];
-    last = add_run(t, salt, last, token, n_known, n_full, t->claim);
-    int32_t item = store_add_state(t->store, last, tail, rest, of_state);
+    if (has_partial) home.page = t->claim[p.n_new];
+    int32_t run, item = store_add_planned(t->store, &p, of_run, of_state, &run);
+    store_chain(t->store, item, t->chain);
+    for (int i = 0; i < p.n_new; i++)
+        t->page[t->chain[p.n_known + i]] = t->claim[i];
     t->home[item] = home;
     store_set_ready(t->store, item);
     t->stats.saved++;

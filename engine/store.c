@@ -163,14 +163,15 @@ static void table_remove(Store *s, int32_t block)
 int store_match(const Store *s, uint64_t salt, const int32_t *token, int n, int32_t *last)
 {
     Hash key = first_key(salt);
+    int32_t at = NONE;
     int b = 0;
-    *last = NONE;
     for (; (b + 1) * PAGE_TOKENS <= n; b++) {
         key = next_key(key, token + b * PAGE_TOKENS, PAGE_TOKENS);
-        int32_t next = lookup(s, key, *last, salt, token + b * PAGE_TOKENS);
+        int32_t next = lookup(s, key, at, salt, token + b * PAGE_TOKENS);
         if (next == NONE) break;
-        *last = next;
+        at = next;
     }
+    if (last) *last = at;
     return b;
 }
 
@@ -292,6 +293,28 @@ int32_t store_oldest(const Store *s)
 
 /* ---- adding ---- */
 
+int store_refuse(TierRefused *why, TierRefused because)
+{
+    *why = because;
+    return -1;
+}
+
+int store_plan(Store *s, StorePlan *p, int max_tokens, int first_page, TierRefused *why)
+{
+    int n_full = p->n / PAGE_TOKENS;
+    if (n_full < 1) return store_refuse(why, TIER_SHORT);
+    if (p->n > max_tokens) return store_refuse(why, TIER_LARGE);
+    p->n_known = store_match(s, p->salt, p->token, p->n, &p->last);
+    p->n_new = n_full - p->n_known;
+    p->n_rest = p->n % PAGE_TOKENS;
+    p->state = p->n_new ? NONE : store_state(s, p->last, p->token + p->n - p->n_rest, p->n_rest);
+    if (p->state != NONE) {
+        store_use(s, p->state);
+        return store_refuse(why, TIER_KNOWN);
+    }
+    return first_page > p->n_known ? store_refuse(why, TIER_MISSING) : 0;
+}
+
 int store_has_room(const Store *s, int n_items, int n_blocks)
 {
     return s->n_items + n_items <= s->max_items && s->n_blocks + n_blocks <= s->max_blocks;
@@ -369,6 +392,19 @@ int32_t store_add_state(Store *s, int32_t last, const int32_t *rest, int n_rest,
 void store_set_ready(Store *s, int32_t item)
 {
     s->item[item].is_ready = 1;
+}
+
+int32_t store_add_planned(Store *s, const StorePlan *p, int64_t run_bytes, int64_t state_bytes,
+                          int32_t *run)
+{
+    int32_t last = p->last;
+    *run = NONE;
+    if (p->n_new) {
+        *run = store_add_run(s, p->salt, last, p->token + p->n_known * PAGE_TOKENS, p->n_new,
+                             run_bytes);
+        last = s->item[*run].last;
+    }
+    return store_add_state(s, last, p->token + p->n - p->n_rest, p->n_rest, state_bytes);
 }
 
 int32_t store_add_other(Store *s, int64_t bytes)

@@ -42,7 +42,10 @@ size_t store_index_bytes(int max_items, int max_blocks);
 
 /* ---- looking up; nothing changes ---- */
 
-/* Full blocks of n tokens that are there from the first one on; *last: the last of them, or -1. */
+/*
+ * Full blocks of n tokens that are there from the first one on; *last, unless last is NULL: the
+ * last of them, or -1.
+ */
 int store_match(const Store *s, uint64_t salt, const int32_t *token, int n, int32_t *last);
 
 typedef struct {
@@ -79,6 +82,35 @@ int64_t store_bytes(const Store *s); /* of all items */
 int store_count(const Store *s);
 
 /* ---- adding ---- */
+
+/* A prefix that a tier is to keep, and what of it is there already. */
+typedef struct {
+    uint64_t salt;
+    const int32_t *token; /* [n], borrowed */
+    int n;
+    int n_known;   /* full blocks that are there, from the first one on */
+    int n_new;     /* full blocks behind those */
+    int n_rest;    /* tokens behind the last full block */
+    int32_t last;  /* of the blocks that are there; -1: none */
+    int32_t state; /* the prefix's own, with TIER_KNOWN */
+} StorePlan;
+
+/*
+ * Fills the plan for p->salt, p->token and p->n. The caller has the prefix's pages from first_page
+ * on. 0, or -1 and why a tier for prefixes of up to max_tokens cannot or need not keep it; what is
+ * there whole counts as used.
+ */
+int store_plan(Store *s, StorePlan *p, int max_tokens, int first_page, TierRefused *why);
+
+/* Sets *why and returns -1, so that refusing is one line. */
+int store_refuse(TierRefused *why, TierRefused because);
+
+/*
+ * Adds the plan's new blocks as a run and its state behind them, which is returned; *run is -1 when
+ * no block is new. There must be room.
+ */
+int32_t store_add_planned(Store *s, const StorePlan *p, int64_t run_bytes, int64_t state_bytes,
+                          int32_t *run);
 
 /*
  * Makes room for a run of n_blocks and a state behind block `last` (-1: the first), of so many
