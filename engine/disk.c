@@ -38,7 +38,6 @@ struct Disk {
     int n_finished;
     void *job_memory;
     size_t job_bytes;
-    int32_t *chain; /* scratch: [max_tokens / PAGE_TOKENS] */
     Queue *done;
     DiskWorker *worker;
     DiskStats stats;
@@ -84,9 +83,8 @@ static int open_index(Disk *d, int64_t max_bytes, Error *err)
     d->store = store_open(max_bytes, d->max_items, d->max_blocks, err);
     d->name = mem_map(names * sizeof *d->name);
     d->gone = mem_map(names * sizeof *d->gone);
-    d->chain = mem_map(((size_t)d->shape.max_tokens / PAGE_TOKENS + 1) * sizeof *d->chain);
     if (!d->store) return -1;
-    if (!d->name || !d->gone || !d->chain)
+    if (!d->name || !d->gone)
         return error_set(err, ERR_DEVICE, "no memory for the index of the disk cache");
     return 0;
 }
@@ -125,7 +123,6 @@ void disk_close(Disk *d)
     store_close(d->store);
     mem_unmap(d->name);
     mem_unmap(d->gone);
-    mem_unmap(d->chain);
     mem_unmap(d->job_memory);
     mem_free(d);
 }
