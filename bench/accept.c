@@ -8,13 +8,13 @@
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/json.h"
 #include "base/mem.h"
 #include "bench/bench.h"
+#include "bench/json_lines.h"
 #include "text/detokenizer.h"
 
 enum { MAX_CATEGORIES = 64, DEFAULT_ANSWER = 128, MAX_PROMPT_FILE = 256 << 20, NAME_BYTES = 48 };
@@ -180,7 +180,7 @@ static int measure_messages(Bench *b, const char *name, const json_t *messages, 
     return failed;
 }
 
-static int measure_line(Bench *b, const json_t *line, Error *err)
+static int measure_case(Bench *b, const json_t *line, Error *err)
 {
     const char *name = json_string_value(json_object_get(line, "category"));
     const json_t *turns = json_object_get(line, "turns");
@@ -200,28 +200,18 @@ static void show_progress(const Bench *b, int line)
             al);
 }
 
+static int measure_line(void *ctx, int number, const json_t *line, Error *err)
+{
+    Bench *b = ctx;
+    int failed = measure_case(b, line, err);
+    show_progress(b, number);
+    return failed;
+}
+
 static int measure_file(Bench *b, const char *path, Error *err)
 {
-    FILE *f = fopen(path, "r");
-    if (!f) return error_set(err, ERR_FILE, "cannot open '%s'", path);
-    char *text = NULL;
-    size_t cap = 0;
-    int failed = 0, line = 0, limit = b->s->settings->limit;
-    while (!failed && (limit <= 0 || line < limit)) {
-        ssize_t n = getline(&text, &cap, f);
-        if (n < 0) break;
-        line++;
-        json_error_t je;
-        json_t *j = json_loadb(text, (size_t)n, 0, &je);
-        Error why = {0};
-        failed = j ? measure_line(b, j, &why) : error_set(&why, ERR_INPUT, "%s", je.text);
-        if (failed) error_set(err, why.code, "'%s' line %d: %s", path, line, why.msg);
-        json_decref(j);
-        show_progress(b, line);
-    }
+    int failed = json_lines_read(path, b->s->settings->limit, measure_line, b, err);
     if (b->show_progress) fprintf(stderr, "\r%60s\r", "");
-    free(text);
-    fclose(f);
     return failed;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "bench/json_lines.h"
 
 /* ---- messages as the API has them ---- */
 
@@ -129,13 +130,20 @@ static int add_loop(AgentLoops *a, int loop, const json_t *line, const char *fie
     return n_turns;
 }
 
-static int add_line(AgentLoops *a, int number, const json_t *line, const char *fields, Error *err)
+typedef struct {
+    AgentLoops *loops;
+    const char *fields;
+} Reading;
+
+static int add_line(void *ctx, int number, const json_t *line, Error *err)
 {
+    const Reading *r = ctx;
+    AgentLoops *a = r->loops;
     const json_t *tools = json_object_get(line, "tools");
     if (!json_is_array(json_object_get(line, "messages")))
         return error_set(err, ERR_INPUT, "'messages' is no array");
     if (tools && !json_is_array(tools)) return error_set(err, ERR_INPUT, "'tools' is no array");
-    int n = add_loop(a, number, line, fields, err);
+    int n = add_loop(a, number, line, r->fields, err);
     if (!n) return error_set(err, ERR_INPUT, "no turn of an assistant has a message before it");
     a->n_loops += n > 0;
     return n < 0 ? -1 : 0;
@@ -143,25 +151,9 @@ static int add_line(AgentLoops *a, int number, const json_t *line, const char *f
 
 int agent_loops_read(AgentLoops *a, const char *path, int limit, const char *fields, Error *err)
 {
-    FILE *f = fopen(path, "r");
-    if (!f) return error_set(err, ERR_FILE, "cannot open '%s'", path);
-    char *text = NULL;
-    size_t cap = 0;
-    int failed = 0;
-    for (int line = 1; !failed && (limit <= 0 || line <= limit); line++) {
-        ssize_t n = getline(&text, &cap, f);
-        if (n < 0) break;
-        json_error_t je;
-        Error why = {0};
-        json_t *j = json_loadb(text, (size_t)n, 0, &je);
-        failed = j ? add_line(a, line, j, fields, &why) : error_set(&why, ERR_INPUT, "%s", je.text);
-        if (failed) error_set(err, why.code, "'%s' line %d: %s", path, line, why.msg);
-        json_decref(j);
-    }
-    free(text);
-    fclose(f);
-    if (!failed && !a->n_loops) return error_set(err, ERR_FILE, "'%s' has no lines", path);
-    return failed;
+    Reading r = {a, fields};
+    if (json_lines_read(path, limit, add_line, &r, err)) return -1;
+    return a->n_loops ? 0 : error_set(err, ERR_FILE, "'%s' has no lines", path);
 }
 
 void agent_loops_free(AgentLoops *a)

@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "base/strbuf.h"
+#include "bench/json_lines.h"
 
 /* What a request asks for beside its prompt. */
 typedef struct {
@@ -141,8 +142,9 @@ static json_t *question(const json_t *line)
  * A question in all manners; a conversation with its long list of tools in one of them, or reading
  * prompts would be most of the work.
  */
-static int add_line(LoadCases *c, int number, const json_t *line, Error *err)
+static int add_line(void *ctx, int number, const json_t *line, Error *err)
 {
+    LoadCases *c = ctx;
     enum { N_MANNERS = sizeof chat_manners / sizeof *chat_manners };
     json_t *messages = question(line), *tools = json_object_get(line, "tools");
     if (!messages) return error_set(err, ERR_INPUT, "neither 'turns' nor 'messages' has a prompt");
@@ -154,28 +156,6 @@ static int add_line(LoadCases *c, int number, const json_t *line, Error *err)
     }
     json_decref(messages);
     return 0;
-}
-
-static int add_file(LoadCases *c, const char *path, int limit, Error *err)
-{
-    FILE *f = fopen(path, "r");
-    if (!f) return error_set(err, ERR_FILE, "cannot open '%s'", path);
-    char *text = NULL;
-    size_t cap = 0;
-    int failed = 0;
-    for (int line = 1; !failed && (limit <= 0 || line <= limit); line++) {
-        ssize_t n = getline(&text, &cap, f);
-        if (n < 0) break;
-        json_error_t je;
-        Error why = {0};
-        json_t *j = json_loadb(text, (size_t)n, 0, &je);
-        failed = j ? add_line(c, line, j, &why) : error_set(&why, ERR_INPUT, "%s", je.text);
-        if (failed) error_set(err, why.code, "'%s' line %d: %s", path, line, why.msg);
-        json_decref(j);
-    }
-    free(text);
-    fclose(f);
-    return failed;
 }
 
 char *load_cases_text(size_t n_bytes)
@@ -199,7 +179,7 @@ char *load_cases_text(size_t n_bytes)
 int load_cases_add_mix(LoadCases *c, const char *path, int limit, Error *err)
 {
     enum { LONG_BYTES = 8000 };
-    if (add_file(c, path, limit, err)) return -1;
+    if (json_lines_read(path, limit, add_line, c, err)) return -1;
     for (size_t t = 0; t < sizeof texts / sizeof *texts; t++) {
         for (size_t i = 0; i < sizeof text_manners / sizeof *text_manners; i++) {
             char name[64];

@@ -1,0 +1,29 @@
+/* json_lines.c: see json_lines.h. */
+#include "bench/json_lines.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+int json_lines_read(const char *path, int limit,
+                    int (*take)(void *ctx, int number, const json_t *line, Error *err), void *ctx,
+                    Error *err)
+{
+    FILE *f = fopen(path, "r");
+    if (!f) return error_set(err, ERR_FILE, "cannot open '%s'", path);
+    char *text = NULL;
+    size_t cap = 0;
+    int failed = 0;
+    for (int number = 1; !failed && (limit <= 0 || number <= limit); number++) {
+        ssize_t n = getline(&text, &cap, f);
+        if (n < 0) break;
+        json_error_t je;
+        Error why = {0};
+        json_t *line = json_loadb(text, (size_t)n, 0, &je);
+        failed = line ? take(ctx, number, line, &why) : error_set(&why, ERR_INPUT, "%s", je.text);
+        if (failed) error_set(err, why.code, "'%s' line %d: %s", path, number, why.msg);
+        json_decref(line);
+    }
+    free(text);
+    fclose(f);
+    return failed;
+}

@@ -1,0 +1,19 @@
+/*
+ * json_lines.h: files with one JSON value a line, prompts and loops.
+ */
+#ifndef OFFSHOOT_BENCH_JSON_LINES_H
+#define OFFSHOOT_BENCH_JSON_LINES_H
+
+#include <jansson.h>
+
+#include "base/error.h"
+
+/*
+ * Calls take for at most limit lines (0: all), which are numbered from 1, until one fails. Errors
+ * name file and line.
+ */
+int json_lines_read(const char *path, int limit,
+                    int (*take)(void *ctx, int number, const json_t *line, Error *err), void *ctx,
+                    Error *err);
+
+#endif
