@@ -10,12 +10,9 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include <netinet/in.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -24,6 +21,7 @@
 #include "tests/analyzer.h"
 #include "tests/run_binary.h"
 #include "tests/served.h"
+#include "tests/stub_server.h"
 
 /*
  * With a function that the demo model knows: a call and its result; then two calls in one turn, of
@@ -241,94 +239,52 @@ static const char said_then[] =
     "data: [DONE]\n\n";
 
 typedef struct {
-    int fd, n_requests;
+    StubServer server;
+    int n_requests;
     int breaks_at; /* that request, from 1, gets a 500; 0: none */
     int closes;    /* 1: after each reply, without a word */
-    pthread_t thread;
-    char url[64];
 } Stub;
 
-static void send_all(int fd, const char *text)
+static void serve_connection(void *ctx, int fd)
 {
-    send(fd, text, strlen(text), MSG_NOSIGNAL);
-}
-
-/* Reads a request to its end; 0 when there is none. */
-static int read_request(int fd)
-{
-    char buf[65536];
-    size_t n = 0;
-    for (;;) {
-        ssize_t got = recv(fd, buf + n, sizeof buf - 1 - n, 0);
-        if (got <= 0) return 0;
-        n += (size_t)got;
-        buf[n] = 0;
-        const char *body = strstr(buf, "\r\n\r\n"), *length = strstr(buf, "Content-Length: ");
-        if (body && length && strlen(body + 4) >= strtoul(length + 16, NULL, 10)) return 1;
-    }
-}
-
-static void serve_connection(Stub *s, int fd)
-{
-    while (read_request(fd)) {
+    Stub *s = ctx;
+    StrBuf in = {0};
+    while (stub_server_read(fd, &in)) {
         char head[128];
         if (++s->n_requests == s->breaks_at) {
-            send_all(fd, "HTTP/1.1 500 no\r\nContent-Length: 2\r\n\r\n{}");
+            stub_server_send(fd, "HTTP/1.1 500 no\r\nContent-Length: 2\r\n\r\n{}");
             continue;
         }
         snprintf(
             head, sizeof head,
             "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %zu\r\n\r\n",
             strlen(said_first) + strlen(said_then));
-        send_all(fd, head);
-        send_all(fd, said_first);
+        stub_server_send(fd, head);
+        stub_server_send(fd, said_first);
         usleep(PAUSE_MS * 1000);
-        send_all(fd, said_then);
+        stub_server_send(fd, said_then);
         if (s->closes) break;
     }
-    close(fd);
-}
-
-static void *run_stub(void *arg)
-{
-    Stub *s = arg;
-    for (int fd; (fd = accept(s->fd, NULL, NULL)) >= 0;)
-        serve_connection(s, fd);
-    return NULL;
-}
-
-static void stub_start(Stub *s, int breaks_at)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof at;
-    *s = (Stub){.breaks_at = breaks_at};
-    s->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(s->fd >= 0);
-    assert_int_equal(bind(s->fd, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(s->fd, 64), 0);
-    assert_int_equal(getsockname(s->fd, (struct sockaddr *)&at, &n), 0);
-    snprintf(s->url, sizeof s->url, "http://127.0.0.1:%d", ntohs(at.sin_port));
-    assert_int_equal(pthread_create(&s->thread, NULL, run_stub, s), 0);
-}
-
-static void stub_stop(Stub *s)
-{
-    shutdown(s->fd, SHUT_RDWR);
-    pthread_join(s->thread, NULL);
-    close(s->fd);
+    strbuf_free(&in);
 }
 
 #define AT_STDIN "--prompts", "/dev/stdin"
+
+/* form: one more word, or NULL. */
+static RunResult run_against(Stub *s, const char *loops, const char *form)
+{
+    stub_server_start(&s->server, serve_connection, s);
+    RunResult r = RUN_ON(loops, "bench", "agent", "--url", s->server.url, AT_STDIN, form);
+    stub_server_stop(&s->server);
+    return r;
+}
 
 /* One row; its counts are the server's; a comment is no token. */
 static void test_counts_are_the_servers(void **state)
 {
     (void)state;
-    Stub stub;
-    stub_start(&stub, 0);
-    RunResult r =
-        RUN_ON(FIRST_LOOP SECOND_LOOP, "bench", "agent", "--url", stub.url, AT_STDIN, "--json");
-    stub_stop(&stub);
+    Stub stub = {0};
+    RunResult r = run_against(&stub, FIRST_LOOP SECOND_LOOP, "--json");
     assert_run(&r, 0, "\"rows\"");
     json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
     assert_int_equal(json_array_size(json_object_get(report, "rows")), 1);
@@ -356,10 +312,8 @@ static void test_counts_are_the_servers(void **state)
 static void test_a_lost_answer_is_an_error(void **state)
 {
     (void)state;
-    Stub stub;
-    stub_start(&stub, 3);
-    RunResult r = RUN_ON(FIRST_LOOP, "bench", "agent", "--url", stub.url, AT_STDIN);
-    stub_stop(&stub);
+    Stub stub = {.breaks_at = 3};
+    RunResult r = run_against(&stub, FIRST_LOOP, NULL);
     assert_run(&r, 6, "1 of 4 requests got no answer");
     assert_run(&r, 6, "loop 1, turn 3");
     run_result_free(&r);
@@ -375,11 +329,8 @@ static void test_a_lost_answer_is_an_error(void **state)
 static void test_a_kept_connection_may_end(void **state)
 {
     (void)state;
-    Stub stub;
-    stub_start(&stub, 0);
-    stub.closes = 1;
-    RunResult r = RUN_ON(FIRST_LOOP, "bench", "agent", "--url", stub.url, AT_STDIN, "--json");
-    stub_stop(&stub);
+    Stub stub = {.closes = 1};
+    RunResult r = run_against(&stub, FIRST_LOOP, "--json");
     assert_run(&r, 0, "\"completion_tokens\": 36,");
     assert_int_equal(stub.n_requests, 4);
     run_result_free(&r);

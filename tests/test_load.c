@@ -12,18 +12,14 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include <netinet/in.h>
-#include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/mem.h"
 #include "bench/load_answer.h"
 #include "tests/analyzer.h"
 #include "tests/run_binary.h"
+#include "tests/stub_server.h"
 
 /* ---- forms of answers ---- */
 
@@ -202,18 +198,12 @@ static void test_our_server(void **state)
 
 typedef enum { NO_MISTAKE, OTHER_TEXT, CUT_SHORT, STATUS_500, NO_LENGTH, BUSY_ONCE } Mistake;
 
-/* One connection at a time, the same answer for all; the mistake from the from-th request on. */
+/* The same answer for all; the mistake from the from-th request on. */
 typedef struct {
-    int fd, port, from, n_requests;
+    StubServer server;
+    int from, n_requests;
     Mistake mistake;
-    pthread_t thread;
-    char url[64];
 } Stub;
-
-static void send_text(int fd, const char *text)
-{
-    send(fd, text, strlen(text), MSG_NOSIGNAL);
-}
 
 static void send_reply(int fd, const char *text, int streamed, Mistake mistake)
 {
@@ -232,80 +222,39 @@ static void send_reply(int fd, const char *text, int streamed, Mistake mistake)
         strbuf_printf(&reply, "\r\n%s", text);
     }
     if (mistake == CUT_SHORT) reply.data[reply.len - 9] = 0;
-    send_text(fd, reply.data);
+    stub_server_send(fd, reply.data);
     strbuf_free(&reply);
     mem_free(other);
 }
 
-/* The next request on a connection: 1 if it wants a stream, 0 if not, -1 when there is none. */
-static int read_request(int fd, StrBuf *in)
+static void serve_connection(void *ctx, int fd)
 {
-    strbuf_clear(in);
-    for (;;) {
-        char buf[4096];
-        const char *head = strstr(strbuf_str(in), "\r\n\r\n");
-        const char *length = strstr(strbuf_str(in), "Content-Length: ");
-        if (head && length && strlen(head + 4) >= strtoul(length + 16, NULL, 10))
-            return strstr(head, "\"stream\":true") != NULL;
-        ssize_t n = recv(fd, buf, sizeof buf, 0);
-        if (n <= 0) return -1;
-        strbuf_add(in, buf, (size_t)n);
-    }
-}
-
-static void serve_connection(Stub *s, int fd)
-{
+    Stub *s = ctx;
     StrBuf in = {0};
-    for (int streamed; (streamed = read_request(fd, &in)) >= 0;) {
+    while (stub_server_read(fd, &in)) {
+        int streamed = strstr(strstr(in.data, "\r\n\r\n"), "\"stream\":true") != NULL;
         Mistake mistake = s->n_requests++ >= s->from ? s->mistake : NO_MISTAKE;
         if (mistake == BUSY_ONCE) {
             s->mistake = NO_MISTAKE;
-            send_text(fd, "HTTP/1.1 429 busy\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\n{}");
+            stub_server_send(fd,
+                             "HTTP/1.1 429 busy\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\n{}");
             continue;
         }
         send_reply(fd, streamed ? streamed_chat : whole_chat, streamed, mistake);
         if (mistake == CUT_SHORT) break;
     }
     strbuf_free(&in);
-    close(fd);
-}
-
-static void *run_stub(void *arg)
-{
-    Stub *s = arg;
-    for (int fd; (fd = accept(s->fd, NULL, NULL)) >= 0;)
-        serve_connection(s, fd);
-    return NULL;
-}
-
-static void stub_start(Stub *s, Mistake mistake, int from)
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t n = sizeof at;
-    *s = (Stub){.mistake = mistake, .from = from};
-    s->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(s->fd >= 0);
-    assert_int_equal(bind(s->fd, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(s->fd, 64), 0);
-    assert_int_equal(getsockname(s->fd, (struct sockaddr *)&at, &n), 0);
-    snprintf(s->url, sizeof s->url, "http://127.0.0.1:%d/", ntohs(at.sin_port));
-    assert_int_equal(pthread_create(&s->thread, NULL, run_stub, s), 0);
-}
-
-static void stub_stop(Stub *s)
-{
-    shutdown(s->fd, SHUT_RDWR);
-    pthread_join(s->thread, NULL);
-    close(s->fd);
 }
 
 static RunResult run_against(Mistake mistake, int from)
 {
-    Stub stub;
-    stub_start(&stub, mistake, from);
-    RunResult r = RUN("bench", "load", "--url", stub.url, "--connections", "1", "--requests", "20",
+    Stub stub = {.mistake = mistake, .from = from};
+    char url[80];
+    stub_server_start(&stub.server, serve_connection, &stub);
+    snprintf(url, sizeof url, "%s/", stub.server.url);
+    RunResult r = RUN("bench", "load", "--url", url, "--connections", "1", "--requests", "20",
                       "--limit", "1");
-    stub_stop(&stub);
+    stub_server_stop(&stub.server);
     return r;
 }
 
