@@ -84,16 +84,6 @@ static void matches_the_template(void **state)
 
 static void matches_random_renderings(void **state)
 {
-    static const struct {
-        const char *name;
-        ChatTemplate t;
-    } families[] = {
-        {"q35", {CHAT_QWEN35, 1, 0, 1}},
-        {"q35off", {CHAT_QWEN35, 0, 0, 1}},
-        {"q36", {CHAT_QWEN35, 1, 1, 1}},
-        {"next", {CHAT_QWEN3_NEXT, 0, 0, 1}},
-        {"think", {CHAT_QWEN3_NEXT_THINKING, 1, 0, 1}},
-    };
     json_t *lines = read_json_lines("tests/data/chat/random_vectors.jsonl"), *line;
     size_t i;
     int n_checked = 0;
@@ -101,9 +91,9 @@ static void matches_random_renderings(void **state)
     json_array_foreach(lines, i, line)
     {
         const char *family = json_string_value(json_object_get(line, "family"));
-        for (int k = 0; k < 5; k++) {
-            if (strcmp(family, families[k].name) != 0) continue;
-            check_vector(&families[k].t, line, i);
+        for (int k = 0; k < N_TEMPLATES; k++) {
+            if (strcmp(family, named_templates[k].name) != 0) continue;
+            check_vector(&named_templates[k].t, line, i);
             n_checked++;
         }
     }

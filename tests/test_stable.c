@@ -10,48 +10,21 @@
 
 #include <cmocka.h>
 
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/mem.h"
 #include "base/strbuf.h"
 #include "tests/textdata.h"
 #include "text/chat.h"
 #include "text/encoder.h"
 
-static const struct {
-    const char *name; /* in the vectors */
-    ChatTemplate t;
-} families[] = {
-    {"q35", {CHAT_QWEN35, 1, 0, 1}},
-    {"q35off", {CHAT_QWEN35, 0, 0, 1}},
-    {"q36", {CHAT_QWEN35, 1, 1, 1}},
-    {"next", {CHAT_QWEN3_NEXT, 0, 0, 1}},
-    {"think", {CHAT_QWEN3_NEXT_THINKING, 1, 0, 1}},
-};
-enum { N_FAMILIES = sizeof families / sizeof *families };
-
 static Tokenizer *toks[2];
 static Error err;
-
-static Tokenizer *open_big(void)
-{
-    char command[400];
-    char *path = temp_path("stable.json");
-    snprintf(command, sizeof command, "xz -dc tests/data/tokenizer/tokenizer.json.xz > %s", path);
-    int rc = system(command); /* NOLINT(bugprone-command-processor): a fixed command */
-    Tokenizer *tok = rc ? NULL : tokenizer_open(path, &err);
-    unlink(path);
-    mem_free(path);
-    return tok;
-}
 
 static int open_all(void **state)
 {
     (void)state;
     toks[0] = tokenizer_open("models/demo/tokenizer.json", &err);
-    toks[1] = open_big();
+    toks[1] = open_big_tokenizer();
     return toks[0] && toks[1] ? 0 : -1;
 }
 
@@ -297,7 +270,7 @@ static void check_turn(int family, const Tokenizer *tok, const json_t *messages,
                        const json_t *tools, int thinking, int *n_checked)
 {
     ChatOptions options = {.add_generation_prompt = 1, .enable_thinking = thinking};
-    const ChatTemplate *t = &families[family].t;
+    const ChatTemplate *t = &named_templates[family].t;
     Prompt p, next;
     if (!make_prompt(&p, t, tok, messages, tools, &options)) return;
     /* All but the newline after "assistant" is stable. */
@@ -314,8 +287,8 @@ static void check_turn(int family, const Tokenizer *tok, const json_t *messages,
         json_t *longer = with(messages, next_turns[i].messages);
         if (!make_prompt(&next, t, tok, longer, tools, &options)) fail_msg("%s", err.msg);
         if (!begins_with(&next.ids, p.ids.id, p.n_stable))
-            fail_msg("%s: %d tokens of\n%s\nare not in\n%s", families[family].name, p.n_stable,
-                     strbuf_str(&p.text), strbuf_str(&next.text));
+            fail_msg("%s: %d tokens of\n%s\nare not in\n%s", named_templates[family].name,
+                     p.n_stable, strbuf_str(&p.text), strbuf_str(&next.text));
         ++*n_checked;
         prompt_free(&next);
         json_decref(longer);
@@ -333,7 +306,7 @@ static void check_vectors(const char *path, int least)
     {
         const json_t *messages = json_object_get(line, "messages");
         if (!json_is_string(json_object_get(line, "text"))) continue;
-        for (int family = 0; family < N_FAMILIES; family++) {
+        for (int family = 0; family < N_TEMPLATES; family++) {
             const Tokenizer *tok = toks[(i + (size_t)family) % 2];
             check_turn(family, tok, messages, json_object_get(line, "tools"), -1, &n_checked);
             check_turn(family, tok, messages, i % 2 ? tools : NULL, (int)i / 2 % 2, &n_checked);
@@ -355,15 +328,15 @@ static void test_turns(void **state)
 static void test_loop_then_question(void **state)
 {
     (void)state;
-    for (int family = 0; family < N_FAMILIES; family++) {
+    for (int family = 0; family < N_TEMPLATES; family++) {
         ChatOptions options = {.add_generation_prompt = 1, .enable_thinking = -1};
         json_t *first = parse("[{\"role\": \"system\", \"content\": \"Be brief.\"}, " QUESTION "]");
         json_t *all =
             with(first, "[{\"role\": \"assistant\", \"content\": \"\", " CALL "}, " RESULT
                         ", {\"role\": \"assistant\", \"content\": \"42\"}, " QUESTION "]");
         Prompt p, q;
-        assert_true(make_prompt(&p, &families[family].t, toks[0], first, NULL, &options));
-        assert_true(make_prompt(&q, &families[family].t, toks[0], all, NULL, &options));
+        assert_true(make_prompt(&p, &named_templates[family].t, toks[0], first, NULL, &options));
+        assert_true(make_prompt(&q, &named_templates[family].t, toks[0], all, NULL, &options));
         assert_true(begins_with(&q.ids, p.ids.id, p.n_stable));
         prompt_free(&p);
         prompt_free(&q);
@@ -376,8 +349,8 @@ static void test_loop_then_question(void **state)
 static void test_open_turn(void **state)
 {
     (void)state;
-    for (int family = 0; family < N_FAMILIES; family++) {
-        const ChatTemplate *t = &families[family].t;
+    for (int family = 0; family < N_TEMPLATES; family++) {
+        const ChatTemplate *t = &named_templates[family].t;
         ChatOptions open = {.enable_thinking = -1, .continue_final = 1};
         ChatOptions options = {.add_generation_prompt = 1, .enable_thinking = -1};
         json_t *messages =
@@ -454,8 +427,8 @@ static void test_answers(void **state)
     json_t *tools = parse("[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]");
     int n_same = 0;
     (void)state;
-    for (int family = 0; family < N_FAMILIES; family++) {
-        const ChatTemplate *t = &families[family].t;
+    for (int family = 0; family < N_TEMPLATES; family++) {
+        const ChatTemplate *t = &named_templates[family].t;
         for (int bits = 0; bits < 8; bits++) {
             Kind k = {bits & 1, bits >> 1 & 1, bits >> 2};
             if (t->family == CHAT_QWEN3_NEXT) k.thinking = 0;

@@ -25,24 +25,10 @@ static const char DEMO_JSON[] = "models/demo/tokenizer.json";
 static Tokenizer *big, *demo;
 static Error err;
 
-/* The large tokenizer is kept compressed. */
-static Tokenizer *open_big(void)
-{
-    char command[400];
-    char *path = temp_path("tokenizer.json");
-    snprintf(command, sizeof command, "xz -dc tests/data/tokenizer/tokenizer.json.xz > %s", path);
-    int rc = system(command); /* NOLINT(bugprone-command-processor): a fixed command */
-    Tokenizer *tok = rc ? NULL : tokenizer_open(path, &err);
-    if (!tok) fprintf(stderr, "%s: %s\n", command, err.msg);
-    unlink(path);
-    mem_free(path);
-    return tok;
-}
-
 static int open_all(void **state)
 {
     (void)state;
-    big = open_big();
+    big = open_big_tokenizer();
     demo = tokenizer_open(DEMO_JSON, &err);
     return big && demo ? 0 : -1;
 }

@@ -49,6 +49,28 @@ void write_file(const char *path, const void *data, size_t len)
     if (!file || fwrite(data, 1, len, file) != len || fclose(file)) fail_to("write", path);
 }
 
+Tokenizer *open_big_tokenizer(void)
+{
+    char command[400];
+    char *path = temp_path("tokenizer.json");
+    Error err = {0};
+    snprintf(command, sizeof command, "xz -dc tests/data/tokenizer/tokenizer.json.xz > %s", path);
+    int rc = system(command); /* NOLINT(bugprone-command-processor): a fixed command */
+    Tokenizer *tok = rc ? NULL : tokenizer_open(path, &err);
+    if (!tok) fprintf(stderr, "%s: %s\n", command, err.msg);
+    unlink(path);
+    mem_free(path);
+    return tok;
+}
+
+const NamedTemplate named_templates[N_TEMPLATES] = {
+    {"q35", {CHAT_QWEN35, 1, 0, 1}},
+    {"q35off", {CHAT_QWEN35, 0, 0, 1}},
+    {"q36", {CHAT_QWEN35, 1, 1, 1}},
+    {"next", {CHAT_QWEN3_NEXT, 0, 0, 1}},
+    {"think", {CHAT_QWEN3_NEXT_THINKING, 1, 0, 1}},
+};
+
 int32_t byte_token(const Tokenizer *tok, unsigned char byte)
 {
     for (int32_t id = 0; id < tokenizer_size(tok); id++) {

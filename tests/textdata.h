@@ -1,11 +1,13 @@
 /*
- * textdata.h: test data of text/: JSON lines, scratch files, tokens by their bytes.
+ * textdata.h: test data of text/: JSON lines, scratch files, templates, tokenizers and their
+ * tokens.
  */
 #ifndef OFFSHOOT_TESTS_TEXTDATA_H
 #define OFFSHOOT_TESTS_TEXTDATA_H
 
 #include <jansson.h>
 
+#include "text/chat.h"
 #include "text/tokenizer.h"
 
 /* All lines of a file as one array; ends the test when one is not JSON. */
@@ -15,6 +17,18 @@ json_t *read_json_lines(const char *path);
 char *temp_path(const char *name);
 
 void write_file(const char *path, const void *data, size_t len);
+
+/* The large tokenizer, which is kept compressed; NULL and a line on stderr: it does not open. */
+Tokenizer *open_big_tokenizer(void);
+
+/* The templates that we know, as tests/data/chat names them. */
+typedef struct {
+    const char *name;
+    ChatTemplate t;
+} NamedTemplate;
+
+enum { N_TEMPLATES = 5 };
+extern const NamedTemplate named_templates[N_TEMPLATES];
 
 /* Id of the token that is this one byte. */
 int32_t byte_token(const Tokenizer *tok, unsigned char byte);
