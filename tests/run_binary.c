@@ -74,3 +74,9 @@ void assert_run(const RunResult *r, int status, const char *text)
     if (!strstr(out, text) && !strstr(err, text))
         fail_msg("'%s' is missing\n%s\n%s", text, out, err);
 }
+
+void expect_run(RunResult r, int status, const char *text)
+{
+    assert_run(&r, status, text);
+    run_result_free(&r);
+}

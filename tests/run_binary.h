@@ -24,4 +24,7 @@ void run_result_free(RunResult *r);
 /* Fails unless the program ended with status, and wrote text to stdout or stderr. */
 void assert_run(const RunResult *r, int status, const char *text);
 
+/* The same of a result that nobody looks at again: it is freed. */
+void expect_run(RunResult r, int status, const char *text);
+
 #endif

@@ -76,22 +76,17 @@ static void test_kernels(void **state)
     run_result_free(&r);
 }
 
-static void refuse(RunResult r, int status, const char *why)
-{
-    assert_run(&r, status, why);
-    run_result_free(&r);
-}
-
 static void test_refused(void **state)
 {
     (void)state;
-    refuse(RUN("bench", "latency", "--model", MODEL, "--contexts", "16,x"), 2, "--contexts");
-    refuse(RUN("bench", "latency", "--model", MODEL, "--contexts", "99999999"), 3, "at most");
-    refuse(RUN("bench", "latency", "--model", MODEL, "--ctx-size", "16"), 3, "leaves no room");
-    refuse(RUN("bench", "kernels", "--model", MODEL, "--contexts", "99999999"), 2, "one number");
-    refuse(RUN("bench", "kernels", "--model", MODEL, "--contexts", "8,9"), 2, "one number");
-    refuse(RUN("bench", "accept", "--model", MODEL, "--synthetic-acceptance", "2"), 2,
-           "bench latency alone");
+    expect_run(RUN("bench", "latency", "--model", MODEL, "--contexts", "16,x"), 2, "--contexts");
+    expect_run(RUN("bench", "latency", "--model", MODEL, "--contexts", "99999999"), 3, "at most");
+    expect_run(RUN("bench", "latency", "--model", MODEL, "--ctx-size", "16"), 3, "leaves no room");
+    expect_run(RUN("bench", "kernels", "--model", MODEL, "--contexts", "99999999"), 2,
+               "one number");
+    expect_run(RUN("bench", "kernels", "--model", MODEL, "--contexts", "8,9"), 2, "one number");
+    expect_run(RUN("bench", "accept", "--model", MODEL, "--synthetic-acceptance", "2"), 2,
+               "bench latency alone");
 }
 
 int main(void)

@@ -317,12 +317,9 @@ static void test_a_lost_answer_is_an_error(void **state)
     assert_run(&r, 6, "1 of 4 requests got no answer");
     assert_run(&r, 6, "loop 1, turn 3");
     run_result_free(&r);
-    r = RUN("bench", "agent", "--url", "http://127.0.0.1:1");
-    assert_run(&r, 6, "got no answer");
-    run_result_free(&r);
-    r = RUN("bench", "agent", "--url", "http://127.0.0.1:1", "--prompts", "/nowhere");
-    assert_run(&r, 5, "/nowhere");
-    run_result_free(&r);
+    expect_run(RUN("bench", "agent", "--url", "http://127.0.0.1:1"), 6, "got no answer");
+    expect_run(RUN("bench", "agent", "--url", "http://127.0.0.1:1", "--prompts", "/nowhere"), 5,
+               "/nowhere");
 }
 
 /* llama.cpp's server does that; its clients connect again. */
@@ -424,10 +421,9 @@ static void test_what_is_set_is_not_varied(void **state)
     assert_null(strstr(strbuf_str(&r.out), " mtp "));
     assert_run(&r, 0, "1 loops, 1 turns");
     run_result_free(&r);
-    r = RUN_ON(FIRST_LOOP SECOND_LOOP, "bench", "agent", DEMO, AT_STDIN, "--max-tokens", "2",
-               "--ctx-size", "64", "--prefix-cache", "off", "--draft", "none");
-    assert_run(&r, 0, "prompts too long for the context: 4");
-    run_result_free(&r);
+    expect_run(RUN_ON(FIRST_LOOP SECOND_LOOP, "bench", "agent", DEMO, AT_STDIN, "--max-tokens", "2",
+                      "--ctx-size", "64", "--prefix-cache", "off", "--draft", "none"),
+               0, "prompts too long for the context: 4");
 }
 
 static void test_shared_prefix(void **state)
@@ -470,11 +466,9 @@ static void test_shared_prefix_is_refused(void **state)
         {"--ctx-size", "64", "no prompt fits", 3},
     };
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-        RunResult r =
-            RUN("bench", "shared-prefix", DEMO, "--groups", "1", "--group-prompts", "2",
-                "--system-tokens", "100", "--draft", "none", runs[i].option, runs[i].value);
-        assert_run(&r, runs[i].status, runs[i].says);
-        run_result_free(&r);
+        expect_run(RUN("bench", "shared-prefix", DEMO, "--groups", "1", "--group-prompts", "2",
+                       "--system-tokens", "100", "--draft", "none", runs[i].option, runs[i].value),
+                   runs[i].status, runs[i].says);
     }
 }
 

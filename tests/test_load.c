@@ -276,11 +276,8 @@ static void test_mistakes_are_found(void **state)
         {NO_LENGTH, AFTER_THE_LONE_ANSWERS, 6, "the reply needs a length or chunks"},
         {OTHER_TEXT, AMONG_THEM, 6, "sent alone"},
     };
-    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-        RunResult r = run_against(runs[i].mistake, runs[i].from);
-        assert_run(&r, runs[i].status, runs[i].says);
-        run_result_free(&r);
-    }
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
+        expect_run(run_against(runs[i].mistake, runs[i].from), runs[i].status, runs[i].says);
 }
 
 static void test_wrong_options(void **state)
@@ -299,15 +296,12 @@ static void test_wrong_options(void **state)
         {"--url", "http://127.0.0.1:1/v1", "http://HOST:PORT", 2},
         {"--limit", "1", "sent alone", 6}, /* nobody listens */
     };
-    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-        RunResult r =
-            RUN("bench", "load", "--url", "http://127.0.0.1:1", runs[i].option, runs[i].value);
-        assert_run(&r, runs[i].status, runs[i].says);
-        run_result_free(&r);
-    }
-    RunResult r = RUN("bench", "accept", "--url", "http://127.0.0.1:1");
-    assert_run(&r, 2, "cannot measure another server");
-    run_result_free(&r);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
+        expect_run(
+            RUN("bench", "load", "--url", "http://127.0.0.1:1", runs[i].option, runs[i].value),
+            runs[i].status, runs[i].says);
+    expect_run(RUN("bench", "accept", "--url", "http://127.0.0.1:1"), 2,
+               "cannot measure another server");
 }
 
 int main(void)
