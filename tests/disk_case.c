@@ -13,12 +13,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 
 const DiskShape disk_case_shape = {.fingerprint = "a model",
                                    .page_bytes = PREFIX_PAGE_BYTES,
                                    .state_bytes = PREFIX_STATE_BYTES,
                                    .max_tokens = PREFIX_MAX};
+
+int disk_case_quiet(void **state)
+{
+    (void)state;
+    log_set_level(LOG_LEVEL_ERROR);
+    return 0;
+}
 
 Disk *disk_case_open(const char *path, int64_t max_bytes)
 {

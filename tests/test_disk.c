@@ -21,7 +21,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "base/mem.h"
 #include "tests/checkpoint.h"
 #include "tests/disk_case.h"
@@ -558,13 +557,6 @@ static void test_killed(void **state)
     assert_true(n_saved > 0);
 }
 
-static int quiet(void **state)
-{
-    (void)state;
-    log_set_level(LOG_LEVEL_ERROR); /* thousands of files are broken on purpose */
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
@@ -585,5 +577,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_folder_goes),
         cmocka_unit_test(test_killed),
     };
-    return cmocka_run_group_tests(tests, quiet, NULL);
+    return cmocka_run_group_tests(tests, disk_case_quiet, NULL);
 }

@@ -15,7 +15,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "base/mem.h"
 #include "engine/cache_file.h"
 #include "tests/checkpoint.h"
@@ -407,13 +406,6 @@ static void test_versions(void **state)
     }
 }
 
-static int quiet(void **state)
-{
-    (void)state;
-    log_set_level(LOG_LEVEL_ERROR); /* thousands of files are broken on purpose */
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
@@ -424,5 +416,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_other_model), cmocka_unit_test(test_many_removals),
         cmocka_unit_test(test_overlap),     cmocka_unit_test(test_versions),
     };
-    return cmocka_run_group_tests(tests, quiet, NULL);
+    return cmocka_run_group_tests(tests, disk_case_quiet, NULL);
 }
