@@ -157,6 +157,16 @@ static void test_restart(void **state)
     }
 }
 
+/* Memory that does not hold the conversation. */
+static EngineOptions options_small(void)
+{
+    EngineOptions o = options(4);
+    o.memory = (int64_t)5 * FRAME_BYTES;
+    o.ctx_size = 0;
+    o.max_seqs = 1;
+    return o;
+}
+
 /* What memory lost the disk has. */
 static void test_evicted(void **state)
 {
@@ -164,11 +174,7 @@ static void test_evicted(void **state)
     AskedEngine s;
     AskedAnswer a;
     EngineStatus st;
-    EngineOptions o = options(4);
-    o.memory = (int64_t)5 * FRAME_BYTES;
-    o.ctx_size = 0;
-    o.max_seqs = 1;
-    asked_open(&s, o);
+    asked_open(&s, options_small());
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < N_TURNS; i++) {
             ask(&s, i, &a);
@@ -188,12 +194,9 @@ static void test_host_memory(void **state)
     AskedEngine s;
     AskedAnswer a;
     EngineStatus st;
-    EngineOptions o = options(4);
+    EngineOptions o = options_small();
     o.cache_dir = NULL;
     o.host_cache = 40 * FRAME_BYTES;
-    o.memory = (int64_t)5 * FRAME_BYTES;
-    o.ctx_size = 0;
-    o.max_seqs = 1;
     asked_open(&s, o);
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < N_TURNS; i++) {
@@ -215,6 +218,17 @@ static void spoil(const char *path)
     fclose(f);
 }
 
+/* Leaves the first turn on disk. */
+static void keep_first(EngineOptions o)
+{
+    AskedEngine s;
+    AskedAnswer a;
+    asked_open(&s, o);
+    ask(&s, 0, &a);
+    settle(&s);
+    asked_close(&s);
+}
+
 /* Spoilt files are computed anew, another engine's are not looked at. */
 static void test_not_ours(void **state)
 {
@@ -222,10 +236,7 @@ static void test_not_ours(void **state)
     AskedEngine s;
     AskedAnswer a;
     EngineOptions o = options(1);
-    asked_open(&s, o);
-    ask(&s, 0, &a);
-    settle(&s);
-    asked_close(&s);
+    keep_first(o);
     o.kv_type = KV_BF16;
     asked_open(&s, o);
     ask(&s, 1, &a);
@@ -233,10 +244,7 @@ static void test_not_ours(void **state)
     asked_close(&s);
     each_file(delete_file);
     o.kv_type = KV_F32;
-    asked_open(&s, o);
-    ask(&s, 0, &a);
-    settle(&s);
-    asked_close(&s);
+    keep_first(o);
     assert_true(each_file(spoil) > 0);
     asked_open(&s, o);
     ask(&s, 1, &a);
