@@ -189,14 +189,18 @@ static void test_bfcl(void **state)
     trace_close(&t);
 }
 
-static void refuse(const char *text, const char *why)
+static void refuse_source(const char *source, const char *knobs, const char *why)
 {
     Trace t;
     Error err = {0};
-    const char *path = write_file(text);
-    assert_int_equal(trace_open(&t, path, NULL, NULL, &err), -1);
+    assert_int_equal(trace_open(&t, source, knobs, NULL, &err), -1);
     if (!strstr(err.msg, why)) fail_msg("'%s' lacks '%s'", err.msg, why);
     assert_null(t.request);
+}
+
+static void refuse(const char *text, const char *why)
+{
+    refuse_source(write_file(text), NULL, why);
 }
 
 static void test_bad_files(void **state)
@@ -286,23 +290,15 @@ static void test_reasoning(void **state)
     trace_close(&t);
 }
 
-static void refuse_load(const char *kind, const char *knobs, const char *why)
-{
-    Trace t;
-    Error err = {0};
-    assert_int_equal(trace_open(&t, kind, knobs, NULL, &err), -1);
-    if (!strstr(err.msg, why)) fail_msg("'%s' lacks '%s'", err.msg, why);
-}
-
 static void test_bad_loads(void **state)
 {
     (void)state;
-    refuse_load("chat", "sesions=3", "sesions=3");
-    refuse_load("chat", "turns=0", "from 1 to");
-    refuse_load("agent", "turns=3x", "from 1 to");
-    refuse_load("agent", "turns=,seed=1", "from 1 to");
-    refuse_load("chat", "most=2,question=1000,spread=0", "no request");
-    refuse_load("file", "turns=3", "for chat and agent");
+    refuse_source("chat", "sesions=3", "sesions=3");
+    refuse_source("chat", "turns=0", "from 1 to");
+    refuse_source("agent", "turns=3x", "from 1 to");
+    refuse_source("agent", "turns=,seed=1", "from 1 to");
+    refuse_source("chat", "most=2,question=1000,spread=0", "no request");
+    refuse_source("file", "turns=3", "for chat and agent");
 }
 
 int main(void)
