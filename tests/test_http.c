@@ -1,6 +1,6 @@
 /*
  * test_http.c: the HTTP layer alone, with a handler that answers what it was asked: heads and
- * bodies in every shape and in no hurry, limits, clocks, and readers that do not read.
+ * bodies in every shape and in no hurry, and their limits.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,153 +10,17 @@
 #include <cmocka.h>
 
 #include <event2/buffer.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "server/chunked.h"
-#include "server/http.h"
-#include "server/json_out.h"
 #include "server/request_head.h"
 #include "tests/analyzer.h"
-#include "tests/http_client.h"
-
-/* ---- a server that echoes ---- */
-
-/*
- * /echo: {path, length, body} of the request; /kept: its exchange is left to the test; /big: more
- * than a socket takes at once; .../busy: 503; /quit ends the loop. Who has no x-key is not admitted
- * to anything below /locked.
- */
-typedef struct {
-    struct event_base *base;
-    Http *http;
-    pthread_t thread;
-    int port;
-    Exchange *kept;
-    int n_gone, n_behind, n_caught_up;
-} Echo;
-
-enum { BIG = 8 << 20 };
-
-/* Byte i of it: so that what is lost, doubled or swapped shows. 251 is prime. */
-static char big_byte(int i)
-{
-    return (char)('a' + i % 251 % 26);
-}
-
-static void on_gone(void *owner)
-{
-    Echo *e = owner;
-    e->kept = NULL;
-    e->n_gone++;
-}
-
-static int on_admit(void *ctx, Exchange *ex)
-{
-    (void)ctx;
-    if (strncmp(exchange_path(ex), "/locked", 7) != 0 || exchange_header(ex, "x-key")) return 1;
-    exchange_error(ex, 401, NULL, NULL, "no key");
-    return 0;
-}
-
-static void on_exchange(void *ctx, Exchange *ex)
-{
-    Echo *e = ctx;
-    size_t len;
-    const char *body = exchange_body(ex, &len);
-    if (!strcmp(exchange_path(ex), "/quit")) event_base_loopbreak(e->base);
-    if (!strcmp(exchange_path(ex), "/kept")) {
-        e->kept = ex;
-        exchange_watch(ex, on_gone, e);
-        return;
-    }
-    if (strstr(exchange_path(ex), "/busy")) {
-        exchange_error(ex, 503, "loading", NULL, "come again");
-        return;
-    }
-    if (!strcmp(exchange_path(ex), "/big")) {
-        char *big = calloc(1, BIG + 1);
-        for (int i = 0; i < BIG; i++)
-            big[i] = big_byte(i);
-        exchange_json(ex, 200, json_pack("{s:s}", "body", big));
-        free(big);
-        return;
-    }
-    exchange_json(ex, 200,
-                  json_pack("{s:o, s:I, s:o}", "path", json_text(exchange_path(ex)), "length",
-                            (json_int_t)len, "body", json_text_n(body, len < 100 ? len : 100)));
-}
-
-static void *run(void *arg)
-{
-    event_base_dispatch(((Echo *)arg)->base);
-    return NULL;
-}
-
-static HttpLimits default_limits(void)
-{
-    ServerLimits limits = DEFAULT_SERVER_LIMITS;
-    return limits.http;
-}
-
-/* Without a thread the test runs the loop itself. */
-static void echo_open(Echo *e, const HttpLimits *limits, int with_thread)
-{
-    Error err = {0};
-    HttpLimits usual = default_limits();
-    HttpHandler handler = {on_admit, on_exchange, e};
-    *e = (Echo){.base = event_base_new()};
-    e->http = http_open(e->base, "127.0.0.1", 0, limits ? limits : &usual, &handler, &err);
-    if (!e->http) fail_msg("%s", err.msg);
-    e->port = http_port(e->http);
-    if (with_thread) assert_int_equal(pthread_create(&e->thread, NULL, run, e), 0);
-}
-
-static void echo_free(Echo *e)
-{
-    http_close(e->http);
-    event_base_free(e->base);
-}
-
-/* A plain request works, and then all is freed. */
-static void echo_close(Echo *e)
-{
-    HttpReply r = http_exchange(e->port, "GET", "/echo", "", "");
-    assert_int_equal(r.status, 200);
-    http_reply_free(&r);
-    int fd = http_connect(e->port);
-    http_send(fd, "GET", "/quit", "", "");
-    pthread_join(e->thread, NULL);
-    close(fd);
-    echo_free(e);
-}
+#include "tests/echo_server.h"
 
 /* ---- raw bytes in, replies out ---- */
-
-/* Every reply is JSON (of an error: with our four keys) with the headers that each reply has. */
-static void check_reply(const HttpReply *r, const char *asked)
-{
-    json_t *json = json_loadb(strbuf_str(&r->body), r->body.len, 0, NULL);
-    if (!json) fail_msg("%s: no JSON: %s", asked, strbuf_str(&r->body));
-    if (r->status >= 400) {
-        const json_t *error = json_object_get(json, "error");
-        assert_true(json_string_length(json_object_get(error, "message")) > 0);
-        assert_non_null(json_object_get(error, "type"));
-        assert_non_null(json_object_get(error, "param"));
-        assert_non_null(json_object_get(error, "code"));
-    }
-    json_decref(json);
-    assert_string_equal(http_header(r, "Content-Type"), "application/json");
-    assert_non_null(strstr(http_header(r, "Server"), "offshoot/"));
-    assert_int_equal(strlen(http_header(r, "X-Request-Id")), 32);
-}
 
 /*
  * Sends data in pieces of n bytes, reads count replies and leaves their statuses in *status; 0: the
@@ -173,7 +37,7 @@ static void ask(const Echo *e, const char *data, size_t len, size_t n, int *stat
     for (int i = 0; i < count; i++) {
         HttpReply r = {0};
         status[i] = http_read(fd, &rest, 0, &r) ? 0 : r.status;
-        if (status[i]) check_reply(&r, data);
+        if (status[i]) echo_check(&r, data);
         http_reply_free(&r);
         if (!status[i]) break;
     }
@@ -186,11 +50,6 @@ typedef struct {
     size_t len; /* 0: to its NUL */
     int first, second;
 } Row;
-
-#define GET     "GET /echo HTTP/1.1\r\nHost: x\r\n"
-#define POST    "POST /echo HTTP/1.1\r\nHost: x\r\n"
-#define NEXT    "GET /next HTTP/1.1\r\nHost: x\r\n\r\n"
-#define CHUNKED POST "Transfer-Encoding: chunked\r\n\r\n"
 
 /* What is said to be one request is one for us too, and then comes the next; or it is refused. */
 static const Row rows[] = {
@@ -281,7 +140,7 @@ static const Row rows[] = {
 static void test_requests(void **state)
 {
     (void)state;
-    HttpLimits limits = default_limits();
+    HttpLimits limits = echo_limits();
     limits.body_bytes = 100000;
     Echo e;
     echo_open(&e, &limits, 1);
@@ -452,7 +311,7 @@ static void test_limits_of_the_head(void **state)
 static void test_too_large_while_sending(void **state)
 {
     (void)state;
-    HttpLimits limits = default_limits();
+    HttpLimits limits = echo_limits();
     limits.body_bytes = 1 << 20;
     Echo e;
     echo_open(&e, &limits, 1);
@@ -470,7 +329,7 @@ static void test_too_large_while_sending(void **state)
             assert_int_equal(send(fd, piece.data, piece.len, MSG_NOSIGNAL), piece.len);
         assert_int_equal(http_read(fd, &rest, 0, &r), 0);
         assert_int_equal(r.status, 413);
-        check_reply(&r, heads[i]);
+        echo_check(&r, heads[i]);
         assert_non_null(strstr(r.body.data, "request_too_large"));
         assert_string_equal(http_header(&r, "Connection"), "close");
         assert_int_equal(recv(fd, head, sizeof head, 0), 0); /* an end, no reset */
@@ -545,345 +404,6 @@ static void test_expect(void **state)
     echo_close(&e);
 }
 
-/* ---- clocks ---- */
-
-/* A byte now and then keeps no connection open: the whole request has its time. */
-static void test_drip(void **state)
-{
-    (void)state;
-    static const char *const slow[] = {
-        "GET /echo HTTP/1.1\r\nX-Very-Long-Header: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-        POST
-        "Content-Length: 1000\r\n\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-        CHUNKED "1\r\na\r\n1\r\na\r\n1\r\na\r\n1\r\na\r\n1\r\na\r\n1\r\na\r\n1\r\na\r\n1\r\na\r\n",
-    };
-    HttpLimits limits = default_limits();
-    limits.request_timeout_s = 1;
-    Echo e;
-    echo_open(&e, &limits, 1);
-    for (size_t i = 0; i < sizeof slow / sizeof *slow; i++) {
-        int fd = http_connect(e.port);
-        size_t at = i ? 30 : 0;
-        StrBuf rest = {0};
-        HttpReply r;
-        http_write(fd, slow[i], at);
-        while (at < strlen(slow[i]) && !http_readable(fd, 100))
-            http_write(fd, slow[i] + at++, 1);
-        if (at == strlen(slow[i])) fail_msg("all of it was waited for: %s", slow[i]);
-        assert_int_equal(http_read(fd, &rest, 0, &r), 0);
-        assert_int_equal(r.status, 408);
-        check_reply(&r, slow[i]);
-        assert_true(http_closed(fd, 10000));
-        http_reply_free(&r);
-        strbuf_free(&rest);
-        close(fd);
-    }
-    echo_close(&e);
-}
-
-/* Idle between two requests is another clock, which every request sets back. */
-static void test_idle(void **state)
-{
-    (void)state;
-    HttpLimits limits = default_limits();
-    limits.idle_timeout_s = 2;
-    Echo e;
-    echo_open(&e, &limits, 1);
-    int fd = http_connect(e.port), silent = http_connect(e.port);
-    StrBuf rest = {0};
-    HttpReply r;
-    for (int i = 0; i < 3; i++) {
-        http_send(fd, "GET", "/echo", "", "");
-        assert_int_equal(http_read(fd, &rest, 0, &r), 0);
-        http_reply_free(&r);
-        usleep(800000);
-    }
-    assert_true(http_closed(fd, 10000));
-    assert_true(http_closed(silent, 10000));
-    assert_int_equal(rest.len, 0);
-    strbuf_free(&rest);
-    close(fd);
-    close(silent);
-    echo_close(&e);
-}
-
-/* ---- connections ---- */
-
-/* Past the limit a client waits until another one goes; nobody is turned away. */
-static void test_max_connections(void **state)
-{
-    (void)state;
-    HttpLimits limits = default_limits();
-    limits.max_connections = 3;
-    Echo e;
-    echo_open(&e, &limits, 1);
-    int fd[5];
-    StrBuf rest = {0};
-    HttpReply r;
-    for (int i = 0; i < 5; i++) {
-        fd[i] = http_connect(e.port);
-        http_send(fd[i], "GET", "/echo", "", "");
-        if (i > 2) continue;
-        assert_int_equal(http_read(fd[i], &rest, 0, &r), 0);
-        http_reply_free(&r);
-    }
-    assert_false(http_readable(fd[3], 300));
-    for (int i = 0; i < 5; i++) {
-        if (i > 2) {
-            assert_int_equal(http_read(fd[i], &rest, 0, &r), 0);
-            assert_int_equal(r.status, 200);
-            http_reply_free(&r);
-        }
-        close(fd[i]);
-    }
-    strbuf_free(&rest);
-    echo_close(&e);
-}
-
-/* The socket took a part of it at once and the rest later, in many parts. */
-static void check_big(const HttpReply *r)
-{
-    static const char start[] = "{\"body\":\"";
-    size_t n = strlen(start);
-    assert_int_equal(r->body.len, n + BIG + 2);
-    assert_memory_equal(r->body.data, start, n);
-    for (int i = 0; i < BIG; i++)
-        if (r->body.data[n + (size_t)i] != big_byte(i))
-            fail_msg("byte %d of the reply is wrong", i);
-}
-
-/* A client that closes its own side after the question may still listen, also to a long answer. */
-static void test_half_close(void **state)
-{
-    (void)state;
-    static const char *const requests[] = {"GET /echo HTTP/1.1\r\n\r\n",
-                                           "GET /big HTTP/1.1\r\n\r\n"};
-    Echo e;
-    echo_open(&e, NULL, 1);
-    for (int i = 0; i < 10; i++) {
-        int fd = http_connect(e.port);
-        StrBuf rest = {0};
-        HttpReply r;
-        http_write(fd, requests[i % 2], strlen(requests[i % 2]));
-        shutdown(fd, SHUT_WR);
-        if (i % 2) usleep(20000); /* the end is seen while most is unsent */
-        assert_int_equal(http_read(fd, &rest, 0, &r), 0);
-        assert_int_equal(r.status, 200);
-        if (i % 2) check_big(&r);
-        assert_true(http_closed(fd, 10000));
-        http_reply_free(&r);
-        strbuf_free(&rest);
-        close(fd);
-    }
-    echo_close(&e);
-}
-
-/* Connections by the hundred: silent ones, and such that close or reset at once, or after a bit. */
-static void test_storms(void **state)
-{
-    (void)state;
-    enum { N = 300 };
-    struct linger reset = {.l_onoff = 1};
-    Echo e;
-    echo_open(&e, NULL, 1);
-    int fd[N];
-    for (int i = 0; i < N; i++)
-        assert_true((fd[i] = http_connect(e.port)) >= 0);
-    for (int i = 0; i < 1000; i++) {
-        int one = http_connect(e.port);
-        assert_true(one >= 0);
-        http_write(one, POST, (size_t)i % strlen(POST));
-        if (i % 2) setsockopt(one, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-        close(one);
-    }
-    HttpReply r = http_exchange(e.port, "GET", "/echo", "", "");
-    assert_int_equal(r.status, 200);
-    http_reply_free(&r);
-    for (int i = 0; i < N; i++)
-        close(fd[i]);
-    echo_close(&e);
-}
-
-/* ---- readers that do not read ---- */
-
-static void on_flow(void *owner, int behind)
-{
-    Echo *e = owner;
-    if (behind)
-        e->n_behind++;
-    else
-        e->n_caught_up++;
-}
-
-/* The loop is the test's: it turns while there is something to do, up to n times. */
-static void turn(Echo *e, int n)
-{
-    for (int i = 0; i < n; i++)
-        event_base_loop(e->base, EVLOOP_NONBLOCK);
-}
-
-/* A client in the same thread whose request the server keeps. */
-static int open_stream(Echo *e, int watched)
-{
-    int fd = http_connect(e->port), small = 32768;
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    fcntl(fd, F_SETFL, O_NONBLOCK);
-    http_send(fd, "GET", "/kept", "", "");
-    for (int i = 0; i < 1000 && !e->kept; i++)
-        turn(e, 1);
-    assert_non_null(e->kept);
-    exchange_stream_start(e->kept, "text/event-stream");
-    if (watched) exchange_watch_flow(e->kept, on_flow);
-    return fd;
-}
-
-/* Reads until *count is n or the connection ends; fails after 20 s of nothing. */
-static size_t read_until(Echo *e, int fd, const int *count, int n)
-{
-    char buf[65536];
-    size_t total = 0;
-    for (int quiet = 0; *count != n; quiet++) {
-        ssize_t got = recv(fd, buf, sizeof buf, 0);
-        if (!got) break;
-        if (got > 0) total += (size_t)got;
-        if (got > 0) quiet = 0;
-        if (got < 0) usleep(1000);
-        if (quiet > 20000) fail_msg("nothing more after %zu bytes", total);
-        turn(e, 1);
-    }
-    return total;
-}
-
-static void send_pieces(Echo *e, int n, int until_behind)
-{
-    static char piece[1000];
-    for (int i = 0; i < n && e->kept && !(until_behind && e->n_behind > e->n_caught_up); i++) {
-        exchange_stream_send(e->kept, piece, sizeof piece);
-        turn(e, 1);
-    }
-}
-
-/*
- * Requests that come while one is answered, more than we care to hold and the last one in pieces,
- * wait for their turn.
- */
-static void test_pipelining(void **state)
-{
-    (void)state;
-    enum { N = 3000 };
-    Echo e;
-    echo_open(&e, NULL, 0);
-    int fd = open_stream(&e, 0);
-    StrBuf all = {0}, replies = {0};
-    char buf[65536];
-    for (int i = 0; i < N; i++)
-        strbuf_printf(&all, "GET /n%d HTTP/1.1\r\nHost: x\r\n\r\n", i);
-    size_t sent = 0, last = all.len - 9;
-    for (int quiet = 0; sent < last && quiet < 1000; quiet++) {
-        ssize_t n = send(fd, all.data + sent, last - sent, MSG_NOSIGNAL);
-        if (n > 0) sent += (size_t)n;
-        if (n > 0) quiet = 0;
-        turn(&e, 1);
-    }
-    exchange_stream_send(e.kept, "kept", 4);
-    exchange_stream_end(e.kept);
-    for (int quiet = 0; quiet < 1000; quiet++) {
-        ssize_t n = sent < all.len ? send(fd, all.data + sent, 1, MSG_NOSIGNAL) : 0;
-        if (sent < last) n = send(fd, all.data + sent, last - sent, MSG_NOSIGNAL);
-        if (n > 0) sent += (size_t)n;
-        turn(&e, 3);
-        n = recv(fd, buf, sizeof buf, 0);
-        if (n > 0) strbuf_add(&replies, buf, (size_t)n);
-        if (n > 0) quiet = 0;
-        if (n <= 0) usleep(200);
-    }
-    const char *at = strstr(replies.data, "kept");
-    for (int i = 0; i < N && at; i++) {
-        char path[32];
-        snprintf(path, sizeof path, "\"/n%d\"", i);
-        at = strstr(at, "\"/n");
-        if (!at || strncmp(at, path, strlen(path)) != 0) fail_msg("%s: %.20s", path, at ? at : "");
-        at += strlen(path);
-    }
-    assert_non_null(at);
-    strbuf_free(&all);
-    strbuf_free(&replies);
-    close(fd);
-    echo_free(&e);
-}
-
-/* Behind and caught up, in turns, and nothing is lost between. */
-static void test_flow(void **state)
-{
-    (void)state;
-    HttpLimits limits = default_limits();
-    limits.unsent_bytes = 50000;
-    Echo e;
-    echo_open(&e, &limits, 0);
-    int fd = open_stream(&e, 1);
-    for (int round = 1; round <= 3; round++) {
-        send_pieces(&e, 100000, 1);
-        assert_int_equal(e.n_behind, round);
-        assert_int_equal(e.n_caught_up, round - 1);
-        send_pieces(&e, 20, 0); /* what was on its way when the owner heard of it */
-        assert_int_equal(e.n_behind, round);
-        assert_true(read_until(&e, fd, &e.n_caught_up, round) > 25000);
-        assert_int_equal(e.n_caught_up, round);
-        assert_int_equal(e.n_gone, 0);
-    }
-    exchange_stream_end(e.kept);
-    shutdown(fd, SHUT_WR); /* so that the server closes when all is sent */
-    int never = 0;
-    read_until(&e, fd, &never, 1);
-    assert_int_equal(http_n_open(e.http), 0);
-    close(fd);
-    echo_free(&e);
-}
-
-/* Whoever does not stop when told, or is not told, loses the reader. */
-static void test_flow_is_bounded(void **state)
-{
-    (void)state;
-    HttpLimits limits = default_limits();
-    limits.unsent_bytes = 50000;
-    for (int watched = 0; watched < 2; watched++) {
-        Echo e;
-        echo_open(&e, &limits, 0);
-        int fd = open_stream(&e, watched);
-        send_pieces(&e, 100000, 0);
-        turn(&e, 10);
-        assert_int_equal(e.n_gone, 1);
-        assert_int_equal(e.n_behind, watched);
-        size_t most = (size_t)(watched ? HARD_LIMIT : 1) * 50000;
-        /* What the reader finds had left us before: the kernel's share, on top of the limit's. */
-        int never = 0;
-        assert_true(read_until(&e, fd, &never, 1) < most + (4 << 20));
-        assert_int_equal(http_n_open(e.http), 0);
-        close(fd);
-        echo_free(&e);
-    }
-}
-
-/* A reader that is paused and takes nothing more is dropped after its time. */
-static void test_write_timeout(void **state)
-{
-    (void)state;
-    HttpLimits limits = default_limits();
-    limits.unsent_bytes = 50000;
-    limits.write_timeout_s = 1;
-    Echo e;
-    echo_open(&e, &limits, 0);
-    int fd = open_stream(&e, 1);
-    send_pieces(&e, 100000, 1);
-    for (int i = 0; i < 5000 && !e.n_gone; i++) {
-        usleep(2000);
-        turn(&e, 1);
-    }
-    assert_int_equal(e.n_gone, 1);
-    close(fd);
-    echo_free(&e);
-}
-
 /* ---- the pure parts ---- */
 
 static void test_head_scan_at_every_split(void **state)
@@ -923,13 +443,6 @@ static void test_chunks_at_every_split(void **state)
     }
 }
 
-static int quiet(void **state)
-{
-    (void)state;
-    log_set_level(getenv("TEST_LOG") ? LOG_LEVEL_DEBUG : LOG_LEVEL_ERROR);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -940,17 +453,8 @@ int main(void)
         cmocka_unit_test(test_limits_of_the_head),
         cmocka_unit_test(test_too_large_while_sending),
         cmocka_unit_test(test_expect),
-        cmocka_unit_test(test_drip),
-        cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_max_connections),
-        cmocka_unit_test(test_half_close),
-        cmocka_unit_test(test_storms),
-        cmocka_unit_test(test_pipelining),
-        cmocka_unit_test(test_flow),
-        cmocka_unit_test(test_flow_is_bounded),
-        cmocka_unit_test(test_write_timeout),
         cmocka_unit_test(test_head_scan_at_every_split),
         cmocka_unit_test(test_chunks_at_every_split),
     };
-    return cmocka_run_group_tests(tests, quiet, NULL);
+    return cmocka_run_group_tests(tests, echo_quiet, NULL);
 }
