@@ -1,0 +1,362 @@
+/*
+ * test_tokenizer_file.c: tokenizer.json in all layouts that we read, with every kind of damage, and
+ * with expressions that backtrack for ever.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "tests/textdata.h"
+#include "tests/tokenized.h"
+
+static Error err;
+
+static void small_file_is_fine(void **state)
+{
+    static const int32_t abc[] = {301}, twelve[] = {16, 17};
+    (void)state;
+    json_t *root = small_json();
+    Tokenizer *tok = small_open(root, &err);
+    if (!tok) fail_msg("%s", err.msg);
+    expect_ids(tok, "abc", 3, 1, abc, 1);
+    expect_ids(tok, "12", 2, 1, twelve, 2); /* each digit is a piece */
+    assert_int_equal(tokenizer_size(tok), 303);
+    assert_false(tokenizer_has(tok, 270)); /* a gap */
+    tokenizer_close(tok);
+    json_decref(root);
+}
+
+/*
+ * U+180E is white space for PCRE2, but not for Oniguruma, with which the vocabularies were made:
+ * the mark and it are one piece, in which 303 is merged. Checked with the Python package
+ * `tokenizers`.
+ */
+static void splits_like_oniguruma(void **state)
+{
+    static const int32_t together[] = {303, 254, 236};
+    (void)state;
+    json_t *root = small_json();
+    small_set(root, "model/vocab/!\u00e1", "303");
+    small_set(root, "model/merges/2", "[\"!\", \"\u00e1\"]");
+    Tokenizer *tok = small_open(root, &err);
+    assert_non_null(tok);
+    expect_ids(tok, "!\xE1\xA0\x8E", 4, 1, together, 3);
+    tokenizer_close(tok);
+    json_decref(root);
+}
+
+static void takes_the_longest_added_token(void **state)
+{
+    static const int32_t longer[] = {257}, shorter[] = {258, 62}, twice[] = {258, 257};
+    (void)state;
+    json_t *root = small_json();
+    small_set(root, "added_tokens/2/content", "\"<|im\"");
+    Tokenizer *tok = small_open(root, &err);
+    assert_non_null(tok);
+    expect_ids(tok, "<|im_start|>", 12, 1, longer, 1);
+    expect_ids(tok, "<|im_", 5, 1, shorter, 2);
+    expect_ids(tok, "<|im<|im_start|>", 16, 1, twice, 2);
+    assert_int_equal(tokenizer_added_id(tok, "<|im"), 258);
+    assert_int_equal(tokenizer_added_id(tok, "<|im_"), -1);
+    tokenizer_close(tok);
+    json_decref(root);
+}
+
+#define SPLIT "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"x\"}, \"behavior\": \"Isolated\"},"
+
+/* Every kind of damage: what is set where, and what the error must name. */
+static void names_what_is_wrong(void **state)
+{
+    static const char *const damage[][3] = {
+        {"model", NULL, "'model' must be an object"},
+        {"model", "[]", "'model' must be an object"},
+        {"model/type", "\"WordPiece\"", "model.type"},
+        {"model/type", "1", "model.type"},
+        {"model/ignore_merges", "true", "model.ignore_merges"},
+        {"model/byte_fallback", "true", "model.byte_fallback"},
+        {"model/dropout", "0.1", "model.dropout"},
+        {"model/unk_token", "\"<unk>\"", "model.unk_token"},
+        {"model/continuing_subword_prefix", "\"##\"", "model.continuing_subword_prefix"},
+        {"model/fuse_unk", "[]", "model.fuse_unk"},
+        {"model/new_feature", "false", "model.new_feature"},
+        {"model/vocab", NULL, "model.vocab must be an object"},
+        {"model/vocab", "[]", "model.vocab must be an object"},
+        {"model/vocab", "{}", "no symbol for byte 0x00"},
+        {"model/vocab/ab", "\"300\"", "'ab' must be an integer"},
+        {"model/vocab/ab", "300.0", "'ab' must be an integer"},
+        {"model/vocab/ab", "null", "'ab' must be an integer"},
+        {"model/vocab/ab", "-1", "'ab' is -1"},
+        {"model/vocab/ab", "16777216", "'ab' is 16777216"},
+        {"model/vocab/ab", "9223372036854775807", "'ab' is 9223372036854775807"},
+        {"model/vocab/ab", "301", "id 301 is given twice"},
+        {"model/vocab/ab", "3", "id 3 is given twice"},
+        {"model/vocab/a b", "310", "'a b' (id 310) is not written in the byte alphabet"},
+        {"model/vocab/\u4f60", "310", "is not written in the byte alphabet"},
+        {"model/vocab/\n", "310", "'?' (id 310) is not written in the byte alphabet"},
+        {"model/vocab/", "310", NULL}, /* the empty key: see below */
+        {"model/vocab/Q", NULL, "no symbol for byte 0x51"},
+        {"model/merges", NULL, "model.merges must be an array"},
+        {"model/merges", "{}", "model.merges must be an array"},
+        {"model/merges/1", "\"ab\"", "model.merges[1]"},
+        {"model/merges/1", "\"a b c\"", "model.merges[1]"},
+        {"model/merges/1", "7", "model.merges[1]"},
+        {"model/merges/1", "[\"ab\"]", "model.merges[1]"},
+        {"model/merges/1", "[\"ab\", \"c\", \"d\"]", "model.merges[1]"},
+        {"model/merges/1", "[\"ab\", 3]", "model.merges[1]"},
+        {"model/merges/1", "[\"\", \"c\"]", "model.merges[1] names a symbol"},
+        {"model/merges/1", "\"xy c\"", "'xy c'"},
+        {"model/merges/1", "[\"xy\", \"c\"]", "'xy'"},
+        {"model/merges/1", "[\"c\", \"xy\"]", "'xy'"},
+        {"model/merges/1", "[\"c\", \"abcabcabcabcabcabc\"]", "'abcabcabcabcabcabc'"},
+        {"model/merges/1", "[\"c\", \"c\"]", "model.merges[1] makes a symbol"},
+        {"added_tokens", "{}", "added_tokens must be an array"},
+        {"added_tokens/1", "7", "added_tokens[1]"},
+        {"added_tokens/1/content", NULL, "added_tokens[1]"},
+        {"added_tokens/1/content", "\"\"", "added_tokens[1]"},
+        {"added_tokens/1/id", NULL, "id of '<|im_start|>' must be an integer"},
+        {"added_tokens/1/id", "-7", "id of '<|im_start|>' is -7"},
+        {"added_tokens/1/id", "300", "id 300 or text '<|im_start|>' is given twice"},
+        {"added_tokens/1/content", "\"<|endoftext|>\"", "text '<|endoftext|>' is given twice"},
+        {"added_tokens/1/content", "\"ab\"", "text 'ab' is given twice"},
+        {"added_tokens/1/lstrip", "true", "'lstrip' of '<|im_start|>'"},
+        {"added_tokens/1/rstrip", "true", "'rstrip' of '<|im_start|>'"},
+        {"added_tokens/1/single_word", "true", "'single_word' of '<|im_start|>'"},
+        {"added_tokens/1/normalized", "true", "'normalized' of '<|im_start|>'"},
+        {"added_tokens/1/special", "1", "'special' of '<|im_start|>'"},
+        {"normalizer", "{\"type\": \"NFKC\"}", "normalizer 'NFKC'"},
+        {"normalizer", "7", "normalizer ''"},
+        {"post_processor", "{\"type\": \"TemplateProcessing\"}", "post_processor"},
+        {"decoder", "{\"type\": \"Metaspace\"}", "decoder 'Metaspace'"},
+        {"pre_tokenizer", "null", "pre_tokenizer ''"},
+        {"pre_tokenizer", "{\"type\": \"Whitespace\"}", "pre_tokenizer 'Whitespace'"},
+        {"pre_tokenizer", "{\"type\": \"Sequence\"}", "pre_tokenizer.pretokenizers"},
+        {"pre_tokenizer/pretokenizers", "[]", "no regex"},
+        {"pre_tokenizer/pretokenizers/1", "{\"type\": \"Digits\"}", "pre_tokenizer 'Digits'"},
+        {"pre_tokenizer/pretokenizers/0", "{\"type\": \"ByteLevel\"}", "place 1 of 2"},
+        {"pre_tokenizer/pretokenizers/0/behavior", "\"Removed\"", "'Removed'"},
+        {"pre_tokenizer/pretokenizers/0/invert", "true", "'invert'"},
+        {"pre_tokenizer/pretokenizers/0/pattern", "{\"String\": \" \"}", "kind 'Regex'"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"(a\"", "split regex"},
+        {"pre_tokenizer/pretokenizers/0/pattern/Regex", "\"\\\\C\"", "split regex"},
+        {"pre_tokenizer/pretokenizers/1/add_prefix_space", "true", "'add_prefix_space'"},
+        {"pre_tokenizer/pretokenizers",
+         "[" SPLIT SPLIT SPLIT SPLIT SPLIT "{\"type\": \"ByteLevel\", \"use_regex\": false}]",
+         "splits more than 4 times"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
+        json_t *root = small_json();
+        if (damage[i][2])
+            small_set(root, damage[i][0], damage[i][1]);
+        else
+            json_object_set_new(json_object_get(json_object_get(root, "model"), "vocab"), "",
+                                json_integer(310));
+        const char *named = damage[i][2] ? damage[i][2] : "'' (id 310)";
+        Tokenizer *tok = small_open(root, &err);
+        if (tok || !strstr(err.msg, named))
+            fail_msg("%s = %s: %s", damage[i][0], damage[i][1], tok ? "accepted" : err.msg);
+        json_decref(root);
+    }
+}
+
+static void expect_bad_file(const char *data, size_t len)
+{
+    char *path = temp_path("bad.json");
+    write_file(path, data, len);
+    err = (Error){0};
+    assert_null(tokenizer_open(path, &err));
+    assert_int_equal(err.code, ERR_FILE);
+    assert_non_null(strstr(err.msg, path));
+    unlink(path);
+    mem_free(path);
+}
+
+static void refuses_damaged_files(void **state)
+{
+    (void)state;
+    json_t *root = small_json();
+    char *text = json_dumps(root, 0);
+    size_t len = strlen(text);
+    for (size_t cut = 0; cut < len; cut += 1 + cut / 7)
+        expect_bad_file(text, cut);
+    expect_bad_file(text, len - 1);
+    free(text);
+    json_decref(root);
+    expect_bad_file("7", 1);
+    expect_bad_file("[]", 2);
+    expect_bad_file("{\"a\": \"\xFF\"}", 10);
+    expect_bad_file("{\"model\": 1, \"model\": 2}", 24);
+
+    char *deep = mem_alloc(100000, 1);
+    memset(deep, '[', 100000);
+    expect_bad_file(deep, 100000);
+    mem_free(deep);
+    assert_null(tokenizer_open("build/tests/no such file", &err));
+    assert_non_null(strstr(err.msg, "no such file"));
+    assert_null(tokenizer_open("tests", &err));
+}
+
+static void reads_all_layouts(void **state)
+{
+    static const int32_t abc[] = {301}, one_two[] = {16, 17}, twelve[] = {302};
+    static const char e_acute[] = "e\xCC\x81";
+    (void)state;
+    /* Merges as strings, as older files have them; no type; a switch that is off in another way. */
+    json_t *root = small_json();
+    small_set(root, "model/merges", "[\"a b\", \"ab c\", \"1 2\"]");
+    small_set(root, "model/type", NULL);
+    small_set(root, "model/dropout", "0.0");
+    small_set(root, "model/unk_token", "\"\"");
+    Tokenizer *tok = small_open(root, &err);
+    assert_non_null(tok);
+    expect_ids(tok, "abc", 3, 1, abc, 1);
+    expect_ids(tok, "12", 2, 1, one_two, 2);
+    TokenList list = encode_text(tok, e_acute, 3, 1);
+    assert_int_equal(list.n, 2); /* form C */
+    token_list_free(&list);
+    tokenizer_close(tok);
+
+    /* ByteLevel alone: GPT-2's regex, in which digits stay together. No normalizer. */
+    small_set(root, "normalizer", "null");
+    small_set(root, "pre_tokenizer", "{\"type\": \"ByteLevel\", \"add_prefix_space\": false}");
+    tok = small_open(root, &err);
+    assert_non_null(tok);
+    expect_ids(tok, "12", 2, 1, twelve, 1);
+    list = encode_text(tok, e_acute, 3, 1);
+    assert_int_equal(list.n, 3);
+    token_list_free(&list);
+    tokenizer_close(tok);
+
+    /* Two splits and a ByteLevel with its own: each cuts the pieces of the one before. */
+    small_set(
+        root, "pre_tokenizer",
+        "{\"type\": \"Sequence\", \"pretokenizers\": ["
+        "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(?=2)\"}, \"behavior\": \"Isolated\"},"
+        "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"c\"}, \"behavior\": \"Isolated\"},"
+        "{\"type\": \"ByteLevel\", \"use_regex\": true}]}");
+    tok = small_open(root, &err);
+    assert_non_null(tok);
+    expect_ids(tok, "1212", 4, 1, (int32_t[]){16, 17, 16, 17}, 4);
+    expect_ids(tok, "ab", 2, 1, (int32_t[]){300}, 1);
+    expect_ids(tok, "abc", 3, 1, (int32_t[]){300, 66}, 2);
+    tokenizer_close(tok);
+
+    /* An added token that is also in the vocabulary, as some files have it. */
+    small_set(root, "added_tokens/1/content", "\"abc\"");
+    small_set(root, "added_tokens/1/id", "301");
+    tok = small_open(root, &err);
+    assert_non_null(tok);
+    assert_true(tokenizer_is_special(tok, 301));
+    tokenizer_close(tok);
+    json_decref(root);
+}
+
+/* Expressions that backtrack for ever end with an error, not with a crash or an endless loop. */
+static void bounds_the_regex(void **state)
+{
+    static const char *const regexes[] = {"\"(?:a|ab|b)+c\"", "\"(a|b|ab)*(a|b|ba)*d\"",
+                                          "\"(?:(a)|(b))+\"", "\"((?:a(?1)?b)|x)\""};
+    int n_limited = 0;
+    const int32_t want = 64;
+    (void)state;
+    size_t len = 1 << 19;
+    char *text = mem_alloc(len, 1);
+    for (size_t i = 0; i < len; i++)
+        text[i] = i < len / 2 ? 'a' : 'b';
+    for (size_t i = 0; i < sizeof regexes / sizeof *regexes; i++) {
+        json_t *root = small_json();
+        small_set(root, "pre_tokenizer/pretokenizers/0/pattern/Regex", regexes[i]);
+        Tokenizer *tok = small_open(root, &err);
+        assert_non_null(tok);
+        TokenList list = {0};
+        if (tokenizer_encode(tok, text, len, 1, &list, &err)) {
+            assert_int_equal(err.code, ERR_LIMIT);
+            n_limited++;
+        }
+        token_list_free(&list);
+        /*
+         * A tenth needs more than the stack of compiled code, but not more than the heap's limit.
+         */
+        if (i == 2) {
+            list = encode_text(tok, text, len / 10, 1);
+            assert_int_equal(list.n, len / 10);
+            assert_int_equal(list.id[list.n - 1], want);
+            token_list_free(&list);
+        }
+        tokenizer_close(tok);
+        json_decref(root);
+    }
+    assert_true(n_limited >= 2);
+    mem_free(text);
+}
+
+/*
+ * Forty letters, 2^40 ways to group them. And fewer ways, but for each of many letters, whether the
+ * letter is matched in the end or passed over.
+ */
+static void stops_endless_backtracking(void **state)
+{
+    static const struct {
+        const char *regex;
+        size_t n_letters;
+    } cases[] = {
+        {"\"(?:a+)+[xy]\"", 40}, {"\"(?:a|a){20}[xy]|a\"", 100}, {"\"(?:a|a){12}[xy]\"", 10000}};
+    static char text[10000];
+    (void)state;
+    memset(text, 'a', sizeof text);
+    for (int i = 0; i < 3; i++) {
+        TokenList list = {0};
+        json_t *root = small_json();
+        small_set(root, "pre_tokenizer/pretokenizers/0/pattern/Regex", cases[i].regex);
+        Tokenizer *tok = small_open(root, &err);
+        assert_non_null(tok);
+        assert_int_equal(tokenizer_encode(tok, text, cases[i].n_letters, 1, &list, &err), -1);
+        assert_int_equal(err.code, ERR_LIMIT);
+        token_list_free(&list);
+        tokenizer_close(tok);
+        json_decref(root);
+    }
+}
+
+static void opens_golden_tokenizers(void **state)
+{
+    static const char *const names[] = {"qwen3-next", "qwen35-dense", "qwen35-dense-fp8",
+                                        "qwen35-dense-odd", "qwen35-moe"};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[100];
+        snprintf(path, sizeof path, "tests/data/golden/%s/tokenizer.json", names[i]);
+        Tokenizer *tok = tokenizer_open(path, &err);
+        if (!tok) fail_msg("%s", err.msg);
+        assert_int_equal(tokenizer_size(tok), 259);
+        assert_int_equal(tokenizer_added_id(tok, "<|im_end|>"), 258);
+        for (int b = 0; b < 256; b++)
+            assert_true(byte_token(tok, (unsigned char)b) >= 0);
+        tokenizer_close(tok);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small_file_is_fine),
+        cmocka_unit_test(splits_like_oniguruma),
+        cmocka_unit_test(takes_the_longest_added_token),
+        cmocka_unit_test(names_what_is_wrong),
+        cmocka_unit_test(refuses_damaged_files),
+        cmocka_unit_test(reads_all_layouts),
+        cmocka_unit_test(bounds_the_regex),
+        cmocka_unit_test(stops_endless_backtracking),
+        cmocka_unit_test(opens_golden_tokenizers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
