@@ -3,19 +3,17 @@
  *
  * Sequences live as engine/prefix.c has them: they find, pin, share, copy, claim, keep and let go;
  * but a row of KV is the hash of the tokens up to it, and so is a state. Memory is one array, as
- * the engine's is, so whoever writes where he should not is seen. The list holds every prefix that
- * was kept and did not go; from it a trie is built anew whenever the cache lets go, which tells who
- * had to.
+ * the engine's is, so whoever writes where he should not is seen. The list (cache_list.h) tells who
+ * has to go.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
 #include <cmocka.h>
 
-#include "engine/cache.h"
-#include "engine/frames.h"
-#include "tests/near.h"
+#include "tests/cache_list.h"
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 enum { OPERATIONS = 100000 };
@@ -23,115 +21,13 @@ enum { OPERATIONS = 100000 };
 enum { OPERATIONS = 1000000 };
 #endif
 
-enum {
-    MAX_FRAMES = 40,
-    MAX_PLACES = 80,
-    MAX_LEN = 112,
-    MAX_SEQ_PAGES = MAX_LEN / PAGE_TOKENS,
-    MAX_SEQS = 5,
-    MAX_POINTS = 2 * (MAX_FRAMES + MAX_SEQS),
-    HISTORY = 8,
-    POISON = 1,
-};
-
 static const uint64_t SEED = 61;
-static const FlopCost COST = {.per_token = 96, .per_pair = 2};
-
-typedef struct {
-    int frames, per, max_slots, max_nodes;
-    CachePolicy policy;
-    double alpha;
-} Shape;
-
-typedef struct {
-    uint64_t salt;
-    int n;
-    int32_t token[MAX_LEN];
-    uint64_t hash[MAX_LEN + 1]; /* [i]: of the salt and i tokens */
-} Text;
-
-/* What the cache was given and has not let go. */
-typedef struct {
-    Text text;
-    int32_t slot, node;
-    double used;
-    long touched; /* order of use */
-} Kept;
-
-typedef struct {
-    int runs, keep_answer;
-    Text text;
-    int n_prompt, n_past, keep_at[2];
-    int32_t slot, src, node; /* -1: none */
-    int n_node;              /* tokens up to node, which it pins */
-    double node_used;        /* when the node was last of use, if it lost its state since */
-    int n_pages;
-    int32_t page[MAX_SEQ_PAGES];
-} Seq;
-
-/* How often what is rare happened. */
-typedef struct {
-    int hits, inside_page, branches, copied, moves, known, dropped, preempted, went_in_need;
-    int no_pages, no_slots, no_nodes, no_room, at_max_slots, evicted_states, evicted_nodes;
-} Seen;
-
-typedef struct {
-    Shape shape;
-    Rng rng;
-    Frames *frames, *spare_frames;
-    Cache *cache, *spare;
-    uint64_t bytes[MAX_PLACES][PAGE_TOKENS]; /* a state is the first word of its frame */
-    Kept kept[MAX_FRAMES];
-    int n_kept;
-    Seq seq[MAX_SEQS];
-    Text history[HISTORY];
-    int next_history;
-    double now, alpha;
-    long n_touched;
-    long evicted_states, evicted_nodes; /* counted here */
-    Seen *seen;
-} World;
 
 /* ---- texts ---- */
-
-static uint64_t mix(uint64_t h, uint64_t x)
-{
-    Rng r = rng_new(h * 31 + x + 2);
-    return rng_next(&r) | 2; /* never POISON */
-}
-
-static void append(Text *t, int32_t token)
-{
-    assert_true(t->n < MAX_LEN);
-    t->token[t->n] = token;
-    t->hash[t->n + 1] = mix(t->hash[t->n], (uint64_t)token);
-    t->n++;
-}
-
-static Text text_new(uint64_t salt)
-{
-    Text t = {.salt = salt};
-    t.hash[0] = mix(99, salt);
-    return t;
-}
 
 static int min_int(int a, int b)
 {
     return a < b ? a : b;
-}
-
-/* Tokens that a and b have in common. */
-static int common(const Text *a, const Text *b)
-{
-    int low = 0, high = min_int(a->n, b->n);
-    while (low < high) {
-        int mid = (low + high + 1) / 2;
-        if (a->hash[mid] == b->hash[mid])
-            low = mid;
-        else
-            high = mid - 1;
-    }
-    return a->hash[0] == b->hash[0] ? low : 0;
 }
 
 /* What was said before, up to some token, and then something else, or more, or nothing. */
@@ -145,209 +41,17 @@ static Text random_text(World *w)
     int n = rng_int(r, 3) ? rng_int(r, from->n + 1) : from->n, most = MAX_LEN - 16 - n;
     if (rng_int(r, 12) == 0) n = 0;
     for (int i = 0; i < n && t.n < MAX_LEN - 16; i++)
-        append(&t, from->token[i]);
+        text_append(&t, from->token[i]);
     int more = most > 0 && rng_int(r, 3) ? rng_int(r, min_int(most, 60) + 1) : 0;
     for (int i = 0; i < more; i++)
-        append(&t, rng_int(r, 2));
-    if (!t.n) append(&t, 0);
+        text_append(&t, rng_int(r, 2));
+    if (!t.n) text_append(&t, 0);
     return t;
 }
 
 static void remember(World *w, const Text *t)
 {
     w->history[w->next_history++ % HISTORY] = *t;
-}
-
-/* ---- the trie that the list stands for ---- */
-
-typedef struct {
-    const Text *text;
-    int n, kept; /* index, or -1 */
-    int pins, pins_here;
-    int start, children;
-} Point;
-
-typedef struct {
-    Point at[MAX_POINTS];
-    int n;
-} Trie;
-
-static Point *add_point(Trie *t, const Text *text, int n, int kept)
-{
-    for (int i = 0; i < t->n; i++)
-        if (t->at[i].text->hash[t->at[i].n] == text->hash[n]) return &t->at[i];
-    assert_true(t->n < MAX_POINTS);
-    t->at[t->n] = (Point){.text = text, .n = n, .kept = kept};
-    return &t->at[t->n++];
-}
-
-static int begins_with(const Point *p, const Point *q)
-{
-    return p->n >= q->n && p->text->hash[q->n] == q->text->hash[q->n];
-}
-
-static void trie_links(Trie *t)
-{
-    for (int i = 0; i < t->n; i++) {
-        Point *p = &t->at[i], *parent = NULL;
-        for (int j = 0; j < t->n; j++) {
-            Point *q = &t->at[j];
-            if (begins_with(q, p)) p->pins_here += q->pins;
-            if (j != i && begins_with(p, q) && (!parent || q->n > parent->n)) parent = q;
-        }
-        p->start = parent ? parent->n : 0;
-        if (parent) parent->children++;
-    }
-}
-
-/* Nodes are what is kept, what is pinned, and where two of these part. */
-static void trie_of(const World *w, Trie *t)
-{
-    t->n = 0;
-    for (int i = 0; i < w->n_kept; i++)
-        add_point(t, &w->kept[i].text, w->kept[i].text.n, i);
-    for (int i = 0; i < MAX_SEQS; i++)
-        if (w->seq[i].node > 0) add_point(t, &w->seq[i].text, w->seq[i].n_node, -1)->pins++;
-    for (int i = 0, n = t->n; i < n; i++)
-        for (int j = 0; j < i; j++) {
-            int c = common(t->at[i].text, t->at[j].text);
-            if (c > 0 && c < t->at[i].n && c < t->at[j].n) add_point(t, t->at[i].text, c, -1);
-        }
-    trie_links(t);
-}
-
-static int blocks(int n)
-{
-    return (n + PAGE_TOKENS - 1) / PAGE_TOKENS;
-}
-
-static int cells(const Point *p)
-{
-    return blocks(p->n) - p->start / PAGE_TOKENS;
-}
-
-/* ---- who must go ---- */
-
-static int may_go(const Point *p)
-{
-    return p->kept >= 0 && (p->children == 1 || (!p->children && !p->pins_here));
-}
-
-static double flops(double n)
-{
-    return n * COST.per_token + n * n / 2 * COST.per_pair;
-}
-
-static double saved_per_page(const World *w, const Point *p)
-{
-    int pages = w->shape.per + (p->children ? 0 : cells(p));
-    return (flops(p->n) - flops(p->start)) / pages;
-}
-
-static double recency(const World *w, const Point *p)
-{
-    double newest = 0;
-    for (int i = 0; i < w->n_kept; i++)
-        newest = fmax(newest, w->kept[i].used);
-    for (int i = 0; i < MAX_SEQS; i++)
-        if (w->seq[i].node > 0) newest = fmax(newest, w->seq[i].node_used);
-    double age = newest - w->kept[p->kept].used;
-    return age > 1e-3 ? 1 / age : 1e3;
-}
-
-static double scaled(double x, double least, double most)
-{
-    return most > least ? (x - least) / (most - least) : 0;
-}
-
-/* Worth of each point that may go. */
-static void worths(const World *w, const Trie *t, double *worth)
-{
-    double r[MAX_POINTS] = {0}, s[MAX_POINTS] = {0}, least_r = INFINITY, most_r = 0,
-           least_s = INFINITY;
-    double most_s = 0;
-    for (int i = 0; i < t->n; i++) {
-        if (!may_go(&t->at[i])) continue;
-        r[i] = recency(w, &t->at[i]);
-        s[i] = saved_per_page(w, &t->at[i]);
-        least_r = fmin(least_r, r[i]), most_r = fmax(most_r, r[i]);
-        least_s = fmin(least_s, s[i]), most_s = fmax(most_s, s[i]);
-    }
-    for (int i = 0; i < t->n; i++) {
-        worth[i] = 0;
-        if (w->alpha > 0 && may_go(&t->at[i]))
-            worth[i] = scaled(r[i], least_r, most_r) + w->alpha * scaled(s[i], least_s, most_s);
-    }
-}
-
-static int slot_holders(const World *w, int32_t slot)
-{
-    int n = 0;
-    for (int i = 0; i < w->n_kept; i++)
-        n += w->kept[i].slot == slot;
-    for (int i = 0; i < MAX_SEQS; i++)
-        n += (w->seq[i].slot == slot) + (w->seq[i].src == slot);
-    return n;
-}
-
-/* The point that goes next, or NULL. In need at last the oldest that nobody else holds. */
-static const Point *next_to_go(const World *w, const Trie *t, int in_need)
-{
-    double worth[MAX_POINTS];
-    const Point *pick = NULL;
-    worths(w, t, worth);
-    for (int need = 0; need <= in_need && !pick; need++)
-        for (int i = 0; i < t->n; i++) {
-            const Point *p = &t->at[i];
-            if (need ? p->kept < 0 || slot_holders(w, w->kept[p->kept].slot) > 1 : !may_go(p))
-                continue;
-            double gain = pick && !need ? worth[i] - worth[pick - t->at] : 0;
-            if (!pick || gain < 0 ||
-                (gain == 0 && w->kept[p->kept].touched < w->kept[pick->kept].touched))
-                pick = p;
-        }
-    return pick;
-}
-
-/* Who pins the node of a prefix knows when it was of use. */
-static void tell_used(World *w, const Text *t, int n, double used)
-{
-    for (int i = 0; i < MAX_SEQS; i++)
-        if (w->seq[i].node > 0 && w->seq[i].text.hash[w->seq[i].n_node] == t->hash[n])
-            w->seq[i].node_used = used;
-}
-
-static void forget(World *w, int kept)
-{
-    tell_used(w, &w->kept[kept].text, w->kept[kept].text.n, w->kept[kept].used);
-    w->kept[kept] = w->kept[--w->n_kept];
-}
-
-/* The list lets go of as many as the cache has. */
-static void follow(World *w, int in_need)
-{
-    static Trie t;
-    CacheStats s = cache_stats(w->cache);
-    while (w->evicted_states + w->evicted_nodes < s.evicted_states + s.evicted_nodes) {
-        trie_of(w, &t);
-        const Point *p = next_to_go(w, &t, in_need);
-        if (!p) fail_msg("something went that nobody may let go");
-        w->seen->went_in_need += !may_go(p);
-        if (p->children || p->pins_here)
-            w->evicted_states++, w->seen->evicted_states++;
-        else
-            w->evicted_nodes++, w->seen->evicted_nodes++;
-        forget(w, p->kept);
-    }
-    assert_int_equal(w->evicted_states, s.evicted_states);
-    assert_int_equal(w->evicted_nodes, s.evicted_nodes);
-}
-
-static int nothing_can_go(const World *w, int in_need)
-{
-    static Trie t;
-    trie_of(w, &t);
-    return !next_to_go(w, &t, in_need);
 }
 
 /* ---- memory ---- */
@@ -382,14 +86,14 @@ static int states_to_go(const World *w)
 {
     int n = 0;
     for (int i = 0; i < w->n_kept; i++)
-        n += slot_holders(w, w->kept[i].slot) == 1;
+        n += list_slot_holders(w, w->kept[i].slot) == 1;
     return n;
 }
 
 static int claim_pages(World *w, int n, int32_t *page)
 {
     int failed = cache_claim_pages(w->cache, n, page);
-    follow(w, 1);
+    list_follow(w, 1);
     if (failed) assert_true(pages_free_count(w->frames) + states_to_go(w) * w->shape.per < n);
     w->seen->no_pages += failed != 0;
     for (int i = 0; i < n && !failed; i++)
@@ -400,7 +104,7 @@ static int claim_pages(World *w, int n, int32_t *page)
 static int claim_slots(World *w, int n, int32_t *slot)
 {
     int got = cache_claim_slots(w->cache, n, slot), left = slots_free_count(w->frames);
-    follow(w, 1);
+    list_follow(w, 1);
     if (got < n) assert_int_equal(left + states_to_go(w), 0);
     w->seen->no_slots += got < n;
     w->seen->at_max_slots += got < n && frames_empty(w->frames) > 0;
@@ -419,25 +123,18 @@ static void expect_rows(World *w, const Text *t, int n, const int32_t *page)
 
 /* ---- finding ---- */
 
-static int find_kept(const World *w, const Text *t, int n)
-{
-    for (int i = 0; i < w->n_kept; i++)
-        if (w->kept[i].text.n == n && w->kept[i].text.hash[n] == t->hash[n]) return i;
-    return -1;
-}
-
 /* What is found is what the list has, and its bytes are the prefix's. */
 static CacheHit find(World *w, const Text *t, int most)
 {
     CacheHit hit = cache_find(w->cache, t->salt, t->token, t->n, most);
     int best = -1, matched = 0;
     for (int i = 0; i < w->n_kept; i++) {
-        int c = common(&w->kept[i].text, t), n = w->kept[i].text.n;
+        int c = text_common(&w->kept[i].text, t), n = w->kept[i].text.n;
         if (c > matched) matched = c;
         if (c == n && n <= most && (best < 0 || n > w->kept[best].text.n)) best = i;
     }
     for (int i = 0; i < MAX_SEQS; i++) {
-        int c = w->seq[i].node > 0 ? min_int(common(&w->seq[i].text, t), w->seq[i].n_node) : 0;
+        int c = w->seq[i].node > 0 ? min_int(text_common(&w->seq[i].text, t), w->seq[i].n_node) : 0;
         if (c > matched) matched = c;
     }
     assert_int_equal(hit.n, best < 0 ? 0 : w->kept[best].text.n);
@@ -483,7 +180,7 @@ static void release(World *w, Seq *s)
 /* The pages of a hit: full ones are shared, one that is not is copied. */
 static int share(World *w, Seq *s, const CacheHit *hit)
 {
-    int n = blocks(hit->n), last = n - 1;
+    int n = pages_for(hit->n), last = n - 1;
     int32_t shared, own;
     cache_pages(w->cache, hit->node, hit->n, s->page);
     for (int i = 0; i < n; i++)
@@ -500,7 +197,7 @@ static int share(World *w, Seq *s, const CacheHit *hit)
 
 static int reserve(World *w, Seq *s, int n)
 {
-    int more = blocks(n) - s->n_pages;
+    int more = pages_for(n) - s->n_pages;
     if (more <= 0) return 0;
     if (claim_pages(w, more, s->page + s->n_pages)) return -1;
     s->n_pages += more;
@@ -515,9 +212,9 @@ static int take_slot(World *w, Seq *s, const CacheHit *hit)
         return 0;
     }
     if (hit->slot < 0 || slots_refs(w->frames, hit->slot) > 2) return -1;
-    int kept = find_kept(w, &s->text, hit->n);
+    int kept = list_find(w, &s->text, hit->n);
     cache_drop_state(w->cache, hit->node);
-    if (kept >= 0) forget(w, kept);
+    if (kept >= 0) list_forget(w, kept);
     if (slots_refs(w->frames, hit->slot) > 1) return -1; /* the claim had dropped it already */
     s->slot = s->src;
     s->src = -1;
@@ -533,10 +230,10 @@ static void touch(World *w, int kept)
 
 static void begin(World *w, Seq *s, const CacheHit *hit)
 {
-    int kept = find_kept(w, &s->text, hit->n);
+    int kept = list_find(w, &s->text, hit->n);
     cache_use(w->cache, hit, s->text.n, w->now);
     if (kept >= 0) touch(w, kept);
-    tell_used(w, &s->text, hit->n, w->now);
+    list_tell_used(w, &s->text, hit->n, w->now);
     s->runs = 1;
     s->n_past = hit->n;
     s->n_prompt = s->text.n;
@@ -568,16 +265,16 @@ static void keep(World *w, Seq *s, CacheKept kind)
     int no_room = w->shape.policy == POLICY_NONE && !slots_free_count(w->frames);
     int32_t node = cache_keep(w->cache, s->text.salt, s->node, s->text.token, s->n_past, s->page,
                               s->slot, kind, w->now);
-    follow(w, 0);
+    list_follow(w, 0);
     after = cache_stats(w->cache);
-    int kept = find_kept(w, &s->text, s->n_past);
+    int kept = list_find(w, &s->text, s->n_past);
     if (w->shape.policy == POLICY_NONE)
         assert_int_equal(after.evicted_states + after.evicted_nodes,
                          before.evicted_states + before.evicted_nodes);
     if (node < 0) {
         CacheRefused why = no_room ? REFUSED_MEMORY : REFUSED_NODES;
         assert_int_equal(after.refused[why], before.refused[why] + 1);
-        assert_true(no_room || w->shape.policy == POLICY_NONE || nothing_can_go(w, 0));
+        assert_true(no_room || w->shape.policy == POLICY_NONE || list_nothing_can_go(w, 0));
         w->seen->no_nodes += !no_room;
         w->seen->no_room += no_room;
         return;
@@ -650,7 +347,7 @@ static void step(World *w, Seq *s)
             finish(w, s);
             return;
         }
-        append(&s->text, rng_int(&w->rng, 2));
+        text_append(&s->text, rng_int(&w->rng, 2));
     }
     if (reserve(w, s, s->text.n)) {
         const Seq *other = &w->seq[rng_int(&w->rng, MAX_SEQS)];
@@ -682,7 +379,7 @@ static void expect_owners(World *w, int n_cells)
     }
     assert_int_equal(refs, n_cells);
     for (int i = 0; i < w->shape.frames; i++) {
-        int holders = slot_holders(w, i);
+        int holders = list_slot_holders(w, i);
         assert_int_equal(slots_refs(w->frames, i), holders);
         assert_false(holders && live[i]);
         n_slots += holders > 0;
@@ -696,9 +393,9 @@ static void check(World *w)
     static Trie t;
     int n_cells = 0;
     CacheStats s = cache_stats(w->cache);
-    trie_of(w, &t);
+    list_trie(w, &t);
     for (int i = 0; i < t.n; i++)
-        n_cells += cells(&t.at[i]);
+        n_cells += list_cells(&t.at[i]);
     assert_int_equal(s.states, w->n_kept);
     assert_int_equal(s.nodes, t.n);
     assert_int_equal(s.pages, n_cells);
@@ -730,9 +427,9 @@ static void change_to_copy(World *w)
 
 static void evict(World *w)
 {
-    int none = nothing_can_go(w, 1);
+    int none = list_nothing_can_go(w, 1);
     assert_int_equal(cache_evict(w->cache), !none);
-    follow(w, 1);
+    list_follow(w, 1);
 }
 
 static void draft(World *w)
@@ -750,7 +447,7 @@ static void drain(World *w)
         if (w->seq[i].runs) release(w, &w->seq[i]);
     check(w);
     while (cache_evict(w->cache))
-        follow(w, 1);
+        list_follow(w, 1);
     assert_int_equal(w->n_kept, 0);
     check(w);
     assert_int_equal(frames_empty(w->frames), w->shape.frames);
