@@ -108,14 +108,20 @@ static void mtp_begin(void *self, int seq, const int32_t *token, int n)
     (void)n;
 }
 
-/* to[i] = from[index[i]], rows of dim floats. */
+/* Queues to[i] = from[index[i]], rows of dim floats; index in backend memory. */
+static void queue_gather(Mtp *m, int n, const int32_t *index, const float *from, float *to)
+{
+    Backend *be = m->model->backend;
+    GatherRows g = {.n = n, .dim = m->model->config.dim, .index = index, .x = from, .out = to};
+    be->gather_rows(be, &g);
+}
+
+/* The same with the host's index. */
 static void gather(Mtp *m, int n, const int32_t *index, const float *from, float *to)
 {
     Backend *be = m->model->backend;
     be->upload(be, m->index, index, (size_t)n * sizeof *index);
-    be->gather_rows(
-        be, &(GatherRows){
-                .n = n, .dim = m->model->config.dim, .index = m->index, .x = from, .out = to});
+    queue_gather(m, n, m->index, from, to);
 }
 
 static void mtp_observe(void *self, const DraftObserved *r)
@@ -335,17 +341,6 @@ static void mtp_propose(void *self, const DraftRequest *req, int n)
 
 /* ---- rounds on a device: the same tree, without a look at it ---- */
 
-/* The head's input at n rows: row index[i] of what it said before. */
-static void queue_inputs(Mtp *m, int n, const float *from)
-{
-    Backend *be = m->model->backend;
-    be->gather_rows(be, &(GatherRows){.n = n,
-                                      .dim = m->model->config.dim,
-                                      .index = m->index,
-                                      .x = from,
-                                      .out = m->head->hidden});
-}
-
 static void mtp_queue_drafts(void *self, const Round *r)
 {
     Mtp *m = self;
@@ -363,10 +358,7 @@ static void mtp_queue_drafts(void *self, const Round *r)
                        .hidden = m->index,
                        .sample = {m->sample, m->path}};
     be->grow_drafts(be, &grow);
-    be->gather_rows(
-        be,
-        &(GatherRows){
-            .n = r->n, .dim = m->model->config.dim, .index = r->seq, .x = m->last, .out = m->rows});
+    queue_gather(m, r->n, r->seq, m->last, m->rows);
     queue_sample(m, r->n, r->topk, m->rows);
     grow.n_parents = 1;
     for (grow.level = 1; grow.level <= r->depth; grow.level++) {
@@ -374,7 +366,8 @@ static void mtp_queue_drafts(void *self, const Round *r)
         be->grow_drafts(be, &grow);
         int rows = r->n * grow.width;
         if (!rows) return;
-        queue_inputs(m, rows, grow.level == 1 ? m->last : m->head->out);
+        const float *said = grow.level == 1 ? m->last : m->head->out;
+        queue_gather(m, rows, m->index, said, m->head->hidden);
         head_queue(m->head, rows, grow.row0, r->n_keys);
         queue_sample(m, rows, r->topk, m->head->out);
         grow.n_parents = grow.width;
@@ -388,11 +381,7 @@ static void mtp_queue_observe(void *self, const Round *r)
     Mtp *m = self;
     Backend *be = m->model->backend;
     int rows = r->n * (r->depth + 1);
-    be->gather_rows(be, &(GatherRows){.n = rows,
-                                      .dim = m->model->config.dim,
-                                      .index = r->hidden,
-                                      .x = r->final,
-                                      .out = m->head->hidden});
+    queue_gather(m, rows, r->hidden, r->final, m->head->hidden);
     head_queue(m->head, rows, 0, r->n_keys);
     be->gather_rows(be, &(GatherRows){.n = r->n,
                                       .dim = m->model->config.dim,
