@@ -8,25 +8,15 @@
 #include "base/mem.h"
 #include "engine/head.h"
 #include "engine/round.h"
+#include "kernels/draft_pool.h"
 
 /* Nodes that one sequence may expand in a step; their K and V fit the step's overhang of rows. */
 enum { MAX_EXPANDED = MAX_TREE_NODES };
-
-/* A proposed node. Children come after their parents, and no child has more value. */
-typedef struct {
-    float logp; /* of the whole path: log value */
-    int32_t token;
-    int parent; /* in the pool, -1: the root */
-    int depth;  /* the root's children have 1 */
-    int out;    /* its row of the last head pass; -1 while not expanded there */
-    int meta;   /* its row in the batch of this step's passes, -1: not expanded */
-} Candidate;
+_Static_assert((int)MAX_EXPANDED <= (int)MAX_ROUND_NODES, "they fit a frontier");
 
 typedef struct {
-    Candidate pool[MAX_POOL];
-    int n, n_expanded;
-    int frontier[MAX_TREE_NODES]; /* nodes to expand next, best first */
-    int n_frontier;
+    DraftPool pool;
+    int n_expanded;
 } Draft;
 
 typedef struct {
@@ -140,69 +130,6 @@ static void mtp_observe(void *self, const DraftObserved *r)
                      dim * sizeof(float));
 }
 
-/* Tokens from the root's child down to node i of d's pool, into path; returns how many. */
-static int path_of(const Draft *d, int i, int32_t *path)
-{
-    int n = i < 0 ? 0 : d->pool[i].depth;
-    for (; i >= 0; i = d->pool[i].parent)
-        path[d->pool[i].depth - 1] = d->pool[i].token;
-    return n;
-}
-
-/* Keeps the most best candidates (ties: the earlier), in their order. Paths stay whole. */
-static void prune(Draft *d, int most)
-{
-    unsigned char keep[MAX_POOL] = {0};
-    int to[MAX_POOL], n = 0;
-    if (d->n <= most) return;
-    for (int kept = 0; kept < most; kept++) {
-        int best = -1;
-        for (int i = 0; i < d->n; i++)
-            if (!keep[i] && (best < 0 || d->pool[i].logp > d->pool[best].logp)) best = i;
-        keep[best] = 1;
-    }
-    for (int i = 0; i < d->n; i++) {
-        if (!keep[i]) continue;
-        to[i] = n;
-        Candidate c = d->pool[i];
-        if (c.parent >= 0) c.parent = to[c.parent];
-        d->pool[n++] = c;
-    }
-    d->n = n;
-}
-
-/* The topk best surviving nodes of this depth are expanded next. */
-static void choose_frontier(Draft *d, int depth, int topk)
-{
-    unsigned char taken[MAX_POOL] = {0};
-    int room = MAX_EXPANDED - d->n_expanded;
-    d->n_frontier = 0;
-    while (d->n_frontier < topk && d->n_frontier < room) {
-        int best = -1;
-        for (int i = 0; i < d->n; i++)
-            if (d->pool[i].depth == depth && !taken[i] &&
-                (best < 0 || d->pool[i].logp > d->pool[best].logp))
-                best = i;
-        if (best < 0) return;
-        taken[best] = 1;
-        d->frontier[d->n_frontier++] = best;
-    }
-}
-
-/* The j-th of topk proposals for the child of node parent (-1: the root). */
-static void propose_child(Draft *d, int parent, int depth, int32_t token, float logp)
-{
-    if (d->n == MAX_POOL) return;
-    float path = parent < 0 ? 0 : d->pool[parent].logp;
-    if (logp > 0) logp = 0;
-    d->pool[d->n++] = (Candidate){.logp = path + logp,
-                                  .token = token,
-                                  .parent = parent,
-                                  .depth = depth,
-                                  .out = -1,
-                                  .meta = -1};
-}
-
 /* Queues: the topk best children of each of n rows of the head's output, as m->sample says. */
 static void queue_sample(Mtp *m, int n, int topk, const float *rows)
 {
@@ -219,6 +146,15 @@ static void queue_sample(Mtp *m, int n, int topk, const float *rows)
                              .bad = m->bad});
 }
 
+/* The sampled children of a node (-1: the root), best first, join the pool. */
+static void take_children(DraftPool *p, int parent, int topk, const int32_t *id, const float *logp)
+{
+    float above = parent < 0 ? 0 : p->node[parent].logp;
+    int depth = parent < 0 ? 1 : p->node[parent].depth + 1;
+    for (int j = 0; j < topk && id[j] >= 0 && p->n < MAX_POOL; j++)
+        pool_child(&p->node[p->n++], parent, above, depth, id[j], logp[j]);
+}
+
 /* Samples n rows of m->rows; row i is what follows node[i] of draft[owner[i]]. */
 static void sample_children(Mtp *m, const DraftRequest *req, int n, const int *owner,
                             const int *node, int topk)
@@ -227,10 +163,11 @@ static void sample_children(Mtp *m, const DraftRequest *req, int n, const int *o
     size_t nodes = MAX_TREE_NODES;
     for (int i = 0; i < n; i++) {
         const DraftRequest *r = &req[owner[i]];
-        const Draft *d = &m->draft[owner[i]];
+        const DraftPool *d = &m->draft[owner[i]].pool;
         m->sample_host[i] = *r->row;
         m->sample_host[i].path = m->path + (size_t)i * nodes;
-        int depth = path_of(d, node[i], m->path_host[i]);
+        int depth = node[i] < 0 ? 0 : d->node[node[i]].depth;
+        pool_path(d, node[i], m->path_host[i]);
         m->sample_host[i].n_path = r->row->counts ? depth : 0;
         m->sample_host[i].pos = r->row->pos + depth;
     }
@@ -241,10 +178,9 @@ static void sample_children(Mtp *m, const DraftRequest *req, int n, const int *o
     be->download(be, m->logp_host, m->logp, (size_t)n * (size_t)topk * sizeof(float));
     be->download(be, m->bad_host, m->bad, (size_t)n);
     for (int i = 0; i < n; i++) {
-        Draft *d = &m->draft[owner[i]];
-        int depth = node[i] < 0 ? 1 : d->pool[node[i]].depth + 1;
-        for (int j = 0; j < topk && !m->bad_host[i] && m->id_host[i * topk + j] >= 0; j++)
-            propose_child(d, node[i], depth, m->id_host[i * topk + j], m->logp_host[i * topk + j]);
+        if (!m->bad_host[i])
+            take_children(&m->draft[owner[i]].pool, node[i], topk, m->id_host + i * topk,
+                          m->logp_host + i * topk);
     }
 }
 
@@ -254,7 +190,7 @@ static void first_level(Mtp *m, const DraftRequest *req, int n, int topk)
     int owner[MAX_TREE_NODES], node[MAX_TREE_NODES];
     int32_t index[MAX_TREE_NODES];
     for (int i = 0; i < n; i++) {
-        m->draft[i].n = m->draft[i].n_expanded = 0;
+        m->draft[i].pool.n = m->draft[i].n_expanded = 0;
         owner[i] = i;
         node[i] = -1;
         index[i] = req[i].seq;
@@ -272,17 +208,18 @@ static int add_frontiers(Mtp *m, const DraftRequest *req, int n, int depth, int 
     int rows = 0;
     for (int i = 0; i < n; i++) {
         Draft *d = &m->draft[i];
-        d->n_frontier = 0;
+        DraftPool *p = &d->pool;
+        int room = MAX_EXPANDED - d->n_expanded;
         if (depth >= req[i].max_depth) continue;
-        choose_frontier(d, depth, req[i].topk);
-        for (int k = 0; k < d->n_frontier && rows < MAX_TREE_NODES; k++) {
-            Candidate *c = &d->pool[d->frontier[k]];
-            int parent = c->parent < 0 ? -1 : d->pool[c->parent].meta;
+        pool_choose_frontier(p, depth, req[i].topk < room ? req[i].topk : room);
+        for (int k = 0; k < p->n_frontier && rows < MAX_TREE_NODES; k++) {
+            DraftNode *c = &p->node[p->frontier[k]];
+            int parent = c->parent < 0 ? -1 : p->node[c->parent].meta;
             int kv_row = req[i].root_pos + 1 + d->n_expanded++;
             c->meta = head_add(&m->batch, c->token, req[i].root_pos + depth, req[i].seq, parent,
                                kv_row, req[i].root_pos + 1);
             owner[rows] = i;
-            node[rows++] = d->frontier[k];
+            node[rows++] = p->frontier[k];
         }
     }
     return rows;
@@ -293,20 +230,20 @@ static void gather_inputs(Mtp *m, const DraftRequest *req, int rows, const int *
                           const int *node)
 {
     int32_t index[MAX_TREE_NODES];
-    int first = m->draft[owner[0]].pool[node[0]].parent < 0;
+    int first = m->draft[owner[0]].pool.node[node[0]].parent < 0;
     for (int i = 0; i < rows; i++) {
-        const Draft *d = &m->draft[owner[i]];
-        int parent = d->pool[node[i]].parent;
-        index[i] = first ? req[owner[i]].seq : d->pool[parent].out;
+        const DraftPool *p = &m->draft[owner[i]].pool;
+        int parent = p->node[node[i]].parent;
+        index[i] = first ? req[owner[i]].seq : p->node[parent].out;
     }
     gather(m, rows, index, first ? m->last : m->rows, m->head->hidden);
 }
 
-static void give_tree(const Draft *d, const DraftRequest *r)
+static void give_tree(const DraftPool *p, const DraftRequest *r)
 {
     int at[MAX_POOL];
-    for (int i = 0; i < d->n; i++) {
-        const Candidate *c = &d->pool[i];
+    for (int i = 0; i < p->n; i++) {
+        const DraftNode *c = &p->node[i];
         at[i] = tree_add(r->tree, c->parent < 0 ? 0 : at[c->parent], c->token, expf(c->logp));
         assert(at[i] > 0);
     }
@@ -325,18 +262,18 @@ static void mtp_propose(void *self, const DraftRequest *req, int n)
     first_level(m, req, n, topk);
     for (int depth = 1;; depth++) {
         for (int i = 0; i < n; i++)
-            prune(&m->draft[i], req[i].max_nodes - 1);
+            pool_keep_best(&m->draft[i].pool, req[i].max_nodes - 1);
         int row0 = m->batch.n, rows = add_frontiers(m, req, n, depth, owner, node);
         if (!rows) break;
         gather_inputs(m, req, rows, owner, node);
         head_pass(m->head, &m->batch, row0);
         be->copy(be, m->rows, m->head->out, (size_t)rows * dim * sizeof(float));
         for (int i = 0; i < rows; i++)
-            m->draft[owner[i]].pool[node[i]].out = i;
+            m->draft[owner[i]].pool.node[node[i]].out = i;
         sample_children(m, req, rows, owner, node, topk);
     }
     for (int i = 0; i < n; i++)
-        give_tree(&m->draft[i], &req[i]);
+        give_tree(&m->draft[i].pool, &req[i]);
 }
 
 /* ---- rounds on a device: the same tree, without a look at it ---- */

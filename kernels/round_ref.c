@@ -3,12 +3,6 @@
  * sequence is no work for two threads.
  */
 #include "kernels/ops_ref.h"
-
-#define ROUND_INLINE             static inline
-#define LANE                     0
-#define LANES                    1
-#define LANES_SYNC()             ((void)0)
-#define LANES_BEST(value, index) (index)
 #include "kernels/round_steps.h"
 
 void grow_drafts_ref(const GrowDrafts *a)

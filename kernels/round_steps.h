@@ -1,17 +1,13 @@
 /*
- * round_steps.h: the operations of round.h for one sequence, from one source for host and GPU.
- *
- * LANES threads work on a sequence together: 32 lanes of a warp, or one where this is plain C. Who
- * includes this file says how: LANE, LANES, LANES_SYNC(), and LANES_BEST(value, index), the index
- * (-1: none) of the largest value over all lanes, ties to the lowest index. What one lane writes,
- * others read after LANES_SYNC.
+ * round_steps.h: the operations of round.h for one sequence, from one source for host and GPU, by
+ * the lanes of draft_pool.h.
  */
 #ifndef OFFSHOOT_KERNELS_ROUND_STEPS_H
 #define OFFSHOOT_KERNELS_ROUND_STEPS_H
 
 #include <math.h>
 
-#include "kernels/round.h"
+#include "kernels/draft_pool.h"
 
 /* ---- growing ---- */
 
@@ -33,8 +29,7 @@ ROUND_INLINE void ask_children(const GrowDrafts *a, const DraftPool *p, const Ro
 {
     int depth = node < 0 ? 0 : p->node[node].depth;
     int32_t *path = start_sample_row(&a->sample, r, s, depth);
-    for (; node >= 0; node = p->node[node].parent)
-        path[p->node[node].depth - 1] = p->node[node].token;
+    pool_path(p, node, path);
 }
 
 /* The sampled children of what was expanded join the pool, parent by parent. */
@@ -48,73 +43,10 @@ ROUND_INLINE void take_children(const GrowDrafts *a, int i, DraftPool *p)
         for (int j = 0; j < a->n_top && n < MAX_POOL; j++) {
             int64_t at = (int64_t)row * a->n_top + j;
             if (a->id[at] < 0) break;
-            DraftNode *c = &p->node[n++];
-            c->logp = above + (a->logp[at] < 0 ? a->logp[at] : 0);
-            c->token = a->id[at];
-            c->parent = parent;
-            c->depth = a->level;
-            c->out = c->meta = -1;
+            pool_child(&p->node[n++], parent, above, a->level, a->id[at], a->logp[at]);
         }
     }
     p->n = n;
-}
-
-/* The best node of those that `at` does not mark and, unless depth is 0, have this depth; or -1. */
-ROUND_INLINE int best_node(const DraftPool *p, int depth)
-{
-    int best = -1;
-    for (int c = LANE; c < p->n; c += LANES)
-        if (p->at[c] < 0 && (!depth || p->node[c].depth == depth) &&
-            (best < 0 || p->node[c].logp > p->node[best].logp))
-            best = c;
-    return LANES_BEST(best < 0 ? 0 : p->node[best].logp, best);
-}
-
-ROUND_INLINE void clear_marks(DraftPool *p)
-{
-    for (int c = LANE; c < p->n; c += LANES)
-        p->at[c] = -1;
-    LANES_SYNC();
-}
-
-ROUND_INLINE void mark(DraftPool *p, int node)
-{
-    if (LANE == 0) p->at[node] = 0;
-    LANES_SYNC();
-}
-
-/* Keeps the most best nodes in their order. No value rises along a path, so paths stay whole. */
-ROUND_INLINE void keep_best(DraftPool *p, int most)
-{
-    int n = 0;
-    if (p->n <= most) return;
-    clear_marks(p);
-    for (int kept = 0; kept < most; kept++)
-        mark(p, best_node(p, 0));
-    for (int c = 0; LANE == 0 && c < p->n; c++) {
-        if (p->at[c] < 0) continue;
-        DraftNode node = p->node[c];
-        if (node.parent >= 0) node.parent = p->at[node.parent];
-        p->at[c] = n;
-        p->node[n++] = node;
-    }
-    if (LANE == 0) p->n = n;
-    LANES_SYNC();
-}
-
-ROUND_INLINE void choose_frontier(DraftPool *p, int depth, int width)
-{
-    int n = 0;
-    clear_marks(p);
-    while (n < width) {
-        int best = best_node(p, depth);
-        if (best < 0) break;
-        if (LANE == 0) p->frontier[n] = best;
-        mark(p, best);
-        n++;
-    }
-    if (LANE == 0) p->n_frontier = n;
-    LANES_SYNC();
 }
 
 /* The k-th row of draft i in the head's next pass: a node of the frontier, or a pad. */
@@ -150,9 +82,9 @@ ROUND_INLINE void grow_draft(const GrowDrafts *a, int i)
     }
     if (LANE == 0) take_children(a, i, p);
     LANES_SYNC();
-    keep_best(p, a->most);
+    pool_keep_best(p, a->most);
     if (!a->width) return;
-    choose_frontier(p, a->level, a->width);
+    pool_choose_frontier(p, a->level, a->width);
     for (int k = LANE; k < a->width; k += LANES)
         add_head_row(a, i, p, k);
 }
@@ -174,7 +106,7 @@ ROUND_INLINE int next_child(const DraftPool *p, int node)
 ROUND_INLINE void order_nodes(RoundTree *t, DraftPool *p, int n_nodes)
 {
     int n = 1, node = -1;
-    clear_marks(p);
+    pool_clear_marks(p);
     while (n < n_nodes) {
         int child = next_child(p, node);
         if (child < 0 && node < 0) break;
