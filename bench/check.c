@@ -208,7 +208,7 @@ static int64_t scarce_memory(const Check *c)
     const Model *m = c->setup->model;
     int n_rows = c->ctx_size + MAX_TREE_NODES + 1; /* and what a tree takes beyond it */
     KvType type = c->setup->kv_type;
-    return memory_frames_for(m, type, c->n, memory_pages_for(n_rows)) *
+    return memory_frames_for(m, type, c->n, pages_for(n_rows)) *
            (int64_t)memory_frame_bytes(m, type);
 }
 

@@ -259,7 +259,7 @@ int bench_kernels_run(const Service *s, Error *err)
         mem_free(b);
         return -1;
     }
-    int rows = b->context + MAX_ROWS, pages = memory_pages_for(rows) + N_PAGE_SLACK;
+    int rows = b->context + MAX_ROWS, pages = pages_for(rows) + N_PAGE_SLACK;
     profile_open(&b->profile, b->model.backend, b->context);
     int failed = memory_open_plain(&b->mem, &b->model, (KvType)s->settings->kv_dtype, MAX_ROWS,
                                    pages, 1, rows, err);

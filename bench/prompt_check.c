@@ -20,8 +20,8 @@ typedef struct {
 static int runs_open(Runs *r, KvType kv_type, int n, Error *err)
 {
     size_t row = (size_t)r->model->config.n_vocab * sizeof(float);
-    if (memory_open_plain(&r->mem, r->model, kv_type, N_WAYS, N_WAYS * memory_pages_for(n + 1),
-                          N_WAYS, n + 1, err) ||
+    if (memory_open_plain(&r->mem, r->model, kv_type, N_WAYS, N_WAYS * pages_for(n + 1), N_WAYS,
+                          n + 1, err) ||
         forward_open(&r->f, r->model, &r->mem, MAX_ROWS, MAX_ROWS, err))
         return -1;
     for (int way = 0; way < N_WAYS; way++) {

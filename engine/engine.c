@@ -79,7 +79,7 @@ static int plan_memory(Engine *e, int *n_frames, Error *err)
     int64_t frame = (int64_t)memory_frame_bytes(m, o->kv_type);
     int64_t per_frame = frame / (int64_t)memory_page_bytes(m, o->kv_type);
     int ctx = o->ctx_size ? o->ctx_size : m->config.ctx_limit;
-    int64_t pages = (int64_t)o->max_seqs * memory_pages_for(ctx + e->overhang);
+    int64_t pages = (int64_t)o->max_seqs * pages_for(ctx + e->overhang);
     int64_t most = memory_frames_for(m, o->kv_type, most_slots(e), pages), frames = budget / frame;
     if (frames > INT_MAX / per_frame) frames = INT_MAX / per_frame;
     if (frames > most && !o->cache.on) frames = most;
@@ -345,7 +345,7 @@ void engine_print_memory(const Engine *e, FILE *out)
 {
     const double mib = 1024.0 * 1024.0;
     const Memory *m = &e->mem;
-    int per_seq = memory_pages_for(e->options.ctx_size + e->overhang);
+    int per_seq = pages_for(e->options.ctx_size + e->overhang);
     int seq_frames = 1 + (per_seq + m->pages_per_frame - 1) / m->pages_per_frame;
     double kv_row = (double)m->page_bytes / PAGE_TOKENS;
     fprintf(out, "%-10s %10.1f MiB\n", "weights", (double)e->model->weight_bytes / mib);

@@ -52,11 +52,6 @@ size_t memory_page_bytes(const Model *m, KvType type)
     return bytes ? bytes : 64;
 }
 
-int memory_pages_for(int n_rows)
-{
-    return pages_for(n_rows);
-}
-
 static size_t pages_per_frame(const Model *m, KvType type)
 {
     size_t page = memory_page_bytes(m, type);
@@ -144,7 +139,7 @@ int memory_open(Memory *mem, const Model *model, const MemoryOptions *o, Error *
                     .pages_per_frame = (int)pages_per_frame(model, o->kv_type),
                     .n_kv_layers = kv_layers(model),
                     .max_seqs = o->max_seqs,
-                    .table_stride = memory_pages_for(o->seq_rows)};
+                    .table_stride = pages_for(o->seq_rows)};
     size_t table_bytes = (size_t)mem->max_seqs * mem->table_stride * sizeof *mem->table;
     mem->base = be->alloc(be, mem->frame_bytes * (size_t)o->n_frames, err);
     mem->table = mem->base ? be->alloc(be, table_bytes, err) : NULL;
@@ -198,7 +193,7 @@ const int32_t *memory_pages(const Memory *mem, int seq)
 
 int memory_reserve(Memory *mem, int seq, int n_rows)
 {
-    int want = memory_pages_for(n_rows), have = mem->n_seq_pages[seq];
+    int want = pages_for(n_rows), have = mem->n_seq_pages[seq];
     int32_t *page = pages_of(mem, seq);
     assert(want <= mem->table_stride);
     if (want <= have) return 0;

@@ -56,9 +56,6 @@ size_t memory_frame_bytes(const Model *m, KvType type);
 /* Frames that n_slots states and n_pages pages need. */
 int64_t memory_frames_for(const Model *m, KvType type, int64_t n_slots, int64_t n_pages);
 
-/* Pages that n_rows need. */
-int memory_pages_for(int n_rows);
-
 /* 0, or -1 and an Error. */
 int memory_open(Memory *mem, const Model *model, const MemoryOptions *o, Error *err);
 

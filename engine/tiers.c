@@ -89,7 +89,7 @@ static void going(void *ctx, int32_t node)
     TierRefused why;
     int n = cache_prefix(e->mem.cache, node, t->token, t->page, &slot, &salt);
     int first = host_tier_first_new(t->host, salt, t->token, n);
-    for (int i = first; i < memory_pages_for(n); i++)
+    for (int i = first; i < pages_for(n); i++)
         t->from[i - first] = memory_page(&e->mem, t->page[i]);
     HostCopy copy = host_copy(e);
     wait_aside(e); /* what the tier moves now may be read or written by earlier copies */
@@ -215,7 +215,7 @@ static int hold_pages(Engine *e, Save *save, const Seq *s, int first, int n_toke
 {
     Memory *mem = &e->mem;
     const int32_t *page = memory_pages(mem, seq_index(e, s));
-    int end = memory_pages_for(n_tokens);
+    int end = pages_for(n_tokens);
     int32_t copy = -1;
     save->n_pages = 0;
     if (n_tokens % PAGE_TOKENS) {
@@ -271,7 +271,7 @@ void tiers_save(Engine *e, Seq *s, int n, int32_t slot)
     Save *save = t->disk ? free_save(t) : NULL;
     if (!save || n < PAGE_TOKENS || t->staging[STAGED_SAVE].in_use) return;
     int first = disk_first_new(t->disk, s->req.salt, s->token, n);
-    if (!fits_staging(e, memory_pages_for(n) - first) || hold_pages(e, save, s, first, n)) return;
+    if (!fits_staging(e, pages_for(n) - first) || hold_pages(e, save, s, first, n)) return;
     save->slot = slot;
     slots_hold(e->mem.frames, slot);
     if (!e->be->is_host)
@@ -301,7 +301,7 @@ static void begin_loaded(Engine *e, Seq *s, const CacheHit *before)
 static void begin_loading(Engine *e, Seq *s, const CacheHit *hit, int n)
 {
     const int32_t *page = memory_pages(&e->mem, seq_index(e, s));
-    for (int i = first_block(hit); i < memory_pages_for(n); i++)
+    for (int i = first_block(hit); i < pages_for(n); i++)
         pages_fix(e->mem.frames, page[i]);
     s->load_hit = *hit;
     s->n_loading = n;
@@ -312,7 +312,7 @@ static int load_from_host(Engine *e, Seq *s, const CacheHit *hit, int n)
 {
     Tiers *t = &e->tiers;
     HostCopy copy = host_copy(e);
-    int first = first_block(hit), end = memory_pages_for(n), index = seq_index(e, s);
+    int first = first_block(hit), end = pages_for(n), index = seq_index(e, s);
     const int32_t *page = memory_pages(&e->mem, index);
     for (int i = first; i < end; i++)
         t->to[i - first] = memory_page(&e->mem, page[i]);
@@ -330,7 +330,7 @@ static int load_from_host(Engine *e, Seq *s, const CacheHit *hit, int n)
 static void end_load(Engine *e, Seq *s, int ok)
 {
     const int32_t *page = memory_pages(&e->mem, seq_index(e, s));
-    for (int i = first_block(&s->load_hit); i < memory_pages_for(s->n_loading); i++)
+    for (int i = first_block(&s->load_hit); i < pages_for(s->n_loading); i++)
         pages_unfix(e->mem.frames, page[i]);
     if (s->is_staged) e->tiers.staging[STAGED_LOAD].in_use = 0;
     s->waits_staging = s->is_staged = s->is_uploaded = 0;
@@ -344,8 +344,7 @@ static void read_from_disk(Engine *e, Seq *s)
     int first = first_block(&s->load_hit), n = s->n_loading;
     const int32_t *page = memory_pages(&e->mem, seq_index(e, s)) + first;
     if (t->staging[STAGED_LOAD].in_use) return;
-    void *state =
-        places_for_host(e, STAGED_LOAD, page, memory_pages_for(n) - first, s->slot, t->to);
+    void *state = places_for_host(e, STAGED_LOAD, page, pages_for(n) - first, s->slot, t->to);
     s->waits_staging = 0;
     s->load_job = disk_load(t->disk, s->req.salt, s->token, n, first, t->to, state);
     if (s->load_job < 0)
@@ -356,7 +355,7 @@ static void read_from_disk(Engine *e, Seq *s)
 
 static int load_from_disk(Engine *e, Seq *s, const CacheHit *hit, int n)
 {
-    if (!fits_staging(e, memory_pages_for(n) - first_block(hit))) return 0;
+    if (!fits_staging(e, pages_for(n) - first_block(hit))) return 0;
     begin_loading(e, s, hit, n);
     s->waits_staging = 1;
     read_from_disk(e, s);
@@ -381,7 +380,7 @@ int tiers_load(Engine *e, Seq *s, const CacheHit *hit)
 static void upload(Engine *e, Seq *s)
 {
     Backend *be = e->be;
-    int first = first_block(&s->load_hit), n = memory_pages_for(s->n_loading) - first;
+    int first = first_block(&s->load_hit), n = pages_for(s->n_loading) - first;
     int index = seq_index(e, s);
     const int32_t *page = memory_pages(&e->mem, index) + first;
     const void *state = places_for_host(e, STAGED_LOAD, page, n, s->slot, e->tiers.to);

@@ -59,7 +59,7 @@ static void case_open(Case *c, const char *name, Backend *be, KvType type)
     c->model = model_open(path, NULL, be, &err);
     if (!c->model) fail_msg("%s", err.msg);
     c->golden = golden_open(path, c->token, MAX_T, &c->n_tokens);
-    int seqs = 1 + HEAD_STEPS, pages = seqs * memory_pages_for(MAX_T + 1);
+    int seqs = 1 + HEAD_STEPS, pages = seqs * pages_for(MAX_T + 1);
     assert_int_equal(memory_open_plain(&c->mem, c->model, type, 1, pages, seqs, MAX_T + 1, &err),
                      0);
     assert_int_equal(forward_open(&c->f, c->model, &c->mem, MAX_ROWS, MAX_ROWS, &err), 0);

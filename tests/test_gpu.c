@@ -258,7 +258,7 @@ static void test_preemption(void **state)
         int n_preemptions = 0;
         for (int i = 0; i < 3; i++)
             r[i] = ask((uint64_t)i + 1, prompt[i], SHORT - 3 * i, MOST, 0);
-        int64_t memory = memory_frames_for(m, KV_F32, 1, memory_pages_for(CTX + 2)) *
+        int64_t memory = memory_frames_for(m, KV_F32, 1, pages_for(CTX + 2)) *
                          (int64_t)memory_frame_bytes(m, KV_F32);
         hear(m, 64, memory, r, 3, 3, together);
         for (int i = 0; i < 3; i++) {

@@ -266,10 +266,10 @@ static void test_reserve_only_appends(void **state)
 static void test_pages_for(void **state)
 {
     (void)state;
-    assert_int_equal(memory_pages_for(0), 0);
-    assert_int_equal(memory_pages_for(1), 1);
-    assert_int_equal(memory_pages_for(PAGE_TOKENS), 1);
-    assert_int_equal(memory_pages_for(PAGE_TOKENS + 1), 2);
+    assert_int_equal(pages_for(0), 0);
+    assert_int_equal(pages_for(1), 1);
+    assert_int_equal(pages_for(PAGE_TOKENS), 1);
+    assert_int_equal(pages_for(PAGE_TOKENS + 1), 2);
 }
 
 /* Marks [at, at + n) of map; every byte may be marked once. */

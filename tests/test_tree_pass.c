@@ -64,7 +64,7 @@ static void case_open(Case *c, const char *name, Backend *be, KvType type)
     snprintf(path, sizeof path, "tests/data/golden/%s", name);
     c->model = model_open(path, NULL, be, &err);
     if (!c->model) fail_msg("%s", err.msg);
-    int pages = N_SEQS * memory_pages_for(MAX_CTX);
+    int pages = N_SEQS * pages_for(MAX_CTX);
     assert_int_equal(
         memory_open_plain(&c->mem, c->model, type, N_SLOTS, pages, N_SEQS, MAX_CTX, &err), 0);
     assert_int_equal(forward_open(&c->f, c->model, &c->mem, MAX_CTX, 2 * MAX_TREE_NODES, &err), 0);

@@ -85,7 +85,7 @@ void run_pass(Pass *p, Model *m)
     Error err = {0};
     size_t n = (size_t)PASS_TOKENS * (size_t)m->config.n_vocab;
     *p = (Pass){.dim = m->config.dim, .logits = mem_alloc(n, sizeof(float))};
-    int pages = memory_pages_for(PASS_TOKENS + 1);
+    int pages = pages_for(PASS_TOKENS + 1);
     assert_int_equal(memory_open_plain(&mem, m, KV_F32, 1, pages, 1, PASS_TOKENS + 1, &err), 0);
     assert_int_equal(forward_open(&f, m, &mem, PASS_TOKENS, PASS_TOKENS, &err), 0);
     batch_open(&batch, PASS_TOKENS);

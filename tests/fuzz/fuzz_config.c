@@ -49,7 +49,7 @@ static void check_sizes(const ModelConfig *c)
     FUZZ_CHECK((double)memory_page_bytes(&model, KV_BF16) >= 2 * page);
     FUZZ_CHECK(memory_slot_bytes(c) < (size_t)1 << 62);
     FUZZ_CHECK(memory_page_bytes(&model, KV_F32) < (size_t)1 << 62);
-    FUZZ_CHECK(memory_pages_for(c->ctx_limit) >= c->ctx_limit / PAGE_TOKENS);
+    FUZZ_CHECK(pages_for(c->ctx_limit) >= c->ctx_limit / PAGE_TOKENS);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
