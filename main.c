@@ -308,22 +308,28 @@ static int run_chat(App *a, Error *err)
 static const struct {
     const char *name;
     int (*run)(const Service *s, Error *err);
-    int (*run_engines)(const Service *s, const EngineOpener *opener, Error *err); /* or this */
+    /* or this; prefix has both, and --real chooses */
+    int (*run_engines)(const Service *s, const EngineOpener *opener, Error *err);
     int remote; /* 1: with --url it needs no model of its own */
 } benches[] = {
-    {"accept", bench_accept_run, NULL, 0},   {"agent", NULL, bench_agent_run, 1},
-    {"load", bench_load_run, NULL, 1},       {"shared-prefix", NULL, bench_shared_prefix_run, 1},
-    {"latency", bench_latency_run, NULL, 0}, {"kernels", bench_kernels_run, NULL, 0},
-    {"prefix", bench_prefix_run, NULL, 0},   {"turn", NULL, bench_turn_run, 0},
+    {"accept", bench_accept_run, NULL, 0},
+    {"agent", NULL, bench_agent_run, 1},
+    {"load", bench_load_run, NULL, 1},
+    {"shared-prefix", NULL, bench_shared_prefix_run, 1},
+    {"latency", bench_latency_run, NULL, 0},
+    {"kernels", bench_kernels_run, NULL, 0},
+    {"prefix", bench_prefix_run, bench_prefix_real_run, 0},
+    {"turn", NULL, bench_turn_run, 0},
 };
 enum { N_BENCHES = sizeof benches / sizeof benches[0] };
 
 static int run_one_bench(App *a, int i, Error *err)
 {
     EngineOpener opener = {open_engine_anew, a};
-    int opens_engines = benches[i].run_engines != NULL, failed = 0;
+    int opens_engines = benches[i].run_engines && (!benches[i].run || a->settings.real);
+    int failed = 0;
     a->service.settings = &a->settings;
-    if (benches[i].run == bench_prefix_run) /* computes nothing */
+    if (benches[i].run == bench_prefix_run && !a->settings.real) /* computes nothing */
         failed = a->settings.model && open_tokens(a, err);
     else if (!a->settings.url)
         failed = opens_engines ? open_parts(a, err) : open_all(a, err);
@@ -339,6 +345,8 @@ static int run_bench(App *a, Error *err)
     const char *name = a->n_words ? a->words[0] : "";
     if (a->settings.synthetic_acceptance > 0 && strcmp(name, "latency") != 0)
         return error_set(err, ERR_INPUT, "--synthetic-acceptance is for bench latency alone");
+    if (a->settings.real && strcmp(name, "prefix") != 0)
+        return error_set(err, ERR_INPUT, "--real is for bench prefix alone");
     for (int i = 0; i < N_BENCHES; i++)
         if (!strcmp(name, benches[i].name))
             return too_many_words(a, 1, err) ? -1 : run_one_bench(a, i, err);

@@ -75,4 +75,11 @@ int bench_kernels_run(const Service *s, Error *err);
  */
 int bench_prefix_run(const Service *s, Error *err);
 
+/*
+ * The same with --real: the requests are sent to a server in this process, a fresh one with an
+ * engine of its own for each policy and size. Prints what was found in the cache beside what the
+ * simulation says of the same requests. Fails when an answer is another than without a cache.
+ */
+int bench_prefix_real_run(const Service *s, const EngineOpener *opener, Error *err);
+
 #endif

@@ -48,6 +48,16 @@ static const char *const texts[] = {
 
 /* ---- the list ---- */
 
+/* Takes body. */
+static char *streamed_body(json_t *body)
+{
+    json_object_set_new(body, "stream", json_true());
+    json_object_set_new(body, "stream_options", json_pack("{s:b}", "include_usage", 1));
+    char *text = json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+    return text;
+}
+
 /* The request as it is, and once more with "stream" and the usage that a whole reply has too. */
 static void add(LoadCases *c, const char *name, const char *path, json_t *body)
 {
@@ -58,10 +68,7 @@ static void add(LoadCases *c, const char *name, const char *path, json_t *body)
     LoadCase *one = &c->list[c->n++];
     *one = (LoadCase){.name = mem_strdup(name), .path = path};
     one->body[0] = json_dumps(body, JSON_COMPACT);
-    json_object_set_new(body, "stream", json_true());
-    json_object_set_new(body, "stream_options", json_pack("{s:b}", "include_usage", 1));
-    one->body[1] = json_dumps(body, JSON_COMPACT);
-    json_decref(body);
+    one->body[1] = streamed_body(body);
 }
 
 void load_cases_free(LoadCases *c)
@@ -109,14 +116,27 @@ void load_cases_add_prompt(LoadCases *c, const char *name, int chat, const char 
     json_decref(messages);
 }
 
-void load_cases_add_ids(LoadCases *c, const char *name, const int32_t *id, int n_ids, int n,
-                        const char *fields)
+static json_t *ids_body(const int32_t *id, int n_ids, int n, const char *fields)
 {
     json_t *body = json_loads(fields, 0, NULL), *prompt = json_array();
     for (int i = 0; i < n; i++)
         json_array_append_new(prompt, json_integer(id[i % n_ids]));
     json_object_set_new(body, "prompt", prompt);
-    add(c, name, "/v1/completions", body);
+    return body;
+}
+
+void load_cases_add_ids(LoadCases *c, const char *name, const int32_t *id, int n_ids, int n,
+                        const char *fields)
+{
+    add(c, name, "/v1/completions", ids_body(id, n_ids, n, fields));
+}
+
+void load_case_set_ids(LoadCase *one, const int32_t *id, int n, const char *fields)
+{
+    free(one->body[0]);
+    free(one->body[1]);
+    one->body[0] = NULL;
+    one->body[1] = streamed_body(ids_body(id, n, n, fields));
 }
 
 /* ---- the mix ---- */

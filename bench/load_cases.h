@@ -44,6 +44,9 @@ void load_cases_add_chat(LoadCases *c, const char *name, json_t *messages, json_
 void load_cases_add_ids(LoadCases *c, const char *name, const int32_t *id, int n_ids, int n,
                         const char *fields);
 
+/* Makes it the completion of n tokens instead, asked for as a stream alone. */
+void load_case_set_ids(LoadCase *one, const int32_t *id, int n, const char *fields);
+
 /* About n_bytes of made up text, always the same; to be freed with mem_free. */
 char *load_cases_text(size_t n_bytes);
 

@@ -14,20 +14,27 @@ enum { SILENCE_S = 120, MAX_COMPLAINTS = 5, MAX_EVENTS_SEEN = 6 };
 
 static const double BUCKET = 1.02, SHORTEST_MS = 1e-3;
 
+struct Worker;
+
 typedef struct {
     struct event_base *base;
     LoadCases *cases;
     const LoadPlan *plan;
     LoadResult *result;
-    int n_started, n_active, n_complaints;
+    struct Worker *worker; /* [plan->n_conns] */
+    char *sent, *ended;    /* [plan->n_requests] */
+    int n_sent;            /* all before this one are sent */
+    int n_ended, n_complaints;
+    double start_ms;
 } Phase;
 
 /* A connection and the request it is at. */
-typedef struct {
+typedef struct Worker {
     Phase *phase;
     LoadConn *conn;
     struct event *pause; /* after a 429 */
     LoadCase *one;
+    int idle; /* no request could be sent */
     int number, streamed;
     int n_events, drop_after; /* vanish at this event; -1: stay */
     double sent_ms, first_ms, last_ms;
@@ -98,15 +105,42 @@ static void send_request(Worker *w)
     send_again(w);
 }
 
+/* The first request that need not wait for another; -1: there is none now. */
+static int next_request(Phase *p)
+{
+    const LoadPlan *plan = p->plan;
+    while (p->n_sent < plan->n_requests && p->sent[p->n_sent])
+        p->n_sent++;
+    for (int k = p->n_sent; k < plan->n_requests; k++)
+        if (!p->sent[k] && (!plan->after || plan->after[k] < 0 || p->ended[plan->after[k]]))
+            return k;
+    return -1;
+}
+
 static void start_next(Worker *w)
 {
     Phase *p = w->phase;
-    if (p->n_started < p->plan->n_requests) {
-        choose(w, p->n_started++);
-        send_request(w);
-    } else if (!--p->n_active) {
+    int k = next_request(p);
+    w->idle = k < 0;
+    if (w->idle) return;
+    p->sent[k] = 1;
+    if (p->plan->prepare) p->plan->prepare(p->plan->ctx, k);
+    choose(w, k);
+    send_request(w);
+}
+
+/* What waited for this request may be sent by a connection that had nothing to do. */
+static void end_request(Worker *w)
+{
+    Phase *p = w->phase;
+    p->ended[w->number] = 1;
+    if (++p->n_ended == p->plan->n_requests) {
         event_base_loopbreak(p->base);
+        return;
     }
+    start_next(w);
+    for (int i = 0; i < p->plan->n_conns; i++)
+        if (p->worker[i].idle) start_next(&p->worker[i]);
 }
 
 static void complain(const Worker *w, const char *what, const char *why)
@@ -120,7 +154,7 @@ static void vanish(Worker *w)
 {
     w->phase->result->n_dropped++;
     load_conn_drop(w->conn);
-    start_next(w);
+    end_request(w);
 }
 
 static void on_sent(void *ctx)
@@ -150,7 +184,7 @@ static void on_failed(void *ctx, const char *why, int stale)
     }
     w->phase->result->n_lost++;
     complain(w, "lost", why);
-    start_next(w);
+    end_request(w);
 }
 
 static void on_pause_over(evutil_socket_t fd, short what, void *ctx)
@@ -180,6 +214,7 @@ static void note_turn(const Worker *w, const LoadAnswer *got, int differs)
                                        .n_prompt = got->n_prompt,
                                        .n_tokens = got->n_tokens,
                                        .work = got->work,
+                                       .sent_ms = w->sent_ms - w->phase->start_ms,
                                        .first_ms = w->first_ms - w->sent_ms,
                                        .ms = clock_ms() - w->sent_ms};
 }
@@ -234,7 +269,7 @@ static void on_reply(void *ctx, const LoadReply *reply)
         w->phase->result->n_refused++;
         complain(w, "refused", strbuf_str(reply->body));
     }
-    start_next(w);
+    end_request(w);
 }
 
 /* ---- the phase ---- */
@@ -246,8 +281,10 @@ void load_phase_run(const LoadTarget *target, LoadCases *cases, const LoadPlan *
     Phase p = {.base = event_base_new(), .cases = cases, .plan = plan, .result = result};
     Worker *workers = mem_alloc((size_t)plan->n_conns, sizeof *workers);
     *result = (LoadResult){0};
-    double start = clock_ms();
-    p.n_active = plan->n_conns;
+    p.worker = workers;
+    p.sent = mem_alloc((size_t)plan->n_requests + 1, 1);
+    p.ended = mem_alloc((size_t)plan->n_requests + 1, 1);
+    p.start_ms = clock_ms();
     for (int i = 0; i < plan->n_conns; i++) {
         Worker *w = &workers[i];
         w->phase = &p;
@@ -255,13 +292,15 @@ void load_phase_run(const LoadTarget *target, LoadCases *cases, const LoadPlan *
         w->pause = evtimer_new(p.base, on_pause_over, w);
         start_next(w);
     }
-    if (p.n_active) event_base_dispatch(p.base);
-    result->seconds = (clock_ms() - start) / 1e3;
+    if (plan->n_requests) event_base_dispatch(p.base);
+    result->seconds = (clock_ms() - p.start_ms) / 1e3;
     for (int i = 0; i < plan->n_conns; i++) {
         load_conn_close(workers[i].conn);
         event_free(workers[i].pause);
     }
     mem_free(workers);
+    mem_free(p.sent);
+    mem_free(p.ended);
     event_base_free(p.base);
 }
 

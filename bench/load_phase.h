@@ -29,6 +29,7 @@ typedef struct {
     int differs;  /* 1: another answer than before */
     int n_prompt, n_tokens;
     LoadWork work;
+    double sent_ms;      /* after the phase began */
     double first_ms, ms; /* to the first event of its stream; to the end */
 } LoadTurn;
 
@@ -47,6 +48,13 @@ typedef struct {
     int streamed_percent, dropped_percent; /* by lot: the rest wants whole replies */
     LoadTurn *turn;                        /* NULL, or [n_requests], zeroed: filled */
     uint64_t seed;
+    /*
+     * NULL, or [n_requests]: a request before this one that must have ended, or -1. Others that
+     * need not wait go first.
+     */
+    const int *after;
+    void (*prepare)(void *ctx, int k); /* NULL, or called when request k is about to be sent */
+    void *ctx;
 } LoadPlan;
 
 typedef struct {

@@ -137,20 +137,24 @@ static int serve(Sim *s, int i)
     return hit;
 }
 
+void policy_count(PolicyResult *r, const FlopCost *cost, int n_prompt, int hit)
+{
+    double saved = flops_between(cost, 0, hit);
+    r->hit_requests += hit > 0;
+    r->prompt_tokens += n_prompt;
+    r->hit_tokens += hit;
+    r->flops += saved + flops_between(cost, hit, n_prompt);
+    r->flops_saved += saved;
+}
+
 static void serve_all(Sim *s)
 {
     const Trace *t = s->run->trace;
     const FlopCost *cost = &s->run->shape->cost;
-    PolicyResult *r = s->result;
     for (int i = 0; i < t->n; i++) {
         int n = t->request[i].n_prompt, hit = serve(s, i);
-        double saved = flops_between(cost, 0, hit), rest = flops_between(cost, hit, n);
-        r->hit_requests += hit > 0;
-        r->prompt_tokens += n;
-        r->hit_tokens += hit;
-        r->flops += saved + rest;
-        r->flops_saved += saved;
-        s->ttft[i] = rest / s->run->flops_per_second;
+        policy_count(s->result, cost, n, hit);
+        s->ttft[i] = flops_between(cost, hit, n) / s->run->flops_per_second;
     }
 }
 
@@ -167,14 +171,18 @@ static double percentile(const double *sorted, int n, double share)
     return sorted[i < 0 ? 0 : i];
 }
 
+void policy_set_ttft(PolicyResult *r, double *ttft, int n)
+{
+    qsort(ttft, (size_t)n, sizeof *ttft, compare_doubles);
+    r->ttft_p5 = percentile(ttft, n, 0.05);
+    r->ttft_p50 = percentile(ttft, n, 0.5);
+    r->ttft_p95 = percentile(ttft, n, 0.95);
+}
+
 static void finish(Sim *s)
 {
     PolicyResult *r = s->result;
-    int n = s->run->trace->n;
-    qsort(s->ttft, (size_t)n, sizeof *s->ttft, compare_doubles);
-    r->ttft_p5 = percentile(s->ttft, n, 0.05);
-    r->ttft_p50 = percentile(s->ttft, n, 0.5);
-    r->ttft_p95 = percentile(s->ttft, n, 0.95);
+    policy_set_ttft(r, s->ttft, s->run->trace->n);
     r->tune.alpha = s->policy->kind == CACHE_FLOP ? s->policy->alpha : 0;
     if (s->tuner) r->tune = tune_stats(s->tuner);
     if (!s->cache) return;

@@ -40,12 +40,18 @@ typedef struct {
     double ttft_p5, ttft_p50, ttft_p95; /* seconds */
     long states, pages;                 /* kept at the end */
     TuneStats tune;                     /* alpha of FLOP and TUNED; the rest of TUNED */
-    double seconds;                     /* that the simulation took */
+    double seconds;                     /* that the run took */
 } PolicyResult;
 
 /* ERR_LIMIT when the memory is too small for a state, or too large for this machine. */
 int policy_run(const PolicyRun *run, const Policy *policy, double capacity, PolicyResult *result,
                Error *err);
+
+/* Adds a request of n_prompt tokens, hit of them cached, to the sums. */
+void policy_count(PolicyResult *r, const FlopCost *cost, int n_prompt, int hit);
+
+/* Sets the percentiles of n > 0 times to first token, in seconds, and sorts these. */
+void policy_set_ttft(PolicyResult *r, double *ttft, int n);
 
 /* Bytes that everything of the trace would take: all its tokens once, a state a request. */
 double policy_all_bytes(const PolicyRun *run);

@@ -9,6 +9,20 @@
 #include "base/mem.h"
 #include "bench/local_server.h"
 
+int replay_connections(const Settings *set, int own, int *n_conns, Error *err)
+{
+    enum { MAX_CONNECTIONS = 256 };
+    *n_conns = own;
+    if (!set->connections) return 0;
+    char *end;
+    long n = strtol(set->connections, &end, 10);
+    if (end == set->connections || *end || n < 1 || n > MAX_CONNECTIONS)
+        return error_set(err, ERR_INPUT, "--connections is '%.60s', expected one number, 1 to %d",
+                         set->connections, MAX_CONNECTIONS);
+    *n_conns = (int)n;
+    return 0;
+}
+
 /* ---- sums ---- */
 
 static double ratio(double a, double b)

@@ -43,6 +43,9 @@ int replay_run(Replay *r, const ReplayPlan *plan, const Service *s, const Engine
                Error *err);
 void replay_free(Replay *r);
 
+/* --connections as one number, or the bench's own. */
+int replay_connections(const Settings *set, int own, int *n_conns, Error *err);
+
 /* Sums over the turns of a row of which pick[k] is 1, or over all. */
 typedef struct {
     int n_turns, n_differ;

@@ -15,7 +15,6 @@
 enum {
     DEFAULT_ANSWER = 128,
     DEFAULT_CONNECTIONS = 5,
-    MAX_CONNECTIONS = 256,
     MAX_IDS = 1 << 28,
     /* Ids that all vocabularies have as plain text: another server's size is not known. */
     FIRST_ID = 300,
@@ -80,19 +79,6 @@ static void add_prompts(LoadCases *cases, const Settings *set)
     mem_free(group);
 }
 
-static int read_connections(const Settings *set, int *n_conns, Error *err)
-{
-    *n_conns = DEFAULT_CONNECTIONS;
-    if (!set->connections) return 0;
-    char *end;
-    long n = strtol(set->connections, &end, 10);
-    if (end == set->connections || *end || n < 1 || n > MAX_CONNECTIONS)
-        return error_set(err, ERR_INPUT, "--connections is '%.60s', expected one number, 1 to %d",
-                         set->connections, MAX_CONNECTIONS);
-    *n_conns = (int)n;
-    return 0;
-}
-
 static int check_size(const Settings *set, Error *err)
 {
     double n = (double)set->groups * set->group_prompts;
@@ -120,7 +106,8 @@ int bench_shared_prefix_run(const Service *s, const EngineOpener *opener, Error 
     LoadCases cases = {0};
     Replay replay = {0};
     ReplayPlan plan = {.cases = &cases, .quiet = set->json};
-    if (check_size(set, err) || read_connections(set, &plan.n_conns, err)) return -1;
+    if (check_size(set, err) || replay_connections(set, DEFAULT_CONNECTIONS, &plan.n_conns, err))
+        return -1;
     add_prompts(&cases, set);
     if (!set->json && s->model_name) printf("model: %s\n", s->model_name); /* none with --url */
     int failed = replay_run(&replay, &plan, s, opener, err);

@@ -56,6 +56,15 @@ static void push_part(Trace *t, TracePart part)
     t->part[t->n_parts++] = part;
 }
 
+static void count_request(Trace *t, const TraceRequest *r)
+{
+    int n = r->n_prompt + r->n_answer;
+    if (n > t->longest) t->longest = n;
+    t->prompt_tokens += r->n_prompt;
+    t->answer_tokens += r->n_answer;
+    t->new_tokens += r->n_new;
+}
+
 void trace_add(Trace *t, const TraceTurn *turn, const TraceHistory *prompt, TracePart answer)
 {
     assert(prompt->n_tokens > 0);
@@ -71,16 +80,13 @@ void trace_add(Trace *t, const TraceTurn *turn, const TraceHistory *prompt, Trac
                         .n_answer = answer.n,
                         .n_stable = turn->n_stable ? turn->n_stable : prompt->n_tokens,
                         .answer_changes = turn->answer_changes,
+                        .n_new = turn->n_new,
                         .part = t->n_parts};
     for (int i = 0; i < prompt->n; i++)
         push_part(t, prompt->part[i]);
     push_part(t, answer);
     r->n_parts = (int)(t->n_parts - r->part);
-    int n = r->n_prompt + r->n_answer;
-    if (n > t->longest) t->longest = n;
-    t->prompt_tokens += r->n_prompt;
-    t->answer_tokens += r->n_answer;
-    t->new_tokens += turn->n_new;
+    count_request(t, r);
 }
 
 /* A bijection of 64-bit words that leaves no pattern (splitmix64's finisher, Steele et al. 2014).
@@ -230,6 +236,52 @@ int trace_open(Trace *t, const char *source, const char *knobs, const Tokenizer 
     }
     qsort(t->request, (size_t)t->n, sizeof *t->request, compare_requests);
     return 0;
+}
+
+static int compare_sessions(const void *x, const void *y)
+{
+    long a = *(const long *)x, b = *(const long *)y;
+    return (a > b) - (a < b);
+}
+
+static int count_sessions(const Trace *t)
+{
+    int n = 0;
+    long *session = mem_alloc((size_t)t->n + 1, sizeof *session);
+    for (int i = 0; i < t->n; i++)
+        session[i] = t->request[i].session;
+    qsort(session, (size_t)t->n, sizeof *session, compare_sessions);
+    for (int i = 0; i < t->n; i++)
+        n += !i || session[i] != session[i - 1];
+    mem_free(session);
+    return n;
+}
+
+static void count_again(Trace *t)
+{
+    t->longest = 0;
+    t->prompt_tokens = t->answer_tokens = t->new_tokens = 0;
+    for (int i = 0; i < t->n; i++)
+        count_request(t, &t->request[i]);
+    if (t->n_sessions) t->n_sessions = count_sessions(t); /* else the trace tells of none */
+}
+
+void trace_limit(Trace *t, int n)
+{
+    if (n < t->n) t->n = n;
+    count_again(t);
+}
+
+int trace_leave_out(Trace *t, int most)
+{
+    int n = 0, all = t->n;
+    for (int i = 0; i < all; i++) {
+        const TraceRequest *r = &t->request[i];
+        if (r->n_prompt + (r->n_answer ? r->n_answer : 1) <= most) t->request[n++] = *r;
+    }
+    t->n = n;
+    count_again(t);
+    return all - n;
 }
 
 void trace_close(Trace *t)

@@ -37,6 +37,7 @@ typedef struct {
     int n_prompt, n_answer;
     int n_stable;       /* tokens of the prompt that later ones begin with; 1..n_prompt */
     int answer_changes; /* the next prompt does not hold the answer as it was generated */
+    int n_new;          /* tokens that the session's request before does not have */
     size_t part;        /* of the prompt, then of the answer */
     int n_parts;
 } TraceRequest;
@@ -79,6 +80,12 @@ typedef struct {
  */
 int trace_open(Trace *t, const char *source, const char *knobs, const Tokenizer *tok, Error *err);
 void trace_close(Trace *t);
+
+/* Keeps the first n requests by time; of the others nothing counts any more. */
+void trace_limit(Trace *t, int n);
+
+/* Leaves out requests of more than `most` tokens, one of them an answer's; returns how many. */
+int trace_leave_out(Trace *t, int most);
 
 /* Writes the tokens of request i, prompt and answer: up to t->longest. */
 void trace_tokens(const Trace *t, int i, int32_t *token);

@@ -1,5 +1,5 @@
 /*
- * trace_parts.h: how a trace is put together; for the readers of trace.h's forms alone.
+ * trace_parts.h: how a trace is put together; for those who make traces alone.
  */
 #ifndef OFFSHOOT_BENCH_TRACE_PARTS_H
 #define OFFSHOOT_BENCH_TRACE_PARTS_H

@@ -61,6 +61,7 @@ typedef struct {
     int groups, group_prompts, system_tokens, question_tokens; /* bench shared-prefix */
     /* bench prefix: a file or a load, its knobs; a model's shape; lists; the plot's file */
     const char *trace, *load, *shape, *capacities, *policies, *alphas, *svg;
+    int real; /* through a server with the model, not simulated */
     double flops_per_second;
     const char *contexts;        /* bench latency: prompt lengths, a list of numbers */
     double synthetic_acceptance; /* bench latency: acceptance length by lot; 0: real */
