@@ -9,11 +9,13 @@
  * Beside each row stands what the simulation (policy.c) says of the same requests, at the times at
  * which they were sent. What may differ:
  *     - the engine keeps an answer's end one token short: its last token was chosen, not computed;
- *     - here a running sequence holds pages and states that the simulation does not know: rows and
- *       states of a draft tree, and each page only once it is reached;
- *     - a state is kept only when it is reached, and by then other states may have gone;
+ *     - a running request takes rows of K and V that its drafts may write (65), which the
+ * simulation does not know: where memory is a few states, that is one of them;
+ *     - with alpha above 0 ages count. Here every state has the time at which it was kept, there
+ * all of a request have one; where requests follow at once, ages are milliseconds;
+ *     - the engine makes young what a hit found after it has taken memory, cache_replay.c before;
+ *     - alpha is tuned by other windows, on a thread, so it changes a little later;
  *     - where answers never came back, the engine keeps prompts' ends in their place;
- *     - alpha is tuned by smaller windows, on a thread, so it changes a little later;
  *     - with --connections, requests run beside one another and wait for what another computes.
  */
 #include <math.h>
@@ -33,7 +35,7 @@ static const double DEFAULT_SHARES[] = {1.0 / 16, 1.0 / 8, 1.0 / 4};
 enum { N_DEFAULT_SHARES = sizeof DEFAULT_SHARES / sizeof *DEFAULT_SHARES };
 
 /* Made loads as large as a small model on a few cores answers in seconds. */
-static const char CHAT_KNOBS[] = "sessions=12,turns=4,systems=2,system-tokens=120,question=40,"
+static const char CHAT_KNOBS[] = "sessions=24,turns=4,systems=2,system-tokens=120,question=40,"
                                  "answer=16,most=1024",
                   AGENT_KNOBS[] = "sessions=6,turns=8,systems=1,system-tokens=400,question=60,"
                                   "answer=16,most=2048";
