@@ -31,11 +31,11 @@
 #include "bench/replay.h"
 #include "bench/trace_live.h"
 
-static const double DEFAULT_SHARES[] = {1.0 / 16, 1.0 / 8, 1.0 / 4};
+static const double DEFAULT_SHARES[] = {1.0 / 8, 1.0 / 4, 1.0 / 2};
 enum { N_DEFAULT_SHARES = sizeof DEFAULT_SHARES / sizeof *DEFAULT_SHARES };
 
 /* Made loads as large as a small model on a few cores answers in seconds. */
-static const char CHAT_KNOBS[] = "sessions=24,turns=4,systems=2,system-tokens=120,question=40,"
+static const char CHAT_KNOBS[] = "sessions=16,turns=4,systems=2,system-tokens=120,question=40,"
                                  "answer=16,most=1024",
                   AGENT_KNOBS[] = "sessions=6,turns=8,systems=1,system-tokens=400,question=60,"
                                   "answer=16,most=2048";
