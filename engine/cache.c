@@ -319,6 +319,11 @@ void cache_use(Cache *c, const CacheHit *hit, int n, double now)
     radix_touch(&c->tree, hit->node, now);
 }
 
+void cache_touch(Cache *c, int32_t node, double now)
+{
+    if (node_at(c, node)->used < now) radix_touch(&c->tree, node, now);
+}
+
 void cache_pin(Cache *c, int32_t node)
 {
     node_at(c, node)->pins++;

@@ -391,6 +391,30 @@ static void test_the_oldest_goes(void **state)
     close_cache(&c);
 }
 
+/* Made young, and nothing counted; never made older. */
+static void test_touch(void **state)
+{
+    (void)state;
+    Opened c = open_lru();
+    const int32_t *a = text(0, 1), *b = text(0, 2), *d = text(0, 3);
+    put(&c, a, 20);
+    put(&c, b, 20);
+    put(&c, d, 20);
+    CacheStats before = cache_stats(c.cache);
+    cache_touch(c.cache, find(&c, a, 20).node, c.now + 1);
+    cache_touch(c.cache, find(&c, d, 20).node, c.now - 1);
+    cache_touch(c.cache, find(&c, text(0, 4), 20).node, c.now + 1); /* the root */
+    CacheStats after = cache_stats(c.cache);
+    assert_memory_equal(&before, &after, sizeof before);
+    const int32_t *goes[] = {b, d, a};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(find(&c, goes[i], 20).n, 20);
+        assert_int_equal(cache_evict(c.cache), 1);
+        assert_int_equal(find(&c, goes[i], 20).n, 0);
+    }
+    close_cache(&c);
+}
+
 /* The old one saves most by the page; alpha weighs that against its age. */
 static void test_flops_against_age(void **state)
 {
@@ -600,6 +624,7 @@ int main(void)
         cmocka_unit_test(test_pinned_nodes_stay),
         cmocka_unit_test(test_below_a_pinned_node),
         cmocka_unit_test(test_the_oldest_goes),
+        cmocka_unit_test(test_touch),
         cmocka_unit_test(test_flops_against_age),
         cmocka_unit_test(test_none_keeps_what_there_is),
         cmocka_unit_test(test_a_full_table_of_nodes),
