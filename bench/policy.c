@@ -130,7 +130,8 @@ static int serve(Sim *s, int i)
                        .n_answer = t->n_answer,
                        .n_stable = t->n_stable,
                        .answer_changes = t->answer_changes,
-                       .now = t->ts};
+                       .now = t->ts,
+                       .end = t->end};
     int hit = cache_replay(s->cache, s->frames, &s->run->rules, &r, s->page, &fits);
     s->result->too_large += !fits;
     if (s->tuner) tune_served(s->tuner, s->cache, &r, hit);

@@ -202,10 +202,12 @@ static int run_first(Real *r, PolicyResult *result, Error *err)
 static int simulate(Real *r, int c, int p, Error *err)
 {
     PolicyResult simulated;
-    double now = 0; /* never falls, though the order of sending may be another */
+    double now = 0; /* never falls: there one request is over when the next begins */
     for (int i = 0; i < r->live.n; i++) {
         if (r->turn[i].sent_ms / 1e3 > now) now = r->turn[i].sent_ms / 1e3;
         r->asked.request[i].ts = now;
+        now += r->turn[i].ms / 1e3;
+        r->asked.request[i].end = now;
     }
     if (policy_run(&r->b->run, &r->b->policy[p], r->b->capacity[c], &simulated, err)) return -1;
     r->figures.simulated_hits[c][p] = simulated.hit_tokens;

@@ -33,6 +33,7 @@ typedef struct {
 
 typedef struct {
     double ts;    /* seconds */
+    double end;   /* when its answer was there, 0: not known */
     long session; /* requests of a session come one after another */
     int n_prompt, n_answer;
     int n_stable;       /* tokens of the prompt that later ones begin with; 1..n_prompt */

@@ -324,6 +324,17 @@ void cache_touch(Cache *c, int32_t node, double now)
     if (node_at(c, node)->used < now) radix_touch(&c->tree, node, now);
 }
 
+/* From the root down, so that the deepest is the youngest. */
+void cache_touch_since(Cache *c, int32_t node, double since, double now)
+{
+    for (int32_t top = node; top != RADIX_ROOT;) {
+        top = RADIX_ROOT;
+        for (int32_t i = node; i != RADIX_ROOT; i = node_at(c, i)->parent)
+            if (node_at(c, i)->used >= since && node_at(c, i)->used < now) top = i;
+        radix_touch(&c->tree, top, now);
+    }
+}
+
 void cache_pin(Cache *c, int32_t node)
 {
     node_at(c, node)->pins++;

@@ -124,6 +124,12 @@ void cache_use(Cache *c, const CacheHit *hit, int n, double now);
 /* Makes a node young without counting. */
 void cache_touch(Cache *c, int32_t node, double now);
 
+/*
+ * The same for node and those on the way to it that were used at `since` or later: what one request
+ * has used or kept is of one age.
+ */
+void cache_touch_since(Cache *c, int32_t node, double since, double now);
+
 /* A pinned node stays, and all on the way to it; only its state may go. */
 void cache_pin(Cache *c, int32_t node);
 void cache_unpin(Cache *c, int32_t node);

@@ -88,8 +88,10 @@ static void keep_point(Replay *p, int i)
         cache_refuse(p->cache, REFUSED_MEMORY);
         return;
     }
+    double end = r->end > r->now ? r->end : r->now;
+    cache_touch_since(p->cache, p->hit.node, r->now, end);
     cache_keep(p->cache, r->salt, p->hit.node, r->token, p->point[i].n, p->page, p->slot,
-               p->point[i].kind, r->now);
+               p->point[i].kind, end);
     if (last) return;
     slots_release(p->frames, p->slot);
     p->slot = next;

@@ -19,7 +19,7 @@ typedef struct {
     int n_stable; /* tokens of the prompt that later ones begin with; 0: none */
     int answer_changes;
     uint64_t salt;
-    double now;
+    double now, end; /* when it was looked up, and when it was over (before that: at once) */
 } CachedRequest;
 
 /*

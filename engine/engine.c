@@ -409,6 +409,7 @@ void seq_give_up_memory(Engine *e, Seq *seq)
 /* What has been served teaches the tuning, whether it was found in the cache or not. */
 static void tell_tuner(Engine *e, const Seq *seq)
 {
+    double end = clock_ms() / 1000;
     const EngineRequest *r = &seq->req;
     int whole = seq->finish == FINISH_STOP || seq->finish == FINISH_LENGTH;
     if (!e->tuner || !whole || r->no_cache || r->prompt_logprobs) return;
@@ -418,7 +419,10 @@ static void tell_tuner(Engine *e, const Seq *seq)
                             .n_stable = r->n_stable ? r->n_stable : r->n_prompt,
                             .answer_changes = r->answer_changes,
                             .salt = r->salt,
-                            .now = clock_ms() / 1000};
+                            /* one at a time there: it begins when the one before is over */
+                            .now = seq->found_at > e->told_at ? seq->found_at : e->told_at,
+                            .end = end};
+    e->told_at = end;
     tune_served(e->tuner, e->mem.cache, &served, seq->stats.n_cached);
 }
 

@@ -51,7 +51,8 @@ int prefix_take(Engine *e, int index, const EngineRequest *r, const int32_t *tok
     Memory *mem = &e->mem;
     *hit = find(e, r, token, n);
     cache_pin(mem->cache, hit->node);
-    cache_touch(mem->cache, hit->node, now_s()); /* the claims are not to take just this */
+    s->found_at = now_s();
+    cache_touch(mem->cache, hit->node, s->found_at); /* the claims are not to take just this */
     if (hit->slot >= 0) slots_hold(mem->frames, hit->slot);
     if (!memory_share(mem, index, hit->node, hit->n) && !memory_reserve(mem, index, n + n_more) &&
         !take_slot(e, s, hit)) {
@@ -265,7 +266,7 @@ static int keep(Engine *e, Seq *s, int n, int32_t slot, CacheKept kind)
 {
     Cache *cache = e->mem.cache;
     double now = now_s();
-    cache_touch(cache, s->node, now); /* a request's states are of one age, short of its answer's */
+    cache_touch_since(cache, s->node, s->found_at, now);
     int32_t node = cache_keep(cache, s->req.salt, s->node, s->token, n,
                               memory_pages(&e->mem, seq_index(e, s)), slot, kind, now);
     if (node < 0) return 0;

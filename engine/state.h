@@ -45,6 +45,7 @@ typedef struct Seq {
     int from_hidden; /* the row before n_past is src's hidden row: the cache's, not computed here */
     int n_hidden;    /* slot holds the hidden row of the token before this position */
     int32_t node;    /* of the cache, pinned: its pages up to there are shared */
+    double found_at; /* when its hit was looked for, s */
     int keep_branch, keep_stable; /* positions where a state is to be kept, or 0 */
     int keep_answer;
     int32_t held; /* while text is held back: the state after the last token wholly sent, or -1 */
@@ -155,7 +156,8 @@ struct Engine {
     double lap; /* ms, since when the part of a step that runs now does */
 
     Rounds rounds;
-    Tuner *tuner; /* NULL: alpha is fixed */
+    Tuner *tuner;   /* NULL: alpha is fixed */
+    double told_at; /* end of the request that it heard of last, s */
     Tiers tiers;
     Work work[MAX_SEQS + 1];
     int n_work, n_trees; /* trees come first */

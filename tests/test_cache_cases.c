@@ -415,6 +415,30 @@ static void test_touch(void **state)
     close_cache(&c);
 }
 
+/* Of four on one way those used lately, the deepest the youngest; not the others. */
+static void test_touch_since(void **state)
+{
+    (void)state;
+    Opened c = open_lru();
+    const int32_t *a = text(0, 1), *b = text(0, 2);
+    put(&c, a, 10);
+    put(&c, a, 20);
+    double since = c.now + 0.5;
+    put(&c, a, 40);
+    put(&c, a, 60);
+    put(&c, b, 30);
+    cache_touch_since(c.cache, find(&c, a, 60).node, since, c.now + 1);
+    const int depth[] = {10, 20, 0, 40, 60}; /* 0: b's */
+    for (int i = 0; i < 5; i++) {
+        const int32_t *goes = depth[i] ? a : b;
+        int n = depth[i] ? depth[i] : 30;
+        assert_int_equal(find(&c, goes, n).n, n);
+        assert_int_equal(cache_evict(c.cache), 1);
+        assert_int_not_equal(find(&c, goes, n).n, n);
+    }
+    close_cache(&c);
+}
+
 /* The old one saves most by the page; alpha weighs that against its age. */
 static void test_flops_against_age(void **state)
 {
@@ -625,6 +649,7 @@ int main(void)
         cmocka_unit_test(test_below_a_pinned_node),
         cmocka_unit_test(test_the_oldest_goes),
         cmocka_unit_test(test_touch),
+        cmocka_unit_test(test_touch_since),
         cmocka_unit_test(test_flops_against_age),
         cmocka_unit_test(test_none_keeps_what_there_is),
         cmocka_unit_test(test_a_full_table_of_nodes),
