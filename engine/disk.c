@@ -297,6 +297,24 @@ int disk_first_new(const Disk *d, uint64_t salt, const int32_t *token, int n)
     return store_match(d->store, salt, token, n, NULL);
 }
 
+/* Its age on disk, where a job is free: that is not worth a wait. */
+static void touch(Disk *d, int32_t state)
+{
+    int number;
+    if (free_jobs(d) < SPARE_JOBS / 2) return;
+    DiskJob *j = take_job(d, JOB_TOUCH, &number);
+    add_parts(d, j, state);
+    disk_worker_send(d->worker, number);
+}
+
+void disk_use(Disk *d, uint64_t salt, const int32_t *token, int n)
+{
+    StoreHit hit = store_find(d->store, salt, token, n, n);
+    if (hit.item < 0 || hit.n != n) return;
+    store_use(d->store, hit.item);
+    touch(d, hit.item);
+}
+
 int disk_load(Disk *d, uint64_t salt, const int32_t *token, int n, int first_page,
               void *const *page, void *state)
 {
@@ -316,15 +334,6 @@ int disk_load(Disk *d, uint64_t salt, const int32_t *token, int n, int first_pag
 }
 
 /* ---- saving ---- */
-
-static void touch(Disk *d, int32_t state)
-{
-    int number;
-    if (free_jobs(d) < SPARE_JOBS / 2) return; /* its age on disk is not worth a wait */
-    DiskJob *j = take_job(d, JOB_TOUCH, &number);
-    add_parts(d, j, state);
-    disk_worker_send(d->worker, number);
-}
 
 static int64_t on_disk(int64_t bytes)
 {

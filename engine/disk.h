@@ -45,6 +45,9 @@ size_t disk_index_bytes(const Disk *d);
  */
 int disk_find(const Disk *d, uint64_t salt, const int32_t *token, int n, int most);
 
+/* A prefix of n tokens was found elsewhere: if it is here too it counts as used. */
+void disk_use(Disk *d, uint64_t salt, const int32_t *token, int n);
+
 /* The first page that a save of n tokens would write: earlier blocks are there. */
 int disk_first_new(const Disk *d, uint64_t salt, const int32_t *token, int n);
 

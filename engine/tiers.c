@@ -430,6 +430,11 @@ static int poll_aside(Engine *e, int wait)
     return n > 0;
 }
 
+void tiers_use(Engine *e, const Seq *s, int n)
+{
+    if (e->tiers.disk) disk_use(e->tiers.disk, s->req.salt, s->token, n);
+}
+
 /* Those whose load has come to its end. */
 static void begin_all(Engine *e)
 {

@@ -74,6 +74,9 @@ void tiers_save(Engine *e, struct Seq *s, int n, int32_t slot);
  */
 int tiers_load(Engine *e, struct Seq *s, const CacheHit *hit);
 
+/* s goes on behind its first n tokens, found in memory. */
+void tiers_use(Engine *e, const struct Seq *s, int n);
+
 /* Takes what is done; wait: until something is. Sequences whose load is done begin. */
 void tiers_poll(Engine *e, int wait);
 

@@ -266,6 +266,32 @@ static void test_clock_jumps(void **state)
     disk_close(d);
 }
 
+/* What was found elsewhere is young here and after a restart; what is not here is nothing. */
+static void test_used_elsewhere(void **state)
+{
+    (void)state;
+    const char *path = scratch_dir("disk");
+    Prefix p[4];
+    Disk *d = disk_case_open(path, 3 * 2 * ITEM);
+    for (int i = 0; i < 4; i++)
+        p[i] = disk_case_prefix(32, i);
+    for (int i = 0; i < 3; i++)
+        disk_case_must_save(d, &p[i]);
+    disk_use(d, p[0].salt, p[0].token, 32);
+    disk_use(d, p[1].salt, p[1].token, 31); /* no state is there */
+    disk_use(d, p[3].salt, p[3].token, 32);
+    disk_case_must_save(d, &p[3]);
+    assert_int_equal(disk_case_found(d, &p[0]), 32);
+    assert_int_equal(disk_case_found(d, &p[1]), 0);
+    disk_use(d, p[0].salt, p[0].token, 32);
+    disk_close(d);
+    d = disk_case_open(path, 2 * 2 * ITEM);
+    assert_int_equal(disk_case_found(d, &p[0]), 32);
+    assert_int_equal(disk_case_found(d, &p[2]), 0);
+    assert_int_equal(disk_case_found(d, &p[3]), 32);
+    disk_close(d);
+}
+
 /* Saving what is there counts as use, here and after a restart. */
 static void test_known_is_used(void **state)
 {
@@ -567,6 +593,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_close_drops_jobs),
         cmocka_unit_test(test_restarts_change_nothing),
         cmocka_unit_test(test_clock_jumps),
+        cmocka_unit_test(test_used_elsewhere),
         cmocka_unit_test(test_known_is_used),
         cmocka_unit_test(test_ages_are_mended),
         cmocka_unit_test(test_two_on_one_folder),
