@@ -120,8 +120,8 @@ static inline uint64_t backend_new_owner(Backend *be)
 Backend *backend_ref_open(int max_vocab);
 
 /*
- * The CPU backend: n_threads (>= 1) including the caller; isa "avx512", "avx2", "plain", or NULL
- * for the best that this machine has. NULL and an Error for an isa that it lacks.
+ * The CPU backend: n_threads (>= 1) including the caller; isa "amx", "avx512", "avx2", "plain", or
+ * NULL for the best that this machine has. NULL and an Error for an isa that it lacks.
  */
 Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *err);
 

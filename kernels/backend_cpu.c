@@ -8,6 +8,11 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#if defined __x86_64__
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "base/mem.h"
 #include "kernels/host_memory.h"
@@ -19,8 +24,12 @@ typedef struct {
     const CpuOps *ops;
     Threads *threads;
     int max_vocab;
-    float *sample_scratch; /* one part for each thread */
+    void *memory;
+    Scratch scratch; /* in it, on a cache line */
 } CpuBackend;
+
+/* Scratch of a thread at least: rows for the experts it computes, prepared (linear_cpu.h). */
+enum { SCRATCH_BYTES = 1 << 20, CACHE_LINE = 64 };
 
 #define CPU_OP(op, Args)                                                                           \
     static void op(Backend *be, const Args *a)                                                     \
@@ -33,7 +42,6 @@ CPU_OP(embed, Embed)
 CPU_OP(gather_rows, GatherRows)
 CPU_OP(add_norm, AddNorm)
 CPU_OP(gated_norm, GatedNorm)
-CPU_OP(linear, Linear)
 CPU_OP(conv_gates, ConvGates)
 CPU_OP(gated_delta, GatedDelta)
 CPU_OP(delta_fold, DeltaFold)
@@ -41,9 +49,18 @@ CPU_OP(attention_prepare, AttentionPrepare)
 CPU_OP(tree_attention, TreeAttention)
 CPU_OP(swiglu, SwiGlu)
 CPU_OP(moe_route, MoeRoute)
-CPU_OP(moe_ffn, MoeFfn)
 CPU_OP(token_logprobs, TokenLogprobs)
 CPU_OP(move_rows, MoveRows)
+
+#define CPU_OP_WITH_SCRATCH(op, Args)                                                              \
+    static void op(Backend *be, const Args *a)                                                     \
+    {                                                                                              \
+        CpuBackend *cpu = (CpuBackend *)be;                                                        \
+        if (a->n > 0) cpu->ops->op(cpu->threads, a, cpu->scratch);                                 \
+    }
+
+CPU_OP_WITH_SCRATCH(linear, Linear)
+CPU_OP_WITH_SCRATCH(moe_ffn, MoeFfn)
 
 /* Some nodes of a few sequences: the definition is as fast as it gets. */
 #define PLAIN_OP(op, Args)                                                                         \
@@ -62,16 +79,35 @@ static void sample(Backend *be, const Sample *a)
     CpuBackend *cpu = (CpuBackend *)be;
     assert(a->n_vocab <= cpu->max_vocab);
     assert(a->n_top >= 1 && a->n_top <= MAX_TOP);
-    if (a->n > 0) cpu->ops->sample(cpu->threads, a, cpu->sample_scratch, cpu->max_vocab);
+    if (a->n > 0) cpu->ops->sample(cpu->threads, a, cpu->scratch);
 }
 
 static void cpu_close(Backend *be)
 {
     CpuBackend *cpu = (CpuBackend *)be;
     threads_close(cpu->threads);
-    mem_free(cpu->sample_scratch);
+    mem_free(cpu->memory);
     mem_free(cpu);
 }
+
+#if defined __x86_64__
+/* The tile unit, and the bf16 of AVX-512 beside it: bits of CPUID's leaf 7. */
+enum { CPUID_AMX_BF16 = 1 << 22, CPUID_AMX_TILE = 1 << 24, CPUID_AVX512_BF16 = 1 << 5 };
+
+/*
+ * Whether the CPU has the tile unit, and the system lets this process use it: the state of the
+ * tiles is large, so that Linux (5.16) wants to be asked.
+ */
+static int has_amx(void)
+{
+    enum { ASK_FOR_STATE = 0x1023, TILE_DATA = 18 };
+    unsigned a, b, c, d, more_a, more_b, more_c, more_d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
+    if (!__get_cpuid_count(7, 1, &more_a, &more_b, &more_c, &more_d)) return 0;
+    return (d & CPUID_AMX_BF16) && (d & CPUID_AMX_TILE) && (more_a & CPUID_AVX512_BF16) &&
+           syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
+}
+#endif
 
 typedef struct {
     const char *name;
@@ -84,6 +120,7 @@ static const CpuOps *find_isa(const char *name, const char **found, Error *err)
 {
     const Isa isa[] = {
 #if defined __x86_64__
+        {"amx", &cpu_ops_amx, has_amx()},
         {"avx512", &cpu_ops_avx512,
          __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")},
@@ -102,6 +139,16 @@ static const CpuOps *find_isa(const char *name, const char **found, Error *err)
     return NULL;
 }
 
+static void take_scratch(CpuBackend *cpu)
+{
+    size_t n = (size_t)threads_count(cpu->threads);
+    size_t bytes = (size_t)sample_scratch_floats(cpu->max_vocab) * sizeof(float);
+    if (bytes < SCRATCH_BYTES) bytes = SCRATCH_BYTES;
+    cpu->memory = mem_alloc(1, n * bytes + CACHE_LINE);
+    size_t past = (uintptr_t)cpu->memory % CACHE_LINE;
+    cpu->scratch = (Scratch){(char *)cpu->memory + (CACHE_LINE - past), n * bytes};
+}
+
 Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *err)
 {
     const char *found;
@@ -112,9 +159,7 @@ Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *
     cpu->ops = ops;
     cpu->threads = threads_open(n_threads);
     cpu->max_vocab = max_vocab;
-    cpu->sample_scratch =
-        mem_alloc((size_t)threads_count(cpu->threads),
-                  (size_t)sample_scratch_floats(max_vocab) * sizeof *cpu->sample_scratch);
+    take_scratch(cpu);
 
     Backend *be = &cpu->be;
     host_memory_fill(be);

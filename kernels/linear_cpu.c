@@ -1,7 +1,8 @@
 /*
- * linear_cpu.c: y = x W' in register tiles.
+ * linear_cpu.c: y = x W' in register tiles; with a tile unit only for f32 weights, the others are
+ * linear_amx.h's.
  *
- * A tile is LINEAR_OUTS outputs x TILE_ROWS rows, one vector accumulator each, lanes over k. After
+ * A tile is FMA_OUTS outputs x TILE_ROWS rows, one vector accumulator each, lanes over k. After
  * each K_BLOCK of k the lanes are summed and added to y. That order is the same in every tile shape
  * and loop order, which is all that exactness needs; which tile a row lands in never shows.
  *
@@ -21,8 +22,13 @@
 #include <assert.h>
 
 #include "kernels/isa_ops.h"
+#if VEC_TILES
+#include "kernels/linear_amx.h"
+#endif
 
 enum {
+    FMA_OUTS = 4,
+    FMA_ROWS = 48,
     TILE_ROWS = VEC_ISA == 512 ? 6
                 : VEC_ISA == 2 ? 3
                                : 2,
@@ -46,7 +52,7 @@ INLINE Vec load_weight(WeightType type, const char *row, int k, int n)
 
 /* acc[i][o] += x[i][k..k + n) * w[o][k..k + n) */
 INLINE void tile_step(WeightType type, int n_outs, int n_rows, const char *const *w, Vec scale,
-                      const float *const *x, int k, int n, Vec (*acc)[LINEAR_OUTS])
+                      const float *const *x, int k, int n, Vec (*acc)[FMA_OUTS])
 {
     Vec xk[TILE_ROWS];
     UNROLL
@@ -63,14 +69,14 @@ INLINE void tile_step(WeightType type, int n_outs, int n_rows, const char *const
 }
 
 /*
- * How many bytes beyond those being read W is asked for; 0: not at all. A tile reads LINEAR_OUTS
+ * How many bytes beyond those being read W is asked for; 0: not at all. A tile reads FMA_OUTS
  * rows side by side. Short ones end before the hardware sees a stream, so it is told of later
  * tiles: with rows of 512 bytes decoding got 1.3 to 1.7 times faster (Zen 4). From 4 KiB on it
  * knows better.
  */
 INLINE int64_t prefetch_distance(const Weight *w)
 {
-    int64_t tile_bytes = weight_row_bytes(w) * LINEAR_OUTS;
+    int64_t tile_bytes = weight_row_bytes(w) * FMA_OUTS;
     if (weight_row_bytes(w) > SHORT_ROW_BYTES) return 0;
     return (PREFETCH_BYTES + tile_bytes - 1) / tile_bytes * tile_bytes;
 }
@@ -87,8 +93,8 @@ INLINE void prefetch(int n_outs, const char *const *row, int64_t offset)
 INLINE void tile(WeightType type, int n_outs, int n_rows, const Weight *w, int r, int k0, int k1,
                  const float *const *x, float *const *y, int y_at)
 {
-    Vec acc[TILE_ROWS][LINEAR_OUTS];
-    const char *row[LINEAR_OUTS];
+    Vec acc[TILE_ROWS][FMA_OUTS];
+    const char *row[FMA_OUTS];
     const float *xi[TILE_ROWS];
     UNROLL
     for (int o = 0; o < n_outs; o++)
@@ -174,11 +180,11 @@ typedef void TileFn(const Weight *w, int r, int k0, int k1, int n, const float *
         tiles(type, n_outs, w, r, k0, k1, n, x, y, y_at);                                          \
     }
 
-TILE_FN(tiles_f32, WEIGHT_F32, LINEAR_OUTS)
+TILE_FN(tiles_f32, WEIGHT_F32, FMA_OUTS)
 TILE_FN(tiles_f32_single, WEIGHT_F32, 1)
-TILE_FN(tiles_bf16, WEIGHT_BF16, LINEAR_OUTS)
+TILE_FN(tiles_bf16, WEIGHT_BF16, FMA_OUTS)
 TILE_FN(tiles_bf16_single, WEIGHT_BF16, 1)
-TILE_FN(tiles_fp8, WEIGHT_FP8, LINEAR_OUTS)
+TILE_FN(tiles_fp8, WEIGHT_FP8, FMA_OUTS)
 TILE_FN(tiles_fp8_single, WEIGHT_FP8, 1)
 
 /* By type, then whole tiles and single outputs. */
@@ -193,45 +199,111 @@ static void run_tiles(const Weight *w, int begin, int end, int y_at, int k0, int
                       const float *const *x, float *const *y)
 {
     int k1 = k0 + K_BLOCK < w->cols ? k0 + K_BLOCK : w->cols, r = begin;
-    for (; r + LINEAR_OUTS <= end; r += LINEAR_OUTS)
+    for (; r + FMA_OUTS <= end; r += FMA_OUTS)
         tile_fn[w->type][0](w, r, k0, k1, n, x, y, r - begin + y_at);
     for (; r < end; r++)
         tile_fn[w->type][1](w, r, k0, k1, n, x, y, r - begin + y_at);
 }
 
-void ISA_NAME(linear_panel)(const Weight *w, int begin, int end, int n, const float *const *x,
-                            float *const *y)
+/* y[i][r - begin] for n <= FMA_ROWS rows. */
+static void panel_fma(const Weight *w, int begin, int end, int n, const float *const *x,
+                      float *const *y)
 {
-    assert(w->type != WEIGHT_NONE && n <= LINEAR_PANEL);
-    assert(begin % LINEAR_OUTS == 0);
-    int step = (int64_t)n * w->cols > L2_FLOATS ? end - begin : LINEAR_OUTS;
+    int step = (int64_t)n * w->cols > L2_FLOATS ? end - begin : FMA_OUTS;
     for (int r = begin; r < end; r += step)
         for (int k0 = 0; k0 < w->cols; k0 += K_BLOCK)
             run_tiles(w, r, r + step < end ? r + step : end, r - begin, k0, n, x, y);
 }
 
+/* ---- both ways ---- */
+
+int ISA_NAME(linear_max_rows)(int cols, Scratch scratch)
+{
+#if VEC_TILES
+    int64_t fit = (int64_t)scratch.bytes / terms_bytes(1, cols);
+    assert(fit > 0);
+    return fit >= LINEAR_PANEL ? LINEAR_PANEL : fit < TILE ? (int)fit : (int)fit / TILE * TILE;
+#else
+    (void)cols, (void)scratch;
+    return LINEAR_PANEL;
+#endif
+}
+
+LinearRows ISA_NAME(linear_rows)(WeightType type, int cols, int n, const float *const *x,
+                                 Scratch scratch)
+{
+    LinearRows rows = {n, x, NULL};
+#if VEC_TILES
+    if (type != WEIGHT_F32) {
+        pack_terms(x, n, cols, 0, 1, scratch.data);
+        rows.terms = scratch.data;
+    }
+#else
+    (void)type, (void)cols, (void)scratch;
+#endif
+    return rows;
+}
+
+void ISA_NAME(linear_panel)(const Weight *w, int begin, int end, LinearRows rows, float *const *y)
+{
+    assert(w->type != WEIGHT_NONE && rows.n <= LINEAR_PANEL);
+    assert(begin % LINEAR_OUTS == 0);
+#if VEC_TILES
+    if (rows.terms) {
+        panel_tiles(w, begin, end, rows.n, rows.terms, y);
+        return;
+    }
+#endif
+    for (int i = 0; i < rows.n; i += FMA_ROWS)
+        panel_fma(w, begin, end, rows.n - i < FMA_ROWS ? rows.n - i : FMA_ROWS, rows.x + i, y + i);
+}
+
+/* Some rows of x, for all threads. */
+typedef struct {
+    const Linear *a;
+    int i0, n;
+    const float *x[LINEAR_PANEL];
+    uint32_t *terms; /* NULL: not packed */
+} Job;
+
+#if VEC_TILES
+static void pack_part(const void *arg, int part, int n_parts)
+{
+    const Job *job = arg;
+    pack_terms(job->x, job->n, job->a->w->cols, part, n_parts, job->terms);
+}
+#endif
+
 static void linear_part(const void *arg, int part, int n_parts)
 {
-    const Linear *a = arg;
+    const Job *job = arg;
+    const Linear *a = job->a;
+    float *y[LINEAR_PANEL];
     int64_t begin, end;
     cpu_split((a->w->rows + LINEAR_OUTS - 1) / LINEAR_OUTS, part, n_parts, &begin, &end);
     begin *= LINEAR_OUTS, end *= LINEAR_OUTS;
     if (end > a->w->rows) end = a->w->rows;
     if (begin >= end) return;
-
-    for (int i0 = 0; i0 < a->n; i0 += LINEAR_PANEL) {
-        const float *x[LINEAR_PANEL];
-        float *y[LINEAR_PANEL];
-        int n = a->n - i0 < LINEAR_PANEL ? a->n - i0 : LINEAR_PANEL;
-        for (int i = 0; i < n; i++) {
-            x[i] = a->x + (int64_t)(i0 + i) * a->x_stride;
-            y[i] = a->y + (int64_t)(i0 + i) * a->y_stride + begin;
-        }
-        ISA_NAME(linear_panel)(a->w, (int)begin, (int)end, n, x, y);
-    }
+    for (int i = 0; i < job->n; i++)
+        y[i] = a->y + (int64_t)(job->i0 + i) * a->y_stride + begin;
+    LinearRows rows = {job->n, job->x, job->terms};
+    ISA_NAME(linear_panel)(a->w, (int)begin, (int)end, rows, y);
 }
 
-void ISA_NAME(linear)(Threads *t, const Linear *a)
+void ISA_NAME(linear)(Threads *t, const Linear *a, Scratch scratch)
 {
-    cpu_run(t, (int64_t)a->n * a->w->rows * a->w->cols, linear_part, a);
+    int max_rows = ISA_NAME(linear_max_rows)(a->w->cols, scratch);
+    Job job = {.a = a};
+    for (; job.i0 < a->n; job.i0 += job.n) {
+        job.n = a->n - job.i0 < max_rows ? a->n - job.i0 : max_rows;
+        for (int i = 0; i < job.n; i++)
+            job.x[i] = a->x + (int64_t)(job.i0 + i) * a->x_stride;
+#if VEC_TILES
+        if (a->w->type != WEIGHT_F32) {
+            job.terms = scratch.data;
+            cpu_run(t, (int64_t)job.n * a->w->cols, pack_part, &job);
+        }
+#endif
+        cpu_run(t, (int64_t)job.n * a->w->rows * a->w->cols, linear_part, &job);
+    }
 }

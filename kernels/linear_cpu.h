@@ -4,17 +4,30 @@
 #ifndef OFFSHOOT_KERNELS_LINEAR_CPU_H
 #define OFFSHOOT_KERNELS_LINEAR_CPU_H
 
+#include "kernels/ops_cpu.h"
 #include "kernels/vec.h"
-#include "kernels/weight.h"
 
 /*
  * LINEAR_OUTS outputs are computed together, and start on a multiple of that, so that they share
  * their FP8 scales; LINEAR_PANEL rows at most.
  */
-enum { LINEAR_OUTS = 4, LINEAR_PANEL = 48 };
+enum { LINEAR_OUTS = VEC_TILES ? 16 : 4, LINEAR_PANEL = VEC_TILES ? 512 : 48 };
 
-/* y[i][r - begin] = sum_k x[i][k] w[r][k] for n <= LINEAR_PANEL rows and begin <= r < end. */
-void ISA_NAME(linear_panel)(const Weight *w, int begin, int end, int n, const float *const *x,
-                            float *const *y);
+/* Rows of x as the products take them: as they are, or packed for all outputs. */
+typedef struct {
+    int n; /* <= LINEAR_PANEL */
+    const float *const *x;
+    const uint32_t *terms; /* NULL: as they are */
+} LinearRows;
+
+/* How many rows of x, LINEAR_PANEL at most, can be prepared in scratch; at least 1 in 64 KiB. */
+int ISA_NAME(linear_max_rows)(int cols, Scratch scratch);
+
+/* Prepares n rows of x for weights of that type. They stay where they are until the last use. */
+LinearRows ISA_NAME(linear_rows)(WeightType type, int cols, int n, const float *const *x,
+                                 Scratch scratch);
+
+/* y[i][r - begin] = sum_k x[i][k] w[r][k] for all rows and begin <= r < end. */
+void ISA_NAME(linear_panel)(const Weight *w, int begin, int end, LinearRows rows, float *const *y);
 
 #endif

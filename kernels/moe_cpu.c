@@ -16,7 +16,10 @@
 
 #include "kernels/linear_cpu.h"
 
-enum { MOE_CHUNK = 32 }; /* outputs computed at a time, a multiple of LINEAR_OUTS */
+enum {
+    MOE_CHUNK = 32, /* outputs computed at a time, a multiple of LINEAR_OUTS */
+    MOE_PANEL = 48, /* pairs */
+};
 
 /* Exp of logit - max into p, and its sum. */
 static float exp_logits(const float *logit, int n, float max, float *p)
@@ -87,14 +90,29 @@ typedef struct {
     const int32_t *pair; /* [n * n_top], row * n_top + j, sorted by expert, then row */
     float *h;            /* [end - begin][width] */
     int begin, end, n_pairs;
+    Scratch scratch; /* of all threads */
 } Turn;
 
-/* The run of pairs from p on with one expert, at most LINEAR_PANEL. */
-static int same_expert(const Turn *t, int p)
+/* What thread `part` of n_parts has of the scratch. */
+static Scratch scratch_part(Scratch s, int part, int n_parts)
+{
+    size_t bytes = s.bytes / (size_t)n_parts / 64 * 64;
+    return (Scratch){(char *)s.data + (size_t)part * bytes, bytes};
+}
+
+/* Pairs that a thread takes at a time, whose x has cols columns. */
+static int max_pairs(int cols, Scratch scratch)
+{
+    int n = ISA_NAME(linear_max_rows)(cols, scratch);
+    return n < MOE_PANEL ? n : MOE_PANEL;
+}
+
+/* The run of pairs from p on with one expert, at most max. */
+static int same_expert(const Turn *t, int p, int max)
 {
     const int32_t *id = t->a->id;
     int n = 1;
-    while (n < LINEAR_PANEL && p + n < t->end && id[t->pair[p + n]] == id[t->pair[p]])
+    while (n < max && p + n < t->end && id[t->pair[p + n]] == id[t->pair[p]])
         n++;
     return n;
 }
@@ -109,21 +127,19 @@ static void split_outputs(int n, int part, int n_parts, int *begin, int *end)
 }
 
 /* h of the n pairs from p on, outputs o .. o + n_outs. */
-static void gate_up(const Turn *t, int p, int n, int o, int n_outs)
+static void gate_up(const Turn *t, int p, LinearRows rows, int o, int n_outs)
 {
     const MoeFfn *a = t->a;
-    float up[LINEAR_PANEL][MOE_CHUNK], *h_at[LINEAR_PANEL], *up_at[LINEAR_PANEL];
-    const float *x[LINEAR_PANEL];
+    float up[MOE_PANEL][MOE_CHUNK], *h_at[MOE_PANEL], *up_at[MOE_PANEL];
     int e = a->id[t->pair[p]];
-    assert(n >= 1);
-    for (int i = 0; i < n; i++) {
-        x[i] = a->x + (int64_t)(t->pair[p + i] / a->n_top) * a->dim;
+    assert(rows.n >= 1 && rows.n <= MOE_PANEL);
+    for (int i = 0; i < rows.n; i++) {
         h_at[i] = t->h + (int64_t)(p - t->begin + i) * a->width + o;
         up_at[i] = up[i];
     }
-    ISA_NAME(linear_panel)(&a->gate[e], o, o + n_outs, n, x, h_at);
-    ISA_NAME(linear_panel)(&a->up[e], o, o + n_outs, n, x, up_at);
-    for (int i = 0; i < n; i++)
+    ISA_NAME(linear_panel)(&a->gate[e], o, o + n_outs, rows, h_at);
+    ISA_NAME(linear_panel)(&a->up[e], o, o + n_outs, rows, up_at);
+    for (int i = 0; i < rows.n; i++)
         for (int k = 0; k < n_outs; k += VEC_N) {
             Vec y = v_silu(v_load_some(h_at[i] + k, n_outs - k));
             y = v_mul(y, v_load_some(up_at[i] + k, n_outs - k));
@@ -134,28 +150,31 @@ static void gate_up(const Turn *t, int p, int n, int o, int n_outs)
 static void gate_up_part(const void *arg, int part, int n_parts)
 {
     const Turn *t = arg;
-    int begin, end;
-    split_outputs(t->a->width, part, n_parts, &begin, &end);
-    for (int p = t->begin, n; p < t->end; p += n) {
-        n = same_expert(t, p);
+    const MoeFfn *a = t->a;
+    Scratch scratch = scratch_part(t->scratch, part, n_parts);
+    int begin, end, max = max_pairs(a->dim, scratch);
+    const float *x[MOE_PANEL];
+    split_outputs(a->width, part, n_parts, &begin, &end);
+    for (int p = t->begin, n; p < t->end && begin < end; p += n) {
+        n = same_expert(t, p, max);
+        for (int i = 0; i < n; i++)
+            x[i] = a->x + (int64_t)(t->pair[p + i] / a->n_top) * a->dim;
+        LinearRows rows = ISA_NAME(linear_rows)(a->type, a->dim, n, x, scratch);
         for (int o = begin; o < end; o += MOE_CHUNK)
-            gate_up(t, p, n, o, end - o < MOE_CHUNK ? end - o : MOE_CHUNK);
+            gate_up(t, p, rows, o, end - o < MOE_CHUNK ? end - o : MOE_CHUNK);
     }
 }
 
 /* Adds weight * down h of the n pairs from p on to outputs o .. o + n_outs. */
-static void down(const Turn *t, int p, int n, int o, int n_outs)
+static void down(const Turn *t, int p, LinearRows rows, int o, int n_outs)
 {
     const MoeFfn *a = t->a;
-    float y[LINEAR_PANEL][MOE_CHUNK], *y_at[LINEAR_PANEL];
-    const float *x[LINEAR_PANEL];
-    assert(n >= 1);
-    for (int i = 0; i < n; i++) {
-        x[i] = t->h + (int64_t)(p - t->begin + i) * a->width;
+    float y[MOE_PANEL][MOE_CHUNK], *y_at[MOE_PANEL];
+    assert(rows.n >= 1 && rows.n <= MOE_PANEL);
+    for (int i = 0; i < rows.n; i++)
         y_at[i] = y[i];
-    }
-    ISA_NAME(linear_panel)(&a->down[a->id[t->pair[p]]], o, o + n_outs, n, x, y_at);
-    for (int i = 0; i < n; i++) {
+    ISA_NAME(linear_panel)(&a->down[a->id[t->pair[p]]], o, o + n_outs, rows, y_at);
+    for (int i = 0; i < rows.n; i++) {
         float *out = a->out + (int64_t)(t->pair[p + i] / a->n_top) * a->dim + o;
         Vec weight = v_set(a->weight[t->pair[p + i]]);
         for (int k = 0; k < n_outs; k += VEC_N) {
@@ -192,13 +211,19 @@ static void add_shared(const MoeFfn *a, int begin, int end)
 static void down_part(const void *arg, int part, int n_parts)
 {
     const Turn *t = arg;
-    int begin, end;
-    split_outputs(t->a->dim, part, n_parts, &begin, &end);
-    if (!t->begin) clear(t->a, begin, end);
-    for (int p = t->begin, n; p < t->end; p += n) {
-        n = same_expert(t, p);
+    const MoeFfn *a = t->a;
+    Scratch scratch = scratch_part(t->scratch, part, n_parts);
+    int begin, end, max = max_pairs(a->width, scratch);
+    const float *x[MOE_PANEL];
+    split_outputs(a->dim, part, n_parts, &begin, &end);
+    if (!t->begin) clear(a, begin, end);
+    for (int p = t->begin, n; p < t->end && begin < end; p += n) {
+        n = same_expert(t, p, max);
+        for (int i = 0; i < n; i++)
+            x[i] = t->h + (int64_t)(p - t->begin + i) * a->width;
+        LinearRows rows = ISA_NAME(linear_rows)(a->type, a->width, n, x, scratch);
         for (int o = begin; o < end; o += MOE_CHUNK)
-            down(t, p, n, o, end - o < MOE_CHUNK ? end - o : MOE_CHUNK);
+            down(t, p, rows, o, end - o < MOE_CHUNK ? end - o : MOE_CHUNK);
     }
     if (t->end == t->n_pairs) add_shared(t->a, begin, end);
 }
@@ -222,7 +247,7 @@ static void sort_pairs(const MoeFfn *a, int32_t *pair, int32_t *cursor)
     }
 }
 
-void ISA_NAME(moe_ffn)(Threads *t, const MoeFfn *a)
+void ISA_NAME(moe_ffn)(Threads *t, const MoeFfn *a, Scratch scratch)
 {
     assert(a->n_top >= 1 && a->n_top <= MOE_MAX_TOP);
     int n_pairs = a->n * a->n_top;
@@ -231,7 +256,8 @@ void ISA_NAME(moe_ffn)(Threads *t, const MoeFfn *a)
     int64_t room = (moe_scratch_floats(a->n, a->dim, a->width) - used) / a->width;
     sort_pairs(a, pair, cursor);
 
-    Turn turn = {.a = a, .pair = pair, .h = a->scratch + used, .n_pairs = n_pairs};
+    Turn turn = {
+        .a = a, .pair = pair, .h = a->scratch + used, .n_pairs = n_pairs, .scratch = scratch};
     while (turn.begin < n_pairs) {
         turn.end = n_pairs - turn.begin > room ? turn.begin + (int)room : n_pairs;
         int64_t work = (int64_t)(turn.end - turn.begin) * a->dim * a->width;

@@ -8,6 +8,8 @@
 #ifndef OFFSHOOT_KERNELS_OPS_CPU_H
 #define OFFSHOOT_KERNELS_OPS_CPU_H
 
+#include <stddef.h>
+
 #include "kernels/attention.h"
 #include "kernels/gated_delta.h"
 #include "kernels/linear.h"
@@ -16,12 +18,18 @@
 #include "kernels/sample.h"
 #include "kernels/threads.h"
 
+/* Memory for what an operation makes on the way, all threads' together, on a cache line. */
+typedef struct {
+    void *data;
+    size_t bytes;
+} Scratch;
+
 typedef struct {
     void (*embed)(Threads *t, const Embed *a);
     void (*gather_rows)(Threads *t, const GatherRows *a);
     void (*add_norm)(Threads *t, const AddNorm *a);
     void (*gated_norm)(Threads *t, const GatedNorm *a);
-    void (*linear)(Threads *t, const Linear *a);
+    void (*linear)(Threads *t, const Linear *a, Scratch scratch);
     void (*conv_gates)(Threads *t, const ConvGates *a);
     void (*gated_delta)(Threads *t, const GatedDelta *a);
     void (*delta_fold)(Threads *t, const DeltaFold *a);
@@ -29,9 +37,8 @@ typedef struct {
     void (*tree_attention)(Threads *t, const TreeAttention *a);
     void (*swiglu)(Threads *t, const SwiGlu *a);
     void (*moe_route)(Threads *t, const MoeRoute *a);
-    void (*moe_ffn)(Threads *t, const MoeFfn *a);
-    /* scratch: sample_scratch_floats(max_vocab) for each thread */
-    void (*sample)(Threads *t, const Sample *a, float *scratch, int max_vocab);
+    void (*moe_ffn)(Threads *t, const MoeFfn *a, Scratch scratch);
+    void (*sample)(Threads *t, const Sample *a, Scratch scratch);
     void (*token_logprobs)(Threads *t, const TokenLogprobs *a);
     void (*move_rows)(Threads *t, const MoveRows *a);
 } CpuOps;
@@ -51,7 +58,7 @@ static inline int64_t sample_scratch_floats(int n_vocab)
 
 extern const CpuOps cpu_ops_plain;
 #if defined __x86_64__
-extern const CpuOps cpu_ops_avx2, cpu_ops_avx512;
+extern const CpuOps cpu_ops_avx2, cpu_ops_avx512, cpu_ops_amx;
 #endif
 
 /* Multiply-adds or elements moved below which a fork costs more than it saves (some 2 us). */

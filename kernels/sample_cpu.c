@@ -382,8 +382,7 @@ static void sample_row(const Sample *a, int i, float *scratch)
 
 typedef struct {
     const Sample *a;
-    float *scratch;
-    int max_vocab;
+    float *scratch; /* of all threads */
 } Job;
 
 static void sample_part(const void *arg, int part, int n_parts)
@@ -392,12 +391,12 @@ static void sample_part(const void *arg, int part, int n_parts)
     int64_t begin, end;
     cpu_split(job->a->n, part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++)
-        sample_row(job->a, (int)i, job->scratch + part * sample_scratch_floats(job->max_vocab));
+        sample_row(job->a, (int)i, job->scratch + part * sample_scratch_floats(job->a->n_vocab));
 }
 
-void ISA_NAME(sample)(Threads *t, const Sample *a, float *scratch, int max_vocab)
+void ISA_NAME(sample)(Threads *t, const Sample *a, Scratch scratch)
 {
-    Job job = {a, scratch, max_vocab};
+    Job job = {a, scratch.data};
     cpu_run(t, a->n > 1 ? (int64_t)a->n * a->n_vocab * 4 : 0, sample_part, &job);
 }
 

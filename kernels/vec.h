@@ -1,9 +1,10 @@
 /*
  * vec.h: a thin layer over the vector unit, one meaning in three instruction sets.
  *
- * Included by the sources that are compiled once per instruction set with -DISA=plain, avx2 or
- * avx512. Vec holds VEC_N floats. The _n forms touch only the first n < VEC_N elements of memory
- * and read zeros for the others, so a tail runs the same operations as a full vector.
+ * Included by the sources that are compiled once per instruction set with -DISA=plain, avx2,
+ * avx512 or amx, which is AVX-512 and a tile unit. Vec holds VEC_N floats. The _n forms touch only
+ * the first n < VEC_N elements of memory and read zeros for the others, so a tail runs the same
+ * operations as a full vector.
  *
  * v_sum adds lanes in one fixed order: halves down to four lanes, then (0 + 1) + (2 + 3); v_sum4
  * gives the same bits for four vectors at once.
@@ -22,7 +23,15 @@
 #define VEC_IS_plain   0
 #define VEC_IS_avx2    2
 #define VEC_IS_avx512  512
+#define VEC_IS_amx     512
 #define VEC_ISA        VEC_CAT(VEC_IS_, ISA)
+
+/* 1 where products have tiles, in linear_amx.h. */
+#define VEC_TILES_plain  0
+#define VEC_TILES_avx2   0
+#define VEC_TILES_avx512 0
+#define VEC_TILES_amx    1
+#define VEC_TILES        VEC_CAT(VEC_TILES_, ISA)
 
 /* The name of a function in this instruction set: linear_avx2. */
 #define ISA_NAME(name) VEC_CAT(VEC_CAT(name, _), ISA)
@@ -40,6 +49,7 @@
 enum { VEC_N = 16 };
 typedef __m512 Vec;
 
+/* n <= 16 */
 INLINE __mmask16 v_mask(int n)
 {
     return (__mmask16)((1u << n) - 1);

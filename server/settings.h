@@ -67,7 +67,7 @@ typedef struct {
     double synthetic_acceptance; /* bench latency: acceptance length by lot; 0: real */
     int log_level;
     int device;      /* index into DEVICE_CHOICES */
-    const char *isa; /* avx512, avx2, plain: CPU kernels; NULL: the best there is */
+    const char *isa; /* amx, avx512, avx2, plain: CPU kernels; NULL: the best there is */
 } Settings;
 
 #define DEVICE_CHOICES "auto|cuda|cpu"

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "tests/isas.h"
 #include "tests/mirror.h"
 
 Backend *ref, *backend[MAX_BACKENDS];
@@ -23,11 +24,10 @@ const char *about(const char *op, int b)
 int open_backends(void **state)
 {
     (void)state;
-    static const char *const isa[] = {"plain", "avx2", "avx512"};
     ref = backend_ref_open(MAX_VOCAB);
-    for (int i = 0; i < 3 && !gpu_only(); i++)
+    for (int i = 0; i < N_CPU_ISAS && !gpu_only(); i++)
         for (int threads = 1; threads <= 3; threads++) {
-            Backend *be = backend_cpu_open(threads, isa[i], MAX_VOCAB, NULL);
+            Backend *be = backend_cpu_open(threads, cpu_isas[i], MAX_VOCAB, NULL);
             if (be) backend[n_backends++] = be;
         }
     if (n_backends)
@@ -55,6 +55,11 @@ int leader(int b)
 int is_gpu(int b)
 {
     return !strcmp(backend[b]->name, "simt") || !strcmp(backend[b]->name, "cuda");
+}
+
+Sums sums_of(int b)
+{
+    return is_gpu(b) ? SUMS_GPU : strcmp(backend[b]->isa, "amx") ? SUMS_F32 : SUMS_AMX;
 }
 
 /* Arrays of exactly their size, so that a sanitizer sees a step over the end. */

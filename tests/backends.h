@@ -7,7 +7,7 @@
 #include "kernels/backend.h"
 #include "tests/near.h"
 
-enum { MAX_BACKENDS = 11, MAX_VOCAB = 512 };
+enum { MAX_BACKENDS = 14, MAX_VOCAB = 512 };
 
 /*
  * ref, and in [0, n_backends) for each instruction set backends of 1, 2 and 3 threads, then the
@@ -24,8 +24,13 @@ int close_backends(void **state);
 /* The first backend of b's instruction set: what the bits of b are compared with. */
 int leader(int b);
 
-/* 1 for a backend that runs the GPU's kernels: products of two 16-bit terms. */
+/* 1 for a backend that runs the GPU's kernels. */
 int is_gpu(int b);
+
+/* How b adds up a product: in f32, or with x as two 16-bit terms, as linear_amx.h or linear_tile.h.
+ */
+typedef enum { SUMS_F32, SUMS_AMX, SUMS_GPU } Sums;
+Sums sums_of(int b);
 
 /* "op on avx2 with 3 threads"; one static buffer. */
 const char *about(const char *op, int b);

@@ -23,6 +23,7 @@
 #include "engine/safetensors.h"
 #include "tests/backend_simt.h"
 #include "tests/golden.h"
+#include "tests/isas.h"
 
 enum { MAX_T = 512, MAX_ROWS = PROMPT_ROW + MAX_T, HEAD_STEPS = 3 };
 static const double TOLERANCE[] = {[KV_F32] = 1e-3, [KV_BF16] = 5e-3};
@@ -265,10 +266,9 @@ static void test_golden_ref(void **state)
 static void test_golden_cpu(void **state)
 {
     (void)state;
-    static const char *const isas[] = {"plain", "avx2", "avx512"};
-    for (size_t k = 0; k < 3; k++) {
+    for (size_t k = 0; k < N_CPU_ISAS; k++) {
         Error err;
-        Backend *be = backend_cpu_open(2, isas[k], 1024, &err);
+        Backend *be = backend_cpu_open(2, cpu_isas[k], 1024, &err);
         if (!be) continue; /* this machine lacks it */
         for (size_t i = 0; i < N_MODELS; i++) {
             check_golden(models[i], be, KV_F32, k ? N_CHUNKS : 1);

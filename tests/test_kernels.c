@@ -30,24 +30,29 @@ static const LinearShape linear_shapes[] = {
     {WEIGHT_BF16, 301, 1040, 5}, {WEIGHT_BF16, 96, 2056, 51},  {WEIGHT_BF16, 200, 256, 100},
     {WEIGHT_BF16, 17, 1031, 21}, {WEIGHT_BF16, 18, 2056, 131}, {WEIGHT_FP8, 3, 24, 2},
     {WEIGHT_FP8, 130, 300, 9},   {WEIGHT_FP8, 301, 1030, 6},   {WEIGHT_FP8, 160, 2048, 49},
-    {WEIGHT_FP8, 145, 1040, 27}, {WEIGHT_FP8, 1, 1, 1},
+    {WEIGHT_FP8, 145, 1040, 27}, {WEIGHT_FP8, 1, 1, 1},        {WEIGHT_BF16, 64, 544, 16},
+    {WEIGHT_BF16, 80, 96, 17},   {WEIGHT_BF16, 33, 1056, 33},  {WEIGHT_FP8, 48, 672, 33},
 };
 
 /*
  * Roundings of size 2^-24 |x w| that an output may have: as linear_cpu.c counts them for 4 lanes;
- * for two 16-bit terms as linear_tile.h does.
+ * for two 16-bit terms as linear_amx.h and linear_tile.h do.
  */
-static double roundings(const Weight *w, int gpu)
+static double roundings(const Weight *w, Sums sums)
 {
-    if (!gpu || w->type == WEIGHT_F32)
+    if (sums == SUMS_AMX && w->type != WEIGHT_F32) return 128 + 16 + w->cols / 16.0 + 8;
+    if (sums != SUMS_GPU || w->type == WEIGHT_F32)
         return (w->cols < 1024 ? w->cols : 1024) / 4.0 + w->cols / 1024.0 + 5;
     return (w->type == WEIGHT_BF16 ? 128 : 2) + (w->cols < 128 ? w->cols : 128) + w->cols / 128.0 +
            8;
 }
 
-/* |error| <= roundings * 2^-24 * sum |x w|, and what fp16 loses of small x beside a large one. */
+/*
+ * |error| <= roundings * 2^-24 * sum |x w|, and what fp16 loses of small x beside a large one, or
+ * the tile unit of subnormal terms and products.
+ */
 static void check_linear(const Weight *w, const float *x, int x_stride, int n, const float *got,
-                         int y_stride, int gpu, const char *what, uint64_t seed)
+                         int y_stride, Sums sums, const char *what, uint64_t seed)
 {
     float *row = floats((size_t)w->cols);
     for (int r = 0; r < w->rows; r++) {
@@ -61,9 +66,11 @@ static void check_linear(const Weight *w, const float *x, int x_stride, int n, c
                 max = fabs(xk) > max ? fabs(xk) : max;
             }
             float want = (float)sum;
-            double lost = gpu && w->type == WEIGHT_FP8 ? 0x1p-38 * max * weights : 0;
+            double lost = sums == SUMS_GPU && w->type == WEIGHT_FP8 ? 0x1p-38 * max * weights
+                          : sums == SUMS_AMX                        ? 0x1p-126 * (weights + w->cols)
+                                                                    : 0;
             assert_true(near_all(what, &got[i * y_stride + r], &want, 1, 0,
-                                 roundings(w, gpu) * 0x1p-24 * size + lost + 1e-40, seed));
+                                 roundings(w, sums) * 0x1p-24 * size + lost + 1e-40, seed));
         }
     }
     free(row);
@@ -88,12 +95,12 @@ static void test_linear(void **state)
         float *alone = floats((size_t)shape->rows);
         Linear a = {&w, n, x, x_stride, y, y_stride, 0};
         ref->linear(ref, &a);
-        check_linear(&w, x, x_stride, n, y, y_stride, 0, "linear on ref", r.seed);
+        check_linear(&w, x, x_stride, n, y, y_stride, SUMS_F32, "linear on ref", r.seed);
         for (int b = 0; b < n_backends; b++) {
             a.y = b == leader(b) ? first : y;
             backend[b]->linear(backend[b], &a);
             if (b == leader(b))
-                check_linear(&w, x, x_stride, n, first, y_stride, is_gpu(b), about("linear", b),
+                check_linear(&w, x, x_stride, n, first, y_stride, sums_of(b), about("linear", b),
                              r.seed);
             assert_true(same_bits(about("linear", b), a.y, first, (size_t)(n * y_stride), r.seed));
             for (int i = 0; i < n; i = next_alone(i, n, is_gpu(b))) {
@@ -157,7 +164,7 @@ static void test_linear_company(void **state)
                 backend[b]->linear(backend[b],
                                    &(Linear){&w, 1, x + i * COLS, COLS, alone, ROWS, 0});
                 if (i == 4 || i == 5) continue;
-                check_linear(&w, x + i * COLS, COLS, 1, alone, ROWS, is_gpu(b),
+                check_linear(&w, x + i * COLS, COLS, 1, alone, ROWS, sums_of(b),
                              about("linear, ranges", b), r.seed);
                 assert_true(
                     same_bits(about("linear, company", b), alone, y + i * ROWS, ROWS, r.seed));
@@ -223,7 +230,7 @@ static void test_linear_of_prompts(void **state)
             Linear a = {&w, N, x, shape->cols, y, shape->rows, .prefill = 1};
             be->linear(be, &a);
             check_linear(&w, x + SOME * cols, shape->cols, 2, y + SOME * rows, shape->rows,
-                         is_gpu(b), about("linear of a prompt", b), r.seed);
+                         sums_of(b), about("linear of a prompt", b), r.seed);
             assert_true(isnan(y[BROKEN * rows]) && isfinite(y[(BROKEN + 1) * rows]));
             for (int k = 0; k < CUTS; k++) {
                 size_t from = SOME, n = (size_t)cut[k] < N - from ? (size_t)cut[k] : N - from;
@@ -518,7 +525,9 @@ static void test_moe_ffn(void **state)
         for (int b = 0; b < n_backends; b++) {
             a.out = b == leader(b) ? first : got;
             backend[b]->moe_ffn(backend[b], &a);
-            double relative = is_gpu(b) && m->type == WEIGHT_BF16 ? 0x1p-15 : 4e-6;
+            int bf16_terms = sums_of(b) == SUMS_AMX ? m->type != WEIGHT_F32
+                                                    : is_gpu(b) && m->type == WEIGHT_BF16;
+            double relative = bf16_terms ? 0x1p-15 : 4e-6;
             assert_true(near_all(about("moe", b), a.out, want, all, 0, relative * size, r.seed));
             assert_true(same_bits(about("moe", b), a.out, first, all, r.seed));
             for (int k = 0; k < m->n; k = next_alone(k, m->n, is_gpu(b))) {

@@ -14,10 +14,11 @@
 #include "base/mem.h"
 #include "kernels/backend.h"
 #include "kernels/philox.h"
+#include "tests/isas.h"
 #include "tests/mirror.h"
 #include "tests/near.h"
 
-enum { MAX_VOCAB = 248320, SMALL = 12, MAX_BACKENDS = 9 };
+enum { MAX_VOCAB = 248320, SMALL = 12, MAX_BACKENDS = 1 + 2 * N_CPU_ISAS + 2 };
 
 /*
  * "ref", then each instruction set with 1 thread and with 3, then the GPU's kernels on the host,
@@ -30,11 +31,10 @@ static Backend *best; /* for many draws: the best of the CPU, or the GPU where t
 static int open_backends(void **state)
 {
     (void)state;
-    static const char *const isa[] = {"plain", "avx2", "avx512"};
     backend[n_backends++] = backend_ref_open(MAX_VOCAB);
-    for (int i = 0; i < 3 && !gpu_only(); i++)
+    for (int i = 0; i < N_CPU_ISAS && !gpu_only(); i++)
         for (int threads = 1; threads <= 3; threads += 2) {
-            Backend *be = backend_cpu_open(threads, isa[i], MAX_VOCAB, NULL);
+            Backend *be = backend_cpu_open(threads, cpu_isas[i], MAX_VOCAB, NULL);
             if (be) backend[n_backends++] = be;
         }
     best = backend[n_backends - 1];

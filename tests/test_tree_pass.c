@@ -23,6 +23,7 @@
 #include "engine/forward.h"
 #include "spec/tree.h"
 #include "tests/backend_simt.h"
+#include "tests/isas.h"
 
 enum {
     SEQ_TREE,  /* holds the prompt, then the tree */
@@ -329,10 +330,9 @@ static const char *const models[] = {"qwen35-dense", "qwen35-dense-odd", "qwen35
 static void test_tree_is_its_paths(void **state)
 {
     (void)state;
-    static const char *const isas[] = {"plain", "avx2", "avx512"};
-    for (size_t k = 0; k < sizeof isas / sizeof *isas; k++) {
+    for (size_t k = 0; k < N_CPU_ISAS; k++) {
         Error err;
-        Backend *be = backend_cpu_open(2, isas[k], 1024, &err);
+        Backend *be = backend_cpu_open(2, cpu_isas[k], 1024, &err);
         if (!be) continue; /* this machine lacks it */
         for (size_t i = 0; i < sizeof models / sizeof *models; i++)
             for (KvType type = KV_F32; type <= KV_BF16; type++)
