@@ -30,7 +30,7 @@ ifeq ($(shell uname -m),x86_64)
 ISAS += avx2 avx512 amx
 FLAGS_avx2   := -mavx2 -mfma -mf16c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma
-FLAGS_amx    := $(FLAGS_avx512) -mavx512bf16 -mamx-tile -mamx-bf16
+FLAGS_amx    := $(FLAGS_avx512) -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8
 else
 CPPFLAGS += -DONLY_PLAIN=1
 endif

@@ -89,7 +89,7 @@ static int ends_with(const char *text, const char *end)
 static TensorType type_of(const Dummy *d, const char *leaf, const char *suffix, int n_dims)
 {
     if (!strcmp(suffix, ".weight_scale_inv")) return TENSOR_F32;
-    int fp8 = d->type == DUMMY_FP8 && n_dims == 2 && !quantise_keeps_wide(leaf);
+    int fp8 = d->type == DUMMY_FP8 && n_dims == 2 && !quantise_keeps_wide(WEIGHT_FP8, leaf);
     return fp8 ? TENSOR_FP8_E4M3 : TENSOR_BF16;
 }
 

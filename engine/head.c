@@ -142,10 +142,9 @@ void head_set_vocab(Head *h, const DraftVocab *v)
 static Weight rows_of(const Weight *w, IdRange r)
 {
     Weight part = *w;
-    int n_blocks = (w->cols + FP8_BLOCK - 1) / FP8_BLOCK;
     part.rows = r.end - r.first;
     part.data = (const char *)w->data + r.first * weight_row_bytes(w);
-    if (w->scale) part.scale = w->scale + (int64_t)(r.first / FP8_BLOCK) * n_blocks;
+    if (w->scale) part.scale = weight_scales(w, r.first);
     return part;
 }
 

@@ -305,24 +305,26 @@ static const void *place_dummy(Loader *l, const Tensor *t)
     return at && !dummy_matrix(l->dummy, t, at, l->err) ? at : NULL;
 }
 
-static int becomes_fp8(const Loader *l, const char *leaf, const Tensor *t)
+static int is_quantised(const Loader *l, const char *leaf, const Tensor *t)
 {
-    return l->to_fp8 && t->type != TENSOR_FP8_E4M3 && !quantise_keeps_wide(leaf);
+    return l->quantise_to != WEIGHT_NONE && t->type != TENSOR_FP8_E4M3 &&
+           !quantise_keeps_wide(l->quantise_to, leaf);
 }
 
 /* A matrix quantised from data, which are some or all elements of t. */
 static int place_quantised(Loader *l, const Tensor *t, const unsigned char *data, int rows,
                            int cols, Weight *w)
 {
-    size_t n = (size_t)rows * (size_t)cols, n_scales = (size_t)blocks(rows) * (size_t)blocks(cols);
+    *w = (Weight){.type = l->quantise_to, .rows = rows, .cols = cols};
+    size_t n = (size_t)rows * (size_t)cols;
+    size_t n_scales = (size_t)weight_scale_rows(w) * (size_t)blocks(cols);
     int stays = l->own->backend->is_host;
     uint8_t *code = stays ? loader_block(l, n, 1) : mem_alloc(n, 1);
     float *scale = loader_floats(l, n_scales);
-    *w = (Weight){.type = WEIGHT_FP8, .rows = rows, .cols = cols};
-    if (quantise_fp8(data, weight_type(t), rows, cols, code, scale)) {
+    if (quantise(w->type, data, weight_type(t), rows, cols, code, scale)) {
         error_set(l->err, ERR_FILE,
-                  "cannot load '%.60s': tensor '%s' holds a NaN or an infinity, which FP8 lacks",
-                  t->file, t->name);
+                  "cannot load '%.60s': tensor '%s' holds a NaN or an infinity, which %s lacks",
+                  t->file, t->name, w->type == WEIGHT_FP8 ? "FP8" : "q8");
     } else {
         w->data = place_matrix(l, code, n, 1);
         w->scale = loader_place_floats(l, scale, n_scales);
@@ -336,7 +338,7 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
 {
     const Tensor *t, *scale;
     if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
-    if (becomes_fp8(l, leaf, t)) return place_quantised(l, t, t->data, rows, cols, w);
+    if (is_quantised(l, leaf, t)) return place_quantised(l, t, t->data, rows, cols, w);
     *w = (Weight){.type = weight_type(t), .rows = rows, .cols = cols};
     w->data = l->dummy ? place_dummy(l, t) : place_tensor(l, t, element_bytes(w->type));
     if (scale) {
@@ -355,7 +357,7 @@ int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int co
     if (!t) return -1;
     if (t->type != TENSOR_BF16 && t->type != TENSOR_F32)
         return loader_bad_type(l, t, "BF16 or F32");
-    int quantised = becomes_fp8(l, leaf, t);
+    int quantised = is_quantised(l, leaf, t);
     size_t element = element_bytes(weight_type(t)), bytes = (size_t)rows * (size_t)cols * element;
     const unsigned char *data = quantised ? t->data : place_tensor(l, t, element);
     if (!data) return -1;
@@ -416,9 +418,9 @@ int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0,
         s = mem_alloc((size_t)blocks(n0 + n1) * (size_t)blocks(cols), sizeof *s);
         unpack_floats(scale, s);
     }
-    int fp8 = becomes_fp8(l, leaf, t);
-    int failed =
-        take_rows(l, t, s, fp8, cols, map0, n0, w0) || take_rows(l, t, s, fp8, cols, map1, n1, w1);
+    int quantised = is_quantised(l, leaf, t);
+    int failed = take_rows(l, t, s, quantised, cols, map0, n0, w0) ||
+                 take_rows(l, t, s, quantised, cols, map1, n1, w1);
     mem_free(s);
     return failed ? -1 : 0;
 }

@@ -39,12 +39,12 @@ typedef struct {
 
 typedef struct {
     Owned *own;
-    Dummy *dummy;        /* NULL: tensors come from own->st */
-    int to_fp8;          /* 1: wide matrices become FP8 where published checkpoints have that */
-    const char *dir;     /* for errors */
-    char scope[96];      /* in front of each name looked up */
-    size_t bytes;        /* of all matrices so far, with their scales */
-    Transfers transfers; /* to a backend that is not the host, for loader_finish */
+    Dummy *dummy;           /* NULL: tensors come from own->st */
+    WeightType quantise_to; /* what wide matrices become (quantise.h), or WEIGHT_NONE */
+    const char *dir;        /* for errors */
+    char scope[96];         /* in front of each name looked up */
+    size_t bytes;           /* of all matrices so far, with their scales */
+    Transfers transfers;    /* to a backend that is not the host, for loader_finish */
     Error *err;
 } Loader;
 

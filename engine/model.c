@@ -248,9 +248,13 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
     if (config_load(&m->config, &m->generation, l->dir, l->err)) return -1;
     if (options->dummy && options->quant)
         return error_set(l->err, ERR_INPUT,
-                         "dummy weights are not quantised: take fp8 ones from the start");
-    l->to_fp8 = options->quant == QUANT_FP8;
-    if (l->to_fp8) m->config.fp8 = 1;
+                         "dummy weights are not quantised (fp8 ones can be had from the start)");
+    if (options->quant == QUANT_Q8 && !m->backend->is_host)
+        return error_set(l->err, ERR_INPUT, "q8 is for the CPU: on a GPU quantise to fp8");
+    static const WeightType to[] = {WEIGHT_NONE, WEIGHT_FP8, WEIGHT_INT8};
+    l->quantise_to = to[options->quant];
+    if (options->quant == QUANT_FP8) m->config.fp8 = 1;
+    m->config.q8 = options->quant == QUANT_Q8;
     if (options->dummy) {
         m->config.fp8 = options->dummy == DUMMY_FP8;
         l->dummy = dummy_open(options->dummy, m->backend);

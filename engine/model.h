@@ -68,10 +68,10 @@ typedef struct Model {
     void *owned;         /* mapping and copies; for model_close */
 } Model;
 
-typedef enum { QUANT_NONE, QUANT_FP8 } QuantType;
+typedef enum { QUANT_NONE, QUANT_FP8, QUANT_Q8 } QuantType;
 
 typedef struct {
-    QuantType quant; /* of matrices that are wider; what FP8 checkpoints keep wide stays */
+    QuantType quant; /* of matrices that are wider, without those that quantise.h keeps so */
     DummyType dummy; /* other than DUMMY_NONE: dir needs no weights, they are random */
 } ModelOptions;
 

@@ -14,14 +14,11 @@ enum {
     THREAD_ELEMENTS = 1 << 18, /* fewer are done before a thread has started */
     INFINITE = 0x7f800000,     /* the bits of infinity; those of a NaN are larger */
 };
-static const float LARGEST = 448;
+static const float FP8_LARGEST = 448, INT8_LARGEST = 127;
 
-int quantise_keeps_wide(const char *leaf)
+int quantise_keeps_wide(WeightType to, const char *leaf)
 {
     static const char *const wide[] = {
-        "embed_tokens",
-        "lm_head",
-        "fc",
         "mlp.gate",
         "mlp.shared_expert_gate",
         "linear_attn.in_proj_a",
@@ -29,17 +26,20 @@ int quantise_keeps_wide(const char *leaf)
         "linear_attn.in_proj_ba",
         "linear_attn.conv1d",
     };
+    static const char *const wide_beside_fp8[] = {"embed_tokens", "lm_head", "fc"};
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
         if (!strcmp(leaf, wide[i])) return 1;
+    for (size_t i = 0; i < sizeof wide_beside_fp8 / sizeof *wide_beside_fp8; i++)
+        if (to == WEIGHT_FP8 && !strcmp(leaf, wide_beside_fp8[i])) return 1;
     return 0;
 }
 
-/* Block rows [first, last) of a matrix. */
+/* Block rows [first, last) of a matrix; a block row of INT8 is a row. */
 typedef struct {
     const unsigned char *data;
     uint8_t *code;
     float *scale;
-    WeightType type;
+    WeightType to, type;
     int rows, cols, first, last, failed;
 } Part;
 
@@ -66,6 +66,13 @@ static void widen(const Part *p, int r, int c, int n, float x[FP8_BLOCK])
         x[i] = bf16_to_float(half[i]);
 }
 
+/* The nearest integer of |x| < 2^22, ties to even. */
+static int nearest(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23 */
+    return (int)((x + magic) - magic);
+}
+
 /* Rows [r, r_end), n columns from c on: one block, one scale. */
 static int quantise_block(const Part *p, int r, int r_end, int c, int n, float *scale)
 {
@@ -81,7 +88,7 @@ static int quantise_block(const Part *p, int r, int r_end, int c, int n, float *
     }
     if (most >= INFINITE) return -1;
     memcpy(&largest, &most, sizeof largest);
-    float s = largest / LARGEST;
+    float s = largest / (p->to == WEIGHT_FP8 ? FP8_LARGEST : INT8_LARGEST);
     if (!(s > 0)) s = 1; /* zeros, or so small that they become zeros */
     *scale = s;
     for (int i = r; i < r_end; i++) {
@@ -90,7 +97,7 @@ static int quantise_block(const Part *p, int r, int r_end, int c, int n, float *
         for (int k = 0; k < FP8_BLOCK; k++)
             x[k] /= s;
         for (int k = 0; k < FP8_BLOCK; k++)
-            code[k] = fp8_from_float(x[k]);
+            code[k] = p->to == WEIGHT_FP8 ? fp8_from_float(x[k]) : (uint8_t)(int8_t)nearest(x[k]);
         memcpy(p->code + (size_t)i * (size_t)p->cols + (size_t)c, code, (size_t)n);
     }
     return 0;
@@ -100,10 +107,11 @@ static void *quantise_part(void *arg)
 {
     Part *p = arg;
     int n_blocks = (p->cols + FP8_BLOCK - 1) / FP8_BLOCK;
+    int block_rows = p->to == WEIGHT_FP8 ? FP8_BLOCK : 1;
     for (int b = p->first; b < p->last && !p->failed; b++)
         for (int k = 0; k < n_blocks && !p->failed; k++) {
-            int r = b * FP8_BLOCK, c = k * FP8_BLOCK;
-            p->failed = quantise_block(p, r, r + least(FP8_BLOCK, p->rows - r), c,
+            int r = b * block_rows, c = k * FP8_BLOCK;
+            p->failed = quantise_block(p, r, r + least(block_rows, p->rows - r), c,
                                        least(FP8_BLOCK, p->cols - c),
                                        p->scale + (size_t)b * (size_t)n_blocks + k);
         }
@@ -120,11 +128,13 @@ static int threads_for(int rows, int cols, int n_block_rows)
     return n > 1 ? (int)n : 1;
 }
 
-int quantise_fp8(const unsigned char *data, WeightType type, int rows, int cols, uint8_t *code,
-                 float *scale)
+int quantise(WeightType to, const unsigned char *data, WeightType type, int rows, int cols,
+             uint8_t *code, float *scale)
 {
+    assert(to == WEIGHT_FP8 || to == WEIGHT_INT8);
     assert(type == WEIGHT_F32 || type == WEIGHT_BF16);
-    int n_block_rows = (rows + FP8_BLOCK - 1) / FP8_BLOCK, failed = 0;
+    int failed = 0;
+    int n_block_rows = (int)weight_scale_rows(&(Weight){.type = to, .rows = rows, .cols = cols});
     int n = threads_for(rows, cols, n_block_rows);
     Part part[MAX_THREADS];
     pthread_t thread[MAX_THREADS];
@@ -133,6 +143,7 @@ int quantise_fp8(const unsigned char *data, WeightType type, int rows, int cols,
         part[i] = (Part){.data = data,
                          .code = code,
                          .scale = scale,
+                         .to = to,
                          .type = type,
                          .rows = rows,
                          .cols = cols,

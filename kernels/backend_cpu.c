@@ -92,7 +92,10 @@ static void cpu_close(Backend *be)
 
 #if defined __x86_64__
 /* The tile unit, and the bf16 of AVX-512 beside it: bits of CPUID's leaf 7. */
-enum { CPUID_AMX_BF16 = 1 << 22, CPUID_AMX_TILE = 1 << 24, CPUID_AVX512_BF16 = 1 << 5 };
+enum {
+    CPUID_AMX = 1 << 22 | 1 << 24 | 1 << 25, /* bf16, tiles, int8 */
+    CPUID_AVX512_BF16 = 1 << 5,
+};
 
 /*
  * Whether the CPU has the tile unit, and the system lets this process use it: the state of the
@@ -104,7 +107,7 @@ static int has_amx(void)
     unsigned a, b, c, d, more_a, more_b, more_c, more_d;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     if (!__get_cpuid_count(7, 1, &more_a, &more_b, &more_c, &more_d)) return 0;
-    return (d & CPUID_AMX_BF16) && (d & CPUID_AMX_TILE) && (more_a & CPUID_AVX512_BF16) &&
+    return (d & CPUID_AMX) == CPUID_AMX && (more_a & CPUID_AVX512_BF16) &&
            syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
 }
 #endif

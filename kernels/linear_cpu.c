@@ -46,13 +46,17 @@ INLINE Vec load_weight(WeightType type, const char *row, int k, int n)
         const uint16_t *p = (const uint16_t *)(const void *)row + k;
         return n >= VEC_N ? v_bf16(p) : v_bf16_n(p, n);
     }
+    if (type == WEIGHT_INT8) {
+        const int8_t *p = (const int8_t *)row + k;
+        return n >= VEC_N ? v_int8(p) : v_int8_n(p, n);
+    }
     const uint8_t *p = (const uint8_t *)row + k;
     return n >= VEC_N ? v_fp8(p) : v_fp8_n(p, n);
 }
 
 /* acc[i][o] += x[i][k..k + n) * w[o][k..k + n) */
-INLINE void tile_step(WeightType type, int n_outs, int n_rows, const char *const *w, Vec scale,
-                      const float *const *x, int k, int n, Vec (*acc)[FMA_OUTS])
+INLINE void tile_step(WeightType type, int n_outs, int n_rows, const char *const *w,
+                      const Vec *scale, const float *const *x, int k, int n, Vec (*acc)[FMA_OUTS])
 {
     Vec xk[TILE_ROWS];
     UNROLL
@@ -61,7 +65,8 @@ INLINE void tile_step(WeightType type, int n_outs, int n_rows, const char *const
     UNROLL
     for (int o = 0; o < n_outs; o++) {
         Vec wk = load_weight(type, w[o], k, n);
-        if (type == WEIGHT_FP8) wk = v_mul(wk, scale);
+        if (type == WEIGHT_FP8) wk = v_mul(wk, scale[0]);
+        if (type == WEIGHT_INT8) wk = v_mul(wk, scale[o]);
         UNROLL
         for (int i = 0; i < n_rows; i++)
             acc[i][o] = v_fma(xk[i], wk, acc[i][o]);
@@ -108,12 +113,13 @@ INLINE void tile(WeightType type, int n_outs, int n_rows, const Weight *w, int r
     }
     const int size = type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1;
     int64_t ahead = prefetch_distance(w);
-    const float *scales = NULL;
-    if (type == WEIGHT_FP8)
-        scales = w->scale + (int64_t)(r / FP8_BLOCK) * ((w->cols + FP8_BLOCK - 1) / FP8_BLOCK);
     for (int block = k0; block < k1; block += FP8_BLOCK) {
         int end = block + FP8_BLOCK < k1 ? block + FP8_BLOCK : k1, k = block;
-        Vec scale = v_set(type == WEIGHT_FP8 ? scales[block / FP8_BLOCK] * FP8_UNIT : 0);
+        Vec scale[FMA_OUTS];
+        if (type == WEIGHT_FP8) scale[0] = v_set(weight_scales(w, r)[block / FP8_BLOCK] * FP8_UNIT);
+        UNROLL
+        for (int o = 0; type == WEIGHT_INT8 && o < n_outs; o++)
+            scale[o] = v_set(weight_scales(w, r + o)[block / FP8_BLOCK]);
         for (; k + VEC_N <= end; k += VEC_N) {
             if (ahead && k * size % CACHE_LINE == 0)
                 prefetch(n_outs, row, ahead + (int64_t)k * size);
@@ -186,12 +192,15 @@ TILE_FN(tiles_bf16, WEIGHT_BF16, FMA_OUTS)
 TILE_FN(tiles_bf16_single, WEIGHT_BF16, 1)
 TILE_FN(tiles_fp8, WEIGHT_FP8, FMA_OUTS)
 TILE_FN(tiles_fp8_single, WEIGHT_FP8, 1)
+TILE_FN(tiles_int8, WEIGHT_INT8, FMA_OUTS)
+TILE_FN(tiles_int8_single, WEIGHT_INT8, 1)
 
 /* By type, then whole tiles and single outputs. */
 static TileFn *const tile_fn[][2] = {
     [WEIGHT_F32] = {tiles_f32, tiles_f32_single},
     [WEIGHT_BF16] = {tiles_bf16, tiles_bf16_single},
     [WEIGHT_FP8] = {tiles_fp8, tiles_fp8_single},
+    [WEIGHT_INT8] = {tiles_int8, tiles_int8_single},
 };
 
 /* Outputs begin .. end for one block of k. */
@@ -217,14 +226,14 @@ static void panel_fma(const Weight *w, int begin, int end, int n, const float *c
 
 /* ---- both ways ---- */
 
-int ISA_NAME(linear_max_rows)(int cols, Scratch scratch)
+int ISA_NAME(linear_max_rows)(WeightType type, int cols, Scratch scratch)
 {
 #if VEC_TILES
-    int64_t fit = (int64_t)scratch.bytes / terms_bytes(1, cols);
+    int64_t fit = (int64_t)scratch.bytes / terms_bytes(type, 1, cols);
     assert(fit > 0);
     return fit >= LINEAR_PANEL ? LINEAR_PANEL : fit < TILE ? (int)fit : (int)fit / TILE * TILE;
 #else
-    (void)cols, (void)scratch;
+    (void)type, (void)cols, (void)scratch;
     return LINEAR_PANEL;
 #endif
 }
@@ -235,7 +244,7 @@ LinearRows ISA_NAME(linear_rows)(WeightType type, int cols, int n, const float *
     LinearRows rows = {n, x, NULL};
 #if VEC_TILES
     if (type != WEIGHT_F32) {
-        pack_terms(x, n, cols, 0, 1, scratch.data);
+        pack_terms(type, x, n, cols, 0, 1, scratch.data);
         rows.terms = scratch.data;
     }
 #else
@@ -270,7 +279,8 @@ typedef struct {
 static void pack_part(const void *arg, int part, int n_parts)
 {
     const Job *job = arg;
-    pack_terms(job->x, job->n, job->a->w->cols, part, n_parts, job->terms);
+    const Weight *w = job->a->w;
+    pack_terms(w->type, job->x, job->n, w->cols, part, n_parts, job->terms);
 }
 #endif
 
@@ -292,7 +302,7 @@ static void linear_part(const void *arg, int part, int n_parts)
 
 void ISA_NAME(linear)(Threads *t, const Linear *a, Scratch scratch)
 {
-    int max_rows = ISA_NAME(linear_max_rows)(a->w->cols, scratch);
+    int max_rows = ISA_NAME(linear_max_rows)(a->w->type, a->w->cols, scratch);
     Job job = {.a = a};
     for (; job.i0 < a->n; job.i0 += job.n) {
         job.n = a->n - job.i0 < max_rows ? a->n - job.i0 : max_rows;

@@ -16,11 +16,10 @@ float weight_at(const Weight *w, int row, int col)
         return ((const float *)w->data)[i];
     case WEIGHT_BF16:
         return bf16_to_float(((const uint16_t *)w->data)[i]);
-    case WEIGHT_FP8: {
-        int64_t n_blocks = (w->cols + FP8_BLOCK - 1) / FP8_BLOCK;
-        float scale = w->scale[row / FP8_BLOCK * n_blocks + col / FP8_BLOCK];
-        return fp8_to_float(((const uint8_t *)w->data)[i]) * scale;
-    }
+    case WEIGHT_FP8:
+        return fp8_to_float(((const uint8_t *)w->data)[i]) * weight_scales(w, row)[col / FP8_BLOCK];
+    case WEIGHT_INT8:
+        return (float)((const int8_t *)w->data)[i] * weight_scales(w, row)[col / INT8_BLOCK];
     case WEIGHT_NONE:
         break;
     }

@@ -101,9 +101,9 @@ static Scratch scratch_part(Scratch s, int part, int n_parts)
 }
 
 /* Pairs that a thread takes at a time, whose x has cols columns. */
-static int max_pairs(int cols, Scratch scratch)
+static int max_pairs(WeightType type, int cols, Scratch scratch)
 {
-    int n = ISA_NAME(linear_max_rows)(cols, scratch);
+    int n = ISA_NAME(linear_max_rows)(type, cols, scratch);
     return n < MOE_PANEL ? n : MOE_PANEL;
 }
 
@@ -152,7 +152,7 @@ static void gate_up_part(const void *arg, int part, int n_parts)
     const Turn *t = arg;
     const MoeFfn *a = t->a;
     Scratch scratch = scratch_part(t->scratch, part, n_parts);
-    int begin, end, max = max_pairs(a->dim, scratch);
+    int begin, end, max = max_pairs(a->type, a->dim, scratch);
     const float *x[MOE_PANEL];
     split_outputs(a->width, part, n_parts, &begin, &end);
     for (int p = t->begin, n; p < t->end && begin < end; p += n) {
@@ -213,7 +213,7 @@ static void down_part(const void *arg, int part, int n_parts)
     const Turn *t = arg;
     const MoeFfn *a = t->a;
     Scratch scratch = scratch_part(t->scratch, part, n_parts);
-    int begin, end, max = max_pairs(a->width, scratch);
+    int begin, end, max = max_pairs(a->type, a->width, scratch);
     const float *x[MOE_PANEL];
     split_outputs(a->dim, part, n_parts, &begin, &end);
     if (!t->begin) clear(a, begin, end);

@@ -22,15 +22,19 @@ static void embed_part(const void *arg, int part, int n_parts)
         float *out = a->out + i * a->out_stride;
         if (w->type == WEIGHT_F32)
             memcpy(out, row, (size_t)w->cols * sizeof *out);
-        else
+        else if (w->type == WEIGHT_BF16)
             for (int k = 0; k < w->cols; k++)
                 out[k] = bf16_to_float(((const uint16_t *)(const void *)row)[k]);
+        else
+            for (int k = 0; k < w->cols; k++)
+                out[k] =
+                    (float)((const int8_t *)row)[k] * weight_scales(w, a->token[i])[k / INT8_BLOCK];
     }
 }
 
 void ISA_NAME(embed)(Threads *t, const Embed *a)
 {
-    assert(a->table->type == WEIGHT_F32 || a->table->type == WEIGHT_BF16);
+    assert(a->table->type != WEIGHT_NONE && a->table->type != WEIGHT_FP8);
     cpu_run(t, (int64_t)a->n * a->table->cols, embed_part, a);
 }
 

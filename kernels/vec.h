@@ -141,6 +141,15 @@ INLINE Vec v_fp8_n(const uint8_t *p, int n)
 {
     return v_widen_fp8(_mm_maskz_loadu_epi8(v_mask(n), p));
 }
+INLINE Vec v_int8(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+INLINE Vec v_int8_n(const int8_t *p, int n)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(v_mask(n), p)));
+}
 INLINE __m128 v_fold(Vec a)
 {
     __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
@@ -236,6 +245,17 @@ INLINE Vec v_fp8_n(const uint8_t *p, int n)
     uint8_t b[VEC_N] = {0};
     memcpy(b, p, (size_t)n);
     return v_fp8(b);
+}
+INLINE Vec v_int8(const int8_t *p)
+{
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+}
+INLINE Vec v_int8_n(const int8_t *p, int n)
+{
+    int8_t b[VEC_N] = {0};
+    memcpy(b, p, (size_t)n);
+    return v_int8(b);
 }
 INLINE __m128 v_fold(Vec a)
 {
@@ -337,6 +357,16 @@ INLINE Vec v_fp8_n(const uint8_t *p, int n)
     uint8_t b[VEC_N] = {0};
     memcpy(b, p, (size_t)n);
     return v_fp8(b);
+}
+INLINE Vec v_int8(const int8_t *p)
+{
+    return (Vec){(float)p[0], (float)p[1], (float)p[2], (float)p[3]};
+}
+INLINE Vec v_int8_n(const int8_t *p, int n)
+{
+    int8_t b[VEC_N] = {0};
+    memcpy(b, p, (size_t)n);
+    return v_int8(b);
 }
 INLINE float v_sum(Vec a)
 {

@@ -73,7 +73,7 @@ typedef struct {
 #define DEVICE_CHOICES "auto|cuda|cpu"
 enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 
-#define QUANT_CHOICES "none|fp8"      /* in the order of engine/model.h's types */
+#define QUANT_CHOICES "none|fp8|q8"   /* in the order of engine/model.h's types */
 #define DUMMY_CHOICES "none|bf16|fp8" /* in the order of engine/dummy.h's types */
 
 #define STATE_CHOICES "auto|slots|replay" /* in the order of engine/engine.h's modes */

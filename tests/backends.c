@@ -57,6 +57,11 @@ int is_gpu(int b)
     return !strcmp(backend[b]->name, "simt") || !strcmp(backend[b]->name, "cuda");
 }
 
+int has_type(int b, WeightType type)
+{
+    return type != WEIGHT_INT8 || !is_gpu(b);
+}
+
 Sums sums_of(int b)
 {
     return is_gpu(b) ? SUMS_GPU : strcmp(backend[b]->isa, "amx") ? SUMS_F32 : SUMS_AMX;
@@ -88,7 +93,6 @@ int32_t *ints(size_t n)
 Weight random_weight(Rng *r, WeightType type, int rows, int cols)
 {
     size_t n = (size_t)rows * (size_t)cols;
-    size_t n_scales = (size_t)((rows + 127) / 128) * (size_t)((cols + 127) / 128);
     unsigned char *data = malloc(n * (type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1));
     assert_non_null(data);
     for (size_t i = 0; i < n; i++) {
@@ -98,12 +102,12 @@ Weight random_weight(Rng *r, WeightType type, int rows, int cols)
         if (type == WEIGHT_F32) memcpy(data + 4 * i, &x, 4);
         if (type == WEIGHT_BF16) memcpy(data + 2 * i, &half, 2);
         if (type == WEIGHT_FP8) data[i] = (unsigned char)(rng_next(r) & 0xf7); /* no NaN */
+        if (type == WEIGHT_INT8) data[i] = (unsigned char)(rng_int(r, 255) - 127);
     }
     Weight w = {.type = type, .rows = rows, .cols = cols, .data = data};
-    if (type == WEIGHT_FP8) {
-        float *scale = random_floats(r, n_scales, 0.01f);
-        w.scale = scale;
-    }
+    if (weight_scale_rows(&w))
+        w.scale =
+            random_floats(r, (size_t)weight_scale_rows(&w) * (size_t)((cols + 127) / 128), 0.01f);
     return w;
 }
 

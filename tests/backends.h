@@ -27,6 +27,9 @@ int leader(int b);
 /* 1 for a backend that runs the GPU's kernels. */
 int is_gpu(int b);
 
+/* 0 for what b's products do not take: INT8 on a GPU. */
+int has_type(int b, WeightType type);
+
 /* How b adds up a product: in f32, or with x as two 16-bit terms, as linear_amx.h or linear_tile.h.
  */
 typedef enum { SUMS_F32, SUMS_AMX, SUMS_GPU } Sums;

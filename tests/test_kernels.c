@@ -32,6 +32,9 @@ static const LinearShape linear_shapes[] = {
     {WEIGHT_FP8, 130, 300, 9},   {WEIGHT_FP8, 301, 1030, 6},   {WEIGHT_FP8, 160, 2048, 49},
     {WEIGHT_FP8, 145, 1040, 27}, {WEIGHT_FP8, 1, 1, 1},        {WEIGHT_BF16, 64, 544, 16},
     {WEIGHT_BF16, 80, 96, 17},   {WEIGHT_BF16, 33, 1056, 33},  {WEIGHT_FP8, 48, 672, 33},
+    {WEIGHT_INT8, 1, 1, 1},      {WEIGHT_INT8, 5, 24, 2},      {WEIGHT_INT8, 130, 300, 9},
+    {WEIGHT_INT8, 301, 1030, 6}, {WEIGHT_INT8, 64, 512, 16},   {WEIGHT_INT8, 96, 640, 17},
+    {WEIGHT_INT8, 47, 1152, 33}, {WEIGHT_INT8, 18, 2056, 150},
 };
 
 /*
@@ -48,9 +51,26 @@ static double roundings(const Weight *w, Sums sums)
 }
 
 /*
- * |error| <= roundings * 2^-24 * sum |x w|, and what fp16 loses of small x beside a large one, or
- * the tile unit of subnormal terms and products.
+ * What is lost of small x: fp16 beside a large one of the row, AMX's 16 bits beside a large one of
+ * the block and what it takes for zero.
  */
+static double lost(const Weight *w, const float *x, const float *row, Sums sums)
+{
+    double max = 0, all = 0, sum = 0;
+    for (int k0 = 0; k0 < w->cols; k0 += INT8_BLOCK) {
+        double largest = 0, weights = 0;
+        for (int k = k0; k < w->cols && k < k0 + INT8_BLOCK; k++) {
+            largest = fmax(largest, fabs((double)x[k]));
+            weights += fabs((double)row[k]);
+        }
+        max = fmax(max, largest), all += weights, sum += largest * weights;
+    }
+    if (sums == SUMS_GPU && w->type == WEIGHT_FP8) return 0x1p-38 * max * all;
+    if (sums == SUMS_AMX && w->type == WEIGHT_INT8) return 0x1p-16 * sum + 0x1p-110 * all;
+    return sums == SUMS_AMX ? 0x1p-126 * (all + w->cols) : 0;
+}
+
+/* |error| <= roundings * 2^-24 * sum |x w| and what is lost of small x. */
 static void check_linear(const Weight *w, const float *x, int x_stride, int n, const float *got,
                          int y_stride, Sums sums, const char *what, uint64_t seed)
 {
@@ -59,18 +79,15 @@ static void check_linear(const Weight *w, const float *x, int x_stride, int n, c
         for (int k = 0; k < w->cols; k++)
             row[k] = weight_at(w, r, k);
         for (int i = 0; i < n; i++) {
-            double sum = 0, size = 0, max = 0, weights = 0;
+            double sum = 0, size = 0;
+            const float *xi = x + i * x_stride;
             for (int k = 0; k < w->cols; k++) {
-                double xk = (double)x[i * x_stride + k], p = xk * (double)row[k];
-                sum += p, size += fabs(p), weights += fabs((double)row[k]);
-                max = fabs(xk) > max ? fabs(xk) : max;
+                double p = (double)xi[k] * (double)row[k];
+                sum += p, size += fabs(p);
             }
             float want = (float)sum;
-            double lost = sums == SUMS_GPU && w->type == WEIGHT_FP8 ? 0x1p-38 * max * weights
-                          : sums == SUMS_AMX                        ? 0x1p-126 * (weights + w->cols)
-                                                                    : 0;
-            assert_true(near_all(what, &got[i * y_stride + r], &want, 1, 0,
-                                 roundings(w, sums) * 0x1p-24 * size + lost + 1e-40, seed));
+            double limit = roundings(w, sums) * 0x1p-24 * size + lost(w, xi, row, sums) + 1e-40;
+            assert_true(near_all(what, &got[i * y_stride + r], &want, 1, 0, limit, seed));
         }
     }
     free(row);
@@ -97,6 +114,7 @@ static void test_linear(void **state)
         ref->linear(ref, &a);
         check_linear(&w, x, x_stride, n, y, y_stride, SUMS_F32, "linear on ref", r.seed);
         for (int b = 0; b < n_backends; b++) {
+            if (!has_type(b, shape->type)) continue;
             a.y = b == leader(b) ? first : y;
             backend[b]->linear(backend[b], &a);
             if (b == leader(b))
@@ -120,7 +138,7 @@ static void test_linear_alignment(void **state)
 {
     (void)state;
     enum { ROWS = 35, COLS = 288, N = 6 };
-    for (int type = WEIGHT_F32; type <= WEIGHT_FP8; type++) {
+    for (int type = WEIGHT_F32; type <= WEIGHT_INT8; type++) {
         Rng r = rng_new(40 + (uint64_t)type);
         Weight w = random_weight(&r, (WeightType)type, ROWS, COLS), off = w;
         size_t bytes = (size_t)(weight_row_bytes(&w) * ROWS), size = bytes / (ROWS * COLS);
@@ -131,6 +149,7 @@ static void test_linear_alignment(void **state)
         memcpy(data + size, w.data, bytes);
         off.data = data + size;
         for (int b = 0; b < n_backends; b++) {
+            if (!has_type(b, w.type)) continue;
             memmove(x, x + 1, N * COLS * sizeof *x);
             backend[b]->linear(backend[b], &(Linear){&w, N, x, COLS, want, ROWS, 0});
             memmove(x + 1, x, N * COLS * sizeof *x);
@@ -148,7 +167,7 @@ static void test_linear_company(void **state)
     (void)state;
     enum { ROWS = 20, COLS = 272, N = 7 };
     static const float scale[N] = {1, 1e-36f, 1e30f, 0, 1, 1, 1e-3f};
-    for (int type = WEIGHT_F32; type <= WEIGHT_FP8; type++) {
+    for (int type = WEIGHT_F32; type <= WEIGHT_INT8; type++) {
         Rng r = rng_new(50 + (uint64_t)type);
         Weight w = random_weight(&r, (WeightType)type, ROWS, COLS);
         float *x = random_floats(&r, N * COLS, 1), *y = floats(N * ROWS), *alone = floats(ROWS);
@@ -158,6 +177,7 @@ static void test_linear_company(void **state)
             x[6 * COLS + k] *= powf(2, (float)(k % 30)); /* small beside large */
         x[4 * COLS + 9] = NAN, x[5 * COLS + 10] = INFINITY;
         for (int b = 0; b < n_backends; b++) {
+            if (!has_type(b, w.type)) continue;
             backend[b]->linear(backend[b], &(Linear){&w, N, x, COLS, y, ROWS, 0});
             assert_true(isnan(y[4 * ROWS]) && !isfinite(y[5 * ROWS]));
             for (int i = 0; i < N; i++) {
@@ -202,7 +222,7 @@ static const ManyShape many_shapes[] = {
     {WEIGHT_BF16, 131, 200}, {WEIGHT_BF16, 64, 133},  {WEIGHT_BF16, 49, 1160},
     {WEIGHT_BF16, 5600, 8},  {WEIGHT_BF16, 136, 264}, {WEIGHT_FP8, 200, 144},
     {WEIGHT_FP8, 70, 137},   {WEIGHT_FP8, 50, 1168},  {WEIGHT_FP8, 5505, 16},
-    {WEIGHT_F32, 65, 30},
+    {WEIGHT_F32, 65, 30},    {WEIGHT_INT8, 70, 137},  {WEIGHT_INT8, 50, 1168},
 };
 
 /*
@@ -226,7 +246,7 @@ static void test_linear_of_prompts(void **state)
             memcpy(turned + i * cols, x + (N - 1 - i) * cols, cols * sizeof *x);
         for (int b = 0; b < n_backends; b++) {
             Backend *be = backend[b];
-            if (b != leader(b)) continue;
+            if (b != leader(b) || !has_type(b, w.type)) continue;
             Linear a = {&w, N, x, shape->cols, y, shape->rows, .prefill = 1};
             be->linear(be, &a);
             check_linear(&w, x + SOME * cols, shape->cols, 2, y + SOME * rows, shape->rows,
@@ -268,9 +288,10 @@ static void test_embed_and_gather(void **state)
 {
     (void)state;
     enum { N = 300, DIM = 203, VOCAB = 301 };
-    for (int type = WEIGHT_F32; type <= WEIGHT_BF16; type++) {
-        Rng r = rng_new((uint64_t)type);
-        Weight w = random_weight(&r, (WeightType)type, VOCAB, DIM);
+    static const WeightType types[] = {WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT8};
+    for (int t = 0; t < 3; t++) {
+        Rng r = rng_new((uint64_t)t);
+        Weight w = random_weight(&r, types[t], VOCAB, DIM);
         int32_t *token = ints(N), *index = ints(N), *to = ints(N);
         float *out = floats(N * (DIM + 2)), *want = floats(N * (DIM + 2));
         float *rows = floats(N * DIM), *want_rows = floats(N * DIM),
@@ -281,6 +302,7 @@ static void test_embed_and_gather(void **state)
         ref->gather_rows(ref, &(GatherRows){N, DIM, index, NULL, x, want_rows});
         assert_memory_equal(want_rows, x + index[0] * DIM, DIM * sizeof *x);
         for (int b = 0; b < n_backends; b++) {
+            if (!has_type(b, w.type)) continue;
             backend[b]->embed(backend[b], &(Embed){N, &w, token, out, DIM + 2});
             assert_true(same_bits(about("embed", b), out, want, N * (DIM + 2), r.seed));
             backend[b]->gather_rows(backend[b], &(GatherRows){N, DIM, index, NULL, x, rows});
@@ -490,6 +512,8 @@ static const MoeShape moe_shapes[] = {
     {WEIGHT_FP8, 90, 200, 140, 3, 2},           /* a prompt: whole units, some, odd sizes */
     {WEIGHT_BF16, 66, 133, 65, 4, 3},
     {WEIGHT_F32, 30, 40, 48, 7, 3},
+    {WEIGHT_INT8, 19, 136, 140, 6, 3},
+    {WEIGHT_INT8, 90, 200, 256, 2, 2},
 };
 
 static void test_moe_ffn(void **state)
@@ -517,17 +541,20 @@ static void test_moe_ffn(void **state)
         ref->moe_ffn(ref, &a);
         /*
          * Products of three sums over up to 200 terms: take the largest output. Two bf16 terms are
-         * off by up to 2^-17 of each product, in all three.
+         * off by up to 2^-17 of each product, in all three; INT8's by 2^-16 of a block's largest x.
          */
         double size = 0;
         for (size_t i = 0; i < all; i++)
             size = fmax(size, fabs((double)want[i]));
         for (int b = 0; b < n_backends; b++) {
+            if (!has_type(b, m->type)) continue;
             a.out = b == leader(b) ? first : got;
             backend[b]->moe_ffn(backend[b], &a);
             int bf16_terms = sums_of(b) == SUMS_AMX ? m->type != WEIGHT_F32
                                                     : is_gpu(b) && m->type == WEIGHT_BF16;
-            double relative = bf16_terms ? 0x1p-15 : 4e-6;
+            double relative = m->type == WEIGHT_INT8 && bf16_terms ? 0x1p-11
+                              : bf16_terms                         ? 0x1p-15
+                                                                   : 4e-6;
             assert_true(near_all(about("moe", b), a.out, want, all, 0, relative * size, r.seed));
             assert_true(same_bits(about("moe", b), a.out, first, all, r.seed));
             for (int k = 0; k < m->n; k = next_alone(k, m->n, is_gpu(b))) {

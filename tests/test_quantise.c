@@ -101,15 +101,15 @@ static void test_values(void **state)
             uint8_t *code = mem_alloc(n, 1), *alone = mem_alloc(n, 1);
             float *scale = mem_alloc(n_scales, sizeof *scale);
             float *scale_alone = mem_alloc(n_scales, sizeof *scale);
-            assert_int_equal(quantise_fp8(data + 1, type, rows, cols, code, scale), 0);
+            assert_int_equal(quantise(WEIGHT_FP8, data + 1, type, rows, cols, code, scale), 0);
             check_codes(data + 1, type, rows, cols, code, scale);
 
             /* In pieces too small for threads: the same. */
             for (int r = 0; r < rows; r += 128) {
                 size_t at = (size_t)r * (size_t)cols;
-                assert_int_equal(quantise_fp8(data + 1 + bytes * at, type,
-                                              rows - r < 128 ? rows - r : 128, cols, alone + at,
-                                              scale_alone + r / 128 * n_cols),
+                assert_int_equal(quantise(WEIGHT_FP8, data + 1 + bytes * at, type,
+                                          rows - r < 128 ? rows - r : 128, cols, alone + at,
+                                          scale_alone + r / 128 * n_cols),
                                  0);
             }
             assert_memory_equal(code, alone, n);
@@ -134,18 +134,20 @@ static void test_extremes(void **state)
     float scale, *x = mem_alloc((size_t)ROWS * COLS, sizeof *x);
     float *scales = mem_alloc((size_t)blocks(ROWS) * blocks(COLS), sizeof *scales);
     const unsigned char *bytes = (const unsigned char *)x;
-    assert_int_equal(quantise_fp8((const unsigned char *)tiny, WEIGHT_F32, 1, 6, code, &scale), 0);
+    assert_int_equal(
+        quantise(WEIGHT_FP8, (const unsigned char *)tiny, WEIGHT_F32, 1, 6, code, &scale), 0);
     for (int i = 0; i < 6; i++)
         assert_true((code[i] & 0x7f) != 0x7f);
-    assert_int_equal(quantise_fp8((const unsigned char *)huge, WEIGHT_F32, 1, 4, code, &scale), 0);
+    assert_int_equal(
+        quantise(WEIGHT_FP8, (const unsigned char *)huge, WEIGHT_F32, 1, 4, code, &scale), 0);
     assert_true(code[0] == 0x7e && code[1] == 0xfe && code[2] == 0 && isfinite(scale));
     for (int i = 0; i < 3; i++) {
         size_t place[] = {0, 1099999, 640500};
         x[place[i]] = bad[i];
-        assert_int_equal(quantise_fp8(bytes, WEIGHT_F32, ROWS, COLS, codes, scales), -1);
+        assert_int_equal(quantise(WEIGHT_FP8, bytes, WEIGHT_F32, ROWS, COLS, codes, scales), -1);
         x[place[i]] = 0;
     }
-    assert_int_equal(quantise_fp8(bytes, WEIGHT_F32, ROWS, COLS, codes, scales), 0);
+    assert_int_equal(quantise(WEIGHT_FP8, bytes, WEIGHT_F32, ROWS, COLS, codes, scales), 0);
     mem_free(x);
     mem_free(codes);
     mem_free(scales);
@@ -164,6 +166,46 @@ static Model *open_model(const char *dir, QuantType quant, Backend *be)
 static size_t matrix_bytes(const Weight *w)
 {
     return (size_t)w->rows * (size_t)weight_row_bytes(w);
+}
+
+/* Every q8 value is the nearest of its 128 neighbours' scale, whose largest is code 127. */
+static void check_q8(const unsigned char *data, WeightType type, int rows, int cols,
+                     const uint8_t *code, const float *scale)
+{
+    for (int r = 0; r < rows; r++)
+        for (int c0 = 0; c0 < cols; c0 += 128) {
+            double s = (double)scale[r * blocks(cols) + c0 / 128], largest = 0;
+            for (int c = c0; c < cols && c < c0 + 128; c++) {
+                size_t i = (size_t)r * (size_t)cols + (size_t)c;
+                double x = element(data, type, i), y = (double)(int8_t)code[i];
+                assert_true(fabs(y) <= 127 && fabs(x - y * s) <= s / 2 * (1 + 1e-5));
+                largest = fmax(largest, fabs(x));
+            }
+            assert_true(largest > 0 ? fabs(s - largest / 127) <= 1e-6 * s : s == 1);
+        }
+}
+
+static void test_q8_values(void **state)
+{
+    (void)state;
+    enum { ROWS = 37, COLS = 300 };
+    for (WeightType type = WEIGHT_F32; type <= WEIGHT_BF16; type++) {
+        Rng r = rng_new((uint64_t)type);
+        size_t bytes = type == WEIGHT_F32 ? 4 : 2;
+        unsigned char *data = mem_alloc(ROWS * COLS + 1, bytes);
+        uint8_t code[ROWS * COLS];
+        float scale[ROWS * 3];
+        for (int i = 0; i < ROWS * COLS; i++) {
+            float x = i / COLS == 5 ? 0 : rng_float(&r) * ldexpf(1, i / COLS - 20);
+            memcpy(data + 1 + bytes * (size_t)i, (char *)&x + 4 - bytes, bytes);
+        }
+        assert_int_equal(quantise(WEIGHT_INT8, data + 1, type, ROWS, COLS, code, scale), 0);
+        check_q8(data + 1, type, ROWS, COLS, code, scale);
+        const float nan = NAN;
+        memcpy(data + 1 + bytes * 5000, (const char *)&nan + 4 - bytes, bytes);
+        assert_int_equal(quantise(WEIGHT_INT8, data + 1, type, ROWS, COLS, code, scale), -1);
+        mem_free(data);
+    }
 }
 
 static const char *const golden[] = {"qwen35-dense", "qwen35-dense-odd", "qwen35-dense-fp8",
@@ -205,6 +247,43 @@ static void test_models(void **state)
         model_close(wide);
         model_close(m);
     }
+    be->close(be);
+}
+
+/* Of wide matrices q8 leaves the routers, the gates and what feeds these; a GPU refuses. */
+static void test_q8_models(void **state)
+{
+    (void)state;
+    static Matrices a, b;
+    Backend *be = backend_ref_open(512), *simt = backend_simt_open();
+    for (int i = 0; i < N_GOLDEN; i++) {
+        char dir[128];
+        int n_wide = 0, n_q8 = 0;
+        snprintf(dir, sizeof dir, GOLDEN "%s", golden[i]);
+        Model *wide = open_model(dir, QUANT_NONE, be), *m = open_model(dir, QUANT_Q8, be);
+        list_matrices(wide, &a);
+        list_matrices(m, &b);
+        assert_int_equal(a.n, b.n);
+        for (int k = 0; k < a.n; k++) {
+            const Weight *x = a.list[k].w, *y = b.list[k].w;
+            if (y->type != WEIGHT_INT8) {
+                assert_memory_equal(x->data, y->data, matrix_bytes(x));
+                n_wide += x->type != WEIGHT_FP8;
+                continue;
+            }
+            n_q8++;
+            check_q8(x->data, x->type, x->rows, x->cols, y->data, y->scale);
+        }
+        assert_true(m->lm_head.type == WEIGHT_INT8 && m->embed.type == WEIGHT_INT8 && n_q8 > 1);
+        assert_true(n_wide > 0 && (wide->config.fp8 || n_wide < n_q8));
+        assert_true(m->weight_bytes < wide->weight_bytes);
+        model_close(wide);
+        model_close(m);
+    }
+    Error err = {0};
+    assert_null(model_open(GOLDEN "qwen35-dense", &(ModelOptions){.quant = QUANT_Q8}, simt, &err));
+    assert_string_equal(err.msg, "q8 is for the CPU: on a GPU quantise to fp8");
+    simt->close(simt);
     be->close(be);
 }
 
@@ -268,27 +347,32 @@ static void test_logits(void **state)
     (void)state;
     static const struct {
         const char *dir;
+        QuantType quant;
         double bound;
-    } cases[] = {{GOLDEN "qwen35-dense", 0.35}, {"models/demo", 0.08}};
+    } cases[] = {{GOLDEN "qwen35-dense", QUANT_FP8, 0.35},
+                 {"models/demo", QUANT_FP8, 0.08},
+                 {GOLDEN "qwen35-dense", QUANT_Q8, 0.12},
+                 {"models/demo", QUANT_Q8, 0.04}};
     Backend *be = backend_cpu_open(2, NULL, 1 << 16, NULL);
     assert_non_null(be);
-    for (int i = 0; i < 2; i++) {
-        Pass wide, fp8;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Pass wide, narrow;
         Model *a = open_model(cases[i].dir, QUANT_NONE, be);
-        Model *b = open_model(cases[i].dir, QUANT_FP8, be);
+        Model *b = open_model(cases[i].dir, cases[i].quant, be);
         run_pass(&wide, a);
-        run_pass(&fp8, b);
+        run_pass(&narrow, b);
         size_t n = (size_t)PASS_TOKENS * (size_t)a->config.n_vocab;
         double squares = 0, error = 0;
         for (size_t k = 0; k < n; k++) {
-            double x = (double)wide.logits[k], off = x - (double)fp8.logits[k];
+            double x = (double)wide.logits[k], off = x - (double)narrow.logits[k];
             squares += x * x;
             error += off * off;
         }
-        printf("%s: logits off by %.3f of their size\n", cases[i].dir, sqrt(error / squares));
+        printf("%s %s: logits off by %.4f of their size\n", cases[i].dir,
+               cases[i].quant == QUANT_Q8 ? "q8" : "fp8", sqrt(error / squares));
         assert_true(error > 0 && sqrt(error / squares) < cases[i].bound);
         mem_free(wide.logits);
-        mem_free(fp8.logits);
+        mem_free(narrow.logits);
         model_close(a);
         model_close(b);
     }
@@ -341,9 +425,10 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values), cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_models), cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_device), cmocka_unit_test(test_logits),
+        cmocka_unit_test(test_values),    cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_models),    cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_q8_values), cmocka_unit_test(test_q8_models),
+        cmocka_unit_test(test_device),    cmocka_unit_test(test_logits),
         cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
