@@ -1,0 +1,79 @@
+#!/bin/sh
+# Builds llama.cpp for side_by_side.py, from the source package that llama-cpp-python has on PyPI,
+# and converts the models. About half an hour on two cores, 10 GB of disk. What DIR already has is
+# left as it is: run it again after a failure, delete what is to be made anew.
+#
+#   build_llama.sh DIR [TOKENIZER_JSON]
+#
+# DIR/v     a Python environment, for the converter alone
+# DIR/ll    the source; DIR/ll/vendor/llama.cpp/build/bin has llama-server and llama-bench
+# DIR/q08   Qwen3.5-0.8B's shape with random weights; TOKENIZER_JSON is that model's, if you have
+#           it (else the demonstration model's, filled up to the same size)
+# DIR/gg    demo.gguf, q08-bf16.gguf, q08-q8.gguf
+set -eu
+
+package=llama-cpp-python==0.3.36 # llama.cpp of 2026-10-01
+
+[ $# -ge 1 ] || {
+    sed -n 's/^# \{0,1\}//p' "$0"
+    exit 2
+}
+here=$(cd "$(dirname "$0")" && pwd)
+demo=$here/../../models/demo
+tokenizer=$(realpath "${2:-$demo/tokenizer.json}")
+mkdir -p "$1/gg"
+cd "$1"
+llama=ll/vendor/llama.cpp
+jobs=$(nproc)
+
+if ! v/bin/python -c 'import torch, transformers, numpy, safetensors, jinja2' 2>/dev/null; then
+    echo "$1/v: Python environment"
+    python3 -m venv v
+    v/bin/pip install --quiet torch transformers numpy safetensors jinja2
+fi
+
+if [ ! -d ll ]; then
+    echo "$1/ll: source of $package"
+    rm -rf sdist ll.part
+    v/bin/pip download --quiet --no-deps --no-binary :all: --dest sdist "$package"
+    mkdir ll.part
+    tar xzf sdist/*.tar.gz -C ll.part --strip-components=1
+    mv ll.part ll
+fi
+
+if [ ! -x $llama/build/bin/llama-server ] || [ ! -x $llama/build/bin/llama-bench ]; then
+    echo "$1/$llama/build: llama-server, llama-bench"
+    cmake=cmake
+    if ! command -v cmake >/dev/null; then
+        v/bin/pip install --quiet cmake
+        cmake=v/bin/cmake
+    fi
+    # For this machine's instruction set, as a user would build it.
+    "$cmake" -S $llama -B $llama/build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
+        -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF >build.log 2>&1 &&
+        "$cmake" --build $llama/build --target llama-server llama-bench -j "$jobs" >>build.log 2>&1 || {
+        tail -n 20 build.log
+        exit 1
+    }
+fi
+
+# Names are given when a file is whole.
+convert() { # convert MODEL_DIR TYPE FILE
+    [ ! -f "$3" ] || return 0
+    echo "$PWD/$3"
+    v/bin/python "$here/to_gguf.py" $llama "$1" --outtype "$2" --outfile "$3.part" >convert.log 2>&1 || {
+        tail -n 20 convert.log
+        exit 1
+    }
+    mv "$3.part" "$3"
+}
+
+if [ ! -d q08 ]; then
+    echo "$1/q08: random weights"
+    rm -rf q08.part
+    v/bin/python "$here/random_model.py" q08.part "$tokenizer"
+    mv q08.part q08
+fi
+convert q08 bf16 gg/q08-bf16.gguf
+convert q08 q8_0 gg/q08-q8.gguf
+convert "$demo" bf16 gg/demo.gguf

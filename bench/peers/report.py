@@ -1,0 +1,115 @@
+"""The report of side_by_side.py: rows, ratios, goals, as markdown."""
+import statistics
+
+# A row: title, ours and theirs (turn, figure), decimals, goal. With several of theirs the better one
+# counts. A goal is held against the ratio ours / theirs, or against ours alone.
+AT_LEAST, AT_MOST, OURS_AT_MOST = "ratio >=", "ratio <=", "ours <="
+PLAIN, DRAFTS, ALL_IDS = "ours", "our drafts", "our drafts, all ids"
+THEIRS, THEIR_DRAFTS = "theirs", "their drafts"
+BEST = [THEIRS, THEIR_DRAFTS]
+
+
+def random_rows(prompt_goal):
+    rows = [("plain decode, tokens/s", PLAIN, [THEIRS], "decode", 2, (AT_LEAST, 0.97))]
+    for n, most in ((1, 0), (4, 0), (8, 1.2), (16, 1.5)):
+        rows.append(("pass of %d rows, ms" % n, "our passes", ["their passes"], "pass%d" % n, 1,
+                     None))
+        if n > 1:
+            rows.append(("pass of %d rows over one row" % n, "our passes", ["their passes"],
+                         "over%d" % n, 2, (OURS_AT_MOST, most) if most else None))
+    return rows + [
+        ("drafts, acceptance by lot: tokens/s, beside their better", DRAFTS, BEST, "decode", 2,
+         (AT_LEAST, 2.0)),
+        ("the same, all ids scored (`--draft-vocab 0`)", ALL_IDS, BEST, "decode", 2, None),
+        ("the same, beside their drafts", DRAFTS, [THEIR_DRAFTS], "decode", 2, None),
+        ("acceptance length that the lot gave", DRAFTS, [THEIR_DRAFTS], "acceptance", 2, None),
+        ("prompt of 512 tokens, tokens/s", PLAIN, [THEIRS], "prompt", 1, (AT_LEAST, prompt_goal)),
+        ("start to ready, s", PLAIN, [THEIRS], "ready", 2, (OURS_AT_MOST, 1.0)),
+        ("resident memory after it, MB", PLAIN, [THEIRS], "resident", 0, None),
+    ]
+
+
+DEMO_ROWS = [
+    ("agent loops, tokens/s after the first, beside their better", PLAIN, BEST, "decode", 0,
+     (AT_LEAST, 1.5)),
+    ("the same, seconds in all", PLAIN, BEST, "seconds", 1, None),
+    ("without drafts, tokens/s", "ours, no drafts", [THEIRS], "decode", 0, None),
+    ("with drafts, tokens/s", PLAIN, [THEIR_DRAFTS], "decode", 0, None),
+    ("with drafts, acceptance length", PLAIN, [THEIR_DRAFTS], "acceptance", 2, None),
+    ("start to ready, s", PLAIN, [THEIRS], "ready", 2, (OURS_AT_MOST, 0.3)),
+    ("resident memory after it, MB", PLAIN, [THEIRS], "resident", 0, None),
+]
+LESS_IS_BETTER = ("seconds", "ready", "resident", "pass")
+TITLES = {"bf16": "Qwen3.5-0.8B's shape, random weights, bf16",
+          "q8": "The same, 8 bits: ours `--quant q8`, theirs Q8_0",
+          "demo": "The demonstration model, agent loops, real drafts"}
+
+
+def spread(values, decimals):
+    return "%.*f [%.*f..%.*f]" % (decimals, statistics.median(values), decimals, min(values),
+                                  decimals, max(values))
+
+
+class Report:
+    def __init__(self, head, options):
+        self.head, self.o = head, options
+        self.figures, self.commands = {}, []  # {group: {turn: {figure: [by round]}}}
+
+    def command(self, group, name, words):
+        text = " ".join(str(w) for w in words)
+        for path, short in ((self.o.llama, ""), (self.o.dir, "DIR"), (self.o.demo, "models/demo"),
+                            (self.o.offshoot, "offshoot")):
+            text = text.replace(str(path) + ("/" if not short else ""), short)
+        self.commands.append("%s, %s: %s" % (group, name, text))
+
+    def add(self, group, name, figures):
+        turn = self.figures.setdefault(group, {}).setdefault(name, {})
+        for figure, value in figures.items():
+            turn.setdefault(figure, []).append(value)
+
+    def better(self, group, names, figure):
+        """Of their turns the one with the better median; its name and its values."""
+        of = {name: self.figures[group][name][figure] for name in names}
+        best = min if figure.startswith(LESS_IS_BETTER) else max
+        name = best(of, key=lambda n: statistics.median(of[n]))
+        return name, of[name]
+
+    def row(self, group, spec):
+        title, our_turn, their_turns, figure, decimals, goal = spec
+        ours = self.figures[group][our_turn][figure]
+        name, theirs = self.better(group, their_turns, figure)
+        ratios = [a / b for a, b in zip(ours, theirs)]
+        said = ""
+        if goal:
+            kind, bound = goal
+            value = statistics.median(ours if kind == OURS_AT_MOST else ratios)
+            met = value >= bound if kind == AT_LEAST else value <= bound
+            said = "%s %g: %s" % (kind, bound, "met" if met else "missed")
+        which = "" if len(their_turns) == 1 else " plain" if name == THEIRS else " drafts"
+        return "| %s | %s | %s%s | %s | %s |" % (title, spread(ours, decimals),
+                                                 spread(theirs, decimals), which,
+                                                 spread(ratios, 2), said)
+
+    def table(self, group):
+        amx = "amx_bf16" in self.head[0]
+        rows = DEMO_ROWS if group == "demo" else random_rows(4.0 if amx else 1.3)
+        return ["", "## " + TITLES[group], "", "| | Offshoot | llama.cpp | ratio | goal |",
+                "|---|---|---|---|---|"] + [self.row(group, spec) for spec in rows]
+
+    def text(self):
+        o = self.o
+        lines = ["# Offshoot and llama.cpp side by side", ""]
+        lines += ["- " + line for line in self.head]
+        lines += [
+            "- `bench/peers/side_by_side.py`: %d threads, %d rounds; median [least..most]; ratio "
+            "is ours / theirs, taken within a round" % (o.threads, o.rounds),
+            "- answers of %d tokens behind %d, greedy, one request at a time; nothing comes from a "
+            "cache, but for the agent loops" % (o.tokens, o.short_prompt)]
+        for group in ("bf16", "q8", "demo"):
+            if group in self.figures:
+                lines += self.table(group)
+        if "q8" in o.only and "q8" not in self.figures:
+            lines += ["", "8 bits: left out, this binary has no `--quant q8`."]
+        lines += ["", "## Commands", "Each server also gets `--port`.", ""]
+        lines += ["    " + c for c in self.commands]
+        return "\n".join(lines) + "\n"

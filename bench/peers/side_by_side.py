@@ -1,0 +1,354 @@
+"""Offshoot and llama.cpp side by side on one machine: one request at a time, on the CPU.
+
+    side_by_side.py DIR [--threads 2] [--rounds 5] [--out report.md]
+
+DIR is what build_llama.sh made. A round measures every program once, one process at a time, ours
+and theirs in turns; every other round goes backwards. The report, markdown on standard output, has
+the median over the rounds and [least..most]. A ratio is taken within a round, then its median.
+Needs Linux and Python 3.8 or later, nothing else.
+"""
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import platform
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from report import Report
+
+ROOT = Path(__file__).resolve().parents[2]
+VOCAB = 4000  # ids in prompts: every tokenizer has them, and none of them is special
+START_LIMIT, TOOL_LIMIT, REQUEST_LIMIT = 300, 1800, 900  # seconds
+
+
+class Failed(Exception):
+    pass
+
+
+# ---- processes: whatever happens, none is left behind ----
+
+@contextlib.contextmanager
+def process(command, log, out=None):
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out or log, stderr=log)
+    try:
+        yield child
+    finally:
+        child.terminate()
+        try:
+            child.wait(20)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def tail(log):
+    log.seek(0)
+    return log.read()[-2000:].decode(errors="replace")
+
+
+def run_tool(command):
+    """What a program that ends by itself prints."""
+    command = [str(c) for c in command]
+    with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as out:
+        with process(command, log, out) as child:
+            try:
+                status = child.wait(TOOL_LIMIT)
+            except subprocess.TimeoutExpired:
+                raise Failed("%s has not ended after %d s" % (" ".join(command), TOOL_LIMIT))
+        if status:
+            raise Failed("%s: status %d\n%s" % (" ".join(command), status, tail(log)))
+        out.seek(0)
+        return out.read().decode()
+
+
+class Server:
+    """A running server that answers, whichever of the two it is."""
+
+    def __init__(self, child, port):
+        self.child, self.port, self.ready_s = child, port, 0.0
+
+    def ask(self, method, path, body=None):
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=REQUEST_LIMIT)
+        try:
+            link.request(method, path, body and json.dumps(body),
+                         {"Content-Type": "application/json"})
+            reply = link.getresponse()
+            return reply.status, reply.read()
+        finally:
+            link.close()
+
+    def wait_ready(self, begun):
+        while time.monotonic() - begun < START_LIMIT and self.child.poll() is None:
+            try:
+                if self.ask("GET", "/health")[0] == 200:
+                    self.ready_s = time.monotonic() - begun
+                    return
+            except OSError:
+                pass
+            time.sleep(0.005)
+        raise Failed("the server does not answer")
+
+    def complete(self, n_prompt, n_answer):
+        """Seconds for an answer of so many tokens, and the server's reply."""
+        prompt = [random.randrange(VOCAB) for _ in range(n_prompt)]
+        begun = time.monotonic()
+        status, text = self.ask("POST", "/v1/completions", {
+            "prompt": prompt, "max_tokens": n_answer, "temperature": 0, "ignore_eos": True})
+        seconds = time.monotonic() - begun
+        if status != 200:
+            raise Failed("status %d: %s" % (status, text[:300]))
+        reply = json.loads(text)
+        usage = reply["usage"]
+        if (usage["prompt_tokens"], usage["completion_tokens"]) != (n_prompt, n_answer):
+            raise Failed("asked for %d and %d tokens, got %s" % (n_prompt, n_answer, usage))
+        return seconds, reply
+
+    def resident_mb(self):
+        with open("/proc/%d/status" % self.child.pid) as f:
+            return next(int(line.split()[1]) for line in f if line.startswith("VmRSS:")) / 1024
+
+
+@contextlib.contextmanager
+def server(command):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    command = [str(c) for c in command] + ["--port", str(port)]
+    with tempfile.TemporaryFile() as log:
+        begun = time.monotonic()
+        with process(command, log) as child:
+            up = Server(child, port)
+            try:
+                up.wait_ready(begun)
+                yield up
+            except (Failed, OSError, http.client.HTTPException) as e:
+                raise Failed("%s: %s\n%s" % (" ".join(command), e, tail(log)))
+
+
+# ---- what is measured, by either program ----
+
+def decode_and_prompt(up, o):
+    """A request of one token ends with its prompt; one of n has n - 1 more to decode."""
+    up.complete(o.short_prompt, 8)  # warm
+    one, _ = up.complete(o.short_prompt, 1)
+    all_, reply = up.complete(o.short_prompt, o.tokens)
+    prompt, _ = up.complete(o.prompt, 1)
+    timings = reply.get("timings", {})
+    steps = o.tokens - timings.get("draft_n_accepted", 0)
+    return {"decode": (o.tokens - 1) / (all_ - one), "prompt": o.prompt / prompt,
+            "acceptance": o.tokens / steps, "ready": up.ready_s, "resident": up.resident_mb()}
+
+
+def serve_random(command, o):
+    with server(command) as up:
+        return decode_and_prompt(up, o)
+
+
+def serve_agent(command, o):
+    """The agent loops of `offshoot bench agent`, which asks any server."""
+    with server(command) as up:
+        ready = up.ready_s
+        limit = ["--limit", o.loops] if o.loops else []
+        row = json.loads(run_tool([
+            o.offshoot, "bench", "agent", "--json", "--url", "http://127.0.0.1:%d" % up.port,
+            "--prompts", ROOT / "bench/prompts/agent.jsonl"] + limit))["rows"][0]
+        return {"decode": row["tokens_per_second"], "seconds": row["seconds"],
+                "acceptance": row["acceptance_length"], "ready": ready,
+                "resident": up.resident_mb()}
+
+
+def our_drafts(command, o):
+    rows = json.loads(run_tool(command))["rows"]
+    drafted = next(r for r in rows if r["drafts"])
+    return {"decode": drafted["tokens_per_second"], "acceptance": drafted["acceptance_length"]}
+
+
+def read_our_passes(text):
+    """{rows: ms} from the table that begins with the line of its titles and ends with a blank."""
+    lines = text.split("\n")
+    first = next(i for i, line in enumerate(lines) if line.split()[:2] == ["rows", "ms"])
+    table = {}
+    for line in lines[first + 1:]:
+        if not line.strip():
+            break
+        table[int(line.split()[0])] = float(line.split()[1])
+    return table
+
+
+def read_their_passes(text):
+    return {t["n_prompt"]: statistics.median(t["samples_ns"]) / 1e6 for t in json.loads(text)}
+
+
+def passes(command, read):
+    ms = read(run_tool(command))
+    out = {"pass%d" % n: ms[n] for n in (1, 4, 8, 16)}
+    out.update({"over%d" % n: ms[n] / ms[1] for n in (4, 8, 16)})
+    return out
+
+
+# ---- turns ----
+
+def random_turns(o, weights, quant):
+    """Both programs on the 0.8B shape: (name, command, function of the command), in turns."""
+    gguf = o.dir / "gg" / ("q08-%s.gguf" % weights)
+    cpu = ["--device", "cpu", "--threads", o.threads, "--ctx-size", 4096] + quant
+    ours = [o.offshoot, "serve", "--model", o.dir / "q08"] + cpu + ["--prefix-cache", "off"]
+    bench = ["--model", o.dir / "q08"] + cpu
+    latency = [o.offshoot, "bench", "latency"] + bench + [
+        "--json", "--temperature", 0, "--contexts", o.short_prompt, "--max-tokens", o.tokens,
+        "--requests", 1, "--synthetic-acceptance", 3, "--draft-depth", 3]
+    theirs = [o.llama / "llama-server", "-m", gguf, "-t", o.threads, "-np", 1, "-c", 4096,
+              "--no-ui", "--no-cache-prompt", "--cache-ram", 0, "--ctx-checkpoints", 0]
+    mtp = ["--spec-type", "draft-mtp", "--spec-draft-n-max", 3, "--spec-synth-len", "3.0"]
+    kernels = [o.offshoot, "bench", "kernels"] + bench + ["--contexts", 128]
+    llama_bench = [o.llama / "llama-bench", "-m", gguf, "-t", o.threads, "-p", "1,4,8,16",
+                   "-n", 0, "-d", 128, "-r", 5, "-o", "json"]
+    return [
+        ("ours", ours + ["--draft", "none"], lambda c: serve_random(c, o)),
+        ("theirs", theirs, lambda c: serve_random(c, o)),
+        ("our drafts", latency + ["--draft-vocab", 32768], lambda c: our_drafts(c, o)),
+        ("their drafts", theirs + mtp, lambda c: serve_random(c, o)),
+        ("our drafts, all ids", latency + ["--draft-vocab", 0], lambda c: our_drafts(c, o)),
+        ("their passes", llama_bench, lambda c: passes(c, read_their_passes)),
+        ("our passes", kernels, lambda c: passes(c, read_our_passes)),
+    ]
+
+
+def demo_turns(o):
+    theirs = [o.llama / "llama-server", "-m", o.dir / "gg/demo.gguf", "-t", o.threads, "-np", 1,
+              "-c", 8192, "--no-ui", "--jinja"]
+    mtp = ["--spec-type", "draft-mtp", "--spec-draft-n-max", 3]
+    ours = [o.offshoot, "serve", "--model", o.demo, "--device", "cpu", "--threads", o.threads]
+    return [("theirs", theirs, lambda c: serve_agent(c, o)),
+            ("ours", ours, lambda c: serve_agent(c, o)),
+            ("their drafts", theirs + mtp, lambda c: serve_agent(c, o)),
+            ("ours, no drafts", ours + ["--draft", "none"], lambda c: serve_agent(c, o))]
+
+
+def has_q8(o):
+    """Whether this binary quantises to 8 bits when it loads."""
+    command = [o.offshoot, "serve", "--model", o.demo, "--device", "cpu", "--quant", "q8"]
+    try:
+        with server(command):
+            return True
+    except Failed:
+        return False
+
+
+def all_turns(o):
+    turns = {}
+    if "bf16" in o.only:
+        turns["bf16"] = random_turns(o, "bf16", [])
+    if "q8" in o.only and has_q8(o):
+        turns["q8"] = random_turns(o, "q8", ["--quant", "q8"])
+    if "demo" in o.only:
+        turns["demo"] = demo_turns(o)
+    return turns
+
+
+def measure(o, turns, report):
+    for group, list_ in turns.items():
+        for name, command, _ in list_:
+            report.command(group, name, command)
+    for r in range(o.rounds):
+        for group, list_ in turns.items():
+            for name, command, turn in list_ if r % 2 == 0 else list_[::-1]:
+                figures = turn(command)
+                report.add(group, name, figures)
+                print("round %d of %d  %-5s %-20s %s" % (
+                    r + 1, o.rounds, group, name,
+                    "  ".join("%s %.4g" % f for f in figures.items())), file=sys.stderr)
+
+
+# ---- the machine, and the options ----
+
+def output_of(command):
+    try:
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return done.stdout.decode().strip()
+    except OSError:
+        return "not known"
+
+
+def machine(o):
+    with open("/proc/cpuinfo") as f:
+        fields = dict((part.strip() for part in line.split(":", 1)) for line in f if ":" in line)
+    flags = set(fields.get("flags", "").split())
+    wanted = ["avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"]
+    return [
+        "%s, %s, %d CPUs; %s" % (
+            time.strftime("%Y-%m-%d"), fields.get("model name", platform.machine()),
+            os.cpu_count(), ", ".join(f for f in wanted if f in flags) or "none of the fast sets"),
+        "load average before the first round: %.2f" % os.getloadavg()[0],
+        "Offshoot: %s" % output_of([o.offshoot, "version"]).replace("\n", "; "),
+        "Offshoot's sources: %s" % output_of(["git", "describe", "--always", "--dirty"]),
+        "llama.cpp: %s" % output_of([o.llama / "llama-server", "--version"]).replace("\n", "; "),
+    ]
+
+
+def read_options():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("dir", metavar="DIR", type=Path, help="what build_llama.sh made")
+    p.add_argument("--offshoot", type=Path, default=ROOT / "build/offshoot", metavar="FILE")
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--tokens", type=int, default=128, help="of an answer (default 128)")
+    p.add_argument("--loops", type=int, default=0, help="agent loops (default: all 12)")
+    p.add_argument("--only", default="bf16,q8,demo", help="some of bf16,q8,demo")
+    p.add_argument("--out", type=Path, metavar="FILE", help="the report, else standard output")
+    o = p.parse_args()
+    o.only = o.only.split(",")
+    if set(o.only) - {"bf16", "q8", "demo"} or o.rounds < 1 or o.tokens < 2:
+        p.error("--only takes bf16, q8, demo; --rounds 1 and --tokens 2 are the least")
+    o.dir, o.offshoot = o.dir.resolve(), o.offshoot.resolve()
+    o.llama = o.dir / "ll/vendor/llama.cpp/build/bin"
+    o.demo, o.prompt, o.short_prompt = ROOT / "models/demo", 512, 32
+    for f in [o.offshoot, o.llama / "llama-server", o.llama / "llama-bench"] + [
+            o.dir / name for name in ("q08/model.safetensors", "gg/demo.gguf",
+                                      "gg/q08-bf16.gguf", "gg/q08-q8.gguf")]:
+        if not f.exists():
+            p.error("there is no %s: run make, and build_llama.sh" % f)
+    return o
+
+
+def into_page_cache(paths):
+    """So that the first start reads no disk either."""
+    for path in paths:
+        with open(path, "rb") as f:
+            while f.read(1 << 24):
+                pass
+
+
+def stop(number, frame):
+    sys.exit(128 + number)  # through the finally of every process
+
+
+def main():
+    o = read_options()
+    for s in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(s, stop)
+    random.seed(1)
+    report = Report(machine(o), o)
+    into_page_cache(list(o.dir.glob("gg/*.gguf")) + list(o.dir.glob("q08/*")))
+    try:
+        measure(o, all_turns(o), report)
+    except Failed as e:
+        sys.exit("%s" % e)
+    text = report.text()
+    if o.out:
+        o.out.write_text(text)
+    else:
+        print(text, end="")
+
+
+if __name__ == "__main__":
+    main()
