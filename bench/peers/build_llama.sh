@@ -12,10 +12,10 @@
 # DIR/gg    demo.gguf, q08-bf16.gguf, q08-q8.gguf
 set -eu
 
-package=llama-cpp-python==0.3.36 # llama.cpp of 2026-10-01
+package="llama-cpp-python==0.3.36" # llama.cpp of 2026-10-01
 
 [ $# -ge 1 ] || {
-    sed -n 's/^# \{0,1\}//p' "$0"
+    sed -n '2,/^set/s/^# \{0,1\}//p' "$0"
     exit 2
 }
 here=$(cd "$(dirname "$0")" && pwd)
@@ -25,6 +25,16 @@ mkdir -p "$1/gg"
 cd "$1"
 llama=ll/vendor/llama.cpp
 jobs=$(nproc)
+
+# Its output goes to a file, whose end is shown if it fails.
+quietly() { # quietly LOG COMMAND...
+    log=$1
+    shift
+    "$@" >"$log" 2>&1 || {
+        tail -n 20 "$log" >&2
+        exit 1
+    }
+}
 
 if ! v/bin/python -c 'import torch, transformers, numpy, safetensors, jinja2' 2>/dev/null; then
     echo "$1/v: Python environment"
@@ -49,22 +59,16 @@ if [ ! -x $llama/build/bin/llama-server ] || [ ! -x $llama/build/bin/llama-bench
         cmake=v/bin/cmake
     fi
     # For this machine's instruction set, as a user would build it.
-    "$cmake" -S $llama -B $llama/build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \
-        -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF >build.log 2>&1 &&
-        "$cmake" --build $llama/build --target llama-server llama-bench -j "$jobs" >>build.log 2>&1 || {
-        tail -n 20 build.log
-        exit 1
-    }
+    quietly configure.log "$cmake" -S $llama -B $llama/build -DCMAKE_BUILD_TYPE=Release \
+        -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF
+    quietly build.log "$cmake" --build $llama/build --target llama-server llama-bench -j "$jobs"
 fi
 
 # Names are given when a file is whole.
 convert() { # convert MODEL_DIR TYPE FILE
     [ ! -f "$3" ] || return 0
     echo "$PWD/$3"
-    v/bin/python "$here/to_gguf.py" $llama "$1" --outtype "$2" --outfile "$3.part" >convert.log 2>&1 || {
-        tail -n 20 convert.log
-        exit 1
-    }
+    quietly convert.log v/bin/python "$here/to_gguf.py" $llama "$1" --outtype "$2" --outfile "$3.part"
     mv "$3.part" "$3"
 }
 
