@@ -344,6 +344,9 @@ def main():
     o = read_options()
     for s in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(s, stop)
+    if os.getloadavg()[0] > 0.5:
+        print("load average %.2f: something else is running, which slows both and is not shared "
+              "equally" % os.getloadavg()[0], file=sys.stderr)
     random.seed(1)
     report = Report(machine(o), o)
     into_page_cache(list(o.dir.glob("gg/*.gguf")) + list(o.dir.glob("q08/*")))
