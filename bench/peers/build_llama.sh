@@ -51,7 +51,18 @@ if [ ! -d ll ]; then
     mv ll.part ll
 fi
 
-if [ ! -x $llama/build/bin/llama-server ] || [ ! -x $llama/build/bin/llama-bench ]; then
+# On a CPU with AMX this version crashes with Q8_0 when gcc builds it: gcc's ldtilecfg reads 8 of the
+# configuration's 64 bytes as far as the optimiser knows, so the rest is never stored.
+mmq=$llama/ggml/src/ggml-cpu/amx/mmq.cpp
+store='__asm__ volatile("" : : "r"(\&tc) : "memory");'
+stale=
+grep -q 'volatile("" : : "r"(&tc)' $mmq || {
+    sed -i "s/_tile_loadconfig(&tc);/$store &/" $mmq
+    stale=1
+}
+
+bin=$llama/build/bin
+if [ -n "$stale" ] || [ ! -x $bin/llama-server ] || [ ! -x $bin/llama-bench ]; then
     echo "$1/$llama/build: llama-server, llama-bench"
     cmake=cmake
     if ! command -v cmake >/dev/null; then
