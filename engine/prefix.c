@@ -90,7 +90,6 @@ void prefix_begin(Engine *e, Seq *s, const CacheHit *hit)
         s->stats.n_cached = hit->n < s->req.n_prompt ? hit->n : s->req.n_prompt;
     plan_keeping(e, s, hit);
     if (reads) cache_use(e->mem.cache, hit, s->n_tokens, now_s());
-    if (hit->n) tiers_use(e, s, hit->n);
     if (!hit->n) memory_clear_slot(&e->mem, s->slot);
 }
 

@@ -367,13 +367,17 @@ int tiers_load(Engine *e, Seq *s, const CacheHit *hit)
     const Tiers *t = &e->tiers;
     const EngineRequest *r = &s->req;
     int in_use = hit->n && s->src < 0; /* its slot is the hit's state itself */
-    int n = s->n_tokens, on_host = 0, on_disk = 0;
-    if (r->no_cache || r->prompt_logprobs || in_use) return 0;
-    if (t->host) on_host = host_tier_find(t->host, r->salt, s->token, n, n);
-    if (t->disk && !s->load_failed) on_disk = disk_find(t->disk, r->salt, s->token, n, n);
-    if (on_host >= on_disk && on_host - hit->n >= MIN_BRANCH)
-        return load_from_host(e, s, hit, on_host);
-    return on_disk - hit->n >= MIN_BRANCH && load_from_disk(e, s, hit, on_disk);
+    int n = s->n_tokens, on_host = 0, on_disk = 0, n_found = hit->n;
+    if (r->no_cache || r->prompt_logprobs) return 0;
+    if (t->host && !in_use) on_host = host_tier_find(t->host, r->salt, s->token, n, n);
+    if (t->disk && !in_use && !s->load_failed)
+        on_disk = disk_find(t->disk, r->salt, s->token, n, n);
+    int is_best = on_host >= on_disk && on_host - hit->n >= MIN_BRANCH;
+    if (!is_best && on_disk - hit->n >= MIN_BRANCH && load_from_disk(e, s, hit, on_disk)) return 1;
+    int loaded = is_best && load_from_host(e, s, hit, on_host);
+    if (loaded) n_found = on_host;
+    if (t->disk && n_found) disk_use(t->disk, r->salt, s->token, n_found);
+    return loaded;
 }
 
 /* From the staging memory to where it belongs. */
@@ -428,11 +432,6 @@ static int poll_aside(Engine *e, int wait)
                    t->staged_save.first_page);
     }
     return n > 0;
-}
-
-void tiers_use(Engine *e, const Seq *s, int n)
-{
-    if (e->tiers.disk) disk_use(e->tiers.disk, s->req.salt, s->token, n);
 }
 
 /* Those whose load has come to its end. */

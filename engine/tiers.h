@@ -70,12 +70,9 @@ void tiers_save(Engine *e, struct Seq *s, int n, int32_t slot);
 
 /*
  * 1 when s, which has memory and hit, waits now for more to be read: its state is then SEQ_LOADING
- * until tiers_poll lets it begin.
+ * until tiers_poll lets it begin. What s goes on from, found in whichever memory, is young on disk.
  */
 int tiers_load(Engine *e, struct Seq *s, const CacheHit *hit);
-
-/* s goes on behind its first n tokens, found in memory. */
-void tiers_use(Engine *e, const struct Seq *s, int n);
 
 /* Takes what is done; wait: until something is. Sequences whose load is done begin. */
 void tiers_poll(Engine *e, int wait);

@@ -209,6 +209,64 @@ static void test_host_memory(void **state)
     asked_close(&s);
 }
 
+/* Of a text of its own; returns how many of its tokens were cached. */
+static int ask_text(AskedEngine *s, int text, int no_cache)
+{
+    static AskedAnswer a;
+    int32_t token[FIRST];
+    for (int i = 0; i < FIRST; i++)
+        token[i] = (i * 53 + 7 * text) % 4000;
+    EngineRequest r = asked_greedy(1, token, FIRST, no_cache ? MOST : 1);
+    r.no_cache = no_cache;
+    memset(&a, 0, sizeof a);
+    asked_submit(s->engine, &r);
+    asked_run(s->engine, &a, 1);
+    settle(s);
+    return a.done.stats.n_cached;
+}
+
+/* The folder holds two texts. The first one, found above it, is the younger when a third comes. */
+static void check_young(EngineOptions o, int on_host)
+{
+    AskedEngine s;
+    EngineStatus st;
+    o.cache.keep_answers = 0;
+    asked_open(&s, o);
+    ask_text(&s, 0, 0);
+    engine_status(s.engine, &st);
+    asked_close(&s);
+    each_file(delete_file);
+    o.disk_cache = st.disk.bytes * 5 / 2;
+    asked_open(&s, o);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(ask_text(&s, i, 0), 0);
+    if (on_host) ask_text(&s, 3, 1); /* takes memory and leaves nothing */
+    assert_int_equal(ask_text(&s, 0, 0), FIRST);
+    engine_status(s.engine, &st);
+    assert_int_equal(st.host_cache.loaded, on_host);
+    assert_int_equal(st.disk.loaded, 0);
+    ask_text(&s, 2, 0);
+    asked_close(&s);
+    o.host_cache = 0;
+    asked_open(&s, o);
+    assert_int_equal(ask_text(&s, 0, 0), FIRST);
+    assert_int_equal(ask_text(&s, 1, 0), 0);
+    asked_close(&s);
+}
+
+static void test_found_above_is_young(void **state)
+{
+    (void)state;
+    check_young(options(1), 0);
+    each_file(delete_file);
+    EngineOptions o = options(1);
+    o.memory = (int64_t)3 * FRAME_BYTES;
+    o.ctx_size = 0;
+    o.max_seqs = 1;
+    o.host_cache = 40 * FRAME_BYTES;
+    check_young(o, 1);
+}
+
 static void spoil(const char *path)
 {
     FILE *f = fopen(path, "r+b");
@@ -299,6 +357,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_restart, new_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_evicted, new_folder, drop_folder),
         cmocka_unit_test(test_host_memory),
+        cmocka_unit_test_setup_teardown(test_found_above_is_young, new_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_not_ours, new_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_company, new_folder, drop_folder),
     };
