@@ -140,8 +140,7 @@ void cache_pages(const Cache *c, int32_t node, int n, int32_t *page);
 /*
  * Keeps the state in slot after n tokens, whose rows lie in page[]: below from, a pinned node on
  * their way, what is new is added. The cache holds slot and pages beside the caller. Returns the
- * node at n, or -1 and
- * counts why not. A node that has a state keeps its own.
+ * node at n, or -1 and counts why not. A node that has a state keeps its own.
  */
 int32_t cache_keep(Cache *c, uint64_t salt, int32_t from, const int32_t *token, int n,
                    const int32_t *page, int32_t slot, CacheKept kind, double now);

@@ -23,9 +23,8 @@ typedef struct {
 } CachedRequest;
 
 /*
- * Serves r; page[pages_for(n_prompt + n_answer)] is scratch. Returns how many tokens of
- * the prompt were cached. *fits becomes 0, and nothing is kept, when memory is too small for r
- * alone.
+ * Serves r; page[pages_for(n_prompt + n_answer)] is scratch. Returns how many tokens of the prompt
+ * were cached. *fits becomes 0, and nothing is kept, when memory is too small for r alone.
  */
 int cache_replay(Cache *c, Frames *f, const KeepRules *rules, const CachedRequest *r, int32_t *page,
                  int *fits);
