@@ -203,6 +203,7 @@ static int open_records(Engine *e, int max_rows, Error *err)
     return 0;
 }
 
+/* On a device whose prompts run in blocks a prompt's states are exact at whole blocks alone. */
 KeepRules engine_keep_rules(const Engine *e)
 {
     return (KeepRules){.keep_answers = e->options.cache.keep_answers,

@@ -1,7 +1,7 @@
 /* keep_plan.c: see keep_plan.h. */
 #include "engine/keep_plan.h"
 
-static int whole_blocks(const KeepRules *rules, int n)
+int keep_whole_blocks(const KeepRules *rules, int n)
 {
     return rules->block ? n / rules->block * rules->block : n;
 }
@@ -9,7 +9,7 @@ static int whole_blocks(const KeepRules *rules, int n)
 KeepPlan keep_plan(const Cache *c, const KeepRules *rules, const CacheHit *hit, int n_prompt,
                    int n_stable, int answer_changes)
 {
-    int branch = whole_blocks(rules, hit->branch), prompt = whole_blocks(rules, n_stable);
+    int branch = keep_whole_blocks(rules, hit->branch), prompt = keep_whole_blocks(rules, n_stable);
     KeepPlan p = {.answer = rules->keep_answers && !answer_changes};
     if (rules->keep_prompts) {
         if (branch == n_prompt) prompt = branch; /* it came before: it is what comes again */

@@ -17,6 +17,9 @@ typedef struct {
     int answer;         /* 1: at the answer's end */
 } KeepPlan;
 
+/* The last place up to n where a prompt may leave a state. */
+int keep_whole_blocks(const KeepRules *rules, int n);
+
 /*
  * For a prompt of n_prompt tokens behind its hit, of which later prompts begin with the first
  * n_stable (0: not known to). answer_changes: it will not come back as it was generated. At a

@@ -17,12 +17,6 @@ static double now_s(void)
     return clock_ms() / 1000;
 }
 
-/* On a device whose prompts run in blocks a prompt's states are exact at whole blocks alone. */
-static int whole_blocks(const Engine *e, int n)
-{
-    return e->be->prefill_differs ? n / PREFILL_BLOCK * PREFILL_BLOCK : n;
-}
-
 /* ---- taking ---- */
 
 static CacheHit find(const Engine *e, const EngineRequest *r, const int32_t *token, int n)
@@ -126,7 +120,8 @@ static int will_keep(const Engine *e, Seq *s, int n)
     int deepest = 0;
     if (s->keep_branch > s->n_past && s->keep_branch <= n) deepest = s->keep_branch;
     if (s->keep_stable > s->n_past && s->keep_stable <= n) deepest = s->keep_stable;
-    int branch = whole_blocks(e, n);
+    KeepRules rules = engine_keep_rules(e);
+    int branch = keep_whole_blocks(&rules, n);
     if (branch - deepest < MIN_BRANCH || branch <= s->n_past || s->keep_branch) return deepest;
     if (s->keep_stable && s->keep_stable <= s->n_past) return deepest; /* it has left one */
     s->keep_branch = branch;
