@@ -10,12 +10,8 @@
  * which they were sent. What may differ:
  *     - the engine keeps an answer's end one token short: its last token was chosen, not computed;
  *     - a running request takes rows of K and V that its drafts may write (65), which the
- * simulation does not know: where memory is a few states, that is one of them;
- *     - with alpha above 0 ages count. Here every state has the time at which it was kept, there
- * all of a request have one; where requests follow at once, ages are milliseconds;
- *     - the engine makes young what a hit found after it has taken memory, cache_replay.c before;
+ *       simulation does not know: where memory is a few states, that is one of them;
  *     - alpha is tuned by other windows, on a thread, so it changes a little later;
- *     - where answers never came back, the engine keeps prompts' ends in their place;
  *     - with --connections, requests run beside one another and wait for what another computes.
  */
 #include <math.h>
