@@ -8,38 +8,13 @@
 
 #include <cmocka.h>
 
-#include <dirent.h>
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "tests/checkpoint.h"
 #include "tests/run_binary.h"
 
 #define MODEL "tests/data/golden/qwen35-dense"
-
-static char folder[64];
-
-static int new_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/offshoot_turn_XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int drop_folder(void **state)
-{
-    (void)state;
-    DIR *d = opendir(folder);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        char path[400];
-        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) unlink(path);
-    }
-    if (d) closedir(d);
-    return rmdir(folder);
-}
 
 typedef struct {
     const char *way;
@@ -65,7 +40,7 @@ static void test_prefixes_are_found(void **state)
     static const char *const way[] = {"computed", "in memory", "cached", "restored"};
     RunResult r = RUN("bench", "turn", "--model", MODEL, "--threads", "1", "--contexts", "90,128",
                       "--question-tokens", "24", "--requests", "2", "--ctx-size", "256", "--memory",
-                      "64M", "--cache-dir", folder, "--json");
+                      "64M", "--cache-dir", scratch_dir("bench_turn"), "--json");
     assert_run(&r, 0, "\"rows\"");
     json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
     const json_t *rows = json_object_get(report, "rows");
@@ -118,7 +93,7 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_prefixes_are_found, new_folder, drop_folder),
+        cmocka_unit_test(test_prefixes_are_found),
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_refused),
     };

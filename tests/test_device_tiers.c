@@ -10,9 +10,6 @@
 
 #include <cmocka.h>
 
-#include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -20,12 +17,12 @@
 #include "engine/memory.h"
 #include "engine/model.h"
 #include "tests/backend_simt.h"
+#include "tests/checkpoint.h"
 
 enum { N_PROMPT = 150, BLOCKS = N_PROMPT / PREFILL_BLOCK * PREFILL_BLOCK, ANSWER = 6, N_KINDS = 3 };
 
 static Backend *be;
 static Model *model;
-static char folder[64];
 static int32_t prompt[N_KINDS][N_PROMPT];
 
 typedef struct {
@@ -162,26 +159,6 @@ static int close_model(void **state)
     return 0;
 }
 
-static int new_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/offshoot_device_XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int drop_folder(void **state)
-{
-    (void)state;
-    DIR *d = opendir(folder);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        char path[400];
-        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) unlink(path);
-    }
-    if (d) closedir(d);
-    return rmdir(folder);
-}
-
 /* Out, in to another place, and back by an operation that waits. */
 static void test_copies_aside(void **state)
 {
@@ -218,6 +195,7 @@ static void test_restart(void **state)
 {
     (void)state;
     int32_t longer[N_PROMPT + ANSWER + 20];
+    const char *folder = scratch_dir("device_tiers");
     Engine *e = open_engine(40, folder, 0);
     for (int k = 0; k < 2; k++) {
         Answer a = ask(e, k);
@@ -255,6 +233,7 @@ static void test_restart(void **state)
 static void test_company(void **state)
 {
     (void)state;
+    const char *folder = scratch_dir("device_tiers");
     Engine *e = open_engine(40, folder, 0);
     Answer a[3] = {0}, first = ask(e, 0);
     same(&first, 0);
@@ -321,8 +300,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_copies_aside),
-        cmocka_unit_test_setup_teardown(test_restart, new_folder, drop_folder),
-        cmocka_unit_test_setup_teardown(test_company, new_folder, drop_folder),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_company),
         cmocka_unit_test(test_host_memory),
     };
     Backend *gpu[MAX_GPU_BACKENDS];

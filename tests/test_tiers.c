@@ -10,15 +10,15 @@
 
 #include <dirent.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "tests/asked.h"
+#include "tests/checkpoint.h"
 
 enum { N_TURNS = 3, FIRST = 90, MORE = 25, MOST = 30, FRAME_BYTES = 9 * 98304 };
 
-static char folder[64];
+static const char *folder;
 
 /* A conversation: each prompt is the one before, its answer, and something new. */
 static struct {
@@ -75,43 +75,9 @@ static EngineOptions options(int nodes)
     return o;
 }
 
-static int new_folder(void **state)
+static void empty_folder(void)
 {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/offshoot_tiers_XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-/* Calls what for each file of the cache. */
-static int each_file(void (*what)(const char *path))
-{
-    int n = 0;
-    DIR *d = opendir(folder);
-    assert_non_null(d);
-    for (struct dirent *e; (e = readdir(d));) {
-        char path[400];
-        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        if (e->d_name[0] == '.') continue;
-        n++;
-        what(path);
-    }
-    closedir(d);
-    return n;
-}
-
-static void delete_file(const char *path)
-{
-    unlink(path);
-}
-
-static int drop_folder(void **state)
-{
-    (void)state;
-    each_file(delete_file);
-    char lock[100];
-    snprintf(lock, sizeof lock, "%s/.lock", folder);
-    unlink(lock);
-    return rmdir(folder) && 0;
+    folder = scratch_dir("tiers");
 }
 
 /* Waits until the disk has what was kept: a close drops what is queued. */
@@ -132,6 +98,7 @@ static void settle(AskedEngine *s)
 static void test_restart(void **state)
 {
     (void)state;
+    empty_folder();
     static const int nodes[] = {1, 4};
     for (int k = 0; k < 2; k++) {
         AskedEngine s;
@@ -153,7 +120,7 @@ static void test_restart(void **state)
         same_answer(1, &a);
         assert_int_equal(a.done.stats.n_cached, turns.request[1].n_prompt);
         asked_close(&s);
-        if (!k) each_file(delete_file); /* the other has rows of its drafter beside */
+        if (!k) empty_folder(); /* the other has rows of its drafter beside */
     }
 }
 
@@ -171,6 +138,7 @@ static EngineOptions options_small(void)
 static void test_evicted(void **state)
 {
     (void)state;
+    empty_folder();
     AskedEngine s;
     AskedAnswer a;
     EngineStatus st;
@@ -235,7 +203,7 @@ static void check_young(EngineOptions o, int on_host)
     ask_text(&s, 0, 0);
     engine_status(s.engine, &st);
     asked_close(&s);
-    each_file(delete_file);
+    empty_folder();
     o.disk_cache = st.disk.bytes * 5 / 2;
     asked_open(&s, o);
     for (int i = 0; i < 2; i++)
@@ -257,8 +225,9 @@ static void check_young(EngineOptions o, int on_host)
 static void test_found_above_is_young(void **state)
 {
     (void)state;
+    empty_folder();
     check_young(options(1), 0);
-    each_file(delete_file);
+    empty_folder();
     EngineOptions o = options(1);
     o.memory = (int64_t)3 * FRAME_BYTES;
     o.ctx_size = 0;
@@ -276,6 +245,21 @@ static void spoil(const char *path)
     fclose(f);
 }
 
+/* Each file of the cache. */
+static void spoil_all(void)
+{
+    int n = 0;
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));) {
+        if (e->d_name[0] == '.') continue;
+        spoil(scratch_path(folder, e->d_name));
+        n++;
+    }
+    closedir(d);
+    assert_true(n > 0);
+}
+
 /* Leaves the first turn on disk. */
 static void keep_first(EngineOptions o)
 {
@@ -291,6 +275,7 @@ static void keep_first(EngineOptions o)
 static void test_not_ours(void **state)
 {
     (void)state;
+    empty_folder();
     AskedEngine s;
     AskedAnswer a;
     EngineOptions o = options(1);
@@ -300,10 +285,10 @@ static void test_not_ours(void **state)
     ask(&s, 1, &a);
     assert_int_equal(a.done.stats.n_cached, 0);
     asked_close(&s);
-    each_file(delete_file);
+    empty_folder();
     o.kv_type = KV_F32;
     keep_first(o);
-    assert_true(each_file(spoil) > 0);
+    spoil_all();
     asked_open(&s, o);
     ask(&s, 1, &a);
     same_answer(1, &a);
@@ -315,6 +300,7 @@ static void test_not_ours(void **state)
 static void test_company(void **state)
 {
     (void)state;
+    empty_folder();
     AskedEngine s, other;
     AskedAnswer a;
     Error err;
@@ -354,12 +340,9 @@ static int open_turns(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_restart, new_folder, drop_folder),
-        cmocka_unit_test_setup_teardown(test_evicted, new_folder, drop_folder),
-        cmocka_unit_test(test_host_memory),
-        cmocka_unit_test_setup_teardown(test_found_above_is_young, new_folder, drop_folder),
-        cmocka_unit_test_setup_teardown(test_not_ours, new_folder, drop_folder),
-        cmocka_unit_test_setup_teardown(test_company, new_folder, drop_folder),
+        cmocka_unit_test(test_restart),     cmocka_unit_test(test_evicted),
+        cmocka_unit_test(test_host_memory), cmocka_unit_test(test_found_above_is_young),
+        cmocka_unit_test(test_not_ours),    cmocka_unit_test(test_company),
     };
     return cmocka_run_group_tests(tests, open_turns, asked_close_demo);
 }
