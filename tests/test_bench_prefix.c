@@ -263,26 +263,20 @@ static void test_command(void **state)
     run_result_free(&r);
 }
 
-static void refuse(RunResult r, int status, const char *why)
-{
-    assert_run(&r, status, why);
-    run_result_free(&r);
-}
-
 static void test_refused(void **state)
 {
     (void)state;
-    refuse(RUN("bench", "prefix", "--trace", "no-such-file"), 5, "no-such-file");
-    refuse(RUN("bench", "prefix", "--load", "sessions=0"), 2, "sessions");
-    refuse(RUN("bench", "prefix", "--capacity", "1G,x"), 2, "--capacity has 'x'");
-    refuse(RUN("bench", "prefix", "--capacity", "1G,"), 2, "no list");
-    refuse(RUN("bench", "prefix", "--capacity", "1M"), 3, "hold nothing");
-    refuse(RUN("bench", "prefix", "--policy", "fifo"), 2, "--policy has 'fifo'");
-    refuse(RUN("bench", "prefix", "--policy", "block0"), 2, "block0");
-    refuse(RUN("bench", "prefix", "--alpha", "1,-1"), 2, "--alpha has '-1'");
-    refuse(RUN("bench", "prefix", "--shape", "no-such-shape"), 5, "no-such-shape");
-    refuse(RUN("bench", "prefix", "--load", "sessions=3", "--svg", "no/such/dir/x.svg"), 5,
-           "cannot write");
+    expect_run(RUN("bench", "prefix", "--trace", "no-such-file"), 5, "no-such-file");
+    expect_run(RUN("bench", "prefix", "--load", "sessions=0"), 2, "sessions");
+    expect_run(RUN("bench", "prefix", "--capacity", "1G,x"), 2, "--capacity has 'x'");
+    expect_run(RUN("bench", "prefix", "--capacity", "1G,"), 2, "no list");
+    expect_run(RUN("bench", "prefix", "--capacity", "1M"), 3, "hold nothing");
+    expect_run(RUN("bench", "prefix", "--policy", "fifo"), 2, "--policy has 'fifo'");
+    expect_run(RUN("bench", "prefix", "--policy", "block0"), 2, "block0");
+    expect_run(RUN("bench", "prefix", "--alpha", "1,-1"), 2, "--alpha has '-1'");
+    expect_run(RUN("bench", "prefix", "--shape", "no-such-shape"), 5, "no-such-shape");
+    expect_run(RUN("bench", "prefix", "--load", "sessions=3", "--svg", "no/such/dir/x.svg"), 5,
+               "cannot write");
 }
 
 int main(void)

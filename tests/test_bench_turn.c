@@ -70,24 +70,18 @@ static void test_table(void **state)
     run_result_free(&r);
 }
 
-static void refuse(RunResult r, int status, const char *why)
-{
-    assert_run(&r, status, why);
-    run_result_free(&r);
-}
-
 static void test_refused(void **state)
 {
     (void)state;
-    refuse(RUN("bench", "turn", "--model", MODEL, "--contexts", "0"), 2, "--contexts");
-    refuse(RUN("bench", "turn", "--model", MODEL, "--contexts", "250", "--ctx-size", "256"), 3,
-           "leaves no room");
-    refuse(RUN("bench", "turn", "--model", MODEL, "--contexts", "200", "--ctx-size", "256",
-               "--question-tokens", "64"),
-           3, "at most 191 tokens");
-    refuse(RUN("bench", "turn", "--model", MODEL, "--contexts", "16", "--ctx-size", "64",
-               "--question-tokens", "8", "--cache-dir", "/proc/no"),
-           5, "not saved");
+    expect_run(RUN("bench", "turn", "--model", MODEL, "--contexts", "0"), 2, "--contexts");
+    expect_run(RUN("bench", "turn", "--model", MODEL, "--contexts", "250", "--ctx-size", "256"), 3,
+               "leaves no room");
+    expect_run(RUN("bench", "turn", "--model", MODEL, "--contexts", "200", "--ctx-size", "256",
+                   "--question-tokens", "64"),
+               3, "at most 191 tokens");
+    expect_run(RUN("bench", "turn", "--model", MODEL, "--contexts", "16", "--ctx-size", "64",
+                   "--question-tokens", "8", "--cache-dir", "/proc/no"),
+               5, "not saved");
 }
 
 int main(void)

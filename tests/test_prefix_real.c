@@ -298,26 +298,21 @@ static void test_sessions_keep_their_order(void **state)
     json_decref(report);
 }
 
-static void refuse(RunResult r, int status, const char *why)
-{
-    assert_run(&r, status, why);
-    run_result_free(&r);
-}
-
 static void test_refused(void **state)
 {
     (void)state;
-    refuse(RUN(REAL, "--policy", "lru,block32"), 2, "'block32', which exists only simulated");
-    refuse(RUN(REAL, "--policy", "fifo"), 2, "--policy has 'fifo'");
-    refuse(RUN(REAL, "--alpha", "x"), 2, "--alpha has 'x'");
-    refuse(RUN(REAL, "--shape", "7b-hybrid"), 2, "--shape is simulated");
-    refuse(RUN(REAL, "--connections", "0"), 2, "--connections is '0'");
-    refuse(RUN(REAL, "--trace", "no-such-file"), 5, "no-such-file");
-    refuse(RUN(REAL, "--capacity", "1M"), 3, "holds no sequence");
-    refuse(RUN(REAL, "--ctx-size", "16"), 3, "no request of chat fits a context of 16 tokens");
-    refuse(RUN(REAL, "--url", "http://127.0.0.1:1"), 2, "cannot measure another server");
-    refuse(RUN("bench", "prefix", "--real"), 2, "which model?");
-    refuse(RUN("bench", "agent", "--real", "--model", "models/demo"), 2, "for bench prefix alone");
+    expect_run(RUN(REAL, "--policy", "lru,block32"), 2, "'block32', which exists only simulated");
+    expect_run(RUN(REAL, "--policy", "fifo"), 2, "--policy has 'fifo'");
+    expect_run(RUN(REAL, "--alpha", "x"), 2, "--alpha has 'x'");
+    expect_run(RUN(REAL, "--shape", "7b-hybrid"), 2, "--shape is simulated");
+    expect_run(RUN(REAL, "--connections", "0"), 2, "--connections is '0'");
+    expect_run(RUN(REAL, "--trace", "no-such-file"), 5, "no-such-file");
+    expect_run(RUN(REAL, "--capacity", "1M"), 3, "holds no sequence");
+    expect_run(RUN(REAL, "--ctx-size", "16"), 3, "no request of chat fits a context of 16 tokens");
+    expect_run(RUN(REAL, "--url", "http://127.0.0.1:1"), 2, "cannot measure another server");
+    expect_run(RUN("bench", "prefix", "--real"), 2, "which model?");
+    expect_run(RUN("bench", "agent", "--real", "--model", "models/demo"), 2,
+               "for bench prefix alone");
 }
 
 int main(void)
