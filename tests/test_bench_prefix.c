@@ -19,61 +19,12 @@
 #include "bench/policy.h"
 #include "tests/checkpoint.h"
 #include "tests/run_binary.h"
+#include "tests/trace_file.h"
 
 /* A page of 16 tokens takes 64 bytes, a state as many: a frame is a page. */
 static const Shape shape = {
     .name = "test", .cost = {.per_token = 1, .per_pair = 2}, .state_bytes = 64, .kv_bytes = 4};
 enum { PAGE_BYTES = 64 };
-
-/* ---- traces from lists of runs ---- */
-
-typedef struct {
-    StrBuf text;
-    int n;
-} Writer;
-
-/* Runs of tokens 1000 * name + 0, 1, ...: "a32 b16" is 32 tokens of a's, then 16 of b's. */
-static void put_runs(Writer *w, const char *runs)
-{
-    int more = 0;
-    strbuf_puts(&w->text, "[");
-    for (const char *at = runs; *at;) {
-        char name = *at;
-        char *end;
-        long n = strtol(at + 1, &end, 10);
-        for (long i = 0; i < n; i++)
-            strbuf_printf(&w->text, "%s%ld", more++ ? "," : "", 1000L * name + i);
-        at = end + strspn(end, " ");
-    }
-    strbuf_puts(&w->text, "]");
-}
-
-static void ask(Writer *w, int session, const char *prompt, const char *answer)
-{
-    strbuf_printf(&w->text,
-                  "{\"session_id\": %d, \"turn_id\": 0, \"ts\": %d, \"input_tokens\": ", session,
-                  w->n++);
-    put_runs(w, prompt);
-    strbuf_puts(&w->text, ", \"output_tokens\": ");
-    put_runs(w, answer);
-    strbuf_puts(&w->text, "}\n");
-}
-
-static const char *write_trace(Writer *w)
-{
-    const char *path = scratch_path(scratch_dir("bench_prefix"), "trace.jsonl");
-    scratch_write(path, w->text.data, w->text.len);
-    strbuf_free(&w->text);
-    return path;
-}
-
-static Trace read_trace(Writer *w)
-{
-    Trace t;
-    Error err = {0};
-    if (trace_open(&t, write_trace(w), NULL, NULL, &err)) fail_msg("%s", err.msg);
-    return t;
-}
 
 /* ---- policies ---- */
 
@@ -98,11 +49,11 @@ static int hits(const Trace *t, KeepRules rules, PolicyKind kind, int block, int
 static void test_conversation(void **state)
 {
     (void)state;
-    Writer w = {0};
-    ask(&w, 0, "a32", "b16");
-    ask(&w, 0, "a32 b16 c16", "d16");
-    ask(&w, 0, "a32 b16 c16", "e16"); /* asked again */
-    Trace t = read_trace(&w);
+    TraceFile f = {0};
+    trace_file_ask(&f, 0, "a32", "b16");
+    trace_file_ask(&f, 0, "a32 b16 c16", "d16");
+    trace_file_ask(&f, 0, "a32 b16 c16", "e16"); /* asked again */
+    Trace t = trace_file_read(&f, "bench_prefix");
     assert_int_equal(hits(&t, engine_rules, CACHE_NONE, 0, 100), 0);
     assert_int_equal(hits(&t, engine_rules, CACHE_LRU, 0, 100), 48 + 64);
     assert_int_equal(hits(&t, engine_rules, CACHE_FLOP, 0, 100), 48 + 64);
@@ -131,11 +82,11 @@ static void test_conversation(void **state)
 static void test_branch(void **state)
 {
     (void)state;
-    Writer w = {0};
-    ask(&w, 0, "s40 a20", "b5");
-    ask(&w, 1, "s40 c20", "d5");
-    ask(&w, 2, "s40 e20", "f5");
-    Trace t = read_trace(&w);
+    TraceFile f = {0};
+    trace_file_ask(&f, 0, "s40 a20", "b5");
+    trace_file_ask(&f, 1, "s40 c20", "d5");
+    trace_file_ask(&f, 2, "s40 e20", "f5");
+    Trace t = trace_file_read(&f, "bench_prefix");
     assert_int_equal(hits(&t, engine_rules, CACHE_LRU, 0, 100), 40);
     assert_int_equal(hits(&t, engine_rules, CACHE_BLOCKS, 16, 100), 32 + 32);
     trace_close(&t);
@@ -145,13 +96,13 @@ static void test_branch(void **state)
 static void test_memory(void **state)
 {
     (void)state;
-    Writer w = {0};
-    ask(&w, 0, "a32", "b16"); /* three pages and two states each */
-    ask(&w, 1, "c32", "d16");
-    ask(&w, 2, "e32", "f16");
-    ask(&w, 0, "a32 b16 g16", "h16");
-    ask(&w, 2, "e32 f16 i16", "j16");
-    Trace t = read_trace(&w);
+    TraceFile f = {0};
+    trace_file_ask(&f, 0, "a32", "b16"); /* three pages and two states each */
+    trace_file_ask(&f, 1, "c32", "d16");
+    trace_file_ask(&f, 2, "e32", "f16");
+    trace_file_ask(&f, 0, "a32 b16 g16", "h16");
+    trace_file_ask(&f, 2, "e32 f16 i16", "j16");
+    Trace t = trace_file_read(&f, "bench_prefix");
     assert_int_equal(hits(&t, engine_rules, CACHE_LRU, 0, 30), 48 + 48);
     assert_int_equal(hits(&t, engine_rules, CACHE_LRU, 0, 12), 48);
     assert_int_equal(hits(&t, engine_rules, CACHE_BLOCKS, 16, 2 * 9), 48 + 48);
@@ -222,10 +173,11 @@ static json_t *row_of(const json_t *report, const char *policy, double capacity)
 static void test_command(void **state)
 {
     (void)state;
-    Writer w = {0};
-    ask(&w, 0, "a320", "b160");
-    ask(&w, 0, "a320 b160 c160", "d160");
-    const char *path = write_trace(&w), *svg = scratch_path("build/tests/bench_prefix", "plot.svg");
+    TraceFile f = {0};
+    trace_file_ask(&f, 0, "a320", "b160");
+    trace_file_ask(&f, 0, "a320 b160 c160", "d160");
+    const char *path = trace_file_write(&f, "bench_prefix"),
+               *svg = scratch_path("build/tests/bench_prefix", "plot.svg");
     RunResult r = RUN("bench", "prefix", "--trace", path, "--capacity", "2G,512M", "--policy",
                       "none,block32,lru,flop", "--alpha", "0.5,tune", "--svg", svg, "--json");
     assert_run(&r, 0, "\"rows\"");

@@ -17,65 +17,17 @@
 #include "tests/checkpoint.h"
 #include "tests/run_binary.h"
 #include "tests/served.h"
-
-/* ---- traces from lists of runs ---- */
-
-typedef struct {
-    StrBuf text;
-    int n;
-} Writer;
-
-/* Runs of ids: "300x32 900x16" is 300, 301, .. (32 of them), then 900 and so on. */
-static void put_runs(Writer *w, const char *runs)
-{
-    int more = 0;
-    strbuf_puts(&w->text, "[");
-    for (const char *at = runs; *at;) {
-        char *end;
-        long first = strtol(at, &end, 10), n = strtol(end + 1, &end, 10);
-        for (long i = 0; i < n; i++)
-            strbuf_printf(&w->text, "%s%ld", more++ ? "," : "", first + i);
-        at = end + strspn(end, " ");
-    }
-    strbuf_puts(&w->text, "]");
-}
-
-static void ask(Writer *w, int session, const char *prompt, const char *answer)
-{
-    strbuf_printf(&w->text,
-                  "{\"session_id\": %d, \"turn_id\": 0, \"ts\": %d, \"input_tokens\": ", session,
-                  w->n++);
-    put_runs(w, prompt);
-    strbuf_puts(&w->text, ", \"output_tokens\": ");
-    put_runs(w, answer);
-    strbuf_puts(&w->text, "}\n");
-}
-
-static const char *write_trace(Writer *w)
-{
-    const char *path = scratch_path(scratch_dir("prefix_real"), "trace.jsonl");
-    scratch_write(path, w->text.data, w->text.len);
-    strbuf_free(&w->text);
-    return path;
-}
-
-static Trace read_trace(Writer *w)
-{
-    Trace t;
-    Error err = {0};
-    if (trace_open(&t, write_trace(w), NULL, NULL, &err)) fail_msg("%s", err.msg);
-    return t;
-}
+#include "tests/trace_file.h"
 
 static void test_limits(void **state)
 {
     (void)state;
-    Writer w = {0};
-    ask(&w, 0, "0x10", "20x5");
-    ask(&w, 1, "0x30", "");
-    ask(&w, 0, "0x10 20x5 30x5", "40x5");
-    ask(&w, 2, "0x7", "20x1");
-    Trace t = read_trace(&w);
+    TraceFile f = {0};
+    trace_file_ask(&f, 0, "0x10", "20x5");
+    trace_file_ask(&f, 1, "0x30", "");
+    trace_file_ask(&f, 0, "0x10 20x5 30x5", "40x5");
+    trace_file_ask(&f, 2, "0x7", "20x1");
+    Trace t = trace_file_read(&f, "prefix_real");
     assert_int_equal(t.n_sessions, 3);
     assert_true(t.new_tokens == 15 + 30 + 10 + 8);
     assert_int_equal(trace_leave_out(&t, 31), 0);
@@ -117,10 +69,10 @@ static void test_ids(void **state)
     Tokenizer *tok = open_tokenizer();
     int n_added;
     const int32_t *added = tokenizer_added(tok, &n_added);
-    Writer w = {0};
-    ask(&w, 0, "0x6000 2147480000x2000", "70000x9");
-    ask(&w, 1, "0x6000 2147480000x2000", "70000x9");
-    Trace t = read_trace(&w);
+    TraceFile f = {0};
+    trace_file_ask(&f, 0, "0x6000 2147480000x2000", "70000x9");
+    trace_file_ask(&f, 1, "0x6000 2147480000x2000", "70000x9");
+    Trace t = trace_file_read(&f, "prefix_real");
     LiveTrace l;
     open_live(&l, &t);
     const int32_t *a = l.request[0].token, *b = l.request[1].token;
@@ -144,13 +96,13 @@ static void test_answers_come_back(void **state)
     (void)state;
     static const int32_t said[] = {7, 8, 9}, said_then[] = {5, 6};
     Error err = {0};
-    Writer w = {0};
-    ask(&w, 0, "100x4", "200x3");
-    ask(&w, 1, "100x4 200x3", "400x1"); /* another's */
-    ask(&w, 0, "100x4 200x3 300x2", "400x2");
-    ask(&w, 0, "100x4 500x2", "");                      /* as if nothing had been answered */
-    ask(&w, 0, "100x4 200x3 300x2 400x2 500x1", "1x1"); /* goes on from the third */
-    Trace t = read_trace(&w);
+    TraceFile f = {0};
+    trace_file_ask(&f, 0, "100x4", "200x3");
+    trace_file_ask(&f, 1, "100x4 200x3", "400x1"); /* another's */
+    trace_file_ask(&f, 0, "100x4 200x3 300x2", "400x2");
+    trace_file_ask(&f, 0, "100x4 500x2", ""); /* as if nothing had been answered */
+    trace_file_ask(&f, 0, "100x4 200x3 300x2 400x2 500x1", "1x1"); /* goes on from the third */
+    Trace t = trace_file_read(&f, "prefix_real");
     LiveTrace l;
     open_live(&l, &t);
     static const int previous[] = {-1, -1, 0, 2, 3}, goes_on[] = {-1, -1, 0, -1, 2};
@@ -244,13 +196,14 @@ static void test_hits(void **state)
 {
     (void)state;
     enum { PROMPTS = 320 + 384 + 384 + 336, FOUND = 335 + 384 + 320, SIMULATED = FOUND + 1 };
-    Writer w = {0};
-    ask(&w, 0, "300x320", "900x16");
-    ask(&w, 0, "300x320 900x16 2000x48", "1000x8");
-    ask(&w, 0, "300x320 900x16 2000x48", "1100x8"); /* asked again */
-    ask(&w, 2, "50000x1000", "1x8");
-    ask(&w, 1, "300x320 3000x16", "1200x4");
-    const char *path = write_trace(&w), *svg = scratch_path("build/tests/prefix_real", "plot.svg");
+    TraceFile f = {0};
+    trace_file_ask(&f, 0, "300x320", "900x16");
+    trace_file_ask(&f, 0, "300x320 900x16 2000x48", "1000x8");
+    trace_file_ask(&f, 0, "300x320 900x16 2000x48", "1100x8"); /* asked again */
+    trace_file_ask(&f, 2, "50000x1000", "1x8");
+    trace_file_ask(&f, 1, "300x320 3000x16", "1200x4");
+    const char *path = trace_file_write(&f, "prefix_real"),
+               *svg = scratch_path("build/tests/prefix_real", "plot.svg");
     json_t *report = report_of(RUN(REAL, "--trace", path, "--ctx-size", "1000", "--capacity",
                                    "64M,32M", "--svg", svg, "--json"));
     static const char *const policies[] = {"none", "lru",    "flop 1",    "flop tuned",
@@ -283,15 +236,16 @@ static void test_hits(void **state)
 static void test_sessions_keep_their_order(void **state)
 {
     (void)state;
-    Writer w = {0};
-    ask(&w, 0, "300x64", "900x8");
-    ask(&w, 0, "300x64 900x8 1900x8", "900x8");
-    ask(&w, 0, "300x64 900x8 1900x8 900x8 1400x8", "900x8");
-    ask(&w, 1, "500x64", "900x8");
-    ask(&w, 1, "500x64 900x8 1900x8", "900x8");
-    ask(&w, 1, "500x64 900x8 1900x8 900x8 1400x8", "900x8");
-    json_t *report = report_of(RUN(REAL, "--trace", write_trace(&w), "--connections", "4",
-                                   "--capacity", "32M", "--policy", "lru", "--json"));
+    TraceFile f = {0};
+    trace_file_ask(&f, 0, "300x64", "900x8");
+    trace_file_ask(&f, 0, "300x64 900x8 1900x8", "900x8");
+    trace_file_ask(&f, 0, "300x64 900x8 1900x8 900x8 1400x8", "900x8");
+    trace_file_ask(&f, 1, "500x64", "900x8");
+    trace_file_ask(&f, 1, "500x64 900x8 1900x8", "900x8");
+    trace_file_ask(&f, 1, "500x64 900x8 1900x8 900x8 1400x8", "900x8");
+    json_t *report =
+        report_of(RUN(REAL, "--trace", trace_file_write(&f, "prefix_real"), "--connections", "4",
+                      "--capacity", "32M", "--policy", "lru", "--json"));
     assert_int_equal(json_array_size(json_object_get(report, "rows")), 1);
     check_row(served_at(report, "rows.0"), "lru", 2 * (71 + 87), 2 * (72 + 88));
     assert_int_equal(served_int_at(report, "connections"), 4);
