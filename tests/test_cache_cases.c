@@ -369,14 +369,21 @@ static void test_below_a_pinned_node(void **state)
     close_cache(&c);
 }
 
-static void test_the_oldest_goes(void **state)
+/* Three texts with a state after 20 tokens, in this order. */
+static Opened open_three(const int32_t *a, const int32_t *b, const int32_t *d)
 {
-    (void)state;
     Opened c = open_lru();
-    const int32_t *a = text(0, 1), *b = text(0, 2), *d = text(0, 3);
     put(&c, a, 20);
     put(&c, b, 20);
     put(&c, d, 20);
+    return c;
+}
+
+static void test_the_oldest_goes(void **state)
+{
+    (void)state;
+    const int32_t *a = text(0, 1), *b = text(0, 2), *d = text(0, 3);
+    Opened c = open_three(a, b, d);
     put(&c, a, 50);
     use(&c, b, 20);
     use(&c, a, 60); /* the node at 50 and no other */
@@ -395,11 +402,8 @@ static void test_the_oldest_goes(void **state)
 static void test_touch(void **state)
 {
     (void)state;
-    Opened c = open_lru();
     const int32_t *a = text(0, 1), *b = text(0, 2), *d = text(0, 3);
-    put(&c, a, 20);
-    put(&c, b, 20);
-    put(&c, d, 20);
+    Opened c = open_three(a, b, d);
     CacheStats before = cache_stats(c.cache);
     cache_touch(c.cache, find(&c, a, 20).node, c.now + 1);
     cache_touch(c.cache, find(&c, d, 20).node, c.now - 1);
