@@ -6,6 +6,14 @@
 
 #include "base/file.h"
 
+json_t *json_read_text(const char *text, size_t len, const char *path, Error *err)
+{
+    json_error_t je;
+    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &je);
+    if (!root) error_set(err, ERR_FILE, "'%s' line %d: %s", path, je.line, je.text);
+    return root;
+}
+
 json_t *json_read_file(const char *path, size_t max_bytes, Error *err)
 {
     MappedFile file;
@@ -15,9 +23,7 @@ json_t *json_read_file(const char *path, size_t max_bytes, Error *err)
         error_set(err, ERR_LIMIT, "'%s' has %zu bytes, the limit is %zu", path, file.size,
                   max_bytes);
     } else {
-        json_error_t je;
-        root = json_loadb((const char *)file.data, file.size, JSON_REJECT_DUPLICATES, &je);
-        if (!root) error_set(err, ERR_FILE, "'%s' line %d: %s", path, je.line, je.text);
+        root = json_read_text((const char *)file.data, file.size, path, err);
     }
     mapped_file_close(&file);
     return root;

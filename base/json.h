@@ -15,6 +15,9 @@
  */
 json_t *json_read_file(const char *path, size_t max_bytes, Error *err);
 
+/* The same of a text that came from path. */
+json_t *json_read_text(const char *text, size_t len, const char *path, Error *err);
+
 /*
  * Integer at key. Absent or null: *out = fallback, or an error when fallback < 0 is not allowed by
  * lo (that is, fallback < lo means "required"). A value outside [lo, hi] or of another type is an

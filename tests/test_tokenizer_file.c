@@ -113,11 +113,14 @@ static void names_what_is_wrong(void **state)
         {"model/merges/1", "[\"ab\", \"c\", \"d\"]", "model.merges[1]"},
         {"model/merges/1", "[\"ab\", 3]", "model.merges[1]"},
         {"model/merges/1", "[\"\", \"c\"]", "model.merges[1] names a symbol"},
-        {"model/merges/1", "\"xy c\"", "'xy c'"},
+        {"model/merges/1", "\"xy c\"", "'xy'"},
         {"model/merges/1", "[\"xy\", \"c\"]", "'xy'"},
         {"model/merges/1", "[\"c\", \"xy\"]", "'xy'"},
         {"model/merges/1", "[\"c\", \"abcabcabcabcabcabc\"]", "'abcabcabcabcabcabc'"},
         {"model/merges/1", "[\"c\", \"c\"]", "model.merges[1] makes a symbol"},
+        {"model/merges/1", "\"c c\"", "of 'c' and 'c'"},
+        {"model/merges/1", "[]", "model.merges[1] must be"},
+        {"model/merges/1", "[[\"ab\", \"c\"]]", "model.merges[1] must be"},
         {"added_tokens", "{}", "added_tokens must be an array"},
         {"added_tokens/1", "7", "added_tokens[1]"},
         {"added_tokens/1/content", NULL, "added_tokens[1]"},
@@ -189,6 +192,9 @@ static void refuses_damaged_files(void **state)
     for (size_t cut = 0; cut < len; cut += 1 + cut / 7)
         expect_bad_file(text, cut);
     expect_bad_file(text, len - 1);
+    memcpy(strstr(text, "\"ab\": 300"), "\"c\" : 300", 9);
+    expect_bad_file(text, len);
+    assert_non_null(strstr(err.msg, "model.vocab: 'c' is given twice"));
     free(text);
     json_decref(root);
     expect_bad_file("7", 1);
@@ -203,6 +209,79 @@ static void refuses_damaged_files(void **state)
     assert_null(tokenizer_open("build/tests/no such file", &err));
     assert_non_null(strstr(err.msg, "no such file"));
     assert_null(tokenizer_open("tests", &err));
+}
+
+/*
+ * A byte of the file is another: where it is no JSON any more, in the tables or around them, it is
+ * refused.
+ */
+static void accepts_json_alone(void **state)
+{
+    static const char bytes[] = {'"', '\\', ',', ':', '{', ']', ' ', '1', '-', 'x', '\n', 0};
+    (void)state;
+    json_t *root = small_json();
+    char *text = json_dumps(root, 0);
+    size_t len = strlen(text);
+    const char *end_of_vocab = strstr(text, "\"abc\": 301");
+    assert_non_null(end_of_vocab);
+    int n_refused = 0;
+    for (size_t at = (size_t)(end_of_vocab - text) - 20; at < len; at++) {
+        char was = text[at];
+        for (size_t i = 0; i < sizeof bytes; i++) {
+            text[at] = bytes[i];
+            json_t *other = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
+            if (!other) expect_bad_file(text, len);
+            n_refused += !other;
+            json_decref(other);
+        }
+        text[at] = was;
+    }
+    if (n_refused < 500) fail_msg("%d refused", n_refused);
+    free(text);
+    json_decref(root);
+}
+
+/* Tables in any order, keys and symbols written with escapes, and blanks and lines between all. */
+static void reads_odd_spellings(void **state)
+{
+    static const int32_t abc[] = {301};
+    (void)state;
+    json_t *root = small_json();
+    json_t *model = json_object_get(root, "model");
+    char *vocab = json_dumps(json_object_get(model, "vocab"), JSON_INDENT(1) | JSON_ENSURE_ASCII);
+    char *added = json_dumps(json_object_get(root, "added_tokens"), 0);
+    char *pre = json_dumps(json_object_get(root, "pre_tokenizer"), 0);
+    StrBuf text = {0};
+    strbuf_printf(&text,
+                  "\n{\"vocab\": {}, \"\\u006dodel\" : {\"merges\": [ [\"a\" , \"\\u0062\"],\n"
+                  "\"ab\\u0020c\" ] ,\"voc\\u0061b\":%s\n}, \"pre_tokenizer\": %s,"
+                  "\"added_tokens\": %s}",
+                  vocab, pre, added);
+    char *path = temp_path("odd.json");
+    write_file(path, text.data, text.len);
+    Tokenizer *tok = tokenizer_open(path, &err);
+    if (!tok) fail_msg("%s", err.msg);
+    expect_ids(tok, "abc", 3, 1, abc, 1);
+    tokenizer_close(tok);
+    text.data[text.len - 1] = ' '; /* the line is that of the file */
+    write_file(path, text.data, text.len);
+    assert_null(tokenizer_open(path, &err));
+    int n_lines = 1;
+    for (const char *at = text.data; (at = strchr(at, '\n')); at++)
+        n_lines++;
+    char line[32];
+    snprintf(line, sizeof line, "line %d:", n_lines);
+    if (!strstr(err.msg, line)) fail_msg("%s, not %s", err.msg, line);
+    text.data[text.len - 1] = '}';
+    *strstr(text.data, "u0020") = 'x'; /* in a table */
+    write_file(path, text.data, text.len);
+    assert_null(tokenizer_open(path, &err));
+    assert_non_null(strstr(err.msg, "line 3: model.merges is not valid JSON"));
+    unlink(path);
+    mem_free(path);
+    strbuf_free(&text);
+    free(vocab), free(added), free(pre);
+    json_decref(root);
 }
 
 static void reads_all_layouts(void **state)
@@ -353,6 +432,8 @@ int main(void)
         cmocka_unit_test(takes_the_longest_added_token),
         cmocka_unit_test(names_what_is_wrong),
         cmocka_unit_test(refuses_damaged_files),
+        cmocka_unit_test(accepts_json_alone),
+        cmocka_unit_test(reads_odd_spellings),
         cmocka_unit_test(reads_all_layouts),
         cmocka_unit_test(bounds_the_regex),
         cmocka_unit_test(stops_endless_backtracking),

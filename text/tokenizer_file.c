@@ -3,17 +3,16 @@
  *
  * What is understood is listed here part by part; anything else is an error that names file and
  * part, because a tokenizer that is nearly right gives fluent nonsense. The file is not trusted.
+ * Vocabulary and merges are in tokenizer_tables.c.
  */
 #include <assert.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "text/tokenizer_parts.h"
-#include "text/utf8.h"
+#include "text/tokenizer_tables.h"
 
 /* Qwen3.5's has 12 MB. */
 static const size_t MAX_FILE_BYTES = 256u << 20;
@@ -24,73 +23,16 @@ static const char GPT2_REGEX[] =
 
 typedef struct {
     Tokenizer *tok;
-    const char *path;
-    Error *err;
-    int16_t byte_of[324]; /* byte that a symbol's code point stands for, or -1 */
-    char *left, *right;   /* decoded symbols; as large as the longest symbol and its pair */
-    size_t longest;       /* bytes of the longest symbol as written */
+    TokenizerFile file;
     const char *patterns[MAX_SPLITS];
     int n_patterns;
 } Reader;
 
-/* An Error of the form: cannot load 'PATH': ... */
-__attribute__((format(printf, 2, 3))) static int bad(const Reader *r, const char *fmt, ...)
-{
-    char why[200];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(why, sizeof why, fmt, ap);
-    va_end(ap);
-    return error_set(r->err, ERR_FILE, "cannot load '%s': %s", r->path, why);
-}
+#define bad(r, ...) tokenizer_bad(&(r)->file, __VA_ARGS__)
 
-typedef struct {
-    char text[48];
-} Shown;
-
-/* A symbol fit for an error message: one line, short, cut between characters. */
-static Shown shown(const char *s)
+static ShownSymbol shown(const char *s)
 {
-    Shown out = {""};
-    size_t n = 0;
-    while (*s && n < sizeof out.text - 8) {
-        int k = utf8_step((const unsigned char *)s, strlen(s));
-        if (k < 1) break;
-        memcpy(out.text + n, s, (size_t)k);
-        if ((unsigned char)*s < 0x20 || *s == 0x7F) out.text[n] = '?';
-        n += (size_t)k;
-        s += k;
-    }
-    if (*s) memcpy(out.text + n, "...", 3);
-    return out;
-}
-
-/*
- * GPT-2's alphabet: printable bytes stand for themselves, the others for U+0100 and up, in order.
- */
-static void make_alphabet(Reader *r)
-{
-    int next = 256;
-    memset(r->byte_of, -1, sizeof r->byte_of);
-    for (int b = 0; b < 256; b++) {
-        int printable = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
-        r->byte_of[printable ? b : next++] = (int16_t)b;
-    }
-    assert(next == 324);
-}
-
-/* Decodes a symbol of the byte alphabet to out (len bytes are enough); -1 for another character. */
-static long decode_symbol(const Reader *r, const char *symbol, size_t len, char *out)
-{
-    long n = 0;
-    for (size_t i = 0; i < len;) {
-        int k;
-        int c = utf8_decode(symbol + i, &k);
-        if (c >= 324 || r->byte_of[c] < 0) return -1;
-        out[n++] = (char)r->byte_of[c];
-        i += (size_t)k;
-    }
-    return n;
+    return shown_symbol(s, strlen(s));
 }
 
 static int is_off(const json_t *v)
@@ -131,140 +73,29 @@ static int check_model(const Reader *r, const json_t *model)
     return 0;
 }
 
-static int check_id(const Reader *r, const json_t *id, const char *where, const char *symbol,
-                    int *max_id)
-{
-    if (!json_is_integer(id))
-        return bad(r, "%s: id of '%s' must be an integer", where, shown(symbol).text);
-    json_int_t i = json_integer_value(id);
-    if (i < 0 || i > MAX_TOKEN_ID)
-        return bad(r, "%s: id of '%s' is %lld, must be 0 to %d", where, shown(symbol).text,
-                   (long long)i, MAX_TOKEN_ID);
-    if (i > *max_id) *max_id = (int)i;
-    return 0;
-}
-
 /* Checks types and ids of vocabulary and added tokens, and makes room for them. */
-static int measure(Reader *r, const json_t *vocab, const json_t *added)
+static int measure(Reader *r, const json_t *added)
 {
-    if (!json_is_object(vocab)) return bad(r, "model.vocab must be an object");
-    if (added && !json_is_array(added)) return bad(r, "added_tokens must be an array");
-    size_t n_tokens = json_object_size(vocab) + json_array_size(added), n_bytes = 0, i;
-    int max_id = -1;
-    const char *symbol;
+    TokenizerFile *f = &r->file;
+    size_t i;
     json_t *item;
-    json_object_foreach((json_t *)vocab, symbol, item)
-    {
-        if (check_id(r, item, "model.vocab", symbol, &max_id)) return -1;
-        size_t len = strlen(symbol);
-        if (len > r->longest) r->longest = len;
-        n_bytes += len;
-    }
+    if (tokenizer_tables_measure(f)) return -1;
+    if (added && !json_is_array(added)) return bad(r, "added_tokens must be an array");
+    size_t n_tokens = f->n_tokens + json_array_size(added), n_bytes = f->n_bytes;
     json_array_foreach(added, i, item)
     {
         const char *content = json_string_value(json_object_get(item, "content"));
+        const json_t *id = json_object_get(item, "id");
         if (!content || !*content)
             return bad(r, "added_tokens[%zu]: 'content' must be a string that is not empty", i);
-        if (check_id(r, json_object_get(item, "id"), "added_tokens", content, &max_id)) return -1;
-        n_bytes += strlen(content);
+        if (!json_is_integer(id))
+            return bad(r, "added_tokens: id of '%s' must be an integer", shown(content).text);
+        JsonText symbol = {content, strlen(content)};
+        if (tokenizer_check_id(f, json_integer_value(id), "added_tokens", symbol)) return -1;
+        n_bytes += symbol.len;
     }
     assert(n_bytes <= MAX_FILE_BYTES); /* so offsets fit 32 bits, and ranks too */
-    vocab_init(&r->tok->vocab, max_id + 1, n_tokens, n_bytes);
-    r->left = mem_alloc(2 * r->longest + 1, 1);
-    r->right = mem_alloc(r->longest + 1, 1);
-    return 0;
-}
-
-static int read_vocab(Reader *r, const json_t *vocab)
-{
-    Vocab *v = &r->tok->vocab;
-    const char *symbol;
-    json_t *item;
-    json_object_foreach((json_t *)vocab, symbol, item)
-    {
-        int32_t id = (int32_t)json_integer_value(item);
-        long len = decode_symbol(r, symbol, strlen(symbol), r->left);
-        if (len < 1)
-            return bad(r, "model.vocab: '%s' (id %d) is not written in the byte alphabet",
-                       shown(symbol).text, id);
-        if (vocab_add(v, id, r->left, (size_t)len))
-            return bad(r, "model.vocab: id %d is given twice, once to '%s'", id,
-                       shown(symbol).text);
-    }
-    for (int b = 0; b < 256; b++) {
-        char byte = (char)b;
-        r->tok->bpe.byte_id[b] = vocab_find(v, &byte, 1);
-        if (r->tok->bpe.byte_id[b] < 0)
-            return bad(r, "model.vocab has no symbol for byte 0x%02X", (unsigned)b);
-    }
-    return 0;
-}
-
-typedef struct {
-    const char *text;
-    size_t len;
-} Symbol;
-
-/* Finds the two symbols of a merge, "a b" or ["a", "b"]. */
-static int merge_symbols(const Reader *r, const json_t *merge, size_t i, Symbol pair[2])
-{
-    if (json_is_string(merge)) {
-        const char *text = json_string_value(merge), *space = strchr(text, ' ');
-        if (!space || strchr(space + 1, ' '))
-            return bad(r, "model.merges[%zu]: '%s' is not two symbols with a space between them", i,
-                       shown(text).text);
-        pair[0] = (Symbol){text, (size_t)(space - text)};
-        pair[1] = (Symbol){space + 1, strlen(space + 1)};
-        return 0;
-    }
-    if (json_array_size(merge) != 2)
-        return bad(r, "model.merges[%zu] must be a string or two strings", i);
-    for (size_t k = 0; k < 2; k++) {
-        const json_t *symbol = json_array_get(merge, k);
-        if (!json_is_string(symbol))
-            return bad(r, "model.merges[%zu] must be a string or two strings", i);
-        pair[k] = (Symbol){json_string_value(symbol), json_string_length(symbol)};
-    }
-    return 0;
-}
-
-static int32_t find_symbol(const Reader *r, Symbol symbol, char *out, size_t *n_out)
-{
-    long n = symbol.len <= r->longest ? decode_symbol(r, symbol.text, symbol.len, out) : -1;
-    if (n < 1) return -1;
-    *n_out = (size_t)n;
-    return vocab_find(&r->tok->vocab, out, *n_out);
-}
-
-static int read_merge(const Reader *r, const json_t *merge, size_t i)
-{
-    Symbol pair[2] = {{NULL, 0}, {NULL, 0}};
-    size_t n_left = 0, n_right = 0;
-    if (merge_symbols(r, merge, i, pair)) return -1;
-    int32_t left = find_symbol(r, pair[0], r->left, &n_left);
-    int32_t right = find_symbol(r, pair[1], r->right, &n_right);
-    if (left < 0 || right < 0)
-        return bad(r, "model.merges[%zu] names a symbol that is not in the vocabulary: '%s'", i,
-                   shown(pair[left >= 0].text).text);
-    memcpy(r->left + n_left, r->right, n_right);
-    int32_t merged = vocab_find(&r->tok->vocab, r->left, n_left + n_right);
-    if (merged < 0)
-        return bad(r, "model.merges[%zu] makes a symbol that is not in the vocabulary: '%s'", i,
-                   shown(pair[0].text).text);
-    bpe_add_merge(&r->tok->bpe, left, right, (int32_t)i, merged);
-    return 0;
-}
-
-static int read_merges(const Reader *r, const json_t *merges)
-{
-    size_t i;
-    json_t *merge;
-    if (!json_is_array(merges)) return bad(r, "model.merges must be an array");
-    bpe_init(&r->tok->bpe, json_array_size(merges));
-    json_array_foreach(merges, i, merge)
-    {
-        if (read_merge(r, merge, i)) return -1;
-    }
+    vocab_init(&r->tok->vocab, f->max_id + 1, n_tokens, n_bytes);
     return 0;
 }
 
@@ -407,23 +238,36 @@ static int read_pre_tokenizer(Reader *r, const json_t *pre)
     return r->tok->splitter ? 0 : bad(r, "pre_tokenizer: %s", why.msg);
 }
 
+/* All but the two tables, which are empty in root. */
+static int read_root(Reader *r, const json_t *root)
+{
+    const json_t *added = json_object_get(root, "added_tokens");
+    if (check_model(r, json_object_get(root, "model")) || read_surroundings(r, root) ||
+        read_pre_tokenizer(r, json_object_get(root, "pre_tokenizer")) || measure(r, added) ||
+        tokenizer_tables_read(&r->file, r->tok) || read_added(r, added))
+        return -1;
+    return 0;
+}
+
 int tokenizer_read(Tokenizer *tok, const char *path, Error *err)
 {
-    Reader r = {.tok = tok, .path = path, .err = err};
-    json_t *root = json_read_file(path, MAX_FILE_BYTES, err);
-    if (!root) return -1;
-    const json_t *model = json_object_get(root, "model");
-    const json_t *vocab = json_object_get(model, "vocab");
-    const json_t *added = json_object_get(root, "added_tokens");
-    make_alphabet(&r);
+    Reader r = {.tok = tok, .file = {.path = path, .err = err}};
+    MappedFile file;
+    StrBuf rest = {0};
     int rc = -1;
-    if (!check_model(&r, model) && !read_surroundings(&r, root) &&
-        !read_pre_tokenizer(&r, json_object_get(root, "pre_tokenizer")) &&
-        !measure(&r, vocab, added) && !read_vocab(&r, vocab) &&
-        !read_merges(&r, json_object_get(model, "merges")) && !read_added(&r, added))
-        rc = 0;
-    mem_free(r.left);
-    mem_free(r.right);
-    json_decref(root);
+    if (mapped_file_open(&file, path, err)) return -1;
+    if (file.size > MAX_FILE_BYTES) {
+        error_set(err, ERR_LIMIT, "'%s' has %zu bytes, the limit is %zu", path, file.size,
+                  MAX_FILE_BYTES);
+    } else {
+        const char *text = file.size ? (const char *)file.data : "";
+        tokenizer_tables_find(&r.file, text, file.size, &rest);
+        json_t *root = json_read_text(strbuf_str(&rest), rest.len, path, err);
+        if (root) rc = read_root(&r, root);
+        json_decref(root);
+    }
+    tokenizer_tables_free(&r.file);
+    strbuf_free(&rest);
+    mapped_file_close(&file);
     return rc;
 }

@@ -1,6 +1,6 @@
 /*
  * tokenizer_parts.h: what a Tokenizer is made of; shared by tokenizer.c and encoder.c, which use
- * it, and tokenizer_file.c, which fills it. Nobody else includes this.
+ * it, and tokenizer_file.c and tokenizer_tables.c, which fill it. Nobody else includes this.
  */
 #ifndef OFFSHOOT_TEXT_TOKENIZER_PARTS_H
 #define OFFSHOOT_TEXT_TOKENIZER_PARTS_H
