@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static const size_t LARGE_BLOCK = 8 << 20;
+static const size_t LARGE_BLOCK = 4 << 20;
 
 static _Thread_local unsigned long n_allocs;
 

@@ -27,8 +27,9 @@ typedef struct {
     Draft *draft; /* [MAX_SEQS], one per request of a step */
 
     /* backend memory */
-    float *last;    /* [max_seqs][dim]: the head's output at each sequence's last committed token */
-    float *logits;  /* [MAX_TREE_NODES][n_vocab] */
+    float *last;   /* [max_seqs][dim]: the head's output at each sequence's last committed token */
+    float *logits; /* [MAX_TREE_NODES][n_vocab], of which n_ready rows have -inf where none goes */
+    int n_ready;
     float *rows;    /* [MAX_TREE_NODES][dim]: output rows whose logits are wanted */
     int32_t *index; /* [max rows] rows to gather */
     SampleRow *sample;
@@ -73,8 +74,19 @@ static int mtp_bind(void *self, struct Engine *engine, Error *err)
         if (!p) return -1;
         memcpy(item[i].where, &p, sizeof p);
     }
-    head_init_logits(m->head, MAX_TREE_NODES, m->logits);
+    /* On the host most rows are never used, and not to be touched before they are. */
+    m->n_ready = be->is_host ? 1 : MAX_TREE_NODES;
+    head_init_logits(m->head, m->n_ready, m->logits);
     return 0;
+}
+
+/* Makes the first n rows of logits as the first one is: what is scored is written over. */
+static void make_ready(Mtp *m, int n)
+{
+    Backend *be = m->model->backend;
+    size_t vocab = (size_t)m->model->config.n_vocab;
+    for (; m->n_ready < n; m->n_ready++)
+        be->copy(be, m->logits + (size_t)m->n_ready * vocab, m->logits, vocab * sizeof *m->logits);
 }
 
 static void mtp_close(void *self)
@@ -173,6 +185,7 @@ static void sample_children(Mtp *m, const DraftRequest *req, int n, const int *o
     }
     be->upload(be, m->sample, m->sample_host, (size_t)n * sizeof(SampleRow));
     be->upload(be, m->path, m->path_host, (size_t)n * sizeof m->path_host[0]);
+    make_ready(m, n);
     queue_sample(m, n, topk, m->rows);
     be->download(be, m->id_host, m->id, (size_t)n * (size_t)topk * sizeof(int32_t));
     be->download(be, m->logp_host, m->logp, (size_t)n * (size_t)topk * sizeof(float));

@@ -137,15 +137,23 @@ static int open_step_arrays(Engine *e, Error *err)
     return bad ? -1 : 0;
 }
 
+/*
+ * The sequences' counts are two blocks, of which few have a page that is touched: only penalties
+ * need them.
+ */
 static int open_seqs(Engine *e, Error *err)
 {
-    size_t vocab = (size_t)e->model->config.n_vocab;
+    size_t stride = ((size_t)e->model->config.n_vocab + 63) / 64 * 64;
+    size_t all = stride * (size_t)e->options.max_seqs;
     int bad = 0;
+    e->counts = device_array(e, all, sizeof *e->counts, &bad, err);
+    e->counts_host = mem_map(all * sizeof *e->counts_host);
+    if (!e->counts_host) return error_set(err, ERR_LIMIT, "no memory for counts of tokens");
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
         s->token = mem_alloc((size_t)e->options.ctx_size, sizeof *s->token);
-        s->counts_host = mem_alloc(vocab, sizeof *s->counts_host);
-        s->counts = device_array(e, vocab, sizeof *s->counts, &bad, err);
+        s->counts_host = e->counts_host + (size_t)i * stride;
+        s->counts = bad ? NULL : e->counts + (size_t)i * stride;
         s->bias_id = device_array(e, MAX_LOGIT_BIAS, sizeof *s->bias_id, &bad, err);
         s->bias = device_array(e, MAX_LOGIT_BIAS, sizeof *s->bias, &bad, err);
         s->ban = device_array(e, MAX_BAN, sizeof *s->ban, &bad, err);
@@ -324,12 +332,12 @@ void engine_close(Engine *e)
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
         mem_free(s->token);
-        mem_free(s->counts_host);
-        device_free(e, s->counts);
         device_free(e, s->bias_id);
         device_free(e, s->bias);
         device_free(e, s->ban);
     }
+    mem_unmap(e->counts_host);
+    device_free(e, e->counts);
     device_free(e, e->allowed);
     mem_free(e->waiting);
     mem_free(e->waiting_since);

@@ -142,8 +142,9 @@ struct Engine {
     Records records; /* open in state mode replay */
     Head head;       /* open when the model has one and a drafter is set */
     Batch batch;
-    uint64_t *allowed; /* backend memory or NULL */
-    int overhang;      /* KV rows beyond the committed ones that a step may use */
+    uint64_t *allowed;              /* backend memory or NULL */
+    uint32_t *counts, *counts_host; /* the sequences' */
+    int overhang;                   /* KV rows beyond the committed ones that a step may use */
     size_t scratch_bytes;
 
     Seq seq[MAX_SEQS];
