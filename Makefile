@@ -172,7 +172,7 @@ $(BUILD)/dist/test_%: $(BUILD)/tests/test_%.o $(TEST_LIB) $(LIB)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -lcmocka $(DIST_LIBS)
 
 FUZZ_HELP := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/fuzz/fuzz_%.c,$(wildcard tests/fuzz/*.c)))
-FUZZ_WRAP := -Wl,--wrap=mapped_file_open,--wrap=mapped_file_close,--wrap=access
+FUZZ_WRAP := -Wl,--wrap=mapped_file_open,--wrap=mapped_file_close,--wrap=mapped_file_forget,--wrap=access
 $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(FUZZ_HELP) $(LIB)
 	@echo "  LD $@"
 	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $(FUZZ_WRAP) -o $@ $^ $(LDLIBS)

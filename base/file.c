@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -38,6 +39,14 @@ void mapped_file_close(MappedFile *file)
 {
     if (file->data) munmap((void *)(size_t)file->data, file->size);
     *file = (MappedFile){0};
+}
+
+void mapped_file_forget(const void *from, size_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)from;
+    uintptr_t first = (begin + page - 1) / page * page, end = (begin + bytes) / page * page;
+    /* Where it fails they stay: that costs memory and nothing else. */
+    if (first < end) madvise((void *)first, end - first, MADV_DONTNEED);
 }
 
 char *path_join(const char *dir, const char *name)

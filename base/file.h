@@ -17,6 +17,12 @@ typedef struct {
 int mapped_file_open(MappedFile *file, const char *path, Error *err);
 void mapped_file_close(MappedFile *file);
 
+/*
+ * Nobody needs these bytes of a mapped file for now: whole pages of them leave this process's
+ * memory. They are read again when somebody looks.
+ */
+void mapped_file_forget(const void *from, size_t bytes);
+
 /* dir + "/" + name, to be freed with mem_free. */
 char *path_join(const char *dir, const char *name);
 

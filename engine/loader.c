@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/quantise.h"
@@ -334,11 +335,21 @@ static int place_quantised(Loader *l, const Tensor *t, const unsigned char *data
     return w->data && w->scale ? 0 : -1;
 }
 
+/* All of t that is needed has been copied: it is not to be in memory twice. */
+static void forget(const Loader *l, const Tensor *t)
+{
+    if (!l->dummy) mapped_file_forget(t->data, t->bytes);
+}
+
 int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
 {
     const Tensor *t, *scale;
     if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
-    if (is_quantised(l, leaf, t)) return place_quantised(l, t, t->data, rows, cols, w);
+    if (is_quantised(l, leaf, t)) {
+        int failed = place_quantised(l, t, t->data, rows, cols, w);
+        forget(l, t);
+        return failed;
+    }
     *w = (Weight){.type = weight_type(t), .rows = rows, .cols = cols};
     w->data = l->dummy ? place_dummy(l, t) : place_tensor(l, t, element_bytes(w->type));
     if (scale) {
@@ -367,6 +378,7 @@ int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int co
             *w = (Weight){.type = weight_type(t), .rows = rows, .cols = cols, .data = data};
             if (quantised && place_quantised(l, t, data, rows, cols, w)) return -1;
         }
+    if (quantised) forget(l, t);
     return 0;
 }
 
@@ -422,5 +434,6 @@ int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0,
     int failed = take_rows(l, t, s, quantised, cols, map0, n0, w0) ||
                  take_rows(l, t, s, quantised, cols, map1, n1, w1);
     mem_free(s);
+    forget(l, t);
     return failed ? -1 : 0;
 }

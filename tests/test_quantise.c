@@ -308,6 +308,41 @@ static void test_bytes(void **state)
     be->close(be);
 }
 
+/* Bytes of mapped files with this name that are in this process's memory. */
+static size_t resident_bytes(const char *name)
+{
+    char line[512], *end;
+    size_t bytes = 0;
+    int ours = 0;
+    FILE *f = fopen("/proc/self/smaps", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        strtoul(line, &end, 16);
+        if (*end == '-') ours = strstr(line, name) != NULL; /* a mapping's first line */
+        if (ours && !strncmp(line, "Rss:", 4)) bytes += strtoul(line + 4, NULL, 10) * 1024;
+    }
+    fclose(f);
+    return bytes;
+}
+
+/* What was quantised is not in memory as it was, too. */
+static void test_once_in_memory(void **state)
+{
+    (void)state;
+    static Matrices all;
+    Backend *be = backend_ref_open(4096);
+    Model *m = open_model("models/demo", QUANT_FP8, be);
+    list_matrices(m, &all);
+    size_t was = 0;
+    for (int k = 0; k < all.n; k++)
+        if (all.list[k].fp8) was += 2 * matrix_bytes(all.list[k].w);
+    size_t now = resident_bytes("/models/demo/model.safetensors");
+    assert_true(was > 4 << 20 && now > 0);
+    if (now > was / 2) fail_msg("%zu of %zu bytes are in memory", now, was);
+    model_close(m);
+    be->close(be);
+}
+
 /* The same bits on a backend that is loaded like a device, quantised or not. */
 static void test_device(void **state)
 {
@@ -429,7 +464,7 @@ int main(void)
         cmocka_unit_test(test_models),    cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_q8_values), cmocka_unit_test(test_q8_models),
         cmocka_unit_test(test_device),    cmocka_unit_test(test_logits),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_errors),    cmocka_unit_test(test_once_in_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
