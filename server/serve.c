@@ -365,7 +365,7 @@ static void on_loaded(evutil_socket_t fd, short what, void *ctx)
         return;
     }
     atomic_store(&s->is_ready, 1);
-    log_info("ready seconds=%.1f model=%s context=%d", (clock_ms() - s->opened_ms) / 1e3,
+    log_info("ready seconds=%.2f model=%s context=%d", (clock_ms() - s->opened_ms) / 1e3,
              s->service->model_name, s->ctx_size);
 }
 
