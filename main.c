@@ -179,6 +179,7 @@ static int open_engine(App *a, Error *err)
     options.tree_nodes = a->drafter.self ? set->tree_nodes : 1;
     options.draft_depth = set->draft_depth;
     options.draft_topk = set->draft_topk;
+    options.draft_auto = set->draft_auto;
     if (set->synthetic_acceptance > 1)
         options.synthetic = (float)synthetic_rate(set->synthetic_acceptance, set->draft_depth);
     options.state_mode = (StateMode)set->state_mode;
@@ -347,6 +348,8 @@ static int run_bench(App *a, Error *err)
         return error_set(err, ERR_INPUT, "--synthetic-acceptance is for bench latency alone");
     if (a->settings.real && strcmp(name, "prefix") != 0)
         return error_set(err, ERR_INPUT, "--real is for bench prefix alone");
+    if (!strcmp(name, "accept"))
+        a->settings.draft_auto = 0; /* it asks how good drafts are, not whether they pay */
     for (int i = 0; i < N_BENCHES; i++)
         if (!strcmp(name, benches[i].name))
             return too_many_words(a, 1, err) ? -1 : run_one_bench(a, i, err);

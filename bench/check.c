@@ -42,6 +42,7 @@ typedef struct {
     const char *name;
     DraftKind draft;
     int nodes, depth, topk;
+    int chosen;   /* depth is, step by step */
     int together; /* all at once, in one batch */
     int rounds;   /* how often the questions are asked, in the same engine */
     int chunk, slots;
@@ -223,6 +224,7 @@ static Engine *open_engine(const Check *c, const Variant *v, const Drafter *d, E
     o.tree_nodes = v->nodes ? v->nodes : 1;
     o.draft_depth = v->depth;
     o.draft_topk = v->topk ? v->topk : 1;
+    o.draft_auto = v->chosen;
     o.draft_vocab = c->setup->draft_vocab;
     if (v->few_ids) o.draft_vocab.n_first = c->setup->model->config.n_vocab / 4;
     o.n_slots = v->slots;
@@ -382,6 +384,21 @@ static const Variant variants[] = {
      .nodes = 4,
      .depth = 3,
      .draft_max = -2},
+    {.name = "MTP chain, depth as it pays",
+     .draft = DRAFT_HEAD,
+     .nodes = 4,
+     .depth = 3,
+     .chosen = 1,
+     .rounds = 1},
+    {.name = "the same all together, chunks of 40, slots",
+     .draft = DRAFT_HEAD,
+     .nodes = 4,
+     .depth = 3,
+     .chosen = 1,
+     .states = STATE_SLOTS,
+     .together = 1,
+     .chunk = 40,
+     .rounds = 1},
     {.name = "MTP chain of 8, one state slot",
      .draft = DRAFT_HEAD,
      .nodes = 9,

@@ -25,6 +25,7 @@ typedef struct {
     double prompt[MAX_TRIES], decode[MAX_TRIES]; /* tokens per second */
     double step[MAX_TRIES];                      /* milliseconds */
     double acceptance;                           /* length */
+    double nodes;                                /* of a step's tree, root included */
 } Way;
 
 typedef struct {
@@ -77,6 +78,7 @@ static int measure(Bench *b, int context, Error *err)
             w->decode[i] = (stats.n_generated - 1) / stats.decode_ms * 1e3;
             w->step[i] = stats.decode_ms / stats.n_steps;
             w->acceptance = 1 + (double)stats.n_accepted / stats.n_steps;
+            w->nodes = 1 + (double)stats.n_drafted / stats.n_steps;
         }
     return 0;
 }
@@ -98,15 +100,18 @@ static double kv_bytes(const Bench *b, int context)
     return row * context * c->n_full / layers;
 }
 
-/* Tokens per second when a step takes what its bytes take. */
+/*
+ * Tokens per second when a step takes what its bytes take. Where depth is chosen step by step, a
+ * step of the mean depth.
+ */
 static double floor_rate(const Bench *b, int context, int way)
 {
-    int rows = way == PLAIN ? 1 : b->status.draft_depth + 1;
+    double levels = b->status.draft_auto ? b->way[way].nodes - 1 : b->status.draft_depth;
+    int rows = way == PLAIN ? 1 : (int)(levels + 1.5);
     int answer = context + b->max_tokens / 2;
     double bytes =
         model_pass_bytes(b->model, rows) + (1 + rows) * state_bytes(b) + kv_bytes(b, answer);
     if (way == DRAFTED) {
-        double levels = b->status.draft_depth;
         double scored = (double)b->status.draft_vocab / b->status.n_vocab;
         bytes += levels * model_head_bytes(b->model, 1);
         bytes += levels * scored * weight_bytes(&b->model->lm_head);
@@ -127,8 +132,8 @@ static void print_way(Bench *b, int context, int way)
     Way *w = &b->way[way];
     int n = b->n_tries;
     double prompt = median(w->prompt, n), decode = median(w->decode, n), step = median(w->step, n);
-    printf("%7d  %-7s %10.1f %10.2f [%.2f..%.2f] %10.3f %7.3f", context, name[way], prompt, decode,
-           smallest(w->decode), w->decode[n - 1], step, w->acceptance);
+    printf("%7d  %-7s %10.1f %10.2f [%.2f..%.2f] %10.3f %6.2f %7.3f", context, name[way], prompt,
+           decode, smallest(w->decode), w->decode[n - 1], step, w->nodes, w->acceptance);
     if (b->rate > 0) {
         double most = floor_rate(b, context, way);
         printf(" %10.2f %5.1f %%", most, decode / most * 100);
@@ -141,11 +146,12 @@ static json_t *way_json(Bench *b, int context, int way)
     Way *w = &b->way[way];
     int n = b->n_tries;
     double prompt = median(w->prompt, n), decode = median(w->decode, n), step = median(w->step, n);
-    return json_pack("{s:i, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "context", context, "drafts",
-                     way == DRAFTED, "prompt_tokens_per_second", prompt, "tokens_per_second",
-                     decode, "tokens_per_second_min", smallest(w->decode), "tokens_per_second_max",
-                     w->decode[n - 1], "step_ms", step, "acceptance_length", w->acceptance,
-                     "floor_tokens_per_second", b->rate > 0 ? floor_rate(b, context, way) : 0);
+    return json_pack("{s:i, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "context", context,
+                     "drafts", way == DRAFTED, "prompt_tokens_per_second", prompt,
+                     "tokens_per_second", decode, "tokens_per_second_min", smallest(w->decode),
+                     "tokens_per_second_max", w->decode[n - 1], "step_ms", step, "nodes", w->nodes,
+                     "acceptance_length", w->acceptance, "floor_tokens_per_second",
+                     b->rate > 0 ? floor_rate(b, context, way) : 0);
 }
 
 static void print_head(const Bench *b)
@@ -154,16 +160,19 @@ static void print_head(const Bench *b)
     const Settings *set = b->s->settings;
     printf("model: %s; %s %s, %d threads; memory %.1f GB/s (plain loop)\n", b->s->model_name,
            be->name, be->isa, be->n_threads, b->rate / 1e9);
-    if (b->status.drafter)
+    const char *lot = set->synthetic_acceptance > 0
+                          ? "; ACCEPTANCE IS SYNTHETIC: drafts are kept by lot, tokens are noise"
+                          : "";
+    if (b->status.drafter && b->status.draft_auto)
+        printf("drafts: %s, up to %d levels as it pays%s\n", b->status.drafter,
+               b->status.draft_depth, lot);
+    else if (b->status.drafter)
         printf("drafts: %s, %d levels, top-k %d, %d nodes%s\n", b->status.drafter,
-               b->status.draft_depth, set->draft_topk, set->tree_nodes,
-               set->synthetic_acceptance > 0
-                   ? "; ACCEPTANCE IS SYNTHETIC: drafts are kept by lot, tokens are noise"
-                   : "");
+               b->status.draft_depth, set->draft_topk, set->tree_nodes, lot);
     printf("%d tokens, one request at a time, median of %d [min..max]\n", b->max_tokens,
            b->n_tries);
-    printf("%7s  %-7s %10s %10s %18s %9s %7s %10s %7s\n", "context", "way", "prompt/s", "tokens/s",
-           "", "ms/step", "accept", "bytes say", "share");
+    printf("%7s  %-7s %10s %10s %18s %9s %6s %7s %10s %7s\n", "context", "way", "prompt/s",
+           "tokens/s", "", "ms/step", "nodes", "accept", "bytes say", "share");
 }
 
 static int report(Bench *b, Error *err)

@@ -211,6 +211,23 @@ static int open_records(Engine *e, int max_rows, Error *err)
     return 0;
 }
 
+/* What the parts of a step move. Records, moved KV rows and activations are left out. */
+static void init_cost(Engine *e)
+{
+    const Model *m = e->model;
+    const ModelConfig *c = &m->config;
+    double kv = 2.0 * (double)e->mem.kv_row_bytes, scored = e->head.n_scored;
+    CostBytes b = {.state = (double)memory_slot_bytes(c),
+                   .key = kv * c->n_full,
+                   .head_key = m->has_mtp ? kv : 0,
+                   .head = model_head_bytes(m, 1),
+                   .scored = weight_bytes(&m->lm_head) * scored / c->n_vocab,
+                   .fold = e->forward.records ? 2.0 * (double)memory_slot_bytes(c) : 0};
+    for (int n = 1; n <= COST_ROWS; n++)
+        b.pass[n] = model_pass_bytes(m, n);
+    cost_init(&e->cost, &b);
+}
+
 /* On a device whose prompts run in blocks a prompt's states are exact at whole blocks alone. */
 KeepRules engine_keep_rules(const Engine *e)
 {
@@ -270,6 +287,7 @@ static int open_parts(Engine *e, Error *err)
         if (head_open(&e->head, &e->forward, max_meta, err)) return -1;
         head_set_vocab(&e->head, &o->draft_vocab);
     }
+    init_cost(e);
     if (open_step_arrays(e, err) || open_seqs(e, err) || open_allowed(e, err) || round_open(e, err))
         return -1;
     e->waiting = mem_alloc((size_t)o->max_waiting, sizeof *e->waiting);
@@ -277,6 +295,21 @@ static int open_parts(Engine *e, Error *err)
     e->max_events = 2 * (max_rows + o->max_seqs) + o->max_seqs * MAX_FORCED + o->max_waiting + 2;
     e->event = mem_alloc((size_t)e->max_events, sizeof *e->event);
     return o->drafter ? o->drafter->bind(o->drafter->self, e, err) : 0;
+}
+
+/*
+ * A chain is what is chosen: rows that are not read anyway must pay, and a second guess at a token
+ * is kept less often than the first of the next. A device's rounds are recorded for a few shapes,
+ * and nobody looks at the time of their parts: they keep the default.
+ */
+static void open_draft_shape(EngineOptions *o, const Backend *be)
+{
+    if (!o->drafter) o->tree_nodes = 1;
+    o->draft_auto = o->draft_auto && o->drafter && be->is_host;
+    if (!o->draft_auto) return;
+    o->tree_nodes = MAX_LEVELS + 1;
+    o->draft_depth = MAX_LEVELS;
+    o->draft_topk = 1;
 }
 
 /* Rows of a chunk that ends on a block: at most as many as asked for, but one block. */
@@ -292,7 +325,7 @@ Engine *engine_open(const struct Model *model, const EngineOptions *options, Err
     e->options = *options;
     e->model = model;
     e->be = model->backend;
-    if (!e->options.drafter) e->options.tree_nodes = 1;
+    open_draft_shape(&e->options, e->be);
     e->options.state_mode = pick_state_mode(e);
     if (e->be->prefill_differs) e->options.chunk_rows = whole_blocks(e->options.chunk_rows);
     e->overhang = overhang_rows(e);
@@ -521,6 +554,7 @@ void engine_status(const Engine *e, EngineStatus *s)
                         .totals = e->totals,
                         .cache = cache_stats(e->mem.cache),
                         .draft_depth = draft_levels(&e->options),
+                        .draft_auto = e->options.draft_auto,
                         .drafter = e->options.drafter ? e->options.drafter->name : NULL,
                         .draft_vocab = e->head.n_scored,
                         .n_params = e->model->n_params,

@@ -66,6 +66,7 @@ void schedule_begin(Engine *e, Seq *s, const CacheHit *hit)
     const Drafter *d = e->options.drafter;
     s->state = SEQ_PREFILL;
     s->on_device = 0;
+    s->rates = e->cost.all;
     s->chunk_step = e->n_steps;
     prefix_begin(e, s, hit);
     if (d) d->begin(d->self, seq_index(e, s), s->token, hit->n ? hit->n : 1);
@@ -231,17 +232,41 @@ int schedule_useful_depth(const Engine *e, const Seq *s)
 }
 
 /*
+ * Levels of drafts for each decoding sequence, in order, beside prompt's chunk: what the user has
+ * fixed, or what the engine thinks best.
+ */
+static void choose_levels(Engine *e, int n_decode, const Seq *prompt, int *levels)
+{
+    CostQuery q = {0};
+    for (int i = 0; q.n < n_decode; i++) {
+        const Seq *s = &e->seq[i];
+        if (!decodes(s)) continue;
+        int share = MAX_TREE_ROWS / n_decode - 1, useful = schedule_useful_depth(e, s);
+        q.rates[q.n] = &s->rates;
+        q.keys += s->n_past;
+        levels[q.n] = useful;
+        q.most[q.n++] = useful < 0 ? 0 : useful < share ? useful : share;
+    }
+    if (prompt) {
+        int left = prompt->n_tokens - prompt->n_past;
+        q.prompt_rows = left < e->options.chunk_rows ? left : e->options.chunk_rows;
+    }
+    if (q.n && e->options.draft_auto) cost_choose(&e->cost, &q, levels);
+}
+
+/*
  * A tree of up to max_rows rows: as many nodes as there are slots for, the root in the main slot.
  * n_after more sequences will want slots in this step. In state mode replay it needs none.
  */
-static void plan_tree(Engine *e, Seq *s, int max_rows, int n_after)
+static void plan_tree(Engine *e, Seq *s, int levels, int max_rows, int n_after)
 {
     Work *w = add_work(e, s);
     w->is_tree = 1;
     tree_init(&w->tree, s->token[s->n_tokens - 1]);
     int nodes = e->options.tree_nodes;
-    w->max_depth = schedule_useful_depth(e, s);
+    w->max_depth = levels;
     w->max_nodes = 1;
+    if (e->options.draft_auto && nodes > levels + 1) nodes = levels + 1;
     if (nodes > max_rows) nodes = max_rows;
     if (w->max_depth < 1 || nodes < 2) return;
     if (e->forward.records) {
@@ -290,15 +315,19 @@ static Seq *next_prompt(Engine *e)
 
 void schedule(Engine *e)
 {
-    int n_decode = 0;
+    int n_decode = 0, levels[MAX_SEQS];
     e->n_work = 0;
     take_pages(e);
     admit(e);
     for (int i = 0; i < e->options.max_seqs; i++)
         n_decode += decodes(&e->seq[i]);
-    for (int i = 0, left = n_decode; left; i++)
-        if (decodes(&e->seq[i])) plan_tree(e, &e->seq[i], MAX_TREE_ROWS / n_decode, --left);
-    e->n_trees = e->n_work;
     Seq *prompt = next_prompt(e);
+    choose_levels(e, n_decode, prompt, levels);
+    for (int i = 0, k = 0; k < n_decode; i++) {
+        if (!decodes(&e->seq[i])) continue;
+        plan_tree(e, &e->seq[i], levels[k], MAX_TREE_ROWS / n_decode, n_decode - 1 - k);
+        k++;
+    }
+    e->n_trees = e->n_work;
     if (prompt) plan_chunk(e, prompt, n_decode ? MAX_TREE_ROWS : 0);
 }

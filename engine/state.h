@@ -4,6 +4,7 @@
 #ifndef OFFSHOOT_ENGINE_STATE_H
 #define OFFSHOOT_ENGINE_STATE_H
 
+#include "engine/cost.h"
 #include "engine/engine.h"
 #include "engine/forward.h"
 #include "engine/head.h"
@@ -62,6 +63,7 @@ typedef struct Seq {
     int penalised;           /* counts are kept */
     int on_device;           /* rounds keep its RoundSeq and its counts up to date */
     int n_fruitless;         /* drafted steps in a row of which no draft was accepted */
+    DraftRates rates;        /* with draft_auto */
     FinishReason finish;
     int32_t stop_token;
     double submitted, started, first_token; /* ms */
@@ -141,6 +143,7 @@ struct Engine {
     Forward forward;
     Records records; /* open in state mode replay */
     Head head;       /* open when the model has one and a drafter is set */
+    Cost cost;       /* with draft_auto */
     Batch batch;
     uint64_t *allowed;              /* backend memory or NULL */
     uint32_t *counts, *counts_host; /* the sequences' */

@@ -622,19 +622,45 @@ static int end_step(Engine *e)
     return e->n_work;
 }
 
+/* What the step has shown of time and of drafts; before ended sequences forget it. */
+static void learn_costs(Engine *e, double draft_ms, double pass_ms, double upkeep_ms)
+{
+    CostStep s = {
+        .n = e->n_trees, .draft_ms = draft_ms, .pass_ms = pass_ms, .upkeep_ms = upkeep_ms};
+    for (int i = 0; i < e->n_work; i++) {
+        Work *w = &e->work[i];
+        if (!w->is_tree) {
+            s.prompt_rows = w->n_rows;
+            continue;
+        }
+        int levels = tree_depth(&w->tree), ended = w->kept.stop != 0 && w->kept.m < levels;
+        s.n_rows += w->tree.n;
+        s.n_kept += w->kept.m + 1;
+        s.keys += w->start;
+        for (int d = 1; d <= levels; d++)
+            s.level_rows[d]++;
+        cost_kept(&e->cost, &w->seq->rates, ended ? w->kept.m : levels, w->kept.m);
+    }
+    cost_learn(&e->cost, &s);
+}
+
 /* A step of which the host decides all: drafts, the accepted path. */
 static int hosted_step(Engine *e, Error *err)
 {
     StepTotals *t = &e->totals;
+    double draft_ms, pass_ms, upkeep_ms;
     for (int i = 0; i < e->n_work; i++)
         e->work[i].seq->on_device = 0;
     draft_trees(e); /* one per decoding sequence; root = its last token */
-    t->draft_ms += lap_ms(e);
+    draft_ms = lap_ms(e);
     if (verify_trees(e, err)) return -1; /* one target pass, a state or a record for each node */
     accept_paths(e);                     /* what the target agrees with, cut at the first stop */
-    *(e->n_trees ? &t->verify_ms : &t->prefill_ms) += lap_ms(e);
+    pass_ms = lap_ms(e);
     keep_rows(e); /* KV rows move up; the drafter sees what stays */
-    t->draft_ms += lap_ms(e);
+    upkeep_ms = lap_ms(e);
+    t->draft_ms += draft_ms + upkeep_ms;
+    *(e->n_trees ? &t->verify_ms : &t->prefill_ms) += pass_ms;
+    if (e->options.draft_auto) learn_costs(e, draft_ms, pass_ms, upkeep_ms);
     return end_step(e);
 }
 

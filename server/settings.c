@@ -22,6 +22,8 @@ enum {
 static const double MAX_ALPHA = 1e6, MAX_BYTES = 1e18, MAX_SEED = 9e18, MAX_LIMIT = 1 << 30,
                     MAX_SECONDS = 86400;
 
+enum { NOT_GIVEN = -1 };
+
 static const Settings DEFAULTS = {
     .host = "127.0.0.1",
     .port = 8080,
@@ -29,10 +31,10 @@ static const Settings DEFAULTS = {
     .max_seqs = 8,
     .max_waiting = 64,
     .draft = DRAFT_MTP,
-    .draft_depth = 3,
-    .draft_topk = 1,
+    .draft_depth = NOT_GIVEN,
+    .draft_topk = NOT_GIVEN,
     .draft_vocab = 32768,
-    .tree_nodes = 4,
+    .tree_nodes = NOT_GIVEN,
     .trace = "chat",
     .flops_per_second = 1e14,
     .cache_alpha = NAN,
@@ -124,8 +126,8 @@ static OptionTable option_table(Settings *s)
     {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", 0, SAMPLES},
 
     {"draft", OPTION_CHOICE, &s->draft, 0, 0, DRAFT_CHOICES, "KIND", "mtp (the model's own head) or none", ALL},
-    {"tree-nodes", OPTION_INT, &s->tree_nodes, 1, MAX_TREE_NODES, 0, "N", "rows verified per step, root included", ALL},
-    {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels; --draft-topk: guesses each (default 3, 1)", ALL},
+    {"tree-nodes", OPTION_INT, &s->tree_nodes, 1, MAX_TREE_NODES, 0, "N", "rows verified per step, root too (default auto)", ALL},
+    {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels; --draft-topk: guesses each (default auto)", ALL},
     {"draft-topk", OPTION_INT, &s->draft_topk, 1, MAX_TREE_NODES - 1, 0, "N", 0, ALL},
     {"draft-vocab", OPTION_INT, &s->draft_vocab, 0, INT_MAX, 0, "N", "ids that guesses come from; 0: all (default 32768)", ALL},
     {"state-mode", OPTION_CHOICE, &s->state_mode, 0, 0, STATE_CHOICES, "MODE", "slots or replay: drafts' states", ALL},
@@ -152,12 +154,24 @@ static OptionTable option_table(Settings *s)
     /* clang-format on */
 }
 
+/* One that is given fixes the shape of drafts: the others are those of a chain of three. */
+static void complete_shape(Settings *s)
+{
+    s->draft_auto =
+        s->draft_depth == NOT_GIVEN && s->draft_topk == NOT_GIVEN && s->tree_nodes == NOT_GIVEN;
+    if (s->draft_depth == NOT_GIVEN) s->draft_depth = 3;
+    if (s->draft_topk == NOT_GIVEN) s->draft_topk = 1;
+    if (s->tree_nodes == NOT_GIVEN) s->tree_nodes = 4;
+}
+
 int settings_parse(Settings *s, unsigned command, int argc, char **argv, const char **rest,
                    int *n_rest, Error *err)
 {
     *s = DEFAULTS;
     OptionTable table = option_table(s);
-    return options_parse(table.row, command, argc, argv, rest, n_rest, err);
+    if (options_parse(table.row, command, argc, argv, rest, n_rest, err)) return -1;
+    complete_shape(s);
+    return 0;
 }
 
 static const char *usage(unsigned command)

@@ -40,6 +40,7 @@ typedef struct {
     int64_t host_cache;    /* bytes of host memory for what the cache lets go */
     int draft;             /* index into DRAFT_CHOICES */
     int draft_depth, draft_topk, draft_vocab, tree_nodes;
+    int draft_auto; /* 1: the user has given none of depth, topk, nodes; these are their defaults */
     int state_mode; /* index into STATE_CHOICES */
     /* sampling defaults; NaN or -1: the model's generation_config.json */
     double temperature, top_p, min_p;

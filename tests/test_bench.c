@@ -35,7 +35,7 @@ static void test_latency(void **state)
     (void)state;
     RunResult r = RUN("bench", "latency", "--model", MODEL, "--threads", "1", "--contexts", "16,40",
                       "--max-tokens", "80", "--requests", "3", "--ctx-size", "256",
-                      "--synthetic-acceptance", "2.5", "--json");
+                      "--synthetic-acceptance", "2.5", "--draft-depth", "3", "--json");
     assert_run(&r, 0, "\"rows\"");
     json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
     assert_int_equal(json_array_size(json_object_get(report, "rows")), 4);
@@ -52,9 +52,15 @@ static void test_latency(void **state)
             assert_true(fabs(number(line, "acceptance_length") - 2.5) < 0.5);
         else
             assert_true(number(line, "acceptance_length") == 1);
+        assert_true(drafts ? number(line, "nodes") > 3.5 : number(line, "nodes") == 1);
         assert_true(number(line, "floor_tokens_per_second") > 0);
     }
     json_decref(report);
+    run_result_free(&r);
+
+    r = RUN("bench", "latency", "--model", MODEL, "--threads", "1", "--contexts", "16",
+            "--max-tokens", "80", "--requests", "1", "--ctx-size", "256");
+    assert_run(&r, 0, "drafts: mtp, up to 7 levels as it pays\n");
     run_result_free(&r);
 
     r = RUN("bench", "latency", "--model", MODEL, "--max-tokens", "8", "--requests", "1",

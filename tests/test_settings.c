@@ -44,6 +44,7 @@ static void test_defaults(void **state)
     assert_int_equal(s.draft_topk, 1);
     assert_int_equal(s.draft_vocab, 32768);
     assert_int_equal(s.tree_nodes, 4);
+    assert_int_equal(s.draft_auto, 1);
     assert_true(isnan(s.temperature) && isnan(s.top_p) && isnan(s.min_p));
     assert_int_equal(s.top_k, -1);
     assert_true(s.seed == -1);
@@ -52,6 +53,20 @@ static void test_defaults(void **state)
     assert_int_equal(s.cache_policy, POLICY_FLOP);
     assert_true(isnan(s.cache_alpha));
     assert_int_equal(s.cache_answers, 1);
+}
+
+/* One of the three fixes the shape, at its default too. */
+static void test_draft_shape(void **state)
+{
+    (void)state;
+    assert_int_equal(PARSE(COMMAND_CHAT, "--draft-depth", "3"), 0);
+    assert_true(!s.draft_auto && s.draft_depth == 3 && s.draft_topk == 1 && s.tree_nodes == 4);
+    assert_int_equal(PARSE(COMMAND_CHAT, "--draft-topk", "2"), 0);
+    assert_true(!s.draft_auto && s.draft_depth == 3 && s.draft_topk == 2 && s.tree_nodes == 4);
+    assert_int_equal(PARSE(COMMAND_CHAT, "--tree-nodes", "1"), 0);
+    assert_true(!s.draft_auto && s.draft_depth == 3 && s.draft_topk == 1 && s.tree_nodes == 1);
+    assert_int_equal(PARSE(COMMAND_CHAT, "--draft-vocab", "0"), 0);
+    assert_true(s.draft_auto);
 }
 
 static void test_commands(void **state)
@@ -129,7 +144,7 @@ static void test_help_fits(void **state)
         settings_help(commands[i], out);
         fclose(out);
         assert_int_equal(strncmp(text, "usage: offshoot ", 16), 0);
-        assert_non_null(strstr(text, "--draft-topk: guesses each (default 3, 1)"));
+        assert_non_null(strstr(text, "--draft-topk: guesses each (default auto)"));
         assert_true(commands[i] == COMMAND_CHECK || strstr(text, "; --min-p: 0 is off"));
         assert_true(commands[i] == COMMAND_CHECK || strstr(text, "; --cache-answers: "));
         assert_true(commands[i] != COMMAND_SERVE || strstr(text, "; --port N (default "));
@@ -187,9 +202,9 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_commands),
-        cmocka_unit_test(test_bounds),   cmocka_unit_test(test_help_fits),
-        cmocka_unit_test(test_sampling),
+        cmocka_unit_test(test_defaults),  cmocka_unit_test(test_draft_shape),
+        cmocka_unit_test(test_commands),  cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_help_fits), cmocka_unit_test(test_sampling),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }
