@@ -622,7 +622,7 @@ extern "C" void CUDA_NAME(tree_attention)(const CudaContext *c, const TreeAttent
     size_t heads = (size_t)a->n_heads * (size_t)p.n_segments; /* partials of a row */
     size_t row_bytes = heads * (sizeof(float2) + (size_t)dim * sizeof(float));
     size_t fit = c->scratch_bytes / row_bytes;
-    assert(dim <= MAX_HEAD_DIM && a->n_keys > 0);
+    assert(dim <= MAX_HEAD_DIM && a->n_keys > 0 && !a->from);
     assert(fit >= 1);
     int rows = fit < (size_t)a->n ? (int)fit : a->n;
     if (rows < a->n && rows > MAX_ROWS) rows -= rows % MAX_ROWS;

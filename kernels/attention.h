@@ -74,9 +74,20 @@ typedef struct {
     const float *q;                                    /* [n][n_heads][head_dim] */
     const float *qg;                                   /* as above: the gates */
     const int32_t *seq, *pos, *base, *parent, *kv_row; /* [row0 + n] */
+    /*
+     * NULL, or of each sequence its first position where that lies behind `first`; no row's pos[]
+     * lies before it. For backends whose memory is the host's.
+     */
+    const int32_t *from;
     KvLayer kv;
     float *out;  /* [n][n_heads][head_dim] */
     int prefill; /* see backend.h; base[] are then pos[] + 1: no ancestors to look for */
 } TreeAttention;
+
+/* The first position of row i of the tables. */
+SHARED_INLINE int attention_first(const TreeAttention *a, int i)
+{
+    return a->from && a->from[a->seq[i]] > a->first ? a->from[a->seq[i]] : a->first;
+}
 
 #endif

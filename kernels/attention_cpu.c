@@ -325,7 +325,7 @@ static void attend_unit(Unit *u)
 {
     const TreeAttention *a = u->a;
     const int32_t *pos = a->pos + a->row0 + u->row, *base = a->base + a->row0 + u->row;
-    int last = pos[0], lowest_base = base[0];
+    int first = attention_first(a, a->row0 + u->row), last = pos[0], lowest_base = base[0];
     int padded = (a->kv.head_dim + VEC_N - 1) / VEC_N * VEC_N;
     for (int i = 0; i < u->n_rows; i++) {
         if (pos[i] > last) last = pos[i];
@@ -336,10 +336,10 @@ static void attend_unit(Unit *u)
             memset(u->run[i][h].acc, 0, (size_t)padded * sizeof(float));
         }
     }
-    for (u->tile = a->first / ATTENTION_TILE * ATTENTION_TILE; u->tile <= last;
+    for (u->tile = first / ATTENTION_TILE * ATTENTION_TILE; u->tile <= last;
          u->tile += ATTENTION_TILE) {
         int n_found = 0; /* keys known from the row before, when all of them are committed */
-        u->begin = a->first > u->tile ? a->first - u->tile : 0;
+        u->begin = first > u->tile ? first - u->tile : 0;
         for (int i = 0; i < u->n_rows; i++) {
             if (pos[i] < u->tile + u->begin) continue;
             int n = pos[i] + 1 - u->tile;
@@ -395,7 +395,8 @@ void ISA_NAME(tree_attention)(Threads *t, const TreeAttention *a)
     for (int i = 0; i < a->n; i += group_rows(a, i))
         units += (int64_t)a->kv.n_kv_heads * ((per_kv + GROUP_HEADS - 1) / GROUP_HEADS);
     for (int i = 0; i < a->n; i++)
-        work += (int64_t)(a->pos[a->row0 + i] - a->first + 1) * a->n_heads * a->kv.head_dim * 2;
+        work += (int64_t)(a->pos[a->row0 + i] - attention_first(a, a->row0 + i) + 1) * a->n_heads *
+                a->kv.head_dim * 2;
     /* few units for many threads: K is read more often, but by all of them */
     Plan plan = {a, units < threads_count(t) ? 1 : GROUP_HEADS};
     cpu_run(t, work, attention_part, &plan);

@@ -101,7 +101,7 @@ static void attend(const TreeAttention *a, int i, int h)
     double max = (double)-INFINITY;
     assert(dim <= MAX_HEAD_DIM);
 
-    int begin = a->first;
+    int begin = attention_first(a, row);
     while (begin <= a->pos[row]) {
         int end = begin - begin % ATTENTION_TILE + ATTENTION_TILE;
         if (end > a->pos[row] + 1) end = a->pos[row] + 1;

@@ -501,6 +501,51 @@ static void test_chains(void **state)
     }
 }
 
+/* Sequences with a first position of their own: the bits of a call that begins there for all. */
+static void check_from(Backend *be, const Paged *start, int seq, int32_t from, const char *what,
+                       uint64_t seed)
+{
+    Paged p = paged_copy(start), alone = paged_copy(start);
+    int32_t each[2] = {from, 0};
+    size_t half = (size_t)(start->s.n * start->s.n_heads * start->s.head_dim);
+    if (seq) each[0] = 0, each[1] = from;
+    prepare(be, &p, 0, p.rows);
+    TreeAttention a = tree_args(&p, 0, p.rows);
+    a.from = each;
+    be->tree_attention(be, &a);
+    prepare(be, &alone, 0, p.rows);
+    for (int i = 0; i < 2; i++) {
+        a = tree_args(&alone, 0, p.rows);
+        if (i == seq && from > a.first) a.first = from;
+        be->tree_attention(be, &a);
+        assert_true(
+            same_bits(what, p.out + (size_t)i * half, alone.out + (size_t)i * half, half, seed));
+    }
+    paged_free_results(&p);
+    paged_free_results(&alone);
+}
+
+static void test_from(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < sizeof attention_shapes / sizeof *attention_shapes; s++) {
+        Rng r = rng_new(700 + s);
+        Paged start = paged_new(&r, &attention_shapes[s], s % 2 ? KV_BF16 : KV_F32);
+        grow_trees(&r, &start);
+        for (int b = -1; b < n_backends; b++) {
+            Backend *be = b < 0 ? ref : backend[b];
+            if (b >= 0 && is_gpu(b)) continue;
+            for (int seq = 0; seq < 2; seq++) {
+                int root = start.base[seq * start.s.n];
+                int32_t from[] = {0, root / 3, root};
+                for (int i = 0; i < 3; i++)
+                    check_from(be, &start, seq, from[i], b < 0 ? "ref" : about("from", b), r.seed);
+            }
+        }
+        paged_free(&start);
+    }
+}
+
 /* One committed key that outweighs all others, many keys after the first. */
 static void test_far_key(void **state)
 {
@@ -582,9 +627,10 @@ static void test_no_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_rounded),
-        cmocka_unit_test(test_chains),    cmocka_unit_test(test_far_key),
-        cmocka_unit_test(test_alignment), cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_attention),     cmocka_unit_test(test_rounded),
+        cmocka_unit_test(test_chains),        cmocka_unit_test(test_far_key),
+        cmocka_unit_test(test_alignment),     cmocka_unit_test(test_from),
+        cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests_name("attention", tests, open_backends, close_backends);
 }
