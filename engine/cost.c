@@ -14,6 +14,10 @@ static const double FIRST_FACTOR = 1e-7, FIRST_RATE = 0.7;
 /* Of the time that may be lost by looking. */
 static const double PROBE_SHARE = 1.0 / 50;
 
+/* Of the time of a prompt's rows what the drafter may take for seeing them; it sees some always. */
+static const double SHOWN_SHARE = 1.0 / 16;
+enum { LEAST_SHOWN = 64 };
+
 /* From so many rows on a prompt's rows decide what a row of the pass costs. */
 enum { MANY_ROWS = 32 };
 
@@ -148,7 +152,7 @@ typedef struct {
 static double plan_ms(const Cost *c, const CostQuery *q, const Plan *p)
 {
     int kept = (int)(p->tokens + 0.5), n_rows = p->n_rows + q->prompt_rows;
-    double ms = draft_ms(c, p->level_rows, q->keys);
+    double ms = draft_ms(c, p->level_rows, q->head_keys);
     if (q->prompt_rows >= MANY_ROWS) return ms + c->prompt_row_ms * n_rows;
     ms += pass_ms(c, q->n, n_rows < COST_ROWS ? n_rows : COST_ROWS, q->keys);
     return ms + upkeep_ms(c, q->n, kept < COST_ROWS ? kept : COST_ROWS, p->n_rows > q->n, q->keys);
@@ -255,7 +259,7 @@ void cost_choose(Cost *c, const CostQuery *q, int *levels)
 static void learn_drafts(Cost *c, const CostStep *s)
 {
     double first = first_level_ms(c, s->level_rows[1]);
-    double next = next_levels_ms(c, s->level_rows, s->keys);
+    double next = next_levels_ms(c, s->level_rows, s->head_keys);
     double ratio = s->draft_ms / (first + next);
     if (next == 0 || !c->curve[COST_FIRST_LEVEL].n_learnt)
         learn(c, COST_FIRST_LEVEL, s->level_rows[1], ratio);
@@ -264,23 +268,37 @@ static void learn_drafts(Cost *c, const CostStep *s)
     if (next > 0) learn(c, COST_NEXT_LEVEL, s->level_rows[2], ratio);
 }
 
-static void learn_prompt_row(Cost *c, const CostStep *s)
+/* A mean that stalls move little. */
+static void move_mean(double *mean, double ms)
 {
-    double ms = (s->pass_ms + s->upkeep_ms) / (s->n_rows + s->prompt_rows),
-           *now = &c->prompt_row_ms;
-    *now += (ms - *now) * (*now == 0 ? 1 : ms < *now ? 1.0 / 4 : 1.0 / 16);
+    *mean += (ms - *mean) * (*mean == 0 ? 1 : ms < *mean ? 1.0 / 4 : 1.0 / 16);
+}
+
+static void learn_prompt_rows(Cost *c, const CostStep *s)
+{
+    move_mean(&c->prompt_row_ms, s->pass_ms / (s->n_rows + s->prompt_rows));
+    if (s->n_shown >= MANY_ROWS)
+        move_mean(&c->shown_row_ms, s->upkeep_ms / (s->n_kept + s->n_shown));
+}
+
+int cost_shown_rows(const Cost *c, int n)
+{
+    double most = n;
+    if (c->shown_row_ms > 0) most = n * SHOWN_SHARE * c->prompt_row_ms / c->shown_row_ms;
+    if (most < LEAST_SHOWN) most = LEAST_SHOWN;
+    return most < n ? (int)most : n;
 }
 
 void cost_learn(Cost *c, const CostStep *s)
 {
     int has_drafts = s->n_rows > s->n;
-    if (s->prompt_rows >= MANY_ROWS) learn_prompt_row(c, s);
+    if (s->prompt_rows >= MANY_ROWS) learn_prompt_rows(c, s);
     if (!s->n) return;
     if (has_drafts) learn_drafts(c, s);
     if (s->prompt_rows) return;
     learn(c, COST_PASS, s->n_rows, s->pass_ms / pass_ms(c, s->n, s->n_rows, s->keys));
     learn(c, has_drafts ? COST_DRAFTED_UPKEEP : COST_UPKEEP, s->n_kept,
-          s->upkeep_ms / upkeep_ms(c, s->n, s->n_kept, has_drafts, s->keys));
+          s->upkeep_ms / upkeep_ms(c, s->n, s->n_kept, has_drafts, s->head_keys));
 }
 
 /* What is seen seldom counts for more. */

@@ -61,7 +61,8 @@ typedef struct {
 typedef struct {
     CostBytes bytes;
     CostCurve curve[N_COST_PARTS];
-    double prompt_row_ms; /* of rows by the dozens, in a pass and after it */
+    /* of rows by the dozens: in a pass; of those that the drafter sees, after it */
+    double prompt_row_ms, shown_row_ms;
     DraftRates all;
     long n_steps;
     int n_probes, n_unprobed; /* steps since the last */
@@ -74,6 +75,7 @@ typedef struct {
     const DraftRates *rates[COST_ROWS];
     int most[COST_ROWS]; /* levels that can be of use; with the roots COST_ROWS rows at most */
     double keys;         /* tokens of all contexts */
+    double head_keys;    /* those that the drafter has seen */
     int prompt_rows;     /* beside them */
 } CostQuery;
 
@@ -82,12 +84,18 @@ typedef struct {
     int n, n_rows;                  /* sequences that decode; rows of their trees */
     int level_rows[MAX_LEVELS + 1]; /* rows of level 1..; 0: the draft went no deeper */
     int n_kept;                     /* of the trees' rows */
-    double keys;
-    int prompt_rows;
+    double keys, head_keys;
+    int prompt_rows, n_shown; /* of which the drafter has seen so many */
     double draft_ms, pass_ms, upkeep_ms;
 } CostStep;
 
 void cost_init(Cost *c, const CostBytes *bytes);
+
+/*
+ * Of n rows of a prompt how many, the last ones, the drafter is to see: all where that is little
+ * beside the prompt's own time, else as many as take little.
+ */
+int cost_shown_rows(const Cost *c, int n);
 
 /* Levels of drafts for each of q's sequences. */
 void cost_choose(Cost *c, const CostQuery *q, int *levels);

@@ -286,6 +286,7 @@ static int open_parts(Engine *e, Error *err)
     if (has_head) {
         if (head_open(&e->head, &e->forward, max_meta, err)) return -1;
         head_set_vocab(&e->head, &o->draft_vocab);
+        if (o->draft_auto) e->head.from = e->head_from;
     }
     init_cost(e);
     if (open_step_arrays(e, err) || open_seqs(e, err) || open_allowed(e, err) || round_open(e, err))

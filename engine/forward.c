@@ -295,7 +295,7 @@ static void delta_layer(Forward *f, const DeltaWeights *w, int i, int row0, int 
 }
 
 void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int n, int first,
-                       int row0, int n_keys, const RowMeta *meta)
+                       const int32_t *from, int row0, int n_keys, const RowMeta *meta)
 {
     const Model *m = f->model;
     const ModelConfig *c = &m->config;
@@ -324,6 +324,7 @@ void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int 
     be->tree_attention(be, &(TreeAttention){.n = n,
                                             .n_heads = c->n_heads,
                                             .first = first,
+                                            .from = from,
                                             .row0 = row0,
                                             .n_keys = n_keys,
                                             .scale = 1.0f / sqrtf((float)c->head_dim),
@@ -428,7 +429,7 @@ static void run_layers(Forward *f, const Pass *p)
         forward_norm(f, n, f->x, i ? f->y : NULL, norm, f->h, c->dim);
         tap(f, i, n);
         if (c->full_attention[i])
-            forward_attention(f, &w->attention, full++, n, 0, p->row0, p->n_keys, &f->meta);
+            forward_attention(f, &w->attention, full++, n, 0, NULL, p->row0, p->n_keys, &f->meta);
         else
             delta_layer(f, &w->delta, recurrent++, p->row0, n);
         forward_norm(f, n, f->x, f->y, w->ffn.norm, f->h, c->dim);

@@ -103,7 +103,7 @@ void forward_queue(Forward *f, int n, int n_logits, int n_keys);
 
 /* Parts shared with the head's pass. All act on the first n rows of f's scratch: h in, y out. */
 void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int n, int first,
-                       int row0, int n_keys, const RowMeta *meta);
+                       const int32_t *from, int row0, int n_keys, const RowMeta *meta);
 void forward_ffn(Forward *f, const FfnWeights *w, int n);
 void forward_linear(Forward *f, const Weight *w, int n, const float *x, float *y);
 void forward_norm(Forward *f, int n, float *x, const float *delta, const float *w, float *out,

@@ -73,7 +73,8 @@ static void run_head(void *ctx)
     forward_norm(f, n, h->hidden, NULL, w->hidden_norm, both + dim, 2 * dim);
     forward_linear(f, &w->fc, n, both, f->x);
     forward_norm(f, n, f->x, NULL, w->attention.norm, f->h, dim);
-    forward_attention(f, &w->attention, f->mem->n_kv_layers - 1, n, 1, row0, p->n_keys, &h->meta);
+    forward_attention(f, &w->attention, f->mem->n_kv_layers - 1, n, 1, h->from, row0, p->n_keys,
+                      &h->meta);
     forward_norm(f, n, f->x, f->y, w->ffn.norm, f->h, dim);
     forward_ffn(f, &w->ffn, n);
     forward_norm(f, n, f->x, f->y, w->final_norm, h->out, dim);

@@ -6,7 +6,8 @@
  *
  * hidden is the target's row after its final norm, or the head's own out when chained. The row of
  * (hidden at p, token at p + 1) has index p + 1: its K and V sit at row p + 1, so that row q of the
- * head's layer depends on tokens 0..q alone; its RoPE position stays p. Row 0 is never used.
+ * head's layer depends on tokens 0..q alone; its RoPE position stays p. Row 0 is never used. Where
+ * a sequence's first rows were left out (from), the others do not look at them.
  */
 #ifndef OFFSHOOT_ENGINE_HEAD_H
 #define OFFSHOOT_ENGINE_HEAD_H
@@ -27,8 +28,9 @@ typedef struct Head {
     int max_meta;   /* entries that a batch may have over several passes */
     RowMeta meta;   /* backend memory, [max_meta] each */
     int32_t *meta_block;
-    float *hidden; /* [f->max_rows][dim]: the caller puts a pass's hidden rows here */
-    float *out;    /* [f->max_rows][dim]: a pass's normed output, valid until the next */
+    const int32_t *from; /* [max_seqs]: index of each sequence's first row; NULL: 1. Borrowed */
+    float *hidden;       /* [f->max_rows][dim]: the caller puts a pass's hidden rows here */
+    float *out;          /* [f->max_rows][dim]: a pass's normed output, valid until the next */
 
     IdRange range[MAX_HEAD_RANGES + 1]; /* ids that are scored, ascending */
     int n_ranges, n_scored;             /* n_scored: ids in all of them */

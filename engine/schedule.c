@@ -60,6 +60,18 @@ static void start_ban(Engine *e, Seq *s)
     s->first_end = s->req.ignore_eos ? n - s->req.n_stop_ids : 0;
 }
 
+/*
+ * Where the drafter sees the last rows of s's prompt alone it sees none before them: not those of
+ * the cache either, which others have left out. What goes to disk is whole, for other servers.
+ */
+static int first_seen(Engine *e, const Seq *s, int n_cached)
+{
+    int n = s->n_tokens - n_cached, shown = cost_shown_rows(&e->cost, n);
+    if (!e->options.draft_auto || e->options.cache_dir) return 0;
+    if (shown < n) e->leaves_rows_out = 1;
+    return e->leaves_rows_out ? s->n_tokens - shown : 0;
+}
+
 /* Behind what the cache has, in the slot and the pages that it now has. */
 void schedule_begin(Engine *e, Seq *s, const CacheHit *hit)
 {
@@ -67,6 +79,7 @@ void schedule_begin(Engine *e, Seq *s, const CacheHit *hit)
     s->state = SEQ_PREFILL;
     s->on_device = 0;
     s->rates = e->cost.all;
+    s->first_seen = e->head_from[seq_index(e, s)] = first_seen(e, s, hit->n);
     s->chunk_step = e->n_steps;
     prefix_begin(e, s, hit);
     if (d) d->begin(d->self, seq_index(e, s), s->token, hit->n ? hit->n : 1);
@@ -244,6 +257,7 @@ static void choose_levels(Engine *e, int n_decode, const Seq *prompt, int *level
         int share = MAX_TREE_ROWS / n_decode - 1, useful = schedule_useful_depth(e, s);
         q.rates[q.n] = &s->rates;
         q.keys += s->n_past;
+        q.head_keys += s->n_past - s->first_seen;
         levels[q.n] = useful;
         q.most[q.n++] = useful < 0 ? 0 : useful < share ? useful : share;
     }

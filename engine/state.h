@@ -62,6 +62,7 @@ typedef struct Seq {
     long chunk_step;         /* the step of its last prompt chunk; at first that of its admission */
     int penalised;           /* counts are kept */
     int on_device;           /* rounds keep its RoundSeq and its counts up to date */
+    int first_seen;          /* index of the first row that the drafter sees, as in engine/head.h */
     int n_fruitless;         /* drafted steps in a row of which no draft was accepted */
     DraftRates rates;        /* with draft_auto */
     FinishReason finish;
@@ -141,9 +142,11 @@ struct Engine {
     Backend *be;
     Memory mem;
     Forward forward;
-    Records records; /* open in state mode replay */
-    Head head;       /* open when the model has one and a drafter is set */
-    Cost cost;       /* with draft_auto */
+    Records records;             /* open in state mode replay */
+    Head head;                   /* open when the model has one and a drafter is set */
+    Cost cost;                   /* with draft_auto */
+    int32_t head_from[MAX_SEQS]; /* of each sequence first_seen */
+    int leaves_rows_out;         /* rows in the cache may be none that a drafter has seen */
     Batch batch;
     uint64_t *allowed;              /* backend memory or NULL */
     uint32_t *counts, *counts_host; /* the sequences' */

@@ -343,6 +343,7 @@ static void show_chunk(Engine *e, const Work *w)
     for (int k = s->from_hidden ? -1 : 0; k < w->n_rows; k++) {
         int pos = w->start + k + 1;
         if (pos == s->n_tokens && !w->n_sampled) return; /* nothing follows it */
+        if (pos < s->first_seen) continue;
         seen(e, w->index, pos, pos < s->n_tokens ? s->token[pos] : w->kept.emitted[0],
              k < 0 ? w->hidden_row : w->row + k);
     }
@@ -630,13 +631,16 @@ static void learn_costs(Engine *e, double draft_ms, double pass_ms, double upkee
     for (int i = 0; i < e->n_work; i++) {
         Work *w = &e->work[i];
         if (!w->is_tree) {
+            int unseen = w->seq->first_seen - w->start - 1;
             s.prompt_rows = w->n_rows;
+            s.n_shown = w->n_rows - (unseen < 0 ? 0 : unseen < w->n_rows ? unseen : w->n_rows);
             continue;
         }
         int levels = tree_depth(&w->tree), ended = w->kept.stop != 0 && w->kept.m < levels;
         s.n_rows += w->tree.n;
         s.n_kept += w->kept.m + 1;
         s.keys += w->start;
+        s.head_keys += w->start - w->seq->first_seen;
         for (int d = 1; d <= levels; d++)
             s.level_rows[d]++;
         cost_kept(&e->cost, &w->seq->rates, ended ? w->kept.m : levels, w->kept.m);

@@ -65,8 +65,9 @@ static double lot(World *w)
 static void step(World *w)
 {
     int levels[COST_ROWS];
-    CostQuery q = {.n = w->n, .keys = 500.0 * w->n, .prompt_rows = w->prompt_rows};
-    CostStep s = {.n = w->n, .keys = q.keys, .prompt_rows = w->prompt_rows};
+    double keys = 500.0 * w->n;
+    CostQuery q = {.n = w->n, .keys = keys, .head_keys = keys, .prompt_rows = w->prompt_rows};
+    CostStep s = {.n = w->n, .keys = keys, .head_keys = keys, .prompt_rows = w->prompt_rows};
     const Machine *m = &w->machine;
     for (int i = 0; i < w->n; i++) {
         q.rates[i] = &w->rates[i];
@@ -268,6 +269,37 @@ static void test_beside_a_prompt(void **state)
     assert_true(run(&w, 320) > 2.5);
 }
 
+/* A prompt of n rows that takes row ms each, and shown ms for each row that the drafter sees. */
+static void prompt(Cost *c, int n, double row, double shown)
+{
+    int n_shown = cost_shown_rows(c, n);
+    assert_in_range(n_shown, 1, n);
+    cost_learn(c, &(CostStep){.prompt_rows = n,
+                              .n_shown = n_shown,
+                              .pass_ms = n * row,
+                              .upkeep_ms = n_shown * shown});
+}
+
+/* Seeing a prompt takes a sixteenth of its time at most, but for the rows that are always seen. */
+static void test_shown_rows(void **state)
+{
+    (void)state;
+    World w;
+    open_world(&w, 1, CHEAP_ROWS, 0.5);
+    assert_int_equal(cost_shown_rows(&w.cost, 5000), 5000); /* nothing is known yet */
+    prompt(&w.cost, 300, 1, 0.05);
+    assert_int_equal(cost_shown_rows(&w.cost, 5000), 5000);
+    for (int i = 0; i < 100; i++)
+        prompt(&w.cost, 300, 1, 0.25);
+    assert_in_range(cost_shown_rows(&w.cost, 4000), 990, 1010);
+    assert_int_equal(cost_shown_rows(&w.cost, 200), 64);
+    assert_int_equal(cost_shown_rows(&w.cost, 50), 50);
+    assert_int_equal(cost_shown_rows(&w.cost, 0), 0);
+    for (int i = 0; i < 100; i++)
+        prompt(&w.cost, 300, 1, 0.05);
+    assert_int_equal(cost_shown_rows(&w.cost, 5000), 5000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -275,7 +307,7 @@ int main(void)
         cmocka_unit_test(test_near_the_best),       cmocka_unit_test(test_follows_the_text),
         cmocka_unit_test(test_follows_the_machine), cmocka_unit_test(test_stalls),
         cmocka_unit_test(test_shares_rows),         cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_beside_a_prompt),
+        cmocka_unit_test(test_beside_a_prompt),     cmocka_unit_test(test_shown_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
