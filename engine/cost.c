@@ -70,13 +70,15 @@ static double part_ms(const Cost *c, CostPart part, int n_rows, double bytes)
 /*
  * What took `ratio` of what was thought moves the factor. Others use the machine too: they make a
  * pass longer, never shorter. So a shorter one counts for more, of the first few the shortest is
- * taken, and one that is far too long counts as twice too long.
+ * taken, one that is far shorter is believed, and one that is far too long counts as twice too
+ * long.
  */
 static void move_factor(Cost *c, CostPart part, int i, double share, double ratio)
 {
     CostCurve *k = &c->curve[part];
     int is_new = k->n_seen[i] < 4;
-    double weight = ratio < 1 ? (is_new ? 1 : 1.0 / 4) : (is_new ? 1.0 / 4 : 1.0 / 16);
+    double weight = is_new ? 1.0 / 4 : 1.0 / 16;
+    if (ratio < 1) weight = is_new || ratio < 0.5 ? 1 : 1.0 / 4;
     if (!k->n_seen[i] && share < 0.5) return;
     if (ratio > 2) ratio = 2;
     k->factor[i] = factor(c, part, i) * (1 + weight * share * (ratio - 1));

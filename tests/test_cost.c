@@ -185,7 +185,7 @@ static void test_follows_the_text(void **state)
     run(&w, 500);
     assert_true(run(&w, 320) < 0.2);
     w.kept[0] = 0.95;
-    run(&w, 16 * PROBE_STEPS);
+    run(&w, 6 * PROBE_STEPS);
     assert_true(run(&w, 320) > 2);
     w.kept[0] = 0.05;
     run(&w, 4 * PROBE_STEPS);
@@ -203,6 +203,12 @@ static void test_follows_the_machine(void **state)
     w.machine = CHEAP_ROWS;
     run(&w, 16 * PROBE_STEPS);
     assert_true(run(&w, 320) > 2.5);
+
+    open_world(&w, 1, (Machine){.pass = 10, .row = 2000, .level = 3, .upkeep = 1}, 0.8);
+    run(&w, 500);
+    w.machine = CHEAP_ROWS; /* so dear it was that hardly ever is it worth a look */
+    run(&w, 32 * PROBE_STEPS);
+    assert_true(run(&w, 320) > 2.5);
 }
 
 /* Whatever the first pass took, and each tenth: files that are not in memory, other programs. */
@@ -218,6 +224,19 @@ static void test_stalls(void **state)
     w.machine.stall_every = 10;
     run(&w, 200);
     assert_true(run(&w, 1024) < 0.2);
+}
+
+/* One stall says nothing of the shape that it befell. */
+static void test_one_stall(void **state)
+{
+    (void)state;
+    World w;
+    open_world(&w, 1, CHEAP_ROWS, 0.97);
+    run(&w, 500);
+    w.machine.stall_every = 1;
+    step(&w);
+    w.machine.stall_every = 0;
+    assert_true(run(&w, 16) > 6);
 }
 
 /* Rows go to the sequences whose drafts are kept. */
@@ -303,11 +322,17 @@ static void test_shown_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cheap_rows_go_deep),  cmocka_unit_test(test_dear_rows_go_without),
-        cmocka_unit_test(test_near_the_best),       cmocka_unit_test(test_follows_the_text),
-        cmocka_unit_test(test_follows_the_machine), cmocka_unit_test(test_stalls),
-        cmocka_unit_test(test_shares_rows),         cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_beside_a_prompt),     cmocka_unit_test(test_shown_rows),
+        cmocka_unit_test(test_cheap_rows_go_deep),
+        cmocka_unit_test(test_dear_rows_go_without),
+        cmocka_unit_test(test_near_the_best),
+        cmocka_unit_test(test_follows_the_text),
+        cmocka_unit_test(test_follows_the_machine),
+        cmocka_unit_test(test_stalls),
+        cmocka_unit_test(test_one_stall),
+        cmocka_unit_test(test_shares_rows),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_beside_a_prompt),
+        cmocka_unit_test(test_shown_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
