@@ -1,8 +1,9 @@
 /*
  * kernels.c: where the time of a pass goes. See bench.h.
  *
- * A pass over n rows of one sequence, a chain behind a context, as a verify pass has them. First
- * the pass as it runs, then again through a backend that waits after each operation and keeps its
+ * A pass over n rows of one sequence, a chain behind a context, as a verify pass has them. In state
+ * mode replay the rows leave records and all are folded, as if all drafts were accepted. First the
+ * pass as it runs, then again through a backend that waits after each operation and keeps its
  * time. On a GPU an operation's time holds a launch and a wait, which a recorded pass does not.
  */
 #include <stdio.h>
@@ -33,7 +34,7 @@ typedef struct {
 typedef struct {
     Backend be;
     Backend *real;
-    int context;
+    int context, leaves_records;
     Line line[MAX_LINES];
     int n_lines;
 } Profile;
@@ -52,11 +53,11 @@ static Cost linear_cost(const Profile *p, const Linear *a)
     return (Cost){a->w->rows, a->w->cols, weight_bytes(a->w) + rows};
 }
 
-/* One state read, n written. */
+/* One state read, n written or none. */
 static Cost delta_cost(const Profile *p, const GatedDelta *a)
 {
-    (void)p;
-    return (Cost){0, 0, 4.0 * (1 + a->n) * a->n_v_heads * a->d_k * a->d_v};
+    int states = 1 + (p->leaves_records ? 0 : a->n);
+    return (Cost){0, 0, 4.0 * states * a->n_v_heads * a->d_k * a->d_v};
 }
 
 static Cost attention_cost(const Profile *p, const TreeAttention *a)
@@ -151,20 +152,25 @@ typedef struct {
     Profile profile;
     Memory mem;
     Forward forward;
+    Records records;
+    int replays; /* rows leave records where there are more than one */
     Batch batch;
     int context;
     double rate; /* bytes per second */
 } Bench;
 
-/* Rows of random tokens, each the child of the one before, each with its own slot. */
+/* Rows of random tokens, each the child of the one before, each with its own slot or a record. */
 static void fill_batch(Bench *b, int n)
 {
+    int records = b->profile.leaves_records = b->replays && n > 1;
+    b->forward.records = records ? &b->records : NULL;
     batch_clear(&b->batch);
     for (int i = 0; i < n; i++) {
         int32_t token =
             (int32_t)(philox_word(2, (uint32_t)i, 0, 0) % (uint32_t)b->model.config.n_vocab);
-        int row = batch_add(&b->batch, token, b->context + i, 0, i - 1, i ? i - 1 : 0, i,
-                            b->context + i, b->context);
+        int src = i && !records ? i - 1 : 0, dst = records ? -1 : i;
+        int row = batch_add(&b->batch, token, b->context + i, 0, i - 1, src, dst, b->context + i,
+                            b->context);
         b->batch.logit_row[b->batch.n_logits++] = row;
     }
 }
@@ -174,6 +180,12 @@ static int run_pass(Bench *b, Backend *be, double *ms, Error *err)
     double begun = clock_ms();
     b->model.backend = be;
     forward_pass(&b->forward, &b->batch);
+    if (b->profile.leaves_records) {
+        int32_t row[MAX_ROWS];
+        for (int i = 0; i < b->batch.n; i++)
+            row[i] = i;
+        records_fold(&b->records, &b->mem, &(KeptPath){0, b->batch.n, row}, 1);
+    }
     b->model.backend = b->profile.real;
     if (b->profile.real->sync(b->profile.real, err)) return -1;
     *ms = clock_ms() - begun;
@@ -221,8 +233,9 @@ static int measure(Bench *b, Error *err)
         for (int k = -2; k < TRIES; k++) /* the first two: warm, and recorded */
             if (run_pass(b, b->profile.real, &ms[k < 0 ? 0 : k], err)) return -1;
         double mid = median(ms, TRIES);
+        int states = b->profile.leaves_records ? 3 : 1 + n; /* the fold reads one and writes it */
         double bytes =
-            model_pass_bytes(&b->model, n) + (1 + n) * (double)memory_slot_bytes(&b->model.config);
+            model_pass_bytes(&b->model, n) + states * (double)memory_slot_bytes(&b->model.config);
         if (i == 0) one = mid;
         printf("%5d %10.3f %7.2f %10.1f", n, mid, mid / one, bytes / 1e6);
         if (b->rate > 0) printf(" %7.0f%%", bytes / (mid / 1e3) / b->rate * 100);
@@ -265,15 +278,23 @@ int bench_kernels_run(const Service *s, Error *err)
                                    pages, 1, rows, err);
     if (!failed) failed = memory_reserve(&b->mem, 0, rows);
     if (!failed) failed = forward_open(&b->forward, &b->model, &b->mem, MAX_ROWS, MAX_ROWS, err);
+    EngineStatus status;
+    engine_status(s->engine, &status);
+    b->replays = status.state_mode == STATE_REPLAY;
+    if (!failed && b->replays)
+        failed = records_open(&b->records, &b->model, MAX_ROWS, MAX_ROWS, err);
     if (!failed) {
         batch_open(&b->batch, MAX_ROWS);
         b->rate = bandwidth_measure(b->model.backend);
-        printf("model: %s; %s %s, %d threads; memory %.1f GB/s (plain loop); context %d\n",
+        printf("model: %s; %s %s, %d threads; memory %.1f GB/s (plain loop); context %d, "
+               "state mode %s\n",
                s->model_name, b->model.backend->name, b->model.backend->isa,
-               b->model.backend->n_threads, b->rate / 1e9, b->context);
+               b->model.backend->n_threads, b->rate / 1e9, b->context,
+               b->replays ? "replay" : "slots");
         failed = measure(b, err);
         batch_close(&b->batch);
     }
+    records_close(&b->records);
     forward_close(&b->forward);
     memory_close(&b->mem);
     mem_free(b);
