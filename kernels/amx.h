@@ -19,7 +19,8 @@ enum {
     AMX_AHEAD = 512,                        /* bytes of a row of W from prefetch to product */
     AMX_K_BLOCK = 512,                      /* k's whose W and sums stay in L1 */
     AMX_K_SCALES = AMX_K_BLOCK / FP8_BLOCK, /* scales in that */
-    AMX_GROUPS = 8,                         /* groups whose sums wait together */
+    AMX_FAR_ROWS = 64, /* more rows of x than these come from L2 late: 8 % of a product of 256 */
+    AMX_GROUPS = 8,    /* groups whose sums wait together */
 };
 
 /* ---- tile registers: 0..3 sums, 4 and 5 W, 6 and 7 x ---- */
@@ -130,6 +131,7 @@ typedef unsigned char WeightCopy[AMX_OUTS][2 * AMX_K_BLOCK];
 typedef struct {
     int k0, k1;
     WeightBlock w;
+    int fetch_x;                        /* x is more than L1 and the hardware keep at hand */
     int64_t ahead;                      /* 0: W is not read, or was prefetched */
     float scale[AMX_K_SCALES][2][TILE]; /* where weights have scales */
 } KBlock;

@@ -39,6 +39,7 @@ INLINE void open_block(WeightType type, const AmxProduct *p, int r, int n_outs, 
     int64_t at = (int64_t)k0 * (type == WEIGHT_BF16 ? 2 : 1);
     b->k0 = k0;
     b->k1 = w->cols - k0 < AMX_K_BLOCK ? w->cols : k0 + AMX_K_BLOCK;
+    b->fetch_x = p->n > AMX_FAR_ROWS;
     b->ahead = bytes_ahead(w, outputs_at_once(p->n), at);
     b->w = (WeightBlock){(const char *)w->data + r * weight_row_bytes(w) + at, weight_row_bytes(w)};
     if (type == WEIGHT_INT8)

@@ -260,6 +260,10 @@ INLINE void block_product(WeightType type, int n_tiles, int n_groups, KBlock *b,
         for (int s = s0; s < s0 + together && s < n_steps; s++) {
             for (int o = 0; b->ahead && o < n_tiles * TILE; o++)
                 prefetch_line(b->w.at + o * b->w.stride + 2 * s * STEP_K, b->ahead);
+            for (int i = 0; b->fetch_x && n_groups == 2 && i < words; i += 64 / 4) {
+                __builtin_prefetch(x0 + (s + 1) * words + i);
+                __builtin_prefetch(x1 + (s + 1) * words + i);
+            }
             amx_step(n_tiles, n_groups, b->w, s * STEP_K, x0 + s * words, x1 + s * words, columns);
         }
         store_sums(n_tiles, n_groups, type == WEIGHT_BF16 ? sum : part);
