@@ -13,6 +13,9 @@
 
 #include <cmocka.h>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "base/mem.h"
 #include "kernels/ops_ref.h"
 #include "tests/backends.h"
@@ -158,6 +161,45 @@ static void test_linear_alignment(void **state)
         }
         free_weight(&w);
         free(data), free(x), free(want), free(got);
+    }
+}
+
+/* n bytes that end where a page begins that nobody may read; *all and *size are to be unmapped. */
+static void *before_the_end(const void *data, size_t n, void **all, size_t *size)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (n + page - 1) / page * page;
+    *size = pages + page;
+    *all = mmap(NULL, *size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(*all != MAP_FAILED);
+    assert_int_equal(mprotect((char *)*all + pages, page, PROT_NONE), 0);
+    return memcpy((char *)*all + pages - n, data, n);
+}
+
+/* A checkpoint's last matrix ends with the file: nothing is read past it, nor past x. */
+static void test_linear_ends(void **state)
+{
+    (void)state;
+    static const int rows[] = {5, 35, 64}, cols[] = {40, 200, 256}, n[] = {1, 20};
+    for (int c = 0; c < (WEIGHT_INT8 - WEIGHT_F32 + 1) * 18; c++) {
+        Rng r = rng_new(90 + (uint64_t)c);
+        WeightType type = (WeightType)(WEIGHT_F32 + c / 18);
+        int N = n[c % 2], ROWS = rows[c / 2 % 3], COLS = cols[c / 6 % 3];
+        size_t w_size, x_size, n_y = (size_t)(N * ROWS);
+        void *w_all, *x_all;
+        Weight w = random_weight(&r, type, ROWS, COLS), at_end = w;
+        float *x = random_floats(&r, (size_t)(N * COLS), 1), *want = floats(n_y), *y = floats(n_y);
+        at_end.data =
+            before_the_end(w.data, (size_t)(weight_row_bytes(&w) * ROWS), &w_all, &w_size);
+        float *x_end = before_the_end(x, (size_t)(N * COLS) * sizeof *x, &x_all, &x_size);
+        for (int b = 0; b < n_backends; b++) {
+            if (is_gpu(b)) continue;
+            backend[b]->linear(backend[b], &(Linear){&w, N, x, COLS, want, ROWS, 0});
+            backend[b]->linear(backend[b], &(Linear){&at_end, N, x_end, COLS, y, ROWS, 0});
+            assert_true(same_bits(about("linear at the end", b), y, want, n_y, r.seed));
+        }
+        munmap(w_all, w_size), munmap(x_all, x_size);
+        free_weight(&w);
+        free(x), free(want), free(y);
     }
 }
 
@@ -653,6 +695,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear),
         cmocka_unit_test(test_linear_alignment),
+        cmocka_unit_test(test_linear_ends),
         cmocka_unit_test(test_linear_company),
         cmocka_unit_test(test_linear_many_outputs),
         cmocka_unit_test(test_linear_of_prompts),
