@@ -136,11 +136,15 @@ typedef struct {
     float scale[AMX_K_SCALES][2][TILE]; /* where weights have scales */
 } KBlock;
 
-/* The scales of two tiles of outputs for one block of 128 k's. */
-INLINE void load_scales(const Weight *w, int r, int n_outs, int block, float scale[2][TILE])
+/* The scales of rows r .. r + n_outs in b's block of k's; 0 up to a whole tile. */
+INLINE void load_scales(const Weight *w, int r, int n_outs, KBlock *b)
 {
-    for (int o = 0; o < AMX_OUTS; o++)
-        scale[o / TILE][o % TILE] = o < n_outs ? weight_scales(w, r + o)[block] : 0;
+    int n = (b->k1 - b->k0 + FP8_BLOCK - 1) / FP8_BLOCK;
+    for (int o = 0; o < n_outs || o % TILE; o++) {
+        const float *scale = weight_scales(w, o < n_outs ? r + o : r) + b->k0 / FP8_BLOCK;
+        for (int i = 0; i < n; i++)
+            b->scale[i][o / TILE][o % TILE] = o < n_outs ? scale[i] : 0;
+    }
 }
 
 /* ---- sums ---- */

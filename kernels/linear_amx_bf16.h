@@ -135,8 +135,7 @@ INLINE void copy_weights(WeightType type, const Weight *w, int r, int n_outs, KB
         memset(copy[o], 0, sizeof copy[o]);
     b->w = (WeightBlock){(const char *)copy, sizeof *copy};
     b->ahead = 0;
-    for (int k = b->k0; type != WEIGHT_BF16 && k < b->k1; k += FP8_BLOCK)
-        load_scales(w, r, n_outs, k / FP8_BLOCK, b->scale[(k - b->k0) / FP8_BLOCK]);
+    if (type != WEIGHT_BF16) load_scales(w, r, n_outs, b);
     amx_see_stores(copy);
 }
 

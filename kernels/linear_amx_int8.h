@@ -137,8 +137,7 @@ INLINE void int8_pack(const float *const *x, int n, int cols, int part, int n_pa
 INLINE void int8_open(const Weight *w, int r, int n_outs, KBlock *b, WeightCopy copy)
 {
     int n = b->k1 - b->k0;
-    for (int k = b->k0; k < b->k1; k += INT8_BLOCK)
-        load_scales(w, r, n_outs, k / INT8_BLOCK, b->scale[(k - b->k0) / INT8_BLOCK]);
+    load_scales(w, r, n_outs, b);
     if (n_outs % TILE == 0 && n % INT8_BLOCK == 0) return;
     memset(copy, 0, sizeof(WeightCopy));
     for (int o = 0; o < n_outs; o++)
