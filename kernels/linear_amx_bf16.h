@@ -3,10 +3,13 @@
  * which bf16 holds exactly.
  *
  * x comes as the sum of two bf16 terms. The sum of one output, whatever surrounds it:
- *     c = for each 32 k's, ascending: the products of the high terms, then of the low ones; the
- * tile unit adds each 32 in its own fixed order y = c for bf16; for FP8 c restarts at each 128 k's
- * and y = sum of scale * c, ascending, fused C waits in memory, unrounded, while other blocks of k
- * are in cache.
+ *
+ *     c = for each 32 k's, ascending: the high terms' products, then the low ones'
+ *     y = c for bf16
+ *     y = sum of scale * c for FP8, ascending, fused; c restarts at each 128 k's
+ *
+ * The tile unit adds each 32 in its own fixed order. A c of bf16 waits in memory, unrounded, while
+ * other blocks of k are in cache.
  *
  * Against the definition: |x - high - low| <= 2^-17 |x|, then f32 sums of at most
  * (16 + cols / 16) * 2^-24 * sum |x w|. Subnormal numbers count as zero, x = infinity gives NaN.
@@ -190,15 +193,12 @@ INLINE void store_sums(int n_tiles, int n_groups, TileSum (*sum)[2])
 }
 
 /* sum += scale * part, or = at the first block. */
-INLINE void add_scaled(int n_tiles, int n_groups, float scale[2][TILE], int first,
-                       TileSum (*part)[2], TileSum (*sum)[2])
+INLINE void add_scaled(const float *scale, TileSum part, int first, TileSum sum)
 {
-    for (int g = 0; g < n_groups; g++)
-        for (int t = 0; t < n_tiles; t++)
-            UNROLL
+    UNROLL
     for (int o = 0; o < TILE; o++) {
-        Vec s = first ? v_set(0) : v_load(sum[g][t][o]);
-        v_store(sum[g][t][o], v_fma(v_set(scale[t][o]), v_load(part[g][t][o]), s));
+        Vec before = first ? v_set(0) : v_load(sum[o]);
+        v_store(sum[o], v_fma(v_set(scale[o]), v_load(part[o]), before));
     }
 }
 
@@ -218,7 +218,7 @@ INLINE void add_scaled(int n_tiles, int n_groups, float scale[2][TILE], int firs
  */
 INLINE void scaled_block_product(KBlock *b, const uint32_t *x, int columns, TileSum *sum)
 {
-    _Alignas(64) TileSum part[AMX_K_BLOCK / FP8_BLOCK];
+    _Alignas(64) TileSum part[AMX_K_SCALES];
     const int words = 2 * TILE * columns;
     int n_steps = (b->k1 - b->k0 + STEP_K - 1) / STEP_K;
     clear_sums();
@@ -233,12 +233,8 @@ INLINE void scaled_block_product(KBlock *b, const uint32_t *x, int columns, Tile
     _tile_stored(1, part[1], 64);
     _tile_stored(2, part[2], 64);
     _tile_stored(3, part[3], 64);
-    for (int o = 0; o < TILE; o++) {
-        Vec total = b->k0 ? v_load((*sum)[o]) : v_set(0);
-        for (int i = 0; i * SCALE_STEPS < n_steps; i++)
-            total = v_fma(v_set(b->scale[i][0][o]), v_load(part[i][o]), total);
-        v_store((*sum)[o], total);
-    }
+    for (int i = 0; i * SCALE_STEPS < n_steps; i++)
+        add_scaled(b->scale[i][0], part[i], b->k0 + i == 0, *sum);
 }
 
 /* The block of one or two groups, whose terms begin at x0 and x1: adds to sum; sets it at k 0. */
@@ -266,8 +262,9 @@ INLINE void block_product(WeightType type, int n_tiles, int n_groups, KBlock *b,
             amx_step(n_tiles, n_groups, b->w, s * STEP_K, x0 + s * words, x1 + s * words, columns);
         }
         store_sums(n_tiles, n_groups, type == WEIGHT_BF16 ? sum : part);
-        if (type != WEIGHT_BF16)
-            add_scaled(n_tiles, n_groups, b->scale[s0 / SCALE_STEPS], b->k0 + s0 == 0, part, sum);
+        for (int g = 0; type != WEIGHT_BF16 && g < n_groups; g++)
+            for (int t = 0; t < n_tiles; t++)
+                add_scaled(b->scale[s0 / SCALE_STEPS][t], part[g][t], b->k0 + s0 == 0, sum[g][t]);
     }
 }
 

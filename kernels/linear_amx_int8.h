@@ -3,8 +3,9 @@
  *
  * 128 neighbours of a row of x become integers q of 16 bits, x = scale * q, |q| <= 32,512, and
  * these two terms of 8 bits, q = 256 high + low, 0 <= low < 256. Sums of 128 products are exact, so
- * that the order within them is nobody's concern; then y = sum over blocks of 128 k's of  (scale of
- * x * scale of w) * q w, ascending, fused
+ * that the order within them is nobody's concern; blocks are added ascending, fused:
+ *
+ *     y = sum over blocks of 128 k's of (scale of x * scale of w) * (q w)
  *
  * Against the definition: |x - scale * q| <= 2^-16 of the block's largest |x|, and some
  * (cols / 128 + 3) * 2^-24 * sum |x w|. Blocks whose |x| stay below 2^-110 count as zero; one with

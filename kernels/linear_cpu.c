@@ -303,8 +303,10 @@ static void linear_part(const void *arg, int part, int n_parts)
 void ISA_NAME(linear)(Threads *t, const Linear *a, Scratch scratch)
 {
     int max_rows = ISA_NAME(linear_max_rows)(a->w->type, a->w->cols, scratch);
-    Job job = {.a = a};
-    for (; job.i0 < a->n; job.i0 += job.n) {
+    Job job; /* not cleared: most of it is room for a prompt's rows */
+    job.a = a;
+    job.terms = NULL;
+    for (job.i0 = 0; job.i0 < a->n; job.i0 += job.n) {
         job.n = a->n - job.i0 < max_rows ? a->n - job.i0 : max_rows;
         for (int i = 0; i < job.n; i++)
             job.x[i] = a->x + (int64_t)(job.i0 + i) * a->x_stride;

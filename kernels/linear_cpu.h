@@ -20,8 +20,7 @@ typedef struct {
     const uint32_t *terms; /* NULL: as they are */
 } LinearRows;
 
-/* How many rows of x, LINEAR_PANEL at most, can be prepared in scratch; at least 1 in 4 bytes for
- * each of cols. */
+/* How many rows of x, LINEAR_PANEL at most, can be prepared in scratch, which must hold one. */
 int ISA_NAME(linear_max_rows)(WeightType type, int cols, Scratch scratch);
 
 /* Prepares n rows of x for weights of that type. They stay where they are until the last use. */
