@@ -27,10 +27,11 @@ LDLIBS   += $(PKG_LIBS) $(CUDA_LIBS) -lm
 # The fast CPU kernels are compiled once per instruction set; the backend picks when it is opened.
 ISAS := plain
 ifeq ($(shell uname -m),x86_64)
-ISAS += avx2 avx512 amx
+ISAS += avx2 avx512 vnni amx
 FLAGS_avx2   := -mavx2 -mfma -mf16c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma
-FLAGS_amx    := $(FLAGS_avx512) -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8
+FLAGS_vnni   := $(FLAGS_avx512) -mavx512vnni
+FLAGS_amx    := $(FLAGS_vnni) -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8
 else
 CPPFLAGS += -DONLY_PLAIN=1
 endif

@@ -111,10 +111,10 @@ static void join_nearest(Head *h)
     memmove(r + best + 1, r + best + 2, (size_t)(h->n_ranges - best - 1) * sizeof *r);
 }
 
-/* Ids come ascending. Rows of FP8 share scales by the 128, so a range starts where these do. */
+/* Ids come ascending. A range starts where rows of the LM head can be taken apart. */
 static void add_scored(Head *h, int id)
 {
-    int step = h->f->model->lm_head.type == WEIGHT_FP8 ? FP8_BLOCK : 1, first = id - id % step;
+    int first = id - id % weight_row_step(h->f->model->lm_head.type);
     if (h->n_ranges && first <= h->range[h->n_ranges - 1].end) {
         h->range[h->n_ranges - 1].end = id + 1;
         return;

@@ -268,11 +268,6 @@ int loader_norm(Loader *l, const char *leaf, int n, const float **out)
     return *out ? 0 : -1;
 }
 
-static int blocks(int n)
-{
-    return (n + FP8_BLOCK - 1) / FP8_BLOCK;
-}
-
 /* X.weight and, if that is FP8, X.weight_scale_inv. */
 static int find_matrix(const Loader *l, const char *leaf, int rows, int cols, const Tensor **weight,
                        const Tensor **scale)
@@ -283,7 +278,8 @@ static int find_matrix(const Loader *l, const char *leaf, int rows, int cols, co
     if (!t) return -1;
     if (t->type == TENSOR_BF16 || t->type == TENSOR_F32) return 0;
     if (t->type != TENSOR_FP8_E4M3) return loader_bad_type(l, t, "BF16, F32 or F8_E4M3");
-    *scale = need(l, leaf, ".weight_scale_inv", 2, (int64_t[]){blocks(rows), blocks(cols)});
+    *scale = need(l, leaf, ".weight_scale_inv", 2,
+                  (int64_t[]){weight_blocks(rows), weight_blocks(cols)});
     if (!*scale) return -1;
     return is_float(*scale) ? 0 : loader_bad_type(l, *scale, "F32, BF16 or F16");
 }
@@ -317,8 +313,7 @@ static int place_quantised(Loader *l, const Tensor *t, const unsigned char *data
                            int cols, Weight *w)
 {
     *w = (Weight){.type = l->quantise_to, .rows = rows, .cols = cols};
-    size_t n = (size_t)rows * (size_t)cols;
-    size_t n_scales = (size_t)weight_scale_rows(w) * (size_t)blocks(cols);
+    size_t n = (size_t)weight_data_bytes(w), n_scales = (size_t)weight_n_scales(w);
     int stays = l->own->backend->is_host;
     uint8_t *code = stays ? loader_block(l, n, 1) : mem_alloc(n, 1);
     float *scale = loader_floats(l, n_scales);
@@ -353,7 +348,7 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
     *w = (Weight){.type = weight_type(t), .rows = rows, .cols = cols};
     w->data = l->dummy ? place_dummy(l, t) : place_tensor(l, t, element_bytes(w->type));
     if (scale) {
-        size_t n = (size_t)blocks(rows) * (size_t)blocks(cols);
+        size_t n = (size_t)weight_blocks(rows) * (size_t)weight_blocks(cols);
         float *s = loader_floats(l, n);
         read_floats(l, scale, s);
         w->scale = loader_place_floats(l, s, n);
@@ -406,7 +401,7 @@ static int take_rows(Loader *l, const Tensor *t, const float *scale, int quantis
     if (failed || !w->data) return -1;
     if (!scale || torn) return 0;
 
-    size_t n_rows = (size_t)blocks(n), n_cols = (size_t)blocks(cols);
+    size_t n_rows = (size_t)weight_blocks(n), n_cols = (size_t)weight_blocks(cols);
     float *s = loader_floats(l, n_rows * n_cols);
     for (size_t b = 0; b < n_rows; b++) {
         size_t from = (size_t)(map[b * FP8_BLOCK] / FP8_BLOCK);
@@ -427,7 +422,7 @@ int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0,
                                                                                             : 0;
     if (find_matrix(l, leaf, n0 + n1, cols, &t, &scale)) return -1;
     if (scale) {
-        s = mem_alloc((size_t)blocks(n0 + n1) * (size_t)blocks(cols), sizeof *s);
+        s = mem_alloc((size_t)weight_blocks(n0 + n1) * (size_t)weight_blocks(cols), sizeof *s);
         unpack_floats(scale, s);
     }
     int quantised = is_quantised(l, leaf, t);

@@ -22,7 +22,7 @@ int quantise_keeps_wide(WeightType to, const char *leaf);
  *
  * FP8: a scale for each block of 128 x 128, its largest magnitude / 448.
  * INT8: one for each 128 neighbours in a row, their largest magnitude / 127; codes are rounded to
- * the nearest, ties to even.
+ * the nearest, ties to even. code and scale are as weight.h has them, and hold zeros before.
  */
 int quantise(WeightType to, const unsigned char *data, WeightType type, int rows, int cols,
              uint8_t *code, float *scale);

@@ -136,17 +136,6 @@ typedef struct {
     float scale[AMX_K_SCALES][2][TILE]; /* where weights have scales */
 } KBlock;
 
-/* The scales of rows r .. r + n_outs in b's block of k's; 0 up to a whole tile. */
-INLINE void load_scales(const Weight *w, int r, int n_outs, KBlock *b)
-{
-    int n = (b->k1 - b->k0 + FP8_BLOCK - 1) / FP8_BLOCK;
-    for (int o = 0; o < n_outs || o % TILE; o++) {
-        const float *scale = weight_scales(w, o < n_outs ? r + o : r) + b->k0 / FP8_BLOCK;
-        for (int i = 0; i < n; i++)
-            b->scale[i][o / TILE][o % TILE] = o < n_outs ? scale[i] : 0;
-    }
-}
-
 /* ---- sums ---- */
 
 typedef float TileSum[TILE][TILE]; /* [output][row of x] */

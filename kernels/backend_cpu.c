@@ -91,6 +91,12 @@ static void cpu_close(Backend *be)
 }
 
 #if defined __x86_64__
+static int has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+
 /* The tile unit, and the bf16 of AVX-512 beside it: bits of CPUID's leaf 7. */
 enum {
     CPUID_AMX = 1 << 22 | 1 << 24 | 1 << 25, /* bf16, tiles, int8 */
@@ -124,9 +130,8 @@ static const CpuOps *find_isa(const char *name, const char **found, Error *err)
     const Isa isa[] = {
 #if defined __x86_64__
         {"amx", &cpu_ops_amx, has_amx()},
-        {"avx512", &cpu_ops_avx512,
-         __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")},
+        {"vnni", &cpu_ops_vnni, has_avx512() && __builtin_cpu_supports("avx512vnni")},
+        {"avx512", &cpu_ops_avx512, has_avx512()},
         {"avx2", &cpu_ops_avx2,
          /* and F16C, which every AVX2 machine has; clang 14 has no name to ask for it */
          __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},

@@ -1,15 +1,13 @@
 /*
- * linear_amx.h: y = x W' in the tiles of AMX, for linear_cpu.c.
+ * linear_amx.h: y = x W' for bf16 and FP8 weights in the tiles of AMX, for linear_cpu.c.
  *
- * x is packed once for all of W, as two terms (linear_amx_bf16.h, linear_amx_int8.h say which). An
- * element of a tile depends on its own row of W and its own row of x, so how rows are grouped never
- * shows.
+ * x is packed once for all of W, as two terms (linear_amx_bf16.h). An element of a tile depends on
+ * its own row of W and its own row of x, so how rows are grouped never shows.
  */
 #ifndef OFFSHOOT_KERNELS_LINEAR_AMX_H
 #define OFFSHOOT_KERNELS_LINEAR_AMX_H
 
 #include "kernels/linear_amx_bf16.h"
-#include "kernels/linear_amx_int8.h"
 
 /* The sums of a group's tile to y: rows of x, n_outs outputs of each. */
 INLINE void emit_tile(TileSum *sum, int n_rows, int n_outs, float *const *y, int y_at)
@@ -42,10 +40,7 @@ INLINE void open_block(WeightType type, const AmxProduct *p, int r, int n_outs, 
     b->fetch_x = p->n > AMX_FAR_ROWS;
     b->ahead = bytes_ahead(w, outputs_at_once(p->n), at);
     b->w = (WeightBlock){(const char *)w->data + r * weight_row_bytes(w) + at, weight_row_bytes(w)};
-    if (type == WEIGHT_INT8)
-        int8_open(w, r, n_outs, b, copy);
-    else
-        bf16_open(type, w, r, n_outs, b, copy);
+    bf16_open(type, w, r, n_outs, b, copy);
 }
 
 /* Outputs r .. r + n_outs, at y_at of y, of groups g0 .. g_end. */
@@ -58,10 +53,7 @@ INLINE void outputs(WeightType type, const AmxProduct *p, int r, int n_outs, int
     int cols = p->w->cols, two = n_outs > TILE;
     for (int k0 = 0; k0 < cols; k0 += AMX_K_BLOCK) {
         open_block(type, p, r, n_outs, k0, &b, copy);
-        if (type == WEIGHT_INT8)
-            int8_products(two, &b, p->terms, p->n, cols, g0, g_end, sum);
-        else
-            bf16_products(type, two, &b, p->terms, p->n, cols, g0, g_end, sum);
+        bf16_products(type, two, &b, p->terms, p->n, cols, g0, g_end, sum);
     }
     for (int g = g0; g < g_end; g++)
         for (int t = 0; t * TILE < n_outs; t++) {
@@ -82,22 +74,6 @@ INLINE void product_of_type(WeightType type, const AmxProduct *p, int begin, int
     _tile_release();
 }
 
-/* Bytes of n packed rows for weights of that type, the zeros of the last group included. */
-static int64_t terms_bytes(WeightType type, int n, int cols)
-{
-    return type == WEIGHT_INT8 ? int8_terms_bytes(n, cols) : bf16_terms_bytes(n, cols);
-}
-
-/* Part `part` of the packing of n rows. */
-static void pack_terms(WeightType type, const float *const *x, int n, int cols, int part,
-                       int n_parts, uint32_t *terms)
-{
-    if (type == WEIGHT_INT8)
-        int8_pack(x, n, cols, part, n_parts, terms);
-    else
-        bf16_pack(x, n, cols, part, n_parts, terms);
-}
-
 /* y[i][r - begin] for n rows packed and begin <= r < end, begin a multiple of TILE. */
 static void panel_tiles(const Weight *w, int begin, int end, int n, const uint32_t *terms,
                         float *const *y)
@@ -105,10 +81,8 @@ static void panel_tiles(const Weight *w, int begin, int end, int n, const uint32
     AmxProduct p = {w, n, terms, y};
     if (w->type == WEIGHT_BF16)
         product_of_type(WEIGHT_BF16, &p, begin, end);
-    else if (w->type == WEIGHT_FP8)
-        product_of_type(WEIGHT_FP8, &p, begin, end);
     else
-        product_of_type(WEIGHT_INT8, &p, begin, end);
+        product_of_type(WEIGHT_FP8, &p, begin, end);
 }
 
 #endif

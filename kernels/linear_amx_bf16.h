@@ -119,6 +119,17 @@ INLINE __m512i widen_weights(WeightType type, const char *p, int n)
     return widen_fp8(_mm256_maskz_loadu_epi8(there, p));
 }
 
+/* The scales of rows r .. r + n_outs in b's block of k's; 0 up to a whole tile. */
+INLINE void load_scales(const Weight *w, int r, int n_outs, KBlock *b)
+{
+    int n = weight_blocks(b->k1 - b->k0);
+    for (int o = 0; o < n_outs || o % TILE; o++) {
+        const float *scale = weight_scales(w, o < n_outs ? r + o : r) + b->k0 / FP8_BLOCK;
+        for (int i = 0; i < n; i++)
+            b->scale[i][o / TILE][o % TILE] = o < n_outs ? scale[i] : 0;
+    }
+}
+
 /* Weights k0 .. k1 of rows r .. r + n_outs, widened; zeros up to whole tiles and steps. */
 INLINE void copy_weights(WeightType type, const Weight *w, int r, int n_outs, KBlock *b,
                          WeightCopy copy)

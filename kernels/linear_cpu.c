@@ -1,6 +1,6 @@
 /*
- * linear_cpu.c: y = x W' in register tiles; with a tile unit only for f32 weights, the others are
- * linear_amx.h's.
+ * linear_cpu.c: y = x W' in register tiles; INT8 weights are linear_vec_int8.h's, and with a
+ * tile unit all but f32 are linear_amx.h's and linear_amx_int8.h's.
  *
  * A tile is FMA_OUTS outputs x TILE_ROWS rows, one vector accumulator each, lanes over k. After
  * each K_BLOCK of k the lanes are summed and added to y. That order is the same in every tile shape
@@ -24,6 +24,9 @@
 #include "kernels/isa_ops.h"
 #if VEC_TILES
 #include "kernels/linear_amx.h"
+#include "kernels/linear_amx_int8.h"
+#else
+#include "kernels/linear_vec_int8.h"
 #endif
 
 enum {
@@ -46,17 +49,13 @@ INLINE Vec load_weight(WeightType type, const char *row, int k, int n)
         const uint16_t *p = (const uint16_t *)(const void *)row + k;
         return n >= VEC_N ? v_bf16(p) : v_bf16_n(p, n);
     }
-    if (type == WEIGHT_INT8) {
-        const int8_t *p = (const int8_t *)row + k;
-        return n >= VEC_N ? v_int8(p) : v_int8_n(p, n);
-    }
     const uint8_t *p = (const uint8_t *)row + k;
     return n >= VEC_N ? v_fp8(p) : v_fp8_n(p, n);
 }
 
 /* acc[i][o] += x[i][k..k + n) * w[o][k..k + n) */
-INLINE void tile_step(WeightType type, int n_outs, int n_rows, const char *const *w,
-                      const Vec *scale, const float *const *x, int k, int n, Vec (*acc)[FMA_OUTS])
+INLINE void tile_step(WeightType type, int n_outs, int n_rows, const char *const *w, Vec scale,
+                      const float *const *x, int k, int n, Vec (*acc)[FMA_OUTS])
 {
     Vec xk[TILE_ROWS];
     UNROLL
@@ -65,8 +64,7 @@ INLINE void tile_step(WeightType type, int n_outs, int n_rows, const char *const
     UNROLL
     for (int o = 0; o < n_outs; o++) {
         Vec wk = load_weight(type, w[o], k, n);
-        if (type == WEIGHT_FP8) wk = v_mul(wk, scale[0]);
-        if (type == WEIGHT_INT8) wk = v_mul(wk, scale[o]);
+        if (type == WEIGHT_FP8) wk = v_mul(wk, scale);
         UNROLL
         for (int i = 0; i < n_rows; i++)
             acc[i][o] = v_fma(xk[i], wk, acc[i][o]);
@@ -115,11 +113,8 @@ INLINE void tile(WeightType type, int n_outs, int n_rows, const Weight *w, int r
     int64_t ahead = prefetch_distance(w);
     for (int block = k0; block < k1; block += FP8_BLOCK) {
         int end = block + FP8_BLOCK < k1 ? block + FP8_BLOCK : k1, k = block;
-        Vec scale[FMA_OUTS];
-        if (type == WEIGHT_FP8) scale[0] = v_set(weight_scales(w, r)[block / FP8_BLOCK] * FP8_UNIT);
-        UNROLL
-        for (int o = 0; type == WEIGHT_INT8 && o < n_outs; o++)
-            scale[o] = v_set(weight_scales(w, r + o)[block / FP8_BLOCK]);
+        Vec scale = v_set(1);
+        if (type == WEIGHT_FP8) scale = v_set(weight_scales(w, r)[block / FP8_BLOCK] * FP8_UNIT);
         for (; k + VEC_N <= end; k += VEC_N) {
             if (ahead && k * size % CACHE_LINE == 0)
                 prefetch(n_outs, row, ahead + (int64_t)k * size);
@@ -192,15 +187,12 @@ TILE_FN(tiles_bf16, WEIGHT_BF16, FMA_OUTS)
 TILE_FN(tiles_bf16_single, WEIGHT_BF16, 1)
 TILE_FN(tiles_fp8, WEIGHT_FP8, FMA_OUTS)
 TILE_FN(tiles_fp8_single, WEIGHT_FP8, 1)
-TILE_FN(tiles_int8, WEIGHT_INT8, FMA_OUTS)
-TILE_FN(tiles_int8_single, WEIGHT_INT8, 1)
 
 /* By type, then whole tiles and single outputs. */
 static TileFn *const tile_fn[][2] = {
     [WEIGHT_F32] = {tiles_f32, tiles_f32_single},
     [WEIGHT_BF16] = {tiles_bf16, tiles_bf16_single},
     [WEIGHT_FP8] = {tiles_fp8, tiles_fp8_single},
-    [WEIGHT_INT8] = {tiles_int8, tiles_int8_single},
 };
 
 /* Outputs begin .. end for one block of k. */
@@ -224,32 +216,62 @@ static void panel_fma(const Weight *w, int begin, int end, int n, const float *c
             run_tiles(w, r, r + step < end ? r + step : end, r - begin, k0, n, x, y);
 }
 
-/* ---- both ways ---- */
+/* ---- all ways ---- */
+
+/* Whether rows of x are packed for weights of that type; the bytes of n rows, or 0. */
+static int64_t terms_bytes(WeightType type, int n, int cols)
+{
+    if (type == WEIGHT_INT8) return int8_terms_bytes(n, cols);
+#if VEC_TILES
+    if (type != WEIGHT_F32) return bf16_terms_bytes(n, cols);
+#endif
+    return 0;
+}
+
+/* Part `part` of the packing of n rows. */
+static void pack_terms(WeightType type, const float *const *x, int n, int cols, int part,
+                       int n_parts, uint32_t *terms)
+{
+#if VEC_TILES
+    if (type != WEIGHT_INT8) {
+        bf16_pack(x, n, cols, part, n_parts, terms);
+        return;
+    }
+#endif
+    assert(type == WEIGHT_INT8);
+    int8_pack(x, n, cols, part, n_parts, terms);
+}
+
+static void panel_packed(const Weight *w, int begin, int end, int n, const uint32_t *terms,
+                         float *const *y)
+{
+#if VEC_TILES
+    if (w->type != WEIGHT_INT8) {
+        panel_tiles(w, begin, end, n, terms, y);
+        return;
+    }
+#endif
+    panel_int8(w, begin, end, n, terms, y);
+}
 
 int ISA_NAME(linear_max_rows)(WeightType type, int cols, Scratch scratch)
 {
-#if VEC_TILES
-    int64_t fit = (int64_t)scratch.bytes / terms_bytes(type, 1, cols);
+    int64_t one = terms_bytes(type, 1, cols),
+            fit = one ? (int64_t)scratch.bytes / one : LINEAR_PANEL;
     assert(fit > 0);
-    return fit >= LINEAR_PANEL ? LINEAR_PANEL : fit < TILE ? (int)fit : (int)fit / TILE * TILE;
-#else
-    (void)type, (void)cols, (void)scratch;
-    return LINEAR_PANEL;
-#endif
+    return fit >= LINEAR_PANEL  ? LINEAR_PANEL
+           : fit < LINEAR_GROUP ? (int)fit
+                                : (int)fit / LINEAR_GROUP * LINEAR_GROUP;
 }
 
 LinearRows ISA_NAME(linear_rows)(WeightType type, int cols, int n, const float *const *x,
                                  Scratch scratch)
 {
     LinearRows rows = {n, x, NULL};
-#if VEC_TILES
-    if (type != WEIGHT_F32) {
+    if (terms_bytes(type, n, cols)) {
         pack_terms(type, x, n, cols, 0, 1, scratch.data);
         rows.terms = scratch.data;
     }
-#else
-    (void)type, (void)cols, (void)scratch;
-#endif
     return rows;
 }
 
@@ -257,12 +279,10 @@ void ISA_NAME(linear_panel)(const Weight *w, int begin, int end, LinearRows rows
 {
     assert(w->type != WEIGHT_NONE && rows.n <= LINEAR_PANEL);
     assert(begin % LINEAR_OUTS == 0);
-#if VEC_TILES
     if (rows.terms) {
-        panel_tiles(w, begin, end, rows.n, rows.terms, y);
+        panel_packed(w, begin, end, rows.n, rows.terms, y);
         return;
     }
-#endif
     for (int i = 0; i < rows.n; i += FMA_ROWS)
         panel_fma(w, begin, end, rows.n - i < FMA_ROWS ? rows.n - i : FMA_ROWS, rows.x + i, y + i);
 }
@@ -275,14 +295,12 @@ typedef struct {
     uint32_t *terms; /* NULL: not packed */
 } Job;
 
-#if VEC_TILES
 static void pack_part(const void *arg, int part, int n_parts)
 {
     const Job *job = arg;
     const Weight *w = job->a->w;
     pack_terms(w->type, job->x, job->n, w->cols, part, n_parts, job->terms);
 }
-#endif
 
 static void linear_part(const void *arg, int part, int n_parts)
 {
@@ -310,12 +328,10 @@ void ISA_NAME(linear)(Threads *t, const Linear *a, Scratch scratch)
         job.n = a->n - job.i0 < max_rows ? a->n - job.i0 : max_rows;
         for (int i = 0; i < job.n; i++)
             job.x[i] = a->x + (int64_t)(job.i0 + i) * a->x_stride;
-#if VEC_TILES
-        if (a->w->type != WEIGHT_F32) {
+        if (terms_bytes(a->w->type, job.n, a->w->cols)) {
             job.terms = scratch.data;
             cpu_run(t, (int64_t)job.n * a->w->cols, pack_part, &job);
         }
-#endif
         cpu_run(t, (int64_t)job.n * a->w->rows * a->w->cols, linear_part, &job);
     }
 }

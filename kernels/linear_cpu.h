@@ -9,9 +9,13 @@
 
 /*
  * LINEAR_OUTS outputs are computed together, and start on a multiple of that, so that they share
- * their FP8 scales; LINEAR_PANEL rows at most.
+ * their FP8 scales and are a panel of INT8; LINEAR_PANEL rows at most, by LINEAR_GROUP.
  */
-enum { LINEAR_OUTS = VEC_TILES ? 16 : 4, LINEAR_PANEL = VEC_TILES ? 512 : 48 };
+enum {
+    LINEAR_OUTS = 16,
+    LINEAR_PANEL = VEC_TILES ? 512 : 48,
+    LINEAR_GROUP = VEC_TILES ? 16 : 1,
+};
 
 /* Rows of x as the products take them: as they are, or packed for all outputs. */
 typedef struct {

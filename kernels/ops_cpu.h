@@ -58,7 +58,7 @@ static inline int64_t sample_scratch_floats(int n_vocab)
 
 extern const CpuOps cpu_ops_plain;
 #if defined __x86_64__
-extern const CpuOps cpu_ops_avx2, cpu_ops_avx512, cpu_ops_amx;
+extern const CpuOps cpu_ops_avx2, cpu_ops_avx512, cpu_ops_vnni, cpu_ops_amx;
 #endif
 
 /* Multiply-adds or elements moved below which a fork costs more than it saves (some 2 us). */

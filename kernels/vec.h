@@ -2,9 +2,9 @@
  * vec.h: a thin layer over the vector unit, one meaning in three instruction sets.
  *
  * Included by the sources that are compiled once per instruction set with -DISA=plain, avx2,
- * avx512 or amx, which is AVX-512 and a tile unit. Vec holds VEC_N floats. The _n forms touch only
- * the first n < VEC_N elements of memory and read zeros for the others, so a tail runs the same
- * operations as a full vector.
+ * avx512, vnni, which is AVX-512 and sums of integer products, or amx, which has a tile unit too.
+ * Vec holds VEC_N floats. The _n forms touch only the first n < VEC_N elements of memory and read
+ * zeros for the others, so a tail runs the same operations as a full vector.
  *
  * v_sum adds lanes in one fixed order: halves down to four lanes, then (0 + 1) + (2 + 3); v_sum4
  * gives the same bits for four vectors at once.
@@ -23,6 +23,7 @@
 #define VEC_IS_plain   0
 #define VEC_IS_avx2    2
 #define VEC_IS_avx512  512
+#define VEC_IS_vnni    512
 #define VEC_IS_amx     512
 #define VEC_ISA        VEC_CAT(VEC_IS_, ISA)
 
@@ -30,6 +31,7 @@
 #define VEC_TILES_plain  0
 #define VEC_TILES_avx2   0
 #define VEC_TILES_avx512 0
+#define VEC_TILES_vnni   0
 #define VEC_TILES_amx    1
 #define VEC_TILES        VEC_CAT(VEC_TILES_, ISA)
 
@@ -141,15 +143,6 @@ INLINE Vec v_fp8_n(const uint8_t *p, int n)
 {
     return v_widen_fp8(_mm_maskz_loadu_epi8(v_mask(n), p));
 }
-INLINE Vec v_int8(const int8_t *p)
-{
-    return _mm512_cvtepi32_ps(
-        _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
-}
-INLINE Vec v_int8_n(const int8_t *p, int n)
-{
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(v_mask(n), p)));
-}
 INLINE __m128 v_fold(Vec a)
 {
     __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
@@ -245,17 +238,6 @@ INLINE Vec v_fp8_n(const uint8_t *p, int n)
     uint8_t b[VEC_N] = {0};
     memcpy(b, p, (size_t)n);
     return v_fp8(b);
-}
-INLINE Vec v_int8(const int8_t *p)
-{
-    return _mm256_cvtepi32_ps(
-        _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
-}
-INLINE Vec v_int8_n(const int8_t *p, int n)
-{
-    int8_t b[VEC_N] = {0};
-    memcpy(b, p, (size_t)n);
-    return v_int8(b);
 }
 INLINE __m128 v_fold(Vec a)
 {
@@ -357,16 +339,6 @@ INLINE Vec v_fp8_n(const uint8_t *p, int n)
     uint8_t b[VEC_N] = {0};
     memcpy(b, p, (size_t)n);
     return v_fp8(b);
-}
-INLINE Vec v_int8(const int8_t *p)
-{
-    return (Vec){(float)p[0], (float)p[1], (float)p[2], (float)p[3]};
-}
-INLINE Vec v_int8_n(const int8_t *p, int n)
-{
-    int8_t b[VEC_N] = {0};
-    memcpy(b, p, (size_t)n);
-    return v_int8(b);
 }
 INLINE float v_sum(Vec a)
 {

@@ -2,8 +2,15 @@
  * weight.h: a matrix of the checkpoint, as the kernels read it.
  *
  * Row-major [rows][cols], y = x W', in the type of the file; FP8 is e4m3 with one f32 scale per
- * 128 x 128 block (blocks at the edges may be cut), W = fp8 * scale. INT8, made at load, for the
- * CPU alone: -127 .. 127 with one f32 scale for 128 neighbours in a row.
+ * 128 x 128 block (blocks at the edges may be cut), W = fp8 * scale.
+ *
+ * INT8, made at load, for the CPU alone: -127 .. 127 with one f32 scale for 128 neighbours in a
+ * row. 16 rows are a panel that lies in memory as products read it:
+ *
+ *     [panel][block of 128 columns][32 times 4 columns][16 rows][columns 0, 2, 1, 3 of the 4]
+ *
+ * with scales [panel][block][16 rows], and zeros up to whole panels and blocks. Even bytes are two
+ * neighbours, and odd ones: what 16-bit units multiply by pairs of x as they are.
  */
 #ifndef OFFSHOOT_KERNELS_WEIGHT_H
 #define OFFSHOOT_KERNELS_WEIGHT_H
@@ -12,7 +19,13 @@
 
 #include "kernels/inline.h"
 
-enum { FP8_BLOCK = 128, INT8_BLOCK = 128 };
+enum {
+    FP8_BLOCK = 128,
+    INT8_BLOCK = 128,
+    INT8_ROWS = 16,                            /* of a panel */
+    INT8_LINE = 4 * INT8_ROWS,                 /* bytes of 4 columns */
+    INT8_BLOCK_BYTES = INT8_BLOCK * INT8_ROWS, /* of a panel */
+};
 
 typedef enum { WEIGHT_NONE, WEIGHT_F32, WEIGHT_BF16, WEIGHT_FP8, WEIGHT_INT8 } WeightType;
 
@@ -20,36 +33,81 @@ typedef struct {
     WeightType type; /* WEIGHT_NONE: the model has no such matrix */
     int rows, cols;
     const void *data;   /* backend memory, aligned to its element */
-    const float *scale; /* FP8: [ceil(rows / 128)], INT8: [rows]; [ceil(cols / 128)]; else NULL */
+    const float *scale; /* FP8: [ceil(rows / 128)][ceil(cols / 128)]; INT8: above; else NULL */
 } Weight;
 
-/* Bytes of one row of w's data. */
+/* Blocks of 128 in n rows or columns. */
+SHARED_INLINE int weight_blocks(int n)
+{
+    return (n + FP8_BLOCK - 1) / FP8_BLOCK;
+}
+
+/* Rows that lie together, or share their scales: views of some rows begin at multiples of it. */
+SHARED_INLINE int weight_row_step(WeightType type)
+{
+    return type == WEIGHT_FP8 ? FP8_BLOCK : type == WEIGHT_INT8 ? INT8_ROWS : 1;
+}
+
+/* Bytes of one row of w's data; of a sixteenth of a panel. */
 SHARED_INLINE int64_t weight_row_bytes(const Weight *w)
 {
+    if (w->type == WEIGHT_INT8) return (int64_t)weight_blocks(w->cols) * INT8_BLOCK;
     return (int64_t)w->cols * (w->type == WEIGHT_F32 ? 4 : w->type == WEIGHT_BF16 ? 2 : 1);
 }
 
-/* Rows of scales: FP8 shares them by the 128 rows. */
-SHARED_INLINE int64_t weight_scale_rows(const Weight *w)
+/* Rows that w's data has room for. */
+SHARED_INLINE int64_t weight_stored_rows(const Weight *w)
 {
-    return w->type == WEIGHT_FP8    ? (w->rows + FP8_BLOCK - 1) / FP8_BLOCK
-           : w->type == WEIGHT_INT8 ? w->rows
-                                    : 0;
+    return w->type == WEIGHT_INT8 ? ((int64_t)w->rows + INT8_ROWS - 1) / INT8_ROWS * INT8_ROWS
+                                  : w->rows;
 }
 
-/* The scales of row r, one for 128 columns. */
+SHARED_INLINE int64_t weight_data_bytes(const Weight *w)
+{
+    return weight_stored_rows(w) * weight_row_bytes(w);
+}
+
+/* Of all scales; 0 where the type has none. */
+SHARED_INLINE int64_t weight_n_scales(const Weight *w)
+{
+    int64_t rows = w->type == WEIGHT_FP8    ? weight_blocks(w->rows)
+                   : w->type == WEIGHT_INT8 ? weight_stored_rows(w)
+                                            : 0;
+    return rows * weight_blocks(w->cols);
+}
+
+/* The scales of row r: FP8, one for 128 columns; INT8, of the panel that begins with it. */
 SHARED_INLINE const float *weight_scales(const Weight *w, int r)
 {
-    return w->scale + (int64_t)(w->type == WEIGHT_FP8 ? r / FP8_BLOCK : r) *
-                          ((w->cols + FP8_BLOCK - 1) / FP8_BLOCK);
+    return w->scale + (int64_t)(w->type == WEIGHT_FP8 ? r / FP8_BLOCK : r) * weight_blocks(w->cols);
+}
+
+/* The panel that row r begins, or that it is in. */
+SHARED_INLINE const int8_t *int8_panel(const Weight *w, int r)
+{
+    return (const int8_t *)w->data + r / INT8_ROWS * INT8_ROWS * weight_row_bytes(w);
+}
+
+/* Where column c of row r lies in its panel. */
+SHARED_INLINE int64_t int8_place(int r, int c)
+{
+    int in_four = (c & 1) << 1 | (c & 2) >> 1;
+    return (int64_t)(c / 4) * INT8_LINE + r % INT8_ROWS * 4 + in_four;
+}
+
+/* Column c of row r of INT8. */
+SHARED_INLINE float int8_weight_at(const Weight *w, int r, int c)
+{
+    const float *scale = weight_scales(w, r / INT8_ROWS * INT8_ROWS);
+    return (float)int8_panel(w, r)[int8_place(r, c)] *
+           scale[c / INT8_BLOCK * INT8_ROWS + r % INT8_ROWS];
 }
 
 /* Bytes of all of w, scales included; 0 where there is no such matrix. */
 SHARED_INLINE double weight_bytes(const Weight *w)
 {
     if (w->type == WEIGHT_NONE) return 0;
-    int64_t n_scales = weight_scale_rows(w) * ((w->cols + FP8_BLOCK - 1) / FP8_BLOCK);
-    return (double)(w->rows * weight_row_bytes(w) + n_scales * 4);
+    return (double)(weight_data_bytes(w) + weight_n_scales(w) * 4);
 }
 
 #endif

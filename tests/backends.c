@@ -92,10 +92,12 @@ int32_t *ints(size_t n)
 /* A matrix with random content. */
 Weight random_weight(Rng *r, WeightType type, int rows, int cols)
 {
-    size_t n = (size_t)rows * (size_t)cols;
-    unsigned char *data = malloc(n * (type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1));
+    Weight w = {.type = type, .rows = rows, .cols = cols};
+    size_t bytes = (size_t)weight_data_bytes(&w), n_scales = (size_t)weight_n_scales(&w);
+    size_t size = type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1;
+    unsigned char *data = malloc(bytes);
     assert_non_null(data);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < bytes / size; i++) {
         float x = rng_float(r);
         uint16_t half;
         memcpy(&half, (char *)&x + 2, sizeof half);
@@ -104,10 +106,8 @@ Weight random_weight(Rng *r, WeightType type, int rows, int cols)
         if (type == WEIGHT_FP8) data[i] = (unsigned char)(rng_next(r) & 0xf7); /* no NaN */
         if (type == WEIGHT_INT8) data[i] = (unsigned char)(rng_int(r, 255) - 127);
     }
-    Weight w = {.type = type, .rows = rows, .cols = cols, .data = data};
-    if (weight_scale_rows(&w))
-        w.scale =
-            random_floats(r, (size_t)weight_scale_rows(&w) * (size_t)((cols + 127) / 128), 0.01f);
+    w.data = data;
+    if (n_scales) w.scale = random_floats(r, n_scales, 0.01f);
     return w;
 }
 

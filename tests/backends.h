@@ -7,7 +7,7 @@
 #include "kernels/backend.h"
 #include "tests/near.h"
 
-enum { MAX_BACKENDS = 14, MAX_VOCAB = 512 };
+enum { MAX_BACKENDS = 17, MAX_VOCAB = 512 };
 
 /*
  * ref, and in [0, n_backends) for each instruction set backends of 1, 2 and 3 threads, then the
@@ -30,9 +30,11 @@ int is_gpu(int b);
 /* 0 for what b's products do not take: INT8 on a GPU. */
 int has_type(int b, WeightType type);
 
-/* How b adds up a product: in f32, or with x as two 16-bit terms, as linear_amx.h or linear_tile.h.
+/*
+ * How products are added up: in double, in f32, or with x as two 16-bit terms, as linear_amx.h or
+ * linear_tile.h. All of the CPU's take INT8 as linear_int8.h does.
  */
-typedef enum { SUMS_F32, SUMS_AMX, SUMS_GPU } Sums;
+typedef enum { SUMS_REF, SUMS_F32, SUMS_AMX, SUMS_GPU } Sums;
 Sums sums_of(int b);
 
 /* "op on avx2 with 3 threads"; one static buffer. */

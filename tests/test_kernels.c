@@ -42,10 +42,11 @@ static const LinearShape linear_shapes[] = {
 
 /*
  * Roundings of size 2^-24 |x w| that an output may have: as linear_cpu.c counts them for 4 lanes;
- * for two 16-bit terms as linear_amx.h and linear_tile.h do.
+ * for two 16-bit terms as linear_amx.h, linear_int8.h and linear_tile.h do.
  */
 static double roundings(const Weight *w, Sums sums)
 {
+    if (sums != SUMS_REF && w->type == WEIGHT_INT8) return 2 * (w->cols / 128 + 4);
     if (sums == SUMS_AMX && w->type != WEIGHT_F32) return 128 + 16 + w->cols / 16.0 + 8;
     if (sums != SUMS_GPU || w->type == WEIGHT_F32)
         return (w->cols < 1024 ? w->cols : 1024) / 4.0 + w->cols / 1024.0 + 5;
@@ -54,8 +55,8 @@ static double roundings(const Weight *w, Sums sums)
 }
 
 /*
- * What is lost of small x: fp16 beside a large one of the row, AMX's 16 bits beside a large one of
- * the block and what it takes for zero.
+ * What is lost of small x: fp16 beside a large one of the row, INT8's 16 bits beside a large one of
+ * the block, and what these and AMX take for zero.
  */
 static double lost(const Weight *w, const float *x, const float *row, Sums sums)
 {
@@ -69,7 +70,7 @@ static double lost(const Weight *w, const float *x, const float *row, Sums sums)
         max = fmax(max, largest), all += weights, sum += largest * weights;
     }
     if (sums == SUMS_GPU && w->type == WEIGHT_FP8) return 0x1p-38 * max * all;
-    if (sums == SUMS_AMX && w->type == WEIGHT_INT8) return 0x1p-16 * sum + 0x1p-110 * all;
+    if (sums != SUMS_REF && w->type == WEIGHT_INT8) return 0x1p-16 * sum + 0x1p-110 * all;
     return sums == SUMS_AMX ? 0x1p-126 * (all + w->cols) : 0;
 }
 
@@ -115,7 +116,7 @@ static void test_linear(void **state)
         float *alone = floats((size_t)shape->rows);
         Linear a = {&w, n, x, x_stride, y, y_stride, 0};
         ref->linear(ref, &a);
-        check_linear(&w, x, x_stride, n, y, y_stride, SUMS_F32, "linear on ref", r.seed);
+        check_linear(&w, x, x_stride, n, y, y_stride, SUMS_REF, "linear on ref", r.seed);
         for (int b = 0; b < n_backends; b++) {
             if (!has_type(b, shape->type)) continue;
             a.y = b == leader(b) ? first : y;
@@ -144,7 +145,8 @@ static void test_linear_alignment(void **state)
     for (int type = WEIGHT_F32; type <= WEIGHT_INT8; type++) {
         Rng r = rng_new(40 + (uint64_t)type);
         Weight w = random_weight(&r, (WeightType)type, ROWS, COLS), off = w;
-        size_t bytes = (size_t)(weight_row_bytes(&w) * ROWS), size = bytes / (ROWS * COLS);
+        size_t bytes = (size_t)weight_data_bytes(&w),
+               size = type == WEIGHT_F32 ? 4 : 1 + (type == WEIGHT_BF16);
         char *data = malloc(bytes + size);
         float *x = random_floats(&r, N * COLS + 1, 2), *want = floats(N * ROWS);
         float *got = floats(N * ROWS);
@@ -188,8 +190,7 @@ static void test_linear_ends(void **state)
         void *w_all, *x_all;
         Weight w = random_weight(&r, type, ROWS, COLS), at_end = w;
         float *x = random_floats(&r, (size_t)(N * COLS), 1), *want = floats(n_y), *y = floats(n_y);
-        at_end.data =
-            before_the_end(w.data, (size_t)(weight_row_bytes(&w) * ROWS), &w_all, &w_size);
+        at_end.data = before_the_end(w.data, (size_t)weight_data_bytes(&w), &w_all, &w_size);
         float *x_end = before_the_end(x, (size_t)(N * COLS) * sizeof *x, &x_all, &x_size);
         for (int b = 0; b < n_backends; b++) {
             if (is_gpu(b)) continue;
@@ -201,6 +202,25 @@ static void test_linear_ends(void **state)
         free_weight(&w);
         free(x), free(want), free(y);
     }
+}
+
+/* INT8's sums are exact: one result for all sets that multiply and add in one rounding. */
+static void test_int8_everywhere(void **state)
+{
+    (void)state;
+    enum { ROWS = 70, COLS = 1300, N = 21 };
+    Rng r = rng_new(80);
+    Weight w = random_weight(&r, WEIGHT_INT8, ROWS, COLS);
+    float *x = random_floats(&r, N * COLS, 1), *want = floats(N * ROWS), *y = floats(N * ROWS);
+    int n_sets = 0;
+    for (int b = 0; b < n_backends; b++) {
+        if (b != leader(b) || is_gpu(b) || !strcmp(backend[b]->isa, "plain")) continue;
+        Linear a = {&w, N, x, COLS, n_sets++ ? y : want, ROWS, 0};
+        backend[b]->linear(backend[b], &a);
+        assert_true(same_bits(about("linear, other sets", b), a.y, want, N * ROWS, r.seed));
+    }
+    free_weight(&w);
+    free(x), free(want), free(y);
 }
 
 /* NaN, infinity and the largest numbers in other rows, and all ranges of numbers in its own. */
@@ -594,9 +614,7 @@ static void test_moe_ffn(void **state)
             backend[b]->moe_ffn(backend[b], &a);
             int bf16_terms = sums_of(b) == SUMS_AMX ? m->type != WEIGHT_F32
                                                     : is_gpu(b) && m->type == WEIGHT_BF16;
-            double relative = m->type == WEIGHT_INT8 && bf16_terms ? 0x1p-11
-                              : bf16_terms                         ? 0x1p-15
-                                                                   : 4e-6;
+            double relative = m->type == WEIGHT_INT8 ? 0x1p-11 : bf16_terms ? 0x1p-15 : 4e-6;
             assert_true(near_all(about("moe", b), a.out, want, all, 0, relative * size, r.seed));
             assert_true(same_bits(about("moe", b), a.out, first, all, r.seed));
             for (int k = 0; k < m->n; k = next_alone(k, m->n, is_gpu(b))) {
@@ -696,6 +714,7 @@ int main(void)
         cmocka_unit_test(test_linear),
         cmocka_unit_test(test_linear_alignment),
         cmocka_unit_test(test_linear_ends),
+        cmocka_unit_test(test_int8_everywhere),
         cmocka_unit_test(test_linear_company),
         cmocka_unit_test(test_linear_many_outputs),
         cmocka_unit_test(test_linear_of_prompts),
