@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "base/version.h"
 #include "bench/bench.h"
 #include "bench/check.h"
@@ -102,9 +103,37 @@ static int open_tokens(App *a, Error *err)
     return a->tok ? 0 : -1;
 }
 
-static int open_tokenizer(App *a, Error *err)
+typedef struct {
+    App *app;
+    Error err;
+    int failed;
+} TokensThread;
+
+static void *open_tokens_aside(void *arg)
 {
-    if (open_tokens(a, err)) return -1;
+    TokensThread *t = arg;
+    t->failed = open_tokens(t->app, &t->err);
+    return NULL;
+}
+
+/* Both at once: a large vocabulary takes a core as long as weights take the disk or the others. */
+static int open_model_and_tokens(App *a, Error *err)
+{
+    TokensThread tokens = {.app = a};
+    pthread_t thread;
+    int aside = !thread_start(&thread, open_tokens_aside, &tokens, "tokenizer", NULL);
+    int failed = open_model(a, err);
+    if (aside)
+        pthread_join(thread, NULL);
+    else
+        open_tokens_aside(&tokens);
+    if (!failed && tokens.failed) *err = tokens.err;
+    return failed || tokens.failed ? -1 : 0;
+}
+
+static int open_model_and_tokenizer(App *a, Error *err)
+{
+    if (open_model_and_tokens(a, err)) return -1;
 
     /* A padded vocabulary has ids without text: legal in prompts, never chosen. */
     int n_vocab = a->model->config.n_vocab;
@@ -225,8 +254,7 @@ static int check_model_given(const App *a, Error *err)
 static int open_parts(App *a, Error *err)
 {
     if (check_model_given(a, err)) return -1;
-    if (open_backend(a, err) || open_model(a, err) || open_tokenizer(a, err) ||
-        open_template(a, err))
+    if (open_backend(a, err) || open_model_and_tokenizer(a, err) || open_template(a, err))
         return -1;
     a->name = served_name(&a->settings);
     a->service.settings = &a->settings;
@@ -360,7 +388,7 @@ static int run_check(App *a, Error *err)
 {
     const Settings *set = &a->settings;
     if (too_many_words(a, 0, err) || check_model_given(a, err)) return -1;
-    if (open_backend(a, err) || open_model(a, err) || open_tokenizer(a, err)) return -1;
+    if (open_backend(a, err) || open_model_and_tokenizer(a, err)) return -1;
     CheckSetup setup = {.model = a->model,
                         .tok = a->tok,
                         .allowed = a->allowed,

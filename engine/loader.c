@@ -308,19 +308,41 @@ static int is_quantised(const Loader *l, const char *leaf, const Tensor *t)
            !quantise_keeps_wide(l->quantise_to, leaf);
 }
 
+static int not_finite(const Loader *l, const Tensor *t, const char *lacks)
+{
+    return error_set(l->err, ERR_FILE,
+                     "cannot load '%.60s': tensor '%s' holds a NaN or an infinity, which %s lacks",
+                     t->file, t->name, lacks);
+}
+
+/* INT8, made where it is read. */
+static int place_int8(Loader *l, const Tensor *t, const unsigned char *data, Weight *w)
+{
+    Backend *be = l->own->backend;
+    size_t n = (size_t)weight_data_bytes(w), n_scales = (size_t)weight_n_scales(w);
+    int8_t *code = room_for(l, n);
+    float *scale = loader_floats(l, n_scales);
+    if (!code) return -1;
+    if (be->quantise_int8(be, &(QuantiseInt8){data, weight_type(t), w->rows, w->cols, code, scale}))
+        return not_finite(l, t, "q8");
+    w->data = code;
+    w->scale = scale;
+    l->bytes += n + n_scales * sizeof *scale;
+    return 0;
+}
+
 /* A matrix quantised from data, which are some or all elements of t. */
 static int place_quantised(Loader *l, const Tensor *t, const unsigned char *data, int rows,
                            int cols, Weight *w)
 {
     *w = (Weight){.type = l->quantise_to, .rows = rows, .cols = cols};
-    size_t n = (size_t)weight_data_bytes(w), n_scales = (size_t)weight_n_scales(w);
+    if (w->type == WEIGHT_INT8) return place_int8(l, t, data, w);
+    size_t n = (size_t)rows * (size_t)cols, n_scales = (size_t)weight_n_scales(w);
     int stays = l->own->backend->is_host;
     uint8_t *code = stays ? loader_block(l, n, 1) : mem_alloc(n, 1);
     float *scale = loader_floats(l, n_scales);
-    if (quantise(w->type, data, weight_type(t), rows, cols, code, scale)) {
-        error_set(l->err, ERR_FILE,
-                  "cannot load '%.60s': tensor '%s' holds a NaN or an infinity, which %s lacks",
-                  t->file, t->name, w->type == WEIGHT_FP8 ? "FP8" : "q8");
+    if (quantise_fp8(data, weight_type(t), rows, cols, code, scale)) {
+        not_finite(l, t, "FP8");
     } else {
         w->data = place_matrix(l, code, n, 1);
         w->scale = loader_place_floats(l, scale, n_scales);

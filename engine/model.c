@@ -249,7 +249,7 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
     if (options->dummy && options->quant)
         return error_set(l->err, ERR_INPUT,
                          "dummy weights are not quantised (fp8 ones can be had from the start)");
-    if (options->quant == QUANT_Q8 && !m->backend->is_host)
+    if (options->quant == QUANT_Q8 && !m->backend->quantise_int8)
         return error_set(l->err, ERR_INPUT, "q8 is for the CPU: on a GPU quantise to fp8");
     static const WeightType to[] = {WEIGHT_NONE, WEIGHT_FP8, WEIGHT_INT8};
     l->quantise_to = to[options->quant];

@@ -14,7 +14,7 @@ enum {
     THREAD_ELEMENTS = 1 << 18, /* fewer are done before a thread has started */
     INFINITE = 0x7f800000,     /* the bits of infinity; those of a NaN are larger */
 };
-static const float FP8_LARGEST = 448, INT8_LARGEST = 127;
+static const float FP8_LARGEST = 448;
 
 int quantise_keeps_wide(WeightType to, const char *leaf)
 {
@@ -34,12 +34,12 @@ int quantise_keeps_wide(WeightType to, const char *leaf)
     return 0;
 }
 
-/* Block rows [first, last) of a matrix: of 128 rows, or of INT8's panels. */
+/* Block rows [first, last) of a matrix. */
 typedef struct {
     const unsigned char *data;
     uint8_t *code;
     float *scale;
-    WeightType to, type;
+    WeightType type;
     int rows, cols, first, last, failed;
 } Part;
 
@@ -60,81 +60,36 @@ static void widen(const Part *p, int r, int c, int n, float x[FP8_BLOCK])
         memcpy(x, p->data + 4 * at, (size_t)n * sizeof *x);
         return;
     }
-    uint16_t half[FP8_BLOCK];
-    memset(half + n, 0, (size_t)(FP8_BLOCK - n) * sizeof *half);
+    uint16_t half[FP8_BLOCK] = {0};
     memcpy(half, p->data + 2 * at, (size_t)n * sizeof *half);
     for (int i = 0; i < FP8_BLOCK; i++)
         x[i] = bf16_to_float(half[i]);
 }
 
-/* The bits of the largest magnitude, or of `most`: magnitudes are in the order of their bits. */
-static int32_t largest_bits(const float x[FP8_BLOCK], int32_t most)
-{
-    int32_t bits[FP8_BLOCK];
-    memcpy(bits, x, sizeof bits);
-    for (int k = 0; k < FP8_BLOCK; k++) {
-        int32_t size = bits[k] & 0x7fffffff;
-        most = size > most ? size : most;
-    }
-    return most;
-}
-
-/* The scale that brings a magnitude to `to`; 1 for zeros, or so small that they become zeros. */
-static float scale_for(int32_t bits, float to)
-{
-    float largest;
-    memcpy(&largest, &bits, sizeof largest);
-    return largest / to > 0 ? largest / to : 1;
-}
-
 /* Rows [r, r_end), n columns from c on: one block, one scale. */
-static int fp8_block(const Part *p, int r, int r_end, int c, int n, float *scale)
+static int quantise_block(const Part *p, int r, int r_end, int c, int n, float *scale)
 {
-    float x[FP8_BLOCK];
-    int32_t most = 0;
+    float x[FP8_BLOCK], largest;
+    int32_t bits[FP8_BLOCK], most = 0;
     for (int i = r; i < r_end; i++) {
         widen(p, i, c, n, x);
-        most = largest_bits(x, most);
+        memcpy(bits, x, sizeof bits);
+        for (int k = 0; k < FP8_BLOCK; k++) { /* magnitudes are in the order of their bits */
+            int32_t size = bits[k] & 0x7fffffff;
+            most = size > most ? size : most;
+        }
     }
     if (most >= INFINITE) return -1;
-    *scale = scale_for(most, FP8_LARGEST);
+    memcpy(&largest, &most, sizeof largest);
+    float s = largest / FP8_LARGEST;
+    if (!(s > 0)) s = 1; /* zeros, or so small that they become zeros */
+    *scale = s;
     for (int i = r; i < r_end; i++) {
         uint8_t code[FP8_BLOCK];
         widen(p, i, c, n, x);
         for (int k = 0; k < FP8_BLOCK; k++)
-            code[k] = fp8_from_float(x[k] / *scale);
+            code[k] = fp8_from_float(x[k] / s);
         memcpy(p->code + (size_t)i * (size_t)p->cols + (size_t)c, code, (size_t)n);
-    }
-    return 0;
-}
-
-/* x / scale to the nearest integers, ties to even, |x / scale| <= 127. */
-static void round_codes(const float x[INT8_BLOCK], float scale, int8_t code[INT8_BLOCK])
-{
-    const float magic = 12582912.0f; /* 1.5 * 2^23: the integer is in the low bits of the sum */
-    float sum[INT8_BLOCK];
-    int32_t bits[INT8_BLOCK];
-    for (int k = 0; k < INT8_BLOCK; k++)
-        sum[k] = x[k] / scale + magic;
-    memcpy(bits, sum, sizeof bits);
-    for (int k = 0; k < INT8_BLOCK; k++)
-        code[k] = (int8_t)bits[k];
-}
-
-/* One block of a panel, as weight.h lays it out. */
-static int int8_block(const Part *p, int r, int c, int n, int8_t *out, float *scale)
-{
-    int rows = least(INT8_ROWS, p->rows - r);
-    for (int i = 0; i < rows; i++) {
-        float x[INT8_BLOCK];
-        int8_t code[INT8_BLOCK], *at = out + 4 * i;
-        widen(p, r + i, c, n, x);
-        int32_t most = largest_bits(x, 0);
-        if (most >= INFINITE) return -1;
-        scale[i] = scale_for(most, INT8_LARGEST);
-        round_codes(x, scale[i], code);
-        for (int k = 0; k < INT8_BLOCK; k += 4, at += INT8_LINE)
-            memcpy(at, (int8_t[]){code[k], code[k + 2], code[k + 1], code[k + 3]}, 4);
     }
     return 0;
 }
@@ -145,16 +100,10 @@ static void *quantise_part(void *arg)
     int n_blocks = weight_blocks(p->cols);
     for (int b = p->first; b < p->last && !p->failed; b++)
         for (int k = 0; k < n_blocks && !p->failed; k++) {
-            int c = k * FP8_BLOCK, n = least(FP8_BLOCK, p->cols - c);
-            size_t at = (size_t)b * (size_t)n_blocks + (size_t)k;
-            if (p->to == WEIGHT_INT8)
-                p->failed =
-                    int8_block(p, b * INT8_ROWS, c, n, (int8_t *)p->code + at * INT8_BLOCK_BYTES,
-                               p->scale + at * INT8_ROWS);
-            else
-                p->failed = fp8_block(p, b * FP8_BLOCK,
-                                      b * FP8_BLOCK + least(FP8_BLOCK, p->rows - b * FP8_BLOCK), c,
-                                      n, p->scale + at);
+            int r = b * FP8_BLOCK, c = k * FP8_BLOCK;
+            p->failed = quantise_block(p, r, r + least(FP8_BLOCK, p->rows - r), c,
+                                       least(FP8_BLOCK, p->cols - c),
+                                       p->scale + (size_t)b * (size_t)n_blocks + k);
         }
     return NULL;
 }
@@ -169,14 +118,12 @@ static int threads_for(int rows, int cols, int n_block_rows)
     return n > 1 ? (int)n : 1;
 }
 
-int quantise(WeightType to, const unsigned char *data, WeightType type, int rows, int cols,
-             uint8_t *code, float *scale)
+int quantise_fp8(const unsigned char *data, WeightType type, int rows, int cols, uint8_t *code,
+                 float *scale)
 {
-    assert(to == WEIGHT_FP8 || to == WEIGHT_INT8);
     assert(type == WEIGHT_F32 || type == WEIGHT_BF16);
     int failed = 0;
-    int step = weight_row_step(to), n_block_rows = (rows + step - 1) / step;
-    int n = threads_for(rows, cols, n_block_rows);
+    int n_block_rows = weight_blocks(rows), n = threads_for(rows, cols, n_block_rows);
     Part part[MAX_THREADS];
     pthread_t thread[MAX_THREADS];
     int started[MAX_THREADS] = {0};
@@ -184,7 +131,6 @@ int quantise(WeightType to, const unsigned char *data, WeightType type, int rows
         part[i] = (Part){.data = data,
                          .code = code,
                          .scale = scale,
-                         .to = to,
                          .type = type,
                          .rows = rows,
                          .cols = cols,

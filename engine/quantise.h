@@ -1,5 +1,6 @@
 /*
- * quantise.h: weights of one byte out of wider matrices, at load.
+ * quantise.h: weights of one byte out of wider matrices, at load: which, and FP8; INT8 is the
+ * backend's, kernels/quantise.h.
  */
 #ifndef OFFSHOOT_ENGINE_QUANTISE_H
 #define OFFSHOOT_ENGINE_QUANTISE_H
@@ -16,15 +17,11 @@
 int quantise_keeps_wide(WeightType to, const char *leaf);
 
 /*
- * [rows][cols] elements of type F32 or BF16 at any alignment become codes and scales, W = code *
- * scale. Works on several threads where that pays; the result is the same. -1 if there is a NaN or
- * an infinity.
- *
- * FP8: a scale for each block of 128 x 128, its largest magnitude / 448.
- * INT8: one for each 128 neighbours in a row, their largest magnitude / 127; codes are rounded to
- * the nearest, ties to even. code and scale are as weight.h has them, and hold zeros before.
+ * [rows][cols] elements of type F32 or BF16 at any alignment become FP8 codes and scales, W = code
+ * * scale: a scale for each block of 128 x 128, its largest magnitude / 448. Works on several
+ * threads where that pays; the result is the same. -1 if there is a NaN or an infinity.
  */
-int quantise(WeightType to, const unsigned char *data, WeightType type, int rows, int cols,
-             uint8_t *code, float *scale);
+int quantise_fp8(const unsigned char *data, WeightType type, int rows, int cols, uint8_t *code,
+                 float *scale);
 
 #endif

@@ -25,6 +25,7 @@
 #include "kernels/gated_delta.h"
 #include "kernels/linear.h"
 #include "kernels/moe.h"
+#include "kernels/quantise.h"
 #include "kernels/round.h"
 #include "kernels/rows.h"
 #include "kernels/sample.h"
@@ -104,6 +105,8 @@ struct Backend {
     void (*sample)(Backend *be, const Sample *a);
     void (*token_logprobs)(Backend *be, const TokenLogprobs *a);
     void (*move_rows)(Backend *be, const MoveRows *a);
+    /* -1 if there is a NaN or an infinity. NULL: this backend has no INT8 weights. */
+    int (*quantise_int8)(Backend *be, const QuantiseInt8 *a);
 
     void (*grow_drafts)(Backend *be, const GrowDrafts *a);
     void (*plant_trees)(Backend *be, const PlantTrees *a);

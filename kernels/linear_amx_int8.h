@@ -16,8 +16,7 @@ enum {
     INT8_K_BLOCKS = 4, /* blocks whose W stays in L1 while groups pass */
 };
 
-/* ---- x: bytes [groups][blocks][2 steps][high, low][rows][64], scales [groups][blocks][rows] ----
- */
+/* ---- x: bytes [group][block][2 steps][high, low][row][64], scales [group][block][row] ---- */
 
 /* Words of a block of a group. */
 INLINE int64_t int8_block_words(int n)

@@ -19,7 +19,7 @@ float weight_at(const Weight *w, int row, int col)
     case WEIGHT_FP8:
         return fp8_to_float(((const uint8_t *)w->data)[i]) * weight_scales(w, row)[col / FP8_BLOCK];
     case WEIGHT_INT8:
-        return int8_weight_at(w, row, col);
+        return weight_int8_at(w, row, col);
     case WEIGHT_NONE:
         break;
     }

@@ -14,6 +14,7 @@
 #include "kernels/gated_delta.h"
 #include "kernels/linear.h"
 #include "kernels/moe.h"
+#include "kernels/quantise.h"
 #include "kernels/rows.h"
 #include "kernels/sample.h"
 #include "kernels/threads.h"
@@ -41,6 +42,7 @@ typedef struct {
     void (*sample)(Threads *t, const Sample *a, Scratch scratch);
     void (*token_logprobs)(Threads *t, const TokenLogprobs *a);
     void (*move_rows)(Threads *t, const MoveRows *a);
+    int (*quantise_int8)(Threads *t, const QuantiseInt8 *a);
 } CpuOps;
 
 /* SAMPLE_BLOCK: ids are taken in blocks of so many; the last may be padded. */

@@ -12,6 +12,7 @@
 #include "kernels/gated_delta.h"
 #include "kernels/linear.h"
 #include "kernels/moe.h"
+#include "kernels/quantise.h"
 #include "kernels/round.h"
 #include "kernels/rows.h"
 #include "kernels/sample.h"
@@ -27,6 +28,7 @@ void add_norm_ref(const AddNorm *a);
 void gated_norm_ref(const GatedNorm *a);
 void swiglu_ref(const SwiGlu *a);
 void move_rows_ref(const MoveRows *a);
+int quantise_int8_ref(const QuantiseInt8 *a);
 
 void conv_gates_ref(const ConvGates *a);
 void gated_delta_ref(const GatedDelta *a);

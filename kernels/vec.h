@@ -320,8 +320,10 @@ INLINE Vec v_half_pow2(Vec biased)
 }
 INLINE Vec v_bf16(const uint16_t *p)
 {
-    return (Vec){bf16_to_float(p[0]), bf16_to_float(p[1]), bf16_to_float(p[2]),
-                 bf16_to_float(p[3])};
+    uint16_t b[VEC_N];
+    memcpy(b, p, sizeof b); /* aligned or not */
+    return (Vec){bf16_to_float(b[0]), bf16_to_float(b[1]), bf16_to_float(b[2]),
+                 bf16_to_float(b[3])};
 }
 INLINE Vec v_bf16_n(const uint16_t *p, int n)
 {
@@ -368,6 +370,9 @@ INLINE float v_sum(Vec a)
 /* The largest lane; which NaN wins is open. */
 INLINE float v_largest(Vec a)
 {
+#if VEC_ISA == 512
+    return _mm512_reduce_max_ps(a);
+#else
     float lane[VEC_N], best;
     v_store(lane, a);
     best = lane[0];
@@ -375,6 +380,7 @@ INLINE float v_largest(Vec a)
     for (int i = 1; i < VEC_N; i++)
         best = lane[i] > best ? lane[i] : best;
     return best;
+#endif
 }
 
 /*

@@ -82,25 +82,31 @@ SHARED_INLINE const float *weight_scales(const Weight *w, int r)
     return w->scale + (int64_t)(w->type == WEIGHT_FP8 ? r / FP8_BLOCK : r) * weight_blocks(w->cols);
 }
 
-/* The panel that row r begins, or that it is in. */
+/* Where INT8's panel of row r begins. */
 SHARED_INLINE const int8_t *int8_panel(const Weight *w, int r)
 {
     return (const int8_t *)w->data + r / INT8_ROWS * INT8_ROWS * weight_row_bytes(w);
 }
 
-/* Where column c of row r lies in its panel. */
-SHARED_INLINE int64_t int8_place(int r, int c)
+/* Which of INT8's codes column c of row r is. */
+SHARED_INLINE int64_t weight_int8_code(const Weight *w, int r, int c)
 {
     int in_four = (c & 1) << 1 | (c & 2) >> 1;
-    return (int64_t)(c / 4) * INT8_LINE + r % INT8_ROWS * 4 + in_four;
+    return r / INT8_ROWS * INT8_ROWS * weight_row_bytes(w) + (int64_t)(c / 4) * INT8_LINE +
+           r % INT8_ROWS * 4 + in_four;
 }
 
-/* Column c of row r of INT8. */
-SHARED_INLINE float int8_weight_at(const Weight *w, int r, int c)
+/* And which of the scales it has. */
+SHARED_INLINE int64_t weight_int8_scale(const Weight *w, int r, int c)
 {
-    const float *scale = weight_scales(w, r / INT8_ROWS * INT8_ROWS);
-    return (float)int8_panel(w, r)[int8_place(r, c)] *
-           scale[c / INT8_BLOCK * INT8_ROWS + r % INT8_ROWS];
+    int64_t panel = r / INT8_ROWS;
+    return (panel * weight_blocks(w->cols) + c / INT8_BLOCK) * INT8_ROWS + r % INT8_ROWS;
+}
+
+SHARED_INLINE float weight_int8_at(const Weight *w, int r, int c)
+{
+    return (float)((const int8_t *)w->data)[weight_int8_code(w, r, c)] *
+           w->scale[weight_int8_scale(w, r, c)];
 }
 
 /* Bytes of all of w, scales included; 0 where there is no such matrix. */

@@ -18,6 +18,7 @@
 #include "kernels/fp8.h"
 #include "tests/backend_simt.h"
 #include "tests/checkpoint.h"
+#include "tests/isas.h"
 #include "tests/near.h"
 #include "tests/whole_model.h"
 
@@ -101,15 +102,15 @@ static void test_values(void **state)
             uint8_t *code = mem_alloc(n, 1), *alone = mem_alloc(n, 1);
             float *scale = mem_alloc(n_scales, sizeof *scale);
             float *scale_alone = mem_alloc(n_scales, sizeof *scale);
-            assert_int_equal(quantise(WEIGHT_FP8, data + 1, type, rows, cols, code, scale), 0);
+            assert_int_equal(quantise_fp8(data + 1, type, rows, cols, code, scale), 0);
             check_codes(data + 1, type, rows, cols, code, scale);
 
             /* In pieces too small for threads: the same. */
             for (int r = 0; r < rows; r += 128) {
                 size_t at = (size_t)r * (size_t)cols;
-                assert_int_equal(quantise(WEIGHT_FP8, data + 1 + bytes * at, type,
-                                          rows - r < 128 ? rows - r : 128, cols, alone + at,
-                                          scale_alone + r / 128 * n_cols),
+                assert_int_equal(quantise_fp8(data + 1 + bytes * at, type,
+                                              rows - r < 128 ? rows - r : 128, cols, alone + at,
+                                              scale_alone + r / 128 * n_cols),
                                  0);
             }
             assert_memory_equal(code, alone, n);
@@ -134,20 +135,18 @@ static void test_extremes(void **state)
     float scale, *x = mem_alloc((size_t)ROWS * COLS, sizeof *x);
     float *scales = mem_alloc((size_t)blocks(ROWS) * blocks(COLS), sizeof *scales);
     const unsigned char *bytes = (const unsigned char *)x;
-    assert_int_equal(
-        quantise(WEIGHT_FP8, (const unsigned char *)tiny, WEIGHT_F32, 1, 6, code, &scale), 0);
+    assert_int_equal(quantise_fp8((const unsigned char *)tiny, WEIGHT_F32, 1, 6, code, &scale), 0);
     for (int i = 0; i < 6; i++)
         assert_true((code[i] & 0x7f) != 0x7f);
-    assert_int_equal(
-        quantise(WEIGHT_FP8, (const unsigned char *)huge, WEIGHT_F32, 1, 4, code, &scale), 0);
+    assert_int_equal(quantise_fp8((const unsigned char *)huge, WEIGHT_F32, 1, 4, code, &scale), 0);
     assert_true(code[0] == 0x7e && code[1] == 0xfe && code[2] == 0 && isfinite(scale));
     for (int i = 0; i < 3; i++) {
         size_t place[] = {0, 1099999, 640500};
         x[place[i]] = bad[i];
-        assert_int_equal(quantise(WEIGHT_FP8, bytes, WEIGHT_F32, ROWS, COLS, codes, scales), -1);
+        assert_int_equal(quantise_fp8(bytes, WEIGHT_F32, ROWS, COLS, codes, scales), -1);
         x[place[i]] = 0;
     }
-    assert_int_equal(quantise(WEIGHT_FP8, bytes, WEIGHT_F32, ROWS, COLS, codes, scales), 0);
+    assert_int_equal(quantise_fp8(bytes, WEIGHT_F32, ROWS, COLS, codes, scales), 0);
     mem_free(x);
     mem_free(codes);
     mem_free(scales);
@@ -170,7 +169,7 @@ static size_t matrix_bytes(const Weight *w)
 
 /* Every q8 value is the nearest of its 128 neighbours' scale, whose largest is code 127. */
 static void check_q8(const unsigned char *data, WeightType type, int rows, int cols,
-                     const uint8_t *code, const float *scale)
+                     const int8_t *code, const float *scale)
 {
     int padded = (rows + 15) / 16 * 16;
     for (int r = 0; r < padded; r++)
@@ -180,7 +179,7 @@ static void check_q8(const unsigned char *data, WeightType type, int rows, int c
             for (int c = c0; c < c0 + 128; c++) {
                 static const size_t in_four[] = {0, 2, 1, 3};
                 size_t i = b * 2048 + (size_t)((c - c0) / 4 * 64 + r % 16 * 4) + in_four[c % 4];
-                double y = (double)(int8_t)code[i];
+                double y = (double)code[i];
                 if (r >= rows || c >= cols) {
                     assert_true(y == 0);
                     continue;
@@ -189,31 +188,53 @@ static void check_q8(const unsigned char *data, WeightType type, int rows, int c
                 assert_true(fabs(y) <= 127 && fabs(x - y * s) <= s / 2 * (1 + 1e-5));
                 largest = fmax(largest, fabs(x));
             }
-            assert_true(largest > 0 ? fabs(s - largest / 127) <= 1e-6 * s : s == (r < rows));
+            assert_true(largest >= 0x1p-110 ? fabs(s - largest / 127) <= 1e-6 * s
+                                            : s == (r < rows));
         }
 }
 
+/* The definition, and the same bits from every instruction set. */
 static void test_q8_values(void **state)
 {
     (void)state;
-    enum { ROWS = 37, COLS = 300 };
+    enum { ROWS = 150, COLS = 300, CODES = 160 * 384, SCALES = 160 * 3 };
+    Backend *ref = backend_ref_open(512);
     for (WeightType type = WEIGHT_F32; type <= WEIGHT_BF16; type++) {
         Rng r = rng_new((uint64_t)type);
         size_t bytes = type == WEIGHT_F32 ? 4 : 2;
         unsigned char *data = mem_alloc(ROWS * COLS + 1, bytes);
-        uint8_t code[48 * 384] = {0};
-        float scale[48 * 3] = {0};
+        int8_t code[CODES], got[CODES];
+        float scale[SCALES], got_scale[SCALES];
+        QuantiseInt8 a = {data + 1, type, ROWS, COLS, code, scale}, b = a;
+        b.code = got, b.scale = got_scale;
         for (int i = 0; i < ROWS * COLS; i++) {
-            float x = i / COLS == 5 ? 0 : rng_float(&r) * ldexpf(1, i / COLS - 20);
+            float x = i / COLS == 5 ? 0 : rng_float(&r) * ldexpf(1, i / COLS % 40 - 20);
+            if (i / COLS == 6) x = ldexpf(x, -120); /* counts as zero */
             memcpy(data + 1 + bytes * (size_t)i, (char *)&x + 4 - bytes, bytes);
         }
-        assert_int_equal(quantise(WEIGHT_INT8, data + 1, type, ROWS, COLS, code, scale), 0);
+        assert_int_equal(ref->quantise_int8(ref, &a), 0);
         check_q8(data + 1, type, ROWS, COLS, code, scale);
+        for (int i = 0; i < 2 * N_CPU_ISAS; i++) {
+            Backend *be = backend_cpu_open(1 + i % 2 * 2, cpu_isas[i / 2], 512, NULL);
+            if (!be) continue;
+            memset(got, 99, sizeof got), memset(got_scale, 99, sizeof got_scale);
+            assert_int_equal(be->quantise_int8(be, &b), 0);
+            assert_memory_equal(got, code, sizeof code);
+            assert_memory_equal(got_scale, scale, sizeof scale);
+            be->close(be);
+        }
         const float nan = NAN;
         memcpy(data + 1 + bytes * 5000, (const char *)&nan + 4 - bytes, bytes);
-        assert_int_equal(quantise(WEIGHT_INT8, data + 1, type, ROWS, COLS, code, scale), -1);
+        assert_int_equal(ref->quantise_int8(ref, &a), -1);
+        for (int i = 0; i < N_CPU_ISAS; i++) {
+            Backend *be = backend_cpu_open(2, cpu_isas[i], 512, NULL);
+            if (!be) continue;
+            assert_int_equal(be->quantise_int8(be, &b), -1);
+            be->close(be);
+        }
         mem_free(data);
     }
+    ref->close(ref);
 }
 
 static const char *const golden[] = {"qwen35-dense", "qwen35-dense-odd", "qwen35-dense-fp8",
