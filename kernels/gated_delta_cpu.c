@@ -23,6 +23,7 @@
 enum {
     DELTA_VECS = VEC_ISA == 512 ? 2 : 4,
     DELTA_COLS = DELTA_VECS * VEC_N,
+    CONV_VECS = 2, /* of channels that are convolved together */
 };
 
 static float *slot_at(const SlotLayer *s, int slot, size_t offset)
@@ -30,53 +31,93 @@ static float *slot_at(const SlotLayer *s, int slot, size_t offset)
     return (float *)(void *)(s->base + (size_t)slot * s->slot_bytes + offset);
 }
 
-/* Taps of n channels, transposed to [width][VEC_N]. */
-static void load_taps(const float *conv_w, int width, int n, Vec *tap)
+/* 1 if row i starts from the state that the row before it has made. */
+INLINE int follows_row(const int32_t *src, const int32_t *dst, const int32_t *parent, int n, int i)
+{
+    if (i == 0 || i == n) return 0;
+    return dst[i] < 0 ? parent[i] == i - 1 : src[i] == dst[i - 1];
+}
+
+/* Taps and inputs of CONV_VECS vectors of channels, oldest first. */
+typedef Vec ConvVecs[MAX_CONV_WIDTH][CONV_VECS];
+
+/* Taps of n channels, transposed. */
+INLINE void load_taps(const float *conv_w, int width, int n, ConvVecs tap)
 {
     for (int m = 0; m < width; m++) {
-        float w[VEC_N] = {0};
-        for (int c = 0; c < n; c++)
-            w[c] = conv_w[c * width + m];
-        tap[m] = v_load(w);
+        UNROLL
+        for (int v = 0; v < CONV_VECS; v++) {
+            float some[VEC_N] = {0};
+            const float *w = conv_w + v * VEC_N * width + m;
+            int left = n - v * VEC_N;
+            for (int c = 0; left < VEC_N && c < left; c++)
+                some[c] = w[c * width];
+            tap[m][v] = left >= VEC_N ? v_strided(w, width) : v_load(some);
+        }
     }
 }
 
-/* The inputs before row i, which leaves no state: its ancestors' of the call, then its slot's. */
-INLINE void load_draft_inputs(const ConvGates *a, int n_channels, int i, int c, int n, Vec *p)
+INLINE void load_channels(const float *x, int n, Vec *p)
 {
-    const float *old = slot_at(&a->slots, a->src[i], a->slots.conv_offset) + c;
-    int at = a->width - 1, row = i;
-    while (at > 0 && (row = a->parent[row]) >= 0)
-        p[--at] = v_load_some(a->qkv + (int64_t)row * n_channels + c, n);
-    for (int m = a->width - 2; at > 0; m--)
-        p[--at] = v_load_some(old + (int64_t)m * n_channels, n);
+    UNROLL
+    for (int v = 0; v < CONV_VECS; v++) {
+        int left = n - v * VEC_N;
+        p[v] = left > 0 ? v_load_some(x + v * VEC_N, left) : v_set(0);
+    }
 }
 
-/* Channels c .. c + n of all rows; row i's output goes to out + i * out_stride. */
-static void convolve(const ConvGates *a, int n_channels, int c, int n, float *out, int out_stride)
+INLINE void store_channels(float *x, int n, const Vec *p)
 {
-    Vec tap[MAX_CONV_WIDTH], p[MAX_CONV_WIDTH];
-    int older = a->width - 1;
-    load_taps(a->conv_w + (int64_t)c * a->width, a->width, n, tap);
-    for (int i = 0; i < a->n; i++) {
-        const float *old = slot_at(&a->slots, a->src[i], a->slots.conv_offset) + c;
-        int is_draft = a->dst[i] < 0;
-        if (is_draft)
-            load_draft_inputs(a, n_channels, i, c, n, p);
-        else
-            for (int m = 0; m < older; m++)
-                p[m] = v_load_some(old + (int64_t)m * n_channels, n);
-        p[older] = v_load_some(a->qkv + (int64_t)i * n_channels + c, n);
+    UNROLL
+    for (int v = 0; v < CONV_VECS; v++)
+        if (n > v * VEC_N) v_store_some(x + v * VEC_N, p[v], n - v * VEC_N);
+}
 
-        Vec y = v_mul(tap[0], p[0]);
-        for (int m = 1; m < a->width; m++)
-            y = v_fma(tap[m], p[m], y);
-        if (!is_draft) {
-            float *new = slot_at(&a->slots, a->dst[i], a->slots.conv_offset) + c;
+/* The inputs before row i: of a draft its ancestors' of the call, then, as all others', its slot's.
+ */
+INLINE void load_inputs(const ConvGates *a, int n_channels, int width, int i, int c, int n,
+                        ConvVecs p)
+{
+    const float *old = slot_at(&a->slots, a->src[i], a->slots.conv_offset) + c;
+    int at = width - 1, row = i;
+    while (a->dst[i] < 0 && at > 0 && (row = a->parent[row]) >= 0)
+        load_channels(a->qkv + (int64_t)row * n_channels + c, n, p[--at]);
+    for (int m = width - 2; at > 0; m--)
+        load_channels(old + (int64_t)m * n_channels, n, p[--at]);
+}
+
+/*
+ * Channels c .. c + n of all rows; row i's output goes to out + i * out_stride. The inputs of a
+ * chain stay in registers: a slot is written by the last of its rows.
+ */
+INLINE void convolve(const ConvGates *a, int n_channels, int width, int c, int n, float *out,
+                     int out_stride)
+{
+    ConvVecs tap, p;
+    const int older = width - 1;
+    load_taps(a->conv_w + (int64_t)c * width, width, n, tap);
+    for (int i = 0; i < a->n; i++) {
+        Vec y[CONV_VECS];
+        if (!follows_row(a->src, a->dst, a->parent, a->n, i))
+            load_inputs(a, n_channels, width, i, c, n, p);
+        load_channels(a->qkv + (int64_t)i * n_channels + c, n, p[older]);
+        UNROLL
+        for (int v = 0; v < CONV_VECS; v++) {
+            y[v] = v_mul(tap[0][v], p[0][v]);
+            UNROLL
+            for (int m = 1; m < width; m++)
+                y[v] = v_fma(tap[m][v], p[m][v], y[v]);
+            y[v] = v_silu(y[v]);
+            UNROLL
             for (int m = 0; m < older; m++)
-                v_store_some(new + (int64_t)m *n_channels, p[m + 1], n);
+                p[m][v] = p[m + 1][v];
         }
-        v_store_some(out + (int64_t)i * out_stride, v_silu(y), n);
+        store_channels(out + (int64_t)i * out_stride, n, y);
+        int goes_on = follows_row(a->src, a->dst, a->parent, a->n, i + 1);
+        if (a->dst[i] < 0 || (goes_on && a->dst[i + 1] == a->dst[i])) continue;
+        float *now = slot_at(&a->slots, a->dst[i], a->slots.conv_offset) + c;
+        for (int m = 0; m < older; m++)
+            store_channels(now + (int64_t)m * n_channels, n, p[m]);
     }
 }
 
@@ -97,9 +138,13 @@ static void l2_norm(float *x, int dim, float scale)
 static void conv_head(const ConvGates *a, int n_channels, int c, int dim, float *out,
                       int out_stride)
 {
-    for (int d = 0; d < dim; d += VEC_N) {
-        int n = dim - d < VEC_N ? dim - d : VEC_N;
-        convolve(a, n_channels, c + d, n, out + d, out_stride);
+    enum { STEP = CONV_VECS * VEC_N, USUAL = 4 };
+    for (int d = 0; d < dim; d += STEP) {
+        int n = dim - d < STEP ? dim - d : STEP;
+        if (a->width == USUAL && n == STEP)
+            convolve(a, n_channels, USUAL, c + d, STEP, out + d, out_stride);
+        else
+            convolve(a, n_channels, a->width, c + d, n, out + d, out_stride);
     }
 }
 
@@ -253,11 +298,9 @@ static int has_child_after(const GatedDelta *a, int i, int last)
     return 0;
 }
 
-/* 1 if row i starts from the state that the row before it has made. */
 static int follows(const GatedDelta *a, int i)
 {
-    if (i == 0 || i == a->n) return 0;
-    return a->dst[i] < 0 ? a->parent[i] == i - 1 : a->src[i] == a->dst[i - 1];
+    return follows_row(a->src, a->dst, a->parent, a->n, i);
 }
 
 /* The block that row i, which follows none, starts from. */

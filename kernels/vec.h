@@ -68,6 +68,12 @@ INLINE Vec v_load_n(const float *p, int n)
 {
     return _mm512_maskz_loadu_ps(v_mask(n), p);
 }
+/* Elements stride apart. */
+INLINE Vec v_strided(const float *p, int stride)
+{
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_i32gather_ps(_mm512_mullo_epi32(lane, _mm512_set1_epi32(stride)), p, 4);
+}
 INLINE void v_store(float *p, Vec a)
 {
     _mm512_storeu_ps(p, a);
@@ -171,6 +177,11 @@ INLINE Vec v_load_n(const float *p, int n)
 {
     return _mm256_maskload_ps(p, v_mask(n));
 }
+INLINE Vec v_strided(const float *p, int stride)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_i32gather_ps(p, _mm256_mullo_epi32(lane, _mm256_set1_epi32(stride)), 4);
+}
 INLINE void v_store(float *p, Vec a)
 {
     _mm256_storeu_ps(p, a);
@@ -267,6 +278,10 @@ INLINE Vec v_load_n(const float *p, int n)
     for (int i = 0; i < n; i++)
         a[i] = p[i];
     return a;
+}
+INLINE Vec v_strided(const float *p, int stride)
+{
+    return (Vec){p[0], p[stride], p[2 * stride], p[3 * stride]};
 }
 INLINE void v_store(float *p, Vec a)
 {
