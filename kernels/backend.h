@@ -42,7 +42,7 @@ typedef struct {
 
 struct Backend {
     const char *name; /* "ref", "cpu" */
-    char isa[16];     /* "plain", "avx2", "avx512" */
+    char isa[16];     /* as backend_cpu_open takes it */
     int n_threads;
     uint64_t n_owners;
     int prefill_differs; /* 1: prefill may give other bits, so a prompt's rows must be told apart */
@@ -123,8 +123,8 @@ static inline uint64_t backend_new_owner(Backend *be)
 Backend *backend_ref_open(int max_vocab);
 
 /*
- * The CPU backend: n_threads (>= 1) including the caller; isa "amx", "avx512", "avx2", "plain", or
- * NULL for the best that this machine has. NULL and an Error for an isa that it lacks.
+ * The CPU backend: n_threads (>= 1) including the caller; isa "amx", "vnni" (AVX-512 with sums of
+ * integer products), "avx512", "avx2", "plain", or NULL for the best that this machine has. NULL and an Error for an isa that it lacks.
  */
 Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *err);
 

@@ -5,6 +5,7 @@ import statistics
 # against the ratio ours / theirs, or against ours alone.
 AT_LEAST, OURS_AT_MOST = "ratio >=", "ours <="
 PLAIN, DRAFTS, ALL_IDS = "ours", "our drafts", "our drafts, all ids"
+NO_AMX = "ours, no AMX"
 THEIRS, THEIR_DRAFTS = "theirs", "their drafts"
 BEST = [THEIRS, THEIR_DRAFTS]
 
@@ -24,6 +25,8 @@ def random_rows(prompt_goal):
         ("tokens a step that the lots gave; the rows above are brought to 3.0", DRAFTS,
          [THEIR_DRAFTS], "acceptance", 2, None),
         ("prompt of 512 tokens, tokens/s", PLAIN, [THEIRS], "prompt", 1, (AT_LEAST, prompt_goal)),
+        ("the same, ours without AMX", NO_AMX, [THEIRS], "prompt", 1, (AT_LEAST, 1.3)),
+        ("plain decode, ours without AMX", NO_AMX, [THEIRS], "decode", 2, None),
         ("start to ready, s", PLAIN, [THEIRS], "ready", 2, (OURS_AT_MOST, 1.0)),
         ("resident memory after it, MB", PLAIN, [THEIRS], "resident", 0, None),
     ]
@@ -94,7 +97,8 @@ class Report:
         amx = "amx_bf16" in self.head[0]
         rows = DEMO_ROWS if group == "demo" else random_rows(4.0 if amx else 1.3)
         return ["", "## " + TITLES[group], "", "| | Offshoot | llama.cpp | ratio | goal |",
-                "|---|---|---|---|---|"] + [self.row(group, spec) for spec in rows]
+                "|---|---|---|---|---|"] + [self.row(group, spec) for spec in rows
+                                            if spec[1] in self.figures[group]]
 
     def text(self):
         o = self.o

@@ -204,6 +204,14 @@ def passes(command, read):
 
 # ---- turns ----
 
+def without_amx(ours, o):
+    """Where the machine has AMX, ours without it too."""
+    if not has_amx():
+        return []
+    return [("ours, no AMX", ours + ["--draft", "none", "--isa", "vnni"],
+             lambda c: serve_random(c, o))]
+
+
 def random_turns(o, weights, quant):
     """Both programs on the 0.8B shape: (name, command, function of the command), in turns."""
     gguf = o.dir / "gg" / ("q08-%s.gguf" % weights)
@@ -227,7 +235,7 @@ def random_turns(o, weights, quant):
         ("our drafts, all ids", latency + ["--draft-vocab", 0], lambda c: our_drafts(c)),
         ("their passes", llama_bench, lambda c: passes(c, read_their_passes)),
         ("our passes", kernels, lambda c: passes(c, read_our_passes)),
-    ]
+    ] + without_amx(ours, o)
 
 
 def demo_turns(o):
@@ -287,9 +295,17 @@ def output_of(command):
         return "not known"
 
 
-def machine(o):
+def cpu_fields():
     with open("/proc/cpuinfo") as f:
-        fields = dict((part.strip() for part in line.split(":", 1)) for line in f if ":" in line)
+        return dict((part.strip() for part in line.split(":", 1)) for line in f if ":" in line)
+
+
+def has_amx():
+    return {"amx_bf16", "avx512_vnni"} <= set(cpu_fields().get("flags", "").split())
+
+
+def machine(o):
+    fields = cpu_fields()
     flags = set(fields.get("flags", "").split())
     wanted = ["avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8"]
     return [
