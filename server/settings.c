@@ -146,7 +146,7 @@ static OptionTable option_table(Settings *s)
     {"max-waiting", OPTION_INT, &s->max_waiting, 1, 1e6, 0, "N", "requests that wait before 429 is sent", SERVE | BENCH},
     {"ubatch-size", OPTION_INT, &s->ubatch_size, 0, 65536, 0, "N", "prompt rows per pass (default 256; on a GPU 2048)", ALL},
     {"device", OPTION_CHOICE, &s->device, 0, 0, DEVICE_CHOICES, 0, "auto: the GPU where there is one", ALL},
-    {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "CPU (default: all); --isa amx, vnni, avx512, avx2, plain", ALL},
+    {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "default all; --isa amx, vnni, avx512, avx2, plain", ALL},
     {"isa", OPTION_STRING, &s->isa, 0, 0, 0, "NAME", 0, ALL},
     {"log-level", OPTION_CHOICE, &s->log_level, 0, 0, "error|warn|info|debug", "LEVEL", "error, warn, info or debug", ALL},
     {0},
