@@ -29,7 +29,7 @@ int quantise_int8_ref(const QuantiseInt8 *a)
     Weight w = {WEIGHT_INT8, a->rows, a->cols, a->code, a->scale};
     for (int r = 0; r < weight_stored_rows(&w); r++)
         for (int c0 = 0; c0 < a->cols; c0 += INT8_BLOCK) {
-            float largest = 0, inverse = 0, scale = r < a->rows;
+            float largest = 0, inverse = 0, scale = r < a->rows ? 1 : 0;
             for (int c = c0; c < c0 + INT8_BLOCK; c++) {
                 if (!isfinite(element(a, r, c))) return -1;
                 largest = fmaxf(largest, fabsf(element(a, r, c)));
