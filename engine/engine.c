@@ -13,8 +13,6 @@
 #include "engine/flops.h"
 #include "engine/state.h"
 
-static const int64_t MAX_DEFAULT_MEMORY = (int64_t)4 << 30;
-
 EngineOptions engine_defaults(void)
 {
     return (EngineOptions){.max_seqs = 8,
@@ -24,14 +22,6 @@ EngineOptions engine_defaults(void)
                            .tree_nodes = 4,
                            .draft_depth = 3,
                            .draft_topk = 1};
-}
-
-/* A host has other things to do: a quarter. A GPU is ours: all but 5 % and the scratch to come. */
-static int64_t default_memory(const Engine *e)
-{
-    int64_t free_bytes = (int64_t)e->be->free_bytes(e->be);
-    if (!e->be->is_host) return free_bytes / 100 * 95 - (int64_t)e->scratch_bytes;
-    return free_bytes / 4 < MAX_DEFAULT_MEMORY ? free_bytes / 4 : MAX_DEFAULT_MEMORY;
 }
 
 static int check_options(const EngineOptions *o, int ctx_limit, Error *err)
@@ -57,49 +47,6 @@ static int check_options(const EngineOptions *o, int ctx_limit, Error *err)
     return 0;
 }
 
-/* States that all trees can use at a time. */
-static int64_t most_slots(const Engine *e)
-{
-    const EngineOptions *o = &e->options;
-    int tree_rows = o->max_seqs * o->tree_nodes;
-    if (o->n_slots) return o->n_slots;
-    /* two rounds in flight, and what the one before left */
-    if (o->state_mode == STATE_REPLAY) return o->max_seqs * (e->be->is_host ? 1 : 3);
-    int64_t slots =
-        tree_rows < o->max_seqs + MAX_TREE_ROWS ? tree_rows : o->max_seqs + MAX_TREE_ROWS;
-    return e->be->is_host ? slots : o->max_seqs + 2 * slots;
-}
-
-/* Frames that the budget gives; without a cache no more than sequences can fill. */
-static int plan_memory(Engine *e, int *n_frames, Error *err)
-{
-    EngineOptions *o = &e->options;
-    const Model *m = e->model;
-    int64_t budget = o->memory ? o->memory : default_memory(e);
-    int64_t frame = (int64_t)memory_frame_bytes(m, o->kv_type);
-    int64_t per_frame = frame / (int64_t)memory_page_bytes(m, o->kv_type);
-    int ctx = o->ctx_size ? o->ctx_size : m->config.ctx_limit;
-    int64_t pages = (int64_t)o->max_seqs * pages_for(ctx + e->overhang);
-    int64_t most = memory_frames_for(m, o->kv_type, most_slots(e), pages), frames = budget / frame;
-    if (frames > INT_MAX / per_frame) frames = INT_MAX / per_frame;
-    if (frames > most && !o->cache.on) frames = most;
-    int64_t fits = (frames - 1) * per_frame * PAGE_TOKENS - e->overhang;
-    if (fits < 2)
-        return error_set(err, ERR_LIMIT,
-                         "memory of %lld bytes holds no sequence: a state takes a frame of %lld "
-                         "bytes, 16 tokens of KV %lld; raise --memory",
-                         (long long)budget, (long long)frame, (long long)(frame / per_frame));
-    if (o->ctx_size && fits < o->ctx_size)
-        return error_set(err, ERR_LIMIT,
-                         "ctx-size %d needs more than the memory of %lld bytes, which holds %lld "
-                         "tokens; lower --ctx-size or raise --memory",
-                         o->ctx_size, (long long)budget, (long long)fits);
-    o->ctx_size = (int)(fits < ctx ? fits : ctx);
-    o->memory = budget;
-    *n_frames = (int)frames;
-    return 0;
-}
-
 static void *device_array(Engine *e, size_t count, size_t size, int *failed, Error *err)
 {
     void *p = *failed ? NULL : e->be->alloc(e->be, count * size, err);
@@ -109,7 +56,7 @@ static void *device_array(Engine *e, size_t count, size_t size, int *failed, Err
 
 static int open_step_arrays(Engine *e, Error *err)
 {
-    size_t rows = (size_t)e->forward.max_rows, logits = (size_t)e->forward.max_logits;
+    size_t rows = (size_t)e->forward.max_rows, logits = (size_t)e->max_scored;
     StepDevice *d = &e->dev;
     StepHost *h = &e->host;
     int bad = 0;
@@ -147,7 +94,7 @@ static int open_seqs(Engine *e, Error *err)
     size_t all = stride * (size_t)e->options.max_seqs;
     int bad = 0;
     e->counts = device_array(e, all, sizeof *e->counts, &bad, err);
-    e->counts_host = mem_map(all * sizeof *e->counts_host);
+    e->counts_host = e->be->is_host ? e->counts : mem_map(all * sizeof *e->counts_host);
     if (!e->counts_host) return error_set(err, ERR_LIMIT, "no memory for counts of tokens");
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
@@ -177,35 +124,9 @@ static int overhang_rows(const Engine *e)
     return (e->options.drafter ? MAX_TREE_NODES + 1 : 1) + round_rows_ahead(e);
 }
 
-/*
- * auto. States that a tree of n rows moves: slots reads one and writes n; replay reads one, and its
- * fold reads and writes one whatever n is; a row's records are 4 % of a state. A CPU reads a cache
- * line before it writes it, so there replay moves less from 2 rows on, elsewhere from 3.
- *
- * Measured on one core of a Xeon (AVX-512, 2 MiB of L2), CPU ms of convolution and delta rule in
- * all layers of a pass, slots / replay + fold of two rows:
- *     rows   Qwen3.5-0.8B's shape   models/demo
- *        2   9.0 /  3.7 + 3.1       0.45 / 0.16 + 0.14
- *        4    24 /  4.9 + 3.4        1.1 / 0.27 + 0.16
- *        8    50 /  7.7 + 3.2        3.0 / 0.6  + 0.2
- *       16   113 / 11   + 3.2        6.1 / 1.5  + 0.2
- * A whole pass of 4 rows of the first takes 167 ms against 143 + 3. On a GPU neither has been
- * measured: there the rule is the bytes alone.
- */
-static StateMode pick_state_mode(const Engine *e)
+static int open_records(Engine *e, int n_rows, int max_rows, Error *err)
 {
-    const EngineOptions *o = &e->options;
-    int has_drafts = o->drafter && o->tree_nodes > 1 && e->model->config.n_recurrent > 0;
-    if (!has_drafts) return STATE_SLOTS;
-    if (o->state_mode != STATE_AUTO) return o->state_mode;
-    return o->tree_nodes >= (e->be->is_host ? 2 : 3) ? STATE_REPLAY : STATE_SLOTS;
-}
-
-static int open_records(Engine *e, int max_rows, Error *err)
-{
-    int n_rows = e->options.max_seqs * e->options.tree_nodes;
-    if (e->options.state_mode != STATE_REPLAY) return 0;
-    if (n_rows > MAX_TREE_ROWS) n_rows = MAX_TREE_ROWS;
+    if (!n_rows) return 0;
     if (records_open(&e->records, e->model, n_rows, max_rows, err)) return -1;
     e->forward.records = &e->records;
     return 0;
@@ -264,22 +185,26 @@ static int open_parts(Engine *e, Error *err)
 {
     EngineOptions *o = &e->options;
     const Model *m = e->model;
-    int n_frames = 0, max_rows = o->chunk_rows + MAX_TREE_ROWS + 1;
-    int max_logits = MAX_TREE_ROWS + (e->be->prefill_differs ? PROMPT_SCORE_ROWS : SCORE_ROWS);
+    Budget budget;
+    int apart = e->be->prefill_differs; /* a prompt begins at PROMPT_ROW */
+    int before = apart ? MAX_TREE_ROWS : budget_tree_rows(e);
+    int max_rows = o->chunk_rows + before + 1, max_logits = LOGIT_ROWS;
+    e->max_scored = max_rows;
+    if (apart) e->max_scored = max_logits = MAX_TREE_ROWS + PROMPT_SCORE_ROWS;
     int max_meta = max_rows + MAX_TREE_ROWS * MAX_SEQS, has_head = m->has_mtp && o->drafter;
     e->scratch_bytes = forward_bytes(m, max_rows, max_logits);
     if (has_head) e->scratch_bytes += head_bytes(m, max_rows, max_meta);
-    if (plan_memory(e, &n_frames, err)) return -1;
+    if (budget_plan(e, max_rows, &budget, err)) return -1;
     MemoryOptions memory = {.kv_type = o->kv_type,
-                            .n_frames = n_frames,
+                            .n_frames = budget.n_frames,
                             .max_slots = o->n_slots,
                             .max_seqs = o->max_seqs,
                             .seq_rows = o->ctx_size + e->overhang,
-                            .max_nodes = 2 * n_frames + 16, /* a state each, or two below */
+                            .max_nodes = 2 * budget.n_frames + 16, /* a state each, or two below */
                             .cache = o->cache};
     if (memory_open(&e->mem, m, &memory, err)) return -1;
     if (forward_open(&e->forward, m, &e->mem, max_rows, max_logits, err)) return -1;
-    if (open_records(e, max_rows, err) || tiers_open(e, err) ||
+    if (open_records(e, budget.record_rows, max_rows, err) || tiers_open(e, err) ||
         open_tuner(e, memory.max_nodes, err))
         return -1;
     batch_open(&e->batch, max_rows);
@@ -327,7 +252,7 @@ Engine *engine_open(const struct Model *model, const EngineOptions *options, Err
     e->model = model;
     e->be = model->backend;
     open_draft_shape(&e->options, e->be);
-    e->options.state_mode = pick_state_mode(e);
+    e->options.state_mode = budget_state_mode(e);
     if (e->be->prefill_differs) e->options.chunk_rows = whole_blocks(e->options.chunk_rows);
     e->overhang = overhang_rows(e);
     if (open_parts(e, err)) {
@@ -370,7 +295,7 @@ void engine_close(Engine *e)
         device_free(e, s->bias);
         device_free(e, s->ban);
     }
-    mem_unmap(e->counts_host);
+    if (e->counts_host != e->counts) mem_unmap(e->counts_host);
     device_free(e, e->counts);
     device_free(e, e->allowed);
     mem_free(e->waiting);
@@ -382,35 +307,6 @@ void engine_close(Engine *e)
     forward_close(&e->forward);
     memory_close(&e->mem);
     mem_free(e);
-}
-
-void engine_print_memory(const Engine *e, FILE *out)
-{
-    const double mib = 1024.0 * 1024.0;
-    const Memory *m = &e->mem;
-    int per_seq = pages_for(e->options.ctx_size + e->overhang);
-    int seq_frames = 1 + (per_seq + m->pages_per_frame - 1) / m->pages_per_frame;
-    double kv_row = (double)m->page_bytes / PAGE_TOKENS;
-    fprintf(out, "%-10s %10.1f MiB\n", "weights", (double)e->model->weight_bytes / mib);
-    fprintf(out, "%-10s %10.1f MiB  %d of %.1f KiB, each a state or %d tokens of KV (%s)\n",
-            "frames", (double)m->frame_bytes * m->n_frames / mib, m->n_frames,
-            (double)m->frame_bytes / 1024, m->pages_per_frame * PAGE_TOKENS,
-            m->kv_type == KV_BF16 ? "bf16" : "f32");
-    if (e->records.bytes)
-        fprintf(out, "%-10s %10.1f MiB  %d rows of draft trees\n", "records",
-                (double)e->records.bytes / mib, e->records.n_rows);
-    fprintf(out, "%-10s %10.1f MiB\n", "scratch", (double)e->scratch_bytes / mib);
-    fprintf(
-        out,
-        "a sequence of n tokens takes n + %d rows of KV of %.1f KiB and one state, up to %d more "
-        "while its tree is verified;\n%d sequences of the full context of %d tokens fit "
-        "(--memory, --ctx-size); %s\n",
-        e->overhang, kv_row / 1024, e->records.bytes ? 0 : e->options.tree_nodes - 1,
-        m->n_frames / seq_frames, e->options.ctx_size,
-        e->options.cache.on ? "the prefix cache has what they leave" : "no prefix cache");
-    if (e->head.n_scored && e->head.n_scored < e->model->config.n_vocab)
-        fprintf(out, "drafts are of %d of %d ids (--draft-vocab)\n", e->head.n_scored,
-                e->model->config.n_vocab);
 }
 
 int engine_submit(Engine *e, const EngineRequest *request, Error *err)

@@ -34,7 +34,7 @@ enum {
  * Where the states of a draft tree are until one of its paths is kept. The tokens are the same.
  *     slots:  every node writes its own state; promotion picks one
  *     replay: the pass writes none, but each node's record; the kept path's records are applied to
- *             the main state by the same steps
+ *             the main state by the same steps. slots where memory has no room for records
  */
 typedef enum { STATE_AUTO, STATE_SLOTS, STATE_REPLAY } StateMode;
 
@@ -53,7 +53,8 @@ typedef struct {
     int max_seqs;    /* sequences that run at once, 1..MAX_SEQS */
     int max_waiting; /* requests waiting to run before engine_submit says ERR_BUSY */
     int ctx_size;    /* longest sequence in tokens; 0: the model's limit, capped by memory */
-    int64_t memory;  /* bytes for states and KV; 0: a quarter of free memory, at most 4 GiB */
+    int64_t memory;  /* bytes for states, KV and records; 0: a quarter of free memory, at most 4 GiB
+                      */
     KvType kv_type;  /* K and V in memory; KV_BF16 takes half the memory of KV_F32 */
     int chunk_rows;  /* prompt rows a pass, >= 1; on a GPU whole blocks of 64: rounded down, to 64
                         at least */

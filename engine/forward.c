@@ -121,33 +121,38 @@ static size_t wide_width(const ModelConfig *c, int i)
 
 enum { N_WIDE = sizeof((Forward *)0)->wide / sizeof(float *) };
 
-/* Every scratch array in one list: where its pointer is and how many bytes it takes. */
+/* A scratch array: where its pointer is and how many bytes it takes. */
 typedef struct {
     void *where;
     size_t bytes;
 } ScratchItem;
 
-enum { MAX_SCRATCH = 16 + N_WIDE };
+enum { N_STAYING = 4, MAX_WORK = 6 + N_WIDE, BLOCK_ALIGN = 256, MIN_BYTES = 64 };
 
-static int scratch_list(Forward *f, const Model *m, size_t rows, size_t logits,
-                        ScratchItem item[MAX_SCRATCH])
+/* Those that logits are made of, and what is read after them. */
+static void staying_list(Forward *f, const Model *m, size_t rows, size_t logits,
+                         ScratchItem item[N_STAYING])
+{
+    size_t row = rows * (size_t)m->config.dim * sizeof(float);
+    item[0] = (ScratchItem){&f->meta_block, rows * ROW_FIELDS * sizeof(int32_t)};
+    item[1] = (ScratchItem){&f->logit_row, logits * sizeof(int32_t)};
+    item[2] = (ScratchItem){&f->final, row};
+    item[3] = (ScratchItem){&f->h, row};
+}
+
+/* Those that are of no use once a pass's layers have run. */
+static int work_list(Forward *f, const Model *m, size_t rows, ScratchItem item[MAX_WORK])
 {
     const ModelConfig *c = &m->config;
     size_t row = rows * sizeof(float), dim = (size_t)c->dim, top = (size_t)c->n_experts_used;
-    size_t expert = c->n_experts ? (size_t)c->expert_dim : 0;
     int n = 0;
-    item[n++] = (ScratchItem){&f->meta_block, rows * ROW_FIELDS * sizeof(int32_t)};
-    item[n++] = (ScratchItem){&f->logit_row, logits * sizeof(int32_t)};
-    item[n++] = (ScratchItem){&f->final, row * dim};
-    item[n++] = (ScratchItem){&f->logits, logits * (size_t)c->n_vocab * sizeof(float)};
     item[n++] = (ScratchItem){&f->x, row * dim};
-    item[n++] = (ScratchItem){&f->h, row * dim};
     item[n++] = (ScratchItem){&f->y, row * dim};
     item[n++] = (ScratchItem){&f->gates, row * 4 * (size_t)c->n_v_heads};
     for (int i = 0; i < N_WIDE; i++)
         item[n++] = (ScratchItem){&f->wide[i], row * wide_width(c, i)};
     if (c->n_experts) {
-        int64_t floats = moe_scratch_floats((int)rows, c->dim, (int)expert);
+        int64_t floats = moe_scratch_floats((int)rows, c->dim, c->expert_dim);
         item[n++] = (ScratchItem){&f->moe_scratch, (size_t)floats * sizeof(float)};
         item[n++] = (ScratchItem){&f->moe_weight, row * top};
         item[n++] = (ScratchItem){&f->moe_id, rows * top * sizeof(int32_t)};
@@ -155,22 +160,53 @@ static int scratch_list(Forward *f, const Model *m, size_t rows, size_t logits,
     return n;
 }
 
+/*
+ * Bytes of f's block, and where in it things are: the layers' scratch from 0 on, and the logits.
+ * They lie over each other but where a prompt's layers run while the trees' logits wait.
+ */
+static size_t place_work(Forward *f, const Model *m, size_t rows, size_t logits, size_t *logits_at,
+                         unsigned char *block)
+{
+    ScratchItem item[MAX_WORK];
+    int n = work_list(f, m, rows, item);
+    size_t at = 0, logit_bytes = logits * (size_t)m->config.n_vocab * sizeof(float);
+    for (int i = 0; i < n; i++) {
+        void *p = block ? block + at : NULL;
+        if (p) memcpy(item[i].where, &p, sizeof p);
+        at += (item[i].bytes + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
+    }
+    *logits_at = m->backend->prefill_differs ? at : 0;
+    return max_size(at, *logits_at + logit_bytes);
+}
+
+static void *take(Forward *f, size_t bytes, int *failed, Error *err)
+{
+    Backend *be = f->model->backend;
+    void *p = *failed ? NULL : be->alloc(be, max_size(bytes, MIN_BYTES), err);
+    if (!p) *failed = 1;
+    return p;
+}
+
 int forward_open(Forward *f, const Model *model, Memory *mem, int max_rows, int max_logits,
                  Error *err)
 {
-    Backend *be = model->backend;
-    ScratchItem item[MAX_SCRATCH];
+    ScratchItem item[N_STAYING];
+    int failed = 0;
+    size_t rows = (size_t)max_rows, logits = (size_t)max_logits, logits_at;
     *f = (Forward){.model = model, .mem = mem, .max_rows = max_rows, .max_logits = max_logits};
-    f->owner = backend_new_owner(be);
-    int n = scratch_list(f, model, (size_t)max_rows, (size_t)max_logits, item);
-    for (int i = 0; i < n; i++) {
-        void *p = be->alloc(be, max_size(item[i].bytes, 64), err);
-        if (!p) {
-            forward_close(f);
-            return -1;
-        }
+    f->owner = backend_new_owner(model->backend);
+    staying_list(f, model, rows, logits, item);
+    for (int i = 0; i < N_STAYING; i++) {
+        void *p = take(f, item[i].bytes, &failed, err);
         memcpy(item[i].where, &p, sizeof p);
     }
+    f->work = take(f, place_work(f, model, rows, logits, &logits_at, NULL), &failed, err);
+    if (failed) {
+        forward_close(f);
+        return -1;
+    }
+    place_work(f, model, rows, logits, &logits_at, f->work);
+    f->logits = (float *)(void *)(f->work + logits_at);
     row_meta_init(&f->meta, f->meta_block, max_rows);
     return 0;
 }
@@ -179,24 +215,21 @@ void forward_close(Forward *f)
 {
     if (!f->model) return;
     Backend *be = f->model->backend;
-    ScratchItem item[MAX_SCRATCH];
-    int n = scratch_list(f, f->model, (size_t)f->max_rows, (size_t)f->max_logits, item);
-    for (int i = 0; i < n; i++) {
-        void *p;
-        memcpy(&p, item[i].where, sizeof p);
-        if (p) be->free(be, p);
-    }
+    void *all[] = {f->meta_block, f->logit_row, f->final, f->h, f->work};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]) be->free(be, all[i]);
     *f = (Forward){0};
 }
 
 size_t forward_bytes(const Model *model, int max_rows, int max_logits)
 {
     Forward f = {0};
-    ScratchItem item[MAX_SCRATCH];
-    size_t bytes = 0;
-    int n = scratch_list(&f, model, (size_t)max_rows, (size_t)max_logits, item);
-    for (int i = 0; i < n; i++)
-        bytes += item[i].bytes;
+    ScratchItem item[N_STAYING];
+    size_t rows = (size_t)max_rows, logits = (size_t)max_logits, logits_at;
+    size_t bytes = place_work(&f, model, rows, logits, &logits_at, NULL);
+    staying_list(&f, model, rows, logits, item);
+    for (int i = 0; i < N_STAYING; i++)
+        bytes += max_size(item[i].bytes, MIN_BYTES);
     return bytes;
 }
 
@@ -396,7 +429,8 @@ static void upload_rows(Forward *f, const Batch *b)
     for (int i = 0; i < ROW_FIELDS; i++)
         be->upload(be, f->meta_block + (size_t)i * f->max_rows, b->block + (size_t)i * b->max_rows,
                    (size_t)b->n * sizeof(int32_t));
-    be->upload(be, f->logit_row, b->logit_row, (size_t)b->n_logits * sizeof(int32_t));
+    if (b->n_logits <= f->max_logits)
+        be->upload(be, f->logit_row, b->logit_row, (size_t)b->n_logits * sizeof(int32_t));
 }
 
 static void tap(Forward *f, int layer, int n)
@@ -485,10 +519,19 @@ void forward_queue(Forward *f, int n, int n_logits, int n_keys)
     run_pass(&(Pass){.f = f, .n = n, .n_logits = n_logits, .n_keys = n_keys});
 }
 
+void forward_logits(Forward *f, const int32_t *row, int n)
+{
+    Backend *be = f->model->backend;
+    be->upload(be, f->logit_row, row, (size_t)n * sizeof *row);
+    queue_pass(f, (Pass){.f = f, .n_logits = n});
+}
+
 void forward_pass(Forward *f, const Batch *b)
 {
     int before = b->has_prompt ? b->n_before : b->n;
     int logits_before = b->has_prompt ? b->n_logits_before : b->n_logits;
+    assert(!b->has_prompt || b->n_logits <= f->max_logits);
+    if (logits_before > f->max_logits) logits_before = 0;
     upload_rows(f, b);
     if (before || logits_before)
         queue_pass(f, (Pass){.f = f,

@@ -67,11 +67,17 @@ typedef struct Forward {
     int32_t *meta_block;
     int32_t *logit_row; /* backend memory */
 
-    float *final;  /* [max_rows][dim]: after the final norm; valid until the next pass */
-    float *logits; /* [max_logits][n_vocab]: for logit_row[i] */
+    float *final; /* [max_rows][dim]: after the final norm; valid until the next pass */
+    float *h;     /* scratch, as what follows work: [max_rows] rows of the widest layer each */
 
-    /* scratch, [max_rows] rows of the widest layer each */
-    float *x, *h, *y;
+    /*
+     * One block. Where no pass runs between a row's logits and their last use, these lie over the
+     * layers' scratch, which is not needed any more: so they are valid until the next pass or the
+     * head's next.
+     */
+    unsigned char *work;
+    float *logits; /* [max_logits][n_vocab]: for logit_row[i] */
+    float *x, *y;
     float *wide[6]; /* see wide_width in forward.c */
     float *gates;   /* [max_rows][4 n_v_heads]: a, b, decay, beta */
     float *moe_scratch, *moe_weight;
@@ -82,7 +88,9 @@ typedef struct Forward {
     void *tap_ctx;
 } Forward;
 
-/* Takes scratch for passes of up to max_rows rows and max_logits logit rows. */
+/*
+ * Takes scratch for passes of up to max_rows rows, of which max_logits have their logits at a time.
+ */
 int forward_open(Forward *f, const Model *model, Memory *mem, int max_rows, int max_logits,
                  Error *err);
 void forward_close(Forward *f);
@@ -93,9 +101,13 @@ size_t forward_bytes(const Model *model, int max_rows, int max_logits);
 /*
  * Queues one pass, or two when b has a prompt: states go to their dst slots, K and V to their rows;
  * final and logits are left, for each row at its place. logit_row may name a row of final that the
- * pass does not write, and be all that it has.
+ * pass does not write, and be all that it has. Where more rows want logits than have room, none
+ * get any: forward_logits makes them in turns. Of a prompt that runs apart all must have room.
  */
 void forward_pass(Forward *f, const Batch *b);
+
+/* Queues the logits of n rows of final, max_logits at most, row[i]'s to the i-th. */
+void forward_logits(Forward *f, const int32_t *row, int n);
 
 /* The same for n rows that lie in f->meta already, n_logits of them in f->logit_row; not replayed.
  */

@@ -263,7 +263,9 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
         load_layers(l, m, p.trunk))
         return -1;
     m->weight_bytes = l->bytes;
-    return load_head(l, m, p.mtp) || loader_finish(l) ? -1 : 0;
+    if (load_head(l, m, p.mtp) || loader_finish(l)) return -1;
+    m->head_weight_bytes = l->bytes - m->weight_bytes;
+    return 0;
 }
 
 Model *model_open(const char *dir, const ModelOptions *options, Backend *backend, Error *err)

@@ -60,12 +60,13 @@ typedef struct Model {
     const float *inv_freq;   /* [n_rot / 2] */
     LayerWeights *layer;     /* [n_layers] */
     int has_mtp;
-    HeadWeights head;    /* valid when has_mtp */
-    int64_t n_params;    /* of the trunk and the head */
-    int64_t file_bytes;  /* the tensors with these in the checkpoint, or in one of dummies */
-    size_t weight_bytes; /* what one pass over the trunk reads, experts counted once each */
-    Backend *backend;    /* borrowed */
-    void *owned;         /* mapping and copies; for model_close */
+    HeadWeights head;         /* valid when has_mtp */
+    int64_t n_params;         /* of the trunk and the head */
+    int64_t file_bytes;       /* the tensors with these in the checkpoint, or in one of dummies */
+    size_t weight_bytes;      /* what one pass over the trunk reads, experts counted once each */
+    size_t head_weight_bytes; /* the draft head's beside them */
+    Backend *backend;         /* borrowed */
+    void *owned;              /* mapping and copies; for model_close */
 } Model;
 
 typedef enum { QUANT_NONE, QUANT_FP8, QUANT_Q8 } QuantType;

@@ -20,31 +20,50 @@ static size_t values(const ModelConfig *c)
     return (size_t)c->n_v_heads * c->d_v;
 }
 
-static void *take(Records *r, size_t count, Error *err)
-{
-    Backend *be = r->model->backend;
-    r->bytes += count * sizeof(float);
-    return be->alloc(be, count * sizeof(float), err);
-}
+enum { N_ARRAYS = 9 };
 
 /*
- * Layers are n_rows rows apart though a pass may have more: rows that are not trees' reach into the
- * next layer's part, which is written after them.
+ * How many floats or ints each array has, in the order of Records. Layers are n_rows rows apart
+ * though a pass may have more: rows that are not trees' reach into the next layer's part, which is
+ * written after them.
  */
+static void array_counts(const ModelConfig *c, size_t n_rows, size_t max_rows,
+                         size_t count[N_ARRAYS])
+{
+    size_t rows = n_rows * (size_t)(c->n_recurrent - 1) + max_rows;
+    size_t heads = (size_t)c->n_v_heads;
+    size_t n[N_ARRAYS] = {rows * channels(c), rows * keys(c), rows * values(c), rows * heads,
+                          rows * heads,       n_rows,         n_rows,           n_rows,
+                          n_rows * n_rows};
+    memcpy(count, n, sizeof n);
+}
+
+size_t records_bytes(const Model *model, int n_rows, int max_rows)
+{
+    size_t count[N_ARRAYS], bytes = 0;
+    array_counts(&model->config, (size_t)n_rows, (size_t)max_rows, count);
+    for (int i = 0; i < N_ARRAYS; i++)
+        bytes += count[i] * sizeof(float);
+    return bytes;
+}
+
 int records_open(Records *r, const Model *model, int n_rows, int max_rows, Error *err)
 {
-    const ModelConfig *c = &model->config;
-    size_t rows = (size_t)n_rows * (size_t)(c->n_recurrent - 1) + (size_t)max_rows;
-    size_t heads = (size_t)c->n_v_heads, n = (size_t)n_rows;
-    assert(c->n_recurrent > 0 && n_rows <= max_rows);
-    *r = (Records){.model = model, .n_rows = n_rows};
-    if (!(r->qkv = take(r, rows * channels(c), err)) || !(r->k = take(r, rows * keys(c), err)) ||
-        !(r->v = take(r, rows * values(c), err)) || !(r->decay = take(r, rows * heads, err)) ||
-        !(r->beta = take(r, rows * heads, err)) || !(r->from = take(r, n, err)) ||
-        !(r->slot = take(r, n, err)) || !(r->length = take(r, n, err)) ||
-        !(r->path = take(r, n * n, err))) {
-        records_close(r);
-        return -1;
+    Backend *be = model->backend;
+    size_t count[N_ARRAYS];
+    assert(model->config.n_recurrent > 0 && n_rows <= max_rows);
+    *r = (Records){
+        .model = model, .n_rows = n_rows, .bytes = records_bytes(model, n_rows, max_rows)};
+    void *where[N_ARRAYS] = {&r->qkv,  &r->k,    &r->v,      &r->decay, &r->beta,
+                             &r->from, &r->slot, &r->length, &r->path};
+    array_counts(&model->config, (size_t)n_rows, (size_t)max_rows, count);
+    for (int i = 0; i < N_ARRAYS; i++) {
+        void *p = be->alloc(be, count[i] * sizeof(float), err);
+        if (!p) {
+            records_close(r);
+            return -1;
+        }
+        memcpy(where[i], &p, sizeof p);
     }
     return 0;
 }

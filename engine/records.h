@@ -32,6 +32,9 @@ typedef struct {
     const int32_t *row; /* [length] */
 } KeptPath;
 
+/* Bytes that records_open takes. */
+size_t records_bytes(const Model *model, int n_rows, int max_rows);
+
 /* Records for passes of up to max_rows rows, of which the first n_rows are trees'. */
 int records_open(Records *r, const Model *model, int n_rows, int max_rows, Error *err);
 void records_close(Records *r);

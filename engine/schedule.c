@@ -3,7 +3,7 @@
  *
  * First come, first served: a waiting request starts when a sequence, a slot and pages for its
  * prompt and the beginning of its answer are free. Every decoding sequence gets a tree; the trees
- * of a pass share MAX_TREE_ROWS rows. One prompt gets a chunk of rows, each in its turn, so a long
+ * of a pass share its tree rows. One prompt gets a chunk of rows, each in its turn, so a long
  * prompt delays nobody by more than a chunk. Where prompts run apart from decoding
  * (Backend.prefill_differs) a chunk begins on a multiple of PREFILL_BLOCK and ends on one or with
  * its prompt: what follows the prompt was decoded, and is computed again as decoding does.
@@ -227,7 +227,8 @@ static Work *add_work(Engine *e, Seq *s)
     w->index = seq_index(e, s);
     w->start = s->n_past;
     w->is_tree = w->is_prompt = w->ends_chunks = w->is_folded = w->max_depth = 0;
-    w->n_slots = w->n_sampled = w->n_sent = w->hold_promoted = 0;
+    w->n_slots = w->n_sampled = w->n_sent = w->hold_promoted = w->n_chosen = 0;
+    w->chosen = 0;
     w->first_node = 1;
     w->final = e->forward.final;
     w->state_m = STATE_OF_ANY;
@@ -254,12 +255,13 @@ static void choose_levels(Engine *e, int n_decode, const Seq *prompt, int *level
     for (int i = 0; q.n < n_decode; i++) {
         const Seq *s = &e->seq[i];
         if (!decodes(s)) continue;
-        int share = MAX_TREE_ROWS / n_decode - 1, useful = schedule_useful_depth(e, s);
+        int share = e->tree_rows / n_decode - 1, useful = schedule_useful_depth(e, s);
         q.rates[q.n] = &s->rates;
         q.keys += s->n_past;
         q.head_keys += s->n_past - s->first_seen;
         levels[q.n] = useful;
-        q.most[q.n++] = useful < 0 ? 0 : useful < share ? useful : share;
+        if (useful > share) useful = share;
+        q.most[q.n++] = useful < 0 ? 0 : useful;
     }
     if (prompt) {
         int left = prompt->n_tokens - prompt->n_past;
@@ -293,16 +295,16 @@ static void plan_tree(Engine *e, Seq *s, int levels, int max_rows, int n_after)
     w->max_nodes = w->n_slots + 1;
 }
 
-static void plan_chunk(Engine *e, Seq *s, int tree_rows)
+static void plan_chunk(Engine *e, Seq *s)
 {
     Work *w = add_work(e, s);
     int in_prompt = e->be->prefill_differs && s->n_past < s->req.n_prompt;
     int in_block = s->n_past % PREFILL_BLOCK; /* behind an answer that came from the cache */
     w->is_prompt = in_prompt && !in_block;
     int left = (in_prompt ? s->req.n_prompt : s->n_tokens) - s->n_past;
-    int score = w->is_prompt ? PROMPT_SCORE_ROWS : MAX_TREE_ROWS + SCORE_ROWS - tree_rows;
     int most = e->options.chunk_rows;
-    if (s->req.prompt_logprobs && most > score) most = score;
+    if (s->req.prompt_logprobs && e->be->prefill_differs && most > PROMPT_SCORE_ROWS)
+        most = PROMPT_SCORE_ROWS;
     if (in_prompt && in_block && most > PREFILL_BLOCK - in_block) most = PREFILL_BLOCK - in_block;
     w->n_rows = prefix_rows(s, left < most ? left : most);
     w->ends_chunks = w->start + w->n_rows == s->n_tokens;
@@ -339,9 +341,9 @@ void schedule(Engine *e)
     choose_levels(e, n_decode, prompt, levels);
     for (int i = 0, k = 0; k < n_decode; i++) {
         if (!decodes(&e->seq[i])) continue;
-        plan_tree(e, &e->seq[i], levels[k], MAX_TREE_ROWS / n_decode, n_decode - 1 - k);
+        plan_tree(e, &e->seq[i], levels[k], e->tree_rows / n_decode, n_decode - 1 - k);
         k++;
     }
     e->n_trees = e->n_work;
-    if (prompt) plan_chunk(e, prompt, n_decode ? MAX_TREE_ROWS : 0);
+    if (prompt) plan_chunk(e, prompt);
 }

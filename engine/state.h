@@ -15,9 +15,9 @@
 #include "spec/accept.h"
 
 enum {
-    MAX_TREE_ROWS = MAX_TREE_NODES, /* rows that all trees of a pass share */
-    SCORE_ROWS = 16,                /* prompt rows scored a pass even when trees take their all */
-    PROMPT_SCORE_ROWS = PREFILL_BLOCK, /* the same where prompts run apart, from PROMPT_ROW on */
+    MAX_TREE_ROWS = MAX_TREE_NODES,    /* rows that all trees of a pass share */
+    LOGIT_ROWS = 32,                   /* whose logits a host has room for at a time */
+    PROMPT_SCORE_ROWS = PREFILL_BLOCK, /* prompt rows scored a pass where these run apart */
     MAX_SAMPLED = MAX_TREE_ROWS + 1,   /* tree rows and the end of one prompt */
     MAX_BAN = MAX_EOS + MAX_STOP_IDS,
     MAX_FRUITLESS = 64, /* then the rest of the answer is decoded plainly */
@@ -94,6 +94,8 @@ typedef struct {
     int hidden_row;      /* of a chunk behind a hit: where the row before its first one is */
     int logit, n_logits; /* its rows of logits; those sampled are the last n_sampled */
     int sampled, n_sampled;
+    uint64_t chosen; /* nodes whose choice is known, a bit each */
+    int n_chosen;    /* of a chunk: rows of logits that had their turn */
     Tree tree;
     int32_t slot[MAX_TREE_NODES]; /* of nodes first_node.., none in state mode replay */
     int n_slots;
@@ -118,7 +120,7 @@ typedef struct {
     int n_moves;
     int32_t fold_row[2 * MAX_TREE_ROWS]; /* paths one after another */
     KeptPath fold[MAX_TREE_ROWS];
-    /* log-probabilities, [max_logits] */
+    /* log-probabilities, [max_scored] */
     int32_t *scored, *rank, *top_id;
     float *logprob, *top_logprob;
     /* rows for the drafter, [max_rows] */
@@ -142,7 +144,7 @@ struct Engine {
     Backend *be;
     Memory mem;
     Forward forward;
-    Records records;             /* open in state mode replay */
+    Records records;             /* open in state mode replay; in the budget, as mem is */
     Head head;                   /* open when the model has one and a drafter is set */
     Cost cost;                   /* with draft_auto */
     int32_t head_from[MAX_SEQS]; /* of each sequence first_seen */
@@ -152,6 +154,8 @@ struct Engine {
     uint32_t *counts, *counts_host; /* the sequences' */
     int overhang;                   /* KV rows beyond the committed ones that a step may use */
     size_t scratch_bytes;
+    int tree_rows;  /* that all trees of a pass share */
+    int max_scored; /* rows of a batch that can want logits */
 
     Seq seq[MAX_SEQS];
     EngineRequest *waiting; /* ring of max_waiting */
@@ -208,6 +212,30 @@ void schedule(Engine *e);
 
 /* s, which has memory, takes part from now on, behind its hit. */
 void schedule_begin(Engine *e, Seq *s, const CacheHit *hit);
+
+/*
+ * What the budget is spent on (budget.c): frames, and in state mode replay records first. Sets
+ * options.memory, .ctx_size and .state_mode to what they come to, and tree_rows.
+ */
+typedef struct {
+    int n_frames;
+    int record_rows; /* of trees; 0: state mode slots */
+} Budget;
+
+/* States that pay in drafts; what memory there is may say otherwise. */
+StateMode budget_state_mode(const Engine *e);
+
+/* Rows that all trees of a pass can have. */
+int budget_tree_rows(const Engine *e);
+
+/* 0, or -1 and an Error. Passes have max_rows rows. */
+int budget_plan(Engine *e, int max_rows, Budget *b, Error *err);
+
+/* How the target samples after node of w's tree; the path's tokens go to path (choose.c). */
+SampleRow work_sample_row(const Work *w, int node, int32_t *path);
+
+/* Chooses and scores what follows each row of the pass that is wanted. */
+void choose_next(Engine *e);
 
 /* Levels that a draft can have: each takes a node at least. */
 int draft_levels(const EngineOptions *o);

@@ -14,26 +14,6 @@
 #include "base/clock.h"
 #include "engine/state.h"
 
-/* How the target samples after node of w's tree; the path's tokens go to path. */
-static SampleRow sample_row(const Work *w, int node, int32_t *path)
-{
-    const Seq *s = w->seq;
-    const Tree *t = &w->tree;
-    int depth = t->depth[node], root_pos = s->n_tokens - 1;
-    SampleRow r = {.params = s->req.params,
-                   .pos = root_pos + depth + 1,
-                   .counts = s->penalised ? s->counts : NULL,
-                   .n_path = s->penalised ? depth : 0,
-                   .n_bias = s->req.n_bias,
-                   .bias_id = s->bias_id,
-                   .bias = s->bias,
-                   .n_ban = seq_n_generated(s) + depth < s->req.min_tokens ? s->n_ban : 0,
-                   .ban = s->ban};
-    for (int i = node; i > 0 && r.n_path; i = t->parent[i])
-        path[t->depth[i] - 1] = t->token[i];
-    return r;
-}
-
 static void release_slots(Engine *e, Work *w, int keep)
 {
     while (w->n_slots > keep)
@@ -49,7 +29,7 @@ static void draft_trees(Engine *e)
     for (int i = 0; i < e->n_trees; i++) {
         Work *w = &e->work[i];
         if (w->max_nodes < 2) continue;
-        e->host.row[n] = sample_row(w, 0, NULL);
+        e->host.row[n] = work_sample_row(w, 0, NULL);
         request[n] = (DraftRequest){.seq = w->index,
                                     .root_pos = w->start,
                                     .max_nodes = w->max_nodes,
@@ -117,94 +97,6 @@ static void add_chunk_rows(Engine *e, Work *w)
     w->n_sampled = w->ends_chunks && s->max_tokens > 0;
 }
 
-static void sample_rows(Engine *e, const Work *w)
-{
-    Backend *be = e->be;
-    int at = w->sampled;
-    if (!w->n_sampled) return;
-    for (int i = 0; i < w->n_sampled; i++) {
-        e->host.row[at + i] = sample_row(w, i, e->host.path[at + i]);
-        e->host.row[at + i].path = e->dev.path + (size_t)(at + i) * MAX_TREE_NODES;
-    }
-    be->upload(be, e->dev.row + at, e->host.row + at, (size_t)w->n_sampled * sizeof(SampleRow));
-    be->upload(be, e->dev.path + (size_t)at * MAX_TREE_NODES, e->host.path[at],
-               (size_t)w->n_sampled * sizeof e->host.path[0]);
-}
-
-static void choose_synthetic(Engine *e, const Work *w)
-{
-    const Tree *t = &w->tree;
-    int32_t *next = e->host.next + w->sampled;
-    for (int i = 0; i < t->n; i++)
-        next[i] = synthetic_choice(t->parent, t->token, t->n, i, next[i], e->options.synthetic,
-                                   w->start + t->depth[i] + 1, e->model->config.n_vocab);
-}
-
-/* Samples every row that a walk may visit, in one call for the trees and one for a prompt's end. */
-static void sample_next(Engine *e)
-{
-    int n_tree = 0, vocab = e->model->config.n_vocab, n = 0;
-    for (int i = 0; i < e->n_work; i++) {
-        Work *w = &e->work[i];
-        w->sampled = n;
-        n += w->n_sampled;
-        if (w->is_tree) n_tree = n;
-        sample_rows(e, w);
-    }
-    for (int part = 0; part < 2; part++) {
-        const Work *last = &e->work[e->n_work - 1];
-        int from = part ? n_tree : 0, count = (part ? n : n_tree) - from;
-        int logit = part ? last->logit + last->n_logits - 1 : 0;
-        if (!count) continue;
-        e->be->sample(e->be, &(Sample){.n = count,
-                                       .n_vocab = vocab,
-                                       .n_top = 1,
-                                       .logits = e->forward.logits + (size_t)logit * vocab,
-                                       .allowed = e->allowed,
-                                       .row = e->dev.row + from,
-                                       .id = e->dev.next + from,
-                                       .bad = e->dev.bad + from});
-    }
-    e->be->download(e->be, e->host.next, e->dev.next, (size_t)n * sizeof *e->host.next);
-    e->be->download(e->be, e->host.bad, e->dev.bad, (size_t)n);
-    for (int i = 0; i < n; i++)
-        if (e->host.bad[i]) e->host.next[i] = -1;
-    for (int i = 0; i < e->n_trees && e->options.synthetic > 0; i++)
-        choose_synthetic(e, &e->work[i]);
-}
-
-/* Log-probabilities of what follows each row of w: the prompt's own tokens, the sampled ones. */
-static void score_rows(Engine *e, const Work *w)
-{
-    Backend *be = e->be;
-    const Seq *s = w->seq;
-    int n = w->n_logits, n_top = s->req.n_logprobs, vocab = e->model->config.n_vocab;
-    size_t at = (size_t)w->logit;
-    if (n_top < 0 || !n) return;
-    for (int i = 0; i < n; i++) {
-        int pos = w->start + i + 1, sampled = i - (n - w->n_sampled);
-        int32_t token = sampled >= 0 ? e->host.next[w->sampled + sampled] : -1;
-        if (!w->is_tree && sampled < 0 && pos < s->req.n_prompt) token = s->token[pos];
-        e->host.scored[at + (size_t)i] = token < 0 ? 0 : token;
-    }
-    be->upload(be, e->dev.scored + at, e->host.scored + at, (size_t)n * sizeof(int32_t));
-    be->token_logprobs(be, &(TokenLogprobs){.n = n,
-                                            .n_vocab = vocab,
-                                            .n_top = n_top,
-                                            .logits = e->forward.logits + at * (size_t)vocab,
-                                            .token = e->dev.scored + at,
-                                            .chosen = e->dev.logprob + at,
-                                            .rank = e->dev.rank + at,
-                                            .top_id = e->dev.top_id + at * MAX_LOGPROBS,
-                                            .top_logp = e->dev.top_logprob + at * MAX_LOGPROBS});
-    be->download(be, e->host.logprob + at, e->dev.logprob + at, (size_t)n * sizeof(float));
-    be->download(be, e->host.rank + at, e->dev.rank + at, (size_t)n * sizeof(int32_t));
-    be->download(be, e->host.top_id + at * MAX_LOGPROBS, e->dev.top_id + at * MAX_LOGPROBS,
-                 (size_t)n * (size_t)n_top * sizeof(int32_t));
-    be->download(be, e->host.top_logprob + at * MAX_LOGPROBS,
-                 e->dev.top_logprob + at * MAX_LOGPROBS, (size_t)n * (size_t)n_top * sizeof(float));
-}
-
 /* One target pass over all rows, each node in its own slot, then the target's choice at each. */
 static int verify_trees(Engine *e, Error *err)
 {
@@ -216,9 +108,7 @@ static int verify_trees(Engine *e, Error *err)
             add_chunk_rows(e, &e->work[i]);
     }
     forward_pass(&e->forward, &e->batch);
-    sample_next(e);
-    for (int i = 0; i < e->n_work; i++)
-        score_rows(e, &e->work[i]);
+    choose_next(e);
     return e->be->sync(e->be, err);
 }
 

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/records.h"
 #include "tests/asked.h"
 #include "tests/checkpoint.h"
 
@@ -128,7 +129,8 @@ static void test_restart(void **state)
 static EngineOptions options_small(void)
 {
     EngineOptions o = options(4);
-    o.memory = (int64_t)5 * FRAME_BYTES;
+    size_t records = records_bytes(asked_model, 4, o.chunk_rows + 4 + 1);
+    o.memory = (int64_t)5 * FRAME_BYTES + (int64_t)records;
     o.ctx_size = 0;
     o.max_seqs = 1;
     return o;
