@@ -47,7 +47,7 @@ static double best_host(int n_threads)
     r.sum = mem_alloc((size_t)threads_count(t), sizeof *r.sum);
     for (int i = 0; i < TRIES; i++) {
         double begun = clock_ms();
-        threads_run(t, read_part, &r);
+        threads_run(t, threads_count(t), read_part, &r);
         double read = HOST_BYTES - (double)n_threads * STREAMS * ODD_LINES * LINE * 8;
         double rate = read / (clock_ms() - begun) * 1e3;
         if (rate > best) best = rate;

@@ -184,7 +184,7 @@ void ISA_NAME(conv_gates)(Threads *t, const ConvGates *a)
 {
     int n_channels = 2 * a->n_k_heads * a->d_k + a->n_v_heads * a->d_v;
     assert(a->width >= 1 && a->width <= MAX_CONV_WIDTH);
-    cpu_run(t, (int64_t)(a->n + 2) * n_channels * 4, conv_gates_part, a);
+    cpu_share(t, (int64_t)(a->n + 2) * n_channels * 4, conv_gates_part, a);
 }
 
 /* One block of columns of one head: the state and what it needs of each row. */
@@ -378,7 +378,7 @@ static void gated_delta_part(const void *arg, int part, int n_parts)
 void ISA_NAME(gated_delta)(Threads *t, const GatedDelta *a)
 {
     assert(a->d_k <= MAX_D_K);
-    cpu_run(t, (int64_t)a->n * a->n_v_heads * a->d_k * a->d_v, gated_delta_part, a);
+    cpu_share(t, (int64_t)a->n * a->n_v_heads * a->d_k * a->d_v, gated_delta_part, a);
 }
 
 /* One layer of a path to be folded. */
@@ -463,5 +463,5 @@ static void delta_fold_part(const void *arg, int part, int n_parts)
 void ISA_NAME(delta_fold)(Threads *t, const DeltaFold *a)
 {
     assert(a->d_k <= MAX_D_K);
-    cpu_run(t, (int64_t)a->n * a->n_layers * a->n_v_heads * a->d_k * a->d_v, delta_fold_part, a);
+    cpu_share(t, (int64_t)a->n * a->n_layers * a->n_v_heads * a->d_k * a->d_v, delta_fold_part, a);
 }

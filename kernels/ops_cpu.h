@@ -63,17 +63,31 @@ extern const CpuOps cpu_ops_plain;
 extern const CpuOps cpu_ops_avx2, cpu_ops_avx512, cpu_ops_vnni, cpu_ops_amx;
 #endif
 
-/* Multiply-adds or elements moved below which a fork costs more than it saves (some 2 us). */
-enum { SMALL_WORK = 1 << 15 };
+enum {
+    SMALL_WORK = 1 << 15, /* multiply-adds or elements moved below which a fork costs more than it
+                             saves (some 2 us) */
+    PART_WORK = 1 << 14,  /* of a part at least, where they may be finer than threads are */
+    PARTS_PER_THREAD = 4, /* at most */
+};
 
 /* Runs fn over all threads, or here when the work is small; both give the same bits. */
 static inline void cpu_run(Threads *t, int64_t work, void (*fn)(const void *, int, int),
                            const void *arg)
 {
-    if (work < SMALL_WORK)
-        fn(arg, 0, 1);
-    else
-        threads_run(t, fn, arg);
+    threads_run(t, work < SMALL_WORK ? 1 : threads_count(t), fn, arg);
+}
+
+/*
+ * The same in more parts than there are threads, so that a core that is slower than the others
+ * takes fewer of them. For a function that has no scratch of its own and does nothing twice.
+ */
+static inline void cpu_share(Threads *t, int64_t work, void (*fn)(const void *, int, int),
+                             const void *arg)
+{
+    int n = threads_count(t);
+    int64_t each = work / n / PART_WORK;
+    each = each < 1 ? 1 : each < PARTS_PER_THREAD ? each : PARTS_PER_THREAD;
+    threads_run(t, work < SMALL_WORK ? 1 : n * (int)each, fn, arg);
 }
 
 /* Part `part` of n items: begin .. end. */

@@ -2,6 +2,7 @@
  * test_threads.c: fork and join; run it with SAN=thread too.
  */
 #include <setjmp.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -37,7 +38,7 @@ static void test_every_part_runs_once(void **state)
         Task task = {n, runs, value};
         assert_int_equal(threads_count(t), n);
         for (int round = 1; round <= 500; round++) {
-            threads_run(t, count_part, &task);
+            threads_run(t, threads_count(t), count_part, &task);
             for (int part = 0; part < n; part++)
                 assert_int_equal(runs[part], round);
         }
@@ -64,8 +65,8 @@ static void test_rounds_see_each_other(void **state)
     Threads *t = threads_open(PARTS);
     int a[PARTS] = {0, 1000000, 2000000}, b[PARTS];
     for (int round = 0; round < ROUNDS; round += 2) {
-        threads_run(t, shift_part, &(Shift){a, b});
-        threads_run(t, shift_part, &(Shift){b, a});
+        threads_run(t, PARTS, shift_part, &(Shift){a, b});
+        threads_run(t, PARTS, shift_part, &(Shift){b, a});
     }
     for (int i = 0; i < PARTS; i++)
         assert_int_equal(a[i], ROUNDS + 1000000 * ((i + ROUNDS) % PARTS));
@@ -75,6 +76,49 @@ static void test_rounds_see_each_other(void **state)
 static void rest(long ms)
 {
     nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+}
+
+static void test_any_number_of_parts(void **state)
+{
+    (void)state;
+    Threads *t = threads_open(3);
+    for (int n_parts = 1; n_parts <= MAX_PARTS; n_parts++) {
+        int runs[MAX_PARTS] = {0}, value[MAX_PARTS] = {0};
+        Task task = {n_parts, runs, value};
+        for (int round = 1; round <= 500; round++) {
+            threads_run(t, n_parts, count_part, &task);
+            for (int part = 0; part < MAX_PARTS; part++)
+                assert_int_equal(runs[part], part < n_parts ? round : 0);
+        }
+    }
+    threads_close(t);
+}
+
+typedef struct {
+    atomic_int *n_done;
+    int held_up;
+} Crowd;
+
+/* Ends when all other parts have. */
+static void held_up_part(const void *arg, int part, int n_parts)
+{
+    const Crowd *c = arg;
+    while (part == c->held_up && atomic_load(c->n_done) < n_parts - 1)
+        rest(1);
+    atomic_fetch_add(c->n_done, 1);
+}
+
+/* Whoever is held up, the parts that it has not begun are others'. */
+static void test_a_thread_is_held_up(void **state)
+{
+    (void)state;
+    Threads *t = threads_open(2);
+    for (int held_up = 0; held_up < MAX_PARTS; held_up++) {
+        atomic_int n_done = 0;
+        threads_run(t, MAX_PARTS, held_up_part, &(Crowd){&n_done, held_up});
+        assert_int_equal(n_done, MAX_PARTS);
+    }
+    threads_close(t);
 }
 
 static double cpu_seconds(void)
@@ -93,7 +137,7 @@ static void test_sleepers(void **state)
     Task task = {4, runs, value};
     for (int round = 1; round <= 10; round++) {
         rest(2);
-        threads_run(t, count_part, &task);
+        threads_run(t, threads_count(t), count_part, &task);
         assert_int_equal(runs[3], round);
     }
     rest(50); /* past the spinning */
@@ -117,7 +161,7 @@ static void test_caller_sleeps_too(void **state)
     int runs[MAX_PARTS] = {0};
     Task task = {3, runs, NULL};
     for (int round = 1; round <= 5; round++) {
-        threads_run(t, slow_part, &task);
+        threads_run(t, threads_count(t), slow_part, &task);
         assert_int_equal(runs[2], round);
     }
     threads_close(t);
@@ -136,6 +180,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_part_runs_once),
         cmocka_unit_test(test_rounds_see_each_other),
+        cmocka_unit_test(test_any_number_of_parts),
+        cmocka_unit_test(test_a_thread_is_held_up),
         cmocka_unit_test(test_sleepers),
         cmocka_unit_test(test_caller_sleeps_too),
         cmocka_unit_test(test_close_without_a_run),
