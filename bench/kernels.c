@@ -5,6 +5,8 @@
  * mode replay the rows leave records and all are folded, as if all drafts were accepted. First the
  * pass as it runs, then again through a backend that waits after each operation and keeps its
  * time. On a GPU an operation's time holds a launch and a wait, which a recorded pass does not.
+ *
+ * Of the CPU's helper threads it measures what a fork and join takes beyond its parts.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +19,7 @@
 #include "engine/forward.h"
 #include "kernels/ops_cuda.h"
 #include "kernels/philox.h"
+#include "kernels/threads.h"
 
 enum { MAX_LINES = 64, MAX_ROWS = 64, TRIES = 9, DEFAULT_CONTEXT = 512, N_PAGE_SLACK = 8 };
 
@@ -264,6 +267,34 @@ static int read_context(Bench *b, const char *text, Error *err)
     return 0;
 }
 
+enum { FORK_TRIES = 101, FORKS = 50 };
+static const double PART_MS = 0.003;
+
+static void short_part(const void *arg, int part, int n_parts)
+{
+    (void)arg, (void)part, (void)n_parts;
+    double end = clock_ms() + PART_MS;
+    while (clock_ms() < end) {
+    }
+}
+
+/* Forks in a row, as in a pass. Parts of no length would all be the caller's. */
+static void print_fork(int n_threads)
+{
+    double us[FORK_TRIES];
+    Threads *t = threads_open(n_threads);
+    for (int i = 0; i < FORK_TRIES; i++) {
+        double begun = clock_ms();
+        for (int k = 0; k < FORKS; k++)
+            threads_run(t, threads_count(t), short_part, NULL);
+        us[i] = ((clock_ms() - begun) / FORKS - PART_MS) * 1e3;
+    }
+    double mid = median(us, FORK_TRIES);
+    printf("fork and join: %.2f us beyond its parts [%.2f..%.2f]\n", mid, us[0],
+           us[FORK_TRIES - 1]);
+    threads_close(t);
+}
+
 int bench_kernels_run(const Service *s, Error *err)
 {
     Bench *b = mem_alloc(1, sizeof *b);
@@ -291,6 +322,7 @@ int bench_kernels_run(const Service *s, Error *err)
                s->model_name, b->model.backend->name, b->model.backend->isa,
                b->model.backend->n_threads, b->rate / 1e9, b->context,
                b->replays ? "replay" : "slots");
+        if (b->model.backend->n_threads > 1) print_fork(b->model.backend->n_threads);
         failed = measure(b, err);
         batch_close(&b->batch);
     }
