@@ -44,7 +44,8 @@ static int scored(const Head *h, int id)
 /* Ranges ascend, are apart and add up. */
 static void check_ranges(const Head *h)
 {
-    int total = 0, before = -1, step = h->f->model->lm_head.type == WEIGHT_FP8 ? FP8_BLOCK : 1;
+    WeightType type = h->f->model->lm_head.type;
+    int total = 0, before = -1, step = type == WEIGHT_FP8 ? 128 : type == WEIGHT_INT8 ? 16 : 1;
     assert_true(h->n_ranges >= 1 && h->n_ranges <= MAX_HEAD_RANGES);
     for (int i = 0; i < h->n_ranges; i++) {
         assert_true(h->range[i].first > before && h->range[i].end > h->range[i].first);
@@ -100,6 +101,10 @@ static void test_ranges(void **state)
     EXPECT_RANGES(h, {0, 451});
     head_set_vocab(h, &(DraftVocab){385, always, 0});
     EXPECT_RANGES(h, {0, 451});
+
+    c.model.lm_head.type = WEIGHT_INT8;
+    head_set_vocab(h, &(DraftVocab){100, always, 8});
+    EXPECT_RANGES(h, {0, 100}, {432, 443}, {448, 451});
 }
 
 /* Runs that are too many are joined where little lies between them. */
@@ -120,7 +125,8 @@ static void test_many_runs(void **state)
     for (int round = 0; round < 2000; round++) {
         int32_t always[40];
         DraftVocab v = {1 + rng_int(&r, N_VOCAB), always, rng_int(&r, 41)};
-        c.model.lm_head.type = rng_int(&r, 2) ? WEIGHT_FP8 : WEIGHT_BF16;
+        static const WeightType types[] = {WEIGHT_BF16, WEIGHT_FP8, WEIGHT_INT8};
+        c.model.lm_head.type = types[rng_int(&r, 3)];
         for (int i = 0; i < v.n_always; i++)
             always[i] = rng_int(&r, N_VOCAB);
         head_set_vocab(h, &v);
@@ -162,10 +168,10 @@ static void check_logits(int b, Rng *r, WeightType type, DraftVocab v)
 static void test_logits(void **state)
 {
     (void)state;
-    static const WeightType types[] = {WEIGHT_F32, WEIGHT_BF16, WEIGHT_FP8};
+    static const WeightType types[] = {WEIGHT_F32, WEIGHT_BF16, WEIGHT_FP8, WEIGHT_INT8};
     const int32_t always[] = {301, 302, 303, 440};
     for (int b = 0; b < n_backends; b++)
-        for (int t = 0; t < 3; t++) {
+        for (int t = 0; t < 4 && has_type(b, types[t]); t++) {
             Rng r = rng_new(60 + (uint64_t)t);
             check_logits(b, &r, types[t], (DraftVocab){128, always, 4});
             check_logits(b, &r, types[t], (DraftVocab){1, always, 1});
