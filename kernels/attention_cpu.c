@@ -80,7 +80,7 @@ static void prepare_part(const void *arg, int part, int n_parts)
     const KvLayer *kv = &a->kv;
     int dim = kv->head_dim, per_row = a->n_heads + kv->n_kv_heads, half = a->n_rot / 2;
     int64_t begin, end, angles_of = -1;
-    float cs[MAX_HEAD_DIM]; /* cosines, then sines */
+    float cs[MAX_HEAD_DIM] = {0}; /* cosines, then sines */
     cpu_split((int64_t)a->n * per_row, part, n_parts, &begin, &end);
     for (int64_t u = begin; u < end; u++) {
         int64_t i = u / per_row;
@@ -99,7 +99,7 @@ static void prepare_part(const void *arg, int part, int n_parts)
         h -= a->n_heads;
         int64_t from = (i * kv->n_kv_heads + h) * dim;
         unsigned char *row = kv_row_at(kv, a->seq[i], a->kv_row[i], h);
-        float k[MAX_HEAD_DIM];
+        float k[MAX_HEAD_DIM] = {0};
         norm_rope(a, a->k + from, a->k_norm, cs, k);
         store_head(kv, row, k);
         store_head(kv, row - kv->k_offset + kv->v_offset, a->v + from);

@@ -96,11 +96,27 @@ static void cpu_close(Backend *be)
     mem_free(cpu);
 }
 
+static int has_plain(void)
+{
+    return 1;
+}
+
 #if defined __x86_64__
+/* And F16C, which every AVX2 machine has; clang 14 has no name to ask for it. */
+static int has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
 static int has_avx512(void)
 {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+
+static int has_vnni(void)
+{
+    return has_avx512() && __builtin_cpu_supports("avx512vnni");
 }
 
 /* The tile unit, and the bf16 of AVX-512 beside it: bits of CPUID's leaf 7. */
@@ -117,6 +133,7 @@ static int has_amx(void)
 {
     enum { ASK_FOR_STATE = 0x1023, TILE_DATA = 18 };
     unsigned a, b, c, d, more_a, more_b, more_c, more_d;
+    if (!has_vnni()) return 0;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     if (!__get_cpuid_count(7, 1, &more_a, &more_b, &more_c, &more_d)) return 0;
     return (d & CPUID_AMX) == CPUID_AMX && (more_a & CPUID_AVX512_BF16) &&
@@ -127,25 +144,23 @@ static int has_amx(void)
 typedef struct {
     const char *name;
     const CpuOps *ops;
-    int present;
+    int (*is_present)(void);
 } Isa;
 
 /* The named instruction set, or the best there is; NULL and an Error when it is not there. */
 static const CpuOps *find_isa(const char *name, const char **found, Error *err)
 {
-    const Isa isa[] = {
+    static const Isa isa[] = {
 #if defined __x86_64__
-        {"amx", &cpu_ops_amx, has_amx()},
-        {"vnni", &cpu_ops_vnni, has_avx512() && __builtin_cpu_supports("avx512vnni")},
-        {"avx512", &cpu_ops_avx512, has_avx512()},
-        {"avx2", &cpu_ops_avx2,
-         /* and F16C, which every AVX2 machine has; clang 14 has no name to ask for it */
-         __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
+        {"amx", &cpu_ops_amx, has_amx},
+        {"vnni", &cpu_ops_vnni, has_vnni},
+        {"avx512", &cpu_ops_avx512, has_avx512},
+        {"avx2", &cpu_ops_avx2, has_avx2},
 #endif
-        {"plain", &cpu_ops_plain, 1},
+        {"plain", &cpu_ops_plain, has_plain},
     };
     for (size_t i = 0; i < sizeof isa / sizeof *isa; i++)
-        if (isa[i].present && (!name || !strcmp(name, isa[i].name))) {
+        if ((!name || !strcmp(name, isa[i].name)) && isa[i].is_present()) {
             *found = isa[i].name;
             return isa[i].ops;
         }

@@ -277,7 +277,7 @@ LinearRows ISA_NAME(linear_rows)(WeightType type, int cols, int n, const float *
 
 void ISA_NAME(linear_panel)(const Weight *w, int begin, int end, LinearRows rows, float *const *y)
 {
-    assert(w->type != WEIGHT_NONE && rows.n <= LINEAR_PANEL);
+    assert(w->type != WEIGHT_NONE && rows.n > 0 && rows.n <= LINEAR_PANEL);
     assert(begin % LINEAR_OUTS == 0);
     if (rows.terms) {
         panel_packed(w, begin, end, rows.n, rows.terms, y);
