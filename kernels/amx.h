@@ -43,12 +43,14 @@ INLINE void amx_see_stores(const void *at)
     __asm__ volatile("" ::"r"(at) : "memory");
 }
 
-INLINE void amx_begin(int n)
+/* Registers of W have 16 rows of 64 bytes, the others so many rows of so many bytes. */
+INLINE void amx_begin(int rows, int row_bytes)
 {
     TileConfig config = {.palette = 1};
     for (int i = 0; i < 8; i++) {
-        config.rows[i] = TILE;
-        config.row_bytes[i] = (uint16_t)(i == 4 || i == 5 ? 64 : group_columns(n) * 4);
+        int is_w = i == 4 || i == 5;
+        config.rows[i] = (uint8_t)(is_w ? TILE : rows);
+        config.row_bytes[i] = (uint16_t)(is_w ? 64 : row_bytes);
     }
     amx_see_stores(&config);
     _tile_loadconfig(&config);
@@ -111,12 +113,6 @@ INLINE int64_t bytes_ahead(const Weight *w, int outs_at_once, int64_t at)
 {
     int64_t row = weight_row_bytes(w);
     return at + AMX_AHEAD < row ? AMX_AHEAD : AMX_AHEAD - row + outs_at_once * row;
-}
-
-/* An address past the end of W is a hint like any other. */
-INLINE void prefetch_line(const char *at, int64_t ahead)
-{
-    __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)ahead));
 }
 
 /* Where some rows of W lie for a block of k: in W itself, or in a copy. */

@@ -66,7 +66,7 @@ INLINE void outputs(WeightType type, const AmxProduct *p, int r, int n_outs, int
 INLINE void product_of_type(WeightType type, const AmxProduct *p, int begin, int end)
 {
     int n_groups = (p->n + TILE - 1) / TILE, n_outs = outputs_at_once(p->n);
-    amx_begin(p->n);
+    amx_begin(TILE, group_columns(p->n) * 4);
     for (int r = begin; r < end; r += n_outs)
         for (int g = 0; g < n_groups; g += AMX_GROUPS)
             outputs(type, p, r, end - r < n_outs ? end - r : n_outs, r - begin, g,

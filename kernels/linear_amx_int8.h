@@ -13,7 +13,7 @@
 enum {
     INT8_STEPS = 2, /* products of a block */
     INT8_STEP_BYTES = INT8_BLOCK_BYTES / INT8_STEPS,
-    INT8_K_BLOCKS = 4, /* blocks whose W stays in L1 while groups pass */
+    INT8_K_BLOCKS = AMX_K_BLOCK / INT8_BLOCK,
 };
 
 /* ---- x: bytes [group][block][2 steps][high, low][row][64], scales [group][block][row] ---- */
@@ -79,17 +79,6 @@ INLINE void int8_pack(const float *const *x, int n, int cols, int part, int n_pa
 
 typedef float Int8Sums[2][TILE][TILE]; /* [panel][row of x][output] */
 
-INLINE void int8_begin(int n)
-{
-    TileConfig config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        config.rows[i] = (uint8_t)(i == 4 || i == 5 ? TILE : group_columns(n));
-        config.row_bytes[i] = 64;
-    }
-    amx_see_stores(&config);
-    _tile_loadconfig(&config);
-}
-
 /*
  * Asks for 16 lines of W `ahead` bytes further on (0: none). The hardware alone keeps some way
  * behind a unit that has to compute for each line: 1.6 times the time. All at once would wait.
@@ -97,7 +86,7 @@ INLINE void int8_begin(int n)
 INLINE void int8_prefetch(const int8_t *w, int64_t ahead)
 {
     for (int i = 0; ahead && i < INT8_STEP_BYTES; i += INT8_LINE)
-        __builtin_prefetch((const void *)((uintptr_t)w + (uintptr_t)(ahead + i)));
+        prefetch_line(w + i, ahead);
 }
 
 /* One step of n_panels, W in registers 4 and 5: high sums to 0 and 2, low ones to 1 and 3. */
@@ -180,7 +169,7 @@ static void panel_int8(const Weight *w, int begin, int end, int n, const uint32_
 {
     Int8Product p = {w, end, n, terms, y};
     int n_groups = (n + TILE - 1) / TILE;
-    int8_begin(n);
+    amx_begin(group_columns(n), 64);
     for (int r = begin; r < end; r += AMX_OUTS)
         for (int g = 0; g < n_groups; g += AMX_GROUPS) {
             int g_end = g + AMX_GROUPS < n_groups ? g + AMX_GROUPS : n_groups;

@@ -84,12 +84,12 @@ INLINE int64_t prefetch_distance(const Weight *w)
     return (PREFETCH_BYTES + tile_bytes - 1) / tile_bytes * tile_bytes;
 }
 
-/* One cache line of each row; an address past the end of W is a hint like any other. */
+/* One cache line of each row. */
 INLINE void prefetch(int n_outs, const char *const *row, int64_t offset)
 {
     UNROLL
     for (int o = 0; o < n_outs; o++)
-        __builtin_prefetch((const void *)((uintptr_t)row[o] + (uintptr_t)offset));
+        prefetch_line(row[o], offset);
 }
 
 /* Outputs r .. r + n_outs, rows x[0 .. n_rows), k in [k0, k1): set y (k0 == 0) or add to it. */

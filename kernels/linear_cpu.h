@@ -17,6 +17,12 @@ enum {
     LINEAR_GROUP = VEC_TILES ? 16 : 1,
 };
 
+/* Asks for the line `ahead` bytes further on; past the end of W it is a hint like any other. */
+INLINE void prefetch_line(const void *at, int64_t ahead)
+{
+    __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)ahead));
+}
+
 /* Rows of x as the products take them: as they are, or packed for all outputs. */
 typedef struct {
     int n; /* <= LINEAR_PANEL */

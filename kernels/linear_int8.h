@@ -51,7 +51,7 @@ INLINE float int8_round(float v[INT8_BLOCK], int16_t q[INT8_BLOCK])
     if (most >= 0x7f800000) {
         scale = NAN;
         memset(v, 0, INT8_BLOCK * sizeof *v);
-    } else if (largest >= 0x1p-110f) {
+    } else if (largest >= INT8_TINY) {
         scale = largest / INT8_LARGEST;
         inverse = INT8_LARGEST / largest;
     }

@@ -149,8 +149,7 @@ INLINE void int8_block(int n_panels, int n_rows, const uint32_t *x, int64_t row_
         for (int o = 0; o < n_panels * INT8_VECS; o++) {
             const int8_t *at = w + o / INT8_VECS * panel_bytes + o % INT8_VECS * 4 * VEC_N;
             IntVec line = iv_load(at), even = iv_even(line), odd = iv_odd(line);
-            if (ahead && o % INT8_VECS == 0)
-                __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)ahead));
+            if (ahead && o % INT8_VECS == 0) prefetch_line(at, ahead);
             UNROLL
             for (int i = 0; i < n_rows; i++) {
                 q[o][i] = iv_dot(q[o][i], even, x[i * row_words]);

@@ -20,7 +20,7 @@ typedef struct {
 
 enum { INT8_LARGEST_CODE = 127 };
 
-/* Row by row: what is smaller counts as zero. */
+/* 128 numbers of which none is larger count as zeros, of W and of x. */
 static const float INT8_TINY = 0x1p-110f;
 
 #endif
