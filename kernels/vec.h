@@ -433,6 +433,13 @@ INLINE Vec v_silu(Vec x)
     return v_div(x, v_add(v_set(1), v_exp(v_sub(v_set(0), x))));
 }
 
+/* Asks for the lines of n floats that are to be read or written soon. */
+INLINE void prefetch_floats(const float *at, int n)
+{
+    for (int i = 0; i < n; i += 16)
+        __builtin_prefetch(at + i);
+}
+
 /* A step of up to VEC_N elements at p: all of them, or the n that are left. */
 INLINE Vec v_load_some(const float *p, int n)
 {
