@@ -9,16 +9,17 @@
 
 #include "kernels/linear_amx_bf16.h"
 
-/* The sums of a group's tile to y: rows of x, n_outs outputs of each. */
-INLINE void emit_tile(TileSum *sum, int n_rows, int n_outs, float *const *y, int y_at)
+/* The sums of a group's tile to y: n_rows of n rows of x, n_outs outputs of each. */
+INLINE void emit_tile(TileSum *sum, int n_rows, int n, int n_outs, float *const *y, int y_at)
 {
     __m512i r[TILE];
     UNROLL
     for (int o = 0; o < TILE; o++)
         r[o] = _mm512_load_si512((*sum)[o]);
     transpose(r);
-    for (int i = 0; i < n_rows; i++)
-        _mm512_mask_storeu_epi32(y[i] + y_at, v_mask(n_outs), r[i]);
+    UNROLL
+    for (int i = 0; i < TILE; i++)
+        if (i < n_rows) amx_emit(_mm512_castsi512_ps(r[i]), n_outs, n, y[i] + y_at);
 }
 
 /* What one call computes. */
@@ -37,7 +38,6 @@ INLINE void open_block(WeightType type, const AmxProduct *p, int r, int n_outs, 
     int64_t at = (int64_t)k0 * (type == WEIGHT_BF16 ? 2 : 1);
     b->k0 = k0;
     b->k1 = w->cols - k0 < AMX_K_BLOCK ? w->cols : k0 + AMX_K_BLOCK;
-    b->fetch_x = p->n > AMX_FAR_ROWS;
     b->ahead = bytes_ahead(w, outputs_at_once(p->n), at);
     b->w = (WeightBlock){(const char *)w->data + r * weight_row_bytes(w) + at, weight_row_bytes(w)};
     bf16_open(type, w, r, n_outs, b, copy);
@@ -58,20 +58,21 @@ INLINE void outputs(WeightType type, const AmxProduct *p, int r, int n_outs, int
     for (int g = g0; g < g_end; g++)
         for (int t = 0; t * TILE < n_outs; t++) {
             int n_rows = p->n - g * TILE, left = n_outs - t * TILE;
-            emit_tile(&sum[g - g0][t], n_rows < TILE ? n_rows : TILE, left < TILE ? left : TILE,
-                      p->y + g * TILE, y_at + t * TILE);
+            emit_tile(&sum[g - g0][t], n_rows < TILE ? n_rows : TILE, p->n,
+                      left < TILE ? left : TILE, p->y + g * TILE, y_at + t * TILE);
         }
 }
 
 INLINE void product_of_type(WeightType type, const AmxProduct *p, int begin, int end)
 {
     int n_groups = (p->n + TILE - 1) / TILE, n_outs = outputs_at_once(p->n);
+    int together = groups_at_once(bf16_terms_bytes(TILE, p->w->cols));
     amx_begin(TILE, group_columns(p->n) * 4);
-    for (int r = begin; r < end; r += n_outs)
-        for (int g = 0; g < n_groups; g += AMX_GROUPS)
+    for (int g = 0; g < n_groups; g += together)
+        for (int r = begin; r < end; r += n_outs)
             outputs(type, p, r, end - r < n_outs ? end - r : n_outs, r - begin, g,
-                    n_groups - g < AMX_GROUPS ? n_groups : g + AMX_GROUPS);
-    _tile_release();
+                    n_groups - g < together ? n_groups : g + together);
+    amx_end();
 }
 
 /* y[i][r - begin] for n rows packed and begin <= r < end, begin a multiple of TILE. */

@@ -169,30 +169,30 @@ INLINE void amx_step(int n_tiles, int n_groups, WeightBlock w, int k, const uint
 {
     size_t x_stride = (size_t)columns * 4, w_stride = (size_t)w.stride;
     const char *at = w.at + 2 * k;
-    _tile_loadd(4, at, w_stride);
-    _tile_loadd(6, x0, x_stride);
-    _tile_loadd(7, x0 + TILE * columns, x_stride);
-    if (n_tiles == 2) _tile_loadd(5, at + TILE * w.stride, w_stride);
-    _tile_dpbf16ps(0, 4, 6);
-    if (n_tiles == 2) _tile_dpbf16ps(1, 5, 6);
-    _tile_dpbf16ps(0, 4, 7);
-    if (n_tiles == 2) _tile_dpbf16ps(1, 5, 7);
+    TILE_LOAD(4, at, w_stride);
+    TILE_LOAD(6, x0, x_stride);
+    TILE_LOAD(7, x0 + TILE * columns, x_stride);
+    if (n_tiles == 2) TILE_LOAD(5, at + TILE * w.stride, w_stride);
+    TILE_BF16(0, 4, 6);
+    if (n_tiles == 2) TILE_BF16(1, 5, 6);
+    TILE_BF16(0, 4, 7);
+    if (n_tiles == 2) TILE_BF16(1, 5, 7);
     if (n_groups == 1) return;
-    _tile_loadd(6, x1, x_stride);
-    _tile_loadd(7, x1 + TILE * columns, x_stride);
-    _tile_dpbf16ps(2, 4, 6);
-    if (n_tiles == 2) _tile_dpbf16ps(3, 5, 6);
-    _tile_dpbf16ps(2, 4, 7);
-    if (n_tiles == 2) _tile_dpbf16ps(3, 5, 7);
+    TILE_LOAD(6, x1, x_stride);
+    TILE_LOAD(7, x1 + TILE * columns, x_stride);
+    TILE_BF16(2, 4, 6);
+    if (n_tiles == 2) TILE_BF16(3, 5, 6);
+    TILE_BF16(2, 4, 7);
+    if (n_tiles == 2) TILE_BF16(3, 5, 7);
 }
 
 /* [group][tile of outputs] */
 INLINE void load_sums(int n_tiles, int n_groups, TileSum (*sum)[2])
 {
-    _tile_loadd(0, sum[0][0], 64);
-    if (n_tiles == 2) _tile_loadd(1, sum[0][1], 64);
-    if (n_groups == 2) _tile_loadd(2, sum[1][0], 64);
-    if (n_tiles == 2 && n_groups == 2) _tile_loadd(3, sum[1][1], 64);
+    TILE_LOAD(0, sum[0][0], 64);
+    if (n_tiles == 2) TILE_LOAD(1, sum[0][1], 64);
+    if (n_groups == 2) TILE_LOAD(2, sum[1][0], 64);
+    if (n_tiles == 2 && n_groups == 2) TILE_LOAD(3, sum[1][1], 64);
 }
 
 INLINE void store_sums(int n_tiles, int n_groups, TileSum (*sum)[2])
@@ -216,11 +216,11 @@ INLINE void add_scaled(const float *scale, TileSum part, int first, TileSum sum)
 /* One step of one tile and one group, into the sum of tile register c. */
 #define AMX_STEP_INTO(c, w, k, x, columns)                                                         \
     do {                                                                                           \
-        _tile_loadd(4, (w).at + 2 * (k), (size_t)(w).stride);                                      \
-        _tile_loadd(6, (x), (size_t)(columns)*4);                                                  \
-        _tile_loadd(7, (x) + TILE * (columns), (size_t)(columns)*4);                               \
-        _tile_dpbf16ps(c, 4, 6);                                                                   \
-        _tile_dpbf16ps(c, 4, 7);                                                                   \
+        TILE_LOAD(4, (w).at + 2 * (k), (size_t)(w).stride);                                        \
+        TILE_LOAD(6, (x), (size_t)(columns)*4);                                                    \
+        TILE_LOAD(7, (x) + TILE * (columns), (size_t)(columns)*4);                                 \
+        TILE_BF16(c, 4, 6);                                                                        \
+        TILE_BF16(c, 4, 7);                                                                        \
     } while (0)
 
 /*
@@ -264,12 +264,8 @@ INLINE void block_product(WeightType type, int n_tiles, int n_groups, KBlock *b,
         clear_sums();
         if (type == WEIGHT_BF16 && b->k0) load_sums(n_tiles, n_groups, sum);
         for (int s = s0; s < s0 + together && s < n_steps; s++) {
-            for (int o = 0; b->ahead && o < n_tiles * TILE; o++)
+            for (int o = b->ahead_begin; b->ahead && o < b->ahead_end; o++)
                 prefetch_line(b->w.at + o * b->w.stride + 2 * s * STEP_K, b->ahead);
-            for (int i = 0; b->fetch_x && n_groups == 2 && i < words; i += 64 / 4) {
-                __builtin_prefetch(x0 + (s + 1) * words + i);
-                __builtin_prefetch(x1 + (s + 1) * words + i);
-            }
             amx_step(n_tiles, n_groups, b->w, s * STEP_K, x0 + s * words, x1 + s * words, columns);
         }
         store_sums(n_tiles, n_groups, type == WEIGHT_BF16 ? sum : part);
@@ -283,9 +279,11 @@ INLINE void block_product(WeightType type, int n_tiles, int n_groups, KBlock *b,
 INLINE void bf16_products(WeightType type, int two, KBlock *b, const uint32_t *terms, int n,
                           int cols, int g0, int g_end, TileSum (*sum)[2])
 {
-    int columns = group_columns(n);
-    for (int g = g0; g < g_end; g += 2, b->ahead = 0, sum += 2) {
-        int pair = g + 1 < g_end;
+    int columns = group_columns(n), n_outs = two ? 2 * TILE : TILE, n_pairs = (g_end - g0 + 1) / 2;
+    for (int g = g0; g < g_end; g += 2, sum += 2) {
+        int pair = g + 1 < g_end, done = (g - g0) / 2;
+        b->ahead_begin = n_outs * done / n_pairs;
+        b->ahead_end = n_outs * (done + 1) / n_pairs;
         const uint32_t *x0 = terms + step_offset(n, cols, g, b->k0 / STEP_K);
         const uint32_t *x1 = terms + step_offset(n, cols, pair ? g + 1 : g, b->k0 / STEP_K);
         if (two && pair)
