@@ -2,7 +2,7 @@
  * linear_amx_int8.h: linear_int8.h's products in int8 tiles, for linear_cpu.c: the same bits.
  *
  * q = 256 high + low, 0 <= low < 256: two terms of 8 bits. A tile takes 16 rows of x ("a group")
- * times half a block of a panel, which lies in memory as the unit wants it.
+ * times 64 columns of a panel, which lies in memory as the unit wants it.
  */
 #ifndef OFFSHOOT_KERNELS_LINEAR_AMX_INT8_H
 #define OFFSHOOT_KERNELS_LINEAR_AMX_INT8_H
@@ -11,12 +11,12 @@
 #include "kernels/linear_int8.h"
 
 enum {
-    INT8_STEPS = 2, /* products of a block */
-    INT8_STEP_BYTES = INT8_BLOCK_BYTES / INT8_STEPS,
+    INT8_STEPS = INT8_BLOCK / INT8_STEP, /* products of a whole block */
+    INT8_STEP_BYTES = INT8_STEP * INT8_ROWS,
     INT8_K_BLOCKS = AMX_K_BLOCK / INT8_BLOCK,
 };
 
-/* ---- x: bytes [group][block][2 steps][high, low][row][64], scales [group][block][row] ---- */
+/* ---- x: bytes [group][block][step][high, low][row][64], scales [group][block][row] ---- */
 
 /* Words of a block of a group. */
 INLINE int64_t int8_block_words(int n)
@@ -42,8 +42,7 @@ INLINE void int8_bytes(const int16_t *q, __m512i *high, __m512i *low)
 /* Row i of n in a block; zeros where n ends within a group. */
 INLINE void int8_pack_row(const float *const *x, int n, int cols, int block, int i, uint32_t *terms)
 {
-    const int rows = group_columns(n), blocks = weight_blocks(cols),
-              n_groups = (n + TILE - 1) / TILE;
+    const int rows = group_columns(n), blocks = int8_blocks(cols), n_groups = (n + TILE - 1) / TILE;
     int64_t at = (int64_t)(i / TILE) * blocks + block;
     char *out = (char *)(terms + at * int8_block_words(n)) + i % TILE * 64;
     float *scale =
@@ -71,7 +70,7 @@ INLINE void int8_pack(const float *const *x, int n, int cols, int part, int n_pa
     int rows = n < TILE ? n : (n + TILE - 1) / TILE * TILE;
     cpu_split(rows, part, n_parts, &begin, &end);
     for (int i = (int)begin; i < end; i++)
-        for (int b = 0; b < weight_blocks(cols); b++)
+        for (int b = 0; b < int8_blocks(cols); b++)
             int8_pack_row(x, n, cols, b, i, terms);
 }
 
@@ -93,17 +92,17 @@ INLINE void int8_prefetch(const int8_t *w, int64_t ahead)
 INLINE void int8_step(int n_panels, int rows, const uint32_t *x, const int8_t *w,
                       int64_t panel_bytes, int64_t ahead)
 {
-    _tile_loadd(6, x, 64);
-    _tile_loadd(7, x + 16 * rows, 64);
-    _tile_loadd(4, w, 64);
+    TILE_LOAD(6, x, 64);
+    TILE_LOAD(7, x + 16 * rows, 64);
+    TILE_LOAD(4, w, 64);
     int8_prefetch(w, ahead);
-    _tile_dpbssd(0, 6, 4);
-    _tile_dpbusd(1, 7, 4);
+    TILE_S8(0, 6, 4);
+    TILE_U8(1, 7, 4);
     if (n_panels == 1) return;
-    _tile_loadd(5, w + panel_bytes, 64);
+    TILE_LOAD(5, w + panel_bytes, 64);
     int8_prefetch(w + panel_bytes, ahead);
-    _tile_dpbssd(2, 6, 5);
-    _tile_dpbusd(3, 7, 5);
+    TILE_S8(2, 6, 5);
+    TILE_U8(3, 7, 5);
 }
 
 /* sum += scales * (256 high + low) */
@@ -119,24 +118,25 @@ INLINE void int8_add(int32_t high[TILE][TILE], int32_t low[TILE][TILE], int rows
     }
 }
 
-/* Adds blocks b0 .. b_end of a group to its sums. */
+/* Adds blocks b0 .. b_end of a group to its sums. fetch: W is read for the first time. */
 INLINE void int8_group(int n_panels, const Int8Product *p, int r, int group, int b0, int b_end,
-                       Int8Sums sum)
+                       int fetch, Int8Sums sum)
 {
     _Alignas(64) int32_t q[4][TILE][TILE];
     const int rows = group_columns(p->n), n_groups = (p->n + TILE - 1) / TILE;
-    const int64_t blocks = weight_blocks(p->w->cols), panel_bytes = blocks * INT8_BLOCK_BYTES;
+    const int64_t blocks = int8_blocks(p->w->cols),
+                  panel_bytes = INT8_ROWS * weight_row_bytes(p->w);
     const float *x_scale = (const float *)(p->terms + n_groups * blocks * int8_block_words(p->n));
     const float *w_scale = weight_scales(p->w, r);
     for (int b = b0; b < b_end; b++) {
         int64_t at = group * blocks + b;
         const uint32_t *x = p->terms + at * int8_block_words(p->n);
         const int8_t *w = int8_panel(p->w, r) + (int64_t)b * INT8_BLOCK_BYTES;
-        int64_t ahead = int8_ahead(n_panels, b, blocks);
+        int64_t ahead = int8_ahead(p->w, n_panels, b);
         clear_sums();
-        for (int s = 0; s < INT8_STEPS; s++)
+        for (int s = 0; s < int8_steps(p->w, b * INT8_BLOCK); s++)
             int8_step(n_panels, rows, x + s * 32 * rows, w + s * INT8_STEP_BYTES, panel_bytes,
-                      group ? 0 : ahead);
+                      fetch ? ahead : 0);
         _tile_stored(0, q[0], 64);
         _tile_stored(1, q[1], 64);
         if (n_panels == 2) _tile_stored(2, q[2], 64);
@@ -151,16 +151,17 @@ INLINE void int8_group(int n_panels, const Int8Product *p, int r, int group, int
 INLINE void int8_groups(int n_panels, const Int8Product *p, int r, int y_at, int g0, int g_end)
 {
     _Alignas(64) Int8Sums sum[AMX_GROUPS];
-    int blocks = weight_blocks(p->w->cols), left = p->end - r;
+    int blocks = int8_blocks(p->w->cols), left = p->end - r;
     memset(sum, 0, (size_t)(g_end - g0) * sizeof *sum);
     for (int b = 0; b < blocks; b += INT8_K_BLOCKS)
         for (int g = g0; g < g_end; g++)
             int8_group(n_panels, p, r, g, b,
-                       b + INT8_K_BLOCKS < blocks ? b + INT8_K_BLOCKS : blocks, sum[g - g0]);
+                       b + INT8_K_BLOCKS < blocks ? b + INT8_K_BLOCKS : blocks, g == g0,
+                       sum[g - g0]);
     for (int i = g0 * TILE; i < g_end * TILE && i < p->n; i++)
         for (int t = 0; t < n_panels; t++)
-            v_store_some(p->y[i] + y_at + t * TILE, v_load(sum[i / TILE - g0][t][i % TILE]),
-                         left - t * TILE);
+            amx_emit(v_load(sum[i / TILE - g0][t][i % TILE]), left - t * TILE, p->n,
+                     p->y[i] + y_at + t * TILE);
 }
 
 /* y[i][r - begin] for n packed rows and begin <= r < end, begin a multiple of TILE. */
@@ -169,16 +170,17 @@ static void panel_int8(const Weight *w, int begin, int end, int n, const uint32_
 {
     Int8Product p = {w, end, n, terms, y};
     int n_groups = (n + TILE - 1) / TILE;
+    int together = groups_at_once(int8_terms_bytes(TILE, w->cols));
     amx_begin(group_columns(n), 64);
-    for (int r = begin; r < end; r += AMX_OUTS)
-        for (int g = 0; g < n_groups; g += AMX_GROUPS) {
-            int g_end = g + AMX_GROUPS < n_groups ? g + AMX_GROUPS : n_groups;
+    for (int g = 0; g < n_groups; g += together) {
+        int g_end = g + together < n_groups ? g + together : n_groups;
+        for (int r = begin; r < end; r += AMX_OUTS)
             if (end - r > TILE)
                 int8_groups(2, &p, r, r - begin, g, g_end);
             else
                 int8_groups(1, &p, r, r - begin, g, g_end);
-        }
-    _tile_release();
+    }
+    amx_end();
 }
 
 #endif

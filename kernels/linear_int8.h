@@ -2,14 +2,14 @@
  * linear_int8.h: what products with INT8 weights share, in vectors (linear_vec_int8.h) or tiles
  * (linear_amx_int8.h): x as integers.
  *
- * 128 neighbours of a row of x become integers q of 16 bits, x = scale * q, |q| <= 32,512. A sum of
- * 128 products is exact in 32 bits, so that the order within it is nobody's concern: vectors and
+ * 256 neighbours of a row of x become integers q of 16 bits, x = scale * q, |q| <= 32,512. A sum of
+ * 256 products is exact in 32 bits, so that the order within it is nobody's concern: vectors and
  * tiles, any shape of them, give the same bits. Blocks are added ascending, fused:
  *
- *     y = sum over blocks of 128 k's of (q w) * (scale of x * scale of w)
+ *     y = sum over blocks of 256 k's of (q w) * (scale of x * scale of w)
  *
  * Against the definition: |x - scale * q| <= 2^-16 of the block's largest |x|, and some
- * (cols / 128 + 3) * 2^-24 * sum |x w|. Blocks whose |x| stay below 2^-110 count as zero; one with
+ * (cols / 256 + 3) * 2^-24 * sum |x w|. Blocks whose |x| stay below 2^-110 count as zero; one with
  * a NaN or an infinity gives NaN.
  */
 #ifndef OFFSHOOT_KERNELS_LINEAR_INT8_H
@@ -24,7 +24,7 @@ enum { INT8_LARGEST = 127 * 256 /* |q| */ };
 /* Bytes of n rows of q, the columns up to a block, and of their scales; of tiles', whole groups. */
 INLINE int64_t int8_terms_bytes(int n, int cols)
 {
-    return (int64_t)n * weight_blocks(cols) * (INT8_BLOCK * 2 + 4);
+    return (int64_t)n * int8_blocks(cols) * (INT8_BLOCK * 2 + 4);
 }
 
 /* Numbers from column k on, zeros past the last. */
@@ -36,7 +36,7 @@ INLINE void int8_load_x(const float *x, int cols, int k, float v[INT8_BLOCK])
     }
 }
 
-/* The scale of 128 numbers of x; they become q. */
+/* The scale of 256 numbers of x; they become q. */
 INLINE float int8_round(float v[INT8_BLOCK], int16_t q[INT8_BLOCK])
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
@@ -72,9 +72,10 @@ typedef struct {
 } Int8Product;
 
 /* From a block to the next one that is read: after the last, the first of the next outputs. */
-INLINE int64_t int8_ahead(int n_panels, int64_t block, int64_t blocks)
+INLINE int64_t int8_ahead(const Weight *w, int n_panels, int64_t block)
 {
-    return (block + 1 < blocks ? 1 : 1 + (n_panels - 1) * blocks) * INT8_BLOCK_BYTES;
+    if (block + 1 < int8_blocks(w->cols)) return INT8_BLOCK_BYTES;
+    return n_panels * INT8_ROWS * weight_row_bytes(w) - block * INT8_BLOCK_BYTES;
 }
 
 #endif

@@ -11,7 +11,6 @@
 #include "kernels/linear_int8.h"
 
 enum {
-    INT8_LINES = INT8_BLOCK / 4,   /* of a block */
     INT8_VECS = INT8_ROWS / VEC_N, /* vectors that hold the outputs of a panel */
     INT8_TILE_ROWS = VEC_ISA == 512 ? 6
                      : VEC_ISA == 2 ? 4
@@ -24,7 +23,7 @@ enum {
 
 INLINE int64_t int8_row_words(int cols)
 {
-    return (int64_t)weight_blocks(cols) * (INT8_BLOCK / 2);
+    return (int64_t)int8_blocks(cols) * (INT8_BLOCK / 2);
 }
 
 /* Part `part` of the packing of n rows. */
@@ -32,7 +31,7 @@ INLINE void int8_pack(const float *const *x, int n, int cols, int part, int n_pa
                       uint32_t *terms)
 {
     int64_t begin, end;
-    int blocks = weight_blocks(cols);
+    int blocks = int8_blocks(cols);
     float *scale = (float *)(terms + n * int8_row_words(cols));
     cpu_split((int64_t)n * blocks, part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
@@ -131,10 +130,10 @@ INLINE Vec iv_float(IntVec a)
 /* ---- products ---- */
 
 /*
- * q[outputs][row] = the sums of one block, whose x and w begin here. Lines `ahead` bytes further on
- * are asked for (0: none).
+ * q[outputs][row] = the sums of one block of so many lines, whose x and w begin here. Lines `ahead`
+ * bytes further on are asked for (0: none).
  */
-INLINE void int8_block(int n_panels, int n_rows, const uint32_t *x, int64_t row_words,
+INLINE void int8_block(int n_panels, int n_rows, int lines, const uint32_t *x, int64_t row_words,
                        const int8_t *w, int64_t panel_bytes, int64_t ahead,
                        IntVec q[INT8_SUMS][INT8_TILE_ROWS])
 {
@@ -144,7 +143,7 @@ INLINE void int8_block(int n_panels, int n_rows, const uint32_t *x, int64_t row_
         for (int i = 0; i < n_rows; i++)
             q[o][i] = (IntVec){0};
     }
-    for (int g = 0; g < INT8_LINES; g++, x += 2, w += INT8_LINE) {
+    for (int g = 0; g < lines; g++, x += 2, w += INT8_LINE) {
         UNROLL
         for (int o = 0; o < n_panels * INT8_VECS; o++) {
             const int8_t *at = w + o / INT8_VECS * panel_bytes + o % INT8_VECS * 4 * VEC_N;
@@ -162,8 +161,8 @@ INLINE void int8_block(int n_panels, int n_rows, const uint32_t *x, int64_t row_
 /* Rows x0 .. x0 + n_rows, n_panels of outputs from row r of W on, which begin at y_at of y. */
 INLINE void int8_tile(int n_panels, int n_rows, const Int8Product *p, int x0, int r, int y_at)
 {
-    const int64_t row_words = int8_row_words(p->w->cols), blocks = weight_blocks(p->w->cols);
-    const int64_t panel_bytes = blocks * INT8_BLOCK_BYTES;
+    const int64_t row_words = int8_row_words(p->w->cols), blocks = int8_blocks(p->w->cols);
+    const int64_t panel_bytes = INT8_ROWS * weight_row_bytes(p->w);
     const uint32_t *x = p->terms + x0 * row_words;
     const float *x_scale = (const float *)(p->terms + p->n * row_words) + x0 * blocks;
     const int8_t *w = int8_panel(p->w, r);
@@ -172,9 +171,10 @@ INLINE void int8_tile(int n_panels, int n_rows, const Int8Product *p, int x0, in
     float sum[INT8_TILE_ROWS][INT8_PANELS * INT8_ROWS];
     memset(sum, 0, sizeof sum);
     for (int64_t b = 0; b < blocks; b++) {
-        int64_t ahead = int8_ahead(n_panels, b, blocks);
-        int8_block(n_panels, n_rows, x + b * (INT8_BLOCK / 2), row_words, w + b * INT8_BLOCK_BYTES,
-                   panel_bytes, x0 ? 0 : ahead, q);
+        int64_t ahead = int8_ahead(p->w, n_panels, b);
+        int lines = int8_steps(p->w, (int)b * INT8_BLOCK) * (INT8_STEP / 4);
+        int8_block(n_panels, n_rows, lines, x + b * (INT8_BLOCK / 2), row_words,
+                   w + b * INT8_BLOCK_BYTES, panel_bytes, x0 ? 0 : ahead, q);
         UNROLL
         for (int o = 0; o < n_panels * INT8_VECS; o++) {
             int64_t panel = o / INT8_VECS * blocks + b;

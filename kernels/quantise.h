@@ -1,7 +1,7 @@
 /*
  * quantise.h: a matrix of the checkpoint as INT8 weights, when it is loaded. CPU only.
  *
- * For 128 neighbours of a row: scale = largest |w| / 127, code = the nearest integer of
+ * For 256 neighbours of a row: scale = largest |w| / 127, code = the nearest integer of
  * w * (127 / largest |w|), ties to even; where none reaches 2^-110, scale 1 and zeros.
  * Traffic: the matrix once, its codes once.
  */
@@ -20,7 +20,7 @@ typedef struct {
 
 enum { INT8_LARGEST_CODE = 127 };
 
-/* 128 numbers of which none is larger count as zeros, of W and of x. */
+/* 256 numbers of which none is larger count as zeros, of W and of x. */
 static const float INT8_TINY = 0x1p-110f;
 
 #endif

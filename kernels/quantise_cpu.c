@@ -8,7 +8,7 @@
 
 enum { VECS = INT8_BLOCK / VEC_N };
 
-/* 128 elements of a row from column c on, zeros past its end. */
+/* 256 elements of a row from column c on, zeros past its end. */
 INLINE void load_row(const QuantiseInt8 *a, int r, int c, Vec v[VECS])
 {
     size_t i = (size_t)r * (size_t)a->cols + (size_t)c;
@@ -26,7 +26,7 @@ INLINE void load_row(const QuantiseInt8 *a, int r, int c, Vec v[VECS])
                          : v_bf16((const uint16_t *)(const void *)at + k * VEC_N);
 }
 
-/* The scale of 128 elements and what they are multiplied by; -1 if one is not finite. */
+/* The scale of 256 elements and what they are multiplied by; -1 if one is not finite. */
 INLINE int find_scale(const Vec v[VECS], float *scale, float *inverse)
 {
     Vec most = v_set(0), none = v_set(0);
@@ -67,8 +67,8 @@ INLINE void store_codes(Vec sum, int8_t *out)
         memcpy(out + g * INT8_LINE, &word[g], sizeof *word);
 }
 
-/* One row of a block of a panel. */
-INLINE int quantise_row(const QuantiseInt8 *a, int r, int c, int8_t *code, float *scale)
+/* One row of a block of a panel, n_vecs of codes. */
+INLINE int quantise_row(const QuantiseInt8 *a, int r, int c, int n_vecs, int8_t *code, float *scale)
 {
     const Vec magic =
         v_set(12582912.0f); /* 1.5 * 2^23: the integer is in the low bits of the sum */
@@ -78,20 +78,26 @@ INLINE int quantise_row(const QuantiseInt8 *a, int r, int c, int8_t *code, float
     if (find_scale(v, scale, &inverse)) return -1;
     UNROLL
     for (int k = 0; k < VECS; k++)
-        store_codes(v_add(v_mul(v[k], v_set(inverse)), magic), code + k * (VEC_N / 4 * INT8_LINE));
+        if (k < n_vecs)
+            store_codes(v_add(v_mul(v[k], v_set(inverse)), magic),
+                        code + k * (VEC_N / 4 * INT8_LINE));
     return 0;
 }
 
 /* One block of the panel that begins with row r; zeros where there is no row. */
-static int quantise_block(const QuantiseInt8 *a, int r, int c, int8_t *code, float *scale)
+static int quantise_block(const QuantiseInt8 *a, int r, int c)
 {
-    int rows = a->rows - r < INT8_ROWS ? a->rows - r : INT8_ROWS;
+    Weight w = {WEIGHT_INT8, a->rows, a->cols, a->code, a->scale};
+    int rows = a->rows - r < INT8_ROWS ? a->rows - r : INT8_ROWS,
+        columns = int8_steps(&w, c) * INT8_STEP;
+    int8_t *code = a->code + weight_int8_code(&w, r, c);
+    float *scale = a->scale + weight_int8_scale(&w, r, c);
     if (rows < INT8_ROWS) {
-        memset(code, 0, INT8_BLOCK_BYTES);
+        memset(code, 0, (size_t)columns * INT8_ROWS);
         memset(scale, 0, INT8_ROWS * sizeof *scale);
     }
     for (int i = 0; i < rows; i++)
-        if (quantise_row(a, r + i, c, code + 4 * i, scale + i)) return -1;
+        if (quantise_row(a, r + i, c, columns / VEC_N, code + 4 * i, scale + i)) return -1;
     return 0;
 }
 
@@ -104,11 +110,10 @@ static void quantise_part(const void *arg, int part, int n_parts)
 {
     Job *job = (Job *)(uintptr_t)arg;
     const QuantiseInt8 *a = job->a;
-    int64_t begin, end, blocks = weight_blocks(a->cols);
+    int64_t begin, end, blocks = int8_blocks(a->cols);
     cpu_split((a->rows + INT8_ROWS - 1) / INT8_ROWS, part, n_parts, &begin, &end);
     for (int64_t i = begin * blocks; i < end * blocks; i++)
-        if (quantise_block(a, (int)(i / blocks) * INT8_ROWS, (int)(i % blocks) * INT8_BLOCK,
-                           a->code + i * INT8_BLOCK_BYTES, a->scale + i * INT8_ROWS)) {
+        if (quantise_block(a, (int)(i / blocks) * INT8_ROWS, (int)(i % blocks) * INT8_BLOCK)) {
             __atomic_store_n(&job->failed, -1, __ATOMIC_RELAXED);
             return;
         }

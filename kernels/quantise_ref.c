@@ -39,7 +39,7 @@ int quantise_int8_ref(const QuantiseInt8 *a)
                 inverse = INT8_LARGEST_CODE / largest;
             }
             a->scale[weight_int8_scale(&w, r, c0)] = scale;
-            for (int c = c0; c < c0 + INT8_BLOCK; c++)
+            for (int c = c0; c < c0 + int8_steps(&w, c0) * INT8_STEP; c++)
                 a->code[weight_int8_code(&w, r, c)] =
                     (int8_t)nearbyintf(element(a, r, c) * inverse);
         }

@@ -4,13 +4,14 @@
  * Row-major [rows][cols], y = x W', in the type of the file; FP8 is e4m3 with one f32 scale per
  * 128 x 128 block (blocks at the edges may be cut), W = fp8 * scale.
  *
- * INT8, made at load, for the CPU alone: -127 .. 127 with one f32 scale for 128 neighbours in a
+ * INT8, made at load, for the CPU alone: -127 .. 127 with one f32 scale for 256 neighbours in a
  * row. 16 rows are a panel that lies in memory as products read it:
  *
- *     [panel][block of 128 columns][32 times 4 columns][16 rows][columns 0, 2, 1, 3 of the 4]
+ *     [panel][block of 256 columns][64 times 4 columns][16 rows][columns 0, 2, 1, 3 of the 4]
  *
- * with scales [panel][block][16 rows], and zeros up to whole panels and blocks. Even bytes are two
- * neighbours, and odd ones: what 16-bit units multiply by pairs of x as they are.
+ * with scales [panel][block][16 rows], and zeros up to whole panels and 64 columns, where the last
+ * block ends. Even bytes are two neighbours, and odd ones: what 16-bit units multiply by pairs of x
+ * as they are.
  */
 #ifndef OFFSHOOT_KERNELS_WEIGHT_H
 #define OFFSHOOT_KERNELS_WEIGHT_H
@@ -21,7 +22,8 @@
 
 enum {
     FP8_BLOCK = 128,
-    INT8_BLOCK = 128,
+    INT8_BLOCK = 256,
+    INT8_STEP = 64,                            /* columns: no block ends within */
     INT8_ROWS = 16,                            /* of a panel */
     INT8_LINE = 4 * INT8_ROWS,                 /* bytes of 4 columns */
     INT8_BLOCK_BYTES = INT8_BLOCK * INT8_ROWS, /* of a panel */
@@ -36,10 +38,16 @@ typedef struct {
     const float *scale; /* FP8: [ceil(rows / 128)][ceil(cols / 128)]; INT8: above; else NULL */
 } Weight;
 
-/* Blocks of 128 in n rows or columns. */
+/* FP8's blocks in n rows or columns. */
 SHARED_INLINE int weight_blocks(int n)
 {
     return (n + FP8_BLOCK - 1) / FP8_BLOCK;
+}
+
+/* INT8's blocks in n columns. */
+SHARED_INLINE int int8_blocks(int n)
+{
+    return (n + INT8_BLOCK - 1) / INT8_BLOCK;
 }
 
 /* Rows that lie together, or share their scales: views of some rows begin at multiples of it. */
@@ -51,7 +59,7 @@ SHARED_INLINE int weight_row_step(WeightType type)
 /* Bytes of one row of w's data; of a sixteenth of a panel. */
 SHARED_INLINE int64_t weight_row_bytes(const Weight *w)
 {
-    if (w->type == WEIGHT_INT8) return (int64_t)weight_blocks(w->cols) * INT8_BLOCK;
+    if (w->type == WEIGHT_INT8) return (w->cols + INT8_STEP - 1) / INT8_STEP * INT8_STEP;
     return (int64_t)w->cols * (w->type == WEIGHT_F32 ? 4 : w->type == WEIGHT_BF16 ? 2 : 1);
 }
 
@@ -73,13 +81,21 @@ SHARED_INLINE int64_t weight_n_scales(const Weight *w)
     int64_t rows = w->type == WEIGHT_FP8    ? weight_blocks(w->rows)
                    : w->type == WEIGHT_INT8 ? weight_stored_rows(w)
                                             : 0;
-    return rows * weight_blocks(w->cols);
+    return rows * (w->type == WEIGHT_INT8 ? int8_blocks(w->cols) : weight_blocks(w->cols));
 }
 
 /* The scales of row r: FP8, one for 128 columns; INT8, of the panel that begins with it. */
 SHARED_INLINE const float *weight_scales(const Weight *w, int r)
 {
-    return w->scale + (int64_t)(w->type == WEIGHT_FP8 ? r / FP8_BLOCK : r) * weight_blocks(w->cols);
+    if (w->type == WEIGHT_INT8) return w->scale + (int64_t)r * int8_blocks(w->cols);
+    return w->scale + (int64_t)(r / FP8_BLOCK) * weight_blocks(w->cols);
+}
+
+/* Steps of INT8's block that begins with column c: 4, fewer in the last. */
+SHARED_INLINE int int8_steps(const Weight *w, int c)
+{
+    int left = w->cols - c < INT8_BLOCK ? w->cols - c : INT8_BLOCK;
+    return (left + INT8_STEP - 1) / INT8_STEP;
 }
 
 /* Where INT8's panel of row r begins. */
@@ -100,7 +116,7 @@ SHARED_INLINE int64_t weight_int8_code(const Weight *w, int r, int c)
 SHARED_INLINE int64_t weight_int8_scale(const Weight *w, int r, int c)
 {
     int64_t panel = r / INT8_ROWS;
-    return (panel * weight_blocks(w->cols) + c / INT8_BLOCK) * INT8_ROWS + r % INT8_ROWS;
+    return (panel * int8_blocks(w->cols) + c / INT8_BLOCK) * INT8_ROWS + r % INT8_ROWS;
 }
 
 SHARED_INLINE float weight_int8_at(const Weight *w, int r, int c)

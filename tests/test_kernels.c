@@ -46,7 +46,7 @@ static const LinearShape linear_shapes[] = {
  */
 static double roundings(const Weight *w, Sums sums)
 {
-    if (sums != SUMS_REF && w->type == WEIGHT_INT8) return 2 * weight_blocks(w->cols) + 8;
+    if (sums != SUMS_REF && w->type == WEIGHT_INT8) return 2 * int8_blocks(w->cols) + 8;
     if (sums == SUMS_AMX && w->type != WEIGHT_F32) return 128 + 16 + w->cols / 16.0 + 8;
     if (sums != SUMS_GPU || w->type == WEIGHT_F32)
         return (w->cols < 1024 ? w->cols : 1024) / 4.0 + w->cols / 1024.0 + 5;
