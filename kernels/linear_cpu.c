@@ -8,7 +8,8 @@
  *
  * One row: W streams once, 4 rows of W at a time. Some rows: the tiles of one K_BLOCK of W run one
  * after the other, W from L1 after the first. Many rows (a prompt): panels of 48 rows, k outermost,
- * so that the x of a panel's K_BLOCK (192 KiB) stays in L2 while W passes.
+ * so that the x of a panel's K_BLOCK (192 KiB) stays in L2 while W passes; the x of a tile (24 KiB)
+ * stays in L1 for 64 outputs, whose W comes from L2 (6 to 12 % less time than the other way round).
  *
  * 8192 x 4096 bf16 on two cores of Zen 4 (AVX-512): 2.0 ms for 1 row, 33 GB/s, the memory's rate;
  * 2.2 ms for 4, 3.6 ms for 8, 6.0 ms for 16, then 90 G multiply-adds/s of the 117 there are.
@@ -36,7 +37,8 @@ enum {
                 : VEC_ISA == 2 ? 3
                                : 2,
     K_BLOCK = 1024,
-    L2_FLOATS = 64 * 1024, /* more x than this and k goes outermost */
+    MANY_ROWS = 18, /* rows from which the outputs of a tile's rows come before the next rows */
+    MANY_OUTS = 64,
     PREFETCH_BYTES = 8192,
     SHORT_ROW_BYTES = 2048,
     CACHE_LINE = 64,
@@ -195,7 +197,7 @@ static TileFn *const tile_fn[][2] = {
     [WEIGHT_FP8] = {tiles_fp8, tiles_fp8_single},
 };
 
-/* Outputs begin .. end for one block of k. */
+/* Outputs begin .. end for one block of k, all rows of an output before the next. */
 static void run_tiles(const Weight *w, int begin, int end, int y_at, int k0, int n,
                       const float *const *x, float *const *y)
 {
@@ -206,14 +208,31 @@ static void run_tiles(const Weight *w, int begin, int end, int y_at, int k0, int
         tile_fn[w->type][1](w, r, k0, k1, n, x, y, r - begin + y_at);
 }
 
+/* The same, but MANY_OUTS outputs of a tile's rows before the next rows. */
+static void run_rows(const Weight *w, int begin, int end, int y_at, int k0, int n,
+                     const float *const *x, float *const *y)
+{
+    int n_tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
+    for (int r = begin; r < end; r += MANY_OUTS)
+        for (int t = 0, i = 0, rows; t < n_tiles; t++, i += rows) {
+            rows = n * (t + 1) / n_tiles - i;
+            run_tiles(w, r, r + MANY_OUTS < end ? r + MANY_OUTS : end, r - begin + y_at, k0, rows,
+                      x + i, y + i);
+        }
+}
+
 /* y[i][r - begin] for n <= FMA_ROWS rows. */
 static void panel_fma(const Weight *w, int begin, int end, int n, const float *const *x,
                       float *const *y)
 {
-    int step = (int64_t)n * w->cols > L2_FLOATS ? end - begin : FMA_OUTS;
-    for (int r = begin; r < end; r += step)
+    if (n >= MANY_ROWS) {
         for (int k0 = 0; k0 < w->cols; k0 += K_BLOCK)
-            run_tiles(w, r, r + step < end ? r + step : end, r - begin, k0, n, x, y);
+            run_rows(w, begin, end, 0, k0, n, x, y);
+        return;
+    }
+    for (int r = begin; r < end; r += FMA_OUTS)
+        for (int k0 = 0; k0 < w->cols; k0 += K_BLOCK)
+            run_tiles(w, r, r + FMA_OUTS < end ? r + FMA_OUTS : end, r - begin, k0, n, x, y);
 }
 
 /* ---- all ways ---- */
