@@ -175,11 +175,11 @@ INLINE void amx_emit(Vec sum, int n, int n_rows, float *y)
         v_store_some(y, sum, n);
 }
 
-/* Whoever sees that the product has ended sees what went past the caches. */
-INLINE void amx_end(void)
+/* Whoever sees that the product of n_rows has ended sees what went past the caches. */
+INLINE void amx_end(int n_rows)
 {
     _tile_release();
-    _mm_sfence();
+    if (n_rows > AMX_FAR_ROWS) _mm_sfence();
 }
 
 typedef float TileSum[TILE][TILE]; /* [output][row of x] */

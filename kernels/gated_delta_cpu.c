@@ -25,9 +25,9 @@
 enum {
     DELTA_VECS = VEC_ISA == 512 ? 2 : 4,
     DELTA_COLS = DELTA_VECS * VEC_N,
-    CONV_VECS = 2, /* of channels that are convolved together */
-    CONV_AHEAD = 8,
-    DELTA_AHEAD = 2, /* rows from asking for one to its turn */
+    CONV_VECS = 2,  /* of channels that are convolved together */
+    CONV_AHEAD = 8, /* rows from asking for one to its turn */
+    DELTA_AHEAD = 2,
 };
 
 static float *slot_at(const SlotLayer *s, int slot, size_t offset)

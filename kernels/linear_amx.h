@@ -72,7 +72,7 @@ INLINE void product_of_type(WeightType type, const AmxProduct *p, int begin, int
         for (int r = begin; r < end; r += n_outs)
             outputs(type, p, r, end - r < n_outs ? end - r : n_outs, r - begin, g,
                     n_groups - g < together ? n_groups : g + together);
-    amx_end();
+    amx_end(p->n);
 }
 
 /* y[i][r - begin] for n rows packed and begin <= r < end, begin a multiple of TILE. */

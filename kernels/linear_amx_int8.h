@@ -180,7 +180,7 @@ static void panel_int8(const Weight *w, int begin, int end, int n, const uint32_
             else
                 int8_groups(1, &p, r, r - begin, g, g_end);
     }
-    amx_end();
+    amx_end(n);
 }
 
 #endif
