@@ -1,0 +1,35 @@
+/*
+ * formats.c: patterns of the formats that JSON schemas name; see dfa.h.
+ *
+ * These say what is written, so they are stricter than what readers have to take: 'T' and 'Z' are
+ * capitals (RFC 3339 asks it of writers), fractions of a second end after nine digits.
+ */
+#include "text/dfa.h"
+
+#include <string.h>
+
+#define DATE   "\\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\\d|3[01])"
+#define HOUR   "([01]\\d|2[0-3])"
+#define MINUTE "[0-5]\\d"
+#define TIME   HOUR ":" MINUTE ":(" MINUTE "|60)(\\.\\d{1,9})?(Z|[+-]" HOUR ":" MINUTE ")"
+#define HEX4   "[0-9a-fA-F]{4}"
+#define OCTET  "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+#define ATOM   "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+#define LABEL  "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+
+const char *format_pattern(const char *name)
+{
+    static const struct {
+        const char *name, *pattern;
+    } formats[] = {
+        {"date-time", "^" DATE "T" TIME "$"},
+        {"date", "^" DATE "$"},
+        {"time", "^" TIME "$"},
+        {"uuid", "^" HEX4 HEX4 "-" HEX4 "-" HEX4 "-" HEX4 "-" HEX4 HEX4 HEX4 "$"},
+        {"ipv4", "^(" OCTET "\\.){3}" OCTET "$"},
+        {"email", "^" ATOM "(\\." ATOM ")*@" LABEL "(\\." LABEL ")+$"},
+    };
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (!strcmp(formats[i].name, name)) return formats[i].pattern;
+    return NULL;
+}

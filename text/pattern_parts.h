@@ -1,0 +1,101 @@
+/*
+ * pattern_parts.h: the steps from a pattern to its automaton, for text/pattern*.c alone.
+ *
+ * Text -> tree (pattern_parse.c) -> automaton that may be in many states at once (pattern_nfa.c)
+ * -> deterministic automaton (pattern_dfa.c) -> the smallest such (pattern_minimise.c).
+ */
+#ifndef OFFSHOOT_TEXT_PATTERN_PARTS_H
+#define OFFSHOOT_TEXT_PATTERN_PARTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "text/code_set.h"
+#include "text/dfa.h"
+
+/* ---- text to tree ---- */
+
+typedef enum {
+    NODE_SET,      /* one code point of a set; the empty set matches nothing */
+    NODE_SEQUENCE, /* children one after the other; none: the empty string */
+    NODE_CHOICE,   /* one of the children */
+    NODE_REPEAT,   /* the child, min to max times */
+    NODE_AT_START, /* ^ */
+    NODE_AT_END,   /* $ */
+} NodeKind;
+
+enum { REPEAT_FOREVER = -1 }; /* a max */
+
+typedef struct {
+    NodeKind kind;
+    int child; /* the first of them, the others by next; -1: none */
+    int next;  /* the parent's next child; -1: none */
+    int min, max;
+    CodeSet set; /* normalised */
+} PatternNode;
+
+typedef struct {
+    PatternNode *node;
+    int n, cap, root;
+} PatternTree;
+
+/* Where the parser is. */
+typedef struct {
+    const char *text;
+    size_t len, at;
+    int depth; /* groups that are open */
+    PatternTree *tree;
+    Error *err;
+} PatternParser;
+
+/* 0, or -1 and an Error; the tree is to be freed either way. */
+int pattern_parse(PatternTree *tree, const char *text, size_t len, Error *err);
+void pattern_tree_free(PatternTree *tree);
+
+/*
+ * Reads the escape at p, in a class or not: 1 and its code point, or 0 when it is one of \d \w \s
+ * and their negations, which are added to set. -1 and an Error for any other.
+ */
+int pattern_parse_escape(PatternParser *p, int in_class, CodeSet *set, uint32_t *code);
+
+/* Reads the class at p. */
+int pattern_parse_class(PatternParser *p, CodeSet *set);
+
+/* ---- tree to NFA ---- */
+
+typedef enum {
+    NFA_BYTES, /* a byte of [lo, hi] leads to out; alt: the same from another node */
+    NFA_SPLIT, /* goes on at out and at alt */
+    NFA_AT_START,
+    NFA_AT_END, /* goes on at out, at the start or the end of the string only */
+    NFA_ACCEPT, /* the pattern has matched; out: what may follow it */
+} NfaKind;
+
+typedef struct {
+    uint8_t kind, lo, hi;
+    int out, alt; /* nodes; -1: none */
+} NfaNode;
+
+enum { NFA_MAX_NODES = 65536 };
+
+typedef struct {
+    NfaNode *node;
+    int n, cap;
+    int start, accept;
+    int steps; /* taken to build it */
+} Nfa;
+
+/* 0, or -1 and ERR_LIMIT; the NFA is to be freed either way. */
+int nfa_build(Nfa *nfa, const PatternTree *tree, Error *err);
+void nfa_free(Nfa *nfa);
+
+/* ---- NFA to DFA ---- */
+
+/* Follows sets of nodes; d may have states that lead nowhere or are alike. */
+int dfa_from_nfa(Dfa *d, const Nfa *nfa, Error *err);
+
+/* Leaves the smallest automaton for the same strings. */
+int dfa_minimise(Dfa *d, Error *err);
+
+#endif
