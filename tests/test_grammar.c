@@ -1,0 +1,318 @@
+/*
+ * test_grammar.c: masks say what steps do; states fork along a tree; whatever is let through is an
+ * instance of the schema.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "base/strbuf.h"
+#include "tests/grammar_case.h"
+#include "tests/instance.h"
+#include "tests/textdata.h"
+
+static GrammarCase *k;
+
+static int open_case(void **state)
+{
+    (void)state;
+    k = grammar_case_open();
+    return k ? 0 : -1;
+}
+
+static int close_case(void **state)
+{
+    (void)state;
+    grammar_case_close(k);
+    return 0;
+}
+
+static const char *const schemas[] = {
+    "true",
+    "{'type':'object'}",
+    "{'type':'string'}",
+    "{'type':'string','minLength':3,'maxLength':9}",
+    "{'type':'string','pattern':'^([a-z]+ )*[A-Z\xc3\xa9]{1,5}$'}",
+    "{'type':'object','properties':{'when':{'type':'string','format':'date-time'},"
+    "'id':{'type':'string','format':'uuid'}},'required':['when']}",
+    "{'type':'integer','minimum':-200,'maximum':31}",
+    "{'enum':['red','rose','blue',1,12,null,1.5,{'a':[1,2]}]}",
+    "{'type':'object','properties':{'name':{'type':'string','maxLength':20},'age':{'type':"
+    "'integer','minimum':0,'maximum':130},'tags':{'type':'array','items':{'enum':['a','b']},"
+    "'maxItems':3},'mail':{'type':['string','null']}},'required':['name','tags'],"
+    "'additionalProperties':false}",
+    "{'anyOf':[{'type':'object','properties':{'k':{'const':'a'},'v':{'type':'number'}},"
+    "'required':['k','v'],'additionalProperties':false},{'type':'object','properties':{'k':"
+    "{'const':'b'},'w':{'$ref':'#'}},'required':['k'],'additionalProperties':false}]}",
+    "{'type':'object','properties':{'a':{'type':'integer'},'ab':{'type':'null'}},"
+    "'additionalProperties':{'type':'boolean'}}",
+    "{'type':'array','prefixItems':[{'type':'string','maxLength':2},{'type':'integer'}],"
+    "'items':{'type':'boolean'},'minItems':2,'maxItems':4}",
+};
+enum { N_SCHEMAS = sizeof schemas / sizeof *schemas };
+
+static Grammar *grammar(int i)
+{
+    Error err = {0};
+    Grammar *g = grammar_of(schemas[i], 1, &err);
+    if (!g) print_error("%s: %s\n", schemas[i], err.msg);
+    assert_non_null(g);
+    return g;
+}
+
+/* A token that may follow, by chance: mostly one that is no blank, so that answers come to an end.
+ */
+static int32_t pick(uint64_t *seed, const uint64_t *mask, int wants_end)
+{
+    int n = 0;
+    int32_t found = -1;
+    if (wants_end && mask_has(mask, k->end)) return k->end;
+    for (int32_t id = 0; id < k->n_vocab; id++)
+        if (mask_has(mask, id) && random_next(seed) % (uint64_t)++n == 0) found = id;
+    return found;
+}
+
+static const char closers[] = "\"}]0123456789e:, AZ-T";
+
+/* One of these bytes, where it may follow, so that a text ends that has become long. */
+static int32_t pick_closer(uint64_t *seed, const uint64_t *mask)
+{
+    int32_t found = -1;
+    int n = 0;
+    for (size_t i = 0; i < sizeof closers - 1; i++) {
+        int32_t id = k->byte[(unsigned char)closers[i]];
+        if (mask_has(mask, id) && random_next(seed) % (uint64_t)++n == 0) found = id;
+        if (mask_has(mask, id) && strchr("\"}]", closers[i])) return id;
+    }
+    return found;
+}
+
+static void add_bytes(StrBuf *text, int32_t id)
+{
+    size_t len;
+    const char *bytes = tokenizer_bytes(k->tok, id, &len);
+    strbuf_add(text, bytes, len);
+}
+
+/* An answer of tokens by chance. */
+static void write_answer(const Grammar *g, uint64_t *seed, StrBuf *text)
+{
+    GrammarAnswer a = answer_of(k, g, 1);
+    Constraint c = grammar_constraint(&a);
+    enum { LONG = 60, TOO_LONG = 4000 };
+    for (int n = 0; n < TOO_LONG; n++) {
+        int only_end = c.allowed(&a, 0, k->mask);
+        int32_t id = n > LONG ? pick_closer(seed, k->mask) : -1;
+        if (n > LONG && mask_has(k->mask, k->end)) id = k->end;
+        if (id < 0) id = pick(seed, k->mask, random_next(seed) % 4 == 0);
+        assert_true(id >= 0);
+        if (id == k->end) {
+            /* the end that comes for want of anything else is no end of an answer */
+            int rc = c.step(&a, 0, k->end, 0);
+            if (rc) print_error("stuck behind %s\n", strbuf_str(text));
+            assert_int_equal(rc, 0);
+            return;
+        }
+        assert_false(only_end);
+        assert_int_equal(c.step(&a, 0, id, 0), 0);
+        add_bytes(text, id);
+    }
+    fail_msg("no end: %.200s ... %s", strbuf_str(text), text->data + text->len - 200);
+}
+
+static void test_instances(void **state)
+{
+    uint64_t seed = 11;
+    (void)state;
+    for (int i = 0; i < N_SCHEMAS; i++) {
+        Grammar *g = grammar(i);
+        json_t *schema = schema_json(schemas[i]);
+        for (int n = 0; n < 60; n++) {
+            StrBuf text = {0};
+            json_error_t e;
+            write_answer(g, &seed, &text);
+            json_t *value = json_loadb(strbuf_str(&text), text.len, JSON_DECODE_ANY, &e);
+            const char *wrong = value ? instance_error(schema, schema, value) : e.text;
+            if (wrong) print_error("%s\n%s\n%s\n", schemas[i], strbuf_str(&text), wrong);
+            assert_null(wrong);
+            json_decref(value);
+            strbuf_free(&text);
+        }
+        json_decref(schema);
+        grammar_free(g);
+    }
+}
+
+/* ---- masks ---- */
+
+/* For each id: it is in the mask if and only if the grammar takes it. */
+static void check_mask(const Grammar *g, GrammarAnswer *a, int node, const StrBuf *text)
+{
+    Constraint c = grammar_constraint(a);
+    int only_end = c.allowed(a, node, k->mask);
+    for (int32_t id = 0; id < k->n_vocab; id++) {
+        int takes = tokenizer_has(k->tok, id) && c.step(a, node, id, CASE_NODES - 1) == 0;
+        if (only_end) takes = id == k->end;
+        if (takes != mask_has(k->mask, id))
+            print_error("%llu: token %d %s behind %s\n", (unsigned long long)g->id, (int)id,
+                        takes ? "is masked" : "is let through", strbuf_str(text));
+        assert_int_equal(takes, mask_has(k->mask, id));
+    }
+}
+
+static void test_masks(void **state)
+{
+    uint64_t seed = 5;
+    (void)state;
+    for (int i = 0; i < N_SCHEMAS; i++) {
+        Grammar *g = grammar(i);
+        for (int n = 0; n < 2; n++) {
+            GrammarAnswer a = answer_of(k, g, 0);
+            Constraint c = grammar_constraint(&a);
+            StrBuf text = {0};
+            for (int at = 0; at < 25; at++) {
+                check_mask(g, &a, 0, &text);
+                c.allowed(&a, 0, k->mask);
+                int32_t id = pick(&seed, k->mask, 0);
+                if (id < 0 || id == k->end) break;
+                assert_int_equal(c.step(&a, 0, id, 0), 0);
+                add_bytes(&text, id);
+            }
+            strbuf_free(&text);
+        }
+        grammar_free(g);
+    }
+}
+
+/* ---- trees ---- */
+
+enum { TREE = 24 };
+
+/* The mask behind the tokens on the way to a node, computed on their own as another sequence. */
+static void mask_alone(const Grammar *g, const int32_t *kept, int n_kept, const int32_t *parent,
+                       const int32_t *token, int node)
+{
+    int32_t path[TREE];
+    int depth = 0;
+    for (int i = node; i > 0; i = parent[i])
+        path[depth++] = token[i];
+    GrammarAnswer a = answer_of(k, g, 1);
+    Constraint c = grammar_constraint(&a);
+    for (int i = 0; i < n_kept; i++)
+        assert_int_equal(c.step(&a, 0, kept[i], 0), 0);
+    while (depth--)
+        assert_int_equal(c.step(&a, 0, path[depth], 0), 0);
+    c.allowed(&a, 0, k->allowed);
+}
+
+/* Trees by chance, of which a path is kept, over and over: each node's mask is that of its path. */
+static void test_forks(void **state)
+{
+    uint64_t seed = 3;
+    (void)state;
+    for (int s = 0; s < N_SCHEMAS; s++) {
+        Grammar *g = grammar(s);
+        GrammarAnswer a = answer_of(k, g, 0);
+        Constraint c = grammar_constraint(&a);
+        int32_t kept[256], n_kept = 0;
+        for (int round = 0; round < 6; round++) {
+            int32_t parent[TREE] = {-1}, token[TREE] = {0};
+            int n = 1;
+            for (int i = 1; i < TREE; i++) {
+                parent[n] = (int32_t)(random_next(&seed) % (uint64_t)n);
+                c.allowed(&a, parent[n], k->mask);
+                token[n] = pick(&seed, k->mask, 0);
+                if (token[n] < 0 || token[n] == k->end) continue;
+                assert_int_equal(c.step(&a, parent[n], token[n], n), 0);
+                n++;
+            }
+            int last = n - 1, depth = 0;
+            for (int i = 0; i < n; i++) {
+                c.allowed(&a, i, k->mask);
+                mask_alone(g, kept, n_kept, parent, token, i);
+                assert_memory_equal(k->mask, k->allowed, k->n_words * sizeof *k->mask);
+            }
+            if (last == 0) break;
+            for (int i = last; i > 0; i = parent[i])
+                depth++;
+            n_kept += depth;
+            for (int i = last, at = n_kept; i > 0; i = parent[i])
+                kept[--at] = token[i];
+            assert_int_equal(c.step(&a, parent[last], token[last], 0), 0);
+        }
+        grammar_free(g);
+    }
+}
+
+/* What may not come leaves no state, and no trace in others. */
+static void test_wrong_drafts(void **state)
+{
+    (void)state;
+    Grammar *g = grammar(6);
+    GrammarAnswer a = answer_of(k, g, 0);
+    Constraint c = grammar_constraint(&a);
+    assert_int_equal(c.step(&a, 0, k->byte['x'], 1), -1);
+    assert_int_equal(c.step(&a, 1, k->byte['1'], 2), -1);
+    assert_int_equal(c.step(&a, 0, k->end, 3), -1);
+    assert_int_equal(c.step(&a, 0, k->n_vocab - 1, 3), -1);
+    assert_int_equal(c.step(&a, 0, k->byte['3'], 4), 0);
+    assert_int_equal(c.step(&a, 4, k->byte['1'], 0), 0);
+    assert_int_equal(c.allowed(&a, 0, k->mask), 1); /* 31 is the most */
+    assert_true(mask_has(k->mask, k->end));
+    grammar_free(g);
+}
+
+/* Lists in lists, deeper than may be: they end in time. */
+static void test_nesting(void **state)
+{
+    (void)state;
+    Grammar *g = grammar(0);
+    GrammarAnswer a = answer_of(k, g, 0);
+    Constraint c = grammar_constraint(&a);
+    int n = 0;
+    while (n < 1000 && c.step(&a, 0, k->byte['['], 1) == 0) {
+        assert_int_equal(c.step(&a, 0, k->byte['['], 0), 0);
+        n++;
+    }
+    assert_int_equal(n, 64);
+    assert_int_equal(c.step(&a, 0, k->byte['{'], 1), -1);
+    assert_int_equal(c.step(&a, 0, k->byte['1'], 0), 0);
+    while (n--)
+        assert_int_equal(c.step(&a, 0, k->byte[']'], 0), 0);
+    assert_int_equal(c.allowed(&a, 0, k->mask), 1);
+    grammar_free(g);
+}
+
+/* Nothing is allocated once an answer begins. */
+static void test_no_allocation(void **state)
+{
+    (void)state;
+    Grammar *g = grammar(8);
+    GrammarAnswer a = {.grammar = g, .pool = k->pool};
+    Constraint c = grammar_constraint(&a);
+    unsigned long before = mem_count();
+    c.begin(&a, 0);
+    for (const char *at = "{\"name\": \"x\", \"tags\": [\"a\"]}"; *at; at++) {
+        c.allowed(&a, 0, k->mask);
+        assert_int_equal(c.step(&a, 0, k->byte[(unsigned char)*at], 1), 0);
+        assert_int_equal(c.step(&a, 0, k->byte[(unsigned char)*at], 0), 0);
+    }
+    assert_int_equal(c.allowed(&a, 0, k->mask), 1);
+    assert_int_equal(mem_count(), before);
+    grammar_free(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_instances), cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_forks),     cmocka_unit_test(test_wrong_drafts),
+        cmocka_unit_test(test_nesting),   cmocka_unit_test(test_no_allocation),
+    };
+    return cmocka_run_group_tests(tests, open_case, close_case);
+}

@@ -1,0 +1,283 @@
+/* test_schema.c: which texts a schema's grammar takes, and which schemas are refused. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "base/mem.h"
+#include "base/strbuf.h"
+#include "tests/grammar_case.h"
+
+static GrammarCase *k;
+
+static int open_case(void **state)
+{
+    (void)state;
+    k = grammar_case_open();
+    return k ? 0 : -1;
+}
+
+static int close_case(void **state)
+{
+    (void)state;
+    grammar_case_close(k);
+    return 0;
+}
+
+/* Texts with ' for ". */
+typedef struct {
+    const char *schema;
+    const char *good[10], *bad[12];
+} Row;
+
+static const Row rows[] = {
+    {"{'type':'string'}",
+     {"''", "'a'", "'\\n\\u00e9\\ud83d\\ude00'", "'\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80'", "'\\/'"},
+     {"", "a", "'", "'\n'", "'\\x'", "'\\ud83d'", "'\\ude00'", "'\xc3'", "'\xed\xa0\x80'", "'a' ",
+      "'\xc0\xaf'"}},
+    {"{'type':'string','minLength':2,'maxLength':3}",
+     {"'ab'", "'abc'", "'\\n\\t'", "'\xc3\xa9\xe2\x82\xac'", "'\\ud83d\\ude00a'"},
+     {"''", "'a'", "'abcd'", "'\\ud83d\\ude00'", "'\xe2\x82\xac'"}},
+    {"{'type':'string','pattern':'^[a-c]+$'}", {"'a'", "'abcabc'"}, {"''", "'d'", "'ab d'"}},
+    {"{'type':'string','pattern':'^[a-c]+$','maxLength':2}", {"'a'", "'ab'"}, {"'abc'"}},
+    {"{'type':'string','pattern':'^(abc)+$','maxLength':5}", {"'abc'"}, {"'abca", "'abcabc'"}},
+    {"{'type':'string','pattern':'^\\'\\\\\\\\$'}", {"'\\'\\\\'"}, {"'\\\\'", "''"}},
+    {"{'type':'string','format':'date'}", {"'2026-11-22'"}, {"'2026-13-22'", "'2026'"}},
+    {"{'type':'string','format':'uri'}", {"'x'", "''"}, {"1"}},
+    {"{'type':'integer'}",
+     {"0", "-1", "12345678901234567", "7"},
+     {"01", "-", "1.0", "1e3", "-0", "1234567890123456789", "+1", "''"}},
+    {"{'type':'integer','minimum':3,'maximum':120}",
+     {"3", "9", "10", "99", "100", "119", "120"},
+     {"0", "2", "-3", "121", "200", "1000", "03"}},
+    {"{'type':'integer','exclusiveMinimum':0,'maximum':9007199254740991}",
+     {"1", "9007199254740991", "8999999999999999"},
+     {"0", "-1", "9007199254740992", "10000000000000000"}},
+    {"{'type':'integer','minimum':-15,'exclusiveMaximum':2.5}",
+     {"-15", "-9", "-1", "0", "2"},
+     {"-16", "3", "-20", "-100", "-0"}},
+    {"{'type':'integer','minimum':7,'maximum':7}", {"7"}, {"8", "77", ""}},
+    {"{'type':'number'}",
+     {"0", "-0.5", "12.25", "1e9", "1.5E-10", "-3"},
+     {"01", ".5", "1.", "1e", "1e999", "--1", "NaN"}},
+    {"{'type':'boolean'}", {"true", "false"}, {"True", "null", "tru"}},
+    {"{'type':['string','null']}", {"null", "'x'"}, {"1", "nul"}},
+    {"{'type':'string','nullable':true}", {"null", "'x'"}, {"1"}},
+    {"{'enum':['red','rose','blue',1,12,null,1.5]}",
+     {"'red'", "'rose'", "'blue'", "1", "12", "null", "1.5"},
+     {"'r'", "'redd'", "2", "121", "nul", "'reda'"}},
+    {"{'enum':[{'a':[1,'x']},[],{}]}",
+     {"{'a':[1,'x']}", "{ 'a': [1, 'x'] }", "[]", "{}"},
+     {"{'a':[1]}", "[1]", "{'b':1}"}},
+    {"{'const':'x\\ty'}", {"'x\\ty'"}, {"'x'", "'x\\u0009y'"}},
+    {"{'type':'integer','enum':[1,'a',2]}", {"1", "2"}, {"'a'"}},
+    {"{'type':'object','properties':{'a':{'type':'integer'},'b':{'type':'string'}},"
+     "'required':['a'],'additionalProperties':false}",
+     {"{'a':1}", "{'a':1,'b':'x'}", "{ 'a': 1, 'b': 'x' }", "{\n  'a': 1\n}"},
+     {"{}", "{'b':'x'}", "{'b':'x','a':1}", "{'a':1,'a':1}", "{'a':1,}", "{'a':'x'}",
+      "{'a':1,'c':1}", "{'a' :1}", "{  'a':1}", "{'a':1} "}},
+    {"{'type':'object','properties':{'a':{'type':'integer'},'ab':{'type':'integer'}}}",
+     {"{}", "{'a':1}", "{'ab':1}", "{'a':1,'ab':2}", "{'a':1,'abc':'x'}", "{'x':1,'y':[]}",
+      "{'':1}", "{'b':{'a':'x'}}"},
+     {"{'ab':1,'a':2}", "{'a':'x'}", "{'x':1,'a':2}", "{'x':1,'ab':2}", "{'\\u0061':'x'}"}},
+    {"{'type':'object','properties':{'a':{},'b':{},'c':{}},'required':['b'],"
+     "'additionalProperties':{'type':'integer'}}",
+     {"{'b':null}", "{'a':1,'b':2}", "{'b':1,'c':'x','d':3}", "{'b':1,'z':3}"},
+     {"{'a':1}", "{'a':1,'c':2}", "{'z':1,'b':1}", "{'b':1,'d':'x'}", "{'c':1}"}},
+    {"{'type':'object','properties':{'a\\'\\n':{'type':'null'}},'required':['a\\'\\n'],"
+     "'additionalProperties':false}",
+     {"{'a\\'\\n':null}"},
+     {"{'a':null}"}},
+    {"{'type':'object','required':['k'],'additionalProperties':{'type':'boolean'}}",
+     {"{'k':true}", "{'k':true,'l':false}"},
+     {"{}", "{'k':1}"}},
+    {"{'properties':{'a':{'const':1}},'required':['a'],'additionalProperties':false}",
+     {"{'a':1}"},
+     {"{}", "1"}},
+    {"{'type':'array','items':{'type':'integer'}}",
+     {"[]", "[1]", "[1,2,3]", "[ 1, 2 ]", "[\n  1,\n  2\n]"},
+     {"[,]", "[1,]", "['x']", "[1 ,2]", "[1,,2]"}},
+    {"{'type':'array','items':{'type':'boolean'},'minItems':2,'maxItems':3}",
+     {"[true,true]", "[true,true,false]"},
+     {"[]", "[true]", "[true,true,true,true]"}},
+    {"{'type':'array','maxItems':0}", {"[]"}, {"[1]"}},
+    {"{'type':'array','prefixItems':[{'type':'string'},{'type':'integer'}],'items':false,"
+     "'minItems':1}",
+     {"['x']", "['x',1]"},
+     {"[]", "[1]", "['x',1,2]"}},
+    {"{'type':'array','prefixItems':[{'type':'string'}],'items':{'type':'null'},'minItems':2}",
+     {"['x',null]", "['x',null,null]"},
+     {"['x']", "[null]", "['x',1]"}},
+    {"{'anyOf':[{'type':'integer'},{'type':'object','properties':{'k':{'const':'a'},"
+     "'v':{'type':'integer'}},'required':['k','v'],'additionalProperties':false},"
+     "{'type':'object','properties':{'k':{'const':'b'},'w':{'type':'string'}},"
+     "'required':['k','w'],'additionalProperties':false}]}",
+     {"3", "{'k':'a','v':1}", "{'k':'b','w':'x'}"},
+     {"{'k':'a','w':'x'}", "{'k':'b','v':1}", "{'k':'c'}"}},
+    {"{'oneOf':[{'type':'string','maxLength':1},{'type':'null'}]}", {"'x'", "null"}, {"'xy'"}},
+    {"{'type':'object','properties':{'a':{},'b':{}},'additionalProperties':false,"
+     "'anyOf':[{'required':['a']},{'required':['b']}]}",
+     {"{'a':1}", "{'b':1}", "{'a':1,'b':2}"},
+     {"{}"}},
+    {"{'allOf':[{'type':'object','properties':{'a':{'type':'integer'}},'required':['a']},"
+     "{'properties':{'b':{'type':'null'}},'required':['b']}],'additionalProperties':false}",
+     {"{'a':1,'b':null}"},
+     {"{'a':1}", "{'b':null}", "{'a':1,'b':null,'c':1}"}},
+    {"{'$ref':'#/$defs/n','$defs':{'n':{'type':'object','properties':{'v':{'type':'integer'},"
+     "'next':{'anyOf':[{'$ref':'#/$defs/n'},{'type':'null'}]}},'required':['v','next'],"
+     "'additionalProperties':false}}}",
+     {"{'v':1,'next':null}", "{'v':1,'next':{'v':2,'next':{'v':3,'next':null}}}"},
+     {"{'v':1}", "{'v':1,'next':1}", "{'v':1,'next':{'v':2}}"}},
+    {"{'type':'object','properties':{'c':{'type':'array','items':{'$ref':'#'}}},"
+     "'additionalProperties':false}",
+     {"{}", "{'c':[{},{'c':[]}]}"},
+     {"{'c':[1]}"}},
+    {"{'$ref':'#/$defs/a~1b','$defs':{'a/b':{'type':'null'}}}", {"null"}, {"1"}},
+    {"{'$ref':'#/$defs/s','minLength':2,'$defs':{'s':{'type':'string'}}}", {"'ab'"}, {"'a'"}},
+    {"true", {"1", "'x'", "[{}]", "{'a':[null,true,-1.5]}"}, {"", "[", "nil"}},
+    {"{'type':'object'}", {"{}", "{'a':{'b':[1,2,{}]}}"}, {"[]", "1", "'x'"}},
+    /* where strictness was not asked for, what cannot be followed is passed over */
+    {"{'type':'string','not':{'const':'x'},'pattern':'(?=a)b'}", {"'x'"}, {"1"}},
+    {"{'$ref':'https://example.org/x'}", {"1", "{}"}, {"x"}},
+};
+
+static char *quoted(const char *text)
+{
+    char *copy = mem_strdup(text);
+    for (char *at = strchr(copy, '\''); at; at = strchr(at, '\''))
+        *at = '"';
+    return copy;
+}
+
+static int expect(const Grammar *g, const char *schema, const char *text, int is_good)
+{
+    char *copy = quoted(text);
+    int takes = grammar_takes(k, g, copy) == 1;
+    if (takes != is_good) print_error("%s %s %s\n", schema, is_good ? "refuses" : "takes", copy);
+    mem_free(copy);
+    return takes != is_good;
+}
+
+static void test_rows(void **state)
+{
+    int n_wrong = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Error err = {0};
+        Grammar *g = grammar_of(rows[i].schema, 0, &err);
+        if (!g) print_error("%s: %s\n", rows[i].schema, err.msg);
+        assert_non_null(g);
+        for (int j = 0; j < 10 && rows[i].good[j]; j++)
+            n_wrong += expect(g, rows[i].schema, rows[i].good[j], 1);
+        for (int j = 0; j < 12 && rows[i].bad[j]; j++)
+            n_wrong += expect(g, rows[i].schema, rows[i].bad[j], 0);
+        grammar_free(g);
+    }
+    assert_int_equal(n_wrong, 0);
+}
+
+/* ---- refused ---- */
+
+static const struct {
+    const char *schema, *error;
+    int strict;
+} refused[] = {
+    {"{'type':'object','properties':{'a':{'type':'string','pattern':'a{2}*'}}}",
+     "schema.properties.a.pattern: ", 1},
+    {"{'not':{}}", "schema: keyword \"not\" is not supported in strict mode", 1},
+    {"{'type':'object','properties':{'a':{'items':{'contains':{}}}}}",
+     "schema.properties.a.items: keyword \"contains\" is not supported in strict mode", 1},
+    {"{'$ref':'#/$defs/x'}", "schema: $ref \"#/$defs/x\" leads nowhere in this schema", 1},
+    {"{'allOf':[{'type':'string'},{'type':'null'}]}", "schema: its parts contradict each other", 1},
+    {"{'type':'object','required':['a'],'additionalProperties':false}",
+     "schema: \"a\" is required and may not be there", 1},
+    {"{'type':'text'}", "schema: type \"text\" is none of JSON's", 0},
+    {"{'type':'integer','minimum':3,'maximum':2}", "schema: no integer is within its bounds", 0},
+    {"{'type':'string','minLength':3,'maxLength':2}", "schema: minLength is over maxLength", 0},
+    {"{'type':'array','minItems':3,'maxItems':2}", "schema: minItems is more than there may be", 0},
+    {"{'anyOf':[]}", "schema: anyOf must be a list of 1 to 4096", 0},
+    {"{'anyOf':[{'type':'null'},{'type':7}]}", "schema.anyOf[1]: type must be", 0},
+    {"{'enum':[]}", "schema: enum must be a list of 1 to 4096", 0},
+    {"{'type':'integer','enum':['a']}", "schema: none of its values is of its type", 0},
+    {"{'properties':{'a':false},'required':['a'],'additionalProperties':false}",
+     "schema: \"a\" is required", 1},
+    {"7", "schema: a schema must be an object", 0},
+    {"false", "schema: nothing can be of schema false", 0},
+    {"{'$ref':'#'}", "it refers to itself without end", 0},
+    {"{'anyOf':[{'$ref':'#/$defs/a'},{'type':'null'}],'$defs':{'a':{'$ref':'#'}}}",
+     "it refers to itself without end", 0},
+};
+
+static void test_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        Error err = {0};
+        Grammar *g = grammar_of(refused[i].schema, refused[i].strict, &err);
+        if (g || strncmp(err.msg, refused[i].error, strlen(refused[i].error)) != 0)
+            print_error("%s: %s, not %s\n", refused[i].schema, g ? "no error" : err.msg,
+                        refused[i].error);
+        assert_null(g);
+        assert_memory_equal(err.msg, refused[i].error, strlen(refused[i].error));
+    }
+}
+
+/* one[0], a number, one[1]: n times, between first and last. */
+static Grammar *repeated(const char *first, const char *const *one, const char *last, int n,
+                         Error *err)
+{
+    StrBuf schema = {0};
+    strbuf_puts(&schema, first);
+    for (int i = 0; i < n; i++)
+        strbuf_printf(&schema, "%s%d%s", one[0], i, one[1]);
+    strbuf_puts(&schema, last);
+    Grammar *g = grammar_of(schema.data, 0, err);
+    strbuf_free(&schema);
+    return g;
+}
+
+static void expect_limit(const char *first, const char *const *one, const char *last, int n,
+                         const char *error)
+{
+    Error err = {0};
+    Grammar *g = repeated(first, one, last, n, &err);
+    assert_null(g);
+    if (!strstr(err.msg, error)) print_error("%s, not %s\n", err.msg, error);
+    assert_non_null(strstr(err.msg, error));
+}
+
+static void test_limits(void **state)
+{
+    static const char *const property[] = {",'p", "':{'type':'null'}"};
+    static const char *const value[] = {",'value ", "'"};
+    static const char *const pattern[] = {",{'type':'string','pattern':'^[a-z]{250}", "$'}"};
+    Error err = {0};
+    (void)state;
+    Grammar *g = repeated("{'type':'object','properties':{'z':{}", property, "}}", 5000, &err);
+    assert_non_null(g);
+    assert_int_equal(grammar_takes(k, g, "{\"p17\":null,\"p4999\":null}"), 1);
+    assert_int_equal(grammar_takes(k, g, "{\"p18\":null,\"p17\":null}"), 0);
+    grammar_free(g);
+    g = repeated("{'enum':[0", value, "]}", 1000, &err);
+    assert_non_null(g);
+    assert_int_equal(grammar_takes(k, g, "\"value 999\""), 1);
+    assert_int_equal(grammar_takes(k, g, "\"value 1000\""), 0);
+    grammar_free(g);
+    expect_limit("{'type':'object','properties':{'z':{}", property, "}}", 20000,
+                 "more than 20000 parts");
+    expect_limit("{'anyOf':[{}", pattern, "]}", 100, "more than 16384 states");
+    expect_limit("{'enum':[0", value, "]}", 4096, "a list of 1 to 4096");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_limits),
+    };
+    return cmocka_run_group_tests(tests, open_case, close_case);
+}

@@ -1,0 +1,30 @@
+/*
+ * call_grammar.h: answers that are tool calls, and how an answer's grammar begins and ends.
+ */
+#ifndef OFFSHOOT_TEXT_CALL_GRAMMAR_H
+#define OFFSHOOT_TEXT_CALL_GRAMMAR_H
+
+#include "text/chat.h"
+#include "text/schema.h"
+
+typedef struct {
+    const json_t *tools; /* as chat_render's */
+    const char *only;    /* the one that is to be called; NULL: any of them */
+    int parallel;        /* 1: more calls may follow the first */
+    int forced;          /* 0: calls may come anywhere in the answer, or none */
+    ChatFamily family;
+    const Tokenizer *tok;
+} CallGrammar;
+
+/*
+ * The part that is the calls; 0 and an Error that names the tool. Arguments follow a tool's schema
+ * in so far as their form tells: in the XML form required names, numbers, booleans, lists, objects
+ * and fixed texts, in the JSON form all of it. The schema of a tool that is neither forced nor
+ * strict is not looked at.
+ */
+uint32_t call_grammar(SchemaCompiler *c, GrammarBuilder *b, const CallGrammar *o, Error *err);
+
+/* The same part behind reasoning, which is free: up to </think>, and at most two newlines. */
+uint32_t grammar_behind_thinking(GrammarBuilder *b, const Tokenizer *tok, uint32_t part);
+
+#endif

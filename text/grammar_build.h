@@ -1,0 +1,67 @@
+/*
+ * grammar_build.h: makes a Grammar, node by node, from the end to the beginning: a node knows what
+ * follows it.
+ */
+#ifndef OFFSHOOT_TEXT_GRAMMAR_BUILD_H
+#define OFFSHOOT_TEXT_GRAMMAR_BUILD_H
+
+#include "base/error.h"
+#include "text/grammar.h"
+
+enum { MAX_GRAMMAR_NODES = 1 << 17, MAX_GRAMMAR_AUTOMATON_STATES = 16384 };
+
+typedef struct {
+    Grammar *g;
+    uint32_t cap_nodes, cap_edges;
+    int n_states; /* of all automata */
+    int is_full;  /* a limit was met: nodes are 0 from then on */
+} GrammarBuilder;
+
+void grammar_build_begin(GrammarBuilder *b);
+
+/* The grammar that starts with node start, or NULL and ERR_LIMIT or ERR_INPUT. Ends the building.
+ */
+Grammar *grammar_build_end(GrammarBuilder *b, uint32_t start, Error *err);
+
+/* Instead of grammar_build_end. */
+void grammar_build_drop(GrammarBuilder *b);
+
+/* Each adds a node and returns it. */
+uint32_t grammar_node(GrammarBuilder *b, GrammarNode node);
+uint32_t grammar_bytes(GrammarBuilder *b, const GrammarEdge *edge, int n);
+uint32_t grammar_range(GrammarBuilder *b, uint8_t lo, uint8_t hi, uint32_t next);
+uint32_t grammar_literal(GrammarBuilder *b, const char *text, size_t len, uint32_t next);
+uint32_t grammar_call(GrammarBuilder *b, uint32_t body, uint32_t next);
+uint32_t grammar_any_of(GrammarBuilder *b, const uint32_t *node, int n);
+uint32_t grammar_repeat(GrammarBuilder *b, uint32_t body, int before, int lo, int hi,
+                        uint32_t next);
+
+/* Characters lo to hi (-1: any number) of a JSON string, without its opening quote. */
+uint32_t grammar_string(GrammarBuilder *b, int automaton, int lo, int hi, uint32_t next);
+
+/* Any text that ends at its first literal. */
+uint32_t grammar_until(GrammarBuilder *b, const char *literal, uint32_t next);
+
+/* Takes the automaton, also on failure: its index, or -1 and ERR_LIMIT. */
+int grammar_automaton(GrammarBuilder *b, Dfa *dfa, Error *err);
+
+/* One of n texts, each with the node after it. Sorts them. Texts differ. */
+typedef struct {
+    const char *text;
+    size_t len;
+    uint32_t next;
+    int property; /* for grammar_names */
+} GrammarWord;
+uint32_t grammar_words(GrammarBuilder *b, GrammarWord *word, int n);
+
+/*
+ * The names of n properties, each text with what ends it; required[n]. other: as in GrammarNames.
+ * To be begun by grammar_name_from.
+ */
+uint32_t grammar_names(GrammarBuilder *b, GrammarWord *word, int n, const uint8_t *required,
+                       uint32_t other);
+
+/* A name of property k or a later one. */
+uint32_t grammar_name_from(GrammarBuilder *b, uint32_t names, int k);
+
+#endif

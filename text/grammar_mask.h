@@ -1,0 +1,21 @@
+/*
+ * grammar_mask.h: which tokens may follow a state of a grammar; for grammar_run.c.
+ *
+ * All of the vocabulary is tried, those that begin alike together; text of a string, which most of
+ * it may follow, by what is known of each token. Masks are kept by the state that they are of.
+ */
+#ifndef OFFSHOOT_TEXT_GRAMMAR_MASK_H
+#define OFFSHOOT_TEXT_GRAMMAR_MASK_H
+
+#include "text/grammar_vocab.h"
+#include "text/grammar_walk.h"
+
+typedef struct GrammarMasks GrammarMasks;
+
+GrammarMasks *grammar_masks_open(const GrammarVocab *v, Error *err);
+void grammar_masks_close(GrammarMasks *m);
+
+/* Sets mask, [n_vocab] bits, to what may follow s without the ends of an answer. */
+void grammar_mask(GrammarMasks *m, GrammarWalk *w, const GrammarState *s, uint64_t *mask);
+
+#endif

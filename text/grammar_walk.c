@@ -1,0 +1,434 @@
+/*
+ * grammar_walk.c: see grammar_walk.h.
+ */
+#include "text/grammar_walk.h"
+
+#include <string.h>
+
+/* ---- where a thread begins ---- */
+
+static void add_thread(GrammarState *out, GrammarThread t)
+{
+    for (int i = 0; i < out->n; i++)
+        if (!memcmp(&out->thread[i], &t, sizeof t)) return;
+    if (out->n < MAX_GRAMMAR_THREADS) out->thread[out->n++] = t;
+}
+
+/* A new frame, or 0 where there is no room or the nesting is too deep. */
+static uint32_t push(GrammarWalk *w, uint32_t node, uint32_t parent, int count)
+{
+    int level = w->frame[parent].level + w->g->node[node].nests;
+    if (w->n_frames == MAX_GRAMMAR_FRAMES || level > MAX_GRAMMAR_LEVELS) return 0;
+    w->frame[w->n_frames] = (GrammarFrame){node, parent, (uint16_t)count, (uint16_t)level};
+    return w->n_frames++;
+}
+
+/* The node of a repeat has come `count` times. */
+static void repeated(GrammarWalk *w, uint32_t node, uint32_t frame, int count, GrammarState *out)
+{
+    const GrammarNode *n = &w->g->node[node];
+    if (n->hi < 0 && count > n->lo) count = n->lo; /* more make no difference */
+    if (n->hi < 0 || count < n->hi) {
+        uint32_t inner = push(w, node, frame, count);
+        if (inner) grammar_enter(w, n->body, inner, out);
+    }
+    if (count >= n->lo) grammar_enter(w, n->next, frame, out);
+}
+
+static void come_back(GrammarWalk *w, uint32_t frame, GrammarState *out)
+{
+    GrammarFrame f = w->frame[frame];
+    if (!frame)
+        add_thread(out, (GrammarThread){0});
+    else if (w->g->node[f.node].kind == NODE_REPEAT)
+        repeated(w, f.node, f.parent, f.count + 1, out);
+    else
+        grammar_enter(w, w->g->node[f.node].next, f.parent, out);
+}
+
+void grammar_enter(GrammarWalk *w, uint32_t node, uint32_t frame, GrammarState *out)
+{
+    const GrammarNode *n = &w->g->node[node];
+    uint32_t inner;
+    switch ((GrammarNodeKind)n->kind) {
+    case NODE_RETURN:
+        come_back(w, frame, out);
+        return;
+    case NODE_CALL:
+        inner = push(w, node, frame, 0);
+        if (inner) grammar_enter(w, n->body, inner, out);
+        return;
+    case NODE_REPEAT:
+        repeated(w, node, frame, n->index, out);
+        return;
+    case NODE_ANY_OF:
+        for (uint32_t i = 0; i < n->n_edges; i++)
+            grammar_enter(w, w->g->edge[n->first_edge + i].to, frame, out);
+        return;
+    case NODE_NAMES:
+        add_thread(out, (GrammarThread){.node = n->body, .frame = frame, .at = (uint16_t)n->lo});
+        return;
+    case NODE_TEXT:
+        add_thread(out, (GrammarThread){.node = node, .frame = frame});
+        if (w->g->automaton[n->index].dfa.accepts[0]) grammar_enter(w, n->next, frame, out);
+        return;
+    case NODE_BYTES:
+    case NODE_NAME:
+    case NODE_STRING:
+    case NODE_UNTIL:
+    case NODE_TOKEN:
+    case NODE_FREE:
+        add_thread(out, (GrammarThread){.node = node, .frame = frame});
+        return;
+    }
+}
+
+/* ---- strings ---- */
+
+/*
+ * Where a thread is inside a string: between characters (0), inside an escape, or inside a
+ * character of several bytes. A \u that begins a surrogate pair must be followed by the other half.
+ */
+enum {
+    IN_TEXT,
+    IN_ESCAPE,
+    IN_HEX1, /* the digits of \u that are to come, one more each */
+    IN_HEX2,
+    IN_HEX3,
+    IN_HEX4,
+    IN_HEX_D, /* \ud */
+    IN_HIGH3, /* \ud8 to \udb: the third digit of the first half */
+    IN_HIGH4,
+    IN_HIGH, /* the whole first half: its other half is to come */
+    IN_LOW_U,
+    IN_LOW1,
+    IN_LOW2,
+    IN_TAIL1, /* one more byte of a character, two, three */
+    IN_TAIL2,
+    IN_TAIL3,
+    IN_E0, /* behind these first bytes fewer second ones are right */
+    IN_ED,
+    IN_F0,
+    IN_F4,
+    IN_NOTHING = -1,
+};
+
+static int is_hex(uint8_t b)
+{
+    return (b >= '0' && b <= '9') || (b >= 'a' && b <= 'f') || (b >= 'A' && b <= 'F');
+}
+
+static int is_within(uint8_t b, uint8_t lo, uint8_t hi)
+{
+    return b >= lo && b <= hi;
+}
+
+/* Behind the first byte of a character. RFC 3629, section 4. */
+static int behind_lead(uint8_t b)
+{
+    if (is_within(b, 0xc2, 0xdf)) return IN_TAIL1;
+    if (b == 0xe0) return IN_E0;
+    if (b == 0xed) return IN_ED;
+    if (is_within(b, 0xe1, 0xef)) return IN_TAIL2;
+    if (b == 0xf0) return IN_F0;
+    if (is_within(b, 0xf1, 0xf3)) return IN_TAIL3;
+    return b == 0xf4 ? IN_F4 : IN_NOTHING;
+}
+
+static int behind_tail(int sub, uint8_t b)
+{
+    switch (sub) {
+    case IN_TAIL1:
+        return is_within(b, 0x80, 0xbf) ? IN_TEXT : IN_NOTHING;
+    case IN_TAIL2:
+        return is_within(b, 0x80, 0xbf) ? IN_TAIL1 : IN_NOTHING;
+    case IN_TAIL3:
+        return is_within(b, 0x80, 0xbf) ? IN_TAIL2 : IN_NOTHING;
+    case IN_E0:
+        return is_within(b, 0xa0, 0xbf) ? IN_TAIL1 : IN_NOTHING;
+    case IN_ED:
+        return is_within(b, 0x80, 0x9f) ? IN_TAIL1 : IN_NOTHING;
+    case IN_F0:
+        return is_within(b, 0x90, 0xbf) ? IN_TAIL2 : IN_NOTHING;
+    default:
+        return is_within(b, 0x80, 0x8f) ? IN_TAIL2 : IN_NOTHING; /* IN_F4 */
+    }
+}
+
+static int behind_escape(int sub, uint8_t b)
+{
+    uint8_t small = b | 0x20;
+    switch (sub) {
+    case IN_ESCAPE:
+        if (b == 'u') return IN_HEX1;
+        return b && strchr("\"\\/bfnrt", b) ? IN_TEXT : IN_NOTHING;
+    case IN_HEX1:
+        return !is_hex(b) ? IN_NOTHING : small == 'd' ? IN_HEX_D : IN_HEX2;
+    case IN_HEX_D:
+        if (is_within(b, '0', '7')) return IN_HEX3;
+        return is_within(b, '8', '9') || is_within(small, 'a', 'b') ? IN_HIGH3 : IN_NOTHING;
+    case IN_HIGH:
+        return b == '\\' ? IN_LOW_U : IN_NOTHING;
+    case IN_LOW_U:
+        return b == 'u' ? IN_LOW1 : IN_NOTHING;
+    case IN_LOW1:
+        return small == 'd' ? IN_LOW2 : IN_NOTHING;
+    case IN_LOW2:
+        return is_within(small, 'c', 'f') ? IN_HEX3 : IN_NOTHING;
+    case IN_HEX4:
+        return is_hex(b) ? IN_TEXT : IN_NOTHING;
+    default:
+        return is_hex(b) ? sub + 1 : IN_NOTHING; /* HEX2, HEX3, HIGH3, HIGH4 */
+    }
+}
+
+/* What an escape of one letter stands for. */
+static uint8_t unescaped(uint8_t b)
+{
+    static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
+    const char *at = b ? strchr(from, b) : NULL;
+    return at ? (uint8_t)to[at - from] : b;
+}
+
+/* One more character has begun: counted as far as the bounds ask. 0: there may not be one. */
+static int count_character(const GrammarNode *n, GrammarThread *t)
+{
+    if (n->hi >= 0 && t->count >= n->hi) return 0;
+    if (n->hi >= 0 || t->count < n->lo) t->count++;
+    return 1;
+}
+
+/* The automaton takes a byte of the text that the string stands for. */
+static int feed_automaton(const Grammar *g, const GrammarNode *n, GrammarThread *t, uint8_t byte)
+{
+    if (n->index < 0) return 1;
+    const GrammarAutomaton *a = &g->automaton[n->index];
+    t->at = dfa_step(&a->dfa, t->at, byte);
+    return t->at != DFA_DEAD && (n->hi < 0 || t->count + a->left[t->at] <= n->hi);
+}
+
+/* What may follow an escape where an automaton reads along, or a name is: no \u, no \/. */
+static int is_canonical(const GrammarNode *n, uint8_t byte)
+{
+    return n->index == -1 || !strchr("u/", byte);
+}
+
+/* 1 if a character that escapes stand for may come. */
+static int may_escape(const Grammar *g, const GrammarNode *n, const GrammarThread *t)
+{
+    static const char characters[] = "\"\\\b\f\n\r\t";
+    int may = n->index < 0;
+    for (const char *at = characters; *at && !may; at++) {
+        GrammarThread tried = *t;
+        may = feed_automaton(g, n, &tried, (uint8_t)*at);
+    }
+    return may;
+}
+
+/* One byte of a string's text: 0 where it may not come. */
+static int string_text(const Grammar *g, const GrammarNode *n, GrammarThread *t, uint8_t byte)
+{
+    int sub = (int)t->sub;
+    if (sub == IN_ESCAPE) {
+        if (!is_canonical(n, byte)) return 0;
+        if (!feed_automaton(g, n, t, unescaped(byte))) return 0;
+    } else if (sub == IN_TEXT || sub >= IN_TAIL1) {
+        if (byte < 0x20) return 0;
+        if (sub == IN_TEXT && !count_character(n, t)) return 0;
+        if (!(byte == '\\' ? may_escape(g, n, t) : feed_automaton(g, n, t, byte))) return 0;
+    }
+    if (sub == IN_TEXT)
+        sub = byte == '\\' ? IN_ESCAPE : byte < 0x80 ? IN_TEXT : behind_lead(byte);
+    else
+        sub = sub >= IN_TAIL1 ? behind_tail(sub, byte) : behind_escape(sub, byte);
+    t->sub = (uint32_t)sub;
+    return sub != IN_NOTHING;
+}
+
+static void string_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarState *out)
+{
+    const GrammarNode *n = &w->g->node[t.node];
+    if (t.sub == IN_TEXT && byte == '"') {
+        int ends = n->index < 0 || w->g->automaton[n->index].dfa.accepts[t.at];
+        if (ends && t.count >= n->lo) grammar_enter(w, n->next, t.frame, out);
+        return;
+    }
+    if (string_text(w->g, n, &t, byte)) add_thread(out, t);
+}
+
+/* ---- names ---- */
+
+/* 1 if one of a node's leaves may come. */
+static int has_leaf(const GrammarNames *names, const GrammarNode *n, int k)
+{
+    int end = names->next_required[k];
+    for (int i = n->lo; i < n->hi; i++)
+        if (names->leaf[i] >= k && (names->leaf[i] <= end)) return 1;
+    return 0;
+}
+
+static const GrammarEdge *find_edge(const Grammar *g, const GrammarNode *n, uint8_t byte)
+{
+    const GrammarEdge *edge = g->edge + n->first_edge;
+    int lo = 0, hi = n->n_edges;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (edge[mid].hi < byte)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < n->n_edges && edge[lo].lo <= byte ? &edge[lo] : NULL;
+}
+
+/*
+ * Where other names may come, the tree is followed along names that may not, too: they are declared
+ * as long as they can become one.
+ */
+static void name_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarState *out)
+{
+    const Grammar *g = w->g;
+    const GrammarNode *n = &g->node[t.node];
+    const GrammarNames *names = &g->names[n->index];
+    const GrammarEdge *edge = find_edge(g, n, byte);
+    int others = names->other && names->next_required[t.at] == names->n;
+    if (!edge) {
+        if (others)
+            string_byte(w, (GrammarThread){.node = names->other, .frame = t.frame}, byte, out);
+        return;
+    }
+    const GrammarNode *to = &g->node[edge->to];
+    int is_leaf = to->kind != NODE_NAME || to->index != n->index;
+    if (is_leaf) {
+        /* of this node's leaves the one that the byte ends */
+        int i = n->lo;
+        for (const GrammarEdge *e = g->edge + n->first_edge; e != edge; e++) {
+            const GrammarNode *before = &g->node[e->to];
+            int inner = before->kind == NODE_NAME && before->index == n->index;
+            i += inner ? before->hi - before->lo : 1;
+        }
+        if (names->leaf[i] >= t.at && names->leaf[i] <= names->next_required[t.at])
+            grammar_enter(w, edge->to, t.frame, out);
+    } else if (others || has_leaf(names, to, t.at)) {
+        t.node = edge->to;
+        add_thread(out, t);
+    }
+}
+
+/* ---- a byte, a token ---- */
+
+static void text_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarState *out)
+{
+    const GrammarNode *n = &w->g->node[t.node];
+    const Dfa *d = &w->g->automaton[n->index].dfa;
+    t.at = dfa_step(d, t.at, byte);
+    if (t.at == DFA_DEAD) return;
+    add_thread(out, t);
+    if (d->accepts[t.at]) grammar_enter(w, n->next, t.frame, out);
+}
+
+/* How much of the literal stands at the end of what has come, Knuth-Morris-Pratt without a table.
+ */
+static void until_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarState *out)
+{
+    const GrammarNode *n = &w->g->node[t.node];
+    const char *literal = w->g->literal[n->index];
+    int at = t.at;
+    while ((uint8_t)literal[at] != byte && at > 0) {
+        int shorter = at - 1;
+        while (shorter > 0 && memcmp(literal, literal + at - shorter, (size_t)shorter) != 0)
+            shorter--;
+        at = shorter;
+    }
+    t.at = (uint16_t)(at + ((uint8_t)literal[at] == byte));
+    if (literal[t.at])
+        add_thread(out, t);
+    else
+        grammar_enter(w, n->next, t.frame, out);
+}
+
+void grammar_byte(GrammarWalk *w, const GrammarState *from, uint8_t byte, GrammarState *out)
+{
+    const GrammarEdge *edge;
+    out->n = 0;
+    for (int i = 0; i < from->n; i++) {
+        GrammarThread t = from->thread[i];
+        const GrammarNode *n = &w->g->node[t.node];
+        switch ((GrammarNodeKind)n->kind) {
+        case NODE_BYTES:
+            edge = find_edge(w->g, n, byte);
+            if (edge) grammar_enter(w, edge->to, t.frame, out);
+            break;
+        case NODE_NAME:
+            name_byte(w, t, byte, out);
+            break;
+        case NODE_STRING:
+            string_byte(w, t, byte, out);
+            break;
+        case NODE_TEXT:
+            text_byte(w, t, byte, out);
+            break;
+        case NODE_UNTIL:
+            until_byte(w, t, byte, out);
+            break;
+        case NODE_FREE:
+            add_thread(out, t);
+            break;
+        case NODE_RETURN:
+        case NODE_TOKEN:
+        case NODE_NAMES:
+        case NODE_CALL:
+        case NODE_REPEAT:
+        case NODE_ANY_OF:
+            break; /* no byte may come; those below are no thread's */
+        }
+    }
+}
+
+void grammar_token(GrammarWalk *w, const GrammarState *from, int32_t token, GrammarState *out)
+{
+    out->n = 0;
+    for (int i = 0; i < from->n; i++) {
+        GrammarThread t = from->thread[i];
+        const GrammarNode *n = &w->g->node[t.node];
+        if (n->kind != NODE_TOKEN && n->kind != NODE_FREE) continue;
+        if (n->lo == token)
+            grammar_enter(w, n->next, t.frame, out);
+        else if (n->kind == NODE_FREE)
+            add_thread(out, t);
+    }
+}
+
+int grammar_may_end(const Grammar *g, const GrammarState *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        const GrammarNode *n = &g->node[s->thread[i].node];
+        if (n->kind == NODE_RETURN || (n->kind == NODE_FREE && n->hi)) return 1;
+    }
+    return 0;
+}
+
+int grammar_plain_room(const Grammar *g, const GrammarState *s)
+{
+    int room = 0;
+    for (int i = 0; i < s->n; i++) {
+        const GrammarThread *t = &s->thread[i];
+        const GrammarNode *n = &g->node[t->node];
+        if (n->kind != NODE_STRING || n->index >= 0 || t->sub != IN_TEXT) continue;
+        if (n->hi < 0) return -1;
+        if (n->hi - t->count > room) room = n->hi - t->count;
+    }
+    return room;
+}
+
+int grammar_until_byte(const Grammar *g, const GrammarState *s, uint8_t *byte)
+{
+    for (int i = 0; i < s->n; i++) {
+        const GrammarThread *t = &s->thread[i];
+        const GrammarNode *n = &g->node[t->node];
+        if (n->kind != NODE_UNTIL || t->at) continue;
+        *byte = (uint8_t)g->literal[n->index][0];
+        return 1;
+    }
+    return 0;
+}

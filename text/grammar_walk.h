@@ -1,0 +1,60 @@
+/*
+ * grammar_walk.h: threads through a grammar; for grammar_run.c and its mask alone.
+ */
+#ifndef OFFSHOOT_TEXT_GRAMMAR_WALK_H
+#define OFFSHOOT_TEXT_GRAMMAR_WALK_H
+
+#include "text/grammar.h"
+
+enum {
+    MAX_GRAMMAR_THREADS = 64, /* more ways at a time are dropped */
+    MAX_GRAMMAR_FRAMES = 8192,
+    MAX_GRAMMAR_LEVELS = 64, /* lists and objects in each other */
+};
+
+/* A call that has not come back. Frame 0 is nobody. */
+typedef struct {
+    uint32_t node, parent;
+    uint16_t count; /* NODE_REPEAT: how many there are */
+    uint16_t level;
+} GrammarFrame;
+
+typedef struct {
+    uint32_t node, frame;
+    uint16_t at;    /* of an automaton, a literal, or the property that a name may be from on */
+    uint16_t count; /* characters of a bounded string */
+    uint32_t sub;   /* inside an escape or a character of a string; see grammar_walk.c */
+} GrammarThread;
+
+/* Where an answer is. No thread: it can not be there. */
+typedef struct {
+    int n;
+    GrammarThread thread[MAX_GRAMMAR_THREADS];
+} GrammarState;
+
+/* A run's frames: those of states, and above them what is tried. */
+typedef struct {
+    const Grammar *g;
+    GrammarFrame *frame; /* [MAX_GRAMMAR_FRAMES] */
+    uint32_t n_frames;
+} GrammarWalk;
+
+/* The threads that begin at node, called from frame. */
+void grammar_enter(GrammarWalk *w, uint32_t node, uint32_t frame, GrammarState *out);
+
+/* out: where `from` gets by a byte. They differ. */
+void grammar_byte(GrammarWalk *w, const GrammarState *from, uint8_t byte, GrammarState *out);
+
+/* out: where `from` gets by a token that is no text, or that a NODE_FREE may have. */
+void grammar_token(GrammarWalk *w, const GrammarState *from, int32_t token, GrammarState *out);
+
+/* 1: the answer may end here. */
+int grammar_may_end(const Grammar *g, const GrammarState *s);
+
+/* Characters that a plain string may go on by, -1: any number; 0: no such string is open. */
+int grammar_plain_room(const Grammar *g, const GrammarState *s);
+
+/* 1: any bytes but this may follow: the first of the literal that a text goes up to. */
+int grammar_until_byte(const Grammar *g, const GrammarState *s, uint8_t *byte);
+
+#endif

@@ -1,0 +1,422 @@
+/*
+ * schema.c: see schema.h.
+ */
+#include "text/schema_parts.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+SchemaCompiler *schema_begin(GrammarBuilder *b)
+{
+    SchemaCompiler *c = mem_alloc(1, sizeof *c);
+    c->b = b;
+    c->made = json_array();
+    return c;
+}
+
+void schema_end(SchemaCompiler *c)
+{
+    if (!c) return;
+    json_decref(c->made);
+    strbuf_free(&c->path);
+    mem_free(c->ref);
+    mem_free(c);
+}
+
+uint32_t schema_fail(SchemaCompiler *c, ErrorCode code, const char *fmt, ...)
+{
+    char what[256];
+    va_list args;
+    if (c->failed) return 0;
+    c->failed = 1;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    error_set(c->err, code, "%.200s: %s", strbuf_str(&c->path), what);
+    return 0;
+}
+
+size_t schema_enter(SchemaCompiler *c, const char *step, const char *name)
+{
+    size_t before = c->path.len;
+    strbuf_printf(&c->path, ".%s", step);
+    if (name) strbuf_printf(&c->path, ".%.80s", name);
+    return before;
+}
+
+void schema_leave(SchemaCompiler *c, size_t before)
+{
+    c->path.len = before;
+    c->path.data[before] = 0;
+}
+
+uint32_t schema_part_at(SchemaCompiler *c, const json_t *schema, const char *step, int index)
+{
+    size_t before = schema_enter(c, step, NULL);
+    if (index >= 0) strbuf_printf(&c->path, "[%d]", index);
+    uint32_t part = schema_part(c, schema);
+    schema_leave(c, before);
+    return part;
+}
+
+/* ---- nodes that all need ---- */
+
+uint32_t schema_forward(SchemaCompiler *c)
+{
+    uint32_t nowhere = 0;
+    return grammar_any_of(c->b, &nowhere, 1);
+}
+
+void schema_set_forward(SchemaCompiler *c, uint32_t node, uint32_t to)
+{
+    Grammar *g = c->b->g;
+    if (node) g->edge[g->node[node].first_edge].to = to;
+}
+
+uint32_t schema_ways(SchemaCompiler *c, const uint32_t *way, int n)
+{
+    return n == 1 ? way[0] : grammar_any_of(c->b, way, n);
+}
+
+/* A blank, or a newline with its indentation, or nothing. */
+static uint32_t make_blank(SchemaCompiler *c)
+{
+    enum { INDENTATION = 32 };
+    uint32_t indented = 0;
+    for (int i = 0; i < INDENTATION; i++) {
+        GrammarEdge more[] = {{'\t', '\t', indented}, {' ', ' ', indented}};
+        indented = grammar_any_of(c->b, (uint32_t[]){0, grammar_bytes(c->b, more, 2)}, 2);
+    }
+    GrammarEdge first[] = {{'\n', '\n', indented}, {' ', ' ', 0}};
+    return grammar_any_of(c->b, (uint32_t[]){0, grammar_bytes(c->b, first, 2)}, 2);
+}
+
+uint32_t schema_blank(SchemaCompiler *c, uint32_t next)
+{
+    if (!c->blank) c->blank = make_blank(c);
+    return grammar_call(c->b, c->blank, next);
+}
+
+uint32_t schema_nested(SchemaCompiler *c, uint32_t body)
+{
+    return grammar_node(c->b, (GrammarNode){.kind = NODE_CALL, .nests = 1, .body = body});
+}
+
+uint32_t schema_any_object(SchemaCompiler *c)
+{
+    schema_any(c);
+    return c->any_object;
+}
+
+uint32_t schema_any(SchemaCompiler *c)
+{
+    if (c->any) return c->any;
+    c->any = schema_forward(c);
+    json_t *none = json_object();
+    c->any_object = schema_object(c, none);
+    uint32_t way[] = {c->any_object,         schema_array(c, none),  schema_string(c, none),
+                      schema_number(c),      schema_word(c, "true"), schema_word(c, "false"),
+                      schema_word(c, "null")};
+    json_decref(none);
+    schema_set_forward(c, c->any, grammar_any_of(c->b, way, 7));
+    return c->any;
+}
+
+/* ---- references ---- */
+
+/* One step of a JSON pointer, RFC 6901. NULL: it leads nowhere. */
+static const json_t *pointer_step(const json_t *at, const char *step, size_t len)
+{
+    char name[MAX_SCHEMA_NAME + 1];
+    size_t n = 0;
+    if (len > MAX_SCHEMA_NAME) return NULL;
+    for (size_t i = 0; i < len; i++) {
+        int is_escape = step[i] == '~' && i + 1 < len && (step[i + 1] == '0' || step[i + 1] == '1');
+        name[n++] = is_escape ? "~/"[step[i + 1] == '1'] : step[i];
+        i += (size_t)is_escape;
+    }
+    name[n] = 0;
+    if (!json_is_array(at)) return json_object_get(at, name);
+    char *end;
+    unsigned long i = strtoul(name, &end, 10);
+    return n && !*end && name[0] != '-' ? json_array_get(at, i) : NULL;
+}
+
+static const json_t *find_ref(const json_t *root, const char *ref)
+{
+    const json_t *at = root;
+    if (*ref++ != '#') return NULL;
+    while (at && *ref == '/') {
+        size_t len = strcspn(++ref, "/");
+        at = pointer_step(at, ref, len);
+        ref += len;
+    }
+    return *ref ? NULL : at;
+}
+
+const json_t *schema_resolve(const json_t *root, const json_t *schema)
+{
+    for (int i = 0; i < MAX_SCHEMA_DEPTH; i++) {
+        const char *ref = json_string_value(json_object_get(schema, "$ref"));
+        if (!ref) return schema;
+        schema = find_ref(root, ref);
+    }
+    return NULL;
+}
+
+static const char *const no_constraint[] = {"title",    "description", "default",  "examples",
+                                            "$schema",  "$id",         "$comment", "deprecated",
+                                            "readOnly", "writeOnly",   "$defs",    "definitions",
+                                            "format",   "$ref",        "$anchor"};
+
+static int is_constraint(const char *key)
+{
+    for (size_t i = 0; i < sizeof no_constraint / sizeof *no_constraint; i++)
+        if (!strcmp(key, no_constraint[i])) return 0;
+    return 1;
+}
+
+/* The schema without one keyword; NULL if nothing is left that says more. */
+static json_t *rest_of(SchemaCompiler *c, const json_t *schema, const char *without)
+{
+    json_t *rest = json_object(), *value;
+    const char *key;
+    int n = 0;
+    json_object_foreach((json_t *)schema, key, value)
+    {
+        if (!strcmp(key, without) || !strcmp(key, "$defs") || !strcmp(key, "definitions")) continue;
+        json_object_set(rest, key, value);
+        n += is_constraint(key);
+    }
+    if (!n) json_decref(rest);
+    if (n) json_array_append_new(c->made, rest);
+    return n ? rest : NULL;
+}
+
+/* Both at once, kept until the end; NULL and an error, or a where b is passed over. */
+static const json_t *both(SchemaCompiler *c, const json_t *a, const json_t *b)
+{
+    if (json_is_true(b)) return a;
+    if (!json_is_object(a) || !json_is_object(b)) return json_is_true(a) ? b : a;
+    json_t *merged = schema_merge(a, b);
+    if (merged) {
+        json_array_append_new(c->made, merged);
+        return merged;
+    }
+    if (!c->strict) return a;
+    schema_fail(c, ERR_INPUT, "its parts contradict each other");
+    return NULL;
+}
+
+static uint32_t ref_part(SchemaCompiler *c, const json_t *schema, const char *ref)
+{
+    const json_t *to = find_ref(c->root, ref), *rest = rest_of(c, schema, "$ref");
+    if (!to && !c->strict) return schema_any(c);
+    if (!to) return schema_fail(c, ERR_INPUT, "$ref \"%.80s\" leads nowhere in this schema", ref);
+    if (rest) {
+        const json_t *merged = both(c, to, rest);
+        return merged ? schema_part(c, merged) : 0;
+    }
+    for (int i = 0; i < c->n_refs; i++)
+        if (c->ref[i].schema == to) return c->ref[i].part;
+    uint32_t part = schema_forward(c);
+    c->ref = mem_realloc(c->ref, (size_t)c->n_refs + 1, sizeof *c->ref);
+    c->ref[c->n_refs++] = (SchemaRef){to, part};
+    schema_set_forward(c, part, schema_part(c, to));
+    return part;
+}
+
+/* ---- several schemas in one ---- */
+
+static uint32_t any_of_part(SchemaCompiler *c, const json_t *schema, const char *keyword)
+{
+    const json_t *list = json_object_get(schema, keyword), *rest = rest_of(c, schema, keyword);
+    size_t n = json_array_size(list);
+    if (!n || n > MAX_SCHEMA_ENUM)
+        return schema_fail(c, ERR_INPUT, "%s must be a list of 1 to %d", keyword, MAX_SCHEMA_ENUM);
+    uint32_t *way = mem_alloc(n + 1, sizeof *way);
+    int n_ways = 0;
+    for (size_t i = 0; i < n && !c->failed; i++) {
+        const json_t *one = json_array_get(list, i);
+        if (json_is_false(one)) continue;
+        if (rest) one = both(c, rest, one);
+        if (one) way[n_ways++] = schema_part_at(c, one, keyword, (int)i);
+    }
+    uint32_t part = n_ways && !c->failed
+                        ? schema_ways(c, way, n_ways)
+                        : schema_fail(c, ERR_INPUT, "nothing can be of %s", keyword);
+    mem_free(way);
+    return part;
+}
+
+static uint32_t all_of_part(SchemaCompiler *c, const json_t *schema)
+{
+    const json_t *list = json_object_get(schema, "allOf"), *all = rest_of(c, schema, "allOf");
+    if (!json_array_size(list)) return schema_fail(c, ERR_INPUT, "allOf must be a list");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *one = schema_resolve(c->root, json_array_get(list, i));
+        if (!one && c->strict) return schema_fail(c, ERR_INPUT, "allOf[%zu] leads nowhere", i);
+        if (!one) continue;
+        all = all ? both(c, all, one) : one;
+        if (!all) return 0;
+    }
+    return all ? schema_part(c, all) : schema_any(c);
+}
+
+/* ---- one schema ---- */
+
+static const char *const not_followed[] = {"not",
+                                           "if",
+                                           "then",
+                                           "else",
+                                           "dependentRequired",
+                                           "dependentSchemas",
+                                           "dependencies",
+                                           "patternProperties",
+                                           "propertyNames",
+                                           "unevaluatedProperties",
+                                           "unevaluatedItems",
+                                           "contains",
+                                           "minContains",
+                                           "maxContains",
+                                           "minProperties",
+                                           "maxProperties"};
+
+static int check_keywords(SchemaCompiler *c, const json_t *schema)
+{
+    for (size_t i = 0; i < sizeof not_followed / sizeof *not_followed && c->strict; i++)
+        if (json_object_get(schema, not_followed[i])) {
+            schema_fail(c, ERR_INPUT, "keyword \"%s\" is not supported in strict mode",
+                        not_followed[i]);
+            return -1;
+        }
+    return 0;
+}
+
+static uint32_t type_part(SchemaCompiler *c, const json_t *schema, const char *type)
+{
+    if (!strcmp(type, "object")) return schema_object(c, schema);
+    if (!strcmp(type, "array")) return schema_array(c, schema);
+    if (!strcmp(type, "string")) return schema_string(c, schema);
+    if (!strcmp(type, "integer")) return schema_integer(c, schema);
+    if (!strcmp(type, "number")) return schema_number(c);
+    if (!strcmp(type, "null")) return schema_word(c, "null");
+    if (strcmp(type, "boolean") != 0)
+        return schema_fail(c, ERR_INPUT, "type \"%.40s\" is none of JSON's", type);
+    uint32_t way[] = {schema_word(c, "true"), schema_word(c, "false")};
+    return grammar_any_of(c->b, way, 2);
+}
+
+/* What a schema is of that does not say: what its keywords are for. */
+static const char *implied_type(const json_t *schema)
+{
+    static const char *const sign[][2] = {
+        {"properties", "object"}, {"required", "object"},   {"additionalProperties", "object"},
+        {"items", "array"},       {"prefixItems", "array"}, {"minItems", "array"},
+        {"maxItems", "array"},    {"pattern", "string"},    {"minLength", "string"},
+        {"maxLength", "string"}};
+    for (size_t i = 0; i < sizeof sign / sizeof *sign; i++)
+        if (json_object_get(schema, sign[i][0])) return sign[i][1];
+    return NULL;
+}
+
+/* Values of an enum or a const that are of the schema's type, too. */
+static uint32_t values_part(SchemaCompiler *c, const json_t *schema, const json_t *values)
+{
+    const json_t *type = json_object_get(schema, "type"), *value, *one;
+    json_t *fit = json_array();
+    size_t i, k;
+    json_array_foreach((json_t *)values, i, value)
+    {
+        int is_fit = !type || schema_has_type(value, json_string_value(type));
+        json_array_foreach((json_t *)type, k, one)
+        {
+            is_fit |= schema_has_type(value, json_string_value(one));
+        }
+        if (json_is_true(json_object_get(schema, "nullable"))) is_fit |= json_is_null(value);
+        if (is_fit) json_array_append(fit, (json_t *)value);
+    }
+    uint32_t part = json_array_size(fit)
+                        ? schema_enum(c, fit)
+                        : schema_fail(c, ERR_INPUT, "none of its values is of its type");
+    json_decref(fit);
+    return part;
+}
+
+static uint32_t types_part(SchemaCompiler *c, const json_t *schema)
+{
+    const json_t *type = json_object_get(schema, "type");
+    uint32_t way[16];
+    int n = 0;
+    if (type && !json_is_string(type) && !json_array_size(type))
+        return schema_fail(c, ERR_INPUT, "type must be a string or a list of them");
+    if (json_array_size(type) > 8) return schema_fail(c, ERR_INPUT, "type names more than 8");
+    for (size_t i = 0; i < json_array_size(type); i++) {
+        const char *name = json_string_value(json_array_get(type, i));
+        way[n++] = type_part(c, schema, name ? name : "");
+    }
+    if (json_is_string(type)) way[n++] = type_part(c, schema, json_string_value(type));
+    const char *implied = type ? NULL : implied_type(schema);
+    if (implied) way[n++] = type_part(c, schema, implied);
+    if (!n) return schema_any(c);
+    if (json_is_true(json_object_get(schema, "nullable"))) way[n++] = schema_word(c, "null");
+    return schema_ways(c, way, n);
+}
+
+static uint32_t object_part(SchemaCompiler *c, const json_t *schema)
+{
+    const json_t *ref = json_object_get(schema, "$ref"), *one = json_object_get(schema, "const");
+    if (check_keywords(c, schema)) return 0;
+    if (json_is_string(ref)) return ref_part(c, schema, json_string_value(ref));
+    if (json_object_get(schema, "allOf")) return all_of_part(c, schema);
+    if (json_object_get(schema, "anyOf")) return any_of_part(c, schema, "anyOf");
+    if (json_object_get(schema, "oneOf")) return any_of_part(c, schema, "oneOf");
+    if (one) {
+        json_t *list = json_pack("[O]", one);
+        uint32_t part = values_part(c, schema, list);
+        json_decref(list);
+        return part;
+    }
+    const json_t *values = json_object_get(schema, "enum");
+    if (values && (!json_array_size(values) || json_array_size(values) > MAX_SCHEMA_ENUM))
+        return schema_fail(c, ERR_INPUT, "enum must be a list of 1 to %d", MAX_SCHEMA_ENUM);
+    return values ? values_part(c, schema, values) : types_part(c, schema);
+}
+
+uint32_t schema_part(SchemaCompiler *c, const json_t *schema)
+{
+    uint32_t part = 0;
+    if (c->failed) return 0;
+    if (++c->n_nodes > MAX_SCHEMA_NODES)
+        return schema_fail(c, ERR_LIMIT, "the schema has more than %d parts", MAX_SCHEMA_NODES);
+    if (++c->depth > MAX_SCHEMA_DEPTH)
+        schema_fail(c, ERR_LIMIT, "the schema is nested deeper than %d", MAX_SCHEMA_DEPTH);
+    else if (json_is_true(schema))
+        part = schema_any(c);
+    else if (json_is_object(schema))
+        part = object_part(c, schema);
+    else
+        schema_fail(c, ERR_INPUT,
+                    json_is_false(schema) ? "nothing can be of schema false"
+                                          : "a schema must be an object");
+    c->depth--;
+    return c->failed ? 0 : part;
+}
+
+uint32_t schema_value(SchemaCompiler *c, const json_t *root, const json_t *schema, int strict,
+                      const char *where, Error *err)
+{
+    c->root = root;
+    c->strict = strict;
+    c->err = err;
+    c->failed = 0;
+    strbuf_clear(&c->path);
+    strbuf_puts(&c->path, where);
+    uint32_t part = schema_part(c, schema);
+    if (!c->failed && c->b->is_full)
+        schema_fail(c, ERR_LIMIT, "it takes more than %d nodes", MAX_GRAMMAR_NODES);
+    return c->failed ? 0 : part;
+}

@@ -1,0 +1,47 @@
+/*
+ * schema.h: JSON schemas as grammars.
+ *
+ * What follows: objects have their properties in the schema's order, optional ones may be left out,
+ * others come last; between the parts of a text there is at most one blank, or a newline and up to
+ * 32 blanks. Integers have at most 18 digits, so that every client can read them.
+ */
+#ifndef OFFSHOOT_TEXT_SCHEMA_H
+#define OFFSHOOT_TEXT_SCHEMA_H
+
+#include <jansson.h>
+
+#include "text/grammar_build.h"
+
+enum {
+    MAX_SCHEMA_NODES = 20000,
+    MAX_SCHEMA_DEPTH = 64,
+    MAX_SCHEMA_ENUM = 4096, /* values in one list */
+    MAX_SCHEMA_NAME = 512,  /* bytes of a property's name */
+    MAX_SCHEMA_BYTES = 1 << 20,
+};
+
+typedef struct SchemaCompiler SchemaCompiler;
+
+/*
+ * where: what errors call the schema ("response_format.json_schema.schema"). strict: keywords that
+ * cannot be followed are errors, not passed over.
+ */
+SchemaCompiler *schema_begin(GrammarBuilder *b);
+void schema_end(SchemaCompiler *c);
+
+/*
+ * The part that is a value of this schema, which may refer to root ("#/$defs/..."), to be called.
+ * 0 and an Error that begins with the place: ERR_INPUT or ERR_LIMIT.
+ */
+uint32_t schema_value(SchemaCompiler *c, const json_t *root, const json_t *schema, int strict,
+                      const char *where, Error *err);
+
+/* The part that is any value, any object. */
+uint32_t schema_any(SchemaCompiler *c);
+uint32_t schema_any_object(SchemaCompiler *c);
+
+/* The schema that a $ref of root leads to, as often as it does; schema itself without one, or NULL.
+ */
+const json_t *schema_resolve(const json_t *root, const json_t *schema);
+
+#endif

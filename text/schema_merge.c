@@ -1,0 +1,145 @@
+/*
+ * schema_merge.c: one schema that asks for what two ask for.
+ */
+#include <string.h>
+
+#include "text/schema_parts.h"
+
+int schema_has_type(const json_t *value, const char *type)
+{
+    if (!type) return 0;
+    if (!strcmp(type, "object")) return json_is_object(value);
+    if (!strcmp(type, "array")) return json_is_array(value);
+    if (!strcmp(type, "string")) return json_is_string(value);
+    if (!strcmp(type, "number")) return json_is_number(value);
+    if (!strcmp(type, "boolean")) return json_is_boolean(value);
+    if (!strcmp(type, "null")) return json_is_null(value);
+    if (strcmp(type, "integer") != 0) return 0;
+    double x = json_is_real(value) ? json_real_value(value) : 0.5;
+    return json_is_integer(value) ||
+           (x <= 1e15 && x >= -1e15 && x <= (double)(long long)x && x >= (double)(long long)x);
+}
+
+static int is_in(const json_t *list, const json_t *value)
+{
+    json_t *one;
+    size_t i;
+    json_array_foreach((json_t *)list, i, one)
+    {
+        if (json_equal(one, value)) return 1;
+    }
+    return 0;
+}
+
+static json_t *as_list(const json_t *v)
+{
+    return json_is_array(v) ? json_incref((json_t *)v) : json_pack("[O]", v);
+}
+
+/* What is in both lists; NULL when nothing is. */
+static json_t *common(const json_t *a, const json_t *b)
+{
+    json_t *x = as_list(a), *y = as_list(b), *out = json_array(), *one;
+    size_t i;
+    json_array_foreach(x, i, one)
+    {
+        if (is_in(y, one)) json_array_append(out, one);
+    }
+    /* an integer is a number, too */
+    json_t *integer = json_string("integer"), *number = json_string("number");
+    if ((is_in(x, integer) && is_in(y, number)) || (is_in(y, integer) && is_in(x, number)))
+        if (!is_in(out, integer)) json_array_append(out, integer);
+    json_decref(integer);
+    json_decref(number);
+    json_decref(x);
+    json_decref(y);
+    if (json_array_size(out)) return out;
+    json_decref(out);
+    return NULL;
+}
+
+static json_t *all_names(const json_t *a, const json_t *b)
+{
+    json_t *out = json_copy((json_t *)a), *one;
+    size_t i;
+    json_array_foreach((json_t *)b, i, one)
+    {
+        if (!is_in(a, one)) json_array_append(out, one);
+    }
+    return out;
+}
+
+static json_t *merge_properties(const json_t *a, const json_t *b)
+{
+    json_t *out = json_copy((json_t *)a), *value;
+    const char *name;
+    json_object_foreach((json_t *)b, name, value)
+    {
+        json_t *ours = json_object_get(out, name);
+        if (!ours)
+            json_object_set(out, name, value);
+        else
+            json_object_set_new(out, name, json_pack("{s:[O,O]}", "allOf", ours, value));
+    }
+    return out;
+}
+
+static json_t *stricter(const json_t *a, const json_t *b, int largest)
+{
+    int a_is_larger = json_number_value(a) > json_number_value(b);
+    return json_incref((json_t *)(a_is_larger == largest ? a : b));
+}
+
+static int is_one_of(const char *key, const char *const *list)
+{
+    while (*list && strcmp(*list, key) != 0)
+        list++;
+    return *list != NULL;
+}
+
+/* What a keyword says in both; NULL: they contradict each other. A new reference. */
+static json_t *merge_keyword(const char *key, const json_t *a, const json_t *b)
+{
+    static const char *const lists[] = {"type", "enum", NULL};
+    static const char *const lower[] = {"minimum", "exclusiveMinimum", "minLength", "minItems",
+                                        NULL};
+    static const char *const upper[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems",
+                                        NULL};
+    static const char *const schemas[] = {"items", "additionalProperties", NULL};
+    if (json_equal(a, b)) return json_incref((json_t *)a);
+    if (is_one_of(key, lists)) return common(a, b);
+    if (!strcmp(key, "required")) return all_names(a, b);
+    if (!strcmp(key, "properties")) return merge_properties(a, b);
+    if (is_one_of(key, lower)) return stricter(a, b, 1);
+    if (is_one_of(key, upper)) return stricter(a, b, 0);
+    if (is_one_of(key, schemas)) {
+        if (json_is_false(a) || json_is_true(b)) return json_incref((json_t *)a);
+        if (json_is_false(b) || json_is_true(a)) return json_incref((json_t *)b);
+        return json_pack("{s:[O,O]}", "allOf", a, b);
+    }
+    if (!strcmp(key, "anyOf") || !strcmp(key, "oneOf") || !strcmp(key, "const") ||
+        !strcmp(key, "pattern") || !strcmp(key, "prefixItems") || !strcmp(key, "$ref"))
+        return NULL;
+    return json_incref((json_t *)a); /* it says nothing that we follow */
+}
+
+json_t *schema_merge(const json_t *a, const json_t *b)
+{
+    json_t *out = json_copy((json_t *)a), *value;
+    const char *key;
+    json_object_foreach((json_t *)b, key, value)
+    {
+        json_t *ours = json_object_get(out, key);
+        if (!ours) {
+            json_object_set(out, key, value);
+            continue;
+        }
+        json_t *merged = merge_keyword(key, ours, value);
+        if (!merged) {
+            json_decref(out);
+            return NULL;
+        }
+        json_object_set_new(out, key, merged);
+    }
+    return out;
+}

@@ -1,0 +1,228 @@
+/*
+ * schema_object.c: objects and lists.
+ */
+#include <string.h>
+
+#include "base/mem.h"
+#include "text/schema_parts.h"
+
+enum { MAX_OTHER_NAME = 256, MAX_ITEMS_BOUND = 1000 };
+
+/* ---- objects ---- */
+
+typedef struct {
+    const char *name;
+    const json_t *schema; /* NULL: as other properties are */
+    int is_required;
+} Property;
+
+typedef struct {
+    Property *property;
+    int n;
+    const json_t
+        *others; /* the schema of other properties; NULL: any value, where there are some */
+    int has_others;
+} Properties;
+
+/* Names of `required` that are no properties are like others. -1 and an error. */
+static int read_required(SchemaCompiler *c, const json_t *required, json_t *known, Properties *p)
+{
+    json_t *value;
+    size_t i;
+    json_array_foreach((json_t *)required, i, value)
+    {
+        const char *name = json_string_value(value);
+        if (!name) continue;
+        const json_t *at = json_object_get(known, name);
+        if (at) {
+            p->property[json_integer_value(at)].is_required = 1;
+            continue;
+        }
+        if (!p->has_others && c->strict) {
+            schema_fail(c, ERR_INPUT, "\"%.80s\" is required and may not be there", name);
+            return -1;
+        }
+        if (!p->has_others) continue;
+        json_object_set_new(known, name, json_integer(p->n));
+        p->property[p->n++] = (Property){name, NULL, 1};
+    }
+    return 0;
+}
+
+static int read_properties(SchemaCompiler *c, const json_t *schema, Properties *p)
+{
+    const json_t *list = json_object_get(schema, "properties");
+    const json_t *others = json_object_get(schema, "additionalProperties");
+    const json_t *required = json_object_get(schema, "required");
+    json_t *value, *known = json_object();
+    const char *name;
+    int rc = 0;
+    *p = (Properties){.others = json_is_object(others) ? others : NULL,
+                      .has_others = !json_is_false(others)};
+    p->property =
+        mem_alloc(json_object_size(list) + json_array_size(required) + 1, sizeof *p->property);
+    json_object_foreach((json_t *)list, name, value)
+    {
+        if (strlen(name) > MAX_SCHEMA_NAME) {
+            schema_fail(c, ERR_LIMIT, "a property's name has more than %d bytes", MAX_SCHEMA_NAME);
+            rc = -1;
+        }
+        if (json_is_false(value)) continue; /* it may not be there */
+        json_object_set_new(known, name, json_integer(p->n));
+        p->property[p->n++] = (Property){name, value, 0};
+    }
+    if (!rc) rc = read_required(c, required, known, p);
+    json_decref(known);
+    return rc;
+}
+
+/* What stands after a name: a colon and its value. */
+static uint32_t colon(SchemaCompiler *c, uint32_t value, uint32_t next)
+{
+    return grammar_range(c->b, ':', ':', schema_blank(c, grammar_call(c->b, value, next)));
+}
+
+static uint32_t property_value(SchemaCompiler *c, const Property *p, uint32_t other)
+{
+    if (!p->schema) return other;
+    size_t before = schema_enter(c, "properties", p->name);
+    uint32_t value = schema_part(c, p->schema);
+    schema_leave(c, before);
+    return value;
+}
+
+/* after[k]: property k or a later one may be next, or the end. */
+static uint32_t make_names(SchemaCompiler *c, const Properties *p, const uint32_t *after)
+{
+    size_t n = (size_t)p->n;
+    StrBuf *text = mem_alloc(n + 1, sizeof *text);
+    GrammarWord *word = mem_alloc(n + 1, sizeof *word);
+    uint8_t *required = mem_alloc(n + 1, 1);
+    uint32_t others = 0, other = 0;
+    if (p->has_others) {
+        other =
+            p->others ? schema_part_at(c, p->others, "additionalProperties", -1) : schema_any(c);
+        others = grammar_string(c->b, -2, 0, MAX_OTHER_NAME, colon(c, other, after[p->n]));
+    }
+    for (int i = 0; i < p->n; i++) {
+        const Property *one = &p->property[i];
+        schema_escape(one->name, strlen(one->name), &text[i]);
+        strbuf_puts(&text[i], "\"");
+        required[i] = (uint8_t)one->is_required;
+        word[i] = (GrammarWord){.text = text[i].data,
+                                .len = text[i].len,
+                                .next = colon(c, property_value(c, one, other), after[i + 1]),
+                                .property = i};
+    }
+    uint32_t names = c->failed ? 0 : grammar_names(c->b, word, p->n, required, others);
+    for (size_t i = 0; i < n; i++)
+        strbuf_free(&text[i]);
+    mem_free(text);
+    mem_free(word);
+    mem_free(required);
+    return names;
+}
+
+/* Behind the k-th place where a property may be: its quote, or the end. begins: the first place. */
+static uint32_t go_on(SchemaCompiler *c, const Properties *p, uint32_t names, int k, int begins)
+{
+    uint32_t way[2], end = grammar_range(c->b, '}', '}', 0);
+    int n = 0, may_end = 1;
+    for (int i = k; i < p->n; i++)
+        may_end &= !p->property[i].is_required;
+    uint32_t name = grammar_range(c->b, '"', '"', grammar_name_from(c->b, names, k));
+    int may_go_on = k < p->n || p->has_others;
+    if (begins) {
+        if (may_end) way[n++] = end;
+        if (may_go_on) way[n++] = name;
+        return schema_blank(c, schema_ways(c, way, n));
+    }
+    if (may_end) way[n++] = schema_blank(c, end);
+    if (may_go_on) way[n++] = grammar_range(c->b, ',', ',', schema_blank(c, name));
+    return schema_ways(c, way, n);
+}
+
+uint32_t schema_object(SchemaCompiler *c, const json_t *schema)
+{
+    Properties p;
+    uint32_t part = 0;
+    if (!read_properties(c, schema, &p)) {
+        uint32_t *after = mem_alloc((size_t)p.n + 1, sizeof *after);
+        for (int k = 0; k <= p.n; k++)
+            after[k] = schema_forward(c);
+        uint32_t names = make_names(c, &p, after);
+        for (int k = 0; k <= p.n && !c->failed; k++)
+            schema_set_forward(c, after[k], go_on(c, &p, names, k, 0));
+        if (!c->failed)
+            part = schema_nested(c, grammar_range(c->b, '{', '{', go_on(c, &p, names, 0, 1)));
+        mem_free(after);
+    }
+    mem_free(p.property);
+    return part;
+}
+
+/* ---- lists ---- */
+
+typedef struct {
+    const json_t *first; /* prefixItems, or NULL */
+    int n_first;
+    const json_t *items; /* of those behind; NULL: any */
+    int lo, hi;          /* how many there are; hi -1: no bound */
+} Items;
+
+static Items read_items(const json_t *schema)
+{
+    const json_t *first = json_object_get(schema, "prefixItems");
+    const json_t *items = json_object_get(schema, "items");
+    Items it = {.lo = schema_bound(schema, "minItems", MAX_ITEMS_BOUND, 0),
+                .hi = schema_bound(schema, "maxItems", MAX_ITEMS_BOUND, -1)};
+    if (json_is_array(items)) { /* as prefixItems was written before 2020-12 */
+        first = items;
+        items = json_object_get(schema, "additionalItems");
+    }
+    it.first = first;
+    it.n_first = (int)json_array_size(first);
+    if (it.hi >= 0 && it.n_first > it.hi) it.n_first = it.hi;
+    if (json_is_false(items) && (it.hi < 0 || it.hi > it.n_first)) it.hi = it.n_first;
+    if (json_is_object(items)) it.items = items;
+    return it;
+}
+
+/* Behind item i: the list's end, or a comma and what comes then. */
+static uint32_t end_or(SchemaCompiler *c, int may_end, uint32_t end, uint32_t more)
+{
+    uint32_t way[2];
+    int n = 0;
+    if (may_end) way[n++] = schema_blank(c, end);
+    if (more) way[n++] = grammar_range(c->b, ',', ',', schema_blank(c, more));
+    return schema_ways(c, way, n);
+}
+
+/* All behind the first `n_before` items, of which there is at least one. */
+static uint32_t repeat_items(SchemaCompiler *c, const Items *it, uint32_t item, int n_before,
+                             uint32_t end)
+{
+    uint32_t one = grammar_range(c->b, ',', ',', schema_blank(c, grammar_call(c->b, item, 0)));
+    return grammar_repeat(c->b, one, n_before, it->lo, it->hi, schema_blank(c, end));
+}
+
+uint32_t schema_array(SchemaCompiler *c, const json_t *schema)
+{
+    Items it = read_items(schema);
+    uint32_t end = grammar_range(c->b, ']', ']', 0), next = 0, item = 0;
+    int has_rest = it.hi < 0 || it.hi > it.n_first;
+    if (it.hi >= 0 && it.lo > it.hi)
+        return schema_fail(c, ERR_INPUT, "minItems is more than there may be");
+    if (has_rest) item = it.items ? schema_part_at(c, it.items, "items", -1) : schema_any(c);
+    if (has_rest) next = grammar_call(c->b, item, repeat_items(c, &it, item, it.n_first + 1, end));
+    for (int i = it.n_first - 1; i >= 0 && !c->failed; i--) {
+        uint32_t part = schema_part_at(c, json_array_get(it.first, (size_t)i), "prefixItems", i);
+        next = grammar_call(c->b, part, end_or(c, i + 1 >= it.lo, end, next));
+    }
+    if (c->failed) return 0;
+    uint32_t way[2];
+    int n = 0;
+    if (it.lo == 0) way[n++] = end;
+    if (next) way[n++] = next;
+    return schema_nested(c, grammar_range(c->b, '[', '[', schema_blank(c, schema_ways(c, way, n))));
+}

@@ -1,0 +1,87 @@
+/*
+ * schema_parts.h: what the files of the schema compiler share; for text/schema*.c alone.
+ */
+#ifndef OFFSHOOT_TEXT_SCHEMA_PARTS_H
+#define OFFSHOOT_TEXT_SCHEMA_PARTS_H
+
+#include "base/strbuf.h"
+#include "text/schema.h"
+
+typedef struct {
+    const json_t *schema;
+    uint32_t part;
+} SchemaRef;
+
+enum { N_FORMATS = 6 };
+
+struct SchemaCompiler {
+    GrammarBuilder *b;
+    const json_t *root;
+    int strict, depth, n_nodes;
+    StrBuf path; /* where we are */
+    Error *err;
+    int failed;
+    /* parts that are made once; 0: not yet */
+    uint32_t blank, number, any, any_object, text;
+    SchemaRef *ref;
+    int n_refs;
+    json_t *made; /* schemas that were merged of others: kept until the end */
+    struct {
+        const char *pattern;
+        int automaton;
+    } format[N_FORMATS];
+    int n_formats;
+};
+
+/* A value of schema, in this step of the path; returns 0 when it failed. */
+uint32_t schema_part(SchemaCompiler *c, const json_t *schema);
+
+/* The same, one step further; index -1: none. */
+uint32_t schema_part_at(SchemaCompiler *c, const json_t *schema, const char *step, int index);
+
+/* Says what is wrong here, once; returns 0. what may hold a %s for detail. */
+uint32_t schema_fail(SchemaCompiler *c, ErrorCode code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Steps of the path: where it was, for schema_leave. */
+size_t schema_enter(SchemaCompiler *c, const char *step, const char *name);
+void schema_leave(SchemaCompiler *c, size_t before);
+
+/* A node that is known before what it leads to. */
+uint32_t schema_forward(SchemaCompiler *c);
+void schema_set_forward(SchemaCompiler *c, uint32_t node, uint32_t to);
+
+/* What may stand between two parts, then next. */
+uint32_t schema_blank(SchemaCompiler *c, uint32_t next);
+
+/* A part with lists or objects in it: counts towards the nesting. */
+uint32_t schema_nested(SchemaCompiler *c, uint32_t body);
+
+/* ways[n] to go on, n >= 1. */
+uint32_t schema_ways(SchemaCompiler *c, const uint32_t *way, int n);
+
+/* schema_value.c */
+uint32_t schema_string(SchemaCompiler *c, const json_t *schema);
+uint32_t schema_integer(SchemaCompiler *c, const json_t *schema);
+uint32_t schema_number(SchemaCompiler *c);
+uint32_t schema_word(SchemaCompiler *c, const char *word);
+uint32_t schema_const(SchemaCompiler *c, const json_t *value);
+uint32_t schema_enum(SchemaCompiler *c, const json_t *values);
+
+/* schema_object.c */
+uint32_t schema_object(SchemaCompiler *c, const json_t *schema);
+uint32_t schema_array(SchemaCompiler *c, const json_t *schema);
+
+/* schema_merge.c: both at once: a new reference, or NULL where they contradict each other. */
+json_t *schema_merge(const json_t *a, const json_t *b);
+
+/* 1 if value is of this type ("integer", ...). */
+int schema_has_type(const json_t *value, const char *type);
+
+/* A bound in [0, max] by its key; dflt where it is absent, no number, or larger than max. */
+int schema_bound(const json_t *schema, const char *key, int max, int dflt);
+
+/* A text as canonical JSON writes it inside quotes. */
+void schema_escape(const char *text, size_t len, StrBuf *out);
+
+#endif
