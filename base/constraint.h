@@ -21,11 +21,9 @@ typedef struct {
      * are gone.
      */
     int (*step)(void *self, int from, int32_t token, int to);
-    /*
-     * Sets the bits of mask, over the vocabulary, to the ids that may follow state, at least one. 1
-     * when only the end may, which min_tokens then does not put off.
+    /* Sets the bits of mask, over the vocabulary, to the ids that may follow state: at least one.
      */
-    int (*allowed)(void *self, int state, uint64_t *mask);
+    void (*allowed)(void *self, int state, uint64_t *mask);
 } Constraint;
 
 #endif

@@ -125,6 +125,7 @@ static void add_sample_row(Engine *e, const Work *w, int node, int at)
 {
     e->host.row[at] = work_sample_row(w, node, e->host.path[at]);
     e->host.row[at].path = e->dev.path + (size_t)at * MAX_TREE_NODES;
+    constrain_row(e, w, node, at);
 }
 
 /* Samples n rows, those of logits from row `logit` on, to places from `at` on. */

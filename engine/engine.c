@@ -64,6 +64,8 @@ static int open_step_arrays(Engine *e, Error *err)
     d->path = device_array(e, MAX_SAMPLED * MAX_TREE_NODES, sizeof *d->path, &bad, err);
     d->next = device_array(e, MAX_SAMPLED, sizeof *d->next, &bad, err);
     d->bad = device_array(e, MAX_SAMPLED, sizeof *d->bad, &bad, err);
+    d->mask = device_array(e, MAX_SAMPLED * mask_words(e), sizeof *d->mask, &bad, err);
+    h->mask = e->be->is_host ? d->mask : mem_map(MAX_SAMPLED * mask_words(e) * sizeof *h->mask);
     d->move_seq = device_array(e, MAX_TREE_ROWS, sizeof *d->move_seq, &bad, err);
     d->move_from = device_array(e, MAX_TREE_ROWS, sizeof *d->move_from, &bad, err);
     d->move_to = device_array(e, MAX_TREE_ROWS, sizeof *d->move_to, &bad, err);
@@ -81,6 +83,7 @@ static int open_step_arrays(Engine *e, Error *err)
     h->seen_pos = mem_alloc(rows, sizeof *h->seen_pos);
     h->seen_token = mem_alloc(rows, sizeof *h->seen_token);
     h->seen_hidden = mem_alloc(rows, sizeof *h->seen_hidden);
+    if (!bad && !h->mask) return error_set(err, ERR_LIMIT, "no memory for masks of tokens");
     return bad ? -1 : 0;
 }
 
@@ -111,7 +114,7 @@ static int open_seqs(Engine *e, Error *err)
 static int open_allowed(Engine *e, Error *err)
 {
     if (!e->options.allowed) return 0;
-    size_t bytes = ((size_t)e->model->config.n_vocab + 63) / 64 * sizeof *e->allowed;
+    size_t bytes = mask_words(e) * sizeof *e->allowed;
     e->allowed = e->be->alloc(e->be, bytes, err);
     if (!e->allowed) return -1;
     e->be->upload(e->be, e->allowed, e->options.allowed, bytes);
@@ -287,6 +290,7 @@ void engine_close(Engine *e)
     round_close(e);
     tiers_close(e);
     tune_close(e->tuner);
+    if (e->host.mask != e->dev.mask) mem_unmap(e->host.mask);
     close_step_arrays(e);
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];

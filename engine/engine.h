@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/constraint.h"
 #include "base/error.h"
 #include "base/watcher.h"
 #include "engine/cache.h"
@@ -113,6 +114,7 @@ typedef struct {
     uint64_t salt;         /* requests of different salts share nothing */
     const int32_t *forced; /* what the answer goes on with when the watcher says WATCH_FORCE */
     int n_forced;          /* at most MAX_FORCED; borrowed; they count as generated */
+    Constraint constraint; /* what the answer must look like */
     Watcher watcher;       /* called on the engine's thread for each token before it is let out */
 } EngineRequest;
 

@@ -49,7 +49,7 @@ static void start_counts(Engine *e, Seq *s)
 static void start_ban(Engine *e, Seq *s)
 {
     const ModelConfig *c = &e->model->config;
-    int32_t ban[MAX_BAN];
+    int32_t *ban = s->ban_host;
     int n = 0;
     for (int i = 0; i < c->n_eos; i++)
         if (c->eos[i] < c->n_vocab) ban[n++] = c->eos[i];
@@ -100,6 +100,7 @@ static void start(Engine *e, Seq *s, const EngineRequest *r, double since)
     s->max_tokens = r->max_tokens < 0 ? e->options.ctx_size - r->n_prompt : r->max_tokens;
     memcpy(s->token, r->prompt, (size_t)r->n_prompt * sizeof *s->token);
     s->n_tokens = r->n_prompt;
+    if (r->constraint.self) r->constraint.begin(r->constraint.self, seq_index(e, s));
     s->n_scored = s->n_fruitless = s->load_failed = 0;
     s->load_job = -1;
     s->waits_staging = s->is_uploaded = s->is_staged = 0;

@@ -74,6 +74,7 @@ typedef struct Seq {
     uint32_t *counts, *counts_host; /* [n_vocab] */
     int32_t *bias_id, *ban;         /* [MAX_LOGIT_BIAS], [MAX_BAN] */
     float *bias;
+    int32_t ban_host[MAX_BAN];
     int n_ban, first_end; /* of ban: from there on they are what ends it */
 } Seq;
 
@@ -116,6 +117,7 @@ typedef struct {
     int32_t path[MAX_SAMPLED][MAX_TREE_NODES];
     int32_t next[MAX_SAMPLED];
     uint8_t bad[MAX_SAMPLED];
+    uint64_t *mask; /* [MAX_SAMPLED][mask_words] of rows that have one; on a host the device's */
     int32_t move_seq[MAX_TREE_ROWS], move_from[MAX_TREE_ROWS], move_to[MAX_TREE_ROWS];
     int n_moves;
     int32_t fold_row[2 * MAX_TREE_ROWS]; /* paths one after another */
@@ -133,6 +135,7 @@ typedef struct {
     SampleRow *row;
     int32_t *path, *next;
     uint8_t *bad;
+    uint64_t *mask;
     int32_t *move_seq, *move_from, *move_to;
     int32_t *scored, *rank, *top_id;
     float *logprob, *top_logprob;
@@ -233,6 +236,23 @@ int budget_plan(Engine *e, int max_rows, Budget *b, Error *err);
 
 /* How the target samples after node of w's tree; the path's tokens go to path (choose.c). */
 SampleRow work_sample_row(const Work *w, int node, int32_t *path);
+
+/* Words of a bit set over the vocabulary. */
+static inline size_t mask_words(const Engine *e)
+{
+    return ((size_t)e->model->config.n_vocab + 63) / 64;
+}
+
+/* ---- answers with a grammar (constrain.c); the others are left as they are ---- */
+
+/* A state for each node of w's tree; those that may not come leave it. */
+void constrain_drafts(Work *w);
+
+/* What may follow node of w's tree: for the row at place `at` of those that are to be sampled. */
+void constrain_row(Engine *e, const Work *w, int node, int at);
+
+/* w's kept path has been chosen: its state is the sequence's. */
+void constrain_kept(const Work *w);
 
 /* Chooses and scores what follows each row of the pass that is wanted. */
 void choose_next(Engine *e);

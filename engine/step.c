@@ -42,6 +42,7 @@ static void draft_trees(Engine *e)
     if (n) d->propose(d->self, request, n);
     for (int i = 0; i < e->n_trees; i++) {
         Work *w = &e->work[i];
+        constrain_drafts(w);
         assert(tree_valid(&w->tree, e->model->config.n_vocab));
         assert(w->tree.n <= w->max_nodes);
         assert(tree_depth(&w->tree) <= w->max_depth);
@@ -160,6 +161,7 @@ static void accept_paths(Engine *e)
         if (!w->n_sampled) continue;
         StopAsker ask = {.e = e, .seq = w->seq, .n_generated = seq_n_generated(w->seq)};
         accept_path(&w->tree, e->host.next + w->sampled, stopped, &ask, &w->kept);
+        constrain_kept(w);
         w->n_sent = ask.n_sent;
     }
 }
@@ -448,6 +450,7 @@ static int emit_forced(Engine *e, Seq *s)
     for (int i = 0; i < r->n_forced; i++) {
         Event *ev = emit_token(e, s, r->forced[i]);
         if (r->n_logprobs >= 0) ev->logprob = NAN;
+        if (r->constraint.self) r->constraint.step(r->constraint.self, 0, ev->token, 0);
         if (r->watcher.token(r->watcher.self, ev->token) == WATCH_STOP) return STOP_WATCHER;
         if (seq_n_generated(s) >= s->max_tokens) return STOP_LENGTH;
     }

@@ -153,13 +153,14 @@ static __global__ void process_kernel(Sample a, Scratch s)
     __shared__ uint32_t on_path[SELECT_TILE];
     int i = s.first_row + (int)blockIdx.y, t = (int)blockIdx.x, first = t * SELECT_TILE, bad = 0;
     SampleRow row = a.row[i];
+    const uint64_t *allowed = row.allowed ? row.allowed : a.allowed;
     RowScratch r = row_scratch(s, (int)blockIdx.y);
     float x[SELECT_EACH];
     load_tile(a.logits + (int64_t)i * a.n_vocab, a.n_vocab, t, x);
     for (int j = 0; j < SELECT_EACH; j++) {
         int id = tile_id(t, j);
         bad |= !(x[j] < INFINITY);
-        if (a.allowed && id < a.n_vocab && !(a.allowed[id / 64] >> id % 64 & 1)) x[j] = -INFINITY;
+        if (allowed && id < a.n_vocab && !(allowed[id / 64] >> id % 64 & 1)) x[j] = -INFINITY;
         tile[id - first] = x[j];
     }
     if (row.counts) count_path(row, first, on_path);

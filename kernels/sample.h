@@ -41,7 +41,8 @@ typedef struct SampleRow {
     int n_bias;
     const int32_t *bias_id;
     const float *bias;
-    int n_ban; /* ids that must not be chosen here (end tokens before min_tokens) */
+    const uint64_t *allowed; /* bit set of ids that may be chosen here; NULL: Sample.allowed */
+    int n_ban;               /* ids that must not be chosen here (end tokens before min_tokens) */
     const int32_t *ban;
 } SampleRow;
 
@@ -49,8 +50,9 @@ typedef struct {
     int n, n_vocab,
         n_top;     /* n_top: 1 for a target row, the branching for a draft row; <= MAX_TOP */
     float *logits; /* [n][n_vocab]; left as they were */
-    const uint64_t *allowed; /* bit set of ids that may be chosen, NULL: all */
-    const SampleRow *row;    /* [n] */
+    const uint64_t
+        *allowed;         /* bit set of ids that may be chosen, NULL: all; a row may have its own */
+    const SampleRow *row; /* [n] */
     /*
      * Best first, -1 after the last candidate that has any probability.
      * Greedy: by logit. Else by E_v / p_v ascending, E = -log1p(-u), u = (h + 0.5) / 2^32 below 1,

@@ -82,7 +82,8 @@ static int copy_logits(const float *logits, int n, float *x)
 
 static float biased(const Sample *a, const SampleRow *row, float x, int32_t id)
 {
-    if (a->allowed && !(a->allowed[id / 64] >> id % 64 & 1)) x = -INFINITY;
+    const uint64_t *allowed = row->allowed ? row->allowed : a->allowed;
+    if (allowed && !(allowed[id / 64] >> id % 64 & 1)) x = -INFINITY;
     for (int j = 0; j < row->n_bias; j++)
         if (row->bias_id[j] == id) x += row->bias[j];
     for (int j = 0; j < row->n_ban; j++)
@@ -97,13 +98,19 @@ static float penalised(const SampleParams *s, float x, uint32_t count, int in_pr
     return x;
 }
 
-static void disallow(const Sample *a, float *x)
+/* x is padded. */
+static void disallow(const uint64_t *allowed, int n_vocab, float *x)
 {
-    for (int b = 0; b < a->n_vocab; b += 64) {
-        uint64_t closed = ~a->allowed[b / 64];
+    for (int b = 0; b < n_vocab; b += 64) {
+        uint64_t closed = ~allowed[b / 64];
+        if (closed == UINT64_MAX) {
+            for (int v = b; v < b + 64; v += VEC_N)
+                v_store(x + v, v_set(-INFINITY));
+            continue;
+        }
         for (; closed; closed &= closed - 1) {
             int v = b + __builtin_ctzll(closed);
-            if (v < a->n_vocab) x[v] = -INFINITY;
+            if (v < n_vocab) x[v] = -INFINITY;
         }
     }
 }
@@ -132,7 +139,8 @@ static int process(const Sample *a, int i, float *x)
     const SampleRow *row = &a->row[i];
     const float *logits = a->logits + (int64_t)i * a->n_vocab;
     if (!copy_logits(logits, a->n_vocab, x)) return 0;
-    if (a->allowed) disallow(a, x);
+    const uint64_t *allowed = row->allowed ? row->allowed : a->allowed;
+    if (allowed) disallow(allowed, a->n_vocab, x);
     for (int j = 0; j < row->n_bias; j++)
         x[row->bias_id[j]] += row->bias[j];
     for (int j = 0; j < row->n_ban; j++)

@@ -14,7 +14,8 @@ static float biased_logit(const Sample *a, int i, int32_t id)
 {
     const SampleRow *row = &a->row[i];
     float x = a->logits[(int64_t)i * a->n_vocab + id];
-    if (a->allowed && !(a->allowed[id / 64] >> id % 64 & 1)) x = -INFINITY;
+    const uint64_t *allowed = row->allowed ? row->allowed : a->allowed;
+    if (allowed && !(allowed[id / 64] >> id % 64 & 1)) x = -INFINITY;
     for (int j = 0; j < row->n_bias; j++)
         if (row->bias_id[j] == id) x += row->bias[j];
     for (int j = 0; j < row->n_ban; j++)

@@ -36,14 +36,15 @@ static inline int dfa_is_trim(const Dfa *d)
     int ok = 1;
     reached[0] = 1;
     memcpy(reaches, d->accepts, (size_t)d->n_states);
-    for (int changed = 1; changed;) {
+    /* Upwards and then downwards, as states are numbered by their distance: few rounds do. */
+    for (int changed = 1, n = d->n_states * d->n_classes; changed;) {
         changed = 0;
-        for (int i = 0; i < d->n_states * d->n_classes; i++) {
-            int from = i / d->n_classes, to = d->next[i];
-            if (to == DFA_DEAD) continue;
-            if (reached[from] && !reached[to]) changed = reached[to] = 1;
-            if (reaches[to] && !reaches[from]) changed = reaches[from] = 1;
-        }
+        for (int i = 0; i < n; i++)
+            if (d->next[i] != DFA_DEAD && reached[i / d->n_classes] && !reached[d->next[i]])
+                changed = reached[d->next[i]] = 1;
+        for (int i = n - 1; i >= 0; i--)
+            if (d->next[i] != DFA_DEAD && reaches[d->next[i]] && !reaches[i / d->n_classes])
+                changed = reaches[i / d->n_classes] = 1;
     }
     for (int s = 0; s < d->n_states; s++)
         ok &= reached[s] && reaches[s];

@@ -78,6 +78,5 @@ int grammar_takes(const GrammarCase *k, const Grammar *g, const char *text)
     Constraint c = grammar_constraint(&a);
     for (const char *at = text; *at; at++)
         if (c.step(&a, 0, k->byte[(unsigned char)*at], 0)) return 0;
-    int only_end = c.allowed(&a, 0, k->mask);
-    return mask_has(k->mask, k->end) ? 1 : only_end ? 0 : -1;
+    return c.step(&a, 0, k->end, 1) ? -1 : 1;
 }

@@ -442,6 +442,7 @@ static void arrays_of_sample(Mirror *m, Sample *a)
         IN(row[i].path, (size_t)row[i].n_path);
         IN(row[i].bias_id, (size_t)row[i].n_bias);
         IN(row[i].bias, (size_t)row[i].n_bias);
+        IN(row[i].allowed, (size_t)(a->n_vocab + 63) / 64);
         IN(row[i].ban, (size_t)row[i].n_ban);
     }
     a->row = row;

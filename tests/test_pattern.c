@@ -160,6 +160,7 @@ static void sets_hold_each_code_point(void **state)
         {"^[\\u{ffff}-\\u{10000}]$", 0xFFFF, 0x10000},
         {"^[\\u{12345}-\\u{10ABCD}]$", 0x12345, 0x10ABCD},
         {"^[\\0-\\u{10ffff}]$", 0, 0x10FFFF},
+        {"^[^\\0-\\u{10fffe}]$", 0x10FFFF, 0x10FFFF},
         {"^[\\u1001-\\ud000]$", 0x1001, 0xD000},
         {"^[\\u{3ffff}-\\u{100001}]$", 0x3FFFF, 0x100001},
     };

@@ -73,9 +73,11 @@ static void says_what_is_wrong_and_where(void **state)
         {"\\ud83d", "half a surrogate pair at 0"},
         {"a\\ude00", "half a surrogate pair at 1"},
         {"\\ud83d\\u0041", "bad \\u escape at 0"},
+        {"\\ud83d\\ufe00", "bad \\u escape at 0"},
         {"a\xC3", "invalid UTF-8 at 1"},
         {"\xED\xA0\x80", "invalid UTF-8 at 0"},
         {"[]", "no string matches the pattern"},
+        {"[^\\0-\\u{10ffff}]", "no string matches the pattern"},
         {"a^b", "no string matches the pattern"},
         {"a$b", "no string matches the pattern"},
     };
@@ -118,10 +120,13 @@ static void has_limits(void **state)
     expect_states("^a{256}$", 257);
     expect_error("ba{257}", 7, ERR_LIMIT, "repeat of more than 256 at 2");
     expect_error("a{1,257}", 8, ERR_LIMIT, "repeat of more than 256 at 1");
-    expect_error("a{99999999999999999999,}", 24, ERR_LIMIT, "repeat of more than 256 at 1");
+    expect_error("a{4294967297}", 13, ERR_LIMIT, "repeat of more than 256 at 1"); /* 2^32 + 1 */
 
     nested(&sb, PATTERN_MAX_NESTING);
     expect_states(sb.data, 16);
+    strbuf_clear(&sb);
+    times(&sb, PATTERN_MAX_NESTING + 1, "()"); /* one after the other */
+    expect_states(sb.data, 8);
     strbuf_clear(&sb);
     nested(&sb, PATTERN_MAX_NESTING + 1);
     expect_error(sb.data, sb.len, ERR_LIMIT, "more than 64 groups in each other at 64");

@@ -376,7 +376,7 @@ static float *random_logits(Rng *r, size_t n)
 typedef struct {
     int n, n_vocab, n_top;
     float *logits;
-    uint64_t *allowed;
+    uint64_t *allowed, *row_allowed; /* of all rows; of some */
     SampleRow *row;
     uint32_t *counts;
     int32_t *path, *bias_id, *ban;
@@ -411,6 +411,7 @@ static void fill_row(Rng *r, RandomRows *x, int i)
     row->bias_id = x->bias_id + i * BIAS, row->bias = x->bias + i * BIAS;
     row->n_bias = rng_int(r, BIAS + 1);
     row->ban = x->ban + i * BAN, row->n_ban = rng_int(r, BAN + 1);
+    if (!rng_int(r, 3)) row->allowed = x->row_allowed;
     for (int j = 0; j < BIAS; j++)
         x->bias_id[i * BIAS + j] = rng_int(r, x->n_vocab), x->bias[i * BIAS + j] = 3 * rng_float(r);
     for (int j = 0; j < BAN; j++)
@@ -423,15 +424,19 @@ static RandomRows random_rows(Rng *r, int n, int n_vocab, int n_top)
     size_t rows = (size_t)n, words = (size_t)(n_vocab + 63) / 64;
     x.logits = random_logits(r, rows * (size_t)n_vocab);
     x.allowed = calloc(words, sizeof *x.allowed);
+    x.row_allowed = calloc(words, sizeof *x.row_allowed);
     x.row = calloc(rows, sizeof *x.row);
     x.counts = calloc(rows * (size_t)n_vocab, sizeof *x.counts);
     x.path = calloc(rows * PATH, sizeof *x.path);
     x.bias_id = calloc(rows * BIAS, sizeof *x.bias_id);
     x.bias = calloc(rows * BIAS, sizeof *x.bias);
     x.ban = calloc(rows * BAN, sizeof *x.ban);
-    assert_true(x.allowed && x.row && x.counts && x.path && x.bias_id && x.bias && x.ban);
-    for (size_t w = 0; w < words; w++)
+    assert_true(x.allowed && x.row_allowed && x.row && x.counts && x.path && x.bias_id && x.bias &&
+                x.ban);
+    for (size_t w = 0; w < words; w++) {
         x.allowed[w] = rng_next(r) | rng_next(r);
+        x.row_allowed[w] = rng_int(r, 3) ? rng_next(r) & rng_next(r) : 0;
+    }
     for (int i = 0; i < n; i++)
         fill_row(r, &x, i);
     return x;
@@ -439,7 +444,7 @@ static RandomRows random_rows(Rng *r, int n, int n_vocab, int n_top)
 
 static void free_rows(RandomRows *x)
 {
-    free(x->logits), free(x->allowed), free(x->row), free(x->counts);
+    free(x->logits), free(x->allowed), free(x->row_allowed), free(x->row), free(x->counts);
     free(x->path), free(x->bias_id), free(x->bias), free(x->ban);
 }
 
@@ -562,6 +567,29 @@ static RandomRows out_of_reach(const RandomRows *x, int n_first)
     return y;
 }
 
+/* A row's own mask counts in place of that of all rows: as if this were that. */
+static void test_masks_of_rows(void **state)
+{
+    Rng r = rng_new(77);
+    (void)state;
+    RandomRows x = random_rows(&r, 8, 1000, 3), y = x;
+    y.row = calloc(8, sizeof *y.row);
+    assert_non_null(y.row);
+    for (int i = 0; i < 8; i++) {
+        x.row[i].allowed = x.row_allowed;
+        y.row[i] = x.row[i];
+        y.row[i].allowed = NULL;
+    }
+    y.allowed = x.row_allowed;
+    for (int b = 0; b < n_backends; b++) {
+        Result got = run_rows(backend[b], &x, 0), want = run_rows(backend[b], &y, 0);
+        check_same_result(&got, &want, &x, "a mask of the row's own", 77);
+        free_result(&got), free_result(&want);
+    }
+    free(y.row);
+    free_rows(&x);
+}
+
 /* Leaves in the allowed set only what is in reach, or only what is not. */
 static void allow_only(RandomRows *x, int n_first, int reach)
 {
@@ -578,6 +606,7 @@ static void check_out_of_reach(uint64_t seed, int n, int n_vocab, int n_top, int
     Rng r = rng_new(seed);
     RandomRows x = random_rows(&r, n, n_vocab, n_top);
     for (int i = 0; i < n; i++) {
+        x.row[i].allowed = NULL;
         x.row[i].params.repetition = i % 3 ? 1.4f : 0.3f;
         x.row[i].params.presence = 2 * rng_float(&r);
         for (int j = 0; j < BIAS; j++)
@@ -783,13 +812,21 @@ static void test_no_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_philox_known_answers),  cmocka_unit_test(test_exponential),
-        cmocka_unit_test(test_chi_square_tail),       cmocka_unit_test(test_law),
-        cmocka_unit_test(test_draws_are_independent), cmocka_unit_test(test_flat_vocabulary),
-        cmocka_unit_test(test_random_rows),           cmocka_unit_test(test_out_of_reach),
-        cmocka_unit_test(test_path_is_counts),        cmocka_unit_test(test_logp_sums_to_one),
-        cmocka_unit_test(test_greedy_ties),           cmocka_unit_test(test_nonsense),
-        cmocka_unit_test(test_token_logprobs),        cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_philox_known_answers),
+        cmocka_unit_test(test_exponential),
+        cmocka_unit_test(test_chi_square_tail),
+        cmocka_unit_test(test_law),
+        cmocka_unit_test(test_draws_are_independent),
+        cmocka_unit_test(test_flat_vocabulary),
+        cmocka_unit_test(test_random_rows),
+        cmocka_unit_test(test_out_of_reach),
+        cmocka_unit_test(test_masks_of_rows),
+        cmocka_unit_test(test_path_is_counts),
+        cmocka_unit_test(test_logp_sums_to_one),
+        cmocka_unit_test(test_greedy_ties),
+        cmocka_unit_test(test_nonsense),
+        cmocka_unit_test(test_token_logprobs),
+        cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests_name("sample", tests, open_backends, close_backends);
 }

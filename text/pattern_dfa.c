@@ -15,7 +15,7 @@
 #include "base/mem.h"
 
 enum {
-    MAX_SETS = 4 * DFA_MAX_STATES, /* some of them turn out to be alike */
+    MAX_SETS = 2 * DFA_MAX_STATES, /* some of them turn out to be alike */
     MAX_CELLS = 1 << 20,           /* of the table of transitions */
     MAX_WORK = 1 << 24,            /* nodes looked at */
     HASH_SLOTS = 4 * MAX_SETS,
@@ -175,13 +175,13 @@ static int within_limits(const Builder *b, Error *err)
     return error_set(err, ERR_LIMIT, "pattern is too complex: its automaton would be too large");
 }
 
-/* All transitions of a state. */
-static void step_all(Builder *b, int state)
+/* All transitions of a state. Sets may be as large as the NFA, so each is counted. */
+static int step_all(Builder *b, int state, Error *err)
 {
     for (int c = 0; c < b->n_classes; c++) {
+        if (within_limits(b, err)) return -1;
         const Set *s = &b->set[state];
         b->round++;
-        b->n_stack = 0;
         b->work += s->n;
         for (int i = 0; i < s->n; i++) {
             const NfaNode *n = &b->nfa->node[b->members[s->at + (size_t)i]];
@@ -191,6 +191,7 @@ static void step_all(Builder *b, int state)
         uint16_t next = state_of_set(b);
         b->next[(size_t)state * (size_t)b->n_classes + (size_t)c] = next;
     }
+    return within_limits(b, err);
 }
 
 /* Two bytes are of one class when no node tells them apart. */
@@ -243,10 +244,8 @@ int dfa_from_nfa(Dfa *d, const Nfa *nfa, Error *err)
     finish_set(&b, 1);
     state_of_set(&b);
     assert(b.n_sets == 1); /* any first character is waited for */
-    for (int state = 0; state < b.n_sets && !rc; state++) {
-        step_all(&b, state);
-        rc = within_limits(&b, err);
-    }
+    for (int state = 0; state < b.n_sets && !rc; state++)
+        rc = step_all(&b, state, err);
     if (!rc) {
         d->n_states = b.n_sets;
         d->n_classes = b.n_classes;

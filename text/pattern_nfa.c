@@ -7,8 +7,6 @@
  */
 #include "text/pattern_parts.h"
 
-#include <string.h>
-
 #include "base/mem.h"
 #include "text/utf8.h"
 
@@ -35,13 +33,12 @@ static int split(Nfa *nfa, int out, int alt)
     return add_node(nfa, (NfaNode){.kind = NFA_SPLIT, .out = out, .alt = alt});
 }
 
-/* A byte inside a character: one of the last nodes often is the same. */
+/* A byte inside a character: one of the last nodes often is the same. No character begins so. */
 static int later_byte(Nfa *nfa, uint8_t lo, uint8_t hi, int out)
 {
     for (int i = nfa->n - 1; i >= 0 && i >= nfa->n - SHARE_AMONG; i--) {
         const NfaNode *n = &nfa->node[i];
-        if (n->kind == NFA_BYTES && n->lo == lo && n->hi == hi && n->out == out && n->alt < 0)
-            return i;
+        if (n->kind == NFA_BYTES && n->lo == lo && n->hi == hi && n->out == out) return i;
     }
     return add_node(nfa, (NfaNode){.kind = NFA_BYTES, .lo = lo, .hi = hi, .out = out, .alt = -1});
 }

@@ -26,9 +26,7 @@ static int compile_pattern(SchemaCompiler *c, const char *pattern, size_t len)
     Dfa dfa;
     Error err = {0};
     if (pattern_compile(&dfa, pattern, len, &err)) {
-        /* one that is too large is an error in any case: it may be meant, and would hold up others
-         */
-        if (c->strict || err.code == ERR_LIMIT) {
+        if (c->strict) {
             size_t before = schema_enter(c, "pattern", NULL);
             schema_fail(c, err.code, "%s", err.msg);
             schema_leave(c, before);

@@ -12,7 +12,7 @@
 #include "tests/dfa_shape.h"
 #include "text/utf8.h"
 
-enum { MINIMAL_UP_TO = 64 }; /* states; the check takes n^3 */
+enum { MINIMAL_UP_TO = 32 }; /* states; the check takes n^3 */
 
 static int compile(Dfa *d, const char *pattern, size_t len)
 {

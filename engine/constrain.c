@@ -1,0 +1,68 @@
+/*
+ * constrain.c: the grammars of answers along their trees (base/constraint.h).
+ *
+ * A draft that its parent's state does not let through could never be kept: it leaves the tree
+ * before this is verified. Each row that is sampled has the mask of its own node.
+ */
+#include <string.h>
+
+#include "engine/state.h"
+
+void constrain_drafts(Work *w)
+{
+    const Constraint *c = &w->seq->req.constraint;
+    Tree *t = &w->tree;
+    int32_t moved[MAX_TREE_NODES] = {0};
+    int n = 1;
+    if (!c->self) return;
+    for (int i = 1; i < t->n; i++) {
+        int32_t parent = moved[t->parent[i]];
+        moved[i] = -1;
+        if (parent < 0 || c->step(c->self, parent, t->token[i], n)) continue;
+        t->token[n] = t->token[i];
+        t->parent[n] = parent;
+        t->depth[n] = t->depth[i];
+        t->value[n] = t->value[i];
+        moved[i] = n++;
+    }
+    t->n = n;
+}
+
+/* Takes n ids out of mask; 0, and mask as it was, where nothing would be left. */
+static int take_out(uint64_t *mask, size_t n_words, const int32_t *id, int n)
+{
+    uint64_t left = 0, bit[MAX_BAN];
+    for (int i = 0; i < n; i++) {
+        uint64_t *word = &mask[id[i] / 64];
+        bit[i] = *word & UINT64_C(1) << (id[i] % 64);
+        *word &= ~bit[i];
+    }
+    for (size_t i = 0; i < n_words && !left; i++)
+        left |= mask[i];
+    for (int i = 0; i < n && !left; i++)
+        mask[id[i] / 64] |= bit[i];
+    return left != 0;
+}
+
+void constrain_row(Engine *e, const Work *w, int node, int at)
+{
+    const Seq *s = w->seq;
+    const Constraint *c = &s->req.constraint;
+    SampleRow *row = &e->host.row[at];
+    size_t n_words = mask_words(e), place = (size_t)at * n_words;
+    uint64_t *mask = e->host.mask + place;
+    if (!c->self) return;
+    c->allowed(c->self, node, mask);
+    /* an answer that can only end does so, min_tokens or not */
+    if (row->n_ban && !take_out(mask, n_words, s->ban_host, row->n_ban)) row->n_ban = 0;
+    row->allowed = e->dev.mask + place;
+    e->be->upload(e->be, e->dev.mask + place, mask, n_words * sizeof *mask);
+}
+
+void constrain_kept(const Work *w)
+{
+    const Constraint *c = &w->seq->req.constraint;
+    const AcceptedPath *kept = &w->kept;
+    if (!c->self || !w->n_sampled || kept->stop < 0) return;
+    c->step(c->self, kept->path[kept->m], kept->emitted[kept->m], 0);
+}
