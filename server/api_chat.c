@@ -8,33 +8,8 @@
 
 #include <string.h>
 
-#include "base/mem.h"
 #include "base/random.h"
 #include "server/json_out.h"
-
-static int tokenize(Call *call, int limit, size_t *budget, ApiError *err)
-{
-    static const char think[] = "<think>\n";
-    size_t n = strlen(think);
-    Encoding *e = &call->encoding;
-    if (!call->prompt) {
-        call->prompt = mem_alloc(1, sizeof *call->prompt);
-        call->n_prompts = 1;
-        call->prompt[0].limit = limit;
-        call->n_stable = mem_alloc(1, sizeof *call->n_stable);
-        if (encoding_chat(e, call->server->service, &call->api, call->prompt, err)) return -1;
-        call->starts_in_think =
-            e->chat.len >= n && !memcmp(e->chat.data + e->chat.len - n, think, n);
-        /* Nor does reasoning come back that is not sent. */
-        int is_hidden = call->starts_in_think && call->api.reasoning == REASONING_HIDDEN;
-        call->answer_changes = e->marks.answer_changes || is_hidden;
-    }
-    int rc = encoding_some(e, budget, err);
-    if (rc) return rc;
-    call->n_stable[0] = e->n_stable;
-    encoding_free(e);
-    return 0;
-}
 
 /* Text, log-probability and bytes of a token. */
 static json_t *token_entry(const Call *call, int32_t token, float logprob)
@@ -145,7 +120,7 @@ static void choice(const Call *call, const Answer *a, int index, StrBuf *out)
 
 static StrBuf *begin_delta(Call *call, const Answer *a)
 {
-    StrBuf *out = call_chunk_begin(call);
+    StrBuf *out = choices_chunk_begin(call);
     json_write(out, "{s:i, s:", "index", a->index, "delta");
     return out;
 }
@@ -158,7 +133,7 @@ static void end_delta(Call *call, Answer *a, StrBuf *out)
     a->n_probs_taken = a->probs.n;
     a->n_ids_taken = a->tokens.n;
     strbuf_puts(out, "}");
-    call_chunk_end(call, 0);
+    choices_chunk_end(call, 0);
 }
 
 /* A call's name comes once, with its id; a client that joins what it gets would double it. */
@@ -192,12 +167,12 @@ static void send_piece(Call *call, Answer *a, const ReplyPiece *p)
 
 static void send_role(Call *call, Answer *a)
 {
-    StrBuf *out = call_chunk_begin(call);
+    StrBuf *out = choices_chunk_begin(call);
     json_write(out, "{s:i, s:{s:s, s:s}, s:n, s:n", "index", a->index, "delta", "role", "assistant",
                "content", "", "logprobs", "finish_reason");
     call_add_prompt_ids(call, a, out);
     strbuf_puts(out, "}");
-    call_chunk_end(call, 0);
+    choices_chunk_end(call, 0);
     a->opened = 1;
 }
 
@@ -217,7 +192,7 @@ static void stream(Call *call, Answer *a)
                "finish_reason", answer_finish_reason(a), "stop_reason", call_stop_reason(a));
     call_add_ids(call, a, a->n_ids_taken, out);
     strbuf_puts(out, "}");
-    call_chunk_end(call, 1);
+    choices_chunk_end(call, 1);
 }
 
 static const ApiFormat format = {
@@ -227,9 +202,12 @@ static const ApiFormat format = {
     .chunk_object = "chat.completion.chunk",
     .max_tokens = -1,
     .subject = "your messages resulted in",
-    .tokenize = tokenize,
+    .tokenize = call_tokenize_chat,
     .choice = choice,
     .stream = stream,
+    .end = choices_end,
+    .fail = choices_fail,
+    .reply = choices_reply,
 };
 
 void api_chat(Server *s, Exchange *ex)

@@ -128,12 +128,12 @@ static void stream(Call *call, Answer *a)
     int done = a->state == ANSWER_DONE;
     if (!answer_has_text(a) && !done) return;
     a->closed = done;
-    StrBuf *out = call_chunk_begin(call);
+    StrBuf *out = choices_chunk_begin(call);
     write_choice(call, a, a->index, a->n_probs_taken, out);
     call_add_ids(call, a, a->n_ids_taken, out);
     if (!a->opened) call_add_prompt_ids(call, a, out);
     strbuf_puts(out, "}");
-    call_chunk_end(call, done);
+    choices_chunk_end(call, done);
     a->opened = 1;
     a->n_probs_taken = a->probs.n;
     a->n_ids_taken = a->tokens.n;
@@ -151,6 +151,9 @@ static const ApiFormat format = {
     .begin = begin,
     .choice = choice,
     .stream = stream,
+    .end = choices_end,
+    .fail = choices_fail,
+    .reply = choices_reply,
 };
 
 void api_completions(Server *s, Exchange *ex)

@@ -8,15 +8,21 @@
 #define OFFSHOOT_SERVER_CALL_H
 
 #include "server/encoding.h"
+#include "server/items.h"
 #include "server/server_state.h"
 #include "server/stream.h"
 
-/* What differs between the completion routes. */
+/* What differs between the routes that generate. */
 typedef struct {
     ApiKind kind;
     const char *id_prefix, *object, *chunk_object;
     int max_tokens;      /* of a request that does not say; -1: to the context's end */
-    const char *subject; /* of the length: "your prompt has" */
+    const char *subject; /* of the length: "your prompt has"; NULL: as Anthropic's API says it */
+    /* What a request gets that does not say; NULL: server_defaults with max_tokens. */
+    ApiDefaults (*defaults)(const Server *s);
+    /* The body of another API as a chat request: a new reference, or NULL and *err. NULL: is one.
+     */
+    json_t *(*translate)(const json_t *body, ApiError *err);
     /*
      * Fills call->prompt[]: the tokens of each prompt, limit at most; n_stable[]; and what follows
      * from how the prompt ends. 1: the budget is spent, it is to be called again.
@@ -24,10 +30,18 @@ typedef struct {
     int (*tokenize)(Call *call, int limit, size_t *budget, ApiError *err);
     /* What an answer begins with; or NULL. */
     void (*begin)(const Call *call, Answer *a);
-    /* Writes the answer as an entry of a whole reply's choices, at this place. */
+    /* Writes a whole reply. */
+    void (*reply)(Call *call, StrBuf *body);
+    /* Writes the answer as an entry of a whole reply's choices, at this place; for choices_reply.
+     */
     void (*choice)(const Call *call, const Answer *a, int index, StrBuf *out);
+    /* Sends what a stream begins with, as soon as the request is accepted; or NULL. */
+    void (*open)(Call *call);
     /* Sends what is new in an answer, in chunks. */
     void (*stream)(Call *call, Answer *a);
+    /* Ends a stream whose answers are done; ends it with an error. */
+    void (*end)(Call *call);
+    void (*fail)(Call *call, int status, const char *code, const char *message);
 } ApiFormat;
 
 struct Call {
@@ -56,6 +70,8 @@ struct Call {
     double
         behind_ms; /* since when its reader is too slow and its answers are paused; 0: it is not */
     StrBuf chunk_head; /* what its chunks begin with; empty: none was sent */
+    json_t *asked;     /* the body before it was translated, or NULL */
+    ItemRow row;       /* of routes whose replies are items */
     char *body;        /* a large one, for the worker */
     const char *text;  /* the body */
     size_t text_len;
@@ -79,9 +95,21 @@ void call_flush_all(Server *s);
 /* Frees a call whose answers the engine no longer has. */
 void call_free(Call *call);
 
-/* A chunk with the choice that is written in between; the last of the answer if last. */
-StrBuf *call_chunk_begin(Call *call);
-void call_chunk_end(Call *call, int last);
+/* An ApiFormat's tokenize for chats. */
+int call_tokenize_chat(Call *call, int limit, size_t *budget, ApiError *err);
+
+/*
+ * choices.c: an ApiFormat's reply, end and fail for replies that are choices; and a chunk with the
+ * choice that is written in between, the last of the answer if last.
+ */
+void choices_reply(Call *call, StrBuf *body);
+void choices_end(Call *call);
+void choices_fail(Call *call, int status, const char *code, const char *message);
+StrBuf *choices_chunk_begin(Call *call);
+void choices_chunk_end(Call *call, int last);
+
+/* "model" of the reply: as asked for, or ours. */
+const char *call_model(const Call *call);
 
 /*
  * Tokens of its prompts, each counted once, and how many of them came from the prefix cache: of
@@ -90,6 +118,9 @@ void call_chunk_end(Call *call, int last);
  */
 int call_n_prompt(const Call *call);
 int call_n_cached(const Call *call);
+
+/* Tokens of its answers. Every one counts: end tokens and cut stop strings too. */
+int call_n_generated(const Call *call);
 
 /* The objects that every reply has. */
 void call_usage(const Call *call, StrBuf *out);

@@ -21,6 +21,9 @@
 static int refuse_length(const Call *call, const char *how_many, ApiError *err)
 {
     err->code = "context_length_exceeded";
+    if (!call->format->subject)
+        return api_error(err, ERR_LIMIT, "messages", "prompt is too long: %s tokens > %d maximum",
+                         how_many, call->server->ctx_size);
     return api_error(err, ERR_LIMIT, call->api.kind == API_CHAT ? "messages" : "prompt",
                      "This model's maximum context length is %d tokens. However, %s %s tokens.",
                      call->server->ctx_size, call->format->subject, how_many);
@@ -34,6 +37,30 @@ static int check_length(const Call *call, int n_prompt, ApiError *err)
     if (room >= (call->api.max_tokens != 0)) return 0;
     snprintf(number, sizeof number, "%d", n_prompt);
     return refuse_length(call, number, err);
+}
+
+int call_tokenize_chat(Call *call, int limit, size_t *budget, ApiError *err)
+{
+    static const char think[] = "<think>\n";
+    size_t n = strlen(think);
+    Encoding *e = &call->encoding;
+    if (!call->prompt) {
+        call->prompt = mem_alloc(1, sizeof *call->prompt);
+        call->n_prompts = 1;
+        call->prompt[0].limit = limit;
+        call->n_stable = mem_alloc(1, sizeof *call->n_stable);
+        if (encoding_chat(e, call->server->service, &call->api, call->prompt, err)) return -1;
+        call->starts_in_think =
+            e->chat.len >= n && !memcmp(e->chat.data + e->chat.len - n, think, n);
+        /* Nor does reasoning come back that is not sent. */
+        int is_hidden = call->starts_in_think && call->api.reasoning == REASONING_HIDDEN;
+        call->answer_changes = e->marks.answer_changes || is_hidden;
+    }
+    int rc = encoding_some(e, budget, err);
+    if (rc) return rc;
+    call->n_stable[0] = e->n_stable;
+    encoding_free(e);
+    return 0;
 }
 
 /* A prompt far beyond the context is not read to its end. */
@@ -92,9 +119,15 @@ static int check_model(const Call *call, ApiError *err)
 
 static int read_request(Call *call, ApiError *err)
 {
-    ApiDefaults defaults = server_defaults(call->server, call->format->max_tokens);
+    const ApiFormat *format = call->format;
+    ApiDefaults defaults = format->defaults ? format->defaults(call->server)
+                                            : server_defaults(call->server, format->max_tokens);
     json_t *body = api_parse_body(call->text, call->text_len, err);
-    if (!body || api_request_read(&call->api, call->format->kind, body, &defaults, err)) return -1;
+    if (body && format->translate) {
+        call->asked = body;
+        body = format->translate(body, err);
+    }
+    if (!body || api_request_read(&call->api, format->kind, body, &defaults, err)) return -1;
     return check_model(call, err);
 }
 
@@ -142,6 +175,10 @@ static void start(Call *call)
     if (call->api.stream) stream_keep_alive(&call->stream, s->pulse);
     for (int i = 0; i < call->n_answers; i++)
         dispatch_add(s->dispatch, &call->answers[i]);
+    if (call->api.stream && call->format->open) {
+        call->format->open(call);
+        stream_flush(&call->stream);
+    }
     atomic_store(&s->n_live, dispatch_n_live(s->dispatch));
 }
 

@@ -1,4 +1,4 @@
-/* reply.c: the objects that all completion replies share; see call.h. */
+/* reply.c: what replies share, whatever their format; see call.h. */
 #include "server/call.h"
 
 #include <limits.h>
@@ -8,6 +8,11 @@
 #include "base/strbuf.h"
 #include "server/json_out.h"
 #include "text/utf8.h"
+
+const char *call_model(const Call *call)
+{
+    return call->api.model ? call->api.model : call->server->service->model_name;
+}
 
 int call_n_prompt(const Call *call)
 {
@@ -29,8 +34,7 @@ int call_n_cached(const Call *call)
     return n_cached;
 }
 
-/* Every token that was generated counts: end tokens and cut stop strings too. */
-static int n_generated(const Call *call)
+int call_n_generated(const Call *call)
 {
     int n = 0;
     for (int i = 0; i < call->n_answers; i++)
@@ -40,7 +44,7 @@ static int n_generated(const Call *call)
 
 void call_usage(const Call *call, StrBuf *out)
 {
-    int n_prompt = call_n_prompt(call), n = n_generated(call), n_reasoning = 0;
+    int n_prompt = call_n_prompt(call), n = call_n_generated(call), n_reasoning = 0;
     json_write(out, "{s:i, s:i, s:i, s:{s:i}", "prompt_tokens", n_prompt, "completion_tokens", n,
                "total_tokens", n_prompt + n, "prompt_tokens_details", "cached_tokens",
                call_n_cached(call));
@@ -64,7 +68,7 @@ void call_timings(const Call *call, StrBuf *out)
 {
     double prompt_ms = 0, decode_ms = 0;
     int n_cached = call_n_cached(call), n_prompt = call_n_prompt(call) - n_cached;
-    int n = n_generated(call), n_drafted = 0, n_accepted = 0;
+    int n = call_n_generated(call), n_drafted = 0, n_accepted = 0;
     for (int i = 0; i < call->n_answers; i++) {
         const RequestStats *st = &call->answers[i].stats;
         if (st->prompt_ms > prompt_ms) prompt_ms = st->prompt_ms;
@@ -119,7 +123,7 @@ void call_metrics(const Call *call, StrBuf *out)
     double first = call->first_token_ms > 0 ? call->first_token_ms - call->started_ms : 0;
     json_write(out, "{s:f, s:f, s:f, s:f, s:f, s:", "time_to_first_token_ms", first,
                "queue_time_ms", wait_ms, "generation_time_ms", decode_ms, "mean_itl_ms", itl_ms,
-               "tokens_per_second", ratio(n_generated(call) * 1e3, decode_ms),
+               "tokens_per_second", ratio(call_n_generated(call) * 1e3, decode_ms),
                "speculative_decoding");
     speculation(call, out);
     strbuf_puts(out, "}");

@@ -16,6 +16,12 @@ struct StreamPulse {
 
 static const struct timeval TICK = {.tv_sec = 1};
 
+StrBuf *stream_begin_named(Stream *s, const char *name)
+{
+    strbuf_printf(&s->pending, "event: %s\n", name);
+    return stream_begin_event(s);
+}
+
 StrBuf *stream_begin_event(Stream *s)
 {
     strbuf_puts(&s->pending, "data: ");
@@ -32,6 +38,11 @@ void stream_add(Stream *s, json_t *event)
     json_print(event, stream_begin_event(s));
     json_decref(event);
     stream_end_event(s);
+}
+
+void stream_add_text(Stream *s, const char *text)
+{
+    strbuf_puts(&s->pending, text);
 }
 
 static void send_bytes(Stream *s, const char *data, size_t len)
@@ -51,7 +62,6 @@ void stream_flush(Stream *s)
 
 void stream_end(Stream *s)
 {
-    strbuf_puts(&s->pending, "data: [DONE]\n\n");
     stream_flush(s);
     exchange_stream_end(s->ex);
     stream_close(s);

@@ -1,6 +1,6 @@
 /*
- * stream.h: server-sent events as the completion routes frame them: "data: {json}\n\n", at the end
- * "data: [DONE]\n\n". No event names, no \r: clients cut at exactly these bytes.
+ * stream.h: server-sent events: "data: {json}\n\n", no \r: clients cut at exactly these bytes. The
+ * completion routes name no events, those of Anthropic's API and of responses do.
  */
 #ifndef OFFSHOOT_SERVER_STREAM_H
 #define OFFSHOOT_SERVER_STREAM_H
@@ -26,12 +26,16 @@ void stream_add(Stream *s, json_t *event);
 
 /* The same for who prints it himself: on one line, between these two. */
 StrBuf *stream_begin_event(Stream *s);
+StrBuf *stream_begin_named(Stream *s, const char *name); /* with "event: name" before it */
 void stream_end_event(Stream *s);
+
+/* Adds a whole message as it is. */
+void stream_add_text(Stream *s, const char *text);
 
 /* Sends what was added, the headers before the first. */
 void stream_flush(Stream *s);
 
-/* Sends what was added and [DONE], and ends the exchange. */
+/* Sends what was added, and ends the exchange. */
 void stream_end(Stream *s);
 
 /*
