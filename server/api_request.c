@@ -205,7 +205,8 @@ static int read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defau
     if (api_read_int(body, "max_completion_tokens", -1, INT_MAX, &r->max_tokens, err)) return -1;
     const char *key =
         api_field(body, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
-    if (!r->max_tokens) return api_error(err, ERR_INPUT, key, "%s must be at least 1, got 0", key);
+    if (!r->max_tokens && !defaults->may_be_empty)
+        return api_error(err, ERR_INPUT, key, "%s must be at least 1, got 0", key);
     if (api_read_bool(body, "logprobs", &logprobs, err) ||
         api_read_int(body, "top_logprobs", 0, MAX_LOGPROBS, &n_top, err))
         return -1;

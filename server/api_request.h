@@ -112,6 +112,7 @@ typedef struct {
     int max_tokens; /* -1: to the context's end */
     int enable_thinking;
     int n_vocab;
+    int may_be_empty; /* a chat's max_tokens may be 0: it only fills the prefix cache */
 } ApiDefaults;
 
 /* Parses JSON that came from outside: an object within the limits above. NULL and *err. */

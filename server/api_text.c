@@ -1,6 +1,6 @@
 /*
  * api_text.c: the routes between text and tokens, which need no engine: tokenize, detokenize,
- * apply-template.
+ * apply-template, and what counts the tokens of other APIs' requests.
  *
  * /tokenize has no bound but the body's, so both its tokens and its reply are made in slices.
  */
@@ -31,7 +31,8 @@ struct TextTask {
     const char *text;
     size_t len;
     const TextStep *steps; /* NULL ends them */
-    int step;              /* the next one */
+    const ChatCount *count;
+    int step; /* the next one */
     json_t *request;
     int refused;
     ApiError err;
@@ -52,7 +53,8 @@ static int read_body(TextTask *t, size_t *budget)
 
 static int read_chat(TextTask *t, ApiRequest *r)
 {
-    ApiDefaults defaults = server_defaults(t->server, -1);
+    ApiDefaults defaults =
+        t->count ? t->count->defaults(t->server) : server_defaults(t->server, -1);
     return api_read_chat(r, t->request, &defaults, &t->err);
 }
 
@@ -248,6 +250,30 @@ static int apply_template(TextTask *t, size_t *budget)
     return rc;
 }
 
+/* ---- counting ---- */
+
+static int translate(TextTask *t, size_t *budget)
+{
+    (void)budget;
+    json_t *chat = t->count->translate(t->request, &t->err);
+    json_decref(t->request);
+    t->request = chat;
+    return chat ? 0 : -1;
+}
+
+static int encode_chat(TextTask *t, size_t *budget)
+{
+    if (!t->encoding.encoder && begin_chat(t)) return -1;
+    return encoding_some(&t->encoding, budget, &t->err);
+}
+
+static int print_count(TextTask *t, size_t *budget)
+{
+    (void)budget;
+    strbuf_printf(&t->reply, "%s%d}", t->count->before, t->ids.n);
+    return 0;
+}
+
 /* ---- the task ---- */
 
 static void text_gone(void *owner)
@@ -285,12 +311,13 @@ static void text_done(void *owner)
     mem_free(t);
 }
 
-static void answer_with(Server *s, Exchange *ex, const TextStep *steps)
+static void answer_with(Server *s, Exchange *ex, const TextStep *steps, const ChatCount *count)
 {
     TextTask *t = mem_alloc(1, sizeof *t);
     t->server = s;
     t->ex = ex;
     t->steps = steps;
+    t->count = count;
     exchange_watch(ex, text_gone, t);
     Task task = {text_run, text_done, t};
     if (!server_run_task(s, ex, &task, &t->body, &t->text, &t->len)) return;
@@ -302,17 +329,23 @@ void api_tokenize(Server *s, Exchange *ex)
 {
     static const TextStep steps[] = {read_body,    check_options, encode, print_tokens,
                                      print_counts, print_strings, NULL};
-    answer_with(s, ex, steps);
+    answer_with(s, ex, steps, NULL);
 }
 
 void api_detokenize(Server *s, Exchange *ex)
 {
     static const TextStep steps[] = {read_body, detokenize, NULL};
-    answer_with(s, ex, steps);
+    answer_with(s, ex, steps, NULL);
 }
 
 void api_apply_template(Server *s, Exchange *ex)
 {
     static const TextStep steps[] = {read_body, apply_template, NULL};
-    answer_with(s, ex, steps);
+    answer_with(s, ex, steps, NULL);
+}
+
+void api_count_chat(Server *s, Exchange *ex, const ChatCount *count)
+{
+    static const TextStep steps[] = {read_body, translate, encode_chat, print_count, NULL};
+    answer_with(s, ex, steps, count);
 }

@@ -33,14 +33,14 @@ static void begin_item(const Walk *w, ItemKind kind, const char *name, size_t le
     strbuf_clear(&item->text);
     strbuf_add(&item->name, name, len);
     w->row->is_open = 1;
-    w->sink->begin(w->ctx, item);
+    if (w->sink->begin) w->sink->begin(w->ctx, item);
 }
 
 static void add_text(const Walk *w, const char *text, size_t len)
 {
     if (!len) return;
     strbuf_add(&w->row->item.text, text, len);
-    w->sink->more(w->ctx, &w->row->item, text, len);
+    if (w->sink->more) w->sink->more(w->ctx, &w->row->item, text, len);
 }
 
 static int is_blank(const char *text, size_t len)
@@ -76,6 +76,7 @@ static void take_piece(const Walk *w, const ReplyPiece *p, int shows_reasoning)
         add_to(w, ITEM_TEXT, p->text, p->len);
         break;
     case REPLY_CALL_START:
+        strbuf_clear(&w->row->blanks);
         begin_item(w, ITEM_CALL, p->text, p->len);
         break;
     case REPLY_ARGUMENTS:

@@ -21,7 +21,7 @@ typedef struct {
     int is_cut;        /* it has ended, but is not whole */
 } Item;
 
-/* Who is told of a row's growth. */
+/* Who is told of a row's growth; begin and more may be NULL. */
 typedef struct {
     void (*begin)(void *ctx, const Item *item);
     void (*more)(void *ctx, const Item *item, const char *text, size_t len);

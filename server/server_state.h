@@ -80,9 +80,22 @@ void server_refuse(Exchange *ex, const ApiError *err);
 /* The engine has work and has made no step for too long. */
 int server_is_stalled(const Server *s);
 
+/* What counts the tokens of a chat that came as another API's request. */
+typedef struct {
+    json_t *(*translate)(const json_t *body, ApiError *err); /* as in translate.h */
+    ApiDefaults (*defaults)(const Server *s);
+    const char *before; /* the reply, up to the number; a brace ends it */
+} ChatCount;
+
+/* Replies with the length of the prompt that a body makes; asks no engine. */
+void api_count_chat(Server *s, Exchange *ex, const ChatCount *count);
+
 /* The routes. Each replies, or keeps the exchange for later. */
 void api_completions(Server *s, Exchange *ex);
 void api_chat(Server *s, Exchange *ex);
+void api_anthropic(Server *s, Exchange *ex);
+void api_anthropic_count(Server *s, Exchange *ex);
+void api_anthropic_events(Server *s, Exchange *ex);
 void api_models(Server *s, Exchange *ex);
 void api_health(Server *s, Exchange *ex);
 void api_version(Server *s, Exchange *ex);

@@ -24,6 +24,7 @@ typedef struct {
     const char *cors;    /* origins, separated by commas, or "*"; NULL: none */
     ServerLimits limits;
     int strict_model;        /* 1: requests for other names are refused */
+    int messages_thinking;   /* auto, on, off: index; of a /v1/messages request that does not say */
     int default_max_tokens;  /* of a request that does not say; -1: the route decides */
     const char *served_name; /* --served-model-name; NULL: the folder's name */
     /* engine */

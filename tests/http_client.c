@@ -196,3 +196,28 @@ json_t *http_events(const HttpReply *reply)
     if (!done) fail_msg("no [DONE]: %s", strbuf_str(&reply->body));
     return events;
 }
+
+json_t *http_named_events(const HttpReply *reply)
+{
+    json_t *events = json_array();
+    const char *at = strbuf_str(&reply->body);
+    if (strchr(at, '\r')) fail_msg("a \\r in the stream");
+    while (*at) {
+        char name[64];
+        int n = 0;
+        const char *end = strstr(at, "\n\n");
+        if (end && *at == ':') { /* a comment */
+            at = end + 2;
+            continue;
+        }
+        if (!end || sscanf(at, "event: %63[a-z_.]\ndata: %n", name, &n) != 1 || !n)
+            fail_msg("bad event: %.200s", at);
+        at += n;
+        json_t *event = json_loadb(at, (size_t)(end - at), 0, NULL);
+        if (!event) fail_msg("no JSON: %.200s", at);
+        assert_string_equal(json_string_value(json_object_get(event, "type")), name);
+        json_array_append_new(events, event);
+        at = end + 2;
+    }
+    return events;
+}

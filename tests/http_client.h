@@ -51,4 +51,9 @@ int http_closed(int fd, int ms);
  */
 json_t *http_events(const HttpReply *reply);
 
+/*
+ * The same for "event: type\ndata: ...\n\n", each with its type within too and none of them [DONE].
+ */
+json_t *http_named_events(const HttpReply *reply);
+
 #endif

@@ -131,6 +131,7 @@ Served *served_open_engine(const ServedOptions *options)
                              .limits = o.limits,
                              .max_seqs = o.max_seqs,
                              .max_waiting = o.max_waiting,
+                             .messages_thinking = o.messages_thinking,
                              .prefix_cache = o.cache.on ? ON : OFF,
                              .temperature = NAN,
                              .top_p = NAN,
@@ -247,15 +248,26 @@ json_t *served_post(const Served *s, const char *path, const char *body, int sta
     return json;
 }
 
-json_t *served_events(const Served *s, const char *path, const char *body)
+static json_t *read_events(const Served *s, const char *path, const char *body,
+                           json_t *(*read)(const HttpReply *))
 {
     HttpReply r = http_exchange(s->port, "POST", path, "", body);
     if (r.status != 200) fail_msg("%s %.300s: %d %s", path, body, r.status, r.body.data);
     assert_string_equal(http_header(&r, "Content-Type"), "text/event-stream");
     assert_true(r.chunked);
-    json_t *events = http_events(&r);
+    json_t *events = read(&r);
     http_reply_free(&r);
     return events;
+}
+
+json_t *served_events(const Served *s, const char *path, const char *body)
+{
+    return read_events(s, path, body, http_events);
+}
+
+json_t *served_named_events(const Served *s, const char *path, const char *body)
+{
+    return read_events(s, path, body, http_named_events);
 }
 
 const json_t *served_at(const json_t *value, const char *path)

@@ -17,6 +17,7 @@ typedef struct {
     const char *api_key, *cors;
     const char *model_name;               /* NULL: "demo" */
     int strict_model, default_max_tokens; /* as the options; 0 of the latter: as without it */
+    int messages_thinking;                /* auto, on, off */
     ServerLimits limits;
     int not_loaded; /* 1: served_start comes back while the loader waits for served_load */
 } ServedOptions;
@@ -79,6 +80,7 @@ json_t *served_post(const Served *s, const char *path, const char *body, int sta
 
 /* The same for a body whose "stream" is true: the events. */
 json_t *served_events(const Served *s, const char *path, const char *body);
+json_t *served_named_events(const Served *s, const char *path, const char *body);
 
 /* A value deep in a reply: served_at(reply, "choices.0.text"). NULL when there is none. */
 const json_t *served_at(const json_t *value, const char *path);

@@ -1,0 +1,308 @@
+/*
+ * anthropic_request.c: a body of /v1/messages, made into a chat request; see translate.h.
+ *
+ * Its messages hold blocks where a chat has messages of several roles: a tool's result is a message
+ * of its own there, before what the user says beside it.
+ */
+#include "server/translate.h"
+
+#include <string.h>
+
+#include "base/strbuf.h"
+
+/* ---- the user's side ---- */
+
+static int is_text(const json_t *block)
+{
+    return !strcmp(translate_type(block), "text");
+}
+
+/* The text of a document that came as such, or NULL. */
+static json_t *document_text(const json_t *block)
+{
+    const json_t *source = json_object_get(block, "source");
+    if (strcmp(translate_type(source), "text") != 0) return NULL;
+    json_t *data = json_object_get(source, "data");
+    return json_is_string(data) ? data : NULL;
+}
+
+/* What a block of a tool's result says, in text; NULL: nothing. A new reference. */
+static json_t *result_text(const json_t *block)
+{
+    const char *type = translate_type(block);
+    if (!strcmp(type, "text")) return json_incref(json_object_get(block, "text"));
+    if (!strcmp(type, "image")) return json_string(IMAGE_OMITTED);
+    if (!strcmp(type, "tool_reference")) return json_incref(json_object_get(block, "tool_name"));
+    if (strcmp(type, "document") != 0) return NULL;
+    json_t *text = document_text(block);
+    return text ? json_incref(text) : json_string("[document omitted]");
+}
+
+/* A tool's result as a message: its texts line by line, an error named as one. */
+static json_t *tool_message(const json_t *block)
+{
+    const json_t *content = json_object_get(block, "content"), *part;
+    StrBuf text = {0};
+    size_t i;
+    int n = 0;
+    if (json_is_true(json_object_get(block, "is_error"))) strbuf_puts(&text, "Error: ");
+    translate_add(&text, content);
+    json_array_foreach(content, i, part)
+    {
+        json_t *said = result_text(part);
+        if (said && n++) strbuf_puts(&text, "\n");
+        translate_add(&text, said);
+        json_decref(said);
+    }
+    json_t *m = translate_message("tool", json_stringn(strbuf_str(&text), text.len));
+    json_t *id = json_object_get(block, "tool_use_id");
+    if (json_is_string(id)) json_object_set(m, "tool_call_id", id);
+    strbuf_free(&text);
+    return m;
+}
+
+/* Appends a block to parts; of a type that has no place in a chat, nothing. */
+static int add_user_block(ApiPlace p, const json_t *block, json_t *parts)
+{
+    const char *type = translate_type(block);
+    json_t *text = NULL;
+    if (is_text(block)) {
+        text = json_object_get(block, "text");
+        if (!json_is_string(text)) return api_refuse(p, "has a text block without text");
+    } else if (!strcmp(type, "document")) {
+        text = document_text(block);
+    }
+    if (text) return json_array_append_new(parts, translate_part(json_incref(text)));
+    if (strcmp(type, "image") != 0 && strcmp(type, "document") != 0) return 0;
+    p.err->code = "unsupported_content";
+    return api_refuse(p, "has a block that is not text: this server takes text only");
+}
+
+static int add_user(ApiPlace p, const json_t *blocks, json_t *out)
+{
+    json_t *parts = json_array(), *block;
+    size_t i, n_before = json_array_size(out);
+    int rc = 0;
+    json_array_foreach(blocks, i, block)
+    {
+        if (!strcmp(translate_type(block), "tool_result"))
+            json_array_append_new(out, tool_message(block));
+        else
+            rc = add_user_block(p, block, parts);
+        if (rc) break;
+    }
+    if (!rc && (json_array_size(parts) || json_array_size(out) == n_before))
+        json_array_append_new(out, translate_message("user", json_incref(parts)));
+    json_decref(parts);
+    return rc;
+}
+
+/* ---- the assistant's ---- */
+
+static int add_assistant_block(ApiPlace p, const json_t *block, json_t *parts, json_t *calls,
+                               StrBuf *reasoning)
+{
+    const char *type = translate_type(block);
+    if (is_text(block)) return add_user_block(p, block, parts);
+    if (!strcmp(type, "thinking")) translate_add(reasoning, json_object_get(block, "thinking"));
+    if (strcmp(type, "tool_use") != 0) return 0;
+    json_t *name = json_object_get(block, "name"), *input = json_object_get(block, "input");
+    if (!json_is_string(name)) return api_refuse(p, "has a tool_use without a name");
+    input = json_is_object(input) ? json_incref(input) : json_object();
+    return json_array_append_new(calls, translate_call(json_incref(name), input));
+}
+
+static int add_assistant(ApiPlace p, const json_t *blocks, json_t *out)
+{
+    json_t *parts = json_array(), *calls = json_array(), *block;
+    StrBuf reasoning = {0};
+    size_t i;
+    int rc = 0;
+    json_array_foreach(blocks, i, block)
+    {
+        rc = add_assistant_block(p, block, parts, calls, &reasoning);
+        if (rc) break;
+    }
+    json_t *m = translate_message("assistant", parts);
+    if (json_array_size(calls)) json_object_set(m, "tool_calls", calls);
+    if (reasoning.len)
+        json_object_set_new(m, "reasoning_content", json_stringn(reasoning.data, reasoning.len));
+    json_array_append_new(out, m);
+    json_decref(calls);
+    strbuf_free(&reasoning);
+    return rc;
+}
+
+/* ---- messages ---- */
+
+static int add_message(size_t i, const json_t *m, json_t *out, ApiError *err)
+{
+    ApiPlace p = api_place("messages", i, ".content", err);
+    const char *role = translate_text(m, "role");
+    json_t *content = json_object_get(m, "content"), *blocks;
+    int by_user = !strcmp(role, "user");
+    if (!by_user && strcmp(role, "assistant") != 0 && strcmp(role, "system") != 0)
+        return api_refuse(api_place("messages", i, ".role", err), "must be user or assistant");
+    if (!json_is_string(content) && !json_is_array(content))
+        return api_refuse(p, "must be a string or a list of blocks");
+    if (json_is_string(content) || *role == 's') /* the chat's reader takes these as they are */
+        return json_array_append_new(out, translate_message(role, json_incref(content)));
+    json_array_foreach(content, i, blocks)
+    {
+        if (!json_is_object(blocks)) return api_refuse(p, "has a block that is not an object");
+    }
+    return by_user ? add_user(p, content, out) : add_assistant(p, content, out);
+}
+
+/* Blocks of a system text are messages to the chat's reader, which joins what comes first. */
+static int add_system(const json_t *system, json_t *out, ApiError *err)
+{
+    json_t *block;
+    size_t i;
+    if (json_is_string(system))
+        json_array_append_new(out, translate_message("system", json_incref((json_t *)system)));
+    else if (system && !json_is_array(system))
+        return api_error(err, ERR_INPUT, "system", "system must be a string or a list of blocks");
+    json_array_foreach(system, i, block)
+    {
+        json_t *text = json_object_get(block, "text");
+        if (!is_text(block) || !json_is_string(text))
+            return api_refuse(api_place("system", i, "", err), "must be a text block");
+        json_array_append_new(out, translate_message("system", json_incref(text)));
+    }
+    return 0;
+}
+
+/* A last message of the assistant's is the beginning of its answer, unless it calls tools. */
+static int is_prefill(const json_t *messages)
+{
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    return !strcmp(translate_text(last, "role"), "assistant") &&
+           !json_object_get(last, "tool_calls");
+}
+
+static int add_messages(const json_t *body, json_t *chat, ApiError *err)
+{
+    const json_t *list = api_field(body, "messages");
+    json_t *out = json_array(), *m;
+    size_t i;
+    json_object_set_new(chat, "messages", out);
+    if (!json_is_array(list) || !json_array_size(list))
+        return api_error(err, ERR_INPUT, "messages", "messages: at least one message is required");
+    if (add_system(api_field(body, "system"), out, err)) return -1;
+    json_array_foreach(list, i, m)
+    {
+        if (add_message(i, m, out, err)) return -1;
+    }
+    if (is_prefill(out)) json_object_set_new(chat, "continue_final_message", json_true());
+    return 0;
+}
+
+/* ---- tools ---- */
+
+/* The model's are those with a schema; what runs at Anthropic's stays as it is, to be skipped. */
+static json_t *read_tool(json_t *tool)
+{
+    const json_t *schema = api_field(tool, "input_schema");
+    const char *type = translate_type(tool);
+    if (!json_is_object(tool) || (!schema && *type && strcmp(type, "custom") != 0))
+        return json_incref(tool);
+    return translate_tool(api_field(tool, "name"), api_field(tool, "description"), schema,
+                          api_field(tool, "strict"));
+}
+
+static int add_tools(const json_t *body, json_t *chat, ApiError *err)
+{
+    json_t *list = (json_t *)api_field(body, "tools"), *tool;
+    size_t i;
+    if (!list) return 0;
+    if (!json_is_array(list)) return api_error(err, ERR_INPUT, "tools", "tools must be a list");
+    json_t *out = json_array();
+    json_array_foreach(list, i, tool)
+    {
+        json_array_append_new(out, read_tool(tool));
+    }
+    return json_object_set_new(chat, "tools", out);
+}
+
+static int add_tool_choice(const json_t *body, json_t *chat, ApiError *err)
+{
+    const json_t *choice = api_field(body, "tool_choice");
+    const char *type = translate_type(choice);
+    int is_single = 0;
+    if (!choice) return 0;
+    if (api_read_bool(choice, "disable_parallel_tool_use", &is_single, err)) return -1;
+    if (is_single) json_object_set_new(chat, "parallel_tool_calls", json_false());
+    if (!strcmp(type, "any"))
+        return json_object_set_new(chat, "tool_choice", json_string("required"));
+    if (!strcmp(type, "tool"))
+        return json_object_set_new(chat, "tool_choice",
+                                   json_pack("{s:s, s:{s:O?}}", "type", "function", "function",
+                                             "name", json_object_get(choice, "name")));
+    if (strcmp(type, "auto") != 0 && strcmp(type, "none") != 0)
+        return api_error(err, ERR_INPUT, "tool_choice",
+                         "tool_choice.type must be auto, any, tool or none");
+    return json_object_set_new(chat, "tool_choice", json_string(type));
+}
+
+/* ---- the rest ---- */
+
+/* thinking.type means the same to the chat's reader, which knows a budget by another name. */
+static int add_thinking(const json_t *body, json_t *chat, ApiError *err)
+{
+    const json_t *thinking = api_field(body, "thinking");
+    int budget = 0;
+    if (!thinking) return 0;
+    if (!json_is_object(thinking) || !*translate_type(thinking))
+        return api_error(err, ERR_INPUT, "thinking", "thinking must be an object with a type");
+    if (!api_field(thinking, "budget_tokens") || strcmp(translate_type(thinking), "enabled") != 0)
+        return 0;
+    if (api_read_int(thinking, "budget_tokens", 1, 1 << 30, &budget, err)) return -1;
+    return json_object_set_new(chat, "thinking_budget", json_integer(budget));
+}
+
+/* The schema of the answer, under its present name and the one before. */
+static void add_format(const json_t *body, json_t *chat)
+{
+    const json_t *format = api_field(api_field(body, "output_config"), "format");
+    if (!format) format = api_field(body, "output_format");
+    if (!format) return;
+    json_object_set_new(chat, "response_format",
+                        json_pack("{s:O?, s:{s:s, s:O?, s:b}}", "type",
+                                  json_object_get(format, "type"), "json_schema", "name", "output",
+                                  "schema", json_object_get(format, "schema"), "strict", 1));
+}
+
+static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
+{
+    const json_t *v = api_field(body, "max_tokens");
+    if (!v) return 0;
+    if (!json_is_integer(v) || json_integer_value(v) < 0)
+        return api_error(err, ERR_INPUT, "max_tokens", "max_tokens must be an integer, at least 0");
+    return json_object_set(chat, "max_tokens", (json_t *)v);
+}
+
+static int add_stops(const json_t *body, json_t *chat, ApiError *err)
+{
+    const json_t *v = api_field(body, "stop_sequences");
+    if (!v) return 0;
+    if (!json_is_array(v))
+        return api_error(err, ERR_INPUT, "stop_sequences", "stop_sequences must be a list");
+    return json_object_set(chat, "stop", (json_t *)v);
+}
+
+json_t *anthropic_to_chat(const json_t *body, ApiError *err)
+{
+    static const char *const own[] = {
+        "system", "output_config", "output_format", "stop_sequences", "mcp_servers", "service_tier",
+        NULL};
+    json_t *chat = translate_copy(body, own);
+    if (!add_messages(body, chat, err) && !add_tools(body, chat, err) &&
+        !add_tool_choice(body, chat, err) && !add_thinking(body, chat, err) &&
+        !add_max_tokens(body, chat, err) && !add_stops(body, chat, err)) {
+        add_format(body, chat);
+        return chat;
+    }
+    json_decref(chat);
+    return NULL;
+}

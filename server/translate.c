@@ -1,0 +1,65 @@
+/* translate.c: what the translations share; see translate.h. */
+#include "server/translate.h"
+
+#include <string.h>
+
+json_t *translate_copy(const json_t *body, const char *const *without)
+{
+    /* A reply of these APIs is one answer without log-probabilities, and ends as its API says. */
+    static const char *const form[] = {
+        "n",      "best_of",         "logprobs", "top_logprobs",           "prompt_logprobs",
+        "echo",   "max_tokens",      "messages", "max_completion_tokens",  "add_generation_prompt",
+        "tools",  "functions",       "stop",     "continue_final_message", "function_call",
+        "prompt", "response_format", "suffix",   "stream_options",         "tool_choice",
+        "audio",  "modalities",      NULL};
+    json_t *copy = json_copy((json_t *)body);
+    for (int i = 0; form[i]; i++)
+        json_object_del(copy, form[i]);
+    for (int i = 0; without[i]; i++)
+        json_object_del(copy, without[i]);
+    return copy;
+}
+
+const char *translate_text(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+const char *translate_type(const json_t *object)
+{
+    return translate_text(object, "type");
+}
+
+void translate_add(StrBuf *out, const json_t *string)
+{
+    if (json_is_string(string))
+        strbuf_add(out, json_string_value(string), json_string_length(string));
+}
+
+json_t *translate_part(json_t *text)
+{
+    return json_pack("{s:s, s:o}", "type", "text", "text", text);
+}
+
+json_t *translate_call(json_t *name, json_t *arguments)
+{
+    return json_pack("{s:s, s:{s:o, s:o}}", "type", "function", "function", "name", name,
+                     "arguments", arguments);
+}
+
+json_t *translate_tool(const json_t *name, const json_t *description, const json_t *parameters,
+                       const json_t *strict)
+{
+    json_t *f = json_object();
+    if (name) json_object_set(f, "name", (json_t *)name);
+    if (description) json_object_set(f, "description", (json_t *)description);
+    if (parameters) json_object_set(f, "parameters", (json_t *)parameters);
+    if (json_is_true(strict)) json_object_set(f, "strict", (json_t *)strict);
+    return json_pack("{s:s, s:o}", "type", "function", "function", f);
+}
+
+json_t *translate_message(const char *role, json_t *content)
+{
+    return json_pack("{s:s, s:o*}", "role", role, "content", content);
+}

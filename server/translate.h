@@ -1,0 +1,49 @@
+/*
+ * translate.h: bodies of other APIs, made into the chat requests that api_request_read takes.
+ *
+ * Pure: JSON in, JSON or ApiError out. What both APIs call alike (temperature, stream, and any
+ * field that a chat request knows) is passed on; what would change the reply's form (n, logprobs)
+ * is not. Checked is only what the chat's own reader could not name to the client.
+ */
+#ifndef OFFSHOOT_SERVER_TRANSLATE_H
+#define OFFSHOOT_SERVER_TRANSLATE_H
+
+#include "base/strbuf.h"
+#include "server/api_request.h"
+
+/* A new reference; NULL and *err. max_tokens may be missing: count_tokens goes without. */
+json_t *anthropic_to_chat(const json_t *body, ApiError *err);
+
+json_t *responses_to_chat(const json_t *body, ApiError *err);
+
+/* ---- shared by the two ---- */
+
+/* The body without these fields, which end with NULL, and those that change a reply's form. */
+json_t *translate_copy(const json_t *body, const char *const *without);
+
+/* What an object calls its type, or "". */
+const char *translate_type(const json_t *object);
+
+/* A field's string, or "". */
+const char *translate_text(const json_t *object, const char *key);
+
+/* Appends a string; of anything else nothing. */
+void translate_add(StrBuf *out, const json_t *string);
+
+/* {"type": "text", "text": text}, as a part of content; takes the reference. */
+json_t *translate_part(json_t *text);
+
+/* A call of an assistant's message: its name and arguments, whose references it takes. */
+json_t *translate_call(json_t *name, json_t *arguments);
+
+/* A tool of a chat request. strict: true only if it was asked for. */
+json_t *translate_tool(const json_t *name, const json_t *description, const json_t *parameters,
+                       const json_t *strict);
+
+/* A message; takes content's reference, which may be NULL: none. */
+json_t *translate_message(const char *role, json_t *content);
+
+/* What stands for an image that cannot be shown. */
+#define IMAGE_OMITTED "[image omitted]"
+
+#endif
