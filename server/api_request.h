@@ -22,6 +22,7 @@ enum {
     MAX_JSON_LISTS = 1 << 18, /* lists and objects in a body */
     MAX_JSON_VALUES = 1 << 22,
     MAX_TOOLS = 512,
+    MAX_TOOL_NAME = 128,
     MAX_MODEL_NAME = 256, /* every chunk of a stream repeats it */
     MAX_CACHE_SALT = 1024,
     MAX_TEMPLATE_KWARGS = 64,

@@ -10,7 +10,7 @@
 static int name_is_fit(const char *name)
 {
     size_t n = strlen(name);
-    return n > 0 && n <= 128 &&
+    return n > 0 && n <= MAX_TOOL_NAME &&
            strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/-") == n;
 }
 

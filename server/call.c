@@ -41,6 +41,7 @@ void call_free(Call *call)
     api_request_free(&call->api);
     json_decref(call->asked);
     item_row_free(&call->row);
+    custom_input_free(&call->input);
     mem_free(call);
 }
 

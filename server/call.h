@@ -9,6 +9,7 @@
 
 #include "server/encoding.h"
 #include "server/items.h"
+#include "server/responses_tools.h"
 #include "server/server_state.h"
 #include "server/stream.h"
 
@@ -69,11 +70,13 @@ struct Call {
     atomic_int is_gone; /* its client is, for the worker: nobody needs the rest */
     double
         behind_ms; /* since when its reader is too slow and its answers are paused; 0: it is not */
-    StrBuf chunk_head; /* what its chunks begin with; empty: none was sent */
-    json_t *asked;     /* the body before it was translated, or NULL */
-    ItemRow row;       /* of routes whose replies are items */
-    char *body;        /* a large one, for the worker */
-    const char *text;  /* the body */
+    StrBuf chunk_head;  /* what its chunks begin with; empty: none was sent */
+    json_t *asked;      /* the body before it was translated, or NULL */
+    ItemRow row;        /* of routes whose replies are items */
+    ResponsesTool tool; /* /v1/responses: what the last call of the row is to the client, */
+    CustomInput input;  /* and what it gets, if it is a custom tool */
+    char *body;         /* a large one, for the worker */
+    const char *text;   /* the body */
     size_t text_len;
     ApiError error; /* what is wrong with it */
     int refused;

@@ -106,5 +106,4 @@ void item_row_free(ItemRow *row)
     strbuf_free(&row->item.text);
     strbuf_free(&row->blanks);
     strbuf_free(&row->done);
-    strbuf_free(&row->unquoted);
 }

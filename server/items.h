@@ -29,15 +29,14 @@ typedef struct {
 } ItemSink;
 
 typedef struct {
-    Item item;       /* the last one */
-    int is_open;     /* it may still grow */
-    int n;           /* items that were begun */
-    int n_whole;     /* calls that have ended whole */
-    StrBuf blanks;   /* white space that is text as soon as more follows */
-    StrBuf done;     /* for the sink: items that have ended, as its reply lists them */
-    int n_events;    /* for the sink: events that were numbered */
-    StrBuf unquoted; /* for the sink: what it made of the item's text */
-} ItemRow;           /* zero-initialised */
+    Item item;     /* the last one */
+    int is_open;   /* it may still grow */
+    int n;         /* items that were begun */
+    int n_whole;   /* calls that have ended whole */
+    StrBuf blanks; /* white space that is text as soon as more follows */
+    StrBuf done;   /* for the sink: items that have ended, as its reply lists them */
+    int n_events;  /* for the sink: events that were numbered */
+} ItemRow;         /* zero-initialised */
 
 /*
  * Tells sink what is new in an answer, which counts as taken. When the answer is done, its last

@@ -96,6 +96,8 @@ void api_chat(Server *s, Exchange *ex);
 void api_anthropic(Server *s, Exchange *ex);
 void api_anthropic_count(Server *s, Exchange *ex);
 void api_anthropic_events(Server *s, Exchange *ex);
+void api_responses(Server *s, Exchange *ex);
+void api_responses_count(Server *s, Exchange *ex);
 void api_models(Server *s, Exchange *ex);
 void api_health(Server *s, Exchange *ex);
 void api_version(Server *s, Exchange *ex);

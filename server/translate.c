@@ -6,12 +6,28 @@
 json_t *translate_copy(const json_t *body, const char *const *without)
 {
     /* A reply of these APIs is one answer without log-probabilities, and ends as its API says. */
-    static const char *const form[] = {
-        "n",      "best_of",         "logprobs", "top_logprobs",           "prompt_logprobs",
-        "echo",   "max_tokens",      "messages", "max_completion_tokens",  "add_generation_prompt",
-        "tools",  "functions",       "stop",     "continue_final_message", "function_call",
-        "prompt", "response_format", "suffix",   "stream_options",         "tool_choice",
-        "audio",  "modalities",      NULL};
+    static const char *const form[] = {"n",
+                                       "best_of",
+                                       "logprobs",
+                                       "top_logprobs",
+                                       "prompt_logprobs",
+                                       "echo",
+                                       "max_tokens",
+                                       "messages",
+                                       "max_completion_tokens",
+                                       "add_generation_prompt",
+                                       "tools",
+                                       "functions",
+                                       "continue_final_message",
+                                       "function_call",
+                                       "prompt",
+                                       "response_format",
+                                       "suffix",
+                                       "stream_options",
+                                       "tool_choice",
+                                       "audio",
+                                       "modalities",
+                                       NULL};
     json_t *copy = json_copy((json_t *)body);
     for (int i = 0; form[i]; i++)
         json_object_del(copy, form[i]);

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/responses_tools.h"
 #include "server/translate.h"
 #include "tests/analyzer.h"
 
@@ -194,12 +195,188 @@ static void test_anthropic_refused(void **state)
     REFUSED(anthropic_to_chat, rows);
 }
 
+/* ---- /v1/responses ---- */
+
+#define INPUT(items) "{'input': [" items "]}"
+#define SAYS(text)   "{'role': 'user', 'content': '" text "'}"
+#define CALLS(name)  "{'type': 'function', 'function': {'name': '" name "', 'arguments': '{}'}}"
+
+static void test_responses_input(void **state)
+{
+    (void)state;
+    static const Row rows[] = {
+        {"{'input': 'hi'}", "messages", "[" SAYS("hi") "]"},
+        {"{'input': 'hi', 'instructions': 's'}", "messages",
+         "[{'role': 'system', 'content': 's'}, " SAYS("hi") "]"},
+        {INPUT("{'type': 'message', 'role': 'developer', 'content': [{'type': 'input_text', "
+               "'text': 'a'}, 'b', {'type': 'strange'}]}"),
+         "messages",
+         "[{'role': 'developer', 'content': [{'type': 'input_text', 'text': 'a'}, 'b']}]"},
+        /* Reasoning, a message and the calls after it are one turn. */
+        {INPUT("{'type': 'reasoning', 'summary': [{'text': 'no'}], 'content': [{'type': "
+               "'reasoning_text', 'text': 'hm'}]}, {'type': 'message', 'role': 'assistant', "
+               "'content': 'a'}, {'type': 'function_call', 'name': 'f', 'call_id': 'c', "
+               "'arguments': '{}'}, {'type': 'function_call', 'name': 'g', 'namespace': 'n', "
+               "'arguments': '{}'}, {'type': 'function_call_output', 'call_id': 'c', 'output': "
+               "'x'}"),
+         "messages",
+         "[{'role': 'assistant', 'content': 'a', 'reasoning_content': 'hm', 'tool_calls': "
+         "[" CALLS("f") ", " CALLS("n__g") "]}, {'role': 'tool', 'content': 'x'}]"},
+        /* After a tool's output a call is a turn of its own. */
+        {INPUT("{'type': 'function_call', 'name': 'f', 'arguments': '{}'}, {'type': "
+               "'function_call_output', 'output': 'x'}, {'type': 'reasoning', "
+               "'encrypted_content': 'e'}, {'type': 'function_call', 'name': 'g', 'arguments': "
+               "'{}'}"),
+         "messages",
+         "[{'role': 'assistant', 'tool_calls': [" CALLS(
+             "f") "]}, {'role': 'tool', 'content': "
+                  "'x'}, {'role': 'assistant', 'tool_calls': [" CALLS("g") "]}]"},
+        {INPUT("{'type': 'custom_tool_call', 'name': 'p', 'input': 'a b'}, {'type': "
+               "'custom_tool_call_output', 'output': [{'type': 'input_text', 'text': 'x'}, "
+               "{'type': 'input_image'}]}"),
+         "messages",
+         "[{'role': 'assistant', 'tool_calls': [{'type': 'function', 'function': {'name': 'p', "
+         "'arguments': {'input': 'a b'}}}]}, {'role': 'tool', 'content': 'x[image omitted]'}]"},
+        /* Reasoning that nothing of the assistant's follows is dropped. */
+        {INPUT("{'type': 'reasoning', 'content': [{'text': 'hm'}]}, " SAYS(
+             "a") ", {'role': "
+                  "'assistant', 'content': 'b'}"),
+         "messages", "[" SAYS("a") ", {'role': 'assistant', 'content': 'b'}]"},
+        {INPUT(SAYS("a") ", {'type': 'item_reference', 'id': 'x'}, {'type': 'web_search_call'}, "
+                         "{'type': 'ghost_snapshot'}, {'type': 'local_shell_call'}"),
+         "messages", "[" SAYS("a") "]"},
+    };
+    CHECK(responses_to_chat, rows);
+}
+
+static void test_responses_fields(void **state)
+{
+    (void)state;
+#define ASKS(text) "{'input': 'hi', " text "}"
+    static const Row rows[] = {
+        {ASKS("'max_output_tokens': 7"), "max_tokens", "7"},
+        {ASKS("'text': {'format': {'type': 'text'}, 'verbosity': 'low'}"), "response_format",
+         "{'type': 'text'}"},
+        {ASKS("'text': {'format': {'type': 'json_schema', 'name': 'n', 'schema': {}}}"),
+         "response_format",
+         "{'type': 'json_schema', 'json_schema': {'type': 'json_schema', 'name': 'n', 'schema': "
+         "{}}}"},
+        {ASKS("'stop': ['a']"), "stop", "['a']"},
+        {ASKS("'n': 2"), "n", "null"},
+        {ASKS("'reasoning': {'effort': 'none'}"), "reasoning", "{'effort': 'none'}"},
+        {ASKS("'tool_choice': 'required'"), "tool_choice", "'required'"},
+        {ASKS("'tool_choice': {'type': 'custom', 'name': 'p'}"), "tool_choice",
+         "{'type': 'function', 'function': {'name': 'p'}}"},
+        {ASKS("'tool_choice': {'type': 'web_search'}"), "tool_choice", "'auto'"},
+        {ASKS("'tool_choice': {'type': 'allowed_tools', 'mode': 'auto', 'tools': []}"),
+         "tool_choice",
+         "{'type': 'allowed_tools', 'allowed_tools': {'type': 'allowed_tools', 'mode': 'auto', "
+         "'tools': []}}"},
+        {ASKS("'tools': [{'type': 'web_search'}, {'type': 'function', 'name': 'f', 'parameters': "
+              "{'type': 'object'}, 'strict': false}, {'type': 'namespace', 'name': 'n', 'tools': "
+              "[{'type': 'function', 'name': 'f', 'strict': true}, {'type': 'file_search'}]}, "
+              "{'type': 'function', 'name': 'n__f'}]"),
+         "tools",
+         "[{'type': 'web_search'}, {'type': 'function', 'function': {'name': 'f', 'parameters': "
+         "{'type': 'object'}}}, {'type': 'function', 'function': {'name': 'n__f', 'strict': "
+         "true}}]"},
+        {ASKS("'tools': [{'type': 'custom', 'name': 'p', 'description': 'd', 'format': {'type': "
+              "'grammar', 'syntax': 'lark', 'definition': 'start: x'}}]"),
+         "tools",
+         "[{'type': 'function', 'function': {'name': 'p', 'description': 'd', 'parameters': "
+         "{'type': 'object', 'properties': {'input': {'type': 'string', 'description': 'The tool"
+         "\\u0027s input, as it is. It has the form of this grammar (lark):\\nstart: x'}}, "
+         "'required': ['input']}}}]"},
+    };
+    CHECK(responses_to_chat, rows);
+}
+
+static void test_responses_refused(void **state)
+{
+    (void)state;
+    static const Row rows[] = {
+        {"{}", "input", "a string or a list"},
+        {"{'input': []}", "input", "a string or a list"},
+        {ASKS("'instructions': []"), "instructions", "must be a string"},
+        {ASKS("'previous_response_id': 'x'"), "previous_response_id", "not stored"},
+        {ASKS("'conversation': 'x'"), "conversation", "not stored"},
+        {ASKS("'prompt': {'id': 'x'}"), "prompt", "not stored"},
+        {ASKS("'background': true"), "background", "not stored"},
+        {ASKS("'top_logprobs': 2"), "top_logprobs", "not supported here"},
+        {ASKS("'max_output_tokens': 0"), "max_output_tokens", "at least 1"},
+        {ASKS("'tools': 7"), "tools", "must be a list"},
+        {INPUT("7"), "input[0]", "an object"},
+        {INPUT("{'role': 'tool', 'content': 'a'}"), "input[0].role", "must be user"},
+        {INPUT(SAYS("a") ", {'role': 'user'}"), "input[1].content", "a string or a list"},
+        {INPUT("{'role': 'user', 'content': [{'type': 'input_image'}]}"), "input[0].content",
+         "text only"},
+        {INPUT("{'type': 'function_call'}"), "input[0].name", "must be a string"},
+        {INPUT("{'type': 'custom_tool_call', 'input': 'a'}"), "input[0].name", "a string"},
+    };
+    REFUSED(responses_to_chat, rows);
+}
+
+/* A call's name leads back to what was declared; of two tools with one name to the first. */
+static void test_responses_find_tool(void **state)
+{
+    (void)state;
+    json_t *body = parse("{'tools': [{'type': 'namespace', 'name': 'mcp__x__', 'tools': [{'type': "
+                         "'function', 'name': 'f'}]}, {'type': 'web_search', 'name': 'w'}, "
+                         "{'type': 'custom', 'name': 'p'}, {'type': 'function', 'name': 'p'}]}");
+    ResponsesTool tool;
+    assert_true(responses_find_tool(body, "mcp__x__f", &tool));
+    assert_string_equal(tool.name, "f");
+    assert_string_equal(tool.ns, "mcp__x__");
+    assert_false(tool.is_custom);
+    assert_true(responses_find_tool(body, "p", &tool));
+    assert_true(tool.is_custom && !tool.ns);
+    assert_false(responses_find_tool(body, "w", &tool));
+    assert_false(responses_find_tool(body, "f", &tool));
+    json_decref(body);
+}
+
+/* However the arguments are cut, the same input comes out: that of JSON as it is meant. */
+static void test_custom_input(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        {"{\"input\": \"a b\"}", "a b"},
+        {" {  \"input\" :\n\"\"} ", ""},
+        {"{\"input\": \"*** Begin\\n+\\t\\\"x\\\"\\\\n \\/ \\u00e9\\u20AC\\ud83d\\ude00 "
+         "\303\251\"}",
+         "*** Begin\n+\t\"x\"\\n / \303\251\342\202\254\360\237\230\200 \303\251"},
+        {"{\"input\": \"\\ud83d \\ude00\\ud83d\\n\"}", "\357\277\275 \357\277\275\357\277\275\n"},
+        {"{\"input\": \"a\", \"x\": \"b\"}", "a"},
+        {"{\"x\": 1, \"input\": \"a\"}", "a"}, /* not first: known at the end */
+        {"{\"inputs\": \"a\"}", "{\"inputs\": \"a\"}"},
+        {"{}", "{}"},
+        {"{\"input\": \"cut o", "cut o"},
+        {"{\"input\": 7}", "{\"input\": 7}"},
+    };
+    CustomInput c = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        size_t len = strlen(rows[i][0]);
+        for (size_t cut = 0; cut <= len; cut++) {
+            StrBuf all = {0};
+            strbuf_puts(&all, rows[i][0]);
+            custom_input_begin(&c);
+            custom_input_add(&c, rows[i][0], cut);
+            custom_input_add(&c, rows[i][0] + cut, len - cut);
+            custom_input_end(&c, &all);
+            assert_string_equal(strbuf_str(&c.text), rows[i][1]);
+            strbuf_free(&all);
+        }
+    }
+    custom_input_free(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_anthropic_messages),
-        cmocka_unit_test(test_anthropic_fields),
-        cmocka_unit_test(test_anthropic_refused),
+        cmocka_unit_test(test_anthropic_messages),  cmocka_unit_test(test_anthropic_fields),
+        cmocka_unit_test(test_anthropic_refused),   cmocka_unit_test(test_responses_input),
+        cmocka_unit_test(test_responses_fields),    cmocka_unit_test(test_responses_refused),
+        cmocka_unit_test(test_responses_find_tool), cmocka_unit_test(test_custom_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

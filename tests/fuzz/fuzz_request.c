@@ -1,11 +1,12 @@
 /*
- * fuzz_request.c: the body of a completion or chat request, up to the rendered prompt.
+ * fuzz_request.c: the body of a request that generates, up to the rendered prompt.
  *
- * Input: the body, read as both kinds.
+ * Input: the body, read as both kinds, and as those of other APIs that become chats.
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "server/api_request.h"
+#include "server/responses_tools.h"
+#include "server/translate.h"
 #include "text/chat.h"
 
 /* What the routes rely on once a request was read. */
@@ -47,6 +48,56 @@ static void render(const ApiRequest *r)
     }
 }
 
+typedef json_t *(*Translate)(const json_t *body, ApiError *err);
+
+/* A tool that the model sees is found again, by the name that it has there. */
+static void check_tools(const ApiRequest *r, const json_t *asked)
+{
+    json_t *tool;
+    size_t i;
+    json_array_foreach(r->tools, i, tool)
+    {
+        const json_t *name = json_object_get(json_object_get(tool, "function"), "name");
+        ResponsesTool found;
+        if (responses_find_tool(asked, json_string_value(name), &found)) FUZZ_CHECK(found.name);
+    }
+}
+
+static void read_body(const uint8_t *data, size_t size, ApiKind kind, Translate translate,
+                      const ApiDefaults *defaults)
+{
+    ApiRequest r = {0};
+    ApiError err = {0};
+    json_t *asked = NULL, *body = api_parse_body((const char *)data, size, &err);
+    if (body && translate) {
+        asked = body;
+        body = translate(asked, &err);
+    }
+    int rc = body ? api_request_read(&r, kind, body, defaults, &err) : -1;
+    FUZZ_CHECK(!rc || (*err.error.msg && err.error.code));
+    FUZZ_CHECK(rc || !asked || (r.n == 1 && r.n_logprobs < 0));
+    if (!rc) check_request(&r, defaults->n_vocab);
+    if (!rc && kind == API_CHAT) render(&r);
+    if (!rc && translate == responses_to_chat) check_tools(&r, asked);
+    api_request_free(&r);
+    json_decref(asked);
+}
+
+/* A custom tool's input does not depend on how its arguments are cut. */
+static void fuzz_input(const uint8_t *data, size_t size)
+{
+    CustomInput whole = {0}, cut = {0};
+    const char *json = (const char *)data;
+    custom_input_begin(&whole);
+    custom_input_add(&whole, json, size);
+    custom_input_begin(&cut);
+    for (size_t i = 0; i < size; i++)
+        custom_input_add(&cut, json + i, 1);
+    FUZZ_CHECK(whole.state == cut.state && whole.text.len == cut.text.len);
+    custom_input_free(&whole);
+    custom_input_free(&cut);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const ApiDefaults defaults = {
@@ -55,16 +106,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .enable_thinking = -1,
         .n_vocab = 100,
     };
-    for (int kind = API_COMPLETION; kind <= API_CHAT; kind++) {
-        ApiRequest r = {0};
-        ApiError err = {0};
-        json_t *body = api_parse_body((const char *)data, size, &err);
-        int rc = body ? api_request_read(&r, (ApiKind)kind, body, &defaults, &err) : -1;
-        FUZZ_CHECK(!rc || (*err.error.msg && err.error.code));
-        if (!rc) check_request(&r, defaults.n_vocab);
-        if (!rc && kind == API_CHAT) render(&r);
-        api_request_free(&r);
-    }
+    read_body(data, size, API_COMPLETION, NULL, &defaults);
+    read_body(data, size, API_CHAT, NULL, &defaults);
+    read_body(data, size, API_CHAT, anthropic_to_chat, &defaults);
+    read_body(data, size, API_CHAT, responses_to_chat, &defaults);
+    fuzz_input(data, size);
     return 0;
 }
 

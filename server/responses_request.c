@@ -1,0 +1,240 @@
+/*
+ * responses_request.c: a body of /v1/responses, made into a chat request; see translate.h.
+ *
+ * Its input is a list of items where a chat has messages: reasoning, a message and calls that
+ * follow each other are one turn of the assistant. Nothing is stored here, so each request brings
+ * all of it; items that only the store or a hosted tool would understand are left out.
+ */
+#include "server/responses_tools.h"
+#include "server/translate.h"
+
+#include <string.h>
+
+/* ---- items ---- */
+
+typedef struct {
+    json_t *out;      /* messages so far */
+    json_t *turn;     /* the assistant's, which calls may join; NULL: none */
+    StrBuf reasoning; /* of the assistant's next turn */
+    size_t i;         /* of the item */
+    ApiError *err;
+} History;
+
+static int is_one_of(const char *word, const char *const *list)
+{
+    for (; *list; list++)
+        if (!strcmp(word, *list)) return 1;
+    return 0;
+}
+
+/* Whatever is said next, the assistant's turn is over. */
+static void end_turn(History *h)
+{
+    h->turn = NULL;
+    strbuf_clear(&h->reasoning);
+}
+
+/* Adds a message; the assistant's takes the reasoning before it. */
+static void add_message(History *h, const char *role, json_t *content)
+{
+    json_t *m = translate_message(role, content);
+    json_array_append_new(h->out, m);
+    int by_assistant = !strcmp(role, "assistant");
+    if (by_assistant && h->reasoning.len)
+        json_object_set_new(m, "reasoning_content",
+                            json_stringn(h->reasoning.data, h->reasoning.len));
+    end_turn(h);
+    if (by_assistant) h->turn = m;
+}
+
+/* Parts as the chat's reader takes them, without those that it does not know. NULL and an error. */
+static json_t *read_parts(const History *h, const json_t *content)
+{
+    static const char *const texts[] = {"input_text", "output_text", "text", "refusal", NULL};
+    static const char *const media[] = {"input_image", "input_file", "input_audio", NULL};
+    json_t *parts = json_array(), *part;
+    size_t k;
+    json_array_foreach(content, k, part)
+    {
+        const char *type = translate_type(part);
+        if (json_is_string(part) || is_one_of(type, texts)) json_array_append(parts, part);
+        if (!is_one_of(type, media)) continue;
+        h->err->code = "unsupported_content";
+        api_refuse(api_place("input", h->i, ".content", h->err),
+                   "has a part that is not text: this server takes text only");
+        json_decref(parts);
+        return NULL;
+    }
+    return parts;
+}
+
+static int read_message(History *h, const json_t *item)
+{
+    static const char *const roles[] = {"user", "assistant", "system", "developer", NULL};
+    json_t *content = json_object_get(item, "content");
+    const char *role = translate_text(item, "role");
+    if (!is_one_of(role, roles))
+        return api_refuse(api_place("input", h->i, ".role", h->err),
+                          "must be user, assistant, system or developer");
+    if (!json_is_string(content) && !json_is_array(content))
+        return api_refuse(api_place("input", h->i, ".content", h->err),
+                          "must be a string or a list of parts");
+    content = json_is_string(content) ? json_incref(content) : read_parts(h, content);
+    if (!content) return -1;
+    add_message(h, role, content);
+    return 0;
+}
+
+/* Encrypted reasoning and summaries are not the model's own words. */
+static void read_reasoning(History *h, const json_t *item)
+{
+    const json_t *part;
+    size_t k;
+    end_turn(h);
+    json_array_foreach(json_object_get(item, "content"), k, part)
+    {
+        translate_add(&h->reasoning, json_object_get(part, "text"));
+    }
+}
+
+static int read_call(History *h, const json_t *item, json_t *arguments)
+{
+    const json_t *name = json_object_get(item, "name");
+    StrBuf flat = {0};
+    if (!json_is_string(name)) {
+        json_decref(arguments);
+        return api_refuse(api_place("input", h->i, ".name", h->err), "must be a string");
+    }
+    if (!h->turn) add_message(h, "assistant", NULL);
+    json_t *calls = json_object_get(h->turn, "tool_calls");
+    if (!calls) json_object_set_new(h->turn, "tool_calls", calls = json_array());
+    responses_flat_name(api_field(item, "namespace"), name, &flat);
+    json_array_append_new(calls,
+                          translate_call(json_stringn(strbuf_str(&flat), flat.len), arguments));
+    strbuf_free(&flat);
+    return 0;
+}
+
+static json_t *text_or_empty(json_t *text)
+{
+    return json_is_string(text) ? json_incref(text) : json_string("");
+}
+
+/* What a tool gave back: its texts, and a word for each image. */
+static void read_output(History *h, const json_t *item)
+{
+    const json_t *output = json_object_get(item, "output"), *part;
+    StrBuf text = {0};
+    size_t k;
+    translate_add(&text, output);
+    json_array_foreach(output, k, part)
+    {
+        const char *type = translate_type(part);
+        if (!strcmp(type, "input_image") || !strcmp(type, "input_file"))
+            strbuf_puts(&text, IMAGE_OMITTED);
+        translate_add(&text, json_object_get(part, "text"));
+    }
+    add_message(h, "tool", json_stringn(strbuf_str(&text), text.len));
+    strbuf_free(&text);
+}
+
+static int read_item(History *h, const json_t *item)
+{
+    const char *type = translate_type(item);
+    if (!json_is_object(item))
+        return api_refuse(api_place("input", h->i, "", h->err), "must be an object");
+    if (!strcmp(type, "message") || (!*type && api_field(item, "role")))
+        return read_message(h, item);
+    if (!strcmp(type, "function_call"))
+        return read_call(h, item, text_or_empty(json_object_get(item, "arguments")));
+    if (!strcmp(type, "custom_tool_call"))
+        return read_call(
+            h, item, json_pack("{s:o}", "input", text_or_empty(json_object_get(item, "input"))));
+    if (!strcmp(type, "reasoning")) read_reasoning(h, item);
+    if (!strcmp(type, "function_call_output") || !strcmp(type, "custom_tool_call_output"))
+        read_output(h, item);
+    return 0;
+}
+
+/* ---- the body ---- */
+
+static int add_input(const json_t *body, json_t *chat, ApiError *err)
+{
+    const json_t *input = api_field(body, "input"), *item;
+    json_t *instructions = (json_t *)api_field(body, "instructions");
+    History h = {.out = json_array(), .err = err};
+    int rc = 0;
+    json_object_set_new(chat, "messages", h.out);
+    if (instructions && !json_is_string(instructions))
+        return api_error(err, ERR_INPUT, "instructions", "instructions must be a string");
+    if (!json_is_string(input) && !json_array_size(input))
+        return api_error(err, ERR_INPUT, "input", "input must be a string or a list of items");
+    if (instructions) add_message(&h, "system", json_incref(instructions));
+    if (json_is_string(input)) add_message(&h, "user", json_incref((json_t *)input));
+    json_array_foreach(input, h.i, item)
+    {
+        rc = read_item(&h, item);
+        if (rc) break;
+    }
+    strbuf_free(&h.reasoning);
+    return rc;
+}
+
+static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
+{
+    json_t *v = (json_t *)api_field(body, "max_output_tokens");
+    if (!v) return 0;
+    if (!json_is_integer(v) || json_integer_value(v) < 1)
+        return api_error(err, ERR_INPUT, "max_output_tokens",
+                         "max_output_tokens must be an integer, at least 1");
+    return json_object_set(chat, "max_tokens", v);
+}
+
+static void add_format(const json_t *body, json_t *chat)
+{
+    json_t *format = json_object_get(api_field(body, "text"), "format");
+    if (!json_is_object(format)) return;
+    if (strcmp(translate_type(format), "json_schema") != 0)
+        json_object_set(chat, "response_format", format);
+    else
+        json_object_set_new(chat, "response_format",
+                            json_pack("{s:s, s:O}", "type", "json_schema", "json_schema", format));
+}
+
+static int refuse_stored(const json_t *body, ApiError *err)
+{
+    static const char *const fields[] = {"previous_response_id", "conversation", "prompt", NULL};
+    for (int i = 0; fields[i]; i++)
+        if (api_field(body, fields[i]))
+            return api_error(err, ERR_INPUT, fields[i],
+                             "Responses are not stored; send the whole conversation in input");
+    if (json_is_true(api_field(body, "background")))
+        return api_error(err, ERR_INPUT, "background",
+                         "Responses are not stored; background must be false");
+    return 0;
+}
+
+/* Log-probabilities have a place in this API's texts, which stays empty. */
+static int refuse_logprobs(const json_t *body, ApiError *err)
+{
+    int n = 0;
+    if (api_read_int(body, "top_logprobs", 0, MAX_LOGPROBS, &n, err)) return -1;
+    if (!n) return 0;
+    return api_error(err, ERR_INPUT, "top_logprobs",
+                     "top_logprobs is not supported here; /v1/chat/completions has them");
+}
+
+json_t *responses_to_chat(const json_t *body, ApiError *err)
+{
+    static const char *const own[] = {"input",      "instructions",         "text",
+                                      "background", "previous_response_id", "conversation",
+                                      "include",    "max_output_tokens",    NULL};
+    json_t *chat = translate_copy(body, own);
+    if (!refuse_stored(body, err) && !refuse_logprobs(body, err) && !add_input(body, chat, err) &&
+        !add_max_tokens(body, chat, err) && !responses_add_tools(body, chat, err)) {
+        add_format(body, chat);
+        return chat;
+    }
+    json_decref(chat);
+    return NULL;
+}
