@@ -228,6 +228,13 @@ int cache_evict(Cache *c)
     return 1;
 }
 
+/* Nodes without a state are there for those below alone: they go with the last of these. */
+void cache_clear(Cache *c)
+{
+    for (int32_t i = RADIX_ROOT + 1; i < c->tree.max_nodes; i++)
+        if (node_at(c, i)->parent >= 0) cache_drop_state(c, i);
+}
+
 /* ---- claims ---- */
 
 static int compact(Cache *c)

@@ -166,6 +166,12 @@ void cache_copy(Cache *to, const Cache *from, Frames *frames);
 /* Lets go of the node worth least. 0: nothing can go. */
 int cache_evict(Cache *c);
 
+/*
+ * Forgets all states, and all pages but those on the way to a pinned node, which go when it is
+ * unpinned. Nobody is told, nothing is counted as evicted.
+ */
+void cache_clear(Cache *c);
+
 CacheStats cache_stats(const Cache *c);
 
 #endif

@@ -136,12 +136,17 @@ size_t disk_index_bytes(const Disk *d)
 
 /* ---- jobs ---- */
 
-static int free_jobs(const Disk *d)
+static int jobs_in(const Disk *d, JobState state)
 {
     int n = 0;
     for (int i = 0; i < N_JOBS; i++)
-        n += d->job_state[i] == JOB_FREE;
+        n += d->job_state[i] == state;
     return n;
+}
+
+static int free_jobs(const Disk *d)
+{
+    return jobs_in(d, JOB_FREE);
 }
 
 /* A free job with no parts; there must be one. */
@@ -263,6 +268,17 @@ static int is_waited_for(const Disk *d)
             (d->job[i].kind == JOB_SAVE || d->job[i].kind == JOB_LOAD))
             return 1;
     return 0;
+}
+
+void disk_clear(Disk *d)
+{
+    for (int32_t item; (item = store_oldest(d->store)) >= 0;)
+        store_drop(d->store, item, when_dropped, d);
+    collect(d);
+    while (d->n_gone && jobs_in(d, JOB_SENT)) { /* no job is free until one comes back */
+        queue_wait(d->done);
+        collect(d);
+    }
 }
 
 int disk_next(Disk *d, DiskDone *done, int wait)

@@ -67,6 +67,12 @@ int disk_save(Disk *d, uint64_t salt, const int32_t *token, int n, int first_pag
 int disk_load(Disk *d, uint64_t salt, const int32_t *token, int n, int first_page,
               void *const *page, void *state);
 
+/*
+ * Forgets all and has the files removed, those of saves under way too. Waits for the disk's thread
+ * where it has more to remove than it can be told of at once.
+ */
+void disk_clear(Disk *d);
+
 typedef struct {
     int job;
     int ok;

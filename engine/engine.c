@@ -433,6 +433,12 @@ void engine_pause(Engine *e, uint64_t id, int paused)
     }
 }
 
+void engine_flush_cache(Engine *e)
+{
+    cache_clear(e->mem.cache);
+    tiers_clear(e);
+}
+
 int draft_levels(const EngineOptions *o)
 {
     if (!o->drafter) return 0;

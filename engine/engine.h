@@ -199,6 +199,12 @@ void engine_cancel(Engine *e, uint64_t id);
 void engine_pause(Engine *e, uint64_t id, int paused);
 
 /*
+ * Empties the prefix cache, in all its tiers. Running sequences keep what they have of it, and
+ * leave states again. Counters go on.
+ */
+void engine_flush_cache(Engine *e);
+
+/*
  * One step: every decoding sequence gains at least one token. Returns the number of sequences that
  * ran, 0 when there is nothing to do or all are paused, -1 when the device failed. Never allocates.
  * All events must have been read before.

@@ -135,7 +135,6 @@ static void when_dropped(void *ctx, int32_t item)
 {
     HostTier *t = ctx;
     StoreItem it = store_item(t->store, item);
-    t->stats.evicted++;
     if (it.kind == STORE_STATE) {
         slots_release(t->frames, t->home[item].slot);
         if (t->home[item].page >= 0) pages_release(t->frames, t->home[item].page);
@@ -187,8 +186,10 @@ int host_tier_save(HostTier *t, uint64_t salt, const int32_t *token, int n, int 
     int has_partial = p.n_rest > 0, n_pages = p.n_new + has_partial;
     int64_t of_state = (int64_t)(t->pages_per_frame + has_partial) * (int64_t)t->shape.page_bytes;
     int64_t of_run = (int64_t)p.n_new * (int64_t)t->shape.page_bytes;
+    int before = store_count(t->store);
     if (store_make_room(t->store, p.last, p.n_new, of_run + of_state, when_dropped, t))
         return store_refuse(why, TIER_LARGE);
+    t->stats.evicted += before - store_count(t->store);
     Home home = {.slot = claim_slot(t), .page = -1};
     int failed = pages_claim(t->frames, n_pages, t->claim);
     assert(!failed);
@@ -206,6 +207,12 @@ int host_tier_save(HostTier *t, uint64_t salt, const int32_t *token, int n, int 
     store_set_ready(t->store, item);
     t->stats.saved++;
     return 0;
+}
+
+void host_tier_clear(HostTier *t)
+{
+    for (int32_t item; (item = store_oldest(t->store)) >= 0;)
+        store_drop(t->store, item, when_dropped, t);
 }
 
 HostTierStats host_tier_stats(const HostTier *t)

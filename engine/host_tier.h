@@ -58,6 +58,9 @@ int host_tier_save(HostTier *t, uint64_t salt, const int32_t *token, int n, int 
 int host_tier_load(HostTier *t, uint64_t salt, const int32_t *token, int n, int first_page,
                    void *const *page, void *state, const HostCopy *copy);
 
+/* Forgets all. No copy may be under way. */
+void host_tier_clear(HostTier *t);
+
 typedef struct {
     long saved, loaded;
     long evicted; /* items that made room */

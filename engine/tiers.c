@@ -150,6 +150,14 @@ void tiers_close(Engine *e)
     *t = (Tiers){0};
 }
 
+void tiers_clear(Engine *e)
+{
+    Tiers *t = &e->tiers;
+    wait_aside(e);
+    if (t->host) host_tier_clear(t->host);
+    if (t->disk) disk_clear(t->disk);
+}
+
 void tiers_status(const Engine *e, EngineStatus *s)
 {
     if (e->tiers.host) {

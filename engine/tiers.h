@@ -65,6 +65,9 @@ void tiers_close(Engine *e);
 /* Fills s->disk. */
 void tiers_status(const Engine *e, EngineStatus *s);
 
+/* Forgets all that lies in lower tiers; what sequences read from there they still get. */
+void tiers_clear(Engine *e);
+
 /* What s has left in the cache, after its first n tokens in slot, is to be saved. */
 void tiers_save(Engine *e, struct Seq *s, int n, int32_t slot);
 

@@ -61,6 +61,7 @@ typedef struct {
 typedef struct {
     int hits, inside_page, branches, copied, moves, known, dropped, preempted, went_in_need;
     int no_pages, no_slots, no_nodes, no_room, at_max_slots, evicted_states, evicted_nodes;
+    int cleared;
 } Seen;
 
 /* The cache, what it is told to do, and the list: kept[] and what each seq[] pins. */

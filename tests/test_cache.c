@@ -432,6 +432,16 @@ static void evict(World *w)
     list_follow(w, 1);
 }
 
+/* Who pins a node keeps its pages. */
+static void clear(World *w)
+{
+    cache_clear(w->cache);
+    while (w->n_kept)
+        list_forget(w, 0);
+    w->seen->cleared++;
+    check(w);
+}
+
 static void draft(World *w)
 {
     int32_t slot[MAX_FRAMES];
@@ -484,6 +494,8 @@ static void operate(World *w)
         cache_set_alpha(w->cache, w->alpha);
     } else if (what == 943 && rng_int(&w->rng, 4) == 0) {
         drain(w);
+    } else if (what == 944 && rng_int(&w->rng, 4) == 0) {
+        clear(w);
     }
 }
 

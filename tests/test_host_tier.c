@@ -105,6 +105,12 @@ static void use_at_random(int n_frames, unsigned seed)
             store_use(plain, hit.item);
             n_found++;
         }
+        if (rand_r(&seed) % 500 == 0) {
+            host_tier_clear(t);
+            assert_int_equal(host_tier_stats(t).bytes, 0);
+            for (int32_t item; (item = store_oldest(plain)) >= 0;)
+                store_drop(plain, item, NULL, NULL);
+        }
         assert_int_equal(host_tier_stats(t).bytes, store_bytes(plain));
         assert_int_equal(host_tier_stats(t).items, store_count(plain));
     }

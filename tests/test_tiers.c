@@ -332,6 +332,52 @@ static void test_company(void **state)
     asked_close(&s);
 }
 
+/*
+ * Nothing is found after it, in no tier and after a restart; what runs goes on, and what it reads
+ * from the disk too.
+ */
+static void test_flush(void **state)
+{
+    (void)state;
+    empty_folder();
+    AskedEngine s;
+    AskedAnswer a;
+    Error err;
+    EngineOptions o = options_small();
+    o.host_cache = 40 * FRAME_BYTES;
+    asked_open(&s, o);
+    for (int i = 0; i < N_TURNS; i++) {
+        ask(&s, i, &a);
+        settle(&s);
+    }
+    engine_flush_cache(s.engine);
+    asked_close(&s);
+    asked_open(&s, o);
+    ask(&s, 2, &a);
+    same_answer(2, &a);
+    assert_int_equal(a.done.stats.n_cached, 0);
+    settle(&s);
+    engine_flush_cache(s.engine);
+    ask(&s, 2, &a);
+    assert_int_equal(a.done.stats.n_cached, 0);
+    asked_close(&s);
+
+    asked_open(&s, o); /* to be read from the disk, and flushed at every step */
+    EngineRequest r = turns.request[2];
+    memset(&a, 0, sizeof a);
+    r.id = 1;
+    asked_submit(s.engine, &r);
+    while (!a.n_done) {
+        assert_true(engine_step(s.engine, &err) >= 0);
+        for (const Event *ev; (ev = engine_next_event(s.engine));)
+            asked_take(&a, ev);
+        engine_flush_cache(s.engine);
+    }
+    same_answer(2, &a);
+    assert_int_equal(a.done.stats.n_cached, turns.request[2].n_prompt);
+    asked_close(&s);
+}
+
 static int open_turns(void **state)
 {
     if (asked_open_demo(state)) return -1;
@@ -345,6 +391,7 @@ int main(void)
         cmocka_unit_test(test_restart),     cmocka_unit_test(test_evicted),
         cmocka_unit_test(test_host_memory), cmocka_unit_test(test_found_above_is_young),
         cmocka_unit_test(test_not_ours),    cmocka_unit_test(test_company),
+        cmocka_unit_test(test_flush),
     };
     return cmocka_run_group_tests(tests, open_turns, asked_close_demo);
 }
