@@ -50,12 +50,7 @@ void api_models(Server *s, Exchange *ex)
 
 void api_health(Server *s, Exchange *ex)
 {
-    if (s->draining || s->lost)
-        exchange_error(ex, 503, "draining", NULL, "the server is shutting down");
-    else if (server_is_stalled(s))
-        exchange_error(ex, 503, "stalled", NULL, "the engine has work and makes no step");
-    else
-        exchange_json(ex, 200, json_pack("{s:s}", "status", "ok"));
+    if (!server_refuse_unwell(s, ex)) exchange_json(ex, 200, json_pack("{s:s}", "status", "ok"));
 }
 
 void api_version(Server *s, Exchange *ex)

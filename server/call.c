@@ -199,6 +199,24 @@ void call_drop_slow(Server *s)
             exchange_drop(call->stream.ex);
 }
 
+static int is_called(const Call *call, const char *id)
+{
+    return !id || !strcmp(id, call->id) || !strcmp(id, exchange_id(call->stream.ex));
+}
+
+int call_abort(Server *s, const char *id)
+{
+    int n = 0;
+    for (Call *call = s->calls; call; call = call->next) {
+        if (!call->stream.ex || call->is_read || !is_called(call, id)) continue;
+        fail(call, 400, "aborted", "the request was ended by /abort_request");
+        mark_dirty(call);
+        n++;
+    }
+    call_flush_all(s);
+    return n;
+}
+
 void call_flow(void *owner, int behind)
 {
     Call *call = owner;

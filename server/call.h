@@ -91,6 +91,12 @@ void call_gone(void *owner);
 void call_flow(void *owner, int behind);
 void call_drop_slow(Server *s);
 
+/*
+ * Ends the calls of a request with an error; id: its X-Request-Id or its reply's id, NULL: all.
+ * Returns how many; those whose body is still being read are not among them.
+ */
+int call_abort(Server *s, const char *id);
+
 /* For dispatch_open: remembers that the answer's call has news. Then call_flush_all acts on it. */
 void call_progress(void *server, Answer *a);
 void call_flush_all(Server *s);

@@ -11,7 +11,6 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "server/engine_thread.h"
 
 enum { PLACE_BITS = 20 };
 
@@ -25,6 +24,7 @@ struct Dispatch {
     Answer *first; /* the waiting line, by ticket; those with the same one by arrival */
     int n_waiting;
     uint64_t n_ids;
+    long n_orders, n_obeyed;
     uint64_t served;    /* the ticket that was called last */
     int64_t busy_ms;    /* since when something runs */
     int64_t ended_ms;   /* when the last answer did; 0: none yet */
@@ -245,6 +245,10 @@ int dispatch_read(Dispatch *d, Error *err)
     engine_thread_woken(d->thread);
     while (engine_thread_next(d->thread, &report)) {
         d->more = report.more;
+        if (report.type == REPORT_OBEYED) {
+            d->n_obeyed++;
+            continue;
+        }
         if (report.type == REPORT_LOST) {
             *err = report.error;
             lose_all(d, &report.error);
@@ -283,4 +287,16 @@ void dispatch_cancel(Dispatch *d, Answer *a)
         a->cancelled = 1;
         d->progress(d->ctx, a);
     }
+}
+
+long dispatch_order(Dispatch *d, EngineOrder order)
+{
+    if (d->n_orders - d->n_obeyed == MAX_ORDERS) return -1;
+    engine_thread_order(d->thread, order);
+    return ++d->n_orders;
+}
+
+long dispatch_n_obeyed(const Dispatch *d)
+{
+    return d->n_obeyed;
 }

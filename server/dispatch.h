@@ -9,6 +9,7 @@
 #define OFFSHOOT_SERVER_DISPATCH_H
 
 #include "server/answer.h"
+#include "server/engine_thread.h"
 
 typedef struct Dispatch Dispatch;
 
@@ -62,5 +63,12 @@ void dispatch_pause(Dispatch *d, Answer *a, int paused);
 
 /* An answer that waits is done at once (progress is called); a running one soon. */
 void dispatch_cancel(Dispatch *d, Answer *a);
+
+/*
+ * Has the engine's thread do something between two steps. Its number, from 1 on, or -1 when
+ * MAX_ORDERS are open. It is done when dispatch_n_obeyed says as much.
+ */
+long dispatch_order(Dispatch *d, EngineOrder order);
+long dispatch_n_obeyed(const Dispatch *d);
 
 #endif

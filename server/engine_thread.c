@@ -3,7 +3,8 @@
  *
  * Why the command queue cannot overflow: a request takes over another's place only after that one's
  * DONE was read, so after its submit had left the queue. What the queue holds for one place is thus
- * at most a left-over cancel and pause, a submit, a cancel and a pause.
+ * at most a left-over cancel and pause, a submit, a cancel and a pause. Orders are counted by who
+ * gives them.
  */
 #include "server/engine_thread.h"
 
@@ -25,12 +26,19 @@ enum {
 };
 static_assert(sizeof(EngineStatus) % sizeof(long) == 0, "a status is copied by words");
 
-typedef enum { COMMAND_SUBMIT, COMMAND_CANCEL, COMMAND_PAUSE, COMMAND_RESUME } CommandType;
+typedef enum {
+    COMMAND_SUBMIT,
+    COMMAND_CANCEL,
+    COMMAND_PAUSE,
+    COMMAND_RESUME,
+    COMMAND_ORDER
+} CommandType;
 
 typedef struct {
     CommandType type;
     uint64_t id;
     const EngineRequest *request; /* SUBMIT */
+    EngineOrder order;            /* ORDER */
 } EngineCommand;
 
 struct EngineThread {
@@ -87,7 +95,7 @@ static void report_error(EngineThread *t, ReportType type, uint64_t id, const Er
 static void obey(EngineThread *t, const EngineCommand *c)
 {
     Error err = {0};
-    EngineReport paused = {.type = REPORT_PAUSED, .id = c->id};
+    EngineReport paused = {.type = REPORT_PAUSED, .id = c->id}, obeyed = {.type = REPORT_OBEYED};
     switch (c->type) {
     case COMMAND_SUBMIT:
         if (engine_submit(t->engine, c->request, &err))
@@ -100,6 +108,10 @@ static void obey(EngineThread *t, const EngineCommand *c)
     case COMMAND_RESUME:
         engine_pause(t->engine, c->id, c->type == COMMAND_PAUSE);
         queue_push(t->reports, &paused);
+        break;
+    case COMMAND_ORDER:
+        if (c->order == ORDER_FLUSH_CACHE) engine_flush_cache(t->engine);
+        queue_push(t->reports, &obeyed);
         break;
     }
     report_events(t);
@@ -148,7 +160,8 @@ EngineThread *engine_thread_start(Engine *engine, int max_requests, Error *err)
 {
     EngineThread *t = mem_alloc(1, sizeof *t);
     t->engine = engine;
-    t->commands = queue_open(max_requests * COMMANDS_PER_REQUEST, sizeof(EngineCommand), err);
+    t->commands =
+        queue_open(max_requests * COMMANDS_PER_REQUEST + MAX_ORDERS, sizeof(EngineCommand), err);
     if (!t->commands) goto fail;
     t->reports = queue_open(MAX_REPORTS, sizeof(EngineReport), err);
     if (!t->reports) goto fail;
@@ -184,17 +197,22 @@ static void command(EngineThread *t, const EngineCommand *c)
 
 void engine_thread_submit(EngineThread *t, const EngineRequest *request)
 {
-    command(t, &(EngineCommand){COMMAND_SUBMIT, request->id, request});
+    command(t, &(EngineCommand){.type = COMMAND_SUBMIT, .id = request->id, .request = request});
 }
 
 void engine_thread_cancel(EngineThread *t, uint64_t id)
 {
-    command(t, &(EngineCommand){COMMAND_CANCEL, id, NULL});
+    command(t, &(EngineCommand){.type = COMMAND_CANCEL, .id = id});
 }
 
 void engine_thread_pause(EngineThread *t, uint64_t id, int paused)
 {
-    command(t, &(EngineCommand){paused ? COMMAND_PAUSE : COMMAND_RESUME, id, NULL});
+    command(t, &(EngineCommand){.type = paused ? COMMAND_PAUSE : COMMAND_RESUME, .id = id});
+}
+
+void engine_thread_order(EngineThread *t, EngineOrder order)
+{
+    command(t, &(EngineCommand){.type = COMMAND_ORDER, .order = order});
 }
 
 int64_t engine_thread_stepped_ms(const EngineThread *t)

@@ -15,9 +15,16 @@ typedef struct EngineThread EngineThread;
 typedef enum {
     REPORT_EVENT,   /* event; EVENT_DONE is the last for its id */
     REPORT_PAUSED,  /* engine_thread_pause was obeyed; for an id that was DONE meanwhile, too */
+    REPORT_OBEYED,  /* an order; they are obeyed as they came; no id */
     REPORT_REFUSED, /* error of engine_submit; nothing else follows for this id */
     REPORT_LOST,    /* error of engine_step: the device is gone, the thread has ended; no id */
 } ReportType;
+
+/* What the thread does between two steps, for no request. NONE: it lives. */
+typedef enum { ORDER_NONE, ORDER_FLUSH_CACHE } EngineOrder;
+
+/* Orders whose REPORT_OBEYED was not read yet, at most. */
+enum { MAX_ORDERS = 16 };
 
 typedef struct {
     ReportType type;
@@ -53,6 +60,8 @@ void engine_thread_cancel(EngineThread *t, uint64_t id);
 
 /* Not before REPORT_PAUSED has come for the one before. */
 void engine_thread_pause(EngineThread *t, uint64_t id, int paused);
+
+void engine_thread_order(EngineThread *t, EngineOrder order);
 
 /* Milliseconds, on the monotonic clock, at the end of the engine's last step. */
 int64_t engine_thread_stepped_ms(const EngineThread *t);

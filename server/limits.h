@@ -18,7 +18,8 @@
  * reader while others wait (behind_s); 512 MiB of bodies at once (all_bodies_bytes): 503; 32 bodies
  * over 64 KiB that wait to be read: 429; 64 KiB of
  * further requests read while one is answered; 2 s for a refused client to stop sending
- * (connection.c); 30 s without a step of the engine while it has work: /health says 503 (stall_s).
+ * (connection.c); 30 s without a step of the engine while it has work: /health says 503 (stall_s);
+ * 5 s for it to answer /health_generate: 503 (order_s); 16 orders to it at once (MAX_ORDERS): 429.
  */
 #ifndef OFFSHOOT_SERVER_LIMITS_H
 #define OFFSHOOT_SERVER_LIMITS_H
@@ -33,7 +34,7 @@ typedef struct {
 
 typedef struct {
     HttpLimits http;
-    int drain_s, keepalive_s, stall_s, behind_s;
+    int drain_s, keepalive_s, stall_s, behind_s, order_s;
 } ServerLimits;
 
 /* An initialiser. */
@@ -51,7 +52,7 @@ typedef struct {
                 .idle_timeout_s = 75,                                                              \
                 .write_timeout_s = 60,                                                             \
             },                                                                                     \
-        .drain_s = 30, .keepalive_s = 10, .stall_s = 30, .behind_s = 10,                           \
+        .drain_s = 30, .keepalive_s = 10, .stall_s = 30, .behind_s = 10, .order_s = 5,             \
     }
 
 #endif

@@ -216,6 +216,15 @@ void metrics_done(const Answer *a)
     if (a->meter.last_ms <= 0 && reason == REASON_LENGTH) m->prompt_tokens += a->request.n_prompt;
 }
 
+double metrics_acceptance_length(const Metrics *m)
+{
+    const Histogram *h = &m->histogram[H_ACCEPTANCE];
+    long n = 0;
+    for (int i = 0; i <= MAX_BOUNDS; i++)
+        n += h->count[i];
+    return n ? h->sum / (double)n : 0;
+}
+
 void metrics_returned(Metrics *m, ReturnedHow how)
 {
     if (how != RETURNED_NONE) m->returned[how]++;

@@ -53,6 +53,9 @@ void metrics_returned(Metrics *m, ReturnedHow how);
  */
 void metrics_http(Metrics *m, const char *route, int status);
 
+/* Tokens that a verify step of a sequence gave on average, since metrics_open; 0: none was made. */
+double metrics_acceptance_length(const Metrics *m);
+
 /* What is asked for at the moment of a scrape. */
 typedef struct {
     EngineStatus engine;

@@ -19,6 +19,7 @@
 #include "server/access.h"
 #include "base/version.h"
 #include "server/call.h"
+#include "server/orders.h"
 
 /*
  * Answers in the engine beside those that run: the next ones, so that it need not wait for us when
@@ -30,7 +31,7 @@ enum { PLACES_AHEAD = 2 };
 
 typedef struct {
     const char *path; /* a trailing slash: everything below it */
-    Method method;    /* HEAD goes with GET */
+    int methods;      /* bits of Method; HEAD goes with GET */
     int open;         /* 1: no key needed */
     int early;        /* 1: answers while the service is loading */
     void (*handle)(Server *s, Exchange *ex);
@@ -61,6 +62,18 @@ static const Route routes[] = {
     {"/apply-template", METHOD_POST, 0, 0, api_apply_template},
     {"/tokenizer_info", METHOD_GET, 0, 0, api_tokenizer_info},
     {"/props", METHOD_GET, 0, 0, api_props},
+    /* what routers ask of a worker: api_routers.c */
+    {"/server_info", METHOD_GET, 1, 0, api_server_info},
+    {"/get_server_info", METHOD_GET, 1, 0, api_server_info},
+    {"/model_info", METHOD_GET, 1, 0, api_model_info},
+    {"/get_model_info", METHOD_GET, 1, 0, api_model_info},
+    {"/v1/loads", METHOD_GET, 1, 0, api_load},
+    {"/get_load", METHOD_GET, 1, 0, api_load},
+    {"/get_loads", METHOD_GET, 1, 0, api_load},
+    {"/health_generate", METHOD_GET, 1, 0, api_health_generate},
+    {"/flush_cache", METHOD_GET | METHOD_POST, 0, 0, api_flush_cache},
+    {"/reset_prefix_cache", METHOD_POST, 0, 0, api_flush_cache},
+    {"/abort_request", METHOD_POST, 0, 0, api_abort_request},
 };
 
 static const Route *find_route(const char *path)
@@ -76,7 +89,10 @@ static const Route *find_route(const char *path)
 
 static const char *allowed(const Route *r)
 {
-    return r->method == METHOD_POST ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+    static const char *const text[] = {[METHOD_GET] = "GET, HEAD, OPTIONS",
+                                       [METHOD_POST] = "POST, OPTIONS",
+                                       [METHOD_GET | METHOD_POST] = "GET, HEAD, POST, OPTIONS"};
+    return text[r->methods];
 }
 
 /* What is wrong with a request's form, whatever it asks for. 1 when it was refused. */
@@ -113,7 +129,7 @@ static int on_admit(void *ctx, Exchange *ex)
 {
     Server *s = ctx;
     const char *path = exchange_path(ex);
-    Method method = exchange_method(ex);
+    Method method = exchange_method(ex), as = method == METHOD_HEAD ? METHOD_GET : method;
     const Route *route = find_route(path);
     if (route) exchange_set_route(ex, route->path);
     access_add_cors(s->settings->cors, ex);
@@ -121,7 +137,7 @@ static int on_admit(void *ctx, Exchange *ex)
         answer_options(ex, route);
     } else if (!route) {
         refuse_path(ex, path);
-    } else if (method != route->method && !(method == METHOD_HEAD && route->method == METHOD_GET)) {
+    } else if (!((int)as & route->methods)) {
         exchange_add_header(ex, "Allow", allowed(route));
         exchange_error(ex, 405, NULL, NULL, "this route does not know this method");
     } else if (!route->open && !access_has_key(s->settings->api_key, ex)) {
@@ -276,11 +292,18 @@ static void on_reports(evutil_socket_t fd, short what, void *ctx)
     int rc = dispatch_read(s->dispatch, &s->failure);
     if (rc != 1) call_flush_all(s);
     if (rc < 0) on_lost(s);
+    orders_reply(s);
 }
 
-int server_is_stalled(const Server *s)
+int server_refuse_unwell(const Server *s, Exchange *ex)
 {
-    return dispatch_silent_ms(s->dispatch) > (int64_t)s->limits.stall_s * 1000;
+    if (s->draining || s->lost)
+        exchange_error(ex, 503, "draining", NULL, "the server is shutting down");
+    else if (dispatch_silent_ms(s->dispatch) > (int64_t)s->limits.stall_s * 1000)
+        exchange_error(ex, 503, "stalled", NULL, "the engine has work and makes no step");
+    else
+        return 0;
+    return 1;
 }
 
 int server_run(Server *s, Error *err)
@@ -451,6 +474,7 @@ void server_close(Server *s)
     loading_close(s->loading);
     worker_close(s->worker);
     dispatch_close(s->dispatch);
+    orders_close(s);
     while (s->calls) {
         s->calls->is_dirty = 0;
         call_free(s->calls);

@@ -18,6 +18,7 @@
 #include "server/worker.h"
 
 typedef struct Call Call;
+typedef struct Order Order;
 
 struct Server {
     const Settings *settings;
@@ -45,6 +46,7 @@ struct Server {
 
     Call *calls; /* all that are open */
     Call *dirty; /* those with something new for their clients */
+    Order *orders;
     int draining;
     int lost; /* the device is gone or loading failed, for the reason in failure */
     Error failure;
@@ -77,8 +79,8 @@ const char *server_fingerprint(const Server *s);
 /* Sends *err as a reply and ends the exchange. */
 void server_refuse(Exchange *ex, const ApiError *err);
 
-/* The engine has work and has made no step for too long. */
-int server_is_stalled(const Server *s);
+/* Refuses, with 503, where the server is ending or its engine stands still. 1 when it did. */
+int server_refuse_unwell(const Server *s, Exchange *ex);
 
 /* What counts the tokens of a chat that came as another API's request. */
 typedef struct {
@@ -104,6 +106,12 @@ void api_version(Server *s, Exchange *ex);
 void api_metrics(Server *s, Exchange *ex);
 void api_props(Server *s, Exchange *ex);
 void api_tokenizer_info(Server *s, Exchange *ex);
+void api_server_info(Server *s, Exchange *ex);
+void api_model_info(Server *s, Exchange *ex);
+void api_load(Server *s, Exchange *ex);
+void api_health_generate(Server *s, Exchange *ex);
+void api_flush_cache(Server *s, Exchange *ex);
+void api_abort_request(Server *s, Exchange *ex);
 void api_tokenize(Server *s, Exchange *ex);
 void api_detokenize(Server *s, Exchange *ex);
 void api_apply_template(Server *s, Exchange *ex);

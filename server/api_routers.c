@@ -1,0 +1,94 @@
+/*
+ * api_routers.c: what the routers of SGLang and vLLM ask of a server behind them: what it is, how
+ * much it has to do, whether it lives, and to forget.
+ */
+#include "server/call.h"
+
+#include "base/version.h"
+#include "server/json_out.h"
+#include "server/orders.h"
+
+/* SGLang's own bench reads avg_spec_accept_length; without drafts its servers have none. */
+static json_t *internal_state(const Server *s, const EngineStatus *status)
+{
+    json_t *state = json_pack("{s:i}", "effective_max_running_requests_per_dp", status->max_seqs);
+    if (status->drafter)
+        json_object_set_new(state, "avg_spec_accept_length",
+                            json_real(metrics_acceptance_length(s->metrics)));
+    return state;
+}
+
+/* Paths of the host are nobody's business: the model's name stands for its folder. */
+void api_server_info(Server *s, Exchange *ex)
+{
+    const char *name = s->service->model_name;
+    EngineStatus status;
+    dispatch_status(s->dispatch, &status);
+    json_t *body = json_pack("{s:s, s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:s, s:[o]}", "version",
+                             OFFSHOOT_VERSION, "model_path", json_text(name), "served_model_name",
+                             json_text(name), "tp_size", 1, "dp_size", 1, "max_total_num_tokens",
+                             status.pages * PAGE_TOKENS, "context_length", s->ctx_size,
+                             "max_running_requests", status.max_seqs, "disaggregation_mode", "null",
+                             "internal_states", internal_state(s, &status));
+    exchange_json(ex, 200, body);
+}
+
+void api_model_info(Server *s, Exchange *ex)
+{
+    const char *name = s->service->model_name;
+    exchange_json(ex, 200,
+                  json_pack("{s:o, s:o, s:o, s:b, s:s, s:s, s:i}", "model_path", json_text(name),
+                            "tokenizer_path", json_text(name), "served_model_name", json_text(name),
+                            "is_generation", 1, "weight_version", "default", "model_type",
+                            s->config->model_type, "context_length", s->ctx_size));
+}
+
+/* Tokens of prompts and answers that are under way: the work that a new request would wait for. */
+void api_load(Server *s, Exchange *ex)
+{
+    EngineStatus status;
+    json_int_t n_tokens = 0;
+    int n_live = dispatch_n_live(s->dispatch);
+    dispatch_status(s->dispatch, &status);
+    for (const Call *call = s->calls; call; call = call->next)
+        for (int i = 0; !call->is_read && i < call->n_answers; i++)
+            if (call->answers[i].state != ANSWER_DONE)
+                n_tokens += call->answers[i].request.n_prompt + call->answers[i].n_tokens;
+    int n_waiting = n_live > status.running ? n_live - status.running : 0;
+    exchange_json(ex, 200,
+                  json_pack("[{s:i, s:i, s:i, s:I}]", "dp_rank", 0, "num_reqs", n_live,
+                            "num_waiting_reqs", n_waiting, "num_tokens", n_tokens));
+}
+
+void api_health_generate(Server *s, Exchange *ex)
+{
+    orders_give(s, ex, ORDER_NONE, s->limits.order_s);
+}
+
+void api_flush_cache(Server *s, Exchange *ex)
+{
+    orders_give(s, ex, ORDER_FLUSH_CACHE, 0);
+}
+
+/* {"rid": ...}, or {"abort_all": true}. */
+void api_abort_request(Server *s, Exchange *ex)
+{
+    ApiError err = {0};
+    size_t len;
+    const char *text = exchange_body(ex, &len);
+    int all = 0, refused;
+    if (len > INLINE_BODY_BYTES) {
+        exchange_error(ex, 413, "request_too_large", NULL, "the body is too large for this route");
+        return;
+    }
+    json_t *body = api_parse_body(text, len, &err);
+    const char *rid = json_string_value(api_field(body, "rid"));
+    refused = !body || api_read_bool(body, "abort_all", &all, &err);
+    if (!refused && !all && !rid)
+        refused = api_error(&err, ERR_INPUT, "rid", "rid must be the id of a request");
+    if (refused)
+        server_refuse(ex, &err);
+    else
+        exchange_json(ex, 200, json_pack("{s:i}", "aborted", call_abort(s, all ? NULL : rid)));
+    json_decref(body);
+}
