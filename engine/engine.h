@@ -96,6 +96,7 @@ typedef struct {
     SampleParams params;
     int n_logprobs;      /* -1: none; else the chosen token's and this many alternatives */
     int prompt_logprobs; /* 1: EVENT_PROMPT for every prompt token, with n_logprobs alternatives */
+    int trees;           /* 1: EVENT_TREE for every verify step */
     int ignore_eos;
     int draft_max;           /* -1: as the engine is set; 0: no drafting; else the deepest level */
     const int32_t *stop_ids; /* beside the model's end tokens; borrowed */
@@ -142,7 +143,24 @@ typedef struct {
     double wait_ms, prompt_ms, decode_ms; /* in the queue; to the first token; after it */
 } RequestStats;
 
-typedef enum { EVENT_PROMPT, EVENT_TOKEN, EVENT_DONE } EventType;
+/*
+ * What a verify step tried and what came of it. Nodes as in spec/tree.h: node 0 is the root, the
+ * last emitted token; parent[i] < i. The step emits the kept nodes' tokens but the root's, then
+ * next.
+ */
+typedef struct {
+    int n; /* nodes */
+    int32_t token[MAX_TREE_NODES], parent[MAX_TREE_NODES];
+    uint8_t kept[MAX_TREE_NODES]; /* 1: on the kept path, as the root always is */
+    int32_t next;                 /* chosen after the last kept node; -1: its row held NaN */
+} StepTree;
+
+typedef enum {
+    EVENT_PROMPT,
+    EVENT_TREE, /* comes before the tokens of its step */
+    EVENT_TOKEN,
+    EVENT_DONE,
+} EventType;
 
 typedef struct {
     EventType type;
@@ -164,7 +182,10 @@ typedef struct {
     float top_logprob[MAX_LOGPROBS];
     FinishReason finish; /* DONE */
     int32_t stop_token;  /* DONE with FINISH_STOP: the end token or stop id, -1 for the watcher */
-    RequestStats stats;  /* DONE */
+    union {
+        RequestStats stats; /* DONE */
+        StepTree tree;      /* TREE */
+    };
 } Event;
 
 /*

@@ -466,12 +466,25 @@ static void end_of_step(const Work *w, Event *ev)
     ev->tree_depth = w->is_tree ? tree_depth(&w->tree) : 0;
 }
 
+static void emit_tree(Engine *e, const Work *w)
+{
+    const AcceptedPath *kept = &w->kept;
+    StepTree *t = &engine_add_event(e, EVENT_TREE, w->seq->req.id)->tree;
+    t->n = w->tree.n;
+    memcpy(t->token, w->tree.token, sizeof t->token);
+    memcpy(t->parent, w->tree.parent, sizeof t->parent);
+    for (int d = 0; d <= kept->m; d++)
+        t->kept[kept->path[d]] = 1;
+    t->next = kept->stop < 0 ? -1 : kept->emitted[kept->m];
+}
+
 static void emit_kept(Engine *e, const Work *w)
 {
     Seq *s = w->seq;
     const AcceptedPath *kept = &w->kept;
     int first_logit = w->n_logits - w->n_sampled, stop = kept->stop;
     int n = stop < 0 ? kept->m : kept->m + 1;
+    if (w->is_tree && s->req.trees) emit_tree(e, w);
     for (int d = 0; d < n; d++) {
         Event *ev = emit_token(e, s, kept->emitted[d]);
         ev->drafted = d < kept->m;

@@ -18,6 +18,7 @@
 #include "engine/engine.h"
 #include "engine/model.h"
 #include "tests/backend_simt.h"
+#include "tests/tree_log.h"
 
 enum { MAX_ASKED = 4, MOST = 40 };
 
@@ -115,6 +116,7 @@ typedef struct {
     int32_t token[MOST + 16];
     int n, n_done, n_accepted, n_cached;
     FinishReason finish;
+    TreeLog log;
 } Answer;
 
 /* What a request of the tests is, and what is done to it. */
@@ -141,6 +143,7 @@ static Asked ask(int i, int max_tokens, int32_t *prompt)
                          .params = {.temperature = 1, .top_p = 1, .repetition = 1, .seed = 7},
                          .ignore_eos = 1,
                          .n_logprobs = -1,
+                         .trees = 1,
                          .draft_max = -1,
                          .bias_id = liked,
                          .bias = liking,
@@ -153,6 +156,7 @@ static void take_events(Engine *e, Answer *a)
 {
     for (const Event *ev; (ev = engine_next_event(e));) {
         Answer *to = &a[ev->id - 1];
+        tree_log_take(&to->log, ev);
         if (ev->type == EVENT_TOKEN) {
             assert_true(to->n < MOST + 16);
             to->token[to->n++] = ev->token;
