@@ -113,6 +113,7 @@ int answer_open(Answer *a, const AnswerModel *model, const ApiRequest *api, cons
         .params = api->params,
         .n_logprobs = max_int(max_int(api->n_logprobs, api->n_prompt_logprobs), chooses ? 0 : -1),
         .prompt_logprobs = (api->echo && api->n_logprobs >= 0) || api->n_prompt_logprobs >= 0,
+        .trees = api->return_trees,
         .ignore_eos = api->ignore_eos,
         .draft_max = api->draft_max,
         .stop_ids = api->stop_id,
@@ -138,6 +139,7 @@ void answer_close(Answer *a)
     strbuf_free(&a->echo);
     strbuf_free(&a->scratch);
     token_list_free(&a->tokens);
+    tree_list_free(&a->trees);
     probs_free(&a->probs);
     probs_free(&a->prompt_probs);
 }
@@ -236,6 +238,8 @@ void answer_event(Answer *a, const Event *e)
     metrics_event(a, e);
     if (e->type == EVENT_PROMPT)
         add_prompt_token(a, e);
+    else if (e->type == EVENT_TREE)
+        tree_list_add(&a->trees, &e->tree);
     else if (e->type == EVENT_TOKEN)
         add_token(a, e);
     else

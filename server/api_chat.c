@@ -114,6 +114,7 @@ static void choice(const Call *call, const Answer *a, int index, StrBuf *out)
     if (call->api.n_prompt_logprobs >= 0)
         json_write(out, ",s:o", "prompt_logprobs", call_prompt_logprobs(call, a));
     call_add_ids(call, a, 0, out);
+    call_add_trees(call, a, 0, out);
     call_add_prompt_ids(call, a, out);
     strbuf_puts(out, "}");
 }
@@ -125,13 +126,15 @@ static StrBuf *begin_delta(Call *call, const Answer *a)
     return out;
 }
 
-/* What was not sent yet of log-probabilities and ids goes with the first delta that is sent. */
+/* What was not sent yet of log-probabilities, ids and trees goes with the first delta sent. */
 static void end_delta(Call *call, Answer *a, StrBuf *out)
 {
     json_write(out, ",s:o, s:n", "logprobs", logprobs(call, a, a->n_probs_taken), "finish_reason");
     call_add_ids(call, a, a->n_ids_taken, out);
+    call_add_trees(call, a, a->n_trees_taken, out);
     a->n_probs_taken = a->probs.n;
     a->n_ids_taken = a->tokens.n;
+    a->n_trees_taken = a->trees.n;
     strbuf_puts(out, "}");
     choices_chunk_end(call, 0);
 }
@@ -191,6 +194,7 @@ static void stream(Call *call, Answer *a)
     json_write(out, "{}, s:o, s:s, s:o", "logprobs", logprobs(call, a, a->n_probs_taken),
                "finish_reason", answer_finish_reason(a), "stop_reason", call_stop_reason(a));
     call_add_ids(call, a, a->n_ids_taken, out);
+    call_add_trees(call, a, a->n_trees_taken, out);
     strbuf_puts(out, "}");
     choices_chunk_end(call, 1);
 }

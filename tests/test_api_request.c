@@ -566,12 +566,13 @@ static void test_reply_fields(void **state)
         API_COMPLETION,
         P "\"n\": 2, \"best_of\": 4, \"prompt_logprobs\": 3, \"return_token_ids\": true, "
           "\"return_tokens\": true, \"return_tokens_as_token_ids\": true, \"cache_salt\": \"s\", "
-          "\"timings_per_token\": true, \"cache_prompt\": false, \"service_tier\": \"auto\"}");
+          "\"timings_per_token\": true, \"return_trees\": true, \"cache_prompt\": false, "
+          "\"service_tier\": \"auto\"}");
     assert_int_equal(r.n, 2);
     assert_int_equal(r.best_of, 4);
     assert_int_equal(r.n_prompt_logprobs, 3);
     assert_true(r.return_token_ids && r.return_tokens && r.tokens_as_ids && r.timings_per_token);
-    assert_true(r.service_tier);
+    assert_true(r.return_trees && r.service_tier);
     api_request_free(&r);
     r = read_ok(API_COMPLETION, P "\"n\": 2}");
     assert_int_equal(r.best_of, 2);
