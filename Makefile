@@ -58,6 +58,7 @@ CU       := $(wildcard $(DIRS:%=%/*.cu))
 NOT_HERE := $(if $(filter 1,$(CUDA)),kernels/device_none.c,kernels/device_cuda.c kernels/cublaslt.c)
 SRC      := $(filter-out $(ISA_SRC) $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c)) $(MORE))
 OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(if $(filter 1,$(CUDA)),$(CU:%.cu=$(BUILD)/%.cuda.o)) $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o))
+OBJ      += $(BUILD)/server/page_files.o
 LIB      := $(BUILD)/liboffshoot.a
 TESTS    := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c))
 TEST_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
@@ -193,6 +194,27 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	@echo "  CC $@"
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+# The built-in page lies in the binary: bytes, and a table of them by name (server/page.h).
+PAGE := $(wildcard server/page/*.html server/page/*.css server/page/*.js)
+$(BUILD)/server/page_files.c: $(PAGE) server/page Makefile
+	@mkdir -p $(@D)
+	$(Q){ echo '#include "server/page.h"'; \
+	for f in $(PAGE); do \
+	    echo "static const unsigned char $$(basename $$f | tr . _)[] = {"; \
+	    od -An -v -tx1 $$f | sed 's/ \(..\)/0x\1,/g'; \
+	    echo '};'; \
+	done; \
+	echo 'const PageFile page_files[] = {'; \
+	for f in $(notdir $(PAGE)); do \
+	    v=$$(echo $$f | tr . _); \
+	    echo "    {\"$$f\", $$v, sizeof $$v},"; \
+	done; \
+	echo '    {0, 0, 0},'; \
+	echo '};'; } >$@
+$(BUILD)/server/page_files.o: $(BUILD)/server/page_files.c server/page.h
+	@echo "  CC $@"
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
 $(BUILD)/%.cuda.o: %.cu
 	@mkdir -p $(@D)

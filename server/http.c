@@ -299,14 +299,15 @@ static void close_after(Exchange *ex)
     exchange_add_header(ex, "Connection", "close");
 }
 
-/* 204 has no body and, by RFC 9110 section 8.6, no length either. */
+/* 204 and 304 have no body. By RFC 9110 section 8.6 a length there is none, or the missing body's.
+ */
 static void send_whole(Exchange *ex, int status, const char *data, size_t len)
 {
     Connection *c = ex->connection;
     struct evbuffer *out = evbuffer_new();
     char length[32];
     snprintf(length, sizeof length, "%zu", len);
-    if (status != 204) exchange_add_header(ex, "Content-Length", length);
+    if (status != 204 && status != 304) exchange_add_header(ex, "Content-Length", length);
     if (exchange_method(ex) != METHOD_HEAD) evbuffer_add(out, data, len);
     if (ex->unread) close_after(ex);
     ex->gone = NULL;

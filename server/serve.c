@@ -30,7 +30,7 @@ enum { PLACES_AHEAD = 2 };
 /* ---- routing ---- */
 
 typedef struct {
-    const char *path; /* a trailing slash: everything below it */
+    const char *path; /* a trailing slash: everything below it; "/": itself alone */
     int methods;      /* bits of Method; HEAD goes with GET */
     int open;         /* 1: no key needed */
     int early;        /* 1: answers while the service is loading */
@@ -38,6 +38,8 @@ typedef struct {
 } Route;
 
 static const Route routes[] = {
+    {"/", METHOD_GET, 1, 1, api_page},
+    {"/page/", METHOD_GET, 1, 1, api_page},
     {"/health", METHOD_GET, 1, 0, api_health},
     {"/v1/health", METHOD_GET, 1, 0, api_health},
     {"/ping", METHOD_GET, 1, 0, api_health},
@@ -80,7 +82,7 @@ static const Route *find_route(const char *path)
 {
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         size_t n = strlen(routes[i].path);
-        int below = routes[i].path[n - 1] == '/';
+        int below = n > 1 && routes[i].path[n - 1] == '/';
         if (below ? !strncmp(path, routes[i].path, n) && path[n] : !strcmp(path, routes[i].path))
             return &routes[i];
     }

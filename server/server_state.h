@@ -102,6 +102,7 @@ void api_responses(Server *s, Exchange *ex);
 void api_responses_count(Server *s, Exchange *ex);
 void api_models(Server *s, Exchange *ex);
 void api_health(Server *s, Exchange *ex);
+void api_page(Server *s, Exchange *ex);
 void api_version(Server *s, Exchange *ex);
 void api_metrics(Server *s, Exchange *ex);
 void api_props(Server *s, Exchange *ex);

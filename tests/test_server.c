@@ -66,9 +66,9 @@ static void assert_alive(const Served *s)
 static void test_open_routes(void **state)
 {
     (void)state;
-    static const char *const paths[] = {"/health",  "/v1/health",      "/ping",
-                                        "/health/", "/version",        "/v1/models",
-                                        "/models",  "/v1/models/demo", "/v1/models?x=1"};
+    static const char *const paths[] = {
+        "/health",  "/v1/health", "/ping",   "/health/",        "/",
+        "/version", "/v1/models", "/models", "/v1/models/demo", "/v1/models?x=1"};
     Served *s = served_start(NULL);
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         HttpReply get = http_exchange(s->port, "GET", paths[i], "", "");
@@ -99,7 +99,8 @@ static void test_refusals(void **state)
         const char *type, *allow;
     } rows[] = {
         {"POST", "/nowhere", "", "{}", 404, "not_found_error", NULL},
-        {"GET", "/", "", "", 404, "not_found_error", NULL},
+        {"GET", "/page", "", "", 404, "not_found_error", NULL},
+        {"GET", "/page/none.js", "", "", 404, "not_found_error", NULL},
         {"POST", "/v1/v1/completions", "", "{}", 404, "not_found_error", NULL},
         {"GET", "/v1/models/other", "", "", 404, "not_found_error", NULL},
         {"GET", CHAT, "", "", 405, "invalid_request_error", "POST, OPTIONS"},

@@ -1,0 +1,57 @@
+// api.js: asking the server: the model's name, and one answer as a stream of chunks.
+
+const KEY = "offshoot.key"; // for this tab alone
+
+export class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export function useKey(key) {
+  sessionStorage.setItem(KEY, key);
+}
+
+function headers() {
+  const key = sessionStorage.getItem(KEY);
+  return { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
+}
+
+async function ask(path, options) {
+  const response = await fetch(path, { headers: headers(), ...options });
+  if (response.ok) return response;
+  let message = `the server answered ${response.status}`;
+  try {
+    message = (await response.json()).error.message;
+  } catch {
+    // not our JSON: a proxy's page, say
+  }
+  throw new ApiError(response.status, message);
+}
+
+export async function modelName() {
+  const models = await (await ask("v1/models")).json();
+  return models.data[0].id;
+}
+
+// The chunks of an answer, as they come.
+export async function* chatChunks(body, signal) {
+  const post = { method: "POST", body: JSON.stringify(body), signal };
+  const response = await ask("v1/chat/completions", post);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) throw new ApiError(0, "the connection ended before the answer did");
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      if (event === "data: [DONE]") return;
+      if (!event.startsWith("data: ")) continue; // a comment keeps the connection alive
+      const chunk = JSON.parse(event.slice(6));
+      if (chunk.error) throw new ApiError(200, chunk.error.message);
+      yield chunk;
+    }
+  }
+}

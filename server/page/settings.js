@@ -1,0 +1,77 @@
+// settings.js: the fields of a request that the reader sets; they stay over a reload.
+
+const KEY = "offshoot.settings";
+const IDS = ["temperature", "max-tokens", "thinking", "use-drafts", "tools", "more"];
+const $ = (id) => document.getElementById(id);
+
+function keep() {
+  localStorage.setItem(KEY, JSON.stringify(Object.fromEntries(IDS.map((id) => [id, $(id).value]))));
+}
+
+function kept() {
+  return JSON.parse(localStorage.getItem(KEY));
+}
+
+function set(values) {
+  for (const id of IDS) if (id in values) $(id).value = values[id];
+}
+
+export function restoreSettings() {
+  set(kept() ?? {});
+  for (const id of IDS) $(id).addEventListener("change", keep);
+}
+
+// What suits the model, until the reader has chosen.
+export function suggestSettings(values) {
+  if (!kept()) set(values);
+}
+
+export function setTools(tools) {
+  $("tools").value = JSON.stringify(tools, null, 1);
+  keep();
+}
+
+// The JSON in a box, undefined where it is empty. Throws what is wrong with it, in words.
+function readJson(id, name, fits) {
+  const text = $(id).value.trim();
+  if (!text) return undefined;
+  let value;
+  try {
+    value = JSON.parse(text);
+  } catch (error) {
+    throw new Error(`${name}: ${error.message}`);
+  }
+  if (!fits(value)) throw new Error(`${name}: this is JSON of another kind`);
+  return value;
+}
+
+function numberOf(id) {
+  return $(id).value === "" ? undefined : Number($(id).value);
+}
+
+function isObject(value) {
+  return value !== null && typeof value === "object" && !Array.isArray(value);
+}
+
+// The request's fields but its messages. Null, and wrong says why, where the boxes hold no JSON.
+// Its seed is drawn here, so that the same request makes the same text again.
+export function readFields(wrong) {
+  wrong.textContent = "";
+  try {
+    const tools = readJson("tools", "Tools", Array.isArray);
+    const thinking = $("thinking").value;
+    return {
+      temperature: numberOf("temperature"),
+      max_tokens: numberOf("max-tokens"),
+      seed: Math.floor(Math.random() * 2 ** 31),
+      tools: tools?.length ? tools : undefined,
+      ...(thinking && { chat_template_kwargs: { enable_thinking: thinking === "on" } }),
+      ...($("use-drafts").value === "off" && { "speculative.n_max": 0 }),
+      ...readJson("more", "More request fields", isObject),
+    };
+  } catch (error) {
+    wrong.textContent = error.message;
+    $("settings").open = true;
+    return null;
+  }
+}
