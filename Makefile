@@ -72,7 +72,7 @@ CXXFLAGS += -x c++ -std=c++17 -fno-exceptions -fno-rtti
 LINTED   := main.c $(filter-out $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c) tests/*.c tests/fuzz/*.c))
 FORMATTED = $(LINTED) $(CU) $(CU_TEST) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h)
 
-.PHONY: all demo check test dist gpu-check gpu-check-long clients fuzz fuzzers lint lint-text bench deps deps-check format clean help
+.PHONY: all demo check test dist gpu-check gpu-check-long clients page-check fuzz fuzzers lint lint-text bench deps deps-check format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -95,6 +95,10 @@ test: $(BUILD)/offshoot $(TESTS) ## all tests; SAN=address,undefined or SAN=thre
 clients: $(BUILD)/offshoot ## clients from PyPI (openai, anthropic, lm-eval, aiperf) against the server; needs network
 	@tests/install_deps.sh clients
 	@OFFSHOOT_BINARY=$(BUILD)/offshoot tests/clients/run.sh
+
+page-check: $(BUILD)/offshoot ## the built-in page in a headless Chromium
+	@tests/install_deps.sh page
+	@OFFSHOOT_BINARY=$(BUILD)/offshoot tests/page/run.sh
 
 # Objects of their own, and of kernels/ the memory alone: no target computes.
 FUZZERS := $(patsubst %.c,build-fuzz/%,$(wildcard tests/fuzz/fuzz_$(or $(FUZZ),*).c))

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what `make demo` (build), `make check` (check) or `make clients` (clients) needs and is not
-# there yet, by apt-get.
+# Installs what `make demo` (build), `make check` (check), `make clients` (clients) or `make page-check`
+# (page) needs and is not there yet, by apt-get.
 # Silent, and apt-get is never run, when nothing is missing.
 set -eu
 
@@ -12,6 +12,12 @@ need() { # need PACKAGE probe...
 }
 has_libc_headers() {
     echo '#include <stdio.h>' | gcc -E -
+}
+has_chromium() {
+    command -v "${CHROMIUM:-chromium}" || command -v chromium-browser || command -v google-chrome
+}
+has_fonts() {
+    fc-list : family | grep .
 }
 # Where it is installed and does not link all the same, `make check` goes on without.
 has_libfuzzer() {
@@ -34,6 +40,12 @@ if [ "${1:-build}" = check ]; then
     need clang-tidy command -v clang-tidy
     need clang command -v clang
     need libclang-rt-dev has_libfuzzer
+fi
+
+if [ "${1:-build}" = page ]; then
+    need python3 command -v python3
+    need chromium has_chromium
+    need fonts-dejavu-core has_fonts
 fi
 
 if [ "${1:-build}" = clients ]; then

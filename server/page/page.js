@@ -97,19 +97,21 @@ function setRunning(controller) {
 
 // ---- asking ----
 
-// The page is drawn once a frame, however many chunks come.
+// The page is drawn some times a second, however many chunks come: a model on the same machine
+// has better use for its cores.
+const DRAW_MS = 50;
 let drawIsDue = false;
-function drawSoon(answer) {
+function drawSoon(answer, draw) {
   if (drawIsDue) return;
   drawIsDue = true;
-  requestAnimationFrame(() => {
+  setTimeout(() => {
     drawIsDue = false;
-    if (answer.state === "running") updateAnswer(answer);
-  });
+    if (answer.state === "running") draw(answer);
+  }, DRAW_MS);
 }
 
 // Lets the server make the answer to messages; its state says how that ended.
-async function make(answer, messages, onChunk) {
+async function make(answer, messages, draw) {
   const body = {
     messages, ...answer.fields, stream: true, stream_options: { include_usage: true }, return_trees: true,
   };
@@ -118,7 +120,7 @@ async function make(answer, messages, onChunk) {
   try {
     for await (const chunk of chatChunks(body, controller.signal)) {
       addChunk(answer, chunk, performance.now());
-      onChunk(answer);
+      drawSoon(answer, draw);
     }
     answer.state = "done";
   } catch (error) {
@@ -144,27 +146,28 @@ async function sendAll(messages) {
   add(answer);
   keepConversation();
   say("The model answers.");
-  await make(answer, context, drawSoon);
+  await make(answer, context, updateAnswer);
   updateAnswer(answer);
   keepConversation();
   say({ done: "The answer is there.", stopped: "Stopped." }[answer.state] ?? "");
 }
 
-// The same question once more, the other way; the seed is the same, and so must the text be.
+// The same question once more, the other way; the seed is the same, and so must the text be. Its
+// steps are drawn too, so that both ways have the same to bear.
 async function compare(answer) {
   if (running) return;
   const fields = { ...answer.fields };
   if (usesDrafts(answer)) fields["speculative.n_max"] = 0;
   else delete fields["speculative.n_max"];
-  const other = newAnswer(fields);
+  const other = { ...newAnswer(fields), compared: answer };
   say("The model answers once more.");
-  await make(other, toMessages(conversation.slice(0, conversation.indexOf(answer))), () => {});
+  await make(other, toMessages(conversation.slice(0, conversation.indexOf(answer))), showDrafts);
   if (other.state === "done")
     answer.compared = { perSecond: other.perSecond, same: sameText(answer, other) };
   else if (other.state === "failed") $("wrong").textContent = other.error;
   updateAnswer(answer);
   keepConversation();
-  say("The comparison is there.");
+  say(answer.compared ? "The comparison is there." : "");
 }
 
 function sendTyped() {
@@ -220,7 +223,10 @@ function listen() {
     $("key").value = "";
     connect();
   });
-  addEventListener("pagehide", keepConversation);
+  addEventListener("pagehide", () => {
+    stop(); // else the answer's end would look like a failure of the server
+    keepConversation();
+  });
 }
 
 function showExamples(model) {

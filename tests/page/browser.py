@@ -74,8 +74,17 @@ class Browser:
         return answer["result"]
 
 
+# What goes wrong unseen: errors of scripts, and what the page's own policy forbids it.
+WATCH = """
+window.wrong = [];
+addEventListener("error", (e) => wrong.push(e.message));
+addEventListener("unhandledrejection", (e) => wrong.push(String(e.reason)));
+addEventListener("securitypolicyviolation", (e) => wrong.push(`${e.violatedDirective} ${e.blockedURI}`));
+"""
+
+
 class Page:
-    """A tab with storage of its own."""
+    """A tab with storage of its own. wrong() is what went wrong in it since it was loaded."""
 
     def __init__(self, browser, url, width=1280, height=800, dark=False):
         self.browser = browser
@@ -83,6 +92,8 @@ class Page:
         target = browser.ask("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         self.session = browser.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.target = target
+        self.ask("Page.enable")
+        self.ask("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
         self.resize(width, height)
         self.scheme("dark" if dark else "light")
         self.go(url)
@@ -92,6 +103,9 @@ class Page:
 
     def close(self):
         self.browser.ask("Target.closeTarget", targetId=self.target)
+
+    def wrong(self):
+        return self.run("window.wrong")
 
     def go(self, url):
         self.ask("Page.navigate", url=url)
