@@ -76,9 +76,8 @@ struct Answer {
     TokenList tokens; /* these */
     TokenProbs probs, prompt_probs; /* of the answer (with echo the prompt's first); the prompt */
     double sum_logprob;             /* of the generated tokens, when somebody asks */
-    TreeList trees;                 /* of its steps, when somebody asks */
+    TreeList trees;                 /* of its steps, not yet sent, when somebody asks */
     int n_probs_taken, n_ids_taken; /* of these, in chunks that were sent */
-    int n_trees_taken;              /* nodes */
     int opened, closed;             /* the first, the last chunk of its stream was sent */
 
     Error refused; /* ANSWER_DONE: why the engine did not make it; code ERR_NONE: it did */

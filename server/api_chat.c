@@ -114,7 +114,7 @@ static void choice(const Call *call, const Answer *a, int index, StrBuf *out)
     if (call->api.n_prompt_logprobs >= 0)
         json_write(out, ",s:o", "prompt_logprobs", call_prompt_logprobs(call, a));
     call_add_ids(call, a, 0, out);
-    call_add_trees(call, a, 0, out);
+    call_add_trees(call, a, out);
     call_add_prompt_ids(call, a, out);
     strbuf_puts(out, "}");
 }
@@ -131,10 +131,10 @@ static void end_delta(Call *call, Answer *a, StrBuf *out)
 {
     json_write(out, ",s:o, s:n", "logprobs", logprobs(call, a, a->n_probs_taken), "finish_reason");
     call_add_ids(call, a, a->n_ids_taken, out);
-    call_add_trees(call, a, a->n_trees_taken, out);
+    call_add_trees(call, a, out);
     a->n_probs_taken = a->probs.n;
     a->n_ids_taken = a->tokens.n;
-    a->n_trees_taken = a->trees.n;
+    tree_list_clear(&a->trees);
     strbuf_puts(out, "}");
     choices_chunk_end(call, 0);
 }
@@ -194,7 +194,7 @@ static void stream(Call *call, Answer *a)
     json_write(out, "{}, s:o, s:s, s:o", "logprobs", logprobs(call, a, a->n_probs_taken),
                "finish_reason", answer_finish_reason(a), "stop_reason", call_stop_reason(a));
     call_add_ids(call, a, a->n_ids_taken, out);
-    call_add_trees(call, a, a->n_trees_taken, out);
+    call_add_trees(call, a, out);
     strbuf_puts(out, "}");
     choices_chunk_end(call, 1);
 }

@@ -118,7 +118,7 @@ static void choice(const Call *call, const Answer *a, int index, StrBuf *out)
     if (call->api.n_prompt_logprobs >= 0)
         json_write(out, ",s:o", "prompt_logprobs", call_prompt_logprobs(call, a));
     call_add_ids(call, a, 0, out);
-    call_add_trees(call, a, 0, out);
+    call_add_trees(call, a, out);
     call_add_prompt_ids(call, a, out);
     strbuf_puts(out, "}");
 }
@@ -132,14 +132,14 @@ static void stream(Call *call, Answer *a)
     StrBuf *out = choices_chunk_begin(call);
     write_choice(call, a, a->index, a->n_probs_taken, out);
     call_add_ids(call, a, a->n_ids_taken, out);
-    call_add_trees(call, a, a->n_trees_taken, out);
+    call_add_trees(call, a, out);
     if (!a->opened) call_add_prompt_ids(call, a, out);
     strbuf_puts(out, "}");
     choices_chunk_end(call, done);
     a->opened = 1;
     a->n_probs_taken = a->probs.n;
     a->n_ids_taken = a->tokens.n;
-    a->n_trees_taken = a->trees.n;
+    tree_list_clear(&a->trees);
     answer_take(a);
 }
 

@@ -143,8 +143,8 @@ void call_metrics(const Call *call, StrBuf *out);
 void call_add_ids(const Call *call, const Answer *a, int from_id, StrBuf *out);
 void call_add_prompt_ids(const Call *call, const Answer *a, StrBuf *out);
 
-/* The same for the trees of its steps, from from_node on. */
-void call_add_trees(const Call *call, const Answer *a, int from_node, StrBuf *out);
+/* The same for the trees of its steps. */
+void call_add_trees(const Call *call, const Answer *a, StrBuf *out);
 
 /* Log-probabilities of the prompt's tokens: vLLM's list of null and {"id": {...}}. */
 json_t *call_prompt_logprobs(const Call *call, const Answer *a);

@@ -154,11 +154,11 @@ static json_t *node_text(const void *call, int32_t token)
     return call_token_text(call, token);
 }
 
-void call_add_trees(const Call *call, const Answer *a, int from_node, StrBuf *out)
+void call_add_trees(const Call *call, const Answer *a, StrBuf *out)
 {
     if (!call->api.return_trees) return;
     json_write(out, ",s:", "trees");
-    tree_list_write(&a->trees, from_node, node_text, call, out);
+    tree_list_write(&a->trees, node_text, call, out);
 }
 
 static void add_ranked(const Call *call, json_t *dict, int32_t token, float logprob, int rank)

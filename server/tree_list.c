@@ -22,18 +22,23 @@ void tree_list_add(TreeList *list, const StepTree *t)
     add(list, (TreeNode){.token = t->next, .fate = NODE_NEXT});
 }
 
+void tree_list_clear(TreeList *list)
+{
+    list->n = 0;
+}
+
 void tree_list_free(TreeList *list)
 {
     mem_free(list->node);
 }
 
-void tree_list_write(const TreeList *list, int from,
-                     json_t *(*text)(const void *ctx, int32_t token), const void *ctx, StrBuf *out)
+void tree_list_write(const TreeList *list, json_t *(*text)(const void *ctx, int32_t token),
+                     const void *ctx, StrBuf *out)
 {
     strbuf_puts(out, "[");
-    for (int i = from; i < list->n; i++) {
+    for (int i = 0; i < list->n; i++) {
         json_t *token = json_array(), *parent = json_array(), *kept = json_array();
-        if (i > from) strbuf_puts(out, ",");
+        if (i) strbuf_puts(out, ",");
         for (; list->node[i].fate != NODE_NEXT; i++) {
             const TreeNode *node = &list->node[i];
             json_array_append_new(token, text(ctx, node->token));

@@ -25,13 +25,14 @@ typedef struct {
 } TreeList;
 
 void tree_list_add(TreeList *list, const StepTree *t);
+void tree_list_clear(TreeList *list);
 void tree_list_free(TreeList *list);
 
 /*
- * Appends the trees from node `from` on, where one begins, as a list of objects {token, parent,
- * kept, next}, with lists of an entry for each node. text gives a token as JSON.
+ * Appends the trees as a list of objects {token, parent, kept, next}, with lists of an entry for
+ * each node. text gives a token as JSON.
  */
-void tree_list_write(const TreeList *list, int from,
-                     json_t *(*text)(const void *ctx, int32_t token), const void *ctx, StrBuf *out);
+void tree_list_write(const TreeList *list, json_t *(*text)(const void *ctx, int32_t token),
+                     const void *ctx, StrBuf *out);
 
 #endif

@@ -25,6 +25,21 @@ static HttpReply get(const Served *s, const char *path, const char *headers)
     return http_exchange(s->port, "GET", path, headers, "");
 }
 
+/* A reply that has no body; nothing may come in its place. */
+static HttpReply bodiless(const Served *s, const char *method, const char *path,
+                          const char *headers)
+{
+    HttpReply r;
+    StrBuf rest = {0};
+    int fd = http_connect(s->port);
+    http_send(fd, method, path, headers, "");
+    assert_int_equal(http_read(fd, &rest, 1, &r), 0);
+    assert_int_equal(rest.len, 0);
+    close(fd);
+    strbuf_free(&rest);
+    return r;
+}
+
 static void assert_header(const HttpReply *r, const char *name, const char *want)
 {
     const char *value = http_header(r, name);
@@ -58,23 +73,11 @@ static void test_root(void **state)
     assert_header(&page, "X-Content-Type-Options", "nosniff");
     assert_non_null(strstr(strbuf_str(&page.body), "<title>Offshoot</title>"));
     http_reply_free(&page);
+    page = bodiless(s, "HEAD", "/", "");
+    assert_int_equal(page.status, 200);
+    http_reply_free(&page);
     json_decref(served_post(s, "/", "{}", 405));
     assert_int_equal(served_stop(s), 0);
-}
-
-/* A reply that has no body; nothing may come in its place. */
-static HttpReply bodiless(const Served *s, const char *method, const char *path,
-                          const char *headers)
-{
-    HttpReply r;
-    StrBuf rest = {0};
-    int fd = http_connect(s->port);
-    http_send(fd, method, path, headers, "");
-    assert_int_equal(http_read(fd, &rest, 1, &r), 0);
-    assert_int_equal(rest.len, 0);
-    close(fd);
-    strbuf_free(&rest);
-    return r;
 }
 
 /* All files of the folder come as they are; who has them already is sent nothing. */

@@ -66,11 +66,11 @@ function toMessage(m) {
   };
 }
 
-// An answer that failed or was stopped early may have nothing to say, or half a call.
-function isWhole(m) {
-  return m.role !== "assistant" || m.content || m.reasoning || m.calls.length;
+// An answer that failed or was stopped early may have said nothing.
+function saysSomething(m) {
+  return m.content || m.reasoning_content || m.tool_calls;
 }
 
 export function toMessages(conversation) {
-  return conversation.filter(isWhole).map(toMessage);
+  return conversation.map(toMessage).filter(saysSomething);
 }

@@ -1,6 +1,7 @@
 // api.js: asking the server: the model's name, and one answer as a stream of chunks.
 
-const KEY = "offshoot.key"; // for this tab alone
+const KEY = "offshoot.key"; // of sessionStorage: for this tab alone
+let key = null;
 
 export class ApiError extends Error {
   constructor(status, message) {
@@ -9,12 +10,21 @@ export class ApiError extends Error {
   }
 }
 
-export function useKey(key) {
-  sessionStorage.setItem(KEY, key);
+export function useKey(text) {
+  key = text;
+  try {
+    sessionStorage.setItem(KEY, text);
+  } catch {
+    // then it does not outlive this page
+  }
 }
 
 function headers() {
-  const key = sessionStorage.getItem(KEY);
+  try {
+    key ??= sessionStorage.getItem(KEY);
+  } catch {
+    // nothing was kept
+  }
   return { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
 }
 

@@ -5,6 +5,7 @@ import { acceptanceLength, addChunk, newAnswer, sameText, toMessages, usesDrafts
 import { AnswerView, number, resultView, userView } from "./messages.js";
 import { drawTrees } from "./trees.js";
 import { readFields, restoreSettings, setTools, suggestSettings } from "./settings.js";
+import { keep, load } from "./store.js";
 import { DEMO, EXAMPLES } from "./examples.js";
 
 const $ = (id) => document.getElementById(id);
@@ -17,20 +18,13 @@ const views = new Map(); // answer: its AnswerView
 // ---- the conversation and its page ----
 
 function loadConversation() {
-  try {
-    conversation = JSON.parse(localStorage.getItem(CONVERSATION)) ?? [];
-  } catch {
-    conversation = [];
-  }
+  const kept = load(CONVERSATION);
+  conversation = Array.isArray(kept) ? kept : [];
   for (const m of conversation) if (m.state === "running") m.state = "stopped";
 }
 
 function keepConversation() {
-  try {
-    localStorage.setItem(CONVERSATION, JSON.stringify(conversation));
-  } catch {
-    say("This conversation is too long to be kept over a reload.");
-  }
+  if (!keep(CONVERSATION, conversation)) say("This conversation will be lost with a reload.");
 }
 
 function viewOf(message) {

@@ -1,15 +1,13 @@
 // settings.js: the fields of a request that the reader sets; they stay over a reload.
 
+import { keep, load } from "./store.js";
+
 const KEY = "offshoot.settings";
 const IDS = ["temperature", "max-tokens", "thinking", "use-drafts", "tools", "more"];
 const $ = (id) => document.getElementById(id);
 
-function keep() {
-  localStorage.setItem(KEY, JSON.stringify(Object.fromEntries(IDS.map((id) => [id, $(id).value]))));
-}
-
-function kept() {
-  return JSON.parse(localStorage.getItem(KEY));
+function keepAll() {
+  keep(KEY, Object.fromEntries(IDS.map((id) => [id, $(id).value])));
 }
 
 function set(values) {
@@ -17,18 +15,18 @@ function set(values) {
 }
 
 export function restoreSettings() {
-  set(kept() ?? {});
-  for (const id of IDS) $(id).addEventListener("change", keep);
+  set(load(KEY) ?? {});
+  for (const id of IDS) $(id).addEventListener("change", keepAll);
 }
 
 // What suits the model, until the reader has chosen.
 export function suggestSettings(values) {
-  if (!kept()) set(values);
+  if (!load(KEY)) set(values);
 }
 
 export function setTools(tools) {
   $("tools").value = JSON.stringify(tools, null, 1);
-  keep();
+  keepAll();
 }
 
 // The JSON in a box, undefined where it is empty. Throws what is wrong with it, in words.

@@ -142,6 +142,18 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.page.text("article.result pre"), FOUND)
         self.assertIsNone(self.page.text(".results"))  # they were sent
 
+    def test_cut_call(self):
+        self.ready()
+        self.set("max-tokens", "14")
+        self.page.click("#examples button")
+        self.answered()
+        self.assertEqual(self.page.texts(".call h3"), ["FindRestaurants"])
+        self.assertNotIn("cuisine", self.page.text(".call pre"))
+        self.set("max-tokens", "")
+        self.write("San Jose, please.")
+        self.answered(2)
+        self.assertIsNone(self.page.text(".error"))
+
     def test_reasoning_is_folded(self):
         self.ready()
         self.set("thinking", "on")
