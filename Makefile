@@ -200,7 +200,7 @@ $(BUILD)/%.o: %.c
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 # The built-in page lies in the binary: bytes, and a table of them by name (server/page.h).
-PAGE := $(wildcard server/page/*.html server/page/*.css server/page/*.js)
+PAGE := $(wildcard server/page/*.html server/page/*.css server/page/*.js server/page/*.svg)
 $(BUILD)/server/page_files.c: $(PAGE) server/page Makefile
 	@mkdir -p $(@D)
 	$(Q){ echo '#include "server/page.h"'; \

@@ -23,9 +23,14 @@ static const PageFile *find_file(const char *name)
 
 static const char *content_type(const char *name)
 {
+    static const char *const types[][2] = {
+        {".css", "text/css; charset=utf-8"},
+        {".js", "text/javascript; charset=utf-8"},
+        {".svg", "image/svg+xml"},
+    };
     const char *dot = strrchr(name, '.');
-    if (dot && !strcmp(dot, ".css")) return "text/css; charset=utf-8";
-    if (dot && !strcmp(dot, ".js")) return "text/javascript; charset=utf-8";
+    for (size_t i = 0; dot && i < sizeof types / sizeof *types; i++)
+        if (!strcmp(dot, types[i][0])) return types[i][1];
     return "text/html; charset=utf-8";
 }
 
@@ -34,7 +39,7 @@ static void add_safety(Exchange *ex)
 {
     exchange_add_header(ex, "Content-Security-Policy",
                         "default-src 'none'; script-src 'self'; style-src 'self'; "
-                        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+                        "connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; "
                         "frame-ancestors 'none'");
     exchange_add_header(ex, "X-Content-Type-Options", "nosniff");
     exchange_add_header(ex, "Referrer-Policy", "no-referrer");

@@ -121,19 +121,20 @@ static void test_files(void **state)
     (void)state;
     static const char *const types[][2] = {{".html", "text/html; charset=utf-8"},
                                            {".css", "text/css; charset=utf-8"},
-                                           {".js", "text/javascript; charset=utf-8"}};
-    int seen[3] = {0}, n = 0;
+                                           {".js", "text/javascript; charset=utf-8"},
+                                           {".svg", "image/svg+xml"}};
+    int seen[4] = {0}, n = 0;
     size_t bytes = 0;
     Served *s = served_start(NULL);
     for (const PageFile *f = page_files; f->name; f++, n++)
-        for (int t = 0; t < 3; t++) {
+        for (int t = 0; t < 4; t++) {
             if (!ends_in(f->name, types[t][0])) continue;
             check_file(s, f, types[t][1]);
             bytes += f->size;
             seen[t]++;
         }
-    assert_true(seen[0] == 1 && seen[1] == 1 && seen[2] > 1);
-    assert_int_equal(seen[0] + seen[1] + seen[2], n);
+    assert_true(seen[0] == 1 && seen[1] == 1 && seen[2] > 1 && seen[3] == 1);
+    assert_int_equal(seen[0] + seen[1] + seen[2] + seen[3], n);
     assert_true(bytes < 60 << 10); /* the whole page */
     HttpReply r = get(s, "/page/../page.html", "");
     assert_int_equal(r.status, 404);
