@@ -14,6 +14,7 @@
 #include "server/metrics.h"
 #include "server/tree_list.h"
 #include "text/detokenizer.h"
+#include "text/grammar_run.h"
 #include "text/reply_watch.h"
 
 /* Log-probabilities of tokens, in order. */
@@ -60,8 +61,9 @@ struct Answer {
     AnswerState state;
     EngineRequest request;
     AnswerGate gate;
-    uint64_t ticket; /* place in the line */
-    Answer *next;    /* in the waiting line */
+    GrammarAnswer structure; /* where request.constraint is set */
+    uint64_t ticket;         /* place in the line */
+    Answer *next;            /* in the waiting line */
     int cancelled;
     int pause_wanted, pause_sent, pause_acked; /* pause_sent and not yet obeyed: wait for it */
 

@@ -106,19 +106,9 @@ static int read_plain(ApiRequest *r, const json_t *body, ApiError *err)
  */
 static int refuse_unsupported(const json_t *body, ApiError *err)
 {
-    static const char *const keys[] = {"suffix",
-                                       "use_beam_search",
-                                       "prompt_embeds",
-                                       "chat_template",
-                                       "audio",
-                                       "truncate_prompt_tokens",
-                                       "structured_outputs",
-                                       "json_schema",
-                                       "grammar",
-                                       "guided_json",
-                                       "guided_regex",
-                                       "guided_choice",
-                                       "guided_grammar"};
+    static const char *const keys[] = {"suffix",        "use_beam_search",
+                                       "prompt_embeds", "chat_template",
+                                       "audio",         "truncate_prompt_tokens"};
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
         const json_t *v = api_field(body, keys[k]);
         int asks = v && !json_is_false(v) && !(json_is_string(v) && !json_string_length(v)) &&
@@ -133,11 +123,6 @@ static int refuse_unsupported(const json_t *body, ApiError *err)
         if (json_is_string(modality) && !strcmp(json_string_value(modality), "audio"))
             return api_error(err, ERR_INPUT, "modalities", "this server gives text only");
     }
-    const json_t *format = api_field(body, "response_format");
-    const char *type = json_string_value(json_object_get(format, "type"));
-    if (format && (!type || strcmp(type, "text") != 0))
-        return api_error(err, ERR_INPUT, "response_format",
-                         "response_format of this type is not supported");
     return 0;
 }
 

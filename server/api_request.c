@@ -263,6 +263,7 @@ int api_request_read(ApiRequest *r, ApiKind kind, json_t *body, const ApiDefault
     if (kind == API_CHAT ? read_chat(r, body, defaults, err)
                          : read_completion(r, body, defaults, err))
         return -1;
+    if (api_read_structure(r, body, err)) return -1;
     return check_whole(r, err);
 }
 
@@ -275,6 +276,7 @@ void api_request_free(ApiRequest *r)
     mem_free(r->bias);
     json_decref(r->messages);
     json_decref(r->tools);
+    json_decref(r->forced);
     json_decref(r->body);
     *r = (ApiRequest){0};
 }

@@ -69,6 +69,23 @@ typedef enum {
     REASONING_HIDDEN,     /* nowhere */
 } ReasoningMode;
 
+/* What an answer must look like. */
+typedef enum {
+    STRUCTURE_FREE,
+    STRUCTURE_OBJECT,  /* any JSON object */
+    STRUCTURE_SCHEMA,  /* a value of a JSON schema */
+    STRUCTURE_CHOICE,  /* one of a list of texts */
+    STRUCTURE_PATTERN, /* a text that matches a pattern as a whole */
+} StructureKind;
+
+typedef struct {
+    StructureKind kind;
+    const json_t *value; /* the schema, the list, the pattern; lent by the body */
+    int strict;          /* of a schema: what cannot be followed is an error */
+    const char *field;   /* where value is, for errors */
+    const char *param;   /* the request's field */
+} ApiStructure;
+
 typedef struct {
     ApiKind kind;
     json_t *body;      /* owned; lends strings and lists */
@@ -80,6 +97,10 @@ typedef struct {
     int add_generation_prompt, enable_thinking, continue_final; /* as ChatOptions */
     int parse_calls;    /* 0: tool calls stay text (tool_choice none, no tools) */
     int parallel_calls; /* 0: an answer ends after its first call */
+    json_t *forced;     /* tools of which one must be called; NULL: none. Owned */
+    int names_tool;     /* 1: the request names the one */
+    int strict_tools;   /* 1: one at least is strict */
+    ApiStructure structure;
     ReasoningMode reasoning;
     int thinking_budget; /* tokens of reasoning at most; -1: no bound */
 
@@ -145,6 +166,12 @@ size_t api_billing_line(const char *text, size_t len);
 
 /* api_fields.c: sampling, lengths, stops, biases, what the reply holds. */
 int api_read_fields(ApiRequest *r, const json_t *body, int n_vocab, ApiError *err);
+
+/* api_structure.c: response_format and its like; after the tools. */
+int api_read_structure(ApiRequest *r, const json_t *body, ApiError *err);
+
+/* 1 if an answer needs a grammar. */
+int api_has_grammar(const ApiRequest *r);
 
 /* api_tools.c: tools and tool_choice, under their old names too. */
 int api_read_tools(ApiRequest *r, const json_t *body, ApiError *err);

@@ -14,16 +14,17 @@ static int name_is_fit(const char *name)
            strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/-") == n;
 }
 
-static int is_declared(const json_t *tools, const char *name)
+static json_t *find_tool(const json_t *tools, const char *name)
 {
     size_t i;
     json_t *tool;
-    json_array_foreach(tools, i, tool)
+    json_array_foreach((json_t *)tools, i, tool)
     {
-        const json_t *f = json_object_get(tool, "function");
-        if (!strcmp(json_string_value(json_object_get(f, "name")), name)) return 1;
+        const char *own =
+            json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        if (name && !strcmp(own, name)) return tool;
     }
-    return 0;
+    return NULL;
 }
 
 /* Templates print a tool as it was sent; only missing parameters are filled in. */
@@ -52,7 +53,7 @@ static int add_tool(json_t *out, size_t i, json_t *tool, ApiError *err)
     const json_t *parameters = api_field(f, "parameters");
     if (parameters && !json_is_object(parameters))
         return api_refuse(p, "has function.parameters that are not an object");
-    if (is_declared(out, name)) return api_refuse(p, "repeats a function name");
+    if (find_tool(out, name)) return api_refuse(p, "repeats a function name");
     return json_array_append_new(out, with_parameters(tool));
 }
 
@@ -82,11 +83,13 @@ static int refuse_choice(const char *why, ApiError *err)
     return api_error(err, ERR_INPUT, "tool_choice", "%s", why);
 }
 
-static int read_named_choice(const ApiRequest *r, const char *name, ApiError *err)
+static int read_named_choice(ApiRequest *r, const char *name, ApiError *err)
 {
-    if (!name || !is_declared(r->tools, name))
-        return refuse_choice("tool_choice names no function of tools", err);
-    return refuse_choice("tool_choice of one function is not supported", err);
+    json_t *tool = find_tool(r->tools, name);
+    if (!tool) return refuse_choice("tool_choice names no function of tools", err);
+    r->forced = json_pack("[O]", tool);
+    r->names_tool = 1;
+    return 0;
 }
 
 static int read_choice_word(ApiRequest *r, const char *word, ApiError *err)
@@ -99,24 +102,55 @@ static int read_choice_word(ApiRequest *r, const char *word, ApiError *err)
     if (strcmp(word, "required") != 0 && strcmp(word, "any") != 0)
         return refuse_choice("tool_choice must be auto, none, required or name a function", err);
     if (!json_array_size(r->tools)) return refuse_choice("tool_choice needs tools", err);
-    return refuse_choice("tool_choice required is not supported", err);
+    r->forced = json_incref(r->tools);
+    return 0;
 }
 
-/*
- * Words, one function by name, or a list of allowed ones; in the latter mode counts. Forcing a call
- * needs a grammar, which we do not have yet.
- */
+/* {"mode", "tools"}: where a call is required, only of these. */
+static int read_allowed_tools(ApiRequest *r, const json_t *allowed, ApiError *err)
+{
+    const char *mode = json_string_value(json_object_get(allowed, "mode"));
+    json_t *one, *some = json_array();
+    size_t i;
+    int rc = read_choice_word(r, mode ? mode : "", err);
+    json_array_foreach(json_object_get(allowed, "tools"), i, one)
+    {
+        const json_t *f = api_field(one, "function");
+        json_t *tool = find_tool(r->tools, json_string_value(json_object_get(f ? f : one, "name")));
+        if (tool) json_array_append(some, tool);
+    }
+    if (!rc && r->forced && !json_array_size(some))
+        rc = refuse_choice("tool_choice names no function of tools", err);
+    if (!rc && r->forced) {
+        json_decref(r->forced);
+        r->forced = json_incref(some);
+    }
+    json_decref(some);
+    return rc;
+}
+
+/* Words, one function by name, or a list of allowed ones. */
 static int read_tool_choice(ApiRequest *r, const json_t *v, ApiError *err)
 {
     const json_t *allowed = api_field(v, "allowed_tools");
     const char *type = json_string_value(json_object_get(v, "type"));
-    const char *mode = json_string_value(json_object_get(allowed, "mode"));
     if (!v) return 0;
     if (json_is_string(v)) return read_choice_word(r, json_string_value(v), err);
     if (!json_is_object(v)) return refuse_choice("tool_choice must be a string or an object", err);
-    if (type && !strcmp(type, "allowed_tools")) return read_choice_word(r, mode ? mode : "", err);
+    if (type && !strcmp(type, "allowed_tools")) return read_allowed_tools(r, allowed, err);
     const json_t *f = api_field(v, "function");
     return read_named_choice(r, json_string_value(json_object_get(f ? f : v, "name")), err);
+}
+
+static int has_strict(const json_t *tools)
+{
+    size_t i;
+    json_t *tool;
+    json_array_foreach((json_t *)tools, i, tool)
+    {
+        if (json_is_true(json_object_get(json_object_get(tool, "function"), "strict"))) return 1;
+    }
+    return 0;
 }
 
 int api_read_tools(ApiRequest *r, const json_t *body, ApiError *err)
@@ -134,6 +168,7 @@ int api_read_tools(ApiRequest *r, const json_t *body, ApiError *err)
     json_decref(list);
     if (rc) return -1;
     r->parse_calls = json_array_size(r->tools) > 0;
+    r->strict_tools = has_strict(r->tools);
     const json_t *choice = api_field(body, "tool_choice");
     if (read_tool_choice(r, choice ? choice : api_field(body, "function_call"), err)) return -1;
     return api_read_bool(body, "parallel_tool_calls", &r->parallel_calls, err);

@@ -38,6 +38,7 @@ void call_free(Call *call)
     mem_free(call->body);
     strbuf_free(&call->chunk_head);
     reply_tools_close(call->tools);
+    structures_release(call->server->structures, call->grammar);
     api_request_free(&call->api);
     json_decref(call->asked);
     item_row_free(&call->row);

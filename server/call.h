@@ -56,12 +56,16 @@ struct Call {
     TokenList *prompt;                 /* [n_prompts] */
     int *n_stable;                     /* [n_prompts] as EngineRequest's; NULL: 0 */
     int n_prompts;
-    int n_encoded;       /* prompts that are done */
-    Encoding encoding;   /* of the next one */
-    int starts_in_think; /* the prompt ends in <think> */
-    int answer_changes;  /* as ChatMarks's */
-    ReplyTools *tools;   /* NULL: none that may be called */
-    Answer *answers;     /* [n_answers], by index */
+    int n_encoded;          /* prompts that are done */
+    Encoding encoding;      /* of the next one */
+    int starts_in_think;    /* the prompt ends in <think> */
+    int is_encoded;         /* all prompts are tokens */
+    const Grammar *grammar; /* of its answers, or NULL */
+    int asked_grammar;      /* it was looked for; it is to be compiled now */
+    double grammar_s;       /* that it took to compile; 0: it was there */
+    int answer_changes;     /* as ChatMarks's */
+    ReplyTools *tools;      /* NULL: none that may be called */
+    Answer *answers;        /* [n_answers], by index */
     int n_answers;
     int n_live;         /* answers not done */
     int n_open;         /* answers whose last chunk was not sent */

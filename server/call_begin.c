@@ -101,6 +101,10 @@ static int open_answers(Call *call, ApiError *err)
         a->index = i;
         a->request.n_stable = call->n_stable ? call->n_stable[i / n] : 0;
         a->request.answer_changes = call->answer_changes;
+        if (call->grammar) {
+            a->structure = (GrammarAnswer){call->grammar, structures_pool(s->structures), 0};
+            a->request.constraint = grammar_constraint(&a->structure);
+        }
         if (call->format->begin) call->format->begin(call, a);
         int room = s->ctx_size - prompt->n;
         if (a->request.max_tokens > room) a->request.max_tokens = room;
@@ -131,6 +135,27 @@ static int read_request(Call *call, ApiError *err)
     return check_model(call, err);
 }
 
+/*
+ * The grammar of its answers. To compile one takes long: where it is not there the worker is to
+ * call again.
+ */
+static int find_grammar(Call *call, ApiError *err)
+{
+    Structures *s = call->server->structures;
+    if (!api_has_grammar(&call->api)) return TASK_DONE;
+    StructureAsk ask = structures_ask(&call->api, call->starts_in_think);
+    call->grammar = structures_find(s, &ask);
+    if (call->grammar) return TASK_DONE;
+    if (!call->asked_grammar) {
+        call->asked_grammar = 1;
+        return TASK_LONG;
+    }
+    double from = clock_ms();
+    call->grammar = structures_compile(s, &ask, err);
+    call->grammar_s = (clock_ms() - from) / 1e3;
+    return call->grammar ? TASK_DONE : -1;
+}
+
 static int end_reading(Call *call, ApiError *err)
 {
     for (int i = 0; i < call->n_prompts; i++)
@@ -145,10 +170,12 @@ static int run(void *owner)
     size_t budget = SLICE_BYTES;
     if (atomic_load(&call->is_gone)) return 0;
     int rc = call->api.body ? 0 : read_request(call, err);
-    if (!rc) rc = tokenize(call, &budget, err);
+    if (!rc && !call->is_encoded) rc = tokenize(call, &budget, err);
+    if (!rc) call->is_encoded = 1;
+    if (!rc) rc = find_grammar(call, err);
     if (!rc) rc = end_reading(call, err);
     call->refused = rc < 0;
-    return rc > 0;
+    return rc < 0 ? TASK_DONE : rc;
 }
 
 /* ---- beginning: on the server's thread ---- */
@@ -187,6 +214,7 @@ static void done(void *owner)
     Call *call = owner;
     Exchange *ex = call->stream.ex;
     call->is_read = 0;
+    if (call->grammar_s > 0) metrics_grammar(call->server->metrics, call->grammar_s);
     mem_free(call->body);
     call->body = NULL;
     if (ex) exchange_forget_body(ex);

@@ -30,6 +30,8 @@ static const Buckets token_time_buckets = {
 static const Buckets request_time_buckets = {25, {0.005, 0.01, 0.05, 0.1, 0.3, 0.5,  0.8, 1,  1.5,
                                                   2,     2.5,  5,    10,  15,  20,   30,  40, 50,
                                                   60,    120,  240,  480, 960, 1920, 7680}};
+static const Buckets grammar_buckets = {
+    11, {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1}};
 static const Buckets acceptance_buckets = {
     17, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}};
 static const Buckets node_buckets = {13, {0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64}};
@@ -65,6 +67,9 @@ const HistogramFamily histogram_family[N_HISTOGRAMS] = {
                   "From the first token of a sequence to its last.", &request_time_buckets},
     [H_INFERENCE] = {"vllm:request_inference_time_seconds", "How long a sequence ran.",
                      &request_time_buckets},
+    [H_GRAMMAR] = {"offshoot:grammar_compile_seconds",
+                   "Compiling the grammar of a request that no request before had.",
+                   &grammar_buckets},
     [H_ACCEPTANCE] = {"offshoot:acceptance_length",
                       "Tokens that a verify step of a sequence gave: accepted drafts and one more.",
                       &acceptance_buckets},
@@ -137,6 +142,11 @@ void metrics_close(Metrics *m)
 void metrics_request(Metrics *m, int n)
 {
     observe(m, H_N, n);
+}
+
+void metrics_grammar(Metrics *m, double seconds)
+{
+    observe(m, H_GRAMMAR, seconds);
 }
 
 void metrics_start(Metrics *m, Answer *a, double since_ms)

@@ -37,6 +37,9 @@ void metrics_close(Metrics *m);
 /* A request was admitted that asks for n answers to each prompt. */
 void metrics_request(Metrics *m, int n);
 
+/* A grammar was compiled, in this time. */
+void metrics_grammar(Metrics *m, double seconds);
+
 /* One of its answers is open. since_ms: when the request had come. */
 void metrics_start(Metrics *m, struct Answer *a, double since_ms);
 

@@ -296,7 +296,7 @@ static void print_requests(const Printer *p)
     for (int i = 0; i < N_REASONS; i++)
         labelled(p, "vllm:request_success_total", "finished_reason", reasons[i],
                  (double)p->m->ended[i]);
-    for (int i = H_PROMPT_TOKENS; i <= H_INFERENCE; i++)
+    for (int i = H_PROMPT_TOKENS; i <= H_GRAMMAR; i++)
         histogram_by_id(p, (HistogramId)i, "");
     print_fallbacks(p);
 }

@@ -23,6 +23,7 @@ typedef enum {
     H_PREFILL,
     H_DECODE,
     H_INFERENCE,
+    H_GRAMMAR,
     H_ACCEPTANCE,
     H_DRAFT_NODES,
     H_DRAFT_DEPTH,

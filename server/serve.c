@@ -164,7 +164,9 @@ int server_run_task(Server *s, Exchange *ex, const Task *task, char **body, cons
 {
     *text = exchange_body(ex, len);
     if (*len <= INLINE_BODY_BYTES) {
-        while (task->run(task->owner)) {
+        for (int rc = TASK_MORE; rc;) {
+            rc = task->run(task->owner);
+            if (rc == TASK_LONG && !worker_add(s->worker, task)) return 0;
         }
         task->done(task->owner);
         return 0;
@@ -381,6 +383,7 @@ static int begin_service(Server *s)
     snprintf(s->fingerprint, sizeof s->fingerprint, "offshoot-%s-%s", OFFSHOOT_VERSION,
              s->loaded.device);
     open_metrics(s);
+    s->structures = structures_open(&s->loaded, s->config, status.max_seqs);
     if (s->settings->prefix_cache == ON) s->returned = returned_open(s->loaded.tok);
     return 0;
 }
@@ -484,6 +487,7 @@ void server_close(Server *s)
     token_list_free(&s->end_of_thinking);
     stream_pulse_close(s->pulse);
     returned_close(s->returned);
+    structures_close(s->structures);
     metrics_close(s->metrics);
     if (s->base) event_base_free(s->base);
     if (s->stop_fd >= 0) close(s->stop_fd);

@@ -9,6 +9,7 @@
 
 #include <event2/event.h>
 
+#include "server/structures.h"
 #include "server/dispatch.h"
 #include "server/loading.h"
 #include "server/metrics.h"
@@ -38,8 +39,9 @@ struct Server {
     Dispatch *dispatch;
     StreamPulse *pulse;
     Worker *worker;
-    Metrics *metrics;   /* NULL while it is loading */
-    Returned *returned; /* NULL: no prefix cache */
+    Structures *structures; /* NULL while it is loading */
+    Metrics *metrics;       /* NULL while it is loading */
+    Returned *returned;     /* NULL: no prefix cache */
     struct event *on_loaded, *on_reports, *on_worked, *on_second, *on_stop, *on_drained;
     struct event *on_signal[2];
     int stop_fd; /* an eventfd; counts server_stop's calls */
@@ -63,9 +65,9 @@ enum {
 };
 
 /*
- * Runs a task that reads the body of ex: at once to its end, or when it is large by the worker, for
- * which the body is copied to *body (to be freed by done). 0, or -1 and the error was sent. *text
- * and *len are the body.
+ * Runs a task that reads the body of ex: at once to its end or to what takes long, or when it is
+ * large by the worker, for which the body is copied to *body (to be freed by done). 0, or -1 and
+ * the error was sent. *text and *len are the body.
  */
 int server_run_task(Server *s, Exchange *ex, const Task *task, char **body, const char **text,
                     size_t *len);

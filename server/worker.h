@@ -12,8 +12,11 @@
 
 typedef struct Worker Worker;
 
+/* What a slice leaves. TASK_LONG: more, of which a slice may take a tenth of a second. */
+enum { TASK_DONE, TASK_MORE, TASK_LONG };
+
 typedef struct {
-    int (*run)(void *owner);   /* a slice, on the worker's thread; 1: there is more */
+    int (*run)(void *owner);   /* a slice, on the worker's thread; not TASK_DONE: there is more */
     void (*done)(void *owner); /* on ours; run has given 0, unless the worker is being closed */
     void *owner;
 } Task;

@@ -186,13 +186,14 @@ static uint32_t xml_parameters(Calls *s, const json_t *schema, int strict, const
 /* ---- either form ---- */
 
 /* What stands behind a function's name, to the end of the call. */
-static uint32_t call_rest(Calls *s, const json_t *function, int i, uint32_t next)
+static uint32_t call_rest(Calls *s, const json_t *function, uint32_t next)
 {
     const json_t *schema = json_object_get(function, "parameters");
     int strict = json_is_true(json_object_get(function, "strict"));
-    int is_xml = s->o->family == CHAT_QWEN35, is_followed = strict || s->o->forced;
-    char where[64];
-    snprintf(where, sizeof where, "tools[%d].function.parameters", i);
+    int is_xml = s->o->family == CHAT_QWEN35, is_followed = strict || s->o->follow;
+    char where[192];
+    snprintf(where, sizeof where, "the parameters of tool %s",
+             json_string_value(json_object_get(function, "name")));
     if (is_xml && !is_followed) return grammar_until(s->b, "</function>\n", next);
     if (is_xml) return xml_parameters(s, schema, strict, where, next);
     next = literal(s, "}\n", next);
@@ -216,10 +217,9 @@ static uint32_t any_function(Calls *s, uint32_t next)
     {
         const json_t *f = json_object_get(tool, "function");
         const char *name = json_string_value(json_object_get(f, "name"));
-        if ((s->o->only && strcmp(s->o->only, name) != 0) || s->failed) continue;
+        if (s->failed) break;
         strbuf_printf(&text[i], "%s%s", name, name_end);
-        word[n_words++] =
-            (GrammarWord){text[i].data, text[i].len, call_rest(s, f, (int)i, next), 0};
+        word[n_words++] = (GrammarWord){text[i].data, text[i].len, call_rest(s, f, next), 0};
     }
     uint32_t part = s->failed || !n_words ? 0 : grammar_words(s->b, word, n_words);
     for (i = 0; i < n; i++)

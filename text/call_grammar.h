@@ -8,10 +8,10 @@
 #include "text/schema.h"
 
 typedef struct {
-    const json_t *tools; /* as chat_render's */
-    const char *only;    /* the one that is to be called; NULL: any of them */
+    const json_t *tools; /* as chat_render's: those that may be called */
     int parallel;        /* 1: more calls may follow the first */
     int forced;          /* 0: calls may come anywhere in the answer, or none */
+    int follow;          /* 1: the schemas of all of them, not of strict ones alone */
     ChatFamily family;
     const Tokenizer *tok;
 } CallGrammar;
@@ -19,8 +19,7 @@ typedef struct {
 /*
  * The part that is the calls; 0 and an Error that names the tool. Arguments follow a tool's schema
  * in so far as their form tells: in the XML form required names, numbers, booleans, lists, objects
- * and fixed texts, in the JSON form all of it. The schema of a tool that is neither forced nor
- * strict is not looked at.
+ * and fixed texts, in the JSON form all of it.
  */
 uint32_t call_grammar(SchemaCompiler *c, GrammarBuilder *b, const CallGrammar *o, Error *err);
 

@@ -17,7 +17,6 @@ enum {
     MAX_SCHEMA_DEPTH = 64,
     MAX_SCHEMA_ENUM = 4096, /* values in one list */
     MAX_SCHEMA_NAME = 512,  /* bytes of a property's name */
-    MAX_SCHEMA_BYTES = 1 << 20,
 };
 
 typedef struct SchemaCompiler SchemaCompiler;

@@ -1,0 +1,148 @@
+/*
+ * api_structure.c: what a request says that its answer must look like; see api_request.h.
+ *
+ * OpenAI's response_format, vLLM's structured_outputs and llama.cpp's json_schema, one of them at a
+ * time. What is not followed is refused: silence would give an answer of any form.
+ */
+#include "server/api_request.h"
+
+#include <string.h>
+
+static int refuse(const char *param, const char *what, ApiError *err)
+{
+    return api_error(err, ERR_INPUT, param, "%s %s", param, what);
+}
+
+static int is_schema(const json_t *v)
+{
+    return json_is_object(v) || json_is_boolean(v);
+}
+
+/* {"type": "json_schema", "json_schema": {"name", "schema", "strict"}} */
+static int read_schema_format(ApiStructure *s, const json_t *format, ApiError *err)
+{
+    const json_t *inner = api_field(format, "json_schema");
+    const json_t *schema = api_field(inner, "schema");
+    if (!json_is_object(inner)) return refuse("response_format", "needs json_schema", err);
+    s->strict = json_is_true(json_object_get(inner, "strict"));
+    s->kind = STRUCTURE_SCHEMA;
+    s->value = schema;
+    s->field = "response_format.json_schema.schema";
+    if (!schema) { /* a name alone asks for no more than JSON */
+        s->kind = STRUCTURE_OBJECT;
+        return 0;
+    }
+    return is_schema(schema) ? 0 : refuse("response_format", "has a schema that is no object", err);
+}
+
+static int read_response_format(ApiStructure *s, const json_t *body, ApiError *err)
+{
+    const json_t *format = api_field(body, "response_format");
+    const char *type = json_string_value(json_object_get(format, "type"));
+    const json_t *schema = api_field(format, "schema");
+    if (!format) return 0;
+    s->param = "response_format";
+    if (!json_is_object(format) || !type)
+        return refuse(s->param, "must be an object with a type", err);
+    if (!strcmp(type, "text")) return 0;
+    if (!strcmp(type, "json_schema")) return read_schema_format(s, format, err);
+    if (strcmp(type, "json_object") != 0)
+        return refuse(s->param, "must be of type text, json_object or json_schema", err);
+    s->kind = schema ? STRUCTURE_SCHEMA : STRUCTURE_OBJECT;
+    s->value = schema;
+    s->field = "response_format.schema";
+    return !schema || is_schema(schema) ? 0
+                                        : refuse(s->param, "has a schema that is no object", err);
+}
+
+static int is_list_of_texts(const json_t *v)
+{
+    size_t n = json_array_size(v);
+    for (size_t i = 0; i < n; i++)
+        if (!json_string_length(json_array_get(v, i))) return 0;
+    return n > 0;
+}
+
+static int read_structured_outputs(ApiStructure *s, const json_t *body, ApiError *err)
+{
+    const json_t *v = api_field(body, "structured_outputs");
+    const json_t *json = api_field(v, "json"), *regex = api_field(v, "regex");
+    const json_t *choice = api_field(v, "choice");
+    int n = (json != NULL) + (regex != NULL) + (choice != NULL);
+    if (!v) return 0;
+    s->param = "structured_outputs";
+    if (!json_is_object(v)) return refuse(s->param, "must be an object", err);
+    if (api_field(v, "grammar") || api_field(v, "structural_tag"))
+        return refuse(s->param, "takes json, regex, choice or json_object", err);
+    n += json_is_true(api_field(v, "json_object"));
+    if (n > 1) return refuse(s->param, "asks for several forms at once", err);
+    s->value = json ? json : regex ? regex : choice;
+    s->field = json    ? "structured_outputs.json"
+               : regex ? "structured_outputs.regex"
+                       : "structured_outputs.choice";
+    s->kind = !n       ? STRUCTURE_FREE
+              : json   ? STRUCTURE_SCHEMA
+              : regex  ? STRUCTURE_PATTERN
+              : choice ? STRUCTURE_CHOICE
+                       : STRUCTURE_OBJECT;
+    if (json && !is_schema(json)) return refuse(s->param, "has json that is no schema", err);
+    if (regex && !json_is_string(regex))
+        return refuse(s->param, "has a regex that is no text", err);
+    if (choice && !is_list_of_texts(choice))
+        return refuse(s->param, "has a choice that is no list of texts", err);
+    return 0;
+}
+
+/* llama.cpp's: the schema alone. An empty one is its way to ask for nothing. */
+static int read_bare_schema(ApiStructure *s, const json_t *body, ApiError *err)
+{
+    const json_t *v = api_field(body, "json_schema");
+    if (!v || (json_is_object(v) && !json_object_size(v))) return 0;
+    *s = (ApiStructure){STRUCTURE_SCHEMA, v, 0, "json_schema", "json_schema"};
+    return is_schema(v) ? 0 : refuse("json_schema", "must be a schema", err);
+}
+
+/* 1 for a value that asks for something. */
+static int asks(const json_t *v)
+{
+    return v && !json_is_false(v) && (!json_is_string(v) || json_string_length(v)) &&
+           (!json_is_array(v) || json_array_size(v)) && (!json_is_object(v) || json_object_size(v));
+}
+
+static int refuse_others(const json_t *body, ApiError *err)
+{
+    static const char *const guided[] = {"guided_json", "guided_regex", "guided_choice",
+                                         "guided_grammar", "guided_json_object"};
+    if (asks(api_field(body, "grammar")))
+        return refuse("grammar", "is not supported; use json_schema", err);
+    for (size_t i = 0; i < sizeof guided / sizeof *guided; i++)
+        if (asks(api_field(body, guided[i])))
+            return refuse(guided[i], "is not supported; use structured_outputs", err);
+    return 0;
+}
+
+int api_read_structure(ApiRequest *r, const json_t *body, ApiError *err)
+{
+    static int (*const read[])(ApiStructure *, const json_t *, ApiError *) = {
+        read_response_format, read_structured_outputs, read_bare_schema};
+    if (refuse_others(body, err)) return -1;
+    for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
+        ApiStructure one = {0};
+        if (read[i](&one, body, err)) return -1;
+        if (one.kind == STRUCTURE_FREE) continue;
+        if (r->structure.kind != STRUCTURE_FREE)
+            return api_error(err, ERR_INPUT, one.param,
+                             "%s and %s cannot both say what the answer is", r->structure.param,
+                             one.param);
+        r->structure = one;
+    }
+    if (r->structure.kind != STRUCTURE_FREE && r->forced)
+        return api_error(err, ERR_INPUT, "tool_choice",
+                         "tool_choice asks for a call where %s asks for text", r->structure.param);
+    return 0;
+}
+
+int api_has_grammar(const ApiRequest *r)
+{
+    return r->structure.kind != STRUCTURE_FREE || r->forced || (r->strict_tools && r->parse_calls);
+}

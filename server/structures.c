@@ -1,0 +1,278 @@
+/*
+ * structures.c: see structures.h.
+ */
+#include "server/structures.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/strbuf.h"
+#include "spec/tree.h"
+#include "text/call_grammar.h"
+
+enum { MAX_KEPT = 128, MAX_KEPT_BYTES = 64 << 20 };
+
+typedef struct {
+    Hash key;
+    Grammar *grammar; /* NULL: free */
+    uint64_t used;
+} Kept;
+
+struct Structures {
+    const Service *service;
+    const ModelConfig *config;
+    int max_seqs;
+    pthread_mutex_t lock; /* of what is kept and of who holds it */
+    pthread_mutex_t opening;
+    Kept kept[MAX_KEPT];
+    uint64_t n_used;
+    size_t bytes;
+    GrammarVocab *vocab; /* NULL until a grammar is asked for */
+    GrammarPool *pool;
+};
+
+Structures *structures_open(const Service *service, const ModelConfig *config, int max_seqs)
+{
+    Structures *s = mem_alloc(1, sizeof *s);
+    s->service = service;
+    s->config = config;
+    s->max_seqs = max_seqs;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->opening, NULL);
+    return s;
+}
+
+/* One holder less; the last one frees it. */
+static void let_go(const Grammar *g)
+{
+    Grammar *ours = (Grammar *)g;
+    if (--ours->holders == 0) grammar_free(ours);
+}
+
+static void drop(Structures *s, Kept *k)
+{
+    s->bytes -= k->grammar->bytes;
+    let_go(k->grammar);
+    *k = (Kept){0};
+}
+
+void structures_close(Structures *s)
+{
+    if (!s) return;
+    for (int i = 0; i < MAX_KEPT; i++)
+        if (s->kept[i].grammar) drop(s, &s->kept[i]);
+    grammar_pool_close(s->pool);
+    grammar_vocab_close(s->vocab);
+    pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->opening);
+    mem_free(s);
+}
+
+/* ---- what is asked for ---- */
+
+static void add_json(StrBuf *text, const char *name, const json_t *value)
+{
+    if (!value) return;
+    char *dumped = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+    strbuf_printf(text, "%s %s\n", name, dumped ? dumped : "");
+    free(dumped);
+}
+
+StructureAsk structures_ask(const ApiRequest *api, int starts_in_think)
+{
+    StrBuf text = {0};
+    int has_tools = api->parse_calls || api->forced;
+    strbuf_printf(&text, "%d %d %d %d %d\n", (int)api->structure.kind, api->structure.strict,
+                  api->parallel_calls, api->parse_calls, starts_in_think);
+    add_json(&text, "value", api->structure.value);
+    add_json(&text, "forced", api->forced);
+    add_json(&text, "tools", has_tools && !api->forced ? api->tools : NULL);
+    StructureAsk ask = {api, starts_in_think, hash_key(text.data, text.len, 0)};
+    strbuf_free(&text);
+    return ask;
+}
+
+/* ---- what was compiled ---- */
+
+static const Grammar *find(Structures *s, Hash key)
+{
+    for (int i = 0; i < MAX_KEPT; i++) {
+        Kept *k = &s->kept[i];
+        if (!k->grammar || !hash_equal(k->key, key)) continue;
+        k->used = ++s->n_used;
+        k->grammar->holders++;
+        return k->grammar;
+    }
+    return NULL;
+}
+
+const Grammar *structures_find(Structures *s, const StructureAsk *ask)
+{
+    pthread_mutex_lock(&s->lock);
+    const Grammar *g = find(s, ask->key);
+    pthread_mutex_unlock(&s->lock);
+    return g;
+}
+
+/* The place that is free, or was used longest ago; in_use: of those that hold one. */
+static Kept *oldest(Structures *s, int in_use)
+{
+    Kept *old = NULL;
+    for (int i = 0; i < MAX_KEPT; i++) {
+        Kept *k = &s->kept[i];
+        if (in_use && !k->grammar) continue;
+        if (!old || k->used < old->used) old = k;
+    }
+    return old;
+}
+
+/* Those used longest ago make room. */
+static void keep(Structures *s, Hash key, Grammar *g)
+{
+    if (g->bytes > MAX_KEPT_BYTES) return;
+    while (s->bytes + g->bytes > MAX_KEPT_BYTES)
+        drop(s, oldest(s, 1));
+    Kept *k = oldest(s, 0);
+    if (k->grammar) drop(s, k);
+    *k = (Kept){key, g, ++s->n_used};
+    g->holders++;
+    s->bytes += g->bytes;
+}
+
+void structures_release(Structures *s, const Grammar *g)
+{
+    if (!g) return;
+    pthread_mutex_lock(&s->lock);
+    let_go(g);
+    pthread_mutex_unlock(&s->lock);
+}
+
+GrammarPool *structures_pool(Structures *s)
+{
+    return s->pool;
+}
+
+/* ---- compiling ---- */
+
+static uint32_t choice_part(GrammarBuilder *b, const json_t *list)
+{
+    size_t n = json_array_size(list);
+    GrammarWord *word = mem_alloc(n, sizeof *word);
+    json_t *seen = json_object();
+    int n_words = 0;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = json_array_get(list, i);
+        const char *text = json_string_value(one);
+        if (json_object_get(seen, text)) continue;
+        json_object_set_new(seen, text, json_true());
+        word[n_words++] = (GrammarWord){.text = text, .len = strlen(text)};
+    }
+    uint32_t part = grammar_words(b, word, n_words);
+    mem_free(word);
+    json_decref(seen);
+    return part;
+}
+
+static uint32_t pattern_part(GrammarBuilder *b, const ApiStructure *a, Error *err)
+{
+    StrBuf whole = {0};
+    Error why = {0};
+    Dfa dfa;
+    strbuf_puts(&whole, "^(?:");
+    strbuf_add(&whole, json_string_value(a->value), json_string_length(a->value));
+    strbuf_puts(&whole, ")$");
+    int rc = pattern_compile(&dfa, whole.data, whole.len, &why);
+    strbuf_free(&whole);
+    int index = rc ? -1 : grammar_automaton(b, &dfa, &why);
+    if (index >= 0) return grammar_node(b, (GrammarNode){.kind = NODE_TEXT, .index = index});
+    error_set(err, why.code, "%s: %s", a->field, why.msg);
+    return 0;
+}
+
+static uint32_t text_part(SchemaCompiler *c, GrammarBuilder *b, const ApiStructure *a, Error *err)
+{
+    switch (a->kind) {
+    case STRUCTURE_OBJECT:
+        return schema_any_object(c);
+    case STRUCTURE_SCHEMA:
+        return schema_value(c, a->value, a->value, a->strict, a->field, err);
+    case STRUCTURE_CHOICE:
+        return choice_part(b, a->value);
+    case STRUCTURE_PATTERN:
+        return pattern_part(b, a, err);
+    case STRUCTURE_FREE:
+        break;
+    }
+    return 0;
+}
+
+/* Where the text has a form and tools may be called, a call is the other way to answer. */
+static uint32_t whole_part(const Structures *s, SchemaCompiler *c, GrammarBuilder *b,
+                           const ApiRequest *api, Error *err)
+{
+    int has_text = api->structure.kind != STRUCTURE_FREE;
+    CallGrammar calls = {.tools = api->forced ? api->forced : api->tools,
+                         .parallel = api->parallel_calls && !api->names_tool,
+                         .forced = api->forced || has_text,
+                         .follow = api->forced != NULL,
+                         .family = s->service->tmpl.family,
+                         .tok = s->service->tok};
+    uint32_t way[2] = {0};
+    if (has_text) way[0] = text_part(c, b, &api->structure, err);
+    if (has_text && (err->code || !api->parse_calls)) return way[0];
+    way[1] = call_grammar(c, b, &calls, err);
+    return has_text && way[1] ? grammar_any_of(b, way, 2) : way[1];
+}
+
+static Grammar *compile(const Structures *s, const StructureAsk *ask, Error *err)
+{
+    GrammarBuilder b;
+    grammar_build_begin(&b);
+    SchemaCompiler *c = schema_begin(&b);
+    uint32_t part = whole_part(s, c, &b, ask->api, err);
+    if (!err->code && ask->starts_in_think)
+        part = grammar_behind_thinking(&b, s->service->tok, part);
+    schema_end(c);
+    if (!err->code) return grammar_build_end(&b, part, err);
+    grammar_build_drop(&b);
+    return NULL;
+}
+
+/* The vocabulary in order and the pool, once. It takes long; who looks for a grammar need not wait. */
+static int prepare(Structures *s, Error *err)
+{
+    const ModelConfig *c = s->config;
+    pthread_mutex_lock(&s->opening);
+    if (!s->vocab) s->vocab = grammar_vocab_open(s->service->tok, c->n_vocab, c->eos, c->n_eos);
+    if (!s->pool) s->pool = grammar_pool_open(s->vocab, s->max_seqs, MAX_TREE_NODES, err);
+    int rc = s->pool ? 0 : -1;
+    pthread_mutex_unlock(&s->opening);
+    return rc;
+}
+
+static const char *param_of(const ApiRequest *api)
+{
+    return api->structure.kind != STRUCTURE_FREE ? api->structure.param : "tools";
+}
+
+const Grammar *structures_compile(Structures *s, const StructureAsk *ask, ApiError *err)
+{
+    Grammar *g = compile(s, ask, &err->error);
+    if (!g) {
+        err->code = "invalid_schema";
+        err->error.code = ERR_INPUT;
+        api_in_field(err, param_of(ask->api));
+        return NULL;
+    }
+    g->holders = 1;
+    if (prepare(s, &err->error)) {
+        let_go(g);
+        return NULL;
+    }
+    pthread_mutex_lock(&s->lock);
+    keep(s, ask->key, g);
+    pthread_mutex_unlock(&s->lock);
+    return g;
+}
