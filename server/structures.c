@@ -3,6 +3,7 @@
  */
 #include "server/structures.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,6 +126,7 @@ static Kept *oldest(Structures *s, int in_use)
         if (in_use && !k->grammar) continue;
         if (!old || k->used < old->used) old = k;
     }
+    assert(old);
     return old;
 }
 
