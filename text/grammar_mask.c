@@ -130,6 +130,7 @@ static int is_known(const Depth *d, const GrammarVocabToken *t, int at)
 static int try_token(GrammarMasks *m, GrammarWalk *w, const GrammarVocabToken *t, int *at)
 {
     size_t len;
+    if (is_known(&m->depth[*at], t, *at)) return 1;
     const char *bytes = tokenizer_bytes(m->vocab->tok, t->id, &len);
     for (; *at < t->len; (*at)++) {
         Depth *here = &m->depth[*at], *next = here + 1;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "text/utf8.h"
 
 typedef struct {
     const char *bytes;
@@ -33,22 +34,18 @@ int grammar_vocab_is_text(const GrammarVocab *v, int32_t id)
 }
 
 /*
- * Bytes up to and with the last that is not plain. Of a character of several bytes only whole ones
- * count as plain, so that a run of plain bytes that begins between characters is plain text.
+ * Bytes up to and with the last that is not plain: no whole character, or one that a string has to
+ * escape. A run of plain bytes that begins between characters is plain text.
  */
 static size_t last_unplain(const char *bytes, size_t len)
 {
     size_t last = 0;
     for (size_t i = 0; i < len;) {
-        uint8_t b = (uint8_t)bytes[i];
-        size_t n = b < 0x80 ? 1 : b >= 0xc2 && b < 0xe0 ? 2 : 0;
-        if (n == 1 && (b < 0x20 || b == '"' || b == '\\')) n = 0;
-        /* three and four bytes have ranges of their own: all that is easily told is taken */
-        if (b > 0xe0 && b < 0xf0 && b != 0xed) n = 3;
-        for (size_t k = 1; k < n; k++)
-            if (i + k >= len || ((uint8_t)bytes[i + k] & 0xc0) != 0x80) n = 0;
-        if (!n) last = i + 1;
-        i += n ? n : 1;
+        uint8_t first = (uint8_t)bytes[i];
+        int n = utf8_step((const unsigned char *)bytes + i, len - i);
+        int is_plain = n > 0 && first >= 0x20 && first != '"' && first != '\\';
+        i += n > 0 ? (size_t)n : 1;
+        if (!is_plain) last = i;
     }
     return last;
 }
