@@ -8,7 +8,9 @@
 
 #include <string.h>
 
+#include "base/base64.h"
 #include "base/strbuf.h"
+#include "text/utf8.h"
 
 /* ---- the user's side ---- */
 
@@ -99,12 +101,45 @@ static int add_user(ApiPlace p, const json_t *blocks, json_t *out)
 
 /* ---- the assistant's ---- */
 
+static const char SIGNED[] = "offshoot", SIGNED_WITH[] = "offshoot:";
+
+void anthropic_sign(const StrBuf *reasoning, StrBuf *out)
+{
+    StrBuf plain = {0};
+    strbuf_puts(&plain, reasoning ? SIGNED_WITH : SIGNED);
+    if (reasoning) strbuf_add(&plain, strbuf_str(reasoning), reasoning->len);
+    base64_encode(plain.data, plain.len, out);
+    strbuf_free(&plain);
+}
+
+/* What a signature holds; of anybody else's nothing. */
+static void add_signed(const json_t *signature, StrBuf *out)
+{
+    size_t n = sizeof SIGNED_WITH - 1;
+    StrBuf plain = {0};
+    if (json_is_string(signature) &&
+        !base64_decode(json_string_value(signature), json_string_length(signature), &plain) &&
+        plain.len > n && !memcmp(plain.data, SIGNED_WITH, n) &&
+        utf8_check(plain.data, plain.len) == plain.len)
+        strbuf_add(out, plain.data + n, plain.len - n);
+    strbuf_free(&plain);
+}
+
+static void add_thinking_block(const json_t *block, StrBuf *reasoning)
+{
+    const json_t *text = json_object_get(block, "thinking");
+    if (json_string_length(text))
+        translate_add(reasoning, text);
+    else
+        add_signed(json_object_get(block, "signature"), reasoning);
+}
+
 static int add_assistant_block(ApiPlace p, const json_t *block, json_t *parts, json_t *calls,
                                StrBuf *reasoning)
 {
     const char *type = translate_type(block);
     if (is_text(block)) return add_user_block(p, block, parts);
-    if (!strcmp(type, "thinking")) translate_add(reasoning, json_object_get(block, "thinking"));
+    if (!strcmp(type, "thinking")) add_thinking_block(block, reasoning);
     if (strcmp(type, "tool_use") != 0) return 0;
     json_t *name = json_object_get(block, "name"), *input = json_object_get(block, "input");
     if (!json_is_string(name)) return api_refuse(p, "has a tool_use without a name");

@@ -13,9 +13,6 @@
 #include "server/json_out.h"
 #include "server/translate.h"
 
-/* Clients want one and send it back; it says nothing. */
-#define SIGNATURE "b2Zmc2hvb3Q="
-
 #define PING "event: ping\ndata: {\"type\":\"ping\"}\n\n"
 
 /* ---- requests ---- */
@@ -74,7 +71,7 @@ static void write_head(const Call *call, StrBuf *out)
                "assistant", "model", call_model(call), "content");
 }
 
-/* Reasoning may be wanted, but not be shown. */
+/* Reasoning may be wanted, but not be shown: then it goes to and fro within its signature. */
 static int is_omitted(const Call *call)
 {
     const json_t *thinking = api_field(call->asked, "thinking");
@@ -93,13 +90,23 @@ static json_t *read_input(const StrBuf *text)
     return json_object();
 }
 
+static void write_signature(const Call *call, const Item *item, StrBuf *out)
+{
+    StrBuf text = {0};
+    anthropic_sign(is_omitted(call) ? &item->text : NULL, &text);
+    json_write(out, "s:t", "signature", text.data, text.len);
+    strbuf_free(&text);
+}
+
 static void write_block(const Call *call, const Item *item, StrBuf *out)
 {
     char id[sizeof "toolu_" + sizeof item->call_id];
     switch (item->kind) {
     case ITEM_REASONING:
-        json_write(out, "{s:s, s:t, s:s}", "type", "thinking", "thinking", strbuf_str(&item->text),
-                   is_omitted(call) ? 0 : item->text.len, "signature", SIGNATURE);
+        json_write(out, "{s:s, s:t,", "type", "thinking", "thinking", strbuf_str(&item->text),
+                   is_omitted(call) ? 0 : item->text.len);
+        write_signature(call, item, out);
+        strbuf_puts(out, "}");
         break;
     case ITEM_TEXT:
         json_write(out, "{s:s, s:t}", "type", "text", "text", strbuf_str(&item->text),
@@ -202,11 +209,19 @@ static void more_of_block(void *ctx, const Item *item, const char *text, size_t 
     send_delta(call, item, form[item->kind][0], form[item->kind][1], text, len);
 }
 
+static void send_signature(Call *call, const Item *item)
+{
+    StrBuf *out = begin_event(call, "content_block_delta");
+    json_write(out, ",s:i, s:{s:s,", "index", item->index, "delta", "type", "signature_delta");
+    write_signature(call, item, out);
+    strbuf_puts(out, "}");
+    end_event(call);
+}
+
 static void end_block(void *ctx, const Item *item)
 {
     Call *call = ctx;
-    if (item->kind == ITEM_REASONING)
-        send_delta(call, item, "signature_delta", "signature", SIGNATURE, strlen(SIGNATURE));
+    if (item->kind == ITEM_REASONING) send_signature(call, item);
     StrBuf *out = begin_event(call, "content_block_stop");
     json_write(out, ",s:i", "index", item->index);
     end_event(call);
@@ -268,8 +283,8 @@ void api_anthropic_count(Server *s, Exchange *ex)
     api_count_chat(s, ex, &count);
 }
 
-/* What Claude Code would tell its maker of itself: taken, and forgotten. */
-void api_anthropic_events(Server *s, Exchange *ex)
+/* What Claude Code asks its maker, or would tell it of itself: heard, and forgotten. */
+void api_anthropic_other(Server *s, Exchange *ex)
 {
     (void)s;
     exchange_json(ex, 200, json_object());

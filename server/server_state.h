@@ -99,7 +99,7 @@ void api_completions(Server *s, Exchange *ex);
 void api_chat(Server *s, Exchange *ex);
 void api_anthropic(Server *s, Exchange *ex);
 void api_anthropic_count(Server *s, Exchange *ex);
-void api_anthropic_events(Server *s, Exchange *ex);
+void api_anthropic_other(Server *s, Exchange *ex);
 void api_responses(Server *s, Exchange *ex);
 void api_responses_count(Server *s, Exchange *ex);
 void api_models(Server *s, Exchange *ex);

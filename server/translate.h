@@ -14,6 +14,12 @@
 /* A new reference; NULL and *err. max_tokens may be missing: count_tokens goes without. */
 json_t *anthropic_to_chat(const json_t *body, ApiError *err);
 
+/*
+ * Appends the signature of a thinking block, which clients send back as it is; within it the
+ * reasoning that the block does not show, unless that is NULL. anthropic_to_chat finds it there.
+ */
+void anthropic_sign(const StrBuf *reasoning, StrBuf *out);
+
 json_t *responses_to_chat(const json_t *body, ApiError *err);
 
 /* ---- shared by the two ---- */

@@ -238,6 +238,31 @@ static void test_prefill(void **state)
 
 #define BUDGET "\"thinking\": {\"type\": \"enabled\", \"budget_tokens\": 7%s}, "
 
+static long count_history(const json_t *reply)
+{
+    json_t *body = json_pack("{s:[{s:s, s:s}, {s:s, s:[O, {s:s, s:s, s:{}}]}, {s:s, s:[{s:s}]}]}",
+                             "messages", "role", "user", "content", "Hello", "role", "assistant",
+                             "content", served_at(reply, "content.0"), "type", "tool_use", "name",
+                             "f", "input", "role", "user", "content", "type", "tool_result");
+    char *text = json_dumps(body, 0);
+    json_t *count = served_post(served, COUNT, text, 200);
+    long n = served_int_at(count, "input_tokens");
+    json_decref(count);
+    free(text);
+    json_decref(body);
+    return n;
+}
+
+/* Shown or not, the thoughts are in the next prompt, where a tool's result follows them. */
+static void assert_same_history(json_t *shown, json_t *silent)
+{
+    json_t *block = json_array_get(json_object_get(silent, "content"), 0);
+    assert_int_equal(count_history(silent), count_history(shown));
+    json_object_set_new(block, "signature", json_string("b2Zmc2hvb3Q="));
+    long n = count_history(silent);
+    assert_true(n < count_history(shown));
+}
+
 static void test_thinking(void **state)
 {
     (void)state;
@@ -267,12 +292,19 @@ static void test_thinking(void **state)
     assert_string_equal(served_text_at(json_array_get(events, i), "type"), "content_block_stop");
     strbuf_free(&thoughts);
     json_decref(events);
-    json_decref(reply);
 
     snprintf(fields, sizeof fields, BUDGET "\"tools\": null, ", ", \"display\": \"omitted\"");
-    reply = ask(fields);
-    assert_string_equal(served_text_at(reply, "content.0.thinking"), "");
-    assert_true(strlen(served_text_at(reply, "content.1.text")) > 0);
+    json_t *silent = ask(fields);
+    assert_string_equal(served_text_at(silent, "content.0.thinking"), "");
+    assert_string_equal(served_text_at(silent, "content.1.text"),
+                        served_text_at(reply, "content.1.text"));
+    events = ask_stream(fields);
+    assert_string_equal(served_text_at(events, "3.delta.type"), "signature_delta");
+    assert_string_equal(served_text_at(events, "3.delta.signature"),
+                        served_text_at(silent, "content.0.signature"));
+    assert_same_history(reply, silent);
+    json_decref(events);
+    json_decref(silent);
     json_decref(reply);
 }
 
@@ -560,6 +592,9 @@ static void test_errors(void **state)
     json_t *none = served_post(served, "/api/event_logging/batch", "{\"events\": []}", 200);
     assert_int_equal(json_object_size(none), 0);
     json_decref(none);
+    HttpReply hello = http_exchange(served->port, "HEAD", "/api/hello", "", "");
+    assert_int_equal(hello.status, 200);
+    http_reply_free(&hello);
 }
 
 /* In the words that make Claude Code shorten its conversation. */

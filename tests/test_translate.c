@@ -113,6 +113,14 @@ static void test_anthropic_messages(void **state)
          IN_TURN("'content': [" PART("a") "], 'reasoning_content': 'hm', 'tool_calls': [{'type': "
                                           "'function', 'function': {'name': 'f', 'arguments': "
                                           "{'x': 1}}}]")},
+        /* Thoughts that were not shown come back within their signature. */
+        {TURN("[{'type': 'thinking', 'thinking': '', 'signature': 'b2Zmc2hvb3Q6aG0='}]"),
+         "messages", IN_TURN("'content': [], 'reasoning_content': 'hm'")},
+        {TURN("[{'type': 'thinking', 'thinking': 'a', 'signature': 'b2Zmc2hvb3Q6aG0='}]"),
+         "messages", IN_TURN("'content': [], 'reasoning_content': 'a'")},
+        {TURN("[{'type': 'thinking', 'signature': 'b2Zmc2hvb3Q='}, {'type': 'thinking', "
+              "'signature': 'b2Zmc2hvb3Q6/w=='}, {'type': 'thinking', 'signature': 'x'}]"),
+         "messages", IN_TURN("'content': []")},
         {TURN("'a'"), "continue_final_message", "null"},
         {"{'messages': [{'role': 'assistant', 'content': 'a'}]}", "continue_final_message", "true"},
         {"{'messages': [{'role': 'assistant', 'content': [{'type': 'tool_use', 'name': 'f', "
