@@ -266,6 +266,14 @@ static void test_limits(void **state)
     assert_int_equal(grammar_takes(k, g, "\"value 999\""), 1);
     assert_int_equal(grammar_takes(k, g, "\"value 1000\""), 0);
     grammar_free(g);
+    static const char *const kind[] = {",{'type':'object','properties':{'kind':{'const':'k",
+                                       "'},'v':{'type':'integer'}},"
+                                       "'required':['kind'],'additionalProperties':false}"};
+    g = repeated("{'anyOf':[{'type':'null'}", kind, "]}", 120, &err);
+    assert_non_null(g);
+    assert_int_equal(grammar_takes(k, g, "{\"kind\":\"k119\",\"v\":1}"), 1);
+    assert_int_equal(grammar_takes(k, g, "{\"kind\":\"k120\",\"v\":1}"), 0);
+    grammar_free(g);
     expect_limit("{'type':'object','properties':{'z':{}", property, "}}", 20000,
                  "more than 20000 parts");
     expect_limit("{'anyOf':[{}", pattern, "]}", 100, "more than 16384 states");

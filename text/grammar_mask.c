@@ -193,7 +193,7 @@ void grammar_mask(GrammarMasks *m, GrammarWalk *w, const GrammarState *s, uint64
         memcpy(mask, known, v->n_words * sizeof *mask);
         return;
     }
-    m->depth[0].state = *s;
+    grammar_copy(&m->depth[0].state, s);
     describe(w->g, &m->depth[0], n_frames);
     try_vocabulary(m, w, mask);
     w->n_frames = n_frames;

@@ -129,7 +129,7 @@ static void take_token(GrammarPool *p, GrammarWalk *w, int32_t token)
     size_t len;
     const char *bytes = tokenizer_bytes(p->vocab->tok, token, &len);
     if (is_end(p->vocab, token)) { /* behind it, where it does not end the answer, comes nothing */
-        p->to = p->from;
+        grammar_copy(&p->to, &p->from);
         if (!grammar_may_end(w->g, &p->from)) p->to.n = 0;
         return;
     }
@@ -139,9 +139,9 @@ static void take_token(GrammarPool *p, GrammarWalk *w, int32_t token)
     }
     for (size_t i = 0; i < len && p->from.n; i++) {
         grammar_byte(w, &p->from, (uint8_t)bytes[i], &p->to);
-        p->from = p->to;
+        grammar_copy(&p->from, &p->to);
     }
-    p->to = p->from;
+    grammar_copy(&p->to, &p->from);
 }
 
 static int step(void *self, int from, int32_t token, int to)
@@ -151,10 +151,10 @@ static int step(void *self, int from, int32_t token, int to)
     SeqStates *s = &p->seq[a->seq];
     assert(from >= 0 && from < p->n_nodes && to >= 0 && to < p->n_nodes);
     GrammarWalk w = walk_of(a);
-    p->from = s->state[from];
+    grammar_copy(&p->from, &s->state[from]);
     take_token(p, &w, token);
     s->n_frames = w.n_frames;
-    s->state[to] = p->to;
+    grammar_copy(&s->state[to], &p->to);
     if (to == 0) drop_frames(p, s);
     return p->to.n ? 0 : -1;
 }

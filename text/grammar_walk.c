@@ -5,6 +5,12 @@
 
 #include <string.h>
 
+void grammar_copy(GrammarState *out, const GrammarState *s)
+{
+    out->n = s->n;
+    memcpy(out->thread, s->thread, (size_t)s->n * sizeof *s->thread);
+}
+
 /* ---- where a thread begins ---- */
 
 static void add_thread(GrammarState *out, GrammarThread t)

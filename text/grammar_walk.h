@@ -7,7 +7,7 @@
 #include "text/grammar.h"
 
 enum {
-    MAX_GRAMMAR_THREADS = 64, /* more ways at a time are dropped */
+    MAX_GRAMMAR_THREADS = 512, /* more ways at a time are dropped */
     MAX_GRAMMAR_FRAMES = 8192,
     MAX_GRAMMAR_LEVELS = 64, /* lists and objects in each other */
 };
@@ -38,6 +38,9 @@ typedef struct {
     GrammarFrame *frame; /* [MAX_GRAMMAR_FRAMES] */
     uint32_t n_frames;
 } GrammarWalk;
+
+/* out: the same as s, of which only what is used is copied. */
+void grammar_copy(GrammarState *out, const GrammarState *s);
 
 /* The threads that begin at node, called from frame. */
 void grammar_enter(GrammarWalk *w, uint32_t node, uint32_t frame, GrammarState *out);
