@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "bench/forms.h"
 #include "bench/prompt_check.h"
 #include "drafts/mtp.h"
 #include "drafts/scripted.h"
@@ -31,6 +32,7 @@ typedef struct {
     Question q[MAX_QUESTIONS];
     int n;
     int first; /* the first question that is asked */
+    Forms *forms;
     int32_t stop_id;
     int n_rows; /* lines printed so far */
 } Check;
@@ -142,14 +144,17 @@ static int make_questions(Check *c, Error *err)
     const struct {
         int text, min_tokens;
         SampleParams p;
-    } list[] = {{0, 1, greedy},       {1, 1, greedy}, {3, 300, greedy},
-                {2, 1, greedy_penal}, {1, 1, flat},   {3, 150, nucleus},
-                {1, 1, nucleus},      {2, 70, penal}, {0, 1, penal}};
+        int is_json;
+    } list[] = {{0, 1, greedy, 0},  {1, 1, greedy, 0},       {3, 300, greedy, 0},
+                {1, 1, greedy, 1},  {2, 1, greedy_penal, 0}, {1, 1, flat, 0},
+                {0, 1, nucleus, 1}, {3, 150, nucleus, 0},    {1, 1, nucleus, 0},
+                {2, 70, penal, 0},  {0, 1, penal, 0}};
     int n = sizeof list / sizeof *list, limit = c->setup->limit;
     if (limit <= 0 || limit > n) limit = n;
     for (int k = 0; k < limit; k++) { /* spread over the list */
         int i = k * n / limit;
         if (add_question(c, texts[list[i].text], list[i].min_tokens, list[i].p, err)) return -1;
+        if (list[i].is_json) c->q[c->n - 1].request.constraint = forms_object(c->forms);
     }
     return 0;
 }
@@ -616,7 +621,8 @@ int check_run(const CheckSetup *setup, FILE *out, Error *err)
     c->out = out;
     if (!setup->json)
         fprintf(out, "%-44s %7s %7s %7s %7s\n", "", "tokens", "steps", "accept", "cached");
-    int failed = set_sizes(c, err) || make_questions(c, err) || run_variants(c, err) ||
+    c->forms = forms_open(setup->tok, &setup->model->config, MAX_QUESTIONS, MAX_QUESTIONS, err);
+    int failed = !c->forms || set_sizes(c, err) || make_questions(c, err) || run_variants(c, err) ||
                  compare_prompt(c, err);
     if (setup->json && c->n_rows) fprintf(out, "]\n");
     if (!setup->json && !failed)
@@ -626,6 +632,7 @@ int check_run(const CheckSetup *setup, FILE *out, Error *err)
         mem_free(c->q[i].answer);
         mem_free(c->q[i].script_token);
     }
+    forms_close(c->forms);
     mem_free(c);
     return failed ? -1 : 0;
 }
