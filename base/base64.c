@@ -11,8 +11,9 @@ static void encode_group(const unsigned char *in, size_t n, char out[4])
     unsigned bits = (unsigned)in[0] << 16;
     if (n > 1) bits |= (unsigned)in[1] << 8;
     if (n > 2) bits |= in[2];
-    for (size_t i = 0; i < 4; i++)
-        out[i] = i <= n ? ALPHABET[bits >> (18 - 6 * i) & 63] : '=';
+    memset(out, '=', 4);
+    for (size_t i = 0; i <= n; i++)
+        out[i] = ALPHABET[bits >> (18 - 6 * i) & 63];
 }
 
 void base64_encode(const char *data, size_t len, StrBuf *out)
