@@ -100,13 +100,15 @@ function drawStep(tree) {
 
 const drawn = new WeakMap(); // tree: its element
 
-// Shows the trees in place of what list shows, the newest last; those drawn before stay.
+// Shows the trees in place of what list shows, the newest last. Those that are there stay untouched:
+// put in anew they would seem to be new.
 export function drawTrees(list, trees) {
   pen.font = getComputedStyle(list).font;
   const steps = trees.map((tree) => {
     if (!drawn.has(tree)) drawn.set(tree, drawStep(tree));
     return drawn.get(tree);
   });
-  list.replaceChildren(...steps);
+  for (const step of [...list.children]) if (!steps.includes(step)) step.remove();
+  list.append(...steps.filter((step) => step.parentNode !== list));
   list.scrollTop = list.scrollHeight;
 }
