@@ -144,7 +144,6 @@ static const Refused refused[] = {
     {API_COMPLETION, P "\"suffix\": \"x\"}", "suffix"},
     {API_COMPLETION, P "\"use_beam_search\": true}", "use_beam_search"},
     {API_COMPLETION, P "\"grammar\": \"root ::= x\"}", "grammar"},
-    {API_COMPLETION, P "\"response_format\": {\"type\": \"json_object\"}}", "response_format"},
     {API_COMPLETION, P "\"response_format\": \"text\"}", "response_format"},
     /* chat */
     {API_CHAT, "{}", "messages"},

@@ -1,0 +1,247 @@
+/*
+ * test_api_structure.c: what requests say of their answers' form, and of the tools that must be
+ * called: what is read, what is refused, by which name and in which words.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "server/api_request.h"
+#include "tests/analyzer.h"
+
+#define TOOLS                                                                                      \
+    "'tools': [{'type': 'function', 'function': {'name': 'a'}}, {'function': {'name': 'b', "       \
+    "'strict': true}}], "
+#define FORMAT(inner)  "'response_format': {'type': 'json_schema', 'json_schema': " inner "}"
+#define OUTPUTS(inner) "'structured_outputs': {" inner "}"
+
+/* The fields of a request, with ' for "; 0 or -1, as api_request_read. *r is to be freed. */
+static int read_fields(ApiRequest *r, ApiKind kind, const char *fields, ApiError *err)
+{
+    static const ApiDefaults defaults = {.max_tokens = 16, .enable_thinking = -1, .n_vocab = 100};
+    char text[1024];
+    snprintf(text, sizeof text, "{%s, %s}",
+             kind == API_CHAT ? "'messages': [{'role': 'user', 'content': 'x'}]" : "'prompt': 'x'",
+             fields);
+    for (char *at = strchr(text, '\''); at; at = strchr(at, '\''))
+        *at = '"';
+    *err = (ApiError){0};
+    *r = (ApiRequest){0};
+    json_t *body = api_parse_body(text, strlen(text), err);
+    if (!body) fail_msg("%s: %s", text, err->error.msg);
+    return api_request_read(r, kind, body, &defaults, err);
+}
+
+/* ---- refused ---- */
+
+typedef struct {
+    const char *fields, *param, *error;
+} Refused;
+
+static const Refused refused[] = {
+    {"'response_format': 'text'", "response_format", "must be an object with a type"},
+    {"'response_format': {}", "response_format", "must be an object with a type"},
+    {"'response_format': {'type': 5}", "response_format", "must be an object with a type"},
+    {"'response_format': {'type': 'xml'}", "response_format", "text, json_object or json_schema"},
+    {"'response_format': {'type': 'json_schema'}", "response_format", "needs json_schema"},
+    {FORMAT("[]"), "response_format", "needs json_schema"},
+    {FORMAT("{'schema': 5}"), "response_format", "has a schema that is no object"},
+    {FORMAT("{'schema': '{}'}"), "response_format", "has a schema that is no object"},
+    {"'response_format': {'type': 'json_object', 'schema': []}", "response_format",
+     "has a schema that is no object"},
+    {"'json_schema': '{}'", "json_schema", "must be a schema"},
+    {"'json_schema': []", "json_schema", "must be a schema"},
+    {"'structured_outputs': 'json'", "structured_outputs", "must be an object"},
+    {OUTPUTS("'json': 5"), "structured_outputs", "has json that is no schema"},
+    {OUTPUTS("'regex': {}"), "structured_outputs", "has a regex that is no text"},
+    {OUTPUTS("'choice': 'a'"), "structured_outputs", "has a choice that is no list of texts"},
+    {OUTPUTS("'choice': []"), "structured_outputs", "has a choice that is no list of texts"},
+    {OUTPUTS("'choice': ['a', '']"), "structured_outputs", "has a choice that is no list of texts"},
+    {OUTPUTS("'choice': ['a', 5]"), "structured_outputs", "has a choice that is no list of texts"},
+    {OUTPUTS("'grammar': 'root ::= x'"), "structured_outputs", "takes json, regex, choice"},
+    {OUTPUTS("'structural_tag': 'x'"), "structured_outputs", "takes json, regex, choice"},
+    {OUTPUTS("'json': {}, 'regex': 'a'"), "structured_outputs", "several forms at once"},
+    {OUTPUTS("'choice': ['a'], 'json_object': true"), "structured_outputs",
+     "several forms at once"},
+    {"'grammar': 'root ::= x'", "grammar", "grammar is not supported; use json_schema"},
+    {"'guided_json': {'type': 'object'}", "guided_json",
+     "guided_json is not supported; use structured_outputs"},
+    {"'guided_regex': 'a'", "guided_regex", "use structured_outputs"},
+    {"'guided_choice': ['a']", "guided_choice", "use structured_outputs"},
+    {"'guided_grammar': 'root ::= x'", "guided_grammar", "use structured_outputs"},
+    {"'guided_json_object': true", "guided_json_object", "use structured_outputs"},
+    /* two forms at once */
+    {"'json_schema': true, " OUTPUTS("'regex': 'a'"), "json_schema",
+     "structured_outputs and json_schema cannot both say what the answer is"},
+    {OUTPUTS("'json_object': true") ", " FORMAT("{'name': 'n'}"), "structured_outputs",
+     "response_format and structured_outputs cannot both say what the answer is"},
+};
+
+static void expect_refused(ApiKind kind, const Refused *x)
+{
+    ApiRequest r;
+    ApiError err;
+    if (!read_fields(&r, kind, x->fields, &err)) fail_msg("was taken: %s", x->fields);
+    if (strcmp(err.param, x->param) != 0 || !strstr(err.error.msg, x->error))
+        fail_msg("%s: '%s' '%s'", x->fields, err.param, err.error.msg);
+    assert_int_equal(err.error.code, ERR_INPUT);
+    api_request_free(&r);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        expect_refused(API_COMPLETION, &refused[i]);
+        expect_refused(API_CHAT, &refused[i]);
+    }
+}
+
+static const Refused refused_choices[] = {
+    {"'tool_choice': 'required'", "tool_choice", "tool_choice needs tools"},
+    {"'tools': [], 'tool_choice': 'any'", "tool_choice", "tool_choice needs tools"},
+    {"'tool_choice': {'type': 'function', 'function': {'name': 'a'}}", "tool_choice",
+     "names no function of tools"},
+    {TOOLS "'tool_choice': {'function': {'name': 'c'}}", "tool_choice",
+     "names no function of tools"},
+    {TOOLS "'tool_choice': {'type': 'function'}", "tool_choice", "names no function of tools"},
+    {TOOLS "'tool_choice': 'sometimes'", "tool_choice", "must be auto, none, required or name"},
+    {TOOLS "'tool_choice': 5", "tool_choice", "must be a string or an object"},
+    {TOOLS "'tool_choice': {'type': 'allowed_tools'}", "tool_choice", "must be auto, none"},
+    {TOOLS "'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': 'required'}}",
+     "tool_choice", "names no function of tools"},
+    {TOOLS "'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': 'required', "
+           "'tools': [{'function': {'name': 'c'}}, 5]}}",
+     "tool_choice", "names no function of tools"},
+    {TOOLS "'function_call': {'name': 'c'}", "tool_choice", "names no function of tools"},
+    {TOOLS "'tool_choice': 'required', 'response_format': {'type': 'json_object'}", "tool_choice",
+     "tool_choice asks for a call where response_format asks for text"},
+};
+
+static void test_refused_choices(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refused_choices / sizeof *refused_choices; i++)
+        expect_refused(API_CHAT, &refused_choices[i]);
+}
+
+/* ---- read ---- */
+
+static ApiRequest read_ok(ApiKind kind, const char *fields)
+{
+    ApiRequest r;
+    ApiError err;
+    if (read_fields(&r, kind, fields, &err)) fail_msg("%s: %s", fields, err.error.msg);
+    return r;
+}
+
+typedef struct {
+    const char *fields;
+    StructureKind kind;
+    const char *field;
+    int strict;
+} Read;
+
+static const Read taken[] = {
+    {"'response_format': {'type': 'text'}", STRUCTURE_FREE, NULL, 0},
+    {"'response_format': {'type': 'json_object'}", STRUCTURE_OBJECT, NULL, 0},
+    {"'response_format': {'type': 'json_object', 'schema': {}}", STRUCTURE_SCHEMA,
+     "response_format.schema", 0},
+    {FORMAT("{'name': 'n'}"), STRUCTURE_OBJECT, NULL, 0},
+    {FORMAT("{'schema': null}"), STRUCTURE_OBJECT, NULL, 0},
+    {FORMAT("{'schema': true}"), STRUCTURE_SCHEMA, "response_format.json_schema.schema", 0},
+    {FORMAT("{'schema': {}, 'strict': true}"), STRUCTURE_SCHEMA,
+     "response_format.json_schema.schema", 1},
+    {FORMAT("{'schema': {}, 'strict': null}"), STRUCTURE_SCHEMA,
+     "response_format.json_schema.schema", 0},
+    {"'json_schema': {'type': 'null'}", STRUCTURE_SCHEMA, "json_schema", 0},
+    {"'json_schema': {}", STRUCTURE_FREE, NULL, 0},
+    {OUTPUTS(""), STRUCTURE_FREE, NULL, 0},
+    {OUTPUTS("'json_object': false, 'json': null"), STRUCTURE_FREE, NULL, 0},
+    {OUTPUTS("'json_object': true"), STRUCTURE_OBJECT, NULL, 0},
+    {OUTPUTS("'json': {}"), STRUCTURE_SCHEMA, "structured_outputs.json", 0},
+    {OUTPUTS("'regex': 'a+'"), STRUCTURE_PATTERN, "structured_outputs.regex", 0},
+    {OUTPUTS("'choice': ['a', 'b']"), STRUCTURE_CHOICE, "structured_outputs.choice", 0},
+    /* what asks for nothing, as clients send it */
+    {"'grammar': '', 'guided_json': {}, 'guided_regex': '', 'guided_choice': [], "
+     "'guided_grammar': null, 'guided_json_object': false",
+     STRUCTURE_FREE, NULL, 0},
+    {"'response_format': {'type': 'text'}, 'json_schema': {}, " OUTPUTS("'json_object': true"),
+     STRUCTURE_OBJECT, NULL, 0},
+};
+
+static void test_read(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+        const Read *x = &taken[i];
+        ApiRequest r = read_ok(API_CHAT, x->fields);
+        if (r.structure.kind != x->kind || r.structure.strict != x->strict)
+            fail_msg("%s: %d %d", x->fields, (int)r.structure.kind, r.structure.strict);
+        if (x->field) assert_string_equal(r.structure.field, x->field);
+        if (x->field) assert_non_null(r.structure.value);
+        assert_int_equal(api_has_grammar(&r), x->kind != STRUCTURE_FREE);
+        api_request_free(&r);
+    }
+}
+
+/* Which calls are asked for: names of the tools, NULL: none must be called. */
+static const struct {
+    const char *choice, *forced;
+    int names_tool, has_grammar;
+} choices[] = {
+    {"'x': 0", NULL, 0, 1}, /* b is strict */
+    {"'tool_choice': 'auto'", NULL, 0, 1},
+    {"'tool_choice': 'none'", NULL, 0, 0},
+    {"'tool_choice': 'required'", "ab", 0, 1},
+    {"'tool_choice': 'any'", "ab", 0, 1},
+    {"'tool_choice': {'type': 'function', 'function': {'name': 'b'}}", "b", 1, 1},
+    {"'tool_choice': {'type': 'function', 'name': 'a'}", "a", 1, 1},
+    {"'function_call': {'name': 'a'}", "a", 1, 1},
+    {"'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': 'auto', 'tools': []}}",
+     NULL, 0, 1},
+    {"'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': 'required', 'tools': "
+     "[{'type': 'function', 'function': {'name': 'b'}}, {'name': 'c'}]}}",
+     "b", 0, 1},
+};
+
+static void test_choices(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
+        char fields[512], names[8] = "";
+        json_t *tool;
+        size_t k;
+        snprintf(fields, sizeof fields, TOOLS "%s", choices[i].choice);
+        ApiRequest r = read_ok(API_CHAT, fields);
+        json_array_foreach(r.forced, k, tool)
+        {
+            strcat(names,
+                   json_string_value(json_object_get(json_object_get(tool, "function"), "name")));
+        }
+        if (!r.forced != !choices[i].forced || r.names_tool != choices[i].names_tool ||
+            api_has_grammar(&r) != choices[i].has_grammar)
+            fail_msg("%s: '%s' %d", choices[i].choice, names, r.names_tool);
+        if (choices[i].forced) assert_string_equal(names, choices[i].forced);
+        api_request_free(&r);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused_choices),
+        cmocka_unit_test(test_read),
+        cmocka_unit_test(test_choices),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
