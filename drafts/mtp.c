@@ -180,6 +180,7 @@ static void sample_children(Mtp *m, const DraftRequest *req, int n, const int *o
         m->sample_host[i].path = m->path + (size_t)i * nodes;
         int depth = node[i] < 0 ? 0 : d->node[node[i]].depth;
         pool_path(d, node[i], m->path_host[i]);
+        m->sample_host[i].allowed = engine_draft_mask(m->engine, r->seq, m->path_host[i], depth, i);
         m->sample_host[i].n_path = r->row->counts ? depth : 0;
         m->sample_host[i].pos = r->row->pos + depth;
     }

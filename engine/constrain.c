@@ -4,7 +4,7 @@
  * A draft that its parent's state does not let through could never be kept: it leaves the tree
  * before this is verified. Each row that is sampled has the mask of its own node.
  */
-#include <string.h>
+#include <assert.h>
 
 #include "engine/state.h"
 
@@ -42,6 +42,21 @@ static int take_out(uint64_t *mask, size_t n_words, const int32_t *id, int n)
     for (int i = 0; i < n && !left; i++)
         mask[id[i] / 64] |= bit[i];
     return left != 0;
+}
+
+const uint64_t *engine_draft_mask(Engine *e, int seq, const int32_t *path, int n, int at)
+{
+    enum { SCRATCH = 1 }; /* any node's: the tree has none yet */
+    const Constraint *c = &e->seq[seq].req.constraint;
+    size_t n_words = mask_words(e), place = (size_t)at * n_words;
+    uint64_t *mask = e->host.mask + place;
+    assert(at < MAX_SAMPLED);
+    if (!c->self) return NULL;
+    for (int i = 0; i < n; i++)
+        if (c->step(c->self, i ? SCRATCH : 0, path[i], SCRATCH)) return NULL;
+    c->allowed(c->self, n ? SCRATCH : 0, mask);
+    e->be->upload(e->be, e->dev.mask + place, mask, n_words * sizeof *mask);
+    return e->dev.mask + place;
 }
 
 void constrain_row(Engine *e, const Work *w, int node, int at)

@@ -75,4 +75,10 @@ Head *engine_head(Engine *e);
 const EngineOptions *engine_options(const Engine *e);
 const uint64_t *engine_allowed(const Engine *e); /* backend memory or NULL */
 
+/*
+ * While a drafter proposes: what may follow path[n] behind the root of sequence seq, backend memory
+ * until `at` is asked for again, at < MAX_TREE_NODES; NULL: anything.
+ */
+const uint64_t *engine_draft_mask(Engine *e, int seq, const int32_t *path, int n, int at);
+
 #endif

@@ -174,6 +174,8 @@ static void test_drafts(void **state)
     }
     run_all(asked_options(8, 3, 3), got);
     expect_same();
+    assert_int_equal(rule[0].n_wrong_drafts, 0); /* the head drafts under the rule, too */
+    assert_true(got[0].done.stats.n_drafted > 0);
     for (size_t m = 0; m < sizeof modes / sizeof *modes; m++)
         for (int mode = STATE_SLOTS; mode <= STATE_REPLAY; mode++) {
             Drafter d;
