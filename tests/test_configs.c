@@ -226,6 +226,33 @@ static void describe(const Model *m, const double weights[N_WEIGHTS], const Sett
     }
 }
 
+static void assert_holds(const char *path, const char *want)
+{
+    StrBuf have = {0};
+    MappedFile f;
+    Error err = {0};
+    if (mapped_file_open(&f, path, &err)) fail_msg("%s", err.msg);
+    strbuf_add(&have, (const char *)f.data, f.size);
+    if (!strstr(strbuf_str(&have), want)) fail_msg("%s does not hold\n%s", path, want);
+    mapped_file_close(&f);
+    strbuf_free(&have);
+}
+
+/* Its row in the table of configs/README.md: GiB in all, on a CPU and on a GPU. */
+static void check_row(const char *name, const double weights[N_WEIGHTS], const Settings *set,
+                      const size_t scratch[2])
+{
+    char row[200];
+    double beside[2];
+    for (int is_host = 0; is_host < 2; is_host++)
+        beside[is_host] = (double)set->memory + (double)scratch[is_host];
+    snprintf(row, sizeof row, "| [%s](%s.conf) | %d | %.1f | %.1f | %.1f | %.1f | %.1f |\n", name,
+             name, set->max_seqs, gib(weights[BF16] + beside[1]), gib(weights[FP8] + beside[1]),
+             gib(weights[Q8] + beside[1]), gib(weights[BF16] + beside[0]),
+             gib(weights[FP8] + beside[0]));
+    assert_holds("configs/README.md", row);
+}
+
 static void read_settings(Settings *set, const char *path)
 {
     Error err = {0};
@@ -241,9 +268,7 @@ static void check_config(const char *name, Model *m, const double weights[N_WEIG
     char path[128];
     Settings set;
     size_t scratch[2];
-    StrBuf want = {0}, have = {0};
-    MappedFile f;
-    Error err = {0};
+    StrBuf want = {0};
     snprintf(path, sizeof path, "configs/%s.conf", name);
     read_settings(&set, path);
     int64_t least = least_memory(m, &set, scratch);
@@ -251,13 +276,9 @@ static void check_config(const char *name, Model *m, const double weights[N_WEIG
         fail_msg("%s: memory = %lldM would do, not %lldM", path, (long long)(least >> 20),
                  (long long)(set.memory >> 20));
     describe(m, weights, &set, scratch, &want);
-    if (mapped_file_open(&f, path, &err)) fail_msg("%s", err.msg);
-    strbuf_add(&have, (const char *)f.data, f.size);
-    if (!strstr(strbuf_str(&have), strbuf_str(&want)))
-        fail_msg("%s does not hold\n%s", path, strbuf_str(&want));
-    mapped_file_close(&f);
+    assert_holds(path, strbuf_str(&want));
     strbuf_free(&want);
-    strbuf_free(&have);
+    check_row(name, weights, &set, scratch);
 }
 
 static void test_models(void **state)
