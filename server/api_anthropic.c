@@ -35,11 +35,15 @@ static json_t *translate(const json_t *body, ApiError *err)
 
 /* ---- replies ---- */
 
+/* Up to the brace that closes it. */
 static void write_usage(const Call *call, int n_cached, StrBuf *out)
 {
+    int n_thinking = reply_n_reasoning_tokens(call->answers[0].reply);
     json_write(out, "{s:i, s:i, s:i, s:i", "input_tokens", call_n_prompt(call) - n_cached,
                "cache_creation_input_tokens", 0, "cache_read_input_tokens", n_cached,
                "output_tokens", call_n_generated(call));
+    if (n_thinking)
+        json_write(out, ",s:{s:i}", "output_tokens_details", "thinking_tokens", n_thinking);
 }
 
 /* The length of the answer was not the client's but the context's. */

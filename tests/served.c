@@ -107,6 +107,7 @@ static void open_engine(Served *s, const ServedOptions *o)
     *options = engine_defaults();
     options->max_seqs = o->max_seqs;
     options->max_waiting = o->max_waiting;
+    options->ctx_size = o->ctx_size;
     options->memory = 96 << 20;
     options->allowed = allowed;
     options->cache = o->cache;

@@ -11,6 +11,7 @@
 
 typedef struct {
     int max_seqs, max_waiting; /* 0: 4, 16 */
+    int ctx_size;              /* 0: the model's */
     int plain;                 /* 1: no drafter */
     const Drafter *drafter;    /* instead of the model's own; the test's, who closes it */
     CacheOptions cache;        /* off */

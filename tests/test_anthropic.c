@@ -197,6 +197,7 @@ static void test_stops(void **state)
          -1},
     };
     ServedOptions o = served_defaults();
+    o.ctx_size = 128;
     Served *s = served_start(&o);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char body[300];
@@ -273,6 +274,7 @@ static void test_thinking(void **state)
     assert_true(strlen(served_text_at(reply, "content.0.thinking")) > 0);
     assert_true(strlen(served_text_at(reply, "content.0.signature")) > 0);
     assert_string_equal(served_text_at(reply, "content.1.type"), "text");
+    assert_int_equal(served_int_at(reply, "usage.output_tokens_details.thinking_tokens"), 9);
     /* Of the stream: the thoughts, then their signature as a delta, then the end of the block. */
     StrBuf thoughts = {0};
     size_t i = 2;
