@@ -170,6 +170,17 @@ static int add_assistant(ApiPlace p, const json_t *blocks, json_t *out)
 
 /* ---- messages ---- */
 
+/*
+ * Claude Code tells of its surroundings in a system message behind the user's. It goes before it: a
+ * template's last turn is to be what the user asks.
+ */
+static int add_late_system(json_t *content, json_t *out)
+{
+    size_t n = json_array_size(out);
+    if (n && !strcmp(translate_text(json_array_get(out, n - 1), "role"), "user")) n--;
+    return json_array_insert_new(out, n, translate_message("system", json_incref(content)));
+}
+
 static int add_message(size_t i, const json_t *m, json_t *out, ApiError *err)
 {
     ApiPlace p = api_place("messages", i, ".content", err);
@@ -180,7 +191,8 @@ static int add_message(size_t i, const json_t *m, json_t *out, ApiError *err)
         return api_refuse(api_place("messages", i, ".role", err), "must be user or assistant");
     if (!json_is_string(content) && !json_is_array(content))
         return api_refuse(p, "must be a string or a list of blocks");
-    if (json_is_string(content) || *role == 's') /* the chat's reader takes these as they are */
+    if (*role == 's') return add_late_system(content, out);
+    if (json_is_string(content))
         return json_array_append_new(out, translate_message(role, json_incref(content)));
     json_array_foreach(content, i, blocks)
     {

@@ -133,6 +133,13 @@ static void test_anthropic_messages(void **state)
          "[{'role': 'system', 'content': 's'}, {'role': 'system', 'content': 't'}, {'role': "
          "'user', 'content': 'hi'}]"},
         {"{'system': 's', " HI "}", "system", "null"},
+        /* One behind the user's words goes before them, but after a tool's result. */
+        {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'system', 'content': 's'}]}",
+         "messages", "[{'role': 'system', 'content': 's'}, {'role': 'user', 'content': 'a'}]"},
+        {"{'messages': [{'role': 'user', 'content': [{'type': 'tool_result'}]}, {'role': "
+         "'system', 'content': [" PART("s") "]}]}",
+         "messages",
+         "[{'role': 'tool', 'content': ''}, {'role': 'system', 'content': [" PART("s") "]}]"},
     };
     CHECK(anthropic_to_chat, rows);
 }
