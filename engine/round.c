@@ -264,8 +264,8 @@ static int is_round(const Engine *e, int *n_nodes, int *depth)
     if (e->options.drafter && !drafts_on_device(e)) return 0;
     for (int i = 0; i < e->n_work; i++) {
         const Work *w = &e->work[i];
-        if (w->seq->req.n_logprobs >= 0 || w->seq->req.constraint.self || w->max_nodes != first->max_nodes ||
-            tree_levels(w) != tree_levels(first))
+        if (w->seq->req.n_logprobs >= 0 || w->seq->req.constraint.self ||
+            w->max_nodes != first->max_nodes || tree_levels(w) != tree_levels(first))
             return 0;
         /* a stop that an answer outlives may fall into a path that is folded already */
         if (e->forward.records && w->seq->req.n_forced) return 0;

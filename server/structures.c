@@ -10,7 +10,6 @@
 
 #include "base/mem.h"
 #include "base/strbuf.h"
-#include "spec/tree.h"
 #include "text/call_grammar.h"
 
 enum { MAX_KEPT = 128, MAX_KEPT_BYTES = 64 << 20 };
@@ -242,7 +241,8 @@ static Grammar *compile(const Structures *s, const StructureAsk *ask, Error *err
     return NULL;
 }
 
-/* The vocabulary in order and the pool, once. It takes long; who looks for a grammar need not wait. */
+/* The vocabulary in order and the pool, once. It takes long; who looks for a grammar need not wait.
+ */
 static int prepare(Structures *s, Error *err)
 {
     const ModelConfig *c = s->config;
