@@ -164,6 +164,39 @@ static void test_call(void **state)
     json_decref(reply);
 }
 
+static void test_forced_call(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        {"{\"type\": \"any\"}", NULL},
+        {"{\"type\": \"tool\", \"name\": \"ReserveRestaurant\"}", "ReserveRestaurant"},
+    };
+    for (int i = 0; i < 2; i++) {
+        char fields[200];
+        snprintf(fields, sizeof fields, "\"tool_choice\": %s, ", rows[i][0]);
+        json_t *reply = ask(fields);
+        size_t n = json_array_size(json_object_get(reply, "content"));
+        const json_t *block = json_array_get(json_object_get(reply, "content"), n - 1);
+        assert_string_equal(served_text_at(block, "type"), "tool_use");
+        if (rows[i][1]) assert_string_equal(served_text_at(block, "name"), rows[i][1]);
+        assert_string_equal(served_text_at(reply, "stop_reason"), "tool_use");
+        json_decref(reply);
+    }
+}
+
+static void test_format(void **state)
+{
+    (void)state;
+    json_t *reply = ask("\"tools\": null, \"output_config\": {\"format\": {\"type\": "
+                        "\"json_schema\", \"schema\": {\"type\": \"object\", \"properties\": "
+                        "{\"n\": {\"type\": \"integer\"}}, \"required\": [\"n\"], "
+                        "\"additionalProperties\": false}}, \"effort\": \"low\"}, ");
+    json_t *answer = json_loads(served_text_at(reply, "content.0.text"), 0, NULL);
+    assert_true(json_is_integer(json_object_get(answer, "n")));
+    json_decref(answer);
+    json_decref(reply);
+}
+
 /* Cut within its arguments a call is none to run. */
 static void test_cut_call(void **state)
 {
@@ -626,6 +659,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_call),
+        cmocka_unit_test(test_forced_call),
+        cmocka_unit_test(test_format),
         cmocka_unit_test(test_cut_call),
         cmocka_unit_test(test_stops),
         cmocka_unit_test(test_prefill),

@@ -329,19 +329,22 @@ static json_t *custom_tools(void)
     return json_pack("[{s:s}, o]", "type", "web_search", tool);
 }
 
-/* The model was never taught to write free text; whatever it wrote is the input. */
-static void test_custom_tool(void **state)
+/*
+ * A custom tool's call as the client gets it. By itself the model calls it as the function that it
+ * was taught: whatever it wrote is the input. Forced, it keeps to the one parameter.
+ */
+static void check_custom_tool(const char *fields, const char *holds)
 {
-    (void)state;
-    json_t *whole = ask(custom_tools(), "");
-    json_t *events = ask_stream(custom_tools(), ""), *event;
+    json_t *whole = ask(custom_tools(), fields);
+    json_t *events = ask_stream(custom_tools(), fields), *event;
     const json_t *item = served_at(whole, "output.0");
     StrBuf text = {0};
     size_t i;
     assert_string_equal(served_text_at(item, "type"), "custom_tool_call");
     assert_memory_equal(served_text_at(item, "id"), "ctc_", 4);
     assert_string_equal(served_text_at(item, "name"), "FindRestaurants");
-    assert_non_null(strstr(served_text_at(item, "input"), "Italian"));
+    assert_int_equal(served_text_at(item, "input")[0] == '{', holds != NULL);
+    if (holds) assert_non_null(strstr(served_text_at(item, "input"), holds));
     json_array_foreach(events, i, event)
     {
         const char *type = served_text_at(event, "type");
@@ -355,6 +358,32 @@ static void test_custom_tool(void **state)
     strbuf_free(&text);
     json_decref(events);
     json_decref(whole);
+}
+
+static void test_custom_tool(void **state)
+{
+    (void)state;
+    check_custom_tool("", "Italian");
+    check_custom_tool("\"tool_choice\": {\"type\": \"custom\", \"name\": "
+                      "\"FindRestaurants\"}, ",
+                      NULL);
+}
+
+static void test_format(void **state)
+{
+    (void)state;
+    json_t *reply = served_post(served, RESPONSES,
+                                "{" HELLO ", " OFF ", \"text\": {\"format\": {\"type\": "
+                                "\"json_schema\", \"name\": \"n\", \"strict\": true, \"schema\": "
+                                "{\"type\": \"object\", \"properties\": {\"n\": {\"type\": "
+                                "\"integer\"}}, \"required\": [\"n\"], \"additionalProperties\": "
+                                "false}}}}",
+                                200);
+    json_t *answer = json_loads(served_text_at(reply, "output.0.content.0.text"), 0, NULL);
+    assert_true(json_is_integer(json_object_get(answer, "n")));
+    assert_string_equal(served_text_at(reply, "text.format.name"), "n");
+    json_decref(answer);
+    json_decref(reply);
 }
 
 /* Items of a first reply go back as they came, with what the tool found. */
@@ -449,12 +478,12 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),        cmocka_unit_test(test_response_object),
-        cmocka_unit_test(test_text_stream), cmocka_unit_test(test_reasoning),
-        cmocka_unit_test(test_call),        cmocka_unit_test(test_cut_call),
-        cmocka_unit_test(test_custom_tool), cmocka_unit_test(test_history),
-        cmocka_unit_test(test_vanished),    cmocka_unit_test(test_broken_model),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_text),         cmocka_unit_test(test_response_object),
+        cmocka_unit_test(test_text_stream),  cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_call),         cmocka_unit_test(test_cut_call),
+        cmocka_unit_test(test_custom_tool),  cmocka_unit_test(test_format),
+        cmocka_unit_test(test_history),      cmocka_unit_test(test_vanished),
+        cmocka_unit_test(test_broken_model), cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }
