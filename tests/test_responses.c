@@ -321,9 +321,10 @@ static void test_cut_call(void **state)
 }
 
 /* The same tool as one that takes a text; beside it what runs elsewhere. */
-static json_t *custom_tools(void)
+static json_t *custom_tools(const char *name)
 {
     json_t *tool = json_copy(json_array_get(tools, 0));
+    json_object_set_new(tool, "name", json_string(name));
     json_object_set_new(tool, "type", json_string("custom"));
     json_object_del(tool, "parameters");
     return json_pack("[{s:s}, o]", "type", "web_search", tool);
@@ -333,28 +334,32 @@ static json_t *custom_tools(void)
  * A custom tool's call as the client gets it. By itself the model calls it as the function that it
  * was taught: whatever it wrote is the input. Forced, it keeps to the one parameter.
  */
-static void check_custom_tool(const char *fields, const char *holds)
+static void check_custom_tool(const char *name, const char *fields, const char *holds)
 {
-    json_t *whole = ask(custom_tools(), fields);
-    json_t *events = ask_stream(custom_tools(), fields), *event;
+    json_t *whole = ask(custom_tools(name), fields);
+    json_t *events = ask_stream(custom_tools(name), fields), *event;
     const json_t *item = served_at(whole, "output.0");
     StrBuf text = {0};
     size_t i;
+    int n_pieces = 0;
     assert_string_equal(served_text_at(item, "type"), "custom_tool_call");
     assert_memory_equal(served_text_at(item, "id"), "ctc_", 4);
-    assert_string_equal(served_text_at(item, "name"), "FindRestaurants");
+    assert_string_equal(served_text_at(item, "name"), name);
     assert_int_equal(served_text_at(item, "input")[0] == '{', holds != NULL);
     if (holds) assert_non_null(strstr(served_text_at(item, "input"), holds));
     json_array_foreach(events, i, event)
     {
         const char *type = served_text_at(event, "type");
         assert_null(strstr(type, "arguments"));
-        if (!strcmp(type, "response.custom_tool_call_input.delta"))
+        if (!strcmp(type, "response.custom_tool_call_input.delta")) {
             strbuf_puts(&text, served_text_at(event, "delta"));
+            n_pieces++;
+        }
         if (!strcmp(type, "response.custom_tool_call_input.done"))
             assert_string_equal(served_text_at(event, "input"), strbuf_str(&text));
     }
     assert_string_equal(strbuf_str(&text), served_text_at(item, "input"));
+    assert_true(holds ? n_pieces == 1 : n_pieces > 1); /* as it comes, once it is known as such */
     strbuf_free(&text);
     json_decref(events);
     json_decref(whole);
@@ -363,9 +368,8 @@ static void check_custom_tool(const char *fields, const char *holds)
 static void test_custom_tool(void **state)
 {
     (void)state;
-    check_custom_tool("", "Italian");
-    check_custom_tool("\"tool_choice\": {\"type\": \"custom\", \"name\": "
-                      "\"FindRestaurants\"}, ",
+    check_custom_tool("FindRestaurants", "", "Italian");
+    check_custom_tool("Notes", "\"tool_choice\": {\"type\": \"custom\", \"name\": \"Notes\"}, ",
                       NULL);
 }
 
