@@ -92,7 +92,7 @@ check: deps-check ## install what is needed, lint, run all tests; ends with the 
 test: $(BUILD)/offshoot $(TESTS) ## all tests; SAN=address,undefined or SAN=thread for sanitizers
 	@tests/run_tests.sh $(TESTS)
 
-clients: $(BUILD)/offshoot ## clients from PyPI (openai, anthropic, lm-eval, aiperf) against the server; needs network
+clients: $(BUILD)/offshoot ## clients and routers from PyPI (openai, lm-eval, ...) and the server; needs network
 	@tests/install_deps.sh clients
 	@OFFSHOOT_BINARY=$(BUILD)/offshoot tests/clients/run.sh
 
