@@ -1,4 +1,4 @@
-"""test_open_webui.py: the requests that Open WebUI 0.12 makes, without its gigabyte of packages.
+"""test_open_webui.py: the requests that Open WebUI 0.12 makes, without its gigabytes of packages.
 
 Taken from its routers/openai.py, routers/tasks.py and utils/middleware.py: the list of models when a
 connection is added, a chat whose stream it reads line by line, and the title that it asks for behind
