@@ -130,6 +130,10 @@ static void print_load(const Printer *p)
              "block_size=\"%d\",num_gpu_blocks=\"%d\",enable_prefix_caching=\"%s\"", PAGE_TOKENS,
              e->pages, p->m->prefix_cache ? "True" : "False");
     sample(p, "vllm:cache_config_info", "", config, 1);
+    /* Endpoint pickers of Kubernetes take a server without it for a broken one. */
+    family(p, "vllm:lora_requests_info", "gauge", "Adapters: there are none.");
+    sample(p, "vllm:lora_requests_info", "",
+           "max_lora=\"0\",waiting_lora_adapters=\"\",running_lora_adapters=\"\"", 0);
     print_pool(p, "offshoot:kv_pages", "KV pages.", e->pages, e->pages_free, e->cache.pages);
     print_pool(p, "offshoot:state_slots", "Slots for the state of the recurrent layers.", e->slots,
                e->slots_free, e->cache.states);

@@ -28,6 +28,7 @@ static const struct {
     {"vllm:num_requests_waiting", "gauge"},
     {"vllm:kv_cache_usage_perc", "gauge"},
     {"vllm:cache_config_info", "gauge"},
+    {"vllm:lora_requests_info", "gauge"},
     {"vllm:num_preemptions_total", "counter"},
     {"vllm:prompt_tokens_total", "counter"},
     {"vllm:generation_tokens_total", "counter"},

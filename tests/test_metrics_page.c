@@ -191,6 +191,7 @@ static void test_cache(void **state)
         {"offshoot:answers_returned_total{as=changed}", 3},
         {"vllm:prompt_tokens_cached_total", 30},
         {"vllm:cache_config_info{block_size=16,num_gpu_blocks=40,enable_prefix_caching=True}", 1},
+        {"vllm:lora_requests_info{max_lora=0,waiting_lora_adapters=,running_lora_adapters=}", 0},
     };
     for (int i = 0; i < 6; i++)
         metrics_returned(m, i < 3 ? RETURNED_CHANGED : i < 5 ? RETURNED_RECUT : RETURNED_SAME);
