@@ -129,6 +129,10 @@ static Parameter *read_parameters(const json_t *schema, int *n)
 
 static int names_are_fit(Calls *s, const Parameter *p, int n, const char *where)
 {
+    if (n > MAX_SCHEMA_NODES) {
+        error_set(s->err, ERR_LIMIT, "%s: there are more than %d", where, MAX_SCHEMA_NODES);
+        s->failed = 1;
+    }
     for (int i = 0; i < n; i++) {
         if (p[i].name[0] && strlen(p[i].name) <= MAX_SCHEMA_NAME && !strpbrk(p[i].name, "<>\n"))
             continue;

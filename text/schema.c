@@ -39,6 +39,12 @@ uint32_t schema_fail(SchemaCompiler *c, ErrorCode code, const char *fmt, ...)
     return 0;
 }
 
+int schema_is_full(SchemaCompiler *c)
+{
+    if (c->b->is_full) schema_fail(c, ERR_LIMIT, "it takes more than %d nodes", MAX_GRAMMAR_NODES);
+    return c->b->is_full;
+}
+
 size_t schema_enter(SchemaCompiler *c, const char *step, const char *name)
 {
     size_t before = c->path.len;
@@ -389,7 +395,7 @@ static uint32_t object_part(SchemaCompiler *c, const json_t *schema)
 uint32_t schema_part(SchemaCompiler *c, const json_t *schema)
 {
     uint32_t part = 0;
-    if (c->failed) return 0;
+    if (c->failed || schema_is_full(c)) return 0;
     if (++c->n_nodes > MAX_SCHEMA_NODES)
         return schema_fail(c, ERR_LIMIT, "the schema has more than %d parts", MAX_SCHEMA_NODES);
     if (++c->depth > MAX_SCHEMA_DEPTH)
@@ -416,7 +422,5 @@ uint32_t schema_value(SchemaCompiler *c, const json_t *root, const json_t *schem
     strbuf_clear(&c->path);
     strbuf_puts(&c->path, where);
     uint32_t part = schema_part(c, schema);
-    if (!c->failed && c->b->is_full)
-        schema_fail(c, ERR_LIMIT, "it takes more than %d nodes", MAX_GRAMMAR_NODES);
-    return c->failed ? 0 : part;
+    return c->failed || schema_is_full(c) ? 0 : part;
 }

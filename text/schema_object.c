@@ -49,6 +49,14 @@ static int read_required(SchemaCompiler *c, const json_t *required, json_t *know
     return 0;
 }
 
+/* A name takes 16 bits. */
+static int check_number(SchemaCompiler *c, const Properties *p)
+{
+    if (p->n <= MAX_SCHEMA_NODES) return 0;
+    schema_fail(c, ERR_LIMIT, "an object has more than %d properties", MAX_SCHEMA_NODES);
+    return -1;
+}
+
 static int read_properties(SchemaCompiler *c, const json_t *schema, Properties *p)
 {
     const json_t *list = json_object_get(schema, "properties");
@@ -72,6 +80,7 @@ static int read_properties(SchemaCompiler *c, const json_t *schema, Properties *
         p->property[p->n++] = (Property){name, value, 0};
     }
     if (!rc) rc = read_required(c, required, known, p);
+    if (!rc) rc = check_number(c, p);
     json_decref(known);
     return rc;
 }

@@ -12,7 +12,12 @@ typedef struct {
     uint32_t part;
 } SchemaRef;
 
-enum { N_FORMATS = 6 };
+typedef struct {
+    int64_t lo, hi;
+    uint32_t part;
+} SchemaRange;
+
+enum { N_FORMATS = 6, N_RANGES = 16 };
 
 struct SchemaCompiler {
     GrammarBuilder *b;
@@ -31,6 +36,8 @@ struct SchemaCompiler {
         int automaton;
     } format[N_FORMATS];
     int n_formats;
+    SchemaRange range[N_RANGES]; /* integers that were made first */
+    int n_ranges;
 };
 
 /* A value of schema, in this step of the path; returns 0 when it failed. */
@@ -42,6 +49,9 @@ uint32_t schema_part_at(SchemaCompiler *c, const json_t *schema, const char *ste
 /* Says what is wrong here, once; returns 0. what may hold a %s for detail. */
 uint32_t schema_fail(SchemaCompiler *c, ErrorCode code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* 1, and it failed, when the grammar has no room for more. */
+int schema_is_full(SchemaCompiler *c);
 
 /* Steps of the path: where it was, for schema_leave. */
 size_t schema_enter(SchemaCompiler *c, const char *step, const char *name);

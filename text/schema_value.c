@@ -118,6 +118,7 @@ static int64_t range_node(Range *r, int n, int to_lo, int to_hi)
     GrammarEdge edge[10];
     int n_edges = 0;
     if (*known) return *known;
+    if (r->c->b->is_full) return NOTHING_FITS;
     int is_in = n > 0 && (n > r->n_lo || (n == r->n_lo && to_lo >= 0)) &&
                 (n < r->n_hi || (n == r->n_hi && to_hi <= 0));
     for (int d = n ? 0 : 1; d <= 9 && n < r->n_hi; d++) {
@@ -174,23 +175,30 @@ static int64_t integer_bound(const json_t *schema, const char *key, int is_upper
     return bound;
 }
 
+static uint32_t make_range(SchemaCompiler *c, int64_t lo, int64_t hi)
+{
+    uint32_t way[4], negative[2];
+    int n = whole_ways(c, lo < 0 ? 0 : lo, hi, way);
+    int n_negative = lo < 0 ? whole_ways(c, hi < -1 ? -hi : 1, -lo, negative) : 0;
+    for (int i = 0; i < n_negative; i++)
+        way[n++] = grammar_range(c->b, '-', '-', negative[i]);
+    return schema_ways(c, way, n);
+}
+
 uint32_t schema_integer(SchemaCompiler *c, const json_t *schema)
 {
     int64_t lo = integer_bound(schema, "minimum", 0, -largest), hi, other;
-    uint32_t way[4];
-    int n = 0;
     other = integer_bound(schema, "exclusiveMinimum", 0, -largest);
     if (other > lo) lo = other;
     hi = integer_bound(schema, "maximum", 1, largest);
     other = integer_bound(schema, "exclusiveMaximum", 1, largest);
     if (other < hi) hi = other;
     if (lo > hi) return schema_fail(c, ERR_INPUT, "no integer is within its bounds");
-    n = whole_ways(c, lo < 0 ? 0 : lo, hi, way);
-    uint32_t negative[2];
-    int n_negative = lo < 0 ? whole_ways(c, hi < -1 ? -hi : 1, -lo, negative) : 0;
-    for (int i = 0; i < n_negative; i++)
-        way[n++] = grammar_range(c->b, '-', '-', negative[i]);
-    return schema_ways(c, way, n);
+    for (int i = 0; i < c->n_ranges; i++)
+        if (c->range[i].lo == lo && c->range[i].hi == hi) return c->range[i].part;
+    uint32_t part = make_range(c, lo, hi);
+    if (c->n_ranges < N_RANGES) c->range[c->n_ranges++] = (SchemaRange){lo, hi, part};
+    return part;
 }
 
 /* ---- fixed values ---- */
