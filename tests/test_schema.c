@@ -91,6 +91,11 @@ static const Row rows[] = {
      "'additionalProperties':false}",
      {"{'a\\'\\n':null}"},
      {"{'a':null}"}},
+    /* names that begin as a declared one go on as texts do */
+    {"{'type':'object','properties':{'a\\'b':{},'\xc3\xa9':{},'\\u0001':{}}}",
+     {"{'a\\'b':1}", "{'a\\n':1}", "{'a\\\\\\\\':1}", "{'\xc3\xa9':1}", "{'\xc3\xa8':1}",
+      "{'\\u0001':1}", "{'a\\'bc':1}"},
+     {"{'a\\x':1}", "{'\xc3':1}", "{'\xc3x':1}", "{'\\u0002':1}", "{'\\ux':1}", "{'a\\u0022b':1}"}},
     {"{'type':'object','required':['k'],'additionalProperties':{'type':'boolean'}}",
      {"{'k':true}", "{'k':true,'l':false}"},
      {"{}", "{'k':1}"}},
@@ -252,6 +257,10 @@ static void expect_limit(const char *first, const char *const *one, const char *
 static void test_limits(void **state)
 {
     static const char *const property[] = {",'p", "':{'type':'null'}"};
+    static const char *const integer[] = {",'p", "':{'type':'integer'}"};
+    static const char *const bounded[] = {",{'type':'integer','maximum':9007199254740", "}"};
+    static const char *const titled[] = {",{'type':'string','title':'t", "'}"};
+    static const char *const name[] = {",'p", "'"};
     static const char *const value[] = {",'value ", "'"};
     static const char *const pattern[] = {",{'type':'string','pattern':'^[a-z]{250}", "$'}"};
     Error err = {0};
@@ -274,8 +283,16 @@ static void test_limits(void **state)
     assert_int_equal(grammar_takes(k, g, "{\"kind\":\"k119\",\"v\":1}"), 1);
     assert_int_equal(grammar_takes(k, g, "{\"kind\":\"k120\",\"v\":1}"), 0);
     grammar_free(g);
+    g = repeated("{'type':'object','properties':{'z':{}", integer, "}}", 5000, &err);
+    assert_non_null(g);
+    assert_int_equal(grammar_takes(k, g, "{\"p17\":12,\"p4999\":-3}"), 1);
+    grammar_free(g);
+    expect_limit("{'anyOf':[{}", bounded, "]}", 4000, "more than 131072 nodes");
     expect_limit("{'type':'object','properties':{'z':{}", property, "}}", 20000,
-                 "more than 20000 parts");
+                 "an object has more than 20000 properties");
+    expect_limit("{'prefixItems':[{}", titled, "]}", 20000, "more than 20000 parts");
+    expect_limit("{'type':'object','required':['z'", name, "]}", 70000,
+                 "an object has more than 20000 properties");
     expect_limit("{'anyOf':[{}", pattern, "]}", 100, "more than 16384 states");
     expect_limit("{'enum':[0", value, "]}", 4096, "a list of 1 to 4096");
 }

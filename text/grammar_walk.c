@@ -116,6 +116,7 @@ enum {
     IN_ED,
     IN_F0,
     IN_F4,
+    IN_NO_OTHER, /* inside a name that can only become a declared one */
     IN_NOTHING = -1,
 };
 
@@ -287,9 +288,15 @@ static const GrammarEdge *find_edge(const Grammar *g, const GrammarNode *n, uint
     return lo < n->n_edges && edge[lo].lo <= byte ? &edge[lo] : NULL;
 }
 
+/* 1 if what has come of a name may be the beginning of one that is not declared. */
+static int is_other(const GrammarNames *names, const GrammarThread *t)
+{
+    return names->other && t->sub != IN_NO_OTHER;
+}
+
 /*
  * Where other names may come, the tree is followed along names that may not, too: they are declared
- * as long as they can become one.
+ * as long as they can become one. sub and count are those of the other name.
  */
 static void name_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarState *out)
 {
@@ -297,10 +304,10 @@ static void name_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarStat
     const GrammarNode *n = &g->node[t.node];
     const GrammarNames *names = &g->names[n->index];
     const GrammarEdge *edge = find_edge(g, n, byte);
-    int others = names->other && names->next_required[t.at] == names->n;
+    int others = names->next_required[t.at] == names->n && is_other(names, &t);
+    GrammarThread other = {.node = names->other, .frame = t.frame, .count = t.count, .sub = t.sub};
     if (!edge) {
-        if (others)
-            string_byte(w, (GrammarThread){.node = names->other, .frame = t.frame}, byte, out);
+        if (others) string_byte(w, other, byte, out);
         return;
     }
     const GrammarNode *to = &g->node[edge->to];
@@ -315,8 +322,13 @@ static void name_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarStat
         }
         if (names->leaf[i] >= t.at && names->leaf[i] <= names->next_required[t.at])
             grammar_enter(w, edge->to, t.frame, out);
-    } else if (others || has_leaf(names, to, t.at)) {
+        return;
+    }
+    if (!others || !string_text(g, &g->node[names->other], &other, byte)) other.sub = IN_NO_OTHER;
+    if (is_other(names, &other) || has_leaf(names, to, t.at)) {
         t.node = edge->to;
+        t.sub = other.sub;
+        t.count = other.count;
         add_thread(out, t);
     }
 }
