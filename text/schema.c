@@ -141,7 +141,7 @@ static const json_t *pointer_step(const json_t *at, const char *step, size_t len
     if (len > MAX_SCHEMA_NAME) return NULL;
     for (size_t i = 0; i < len; i++) {
         int is_escape = step[i] == '~' && i + 1 < len && (step[i + 1] == '0' || step[i + 1] == '1');
-        name[n++] = is_escape ? "~/"[step[i + 1] == '1'] : step[i];
+        name[n++] = (char)(is_escape ? "~/"[step[i + 1] == '1'] : step[i]);
         i += (size_t)is_escape;
     }
     name[n] = 0;
