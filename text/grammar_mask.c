@@ -59,10 +59,15 @@ void grammar_masks_close(GrammarMasks *m)
 
 /* ---- masks that are kept ---- */
 
-/* All that tells s from another state: 0 when it is too much to be worth keeping. */
+/*
+ * All that tells s from another state: 0 when it is too much to be worth keeping. The grammar is
+ * part of it, not the hash's seed: short keys under different seeds may well have the same hash.
+ */
 static int state_key(GrammarMasks *m, const GrammarWalk *w, const GrammarState *s, Hash *key)
 {
     size_t n = 0;
+    m->key[n++] = (uint32_t)w->g->id;
+    m->key[n++] = (uint32_t)(w->g->id >> 32);
     for (int i = 0; i < s->n; i++) {
         const GrammarThread *t = &s->thread[i];
         if (n + 5 > MAX_KEY_WORDS) return 0;
@@ -76,7 +81,7 @@ static int state_key(GrammarMasks *m, const GrammarWalk *w, const GrammarState *
         }
         m->key[n++] = UINT32_MAX;
     }
-    *key = hash_key(m->key, n * sizeof *m->key, w->g->id);
+    *key = hash_key(m->key, n * sizeof *m->key, 0);
     return 1;
 }
 
