@@ -187,6 +187,58 @@ static void test_masks(void **state)
     }
 }
 
+/* Many grammars whose states look alike: none gets what another's mask was. */
+static void test_masks_of_many(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 200; i++) {
+        Error err = {0};
+        Grammar *g = grammar_of("{'type':'string','pattern':'^\\u0022\\\\\\\\$'}", 1, &err);
+        assert_non_null(g);
+        GrammarAnswer a = answer_of(k, g, 0);
+        Constraint c = grammar_constraint(&a);
+        StrBuf text = {0};
+        for (const char *at = "\"\\\"\\\\"; *at; at++) {
+            strbuf_add(&text, at, 1);
+            assert_int_equal(c.step(&a, 0, k->byte[(unsigned char)*at], 0), 0);
+            check_mask(g, &a, 0, &text);
+        }
+        strbuf_free(&text);
+        grammar_free(g);
+    }
+}
+
+/* At the deepest level nothing begins that would need another one. */
+static void test_deepest_level(void **state)
+{
+    Error err = {0};
+    (void)state;
+    for (int offset = 0; offset < 2; offset++) {
+        const char *n = "{'type':'object','properties':{'c':{'type':'array','items':{'$ref':"
+                        "'#/$defs/n'}}},'required':['c'],'additionalProperties':false}";
+        char schema[600];
+        snprintf(schema, sizeof schema,
+                 "{'$ref':'#/$defs/%c','$defs':{'n':%s,'m':{'type':'array',"
+                 "'items':{'$ref':'#/$defs/n'}}}}",
+                 offset ? 'm' : 'n', n);
+        Grammar *g = grammar_of(schema, 1, &err);
+        assert_non_null(g);
+        GrammarAnswer a = answer_of(k, g, 0);
+        Constraint c = grammar_constraint(&a);
+        static const char deeper[] = "[{\"c\":";
+        int at = offset ? 0 : 1, n_more = 0;
+        while (!c.step(&a, 0, k->byte[(unsigned char)deeper[at]], 1)) {
+            c.step(&a, 0, k->byte[(unsigned char)deeper[at]], 0);
+            at = (at + 1) % 6;
+            n_more++;
+        }
+        assert_int_equal(at, 1); /* in a list, which may be empty */
+        assert_true(n_more > 150);
+        assert_int_equal(c.step(&a, 0, k->byte[']'], 0), 0);
+        grammar_free(g);
+    }
+}
+
 /* ---- trees ---- */
 
 enum { TREE = 24 };
@@ -317,9 +369,10 @@ static void test_no_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_instances), cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_forks),     cmocka_unit_test(test_wrong_drafts),
-        cmocka_unit_test(test_nesting),   cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_instances),     cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_masks_of_many), cmocka_unit_test(test_deepest_level),
+        cmocka_unit_test(test_forks),         cmocka_unit_test(test_wrong_drafts),
+        cmocka_unit_test(test_nesting),       cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests(tests, open_case, close_case);
 }

@@ -14,6 +14,8 @@
 
 #include "text/dfa.h"
 
+enum { MAX_GRAMMAR_LEVELS = 64 }; /* lists and objects in each other */
+
 typedef enum {
     NODE_RETURN, /* a part is done; where nobody called it, the answer is */
     NODE_BYTES,  /* one byte, by its edges */
@@ -36,6 +38,7 @@ typedef struct {
 
 typedef struct {
     uint8_t kind, nests; /* nests: a call into a list or an object */
+    uint8_t height;      /* lists and objects in each other that it needs to come to its end */
     uint16_t n_edges;
     uint32_t first_edge; /* by rising byte */
     uint32_t next, body;

@@ -118,8 +118,10 @@ Grammar *grammar_build_end(GrammarBuilder *b, uint32_t start, Error *err)
     } else if (!every_loop_takes_bytes(g)) {
         error_set(err, ERR_INPUT, "it refers to itself without end");
     } else {
+        grammar_measure(g);
         g->bytes = count_bytes(g);
-        return g;
+        if (g->node[start].height <= MAX_GRAMMAR_LEVELS) return g;
+        error_set(err, ERR_INPUT, "nothing that ends is of this form");
     }
     grammar_free(g);
     return NULL;

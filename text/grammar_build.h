@@ -23,6 +23,9 @@ void grammar_build_begin(GrammarBuilder *b);
  */
 Grammar *grammar_build_end(GrammarBuilder *b, uint32_t start, Error *err);
 
+/* Fills the nodes' heights; grammar_build_end does. */
+void grammar_measure(Grammar *g);
+
 /* Instead of grammar_build_end. */
 void grammar_build_drop(GrammarBuilder *b);
 

@@ -56,6 +56,7 @@ void grammar_enter(GrammarWalk *w, uint32_t node, uint32_t frame, GrammarState *
 {
     const GrammarNode *n = &w->g->node[node];
     uint32_t inner;
+    if (w->frame[frame].level + n->height > MAX_GRAMMAR_LEVELS) return; /* it could not end */
     switch ((GrammarNodeKind)n->kind) {
     case NODE_RETURN:
         come_back(w, frame, out);

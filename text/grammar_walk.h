@@ -9,7 +9,6 @@
 enum {
     MAX_GRAMMAR_THREADS = 512, /* more ways at a time are dropped */
     MAX_GRAMMAR_FRAMES = 8192,
-    MAX_GRAMMAR_LEVELS = 64, /* lists and objects in each other */
 };
 
 /* A call that has not come back. Frame 0 is nobody. */
