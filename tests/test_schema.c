@@ -202,6 +202,8 @@ static const struct {
     {"{'type':'text'}", "schema: type \"text\" is none of JSON's", 0},
     {"{'type':'integer','minimum':3,'maximum':2}", "schema: no integer is within its bounds", 0},
     {"{'type':'string','minLength':3,'maxLength':2}", "schema: minLength is over maxLength", 0},
+    {"{'type':'string','pattern':'^abc$','maxLength':2}",
+     "schema: no text within maxLength matches its pattern", 0},
     {"{'type':'array','minItems':3,'maxItems':2}", "schema: minItems is more than there may be", 0},
     {"{'anyOf':[]}", "schema: anyOf must be a list of 1 to 4096", 0},
     {"{'anyOf':[{'type':'null'},{'type':7}]}", "schema.anyOf[1]: type must be", 0},
@@ -212,6 +214,8 @@ static const struct {
     {"7", "schema: a schema must be an object", 0},
     {"false", "schema: nothing can be of schema false", 0},
     {"{'$ref':'#'}", "it refers to itself without end", 0},
+    {"{'properties':{'a':{'$ref':'#'}},'required':['a']}", "nothing that ends is of this form", 0},
+    {"{'items':{'$ref':'#'},'minItems':1}", "nothing that ends is of this form", 0},
     {"{'anyOf':[{'$ref':'#/$defs/a'},{'type':'null'}],'$defs':{'a':{'$ref':'#'}}}",
      "it refers to itself without end", 0},
 };

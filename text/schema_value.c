@@ -62,6 +62,9 @@ uint32_t schema_string(SchemaCompiler *c, const json_t *schema)
         automaton = compile_pattern(c, json_string_value(pattern), json_string_length(pattern));
     else
         automaton = format_automaton(c, json_string_value(json_object_get(schema, "format")));
+    if (automaton >= 0) lo = 0; /* the pattern says more, and the two could contradict each other */
+    if (automaton >= 0 && c->b->g->automaton[automaton].left[0] > (hi < 0 ? UINT16_MAX - 1 : hi))
+        return schema_fail(c, ERR_INPUT, "no text within maxLength matches its pattern");
     int is_plain = automaton < 0 && !lo && hi < 0;
     if (is_plain && c->text) return c->text;
     uint32_t part = grammar_range(c->b, '"', '"', grammar_string(c->b, automaton, lo, hi, 0));
