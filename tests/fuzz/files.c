@@ -6,6 +6,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -124,3 +125,16 @@ int __wrap_access(const char *path, int mode)
     return find(path) < 0 ? -1 : 0;
 }
 /* NOLINTEND(bugprone-reserved-identifier) */
+
+void fuzz_byte_symbols(json_t *vocab, json_int_t first)
+{
+    int next = 256;
+    for (int b = 0; b < 256; b++) {
+        int prints = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+        int c = prints ? b : next++;
+        char symbol[3] = {(char)(0xC0 | c >> 6), (char)(0x80 | (c & 0x3F)), 0};
+        if (c < 0x80) snprintf(symbol, sizeof symbol, "%c", c);
+        if (!json_object_get(vocab, symbol))
+            json_object_set_new(vocab, symbol, json_integer(first + b));
+    }
+}

@@ -31,6 +31,12 @@ void fuzz_file_json(const char *name, const json_t *value);
 void fuzz_file_safetensors(const char *name, const json_t *header, const void *data, size_t size);
 void fuzz_files_clear(void);
 
+/*
+ * Adds to the vocabulary of a tokenizer.json the symbols of GPT-2's alphabet that it lacks, byte b
+ * with id first + b: bytes that print stand for themselves, the others for U+0100 up.
+ */
+void fuzz_byte_symbols(json_t *vocab, json_int_t first);
+
 /* Ends the process, which libFuzzer reports as a crash, when something that must hold does not. */
 #define FUZZ_CHECK(fact) ((fact) ? (void)0 : __builtin_trap())
 

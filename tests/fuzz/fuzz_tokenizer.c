@@ -17,20 +17,6 @@
 
 enum { MAX_ID_OF_SEEDS = 1 << 16 };
 
-/* Symbols of GPT-2's alphabet: bytes that print stand for themselves, the others for U+0100 up. */
-static void add_byte_symbols(json_t *vocab, json_int_t first)
-{
-    int next = 256;
-    for (int b = 0; b < 256; b++) {
-        int prints = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
-        int c = prints ? b : next++;
-        char symbol[3] = {(char)(0xC0 | c >> 6), (char)(0x80 | (c & 0x3F)), 0};
-        if (c < 0x80) snprintf(symbol, sizeof symbol, "%c", c);
-        if (!json_object_get(vocab, symbol))
-            json_object_set_new(vocab, symbol, json_integer(first + b));
-    }
-}
-
 /* In slices of any length the same happens as in one go, and a mark somewhere changes nothing. */
 static void check_slices(const Tokenizer *tok, const char *text, size_t len, int special,
                          const TokenList *ids, int rc, size_t slice)
@@ -104,7 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     int exact = file && !json_object_get(file, "normalizer");
     if (json_is_object(vocab)) {
         json_int_t first = json_integer_value(json_object_get(root, "first"));
-        add_byte_symbols(vocab, first < 0 || first > MAX_ID_OF_SEEDS ? 0 : first);
+        fuzz_byte_symbols(vocab, first < 0 || first > MAX_ID_OF_SEEDS ? 0 : first);
     }
     if (file)
         fuzz_file_json("tokenizer.json", file);
