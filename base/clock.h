@@ -7,4 +7,7 @@
 /* Milliseconds on the monotonic clock. */
 double clock_ms(void);
 
+/* Milliseconds that the calling thread has computed. */
+double clock_thread_ms(void);
+
 #endif

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/thread.h"
 
@@ -95,9 +96,7 @@ static void *reading_main(void *arg)
 
 static double cpu_us(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+    return clock_thread_ms() * 1e3;
 }
 
 static int wait_for(const Floor *f)

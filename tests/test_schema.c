@@ -267,6 +267,7 @@ static void test_limits(void **state)
     static const char *const name[] = {",'p", "'"};
     static const char *const value[] = {",'value ", "'"};
     static const char *const pattern[] = {",{'type':'string','pattern':'^[a-z]{250}", "$'}"};
+    static const char *const slow[] = {",{'type':'string','pattern':'^.{1,64}@.{1,64}", "$'}"};
     Error err = {0};
     (void)state;
     Grammar *g = repeated("{'type':'object','properties':{'z':{}", property, "}}", 5000, &err);
@@ -297,6 +298,7 @@ static void test_limits(void **state)
     expect_limit("{'prefixItems':[{}", titled, "]}", 20000, "more than 20000 parts");
     expect_limit("{'type':'object','required':['z'", name, "]}", 70000,
                  "an object has more than 20000 properties");
+    expect_limit("{'anyOf':[{}", slow, "]}", 250, "takes more than 500 ms");
     expect_limit("{'anyOf':[{}", pattern, "]}", 100, "more than 16384 states");
     expect_limit("{'enum':[0", value, "]}", 4096, "a list of 1 to 4096");
 }

@@ -7,12 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 SchemaCompiler *schema_begin(GrammarBuilder *b)
 {
     SchemaCompiler *c = mem_alloc(1, sizeof *c);
     c->b = b;
+    c->began_ms = clock_thread_ms();
     c->made = json_array();
     return c;
 }
@@ -398,6 +400,9 @@ uint32_t schema_part(SchemaCompiler *c, const json_t *schema)
     if (c->failed || schema_is_full(c)) return 0;
     if (++c->n_nodes > MAX_SCHEMA_NODES)
         return schema_fail(c, ERR_LIMIT, "the schema has more than %d parts", MAX_SCHEMA_NODES);
+    if (clock_thread_ms() - c->began_ms > MAX_SCHEMA_MS)
+        return schema_fail(c, ERR_LIMIT, "compiling the schema takes more than %d ms",
+                           MAX_SCHEMA_MS);
     if (++c->depth > MAX_SCHEMA_DEPTH)
         schema_fail(c, ERR_LIMIT, "the schema is nested deeper than %d", MAX_SCHEMA_DEPTH);
     else if (json_is_true(schema))

@@ -17,6 +17,7 @@ enum {
     MAX_SCHEMA_DEPTH = 64,
     MAX_SCHEMA_ENUM = 4096, /* values in one list */
     MAX_SCHEMA_NAME = 512,  /* bytes of a property's name */
+    MAX_SCHEMA_MS = 500,    /* of a thread's time; patterns take it */
 };
 
 typedef struct SchemaCompiler SchemaCompiler;

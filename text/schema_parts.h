@@ -23,7 +23,8 @@ struct SchemaCompiler {
     GrammarBuilder *b;
     const json_t *root;
     int strict, depth, n_nodes;
-    StrBuf path; /* where we are */
+    double began_ms; /* of the thread's own time */
+    StrBuf path;     /* where we are */
     Error *err;
     int failed;
     /* parts that are made once; 0: not yet */
