@@ -62,7 +62,7 @@ typedef struct {
 
 typedef struct {
     Dfa dfa;
-    uint16_t *left; /* [n_states]: characters to the nearest end */
+    uint16_t *left; /* [n_states]: characters to the nearest end; UINT16_MAX: there is none */
 } GrammarAutomaton;
 
 typedef struct Grammar {

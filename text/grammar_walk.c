@@ -212,7 +212,8 @@ static int feed_automaton(const Grammar *g, const GrammarNode *n, GrammarThread 
     if (n->index < 0) return 1;
     const GrammarAutomaton *a = &g->automaton[n->index];
     t->at = dfa_step(&a->dfa, t->at, byte);
-    return t->at != DFA_DEAD && (n->hi < 0 || t->count + a->left[t->at] <= n->hi);
+    if (t->at == DFA_DEAD || a->left[t->at] == UINT16_MAX) return 0;
+    return n->hi < 0 || t->count + a->left[t->at] <= n->hi;
 }
 
 /* What may follow an escape where an automaton reads along, or a name is: no \u, no \/. */

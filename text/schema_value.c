@@ -20,6 +20,16 @@ int schema_bound(const json_t *schema, const char *key, int max, int dflt)
     return x >= 0 && x <= max ? (int)x : dflt;
 }
 
+/* Control characters without an escape of one letter may not come in a string with a pattern. */
+static void forbid_controls(Dfa *d)
+{
+    uint8_t may_come[256] = {0};
+    for (int byte = 0; byte < 256; byte++)
+        may_come[d->class_of[byte]] |= byte >= 0x20 || (byte && strchr("\b\f\n\r\t", byte));
+    for (size_t i = 0; i < (size_t)d->n_states * (size_t)d->n_classes; i++)
+        if (!may_come[i % (size_t)d->n_classes]) d->next[i] = DFA_DEAD;
+}
+
 /* Compiles pattern; -1: it is not followed, or that is an error. */
 static int compile_pattern(SchemaCompiler *c, const char *pattern, size_t len)
 {
@@ -33,6 +43,7 @@ static int compile_pattern(SchemaCompiler *c, const char *pattern, size_t len)
         }
         return -1;
     }
+    forbid_controls(&dfa);
     int index = grammar_automaton(c->b, &dfa, &err);
     if (index < 0) schema_fail(c, err.code, "%s", err.msg);
     return index;
