@@ -116,6 +116,15 @@ static const Row rows[] = {
       CALL("book>\n" HERE IS("dishes", "[1]")), CALL("book>\n" HERE IS("people", "2")),
       CALL("book>\n" HERE IS("tip", "2")), CALL("book>\n" HERE IS("note", "a") IS("out", "true")),
       CALL("book>\n" HERE) "\n" CALL("book>\n" HERE), CALL("books>\n" HERE)}},
+    /* a text's value ends where it is read to end */
+    {{"[" FUNCTION("f",
+                   ",'parameters':{'properties':{'s':{'type':'string'}},'required':['s']}") "]",
+      CHAT_QWEN35, 0, 1, 1},
+     {CALL("f>\n" IS("s", "a <parameter=s> </parameters>\n<param\n")),
+      CALL("f>\n<parameter=s>\n</parameter>\n"), CALL("f>\n<parameter=s>\na</parameter>\n"),
+      CALL("f>\n" IS("s", "\n\n</function>\n <parameter=b>"))},
+     {CALL("f>\n" IS("s", "</parameter>\n</function>\n")), CALL("f>\n" IS("s", "a</parameter> b")),
+      CALL("f>\n" IS("s", "<parameter=s>\nb")), CALL("f>\n" IS("s", "a\n<parameter=s>\nb"))}},
     /* more calls; names of which one begins the other */
     {{"[" PING "," PINGS "]", CHAT_QWEN35, 1, 1, 1},
      {CALL("ping>\n"), CALL("pings>\n"), CALL("ping>\n") "\n" CALL("pings>\n"),
@@ -182,6 +191,30 @@ static void test_rows(void **state)
     assert_int_equal(n_wrong, 0);
 }
 
+/* On the way through each right text masks say what steps do. */
+static void test_masks(void **state)
+{
+    Error err = {0};
+    const Row *row = &rows[1];
+    (void)state;
+    Grammar *g = grammar_of_calls(&row->ask, &err);
+    assert_non_null(g);
+    for (const char *const *text = row->good; *text; text++) {
+        GrammarAnswer a = answer_of(k, g, 0);
+        Constraint c = grammar_constraint(&a);
+        const char *at = *text;
+        while (*at) {
+            c.allowed(&a, 0, k->mask);
+            for (int32_t id = 0; id < k->n_vocab; id++) {
+                int is_taken = tokenizer_has(k->tok, id) && !c.step(&a, 0, id, 1);
+                if (is_taken != mask_has(k->mask, id)) fail_msg("token %d at %s", (int)id, at);
+            }
+            assert_int_equal(c.step(&a, 0, next_token(&at), 0), 0);
+        }
+    }
+    grammar_free(g);
+}
+
 static const struct {
     Ask ask;
     const char *error;
@@ -232,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_masks),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_not_followed),
     };

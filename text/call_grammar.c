@@ -34,6 +34,15 @@ static uint32_t marker(const Calls *s, const char *text, uint32_t next)
 
 static const char value_end[] = "\n</parameter>\n";
 
+/*
+ * A value as it stands: it ends where who reads the call sees its end, with a newline before it or
+ * without, and no line of it begins another parameter.
+ */
+static uint32_t free_text(const Calls *s, uint32_t next)
+{
+    return grammar_until(s->b, "</parameter>", "\n<parameter=", literal(s, "\n", next));
+}
+
 /* 1 for a schema whose values are texts as they stand in the XML form. */
 static int is_text(const json_t *schema, const char **type)
 {
@@ -79,7 +88,7 @@ static uint32_t parameter_value(Calls *s, const json_t *root, const json_t *sche
     uint32_t fixed = one || values ? fixed_text(s, one ? list : values, next) : 0;
     json_decref(list);
     if (fixed) return fixed;
-    if (!schema || is_text(schema, &type)) return grammar_until(s->b, value_end, next);
+    if (!schema || is_text(schema, &type)) return free_text(s, next);
     next = literal(s, value_end, next);
     if (!strcmp(type, "boolean") && !values && !one) {
         GrammarWord word[] = {{"true", 4, next, 0},
@@ -198,7 +207,7 @@ static uint32_t call_rest(Calls *s, const json_t *function, uint32_t next)
     char where[192];
     snprintf(where, sizeof where, "the parameters of tool %s",
              json_string_value(json_object_get(function, "name")));
-    if (is_xml && !is_followed) return grammar_until(s->b, "</function>\n", next);
+    if (is_xml && !is_followed) return grammar_until(s->b, "</function>\n", NULL, next);
     if (is_xml) return xml_parameters(s, schema, strict, where, next);
     next = literal(s, "}\n", next);
     if (!is_followed) return grammar_call(s->b, schema_any_object(s->c), next);

@@ -23,7 +23,7 @@ typedef enum {
     NODE_NAMES,  /* begins such a name: property lo or a later one may come */
     NODE_STRING, /* a JSON string behind its opening quote: lo to hi characters, then next */
     NODE_TEXT,   /* a text that automaton `index` accepts, then next */
-    NODE_UNTIL,  /* any text up to and with literal `index`, then next */
+    NODE_UNTIL,  /* any text up to and with literal `index`, without literal hi, then next */
     NODE_TOKEN,  /* the token lo, then next */
     NODE_FREE,   /* any tokens up to and with token lo, then next; hi: the answer may end there */
     NODE_CALL,   /* part `body`, then next */

@@ -208,13 +208,18 @@ uint32_t grammar_string(GrammarBuilder *b, int automaton, int lo, int hi, uint32
         (GrammarNode){.kind = NODE_STRING, .index = automaton, .lo = lo, .hi = hi, .next = next});
 }
 
-uint32_t grammar_until(GrammarBuilder *b, const char *literal, uint32_t next)
+static int add_literal(Grammar *g, const char *literal)
 {
-    Grammar *g = b->g;
     g->literal = mem_realloc(g->literal, (size_t)g->n_literals + 1, sizeof *g->literal);
     g->literal[g->n_literals] = mem_strdup(literal);
-    return grammar_node(b,
-                        (GrammarNode){.kind = NODE_UNTIL, .index = g->n_literals++, .next = next});
+    return g->n_literals++;
+}
+
+uint32_t grammar_until(GrammarBuilder *b, const char *literal, const char *never, uint32_t next)
+{
+    int index = add_literal(b->g, literal), other = never ? add_literal(b->g, never) : -1;
+    return grammar_node(
+        b, (GrammarNode){.kind = NODE_UNTIL, .index = index, .hi = other, .next = next});
 }
 
 /* ---- automata ---- */

@@ -42,8 +42,11 @@ uint32_t grammar_repeat(GrammarBuilder *b, uint32_t body, int before, int lo, in
 /* Characters lo to hi (-1: any number) of a JSON string, without its opening quote. */
 uint32_t grammar_string(GrammarBuilder *b, int automaton, int lo, int hi, uint32_t next);
 
-/* Any text that ends at its first literal. */
-uint32_t grammar_until(GrammarBuilder *b, const char *literal, uint32_t next);
+/*
+ * Any text that ends at its first literal. never: what may not come in it, NULL: nothing; its first
+ * byte stands before the text. Both begin with '<', never behind its first byte.
+ */
+uint32_t grammar_until(GrammarBuilder *b, const char *literal, const char *never, uint32_t next);
 
 /* Takes the automaton, also on failure: its index, or -1 and ERR_LIMIT. */
 int grammar_automaton(GrammarBuilder *b, Dfa *dfa, Error *err);

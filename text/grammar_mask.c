@@ -24,8 +24,7 @@ typedef struct {
     GrammarState state;
     uint32_t n_frames;
     int plain_room; /* as grammar_plain_room */
-    int has_until;
-    uint8_t until;
+    int is_free;    /* as grammar_is_free_text */
 } Depth;
 
 struct GrammarMasks {
@@ -117,7 +116,7 @@ static void describe(const Grammar *g, Depth *d, uint32_t n_frames)
 {
     d->n_frames = n_frames;
     d->plain_room = grammar_plain_room(g, &d->state);
-    d->has_until = grammar_until_byte(g, &d->state, &d->until);
+    d->is_free = grammar_is_free_text(g, &d->state);
 }
 
 /* 1 when t may follow for all that is known of its bytes from d on. */
@@ -125,7 +124,7 @@ static int is_known(const Depth *d, const GrammarVocabToken *t, int at)
 {
     if (d->plain_room && t->unplain <= at && (d->plain_room < 0 || t->len - at <= d->plain_room))
         return 1;
-    return d->has_until && d->until == '\n' && t->newline <= at;
+    return d->is_free && t->bracket <= at;
 }
 
 /*

@@ -50,9 +50,9 @@ static size_t last_unplain(const char *bytes, size_t len)
     return last;
 }
 
-static size_t last_newline(const char *bytes, size_t len)
+static size_t last_bracket(const char *bytes, size_t len)
 {
-    while (len && bytes[len - 1] != '\n')
+    while (len && bytes[len - 1] != '<')
         len--;
     return len;
 }
@@ -67,7 +67,7 @@ static GrammarVocabToken describe(const Entry *e, const Entry *before)
                                .len = (uint8_t)e->len,
                                .shared = (uint8_t)shared,
                                .unplain = (uint8_t)last_unplain(e->bytes, e->len),
-                               .newline = (uint8_t)last_newline(e->bytes, e->len)};
+                               .bracket = (uint8_t)last_bracket(e->bytes, e->len)};
 }
 
 static void forget_added(GrammarVocab *v)

@@ -16,7 +16,7 @@ typedef struct {
     uint8_t len;
     uint8_t shared;  /* bytes that it has in common with the one before */
     uint8_t unplain; /* bytes up to and with the last that is not plain text of a JSON string */
-    uint8_t newline; /* bytes up to and with the last newline */
+    uint8_t bracket; /* bytes up to and with the last '<' */
 } GrammarVocabToken;
 
 struct GrammarVocab {

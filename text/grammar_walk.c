@@ -82,10 +82,12 @@ void grammar_enter(GrammarWalk *w, uint32_t node, uint32_t frame, GrammarState *
     case NODE_BYTES:
     case NODE_NAME:
     case NODE_STRING:
-    case NODE_UNTIL:
     case NODE_TOKEN:
     case NODE_FREE:
         add_thread(out, (GrammarThread){.node = node, .frame = frame});
+        return;
+    case NODE_UNTIL:
+        add_thread(out, (GrammarThread){.node = node, .frame = frame, .count = n->hi >= 0});
         return;
     }
 }
@@ -349,18 +351,25 @@ static void text_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarStat
 
 /* How much of the literal stands at the end of what has come, Knuth-Morris-Pratt without a table.
  */
-static void until_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarState *out)
+static int found_of(const char *literal, int at, uint8_t byte)
 {
-    const GrammarNode *n = &w->g->node[t.node];
-    const char *literal = w->g->literal[n->index];
-    int at = t.at;
     while ((uint8_t)literal[at] != byte && at > 0) {
         int shorter = at - 1;
         while (shorter > 0 && memcmp(literal, literal + at - shorter, (size_t)shorter) != 0)
             shorter--;
         at = shorter;
     }
-    t.at = (uint16_t)(at + ((uint8_t)literal[at] == byte));
+    return at + ((uint8_t)literal[at] == byte);
+}
+
+static void until_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarState *out)
+{
+    const GrammarNode *n = &w->g->node[t.node];
+    const char *literal = w->g->literal[n->index];
+    const char *never = n->hi < 0 ? NULL : w->g->literal[n->hi];
+    t.at = (uint16_t)found_of(literal, t.at, byte);
+    if (never) t.count = (uint16_t)found_of(never, t.count, byte);
+    if (never && !never[t.count]) return;
     if (literal[t.at])
         add_thread(out, t);
     else
@@ -441,14 +450,11 @@ int grammar_plain_room(const Grammar *g, const GrammarState *s)
     return room;
 }
 
-int grammar_until_byte(const Grammar *g, const GrammarState *s, uint8_t *byte)
+int grammar_is_free_text(const Grammar *g, const GrammarState *s)
 {
     for (int i = 0; i < s->n; i++) {
         const GrammarThread *t = &s->thread[i];
-        const GrammarNode *n = &g->node[t->node];
-        if (n->kind != NODE_UNTIL || t->at) continue;
-        *byte = (uint8_t)g->literal[n->index][0];
-        return 1;
+        if (g->node[t->node].kind == NODE_UNTIL && !t->at && t->count <= 1) return 1;
     }
     return 0;
 }

@@ -21,7 +21,7 @@ typedef struct {
 typedef struct {
     uint32_t node, frame;
     uint16_t at;    /* of an automaton, a literal, or the property that a name may be from on */
-    uint16_t count; /* characters of a bounded string */
+    uint16_t count; /* characters of a bounded string; of the literal that may not come */
     uint32_t sub;   /* inside an escape or a character of a string; see grammar_walk.c */
 } GrammarThread;
 
@@ -56,7 +56,7 @@ int grammar_may_end(const Grammar *g, const GrammarState *s);
 /* Characters that a plain string may go on by, -1: any number; 0: no such string is open. */
 int grammar_plain_room(const Grammar *g, const GrammarState *s);
 
-/* 1: any bytes but this may follow: the first of the literal that a text goes up to. */
-int grammar_until_byte(const Grammar *g, const GrammarState *s, uint8_t *byte);
+/* 1: any bytes but '<' may follow, in a text that goes up to a literal. */
+int grammar_is_free_text(const Grammar *g, const GrammarState *s);
 
 #endif
