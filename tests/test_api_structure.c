@@ -144,38 +144,37 @@ static ApiRequest read_ok(ApiKind kind, const char *fields)
 }
 
 typedef struct {
-    const char *fields;
+    const char *fields, *field;
     StructureKind kind;
-    const char *field;
     int strict;
 } Read;
 
 static const Read taken[] = {
-    {"'response_format': {'type': 'text'}", STRUCTURE_FREE, NULL, 0},
-    {"'response_format': {'type': 'json_object'}", STRUCTURE_OBJECT, NULL, 0},
-    {"'response_format': {'type': 'json_object', 'schema': {}}", STRUCTURE_SCHEMA,
-     "response_format.schema", 0},
-    {FORMAT("{'name': 'n'}"), STRUCTURE_OBJECT, NULL, 0},
-    {FORMAT("{'schema': null}"), STRUCTURE_OBJECT, NULL, 0},
-    {FORMAT("{'schema': true}"), STRUCTURE_SCHEMA, "response_format.json_schema.schema", 0},
-    {FORMAT("{'schema': {}, 'strict': true}"), STRUCTURE_SCHEMA,
-     "response_format.json_schema.schema", 1},
-    {FORMAT("{'schema': {}, 'strict': null}"), STRUCTURE_SCHEMA,
-     "response_format.json_schema.schema", 0},
-    {"'json_schema': {'type': 'null'}", STRUCTURE_SCHEMA, "json_schema", 0},
-    {"'json_schema': {}", STRUCTURE_FREE, NULL, 0},
-    {OUTPUTS(""), STRUCTURE_FREE, NULL, 0},
-    {OUTPUTS("'json_object': false, 'json': null"), STRUCTURE_FREE, NULL, 0},
-    {OUTPUTS("'json_object': true"), STRUCTURE_OBJECT, NULL, 0},
-    {OUTPUTS("'json': {}"), STRUCTURE_SCHEMA, "structured_outputs.json", 0},
-    {OUTPUTS("'regex': 'a+'"), STRUCTURE_PATTERN, "structured_outputs.regex", 0},
-    {OUTPUTS("'choice': ['a', 'b']"), STRUCTURE_CHOICE, "structured_outputs.choice", 0},
+    {"'response_format': {'type': 'text'}", NULL, STRUCTURE_FREE, 0},
+    {"'response_format': {'type': 'json_object'}", NULL, STRUCTURE_OBJECT, 0},
+    {"'response_format': {'type': 'json_object', 'schema': {}}", "response_format.schema",
+     STRUCTURE_SCHEMA, 0},
+    {FORMAT("{'name': 'n'}"), NULL, STRUCTURE_OBJECT, 0},
+    {FORMAT("{'schema': null}"), NULL, STRUCTURE_OBJECT, 0},
+    {FORMAT("{'schema': true}"), "response_format.json_schema.schema", STRUCTURE_SCHEMA, 0},
+    {FORMAT("{'schema': {}, 'strict': true}"), "response_format.json_schema.schema",
+     STRUCTURE_SCHEMA, 1},
+    {FORMAT("{'schema': {}, 'strict': null}"), "response_format.json_schema.schema",
+     STRUCTURE_SCHEMA, 0},
+    {"'json_schema': {'type': 'null'}", "json_schema", STRUCTURE_SCHEMA, 0},
+    {"'json_schema': {}", NULL, STRUCTURE_FREE, 0},
+    {OUTPUTS(""), NULL, STRUCTURE_FREE, 0},
+    {OUTPUTS("'json_object': false, 'json': null"), NULL, STRUCTURE_FREE, 0},
+    {OUTPUTS("'json_object': true"), NULL, STRUCTURE_OBJECT, 0},
+    {OUTPUTS("'json': {}"), "structured_outputs.json", STRUCTURE_SCHEMA, 0},
+    {OUTPUTS("'regex': 'a+'"), "structured_outputs.regex", STRUCTURE_PATTERN, 0},
+    {OUTPUTS("'choice': ['a', 'b']"), "structured_outputs.choice", STRUCTURE_CHOICE, 0},
     /* what asks for nothing, as clients send it */
     {"'grammar': '', 'guided_json': {}, 'guided_regex': '', 'guided_choice': [], "
      "'guided_grammar': null, 'guided_json_object': false",
-     STRUCTURE_FREE, NULL, 0},
+     NULL, STRUCTURE_FREE, 0},
     {"'response_format': {'type': 'text'}, 'json_schema': {}, " OUTPUTS("'json_object': true"),
-     STRUCTURE_OBJECT, NULL, 0},
+     NULL, STRUCTURE_OBJECT, 0},
 };
 
 static void test_read(void **state)
@@ -218,14 +217,16 @@ static void test_choices(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
         char fields[512], names[8] = "";
+        size_t n_names = 0;
         json_t *tool;
         size_t k;
         snprintf(fields, sizeof fields, TOOLS "%s", choices[i].choice);
         ApiRequest r = read_ok(API_CHAT, fields);
         json_array_foreach(r.forced, k, tool)
         {
-            strcat(names,
-                   json_string_value(json_object_get(json_object_get(tool, "function"), "name")));
+            const json_t *f = json_object_get(tool, "function");
+            const char *name = json_string_value(json_object_get(f, "name"));
+            n_names += (size_t)snprintf(names + n_names, sizeof names - n_names, "%s", name);
         }
         if (!r.forced != !choices[i].forced || r.names_tool != choices[i].names_tool ||
             api_has_grammar(&r) != choices[i].has_grammar)

@@ -303,6 +303,7 @@ static void test_limits(void **state)
     expect_limit("{'type':'object','required':['z'", name, "]}", 70000,
                  "an object has more than 20000 properties");
     expect_limit("{'anyOf':[{}", slow, "]}", 250, "takes more than 500 ms");
+    expect_limit("{'allOf':[{'enum':[0]},{'enum':[0", value, "]}]}", 5000, "a list of 1 to 4096");
     expect_limit("{'anyOf':[{}", pattern, "]}", 100, "more than 16384 states");
     expect_limit("{'enum':[0", value, "]}", 4096, "a list of 1 to 4096");
 }

@@ -204,9 +204,22 @@ static json_t *rest_of(SchemaCompiler *c, const json_t *schema, const char *with
     return n ? rest : NULL;
 }
 
+/* Each value of one list is looked for in the other. */
+static int lists_are_fit(SchemaCompiler *c, const json_t *schema)
+{
+    static const char *const keys[] = {"enum", "type"};
+    for (int i = 0; i < 2; i++)
+        if (json_array_size(json_object_get(schema, keys[i])) > MAX_SCHEMA_ENUM) {
+            schema_fail(c, ERR_INPUT, "%s must be a list of 1 to %d", keys[i], MAX_SCHEMA_ENUM);
+            return 0;
+        }
+    return 1;
+}
+
 /* Both at once, kept until the end; NULL and an error, or a where b is passed over. */
 static const json_t *both(SchemaCompiler *c, const json_t *a, const json_t *b)
 {
+    if (!lists_are_fit(c, a) || !lists_are_fit(c, b)) return NULL;
     if (json_is_true(b)) return a;
     if (!json_is_object(a) || !json_is_object(b)) return json_is_true(a) ? b : a;
     json_t *merged = schema_merge(a, b);

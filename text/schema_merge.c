@@ -60,12 +60,16 @@ static json_t *common(const json_t *a, const json_t *b)
 
 static json_t *all_names(const json_t *a, const json_t *b)
 {
-    json_t *out = json_copy((json_t *)a), *one;
-    size_t i;
-    json_array_foreach((json_t *)b, i, one)
-    {
-        if (!is_in(a, one)) json_array_append(out, one);
+    json_t *out = json_array(), *seen = json_object(), *one;
+    size_t i, n = json_array_size(a);
+    for (i = 0; i < n + json_array_size(b); i++) {
+        one = i < n ? json_array_get(a, i) : json_array_get(b, i - n);
+        const char *name = json_string_value(one);
+        if (!name || json_object_get(seen, name)) continue;
+        json_object_set_new(seen, name, json_true());
+        json_array_append(out, one);
     }
+    json_decref(seen);
     return out;
 }
 
