@@ -211,13 +211,22 @@ static void test_borders(void **state)
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
         uint64_t allowed[VOCAB / 64 + 1] = {0};
         allowed[at[i] / 64] = (uint64_t)1 << at[i] % 64;
-        for (int only = 0; only < 2; only++)
+        for (int only = 0; only < 3; only++) /* in the set of all rows, or in this one's own */
             for (int c = 0; c < CASES; c++) {
-                SampleRow row = {cases[c], 9, counts, path, 7, 6, bias_id, bias, 0, ban};
+                SampleRow row = {.params = cases[c],
+                                 .pos = 9,
+                                 .counts = counts,
+                                 .path = path,
+                                 .n_path = 7,
+                                 .n_bias = 6,
+                                 .bias_id = bias_id,
+                                 .bias = bias,
+                                 .allowed = only == 2 ? allowed : NULL,
+                                 .ban = ban};
                 row.params.presence = 0.1f, row.params.frequency = 0.7f;
                 row.params.repetition = 1.1f;
                 row.n_ban = (int)i % 3;
-                Sample a = {1,    VOCAB,   8,         x,       only ? allowed : NULL,
+                Sample a = {1,    VOCAB,   8,         x,       only == 1 ? allowed : NULL,
                             &row, want.id, want.logp, want.bad};
                 ref->sample(ref, &a);
                 a.id = got.id, a.logp = got.logp, a.bad = got.bad;
