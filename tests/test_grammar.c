@@ -239,6 +239,34 @@ static void test_deepest_level(void **state)
     }
 }
 
+/* There a name that would need one does not begin, be it declared or not. */
+static void test_deepest_names(void **state)
+{
+    static const char *const lists[] = {
+        "{'type':'object','properties':{'v':{'$ref':'#'},'w':{'type':'null'}},"
+        "'additionalProperties':false}",
+        "{'type':'object','properties':{'v':{'$ref':'#'},'w':{'type':'null'}},"
+        "'additionalProperties':{'$ref':'#'}}"};
+    static const char deeper[] = "{\"v\":", last[] = "{\"";
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        Error err = {0};
+        Grammar *g = grammar_of(lists[i], 1, &err);
+        assert_non_null(g);
+        GrammarAnswer a = answer_of(k, g, 0);
+        Constraint c = grammar_constraint(&a);
+        for (int level = 1; level < MAX_GRAMMAR_LEVELS; level++)
+            for (const char *at = deeper; *at; at++)
+                assert_int_equal(c.step(&a, 0, k->byte[(unsigned char)*at], 0), 0);
+        for (const char *at = last; *at; at++)
+            assert_int_equal(c.step(&a, 0, k->byte[(unsigned char)*at], 0), 0);
+        assert_int_equal(c.step(&a, 0, k->byte['v'], 1), -1);
+        assert_int_equal(c.step(&a, 0, k->byte['x'], 1), -1);
+        assert_int_equal(c.step(&a, 0, k->byte['w'], 1), 0);
+        grammar_free(g);
+    }
+}
+
 /* ---- trees ---- */
 
 enum { TREE = 24 };
@@ -371,8 +399,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_instances),     cmocka_unit_test(test_masks),
         cmocka_unit_test(test_masks_of_many), cmocka_unit_test(test_deepest_level),
-        cmocka_unit_test(test_forks),         cmocka_unit_test(test_wrong_drafts),
-        cmocka_unit_test(test_nesting),       cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_deepest_names), cmocka_unit_test(test_forks),
+        cmocka_unit_test(test_wrong_drafts),  cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests(tests, open_case, close_case);
 }

@@ -57,6 +57,7 @@ typedef struct {
     int n;
     uint16_t *next_required; /* [n + 1]: the first required property that is not before; n: none */
     uint16_t *leaf;          /* [n]: properties in the order of the tree of their names */
+    uint8_t *height;         /* [n]: of what is behind each name, as a node's */
     uint32_t other;          /* NODE_STRING for names that are not declared; 0: none may come */
 } GrammarNames;
 

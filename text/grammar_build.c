@@ -16,6 +16,7 @@ void grammar_free(Grammar *g)
     for (int i = 0; i < g->n_names; i++) {
         mem_free(g->names[i].next_required);
         mem_free(g->names[i].leaf);
+        mem_free(g->names[i].height);
     }
     for (int i = 0; i < g->n_automata; i++) {
         dfa_free(&g->automaton[i].dfa);
@@ -49,7 +50,7 @@ static size_t count_bytes(const Grammar *g)
 {
     size_t n = sizeof *g + g->n_nodes * sizeof *g->node + g->n_edges * sizeof *g->edge;
     for (int i = 0; i < g->n_names; i++)
-        n += sizeof *g->names + 2 * (size_t)(g->names[i].n + 1) * sizeof(uint16_t);
+        n += sizeof *g->names + (size_t)(g->names[i].n + 1) * (2 * sizeof(uint16_t) + 1);
     for (int i = 0; i < g->n_automata; i++)
         n += dfa_bytes(&g->automaton[i].dfa) + (size_t)g->automaton[i].dfa.n_states * 2;
     for (int i = 0; i < g->n_literals; i++)
@@ -385,7 +386,8 @@ uint32_t grammar_names(GrammarBuilder *b, GrammarWord *word, int n, const uint8_
     *names = (GrammarNames){.n = n,
                             .other = other,
                             .next_required = mem_alloc((size_t)n + 1, sizeof(uint16_t)),
-                            .leaf = mem_alloc((size_t)n + 1, sizeof(uint16_t))};
+                            .leaf = mem_alloc((size_t)n + 1, sizeof(uint16_t)),
+                            .height = mem_alloc((size_t)n + 1, 1)};
     names->next_required[n] = (uint16_t)n;
     for (int k = n - 1; k >= 0; k--)
         names->next_required[k] = required[k] ? (uint16_t)k : names->next_required[k + 1];

@@ -52,7 +52,7 @@ static void measure_names(const Grammar *g, const GrammarNames *n, NameHeights *
 {
     h->from[n->n] = n->other ? g->node[n->other].height : NO_END;
     for (int k = n->n - 1; k >= 0; k--) {
-        uint8_t own = g->node[h->to[k]].height;
+        uint8_t own = n->height[k] = g->node[h->to[k]].height;
         h->from[k] = n->next_required[k] == k ? own : lower(own, h->from[k + 1]);
     }
 }

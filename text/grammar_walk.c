@@ -269,12 +269,17 @@ static void string_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarSt
 
 /* ---- names ---- */
 
-/* 1 if one of a node's leaves may come. */
-static int has_leaf(const GrammarNames *names, const GrammarNode *n, int k)
+/* 1 if property p may come where the object has got to property k, with room for more levels. */
+static int may_come(const GrammarNames *names, int p, int k, int room)
 {
-    int end = names->next_required[k];
+    return p >= k && p <= names->next_required[k] && names->height[p] <= room;
+}
+
+/* 1 if one of a node's leaves may come. */
+static int has_leaf(const GrammarNames *names, const GrammarNode *n, int k, int room)
+{
     for (int i = n->lo; i < n->hi; i++)
-        if (names->leaf[i] >= k && (names->leaf[i] <= end)) return 1;
+        if (may_come(names, names->leaf[i], k, room)) return 1;
     return 0;
 }
 
@@ -308,7 +313,9 @@ static void name_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarStat
     const GrammarNode *n = &g->node[t.node];
     const GrammarNames *names = &g->names[n->index];
     const GrammarEdge *edge = find_edge(g, n, byte);
-    int others = names->next_required[t.at] == names->n && is_other(names, &t);
+    int room = MAX_GRAMMAR_LEVELS - w->frame[t.frame].level;
+    int others = names->next_required[t.at] == names->n && is_other(names, &t) &&
+                 g->node[names->other].height <= room;
     GrammarThread other = {.node = names->other, .frame = t.frame, .count = t.count, .sub = t.sub};
     if (!edge) {
         if (others) string_byte(w, other, byte, out);
@@ -324,12 +331,11 @@ static void name_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarStat
             int inner = before->kind == NODE_NAME && before->index == n->index;
             i += inner ? before->hi - before->lo : 1;
         }
-        if (names->leaf[i] >= t.at && names->leaf[i] <= names->next_required[t.at])
-            grammar_enter(w, edge->to, t.frame, out);
+        if (may_come(names, names->leaf[i], t.at, room)) grammar_enter(w, edge->to, t.frame, out);
         return;
     }
     if (!others || !string_text(g, &g->node[names->other], &other, byte)) other.sub = IN_NO_OTHER;
-    if (is_other(names, &other) || has_leaf(names, to, t.at)) {
+    if (is_other(names, &other) || has_leaf(names, to, t.at, room)) {
         t.node = edge->to;
         t.sub = other.sub;
         t.count = other.count;
