@@ -165,12 +165,13 @@ int server_run_task(Server *s, Exchange *ex, const Task *task, char **body, cons
 {
     *text = exchange_body(ex, len);
     if (*len <= INLINE_BODY_BYTES) {
-        for (int rc = TASK_MORE; rc;) {
-            rc = task->run(task->owner);
-            if (rc == TASK_LONG && !worker_add(s->worker, task)) return 0;
+        int rc;
+        while ((rc = task->run(task->owner)) == TASK_MORE) {
         }
-        task->done(task->owner);
-        return 0;
+        if (rc == TASK_DONE) task->done(task->owner);
+        if (rc == TASK_DONE || !worker_add(s->compiler, task)) return 0;
+        exchange_error(ex, 429, "queue_full", NULL, "too many schemas are waiting; try again");
+        return -1;
     }
     *body = mem_alloc(1, *len);
     memcpy(*body, *text, *len);
@@ -279,6 +280,7 @@ static void on_worked(evutil_socket_t fd, short what, void *ctx)
     (void)fd;
     (void)what;
     worker_read(s->worker);
+    worker_read(s->compiler);
     call_flush_all(s);
 }
 
@@ -436,8 +438,10 @@ static int open_loop(Server *s, const ServiceLoader *loader, Error *err)
     s->on_second = event_new(s->base, -1, EV_PERSIST, on_second, s);
     event_add(s->on_second, &(struct timeval){.tv_sec = 1});
     s->worker = worker_open(MAX_LARGE_BODIES, err);
-    if (!s->worker) return -1;
+    s->compiler = s->worker ? worker_open(MAX_COMPILING, err) : NULL;
+    if (!s->compiler) return -1;
     s->on_worked = watch(s, worker_fd(s->worker), on_worked);
+    s->on_compiled = watch(s, worker_fd(s->compiler), on_worked);
     s->loading = loading_start(loader, err);
     if (!s->loading) return -1;
     s->on_loaded = watch(s, loading_fd(s->loading), on_loaded);
@@ -471,6 +475,7 @@ void server_close(Server *s)
     event_release(s->on_loaded);
     event_release(s->on_reports);
     event_release(s->on_worked);
+    event_release(s->on_compiled);
     event_release(s->on_second);
     event_release(s->on_stop);
     event_release(s->on_drained);
@@ -479,6 +484,7 @@ void server_close(Server *s)
     http_close(s->http);
     loading_close(s->loading);
     worker_close(s->worker);
+    worker_close(s->compiler);
     dispatch_close(s->dispatch);
     orders_close(s);
     while (s->calls) {

@@ -38,11 +38,13 @@ struct Server {
     Loading *loading;
     Dispatch *dispatch;
     StreamPulse *pulse;
-    Worker *worker;
+    Worker *worker;         /* reads large bodies */
+    Worker *compiler;       /* goes on with requests whose grammar is to be compiled */
     Structures *structures; /* NULL while it is loading */
     Metrics *metrics;       /* NULL while it is loading */
     Returned *returned;     /* NULL: no prefix cache */
-    struct event *on_loaded, *on_reports, *on_worked, *on_second, *on_stop, *on_drained;
+    struct event *on_loaded, *on_reports, *on_worked, *on_compiled, *on_second, *on_stop,
+        *on_drained;
     struct event *on_signal[2];
     int stop_fd; /* an eventfd; counts server_stop's calls */
 
@@ -61,6 +63,7 @@ enum {
     SLICE_BYTES = 2 * (64 << 10), /* of which it reads so much in a turn: 64 KiB are searched for
                                      added tokens, then merged */
     MAX_LARGE_BODIES = 32,        /* that wait for it; then 429 */
+    MAX_COMPILING = 4096,         /* requests that wait for a grammar; then 429 */
     ENCODE_MARGIN = 1 << 17,      /* tokens past the context that are still counted */
 };
 
