@@ -369,7 +369,10 @@ static void test_custom_tool(void **state)
 {
     (void)state;
     check_custom_tool("FindRestaurants", "", "Italian");
-    check_custom_tool("Notes", "\"tool_choice\": {\"type\": \"custom\", \"name\": \"Notes\"}, ",
+    /* hot, so that it has more to say than one step gives */
+    check_custom_tool("Notes",
+                      "\"tool_choice\": {\"type\": \"custom\", \"name\": \"Notes\"}, "
+                      "\"temperature\": 1.6, \"top_p\": 1, \"top_k\": 0, \"seed\": 1, ",
                       NULL);
 }
 
