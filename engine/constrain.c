@@ -44,19 +44,29 @@ static int take_out(uint64_t *mask, size_t n_words, const int32_t *id, int n)
     return left != 0;
 }
 
+static uint64_t *mask_at(const Engine *e, int at)
+{
+    assert(at < MAX_SAMPLED);
+    return e->host.mask + (size_t)at * mask_words(e);
+}
+
+/* That mask is filled: the backend's. */
+static const uint64_t *send_mask(const Engine *e, int at)
+{
+    uint64_t *to = e->dev.mask + (size_t)at * mask_words(e);
+    e->be->upload(e->be, to, mask_at(e, at), mask_words(e) * sizeof *to);
+    return to;
+}
+
 const uint64_t *engine_draft_mask(Engine *e, int seq, const int32_t *path, int n, int at)
 {
     enum { SCRATCH = 1 }; /* any node's: the tree has none yet */
     const Constraint *c = &e->seq[seq].req.constraint;
-    size_t n_words = mask_words(e), place = (size_t)at * n_words;
-    uint64_t *mask = e->host.mask + place;
-    assert(at < MAX_SAMPLED);
     if (!c->self) return NULL;
     for (int i = 0; i < n; i++)
         if (c->step(c->self, i ? SCRATCH : 0, path[i], SCRATCH)) return NULL;
-    c->allowed(c->self, n ? SCRATCH : 0, mask);
-    e->be->upload(e->be, e->dev.mask + place, mask, n_words * sizeof *mask);
-    return e->dev.mask + place;
+    c->allowed(c->self, n ? SCRATCH : 0, mask_at(e, at));
+    return send_mask(e, at);
 }
 
 void constrain_row(Engine *e, const Work *w, int node, int at)
@@ -64,14 +74,12 @@ void constrain_row(Engine *e, const Work *w, int node, int at)
     const Seq *s = w->seq;
     const Constraint *c = &s->req.constraint;
     SampleRow *row = &e->host.row[at];
-    size_t n_words = mask_words(e), place = (size_t)at * n_words;
-    uint64_t *mask = e->host.mask + place;
+    uint64_t *mask = mask_at(e, at);
     if (!c->self) return;
     c->allowed(c->self, node, mask);
     /* an answer that can only end does so, min_tokens or not */
-    if (row->n_ban && !take_out(mask, n_words, s->ban_host, row->n_ban)) row->n_ban = 0;
-    row->allowed = e->dev.mask + place;
-    e->be->upload(e->be, e->dev.mask + place, mask, n_words * sizeof *mask);
+    if (row->n_ban && !take_out(mask, mask_words(e), s->ban_host, row->n_ban)) row->n_ban = 0;
+    row->allowed = send_mask(e, at);
 }
 
 void constrain_kept(const Work *w)

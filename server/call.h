@@ -61,7 +61,7 @@ struct Call {
     int starts_in_think;    /* the prompt ends in <think> */
     int is_encoded;         /* all prompts are tokens */
     const Grammar *grammar; /* of its answers, or NULL */
-    int asked_grammar;      /* it was looked for; it is to be compiled now */
+    StructureAsk ask;       /* for it; .api is NULL until it is looked for */
     double grammar_s;       /* that it took to compile; 0: it was there */
     int answer_changes;     /* as ChatMarks's */
     ReplyTools *tools;      /* NULL: none that may be called */

@@ -143,15 +143,13 @@ static int find_grammar(Call *call, ApiError *err)
 {
     Structures *s = call->server->structures;
     if (!api_has_grammar(&call->api)) return TASK_DONE;
-    StructureAsk ask = structures_ask(&call->api, call->starts_in_think);
-    call->grammar = structures_find(s, &ask);
+    int is_first = !call->ask.api;
+    if (is_first) call->ask = structures_ask(&call->api, call->starts_in_think);
+    call->grammar = structures_find(s, &call->ask);
     if (call->grammar) return TASK_DONE;
-    if (!call->asked_grammar) {
-        call->asked_grammar = 1;
-        return TASK_LONG;
-    }
+    if (is_first) return TASK_LONG;
     double from = clock_ms();
-    call->grammar = structures_compile(s, &ask, err);
+    call->grammar = structures_compile(s, &call->ask, err);
     call->grammar_s = (clock_ms() - from) / 1e3;
     return call->grammar ? TASK_DONE : -1;
 }

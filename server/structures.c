@@ -161,18 +161,12 @@ static uint32_t choice_part(GrammarBuilder *b, const json_t *list)
 {
     size_t n = json_array_size(list);
     GrammarWord *word = mem_alloc(n, sizeof *word);
-    json_t *seen = json_object();
-    int n_words = 0;
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_array_get(list, i);
-        const char *text = json_string_value(one);
-        if (json_object_get(seen, text)) continue;
-        json_object_set_new(seen, text, json_true());
-        word[n_words++] = (GrammarWord){.text = text, .len = strlen(text)};
+        word[i] = (GrammarWord){.text = json_string_value(one), .len = json_string_length(one)};
     }
-    uint32_t part = grammar_words(b, word, n_words);
+    uint32_t part = grammar_words(b, word, (int)n);
     mem_free(word);
-    json_decref(seen);
     return part;
 }
 

@@ -43,9 +43,7 @@ void grammar_case_close(GrammarCase *k)
 
 Grammar *grammar_of(const char *schema, int strict, Error *err)
 {
-    char *text = mem_strdup(schema);
-    for (char *at = strchr(text, '\''); at; at = strchr(at, '\''))
-        *at = '"';
+    char *text = with_quotes(mem_strdup(schema));
     json_t *json = json_loads(text, JSON_DECODE_ANY, NULL);
     mem_free(text);
     GrammarBuilder b;

@@ -9,12 +9,11 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "tests/textdata.h"
 
 json_t *schema_json(const char *text)
 {
-    char *copy = mem_strdup(text);
-    for (char *at = strchr(copy, '\''); at; at = strchr(at, '\''))
-        *at = '"';
+    char *copy = with_quotes(mem_strdup(text));
     json_t *json = json_loads(copy, JSON_DECODE_ANY, NULL);
     mem_free(copy);
     if (!json) abort();

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -237,6 +238,18 @@ void served_wait_idle(const Served *s)
         if (ms > 10000) fail_msg("%d answers live on", server_n_live(s->server));
         usleep(5000);
     }
+}
+
+void served_leave(const Served *s, const char *path, const char *body, int is_stream)
+{
+    char some[64];
+    int fd = http_connect(s->port);
+    http_send(fd, "POST", path, "", body);
+    if (is_stream) assert_true(recv(fd, some, sizeof some, 0) > 0);
+    while (server_n_live(s->server) < 1)
+        usleep(1000);
+    close(fd);
+    served_wait_idle(s);
 }
 
 json_t *served_post(const Served *s, const char *path, const char *body, int status)

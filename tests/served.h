@@ -76,6 +76,12 @@ int served_stop(Served *s);
 /* Waits until no answer is live; fails after 10 s. */
 void served_wait_idle(const Served *s);
 
+/*
+ * A client that POSTs body, whose answer does not end, and leaves once it is live, or its stream
+ * has begun; waits until the server has noticed.
+ */
+void served_leave(const Served *s, const char *path, const char *body, int is_stream);
+
 /* POSTs a JSON text and returns the reply's JSON; fails when the status is another. */
 json_t *served_post(const Served *s, const char *path, const char *body, int status);
 

@@ -16,6 +16,7 @@
 #include "base/mem.h"
 #include "server/api_request.h"
 #include "tests/analyzer.h"
+#include "tests/textdata.h"
 
 #define TOOLS                                                                                      \
     "'tools': [{'type': 'function', 'function': {'name': 'a'}}, {'function': {'name': 'b', "       \
@@ -31,8 +32,7 @@ static int read_fields(ApiRequest *r, ApiKind kind, const char *fields, ApiError
     snprintf(text, sizeof text, "{%s, %s}",
              kind == API_CHAT ? "'messages': [{'role': 'user', 'content': 'x'}]" : "'prompt': 'x'",
              fields);
-    for (char *at = strchr(text, '\''); at; at = strchr(at, '\''))
-        *at = '"';
+    with_quotes(text);
     *err = (ApiError){0};
     *r = (ApiRequest){0};
     json_t *body = api_parse_body(text, strlen(text), err);

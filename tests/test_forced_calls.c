@@ -12,10 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/strbuf.h"
 #include "tests/analyzer.h"
 #include "tests/instance.h"
 #include "tests/served.h"
+#include "tests/textdata.h"
 
 #define CHAT "/v1/chat/completions"
 
@@ -50,9 +52,7 @@ static char *question(const char *fields, const char *more)
                   "{'messages':[{'role':'user','content':'Hello'}],'temperature':0,'max_tokens':"
                   "200,'enable_thinking':false,%s%s}",
                   fields, more);
-    for (char *at = strchr(body.data, '\''); at; at = strchr(at, '\''))
-        *at = '"';
-    return body.data;
+    return with_quotes(body.data);
 }
 
 static json_t *ask_more(const char *fields, const char *more)
@@ -282,12 +282,9 @@ static void test_errors(void **state)
 
 static json_t *post(const char *path, const char *text)
 {
-    StrBuf body = {0};
-    strbuf_puts(&body, text);
-    for (char *at = strchr(body.data, '\''); at; at = strchr(at, '\''))
-        *at = '"';
-    json_t *reply = served_post(served, path, body.data, 200);
-    strbuf_free(&body);
+    char *body = with_quotes(mem_strdup(text));
+    json_t *reply = served_post(served, path, body, 200);
+    mem_free(body);
     return reply;
 }
 

@@ -11,8 +11,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/strbuf.h"
 #include "tests/analyzer.h"
@@ -422,15 +420,9 @@ static void test_vanished(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
-        char body[200], some[64];
+        char body[300];
         snprintf(body, sizeof body, ENDLESS, i ? "false" : "true");
-        int fd = http_connect(served->port);
-        http_send(fd, "POST", RESPONSES, "", body);
-        if (!i) assert_true(recv(fd, some, sizeof some, 0) > 0);
-        while (server_n_live(served->server) < 1)
-            usleep(1000);
-        close(fd);
-        served_wait_idle(served);
+        served_leave(served, RESPONSES, body, !i);
     }
 }
 

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/strbuf.h"
 #include "tests/grammar_case.h"
+#include "tests/textdata.h"
 
 static GrammarCase *k;
 
@@ -151,17 +152,9 @@ static const Row rows[] = {
     {"{'$ref':'https://example.org/x'}", {"1", "{}"}, {"x"}},
 };
 
-static char *quoted(const char *text)
-{
-    char *copy = mem_strdup(text);
-    for (char *at = strchr(copy, '\''); at; at = strchr(at, '\''))
-        *at = '"';
-    return copy;
-}
-
 static int expect(const Grammar *g, const char *schema, const char *text, int is_good)
 {
-    char *copy = quoted(text);
+    char *copy = with_quotes(mem_strdup(text));
     int takes = grammar_takes(k, g, copy) == 1;
     if (takes != is_good) print_error("%s %s %s\n", schema, is_good ? "refuses" : "takes", copy);
     mem_free(copy);

@@ -18,6 +18,7 @@
 #include "tests/analyzer.h"
 #include "tests/instance.h"
 #include "tests/served.h"
+#include "tests/textdata.h"
 
 #define CHAT        "/v1/chat/completions"
 #define COMPLETIONS "/v1/completions"
@@ -57,9 +58,7 @@ static char *question(const char *fields, const char *more)
                   "{'messages':[{'role':'user','content':'I want to find an Italian restaurant in "
                   "San Jose'}],'temperature':0,'max_tokens':160,'enable_thinking':false,%s%s}",
                   fields, more);
-    for (char *at = strchr(body.data, '\''); at; at = strchr(at, '\''))
-        *at = '"';
-    return body.data;
+    return with_quotes(body.data);
 }
 
 static json_t *ask(const char *fields, int status)

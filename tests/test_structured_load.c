@@ -17,6 +17,7 @@
 #include "base/strbuf.h"
 #include "tests/analyzer.h"
 #include "tests/served.h"
+#include "tests/textdata.h"
 
 #define CHAT "/v1/chat/completions"
 
@@ -50,9 +51,7 @@ static char *question(int i, int n_described)
         "'const':%d}},'required':['id'],'additionalProperties':false,'description':'%*s'"
         "}}",
         i, n_described, "");
-    for (char *at = strchr(body.data, '\''); at; at = strchr(at, '\''))
-        *at = '"';
-    return body.data;
+    return with_quotes(body.data);
 }
 
 static void expect_answer(const HttpReply *r, int i)

@@ -12,22 +12,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "server/responses_tools.h"
 #include "server/translate.h"
 #include "tests/analyzer.h"
+#include "tests/textdata.h"
 
 typedef json_t *(*Translate)(const json_t *body, ApiError *err);
 
 static json_t *parse(const char *text)
 {
-    char *quoted = strdup(text);
+    char *quoted = with_quotes(mem_strdup(text));
     json_error_t je;
-    assert_non_null(quoted);
-    for (char *c = quoted; *c; c++)
-        if (*c == '\'') *c = '"';
     json_t *value = json_loads(quoted, JSON_DECODE_ANY, &je);
     if (!value) fail_msg("%s: %s", je.text, text);
-    free(quoted);
+    mem_free(quoted);
     return value;
 }
 

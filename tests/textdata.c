@@ -33,6 +33,13 @@ json_t *read_json_lines(const char *path)
     return lines;
 }
 
+char *with_quotes(char *text)
+{
+    for (char *at = strchr(text, '\''); at; at = strchr(at, '\''))
+        *at = '"';
+    return text;
+}
+
 char *temp_path(const char *name)
 {
     size_t len = strlen(name) + 40;

@@ -13,6 +13,9 @@
 /* All lines of a file as one array; ends the test when one is not JSON. */
 json_t *read_json_lines(const char *path);
 
+/* Makes " of each ' of a text, in place, for JSON that is written in C. Returns it. */
+char *with_quotes(char *text);
+
 /* build/tests/NAME-PID, to be removed and freed by the caller; makes the folders. */
 char *temp_path(const char *name);
 

@@ -59,22 +59,19 @@ static uint32_t fixed_text(const Calls *s, const json_t *values, uint32_t next)
 {
     size_t n = json_array_size(values), i;
     GrammarWord *word = mem_alloc(n + 1, sizeof *word);
-    json_t *value, *seen = json_object();
+    json_t *value;
     int n_words = 0, all = n > 0 && n <= MAX_SCHEMA_ENUM;
     json_array_foreach((json_t *)values, i, value)
     {
         const char *text = json_string_value(value);
         all &= text != NULL;
-        if (!text || json_object_get(seen, text)) continue;
-        json_object_set_new(seen, text, json_true());
-        word[n_words++] = (GrammarWord){.text = text, .len = strlen(text)};
+        if (text) word[n_words++] = (GrammarWord){.text = text, .len = strlen(text)};
     }
     uint32_t end = all ? literal(s, value_end, next) : 0;
     for (int k = 0; k < n_words; k++)
         word[k].next = end;
     uint32_t part = all ? grammar_words(s->b, word, n_words) : 0;
     mem_free(word);
-    json_decref(seen);
     return part;
 }
 

@@ -70,9 +70,8 @@ typedef struct {
 static uint32_t without_byte(const Grammar *g, const GrammarNode *n, uint32_t way)
 {
     if (n->kind == NODE_ANY_OF) return way < n->n_edges ? g->edge[n->first_edge + way].to : 0;
-    if (n->kind == NODE_REPEAT) return way == 0 ? n->body : way == 1 ? n->next : 0;
-    if (n->kind == NODE_CALL) return way == 0 ? n->body : way == 1 ? n->next : 0;
-    return 0;
+    if (n->kind != NODE_REPEAT && n->kind != NODE_CALL) return 0;
+    return way == 0 ? n->body : way == 1 ? n->next : 0;
 }
 
 /*
@@ -371,8 +370,11 @@ static uint32_t word_node(WordTree *t, int from, int to, size_t at)
 uint32_t grammar_words(GrammarBuilder *b, GrammarWord *word, int n)
 {
     WordTree t = {b, word, -1, 0};
+    int n_differ = 0;
     qsort(word, (size_t)n, sizeof *word, compare_words);
-    return word_node(&t, 0, n, 0);
+    for (int i = 0; i < n; i++)
+        if (!i || compare_words(&word[n_differ - 1], &word[i])) word[n_differ++] = word[i];
+    return word_node(&t, 0, n_differ, 0);
 }
 
 uint32_t grammar_names(GrammarBuilder *b, GrammarWord *word, int n, const uint8_t *required,

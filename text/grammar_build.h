@@ -51,7 +51,7 @@ uint32_t grammar_until(GrammarBuilder *b, const char *literal, const char *never
 /* Takes the automaton, also on failure: its index, or -1 and ERR_LIMIT. */
 int grammar_automaton(GrammarBuilder *b, Dfa *dfa, Error *err);
 
-/* One of n texts, each with the node after it. Sorts them. Texts differ. */
+/* One of n texts, each with the node after it. Sorts them. Of equal texts one counts. */
 typedef struct {
     const char *text;
     size_t len;

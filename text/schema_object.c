@@ -19,6 +19,7 @@ typedef struct {
 typedef struct {
     Property *property;
     int n;
+    int n_to_end; /* the object may end behind so many: all that are required */
     const json_t
         *others; /* the schema of other properties; NULL: any value, where there are some */
     int has_others;
@@ -81,6 +82,8 @@ static int read_properties(SchemaCompiler *c, const json_t *schema, Properties *
     }
     if (!rc) rc = read_required(c, required, known, p);
     if (!rc) rc = check_number(c, p);
+    for (int i = 0; i < p->n; i++)
+        if (p->property[i].is_required) p->n_to_end = i + 1;
     json_decref(known);
     return rc;
 }
@@ -136,9 +139,7 @@ static uint32_t make_names(SchemaCompiler *c, const Properties *p, const uint32_
 static uint32_t go_on(SchemaCompiler *c, const Properties *p, uint32_t names, int k, int begins)
 {
     uint32_t way[2], end = grammar_range(c->b, '}', '}', 0);
-    int n = 0, may_end = 1;
-    for (int i = k; i < p->n; i++)
-        may_end &= !p->property[i].is_required;
+    int n = 0, may_end = k >= p->n_to_end;
     uint32_t name = grammar_range(c->b, '"', '"', grammar_name_from(c->b, names, k));
     int may_go_on = k < p->n || p->has_others;
     if (begins) {

@@ -340,7 +340,7 @@ uint32_t schema_enum(SchemaCompiler *c, const json_t *values)
     GrammarWord *word = mem_alloc(n, sizeof *word);
     uint32_t *way = mem_alloc(n + 1, sizeof *way);
     int n_words = 0, n_ways = 0;
-    json_t *value, *seen = json_object();
+    json_t *value;
     json_array_foreach((json_t *)values, i, value)
     {
         if (!is_scalar(value)) {
@@ -348,8 +348,6 @@ uint32_t schema_enum(SchemaCompiler *c, const json_t *values)
             continue;
         }
         write_scalar(value, &text[i]);
-        if (json_object_get(seen, text[i].data)) continue;
-        json_object_set_new(seen, text[i].data, json_true());
         word[n_words++] = (GrammarWord){.text = text[i].data, .len = text[i].len};
     }
     if (n_words) way[n_ways++] = grammar_words(c->b, word, n_words);
@@ -359,6 +357,5 @@ uint32_t schema_enum(SchemaCompiler *c, const json_t *values)
     mem_free(text);
     mem_free(word);
     mem_free(way);
-    json_decref(seen);
     return part;
 }
