@@ -6,13 +6,16 @@
  * each K_BLOCK of k the lanes are summed and added to y. That order is the same in every tile shape
  * and loop order, which is all that exactness needs; which tile a row lands in never shows.
  *
- * One row: W streams once, 4 rows of W at a time. Some rows: the tiles of one K_BLOCK of W run one
- * after the other, W from L1 after the first. Many rows (a prompt): panels of 48 rows, k outermost,
- * so that the x of a panel's K_BLOCK (192 KiB) stays in L2 while W passes; the x of a tile (24 KiB)
- * stays in L1 for 64 outputs, whose W comes from L2 (6 to 12 % less time than the other way round).
+ * Few rows: W streams once, FMA_OUTS of its rows at a time, and what comes behind them is asked for
+ * in the order of memory: four streams side by side are read at two thirds of the rate of one. The
+ * tiles of one K_BLOCK of W run one after the other, W from L1 after the first. Many rows (a
+ * prompt): panels of 48 rows, k outermost, so that the x of a panel's K_BLOCK (192 KiB) stays in L2
+ * while W passes. Either the x of a tile (24 KiB) stays in L1 for 64 outputs, whose W comes from
+ * L2; or, where widening costs more than that saves, W is widened to f32 once for all rows of a
+ * panel (AVX2: 0.8 of the time; FP8 with AVX-512: 0.86; bf16 with AVX-512 would lose 5 to 10 %).
  *
- * 8192 x 4096 bf16 on two cores of Zen 4 (AVX-512): 2.0 ms for 1 row, 33 GB/s, the memory's rate;
- * 2.2 ms for 4, 3.6 ms for 8, 6.0 ms for 16, then 90 G multiply-adds/s of the 117 there are.
+ * 4096 x 1024 bf16 on two cores of Zen 4 (AVX-512): 0.26 ms for 1 to 4 rows, 32 GB/s, the rate of a
+ * plain loop; 0.40 ms for 8, 0.70 ms for 16, then 90 to 95 G multiply-adds/s of the 118 there are.
  * Tiles of 2 outputs x 12 rows, which widen W less often, were slower: x left L1.
  *
  * Against the definition: a lane adds cols / VEC_N products in f32, so the error is below
@@ -39,10 +42,24 @@ enum {
     K_BLOCK = 1024,
     MANY_ROWS = 18, /* rows from which the outputs of a tile's rows come before the next rows */
     MANY_OUTS = 64,
-    PREFETCH_BYTES = 8192,
-    SHORT_ROW_BYTES = 2048,
+    PREFETCH_BYTES = 16384,
     CACHE_LINE = 64,
 };
+
+INLINE int weight_size(WeightType type)
+{
+    return type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1;
+}
+
+/* Some outputs in a block of k, as W holds them or widened. */
+typedef struct {
+    WeightType type;
+    const char *at;     /* the first output's weights from k0 on */
+    int64_t stride;     /* bytes from an output's to the next one's */
+    const float *scale; /* FP8: of 128 k's each, from k0 on */
+    uintptr_t ahead;    /* where what is to be asked for meanwhile begins; 0: nothing is */
+    int k0, n_k;
+} Strip;
 
 INLINE Vec load_weight(WeightType type, const char *row, int k, int n)
 {
@@ -73,53 +90,39 @@ INLINE void tile_step(WeightType type, int n_outs, int n_rows, const char *const
     }
 }
 
-/*
- * How many bytes beyond those being read W is asked for; 0: not at all. A tile reads FMA_OUTS
- * rows side by side. Short ones end before the hardware sees a stream, so it is told of later
- * tiles: with rows of 512 bytes decoding got 1.3 to 1.7 times faster (Zen 4). From 4 KiB on it
- * knows better.
- */
-INLINE int64_t prefetch_distance(const Weight *w)
-{
-    int64_t tile_bytes = weight_row_bytes(w) * FMA_OUTS;
-    if (weight_row_bytes(w) > SHORT_ROW_BYTES) return 0;
-    return (PREFETCH_BYTES + tile_bytes - 1) / tile_bytes * tile_bytes;
-}
-
-/* One cache line of each row. */
-INLINE void prefetch(int n_outs, const char *const *row, int64_t offset)
+/* Asks for as many lines as one step reads, in the order in which they lie. */
+INLINE void prefetch(int n_outs, uintptr_t ahead, int k_bytes)
 {
     UNROLL
     for (int o = 0; o < n_outs; o++)
-        prefetch_line(row[o], offset);
+        prefetch_l2(ahead + (uintptr_t)(k_bytes * n_outs + o * CACHE_LINE));
 }
 
-/* Outputs r .. r + n_outs, rows x[0 .. n_rows), k in [k0, k1): set y (k0 == 0) or add to it. */
-INLINE void tile(WeightType type, int n_outs, int n_rows, const Weight *w, int r, int k0, int k1,
-                 const float *const *x, float *const *y, int y_at)
+/* n_outs outputs, rows x[0 .. n_rows): sets y, or adds to it where the strip does not begin at 0.
+ */
+INLINE void tile(WeightType type, int n_outs, int n_rows, const Strip *s, const float *const *x,
+                 float *const *y, int y_at)
 {
     Vec acc[TILE_ROWS][FMA_OUTS];
     const char *row[FMA_OUTS];
     const float *xi[TILE_ROWS];
     UNROLL
     for (int o = 0; o < n_outs; o++)
-        row[o] = (const char *)w->data + (r + o) * weight_row_bytes(w);
+        row[o] = s->at + o * s->stride;
     UNROLL
     for (int i = 0; i < n_rows; i++) {
-        xi[i] = x[i];
+        xi[i] = x[i] + s->k0;
         UNROLL
         for (int o = 0; o < n_outs; o++)
             acc[i][o] = v_set(0);
     }
-    const int size = type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1;
-    int64_t ahead = prefetch_distance(w);
-    for (int block = k0; block < k1; block += FP8_BLOCK) {
-        int end = block + FP8_BLOCK < k1 ? block + FP8_BLOCK : k1, k = block;
+    const int size = weight_size(type), step = type == WEIGHT_FP8 ? FP8_BLOCK : K_BLOCK;
+    for (int block = 0; block < s->n_k; block += step) {
+        int end = block + step < s->n_k ? block + step : s->n_k, k = block;
         Vec scale = v_set(1);
-        if (type == WEIGHT_FP8) scale = v_set(weight_scales(w, r)[block / FP8_BLOCK] * FP8_UNIT);
+        if (type == WEIGHT_FP8) scale = v_set(s->scale[block / FP8_BLOCK] * FP8_UNIT);
         for (; k + VEC_N <= end; k += VEC_N) {
-            if (ahead && k * size % CACHE_LINE == 0)
-                prefetch(n_outs, row, ahead + (int64_t)k * size);
+            if (s->ahead && k * size % CACHE_LINE == 0) prefetch(n_outs, s->ahead, k * size);
             tile_step(type, n_outs, n_rows, row, scale, xi, k, VEC_N, acc);
         }
         if (k < end) tile_step(type, n_outs, n_rows, row, scale, xi, k, end - k, acc);
@@ -133,38 +136,38 @@ INLINE void tile(WeightType type, int n_outs, int n_rows, const Weight *w, int r
             sum[0] = v_sum(acc[i][0]);
         UNROLL
         for (int o = 0; o < n_outs; o++)
-            yi[o] = k0 ? yi[o] + sum[o] : sum[o];
+            yi[o] = s->k0 ? yi[o] + sum[o] : sum[o];
     }
 }
 
-/* All rows of a panel in tiles of one type and number of outputs, as even as they get. */
-INLINE void tiles(WeightType type, int n_outs, const Weight *w, int r, int k0, int k1, int n,
-                  const float *const *x, float *const *y, int y_at)
+/* n rows in tiles of one type and number of outputs, as even as they get; the first asks ahead. */
+INLINE void tiles(WeightType type, int n_outs, Strip s, int n, const float *const *x,
+                  float *const *y, int y_at)
 {
     int n_tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
-    for (int t = 0, i = 0, rows; t < n_tiles; t++, i += rows) {
+    for (int t = 0, i = 0, rows; t < n_tiles; t++, i += rows, s.ahead = 0) {
         rows = n * (t + 1) / n_tiles - i;
         switch (rows) {
         case 1:
-            tile(type, n_outs, 1, w, r, k0, k1, x + i, y + i, y_at);
+            tile(type, n_outs, 1, &s, x + i, y + i, y_at);
             break;
         case 2:
-            tile(type, n_outs, 2, w, r, k0, k1, x + i, y + i, y_at);
+            tile(type, n_outs, 2, &s, x + i, y + i, y_at);
             break;
 #if VEC_ISA != 0
         case 3:
-            tile(type, n_outs, 3, w, r, k0, k1, x + i, y + i, y_at);
+            tile(type, n_outs, 3, &s, x + i, y + i, y_at);
             break;
 #endif
 #if VEC_ISA == 512
         case 4:
-            tile(type, n_outs, 4, w, r, k0, k1, x + i, y + i, y_at);
+            tile(type, n_outs, 4, &s, x + i, y + i, y_at);
             break;
         case 5:
-            tile(type, n_outs, 5, w, r, k0, k1, x + i, y + i, y_at);
+            tile(type, n_outs, 5, &s, x + i, y + i, y_at);
             break;
         case 6:
-            tile(type, n_outs, 6, w, r, k0, k1, x + i, y + i, y_at);
+            tile(type, n_outs, 6, &s, x + i, y + i, y_at);
             break;
 #endif
         default:
@@ -173,14 +176,12 @@ INLINE void tiles(WeightType type, int n_outs, const Weight *w, int r, int k0, i
     }
 }
 
-typedef void TileFn(const Weight *w, int r, int k0, int k1, int n, const float *const *x,
-                    float *const *y, int y_at);
+typedef void TileFn(Strip s, int n, const float *const *x, float *const *y, int y_at);
 
 #define TILE_FN(name, type, n_outs)                                                                \
-    static void name(const Weight *w, int r, int k0, int k1, int n, const float *const *x,         \
-                     float *const *y, int y_at)                                                    \
+    static void name(Strip s, int n, const float *const *x, float *const *y, int y_at)             \
     {                                                                                              \
-        tiles(type, n_outs, w, r, k0, k1, n, x, y, y_at);                                          \
+        tiles(type, n_outs, s, n, x, y, y_at);                                                     \
     }
 
 TILE_FN(tiles_f32, WEIGHT_F32, FMA_OUTS)
@@ -197,27 +198,87 @@ static TileFn *const tile_fn[][2] = {
     [WEIGHT_FP8] = {tiles_fp8, tiles_fp8_single},
 };
 
-/* Outputs begin .. end for one block of k, all rows of an output before the next. */
-static void run_tiles(const Weight *w, int begin, int end, int y_at, int k0, int n,
-                      const float *const *x, float *const *y)
+/* Of row r of W. */
+static Strip strip_of(const Weight *w, int r, int k0)
 {
-    int k1 = k0 + K_BLOCK < w->cols ? k0 + K_BLOCK : w->cols, r = begin;
-    for (; r + FMA_OUTS <= end; r += FMA_OUTS)
-        tile_fn[w->type][0](w, r, k0, k1, n, x, y, r - begin + y_at);
-    for (; r < end; r++)
-        tile_fn[w->type][1](w, r, k0, k1, n, x, y, r - begin + y_at);
+    Strip s = {.type = w->type, .stride = weight_row_bytes(w), .k0 = k0};
+    s.at = (const char *)w->data + r * s.stride + (int64_t)k0 * weight_size(w->type);
+    s.n_k = w->cols - k0 < K_BLOCK ? w->cols - k0 : K_BLOCK;
+    if (w->type == WEIGHT_FP8) s.scale = weight_scales(w, r) + k0 / FP8_BLOCK;
+    return s;
 }
 
-/* The same, but MANY_OUTS outputs of a tile's rows before the next rows. */
-static void run_rows(const Weight *w, int begin, int end, int y_at, int k0, int n,
-                     const float *const *x, float *const *y)
+/* The n_outs outputs of a strip, all rows of an output before the next. */
+static void run_strip(Strip s, int n_outs, int n, const float *const *x, float *const *y, int y_at)
+{
+    int o = 0;
+    for (; o + FMA_OUTS <= n_outs; o += FMA_OUTS, s.at += FMA_OUTS * s.stride)
+        tile_fn[s.type][0](s, n, x, y, y_at + o);
+    for (; o < n_outs; o++, s.at += s.stride)
+        tile_fn[s.type][1](s, n, x, y, y_at + o);
+}
+
+/* W once for n rows: outputs begin .. end, at 0 of y. */
+static void few_rows(const Weight *w, int begin, int end, int n, const float *const *x,
+                     float *const *y)
+{
+    for (int r = begin, outs; r < end; r += outs) {
+        outs = end - r < FMA_OUTS ? 1 : FMA_OUTS;
+        for (int k0 = 0; k0 < w->cols; k0 += K_BLOCK) {
+            Strip s = strip_of(w, r, k0);
+            s.ahead = (uintptr_t)s.at + (uintptr_t)((outs - 1) * k0 * weight_size(w->type)) +
+                      PREFETCH_BYTES;
+            run_strip(s, outs, n, x, y, r - begin);
+        }
+    }
+}
+
+/* Where a panel of x has W widened for it. */
+static int widens(WeightType type)
+{
+    return type == WEIGHT_FP8 || (type == WEIGHT_BF16 && VEC_ISA != 512);
+}
+
+/* A row is not in the same sets of L1 as the next. */
+typedef float Wide[FMA_OUTS][K_BLOCK + CACHE_LINE / 4];
+
+/* The n_outs <= FMA_OUTS outputs of a strip as f32. */
+INLINE Strip widen(WeightType type, Strip s, int n_outs, Wide wide)
+{
+    const char *at = s.at;
+    for (int o = 0; o < n_outs; o++, at += s.stride)
+        for (int k = 0; k < s.n_k; k += VEC_N) {
+            Vec v = load_weight(type, at, k, s.n_k - k);
+            if (type == WEIGHT_FP8) v = v_mul(v, v_set(s.scale[k / FP8_BLOCK] * FP8_UNIT));
+            v_store(&wide[o][k], v);
+        }
+    return (Strip){WEIGHT_F32, (const char *)wide, sizeof *wide, NULL, 0, s.k0, s.n_k};
+}
+
+/* Outputs begin .. end of a block of k for a panel of x, W widened. */
+static void panel_wide(const Weight *w, int begin, int end, int k0, int n, const float *const *x,
+                       float *const *y)
+{
+    Wide wide;
+    for (int r = begin; r < end; r += FMA_OUTS) {
+        int outs = end - r < FMA_OUTS ? end - r : FMA_OUTS;
+        Strip s = strip_of(w, r, k0);
+        s = w->type == WEIGHT_FP8 ? widen(WEIGHT_FP8, s, outs, wide)
+                                  : widen(WEIGHT_BF16, s, outs, wide);
+        run_strip(s, outs, n, x, y, r - begin);
+    }
+}
+
+/* The same with W as it is: MANY_OUTS outputs of a tile's rows before the next rows. */
+static void panel_as_is(const Weight *w, int begin, int end, int k0, int n, const float *const *x,
+                        float *const *y)
 {
     int n_tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
     for (int r = begin; r < end; r += MANY_OUTS)
         for (int t = 0, i = 0, rows; t < n_tiles; t++, i += rows) {
             rows = n * (t + 1) / n_tiles - i;
-            run_tiles(w, r, r + MANY_OUTS < end ? r + MANY_OUTS : end, r - begin + y_at, k0, rows,
-                      x + i, y + i);
+            run_strip(strip_of(w, r, k0), end - r < MANY_OUTS ? end - r : MANY_OUTS, rows, x + i,
+                      y + i, r - begin);
         }
 }
 
@@ -225,14 +286,15 @@ static void run_rows(const Weight *w, int begin, int end, int y_at, int k0, int 
 static void panel_fma(const Weight *w, int begin, int end, int n, const float *const *x,
                       float *const *y)
 {
-    if (n >= MANY_ROWS) {
-        for (int k0 = 0; k0 < w->cols; k0 += K_BLOCK)
-            run_rows(w, begin, end, 0, k0, n, x, y);
+    if (n < MANY_ROWS) {
+        few_rows(w, begin, end, n, x, y);
         return;
     }
-    for (int r = begin; r < end; r += FMA_OUTS)
-        for (int k0 = 0; k0 < w->cols; k0 += K_BLOCK)
-            run_tiles(w, r, r + FMA_OUTS < end ? r + FMA_OUTS : end, r - begin, k0, n, x, y);
+    for (int k0 = 0; k0 < w->cols; k0 += K_BLOCK)
+        if (widens(w->type))
+            panel_wide(w, begin, end, k0, n, x, y);
+        else
+            panel_as_is(w, begin, end, k0, n, x, y);
 }
 
 /* ---- all ways ---- */
