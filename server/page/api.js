@@ -1,4 +1,4 @@
-// api.js: asking the server: the model's name, and one answer as a stream of chunks.
+// api.js: asking the server: the model's name, whether it drafts, and one answer as a stream of chunks.
 
 const KEY = "offshoot.key"; // of sessionStorage: for this tab alone
 let key = null;
@@ -43,6 +43,12 @@ async function ask(path, options) {
 export async function modelName() {
   const models = await (await ask("v1/models")).json();
   return models.data[0].id;
+}
+
+// Levels of drafts that the server makes at most; 0: it makes none.
+export async function draftLevels() {
+  const props = await (await ask("props")).json();
+  return props.default_generation_settings.params["speculative.n_max"];
 }
 
 // The chunks of an answer, as they come.

@@ -1,10 +1,10 @@
 // page.js: the page at work: what is typed, sent, stopped, kept over a reload.
 
-import { ApiError, chatChunks, modelName, useKey } from "./api.js";
+import { ApiError, chatChunks, draftLevels, modelName, useKey } from "./api.js";
 import { acceptanceLength, addChunk, newAnswer, sameText, toMessages, usesDrafts } from "./answer.js";
 import { AnswerView, number, resultView, userView } from "./messages.js";
 import { drawTrees } from "./trees.js";
-import { readFields, restoreSettings, setTools, suggestSettings } from "./settings.js";
+import { canDraft, readFields, restoreSettings, setDrafts, setTools, suggestSettings } from "./settings.js";
 import { keep, load } from "./store.js";
 import { DEMO, EXAMPLES } from "./examples.js";
 
@@ -30,7 +30,7 @@ function keepConversation() {
 function viewOf(message) {
   if (message.role === "user") return userView(message);
   if (message.role === "tool") return resultView(message);
-  const view = new AnswerView(message, { compare, results: sendAll });
+  const view = new AnswerView(message, { compare, canDraft, results: sendAll });
   views.set(message, view);
   return view.element;
 }
@@ -243,6 +243,7 @@ function showExamples(model) {
 async function connect() {
   try {
     const model = await modelName();
+    setDrafts((await draftLevels()) > 0);
     $("model").textContent = model;
     $("key-form").hidden = true;
     showExamples(model);

@@ -7,7 +7,8 @@ const IDS = ["temperature", "max-tokens", "thinking", "use-drafts", "tools", "mo
 const $ = (id) => document.getElementById(id);
 
 function keepAll() {
-  keep(KEY, Object.fromEntries(IDS.map((id) => [id, $(id).value])));
+  const own = IDS.filter((id) => !$(id).disabled);
+  keep(KEY, { ...load(KEY), ...Object.fromEntries(own.map((id) => [id, $(id).value])) });
 }
 
 function set(values) {
@@ -22,6 +23,18 @@ export function restoreSettings() {
 // What suits the model, until the reader has chosen.
 export function suggestSettings(values) {
   if (!load(KEY)) set(values);
+}
+
+// Whether there is a choice: a server without drafts leaves none.
+export function setDrafts(possible) {
+  const box = $("use-drafts");
+  if (box.disabled !== possible) return;
+  box.disabled = !possible;
+  box.value = possible ? (load(KEY)?.["use-drafts"] ?? "on") : "off";
+}
+
+export function canDraft() {
+  return !$("use-drafts").disabled;
 }
 
 export function setTools(tools) {

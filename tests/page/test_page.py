@@ -48,9 +48,9 @@ class PageTest(unittest.TestCase):
     def ready(self, page=None):
         (page or self.page).wait("document.getElementById('model').innerText === 'demo'")
 
-    def set(self, box, value):
+    def set(self, box, value, page=None):
         """What a person's typing into a box of the settings comes to."""
-        self.page.run(f"""(() => {{
+        (page or self.page).run(f"""(() => {{
             const box = document.getElementById({json.dumps(box)});
             box.value = {json.dumps(value)};
             box.dispatchEvent(new Event("change"));
@@ -245,6 +245,21 @@ class PageTest(unittest.TestCase):
         self.assertEqual(server.metric("vllm:spec_decode_num_draft_tokens_total"), before)
         self.assertEqual(self.page.text("#acceptance"), "1.00")
         self.assertIn("Ask again with drafts", self.page.text(".figures"))
+
+    def test_no_drafts_to_be_had(self):
+        other = Server("--draft", "none")
+        self.addCleanup(other.stop)
+        page = self.open(other.url)
+        self.ready(page)
+        self.assertTrue(page.run("document.getElementById('use-drafts').disabled"))
+        self.set("temperature", "0", page)
+        self.assertIn('"temperature":"0"', page.run("localStorage.getItem('offshoot.settings')"))
+        self.assertNotIn("use-drafts", page.run("localStorage.getItem('offshoot.settings')"))
+        self.write(QUESTION, page)
+        self.answered(page=page)
+        self.assertNotIn("Ask again", page.text(".figures"))
+        self.assertEqual(page.text("#rate-with"), "–")
+        self.assertNotEqual(page.text("#rate-without"), "–")
 
     # ---- how it looks ----
 
