@@ -128,7 +128,8 @@ typedef struct {
     /* the tile: keys of positions tile + begin .. tile + end - 1 */
     int tile, begin, end;
     const unsigned char *k[ATTENTION_TILE], *v[ATTENTION_TILE];
-    float p[GROUP_HEADS][ATTENTION_TILE]; /* scores, then their exp; 0 outside */
+    /* q k, then exp(scale q k - max); 0 outside. The last scores are stored with some more. */
+    float p[GROUP_HEADS][ATTENTION_TILE + GROUP_KEYS];
 } Unit;
 
 static void point_at(Unit *u, int t, int kv_row)
@@ -163,7 +164,7 @@ INLINE Vec load_some(KvType type, const unsigned char *head, int d, int n_left)
     return v_load_some((const float *)(const void *)head + d, n_left);
 }
 
-/* Scores of n_heads heads for the tile's keys. */
+/* q k of n_heads heads for the tile's keys. */
 INLINE void score_heads(Unit *u, int n_heads, KvType type, const float *q)
 {
     int dim = u->a->kv.head_dim;
@@ -193,25 +194,24 @@ INLINE void score_heads(Unit *u, int n_heads, KvType type, const float *q)
             }
         }
         UNROLL
-        for (int h = 0; h < n_heads; h++) {
-            float sum[GROUP_KEYS];
-            v_sum4(acc[h][0], acc[h][1], acc[h][2], acc[h][3], sum);
-            for (int g = 0; g < GROUP_KEYS && t + g < u->end; g++)
-                u->p[h][t + g] = sum[g] * u->a->scale;
-        }
+        for (int h = 0; h < n_heads; h++)
+            v_sum4(acc[h][0], acc[h][1], acc[h][2], acc[h][3], &u->p[h][t]);
     }
 }
 
-/* Scores to exp(score - max) in place; returns what the sums so far are multiplied by. */
-static float softmax_tile(float *p, int begin, int end, Running *run)
+/* q k to exp(scale q k - max) in place; returns what the sums so far are multiplied by. */
+static float softmax_tile(float *p, float scale, int begin, int end, Running *run)
 {
     for (int t = 0; t < begin; t++)
         p[t] = -INFINITY;
     for (int t = end; t < ATTENTION_TILE; t++)
         p[t] = -INFINITY;
     Vec best = v_set(run->max), sum = v_set(0);
-    for (int t = 0; t < ATTENTION_TILE; t += VEC_N)
-        best = v_max(v_load(p + t), best);
+    for (int t = 0; t < ATTENTION_TILE; t += VEC_N) {
+        Vec score = v_mul(v_load(p + t), v_set(scale));
+        v_store(p + t, score);
+        best = v_max(score, best);
+    }
     float max = v_largest(best);
     for (int t = 0; t < ATTENTION_TILE; t += VEC_N) {
         Vec e = v_exp(v_sub(v_load(p + t), v_set(max)));
@@ -265,7 +265,7 @@ INLINE void attend_typed(Unit *u, int n_heads, KvType type, int i)
     float rescale[GROUP_HEADS];
     score_heads(u, n_heads, type, a->q + ((int64_t)i * a->n_heads + u->head) * dim);
     for (int h = 0; h < n_heads; h++)
-        rescale[h] = softmax_tile(u->p[h], u->begin, u->end, &run[h]);
+        rescale[h] = softmax_tile(u->p[h], a->scale, u->begin, u->end, &run[h]);
     for (; d + ACC_VECS * VEC_N <= dim; d += ACC_VECS * VEC_N)
         add_values(u, run, rescale, n_heads, type, ACC_VECS, d, ACC_VECS * VEC_N);
     for (; d < dim; d += VEC_N)
