@@ -617,9 +617,12 @@ class Errors(unittest.TestCase):
         named = {"type": "function", "function": {"name": "pong"}}
         self.refused(lambda: ask(tools=[tool], tool_choice=named), "tool_choice")
 
-    def test_structured_output_is_refused_not_forgotten(self):
-        schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
-        self.refused(lambda: ask(response_format=schema), "response_format")
+    def test_formats_that_are_none(self):
+        schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nothing"}}}
+        for wrong in ({"type": "yaml"}, {"type": "json_schema"}):
+            with self.subTest(wrong):
+                self.refused(lambda: ask(response_format=wrong), "response_format")
+        self.refused(lambda: ask(response_format=schema), "response_format", "invalid_schema")
 
     def test_error_comes_before_a_stream_begins(self):
         self.refused(lambda: ask(stream=True, top_p=7), "top_p")
