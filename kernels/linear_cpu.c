@@ -100,8 +100,7 @@ INLINE void prefetch(int n_outs, uintptr_t ahead, int k_bytes)
         prefetch_l2(ahead + (uintptr_t)(k_bytes * n_outs + o * CACHE_LINE));
 }
 
-/* n_outs outputs, rows x[0 .. n_rows): sets y, or adds to it where the strip does not begin at 0.
- */
+/* n_outs outputs, rows x[0 .. n_rows): sets y, or adds to it behind the first block of k. */
 INLINE void tile(WeightType type, int n_outs, int n_rows, const Strip *s, const float *const *x,
                  float *const *y, int y_at)
 {
