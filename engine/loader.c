@@ -352,6 +352,16 @@ static int place_quantised(Loader *l, const Tensor *t, const unsigned char *data
     return w->data && w->scale ? 0 : -1;
 }
 
+/* Random elements as t would have them in a file, to be freed; NULL and an Error. Host only. */
+static unsigned char *random_elements(Loader *l, const Tensor *t)
+{
+    assert(l->own->backend->is_host);
+    unsigned char *at = mem_alloc(t->bytes, 1);
+    if (!dummy_matrix(l->dummy, t, at, l->err)) return at;
+    mem_free(at);
+    return NULL;
+}
+
 /* All of t that is needed has been copied: it is not to be in memory twice. */
 static void forget(const Loader *l, const Tensor *t)
 {
@@ -363,7 +373,10 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
     const Tensor *t, *scale;
     if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
     if (is_quantised(l, leaf, t)) {
-        int failed = place_quantised(l, t, t->data, rows, cols, w);
+        unsigned char *random = l->dummy ? random_elements(l, t) : NULL;
+        if (l->dummy && !random) return -1;
+        int failed = place_quantised(l, t, random ? random : t->data, rows, cols, w);
+        mem_free(random);
         forget(l, t);
         return failed;
     }

@@ -246,9 +246,10 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
 {
     Prefixes p;
     if (config_load(&m->config, &m->generation, l->dir, l->err)) return -1;
-    if (options->dummy && options->quant)
+    if (options->dummy && options->quant == QUANT_FP8)
         return error_set(l->err, ERR_INPUT,
-                         "dummy weights are not quantised (fp8 ones can be had from the start)");
+                         "dummy weights are not quantised to fp8: such ones can be had from the "
+                         "start");
     if (options->quant == QUANT_Q8 && !m->backend->quantise_int8)
         return error_set(l->err, ERR_INPUT, "q8 is for the CPU: on a GPU quantise to fp8");
     static const WeightType to[] = {WEIGHT_NONE, WEIGHT_FP8, WEIGHT_INT8};

@@ -281,35 +281,45 @@ static void test_models(void **state)
     be->close(be);
 }
 
-/* Of wide matrices q8 leaves the routers, the gates and what feeds these; a GPU refuses. */
+/* Of wide matrices q8 leaves the routers, the gates and what feeds these. */
+static void check_q8_model(const char *dir, DummyType dummy, Backend *be)
+{
+    static Matrices a, b;
+    int n_wide = 0, n_q8 = 0;
+    Error err = {0};
+    Model *wide = model_open(dir, &(ModelOptions){.dummy = dummy}, be, &err);
+    Model *m = model_open(dir, &(ModelOptions){.quant = QUANT_Q8, .dummy = dummy}, be, &err);
+    if (!wide || !m) fail_msg("%s", err.msg);
+    list_matrices(wide, &a);
+    list_matrices(m, &b);
+    assert_int_equal(a.n, b.n);
+    for (int k = 0; k < a.n; k++) {
+        const Weight *x = a.list[k].w, *y = b.list[k].w;
+        if (y->type != WEIGHT_INT8) {
+            assert_memory_equal(x->data, y->data, matrix_bytes(x));
+            n_wide += x->type != WEIGHT_FP8;
+            continue;
+        }
+        n_q8++;
+        check_q8(x->data, x->type, x->rows, x->cols, y->data, y->scale);
+    }
+    assert_true(m->lm_head.type == WEIGHT_INT8 && m->embed.type == WEIGHT_INT8 && n_q8 > 1);
+    assert_true(n_wide > 0 && (wide->config.fp8 || n_wide < n_q8));
+    assert_true(m->weight_bytes < wide->weight_bytes);
+    model_close(wide);
+    model_close(m);
+}
+
+/* Of checkpoints and of dummy weights; a GPU refuses. */
 static void test_q8_models(void **state)
 {
     (void)state;
-    static Matrices a, b;
     Backend *be = backend_ref_open(512), *simt = backend_simt_open();
     for (int i = 0; i < N_GOLDEN; i++) {
         char dir[128];
-        int n_wide = 0, n_q8 = 0;
         snprintf(dir, sizeof dir, GOLDEN "%s", golden[i]);
-        Model *wide = open_model(dir, QUANT_NONE, be), *m = open_model(dir, QUANT_Q8, be);
-        list_matrices(wide, &a);
-        list_matrices(m, &b);
-        assert_int_equal(a.n, b.n);
-        for (int k = 0; k < a.n; k++) {
-            const Weight *x = a.list[k].w, *y = b.list[k].w;
-            if (y->type != WEIGHT_INT8) {
-                assert_memory_equal(x->data, y->data, matrix_bytes(x));
-                n_wide += x->type != WEIGHT_FP8;
-                continue;
-            }
-            n_q8++;
-            check_q8(x->data, x->type, x->rows, x->cols, y->data, y->scale);
-        }
-        assert_true(m->lm_head.type == WEIGHT_INT8 && m->embed.type == WEIGHT_INT8 && n_q8 > 1);
-        assert_true(n_wide > 0 && (wide->config.fp8 || n_wide < n_q8));
-        assert_true(m->weight_bytes < wide->weight_bytes);
-        model_close(wide);
-        model_close(m);
+        for (DummyType dummy = DUMMY_NONE; dummy <= DUMMY_FP8; dummy++)
+            check_q8_model(dir, dummy, be);
     }
     Error err = {0};
     assert_null(model_open(GOLDEN "qwen35-dense", &(ModelOptions){.quant = QUANT_Q8}, simt, &err));
