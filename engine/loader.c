@@ -289,11 +289,6 @@ static WeightType weight_type(const Tensor *t)
     return t->type == TENSOR_F32 ? WEIGHT_F32 : t->type == TENSOR_BF16 ? WEIGHT_BF16 : WEIGHT_FP8;
 }
 
-static size_t element_bytes(WeightType type)
-{
-    return type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1;
-}
-
 /* Random elements, made where they will be read. */
 static const void *place_dummy(Loader *l, const Tensor *t)
 {
@@ -381,7 +376,8 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
         return failed;
     }
     *w = (Weight){.type = weight_type(t), .rows = rows, .cols = cols};
-    w->data = l->dummy ? place_dummy(l, t) : place_tensor(l, t, element_bytes(w->type));
+    w->data =
+        l->dummy ? place_dummy(l, t) : place_tensor(l, t, (size_t)weight_element_bytes(w->type));
     if (scale) {
         size_t n = (size_t)weight_blocks(rows) * (size_t)weight_blocks(cols);
         float *s = loader_floats(l, n);
@@ -399,7 +395,8 @@ int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int co
     if (t->type != TENSOR_BF16 && t->type != TENSOR_F32)
         return loader_bad_type(l, t, "BF16 or F32");
     int quantised = is_quantised(l, leaf, t);
-    size_t element = element_bytes(weight_type(t)), bytes = (size_t)rows * (size_t)cols * element;
+    size_t element = (size_t)weight_element_bytes(weight_type(t)),
+           bytes = (size_t)rows * (size_t)cols * element;
     const unsigned char *data = quantised ? t->data : place_tensor(l, t, element);
     if (!data) return -1;
     for (int i = 0; i < n; i++)
@@ -431,7 +428,8 @@ static int take_rows(Loader *l, const Tensor *t, const float *scale, int quantis
     if (quantised)
         failed = place_quantised(l, t, rows, n, cols, w);
     else
-        w->data = place_matrix(l, rows, (size_t)n * row_bytes, element_bytes(w->type));
+        w->data =
+            place_matrix(l, rows, (size_t)n * row_bytes, (size_t)weight_element_bytes(w->type));
     if (!stays) mem_free(rows);
     if (failed || !w->data) return -1;
     if (!scale || torn) return 0;

@@ -132,7 +132,7 @@ INLINE int outputs_at_once(int n)
 INLINE int64_t bytes_ahead(const Weight *w, int outs_at_once, int64_t at)
 {
     int64_t row = weight_row_bytes(w);
-    int64_t block = AMX_K_BLOCK * (w->type == WEIGHT_BF16 ? 2 : 1);
+    int64_t block = AMX_K_BLOCK * weight_element_bytes(w->type);
     int64_t ahead = outs_at_once == TILE ? AMX_AHEAD : block;
     return at + ahead < row ? ahead : ahead - row + outs_at_once * row;
 }

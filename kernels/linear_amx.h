@@ -35,7 +35,7 @@ INLINE void open_block(WeightType type, const AmxProduct *p, int r, int n_outs, 
                        WeightCopy copy)
 {
     const Weight *w = p->w;
-    int64_t at = (int64_t)k0 * (type == WEIGHT_BF16 ? 2 : 1);
+    int64_t at = (int64_t)k0 * weight_element_bytes(type);
     b->k0 = k0;
     b->k1 = w->cols - k0 < AMX_K_BLOCK ? w->cols : k0 + AMX_K_BLOCK;
     b->ahead = bytes_ahead(w, outputs_at_once(p->n), at);

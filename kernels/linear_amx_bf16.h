@@ -134,7 +134,7 @@ INLINE void load_scales(const Weight *w, int r, int n_outs, KBlock *b)
 INLINE void copy_weights(WeightType type, const Weight *w, int r, int n_outs, KBlock *b,
                          WeightCopy copy)
 {
-    const int step_bytes = STEP_K * (type == WEIGHT_BF16 ? 2 : 1);
+    const int step_bytes = STEP_K * weight_element_bytes(type);
     int n = b->k1 - b->k0, whole = n / STEP_K * STEP_K;
     const char *row = b->w.at;
     for (int o = 0; o < n_outs; o++, row += weight_row_bytes(w)) {

@@ -42,16 +42,11 @@ enum {
                 : VEC_ISA == 2 ? 3
                                : 2,
     K_BLOCK = 1024,
-    MANY_ROWS = 18, /* rows from which the outputs of a tile's rows come before the next rows */
+    MANY_ROWS = 18, /* from which on rows are a panel */
     MANY_OUTS = 64,
     PREFETCH_BYTES = 32768, /* 3 to 12 % less time than 16 KiB where rows have 5 KiB and more */
     CACHE_LINE = 64,
 };
-
-INLINE int weight_size(WeightType type)
-{
-    return type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1;
-}
 
 /* Some outputs in a block of k, as W holds them or widened. */
 typedef struct {
@@ -59,7 +54,7 @@ typedef struct {
     const char *at;     /* the first output's weights from k0 on */
     int64_t stride;     /* bytes from an output's to the next one's */
     const float *scale; /* FP8: of 128 k's each, from k0 on */
-    uintptr_t ahead;    /* where what is to be asked for meanwhile begins; 0: nothing is */
+    int64_t ahead;      /* bytes from there to what is to be asked for meanwhile; 0: nothing is */
     int k0, n_k;
 } Strip;
 
@@ -93,11 +88,11 @@ INLINE void tile_step(WeightType type, int n_outs, int n_rows, const char *const
 }
 
 /* Asks for as many lines as one step reads, in the order in which they lie. */
-INLINE void prefetch(int n_outs, uintptr_t ahead, int k_bytes)
+INLINE void prefetch(int n_outs, const Strip *s, int k_bytes)
 {
     UNROLL
     for (int o = 0; o < n_outs; o++)
-        prefetch_l2(ahead + (uintptr_t)(k_bytes * n_outs + o * CACHE_LINE));
+        prefetch_l2(s->at, s->ahead + k_bytes * n_outs + o * CACHE_LINE);
 }
 
 /* n_outs outputs, rows x[0 .. n_rows): sets y, or adds to it behind the first block of k. */
@@ -117,13 +112,13 @@ INLINE void tile(WeightType type, int n_outs, int n_rows, const Strip *s, const 
         for (int o = 0; o < n_outs; o++)
             acc[i][o] = v_set(0);
     }
-    const int size = weight_size(type), step = type == WEIGHT_FP8 ? FP8_BLOCK : K_BLOCK;
+    const int size = weight_element_bytes(type), step = type == WEIGHT_FP8 ? FP8_BLOCK : K_BLOCK;
     for (int block = 0; block < s->n_k; block += step) {
         int end = block + step < s->n_k ? block + step : s->n_k, k = block;
         Vec scale = v_set(1);
         if (type == WEIGHT_FP8) scale = v_set(s->scale[block / FP8_BLOCK] * FP8_UNIT);
         for (; k + VEC_N <= end; k += VEC_N) {
-            if (s->ahead && k * size % CACHE_LINE == 0) prefetch(n_outs, s->ahead, k * size);
+            if (s->ahead && k * size % CACHE_LINE == 0) prefetch(n_outs, s, k * size);
             tile_step(type, n_outs, n_rows, row, scale, xi, k, VEC_N, acc);
         }
         if (k < end) tile_step(type, n_outs, n_rows, row, scale, xi, k, end - k, acc);
@@ -146,8 +141,8 @@ INLINE void tiles(WeightType type, int n_outs, Strip s, int n, const float *cons
                   float *const *y, int y_at)
 {
     int n_tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
-    for (int t = 0, i = 0, rows; t < n_tiles; t++, i += rows, s.ahead = 0) {
-        rows = n * (t + 1) / n_tiles - i;
+    for (int t = 0; t < n_tiles; t++, s.ahead = 0) {
+        int i = tile_begin(n, n_tiles, t), rows = tile_begin(n, n_tiles, t + 1) - i;
         switch (rows) {
         case 1:
             tile(type, n_outs, 1, &s, x + i, y + i, y_at);
@@ -203,7 +198,7 @@ static TileFn *const tile_fn[][2] = {
 static Strip strip_of(const Weight *w, int r, int k0)
 {
     Strip s = {.type = w->type, .stride = weight_row_bytes(w), .k0 = k0};
-    s.at = (const char *)w->data + r * s.stride + (int64_t)k0 * weight_size(w->type);
+    s.at = (const char *)w->data + r * s.stride + (int64_t)k0 * weight_element_bytes(w->type);
     s.n_k = w->cols - k0 < K_BLOCK ? w->cols - k0 : K_BLOCK;
     if (w->type == WEIGHT_FP8) s.scale = weight_scales(w, r) + k0 / FP8_BLOCK;
     return s;
@@ -227,8 +222,7 @@ static void few_rows(const Weight *w, int begin, int end, int n, const float *co
         outs = end - r < FMA_OUTS ? 1 : FMA_OUTS;
         for (int k0 = 0; k0 < w->cols; k0 += K_BLOCK) {
             Strip s = strip_of(w, r, k0);
-            s.ahead = (uintptr_t)s.at + (uintptr_t)((outs - 1) * k0 * weight_size(w->type)) +
-                      PREFETCH_BYTES;
+            s.ahead = (outs - 1) * k0 * weight_element_bytes(w->type) + PREFETCH_BYTES;
             run_strip(s, outs, n, x, y, r - begin);
         }
     }
@@ -276,8 +270,8 @@ static void panel_as_is(const Weight *w, int begin, int end, int k0, int n, cons
 {
     int n_tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
     for (int r = begin; r < end; r += MANY_OUTS)
-        for (int t = 0, i = 0, rows; t < n_tiles; t++, i += rows) {
-            rows = n * (t + 1) / n_tiles - i;
+        for (int t = 0; t < n_tiles; t++) {
+            int i = tile_begin(n, n_tiles, t), rows = tile_begin(n, n_tiles, t + 1) - i;
             run_strip(strip_of(w, r, k0), end - r < MANY_OUTS ? end - r : MANY_OUTS, rows, x + i,
                       y + i, r - begin);
         }

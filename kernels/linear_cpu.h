@@ -27,9 +27,21 @@ INLINE void prefetch_line(const void *at, int64_t ahead)
  * The same into L2 alone. L1 has few places for lines that are on their way: a stream of W came at
  * 23 GB/s into L1 and at 29 into L2, of 31 that a plain loop reads (two cores of Zen 4).
  */
-INLINE void prefetch_l2(uintptr_t at)
+INLINE void prefetch_l2(const void *at, int64_t ahead)
 {
-    __builtin_prefetch((const void *)at, 0, 2);
+    __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)ahead), 0, 2);
+}
+
+/* Rows are cut into n_tiles tiles as even as they get: where one begins. */
+INLINE int tile_begin(int n_rows, int n_tiles, int tile)
+{
+    return n_rows * tile / n_tiles;
+}
+
+/* And the tile that row i is in. */
+INLINE int tile_of(int n_rows, int n_tiles, int i)
+{
+    return ((i + 1) * n_tiles - 1) / n_rows;
 }
 
 /* Rows of x as the products take them: as they are, or packed for all outputs. */

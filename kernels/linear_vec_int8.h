@@ -29,16 +29,9 @@ INLINE int64_t int8_row_words(int cols)
     return (int64_t)int8_blocks(cols) * (INT8_BLOCK / 2);
 }
 
-/* n rows are cut into tiles as even as they get. */
 INLINE int int8_n_tiles(int n)
 {
     return n <= INT8_ONE_TILE ? 1 : (n + INT8_TILE_ROWS - 1) / INT8_TILE_ROWS;
-}
-
-/* The first row of a tile. */
-INLINE int int8_tile_begin(int n, int tile)
-{
-    return n * tile / int8_n_tiles(n);
 }
 
 /* Part `part` of the packing of n rows. */
@@ -46,18 +39,16 @@ INLINE void int8_pack(const float *const *x, int n, int cols, int part, int n_pa
                       uint32_t *terms)
 {
     int64_t begin, end;
-    int blocks = int8_blocks(cols);
+    int blocks = int8_blocks(cols), n_tiles = int8_n_tiles(n);
     float *scale = (float *)(terms + n * int8_row_words(cols));
     cpu_split((int64_t)n * blocks, part, n_parts, &begin, &end);
     for (int64_t at = begin; at < end; at++) {
         float v[INT8_BLOCK];
         int16_t q[INT8_BLOCK];
-        int i = (int)(at / blocks), b = (int)(at % blocks), tile = 0;
+        int i = (int)(at / blocks), b = (int)(at % blocks), tile = tile_of(n, n_tiles, i);
         int8_load_x(x[i], cols, b * INT8_BLOCK, v);
         scale[at] = int8_round(v, q);
-        while (int8_tile_begin(n, tile + 1) <= i)
-            tile++;
-        int first = int8_tile_begin(n, tile), rows = int8_tile_begin(n, tile + 1) - first;
+        int first = tile_begin(n, n_tiles, tile), rows = tile_begin(n, n_tiles, tile + 1) - first;
         uint32_t *to = terms + first * int8_row_words(cols) + b * rows * (INT8_BLOCK / 2);
         for (int g = 0; g < INT8_BLOCK / 4; g++)
             memcpy(to + 2 * (g * rows + i - first), q + 4 * g, 4 * sizeof *q);
@@ -168,7 +159,7 @@ INLINE void int8_block(int n_panels, int n_rows, int lines, const uint32_t *x, c
         for (int o = 0; o < n_panels * INT8_VECS; o++) {
             const int8_t *at = w + o / INT8_VECS * panel_bytes + o % INT8_VECS * 4 * VEC_N;
             IntVec line = iv_load(at), even = iv_even(line), odd = iv_odd(line);
-            if (ahead && o % INT8_VECS == 0) prefetch_l2((uintptr_t)at + (uintptr_t)ahead);
+            if (ahead && o % INT8_VECS == 0) prefetch_l2(at, ahead);
             UNROLL
             for (int i = 0; i < n_rows; i++) {
                 q[o][i] = iv_dot(q[o][i], even, x[2 * i]);
@@ -215,8 +206,9 @@ INLINE void int8_tile(int n_panels, int n_rows, const Int8Product *p, int x0, in
 /* All rows. */
 INLINE void int8_tiles(int n_panels, const Int8Product *p, int r, int y_at)
 {
-    for (int t = 0; t < int8_n_tiles(p->n); t++) {
-        int i = int8_tile_begin(p->n, t), rows = int8_tile_begin(p->n, t + 1) - i;
+    int n_tiles = int8_n_tiles(p->n);
+    for (int t = 0; t < n_tiles; t++) {
+        int i = tile_begin(p->n, n_tiles, t), rows = tile_begin(p->n, n_tiles, t + 1) - i;
         if (rows == 1) int8_tile(n_panels, 1, p, i, r, y_at);
         if (rows == 2) int8_tile(n_panels, 2, p, i, r, y_at);
 #if VEC_ISA != 0

@@ -13,7 +13,7 @@ INLINE void load_row(const QuantiseInt8 *a, int r, int c, Vec v[VECS])
 {
     size_t i = (size_t)r * (size_t)a->cols + (size_t)c;
     int n = a->cols - c < INT8_BLOCK ? a->cols - c : INT8_BLOCK;
-    const size_t size = a->from == WEIGHT_F32 ? 4 : 2;
+    const size_t size = (size_t)weight_element_bytes(a->from);
     const char *at = (const char *)a->data + size * i;
     char copy[4 * INT8_BLOCK];
     if (n < INT8_BLOCK) {

@@ -56,11 +56,16 @@ SHARED_INLINE int weight_row_step(WeightType type)
     return type == WEIGHT_FP8 ? FP8_BLOCK : type == WEIGHT_INT8 ? INT8_ROWS : 1;
 }
 
+SHARED_INLINE int weight_element_bytes(WeightType type)
+{
+    return type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1;
+}
+
 /* Bytes of one row of w's data; of a sixteenth of a panel. */
 SHARED_INLINE int64_t weight_row_bytes(const Weight *w)
 {
     if (w->type == WEIGHT_INT8) return (w->cols + INT8_STEP - 1) / INT8_STEP * INT8_STEP;
-    return (int64_t)w->cols * (w->type == WEIGHT_F32 ? 4 : w->type == WEIGHT_BF16 ? 2 : 1);
+    return (int64_t)w->cols * weight_element_bytes(w->type);
 }
 
 /* Rows that w's data has room for. */

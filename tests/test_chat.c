@@ -426,12 +426,11 @@ static void client_text_makes_no_control_tokens(void **state)
             const char *s = hostile ? bad : "harmless";
             int len = snprintf(text, sizeof text, form, s, s, s, s, s, s, s, s, s, s);
             assert_true(len < (int)sizeof text);
-            for (char *c = text; *c; c++) {
-                if (*c == '\'') *c = '"';
+            for (char *c = text; *c; c++)
                 if (*c == '\n') *c = ' '; /* no raw newline in JSON */
-            }
-            json_t *m = parse(text), *tools = json_pack("[{s:s, s:{s:s, s:s}}]", "type", "function",
-                                                        "function", "name", "f", "description", s);
+            json_t *m = parse(with_quotes(text)),
+                   *tools = json_pack("[{s:s, s:{s:s, s:s}}]", "type", "function", "function",
+                                      "name", "f", "description", s);
             StrBuf out = {0};
             ChatMarks marks = {0};
             TokenList ids = {0}, same = {0};

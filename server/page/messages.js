@@ -97,7 +97,7 @@ function comparison(answer) {
     bar("without", plain), element("p", "", verdict + times));
 }
 
-// actions: { compare(answer), canDraft(), results(messages) }
+// actions: { compare(answer), results(messages) }
 export class AnswerView {
   constructor(answer, actions) {
     this.answer = answer;
@@ -131,7 +131,7 @@ export class AnswerView {
     if (isLast && whole && a.calls.length)
       this.foot.append(resultForm(a, this.actions.results));
     const line = element("div", "figures", element("span", "", figures(a)));
-    if (whole && !a.compared && this.actions.canDraft())
+    if (whole && !a.compared)
       line.append(button(`Ask again ${usesDrafts(a) ? "without" : "with"} drafts`, () =>
         this.actions.compare(a)));
     this.foot.append(line);

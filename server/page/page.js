@@ -4,7 +4,7 @@ import { ApiError, chatChunks, draftLevels, modelName, useKey } from "./api.js";
 import { acceptanceLength, addChunk, newAnswer, sameText, toMessages, usesDrafts } from "./answer.js";
 import { AnswerView, number, resultView, userView } from "./messages.js";
 import { drawTrees } from "./trees.js";
-import { canDraft, readFields, restoreSettings, setDrafts, setTools, suggestSettings } from "./settings.js";
+import { readFields, restoreSettings, setDrafts, setTools, suggestSettings } from "./settings.js";
 import { keep, load } from "./store.js";
 import { DEMO, EXAMPLES } from "./examples.js";
 
@@ -30,7 +30,7 @@ function keepConversation() {
 function viewOf(message) {
   if (message.role === "user") return userView(message);
   if (message.role === "tool") return resultView(message);
-  const view = new AnswerView(message, { compare, canDraft, results: sendAll });
+  const view = new AnswerView(message, { compare, results: sendAll });
   views.set(message, view);
   return view.element;
 }

@@ -33,10 +33,6 @@ export function setDrafts(possible) {
   box.value = possible ? (load(KEY)?.["use-drafts"] ?? "on") : "off";
 }
 
-export function canDraft() {
-  return !$("use-drafts").disabled;
-}
-
 export function setTools(tools) {
   $("tools").value = JSON.stringify(tools, null, 1);
   keepAll();

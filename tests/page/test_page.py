@@ -259,6 +259,9 @@ class PageTest(unittest.TestCase):
         self.answered(page=page)
         self.assertNotIn("Ask again", page.text(".figures"))
         self.assertEqual(page.text("#rate-with"), "–")
+        page.reload()
+        self.ready(page)
+        self.assertNotIn("Ask again", page.text(".figures"))
         self.assertNotEqual(page.text("#rate-without"), "–")
 
     # ---- how it looks ----
