@@ -101,8 +101,8 @@ static double kv_bytes(const Bench *b, int context)
 }
 
 /*
- * Tokens per second when a step takes what its bytes take. Where depth is chosen step by step, a
- * step of the mean depth.
+ * Tokens per second when a step takes what its bytes take. Where shapes are chosen step by step,
+ * what a chain of as many nodes as the mean takes.
  */
 static double floor_rate(const Bench *b, int context, int way)
 {
@@ -164,7 +164,7 @@ static void print_head(const Bench *b)
                           ? "; ACCEPTANCE IS SYNTHETIC: drafts are kept by lot, tokens are noise"
                           : "";
     if (b->status.drafter && b->status.draft_auto)
-        printf("drafts: %s, up to %d levels as it pays%s\n", b->status.drafter,
+        printf("drafts: %s, trees of up to %d levels as it pays%s\n", b->status.drafter,
                b->status.draft_depth, lot);
     else if (b->status.drafter)
         printf("drafts: %s, %d levels, top-k %d, %d nodes%s\n", b->status.drafter,

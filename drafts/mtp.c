@@ -213,6 +213,43 @@ static void first_level(Mtp *m, const DraftRequest *req, int n, int topk)
     sample_children(m, req, n, owner, node, topk);
 }
 
+/* The tree gets the pool's nodes that it does not have yet: node c of the pool is its c + 1. */
+static void give_nodes(const DraftPool *p, const DraftRequest *r)
+{
+    for (int i = r->tree->n - 1; i < p->n; i++) {
+        int at = tree_add(r->tree, p->node[i].parent + 1, p->node[i].token, expf(p->node[i].logp));
+        assert(at == i + 1);
+        (void)at;
+    }
+}
+
+/* A fixed shape: the best nodes stay, the best of the level get children. */
+static void choose_best(Mtp *m, const DraftRequest *req, int n, int depth)
+{
+    for (int i = 0; i < n; i++) {
+        DraftPool *p = &m->draft[i].pool;
+        int room = MAX_EXPANDED - m->draft[i].n_expanded;
+        pool_keep_best(p, req[i].max_nodes - 1);
+        p->n_frontier = 0;
+        if (depth < req[i].max_depth)
+            pool_choose_frontier(p, depth, req[i].topk < room ? req[i].topk : room);
+    }
+}
+
+static void ask_guide(Mtp *m, const DraftRequest *req, int n, int depth, const DraftGuide *guide)
+{
+    uint64_t nodes[MAX_TREE_NODES];
+    for (int i = 0; i < n; i++)
+        give_nodes(&m->draft[i].pool, &req[i]);
+    guide->expand(guide->self, depth, nodes);
+    for (int i = 0; i < n; i++) {
+        DraftPool *p = &m->draft[i].pool;
+        p->n_frontier = 0;
+        for (int c = 0; c < p->n; c++)
+            if (nodes[i] >> (c + 1) & 1) p->frontier[p->n_frontier++] = c;
+    }
+}
+
 /*
  * Puts the frontiers of all drafts into one head pass: input rows, then K and V at row
  * root_pos + 1 + k for the k-th node that a sequence expands. Returns the number of rows.
@@ -223,9 +260,6 @@ static int add_frontiers(Mtp *m, const DraftRequest *req, int n, int depth, int 
     for (int i = 0; i < n; i++) {
         Draft *d = &m->draft[i];
         DraftPool *p = &d->pool;
-        int room = MAX_EXPANDED - d->n_expanded;
-        if (depth >= req[i].max_depth) continue;
-        pool_choose_frontier(p, depth, req[i].topk < room ? req[i].topk : room);
         for (int k = 0; k < p->n_frontier && rows < MAX_TREE_NODES; k++) {
             DraftNode *c = &p->node[p->frontier[k]];
             int parent = c->parent < 0 ? -1 : p->node[c->parent].meta;
@@ -253,18 +287,7 @@ static void gather_inputs(Mtp *m, const DraftRequest *req, int rows, const int *
     gather(m, rows, index, first ? m->last : m->rows, m->head->hidden);
 }
 
-static void give_tree(const DraftPool *p, const DraftRequest *r)
-{
-    int at[MAX_POOL];
-    for (int i = 0; i < p->n; i++) {
-        const DraftNode *c = &p->node[i];
-        at[i] = tree_add(r->tree, c->parent < 0 ? 0 : at[c->parent], c->token, expf(c->logp));
-        assert(at[i] > 0);
-    }
-    tree_order(r->tree, r->max_nodes);
-}
-
-static void mtp_propose(void *self, const DraftRequest *req, int n)
+static void mtp_propose(void *self, const DraftRequest *req, int n, const DraftGuide *guide)
 {
     Mtp *m = self;
     int topk = req[0].topk; /* the engine's, the same in all */
@@ -275,8 +298,10 @@ static void mtp_propose(void *self, const DraftRequest *req, int n)
     batch_clear(&m->batch);
     first_level(m, req, n, topk);
     for (int depth = 1;; depth++) {
-        for (int i = 0; i < n; i++)
-            pool_keep_best(&m->draft[i].pool, req[i].max_nodes - 1);
+        if (guide)
+            ask_guide(m, req, n, depth, guide);
+        else
+            choose_best(m, req, n, depth);
         int row0 = m->batch.n, rows = add_frontiers(m, req, n, depth, owner, node);
         if (!rows) break;
         gather_inputs(m, req, rows, owner, node);
@@ -286,8 +311,10 @@ static void mtp_propose(void *self, const DraftRequest *req, int n)
             m->draft[owner[i]].pool.node[node[i]].out = i;
         sample_children(m, req, rows, owner, node, topk);
     }
-    for (int i = 0; i < n; i++)
-        give_tree(&m->draft[i].pool, &req[i]);
+    for (int i = 0; i < n && !guide; i++) {
+        give_nodes(&m->draft[i].pool, &req[i]);
+        tree_order(req[i].tree, req[i].max_nodes);
+    }
 }
 
 /* ---- rounds on a device: the same tree, without a look at it ---- */

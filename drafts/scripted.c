@@ -111,8 +111,10 @@ static void add_hidden_truth(Scripted *s, const Script *m, const DraftRequest *r
     }
 }
 
-static void scripted_propose(void *self, const DraftRequest *request, int n)
+static void scripted_propose(void *self, const DraftRequest *request, int n,
+                             const DraftGuide *guide)
 {
+    (void)guide; /* what it gives it knows anyway */
     Scripted *s = self;
     for (int i = 0; i < n; i++) {
         const DraftRequest *r = &request[i];

@@ -1,29 +1,19 @@
 /*
- * cost.h: how deep to draft, where the user has not said: learnt from steps while serving.
+ * cost.h: what the parts of a step take, learnt from steps while serving.
  *
- * A step verifies a chain of drafts for each of its sequences. It gives
- *     E = sequences + the sum of the chances that each draft is kept
- * tokens and takes
- *     T = drafting, level by level + the pass over all rows + the upkeep of the rows that are kept
- * and the drafts are those with the largest E / T, none among them. Beside a prompt's rows, which
- * are computed anyway, a draft is worth the time that its token would take otherwise.
- *
- * Each part of T is the bytes that it moves by a factor that is learnt for each of a few numbers of
- * rows: so one step tells something of all others, whatever the context, and what was never tried
- * looks as cheap as its neighbours and is tried. The chance of a level, given the one before, is
- * learnt for each sequence, which begins with what all of them have taught. Now and then a step
- * has another shape than the best, so that what has changed is seen; that loses a fiftieth at most.
- *
- * Choices depend on time, so they may decide nothing but speed. No allocation.
+ * A step drafts, level by level; it runs a pass over all rows; it keeps up what the kept rows
+ * leave. Each part takes the bytes that it moves by a factor that is learnt for each of a few
+ * numbers of rows: so one step tells something of all others, whatever the context, and what was
+ * never tried looks as cheap as its neighbours let hope and is tried. No allocation.
  */
 #ifndef OFFSHOOT_ENGINE_COST_H
 #define OFFSHOOT_ENGINE_COST_H
 
+#include "engine/rates.h"
+
 enum {
-    MAX_LEVELS = 7,   /* of a chain: 8 sequences' fill a pass of 64 rows */
-    COST_ROWS = 64,   /* sequences and rows of all trees of a step */
-    COST_CELLS = 12,  /* numbers of rows that have a factor */
-    PROBE_STEPS = 32, /* at least from one such step to the next */
+    COST_ROWS = 64,  /* sequences and rows of all trees of a step */
+    COST_CELLS = 12, /* numbers of rows that have a factor */
 };
 
 /* What is moved, in bytes. */
@@ -35,7 +25,7 @@ typedef struct {
     double fold;                /* of a sequence after a pass with drafts */
 } CostBytes;
 
-/* The parts of a step; the second draft of a chain costs the head's layer, the first does not. */
+/* The parts of a step; the second level of drafts costs the head's layer, the first does not. */
 typedef enum {
     COST_PASS,
     COST_FIRST_LEVEL,
@@ -52,40 +42,28 @@ typedef struct {
     long n_learnt; /* steps */
 } CostCurve;
 
-/* rate[d]: the chance that level d is kept when d - 1 was; [0] is not used. */
-typedef struct {
-    double rate[MAX_LEVELS + 1];
-    long seen_at[MAX_LEVELS + 1]; /* the step */
-} DraftRates;
-
 typedef struct {
     CostBytes bytes;
     CostCurve curve[N_COST_PARTS];
     /* of rows by the dozens: in a pass; of those that the drafter sees, after it */
     double prompt_row_ms, shown_row_ms;
-    DraftRates all;
-    long n_steps;
-    int n_probes, n_unprobed; /* steps since the last */
-    double unprobed_ms;       /* that they were thought to take */
 } Cost;
 
-/* A step that is to come. */
+/* Who is in a step. */
 typedef struct {
-    int n; /* sequences that decode, 1..COST_ROWS */
-    const DraftRates *rates[COST_ROWS];
-    int most[COST_ROWS]; /* levels that can be of use; with the roots COST_ROWS rows at most */
-    double keys;         /* tokens of all contexts */
-    double head_keys;    /* those that the drafter has seen */
-    int prompt_rows;     /* beside them */
-} CostQuery;
+    int n;            /* sequences that decode, up to COST_ROWS */
+    double keys;      /* tokens of all their contexts */
+    double head_keys; /* those that the drafter has seen */
+    int prompt_rows;  /* beside them */
+} CostCompany;
 
 /* A step that was. */
 typedef struct {
-    int n, n_rows;                  /* sequences that decode; rows of their trees */
-    int level_rows[MAX_LEVELS + 1]; /* rows of level 1..; 0: the draft went no deeper */
+    CostCompany who;
+    int n_rows;                     /* of all trees */
+    int level_rows[MAX_LEVELS + 1]; /* nodes after which level 1.. guessed; 0: there was none */
     int n_kept;                     /* of the trees' rows */
-    double keys, head_keys;
-    int prompt_rows, n_shown; /* of which the drafter has seen so many */
+    int n_shown;                    /* of the prompt's rows, those that the drafter has seen */
     double draft_ms, pass_ms, upkeep_ms;
 } CostStep;
 
@@ -97,14 +75,16 @@ void cost_init(Cost *c, const CostBytes *bytes);
  */
 int cost_shown_rows(const Cost *c, int n);
 
-/* Levels of drafts for each of q's sequences. */
-void cost_choose(Cost *c, const CostQuery *q, int *levels);
-
-/* What the step that was chosen took. */
+/* What the step took. */
 void cost_learn(Cost *c, const CostStep *s);
 
-/* What became of a chain of n_levels: the first n_kept are, and the next is not, if there is one.
- */
-void cost_kept(Cost *c, DraftRates *r, int n_levels, int n_kept);
+/* Milliseconds of a level of drafts, 1.., that guesses what follows n_rows nodes. */
+double cost_level_ms(const Cost *c, const CostCompany *who, int level, int n_rows);
+
+/* Of a pass over n_rows rows of trees, the roots among them, and those of a prompt. */
+double cost_pass_ms(const Cost *c, const CostCompany *who, int n_rows);
+
+/* Of the upkeep of n_kept rows of trees; 0 beside many rows of a prompt, with whose it is done. */
+double cost_upkeep_ms(const Cost *c, const CostCompany *who, int n_kept, int has_drafts);
 
 #endif

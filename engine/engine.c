@@ -149,7 +149,7 @@ static void init_cost(Engine *e)
                    .fold = e->forward.records ? 2.0 * (double)memory_slot_bytes(c) : 0};
     for (int n = 1; n <= COST_ROWS; n++)
         b.pass[n] = model_pass_bytes(m, n);
-    cost_init(&e->cost, &b);
+    growth_init(&e->growth, &b, e->options.synthetic > 0);
 }
 
 /* On a device whose prompts run in blocks a prompt's states are exact at whole blocks alone. */
@@ -228,18 +228,17 @@ static int open_parts(Engine *e, Error *err)
 }
 
 /*
- * A chain is what is chosen: rows that are not read anyway must pay, and a second guess at a token
- * is kept less often than the first of the next. A device's rounds are recorded for a few shapes,
- * and nobody looks at the time of their parts: they keep the default.
+ * Limits within which shapes are chosen step by step. A device's rounds are recorded for a few
+ * shapes, and nobody looks at the time of their parts: they keep the default.
  */
 static void open_draft_shape(EngineOptions *o, const Backend *be)
 {
     if (!o->drafter) o->tree_nodes = 1;
     o->draft_auto = o->draft_auto && o->drafter && be->is_host;
     if (!o->draft_auto) return;
-    o->tree_nodes = MAX_LEVELS + 1;
+    o->tree_nodes = GROWTH_NODES;
     o->draft_depth = MAX_LEVELS;
-    o->draft_topk = 1;
+    o->draft_topk = GROWTH_TOPK;
 }
 
 /* Rows of a chunk that ends on a block: at most as many as asked for, but one block. */

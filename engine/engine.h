@@ -62,8 +62,8 @@ typedef struct {
     int tree_nodes;  /* rows verified per step and sequence, root included, 1..MAX_TREE_NODES */
     int draft_depth; /* levels below the root */
     int draft_topk;  /* children proposed per node */
-    int draft_auto; /* 1: on a host the engine chooses chains for these three, step by step, by what
-                       steps take and how much of them is kept (engine/cost.h) */
+    int draft_auto;  /* 1: on a host the engine chooses these three, step by step, by what steps
+                        take and how much of drafts is kept (engine/growth.h) */
     DraftVocab draft_vocab; /* always is borrowed */
     int reserve; /* tokens of an answer for which pages are taken when it starts, so that it
                     does not start in vain */
@@ -281,7 +281,7 @@ typedef struct {
 
     int ctx_size, max_seqs, n_vocab;
     int draft_depth;     /* levels below the root that a tree may have; 0: plain decoding */
-    int draft_auto;      /* 1: the engine chooses how many of them */
+    int draft_auto;      /* 1: the engine chooses the shape of each */
     const char *drafter; /* its name, or NULL */
     int draft_vocab;     /* ids that the model's head scores for drafts; 0: it drafts nothing */
     int64_t n_params;    /* of the model */

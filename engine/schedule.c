@@ -66,7 +66,7 @@ static void start_ban(Engine *e, Seq *s)
  */
 static int first_seen(Engine *e, const Seq *s, int n_cached)
 {
-    int n = s->n_tokens - n_cached, shown = cost_shown_rows(&e->cost, n);
+    int n = s->n_tokens - n_cached, shown = cost_shown_rows(&e->growth.cost, n);
     if (!e->options.draft_auto || e->options.cache_dir) return 0;
     if (shown < n) e->leaves_rows_out = 1;
     return e->leaves_rows_out ? s->n_tokens - shown : 0;
@@ -78,7 +78,7 @@ void schedule_begin(Engine *e, Seq *s, const CacheHit *hit)
     const Drafter *d = e->options.drafter;
     s->state = SEQ_PREFILL;
     s->on_device = 0;
-    s->rates = e->cost.all;
+    s->rates = e->growth.all;
     s->first_seen = e->head_from[seq_index(e, s)] = first_seen(e, s, hit->n);
     s->chunk_step = e->n_steps;
     prefix_begin(e, s, hit);
@@ -248,32 +248,34 @@ int schedule_useful_depth(const Engine *e, const Seq *s)
 
 /*
  * Levels of drafts for each decoding sequence, in order, beside prompt's chunk: what the user has
- * fixed, or what the engine thinks best.
+ * fixed, or what the engine thinks best as long as nothing is drafted.
  */
 static void choose_levels(Engine *e, int n_decode, const Seq *prompt, int *levels)
 {
-    CostQuery q = {0};
-    for (int i = 0; q.n < n_decode; i++) {
+    GrowthQuery q = {0};
+    CostCompany *who = &q.who;
+    for (int i = 0; who->n < n_decode; i++) {
         const Seq *s = &e->seq[i];
         if (!decodes(s)) continue;
         int share = e->tree_rows / n_decode - 1, useful = schedule_useful_depth(e, s);
-        q.rates[q.n] = &s->rates;
-        q.keys += s->n_past;
-        q.head_keys += s->n_past - s->first_seen;
-        levels[q.n] = useful;
+        q.rates[who->n] = &s->rates;
+        who->keys += s->n_past;
+        who->head_keys += s->n_past - s->first_seen;
+        levels[who->n] = useful;
         if (useful > share) useful = share;
-        q.most[q.n++] = useful < 0 ? 0 : useful;
+        q.most[who->n++] = useful < 0 ? 0 : useful;
     }
     if (prompt) {
         int left = prompt->n_tokens - prompt->n_past;
-        q.prompt_rows = left < e->options.chunk_rows ? left : e->options.chunk_rows;
+        who->prompt_rows = left < e->options.chunk_rows ? left : e->options.chunk_rows;
     }
-    if (q.n && e->options.draft_auto) cost_choose(&e->cost, &q, levels);
+    if (who->n && e->options.draft_auto) growth_choose(&e->growth, &q, levels);
 }
 
 /*
  * A tree of up to max_rows rows: as many nodes as there are slots for, the root in the main slot.
- * n_after more sequences will want slots in this step. In state mode replay it needs none.
+ * n_after more sequences will want slots in this step. In state mode replay it needs none, so that
+ * one that grows as far as it pays may be larger than the chain of `levels`.
  */
 static void plan_tree(Engine *e, Seq *s, int levels, int max_rows, int n_after)
 {
@@ -281,11 +283,14 @@ static void plan_tree(Engine *e, Seq *s, int levels, int max_rows, int n_after)
     w->is_tree = 1;
     tree_init(&w->tree, s->token[s->n_tokens - 1]);
     int nodes = e->options.tree_nodes;
+    int grows = e->options.draft_auto && !e->growth.is_fixed;
     w->max_depth = levels;
     w->max_nodes = 1;
-    if (e->options.draft_auto && nodes > levels + 1) nodes = levels + 1;
+    if (levels < 1) return;
+    if (grows) w->max_depth = schedule_useful_depth(e, s);
+    if (e->options.draft_auto && !(grows && e->forward.records)) nodes = levels + 1;
     if (nodes > max_rows) nodes = max_rows;
-    if (w->max_depth < 1 || nodes < 2) return;
+    if (nodes < 2) return;
     if (e->forward.records) {
         w->max_nodes = nodes;
         return;

@@ -4,9 +4,9 @@
 #ifndef OFFSHOOT_ENGINE_STATE_H
 #define OFFSHOOT_ENGINE_STATE_H
 
-#include "engine/cost.h"
 #include "engine/engine.h"
 #include "engine/forward.h"
+#include "engine/growth.h"
 #include "engine/head.h"
 #include "engine/memory.h"
 #include "engine/round.h"
@@ -149,7 +149,7 @@ struct Engine {
     Forward forward;
     Records records;             /* open in state mode replay; in the budget, as mem is */
     Head head;                   /* open when the model has one and a drafter is set */
-    Cost cost;                   /* with draft_auto */
+    Growth growth;               /* with draft_auto */
     int32_t head_from[MAX_SEQS]; /* of each sequence first_seen */
     int leaves_rows_out;         /* rows in the cache may be none that a drafter has seen */
     Batch batch;

@@ -20,26 +20,43 @@ static void release_slots(Engine *e, Work *w, int keep)
         slots_release(e->mem.frames, w->slot[--w->n_slots]);
 }
 
+/* Whether anything is drafted for w's tree. */
+static int has_draft(const Work *w)
+{
+    return w->max_nodes > 1;
+}
+
+/* Drafts of a fixed shape, or as the engine's growth guides them. */
+static void propose(Engine *e, const DraftRequest *request, DraftRates *const *rates, int n)
+{
+    const Drafter *d = e->options.drafter;
+    Growth *g = e->options.draft_auto ? &e->growth : NULL;
+    const DraftGuide *guide = g ? growth_begin(g, request, rates, n) : NULL;
+    d->propose(d->self, request, n, guide);
+    if (g) growth_cut(g);
+}
+
 /* One tree per decoding sequence; schedule bounds its nodes, by slots where they need some. */
 static void draft_trees(Engine *e)
 {
     DraftRequest request[MAX_SEQS];
-    const Drafter *d = e->options.drafter;
-    int n = 0;
+    DraftRates *rates[MAX_SEQS];
+    int n = 0, is_chain = e->options.draft_auto && e->growth.is_fixed;
     for (int i = 0; i < e->n_trees; i++) {
         Work *w = &e->work[i];
-        if (w->max_nodes < 2) continue;
+        if (!has_draft(w)) continue;
         e->host.row[n] = work_sample_row(w, 0, NULL);
+        rates[n] = &w->seq->rates;
         request[n] = (DraftRequest){.seq = w->index,
                                     .root_pos = w->start,
                                     .max_nodes = w->max_nodes,
                                     .max_depth = w->max_depth,
-                                    .topk = e->options.draft_topk,
+                                    .topk = is_chain ? 1 : e->options.draft_topk,
                                     .row = &e->host.row[n],
                                     .tree = &w->tree};
         n++;
     }
-    if (n) d->propose(d->self, request, n);
+    if (n) propose(e, request, rates, n);
     for (int i = 0; i < e->n_trees; i++) {
         Work *w = &e->work[i];
         constrain_drafts(w);
@@ -533,25 +550,25 @@ static int end_step(Engine *e)
 static void learn_costs(Engine *e, double draft_ms, double pass_ms, double upkeep_ms)
 {
     CostStep s = {
-        .n = e->n_trees, .draft_ms = draft_ms, .pass_ms = pass_ms, .upkeep_ms = upkeep_ms};
-    for (int i = 0; i < e->n_work; i++) {
+        .who = {.n = e->n_trees}, .draft_ms = draft_ms, .pass_ms = pass_ms, .upkeep_ms = upkeep_ms};
+    Growth *g = &e->growth;
+    growth_level_rows(g, s.level_rows);
+    for (int i = 0, k = 0; i < e->n_work; i++) {
         Work *w = &e->work[i];
         if (!w->is_tree) {
             int unseen = w->seq->first_seen - w->start - 1;
-            s.prompt_rows = w->n_rows;
+            s.who.prompt_rows = w->n_rows;
             s.n_shown = w->n_rows - (unseen < 0 ? 0 : unseen < w->n_rows ? unseen : w->n_rows);
             continue;
         }
-        int levels = tree_depth(&w->tree), ended = w->kept.stop != 0 && w->kept.m < levels;
         s.n_rows += w->tree.n;
         s.n_kept += w->kept.m + 1;
-        s.keys += w->start;
-        s.head_keys += w->start - w->seq->first_seen;
-        for (int d = 1; d <= levels; d++)
-            s.level_rows[d]++;
-        cost_kept(&e->cost, &w->seq->rates, ended ? w->kept.m : levels, w->kept.m);
+        s.who.keys += w->start;
+        s.who.head_keys += w->start - w->seq->first_seen;
+        if (has_draft(w))
+            growth_learn_kept(g, k++, w->kept.emitted, w->kept.m + (w->kept.stop >= 0));
     }
-    cost_learn(&e->cost, &s);
+    cost_learn(&g->cost, &s);
 }
 
 /* A step of which the host decides all: drafts, the accepted path. */

@@ -38,6 +38,18 @@ typedef struct {
     Tree *tree; /* in: the root; out: the draft, at most max_nodes, in tree_order's order */
 } DraftRequest;
 
+/*
+ * Who weighs what drafts cost, where their shape is not fixed. A drafter that heeds it adds to each
+ * request's tree what it finds, at most topk children of a node, best first, and asks which nodes
+ * get children next: expand sets bit k of nodes[i] for node k of request i's tree, one of the
+ * level's (the root's children have 1), and returns 0 when no tree grows any more. Trees may grow
+ * to MAX_TREE_NODES: what is verified of them is the guide's affair.
+ */
+typedef struct {
+    void *self;
+    int (*expand)(void *self, int level, uint64_t *nodes);
+} DraftGuide;
+
 typedef struct {
     const char *name;
     void *self;
@@ -49,7 +61,9 @@ typedef struct {
      */
     void (*begin)(void *self, int seq, const int32_t *token, int n);
     void (*observe)(void *self, const DraftObserved *rows);
-    void (*propose)(void *self, const DraftRequest *request, int n_requests);
+    /* guide NULL: shapes are as requested. Who does not ask it keeps to them as well. */
+    void (*propose)(void *self, const DraftRequest *request, int n_requests,
+                    const DraftGuide *guide);
     /*
      * Both or neither: for a drafter that lives in backend memory. They queue what a round does
      * for its drafts, into the round's pools, and for what was accepted, and read nothing.

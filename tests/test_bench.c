@@ -60,7 +60,7 @@ static void test_latency(void **state)
 
     r = RUN("bench", "latency", "--model", MODEL, "--threads", "1", "--contexts", "16",
             "--max-tokens", "80", "--requests", "1", "--ctx-size", "256");
-    assert_run(&r, 0, "drafts: mtp, up to 7 levels as it pays\n");
+    assert_run(&r, 0, "drafts: mtp, trees of up to 7 levels as it pays\n");
     run_result_free(&r);
 
     r = RUN("bench", "latency", "--model", MODEL, "--max-tokens", "8", "--requests", "1",

@@ -50,16 +50,58 @@ static void spy_observe(void *self, const DraftObserved *rows)
     s->mtp.observe(s->mtp.self, rows);
 }
 
-static void spy_propose(void *self, const DraftRequest *request, int n)
+/* As in a fixed shape: the topk best of a level get children. */
+static int expand_best(void *self, int level, uint64_t *nodes)
+{
+    const DraftRequest *r = self;
+    const Tree *t = r->tree;
+    nodes[0] = 0;
+    for (int k = 0; k < r->topk && level < r->max_depth; k++) {
+        int best = -1;
+        for (int i = 1; i < t->n; i++)
+            if (t->depth[i] == level && !(nodes[0] >> i & 1) &&
+                (best < 0 || t->value[i] > t->value[best]))
+                best = i;
+        if (best >= 0) nodes[0] |= (uint64_t)1 << best;
+    }
+    return nodes[0] != 0;
+}
+
+static void expect_same_tree(const Tree *a, const Tree *b)
+{
+    size_t bytes = (size_t)a->n * sizeof *a->token;
+    assert_int_equal(a->n, b->n);
+    assert_memory_equal(a->token, b->token, bytes);
+    assert_memory_equal(a->parent, b->parent, bytes);
+    assert_memory_equal(a->value, b->value, bytes);
+}
+
+/* A guide that wants the fixed shape gets it: its best nodes are those that stay of it. */
+static void expect_same_guided(Spy *s, DraftRequest r)
+{
+    Tree tree;
+    const Tree *fixed = r.tree;
+    DraftGuide guide = {.self = &r, .expand = expand_best};
+    if (1 + r.topk + (r.max_depth - 1) * r.topk * r.topk > MAX_TREE_NODES) return;
+    tree_init(&tree, fixed->token[0]);
+    r.tree = &tree;
+    s->mtp.propose(s->mtp.self, &r, 1, &guide);
+    tree_order(&tree, r.max_nodes);
+    expect_same_tree(&tree, fixed);
+}
+
+static void spy_propose(void *self, const DraftRequest *request, int n, const DraftGuide *guide)
 {
     Spy *s = self;
     assert_int_equal(n, 1);
+    assert_null(guide);
     DraftRequest r = request[0];
     SampleRow row = {.params = {.top_p = 1, .repetition = 1}, .pos = r.root_pos + 1};
     r.row = &row;
-    s->mtp.propose(s->mtp.self, &r, 1);
+    s->mtp.propose(s->mtp.self, &r, 1, NULL);
     assert_true(r.tree->n > 1);
     s->tree[r.root_pos] = *r.tree;
+    expect_same_guided(s, r);
 }
 
 typedef struct {
@@ -217,15 +259,6 @@ static void test_few_ids(void **state)
         check_model(models[i], 1, (DraftVocab){75, always, 4});
         check_model(models[i], 8, (DraftVocab){2, always, 4});
     }
-}
-
-static void expect_same_tree(const Tree *a, const Tree *b)
-{
-    size_t bytes = (size_t)a->n * sizeof *a->token;
-    assert_int_equal(a->n, b->n);
-    assert_memory_equal(a->token, b->token, bytes);
-    assert_memory_equal(a->parent, b->parent, bytes);
-    assert_memory_equal(a->value, b->value, bytes);
 }
 
 /*

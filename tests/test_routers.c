@@ -284,8 +284,10 @@ static void held_observe(void *self, const DraftObserved *rows)
     (void)rows;
 }
 
-static void held_propose(void *self, const DraftRequest *request, int n_requests)
+static void held_propose(void *self, const DraftRequest *request, int n_requests,
+                         const DraftGuide *guide)
 {
+    (void)guide;
     (void)self;
     (void)request;
     (void)n_requests;

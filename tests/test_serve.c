@@ -99,8 +99,10 @@ static void gate_observe(void *self, const DraftObserved *rows)
     (void)rows;
 }
 
-static void gate_propose(void *self, const DraftRequest *request, int n_requests)
+static void gate_propose(void *self, const DraftRequest *request, int n_requests,
+                         const DraftGuide *guide)
 {
+    (void)guide;
     (void)self;
     (void)request;
     (void)n_requests;
