@@ -147,6 +147,14 @@ double cost_level_ms(const Cost *c, const CostCompany *w, int level, int n_rows)
     return part_ms(c, COST_NEXT_LEVEL, n_rows, b->scored + b->head + w->head_keys * b->head_key);
 }
 
+int cost_safe_rows(const Cost *c)
+{
+    const CostCurve *k = &c->curve[COST_PASS];
+    for (int i = COST_CELLS - 1; i >= 0; i--)
+        if (k->n_seen[i] > 1) return 2 * cell_rows[i] < COST_ROWS ? 2 * cell_rows[i] : COST_ROWS;
+    return 1;
+}
+
 /* ---- learning ---- */
 
 /* Drafts of one level teach what the first takes; the others what the rest does. */

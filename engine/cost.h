@@ -78,6 +78,12 @@ int cost_shown_rows(const Cost *c, int n);
 /* What the step took. */
 void cost_learn(Cost *c, const CostStep *s);
 
+/*
+ * Rows of a pass that are no great risk: twice as many as were seen more than once. So what rows
+ * take is learnt from below.
+ */
+int cost_safe_rows(const Cost *c);
+
 /* Milliseconds of a level of drafts, 1.., that guesses what follows n_rows nodes. */
 double cost_level_ms(const Cost *c, const CostCompany *who, int level, int n_rows);
 

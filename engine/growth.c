@@ -64,7 +64,7 @@ static double scan(const Growth *g, const GrowthQuery *q, const CostCompany *who
             best = worth;
             memcpy(levels, at, (size_t)n * sizeof *levels);
         }
-        next = p.n_rows < COST_ROWS ? best_next(q, at, chance) : -1;
+        next = p.n_rows < g->most_rows ? best_next(q, at, chance) : -1;
         if (next < 0) break;
         chance[next] *= q->rates[next]->level[++at[next]];
         p.tokens += chance[next];
@@ -123,6 +123,8 @@ void growth_choose(Growth *g, const GrowthQuery *q, int *levels)
     alone.prompt_rows = 0;
     g->who = q->who;
     g->n_drafts = 0;
+    g->most_rows = cost_safe_rows(&g->cost);
+    if (g->most_rows < alone.n) g->most_rows = alone.n;
     g->token_ms = 1 / scan(g, q, &alone, 0, levels);
     g->n_steps++;
     g->is_fixed = g->by_lot;
@@ -164,7 +166,7 @@ static void rank_nodes(Growth *g, Ranking *r)
         rates_value(d->rates, d->tree, d->n_valued, d->chance);
         d->n_valued = d->tree->n;
         for (int k = 1; k < d->tree->n; k++)
-            offer(r, COST_ROWS - g->who.n, (Guess){d->chance[k], i, k, 0});
+            offer(r, g->most_rows - g->who.n, (Guess){d->chance[k], i, k, 0});
     }
 }
 
@@ -180,7 +182,7 @@ static void rank_parents(const Growth *g, int level, Ranking *parents)
         for (int k = 1; k < d->tree->n; k++)
             if (d->tree->depth[k] == level) offer(&best, most, (Guess){d->chance[k], i, k, 0});
         for (int k = 0; k < best.n; k++)
-            offer(parents, COST_ROWS - g->who.n, best.guess[k]);
+            offer(parents, g->most_rows - g->who.n, best.guess[k]);
     }
 }
 
@@ -195,7 +197,7 @@ static void add_descendants(const Growth *g, const Ranking *parents, int level, 
         for (guess.ahead = 1; guess.ahead <= ahead; guess.ahead++)
             guess.chance *= (float)d->rates->level[level + guess.ahead];
         guess.ahead = ahead;
-        offer(r, COST_ROWS - g->who.n, guess);
+        offer(r, g->most_rows - g->who.n, guess);
     }
 }
 
@@ -264,7 +266,7 @@ static void set_times(Growth *g)
     int most = g->who.n;
     for (int i = 0; i < g->n_drafts; i++)
         most += g->draft[i].max_nodes - 1;
-    for (int n = g->who.n; n <= most && n <= COST_ROWS; n++) {
+    for (int n = g->who.n; n <= most && n <= g->most_rows; n++) {
         g->pass_ms[n] = cost_pass_ms(&g->cost, &g->who, n);
         g->upkeep_ms[n] = cost_upkeep_ms(&g->cost, &g->who, n, 1);
     }

@@ -59,6 +59,7 @@ typedef struct {
     CostCompany who;
     double token_ms;                                         /* what a token is worth */
     double pass_ms[COST_ROWS + 1], upkeep_ms[COST_ROWS + 1]; /* of n rows, with drafts among them */
+    int most_rows;                                           /* of the pass */
     int is_fixed; /* drafts are chains of the levels that were chosen */
     GrowthDraft draft[COST_ROWS];
     int n_drafts;

@@ -482,6 +482,27 @@ static void test_limits_of_trees(void **state)
     }
 }
 
+/*
+ * What many rows take is learnt from below: no step has more than twice the rows of one before it,
+ * though drafts are sure and, as far as is known, cost nothing.
+ */
+static void test_grows_slowly(void **state)
+{
+    (void)state;
+    World w;
+    int most = 1;
+    open_world(&w, 1, (Machine){.pass = 80, .level = 0.01, .upkeep = 1}, 0.99);
+    w.is_wise = 1;
+    for (int i = 0; i < 200; i++) {
+        run(&w, 1);
+        int n_rows = (int)w.nodes + 1;
+        assert_true(n_rows <= 2 * most);
+        if (n_rows > most) most = n_rows;
+        if (i == 0) assert_int_equal(n_rows, 1);
+    }
+    assert_true(most > MAX_LEVELS);
+}
+
 /* A tree that is nearly full gets children only where there is room for all of them. */
 static void test_room(void **state)
 {
@@ -501,6 +522,7 @@ static void test_room(void **state)
         do
             growth_choose(&w.growth, &q, levels);
         while (w.growth.is_fixed);
+        w.growth.most_rows = COST_ROWS;
         tree_init(&t, 0);
         while (t.n < rooms[k].n)
             tree_add(&t, 0, t.n, 0.9F);
@@ -529,6 +551,7 @@ int main(void)
         cmocka_unit_test(test_siblings),
         cmocka_unit_test(test_by_lot),
         cmocka_unit_test(test_limits_of_trees),
+        cmocka_unit_test(test_grows_slowly),
         cmocka_unit_test(test_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,7 +9,8 @@
 # DIR/ll    the source; DIR/ll/vendor/llama.cpp/build/bin has llama-server and llama-bench
 # DIR/q08   Qwen3.5-0.8B's shape with random weights; TOKENIZER_JSON is that model's, if you have
 #           it (else the demonstration model's, filled up to the same size)
-# DIR/gg    demo.gguf, q08-bf16.gguf, q08-q8.gguf
+# DIR/wide  the demonstration model with feed-forward layers of 460 MB, which change no token
+# DIR/gg    demo.gguf, wide.gguf, q08-bf16.gguf, q08-q8.gguf
 set -eu
 
 package="llama-cpp-python==0.3.36" # llama.cpp of 2026-10-01
@@ -89,6 +90,13 @@ if [ ! -d q08 ]; then
     v/bin/python "$here/random_model.py" q08.part "$tokenizer"
     mv q08.part q08
 fi
+if [ ! -d wide ]; then
+    echo "$1/wide: the demonstration model, wide"
+    rm -rf wide.part
+    v/bin/python "$here/wide_model.py" "$demo" wide.part 32768
+    mv wide.part wide
+fi
 convert q08 bf16 gg/q08-bf16.gguf
 convert q08 q8_0 gg/q08-q8.gguf
 convert "$demo" bf16 gg/demo.gguf
+convert wide bf16 gg/wide.gguf

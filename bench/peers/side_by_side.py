@@ -28,6 +28,8 @@ from report import Report
 ROOT = Path(__file__).resolve().parents[2]
 VOCAB = 4000  # ids in prompts: every tokenizer has them, and none of them is special
 LENGTH = 3.0  # tokens a step that drafts accepted by lot give on average
+GROUPS = ("bf16", "q8", "demo", "wide")
+WIDE_LOOPS = 2  # its prompts take their time
 START_LIMIT, TOOL_LIMIT, REQUEST_LIMIT = 300, 1800, 900  # seconds
 
 
@@ -159,11 +161,11 @@ def by_lot(figures):
     return dict(figures, decode=figures["decode"] * LENGTH / figures["acceptance"])
 
 
-def serve_agent(command, o):
+def serve_agent(command, o, loops):
     """The agent loops of `offshoot bench agent`, which asks any server."""
     with server(command) as up:
         ready = up.ready_s
-        limit = ["--limit", o.loops] if o.loops else []
+        limit = ["--limit", loops] if loops else []
         row = json.loads(run_tool([
             o.offshoot, "bench", "agent", "--json", "--url", "http://127.0.0.1:%d" % up.port,
             "--prompts", ROOT / "bench/prompts/agent.jsonl"] + limit))["rows"][0]
@@ -238,15 +240,15 @@ def random_turns(o, weights, quant):
     ] + without_amx(ours, o)
 
 
-def demo_turns(o):
-    theirs = [o.llama / "llama-server", "-m", o.dir / "gg/demo.gguf", "-t", o.threads, "-np", 1,
-              "-c", 8192, "--no-ui", "--jinja"]
+def agent_turns(o, model, gguf, loops):
+    theirs = [o.llama / "llama-server", "-m", gguf, "-t", o.threads, "-np", 1, "-c", 8192,
+              "--no-ui", "--jinja"]
     mtp = ["--spec-type", "draft-mtp", "--spec-draft-n-max", 3]
-    ours = [o.offshoot, "serve", "--model", o.demo, "--device", "cpu", "--threads", o.threads]
-    return [("theirs", theirs, lambda c: serve_agent(c, o)),
-            ("ours", ours, lambda c: serve_agent(c, o)),
-            ("their drafts", theirs + mtp, lambda c: serve_agent(c, o)),
-            ("ours, no drafts", ours + ["--draft", "none"], lambda c: serve_agent(c, o))]
+    ours = [o.offshoot, "serve", "--model", model, "--device", "cpu", "--threads", o.threads]
+    return [("theirs", theirs, lambda c: serve_agent(c, o, loops)),
+            ("ours", ours, lambda c: serve_agent(c, o, loops)),
+            ("their drafts", theirs + mtp, lambda c: serve_agent(c, o, loops)),
+            ("ours, no drafts", ours + ["--draft", "none"], lambda c: serve_agent(c, o, loops))]
 
 
 def has_q8(o):
@@ -267,7 +269,10 @@ def all_turns(o):
     if "q8" in o.only and has_q8(o):
         turns["q8"] = random_turns(o, "q8", ["--quant", "q8"])
     if "demo" in o.only:
-        turns["demo"] = demo_turns(o)
+        turns["demo"] = agent_turns(o, o.demo, o.dir / "gg/demo.gguf", o.loops)
+    if "wide" in o.only:
+        turns["wide"] = agent_turns(o, o.dir / "wide", o.dir / "gg/wide.gguf",
+                                    o.loops or WIDE_LOOPS)
     return turns
 
 
@@ -326,19 +331,21 @@ def read_options():
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--tokens", type=int, default=128, help="of an answer (default 128)")
-    p.add_argument("--loops", type=int, default=0, help="agent loops (default: all 12)")
-    p.add_argument("--only", default="bf16,q8,demo", help="some of bf16,q8,demo")
+    p.add_argument("--loops", type=int, default=0,
+                   help="agent loops (default: all 12, of the wide model %d)" % WIDE_LOOPS)
+    p.add_argument("--only", default=",".join(GROUPS), help="some of " + ",".join(GROUPS))
     p.add_argument("--out", type=Path, metavar="FILE", help="the report, else standard output")
     o = p.parse_args()
     o.only = o.only.split(",")
-    if set(o.only) - {"bf16", "q8", "demo"} or o.rounds < 1 or o.tokens < 2:
-        p.error("--only takes bf16, q8, demo; --rounds 1 and --tokens 2 are the least")
+    if set(o.only) - set(GROUPS) or o.rounds < 1 or o.tokens < 2:
+        p.error("--only takes %s; --rounds 1 and --tokens 2 are the least" % ", ".join(GROUPS))
     o.dir, o.offshoot = o.dir.resolve(), o.offshoot.resolve()
     o.llama = o.dir / "ll/vendor/llama.cpp/build/bin"
     o.demo, o.prompt, o.short_prompt = ROOT / "models/demo", 512, 32
     for f in [o.offshoot, o.llama / "llama-server", o.llama / "llama-bench"] + [
             o.dir / name for name in ("q08/model.safetensors", "gg/demo.gguf",
-                                      "gg/q08-bf16.gguf", "gg/q08-q8.gguf")]:
+                                      "gg/q08-bf16.gguf", "gg/q08-q8.gguf",
+                                      "wide/model.safetensors", "gg/wide.gguf")]:
         if not f.exists():
             p.error("there is no %s: run make, and build_llama.sh" % f)
     return o
