@@ -210,12 +210,20 @@ static int read_attention(const Reader *r)
 /* rope_type must be the plain one; text positions make M-RoPE the same as plain RoPE. */
 static int check_rope_type(const Reader *r, const char *key, const json_t *rope)
 {
+    const char *name;
+    json_t *v;
     if (!json_is_object(rope)) return bad(r, key, "must be an object");
+    json_object_foreach((json_t *)rope, name, v) if (json_is_object(v)) return bad(
+        r, key, "by type of layer is not supported");
     if (need_word(r, rope, "rope_type", "default", NULL)) return -1;
     return need_word(r, rope, "type", "default", NULL);
 }
 
-/* Newer files keep the numbers in rope_parameters, older ones in the text config itself. */
+/*
+ * Newer files keep the numbers in rope_parameters, older ones in the text config itself. A
+ * rope_scaling that says anything stands in the place of rope_parameters. The defaults are those of
+ * the reference implementation.
+ */
 static int read_rope(const Reader *r)
 {
     ModelConfig *c = r->c;
@@ -225,7 +233,8 @@ static int read_rope(const Reader *r)
     if ((rope && check_rope_type(r, "rope_parameters", rope)) ||
         (scaling && check_rope_type(r, "rope_scaling", scaling)))
         return -1;
-    if (json_get_num(r->text, r->where, "rope_theta", 1, 1e12, 1e7, &c->rope_theta, r->err) ||
+    if (scaling && json_object_size(scaling)) rope = scaling;
+    if (json_get_num(r->text, r->where, "rope_theta", 1, 1e12, 1e4, &c->rope_theta, r->err) ||
         json_get_num(r->text, r->where, "partial_rotary_factor", 0, 1, 0.25, &part, r->err))
         return -1;
     if (rope && (json_get_num(rope, r->where, "rope_theta", 1, 1e12, c->rope_theta, &c->rope_theta,
@@ -362,14 +371,17 @@ static int read_quantization(const Reader *r)
 
 static int read_config(const Reader *r)
 {
-    int tied;
+    int top, text;
     if (read_family(r) || read_sizes(r) || read_layers(r) || read_attention(r) || read_rope(r) ||
         read_delta(r) || read_ffn(r) || read_quantization(r) || read_eos(r, r->text) ||
         (r->top != r->text && read_eos(r, r->top)) ||
         need_flag(r, "mtp_use_dedicated_embeddings", 0))
         return -1;
-    if (json_get_bool(r->top, r->where, "tie_word_embeddings", 0, &tied, r->err)) return -1;
-    return json_get_bool(r->text, r->where, "tie_word_embeddings", tied, &r->c->tied, r->err);
+    if (json_get_bool(r->top, r->where, "tie_word_embeddings", 0, &top, r->err) ||
+        json_get_bool(r->text, r->where, "tie_word_embeddings", 0, &text, r->err))
+        return -1;
+    r->c->tied = top || text;
+    return 0;
 }
 
 static int get_float(const Reader *r, const char *key, double lo, double hi, float *out)

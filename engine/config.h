@@ -35,7 +35,7 @@ typedef struct {
     int head_moe;                  /* the same for the MTP layer */
 
     float norm_eps;
-    int tied;                /* lm_head is the embedding */
+    int tied;                /* lm_head is the embedding, unless the file has one */
     int fp8;                 /* quantization_config says FP8 with 128 x 128 blocks */
     int q8;                  /* matrices became INT8 when loading */
     int n_mtp;               /* what the config claims; the tensors decide (Model.has_mtp) */

@@ -159,16 +159,26 @@ static int load_layers(Loader *l, Model *m, const char *prefix)
     return 0;
 }
 
-/* A tied model's file should hold no lm_head; where one does, the reference ignores it too. */
-static int load_lm_head(Loader *l, Model *m)
+static int same_bytes(const Tensor *a, const Tensor *b)
 {
-    if (m->config.tied) {
+    return a->type == b->type && a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
+}
+
+/*
+ * A file's own lm_head is used whatever the config says of ties, as the reference does: where the
+ * two say different things, or a model was tuned after it was untied. Of a copy of the embedding
+ * one is enough.
+ */
+static int load_lm_head(Loader *l, Model *m, const Tensor *embed)
+{
+    loader_scope(l, "language_model.", -1); /* some converters */
+    if (!loader_find(l, "lm_head", ".weight")) loader_scope(l, "", -1);
+    const Tensor *own = loader_find(l, "lm_head", ".weight");
+    if (m->config.tied && (!own || same_bytes(own, embed))) {
         m->lm_head = m->embed;
         return 0;
     }
     l->bytes = 0; /* a pass reads this matrix, and of the embedding a few rows */
-    loader_scope(l, "language_model.", -1); /* some converters */
-    if (!loader_find(l, "lm_head", ".weight")) loader_scope(l, "", -1);
     return loader_matrix(l, "lm_head", m->config.n_vocab, m->config.dim, &m->lm_head);
 }
 
@@ -180,13 +190,13 @@ static int load_globals(Loader *l, Model *m, const char *prefix)
     if (loader_matrix(l, "embed_tokens", c->n_vocab, c->dim, &m->embed) ||
         loader_norm(l, "norm", c->dim, &m->final_norm))
         return -1;
-    if (m->embed.type == WEIGHT_FP8)
-        return loader_bad_type(l, loader_find(l, "embed_tokens", ".weight"), "BF16 or F32");
+    const Tensor *embed = loader_find(l, "embed_tokens", ".weight");
+    if (m->embed.type == WEIGHT_FP8) return loader_bad_type(l, embed, "BF16 or F32");
     float *f = loader_floats(l, (size_t)n);
     for (int i = 0; i < n; i++) /* in f32 throughout, as the reference implementation has it */
         f[i] = 1.0f / powf((float)c->rope_theta, (float)(2 * i) / (float)c->n_rot);
     m->inv_freq = loader_place_floats(l, f, (size_t)n);
-    return m->inv_freq ? load_lm_head(l, m) : -1;
+    return m->inv_freq ? load_lm_head(l, m, embed) : -1;
 }
 
 /* All of the head or none of it: a part of one is a broken file. */

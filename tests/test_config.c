@@ -186,7 +186,7 @@ static void test_forms(void **state)
     assert_int_equal(c.n_channels, 8192);
     assert_int_equal(c.conv_width, 4);
     assert_int_equal(c.n_rot, 64);
-    assert_true(c.rope_theta == 1e7);
+    assert_true(c.rope_theta == 1e4);
     assert_int_equal(c.n_full, 1);
     assert_int_equal(c.norm_topk, 1);
     assert_int_equal(c.ctx_limit, 262144);
@@ -206,11 +206,15 @@ static void test_choices(void **state)
     assert_int_equal(c.n_full, 2);
     assert_int_equal(c.full_attention[1], 1);
 
-    /* The text config's tie flag wins; the top level's counts where that has none. */
+    /* One tie flag is enough. */
     load_changed(&c, dense, (const char *[]){"text_config.tie_word_embeddings", "false", NULL});
-    assert_int_equal(c.tied, 0);
-    load_changed(&c, dense, (const char *[]){"text_config.tie_word_embeddings", "", NULL});
     assert_int_equal(c.tied, 1);
+    load_changed(&c, dense, (const char *[]){"tie_word_embeddings", "false", NULL});
+    assert_int_equal(c.tied, 1);
+    load_changed(&c, dense,
+                 (const char *[]){"text_config.tie_word_embeddings", "false", "tie_word_embeddings",
+                                  "false", NULL});
+    assert_int_equal(c.tied, 0);
 
     load_changed(&c, next,
                  (const char *[]){"decoder_sparse_step", "2", "mlp_only_layers", "[3]", NULL});
@@ -226,6 +230,19 @@ static void test_choices(void **state)
                                   "partial_rotary_factor", "0.5", NULL});
     assert_true(c.rope_theta == 5e6);
     assert_int_equal(c.n_rot, 32);
+
+    /* rope_scaling stands in the place of rope_parameters, unless it is empty. */
+    static const char *const scaling[] = {
+        "{}", "{\"rope_type\": \"default\", \"rope_theta\": 500}",
+        "{\"rope_type\": \"default\", \"partial_rotary_factor\": 0.5}"};
+    static const double theta[] = {1e6, 500, 1e4};
+    load_changed(&c, dense, (const char *[]){NULL});
+    int n_rot = c.n_rot;
+    for (int i = 0; i < 3; i++) {
+        load_changed(&c, dense, (const char *[]){"text_config.rope_scaling", scaling[i], NULL});
+        assert_true(c.rope_theta == theta[i]);
+        assert_int_equal(c.n_rot, i == 2 ? c.head_dim / 2 : i == 1 ? c.head_dim / 4 : n_rot);
+    }
 }
 
 typedef struct {
@@ -278,6 +295,8 @@ static const Lie lies[] = {
     {next, "rope_scaling", "{\"type\": \"yarn\", \"factor\": 4}", "'type' is 'yarn'"},
     {next, "rope_scaling", "{\"rope_type\": \"linear\"}", "'rope_type' is 'linear'"},
     {next, "rope_scaling", "4", "'rope_scaling' must be an object"},
+    {dense, "text_config.rope_parameters", "{\"full_attention\": {\"rope_theta\": 300}}",
+     "'rope_parameters' by type of layer is not supported"},
     {dense, "text_config.linear_num_value_heads", "3", "'linear_num_value_heads' (3)"},
     {dense, "text_config.linear_num_key_heads", "0", "'linear_num_key_heads' is 0"},
     {dense, "text_config.linear_key_head_dim", "-5", "'linear_key_head_dim' is -5"},

@@ -461,7 +461,6 @@ static void test_no_head(void **state)
     checkpoint_read(&c, GOLDEN "qwen35-dense");
     for (int i = c.n - 1; i >= 0; i--)
         if (!strncmp(c.tensor[i].name, "mtp.", 4)) checkpoint_drop(&c, c.tensor[i].name);
-    checkpoint_put(&c, "lm_head.weight", "BF16", 1, 1, -1); /* tied: nobody looks */
     Model *m = open_ok(write_model(&c, GOLDEN "qwen35-dense/config.json", NULL, NULL, 0));
     assert_int_equal(m->has_mtp, 0);
     assert_ptr_equal(m->lm_head.data, m->embed.data);
@@ -475,6 +474,31 @@ static void expect_error(const char *dir, const char *says)
     Model *m = model_open(dir, NULL, &backend, &err);
     if (m) fail_msg("loaded, expected: %s", says);
     if (!strstr(err.msg, says)) fail_msg("'%s' should say \"%s\"", err.msg, says);
+}
+
+/* What the file has counts: a copy of the embedding is it, another matrix is used. */
+static void test_tied_file_with_lm_head(void **state)
+{
+    (void)state;
+    Checkpoint c;
+    const char *config = GOLDEN "qwen35-dense/config.json";
+    checkpoint_read(&c, GOLDEN "qwen35-dense");
+    const CheckpointTensor *embed = checkpoint_get(&c, "model.language_model.embed_tokens.weight");
+    int64_t rows = embed->dim[0], cols = embed->dim[1];
+    CheckpointTensor *own = checkpoint_put(&c, "lm_head.weight", "BF16", rows, cols, -1);
+    embed = checkpoint_get(&c, "model.language_model.embed_tokens.weight");
+    memcpy(own->data, embed->data, embed->bytes);
+    Model *m = open_ok(write_model(&c, config, NULL, NULL, 0));
+    assert_ptr_equal(m->lm_head.data, m->embed.data);
+    model_close(m);
+    own->data[own->bytes - 2] ^= 1;
+    m = open_ok(write_model(&c, config, NULL, NULL, 0));
+    assert_ptr_not_equal(m->lm_head.data, m->embed.data);
+    assert_memory_equal(m->lm_head.data, own->data, own->bytes);
+    model_close(m);
+    checkpoint_put(&c, "lm_head.weight", "BF16", rows, cols - 1, -1);
+    expect_error(write_model(&c, config, NULL, NULL, 0), "'lm_head.weight'");
+    checkpoint_free(&c);
 }
 
 /* One tensor each: dropped (dtype NULL), or replaced by zeros of another type or shape. */
@@ -567,8 +591,12 @@ static void test_other_errors(void **state)
     expect_error(write_model(&c, config, "text_config.hidden_size", "0", 0), "'hidden_size' is 0");
     expect_error(write_model(&c, config, "text_config.hidden_size", "256", 0),
                  "is 320 x 128, expected 320 x 256");
-    expect_error(write_model(&c, config, "text_config.tie_word_embeddings", "false", 0),
+    Checkpoint untied;
+    checkpoint_read(&untied, GOLDEN "qwen35-moe");
+    checkpoint_drop(&untied, "lm_head.weight");
+    expect_error(write_model(&untied, GOLDEN "qwen35-moe/config.json", NULL, NULL, 0),
                  "tensor 'lm_head.weight' is missing");
+    checkpoint_free(&untied);
     expect_error(write_model(&c, config, "text_config.num_hidden_layers", "3", 0), "'layer_types'");
     checkpoint_rename(&c, "model.language_model.", "transformer.");
     expect_error(write_model(&c, config, NULL, NULL, 0),
@@ -634,11 +662,17 @@ static void test_flipped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),     cmocka_unit_test(test_values),
-        cmocka_unit_test(test_fp8_values), cmocka_unit_test(test_next_rows),
-        cmocka_unit_test(test_prefixes),   cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_misaligned), cmocka_unit_test(test_no_head),
-        cmocka_unit_test(test_lies),       cmocka_unit_test(test_other_errors),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_fp8_values),
+        cmocka_unit_test(test_next_rows),
+        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_misaligned),
+        cmocka_unit_test(test_no_head),
+        cmocka_unit_test(test_tied_file_with_lm_head),
+        cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_other_errors),
         cmocka_unit_test(test_flipped),
     };
     host_memory_fill(&backend);
