@@ -329,10 +329,11 @@ static json_t *custom_tools(const char *name)
 }
 
 /*
- * A custom tool's call as the client gets it. By itself the model calls it as the function that it
- * was taught: whatever it wrote is the input. Forced, it keeps to the one parameter.
+ * A custom tool's call as the client gets it; the number of pieces in which its input came. By
+ * itself the model calls it as the function that it was taught: whatever it wrote is the input,
+ * which holds that text. Forced, it keeps to the one parameter.
  */
-static void check_custom_tool(const char *name, const char *fields, const char *holds)
+static int check_custom_tool(const char *name, const char *fields, const char *holds)
 {
     json_t *whole = ask(custom_tools(name), fields);
     json_t *events = ask_stream(custom_tools(name), fields), *event;
@@ -357,21 +358,28 @@ static void check_custom_tool(const char *name, const char *fields, const char *
             assert_string_equal(served_text_at(event, "input"), strbuf_str(&text));
     }
     assert_string_equal(strbuf_str(&text), served_text_at(item, "input"));
-    assert_true(holds ? n_pieces == 1 : n_pieces > 1); /* as it comes, once it is known as such */
     strbuf_free(&text);
     json_decref(events);
     json_decref(whole);
+    return n_pieces;
 }
 
 static void test_custom_tool(void **state)
 {
     (void)state;
-    check_custom_tool("FindRestaurants", "", "Italian");
-    /* hot, so that it has more to say than one step gives */
-    check_custom_tool("Notes",
-                      "\"tool_choice\": {\"type\": \"custom\", \"name\": \"Notes\"}, "
-                      "\"temperature\": 1.6, \"top_p\": 1, \"top_k\": 0, \"seed\": 1, ",
-                      NULL);
+    assert_int_equal(check_custom_tool("FindRestaurants", "", "Italian"), 1);
+    /* An input comes as it is known to be one: hot answers say, sooner or later, more than what one
+     * step gives or a busy machine sends at once. */
+    int n_pieces = 0;
+    for (int seed = 1; seed <= 20 && n_pieces < 2; seed++) {
+        char fields[200];
+        snprintf(fields, sizeof fields,
+                 "\"tool_choice\": {\"type\": \"custom\", \"name\": \"Notes\"}, "
+                 "\"temperature\": 1.6, \"top_p\": 1, \"top_k\": 0, \"seed\": %d, ",
+                 seed);
+        n_pieces = check_custom_tool("Notes", fields, NULL);
+    }
+    assert_in_range(n_pieces, 2, 1000);
 }
 
 static void test_format(void **state)
