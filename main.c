@@ -442,7 +442,9 @@ static void print_version(void)
     err = (Error){0};
     Backend *gpu = backend_cuda_open(&err);
     printf("gpu kernels: %s\n", gpu ? gpu->isa : err.msg);
-    if (gpu) gpu->close(gpu);
+    if (!gpu) return;
+    printf("gpu library: %s\n", gpu->library);
+    gpu->close(gpu);
 }
 
 /* ---- the door ---- */

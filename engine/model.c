@@ -262,6 +262,12 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
                          "start");
     if (options->quant == QUANT_Q8 && !m->backend->quantise_int8)
         return error_set(l->err, ERR_INPUT, "q8 is for the CPU: on a GPU quantise to fp8");
+    int longest = m->backend->max_head_dim;
+    if (longest && m->config.head_dim > longest)
+        return error_set(l->err, ERR_INPUT,
+                         "the model's 'head_dim' is %d, this GPU has shared memory for %d: use "
+                         "--device cpu",
+                         m->config.head_dim, longest);
     static const WeightType to[] = {WEIGHT_NONE, WEIGHT_FP8, WEIGHT_INT8};
     l->quantise_to = to[options->quant];
     if (options->quant == QUANT_FP8) m->config.fp8 = 1;

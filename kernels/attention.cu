@@ -33,6 +33,7 @@ enum {
     MAX_ROWS = 8,                       /* of a block */
     TAIL_BLOCKS = 2,                    /* a row: a tail of up to 64 keys lies in two segments */
     LOADS = 8,                          /* of 16 bytes, in flight per thread, for V and in merge */
+    LONG_QUERIES = 4,                   /* a thread's, of heads longer than 256 */
 };
 
 /*
@@ -595,6 +596,13 @@ static int is_aligned(const TreeAttention *a)
     return q % sizeof(float4) == 0 && rows % (4 * kv_type_bytes(kv->type)) == 0;
 }
 
+extern "C" int CUDA_NAME(max_head_dim)(const CudaContext *c)
+{
+    enum { QUADS = MAX_HEAD_DIM / 4 };
+    return sizeof(Shared<Shape<QUADS, LONG_QUERIES>, QUADS>) <= c->shared_bytes ? MAX_HEAD_DIM
+                                                                                : 256;
+}
+
 /* All of these leave the same bits. */
 template <typename T> static void attend_any(const CudaContext *c, Plan *p)
 {
@@ -608,7 +616,7 @@ template <typename T> static void attend_any(const CudaContext *c, Plan *p)
     else if (p->a.kv.head_dim <= 256)
         attend<T, 64, 3, 0, 1>(c, p);
     else
-        attend<T, MAX_HEAD_DIM / 4, 4, 0, 1>(c, p);
+        attend<T, MAX_HEAD_DIM / 4, LONG_QUERIES, 0, 1>(c, p);
 }
 
 extern "C" void CUDA_NAME(tree_attention)(const CudaContext *c, const TreeAttention *a)

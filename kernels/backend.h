@@ -43,9 +43,11 @@ typedef struct {
 struct Backend {
     const char *name; /* "ref", "cpu" */
     char isa[16];     /* as backend_cpu_open takes it */
+    char library[64]; /* by which a prompt's products are computed, or why not; "": none is asked */
     int n_threads;
     uint64_t n_owners;
     int prefill_differs; /* 1: prefill may give other bits, so a prompt's rows must be told apart */
+    int max_head_dim;    /* of attention; 0: all that MAX_HEAD_DIM allows */
     int is_host;         /* its memory is the host's: operations read what host pointers point to */
 
     /* Zeroed backend memory, taken before serving starts. NULL and an Error when there is none. */

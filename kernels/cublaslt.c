@@ -8,7 +8,8 @@
  */
 #include "kernels/cublaslt.h"
 
-#include "base/log.h"
+#include <stdio.h>
+
 #include "base/mem.h"
 
 #if __has_include(<cublasLt.h>)
@@ -60,7 +61,6 @@ static void lt_close(void *self)
     if (lt->y) lt->cublasLtMatrixLayoutDestroy(lt->y);
     if (lt->desc) lt->cublasLtMatmulDescDestroy(lt->desc);
     if (lt->handle) lt->cublasLtDestroy(lt->handle);
-    if (lt->library) dlclose(lt->library);
     mem_free(lt);
 }
 
@@ -191,7 +191,7 @@ static const char *make_parts(Lt *lt)
     return NULL;
 }
 
-void cublaslt_open(GemmLibrary *out, void *stream, void *workspace)
+void cublaslt_open(GemmLibrary *out, void *stream, void *workspace, char about[CUBLASLT_ABOUT])
 {
     Lt *lt = mem_alloc(1, sizeof *lt);
     const char *why = find_symbols(lt);
@@ -200,20 +200,20 @@ void cublaslt_open(GemmLibrary *out, void *stream, void *workspace)
     if (!why) why = make_parts(lt);
     *out = (GemmLibrary){0};
     if (why) {
-        log_debug("cublaslt use=no reason=\"%s\"", why);
+        snprintf(about, CUBLASLT_ABOUT, "none (libcublasLt: %s)", why);
         lt_close(lt);
         return;
     }
-    log_debug("cublaslt use=yes version=%zu", lt->cublasLtGetVersion());
+    snprintf(about, CUBLASLT_ABOUT, "cuBLASLt %zu", lt->cublasLtGetVersion());
     *out = (GemmLibrary){lt, lt_choose, lt_accepts, lt_multiply, lt_close};
 }
 
 #else /* a toolkit without cuBLAS */
 
-void cublaslt_open(GemmLibrary *out, void *stream, void *workspace)
+void cublaslt_open(GemmLibrary *out, void *stream, void *workspace, char about[CUBLASLT_ABOUT])
 {
     (void)stream, (void)workspace;
-    log_debug("cublaslt use=no reason=\"not in the toolkit that built this\"");
+    snprintf(about, CUBLASLT_ABOUT, "none (not in the toolkit that built this)");
     *out = (GemmLibrary){0};
 }
 

@@ -9,7 +9,9 @@
  */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "kernels/cublaslt.h"
 #include "kernels/cuda_backend.h"
@@ -63,7 +65,7 @@ static void *device_alloc(Backend *be, size_t bytes, Error *err)
 {
     void *mem = NULL;
     size_t left = 0, all = 0;
-    cudaError_t failed = cudaMalloc(&mem, bytes);
+    cudaError_t failed = cudaMalloc(&mem, bytes ? bytes : 1); /* of 0 bytes it gives NULL */
     if (!failed) {
         note(be, cudaMemsetAsync(mem, 0, bytes, stream_of(be)));
         return mem;
@@ -114,11 +116,15 @@ static void device_upload(Backend *be, void *dst, const void *host_src, size_t b
     note(be, cudaMemcpyAsync(dst, host_src, bytes, cudaMemcpyHostToDevice, stream_of(be)));
 }
 
+/* All ones where the device is lost, until the next sync says so: no id, NaN, no number of rows. */
 static void device_download(Backend *be, void *host_dst, const void *src, size_t bytes)
 {
-    if (!bytes || of(be)->failed) return;
-    if (!note(be, cudaMemcpyAsync(host_dst, src, bytes, cudaMemcpyDeviceToHost, stream_of(be))))
-        note(be, cudaStreamSynchronize(stream_of(be)));
+    cudaStream_t stream = stream_of(be);
+    if (!bytes) return;
+    if (!of(be)->failed &&
+        !note(be, cudaMemcpyAsync(host_dst, src, bytes, cudaMemcpyDeviceToHost, stream)))
+        note(be, cudaStreamSynchronize(stream));
+    if (of(be)->failed) memset(host_dst, 0xff, bytes);
 }
 
 static void device_download_later(Backend *be, void *host_dst, const void *src, size_t bytes)
@@ -240,6 +246,7 @@ static Graph *find_graph(Device *d, const ReplayKey *key)
     return oldest;
 }
 
+/* NULL: the device failed, or has no memory for the graph. */
 static cudaGraphExec_t record_graph(Backend *be, void (*record)(void *), void *ctx)
 {
     cudaGraph_t graph = NULL;
@@ -248,7 +255,11 @@ static cudaGraphExec_t record_graph(Backend *be, void (*record)(void *), void *c
         return NULL;
     record(ctx);
     if (note(be, cudaStreamEndCapture(stream_of(be), &graph))) return NULL;
-    if (!of(be)->failed) note(be, cudaGraphInstantiate(&exec, graph, 0));
+    cudaError_t failed = of(be)->failed ? cudaSuccess : cudaGraphInstantiate(&exec, graph, 0);
+    if (failed == cudaErrorMemoryAllocation)
+        cudaGetLastError();
+    else
+        note(be, failed);
     cudaGraphDestroy(graph);
     return exec;
 }
@@ -265,7 +276,10 @@ static void device_replay(Backend *be, const ReplayKey *key, void (*record)(void
         return;
     }
     if (!g->exec) g->exec = record_graph(be, record, ctx);
-    if (g->exec) note(be, cudaGraphLaunch(g->exec, stream_of(be)));
+    if (g->exec)
+        note(be, cudaGraphLaunch(g->exec, stream_of(be)));
+    else if (!of(be)->failed)
+        record(ctx);
 }
 
 static void device_linear(Backend *be, const Linear *a)
@@ -285,19 +299,22 @@ static void open_library(Device *d)
     be->linear = device_linear;
     if (cudaMalloc(&d->workspace, CUBLASLT_WORKSPACE)) {
         cudaGetLastError();
-        return;
+        snprintf(be->library, sizeof be->library, "none (no GPU memory for its workspace)");
+    } else {
+        cublaslt_open(&d->products.library, stream_of(be), d->workspace, be->library);
     }
-    cublaslt_open(&d->products.library, stream_of(be), d->workspace);
+    log_debug("device=cuda library=\"%s\"", be->library);
 }
 
 static void device_close(Backend *be)
 {
     Device *d = (Device *)be;
     CudaBackend *b = of(be);
-    if (d->products.library.self) d->products.library.close(d->products.library.self);
-    if (d->workspace) cudaFree(d->workspace);
+    if (b->context.stream) cudaStreamSynchronize(b->context.stream);
     for (int i = 0; i < MAX_GRAPHS; i++)
         if (d->graph[i].exec) cudaGraphExecDestroy(d->graph[i].exec);
+    if (d->products.library.self) d->products.library.close(d->products.library.self);
+    if (d->workspace) cudaFree(d->workspace);
     for (int i = 0; i < BACKEND_MARKS; i++)
         if (d->event[i]) cudaEventDestroy(d->event[i]);
     close_aside(d);
@@ -326,14 +343,22 @@ static int find_device(Error *err)
     if (!driver) return error_set(err, ERR_INPUT, "no NVIDIA driver is there");
     if (failed == cudaErrorInsufficientDriver) return too_old(driver, runtime, err);
     if (!failed && n > 0) failed = cudaSetDevice(0);
-    if (failed || n == 0)
-        return error_set(err, ERR_INPUT, "no NVIDIA GPU can be used (%s)",
-                         failed ? cudaGetErrorString(failed) : "there is none");
+    if (failed == cudaErrorNoDevice || (!failed && n == 0))
+        return error_set(err, ERR_INPUT, "there is no NVIDIA GPU");
+    if (failed)
+        return error_set(err, ERR_DEVICE, "the NVIDIA GPU cannot be used: %s",
+                         cudaGetErrorString(failed));
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
     if (major < MIN_COMPUTE_MAJOR)
         return error_set(err, ERR_DEVICE, "the GPU has compute capability %d.%d, 8.0 is needed",
                          major, minor);
+    failed = (cudaError_t)cuda_find_code();
+    if (failed)
+        return error_set(err, ERR_DEVICE,
+                         "this program has no code for the GPU (sm_%d%d): %s; build it with "
+                         "CUDA_ARCHS=%d%d",
+                         major, minor, cudaGetErrorString(failed), major, minor);
     return 0;
 }
 
@@ -381,6 +406,7 @@ Backend *backend_cuda_open(Error *err)
     b->context.scratch = device_alloc(be, SCRATCH_BYTES, err);
     b->context.scratch_bytes = SCRATCH_BYTES;
     b->context.shared_bytes = prop.sharedMemPerBlockOptin;
+    be->max_head_dim = max_head_dim_cuda(&b->context);
     if (b->context.scratch) {
         open_library(d);
         return be;

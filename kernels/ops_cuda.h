@@ -76,8 +76,13 @@ CUDA_DECLARE(gated_delta_prefill, GatedDelta)
 /* 0, and nothing is queued, where a block cannot have the shared memory that it takes. */
 int tree_attention_prefill_cuda(const CudaContext *c, const TreeAttention *a);
 int tree_attention_prefill_simt(const CudaContext *c, const TreeAttention *a);
+/* The longest head that tree_attention can take with the shared memory that there is. */
+int max_head_dim_cuda(const CudaContext *c);
+int max_head_dim_simt(const CudaContext *c);
 
 extern const CudaOps ops_cuda, ops_simt;
+/* 0, or the cudaError_t for which no kernel of this program runs on the current device. */
+int cuda_find_code(void);
 
 #ifdef __cplusplus
 }

@@ -139,6 +139,7 @@ template <typename Word> static __global__ void move_rows_kernel(MoveRows a)
 
 extern "C" void CUDA_NAME(move_rows)(const CudaContext *c, const MoveRows *a)
 {
+    if (!a->n_layers) return; /* a model without full attention */
     /* bf16 rows of an odd number of elements lie on 2 bytes */
     size_t bits = (size_t)(uintptr_t)a->pages | a->page_bytes | a->row_bytes;
     launch(c, dim3((unsigned)(2 * a->n_layers)), THREADS, 0,

@@ -105,6 +105,22 @@ template <typename Body> static void simt_body(void *arg)
 }
 #endif
 
+#ifdef __CUDACC__
+/*
+ * Lets blocks of a kernel have so many bytes of dynamic shared memory. Unasked a GPU gives 48 KiB,
+ * the kernel's own (static) included. Never takes back what a captured graph was allowed.
+ */
+template <typename... Param> static cudaError_t allow_shared(void (*kernel)(Param...), size_t bytes)
+{
+    cudaFuncAttributes now;
+    cudaError_t failed = cudaFuncGetAttributes(&now, kernel);
+    if (failed || bytes + now.sharedSizeBytes <= 48 << 10) return failed;
+    int most = now.maxDynamicSharedSizeBytes;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                (int)bytes > most ? (int)bytes : most);
+}
+#endif
+
 /* Queues kernel(args...) over grid blocks of n_threads, with shared_bytes of dynamic memory. */
 template <typename... Param, typename... Arg>
 static void launch(const CudaContext *c, dim3 grid, int n_threads, size_t shared_bytes,
@@ -117,9 +133,7 @@ static void launch(const CudaContext *c, dim3 grid, int n_threads, size_t shared
     config.dynamicSmemBytes = shared_bytes;
     config.stream = (cudaStream_t)c->stream;
     cudaError_t failed = cudaSuccess;
-    if (shared_bytes > 48 << 10)
-        failed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      (int)shared_bytes);
+    if (shared_bytes) failed = allow_shared(kernel, shared_bytes);
     if (!failed) failed = cudaLaunchKernelEx(&config, kernel, Param(arg)...);
     if (failed && !*c->failed) *c->failed = (int)failed;
 #else

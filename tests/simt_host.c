@@ -334,7 +334,10 @@ static void launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*bod
                    void *arg)
 {
     assert(block > 0 && block <= SIMT_MAX_THREADS && block % SIMT_WARP == 0);
-    assert(shared_bytes <= shared_limit); /* a GPU would refuse */
+    /* what a GPU would refuse */
+    assert(shared_bytes <= shared_limit);
+    assert(grid.x > 0 && grid.y > 0 && grid.z > 0);
+    assert(grid.x <= INT32_MAX && grid.y < 65536 && grid.z < 65536);
     if (!run.stacks) {
         run.stacks = mem_map((size_t)SIMT_MAX_THREADS * STACK_STRIDE);
         simt_shared = mem_map(SIMT_SHARED_HOPPER);

@@ -18,8 +18,9 @@
 
 #include "base/mem.h"
 #include "kernels/bf16.h"
-#include "kernels/simt_host.h"
+#include "kernels/ops_cuda.h"
 #include "kernels/ops_ref.h"
+#include "kernels/simt_host.h"
 #include "tests/backends.h"
 
 /* ---- attention ---- */
@@ -624,13 +625,23 @@ static void test_no_allocation(void **state)
     paged_free(&p);
 }
 
+/* What blocks of a Hopper GPU hold, those of an Ada GPU do not. */
+static void test_head_dims(void **state)
+{
+    (void)state;
+    CudaContext c = {.shared_bytes = SIMT_SHARED_HOPPER};
+    assert_int_equal(max_head_dim_simt(&c), MAX_HEAD_DIM);
+    c.shared_bytes = SIMT_SHARED_ADA;
+    assert_int_equal(max_head_dim_simt(&c), 256);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),     cmocka_unit_test(test_rounded),
-        cmocka_unit_test(test_chains),        cmocka_unit_test(test_far_key),
-        cmocka_unit_test(test_alignment),     cmocka_unit_test(test_from),
-        cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_rounded),
+        cmocka_unit_test(test_chains),    cmocka_unit_test(test_far_key),
+        cmocka_unit_test(test_alignment), cmocka_unit_test(test_from),
+        cmocka_unit_test(test_head_dims), cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests_name("attention", tests, open_backends, close_backends);
 }

@@ -275,6 +275,40 @@ static void test_linear_many_outputs(void **state)
     }
 }
 
+/*
+ * Matrices of published models, so that a library has many algorithms to choose from: a row of a
+ * prompt is the same in any number of rows. Only where there is a GPU.
+ */
+static void test_linear_by_library(void **state)
+{
+    (void)state;
+    static const int shape[][2] = {{4096, 2048}, {1024, 3072}, {2048, 6144}},
+                     few[] = {1, 7, 64, 65, 500};
+    enum { N = 700, CHECKED = 2, N_SHAPES = sizeof shape / sizeof *shape };
+    Backend *be = backend[n_backends - 1];
+    if (strcmp(be->name, "cuda") != 0) skip();
+    for (int s = 0; s < N_SHAPES; s++) {
+        Rng r = rng_new(80 + (uint64_t)s);
+        int rows = shape[s][0], cols = shape[s][1];
+        Weight w = random_weight(&r, WEIGHT_BF16, rows, cols);
+        size_t all = (size_t)N * (size_t)rows;
+        float *x = random_floats(&r, (size_t)N * (size_t)cols, 1), *y = floats(all),
+              *got = floats(all);
+        Linear a = {&w, N, x, cols, y, rows, .prefill = 1};
+        be->linear(be, &a);
+        check_linear(&w, x, cols, CHECKED, y, rows, SUMS_GPU, "linear by library", r.seed);
+        a.y = got;
+        for (size_t k = 0; k < sizeof few / sizeof *few; k++) {
+            a.n = few[k];
+            be->linear(be, &a);
+            assert_true(same_bits("linear by library, fewer rows", got, y,
+                                  (size_t)a.n * (size_t)rows, r.seed));
+        }
+        free_weight(&w);
+        free(x), free(y), free(got);
+    }
+}
+
 typedef struct {
     int type, rows, cols;
 } ManyShape;
@@ -570,8 +604,11 @@ static const MoeShape moe_shapes[] = {
     {WEIGHT_BF16, 3, 40, 24, MOST_EXPERTS, 10}, /* all but a few experts unused */
     {WEIGHT_BF16, 150, 24, 32, 2, 2},           /* more rows of an expert than go together */
     {WEIGHT_FP8, 130, 16, 32, 17, 16},          /* more rows than the GPU's scratch holds */
-    {WEIGHT_BF16, 530, 16, 16, 5, 1},           /* or than its kernels keep in shared memory */
-    {WEIGHT_FP8, 90, 200, 140, 3, 2},           /* a prompt: whole units, some, odd sizes */
+    {WEIGHT_BF16, 160, 16, 16, 40,
+     1}, /* rows whose columns take what a block has of that by itself, */
+    {WEIGHT_FP8, 255, 16, 16, 40, 1}, /* all but what the kernel has already */
+    {WEIGHT_BF16, 530, 16, 16, 5, 1}, /* or than its kernels keep in shared memory */
+    {WEIGHT_FP8, 90, 200, 140, 3, 2}, /* a prompt: whole units, some, odd sizes */
     {WEIGHT_BF16, 66, 133, 65, 4, 3},
     {WEIGHT_F32, 30, 40, 48, 7, 3},
     {WEIGHT_INT8, 19, 136, 140, 6, 3},
@@ -718,6 +755,7 @@ int main(void)
         cmocka_unit_test(test_linear_company),
         cmocka_unit_test(test_linear_many_outputs),
         cmocka_unit_test(test_linear_of_prompts),
+        cmocka_unit_test(test_linear_by_library),
         cmocka_unit_test(test_embed_and_gather),
         cmocka_unit_test(test_add_norm),
         cmocka_unit_test(test_gated_norm_and_swiglu),

@@ -618,6 +618,23 @@ static void test_other_errors(void **state)
     checkpoint_free(&c);
 }
 
+/* A backend that cannot take such long heads says so before anything is loaded. */
+static void test_long_heads(void **state)
+{
+    (void)state;
+    Error err = {0};
+    Backend *be = backend_ref_open(512);
+    be->max_head_dim = 64;
+    Model *m = model_open(GOLDEN "qwen35-dense", NULL, be, &err);
+    assert_non_null(m);
+    be->max_head_dim = m->config.head_dim - 1;
+    model_close(m);
+    assert_null(model_open(GOLDEN "qwen35-dense", NULL, be, &err));
+    assert_string_equal(err.msg, "the model's 'head_dim' is 64, this GPU has shared memory for 63: "
+                                 "use --device cpu");
+    be->close(be);
+}
+
 /* Flipped bits anywhere in the header of a whole model: an error or a model, never a crash. */
 static void test_flipped(void **state)
 {
@@ -673,6 +690,7 @@ int main(void)
         cmocka_unit_test(test_tied_file_with_lm_head),
         cmocka_unit_test(test_lies),
         cmocka_unit_test(test_other_errors),
+        cmocka_unit_test(test_long_heads),
         cmocka_unit_test(test_flipped),
     };
     host_memory_fill(&backend);
