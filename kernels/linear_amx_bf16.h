@@ -119,25 +119,26 @@ INLINE __m512i widen_weights(WeightType type, const char *p, int n)
     return widen_fp8(_mm256_maskz_loadu_epi8(there, p));
 }
 
-/* The scales of rows r .. r + n_outs in b's block of k's; 0 up to a whole tile. */
-INLINE void load_scales(const Weight *w, int r, int n_outs, KBlock *b)
+/* The scales of some outputs in b's block of k's; 0 up to a whole tile. */
+INLINE void load_scales(const Weight *w, const Outputs *outs, KBlock *b)
 {
     int n = weight_blocks(b->k1 - b->k0);
-    for (int o = 0; o < n_outs || o % TILE; o++) {
-        const float *scale = weight_scales(w, o < n_outs ? r + o : r) + b->k0 / FP8_BLOCK;
+    for (int o = 0; o < outs->n || o % TILE; o++) {
+        int r = outs->first + (o < outs->n ? o * outs->apart : 0);
+        const float *scale = weight_scales(w, r) + b->k0 / FP8_BLOCK;
         for (int i = 0; i < n; i++)
-            b->scale[i][o / TILE][o % TILE] = o < n_outs ? scale[i] : 0;
+            b->scale[i][o / TILE][o % TILE] = o < outs->n ? scale[i] : 0;
     }
 }
 
-/* Weights k0 .. k1 of rows r .. r + n_outs, widened; zeros up to whole tiles and steps. */
-INLINE void copy_weights(WeightType type, const Weight *w, int r, int n_outs, KBlock *b,
+/* Weights k0 .. k1 of some outputs, widened; zeros up to whole tiles and steps. */
+INLINE void copy_weights(WeightType type, const Weight *w, const Outputs *outs, KBlock *b,
                          WeightCopy copy)
 {
     const int step_bytes = STEP_K * weight_element_bytes(type);
     int n = b->k1 - b->k0, whole = n / STEP_K * STEP_K;
     const char *row = b->w.at;
-    for (int o = 0; o < n_outs; o++, row += weight_row_bytes(w)) {
+    for (int o = 0; o < outs->n; o++, row += b->w.stride) {
         const char *p = row;
         for (int k = 0; k < whole; k += STEP_K, p += step_bytes) {
             prefetch_line(p, b->ahead);
@@ -145,20 +146,20 @@ INLINE void copy_weights(WeightType type, const Weight *w, int r, int n_outs, KB
         }
         if (whole < n) _mm512_store_si512(copy[o] + 2 * whole, widen_weights(type, p, n - whole));
     }
-    for (int o = n_outs; o % TILE; o++)
+    for (int o = outs->n; o % TILE; o++)
         memset(copy[o], 0, sizeof copy[o]);
     b->w = (WeightBlock){(const char *)copy, sizeof *copy};
     b->ahead = 0;
-    if (type != WEIGHT_BF16) load_scales(w, r, n_outs, b);
+    if (type != WEIGHT_BF16) load_scales(w, outs, b);
     amx_see_stores(copy);
 }
 
 /* W as tiles take it, for the block of k's that b->w shows in W. */
-INLINE void bf16_open(WeightType type, const Weight *w, int r, int n_outs, KBlock *b,
+INLINE void bf16_open(WeightType type, const Weight *w, const Outputs *outs, KBlock *b,
                       WeightCopy copy)
 {
-    if (type != WEIGHT_BF16 || n_outs % TILE || (b->k1 - b->k0) % STEP_K)
-        copy_weights(type, w, r, n_outs, b, copy);
+    if (type != WEIGHT_BF16 || outs->n % TILE || (b->k1 - b->k0) % STEP_K)
+        copy_weights(type, w, outs, b, copy);
 }
 
 /* ---- products ---- */

@@ -37,7 +37,8 @@ static const LinearShape linear_shapes[] = {
     {WEIGHT_BF16, 80, 96, 17},   {WEIGHT_BF16, 33, 1056, 33},  {WEIGHT_FP8, 48, 672, 33},
     {WEIGHT_INT8, 1, 1, 1},      {WEIGHT_INT8, 5, 24, 2},      {WEIGHT_INT8, 130, 300, 9},
     {WEIGHT_INT8, 301, 1030, 6}, {WEIGHT_INT8, 64, 512, 16},   {WEIGHT_INT8, 96, 640, 17},
-    {WEIGHT_INT8, 47, 1152, 33}, {WEIGHT_INT8, 18, 2056, 150},
+    {WEIGHT_INT8, 47, 1152, 33}, {WEIGHT_INT8, 18, 2056, 150}, {WEIGHT_BF16, 1213, 1040, 16},
+    {WEIGHT_FP8, 1440, 1030, 3},
 };
 
 /*
