@@ -40,7 +40,8 @@ INLINE void int8_bytes(const int16_t *q, __m512i *high, __m512i *low)
 }
 
 /* Row i of n in a block; zeros where n ends within a group. */
-INLINE void int8_pack_row(const float *const *x, int n, int cols, int block, int i, uint32_t *terms)
+INLINE void tiles_int8_pack_row(const float *const *x, int n, int cols, int block, int i,
+                                uint32_t *terms)
 {
     const int rows = group_columns(n), blocks = int8_blocks(cols), n_groups = (n + TILE - 1) / TILE;
     int64_t at = (int64_t)(i / TILE) * blocks + block;
@@ -63,15 +64,15 @@ INLINE void int8_pack_row(const float *const *x, int n, int cols, int block, int
 }
 
 /* Part `part` of the packing of n rows. */
-INLINE void int8_pack(const float *const *x, int n, int cols, int part, int n_parts,
-                      uint32_t *terms)
+INLINE void tiles_int8_pack(const float *const *x, int n, int cols, int part, int n_parts,
+                            uint32_t *terms)
 {
     int64_t begin, end;
     int rows = n < TILE ? n : (n + TILE - 1) / TILE * TILE;
     cpu_split(rows, part, n_parts, &begin, &end);
     for (int i = (int)begin; i < end; i++)
         for (int b = 0; b < int8_blocks(cols); b++)
-            int8_pack_row(x, n, cols, b, i, terms);
+            tiles_int8_pack_row(x, n, cols, b, i, terms);
 }
 
 /* ---- products ---- */
@@ -165,7 +166,7 @@ INLINE void int8_groups(int n_panels, const Int8Product *p, int r, int y_at, int
 }
 
 /* y[i][r - begin] for n packed rows and begin <= r < end, begin a multiple of TILE. */
-static void panel_int8(const Weight *w, int begin, int end, int n, const uint32_t *terms,
+static void tiles_int8(const Weight *w, int begin, int end, int n, const uint32_t *terms,
                        float *const *y)
 {
     Int8Product p = {w, end, n, terms, y};

@@ -35,8 +35,8 @@ INLINE int int8_n_tiles(int n)
 }
 
 /* Part `part` of the packing of n rows. */
-INLINE void int8_pack(const float *const *x, int n, int cols, int part, int n_parts,
-                      uint32_t *terms)
+INLINE void vec_int8_pack(const float *const *x, int n, int cols, int part, int n_parts,
+                          uint32_t *terms)
 {
     int64_t begin, end;
     int blocks = int8_blocks(cols), n_tiles = int8_n_tiles(n);
@@ -225,8 +225,8 @@ INLINE void int8_tiles(int n_panels, const Int8Product *p, int r, int y_at)
 }
 
 /* y[i][r - begin] for n packed rows and begin <= r < end, begin a multiple of INT8_ROWS. */
-static void panel_int8(const Weight *w, int begin, int end, int n, const uint32_t *terms,
-                       float *const *y)
+static void vec_int8(const Weight *w, int begin, int end, int n, const uint32_t *terms,
+                     float *const *y)
 {
     Int8Product p = {w, end, n, terms, y};
     int r = begin;
