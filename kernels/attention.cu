@@ -317,6 +317,7 @@ static __device__ __forceinline__ void softmax(const Block &b, Shared<S, QUADS> 
         float p0 = exp2f(x0 - max), p1 = exp2f(x1 - max), sum = warp_sum(p0 + p1, WARP);
         s->p[q][lane] = p0;
         s->p[q][lane + WARP] = p1;
+        warp_sync(); /* all have read max */
         if (lane == 0) {
             float rescale = exp2f(old - max);
             s->max[q] = max;
