@@ -213,8 +213,10 @@ static int check_rope_type(const Reader *r, const char *key, const json_t *rope)
     const char *name;
     json_t *v;
     if (!json_is_object(rope)) return bad(r, key, "must be an object");
-    json_object_foreach((json_t *)rope, name, v) if (json_is_object(v)) return bad(
-        r, key, "by type of layer is not supported");
+    json_object_foreach((json_t *)rope, name, v)
+    {
+        if (json_is_object(v)) return bad(r, key, "by type of layer is not supported");
+    }
     if (need_word(r, rope, "rope_type", "default", NULL)) return -1;
     return need_word(r, rope, "type", "default", NULL);
 }

@@ -38,7 +38,6 @@ enum { OLDEST_VERSION = 120000, CANDIDATES = 8, ALIGNMENT = 16 };
     X(cublasLtMatrixLayoutSetAttribute)
 
 typedef struct {
-    void *library;
 #define POINTER(name) __typeof__(name) *(name);
     SYMBOLS(POINTER)
 #undef POINTER
@@ -143,12 +142,13 @@ static int lt_multiply(void *self, const GemmProduct *p, const GemmAlgorithm *al
 static const char *find_symbols(Lt *lt)
 {
     static const char *const name[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
-    for (int i = 0; i < 2 && !lt->library; i++)
-        lt->library = dlopen(name[i], RTLD_NOW | RTLD_LOCAL);
-    if (!lt->library) return "not installed";
+    void *library = NULL;
+    for (int i = 0; i < 2 && !library; i++)
+        library = dlopen(name[i], RTLD_NOW | RTLD_LOCAL);
+    if (!library) return "not installed";
 #define FIND(name)                                                                                 \
     {                                                                                              \
-        void *at = dlsym(lt->library, #name);                                                      \
+        void *at = dlsym(library, #name);                                                          \
         if (!at) return "lacks " #name;                                                            \
         memcpy(&lt->name, &at, sizeof at);                                                         \
     }
@@ -191,7 +191,7 @@ static const char *make_parts(Lt *lt)
     return NULL;
 }
 
-void cublaslt_open(GemmLibrary *out, void *stream, void *workspace, char about[CUBLASLT_ABOUT])
+void cublaslt_open(GemmLibrary *out, void *stream, void *workspace, char *about, size_t bytes)
 {
     Lt *lt = mem_alloc(1, sizeof *lt);
     const char *why = find_symbols(lt);
@@ -200,20 +200,20 @@ void cublaslt_open(GemmLibrary *out, void *stream, void *workspace, char about[C
     if (!why) why = make_parts(lt);
     *out = (GemmLibrary){0};
     if (why) {
-        snprintf(about, CUBLASLT_ABOUT, "none (libcublasLt: %s)", why);
+        snprintf(about, bytes, "none (libcublasLt: %s)", why);
         lt_close(lt);
         return;
     }
-    snprintf(about, CUBLASLT_ABOUT, "cuBLASLt %zu", lt->cublasLtGetVersion());
+    snprintf(about, bytes, "cuBLASLt %zu", lt->cublasLtGetVersion());
     *out = (GemmLibrary){lt, lt_choose, lt_accepts, lt_multiply, lt_close};
 }
 
 #else /* a toolkit without cuBLAS */
 
-void cublaslt_open(GemmLibrary *out, void *stream, void *workspace, char about[CUBLASLT_ABOUT])
+void cublaslt_open(GemmLibrary *out, void *stream, void *workspace, char *about, size_t bytes)
 {
     (void)stream, (void)workspace;
-    snprintf(about, CUBLASLT_ABOUT, "none (not in the toolkit that built this)");
+    snprintf(about, bytes, "none (not in the toolkit that built this)");
     *out = (GemmLibrary){0};
 }
 

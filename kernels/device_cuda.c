@@ -301,7 +301,8 @@ static void open_library(Device *d)
         cudaGetLastError();
         snprintf(be->library, sizeof be->library, "none (no GPU memory for its workspace)");
     } else {
-        cublaslt_open(&d->products.library, stream_of(be), d->workspace, be->library);
+        cublaslt_open(&d->products.library, stream_of(be), d->workspace, be->library,
+                      sizeof be->library);
     }
     log_debug("device=cuda library=\"%s\"", be->library);
 }

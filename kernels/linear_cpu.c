@@ -306,14 +306,21 @@ static int64_t terms_bytes(WeightType type, int n, int cols)
     return 0;
 }
 
+/* Whether n rows are packed for vectors; else they are for tiles. */
+static int in_vectors(WeightType type, int n)
+{
+    return type == WEIGHT_INT8 && n <= INT8_VEC_ROWS;
+}
+
 /* Part `part` of the packing of n rows. */
 static void pack_terms(WeightType type, const float *const *x, int n, int cols, int part,
                        int n_parts, uint32_t *terms)
 {
-    if (type == WEIGHT_INT8 && n <= INT8_VEC_ROWS) {
+    if (in_vectors(type, n)) {
         vec_int8_pack(x, n, cols, part, n_parts, terms);
         return;
     }
+    assert(VEC_TILES);
 #if VEC_TILES
     if (type == WEIGHT_INT8)
         tiles_int8_pack(x, n, cols, part, n_parts, terms);
@@ -325,10 +332,11 @@ static void pack_terms(WeightType type, const float *const *x, int n, int cols, 
 static void panel_packed(const Weight *w, int begin, int end, int n, const uint32_t *terms,
                          float *const *y)
 {
-    if (w->type == WEIGHT_INT8 && n <= INT8_VEC_ROWS) {
+    if (in_vectors(w->type, n)) {
         vec_int8(w, begin, end, n, terms, y);
         return;
     }
+    assert(VEC_TILES);
 #if VEC_TILES
     if (w->type == WEIGHT_INT8)
         tiles_int8(w, begin, end, n, terms, y);

@@ -103,9 +103,7 @@ template <typename Body> static void simt_body(void *arg)
 {
     (*(Body *)arg)();
 }
-#endif
-
-#ifdef __CUDACC__
+#else
 /*
  * Lets blocks of a kernel have so many bytes of dynamic shared memory. Unasked a GPU gives 48 KiB,
  * the kernel's own (static) included. Never takes back what a captured graph was allowed.

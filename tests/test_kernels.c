@@ -604,12 +604,11 @@ static const MoeShape moe_shapes[] = {
     {WEIGHT_FP8, 17, 136, 140, 6, 3},
     {WEIGHT_BF16, 3, 40, 24, MOST_EXPERTS, 10}, /* all but a few experts unused */
     {WEIGHT_BF16, 150, 24, 32, 2, 2},           /* more rows of an expert than go together */
-    {WEIGHT_FP8, 130, 16, 32, 17, 16},          /* more rows than the GPU's scratch holds */
-    {WEIGHT_BF16, 160, 16, 16, 40,
-     1}, /* rows whose columns take what a block has of that by itself, */
-    {WEIGHT_FP8, 255, 16, 16, 40, 1}, /* all but what the kernel has already */
-    {WEIGHT_BF16, 530, 16, 16, 5, 1}, /* or than its kernels keep in shared memory */
-    {WEIGHT_FP8, 90, 200, 140, 3, 2}, /* a prompt: whole units, some, odd sizes */
+    {WEIGHT_BF16, 160, 16, 16, 40, 1}, /* past 48 KiB of shared memory by the kernel's own, */
+    {WEIGHT_FP8, 255, 16, 16, 40, 1},  /* before more rows raise the limit */
+    {WEIGHT_FP8, 130, 16, 32, 17, 16}, /* more rows than the GPU's scratch holds */
+    {WEIGHT_BF16, 530, 16, 16, 5, 1},  /* or than its kernels keep in shared memory */
+    {WEIGHT_FP8, 90, 200, 140, 3, 2},  /* a prompt: whole units, some, odd sizes */
     {WEIGHT_BF16, 66, 133, 65, 4, 3},
     {WEIGHT_F32, 30, 40, 48, 7, 3},
     {WEIGHT_INT8, 19, 136, 140, 6, 3},
