@@ -48,6 +48,12 @@ static inline uint16_t dfa_step(const Dfa *d, uint16_t state, uint8_t byte)
 int pattern_compile(Dfa *d, const char *pattern, size_t len, Error *err);
 
 /*
+ * Leaves of d's strings those of at least so many characters (code points), least > 0. 0; or -1 and
+ * d is as it was: ERR_INPUT where there are none, ERR_LIMIT where that takes too many states.
+ */
+int dfa_at_least(Dfa *d, int least, Error *err);
+
+/*
  * The pattern of a JSON schema's format, anchored: date-time, date, time (RFC 3339), uuid, ipv4 and
  * email. NULL for others.
  */

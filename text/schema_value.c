@@ -1,6 +1,7 @@
 /*
  * schema_value.c: values that are no lists and no objects, and values that are fixed.
  */
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,37 +31,60 @@ static void forbid_controls(Dfa *d)
         if (!may_come[i % (size_t)d->n_classes]) d->next[i] = DFA_DEAD;
 }
 
-/* Compiles pattern; -1: it is not followed, or that is an error. */
-static int compile_pattern(SchemaCompiler *c, const char *pattern, size_t len)
+/* Characters of the shortest string; UINT16_MAX: there is none. */
+static int shortest(const SchemaCompiler *c, int automaton)
+{
+    return c->b->g->automaton[automaton].left[0];
+}
+
+/* What is wrong with a keyword, where that is an error. */
+static void not_followed(SchemaCompiler *c, const char *keyword, const Error *err)
+{
+    if (!c->strict) return;
+    size_t before = schema_enter(c, keyword, NULL);
+    schema_fail(c, err->code, "%s", err->msg);
+    schema_leave(c, before);
+}
+
+/* Compiles a pattern and how many characters there must be at least; -1: it is not followed, or
+ * that is an error. */
+static int compile_pattern(SchemaCompiler *c, const char *pattern, size_t len, int least)
 {
     Dfa dfa;
     Error err = {0};
     if (pattern_compile(&dfa, pattern, len, &err)) {
-        if (c->strict) {
-            size_t before = schema_enter(c, "pattern", NULL);
-            schema_fail(c, err.code, "%s", err.msg);
-            schema_leave(c, before);
-        }
+        not_followed(c, "pattern", &err);
         return -1;
     }
     forbid_controls(&dfa);
+    if (least && dfa_at_least(&dfa, least, &err)) {
+        if (err.code == ERR_INPUT)
+            schema_fail(c, err.code, "no text of minLength characters matches its pattern");
+        else
+            not_followed(c, "minLength", &err);
+        err = (Error){0};
+    }
     int index = grammar_automaton(c->b, &dfa, &err);
     if (index < 0) schema_fail(c, err.code, "%s", err.msg);
     return index;
 }
 
-static int format_automaton(SchemaCompiler *c, const char *format)
+static int format_automaton(SchemaCompiler *c, const char *format, int least)
 {
     const char *pattern = format ? format_pattern(format) : NULL;
+    int index = -1;
     if (!pattern) return -1;
     for (int i = 0; i < c->n_formats; i++)
-        if (c->format[i].pattern == pattern) return c->format[i].automaton;
-    int index = compile_pattern(c, pattern, strlen(pattern));
-    if (c->n_formats < N_FORMATS) {
+        if (c->format[i].pattern == pattern) index = c->format[i].automaton;
+    if (index < 0) {
+        index = compile_pattern(c, pattern, strlen(pattern), 0);
+        if (index < 0) return -1;
+        assert(c->n_formats < N_FORMATS);
         c->format[c->n_formats].pattern = pattern;
         c->format[c->n_formats++].automaton = index;
     }
-    return index;
+    if (shortest(c, index) >= least) return index;
+    return compile_pattern(c, pattern, strlen(pattern), least);
 }
 
 uint32_t schema_string(SchemaCompiler *c, const json_t *schema)
@@ -70,11 +94,11 @@ uint32_t schema_string(SchemaCompiler *c, const json_t *schema)
     int hi = schema_bound(schema, "maxLength", MAX_LENGTH_BOUND, -1), automaton;
     if (hi >= 0 && lo > hi) return schema_fail(c, ERR_INPUT, "minLength is over maxLength");
     if (json_is_string(pattern))
-        automaton = compile_pattern(c, json_string_value(pattern), json_string_length(pattern));
+        automaton = compile_pattern(c, json_string_value(pattern), json_string_length(pattern), lo);
     else
-        automaton = format_automaton(c, json_string_value(json_object_get(schema, "format")));
-    if (automaton >= 0) lo = 0; /* the pattern says more, and the two could contradict each other */
-    if (automaton >= 0 && c->b->g->automaton[automaton].left[0] > (hi < 0 ? UINT16_MAX - 1 : hi))
+        automaton = format_automaton(c, json_string_value(json_object_get(schema, "format")), lo);
+    if (automaton >= 0) lo = 0; /* its own automaton knows */
+    if (automaton >= 0 && shortest(c, automaton) > (hi < 0 ? UINT16_MAX - 1 : hi))
         return schema_fail(c, ERR_INPUT, "no text within maxLength matches its pattern");
     int is_plain = automaton < 0 && !lo && hi < 0;
     if (is_plain && c->text) return c->text;
