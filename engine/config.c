@@ -25,7 +25,6 @@ enum {
     MAX_VOCAB = 1 << 22,
     MAX_HEADS = 1 << 10,
     MAX_D_V = 1 << 10,
-    MAX_CTX = 1 << 24,
 };
 
 typedef struct {
@@ -146,7 +145,7 @@ static int read_sizes(const Reader *r)
     if (get_int(r, "vocab_size", 1, MAX_VOCAB, vocab, &c->n_vocab) ||
         need_int(r, "hidden_size", MAX_WIDTH / 2, &c->dim) ||
         need_int(r, "num_hidden_layers", MAX_LAYERS, &c->n_layers) ||
-        get_int(r, "max_position_embeddings", 1, MAX_CTX, 262144, &c->ctx_limit) ||
+        get_int(r, "max_position_embeddings", 1, MAX_CTX_LIMIT, 262144, &c->ctx_limit) ||
         get_int(r, "mtp_num_hidden_layers", 0, MAX_LAYERS, 0, &c->n_mtp) ||
         json_get_num(r->text, r->where, "rms_norm_eps", 1e-12, 1, 1e-6, &eps, r->err))
         return -1;
@@ -205,51 +204,6 @@ static int read_attention(const Reader *r)
                          r->where, c->n_heads, c->n_kv_heads);
     return check_product(r, "'num_attention_heads' x 'head_dim'", c->n_heads, c->head_dim,
                          MAX_WIDTH / 2); /* q_proj has a gate row per query row */
-}
-
-/* rope_type must be the plain one; text positions make M-RoPE the same as plain RoPE. */
-static int check_rope_type(const Reader *r, const char *key, const json_t *rope)
-{
-    const char *name;
-    json_t *v;
-    if (!json_is_object(rope)) return bad(r, key, "must be an object");
-    json_object_foreach((json_t *)rope, name, v)
-    {
-        if (json_is_object(v)) return bad(r, key, "by type of layer is not supported");
-    }
-    if (need_word(r, rope, "rope_type", "default", NULL)) return -1;
-    return need_word(r, rope, "type", "default", NULL);
-}
-
-/*
- * Newer files keep the numbers in rope_parameters, older ones in the text config itself. A
- * rope_scaling that says anything stands in the place of rope_parameters. The defaults are those of
- * the reference implementation.
- */
-static int read_rope(const Reader *r)
-{
-    ModelConfig *c = r->c;
-    const json_t *rope = field(r->text, "rope_parameters");
-    const json_t *scaling = field(r->text, "rope_scaling");
-    double part;
-    if ((rope && check_rope_type(r, "rope_parameters", rope)) ||
-        (scaling && check_rope_type(r, "rope_scaling", scaling)))
-        return -1;
-    if (scaling && json_object_size(scaling)) rope = scaling;
-    if (json_get_num(r->text, r->where, "rope_theta", 1, 1e12, 1e4, &c->rope_theta, r->err) ||
-        json_get_num(r->text, r->where, "partial_rotary_factor", 0, 1, 0.25, &part, r->err))
-        return -1;
-    if (rope && (json_get_num(rope, r->where, "rope_theta", 1, 1e12, c->rope_theta, &c->rope_theta,
-                              r->err) ||
-                 json_get_num(rope, r->where, "partial_rotary_factor", 0, 1, part, &part, r->err)))
-        return -1;
-    c->n_rot = (int)(c->head_dim * part);
-    if (c->n_rot < 2 || c->n_rot % 2)
-        return error_set(r->err, ERR_INPUT,
-                         "%s: 'partial_rotary_factor' %g of 'head_dim' %d gives %d rotary dims, "
-                         "expected an even number from 2",
-                         r->where, part, c->head_dim, c->n_rot);
-    return 0;
 }
 
 static int read_delta(const Reader *r)
@@ -374,7 +328,8 @@ static int read_quantization(const Reader *r)
 static int read_config(const Reader *r)
 {
     int top, text;
-    if (read_family(r) || read_sizes(r) || read_layers(r) || read_attention(r) || read_rope(r) ||
+    if (read_family(r) || read_sizes(r) || read_layers(r) || read_attention(r) ||
+        rope_read(&r->c->rope, r->text, r->where, r->c->head_dim, &r->c->ctx_limit, r->err) ||
         read_delta(r) || read_ffn(r) || read_quantization(r) || read_eos(r, r->text) ||
         (r->top != r->text && read_eos(r, r->top)) ||
         need_flag(r, "mtp_use_dedicated_embeddings", 0))

@@ -9,6 +9,7 @@
 #define OFFSHOOT_ENGINE_CONFIG_H
 
 #include "base/error.h"
+#include "engine/rope.h"
 
 enum { MAX_LAYERS = 512, MAX_EOS = 8 };
 
@@ -17,13 +18,13 @@ typedef enum { MODEL_QWEN35, MODEL_QWEN35_MOE, MODEL_QWEN3_NEXT } ModelFamily;
 typedef struct {
     ModelFamily family;
     char model_type[32]; /* of the family: "qwen3_5", "qwen3_5_moe" or "qwen3_next" */
-    int n_vocab, dim, n_layers, ctx_limit;
+    int n_vocab, dim, n_layers;
+    int ctx_limit; /* the longest context; with a rope that is stretched, longer than trained on */
     unsigned char full_attention[MAX_LAYERS]; /* 1: gated attention, 0: gated DeltaNet */
     int n_full, n_recurrent;                  /* layers of each kind */
 
     int n_heads, n_kv_heads, head_dim; /* gated attention */
-    int n_rot;                         /* rotated dims of a head */
-    double rope_theta;
+    Rope rope;
 
     int n_k_heads, n_v_heads, d_k, d_v, conv_width; /* gated DeltaNet */
     int n_channels;                                 /* 2 n_k_heads d_k + n_v_heads d_v */

@@ -341,8 +341,9 @@ void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int 
     forward_linear(f, &w->v, n, f->h, v);
     be->attention_prepare(be, &(AttentionPrepare){.n = n,
                                                   .n_heads = c->n_heads,
-                                                  .n_rot = c->n_rot,
+                                                  .n_rot = c->rope.n_rot,
                                                   .eps = c->norm_eps,
+                                                  .rope_scale = (float)c->rope.scale,
                                                   .qg = qg,
                                                   .k = k,
                                                   .v = v,

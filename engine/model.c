@@ -185,17 +185,16 @@ static int load_lm_head(Loader *l, Model *m, const Tensor *embed)
 static int load_globals(Loader *l, Model *m, const char *prefix)
 {
     const ModelConfig *c = &m->config;
-    int n = c->n_rot / 2;
+    size_t n = (size_t)c->rope.n_rot / 2;
     loader_scope(l, prefix, -1);
     if (loader_matrix(l, "embed_tokens", c->n_vocab, c->dim, &m->embed) ||
         loader_norm(l, "norm", c->dim, &m->final_norm))
         return -1;
     const Tensor *embed = loader_find(l, "embed_tokens", ".weight");
     if (m->embed.type == WEIGHT_FP8) return loader_bad_type(l, embed, "BF16 or F32");
-    float *f = loader_floats(l, (size_t)n);
-    for (int i = 0; i < n; i++) /* in f32 throughout, as the reference implementation has it */
-        f[i] = 1.0f / powf((float)c->rope_theta, (float)(2 * i) / (float)c->n_rot);
-    m->inv_freq = loader_place_floats(l, f, (size_t)n);
+    float *f = loader_floats(l, n);
+    rope_frequencies(&c->rope, f);
+    m->inv_freq = loader_place_floats(l, f, n);
     return m->inv_freq ? load_lm_head(l, m, embed) : -1;
 }
 

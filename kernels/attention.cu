@@ -80,9 +80,9 @@ static __device__ void norm_rope(const AttentionPrepare &a, const float *x, cons
         sum = fmaf(x[k], x[k], sum);
     float scale = 1.0f / sqrtf(warp_sum(sum, WARP) / (float)dim + a.eps);
     for (int f = warp_lane(); f < half; f += WARP) {
-        /* positions reach 262,144: cosf and sinf, which reduce their angle with care */
+        /* positions reach a million: cosf and sinf, which reduce their angle with care */
         float angle = (float)rope_pos * a.inv_freq[f];
-        float c = cosf(angle), s = sinf(angle);
+        float c = cosf(angle) * a.rope_scale, s = sinf(angle) * a.rope_scale;
         float x0 = x[f] * scale * w[f], x1 = x[f + half] * scale * w[f + half];
         kv_store(out + f, x0 * c - x1 * s);
         kv_store(out + f + half, x1 * c + x0 * s);

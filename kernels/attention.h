@@ -41,13 +41,14 @@ typedef struct {
 
 /*
  * Splits q_proj's output into q and gate, norms q and k per head, rotates the first n_rot dims,
- * writes K (normed, rotated) and V to row kv_row[i] of sequence seq[i]. x = x * rsqrt(mean(x^2) +
- * eps) * w angle_f = rope_pos * inv_freq[f];  x[f] = x[f] cos - x[f + n_rot/2] sin, x[f + n_rot/2]
- * = x[f + n_rot/2] cos + x[f] sin      (rotate-half pairs)
+ * writes K (normed, rotated) and V to row kv_row[i] of sequence seq[i].
+ *     x = x * rsqrt(mean(x^2) + eps) * w
+ *     angle = rope_pos * inv_freq[f];  c, s = rope_scale * (cos, sin)(angle);  h = f + n_rot / 2
+ *     x[f], x[h] = x[f] c - x[h] s, x[h] c + x[f] s      (rotate-half pairs)
  */
 typedef struct {
     int n, n_heads, n_rot;
-    float eps;
+    float eps, rope_scale;
     const float *qg;                        /* [n][n_heads][2 * head_dim]: per head q, then gate */
     const float *k, *v;                     /* [n][n_kv_heads][head_dim] */
     const float *q_norm, *k_norm;           /* [head_dim] */

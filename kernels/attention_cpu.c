@@ -88,7 +88,8 @@ static void prepare_part(const void *arg, int part, int n_parts)
         if (angles_of != i)
             for (int f = 0; f < half; f++) {
                 float angle = (float)a->rope_pos[i] * a->inv_freq[f];
-                cs[f] = cosf(angle), cs[half + f] = sinf(angle);
+                cs[f] = cosf(angle) * a->rope_scale;
+                cs[half + f] = sinf(angle) * a->rope_scale;
             }
         angles_of = i;
         if (h < a->n_heads) {

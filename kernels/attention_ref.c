@@ -54,7 +54,8 @@ static void norm_rope(const AttentionPrepare *a, const float *x, const float *w,
         out[k] = x[k] * scale * w[k];
     for (int f = 0; f < half; f++) {
         float angle = (float)rope_pos * a->inv_freq[f];
-        float c = cosf(angle), s = sinf(angle), x0 = out[f], x1 = out[f + half];
+        float c = cosf(angle) * a->rope_scale, s = sinf(angle) * a->rope_scale;
+        float x0 = out[f], x1 = out[f + half];
         out[f] = x0 * c - x1 * s;
         out[f + half] = x1 * c + x0 * s;
     }

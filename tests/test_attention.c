@@ -31,6 +31,8 @@ typedef struct {
     int lead;           /* elements of a page before K: with 4 every quad lies on its size */
 } AttentionShape;
 
+static const float ROPE_SCALE = 1.14f;
+
 /* A GPU's segments of the keys end at 128, 256, .. 8192, 8704, .. 131072, ..: contexts cross these.
  */
 static const AttentionShape attention_shapes[] = {
@@ -214,11 +216,11 @@ static void prepare(Backend *be, Paged *p, int first, int n)
 {
     size_t dim = (size_t)p->s.head_dim, heads = (size_t)p->s.n_heads;
     size_t kv_at = (size_t)first * (size_t)p->s.n_kv_heads * dim, at = (size_t)first * heads * dim;
-    be->attention_prepare(be,
-                          &(AttentionPrepare){n, p->s.n_heads, p->s.n_rot, 1e-6f, p->qg + 2 * at,
-                                              p->k + kv_at, p->v + kv_at, p->q_norm, p->k_norm,
-                                              p->inv_freq, p->rope_pos + first, p->seq + first,
-                                              p->kv_row + first, kv_layer(p), p->q + at});
+    be->attention_prepare(be, &(AttentionPrepare){n, p->s.n_heads, p->s.n_rot, 1e-6f, ROPE_SCALE,
+                                                  p->qg + 2 * at, p->k + kv_at, p->v + kv_at,
+                                                  p->q_norm, p->k_norm, p->inv_freq,
+                                                  p->rope_pos + first, p->seq + first,
+                                                  p->kv_row + first, kv_layer(p), p->q + at});
 }
 
 static void attend(Backend *be, Paged *p, int first, int n)

@@ -48,8 +48,8 @@ static void test_golden(void **state)
     assert_int_equal(c.n_full, 1);
     assert_int_equal(c.n_recurrent, 3);
     assert_int_equal(c.full_attention[3], 1);
-    assert_int_equal(c.n_rot, 16);
-    assert_true(c.rope_theta == 1e6);
+    assert_int_equal(c.rope.n_rot, 16);
+    assert_true(c.rope.theta == 1e6);
     assert_true(c.norm_eps == 1e-6f);
     assert_int_equal(c.n_channels, 256);
     assert_int_equal(c.tied, 1);
@@ -64,7 +64,7 @@ static void test_golden(void **state)
     assert_int_equal(c.n_layers, 5);
     assert_int_equal(c.full_attention[2], 1);
     assert_int_equal(c.n_full, 1);
-    assert_int_equal(c.n_rot, 12);
+    assert_int_equal(c.rope.n_rot, 12);
     assert_int_equal(c.n_channels, 504);
 
     load_ok(&c, &g, GOLDEN("qwen35-dense-fp8"));
@@ -83,7 +83,7 @@ static void test_golden(void **state)
 
     load_ok(&c, &g, GOLDEN("qwen3-next"));
     assert_int_equal(c.family, MODEL_QWEN3_NEXT);
-    assert_true(c.rope_theta == 1e7);
+    assert_true(c.rope.theta == 1e7);
     assert_int_equal(c.full_attention[3], 1);
     assert_int_equal(c.n_full, 1);
     assert_int_equal(c.ffn_dim, 0); /* the file's 256 is used by no layer */
@@ -185,8 +185,8 @@ static void test_forms(void **state)
     assert_int_equal(c.d_v, 128);
     assert_int_equal(c.n_channels, 8192);
     assert_int_equal(c.conv_width, 4);
-    assert_int_equal(c.n_rot, 64);
-    assert_true(c.rope_theta == 1e4);
+    assert_int_equal(c.rope.n_rot, 64);
+    assert_true(c.rope.theta == 1e4);
     assert_int_equal(c.n_full, 1);
     assert_int_equal(c.norm_topk, 1);
     assert_int_equal(c.ctx_limit, 262144);
@@ -228,8 +228,8 @@ static void test_choices(void **state)
     load_changed(&c, next,
                  (const char *[]){"rope_scaling", "{\"type\": \"default\"}", "rope_theta", "5e6",
                                   "partial_rotary_factor", "0.5", NULL});
-    assert_true(c.rope_theta == 5e6);
-    assert_int_equal(c.n_rot, 32);
+    assert_true(c.rope.theta == 5e6);
+    assert_int_equal(c.rope.n_rot, 32);
 
     /* rope_scaling stands in the place of rope_parameters, unless it is empty. */
     static const char *const scaling[] = {
@@ -237,11 +237,11 @@ static void test_choices(void **state)
         "{\"rope_type\": \"default\", \"partial_rotary_factor\": 0.5}"};
     static const double theta[] = {1e6, 500, 1e4};
     load_changed(&c, dense, (const char *[]){NULL});
-    int n_rot = c.n_rot;
+    int n_rot = c.rope.n_rot;
     for (int i = 0; i < 3; i++) {
         load_changed(&c, dense, (const char *[]){"text_config.rope_scaling", scaling[i], NULL});
-        assert_true(c.rope_theta == theta[i]);
-        assert_int_equal(c.n_rot, i == 2 ? c.head_dim / 2 : i == 1 ? c.head_dim / 4 : n_rot);
+        assert_true(c.rope.theta == theta[i]);
+        assert_int_equal(c.rope.n_rot, i == 2 ? c.head_dim / 2 : i == 1 ? c.head_dim / 4 : n_rot);
     }
 }
 
@@ -286,14 +286,14 @@ static const Lie lies[] = {
     {dense, "text_config.output_gate_type", "\"sigmoid\"", "'output_gate_type' is 'sigmoid'"},
     {dense, "text_config.mtp_use_dedicated_embeddings", "true", "'mtp_use_dedicated_embeddings'"},
     {dense, "text_config.rope_parameters", "3", "'rope_parameters' must be an object"},
-    {dense, "text_config.rope_parameters.rope_type", "\"yarn\"", "'rope_type' is 'yarn'"},
+    {dense, "text_config.rope_parameters.rope_type", "\"dynamic\"", "'rope_type' is 'dynamic'"},
     {dense, "text_config.rope_parameters.rope_theta", "-1", "'rope_theta' is -1"},
     {dense, "text_config.rope_parameters.rope_theta", "1e300", "'rope_theta' is 1e+300"},
     {dense, "text_config.rope_parameters.partial_rotary_factor", "0.3", "gives 19 rotary dims"},
     {dense, "text_config.rope_parameters.partial_rotary_factor", "0", "gives 0 rotary dims"},
     {dense, "text_config.rope_parameters.partial_rotary_factor", "2", "'partial_rotary_factor'"},
-    {next, "rope_scaling", "{\"type\": \"yarn\", \"factor\": 4}", "'type' is 'yarn'"},
-    {next, "rope_scaling", "{\"rope_type\": \"linear\"}", "'rope_type' is 'linear'"},
+    {next, "rope_scaling", "{\"type\": \"longrope\", \"factor\": 4}", "'type' is 'longrope'"},
+    {next, "rope_scaling", "{\"rope_type\": \"linear\"}", "'factor' is missing"},
     {next, "rope_scaling", "4", "'rope_scaling' must be an object"},
     {dense, "text_config.rope_parameters", "{\"full_attention\": {\"rope_theta\": 300}}",
      "'rope_parameters' by type of layer is not supported"},

@@ -5,7 +5,7 @@
  * layer, final rows, logits and the MTP head's logits over three teacher-forced steps. Every tensor
  * must be within 1e-3 of its largest magnitude (f32 against f32: sums in another order), with K and
  * V in bf16 within 5e-3 (8 bits of each), and what we compute must be the same bits however the
- * tokens are cut into chunks.
+ * tokens are cut into chunks. One of them also with a rope that is stretched.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,13 +15,16 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "engine/forward.h"
 #include "engine/head.h"
 #include "engine/safetensors.h"
 #include "tests/backend_simt.h"
+#include "tests/checkpoint.h"
 #include "tests/golden.h"
 #include "tests/isas.h"
 
@@ -50,14 +53,15 @@ static void keep_hidden(void *ctx, int layer, const float *x, int n)
     c->be->download(c->be, c->hidden[layer] + c->done * dim, x, (size_t)n * dim * sizeof(float));
 }
 
-static void case_open(Case *c, const char *name, Backend *be, KvType type)
+/* name: of the golden outputs; dir: of the model, NULL where it is beside them. */
+static void case_open(Case *c, const char *name, const char *dir, Backend *be, KvType type)
 {
     Error err = {0};
     char path[256];
     memset(c, 0, sizeof *c);
     c->be = be;
     snprintf(path, sizeof path, "tests/data/golden/%s", name);
-    c->model = model_open(path, NULL, be, &err);
+    c->model = model_open(dir ? dir : path, NULL, be, &err);
     if (!c->model) fail_msg("%s", err.msg);
     c->golden = golden_open(path, c->token, MAX_T, &c->n_tokens);
     int seqs = 1 + HEAD_STEPS, pages = seqs * pages_for(MAX_T + 1);
@@ -203,7 +207,7 @@ static const int chunks[] = {7, 1, 2, 3, 63, 64, 65};
 static void check_golden(const char *name, Backend *be, KvType type, size_t n_chunks)
 {
     Case c;
-    case_open(&c, name, be, type);
+    case_open(&c, name, NULL, be, type);
     const ModelConfig *m = &c.model->config;
     size_t rows = (size_t)c.n_tokens, dim = (size_t)m->dim, vocab = (size_t)m->n_vocab;
     char label[32];
@@ -248,6 +252,30 @@ static void check_golden(const char *name, Backend *be, KvType type, size_t n_ch
     case_close(&c);
 }
 
+/* The dense model with a rope that is stretched (YaRN): its logits, in one pass and as a prompt. */
+static void check_stretched(Backend *be)
+{
+    static const char weights[] = "tests/data/golden/qwen35-dense/model.safetensors";
+    const char *dir = scratch_dir("yarn"), *link = scratch_path(dir, "model.safetensors");
+    char *from = realpath(weights, NULL);
+    Case c;
+    config_write(dir, "config.json", "tests/data/golden/qwen35-dense/config.json",
+                 (const char *[]){"text_config.rope_parameters.rope_type", "\"yarn\"",
+                                  "text_config.rope_parameters.factor", "8.0",
+                                  "text_config.rope_parameters.original_max_position_embeddings",
+                                  "64", NULL});
+    assert_non_null(from);
+    assert_int_equal(symlink(from, link), 0);
+    free(from);
+    case_open(&c, "qwen35-dense-yarn", dir, be, KV_F32);
+    size_t rows = (size_t)c.n_tokens, vocab = (size_t)c.model->config.n_vocab;
+    run_trunk(&c, c.n_tokens, 0);
+    expect_near(&c, "logits", c.logits, rows, vocab);
+    run_trunk(&c, c.n_tokens, 1);
+    expect_near(&c, "logits", c.logits, rows, vocab);
+    case_close(&c);
+}
+
 static const char *const models[] = {"qwen35-dense", "qwen35-dense-odd", "qwen35-dense-fp8",
                                      "qwen35-moe", "qwen3-next"};
 enum { N_MODELS = sizeof models / sizeof *models, N_CHUNKS = sizeof chunks / sizeof *chunks };
@@ -260,6 +288,7 @@ static void test_golden_ref(void **state)
         check_golden(models[i], be, KV_F32, 1);
         check_golden(models[i], be, KV_BF16, 0);
     }
+    check_stretched(be);
     be->close(be);
 }
 
@@ -274,6 +303,7 @@ static void test_golden_cpu(void **state)
             check_golden(models[i], be, KV_F32, k ? N_CHUNKS : 1);
             check_golden(models[i], be, KV_BF16, 1);
         }
+        check_stretched(be);
         be->close(be);
     }
 }
@@ -290,6 +320,7 @@ static void test_golden_gpu(void **state)
             check_golden(models[i], gpu[b], KV_F32, simt ? !i : N_CHUNKS);
             if (i == 1 || !simt) check_golden(models[i], gpu[b], KV_BF16, simt ? 0 : N_CHUNKS);
         }
+        check_stretched(gpu[b]);
         gpu[b]->close(gpu[b]);
     }
 }
