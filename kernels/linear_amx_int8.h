@@ -1,8 +1,9 @@
 /*
  * linear_amx_int8.h: linear_int8.h's products in int8 tiles, for linear_cpu.c: the same bits.
  *
- * q = 256 high + low, 0 <= low < 256: two terms of 8 bits. A tile takes 16 rows of x ("a group")
- * times 64 columns of a panel, which lies in memory as the unit wants it.
+ * q = 256 high + low, 0 <= low < 256: two terms of 8 bits, of which the low one is taken where a
+ * row of the group is fine. A tile takes 16 rows of x ("a group") times 64 columns of a panel,
+ * which lies in memory as the unit wants it.
  */
 #ifndef OFFSHOOT_KERNELS_LINEAR_AMX_INT8_H
 #define OFFSHOOT_KERNELS_LINEAR_AMX_INT8_H
@@ -16,7 +17,8 @@ enum {
     INT8_K_BLOCKS = AMX_K_BLOCK / INT8_BLOCK,
 };
 
-/* ---- x: bytes [group][block][step][high, low][row][64], scales [group][block][row] ---- */
+/* ---- x: bytes [group][block][high, low][step][row][64]; then, [group][block][row], scales and
+ * whether rows are fine ---- */
 
 /* Words of a block of a group. */
 INLINE int64_t int8_block_words(int n)
@@ -24,42 +26,40 @@ INLINE int64_t int8_block_words(int n)
     return (int64_t)group_columns(n) * INT8_BLOCK / 2;
 }
 
-/* 64 of q as their high and their low bytes, in the order of W's columns. */
-INLINE void int8_bytes(const int16_t *q, __m512i *high, __m512i *low)
+/* Scales of the first group's first block, those of all others behind them. */
+INLINE float *int8_scales(const uint32_t *terms, int n, int cols)
 {
-    const __m512i order =
-        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
-    __m512i a = _mm512_loadu_si512(q), b = _mm512_loadu_si512(q + 32);
-    __m512i h =
-        _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(_mm512_srai_epi16(a, 8))),
-                           _mm512_cvtepi16_epi8(_mm512_srai_epi16(b, 8)), 1);
-    __m512i l = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(a)),
-                                   _mm512_cvtepi16_epi8(b), 1);
-    *high = _mm512_shuffle_epi8(h, order);
-    *low = _mm512_shuffle_epi8(l, order);
+    int64_t n_blocks = (int64_t)((n + TILE - 1) / TILE) * int8_blocks(cols);
+    return (float *)(uintptr_t)(terms + n_blocks * int8_block_words(n));
+}
+
+INLINE int32_t *int8_fine(const uint32_t *terms, int n, int cols)
+{
+    int64_t n_blocks = (int64_t)((n + TILE - 1) / TILE) * int8_blocks(cols);
+    return (int32_t *)(void *)(int8_scales(terms, n, cols) + n_blocks * group_columns(n));
 }
 
 /* Row i of n in a block; zeros where n ends within a group. */
 INLINE void tiles_int8_pack_row(const float *const *x, int n, int cols, int block, int i,
                                 uint32_t *terms)
 {
-    const int rows = group_columns(n), blocks = int8_blocks(cols), n_groups = (n + TILE - 1) / TILE;
-    int64_t at = (int64_t)(i / TILE) * blocks + block;
+    const int rows = group_columns(n);
+    int64_t at = (int64_t)(i / TILE) * int8_blocks(cols) + block;
     char *out = (char *)(terms + at * int8_block_words(n)) + i % TILE * 64;
-    float *scale =
-        (float *)(terms + n_groups * blocks * int8_block_words(n)) + at * rows + i % TILE;
-    float v[INT8_BLOCK];
+    float v[INT8_BLOCK], scale = 0;
     int16_t q[INT8_BLOCK] = {0};
-    *scale = 0;
+    int is_fine = 0;
     if (i < n) {
         int8_load_x(x[i], cols, block * INT8_BLOCK, v);
-        *scale = int8_round(v, q);
+        scale = int8_round(v, q, &is_fine);
     }
-    for (int s = 0; s < INT8_STEPS; s++, out += 2 * rows * 64) {
+    int8_scales(terms, n, cols)[at * rows + i % TILE] = scale;
+    int8_fine(terms, n, cols)[at * rows + i % TILE] = is_fine;
+    for (int s = 0; s < INT8_STEPS; s++, out += rows * 64) {
         __m512i high, low;
         int8_bytes(q + 64 * s, &high, &low);
         _mm512_storeu_si512(out, high);
-        _mm512_storeu_si512(out + rows * 64, low);
+        _mm512_storeu_si512(out + INT8_STEPS * rows * 64, low);
     }
 }
 
@@ -89,61 +89,82 @@ INLINE void int8_prefetch(const int8_t *w, int64_t ahead)
         prefetch_line(w + i, ahead);
 }
 
-/* One step of n_panels, W in registers 4 and 5: high sums to 0 and 2, low ones to 1 and 3. */
-INLINE void int8_step(int n_panels, int rows, const uint32_t *x, const int8_t *w,
-                      int64_t panel_bytes, int64_t ahead)
+/* The high bytes of one step of n_panels, x in register 6, W in 4 and 5: sums to 0 and 2. */
+INLINE void int8_high(int n_panels, const uint32_t *x, const int8_t *w, int64_t panel_bytes,
+                      int64_t ahead)
 {
     TILE_LOAD(6, x, 64);
-    TILE_LOAD(7, x + 16 * rows, 64);
     TILE_LOAD(4, w, 64);
     int8_prefetch(w, ahead);
     TILE_S8(0, 6, 4);
-    TILE_U8(1, 7, 4);
     if (n_panels == 1) return;
     TILE_LOAD(5, w + panel_bytes, 64);
     int8_prefetch(w + panel_bytes, ahead);
     TILE_S8(2, 6, 5);
+}
+
+/* The low ones: x in register 7, sums to 1 and 3. */
+INLINE void int8_low(int n_panels, const uint32_t *x, const int8_t *w, int64_t panel_bytes)
+{
+    TILE_LOAD(7, x, 64);
+    TILE_LOAD(4, w, 64);
+    TILE_U8(1, 7, 4);
+    if (n_panels == 1) return;
+    TILE_LOAD(5, w + panel_bytes, 64);
     TILE_U8(3, 7, 5);
 }
 
-/* sum += scales * (256 high + low) */
-INLINE void int8_add(int32_t high[TILE][TILE], int32_t low[TILE][TILE], int rows,
-                     const float *x_scale, const float *w_scale, float sum[TILE][TILE])
+typedef int32_t Int8Tile[TILE][TILE];
+
+/* sum += scales * (256 high + low), low NULL: 0. */
+INLINE void int8_add(Int8Tile high, Int8Tile low, int rows, const float *x_scale,
+                     const float *w_scale, float sum[TILE][TILE])
 {
     Vec ws = v_load(w_scale);
     for (int i = 0; i < rows; i++) {
-        __m512i q = _mm512_add_epi32(_mm512_slli_epi32(_mm512_load_si512(high[i]), 8),
-                                     _mm512_load_si512(low[i]));
+        __m512i q = _mm512_slli_epi32(_mm512_load_si512(high[i]), 8);
+        if (low) q = _mm512_add_epi32(q, _mm512_load_si512(low[i]));
         Vec scale = v_mul(v_set(x_scale[i]), ws);
         v_store(sum[i], v_fma(_mm512_cvtepi32_ps(q), scale, v_load(sum[i])));
     }
+}
+
+/* 1 if one of so many rows is. */
+INLINE int int8_any_fine(const int32_t *fine, int rows)
+{
+    __m512i all = _mm512_maskz_loadu_epi32(v_mask(rows), fine);
+    return _mm512_test_epi32_mask(all, all) != 0;
 }
 
 /* Adds blocks b0 .. b_end of a group to its sums. fetch: W is read for the first time. */
 INLINE void int8_group(int n_panels, const Int8Product *p, int r, int group, int b0, int b_end,
                        int fetch, Int8Sums sum)
 {
-    _Alignas(64) int32_t q[4][TILE][TILE];
-    const int rows = group_columns(p->n), n_groups = (p->n + TILE - 1) / TILE;
+    _Alignas(64) Int8Tile q[4];
+    const int rows = group_columns(p->n), step_words = rows * 16;
     const int64_t blocks = int8_blocks(p->w->cols),
                   panel_bytes = INT8_ROWS * weight_row_bytes(p->w);
-    const float *x_scale = (const float *)(p->terms + n_groups * blocks * int8_block_words(p->n));
+    const float *x_scale = int8_scales(p->terms, p->n, p->w->cols);
+    const int32_t *fine = int8_fine(p->terms, p->n, p->w->cols);
     const float *w_scale = weight_scales(p->w, r);
     for (int b = b0; b < b_end; b++) {
         int64_t at = group * blocks + b;
         const uint32_t *x = p->terms + at * int8_block_words(p->n);
         const int8_t *w = int8_panel(p->w, r) + (int64_t)b * INT8_BLOCK_BYTES;
-        int64_t ahead = int8_ahead(p->w, n_panels, b);
+        int64_t ahead = fetch ? int8_ahead(p->w, n_panels, b) : 0;
+        int steps = int8_steps(p->w, b * INT8_BLOCK), low = int8_any_fine(fine + at * rows, rows);
         clear_sums();
-        for (int s = 0; s < int8_steps(p->w, b * INT8_BLOCK); s++)
-            int8_step(n_panels, rows, x + s * 32 * rows, w + s * INT8_STEP_BYTES, panel_bytes,
-                      fetch ? ahead : 0);
+        for (int s = 0; s < steps; s++)
+            int8_high(n_panels, x + s * step_words, w + s * INT8_STEP_BYTES, panel_bytes, ahead);
+        for (int s = 0; s < steps && low; s++)
+            int8_low(n_panels, x + (INT8_STEPS + s) * step_words, w + s * INT8_STEP_BYTES,
+                     panel_bytes);
         _tile_stored(0, q[0], 64);
-        _tile_stored(1, q[1], 64);
+        if (low) _tile_stored(1, q[1], 64);
         if (n_panels == 2) _tile_stored(2, q[2], 64);
-        if (n_panels == 2) _tile_stored(3, q[3], 64);
+        if (n_panels == 2 && low) _tile_stored(3, q[3], 64);
         for (int t = 0; t < n_panels; t++)
-            int8_add(q[2 * t], q[2 * t + 1], rows, x_scale + at * rows,
+            int8_add(q[2 * t], low ? q[2 * t + 1] : NULL, rows, x_scale + at * rows,
                      w_scale + (t * blocks + b) * INT8_ROWS, sum[t]);
     }
 }

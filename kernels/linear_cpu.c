@@ -8,11 +8,14 @@
  *
  * Few rows: W streams once, FMA_OUTS of its rows at a time, and what comes behind them is asked for
  * in the order of memory: four streams side by side are read at two thirds of the rate of one. The
- * tiles of one K_BLOCK of W run one after the other, W from L1 after the first. Many rows (a
- * prompt): panels of 48 rows, k outermost, so that the x of a panel's K_BLOCK (192 KiB) stays in L2
- * while W passes. Either the x of a tile (24 KiB) stays in L1 for 64 outputs, whose W comes from
- * L2; or, where widening costs more than that saves, W is widened to f32 once for all rows of a
- * panel (AVX2: 0.8 of the time; FP8 with AVX-512: 0.86; bf16 with AVX-512 would lose 5 to 10 %).
+ * tiles of one K_BLOCK of W run one after the other, W from L1 after the first; each asks for its
+ * share of what comes next, so that memory is busy while all of them compute (8 to 24 rows: 0.8 to
+ * 0.95 of the time that they take if the first asks for all). Many rows (a prompt): panels of 48
+ * rows, k outermost, so that the x of a panel's K_BLOCK (192 KiB) stays in L2 while W passes.
+ * Either the x of a tile (24 KiB) stays in L1 for 64 outputs, whose W comes from L2, asked for in
+ * shares as well; or, where widening costs more than that saves, W is widened to f32 once for all
+ * rows of a panel (AVX2: 0.8 of the time; FP8 with AVX-512: 0.86; bf16 with AVX-512 would lose 5 to
+ * 10 %).
  *
  * 4096 x 1024 bf16 on two cores of Zen 4 (AVX-512): 0.26 ms for 1 to 4 rows, 32 GB/s, the rate of a
  * plain loop; 0.40 ms for 8, 0.70 ms for 16, then 90 to 95 G multiply-adds/s of the 118 there are.
@@ -45,8 +48,9 @@ enum {
     MANY_OUTS = 64,
     PREFETCH_BYTES = 32768, /* 3 to 12 % less time than 16 KiB where rows have 5 KiB and more */
     CACHE_LINE = 64,
-    /* INT8 weights: up to here in vectors all the same, which give the same bits. 1 row takes 0.85
-     * of the time that it takes in tiles, 5 as long, 8 1.2 (two cores of Granite Rapids). */
+    /* INT8 weights: up to here in vectors all the same, which give the same bits. 1 row took 0.85
+     * of the time that it takes in tiles, 5 as long, 8 1.2 (two cores of Granite Rapids, when both
+     * multiplied two bytes of x each). */
     INT8_VEC_ROWS = VEC_TILES ? 5 : LINEAR_PANEL,
 };
 
@@ -56,9 +60,17 @@ typedef struct {
     const char *at;     /* the first output's weights from k0 on */
     int64_t stride;     /* bytes from an output's to the next one's */
     const float *scale; /* FP8: of 128 k's each, from k0 on */
-    int64_t ahead;      /* bytes from there to what is to be asked for meanwhile; 0: nothing is */
     int k0, n_k;
+    /* The address to be asked for with the first line of the first output, and the bytes from there
+     * to that for the next line, for the next output. */
+    uint64_t ahead;
+    int64_t ahead_line, ahead_out;
 } Strip;
+
+INLINE int fma_tiles(int n)
+{
+    return (n + TILE_ROWS - 1) / TILE_ROWS;
+}
 
 INLINE Vec load_weight(WeightType type, const char *row, int k, int n)
 {
@@ -89,12 +101,12 @@ INLINE void tile_step(WeightType type, int n_outs, int n_rows, const char *const
     }
 }
 
-/* Asks for as many lines as one step reads, in the order in which they lie. */
-INLINE void prefetch(int n_outs, const Strip *s, int k_bytes)
+/* What a strip asks for with one line of each output. */
+INLINE void prefetch(int n_outs, const Strip *s, uint64_t ahead)
 {
     UNROLL
     for (int o = 0; o < n_outs; o++)
-        prefetch_l2(s->at, s->ahead + k_bytes * n_outs + o * CACHE_LINE);
+        prefetch_l2((const void *)(uintptr_t)ahead, o * s->ahead_out);
 }
 
 /* n_outs outputs, rows x[0 .. n_rows): sets y, or adds to it behind the first block of k. */
@@ -114,15 +126,21 @@ INLINE void tile(WeightType type, int n_outs, int n_rows, const Strip *s, const 
         for (int o = 0; o < n_outs; o++)
             acc[i][o] = v_set(0);
     }
-    const int size = weight_element_bytes(type), step = type == WEIGHT_FP8 ? FP8_BLOCK : K_BLOCK;
+    const int step = type == WEIGHT_FP8 ? FP8_BLOCK : K_BLOCK,
+              line = CACHE_LINE / weight_element_bytes(type);
+    uint64_t ahead = s->ahead;
     for (int block = 0; block < s->n_k; block += step) {
         int end = block + step < s->n_k ? block + step : s->n_k, k = block;
         Vec scale = v_set(1);
         if (type == WEIGHT_FP8) scale = v_set(s->scale[block / FP8_BLOCK] * FP8_UNIT);
-        for (; k + VEC_N <= end; k += VEC_N) {
-            if (s->ahead && k * size % CACHE_LINE == 0) prefetch(n_outs, s, k * size);
-            tile_step(type, n_outs, n_rows, row, scale, xi, k, VEC_N, acc);
+        for (; k + line <= end; k += line, ahead += (uint64_t)s->ahead_line) {
+            if (type != WEIGHT_F32) prefetch(n_outs, s, ahead); /* W that was widened is here */
+            /* unrolled, gcc 12 loads more of x ahead than there are registers for */
+            _Pragma("GCC unroll 1") for (int i = k; i < k + line; i += VEC_N)
+                tile_step(type, n_outs, n_rows, row, scale, xi, i, VEC_N, acc);
         }
+        for (; k + VEC_N <= end; k += VEC_N)
+            tile_step(type, n_outs, n_rows, row, scale, xi, k, VEC_N, acc);
         if (k < end) tile_step(type, n_outs, n_rows, row, scale, xi, k, end - k, acc);
     }
     UNROLL
@@ -138,12 +156,19 @@ INLINE void tile(WeightType type, int n_outs, int n_rows, const Strip *s, const 
     }
 }
 
-/* n rows in tiles of one type and number of outputs, as even as they get; the first asks ahead. */
+/* Bytes from what one tile of rows asks for to the next one's. */
+INLINE uint64_t strip_ahead(const Strip *s)
+{
+    int lines = (s->n_k * weight_element_bytes(s->type) + CACHE_LINE - 1) / CACHE_LINE;
+    return (uint64_t)(lines * s->ahead_line);
+}
+
+/* n rows in tiles of one type and number of outputs, as even as they get. */
 INLINE void tiles(WeightType type, int n_outs, Strip s, int n, const float *const *x,
                   float *const *y, int y_at)
 {
-    int n_tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
-    for (int t = 0; t < n_tiles; t++, s.ahead = 0) {
+    int n_tiles = fma_tiles(n);
+    for (int t = 0; t < n_tiles; t++, s.ahead += strip_ahead(&s)) {
         int i = tile_begin(n, n_tiles, t), rows = tile_begin(n, n_tiles, t + 1) - i;
         switch (rows) {
         case 1:
@@ -210,9 +235,11 @@ static Strip strip_of(const Weight *w, int r, int k0)
 static void run_strip(Strip s, int n_outs, int n, const float *const *x, float *const *y, int y_at)
 {
     int o = 0;
-    for (; o + FMA_OUTS <= n_outs; o += FMA_OUTS, s.at += FMA_OUTS * s.stride)
+    for (; o + FMA_OUTS <= n_outs; o += FMA_OUTS) {
         tile_fn[s.type][0](s, n, x, y, y_at + o);
-    for (; o < n_outs; o++, s.at += s.stride)
+        s.at += FMA_OUTS * s.stride, s.ahead += (uint64_t)(FMA_OUTS * s.ahead_out);
+    }
+    for (; o < n_outs; o++, s.at += s.stride, s.ahead += (uint64_t)s.ahead_out)
         tile_fn[s.type][1](s, n, x, y, y_at + o);
 }
 
@@ -220,11 +247,14 @@ static void run_strip(Strip s, int n_outs, int n, const float *const *x, float *
 static void few_rows(const Weight *w, int begin, int end, int n, const float *const *x,
                      float *const *y)
 {
+    int share = CACHE_LINE / fma_tiles(n);
     for (int r = begin, outs; r < end; r += outs) {
         outs = end - r < FMA_OUTS ? 1 : FMA_OUTS;
         for (int k0 = 0; k0 < w->cols; k0 += K_BLOCK) {
             Strip s = strip_of(w, r, k0);
-            s.ahead = (outs - 1) * k0 * weight_element_bytes(w->type) + PREFETCH_BYTES;
+            int64_t further = (outs - 1) * k0 * weight_element_bytes(w->type) + PREFETCH_BYTES;
+            s.ahead = (uintptr_t)s.at + (uint64_t)further;
+            s.ahead_line = outs * share, s.ahead_out = share;
             run_strip(s, outs, n, x, y, r - begin);
         }
     }
@@ -249,7 +279,11 @@ INLINE Strip widen(WeightType type, Strip s, int n_outs, Wide wide)
             if (type == WEIGHT_FP8) v = v_mul(v, v_set(s.scale[k / FP8_BLOCK] * FP8_UNIT));
             v_store(&wide[o][k], v);
         }
-    return (Strip){WEIGHT_F32, (const char *)wide, sizeof *wide, NULL, 0, s.k0, s.n_k};
+    return (Strip){.type = WEIGHT_F32,
+                   .at = (const char *)wide,
+                   .stride = sizeof *wide,
+                   .k0 = s.k0,
+                   .n_k = s.n_k};
 }
 
 /* Outputs begin .. end of a block of k for a panel of x, W widened. */
@@ -270,12 +304,15 @@ static void panel_wide(const Weight *w, int begin, int end, int k0, int n, const
 static void panel_as_is(const Weight *w, int begin, int end, int k0, int n, const float *const *x,
                         float *const *y)
 {
-    int n_tiles = (n + TILE_ROWS - 1) / TILE_ROWS;
+    int n_tiles = fma_tiles(n);
     for (int r = begin; r < end; r += MANY_OUTS)
         for (int t = 0; t < n_tiles; t++) {
             int i = tile_begin(n, n_tiles, t), rows = tile_begin(n, n_tiles, t + 1) - i;
-            run_strip(strip_of(w, r, k0), end - r < MANY_OUTS ? end - r : MANY_OUTS, rows, x + i,
-                      y + i, r - begin);
+            Strip s = strip_of(w, r, k0);
+            s.ahead_line = CACHE_LINE / n_tiles, s.ahead_out = s.stride;
+            s.ahead = (uintptr_t)s.at + (uint64_t)(MANY_OUTS * s.stride);
+            s.ahead += (uint64_t)t * strip_ahead(&s);
+            run_strip(s, end - r < MANY_OUTS ? end - r : MANY_OUTS, rows, x + i, y + i, r - begin);
         }
 }
 

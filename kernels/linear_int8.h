@@ -2,15 +2,22 @@
  * linear_int8.h: what products with INT8 weights share, in vectors (linear_vec_int8.h) or tiles
  * (linear_amx_int8.h): x as integers.
  *
- * 256 neighbours of a row of x become integers q of 16 bits, x = scale * q, |q| <= 32,512. A sum of
- * 256 products is exact in 32 bits, so that the order within it is nobody's concern: vectors and
- * tiles, any shape of them, give the same bits. Blocks are added ascending, fused:
+ * 256 neighbours of a row of x become integers q, x = scale * q, |q| <= 32,512, in one of two ways
+ * that depend on these 256 alone:
+ *
+ *     coarse  8 bits: q is 256 times an integer, half the work where bytes are multiplied
+ *     fine    16 bits: where one number is over INT8_SPREAD times as large as their root mean
+ *             square, so that 8 bits would say too little of the others
+ *
+ * A sum of 256 products is exact in 32 bits, so that the order within it is nobody's concern:
+ * vectors and tiles, any shape of them, high and low bytes on their own give the same bits. Blocks
+ * are added ascending, fused:
  *
  *     y = sum over blocks of 256 k's of (q w) * (scale of x * scale of w)
  *
- * Against the definition: |x - scale * q| <= 2^-16 of the block's largest |x|, and some
- * (cols / 256 + 3) * 2^-24 * sum |x w|. Blocks whose |x| stay below 2^-110 count as zero; one with
- * a NaN or an infinity gives NaN.
+ * Against the definition: |x - scale * q| <= 2^-7.9 of the block's largest |x|, fine 2^-16, and
+ * some (cols / 256 + 3) * 2^-24 * sum |x w|. Blocks whose |x| stay below 2^-110 count as zero; one
+ * with a NaN or an infinity gives NaN.
  */
 #ifndef OFFSHOOT_KERNELS_LINEAR_INT8_H
 #define OFFSHOOT_KERNELS_LINEAR_INT8_H
@@ -19,12 +26,15 @@
 
 #include "kernels/linear_cpu.h"
 
-enum { INT8_LARGEST = 127 * 256 /* |q| */ };
+enum { INT8_LARGEST = 127 * 256 /* |q| */, INT8_SPREAD = 8 };
 
-/* Bytes of n rows of q, the columns up to a block, and of their scales; of tiles', whole groups. */
+/* What the terms of 256 numbers of a row take beside their bytes: scale and two words. */
+enum { INT8_TERM_WORDS = INT8_BLOCK / 2 + 3 };
+
+/* Bytes of the terms of n rows; of tiles', whole groups. */
 INLINE int64_t int8_terms_bytes(int n, int cols)
 {
-    return (int64_t)n * int8_blocks(cols) * (INT8_BLOCK * 2 + 4);
+    return (int64_t)n * int8_blocks(cols) * INT8_TERM_WORDS * 4;
 }
 
 /* Numbers from column k on, zeros past the last. */
@@ -36,31 +46,45 @@ INLINE void int8_load_x(const float *x, int cols, int k, float v[INT8_BLOCK])
     }
 }
 
-/* The scale of 256 numbers of x; they become q. */
-INLINE float int8_round(float v[INT8_BLOCK], int16_t q[INT8_BLOCK])
+/* q = the integers next to v * factor, ties to even. */
+INLINE void int8_integers(const float v[INT8_BLOCK], float factor, int16_t q[INT8_BLOCK])
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    int32_t bits[INT8_BLOCK], most = 0;
-    float largest, inverse = 0, scale = 0;
+    float rounded[INT8_BLOCK];
+    int32_t bits[INT8_BLOCK];
+    for (int i = 0; i < INT8_BLOCK; i++)
+        rounded[i] = v[i] * factor + magic;
+    memcpy(bits, rounded, sizeof bits);
+    for (int i = 0; i < INT8_BLOCK; i++)
+        q[i] = (int16_t)bits[i];
+}
+
+/* The scale of 256 numbers of x; they become q. */
+INLINE float int8_round(const float v[INT8_BLOCK], int16_t q[INT8_BLOCK], int *is_fine)
+{
+    int32_t bits[INT8_BLOCK], most = 0, squares = 0;
+    float largest;
     memcpy(bits, v, sizeof bits);
     for (int i = 0; i < INT8_BLOCK; i++) { /* magnitudes are in the order of their bits */
         int32_t size = bits[i] & 0x7fffffff;
         most = size > most ? size : most;
     }
     memcpy(&largest, &most, sizeof largest);
-    if (most >= 0x7f800000) {
-        scale = NAN;
-        memset(v, 0, INT8_BLOCK * sizeof *v);
-    } else if (largest >= INT8_TINY) {
-        scale = largest / INT8_LARGEST;
-        inverse = INT8_LARGEST / largest;
+    *is_fine = 0;
+    if (most >= 0x7f800000 || largest < INT8_TINY) {
+        memset(q, 0, INT8_BLOCK * sizeof *q);
+        return most >= 0x7f800000 ? NAN : 0;
     }
+    int8_integers(v, 127 / largest, q);
     for (int i = 0; i < INT8_BLOCK; i++)
-        v[i] = v[i] * inverse + magic;
-    memcpy(bits, v, sizeof bits);
-    for (int i = 0; i < INT8_BLOCK; i++)
-        q[i] = (int16_t)bits[i];
-    return scale;
+        squares += q[i] * q[i];
+    *is_fine = squares < INT8_BLOCK * 127 * 127 / (INT8_SPREAD * INT8_SPREAD);
+    if (*is_fine)
+        int8_integers(v, INT8_LARGEST / largest, q);
+    else
+        for (int i = 0; i < INT8_BLOCK; i++)
+            q[i] = (int16_t)(q[i] * 256);
+    return largest / INT8_LARGEST;
 }
 
 /* What one call computes: outputs up to row `end` of w for n rows whose terms these are. */
