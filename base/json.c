@@ -29,7 +29,7 @@ json_t *json_read_file(const char *path, size_t max_bytes, Error *err)
     return root;
 }
 
-static const json_t *field(const json_t *obj, const char *key)
+const json_t *json_field(const json_t *obj, const char *key)
 {
     const json_t *v = json_object_get(obj, key);
     return v && !json_is_null(v) ? v : NULL;
@@ -38,7 +38,7 @@ static const json_t *field(const json_t *obj, const char *key)
 int json_get_int(const json_t *obj, const char *where, const char *key, long lo, long hi,
                  long fallback, int *out, Error *err)
 {
-    const json_t *v = field(obj, key);
+    const json_t *v = json_field(obj, key);
     if (!v) {
         if (fallback < lo) return error_set(err, ERR_INPUT, "%s: '%s' is missing", where, key);
         *out = (int)fallback;
@@ -57,7 +57,7 @@ int json_get_int(const json_t *obj, const char *where, const char *key, long lo,
 int json_get_num(const json_t *obj, const char *where, const char *key, double lo, double hi,
                  double fallback, double *out, Error *err)
 {
-    const json_t *v = field(obj, key);
+    const json_t *v = json_field(obj, key);
     *out = fallback;
     if (!v) return 0;
     if (!json_is_number(v))
@@ -72,7 +72,7 @@ int json_get_num(const json_t *obj, const char *where, const char *key, double l
 int json_get_bool(const json_t *obj, const char *where, const char *key, int fallback, int *out,
                   Error *err)
 {
-    const json_t *v = field(obj, key);
+    const json_t *v = json_field(obj, key);
     *out = fallback;
     if (!v) return 0;
     if (!json_is_boolean(v))

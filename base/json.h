@@ -18,6 +18,9 @@ json_t *json_read_file(const char *path, size_t max_bytes, Error *err);
 /* The same of a text that came from path. */
 json_t *json_read_text(const char *text, size_t len, const char *path, Error *err);
 
+/* The value at key unless it is absent or null: NULL. */
+const json_t *json_field(const json_t *obj, const char *key);
+
 /*
  * Integer at key. Absent or null: *out = fallback, or an error when fallback < 0 is not allowed by
  * lo (that is, fallback < lo means "required"). A value outside [lo, hi] or of another type is an

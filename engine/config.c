@@ -50,18 +50,11 @@ static int need_int(const Reader *r, const char *key, long hi, int *out)
     return get_int(r, key, 1, hi, 0, out);
 }
 
-/* The value at key unless it is absent or null. */
-static const json_t *field(const json_t *obj, const char *key)
-{
-    const json_t *v = json_object_get(obj, key);
-    return v && !json_is_null(v) ? v : NULL;
-}
-
 /* A key, where present, must be one of the two words. */
 static int need_word(const Reader *r, const json_t *obj, const char *key, const char *word,
                      const char *other)
 {
-    const json_t *v = field(obj, key);
+    const json_t *v = json_field(obj, key);
     if (!v) return 0;
     if (!json_is_string(v)) return bad(r, key, "must be a string");
     const char *s = json_string_value(v);
@@ -110,10 +103,10 @@ static int read_family(const Reader *r)
 {
     static const char *const names[] = {"qwen3_5", "qwen3_5_moe", "qwen3_next"};
     const char *key = "model_type";
-    const json_t *v = field(r->top, key);
-    if (!v) v = field(r->text, key);
+    const json_t *v = json_field(r->top, key);
+    if (!v) v = json_field(r->text, key);
     if (!v) {
-        const json_t *list = field(r->top, "architectures");
+        const json_t *list = json_field(r->top, "architectures");
         if (list && json_array_size(list)) {
             key = "architectures";
             v = json_array_get(list, 0);
@@ -177,7 +170,7 @@ static int read_layer_types(const Reader *r, const json_t *list)
 static int read_layers(const Reader *r)
 {
     ModelConfig *c = r->c;
-    const json_t *list = field(r->text, "layer_types");
+    const json_t *list = json_field(r->text, "layer_types");
     int interval;
     if (get_int(r, "full_attention_interval", 1, MAX_LAYERS, 4, &interval)) return -1;
     if (list && read_layer_types(r, list)) return -1;
@@ -239,7 +232,7 @@ static int read_moe_layers(const Reader *r)
     if (get_int(r, "decoder_sparse_step", 1, MAX_LAYERS, 1, &step)) return -1;
     for (int i = 0; i < c->n_layers; i++)
         c->moe[i] = (i + 1) % step == 0;
-    const json_t *list = field(r->text, "mlp_only_layers");
+    const json_t *list = json_field(r->text, "mlp_only_layers");
     if (!list) return 0;
     if (!json_is_array(list)) return bad(r, "mlp_only_layers", "must be a list");
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -298,7 +291,7 @@ static int add_eos(const Reader *r, const json_t *v)
 
 static int read_eos(const Reader *r, const json_t *obj)
 {
-    const json_t *v = field(obj, "eos_token_id");
+    const json_t *v = json_field(obj, "eos_token_id");
     if (!v) return 0;
     if (!json_is_array(v)) return add_eos(r, v);
     for (size_t i = 0; i < json_array_size(v); i++)
@@ -309,14 +302,14 @@ static int read_eos(const Reader *r, const json_t *obj)
 static int read_quantization(const Reader *r)
 {
     static const char key[] = "quantization_config";
-    const json_t *q = field(r->top, key);
-    if (!q) q = field(r->text, key);
+    const json_t *q = json_field(r->top, key);
+    if (!q) q = json_field(r->text, key);
     if (!q) return 0;
     if (!json_is_object(q)) return bad(r, key, "must be an object");
-    if (!field(q, "quant_method")) return bad(r, key, "has no 'quant_method'");
+    if (!json_field(q, "quant_method")) return bad(r, key, "has no 'quant_method'");
     if (need_word(r, q, "quant_method", "fp8", NULL) || need_word(r, q, "fmt", "e4m3", NULL))
         return -1;
-    const json_t *block = field(q, "weight_block_size");
+    const json_t *block = json_field(q, "weight_block_size");
     if (!json_is_array(block) || json_array_size(block) != 2 ||
         json_integer_value(json_array_get(block, 0)) != 128 ||
         json_integer_value(json_array_get(block, 1)) != 128)
@@ -377,7 +370,7 @@ static int load_config(ModelConfig *c, const char *dir, Error *err)
     json_t *root = read_object(path, name, err);
     mem_free(path);
     if (!root) return -1;
-    const json_t *text = field(root, "text_config");
+    const json_t *text = json_field(root, "text_config");
     Reader r = {root, text ? text : root, name, c, err};
     int rc = json_is_object(r.text) ? read_config(&r) : bad(&r, "text_config", "must be an object");
     json_decref(root);

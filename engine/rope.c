@@ -36,18 +36,12 @@ static int get_beta(const Reader *r, const char *key, double fallback, double *o
     return 0;
 }
 
-static const json_t *field(const json_t *obj, const char *key)
-{
-    const json_t *v = json_object_get(obj, key);
-    return v && !json_is_null(v) ? v : NULL;
-}
-
 /* The object at key, or NULL. */
 static int get_object(const Reader *r, const json_t *text, const char *key, const json_t **out)
 {
     const char *name;
     json_t *v;
-    *out = field(text, key);
+    *out = json_field(text, key);
     if (!*out) return 0;
     if (!json_is_object(*out)) return bad(r, key, "must be an object");
     json_object_foreach((json_t *)*out, name, v)
@@ -61,8 +55,8 @@ static int read_type(const Reader *r)
 {
     static const char *const names[] = {
         [ROPE_DEFAULT] = "default", [ROPE_LINEAR] = "linear", [ROPE_YARN] = "yarn"};
-    const char *key = field(r->from, "rope_type") ? "rope_type" : "type", *name;
-    const json_t *v = field(r->from, key);
+    const char *key = json_field(r->from, "rope_type") ? "rope_type" : "type", *name;
+    const json_t *v = json_field(r->from, key);
     r->rope->type = ROPE_DEFAULT;
     if (!v) return 0;
     if (!json_is_string(v)) return bad(r, key, "must be a string");
@@ -110,7 +104,7 @@ static int read_scaling(const Reader *r, int *ctx_limit)
     double limit = *ctx_limit;
     rope->factor = rope->scale = 1;
     if (rope->type == ROPE_LINEAR) {
-        if (!field(r->from, "factor")) return bad(r, "factor", "is missing");
+        if (!json_field(r->from, "factor")) return bad(r, "factor", "is missing");
         if (get_num(r, "factor", 1, MAX_CTX_LIMIT, 1, &rope->factor)) return -1;
     }
     if (rope->type == ROPE_YARN) {

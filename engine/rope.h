@@ -18,10 +18,10 @@ typedef struct {
     int n_rot;            /* rotated dims of a head: even, from 2 to head_dim */
     double theta, factor; /* factor: contexts become so many times as long; >= 1 */
     double original_ctx;  /* positions that it was trained on; here and below: ROPE_YARN */
-    double beta_fast,
-        beta_slow; /* turns within original_ctx: faster ones stay, slower are stretched */
-    int truncate;  /* the dims of both are rounded away from each other */
-    double scale;  /* of all cosines and sines; 1 but for ROPE_YARN */
+    double beta_fast;     /* dims that turn so often within original_ctx, or more, stay */
+    double beta_slow;     /* those that turn so often, or less, are stretched by all of factor */
+    int truncate;         /* the dims of both are rounded away from each other */
+    double scale;         /* of all cosines and sines; 1 but for ROPE_YARN */
 } Rope;
 
 /*

@@ -25,6 +25,7 @@
 #include <math.h>
 
 #include "kernels/linear_cpu.h"
+#include "kernels/vec_int.h"
 
 enum { INT8_LARGEST = 127 * 256 /* |q| */, INT8_SPREAD = 8 };
 
@@ -86,6 +87,23 @@ INLINE float int8_round(const float v[INT8_BLOCK], int16_t q[INT8_BLOCK], int *i
             q[i] = (int16_t)(q[i] * 256);
     return largest / INT8_LARGEST;
 }
+
+#if INT8_BYTES
+/* 64 of q as their high and their low bytes, in the order of W's columns. */
+INLINE void int8_bytes(const int16_t *q, __m512i *high, __m512i *low)
+{
+    const __m512i order =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
+    __m512i a = _mm512_loadu_si512(q), b = _mm512_loadu_si512(q + 32);
+    __m512i h =
+        _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(_mm512_srai_epi16(a, 8))),
+                           _mm512_cvtepi16_epi8(_mm512_srai_epi16(b, 8)), 1);
+    __m512i l = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(a)),
+                                   _mm512_cvtepi16_epi8(b), 1);
+    *high = _mm512_shuffle_epi8(h, order);
+    *low = _mm512_shuffle_epi8(l, order);
+}
+#endif
 
 /* What one call computes: outputs up to row `end` of w for n rows whose terms these are. */
 typedef struct {

@@ -15,7 +15,6 @@
 #define OFFSHOOT_KERNELS_LINEAR_VEC_INT8_H
 
 #include "kernels/linear_int8.h"
-#include "kernels/vec_int.h"
 
 enum {
     INT8_VECS = INT8_ROWS / VEC_N, /* vectors that hold the outputs of a panel */
@@ -57,21 +56,6 @@ INLINE int int8_n_tiles(int n)
 }
 
 #if INT8_BYTES
-/* 64 of q as their high and their low bytes, in the order of W's columns. */
-INLINE void int8_bytes(const int16_t *q, __m512i *high, __m512i *low)
-{
-    const __m512i order =
-        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
-    __m512i a = _mm512_loadu_si512(q), b = _mm512_loadu_si512(q + 32);
-    __m512i h =
-        _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(_mm512_srai_epi16(a, 8))),
-                           _mm512_cvtepi16_epi8(_mm512_srai_epi16(b, 8)), 1);
-    __m512i l = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(a)),
-                                   _mm512_cvtepi16_epi8(b), 1);
-    *high = _mm512_shuffle_epi8(h, order);
-    *low = _mm512_shuffle_epi8(l, order);
-}
-
 /* Row i of a tile's block, whose terms begin at x. */
 INLINE void int8_pack_row(const int16_t q[INT8_BLOCK], int n_rows, int i, uint32_t *x, Int8X *of)
 {

@@ -230,13 +230,13 @@ static int is_prefill(const json_t *messages)
 
 static int add_messages(const json_t *body, json_t *chat, ApiError *err)
 {
-    const json_t *list = api_field(body, "messages");
+    const json_t *list = json_field(body, "messages");
     json_t *out = json_array(), *m;
     size_t i;
     json_object_set_new(chat, "messages", out);
     if (!json_is_array(list) || !json_array_size(list))
         return api_error(err, ERR_INPUT, "messages", "messages: at least one message is required");
-    if (add_system(api_field(body, "system"), out, err)) return -1;
+    if (add_system(json_field(body, "system"), out, err)) return -1;
     json_array_foreach(list, i, m)
     {
         if (add_message(i, m, out, err)) return -1;
@@ -250,17 +250,17 @@ static int add_messages(const json_t *body, json_t *chat, ApiError *err)
 /* The model's are those with a schema; what runs at Anthropic's stays as it is, to be skipped. */
 static json_t *read_tool(json_t *tool)
 {
-    const json_t *schema = api_field(tool, "input_schema");
+    const json_t *schema = json_field(tool, "input_schema");
     const char *type = translate_type(tool);
     if (!json_is_object(tool) || (!schema && *type && strcmp(type, "custom") != 0))
         return json_incref(tool);
-    return translate_tool(api_field(tool, "name"), api_field(tool, "description"), schema,
-                          api_field(tool, "strict"));
+    return translate_tool(json_field(tool, "name"), json_field(tool, "description"), schema,
+                          json_field(tool, "strict"));
 }
 
 static int add_tools(const json_t *body, json_t *chat, ApiError *err)
 {
-    json_t *list = (json_t *)api_field(body, "tools"), *tool;
+    json_t *list = (json_t *)json_field(body, "tools"), *tool;
     size_t i;
     if (!list) return 0;
     if (!json_is_array(list)) return api_error(err, ERR_INPUT, "tools", "tools must be a list");
@@ -274,7 +274,7 @@ static int add_tools(const json_t *body, json_t *chat, ApiError *err)
 
 static int add_tool_choice(const json_t *body, json_t *chat, ApiError *err)
 {
-    const json_t *choice = api_field(body, "tool_choice");
+    const json_t *choice = json_field(body, "tool_choice");
     const char *type = translate_type(choice);
     int is_single = 0;
     if (!choice) return 0;
@@ -297,12 +297,12 @@ static int add_tool_choice(const json_t *body, json_t *chat, ApiError *err)
 /* thinking.type means the same to the chat's reader, which knows a budget by another name. */
 static int add_thinking(const json_t *body, json_t *chat, ApiError *err)
 {
-    const json_t *thinking = api_field(body, "thinking");
+    const json_t *thinking = json_field(body, "thinking");
     int budget = 0;
     if (!thinking) return 0;
     if (!json_is_object(thinking) || !*translate_type(thinking))
         return api_error(err, ERR_INPUT, "thinking", "thinking must be an object with a type");
-    if (!api_field(thinking, "budget_tokens") || strcmp(translate_type(thinking), "enabled") != 0)
+    if (!json_field(thinking, "budget_tokens") || strcmp(translate_type(thinking), "enabled") != 0)
         return 0;
     if (api_read_int(thinking, "budget_tokens", 1, 1 << 30, &budget, err)) return -1;
     return json_object_set_new(chat, "thinking_budget", json_integer(budget));
@@ -311,8 +311,8 @@ static int add_thinking(const json_t *body, json_t *chat, ApiError *err)
 /* The schema of the answer, under its present name and the one before. */
 static void add_format(const json_t *body, json_t *chat)
 {
-    const json_t *format = api_field(api_field(body, "output_config"), "format");
-    if (!format) format = api_field(body, "output_format");
+    const json_t *format = json_field(json_field(body, "output_config"), "format");
+    if (!format) format = json_field(body, "output_format");
     if (!format) return;
     json_object_set_new(chat, "response_format",
                         json_pack("{s:O?, s:{s:s, s:O?, s:b}}", "type",
@@ -322,7 +322,7 @@ static void add_format(const json_t *body, json_t *chat)
 
 static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
 {
-    const json_t *v = api_field(body, "max_tokens");
+    const json_t *v = json_field(body, "max_tokens");
     if (!v) return 0;
     if (!json_is_integer(v) || json_integer_value(v) < 0)
         return api_error(err, ERR_INPUT, "max_tokens", "max_tokens must be an integer, at least 0");
@@ -331,7 +331,7 @@ static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
 
 static int add_stops(const json_t *body, json_t *chat, ApiError *err)
 {
-    const json_t *v = api_field(body, "stop_sequences");
+    const json_t *v = json_field(body, "stop_sequences");
     if (!v) return 0;
     if (!json_is_array(v))
         return api_error(err, ERR_INPUT, "stop_sequences", "stop_sequences must be a list");

@@ -28,7 +28,7 @@ static ApiDefaults defaults(const Server *s)
 
 static json_t *translate(const json_t *body, ApiError *err)
 {
-    if (api_field(body, "max_tokens")) return anthropic_to_chat(body, err);
+    if (json_field(body, "max_tokens")) return anthropic_to_chat(body, err);
     api_error(err, ERR_INPUT, "max_tokens", "max_tokens: field required");
     return NULL;
 }
@@ -78,7 +78,7 @@ static void write_head(const Call *call, StrBuf *out)
 /* Reasoning may be wanted, but not be shown: then it goes to and fro within its signature. */
 static int is_omitted(const Call *call)
 {
-    const json_t *thinking = api_field(call->asked, "thinking");
+    const json_t *thinking = json_field(call->asked, "thinking");
     return !strcmp(translate_text(thinking, "display"), "omitted");
 }
 

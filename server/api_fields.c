@@ -110,7 +110,7 @@ static int refuse_unsupported(const json_t *body, ApiError *err)
                                        "prompt_embeds", "chat_template",
                                        "audio",         "truncate_prompt_tokens"};
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
-        const json_t *v = api_field(body, keys[k]);
+        const json_t *v = json_field(body, keys[k]);
         int asks = v && !json_is_false(v) && !(json_is_string(v) && !json_string_length(v)) &&
                    !(json_is_array(v) && !json_array_size(v)) &&
                    !(json_is_object(v) && !json_object_size(v));
@@ -118,7 +118,7 @@ static int refuse_unsupported(const json_t *body, ApiError *err)
     }
     size_t i;
     json_t *modality;
-    json_array_foreach(api_field(body, "modalities"), i, modality)
+    json_array_foreach(json_field(body, "modalities"), i, modality)
     {
         if (json_is_string(modality) && !strcmp(json_string_value(modality), "audio"))
             return api_error(err, ERR_INPUT, "modalities", "this server gives text only");
@@ -128,7 +128,7 @@ static int refuse_unsupported(const json_t *body, ApiError *err)
 
 static int read_seed(ApiRequest *r, const json_t *body, ApiError *err)
 {
-    const json_t *v = api_field(body, "seed");
+    const json_t *v = json_field(body, "seed");
     if (!v) return 0;
     if (!json_is_integer(v))
         return api_error(err, ERR_INPUT, "seed", "seed must be a 64-bit integer");
@@ -139,7 +139,7 @@ static int read_seed(ApiRequest *r, const json_t *body, ApiError *err)
 
 static int read_stop(ApiRequest *r, const json_t *body, ApiError *err)
 {
-    const json_t *v = api_field(body, "stop");
+    const json_t *v = json_field(body, "stop");
     if (!v) return 0;
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
     for (size_t i = 0; i < n; i++) {
@@ -161,7 +161,7 @@ static int read_stop(ApiRequest *r, const json_t *body, ApiError *err)
 
 static int read_stop_ids(ApiRequest *r, const json_t *body, int n_vocab, ApiError *err)
 {
-    const json_t *v = api_field(body, "stop_token_ids");
+    const json_t *v = json_field(body, "stop_token_ids");
     TokenList ids = {0};
     if (!v) return 0;
     if (!json_is_array(v) || json_array_size(v) > MAX_STOP_IDS)
@@ -193,7 +193,7 @@ static int add_bias(ApiRequest *r, long long id, const json_t *value, int n_voca
 /* {"id": bias, ...}, or llama.cpp's [[id, bias], ...]. */
 static int read_bias(ApiRequest *r, const json_t *body, int n_vocab, ApiError *err)
 {
-    const json_t *v = api_field(body, "logit_bias");
+    const json_t *v = json_field(body, "logit_bias");
     if (!v) return 0;
     size_t n = json_is_array(v) ? json_array_size(v) : json_object_size(v), i;
     if ((!json_is_array(v) && !json_is_object(v)) || n > MAX_LOGIT_BIAS)
@@ -222,7 +222,7 @@ static int read_bias(ApiRequest *r, const json_t *body, int n_vocab, ApiError *e
 
 static int read_stream_options(ApiRequest *r, const json_t *body, ApiError *err)
 {
-    const json_t *v = api_field(body, "stream_options");
+    const json_t *v = json_field(body, "stream_options");
     if (!v) return 0;
     if (!json_is_object(v))
         return api_error(err, ERR_INPUT, "stream_options", "stream_options must be an object");
@@ -240,7 +240,7 @@ static uint64_t hash_salt(const char *text, size_t len)
 /* An empty salt is none. */
 static int read_cache_fields(ApiRequest *r, const json_t *body, ApiError *err)
 {
-    const json_t *salt = api_field(body, "cache_salt");
+    const json_t *salt = json_field(body, "cache_salt");
     size_t len = json_string_length(salt);
     if (api_read_bool(body, "cache_prompt", &r->cache_prompt, err)) return -1;
     if (salt && (!json_is_string(salt) || len > MAX_CACHE_SALT))
@@ -256,6 +256,6 @@ int api_read_fields(ApiRequest *r, const json_t *body, int n_vocab, ApiError *er
         read_stop(r, body, err) || read_stop_ids(r, body, n_vocab, err) ||
         read_bias(r, body, n_vocab, err) || read_stream_options(r, body, err))
         return -1;
-    r->service_tier = api_field(body, "service_tier") != NULL;
+    r->service_tier = json_field(body, "service_tier") != NULL;
     return read_cache_fields(r, body, err);
 }

@@ -119,7 +119,7 @@ static json_t *read_calls(ApiPlace p, const json_t *calls)
     size_t i;
     json_array_foreach(calls, i, call)
     {
-        const json_t *f = api_field(call, "function");
+        const json_t *f = json_field(call, "function");
         const json_t *name = json_object_get(f, "name");
         if (!json_is_string(name)) {
             api_refuse(p, "has a call without a function name");
@@ -135,11 +135,11 @@ static json_t *read_calls(ApiPlace p, const json_t *calls)
 
 static int read_assistant(size_t i, const json_t *m, json_t *out, ApiError *err)
 {
-    const json_t *reasoning = api_field(m, "reasoning_content");
-    if (!reasoning) reasoning = api_field(m, "reasoning");
+    const json_t *reasoning = json_field(m, "reasoning_content");
+    if (!reasoning) reasoning = json_field(m, "reasoning");
     if (json_is_string(reasoning)) json_object_set(out, "reasoning_content", (json_t *)reasoning);
 
-    const json_t *calls = api_field(m, "tool_calls");
+    const json_t *calls = json_field(m, "tool_calls");
     if (!calls) return 0;
     ApiPlace p = api_place("messages", i, ".tool_calls", err);
     if (!json_is_array(calls)) return api_refuse(p, "must be a list");
@@ -195,7 +195,7 @@ static int read_message(json_t *out, size_t i, const json_t *m, StrBuf *system, 
 
 static int read_messages(ApiRequest *r, const json_t *body, ApiError *err)
 {
-    const json_t *list = api_field(body, "messages");
+    const json_t *list = json_field(body, "messages");
     StrBuf system = {0};
     int rc = 0;
     size_t i;
@@ -220,7 +220,7 @@ static int read_messages(ApiRequest *r, const json_t *body, ApiError *err)
 
 static int read_switch(const json_t *obj, const char *key, int *on, ApiError *err)
 {
-    return api_field(obj, key) ? api_read_bool(obj, key, on, err) : 0;
+    return json_field(obj, key) ? api_read_bool(obj, key, on, err) : 0;
 }
 
 static void read_effort(const json_t *effort, int *on)
@@ -232,9 +232,9 @@ static void read_effort(const json_t *effort, int *on)
 static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
 {
     int *on = &r->enable_thinking;
-    const json_t *kwargs = api_field(body, "chat_template_kwargs");
-    const json_t *reasoning = api_field(body, "reasoning");
-    const json_t *type = json_object_get(api_field(body, "thinking"), "type");
+    const json_t *kwargs = json_field(body, "chat_template_kwargs");
+    const json_t *reasoning = json_field(body, "reasoning");
+    const json_t *type = json_object_get(json_field(body, "thinking"), "type");
     if (kwargs && (!json_is_object(kwargs) || json_object_size(kwargs) > MAX_TEMPLATE_KWARGS))
         return api_error(err, ERR_INPUT, "chat_template_kwargs",
                          "chat_template_kwargs must be an object of at most %d keys",
@@ -242,7 +242,7 @@ static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
     if (json_is_string(type)) *on = strcmp(json_string_value(type), "disabled") != 0;
     read_effort(json_object_get(reasoning, "effort"), on);
     if (read_switch(reasoning, "enabled", on, err)) return -1;
-    read_effort(api_field(body, "reasoning_effort"), on);
+    read_effort(json_field(body, "reasoning_effort"), on);
     if (read_switch(body, "enable_thinking", on, err)) return -1;
     if (read_switch(kwargs, "thinking", on, err)) return -1;
     return read_switch(kwargs, "enable_thinking", on, err);
@@ -251,7 +251,7 @@ static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
 /* Reasoning apart from the content (the default), in it, or not sent; again in many dialects. */
 static int read_reasoning_mode(ApiRequest *r, const json_t *body, ApiError *err)
 {
-    const json_t *reasoning = api_field(body, "reasoning");
+    const json_t *reasoning = json_field(body, "reasoning");
     const char *format = json_string_value(json_object_get(body, "reasoning_format"));
     int separate = 1, include = 1, exclude = 0;
     if (api_read_bool(body, "separate_reasoning", &separate, err) ||
@@ -275,7 +275,7 @@ static int read_prompt_end(ApiRequest *r, const json_t *body, ApiError *err)
     const json_t *last = json_array_get(r->messages, json_array_size(r->messages) - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
     int by_assistant = role && !strcmp(role, "assistant");
-    int asks_turn = json_is_true(api_field(body, "add_generation_prompt"));
+    int asks_turn = json_is_true(json_field(body, "add_generation_prompt"));
     r->add_generation_prompt = 1;
     if (api_read_bool(body, "add_generation_prompt", &r->add_generation_prompt, err) ||
         api_read_bool(body, "continue_final_message", &r->continue_final, err))

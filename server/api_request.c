@@ -44,12 +44,6 @@ int api_refuse(ApiPlace p, const char *what)
     return api_error(p.err, ERR_INPUT, p.name, "%s %s", p.name, what);
 }
 
-const json_t *api_field(const json_t *body, const char *key)
-{
-    const json_t *v = json_object_get(body, key);
-    return v && !json_is_null(v) ? v : NULL;
-}
-
 int api_read_bool(const json_t *body, const char *key, int *out, ApiError *err)
 {
     if (json_get_bool(body, "request", key, *out, out, &err->error)) return api_in_field(err, key);
@@ -58,7 +52,7 @@ int api_read_bool(const json_t *body, const char *key, int *out, ApiError *err)
 
 int api_read_int(const json_t *body, const char *key, long lo, long hi, int *out, ApiError *err)
 {
-    if (!api_field(body, key)) return 0;
+    if (!json_field(body, key)) return 0;
     if (json_get_int(body, "request", key, lo, hi, lo, out, &err->error))
         return api_in_field(err, key);
     return 0;
@@ -164,7 +158,7 @@ static int read_prompt(ApiPrompt *p, const json_t *v, const char *param, int n_v
 /* A string, a list of ids, or a list of such prompts (of one kind). */
 static int read_prompts(ApiRequest *r, const json_t *body, int n_vocab, ApiError *err)
 {
-    const json_t *v = api_field(body, "prompt"), *first = json_array_get(v, 0);
+    const json_t *v = json_field(body, "prompt"), *first = json_array_get(v, 0);
     if (!v) return api_error(err, ERR_INPUT, "prompt", "prompt is missing");
     int many = json_is_string(first) || json_is_array(first);
     size_t n = many ? json_array_size(v) : 1;
@@ -190,7 +184,7 @@ static int read_prompts(ApiRequest *r, const json_t *body, int n_vocab, ApiError
 static int read_completion(ApiRequest *r, const json_t *body, const ApiDefaults *defaults,
                            ApiError *err)
 {
-    const json_t *logprobs = api_field(body, "logprobs");
+    const json_t *logprobs = json_field(body, "logprobs");
     if (json_is_boolean(logprobs))
         r->n_logprobs = json_is_true(logprobs) ? 1 : -1;
     else if (api_read_int(body, "logprobs", 0, MAX_LOGPROBS, &r->n_logprobs, err))
@@ -204,7 +198,7 @@ static int read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defau
     int logprobs = 0, n_top = 0;
     if (api_read_int(body, "max_completion_tokens", -1, INT_MAX, &r->max_tokens, err)) return -1;
     const char *key =
-        api_field(body, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
+        json_field(body, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
     if (!r->max_tokens && !defaults->may_be_empty)
         return api_error(err, ERR_INPUT, key, "%s must be at least 1, got 0", key);
     if (api_read_bool(body, "logprobs", &logprobs, err) ||
@@ -253,7 +247,7 @@ int api_request_read(ApiRequest *r, ApiKind kind, json_t *body, const ApiDefault
                       .parallel_calls = 1,
                       .cache_prompt = 1,
                       .skip_special = 1};
-    const json_t *model = api_field(body, "model");
+    const json_t *model = json_field(body, "model");
     if (model && !json_is_string(model))
         return api_error(err, ERR_INPUT, "model", "model must be a string");
     if (json_string_length(model) > MAX_MODEL_NAME)

@@ -7,9 +7,8 @@
 #ifndef OFFSHOOT_SERVER_API_REQUEST_H
 #define OFFSHOOT_SERVER_API_REQUEST_H
 
-#include <jansson.h>
-
 #include "base/error.h"
+#include "base/json.h"
 #include "engine/engine.h"
 #include "text/stop.h"
 #include "text/tokenizer.h"
@@ -175,8 +174,5 @@ int api_has_grammar(const ApiRequest *r);
 
 /* api_tools.c: tools and tool_choice, under their old names too. */
 int api_read_tools(ApiRequest *r, const json_t *body, ApiError *err);
-
-/* The field, or NULL when it is absent or null. */
-const json_t *api_field(const json_t *body, const char *key);
 
 #endif

@@ -22,7 +22,7 @@ static const char *const status_names[] = {"in_progress", "completed", "incomple
 /* A field of the request as it was sent; absent: what text says. */
 static void echo(const Call *call, const char *key, const char *otherwise, StrBuf *out)
 {
-    const json_t *v = api_field(call->asked, key);
+    const json_t *v = json_field(call->asked, key);
     json_write(out, ",s:", key);
     if (v)
         json_print(v, out);
@@ -42,8 +42,8 @@ static void write_usage(const Call *call, StrBuf *out)
 /* What is the same in all responses of a call; text and reasoning hold more than we use. */
 static void write_settings(const Call *call, StrBuf *out)
 {
-    const json_t *effort = api_field(api_field(call->asked, "reasoning"), "effort");
-    const json_t *format = api_field(api_field(call->asked, "text"), "format");
+    const json_t *effort = json_field(json_field(call->asked, "reasoning"), "effort");
+    const json_t *format = json_field(json_field(call->asked, "text"), "format");
     echo(call, "parallel_tool_calls", "true", out);
     json_write(out, ",s:n, s:{s:o, s:n}, s:", "previous_response_id", "reasoning", "effort",
                effort ? json_incref((json_t *)effort) : json_null(), "summary", "store");

@@ -82,7 +82,7 @@ void api_abort_request(Server *s, Exchange *ex)
         return;
     }
     json_t *body = api_parse_body(text, len, &err);
-    const char *rid = json_string_value(api_field(body, "rid"));
+    const char *rid = json_string_value(json_field(body, "rid"));
     refused = !body || api_read_bool(body, "abort_all", &all, &err);
     if (!refused && !all && !rid)
         refused = api_error(&err, ERR_INPUT, "rid", "rid must be the id of a request");

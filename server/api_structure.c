@@ -21,8 +21,8 @@ static int is_schema(const json_t *v)
 /* {"type": "json_schema", "json_schema": {"name", "schema", "strict"}} */
 static int read_schema_format(ApiStructure *s, const json_t *format, ApiError *err)
 {
-    const json_t *inner = api_field(format, "json_schema");
-    const json_t *schema = api_field(inner, "schema");
+    const json_t *inner = json_field(format, "json_schema");
+    const json_t *schema = json_field(inner, "schema");
     if (!json_is_object(inner)) return refuse("response_format", "needs json_schema", err);
     s->strict = json_is_true(json_object_get(inner, "strict"));
     s->kind = STRUCTURE_SCHEMA;
@@ -37,9 +37,9 @@ static int read_schema_format(ApiStructure *s, const json_t *format, ApiError *e
 
 static int read_response_format(ApiStructure *s, const json_t *body, ApiError *err)
 {
-    const json_t *format = api_field(body, "response_format");
+    const json_t *format = json_field(body, "response_format");
     const char *type = json_string_value(json_object_get(format, "type"));
-    const json_t *schema = api_field(format, "schema");
+    const json_t *schema = json_field(format, "schema");
     if (!format) return 0;
     s->param = "response_format";
     if (!json_is_object(format) || !type)
@@ -65,16 +65,16 @@ static int is_list_of_texts(const json_t *v)
 
 static int read_structured_outputs(ApiStructure *s, const json_t *body, ApiError *err)
 {
-    const json_t *v = api_field(body, "structured_outputs");
-    const json_t *json = api_field(v, "json"), *regex = api_field(v, "regex");
-    const json_t *choice = api_field(v, "choice");
+    const json_t *v = json_field(body, "structured_outputs");
+    const json_t *json = json_field(v, "json"), *regex = json_field(v, "regex");
+    const json_t *choice = json_field(v, "choice");
     int n = (json != NULL) + (regex != NULL) + (choice != NULL);
     if (!v) return 0;
     s->param = "structured_outputs";
     if (!json_is_object(v)) return refuse(s->param, "must be an object", err);
-    if (api_field(v, "grammar") || api_field(v, "structural_tag"))
+    if (json_field(v, "grammar") || json_field(v, "structural_tag"))
         return refuse(s->param, "takes json, regex, choice or json_object", err);
-    n += json_is_true(api_field(v, "json_object"));
+    n += json_is_true(json_field(v, "json_object"));
     if (n > 1) return refuse(s->param, "asks for several forms at once", err);
     s->value = json ? json : regex ? regex : choice;
     s->field = json    ? "structured_outputs.json"
@@ -96,7 +96,7 @@ static int read_structured_outputs(ApiStructure *s, const json_t *body, ApiError
 /* llama.cpp's: the schema alone. An empty one is its way to ask for nothing. */
 static int read_bare_schema(ApiStructure *s, const json_t *body, ApiError *err)
 {
-    const json_t *v = api_field(body, "json_schema");
+    const json_t *v = json_field(body, "json_schema");
     if (!v || (json_is_object(v) && !json_object_size(v))) return 0;
     *s = (ApiStructure){STRUCTURE_SCHEMA, v, 0, "json_schema", "json_schema"};
     return is_schema(v) ? 0 : refuse("json_schema", "must be a schema", err);
@@ -113,10 +113,10 @@ static int refuse_others(const json_t *body, ApiError *err)
 {
     static const char *const guided[] = {"guided_json", "guided_regex", "guided_choice",
                                          "guided_grammar", "guided_json_object"};
-    if (asks(api_field(body, "grammar")))
+    if (asks(json_field(body, "grammar")))
         return refuse("grammar", "is not supported; use json_schema", err);
     for (size_t i = 0; i < sizeof guided / sizeof *guided; i++)
-        if (asks(api_field(body, guided[i])))
+        if (asks(json_field(body, guided[i])))
             return refuse(guided[i], "is not supported; use structured_outputs", err);
     return 0;
 }

@@ -103,9 +103,9 @@ static int begin_chat(TextTask *t)
 /* The keys that are there tell the dialect: vLLM's prompt or messages, llama.cpp's content. */
 static int begin_encoding(TextTask *t)
 {
-    const json_t *prompt = api_field(t->request, "prompt");
-    const json_t *content = api_field(t->request, "content");
-    if (api_field(t->request, "messages")) return begin_chat(t);
+    const json_t *prompt = json_field(t->request, "prompt");
+    const json_t *content = json_field(t->request, "content");
+    if (json_field(t->request, "messages")) return begin_chat(t);
     if (json_is_string(content)) return begin_text(t, content, "content");
     if (content)
         return api_error(&t->err, ERR_INPUT, "content", "content must be a string or a list");
@@ -118,8 +118,8 @@ static int begin_encoding(TextTask *t)
 
 static int encode(TextTask *t, size_t *budget)
 {
-    const json_t *content = api_field(t->request, "content");
-    if (json_is_array(content) && !api_field(t->request, "messages"))
+    const json_t *content = json_field(t->request, "content");
+    if (json_is_array(content) && !json_field(t->request, "messages"))
         return encode_parts(t, content, budget);
     if (!t->encoding.encoder && begin_encoding(t)) return -1;
     return encoding_some(&t->encoding, budget, &t->err);
@@ -137,7 +137,7 @@ static int check_options(TextTask *t, size_t *budget)
 /* Whether an option, which was checked, is set. */
 static int wants(const TextTask *t, const char *option)
 {
-    return json_is_true(api_field(t->request, option));
+    return json_is_true(json_field(t->request, option));
 }
 
 /* A token's text, or its bytes where they are no text. */
@@ -214,7 +214,7 @@ static int print_strings(TextTask *t, size_t *budget)
 
 static int detokenize(TextTask *t, size_t *budget)
 {
-    const json_t *list = api_field(t->request, "tokens");
+    const json_t *list = json_field(t->request, "tokens");
     StrBuf text = {0};
     Detokenizer d;
     (void)budget;

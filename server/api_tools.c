@@ -31,7 +31,7 @@ static json_t *find_tool(const json_t *tools, const char *name)
 static json_t *with_parameters(json_t *tool)
 {
     json_t *f = json_object_get(tool, "function");
-    if (api_field(f, "parameters")) return json_incref(tool);
+    if (json_field(f, "parameters")) return json_incref(tool);
     json_t *copy = json_copy(tool);
     f = json_copy(f);
     json_object_set_new(f, "parameters", json_pack("{s:s, s:{}}", "type", "object", "properties"));
@@ -42,7 +42,7 @@ static json_t *with_parameters(json_t *tool)
 static int add_tool(json_t *out, size_t i, json_t *tool, ApiError *err)
 {
     ApiPlace p = api_place("tools", i, "", err);
-    const json_t *type = api_field(tool, "type"), *f = api_field(tool, "function");
+    const json_t *type = json_field(tool, "type"), *f = json_field(tool, "function");
     if (!json_is_object(tool)) return api_refuse(p, "must be an object");
     /* Tools that run elsewhere (web search and such) are not for the model to call. */
     if (type && json_is_string(type) && strcmp(json_string_value(type), "function") != 0) return 0;
@@ -50,7 +50,7 @@ static int add_tool(json_t *out, size_t i, json_t *tool, ApiError *err)
     if (!name || strlen(name) != json_string_length(json_object_get(f, "name")) ||
         !name_is_fit(name))
         return api_refuse(p, "needs function.name, at most 128 of A-Z a-z 0-9 _ . : / -");
-    const json_t *parameters = api_field(f, "parameters");
+    const json_t *parameters = json_field(f, "parameters");
     if (parameters && !json_is_object(parameters))
         return api_refuse(p, "has function.parameters that are not an object");
     if (find_tool(out, name)) return api_refuse(p, "repeats a function name");
@@ -60,8 +60,8 @@ static int add_tool(json_t *out, size_t i, json_t *tool, ApiError *err)
 /* The list of tools: tools, or what functions would be in it. NULL: none. A new reference. */
 static json_t *find_tools(const json_t *body, ApiError *err)
 {
-    const char *key = api_field(body, "tools") ? "tools" : "functions";
-    const json_t *list = api_field(body, key);
+    const char *key = json_field(body, "tools") ? "tools" : "functions";
+    const json_t *list = json_field(body, key);
     json_t *tools, *f;
     size_t i;
     if (!list) return NULL;
@@ -115,7 +115,7 @@ static int read_allowed_tools(ApiRequest *r, const json_t *allowed, ApiError *er
     int rc = read_choice_word(r, mode ? mode : "", err);
     json_array_foreach(json_object_get(allowed, "tools"), i, one)
     {
-        const json_t *f = api_field(one, "function");
+        const json_t *f = json_field(one, "function");
         json_t *tool = find_tool(r->tools, json_string_value(json_object_get(f ? f : one, "name")));
         if (tool) json_array_append(some, tool);
     }
@@ -132,13 +132,13 @@ static int read_allowed_tools(ApiRequest *r, const json_t *allowed, ApiError *er
 /* Words, one function by name, or a list of allowed ones. */
 static int read_tool_choice(ApiRequest *r, const json_t *v, ApiError *err)
 {
-    const json_t *allowed = api_field(v, "allowed_tools");
+    const json_t *allowed = json_field(v, "allowed_tools");
     const char *type = json_string_value(json_object_get(v, "type"));
     if (!v) return 0;
     if (json_is_string(v)) return read_choice_word(r, json_string_value(v), err);
     if (!json_is_object(v)) return refuse_choice("tool_choice must be a string or an object", err);
     if (type && !strcmp(type, "allowed_tools")) return read_allowed_tools(r, allowed, err);
-    const json_t *f = api_field(v, "function");
+    const json_t *f = json_field(v, "function");
     return read_named_choice(r, json_string_value(json_object_get(f ? f : v, "name")), err);
 }
 
@@ -169,7 +169,7 @@ int api_read_tools(ApiRequest *r, const json_t *body, ApiError *err)
     if (rc) return -1;
     r->parse_calls = json_array_size(r->tools) > 0;
     r->strict_tools = has_strict(r->tools);
-    const json_t *choice = api_field(body, "tool_choice");
-    if (read_tool_choice(r, choice ? choice : api_field(body, "function_call"), err)) return -1;
+    const json_t *choice = json_field(body, "tool_choice");
+    if (read_tool_choice(r, choice ? choice : json_field(body, "function_call"), err)) return -1;
     return api_read_bool(body, "parallel_tool_calls", &r->parallel_calls, err);
 }

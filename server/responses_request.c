@@ -108,7 +108,7 @@ static int read_call(History *h, const json_t *item, json_t *arguments)
     if (!h->turn) add_message(h, "assistant", NULL);
     json_t *calls = json_object_get(h->turn, "tool_calls");
     if (!calls) json_object_set_new(h->turn, "tool_calls", calls = json_array());
-    responses_flat_name(api_field(item, "namespace"), name, &flat);
+    responses_flat_name(json_field(item, "namespace"), name, &flat);
     json_array_append_new(calls,
                           translate_call(json_stringn(strbuf_str(&flat), flat.len), arguments));
     strbuf_free(&flat);
@@ -143,7 +143,7 @@ static int read_item(History *h, const json_t *item)
     const char *type = translate_type(item);
     if (!json_is_object(item))
         return api_refuse(api_place("input", h->i, "", h->err), "must be an object");
-    if (!strcmp(type, "message") || (!*type && api_field(item, "role")))
+    if (!strcmp(type, "message") || (!*type && json_field(item, "role")))
         return read_message(h, item);
     if (!strcmp(type, "function_call"))
         return read_call(h, item, text_or_empty(json_object_get(item, "arguments")));
@@ -160,8 +160,8 @@ static int read_item(History *h, const json_t *item)
 
 static int add_input(const json_t *body, json_t *chat, ApiError *err)
 {
-    const json_t *input = api_field(body, "input"), *item;
-    json_t *instructions = (json_t *)api_field(body, "instructions");
+    const json_t *input = json_field(body, "input"), *item;
+    json_t *instructions = (json_t *)json_field(body, "instructions");
     History h = {.out = json_array(), .err = err};
     int rc = 0;
     json_object_set_new(chat, "messages", h.out);
@@ -182,7 +182,7 @@ static int add_input(const json_t *body, json_t *chat, ApiError *err)
 
 static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
 {
-    json_t *v = (json_t *)api_field(body, "max_output_tokens");
+    json_t *v = (json_t *)json_field(body, "max_output_tokens");
     if (!v) return 0;
     if (!json_is_integer(v) || json_integer_value(v) < 1)
         return api_error(err, ERR_INPUT, "max_output_tokens",
@@ -192,7 +192,7 @@ static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
 
 static void add_format(const json_t *body, json_t *chat)
 {
-    json_t *format = json_object_get(api_field(body, "text"), "format");
+    json_t *format = json_object_get(json_field(body, "text"), "format");
     if (!json_is_object(format)) return;
     if (strcmp(translate_type(format), "json_schema") != 0)
         json_object_set(chat, "response_format", format);
@@ -205,10 +205,10 @@ static int refuse_stored(const json_t *body, ApiError *err)
 {
     static const char *const fields[] = {"previous_response_id", "conversation", "prompt", NULL};
     for (int i = 0; fields[i]; i++)
-        if (api_field(body, fields[i]))
+        if (json_field(body, fields[i]))
             return api_error(err, ERR_INPUT, fields[i],
                              "Responses are not stored; send the whole conversation in input");
-    if (json_is_true(api_field(body, "background")))
+    if (json_is_true(json_field(body, "background")))
         return api_error(err, ERR_INPUT, "background",
                          "Responses are not stored; background must be false");
     return 0;

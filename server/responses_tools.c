@@ -59,7 +59,7 @@ static int is_function(const json_t *tool)
 
 int responses_find_tool(const json_t *body, const char *flat, ResponsesTool *found)
 {
-    ToolWalk w = {.list = api_field(body, "tools")};
+    ToolWalk w = {.list = json_field(body, "tools")};
     int is_found = 0;
     while (!is_found && next_tool(&w)) {
         is_found = (is_function(w.tool) || is_custom(w.tool)) && !strcmp(strbuf_str(&w.flat), flat);
@@ -77,7 +77,7 @@ int responses_find_tool(const json_t *body, const char *flat, ResponsesTool *fou
 /* The one parameter of a custom tool; the form that it must have is told, not enforced. */
 static json_t *custom_parameters(const json_t *tool)
 {
-    const json_t *format = api_field(tool, "format");
+    const json_t *format = json_field(tool, "format");
     StrBuf what = {0};
     strbuf_puts(&what, "The tool's input, as it is");
     if (!strcmp(translate_type(format), "grammar")) {
@@ -97,9 +97,9 @@ static json_t *chat_tool(const ToolWalk *w)
 {
     json_t *name = json_stringn(strbuf_str(&w->flat), w->flat.len);
     json_t *custom = is_custom(w->tool) ? custom_parameters(w->tool) : NULL;
-    json_t *tool = translate_tool(name, api_field(w->tool, "description"),
-                                  custom ? custom : api_field(w->tool, "parameters"),
-                                  api_field(w->tool, "strict"));
+    json_t *tool = translate_tool(name, json_field(w->tool, "description"),
+                                  custom ? custom : json_field(w->tool, "parameters"),
+                                  json_field(w->tool, "strict"));
     json_decref(custom);
     json_decref(name);
     return tool;
@@ -133,7 +133,7 @@ static json_t *chat_choice(const json_t *choice)
         return json_pack("{s:s, s:O}", "type", type, "allowed_tools", choice);
     if (!is_function(choice) && !is_custom(choice)) return json_string("auto");
     StrBuf flat = {0};
-    responses_flat_name(api_field(choice, "namespace"), json_object_get(choice, "name"), &flat);
+    responses_flat_name(json_field(choice, "namespace"), json_object_get(choice, "name"), &flat);
     json_t *out = json_pack("{s:s, s:{s:s%}}", "type", "function", "function", "name",
                             strbuf_str(&flat), flat.len);
     strbuf_free(&flat);
@@ -142,7 +142,7 @@ static json_t *chat_choice(const json_t *choice)
 
 int responses_add_tools(const json_t *body, json_t *chat, ApiError *err)
 {
-    const json_t *list = api_field(body, "tools"), *choice = api_field(body, "tool_choice");
+    const json_t *list = json_field(body, "tools"), *choice = json_field(body, "tool_choice");
     if (list && !json_is_array(list))
         return api_error(err, ERR_INPUT, "tools", "tools must be a list");
     if (list) json_object_set_new(chat, "tools", chat_tools(list));

@@ -667,7 +667,7 @@ static void test_moe_ffn(void **state)
             backend[b]->moe_ffn(backend[b], &a);
             int bf16_terms = sums_of(b) == SUMS_AMX ? m->type != WEIGHT_F32
                                                     : is_gpu(b) && m->type == WEIGHT_BF16;
-            double relative = m->type == WEIGHT_INT8 ? 0x1p-5 : bf16_terms ? 0x1p-15 : 4e-6;
+            double relative = m->type == WEIGHT_INT8 ? 0x1p-6 : bf16_terms ? 0x1p-15 : 4e-6;
             assert_true(near_all(about("moe", b), a.out, want, all, 0, relative * size, r.seed));
             assert_true(same_bits(about("moe", b), a.out, first, all, r.seed));
             for (int k = 0; k < m->n; k = next_alone(k, m->n, is_gpu(b))) {
