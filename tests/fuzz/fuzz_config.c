@@ -10,6 +10,7 @@
 #include "engine/config.h"
 #include "engine/engine.h"
 #include "engine/memory.h"
+#include "kernels/attention.h"
 
 static int fits(double a, double b)
 {
@@ -26,7 +27,7 @@ static void check_config(const ModelConfig *c)
     FUZZ_CHECK(c->n_channels == 2 * c->n_k_heads * c->d_k + c->n_v_heads * c->d_v);
     FUZZ_CHECK(c->n_heads % c->n_kv_heads == 0);
     FUZZ_CHECK(c->n_v_heads % c->n_k_heads == 0);
-    FUZZ_CHECK(c->n_rot >= 2 && c->n_rot % 2 == 0 && c->n_rot <= c->head_dim);
+    FUZZ_CHECK(c->ctx_limit >= 1 && c->ctx_limit <= MAX_CTX_LIMIT);
     FUZZ_CHECK(c->n_layers >= 1 && c->n_layers <= MAX_LAYERS);
     FUZZ_CHECK(c->n_full + c->n_recurrent == c->n_layers);
     FUZZ_CHECK(c->n_experts_used <= c->n_experts);
@@ -35,6 +36,16 @@ static void check_config(const ModelConfig *c)
         FUZZ_CHECK(c->eos[i] >= 0 && c->eos[i] < c->n_vocab);
     for (int i = 0; i < c->n_layers; i++)
         FUZZ_CHECK(c->moe[i] ? c->n_experts > 0 : c->ffn_dim > 0);
+}
+
+static void check_rope(const Rope *r, int head_dim)
+{
+    float inv_freq[MAX_HEAD_DIM / 2];
+    FUZZ_CHECK(r->n_rot >= 2 && r->n_rot % 2 == 0 && r->n_rot <= head_dim);
+    FUZZ_CHECK(r->scale > 0 && r->scale < 1e6);
+    rope_frequencies(r, inv_freq);
+    for (int i = 0; i < r->n_rot / 2; i++)
+        FUZZ_CHECK(inv_freq[i] >= 0 && inv_freq[i] <= 1);
 }
 
 /* One slot and one page must be sizes that a budget of 63 bits can be divided by. */
@@ -67,8 +78,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (config && generation) fuzz_file_json("generation_config.json", generation);
     int rc = config_load(&c, &g, FUZZ_DIR, &err);
     FUZZ_CHECK(!rc || *err.msg);
-    if (!rc) check_config(&c);
-    if (!rc) check_sizes(&c);
+    if (!rc) {
+        check_config(&c);
+        check_rope(&c.rope, c.head_dim);
+        check_sizes(&c);
+    }
     json_decref(both);
     fuzz_files_clear();
     return 0;
