@@ -249,7 +249,7 @@ static int read_ffn(const Reader *r)
 {
     ModelConfig *c = r->c;
     int n_dense = c->family == MODEL_QWEN35 ? c->n_layers : 0;
-    if (need_word(r, r->text, "hidden_act", "silu", NULL)) return -1;
+    if (need_word(r, r->text, "hidden_act", "silu", "swish")) return -1;
     if (c->family != MODEL_QWEN35) {
         memset(c->moe, 1, (size_t)c->n_layers);
         c->head_moe = 1;

@@ -2,7 +2,8 @@
  * loader.c: see loader.h.
  *
  * Matrices stay in the mapping, or go to the memory of a backend that has its own: loader_place and
- * place_copy decide; dummies are made where they will be read. Vectors and scales are f32.
+ * place_copy decide; dummies are made where they will be read. Vectors and scales are f32; F16
+ * matrices become f32, too, for no kernel reads them.
  */
 #include "engine/loader.h"
 
@@ -122,6 +123,9 @@ int loader_finish(Loader *l)
     if (!failed && l->transfers.bytes)
         log_info("weights_uploaded gib=%.2f seconds=%.2f gib_per_second=%.2f", gib, s,
                  s > 0 ? gib / s : 0);
+    if (!failed && l->widened)
+        log_warn("f16_widened gib=%.2f these matrices are F16 in the file and F32 here",
+                 (double)l->widened / (1 << 30));
     return failed ? -1 : 0;
 }
 
@@ -276,8 +280,8 @@ static int find_matrix(const Loader *l, const char *leaf, int rows, int cols, co
     *weight = t;
     *scale = NULL;
     if (!t) return -1;
-    if (t->type == TENSOR_BF16 || t->type == TENSOR_F32) return 0;
-    if (t->type != TENSOR_FP8_E4M3) return loader_bad_type(l, t, "BF16, F32 or F8_E4M3");
+    if (is_float(t)) return 0;
+    if (t->type != TENSOR_FP8_E4M3) return loader_bad_type(l, t, "BF16, F16, F32 or F8_E4M3");
     *scale = need(l, leaf, ".weight_scale_inv", 2,
                   (int64_t[]){weight_blocks(rows), weight_blocks(cols)});
     if (!*scale) return -1;
@@ -286,7 +290,7 @@ static int find_matrix(const Loader *l, const char *leaf, int rows, int cols, co
 
 static WeightType weight_type(const Tensor *t)
 {
-    return t->type == TENSOR_F32 ? WEIGHT_F32 : t->type == TENSOR_BF16 ? WEIGHT_BF16 : WEIGHT_FP8;
+    return t->type == TENSOR_BF16 ? WEIGHT_BF16 : is_float(t) ? WEIGHT_F32 : WEIGHT_FP8;
 }
 
 /* Random elements, made where they will be read. */
@@ -363,14 +367,68 @@ static void forget(const Loader *l, const Tensor *t)
     if (!l->dummy) mapped_file_forget(t->data, t->bytes);
 }
 
+/* A matrix, or one of a stack, that is not read as it lies in the file. */
+typedef struct {
+    const Tensor *t;
+    const unsigned char *data;
+    const float *scale; /* of FP8, in host memory */
+    int cols, is_quantised;
+} Source;
+
+/*
+ * Rows map[0..n) of s as a matrix of their own; map NULL: the first n. F16 is widened. FP8 scales
+ * belong to blocks of 128 rows: if the map tears blocks apart (in no published size), the rows are
+ * dequantised.
+ */
+static int take_rows(Loader *l, const Source *s, const int *map, int n, Weight *w)
+{
+    int is_half = s->t->type == TENSOR_F16, cols = s->cols;
+    int torn = s->scale && !unpack_keeps_blocks(map, n);
+    *w = (Weight){.type = torn ? WEIGHT_F32 : weight_type(s->t), .rows = n, .cols = cols};
+    size_t row_bytes = (size_t)weight_row_bytes(w);
+    int stays = l->own->backend->is_host && !s->is_quantised, failed = 0;
+    void *rows = stays ? loader_block(l, (size_t)n, row_bytes) : mem_alloc((size_t)n, row_bytes);
+    if (torn)
+        unpack_fp8_rows(s->data, s->scale, cols, map, n, rows);
+    else if (is_half)
+        unpack_half_rows(s->data, cols, map, n, rows);
+    else
+        unpack_rows(s->data, row_bytes, map, n, rows);
+    if (is_half && !s->is_quantised) l->widened += (size_t)n * row_bytes;
+    if (s->is_quantised)
+        failed = place_quantised(l, s->t, rows, n, cols, w);
+    else
+        w->data =
+            place_matrix(l, rows, (size_t)n * row_bytes, (size_t)weight_element_bytes(w->type));
+    if (!stays) mem_free(rows);
+    if (failed || !w->data) return -1;
+    if (!s->scale || torn) return 0;
+
+    size_t n_rows = (size_t)weight_blocks(n), n_cols = (size_t)weight_blocks(cols);
+    float *scale = loader_floats(l, n_rows * n_cols);
+    for (size_t b = 0; b < n_rows; b++) {
+        size_t from = (size_t)(map[b * FP8_BLOCK] / FP8_BLOCK);
+        memcpy(scale + b * n_cols, s->scale + from * n_cols, n_cols * sizeof *scale);
+    }
+    w->scale = loader_place_floats(l, scale, n_rows * n_cols);
+    l->bytes += n_rows * n_cols * sizeof *scale;
+    return w->scale ? 0 : -1;
+}
+
 int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
 {
     const Tensor *t, *scale;
     if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
-    if (is_quantised(l, leaf, t)) {
+    int quantised = is_quantised(l, leaf, t), failed;
+    if (t->type == TENSOR_F16) {
+        failed = take_rows(l, &(Source){t, t->data, NULL, cols, quantised}, NULL, rows, w);
+        forget(l, t);
+        return failed;
+    }
+    if (quantised) {
         unsigned char *random = l->dummy ? random_elements(l, t) : NULL;
         if (l->dummy && !random) return -1;
-        int failed = place_quantised(l, t, random ? random : t->data, rows, cols, w);
+        failed = place_quantised(l, t, random ? random : t->data, rows, cols, w);
         mem_free(random);
         forget(l, t);
         return failed;
@@ -392,57 +450,22 @@ int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int co
 {
     const Tensor *t = need(l, leaf, "", 3, (int64_t[]){n, parts * rows, cols});
     if (!t) return -1;
-    if (t->type != TENSOR_BF16 && t->type != TENSOR_F32)
-        return loader_bad_type(l, t, "BF16 or F32");
-    int quantised = is_quantised(l, leaf, t);
-    size_t element = (size_t)weight_element_bytes(weight_type(t)),
+    if (!is_float(t)) return loader_bad_type(l, t, "BF16, F16 or F32");
+    int quantised = is_quantised(l, leaf, t), halves = t->type == TENSOR_F16;
+    size_t element = t->bytes / ((size_t)n * (size_t)(parts * rows) * (size_t)cols),
            bytes = (size_t)rows * (size_t)cols * element;
-    const unsigned char *data = quantised ? t->data : place_tensor(l, t, element);
+    const unsigned char *data = quantised || halves ? t->data : place_tensor(l, t, element);
     if (!data) return -1;
     for (int i = 0; i < n; i++)
         for (int p = 0; p < parts; p++, data += bytes) {
             Weight *w = &out[p * n + i];
             *w = (Weight){.type = weight_type(t), .rows = rows, .cols = cols, .data = data};
-            if (quantised && place_quantised(l, t, data, rows, cols, w)) return -1;
+            if (halves && take_rows(l, &(Source){t, data, NULL, cols, quantised}, NULL, rows, w))
+                return -1;
+            if (quantised && !halves && place_quantised(l, t, data, rows, cols, w)) return -1;
         }
-    if (quantised) forget(l, t);
+    if (quantised || halves) forget(l, t);
     return 0;
-}
-
-/*
- * Rows map[0..n) of a fused matrix as one of their own. FP8 scales belong to blocks of 128 rows: if
- * the map tears blocks apart (in no published size), the part is dequantised.
- */
-static int take_rows(Loader *l, const Tensor *t, const float *scale, int quantised, int cols,
-                     const int *map, int n, Weight *w)
-{
-    int torn = scale && !unpack_keeps_blocks(map, n);
-    *w = (Weight){.type = torn ? WEIGHT_F32 : weight_type(t), .rows = n, .cols = cols};
-    size_t row_bytes = (size_t)weight_row_bytes(w);
-    int stays = l->own->backend->is_host && !quantised, failed = 0;
-    void *rows = stays ? loader_block(l, (size_t)n, row_bytes) : mem_alloc((size_t)n, row_bytes);
-    if (torn)
-        unpack_fp8_rows(t->data, scale, cols, map, n, rows);
-    else
-        unpack_rows(t->data, row_bytes, map, n, rows);
-    if (quantised)
-        failed = place_quantised(l, t, rows, n, cols, w);
-    else
-        w->data =
-            place_matrix(l, rows, (size_t)n * row_bytes, (size_t)weight_element_bytes(w->type));
-    if (!stays) mem_free(rows);
-    if (failed || !w->data) return -1;
-    if (!scale || torn) return 0;
-
-    size_t n_rows = (size_t)weight_blocks(n), n_cols = (size_t)weight_blocks(cols);
-    float *s = loader_floats(l, n_rows * n_cols);
-    for (size_t b = 0; b < n_rows; b++) {
-        size_t from = (size_t)(map[b * FP8_BLOCK] / FP8_BLOCK);
-        memcpy(s + b * n_cols, scale + from * n_cols, n_cols * sizeof *s);
-    }
-    w->scale = loader_place_floats(l, s, n_rows * n_cols);
-    l->bytes += n_rows * n_cols * sizeof *s;
-    return w->scale ? 0 : -1;
 }
 
 int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0, Weight *w0,
@@ -458,9 +481,8 @@ int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0,
         s = mem_alloc((size_t)weight_blocks(n0 + n1) * (size_t)weight_blocks(cols), sizeof *s);
         unpack_floats(scale, s);
     }
-    int quantised = is_quantised(l, leaf, t);
-    int failed = take_rows(l, t, s, quantised, cols, map0, n0, w0) ||
-                 take_rows(l, t, s, quantised, cols, map1, n1, w1);
+    Source from = {t, t->data, s, cols, is_quantised(l, leaf, t)};
+    int failed = take_rows(l, &from, map0, n0, w0) || take_rows(l, &from, map1, n1, w1);
     mem_free(s);
     forget(l, t);
     return failed ? -1 : 0;

@@ -44,6 +44,7 @@ typedef struct {
     const char *dir;        /* for errors */
     char scope[96];         /* in front of each name looked up */
     size_t bytes;           /* of all matrices so far, with their scales */
+    size_t widened;         /* of those, bytes that were F16 in the file and are F32 */
     Transfers transfers;    /* to a backend that is not the host, for loader_finish */
     Error *err;
 } Loader;

@@ -191,7 +191,7 @@ static int load_globals(Loader *l, Model *m, const char *prefix)
         loader_norm(l, "norm", c->dim, &m->final_norm))
         return -1;
     const Tensor *embed = loader_find(l, "embed_tokens", ".weight");
-    if (m->embed.type == WEIGHT_FP8) return loader_bad_type(l, embed, "BF16 or F32");
+    if (m->embed.type == WEIGHT_FP8) return loader_bad_type(l, embed, "BF16, F16 or F32");
     float *f = loader_floats(l, n);
     rope_frequencies(&c->rope, f);
     m->inv_freq = loader_place_floats(l, f, n);

@@ -2,20 +2,20 @@
 #include "engine/unpack.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 #include "kernels/bf16.h"
+#include "kernels/fp16.h"
 #include "kernels/fp8.h"
 #include "kernels/weight.h"
 
-static float half_to_float(uint16_t h)
+static void unpack_halves(const unsigned char *data, size_t n, float *out)
 {
-    int exponent = h >> 10 & 31, fraction = h & 1023;
-    float x = exponent == 31 ? (fraction ? NAN : INFINITY)
-              : exponent     ? ldexpf((float)(fraction | 1024), exponent - 25)
-                             : ldexpf((float)fraction, -24);
-    return h >> 15 ? -x : x;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t v;
+        memcpy(&v, data + 2 * i, sizeof v);
+        out[i] = fp16_to_float(v);
+    }
 }
 
 void unpack_floats(const Tensor *t, float *out)
@@ -24,11 +24,15 @@ void unpack_floats(const Tensor *t, float *out)
         memcpy(out, t->data, t->bytes);
         return;
     }
-    assert(t->type == TENSOR_BF16 || t->type == TENSOR_F16);
+    if (t->type == TENSOR_F16) {
+        unpack_halves(t->data, t->bytes / 2, out);
+        return;
+    }
+    assert(t->type == TENSOR_BF16);
     for (size_t i = 0; i < t->bytes / 2; i++) {
         uint16_t v;
         memcpy(&v, t->data + 2 * i, sizeof v);
-        out[i] = t->type == TENSOR_F16 ? half_to_float(v) : bf16_to_float(v);
+        out[i] = bf16_to_float(v);
     }
 }
 
@@ -69,6 +73,14 @@ void unpack_rows(const unsigned char *data, size_t row_bytes, const int *map, in
 {
     for (int i = 0; i < n; i++)
         memcpy(out + (size_t)i * row_bytes, data + (size_t)map[i] * row_bytes, row_bytes);
+}
+
+void unpack_half_rows(const unsigned char *data, int cols, const int *map, int n, float *out)
+{
+    size_t width = (size_t)cols;
+    for (int i = 0; i < n; i++)
+        unpack_halves(data + 2 * (size_t)(map ? map[i] : i) * width, width,
+                      out + (size_t)i * width);
 }
 
 void unpack_fp8_rows(const unsigned char *data, const float *scale, int cols, const int *map, int n,

@@ -30,6 +30,9 @@ int unpack_keeps_blocks(const int *map, int n);
 void unpack_rows(const unsigned char *data, size_t row_bytes, const int *map, int n,
                  unsigned char *out);
 
+/* The same for an F16 matrix, widened; map NULL: rows 0 .. n. */
+void unpack_half_rows(const unsigned char *data, int cols, const int *map, int n, float *out);
+
 /* The same for an FP8 matrix, dequantised; scale: [ceil(rows / 128)][ceil(cols / 128)]. */
 void unpack_fp8_rows(const unsigned char *data, const float *scale, int cols, const int *map, int n,
                      float *out);

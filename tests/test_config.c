@@ -226,7 +226,8 @@ static void test_choices(void **state)
     assert_int_equal(c.norm_topk, 0);
 
     load_changed(&c, next,
-                 (const char *[]){"rope_scaling", "{\"type\": \"default\"}", "rope_theta", "5e6",
+                 (const char *[]){"hidden_act", "\"swish\"", /* another name of silu */
+                                  "rope_scaling", "{\"type\": \"default\"}", "rope_theta", "5e6",
                                   "partial_rotary_factor", "0.5", NULL});
     assert_true(c.rope.theta == 5e6);
     assert_int_equal(c.rope.n_rot, 32);

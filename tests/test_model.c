@@ -16,6 +16,7 @@
 #include "engine/model.h"
 #include "engine/safetensors.h"
 #include "kernels/bf16.h"
+#include "kernels/fp16.h"
 #include "kernels/fp8.h"
 #include "kernels/host_memory.h"
 #include "tests/checkpoint.h"
@@ -454,6 +455,90 @@ static void test_misaligned(void **state)
         }
 }
 
+/* All matrices get random halves: as F16, or widened here. */
+static void put_halves(Checkpoint *c, int widened)
+{
+    unsigned seed = 3;
+    for (int i = 0; i < c->n; i++) {
+        CheckpointTensor *t = &c->tensor[i];
+        if (t->n_dims < 2) continue;
+        size_t n = t->bytes / 2;
+        assert_string_equal(t->dtype, "BF16");
+        snprintf(t->dtype, sizeof t->dtype, "%s", widened ? "F32" : "F16");
+        t->bytes = n * (widened ? 4 : 2);
+        t->data = mem_realloc(t->data, t->bytes, 1);
+        for (size_t k = 0; k < n; k++) {
+            uint16_t half = (uint16_t)(rand_r(&seed) % 0x4000 | (rand_r(&seed) % 2) << 15);
+            float wide = fp16_to_float(half);
+            if (widened)
+                memcpy(t->data + 4 * k, &wide, 4);
+            else
+                memcpy(t->data + 2 * k, &half, 2);
+        }
+    }
+}
+
+static void same_matrix(const Weight *a, const Weight *b, WeightType type)
+{
+    is_matrix(a, type, b->rows, b->cols);
+    is_matrix(b, type, a->rows, a->cols);
+    assert_memory_equal(a->data, b->data, (size_t)(a->rows * weight_row_bytes(a)));
+    if (a->scale)
+        assert_memory_equal(a->scale, b->scale, (size_t)weight_n_scales(a) * sizeof(float));
+}
+
+static void same_models(const Model *a, const Model *b, WeightType type)
+{
+    const ModelConfig *c = &a->config;
+    same_matrix(&a->embed, &b->embed, WEIGHT_F32);
+    same_matrix(&a->lm_head, &b->lm_head, WEIGHT_F32);
+    for (int i = 0; i < c->n_layers; i++) {
+        const LayerWeights *x = &a->layer[i], *y = &b->layer[i];
+        if (c->full_attention[i]) {
+            same_matrix(&x->attention.q, &y->attention.q, type);
+            same_matrix(&x->attention.o, &y->attention.o, type);
+        } else {
+            same_matrix(&x->delta.qkv, &y->delta.qkv, type);
+            same_matrix(&x->delta.z, &y->delta.z, type);
+            same_matrix(&x->delta.a, &y->delta.a, WEIGHT_F32);
+            assert_memory_equal(x->delta.conv_w, y->delta.conv_w,
+                                (size_t)(c->n_channels * c->conv_width) * sizeof(float));
+        }
+        for (int e = 0; c->moe[i] && e < 3 * c->n_experts; e++)
+            same_matrix(&x->ffn.expert_gate[e], &y->ffn.expert_gate[e], type);
+    }
+}
+
+/* F16 matrices, plain, stacked and fused ones, are what they would be as F32. */
+static void test_halves(void **state)
+{
+    static const char *const models[] = {"qwen35-dense", "qwen35-moe", "qwen3-next"};
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        for (int fp8 = 0; fp8 < 2; fp8++)
+            for (int shift = 0; shift < 2; shift++) {
+                ModelOptions options = {.quant = fp8 ? QUANT_FP8 : QUANT_NONE};
+                char path[256];
+                Model *m[2];
+                snprintf(path, sizeof path, GOLDEN "%s", models[i]);
+                for (int widened = 0; widened < 2; widened++) {
+                    Checkpoint c;
+                    Error err = {0};
+                    checkpoint_read(&c, path);
+                    put_halves(&c, widened);
+                    char config[256];
+                    snprintf(config, sizeof config, GOLDEN "%s/config.json", models[i]);
+                    m[widened] = model_open(write_model(&c, config, NULL, NULL, shift), &options,
+                                            &backend, &err);
+                    if (!m[widened]) fail_msg("%s", err.msg);
+                    checkpoint_free(&c);
+                }
+                same_models(m[0], m[1], fp8 ? WEIGHT_FP8 : WEIGHT_F32);
+                model_close(m[0]);
+                model_close(m[1]);
+            }
+}
+
 static void test_no_head(void **state)
 {
     (void)state;
@@ -511,8 +596,8 @@ static const struct {
      "tensor 'model.language_model.embed_tokens.weight' is missing"},
     {"qwen35-dense", "model.language_model.embed_tokens.weight", "BF16", 319, 128, -1,
      "tensor 'model.language_model.embed_tokens.weight' is 319 x 128, expected 320 x 128"},
-    {"qwen35-dense", "model.language_model.embed_tokens.weight", "F16", 320, 128, -1,
-     "is of type F16, expected BF16, F32 or F8_E4M3"},
+    {"qwen35-dense", "model.language_model.embed_tokens.weight", "I16", 320, 128, -1,
+     "is of type other, expected BF16, F16, F32 or F8_E4M3"},
     {"qwen35-dense", "model.language_model.norm.weight", "BF16", 127, -1, -1,
      "tensor 'model.language_model.norm.weight' is 127, expected 128"},
     {"qwen35-dense", "model.language_model.norm.weight", "BF16", -1, -1, -1,
@@ -543,7 +628,7 @@ static const struct {
     {"qwen35-moe", L(1) "mlp.experts.gate_up_proj", "BF16", 8, 96, 64,
      "gate_up_proj' is 8 x 96 x 64, expected 8 x 64 x 96"},
     {"qwen35-moe", L(1) "mlp.experts.gate_up_proj", "F8_E4M3", 8, 64, 96,
-     "is of type F8_E4M3, expected BF16 or F32"},
+     "is of type F8_E4M3, expected BF16, F16 or F32"},
     {"qwen35-moe", L(1) "mlp.experts.gate_up_proj", NULL, 0, 0, 0,
      "tensor '" L(1) "mlp.experts.0.gate_proj.weight' is missing"},
     {"qwen35-moe", L(1) "mlp.experts.down_proj", NULL, 0, 0, 0, "experts.down_proj' is missing"},
@@ -614,7 +699,7 @@ static void test_other_errors(void **state)
     put_random(&c, "model.language_model.embed_tokens.weight", "F8_E4M3", 320, 128);
     put_random(&c, "model.language_model.embed_tokens.weight_scale_inv", "F32", 3, 1);
     expect_error(write_model(&c, config, NULL, NULL, 0),
-                 "embed_tokens.weight' is of type F8_E4M3, expected BF16 or F32");
+                 "embed_tokens.weight' is of type F8_E4M3, expected BF16, F16 or F32");
     checkpoint_free(&c);
 }
 
@@ -679,19 +764,13 @@ static void test_flipped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_fp8_values),
-        cmocka_unit_test(test_next_rows),
-        cmocka_unit_test(test_prefixes),
-        cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_misaligned),
-        cmocka_unit_test(test_no_head),
-        cmocka_unit_test(test_tied_file_with_lm_head),
-        cmocka_unit_test(test_lies),
-        cmocka_unit_test(test_other_errors),
-        cmocka_unit_test(test_long_heads),
-        cmocka_unit_test(test_flipped),
+        cmocka_unit_test(test_golden),     cmocka_unit_test(test_values),
+        cmocka_unit_test(test_fp8_values), cmocka_unit_test(test_next_rows),
+        cmocka_unit_test(test_prefixes),   cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_misaligned), cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_no_head),    cmocka_unit_test(test_tied_file_with_lm_head),
+        cmocka_unit_test(test_lies),       cmocka_unit_test(test_other_errors),
+        cmocka_unit_test(test_long_heads), cmocka_unit_test(test_flipped),
     };
     host_memory_fill(&backend);
     return cmocka_run_group_tests(tests, NULL, NULL);
