@@ -85,7 +85,11 @@ static const char *number_error(const json_t *schema, double x)
 {
     const json_t *lo = json_object_get(schema, "minimum");
     const json_t *hi = json_object_get(schema, "maximum");
+    const json_t *over = json_object_get(schema, "exclusiveMinimum");
+    const json_t *under = json_object_get(schema, "exclusiveMaximum");
     if (lo && x < json_number_value(lo)) return "minimum";
+    if (over && x <= json_number_value(over)) return "exclusiveMinimum";
+    if (under && x >= json_number_value(under)) return "exclusiveMaximum";
     return hi && x > json_number_value(hi) ? "maximum" : NULL;
 }
 

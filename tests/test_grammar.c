@@ -53,6 +53,7 @@ static const char *const schemas[] = {
     "'additionalProperties':{'type':'boolean'}}",
     "{'type':'array','prefixItems':[{'type':'string','maxLength':2},{'type':'integer'}],"
     "'items':{'type':'boolean'},'minItems':2,'maxItems':4}",
+    "{'type':'number','minimum':-0.35,'exclusiveMaximum':12.5}",
 };
 enum { N_SCHEMAS = sizeof schemas / sizeof *schemas };
 

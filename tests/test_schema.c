@@ -210,6 +210,8 @@ static const struct {
      "schema: \"a\" is required and may not be there", 1},
     {"{'type':'text'}", "schema: type \"text\" is none of JSON's", 0},
     {"{'type':'integer','minimum':3,'maximum':2}", "schema: no integer is within its bounds", 0},
+    {"{'properties':{'a':{},'b':false}}",
+     "schema: \"b\" may not be there: that needs additionalProperties false", 1},
     {"{'type':'string','minLength':3,'maxLength':2}", "schema: minLength is over maxLength", 0},
     {"{'type':'string','pattern':'^abc$','maxLength':2}",
      "schema: no text within maxLength matches its pattern", 0},

@@ -126,7 +126,7 @@ uint32_t schema_any(SchemaCompiler *c)
     json_t *none = json_object();
     c->any_object = schema_object(c, none);
     uint32_t way[] = {c->any_object,         schema_array(c, none),  schema_string(c, none),
-                      schema_number(c),      schema_word(c, "true"), schema_word(c, "false"),
+                      schema_any_number(c),  schema_word(c, "true"), schema_word(c, "false"),
                       schema_word(c, "null")};
     json_decref(none);
     schema_set_forward(c, c->any, grammar_any_of(c->b, way, 7));
@@ -323,7 +323,7 @@ static uint32_t type_part(SchemaCompiler *c, const json_t *schema, const char *t
     if (!strcmp(type, "array")) return schema_array(c, schema);
     if (!strcmp(type, "string")) return schema_string(c, schema);
     if (!strcmp(type, "integer")) return schema_integer(c, schema);
-    if (!strcmp(type, "number")) return schema_number(c);
+    if (!strcmp(type, "number")) return schema_number(c, schema);
     if (!strcmp(type, "null")) return schema_word(c, "null");
     if (strcmp(type, "boolean") != 0)
         return schema_fail(c, ERR_INPUT, "type \"%.40s\" is none of JSON's", type);
@@ -334,11 +334,20 @@ static uint32_t type_part(SchemaCompiler *c, const json_t *schema, const char *t
 /* What a schema is of that does not say: what its keywords are for. */
 static const char *implied_type(const json_t *schema)
 {
-    static const char *const sign[][2] = {
-        {"properties", "object"}, {"required", "object"},   {"additionalProperties", "object"},
-        {"items", "array"},       {"prefixItems", "array"}, {"minItems", "array"},
-        {"maxItems", "array"},    {"pattern", "string"},    {"minLength", "string"},
-        {"maxLength", "string"}};
+    static const char *const sign[][2] = {{"properties", "object"},
+                                          {"required", "object"},
+                                          {"additionalProperties", "object"},
+                                          {"items", "array"},
+                                          {"prefixItems", "array"},
+                                          {"minItems", "array"},
+                                          {"maxItems", "array"},
+                                          {"pattern", "string"},
+                                          {"minLength", "string"},
+                                          {"maxLength", "string"},
+                                          {"minimum", "number"},
+                                          {"maximum", "number"},
+                                          {"exclusiveMinimum", "number"},
+                                          {"exclusiveMaximum", "number"}};
     for (size_t i = 0; i < sizeof sign / sizeof *sign; i++)
         if (json_object_get(schema, sign[i][0])) return sign[i][1];
     return NULL;

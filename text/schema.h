@@ -3,7 +3,8 @@
  *
  * What follows: objects have their properties in the schema's order, optional ones may be left out,
  * others come last; between the parts of a text there is at most one blank, or a newline and up to
- * 32 blanks. Integers have at most 18 digits, so that every client can read them.
+ * 32 blanks. Integers have at most 18 digits, so that every client can read them; numbers within
+ * bounds are written without an exponent, in no more digits than a double tells apart.
  */
 #ifndef OFFSHOOT_TEXT_SCHEMA_H
 #define OFFSHOOT_TEXT_SCHEMA_H

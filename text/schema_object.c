@@ -76,7 +76,15 @@ static int read_properties(SchemaCompiler *c, const json_t *schema, Properties *
             schema_fail(c, ERR_LIMIT, "a property's name has more than %d bytes", MAX_SCHEMA_NAME);
             rc = -1;
         }
-        if (json_is_false(value)) continue; /* it may not be there */
+        if (json_is_false(value)) { /* it may not be there; names of others do not know that */
+            if (p->has_others && c->strict && !rc) {
+                schema_fail(c, ERR_INPUT,
+                            "\"%.80s\" may not be there: that needs additionalProperties false",
+                            name);
+                rc = -1;
+            }
+            continue;
+        }
         json_object_set_new(known, name, json_integer(p->n));
         p->property[p->n++] = (Property){name, value, 0};
     }

@@ -12,12 +12,22 @@ typedef struct {
     uint32_t part;
 } SchemaRef;
 
+enum { N_FORMATS = 6, N_RANGES = 16, MAX_BOUND_PART = 32 };
+
+/* A bound of numbers in decimal, whole.part, without zeros at either end. */
 typedef struct {
-    int64_t lo, hi;
+    char whole[20], part[MAX_BOUND_PART];
+    int n_whole, n_part;
+    int is_none, is_negative;
+    int is_open; /* the bound itself is out */
+    int is_cut;  /* there are digits behind part */
+} SchemaBound;
+
+typedef struct {
+    SchemaBound lo, hi;
+    int is_whole;
     uint32_t part;
 } SchemaRange;
-
-enum { N_FORMATS = 6, N_RANGES = 16 };
 
 struct SchemaCompiler {
     GrammarBuilder *b;
@@ -37,8 +47,9 @@ struct SchemaCompiler {
         int automaton;
     } format[N_FORMATS];
     int n_formats;
-    SchemaRange range[N_RANGES]; /* integers that were made first */
+    SchemaRange range[N_RANGES]; /* those that were made first */
     int n_ranges;
+    uint32_t digits[MAX_BOUND_PART + 1]; /* up to so many, any */
 };
 
 /* A value of schema, in this step of the path; returns 0 when it failed. */
@@ -73,11 +84,17 @@ uint32_t schema_ways(SchemaCompiler *c, const uint32_t *way, int n);
 
 /* schema_value.c */
 uint32_t schema_string(SchemaCompiler *c, const json_t *schema);
-uint32_t schema_integer(SchemaCompiler *c, const json_t *schema);
-uint32_t schema_number(SchemaCompiler *c);
 uint32_t schema_word(SchemaCompiler *c, const char *word);
 uint32_t schema_const(SchemaCompiler *c, const json_t *value);
 uint32_t schema_enum(SchemaCompiler *c, const json_t *values);
+
+/* schema_number.c */
+uint32_t schema_integer(SchemaCompiler *c, const json_t *schema);
+uint32_t schema_number(SchemaCompiler *c, const json_t *schema);
+uint32_t schema_any_number(SchemaCompiler *c);
+
+/* The shortest text that is this number again, 1.1, not 1.1000000000000001; to be freed. */
+char *schema_number_text(const json_t *value);
 
 /* schema_object.c */
 uint32_t schema_object(SchemaCompiler *c, const json_t *schema);

@@ -108,6 +108,11 @@ SCHEMAS = {
             {"properties": {"b": {"type": "boolean"}}, "required": ["b"]},
         ],
     },
+    "scores": obj(
+        confidence={"type": "number", "minimum": 0, "maximum": 1},
+        change={"type": "number", "exclusiveMinimum": -0.5, "maximum": 2.25},
+        price={"type": ["number", "null"], "exclusiveMinimum": 0},
+    ),
     "event": obj(
         when={"type": "string", "format": "date-time", "maxLength": 30},
         id={"type": "string", "format": "uuid"},
