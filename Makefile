@@ -53,7 +53,7 @@ CPPFLAGS   += -isystem $(CUDA_HOME)/include
 CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
 
-ISA_SRC  := $(filter-out kernels/backend_cpu.c,$(wildcard $(DIRS:%=%/*_cpu.c)))
+ISA_SRC  := $(filter-out kernels/backend_cpu.c,$(wildcard kernels/*_cpu.c))
 CU       := $(wildcard $(DIRS:%=%/*.cu))
 NOT_HERE := $(if $(filter 1,$(CUDA)),kernels/device_none.c,kernels/device_cuda.c kernels/cublaslt.c)
 SRC      := $(filter-out $(ISA_SRC) $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c)) $(MORE))
@@ -189,7 +189,7 @@ BINARY := -DOFFSHOOT_BINARY='"$(BUILD)/offshoot"'
 $(BUILD)/tests/%.o: CPPFLAGS += $(BINARY)
 
 define ISA_RULE
-$(BUILD)/%_cpu.$(1).o: %_cpu.c
+$(BUILD)/kernels/%_cpu.$(1).o: kernels/%_cpu.c
 	@mkdir -p $$(@D)
 	@echo "  CC $$@"
 	$$(Q)$$(CC) $$(CPPFLAGS) $$(CFLAGS) -DISA=$(1) $$(FLAGS_$(1)) -MMD -MP -c -o $$@ $$<
