@@ -157,6 +157,24 @@ static const Row rows[] = {
      "'additionalProperties':false}",
      {"{}", "{'c':[{},{'c':[]}]}"},
      {"{'c':[1]}"}},
+    {"{'type':'object','properties':{'v':{'type':'integer'},'c':{'$ref':'#','required':['v']}},"
+     "'additionalProperties':false}",
+     {"{}", "{'c':{'v':1}}", "{'v':1,'c':{'v':2,'c':{'v':3}}}"},
+     {"{'c':{}}", "{'c':{'v':1,'c':{}}}"}},
+    {"{'type':'object','properties':{'v':{'type':'integer'},'c':{'allOf':[{'$ref':'#'},"
+     "{'required':['v']}]},'d':{'allOf':[{'$ref':'#'}]}},'additionalProperties':false}",
+     {"{}", "{'c':{'v':1},'d':{}}", "{'v':1,'c':{'v':2,'c':{'v':3,'d':{'d':{}}}}}"},
+     {"{'c':{}}", "{'c':{'v':1,'c':{}}}", "{'d':{'c':{}}}"}},
+    {"{'allOf':[{'type':'object','properties':{'a':{'type':'integer'},'b':{'type':'null'}}},"
+     "{'properties':{'b':false}}],'additionalProperties':false}",
+     {"{}", "{'a':1}"},
+     {"{'b':null}", "{'a':1,'b':null}"}},
+    {"{'type':'object','properties':{'c':{'$ref':'#/$defs/n','required':['v']},"
+     "'d':{'$ref':'#/$defs/n'},'e':{'$ref':'#/$defs/n','required':['w']}},'$defs':{'n':"
+     "{'type':'object','properties':{'v':{'type':'null'},'w':{'type':'null'}},"
+     "'additionalProperties':false}}}",
+     {"{'c':{'v':null},'d':{},'e':{'w':null}}", "{'e':{'v':null,'w':null}}"},
+     {"{'c':{}}", "{'e':{'v':null}}", "{'c':{'w':null}}"}},
     {"{'$ref':'#/$defs/a~1b','$defs':{'a/b':{'type':'null'}}}", {"null"}, {"1"}},
     {"{'$ref':'#/$defs/s','minLength':2,'$defs':{'s':{'type':'string'}}}", {"'ab'"}, {"'a'"}},
     {"true", {"1", "'x'", "[{}]", "{'a':[null,true,-1.5]}"}, {"", "[", "nil"}},

@@ -232,20 +232,34 @@ static const json_t *both(SchemaCompiler *c, const json_t *a, const json_t *b)
     return NULL;
 }
 
+/*
+ * The part of `of`, with what `rest` (NULL: nothing) says beside it, where that was met before: 1.
+ * Else 0, *part is a node that is to be set, and it is known from now on, so that schemas may hold
+ * themselves.
+ */
+static int met_before(SchemaCompiler *c, const json_t *of, const json_t *rest, uint32_t *part)
+{
+    for (int i = 0; i < c->n_refs; i++) {
+        const SchemaRef *r = &c->ref[i];
+        if (r->of != of || !r->rest != !rest || (rest && !json_equal(r->rest, rest))) continue;
+        *part = r->part;
+        return 1;
+    }
+    *part = schema_forward(c);
+    c->ref = mem_realloc(c->ref, (size_t)c->n_refs + 1, sizeof *c->ref);
+    c->ref[c->n_refs++] = (SchemaRef){of, rest, *part};
+    return 0;
+}
+
 static uint32_t ref_part(SchemaCompiler *c, const json_t *schema, const char *ref)
 {
     const json_t *to = find_ref(c->root, ref), *rest = rest_of(c, schema, "$ref");
+    uint32_t part;
     if (!to && !c->strict) return schema_any(c);
     if (!to) return schema_fail(c, ERR_INPUT, "$ref \"%.80s\" leads nowhere in this schema", ref);
-    if (rest) {
-        const json_t *merged = both(c, to, rest);
-        return merged ? schema_part(c, merged) : 0;
-    }
-    for (int i = 0; i < c->n_refs; i++)
-        if (c->ref[i].schema == to) return c->ref[i].part;
-    uint32_t part = schema_forward(c);
-    c->ref = mem_realloc(c->ref, (size_t)c->n_refs + 1, sizeof *c->ref);
-    c->ref[c->n_refs++] = (SchemaRef){to, part};
+    if (met_before(c, to, rest, &part)) return part;
+    if (rest) to = both(c, to, rest);
+    if (!to) return 0;
     schema_set_forward(c, part, schema_part(c, to));
     return part;
 }
@@ -276,7 +290,9 @@ static uint32_t any_of_part(SchemaCompiler *c, const json_t *schema, const char 
 static uint32_t all_of_part(SchemaCompiler *c, const json_t *schema)
 {
     const json_t *list = json_object_get(schema, "allOf"), *all = rest_of(c, schema, "allOf");
+    uint32_t part;
     if (!json_array_size(list)) return schema_fail(c, ERR_INPUT, "allOf must be a list");
+    if (met_before(c, list, all, &part)) return part;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *one = schema_resolve(c->root, json_array_get(list, i));
         if (!one && c->strict) return schema_fail(c, ERR_INPUT, "allOf[%zu] leads nowhere", i);
@@ -284,7 +300,8 @@ static uint32_t all_of_part(SchemaCompiler *c, const json_t *schema)
         all = all ? both(c, all, one) : one;
         if (!all) return 0;
     }
-    return all ? schema_part(c, all) : schema_any(c);
+    schema_set_forward(c, part, all ? schema_part(c, all) : schema_any(c));
+    return part;
 }
 
 /* ---- one schema ---- */

@@ -73,6 +73,14 @@ static json_t *all_names(const json_t *a, const json_t *b)
     return out;
 }
 
+/* A schema of what is of both. */
+static json_t *both_schemas(const json_t *a, const json_t *b)
+{
+    if (json_is_false(a) || json_is_true(b)) return json_incref((json_t *)a);
+    if (json_is_false(b) || json_is_true(a)) return json_incref((json_t *)b);
+    return json_pack("{s:[O,O]}", "allOf", a, b);
+}
+
 static json_t *merge_properties(const json_t *a, const json_t *b)
 {
     json_t *out = json_copy((json_t *)a), *value;
@@ -83,7 +91,7 @@ static json_t *merge_properties(const json_t *a, const json_t *b)
         if (!ours)
             json_object_set(out, name, value);
         else
-            json_object_set_new(out, name, json_pack("{s:[O,O]}", "allOf", ours, value));
+            json_object_set_new(out, name, both_schemas(ours, value));
     }
     return out;
 }
@@ -116,11 +124,7 @@ static json_t *merge_keyword(const char *key, const json_t *a, const json_t *b)
     if (!strcmp(key, "properties")) return merge_properties(a, b);
     if (is_one_of(key, lower)) return stricter(a, b, 1);
     if (is_one_of(key, upper)) return stricter(a, b, 0);
-    if (is_one_of(key, schemas)) {
-        if (json_is_false(a) || json_is_true(b)) return json_incref((json_t *)a);
-        if (json_is_false(b) || json_is_true(a)) return json_incref((json_t *)b);
-        return json_pack("{s:[O,O]}", "allOf", a, b);
-    }
+    if (is_one_of(key, schemas)) return both_schemas(a, b);
     if (!strcmp(key, "anyOf") || !strcmp(key, "oneOf") || !strcmp(key, "const") ||
         !strcmp(key, "pattern") || !strcmp(key, "prefixItems") || !strcmp(key, "$ref"))
         return NULL;

@@ -8,7 +8,7 @@
 #include "text/schema.h"
 
 typedef struct {
-    const json_t *schema;
+    const json_t *of, *rest;
     uint32_t part;
 } SchemaRef;
 
