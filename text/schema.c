@@ -310,18 +310,15 @@ static const char *const not_followed[] = {"not",
                                            "if",
                                            "then",
                                            "else",
+                                           "dependencies",
                                            "dependentRequired",
                                            "dependentSchemas",
-                                           "dependencies",
-                                           "patternProperties",
-                                           "propertyNames",
+
                                            "unevaluatedProperties",
                                            "unevaluatedItems",
                                            "contains",
                                            "minContains",
-                                           "maxContains",
-                                           "minProperties",
-                                           "maxProperties"};
+                                           "maxContains"};
 
 static int check_keywords(SchemaCompiler *c, const json_t *schema)
 {
@@ -354,6 +351,10 @@ static const char *implied_type(const json_t *schema)
     static const char *const sign[][2] = {{"properties", "object"},
                                           {"required", "object"},
                                           {"additionalProperties", "object"},
+                                          {"minProperties", "object"},
+                                          {"maxProperties", "object"},
+                                          {"propertyNames", "object"},
+                                          {"patternProperties", "object"},
                                           {"items", "array"},
                                           {"prefixItems", "array"},
                                           {"minItems", "array"},

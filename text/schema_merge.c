@@ -113,11 +113,11 @@ static int is_one_of(const char *key, const char *const *list)
 static json_t *merge_keyword(const char *key, const json_t *a, const json_t *b)
 {
     static const char *const lists[] = {"type", "enum", NULL};
-    static const char *const lower[] = {"minimum", "exclusiveMinimum", "minLength", "minItems",
-                                        NULL};
-    static const char *const upper[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems",
-                                        NULL};
-    static const char *const schemas[] = {"items", "additionalProperties", NULL};
+    static const char *const lower[] = {"minimum",  "exclusiveMinimum", "minLength",
+                                        "minItems", "minProperties",    NULL};
+    static const char *const upper[] = {"maximum",  "exclusiveMaximum", "maxLength",
+                                        "maxItems", "maxProperties",    NULL};
+    static const char *const schemas[] = {"items", "additionalProperties", "propertyNames", NULL};
     if (json_equal(a, b)) return json_incref((json_t *)a);
     if (is_one_of(key, lists)) return common(a, b);
     if (!strcmp(key, "required")) return all_names(a, b);

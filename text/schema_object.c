@@ -1,6 +1,7 @@
 /*
  * schema_object.c: objects and lists.
  */
+#include <limits.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -23,6 +24,9 @@ typedef struct {
     const json_t
         *others; /* the schema of other properties; NULL: any value, where there are some */
     int has_others;
+    const char *others_are; /* the keyword that says so of them */
+    int names;              /* the automaton of their names; -1: they are any but those known */
+    int needs_one;          /* it may not be empty */
 } Properties;
 
 /* Names of `required` that are no properties are like others. -1 and an error. */
@@ -50,11 +54,120 @@ static int read_required(SchemaCompiler *c, const json_t *required, json_t *know
     return 0;
 }
 
+static int check_name(SchemaCompiler *c, const char *name)
+{
+    if (strlen(name) <= MAX_SCHEMA_NAME) return 0;
+    schema_fail(c, ERR_LIMIT, "a property's name has more than %d bytes", MAX_SCHEMA_NAME);
+    return -1;
+}
+
 /* A name takes 16 bits. */
 static int check_number(SchemaCompiler *c, const Properties *p)
 {
     if (p->n <= MAX_SCHEMA_NODES) return 0;
     schema_fail(c, ERR_LIMIT, "an object has more than %d properties", MAX_SCHEMA_NODES);
+    return -1;
+}
+
+/* 1 if a schema of strings says no more than these keywords, NULL: nothing. */
+static int says_only(const json_t *schema, const char *keyword)
+{
+    const char *key;
+    json_t *value;
+    if (!json_is_object(schema)) return !schema || json_is_true(schema);
+    json_object_foreach((json_t *)schema, key, value)
+    {
+        const char *word = json_string_value(value);
+        int is_string = !strcmp(key, "type") && word && !strcmp(word, "string");
+        if (!is_string && (!keyword || strcmp(key, keyword) != 0)) return 0;
+    }
+    return 1;
+}
+
+static int lose(SchemaCompiler *c, const char *keyword)
+{
+    if (!c->strict) return 0;
+    schema_fail(c, ERR_INPUT, "keyword \"%s\" is not supported in strict mode", keyword);
+    return -1;
+}
+
+/* The object's names are no others than these. */
+static int list_names(SchemaCompiler *c, Properties *p, const json_t *names)
+{
+    const json_t *one = p->others ? p->others : json_true();
+    size_t n = json_array_size(names);
+    json_t *seen = json_object();
+    int rc = 0;
+    p->property = mem_realloc(p->property, n + 1, sizeof *p->property);
+    for (size_t i = 0; i < n && !rc; i++) {
+        const char *name = json_string_value(json_array_get(names, i));
+        if (!name || json_object_get(seen, name)) continue;
+        rc = check_name(c, name);
+        json_object_set_new(seen, name, json_true());
+        p->property[p->n++] = (Property){name, one, 0};
+    }
+    json_decref(seen);
+    p->has_others = 0;
+    return rc;
+}
+
+/* All names match the pattern that this keyword has. */
+static int match_names(SchemaCompiler *c, Properties *p, const char *keyword, const char *pattern)
+{
+    size_t before = schema_enter(c, keyword, NULL);
+    p->names = schema_pattern(c, pattern, strlen(pattern), 0);
+    schema_leave(c, before);
+    return c->failed ? -1 : 0;
+}
+
+/* The only properties are those of one pattern. */
+static int read_pattern(SchemaCompiler *c, const json_t *patterns, Properties *p)
+{
+    void *at = json_object_iter((json_t *)patterns);
+    const json_t *value = json_object_iter_value(at);
+    if (json_is_false(value)) return 0;
+    p->others = json_is_object(value) ? value : NULL;
+    p->has_others = 1;
+    p->others_are = "patternProperties";
+    return match_names(c, p, p->others_are, json_object_iter_key(at));
+}
+
+/*
+ * What names may be, where that is followed: an object without properties of its own may have names
+ * of one pattern, or of a list.
+ */
+static int read_names(SchemaCompiler *c, const json_t *schema, Properties *p)
+{
+    const json_t *names = json_object_get(schema, "propertyNames");
+    const json_t *patterns = json_object_get(schema, "patternProperties");
+    const json_t *list = json_object_get(names, "enum");
+    const char *pattern = json_string_value(json_object_get(names, "pattern"));
+    if (json_object_size(patterns)) {
+        int is_all = !p->n && !p->has_others && json_object_size(patterns) == 1;
+        return is_all && says_only(names, NULL) ? read_pattern(c, patterns, p)
+                                                : lose(c, "patternProperties");
+    }
+    if (says_only(names, NULL)) return 0;
+    if (p->n || !p->has_others) return lose(c, "propertyNames");
+    if (json_array_size(list) && says_only(names, "enum")) return list_names(c, p, list);
+    if (pattern && says_only(names, "pattern")) return match_names(c, p, "propertyNames", pattern);
+    return lose(c, "propertyNames");
+}
+
+/* How many properties there are: that there is one, or what their schemas say anyway. */
+static int read_counts(SchemaCompiler *c, const json_t *schema, Properties *p)
+{
+    int least = schema_bound(schema, "minProperties", INT_MAX, 0), n_required = 0;
+    int most = schema_bound(schema, "maxProperties", INT_MAX, INT_MAX);
+    const char *lost = NULL;
+    for (int i = 0; i < p->n; i++)
+        n_required += p->property[i].is_required;
+    if (least > 1 && least > n_required) lost = "minProperties";
+    if (most < INT_MAX && (p->has_others || most < p->n)) lost = "maxProperties";
+    p->needs_one = least > 0;
+    if (lost && lose(c, lost)) return -1;
+    if (!least || p->n || p->has_others) return 0;
+    schema_fail(c, ERR_INPUT, "minProperties is more than there may be");
     return -1;
 }
 
@@ -67,15 +180,14 @@ static int read_properties(SchemaCompiler *c, const json_t *schema, Properties *
     const char *name;
     int rc = 0;
     *p = (Properties){.others = json_is_object(others) ? others : NULL,
-                      .has_others = !json_is_false(others)};
+                      .has_others = !json_is_false(others),
+                      .others_are = "additionalProperties",
+                      .names = -1};
     p->property =
         mem_alloc(json_object_size(list) + json_array_size(required) + 1, sizeof *p->property);
     json_object_foreach((json_t *)list, name, value)
     {
-        if (strlen(name) > MAX_SCHEMA_NAME) {
-            schema_fail(c, ERR_LIMIT, "a property's name has more than %d bytes", MAX_SCHEMA_NAME);
-            rc = -1;
-        }
+        rc |= check_name(c, name);
         if (json_is_false(value)) { /* it may not be there; names of others do not know that */
             if (p->has_others && c->strict && !rc) {
                 schema_fail(c, ERR_INPUT,
@@ -89,7 +201,9 @@ static int read_properties(SchemaCompiler *c, const json_t *schema, Properties *
         p->property[p->n++] = (Property){name, value, 0};
     }
     if (!rc) rc = read_required(c, required, known, p);
+    if (!rc) rc = read_names(c, schema, p);
     if (!rc) rc = check_number(c, p);
+    if (!rc) rc = read_counts(c, schema, p);
     for (int i = 0; i < p->n; i++)
         if (p->property[i].is_required) p->n_to_end = i + 1;
     json_decref(known);
@@ -111,19 +225,27 @@ static uint32_t property_value(SchemaCompiler *c, const Property *p, uint32_t ot
     return value;
 }
 
+/* Names that are not declared, then next. */
+static uint32_t other_names(SchemaCompiler *c, const Properties *p, uint32_t next)
+{
+    if (p->names < 0) return grammar_string(c->b, -2, 0, MAX_OTHER_NAME, next);
+    int shortest = schema_shortest(c, p->names);
+    return grammar_string(c->b, p->names, 0, shortest > MAX_OTHER_NAME ? -1 : MAX_OTHER_NAME, next);
+}
+
 /* after[k]: property k or a later one may be next, or the end. */
 static uint32_t make_names(SchemaCompiler *c, const Properties *p, const uint32_t *after)
 {
     size_t n = (size_t)p->n;
+    uint32_t others = 0, other = 0;
+    if (p->has_others) {
+        other = p->others ? schema_part_at(c, p->others, p->others_are, -1) : schema_any(c);
+        others = other_names(c, p, colon(c, other, after[p->n]));
+    }
+    if (p->names >= 0) return others;
     StrBuf *text = mem_alloc(n + 1, sizeof *text);
     GrammarWord *word = mem_alloc(n + 1, sizeof *word);
     uint8_t *required = mem_alloc(n + 1, 1);
-    uint32_t others = 0, other = 0;
-    if (p->has_others) {
-        other =
-            p->others ? schema_part_at(c, p->others, "additionalProperties", -1) : schema_any(c);
-        others = grammar_string(c->b, -2, 0, MAX_OTHER_NAME, colon(c, other, after[p->n]));
-    }
     for (int i = 0; i < p->n; i++) {
         const Property *one = &p->property[i];
         schema_escape(one->name, strlen(one->name), &text[i]);
@@ -148,10 +270,11 @@ static uint32_t go_on(SchemaCompiler *c, const Properties *p, uint32_t names, in
 {
     uint32_t way[2], end = grammar_range(c->b, '}', '}', 0);
     int n = 0, may_end = k >= p->n_to_end;
-    uint32_t name = grammar_range(c->b, '"', '"', grammar_name_from(c->b, names, k));
+    uint32_t first = p->names < 0 ? grammar_name_from(c->b, names, k) : names;
+    uint32_t name = grammar_range(c->b, '"', '"', first);
     int may_go_on = k < p->n || p->has_others;
     if (begins) {
-        if (may_end) way[n++] = end;
+        if (may_end && !p->needs_one) way[n++] = end;
         if (may_go_on) way[n++] = name;
         return schema_blank(c, schema_ways(c, way, n));
     }

@@ -88,6 +88,15 @@ uint32_t schema_word(SchemaCompiler *c, const char *word);
 uint32_t schema_const(SchemaCompiler *c, const json_t *value);
 uint32_t schema_enum(SchemaCompiler *c, const json_t *values);
 
+/*
+ * Compiles a pattern, and how many characters there must be at least, to an automaton of the
+ * grammar; -1: it is not followed, or that is an error.
+ */
+int schema_pattern(SchemaCompiler *c, const char *pattern, size_t len, int least);
+
+/* Characters of the shortest string that an automaton takes; UINT16_MAX: there is none. */
+int schema_shortest(const SchemaCompiler *c, int automaton);
+
 /* schema_number.c */
 uint32_t schema_integer(SchemaCompiler *c, const json_t *schema);
 uint32_t schema_number(SchemaCompiler *c, const json_t *schema);

@@ -30,8 +30,7 @@ static void forbid_controls(Dfa *d)
         if (!may_come[i % (size_t)d->n_classes]) d->next[i] = DFA_DEAD;
 }
 
-/* Characters of the shortest string; UINT16_MAX: there is none. */
-static int shortest(const SchemaCompiler *c, int automaton)
+int schema_shortest(const SchemaCompiler *c, int automaton)
 {
     return c->b->g->automaton[automaton].left[0];
 }
@@ -45,9 +44,7 @@ static void not_followed(SchemaCompiler *c, const char *keyword, const Error *er
     schema_leave(c, before);
 }
 
-/* Compiles a pattern and how many characters there must be at least; -1: it is not followed, or
- * that is an error. */
-static int compile_pattern(SchemaCompiler *c, const char *pattern, size_t len, int least)
+int schema_pattern(SchemaCompiler *c, const char *pattern, size_t len, int least)
 {
     Dfa dfa;
     Error err = {0};
@@ -76,14 +73,14 @@ static int format_automaton(SchemaCompiler *c, const char *format, int least)
     for (int i = 0; i < c->n_formats; i++)
         if (c->format[i].pattern == pattern) index = c->format[i].automaton;
     if (index < 0) {
-        index = compile_pattern(c, pattern, strlen(pattern), 0);
+        index = schema_pattern(c, pattern, strlen(pattern), 0);
         if (index < 0) return -1;
         assert(c->n_formats < N_FORMATS);
         c->format[c->n_formats].pattern = pattern;
         c->format[c->n_formats++].automaton = index;
     }
-    if (shortest(c, index) >= least) return index;
-    return compile_pattern(c, pattern, strlen(pattern), least);
+    if (schema_shortest(c, index) >= least) return index;
+    return schema_pattern(c, pattern, strlen(pattern), least);
 }
 
 uint32_t schema_string(SchemaCompiler *c, const json_t *schema)
@@ -93,11 +90,11 @@ uint32_t schema_string(SchemaCompiler *c, const json_t *schema)
     int hi = schema_bound(schema, "maxLength", MAX_LENGTH_BOUND, -1), automaton;
     if (hi >= 0 && lo > hi) return schema_fail(c, ERR_INPUT, "minLength is over maxLength");
     if (json_is_string(pattern))
-        automaton = compile_pattern(c, json_string_value(pattern), json_string_length(pattern), lo);
+        automaton = schema_pattern(c, json_string_value(pattern), json_string_length(pattern), lo);
     else
         automaton = format_automaton(c, json_string_value(json_object_get(schema, "format")), lo);
     if (automaton >= 0) lo = 0; /* its own automaton knows */
-    if (automaton >= 0 && shortest(c, automaton) > (hi < 0 ? UINT16_MAX - 1 : hi))
+    if (automaton >= 0 && schema_shortest(c, automaton) > (hi < 0 ? UINT16_MAX - 1 : hi))
         return schema_fail(c, ERR_INPUT, "no text within maxLength matches its pattern");
     int is_plain = automaton < 0 && !lo && hi < 0;
     if (is_plain && c->text) return c->text;
