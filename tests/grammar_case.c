@@ -41,20 +41,26 @@ void grammar_case_close(GrammarCase *k)
     mem_free(k);
 }
 
+Grammar *grammar_of_json(const json_t *schema, int strict, Error *err)
+{
+    GrammarBuilder b;
+    grammar_build_begin(&b);
+    SchemaCompiler *c = schema_begin(&b);
+    uint32_t part = schema_value(c, schema, schema, strict, "schema", err);
+    schema_end(c);
+    if (part) return grammar_build_end(&b, part, err);
+    grammar_build_drop(&b);
+    return NULL;
+}
+
 Grammar *grammar_of(const char *schema, int strict, Error *err)
 {
     char *text = with_quotes(mem_strdup(schema));
     json_t *json = json_loads(text, JSON_DECODE_ANY, NULL);
+    Grammar *g = grammar_of_json(json, strict, err);
     mem_free(text);
-    GrammarBuilder b;
-    grammar_build_begin(&b);
-    SchemaCompiler *c = schema_begin(&b);
-    uint32_t part = schema_value(c, json, json, strict, "schema", err);
-    schema_end(c);
     json_decref(json);
-    if (part) return grammar_build_end(&b, part, err);
-    grammar_build_drop(&b);
-    return NULL;
+    return g;
 }
 
 GrammarAnswer answer_of(const GrammarCase *k, const Grammar *g, int seq)

@@ -26,7 +26,10 @@ typedef struct {
 GrammarCase *grammar_case_open(void);
 void grammar_case_close(GrammarCase *k);
 
-/* The grammar of a schema's text, with ' for "; NULL and *err. */
+/* The grammar of a schema; NULL and *err. */
+Grammar *grammar_of_json(const json_t *schema, int strict, Error *err);
+
+/* The same of a schema's text, with ' for ". */
 Grammar *grammar_of(const char *schema, int strict, Error *err);
 
 /* The answer begins, as sequence seq. */

@@ -2,20 +2,29 @@
  * formats.c: patterns of the formats that JSON schemas name; see dfa.h.
  *
  * These say what is written, so they are stricter than what readers have to take: 'T' and 'Z' are
- * capitals (RFC 3339 asks it of writers), fractions of a second end after nine digits.
+ * capitals (RFC 3339 asks it of writers), fractions of a second end after nine digits, and leap
+ * seconds are written in UTC alone.
  */
 #include "text/dfa.h"
 
 #include <string.h>
 
-#define DATE   "\\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\\d|3[01])"
+#define DAY    "(0[1-9]|1\\d|2[0-8])" /* that every month has */
+#define FOURTH "(0[48]|[2468][048]|[13579][26])"
+#define LEAP   "(\\d\\d" FOURTH "|(00|" FOURTH ")00)"
+#define DATE                                                                                       \
+    "(\\d{4}-((0[1-9]|1[0-2])-" DAY "|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)|" LEAP "-02-"  \
+                                                                                           "29)"
 #define HOUR   "([01]\\d|2[0-3])"
 #define MINUTE "[0-5]\\d"
-#define TIME   HOUR ":" MINUTE ":(" MINUTE "|60)(\\.\\d{1,9})?(Z|[+-]" HOUR ":" MINUTE ")"
-#define HEX4   "[0-9a-fA-F]{4}"
-#define OCTET  "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
-#define ATOM   "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
-#define LABEL  "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+#define PART   "(\\.\\d{1,9})?"
+#define TIME                                                                                       \
+    "(" HOUR ":" MINUTE ":" MINUTE PART "(Z|[+-]" HOUR ":" MINUTE ")|23:59:60" PART "(Z|[+-]00:"   \
+                                                                                    "00))"
+#define HEX4  "[0-9a-fA-F]{4}"
+#define OCTET "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+#define ATOM  "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 
 const char *format_pattern(const char *name)
 {

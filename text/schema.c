@@ -345,7 +345,7 @@ static uint32_t type_part(SchemaCompiler *c, const json_t *schema, const char *t
     return grammar_any_of(c->b, way, 2);
 }
 
-/* What a schema is of that does not say: what its keywords are for. */
+/* What a schema is of that does not say: what its keywords are for; NULL: of anything. */
 static const char *implied_type(const json_t *schema)
 {
     static const char *const sign[][2] = {{"properties", "object"},
@@ -368,7 +368,8 @@ static const char *implied_type(const json_t *schema)
                                           {"exclusiveMaximum", "number"}};
     for (size_t i = 0; i < sizeof sign / sizeof *sign; i++)
         if (json_object_get(schema, sign[i][0])) return sign[i][1];
-    return NULL;
+    const char *format = json_string_value(json_object_get(schema, "format"));
+    return format && format_pattern(format) ? "string" : NULL;
 }
 
 /* Values of an enum or a const that are of the schema's type, too. */
