@@ -14,13 +14,13 @@
 #define LEAP   "(\\d\\d" FOURTH "|(00|" FOURTH ")00)"
 #define DATE                                                                                       \
     "(\\d{4}-((0[1-9]|1[0-2])-" DAY "|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)|" LEAP "-02-"  \
-                                                                                           "29)"
+    "29)"
 #define HOUR   "([01]\\d|2[0-3])"
 #define MINUTE "[0-5]\\d"
 #define PART   "(\\.\\d{1,9})?"
 #define TIME                                                                                       \
     "(" HOUR ":" MINUTE ":" MINUTE PART "(Z|[+-]" HOUR ":" MINUTE ")|23:59:60" PART "(Z|[+-]00:"   \
-                                                                                    "00))"
+    "00))"
 #define HEX4  "[0-9a-fA-F]{4}"
 #define OCTET "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
 #define ATOM  "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"

@@ -67,9 +67,13 @@ char *schema_number_text(const json_t *value)
     return text;
 }
 
-/* The digits of a number below 1e18 in JSON, "-12.5e-07", as they stand before and behind the
- * point.
- */
+static char digit_at(const char *digit, int n, int i)
+{
+    if (i < 0 || i >= n) return '0';
+    return digit[i];
+}
+
+/* The digits of a number below 1e18, "-12.5e-07", before and behind where the point belongs. */
 static void set_digits(SchemaBound *b, const char *text)
 {
     char digit[64];
@@ -81,13 +85,11 @@ static void set_digits(SchemaBound *b, const char *text)
     if (point < 0) point = n;
     if (*text) point += atoi(text + 1);
     for (int i = 0; i < point; i++) {
-        char d = '0';
-        if (i < n) d = digit[i];
+        char d = digit_at(digit, n, i);
         if (b->n_whole || d != '0') b->whole[b->n_whole++] = d;
     }
     for (int i = point; i < n; i++) {
-        char d = '0';
-        if (i >= 0) d = digit[i];
+        char d = digit_at(digit, n, i);
         if (b->n_part < MAX_BOUND_PART)
             b->part[b->n_part++] = d;
         else
@@ -176,6 +178,17 @@ typedef struct {
 
 enum { NOTHING_FITS = -1, ENDS_HERE = -2 };
 
+/* Digit d leads there, as those before it may; how many edges there are then. */
+static int add_digit(GrammarEdge *edge, int n_edges, int d, int64_t to)
+{
+    uint8_t digit = (uint8_t)('0' + d);
+    uint32_t node = to == ENDS_HERE ? 0 : (uint32_t)to;
+    if (!n_edges || edge[n_edges - 1].to != node)
+        edge[n_edges++] = (GrammarEdge){digit, digit, node};
+    edge[n_edges - 1].hi = digit;
+    return n_edges;
+}
+
 /* Up to n digits more, any. */
 static uint32_t more_digits(SchemaCompiler *c, int n)
 {
@@ -211,13 +224,7 @@ static int64_t part_node(const Range *r, int k, int n, int at_lo, int at_hi)
         int lo = at_lo ? to_part(&r->lo, k, d) : 1, hi = at_hi ? to_part(&r->hi, k, d) : -1;
         if (lo < 0 || hi > 0) continue;
         int64_t to = part_node(r, k + 1, n, lo == 0, hi == 0);
-        if (to == NOTHING_FITS) continue;
-        uint8_t digit = (uint8_t)('0' + d);
-        if (to == ENDS_HERE) to = 0;
-        if (n_edges && edge[n_edges - 1].to == (uint32_t)to)
-            edge[n_edges - 1].hi = digit;
-        else
-            edge[n_edges++] = (GrammarEdge){digit, digit, (uint32_t)to};
+        if (to != NOTHING_FITS) n_edges = add_digit(edge, n_edges, d, to);
     }
     if (!n_edges) return may_end ? ENDS_HERE : NOTHING_FITS;
     uint32_t more = grammar_bytes(r->c->b, edge, n_edges);
@@ -258,13 +265,7 @@ static int64_t whole_node(Range *r, int n, int to_lo, int to_hi)
                                     : (d > r->lo.whole[n] - '0') - (d < r->lo.whole[n] - '0');
         int hi = to_hi ? to_hi : (d > r->hi.whole[n] - '0') - (d < r->hi.whole[n] - '0');
         int64_t to = whole_node(r, n + 1, lo, hi);
-        uint8_t digit = (uint8_t)('0' + d);
-        if (to == NOTHING_FITS) continue;
-        if (to == ENDS_HERE) to = 0;
-        if (n_edges && edge[n_edges - 1].to == (uint32_t)to)
-            edge[n_edges - 1].hi = digit;
-        else
-            edge[n_edges++] = (GrammarEdge){digit, digit, (uint32_t)to};
+        if (to != NOTHING_FITS) n_edges = add_digit(edge, n_edges, d, to);
     }
     int n_ways = n ? ends_of_whole(r, n, to_lo, to_hi, way) : 0;
     if (n_edges) way[n_ways++] = grammar_bytes(r->c->b, edge, n_edges);
