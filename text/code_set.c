@@ -8,7 +8,9 @@
 
 static const CodeRange DIGITS[] = {{'0', '9'}};
 static const CodeRange WORD[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-static const CodeRange SPACE[] = {{'\t', '\r'}, {' ', ' '}};
+static const CodeRange SPACE[] = {
+    {'\t', '\r'},     {' ', ' '},       {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
+    {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
 static const CodeRange LINE_ENDS[] = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
 void code_set_add(CodeSet *set, uint32_t lo, uint32_t hi)
@@ -49,7 +51,7 @@ void code_set_add_kind(CodeSet *set, char kind)
         break;
     case 's':
     case 'S':
-        add_ranges(set, SPACE, 2, kind == 'S');
+        add_ranges(set, SPACE, sizeof SPACE / sizeof *SPACE, kind == 'S');
         break;
     default:
         assert(kind == '.');

@@ -37,7 +37,7 @@ static inline uint16_t dfa_step(const Dfa *d, uint16_t state, uint8_t byte)
 
 /*
  * Compiles a pattern as JSON schemas have them: ECMA-262 over code points, unanchored. It has
- * literals, escapes, classes, \d \w \s in ASCII, '.', groups, '|', repeats, ^ and $; repeats that
+ * literals, escapes, classes, \d \w in ASCII, \s, '.', groups, '|', repeats, ^ and $; repeats that
  * are lazy mean the same as others. A '-' beside \d, \w or \s in a class, and a ']', '}' or '{'
  * that closes or begins nothing, are themselves, as browsers take them.
  *
