@@ -460,9 +460,9 @@ int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int co
         for (int p = 0; p < parts; p++, data += bytes) {
             Weight *w = &out[p * n + i];
             *w = (Weight){.type = weight_type(t), .rows = rows, .cols = cols, .data = data};
-            if (halves && take_rows(l, &(Source){t, data, NULL, cols, quantised}, NULL, rows, w))
+            if (halves ? take_rows(l, &(Source){t, data, NULL, cols, quantised}, NULL, rows, w)
+                       : quantised && place_quantised(l, t, data, rows, cols, w))
                 return -1;
-            if (quantised && !halves && place_quantised(l, t, data, rows, cols, w)) return -1;
         }
     if (quantised || halves) forget(l, t);
     return 0;

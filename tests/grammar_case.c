@@ -9,9 +9,11 @@
 #include "base/mem.h"
 #include "tests/textdata.h"
 
-GrammarCase *grammar_case_open(void)
+GrammarCase *grammar_case;
+
+int grammar_case_open(void **state)
 {
-    GrammarCase *k = mem_alloc(1, sizeof *k);
+    GrammarCase *k = grammar_case = mem_alloc(1, sizeof *k);
     Error err = {0};
     k->tok = tokenizer_open("models/demo/tokenizer.json", &err);
     if (k->tok) {
@@ -25,20 +27,23 @@ GrammarCase *grammar_case_open(void)
         for (int b = 0; b < 256; b++)
             k->byte[b] = byte_token(k->tok, (unsigned char)b);
     }
-    if (k->pool) return k;
+    (void)state;
+    if (k->pool) return 0;
     fprintf(stderr, "%s\n", err.msg);
-    grammar_case_close(k);
-    return NULL;
+    return -1;
 }
 
-void grammar_case_close(GrammarCase *k)
+int grammar_case_close(void **state)
 {
+    GrammarCase *k = grammar_case;
+    (void)state;
     grammar_pool_close(k->pool);
     grammar_vocab_close(k->vocab);
     tokenizer_close(k->tok);
     mem_free(k->mask);
     mem_free(k->allowed);
     mem_free(k);
+    return 0;
 }
 
 Grammar *grammar_of_json(const json_t *schema, int strict, Error *err)

@@ -22,9 +22,12 @@ typedef struct {
     size_t n_words;
 } GrammarCase;
 
-/* Of models/demo; NULL and a line on stderr. */
-GrammarCase *grammar_case_open(void);
-void grammar_case_close(GrammarCase *k);
+/* Of models/demo; while a test program's group runs. */
+extern GrammarCase *grammar_case;
+
+/* For cmocka's group set-up and tear-down; -1 and a line on stderr. */
+int grammar_case_open(void **state);
+int grammar_case_close(void **state);
 
 /* The grammar of a schema; NULL and *err. */
 Grammar *grammar_of_json(const json_t *schema, int strict, Error *err);

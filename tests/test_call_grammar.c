@@ -15,22 +15,6 @@
 #include "tests/instance.h"
 #include "text/call_grammar.h"
 
-static GrammarCase *k;
-
-static int open_case(void **state)
-{
-    (void)state;
-    k = grammar_case_open();
-    return k ? 0 : -1;
-}
-
-static int close_case(void **state)
-{
-    (void)state;
-    grammar_case_close(k);
-    return 0;
-}
-
 typedef struct {
     const char *tools; /* ' for " */
     ChatFamily family;
@@ -45,7 +29,7 @@ static Grammar *grammar_of_calls(const Ask *ask, Error *err)
                      .forced = ask->forced,
                      .follow = ask->follow,
                      .family = ask->family,
-                     .tok = k->tok};
+                     .tok = grammar_case->tok};
     GrammarBuilder b;
     Grammar *g = NULL;
     grammar_build_begin(&b);
@@ -68,19 +52,19 @@ static int32_t next_token(const char **at)
         size_t n = strlen(markers[i]);
         if (strncmp(*at, markers[i], n) != 0) continue;
         *at += n;
-        return tokenizer_added_id(k->tok, markers[i]);
+        return tokenizer_added_id(grammar_case->tok, markers[i]);
     }
-    return k->byte[(unsigned char)*(*at)++];
+    return grammar_case->byte[(unsigned char)*(*at)++];
 }
 
 /* 1 if text is a whole answer. */
 static int takes(const Grammar *g, const char *text)
 {
-    GrammarAnswer a = answer_of(k, g, 0);
+    GrammarAnswer a = answer_of(grammar_case, g, 0);
     Constraint c = grammar_constraint(&a);
     while (*text)
         if (c.step(&a, 0, next_token(&text), 0)) return 0;
-    return !c.step(&a, 0, k->end, 1);
+    return !c.step(&a, 0, grammar_case->end, 1);
 }
 
 typedef struct {
@@ -200,14 +184,15 @@ static void test_masks(void **state)
     Grammar *g = grammar_of_calls(&row->ask, &err);
     assert_non_null(g);
     for (const char *const *text = row->good; *text; text++) {
-        GrammarAnswer a = answer_of(k, g, 0);
+        GrammarAnswer a = answer_of(grammar_case, g, 0);
         Constraint c = grammar_constraint(&a);
         const char *at = *text;
         while (*at) {
-            c.allowed(&a, 0, k->mask);
-            for (int32_t id = 0; id < k->n_vocab; id++) {
-                int is_taken = tokenizer_has(k->tok, id) && !c.step(&a, 0, id, 1);
-                if (is_taken != mask_has(k->mask, id)) fail_msg("token %d at %s", (int)id, at);
+            c.allowed(&a, 0, grammar_case->mask);
+            for (int32_t id = 0; id < grammar_case->n_vocab; id++) {
+                int is_taken = tokenizer_has(grammar_case->tok, id) && !c.step(&a, 0, id, 1);
+                if (is_taken != mask_has(grammar_case->mask, id))
+                    fail_msg("token %d at %s", (int)id, at);
             }
             assert_int_equal(c.step(&a, 0, next_token(&at), 0), 0);
         }
@@ -269,5 +254,5 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_not_followed),
     };
-    return cmocka_run_group_tests(tests, open_case, close_case);
+    return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);
 }

@@ -16,22 +16,6 @@
 #include "tests/instance.h"
 #include "tests/textdata.h"
 
-static GrammarCase *k;
-
-static int open_case(void **state)
-{
-    (void)state;
-    k = grammar_case_open();
-    return k ? 0 : -1;
-}
-
-static int close_case(void **state)
-{
-    (void)state;
-    grammar_case_close(k);
-    return 0;
-}
-
 static const char *const schemas[] = {
     "true",
     "{'type':'object'}",
@@ -72,8 +56,8 @@ static int32_t pick(uint64_t *seed, const uint64_t *mask, int wants_end)
 {
     int n = 0;
     int32_t found = -1;
-    if (wants_end && mask_has(mask, k->end)) return k->end;
-    for (int32_t id = 0; id < k->n_vocab; id++)
+    if (wants_end && mask_has(mask, grammar_case->end)) return grammar_case->end;
+    for (int32_t id = 0; id < grammar_case->n_vocab; id++)
         if (mask_has(mask, id) && random_next(seed) % (uint64_t)++n == 0) found = id;
     return found;
 }
@@ -86,7 +70,7 @@ static int32_t pick_closer(uint64_t *seed, const uint64_t *mask)
     int32_t found = -1;
     int n = 0;
     for (size_t i = 0; i < sizeof closers - 1; i++) {
-        int32_t id = k->byte[(unsigned char)closers[i]];
+        int32_t id = grammar_case->byte[(unsigned char)closers[i]];
         if (mask_has(mask, id) && random_next(seed) % (uint64_t)++n == 0) found = id;
         if (mask_has(mask, id) && strchr("\"}]", closers[i])) return id;
     }
@@ -96,25 +80,25 @@ static int32_t pick_closer(uint64_t *seed, const uint64_t *mask)
 static void add_bytes(StrBuf *text, int32_t id)
 {
     size_t len;
-    const char *bytes = tokenizer_bytes(k->tok, id, &len);
+    const char *bytes = tokenizer_bytes(grammar_case->tok, id, &len);
     strbuf_add(text, bytes, len);
 }
 
 /* An answer of tokens by chance. */
 static void write_answer(const Grammar *g, uint64_t *seed, StrBuf *text)
 {
-    GrammarAnswer a = answer_of(k, g, 1);
+    GrammarAnswer a = answer_of(grammar_case, g, 1);
     Constraint c = grammar_constraint(&a);
     enum { LONG = 60, TOO_LONG = 4000 };
     for (int n = 0; n < TOO_LONG; n++) {
-        c.allowed(&a, 0, k->mask);
-        int32_t id = n > LONG ? pick_closer(seed, k->mask) : -1;
-        if (n > LONG && mask_has(k->mask, k->end)) id = k->end;
-        if (id < 0) id = pick(seed, k->mask, random_next(seed) % 4 == 0);
+        c.allowed(&a, 0, grammar_case->mask);
+        int32_t id = n > LONG ? pick_closer(seed, grammar_case->mask) : -1;
+        if (n > LONG && mask_has(grammar_case->mask, grammar_case->end)) id = grammar_case->end;
+        if (id < 0) id = pick(seed, grammar_case->mask, random_next(seed) % 4 == 0);
         assert_true(id >= 0);
-        if (id == k->end) {
+        if (id == grammar_case->end) {
             /* the end that comes for want of anything else is no end of an answer */
-            int rc = c.step(&a, 0, k->end, 0);
+            int rc = c.step(&a, 0, grammar_case->end, 0);
             if (rc) print_error("stuck behind %s\n", strbuf_str(text));
             assert_int_equal(rc, 0);
             return;
@@ -154,13 +138,14 @@ static void test_instances(void **state)
 static void check_mask(const Grammar *g, GrammarAnswer *a, int node, const StrBuf *text)
 {
     Constraint c = grammar_constraint(a);
-    c.allowed(a, node, k->mask);
-    for (int32_t id = 0; id < k->n_vocab; id++) {
-        int takes = tokenizer_has(k->tok, id) && c.step(a, node, id, CASE_NODES - 1) == 0;
-        if (takes != mask_has(k->mask, id))
+    c.allowed(a, node, grammar_case->mask);
+    for (int32_t id = 0; id < grammar_case->n_vocab; id++) {
+        int takes =
+            tokenizer_has(grammar_case->tok, id) && c.step(a, node, id, CASE_NODES - 1) == 0;
+        if (takes != mask_has(grammar_case->mask, id))
             print_error("%llu: token %d %s behind %s\n", (unsigned long long)g->id, (int)id,
                         takes ? "is masked" : "is let through", strbuf_str(text));
-        assert_int_equal(takes, mask_has(k->mask, id));
+        assert_int_equal(takes, mask_has(grammar_case->mask, id));
     }
 }
 
@@ -171,14 +156,14 @@ static void test_masks(void **state)
     for (int i = 0; i < N_SCHEMAS; i++) {
         Grammar *g = grammar(i);
         for (int n = 0; n < 2; n++) {
-            GrammarAnswer a = answer_of(k, g, 0);
+            GrammarAnswer a = answer_of(grammar_case, g, 0);
             Constraint c = grammar_constraint(&a);
             StrBuf text = {0};
             for (int at = 0; at < 25; at++) {
                 check_mask(g, &a, 0, &text);
-                c.allowed(&a, 0, k->mask);
-                int32_t id = pick(&seed, k->mask, 0);
-                if (id < 0 || id == k->end) break;
+                c.allowed(&a, 0, grammar_case->mask);
+                int32_t id = pick(&seed, grammar_case->mask, 0);
+                if (id < 0 || id == grammar_case->end) break;
                 assert_int_equal(c.step(&a, 0, id, 0), 0);
                 add_bytes(&text, id);
             }
@@ -196,12 +181,12 @@ static void test_masks_of_many(void **state)
         Error err = {0};
         Grammar *g = grammar_of("{'type':'string','pattern':'^\\u0022\\\\\\\\$'}", 1, &err);
         assert_non_null(g);
-        GrammarAnswer a = answer_of(k, g, 0);
+        GrammarAnswer a = answer_of(grammar_case, g, 0);
         Constraint c = grammar_constraint(&a);
         StrBuf text = {0};
         for (const char *at = "\"\\\"\\\\"; *at; at++) {
             strbuf_add(&text, at, 1);
-            assert_int_equal(c.step(&a, 0, k->byte[(unsigned char)*at], 0), 0);
+            assert_int_equal(c.step(&a, 0, grammar_case->byte[(unsigned char)*at], 0), 0);
             check_mask(g, &a, 0, &text);
         }
         strbuf_free(&text);
@@ -224,18 +209,18 @@ static void test_deepest_level(void **state)
                  offset ? 'm' : 'n', n);
         Grammar *g = grammar_of(schema, 1, &err);
         assert_non_null(g);
-        GrammarAnswer a = answer_of(k, g, 0);
+        GrammarAnswer a = answer_of(grammar_case, g, 0);
         Constraint c = grammar_constraint(&a);
         static const char deeper[] = "[{\"c\":";
         int at = offset ? 0 : 1, n_more = 0;
-        while (!c.step(&a, 0, k->byte[(unsigned char)deeper[at]], 1)) {
-            c.step(&a, 0, k->byte[(unsigned char)deeper[at]], 0);
+        while (!c.step(&a, 0, grammar_case->byte[(unsigned char)deeper[at]], 1)) {
+            c.step(&a, 0, grammar_case->byte[(unsigned char)deeper[at]], 0);
             at = (at + 1) % 6;
             n_more++;
         }
         assert_int_equal(at, 1); /* in a list, which may be empty */
         assert_true(n_more > 150);
-        assert_int_equal(c.step(&a, 0, k->byte[']'], 0), 0);
+        assert_int_equal(c.step(&a, 0, grammar_case->byte[']'], 0), 0);
         grammar_free(g);
     }
 }
@@ -254,16 +239,16 @@ static void test_deepest_names(void **state)
         Error err = {0};
         Grammar *g = grammar_of(lists[i], 1, &err);
         assert_non_null(g);
-        GrammarAnswer a = answer_of(k, g, 0);
+        GrammarAnswer a = answer_of(grammar_case, g, 0);
         Constraint c = grammar_constraint(&a);
         for (int level = 1; level < MAX_GRAMMAR_LEVELS; level++)
             for (const char *at = deeper; *at; at++)
-                assert_int_equal(c.step(&a, 0, k->byte[(unsigned char)*at], 0), 0);
+                assert_int_equal(c.step(&a, 0, grammar_case->byte[(unsigned char)*at], 0), 0);
         for (const char *at = last; *at; at++)
-            assert_int_equal(c.step(&a, 0, k->byte[(unsigned char)*at], 0), 0);
-        assert_int_equal(c.step(&a, 0, k->byte['v'], 1), -1);
-        assert_int_equal(c.step(&a, 0, k->byte['x'], 1), -1);
-        assert_int_equal(c.step(&a, 0, k->byte['w'], 1), 0);
+            assert_int_equal(c.step(&a, 0, grammar_case->byte[(unsigned char)*at], 0), 0);
+        assert_int_equal(c.step(&a, 0, grammar_case->byte['v'], 1), -1);
+        assert_int_equal(c.step(&a, 0, grammar_case->byte['x'], 1), -1);
+        assert_int_equal(c.step(&a, 0, grammar_case->byte['w'], 1), 0);
         grammar_free(g);
     }
 }
@@ -280,13 +265,13 @@ static void mask_alone(const Grammar *g, const int32_t *kept, int n_kept, const 
     int depth = 0;
     for (int i = node; i > 0; i = parent[i])
         path[depth++] = token[i];
-    GrammarAnswer a = answer_of(k, g, 1);
+    GrammarAnswer a = answer_of(grammar_case, g, 1);
     Constraint c = grammar_constraint(&a);
     for (int i = 0; i < n_kept; i++)
         assert_int_equal(c.step(&a, 0, kept[i], 0), 0);
     while (depth--)
         assert_int_equal(c.step(&a, 0, path[depth], 0), 0);
-    c.allowed(&a, 0, k->allowed);
+    c.allowed(&a, 0, grammar_case->allowed);
 }
 
 /* Trees by chance, of which a path is kept, over and over: each node's mask is that of its path. */
@@ -296,7 +281,7 @@ static void test_forks(void **state)
     (void)state;
     for (int s = 0; s < N_SCHEMAS; s++) {
         Grammar *g = grammar(s);
-        GrammarAnswer a = answer_of(k, g, 0);
+        GrammarAnswer a = answer_of(grammar_case, g, 0);
         Constraint c = grammar_constraint(&a);
         int32_t kept[256], n_kept = 0;
         for (int round = 0; round < 6; round++) {
@@ -304,17 +289,18 @@ static void test_forks(void **state)
             int n = 1;
             for (int i = 1; i < TREE; i++) {
                 parent[n] = (int32_t)(random_next(&seed) % (uint64_t)n);
-                c.allowed(&a, parent[n], k->mask);
-                token[n] = pick(&seed, k->mask, 0);
-                if (token[n] < 0 || token[n] == k->end) continue;
+                c.allowed(&a, parent[n], grammar_case->mask);
+                token[n] = pick(&seed, grammar_case->mask, 0);
+                if (token[n] < 0 || token[n] == grammar_case->end) continue;
                 assert_int_equal(c.step(&a, parent[n], token[n], n), 0);
                 n++;
             }
             int last = n - 1, depth = 0;
             for (int i = 0; i < n; i++) {
-                c.allowed(&a, i, k->mask);
+                c.allowed(&a, i, grammar_case->mask);
                 mask_alone(g, kept, n_kept, parent, token, i);
-                assert_memory_equal(k->mask, k->allowed, k->n_words * sizeof *k->mask);
+                assert_memory_equal(grammar_case->mask, grammar_case->allowed,
+                                    grammar_case->n_words * sizeof *grammar_case->mask);
             }
             if (last == 0) break;
             for (int i = last; i > 0; i = parent[i])
@@ -332,10 +318,10 @@ static int only_the_end(GrammarAnswer *a)
 {
     Constraint c = grammar_constraint(a);
     int n = 0;
-    c.allowed(a, 0, k->mask);
-    for (int32_t id = 0; id < k->n_vocab; id++)
-        n += mask_has(k->mask, id);
-    return n == 1 && mask_has(k->mask, k->end);
+    c.allowed(a, 0, grammar_case->mask);
+    for (int32_t id = 0; id < grammar_case->n_vocab; id++)
+        n += mask_has(grammar_case->mask, id);
+    return n == 1 && mask_has(grammar_case->mask, grammar_case->end);
 }
 
 /* What may not come leaves no state, and no trace in others. */
@@ -343,14 +329,14 @@ static void test_wrong_drafts(void **state)
 {
     (void)state;
     Grammar *g = grammar(6);
-    GrammarAnswer a = answer_of(k, g, 0);
+    GrammarAnswer a = answer_of(grammar_case, g, 0);
     Constraint c = grammar_constraint(&a);
-    assert_int_equal(c.step(&a, 0, k->byte['x'], 1), -1);
-    assert_int_equal(c.step(&a, 1, k->byte['1'], 2), -1);
-    assert_int_equal(c.step(&a, 0, k->end, 3), -1);
-    assert_int_equal(c.step(&a, 0, k->n_vocab - 1, 3), -1);
-    assert_int_equal(c.step(&a, 0, k->byte['3'], 4), 0);
-    assert_int_equal(c.step(&a, 4, k->byte['1'], 0), 0);
+    assert_int_equal(c.step(&a, 0, grammar_case->byte['x'], 1), -1);
+    assert_int_equal(c.step(&a, 1, grammar_case->byte['1'], 2), -1);
+    assert_int_equal(c.step(&a, 0, grammar_case->end, 3), -1);
+    assert_int_equal(c.step(&a, 0, grammar_case->n_vocab - 1, 3), -1);
+    assert_int_equal(c.step(&a, 0, grammar_case->byte['3'], 4), 0);
+    assert_int_equal(c.step(&a, 4, grammar_case->byte['1'], 0), 0);
     assert_true(only_the_end(&a)); /* 31 is the most */
     grammar_free(g);
 }
@@ -360,18 +346,18 @@ static void test_nesting(void **state)
 {
     (void)state;
     Grammar *g = grammar(0);
-    GrammarAnswer a = answer_of(k, g, 0);
+    GrammarAnswer a = answer_of(grammar_case, g, 0);
     Constraint c = grammar_constraint(&a);
     int n = 0;
-    while (n < 1000 && c.step(&a, 0, k->byte['['], 1) == 0) {
-        assert_int_equal(c.step(&a, 0, k->byte['['], 0), 0);
+    while (n < 1000 && c.step(&a, 0, grammar_case->byte['['], 1) == 0) {
+        assert_int_equal(c.step(&a, 0, grammar_case->byte['['], 0), 0);
         n++;
     }
     assert_int_equal(n, 64);
-    assert_int_equal(c.step(&a, 0, k->byte['{'], 1), -1);
-    assert_int_equal(c.step(&a, 0, k->byte['1'], 0), 0);
+    assert_int_equal(c.step(&a, 0, grammar_case->byte['{'], 1), -1);
+    assert_int_equal(c.step(&a, 0, grammar_case->byte['1'], 0), 0);
     while (n--)
-        assert_int_equal(c.step(&a, 0, k->byte[']'], 0), 0);
+        assert_int_equal(c.step(&a, 0, grammar_case->byte[']'], 0), 0);
     assert_true(only_the_end(&a));
     grammar_free(g);
 }
@@ -381,14 +367,14 @@ static void test_no_allocation(void **state)
 {
     (void)state;
     Grammar *g = grammar(8);
-    GrammarAnswer a = {.grammar = g, .pool = k->pool};
+    GrammarAnswer a = {.grammar = g, .pool = grammar_case->pool};
     Constraint c = grammar_constraint(&a);
     unsigned long before = mem_count();
     c.begin(&a, 0);
     for (const char *at = "{\"name\": \"x\", \"tags\": [\"a\"]}"; *at; at++) {
-        c.allowed(&a, 0, k->mask);
-        assert_int_equal(c.step(&a, 0, k->byte[(unsigned char)*at], 1), 0);
-        assert_int_equal(c.step(&a, 0, k->byte[(unsigned char)*at], 0), 0);
+        c.allowed(&a, 0, grammar_case->mask);
+        assert_int_equal(c.step(&a, 0, grammar_case->byte[(unsigned char)*at], 1), 0);
+        assert_int_equal(c.step(&a, 0, grammar_case->byte[(unsigned char)*at], 0), 0);
     }
     assert_true(only_the_end(&a));
     assert_int_equal(mem_count(), before);
@@ -404,5 +390,5 @@ int main(void)
         cmocka_unit_test(test_wrong_drafts),  cmocka_unit_test(test_nesting),
         cmocka_unit_test(test_no_allocation),
     };
-    return cmocka_run_group_tests(tests, open_case, close_case);
+    return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);
 }

@@ -22,6 +22,7 @@
 
 #include "kernels/backend.h"
 #include "spec/accept.h"
+#include "tests/chi_square.h"
 #include "tests/near.h"
 
 enum {
@@ -199,33 +200,11 @@ static void chi_group(Chi *c, const double *p, const int *observed, int n)
     if (last > 0) c->chi2 += (last_observed - last) * (last_observed - last) / last;
 }
 
-/* Upper tail of the regularised incomplete gamma: a series below a + 1, else Lentz's fraction. */
-static double gamma_tail(double a, double x)
-{
-    double scale = exp(a * log(x) - x - lgamma(a));
-    if (x < a + 1) {
-        double term = 1 / a, sum = term;
-        for (int n = 1; n < 10000 && term > sum * 1e-16; n++)
-            sum += term *= x / (a + n);
-        return 1 - scale * sum;
-    }
-    double b = x + 1 - a, c = 1e300, d = 1 / b, h = d;
-    for (int n = 1; n < 10000; n++) {
-        double an = -n * (n - a);
-        b += 2;
-        d = 1 / (an * d + b);
-        c = b + an / c;
-        h *= c * d;
-        if (fabs(c * d - 1) < 1e-15) break;
-    }
-    return scale * h;
-}
-
 /* Chance of a chi-square at least this large. */
 static double chi_p(const Chi *c)
 {
     if (c->impossible) return 0;
-    return c->chi2 > 0 && c->dof > 0 ? gamma_tail(c->dof / 2.0, c->chi2 / 2) : 1;
+    return c->chi2 > 0 && c->dof > 0 ? chi_square_tail(c->chi2, c->dof) : 1;
 }
 
 /* ---- the step: what engine/step.c does, on the table ---- */

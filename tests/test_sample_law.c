@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "kernels/philox.h"
+#include "tests/chi_square.h"
 #include "tests/near.h"
 #include "tests/samplers.h"
 
@@ -68,28 +69,6 @@ static void test_exponential(void **state)
 }
 
 /* ---- chi-square ---- */
-
-/* The chance of a chi-square above x with n degrees of freedom (upper incomplete gamma). */
-static double chi_square_tail(double x, int n)
-{
-    double a = n / 2.0, y = x / 2, front = exp(a * log(y) - y - lgamma(a));
-    if (x <= 0) return 1;
-    if (y < a + 1) {
-        double term = 1 / a, sum = term;
-        for (int k = 1; k < 1000; k++)
-            sum += term *= y / (a + k);
-        return 1 - sum * front;
-    }
-    double b = y + 1 - a, c = 1e300, d = 1 / b, h = d; /* Lentz's continued fraction */
-    for (int k = 1; k < 1000; k++) {
-        double step = -k * (k - a);
-        b += 2;
-        d = 1 / (step * d + b);
-        c = b + step / c;
-        h *= d * c;
-    }
-    return front * h;
-}
 
 static void test_chi_square_tail(void **state)
 {

@@ -12,22 +12,6 @@
 #include "tests/grammar_case.h"
 #include "tests/textdata.h"
 
-static GrammarCase *k;
-
-static int open_case(void **state)
-{
-    (void)state;
-    k = grammar_case_open();
-    return k ? 0 : -1;
-}
-
-static int close_case(void **state)
-{
-    (void)state;
-    grammar_case_close(k);
-    return 0;
-}
-
 /* Texts with ' for ". */
 typedef struct {
     const char *schema;
@@ -204,7 +188,7 @@ static const Row rows[] = {
 static int expect(const Grammar *g, const char *schema, const char *text, int is_good)
 {
     char *copy = with_quotes(mem_strdup(text));
-    int takes = grammar_takes(k, g, copy) == 1;
+    int takes = grammar_takes(grammar_case, g, copy) == 1;
     if (takes != is_good) print_error("%s %s %s\n", schema, is_good ? "refuses" : "takes", copy);
     mem_free(copy);
     return takes != is_good;
@@ -348,25 +332,25 @@ static void test_limits(void **state)
     (void)state;
     Grammar *g = repeated("{'type':'object','properties':{'z':{}", property, "}}", 5000, &err);
     assert_non_null(g);
-    assert_int_equal(grammar_takes(k, g, "{\"p17\":null,\"p4999\":null}"), 1);
-    assert_int_equal(grammar_takes(k, g, "{\"p18\":null,\"p17\":null}"), 0);
+    assert_int_equal(grammar_takes(grammar_case, g, "{\"p17\":null,\"p4999\":null}"), 1);
+    assert_int_equal(grammar_takes(grammar_case, g, "{\"p18\":null,\"p17\":null}"), 0);
     grammar_free(g);
     g = repeated("{'enum':[0", value, "]}", 1000, &err);
     assert_non_null(g);
-    assert_int_equal(grammar_takes(k, g, "\"value 999\""), 1);
-    assert_int_equal(grammar_takes(k, g, "\"value 1000\""), 0);
+    assert_int_equal(grammar_takes(grammar_case, g, "\"value 999\""), 1);
+    assert_int_equal(grammar_takes(grammar_case, g, "\"value 1000\""), 0);
     grammar_free(g);
     static const char *const kind[] = {",{'type':'object','properties':{'kind':{'const':'k",
                                        "'},'v':{'type':'integer'}},"
                                        "'required':['kind'],'additionalProperties':false}"};
     g = repeated("{'anyOf':[{'type':'null'}", kind, "]}", 120, &err);
     assert_non_null(g);
-    assert_int_equal(grammar_takes(k, g, "{\"kind\":\"k119\",\"v\":1}"), 1);
-    assert_int_equal(grammar_takes(k, g, "{\"kind\":\"k120\",\"v\":1}"), 0);
+    assert_int_equal(grammar_takes(grammar_case, g, "{\"kind\":\"k119\",\"v\":1}"), 1);
+    assert_int_equal(grammar_takes(grammar_case, g, "{\"kind\":\"k120\",\"v\":1}"), 0);
     grammar_free(g);
     g = repeated("{'type':'object','properties':{'z':{}", integer, "}}", 5000, &err);
     assert_non_null(g);
-    assert_int_equal(grammar_takes(k, g, "{\"p17\":12,\"p4999\":-3}"), 1);
+    assert_int_equal(grammar_takes(grammar_case, g, "{\"p17\":12,\"p4999\":-3}"), 1);
     grammar_free(g);
     expect_limit("{'anyOf':[{}", bounded, "]}", 4000, "more than 131072 nodes");
     expect_limit("{'type':'object','properties':{'z':{}", property, "}}", 20000,
@@ -387,5 +371,5 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_limits),
     };
-    return cmocka_run_group_tests(tests, open_case, close_case);
+    return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);
 }

@@ -64,22 +64,7 @@ enum { N_OVER = sizeof passed_over / sizeof *passed_over };
 enum { N_NOT = sizeof not_written / sizeof *not_written };
 static int over_met[N_OVER], not_met[N_NOT];
 
-static GrammarCase *k;
 static int n_refused, n_right, n_taken, n_wrong;
-
-static int set_up(void **state)
-{
-    (void)state;
-    k = grammar_case_open();
-    return k ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    grammar_case_close(k);
-    return 0;
-}
 
 static int is_among(const Some *some, size_t n, int *n_met, const char *file, const char *name)
 {
@@ -108,7 +93,7 @@ static void check_case(const char *file, const json_t *one)
         char *text = json_dumps(json_object_get(test, "data"),
                                 JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
         int is_valid = json_is_true(json_object_get(test, "valid"));
-        int is_taken = grammar_takes(k, g, text) == 1;
+        int is_taken = grammar_takes(grammar_case, g, text) == 1;
         snprintf(name, sizeof name, "%s: %s",
                  json_string_value(json_object_get(one, "description")),
                  json_string_value(json_object_get(test, "description")));
@@ -178,5 +163,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_suite),
     };
-    return cmocka_run_group_tests_name("schema_suite", tests, set_up, tear_down);
+    return cmocka_run_group_tests_name("schema_suite", tests, grammar_case_open,
+                                       grammar_case_close);
 }

@@ -23,7 +23,7 @@ enum {
 
 /* ---- any number ---- */
 
-/* Digits, from `first` ones on up to n, then next. */
+/* Digits, up to n and at least one where that is needed, then next. */
 static uint32_t digits(SchemaCompiler *c, int needs_one, int n, uint32_t next)
 {
     uint32_t more = next;
@@ -189,14 +189,10 @@ static int add_digit(GrammarEdge *edge, int n_edges, int d, int64_t to)
     return n_edges;
 }
 
-/* Up to n digits more, any. */
+/* Up to n digits more, any; made once. */
 static uint32_t more_digits(SchemaCompiler *c, int n)
 {
-    if (!n) return 0;
-    if (!c->digits[n]) {
-        uint32_t one = grammar_range(c->b, '0', '9', more_digits(c, n - 1));
-        c->digits[n] = grammar_any_of(c->b, (uint32_t[]){0, one}, 2);
-    }
+    if (!c->digits[n]) c->digits[n] = digits(c, 0, n, 0);
     return c->digits[n];
 }
 
