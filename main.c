@@ -151,6 +151,8 @@ static int open_template(App *a, Error *err)
         return -1;
     if (!a->service.tmpl.known)
         log_warn("template_unknown model=%s: prompts follow the family's usual template", dir);
+    if (a->service.tmpl.always_thinks && a->settings.thinking == OFF)
+        return error_set(err, ERR_INPUT, "--thinking off: this model cannot but think");
     return 0;
 }
 

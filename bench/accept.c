@@ -116,9 +116,7 @@ static int measure(Bench *b, const char *name, const json_t *messages, const jso
     StrBuf text = {0};
     TokenList prompt = {0};
     RequestStats with, without;
-    int thinking = b->s->settings->thinking;
-    ChatOptions o = {.add_generation_prompt = 1,
-                     .enable_thinking = thinking == AUTO ? -1 : thinking == ON};
+    ChatOptions o = service_chat_options(b->s->settings);
     int failed = chat_render(&b->s->tmpl, messages, tools, &o, &text, NULL, err) ||
                  tokenizer_encode(b->s->tok, strbuf_str(&text), text.len, 1, &prompt, err);
     b->n_answer[1] = 0;

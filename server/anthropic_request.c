@@ -341,8 +341,7 @@ static int add_stops(const json_t *body, json_t *chat, ApiError *err)
 json_t *anthropic_to_chat(const json_t *body, ApiError *err)
 {
     static const char *const own[] = {
-        "system",      "output_config", "output_format", "stop_sequences",
-        "mcp_servers", "service_tier",  "stop",          NULL};
+        "system", "output_format", "stop_sequences", "mcp_servers", "service_tier", "stop", NULL};
     json_t *chat = translate_copy(body, own);
     if (!add_messages(body, chat, err) && !add_tools(body, chat, err) &&
         !add_tool_choice(body, chat, err) && !add_thinking(body, chat, err) &&

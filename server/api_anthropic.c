@@ -17,11 +17,14 @@
 
 /* ---- requests ---- */
 
-/* Anthropic's clients ask for thinking; agents would wait for what they did not ask for. */
+/*
+ * Anthropic's clients ask for thinking; agents would wait for what they did not ask for. Some
+ * models cannot but think.
+ */
 static ApiDefaults defaults(const Server *s)
 {
     ApiDefaults d = server_defaults(s, -1);
-    d.enable_thinking = s->settings->messages_thinking == ON;
+    if (!s->service->tmpl.always_thinks) d.enable_thinking = s->settings->messages_thinking == ON;
     d.may_be_empty = 1;
     return d;
 }

@@ -223,9 +223,13 @@ static int read_switch(const json_t *obj, const char *key, int *on, ApiError *er
     return json_field(obj, key) ? api_read_bool(obj, key, on, err) : 0;
 }
 
-static void read_effort(const json_t *effort, int *on)
+/* "none" switches thinking off, any other on; what it says beside that is the template's. */
+static void read_effort(ApiRequest *r, const json_t *effort)
 {
-    if (json_is_string(effort)) *on = strcmp(json_string_value(effort), "none") != 0;
+    const char *name = json_string_value(effort);
+    if (!name) return;
+    r->enable_thinking = strcmp(name, "none") != 0;
+    if (r->enable_thinking) r->effort = name;
 }
 
 /* Many dialects say the same; the later ones here win. */
@@ -235,15 +239,20 @@ static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
     const json_t *kwargs = json_field(body, "chat_template_kwargs");
     const json_t *reasoning = json_field(body, "reasoning");
     const json_t *type = json_object_get(json_field(body, "thinking"), "type");
+    const json_t *effort = json_object_get(json_field(body, "output_config"), "effort");
     if (kwargs && (!json_is_object(kwargs) || json_object_size(kwargs) > MAX_TEMPLATE_KWARGS))
         return api_error(err, ERR_INPUT, "chat_template_kwargs",
                          "chat_template_kwargs must be an object of at most %d keys",
                          MAX_TEMPLATE_KWARGS);
+    /* Anthropic's, which does not switch thinking on. */
+    if (json_is_string(effort)) r->effort = json_string_value(effort);
     if (json_is_string(type)) *on = strcmp(json_string_value(type), "disabled") != 0;
-    read_effort(json_object_get(reasoning, "effort"), on);
+    read_effort(r, json_object_get(reasoning, "effort"));
     if (read_switch(reasoning, "enabled", on, err)) return -1;
-    read_effort(json_field(body, "reasoning_effort"), on);
+    read_effort(r, json_field(body, "reasoning_effort"));
     if (read_switch(body, "enable_thinking", on, err)) return -1;
+    read_effort(r, json_field(kwargs, "reasoning_effort"));
+    if (read_switch(kwargs, "preserve_thinking", &r->preserve_thinking, err)) return -1;
     if (read_switch(kwargs, "thinking", on, err)) return -1;
     return read_switch(kwargs, "enable_thinking", on, err);
 }
@@ -294,6 +303,8 @@ static int read_prompt_end(ApiRequest *r, const json_t *body, ApiError *err)
 int api_read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defaults, ApiError *err)
 {
     r->enable_thinking = defaults->enable_thinking;
+    r->preserve_thinking = defaults->preserve_thinking;
+    r->effort = defaults->effort;
     if (read_messages(r, body, err) || read_prompt_end(r, body, err) ||
         api_read_tools(r, body, err) || read_thinking(r, body, err))
         return -1;

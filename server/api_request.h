@@ -93,7 +93,9 @@ typedef struct {
     ApiPrompt *prompts; /* API_COMPLETION */
     int n_prompts;
     json_t *messages, *tools; /* API_CHAT: owned, normalised; tools may be NULL */
-    int add_generation_prompt, enable_thinking, continue_final; /* as ChatOptions */
+    /* as ChatOptions; the effort is lent by the body or the settings */
+    int add_generation_prompt, enable_thinking, preserve_thinking, continue_final;
+    const char *effort;
     int parse_calls;    /* 0: tool calls stay text (tool_choice none, no tools) */
     int parallel_calls; /* 0: an answer ends after its first call */
     json_t *forced;     /* tools of which one must be called; NULL: none. Owned */
@@ -132,7 +134,8 @@ typedef struct {
 typedef struct {
     SampleParams sampling;
     int max_tokens; /* -1: to the context's end */
-    int enable_thinking;
+    int enable_thinking, preserve_thinking;
+    const char *effort; /* NULL: the template's */
     int n_vocab;
     int may_be_empty; /* a chat's max_tokens may be 0: it only fills the prefix cache */
 } ApiDefaults;

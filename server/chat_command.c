@@ -89,7 +89,6 @@ static int encode(Chat *c, size_t mark, Error *err)
  */
 static int make_prompt(Chat *c, const char *text, Error *err)
 {
-    static const int enable_thinking[] = {[AUTO] = -1, [ON] = 1, [OFF] = 0};
     const Settings *set = c->service->settings;
     strbuf_clear(&c->rendered);
     c->prompt.n = 0;
@@ -99,10 +98,7 @@ static int make_prompt(Chat *c, const char *text, Error *err)
         mark = c->rendered.len;
     } else {
         ChatMarks marks = {0};
-        ChatOptions options = {
-            .add_generation_prompt = 1,
-            .enable_thinking = enable_thinking[set->thinking],
-        };
+        ChatOptions options = service_chat_options(set);
         int rc = chat_render(&c->service->tmpl, c->messages, c->tools, &options, &c->rendered,
                              &marks, err);
         mark = marks.n_stable;

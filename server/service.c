@@ -28,3 +28,13 @@ SampleParams service_sampling(const Service *s)
     };
     return p;
 }
+
+ChatOptions service_chat_options(const Settings *settings)
+{
+    static const int on[] = {[AUTO] = -1, [ON] = 1, [OFF] = 0};
+    static const char *const efforts[] = {NULL, "low", "medium", "xhigh"}; /* EFFORT_CHOICES */
+    return (ChatOptions){.add_generation_prompt = 1,
+                         .enable_thinking = on[settings->thinking],
+                         .preserve_thinking = on[settings->preserve_thinking],
+                         .effort = efforts[settings->effort]};
+}

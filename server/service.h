@@ -30,6 +30,9 @@ typedef struct {
  */
 SampleParams service_sampling(const Service *s);
 
+/* How a prompt is made that asks for nothing else: a new turn, and the settings' thinking. */
+ChatOptions service_chat_options(const Settings *settings);
+
 /* Fills *service, which lends what it points to; runs on a thread of its own. 0 or -1. */
 typedef struct {
     int (*load)(void *ctx, Service *service, Error *err);

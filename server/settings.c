@@ -57,7 +57,7 @@ static const Settings DEFAULTS = {
 };
 
 typedef struct {
-    Option row[80];
+    Option row[84];
 } OptionTable;
 
 /* The table over the fields of *s. */
@@ -114,12 +114,14 @@ static OptionTable option_table(Settings *s)
 
     {"system", OPTION_STRING, &s->system, 0, 0, 0, "TEXT", "system message", CHAT},
     {"tools", OPTION_STRING, &s->tools, 0, 0, 0, "FILE", "JSON array of functions the model may call", CHAT},
-    {"thinking", OPTION_CHOICE, &s->thinking, 0, 0, "auto|on|off", 0, "auto: the template's default", CHAT | BENCH},
     {"raw", OPTION_SWITCH, &s->raw, 0, 0, 0, 0, "complete the prompt as it is, no template", CHAT},
     {"show-draft", OPTION_SWITCH, &s->show_draft, 0, 0, 0, 0, "accepted draft tokens in green", CHAT},
     {"color", OPTION_CHOICE, &s->color, 0, 0, "auto|on|off", 0, "auto: on a terminal", CHAT},
     {"max-tokens", OPTION_INT, &s->max_tokens, -1, INT_MAX, 0, "N", "longest answer (default: the context's end)", CHAT | BENCH | CHECK},
 
+    {"thinking", OPTION_CHOICE, &s->thinking, 0, 0, "auto|on|off", 0, "auto: the template's default", SAMPLES},
+    {"reasoning-effort", OPTION_CHOICE, &s->effort, 0, 0, EFFORT_CHOICES, "EFFORT", "low to xhigh; --preserve-thinking (default auto)", SAMPLES},
+    {"preserve-thinking", OPTION_CHOICE, &s->preserve_thinking, 0, 0, "auto|on|off", "on|off", 0, SAMPLES},
     {"temperature", OPTION_NUMBER, &s->temperature, 0, 100, 0, "X", "0 is greedy (default: the model's, or 1)", SAMPLES},
     {"top-p", OPTION_NUMBER, &s->top_p, 0, 1, 0, "X", "1 is off; --min-p: 0 is off (default: the model's)", SAMPLES},
     {"min-p", OPTION_NUMBER, &s->min_p, 0, 1, 0, "X", 0, SAMPLES},

@@ -43,6 +43,8 @@ typedef struct {
     int draft_depth, draft_topk, draft_vocab, tree_nodes;
     int draft_auto; /* 1: the user has given none of depth, topk, nodes; these are their defaults */
     int state_mode; /* index into STATE_CHOICES */
+    /* auto (the template's default), on, off: index; an index into EFFORT_CHOICES */
+    int thinking, preserve_thinking, effort;
     /* sampling defaults; NaN or -1: the model's generation_config.json */
     double temperature, top_p, min_p;
     int top_k;
@@ -50,7 +52,6 @@ typedef struct {
     int max_tokens; /* -1: to the context's end */
     /* chat */
     const char *system, *tools;
-    int thinking;   /* auto (the template's default), on, off: index */
     int show_draft; /* 0 or 1 */
     int color;      /* auto, on, off: index */
     int raw;        /* the prompt is completed as it is, no chat template */
@@ -88,6 +89,8 @@ enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 #define DRAFT_CHOICES "mtp|none"
 enum { DRAFT_MTP, DRAFT_NONE };
 enum { AUTO, ON, OFF }; /* thinking, color, prefix_cache */
+
+#define EFFORT_CHOICES "auto|low|medium|xhigh"
 
 /* Fills *s with the defaults and parses. Errors as options_parse. rest as there. */
 int settings_parse(Settings *s, unsigned command, int argc, char **argv, const char **rest,

@@ -22,6 +22,7 @@ static const ApiDefaults defaults = {
     .sampling = {.temperature = 0.7F, .top_p = 0.8F, .top_k = 20, .repetition = 1, .seed = 77},
     .max_tokens = 16,
     .enable_thinking = -1,
+    .preserve_thinking = -1,
     .n_vocab = 100,
 };
 
@@ -358,27 +359,43 @@ static void test_chat_fields(void **state)
     api_request_free(&r);
 }
 
+#define KWARGS(fields) "\"chat_template_kwargs\": {" fields "}"
+
 static void test_thinking(void **state)
 {
     (void)state;
     static const struct {
         const char *text;
-        int on;
+        int on, keeps;
+        const char *effort;
     } rows[] = {
-        {M "\"x\": 1}", -1},
-        {M "\"enable_thinking\": false}", 0},
-        {M "\"enable_thinking\": true}", 1},
-        {M "\"chat_template_kwargs\": {\"enable_thinking\": false}, \"enable_thinking\": true}", 0},
-        {M "\"chat_template_kwargs\": {\"thinking\": true}}", 1},
-        {M "\"reasoning_effort\": \"none\"}", 0},
-        {M "\"reasoning_effort\": \"low\"}", 1},
-        {M "\"reasoning\": {\"effort\": \"none\"}}", 0},
-        {M "\"reasoning\": {\"enabled\": true}}", 1},
-        {M "\"thinking\": {\"type\": \"disabled\"}}", 0},
+        {M "\"x\": 1}", -1, -1, NULL},
+        {M "\"enable_thinking\": false}", 0, -1, NULL},
+        {M "\"enable_thinking\": true}", 1, -1, NULL},
+        {M KWARGS("\"enable_thinking\": false") ", \"enable_thinking\": true}", 0, -1, NULL},
+        {M KWARGS("\"thinking\": true") "}", 1, -1, NULL},
+        {M KWARGS("\"preserve_thinking\": true") "}", -1, 1, NULL},
+        {M KWARGS("\"preserve_thinking\": false") "}", -1, 0, NULL},
+        {M KWARGS("\"reasoning_effort\": \"medium\"") "}", 1, -1, "medium"},
+        {M KWARGS("\"reasoning_effort\": \"low\", \"enable_thinking\": false") "}", 0, -1, "low"},
+        {M KWARGS("\"reasoning_effort\": \"low\"") ", \"reasoning_effort\": \"high\"}", 1, -1,
+         "low"},
+        {M "\"reasoning_effort\": \"none\"}", 0, -1, NULL},
+        {M "\"reasoning_effort\": \"low\"}", 1, -1, "low"},
+        {M "\"reasoning\": {\"effort\": \"none\"}}", 0, -1, NULL},
+        {M "\"reasoning\": {\"effort\": \"high\"}}", 1, -1, "high"},
+        {M "\"reasoning\": {\"enabled\": true}}", 1, -1, NULL},
+        {M "\"thinking\": {\"type\": \"disabled\"}}", 0, -1, NULL},
+        {M "\"output_config\": {\"effort\": \"low\"}}", -1, -1, "low"},
+        {M "\"output_config\": {\"effort\": 1}}", -1, -1, NULL},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ApiRequest r = read_ok(API_CHAT, rows[i].text);
-        if (r.enable_thinking != rows[i].on) fail_msg("%s: %d", rows[i].text, r.enable_thinking);
+        const char *effort = r.effort ? r.effort : "", *want = rows[i].effort;
+        if (r.enable_thinking != rows[i].on || r.preserve_thinking != rows[i].keeps ||
+            strcmp(effort, want ? want : "") != 0)
+            fail_msg("%s: %d, %d, %s", rows[i].text, r.enable_thinking, r.preserve_thinking,
+                     effort);
         api_request_free(&r);
     }
 }

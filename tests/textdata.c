@@ -71,11 +71,19 @@ Tokenizer *open_big_tokenizer(void)
 }
 
 const NamedTemplate named_templates[N_TEMPLATES] = {
-    {"q35", {CHAT_QWEN35, 1, 0, 1}},
-    {"q35off", {CHAT_QWEN35, 0, 0, 1}},
-    {"q36", {CHAT_QWEN35, 1, 1, 1}},
-    {"next", {CHAT_QWEN3_NEXT, 0, 0, 1}},
-    {"think", {CHAT_QWEN3_NEXT_THINKING, 1, 0, 1}},
+    {"q35", {CHAT_QWEN35, .thinking_default = 1, .known = 1}, -1},
+    {"q35off", {CHAT_QWEN35, .known = 1}, -1},
+    {"q36", {CHAT_QWEN35, .thinking_default = 1, .scalars_as_json = 1, .known = 1}, -1},
+    {"q36keep",
+     {CHAT_QWEN35, .thinking_default = 1, .scalars_as_json = 1, .can_keep_thinking = 1, .known = 1},
+     1},
+    {"q38", {CHAT_QWEN38, .thinking_default = 1, .scalars_as_json = 1, .known = 1}, -1},
+    {"q38max",
+     {CHAT_QWEN38, .thinking_default = 1, .scalars_as_json = 1, .always_thinks = 1, .known = 1},
+     -1},
+    {"next", {CHAT_QWEN3_NEXT, .known = 1}, -1},
+    {"think", {CHAT_QWEN3_NEXT_THINKING, .thinking_default = 1, .known = 1}, -1},
+    {"coder", {CHAT_QWEN3_CODER, .scalars_as_json = 1, .known = 1}, -1},
 };
 
 int32_t byte_token(const Tokenizer *tok, unsigned char byte)

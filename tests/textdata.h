@@ -28,9 +28,10 @@ Tokenizer *open_big_tokenizer(void);
 typedef struct {
     const char *name;
     ChatTemplate t;
+    int preserve_thinking; /* to render with where nothing else is said: 1, or -1 */
 } NamedTemplate;
 
-enum { N_TEMPLATES = 5 };
+enum { N_TEMPLATES = 9 };
 extern const NamedTemplate named_templates[N_TEMPLATES];
 
 /* Id of the token that is this one byte. */

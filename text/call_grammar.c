@@ -200,7 +200,7 @@ static uint32_t call_rest(Calls *s, const json_t *function, uint32_t next)
 {
     const json_t *schema = json_object_get(function, "parameters");
     int strict = json_is_true(json_object_get(function, "strict"));
-    int is_xml = s->o->family == CHAT_QWEN35, is_followed = strict || s->o->follow;
+    int is_xml = chat_calls_are_xml(s->o->family), is_followed = strict || s->o->follow;
     char where[192];
     snprintf(where, sizeof where, "the parameters of tool %s",
              json_string_value(json_object_get(function, "name")));
@@ -220,7 +220,7 @@ static uint32_t any_function(Calls *s, uint32_t next)
     size_t n = json_array_size(tools), i;
     GrammarWord *word = mem_alloc(n + 1, sizeof *word);
     StrBuf *text = mem_alloc(n + 1, sizeof *text);
-    const char *name_end = s->o->family == CHAT_QWEN35 ? ">\n" : "\", \"arguments\": ";
+    const char *name_end = chat_calls_are_xml(s->o->family) ? ">\n" : "\", \"arguments\": ";
     int n_words = 0;
     json_t *tool;
     json_array_foreach((json_t *)tools, i, tool)
@@ -243,7 +243,7 @@ uint32_t call_grammar(SchemaCompiler *c, GrammarBuilder *b, const CallGrammar *o
 {
     Calls s = {.c = c, .b = b, .o = o, .err = err};
     uint32_t behind = schema_forward(c), again = schema_forward(c);
-    const char *name = o->family == CHAT_QWEN35 ? "\n<function=" : "\n{\"name\": \"";
+    const char *name = chat_calls_are_xml(o->family) ? "\n<function=" : "\n{\"name\": \"";
     uint32_t call = literal(&s, name, any_function(&s, marker(&s, "</tool_call>", behind)));
     if (s.failed) return 0;
     if (!o->forced) {

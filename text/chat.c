@@ -25,32 +25,53 @@ static void choose_by_type(ChatTemplate *t, const char *model_type)
     t->known = is_next || !strncmp(model_type, "qwen3_5", 7);
 }
 
-/*
- * A template is told by what it says to the model: how to write a call, and how its thinking opens.
- * Not ours although alike: Qwen3-Coder (tools as XML), the Qwen3 that thinks by switch (JSON calls
- * and enable_thinking), Qwen3.8 (reasoning effort).
- */
+/* Calls as XML: Qwen3.5 and later, or without a switch Qwen3-Coder-Next. */
+static void choose_xml(ChatTemplate *t, const char *text)
+{
+    int has_switch = strstr(text, "enable_thinking") != NULL,
+        has_effort = strstr(text, "reasoning_effort") != NULL,
+        tools_are_xml = strstr(text, "<name>") != NULL;
+    t->scalars_as_json = strstr(text, "if args_value is string else") != NULL;
+    t->can_keep_thinking =
+        strstr(text, "preserve_thinking is defined and preserve_thinking is true") != NULL;
+    t->always_thinks = strstr(text, "Disabling thinking is not supported") != NULL;
+    t->thinking_default =
+        has_switch && !strstr(text, "enable_thinking is defined and enable_thinking is true");
+    if (!has_switch) {
+        /* An older Qwen3-Coder has tools instead of functions, and calls otherwise. */
+        t->family = CHAT_QWEN3_CODER;
+        t->known = tools_are_xml && strstr(text, "to the following functions:");
+    } else if (has_effort) {
+        t->family = CHAT_QWEN38;
+        t->known = !tools_are_xml && strstr(text, "preserve_thinking is undefined") &&
+                   strstr(text, "effort is set to xhigh. Please think carefully");
+    } else {
+        t->family = CHAT_QWEN35;
+        t->known = !tools_are_xml;
+    }
+}
+
+/* Calls as JSON: Qwen3-Next. The Qwen3 that thinks by switch is alike, and not ours. */
+static void choose_json(ChatTemplate *t, const char *text)
+{
+    /* In the file the newlines of a Jinja string are a backslash and an n, or real ones. */
+    int thinks = strstr(text, "<|im_start|>assistant\\n<think>") != NULL ||
+                 strstr(text, "<|im_start|>assistant\n<think>") != NULL;
+    t->known = !strstr(text, "enable_thinking");
+    if (!t->known) return;
+    t->family = thinks ? CHAT_QWEN3_NEXT_THINKING : CHAT_QWEN3_NEXT;
+    t->thinking_default = thinks;
+}
+
+/* A template is told by what it says to the model: how to write a call, how to think. */
 static void choose_by_markers(ChatTemplate *t, const char *text)
 {
-    int xml_calls = strstr(text, "<function=example_function_name>") != NULL;
-    int json_calls = strstr(text, "\"name\": <function-name>") != NULL ||
-                     strstr(text, "\\\"name\\\": <function-name>") != NULL;
-    int has_switch = strstr(text, "enable_thinking") != NULL;
     t->known = 0;
-    if (xml_calls && has_switch) {
-        t->family = CHAT_QWEN35;
-        t->known = !strstr(text, "<name>") && !strstr(text, "reasoning_effort");
-        t->thinking_default =
-            !strstr(text, "enable_thinking is defined and enable_thinking is true");
-        t->scalars_as_json = strstr(text, "if args_value is string else") != NULL;
-    } else if (json_calls && !has_switch) {
-        /* In the file the newlines of a Jinja string are a backslash and an n, or real ones. */
-        int thinks = strstr(text, "<|im_start|>assistant\\n<think>") != NULL ||
-                     strstr(text, "<|im_start|>assistant\n<think>") != NULL;
-        t->family = thinks ? CHAT_QWEN3_NEXT_THINKING : CHAT_QWEN3_NEXT;
-        t->thinking_default = thinks;
-        t->known = 1;
-    }
+    if (strstr(text, "<function=example_function_name>"))
+        choose_xml(t, text);
+    else if (strstr(text, "\"name\": <function-name>") ||
+             strstr(text, "\\\"name\\\": <function-name>"))
+        choose_json(t, text);
 }
 
 /* Reads dir/name into *text; leaves it empty when there is no such file. */

@@ -14,16 +14,26 @@
 #include "text/tokenizer.h"
 
 typedef enum {
-    CHAT_QWEN35,             /* XML tool calls, thinking on unless told otherwise */
-    CHAT_QWEN3_NEXT,         /* JSON tool calls, no thinking (Qwen3-Next-Instruct) */
-    CHAT_QWEN3_NEXT_THINKING /* the same with an opening <think> */
+    CHAT_QWEN35,              /* XML tool calls, thinking on unless told otherwise (also 3.6) */
+    CHAT_QWEN38,              /* the same, told how hard to think; earlier reasoning stays */
+    CHAT_QWEN3_NEXT,          /* JSON tool calls, no thinking (Qwen3-Next-Instruct) */
+    CHAT_QWEN3_NEXT_THINKING, /* the same with an opening <think> */
+    CHAT_QWEN3_CODER          /* XML tools and tool calls, no thinking (Qwen3-Coder-Next) */
 } ChatFamily;
+
+/* Whether a call is <function=name> with a <parameter=name> each, or else a JSON object. */
+static inline int chat_calls_are_xml(ChatFamily family)
+{
+    return family != CHAT_QWEN3_NEXT && family != CHAT_QWEN3_NEXT_THINKING;
+}
 
 typedef struct {
     ChatFamily family;
-    int thinking_default; /* what enable_thinking means when a request does not say */
-    int scalars_as_json;  /* arguments that are not strings: true, not Python's True (Qwen3.6) */
-    int known;            /* 0: the template file has none of our markers; the caller warns */
+    int thinking_default;  /* what enable_thinking means when a request does not say */
+    int scalars_as_json;   /* arguments that are not strings: true, not Python's True (Qwen3.6) */
+    int can_keep_thinking; /* knows preserve_thinking, which CHAT_QWEN38 always does (Qwen3.6) */
+    int always_thinks;     /* enable_thinking cannot be 0 (Qwen3.8-2.4T-A95B) */
+    int known;             /* 0: the template file has none of our markers; the caller warns */
 } ChatTemplate;
 
 /*
@@ -38,9 +48,11 @@ int chat_template_read(const char *dir, StrBuf *text, Error *err);
 
 typedef struct {
     int add_generation_prompt;
-    int enable_thinking; /* 0, 1, or -1: the template's default */
-    int add_vision_id;   /* 1: images and videos are numbered ("Picture 1: "); CHAT_QWEN35 only */
-    int continue_final;  /* 1: the last message, an assistant's, is left open to be gone on with */
+    int enable_thinking;   /* 0, 1, or -1: the template's default */
+    int preserve_thinking; /* earlier answers keep their reasoning: 0, 1, or -1: the same */
+    const char *effort;    /* of reasoning, for a template that knows it; NULL: the same */
+    int add_vision_id;     /* 1: images and videos are numbered ("Picture 1: "); CHAT_QWEN35 only */
+    int continue_final; /* 1: the last message, an assistant's, is left open to be gone on with */
 } ChatOptions;
 
 /* Places in a rendered prompt, and what becomes of it. */
@@ -52,8 +64,8 @@ typedef struct {
     /*
      * 1: the answer will be rendered otherwise than it is generated now, so that no later prompt
      * begins with it: after the next question the template drops its reasoning, with the empty one
-     * too. 0 where a call may come, after which it keeps them: unless what was sent of earlier
-     * answers shows that this client does not send reasoning back.
+     * too. 0 where it keeps them, and where a call may come, after which it does: unless what was
+     * sent of earlier answers shows that this client does not send reasoning back.
      */
     int answer_changes;
     /* What is not the template's: contents, names, arguments, tools. For tokenizer_encode_prompt.
@@ -66,11 +78,11 @@ typedef struct {
  * Appends the prompt to *out. messages: array of objects (role, content as string, null or parts,
  * tool_calls, reasoning_content); tools: array or NULL; a call's arguments: object, or that object
  * as a string (as in the OpenAI API). Errors (ERR_INPUT) are those of the template: no messages,
- * unknown role, system message not first, no user query, values of the wrong type, continue_final
- * without an assistant's message at the end. The Qwen3-Next
- * families allow a later system message and need no user query, as theirs do. On an error *out may
- * hold a part of the prompt.
- * *marks, unless NULL, is filled (and is to be freed in any case).
+ * unknown role, system message not first, no user query, values of the wrong type, an unknown
+ * effort, thinking switched off where it cannot be; continue_final without an assistant's message
+ * at the end. Qwen3-Next and Qwen3-Coder allow a later system message and need no user query, as
+ * their templates do. On an error *out may hold a part of the prompt. *marks, unless NULL, is
+ * filled (and is to be freed in any case).
  */
 int chat_render(const ChatTemplate *t, const json_t *messages, const json_t *tools,
                 const ChatOptions *options, StrBuf *out, ChatMarks *marks, Error *err);

@@ -1,77 +1,19 @@
 /*
  * chat_template.c: the published templates, line by line, in C.
  *
- * Source: the chat_template.jinja of Qwen3.5 (Apache-2.0) and the template that Qwen3-Next shares
- * with Qwen3-2507; the texts said to the model are theirs, byte for byte. Spans point into messages
- * or into Message.content; nothing is copied that is only looked at.
+ * Source: the chat_template.jinja of Qwen3.5, 3.6, 3.8 and of Qwen3-Coder-Next (Apache-2.0), and
+ * the template that Qwen3-Next shares with Qwen3-2507. The system turn and calls are
+ * chat_tools.c's.
  */
 #include <assert.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "text/chat.h"
+#include "text/chat_parts.h"
 #include "text/pyjson.h"
 #include "text/utf8.h"
 
-static const char QWEN35_TOOLS[] =
-    "# Tools\n\nYou have access to the following functions:\n\n<tools>";
-
-static const char QWEN35_TOOLS_END[] =
-    "\n</tools>\n\n"
-    "If you choose to call a function ONLY reply in the following format with NO suffix:\n\n"
-    "<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>\nvalue_1\n"
-    "</parameter>\n<parameter=example_parameter_2>\nThis is the value for the second parameter\n"
-    "that can span\nmultiple lines\n</parameter>\n</function>\n</tool_call>\n\n"
-    "<IMPORTANT>\nReminder:\n"
-    "- Function calls MUST follow the specified format: an inner <function=...></function> block "
-    "must be nested within <tool_call></tool_call> XML tags\n"
-    "- Required parameters MUST be specified\n"
-    "- You may provide optional reasoning for your function call in natural language BEFORE the "
-    "function call, but NOT after\n"
-    "- If there is no function call available, answer the question like normal with your current "
-    "knowledge and do not tell the user about function calls\n</IMPORTANT>";
-
-static const char NEXT_TOOLS[] =
-    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
-    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>";
-
-static const char NEXT_TOOLS_END[] =
-    "\n</tools>\n\nFor each function call, return a json object with function name and arguments "
-    "within <tool_call></tool_call> XML tags:\n<tool_call>\n"
-    "{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>";
-
-typedef struct {
-    const char *s;
-    size_t n;
-} Span;
-
-typedef enum { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL } Role;
-
-typedef struct {
-    const json_t *json;
-    Role role;
-    StrBuf content; /* parts joined; trimmed for Qwen3.5 */
-} Message;
-
-typedef struct {
-    const ChatTemplate *t;
-    Message *message;
-    size_t n;
-    long last_query; /* index of the last message that a person wrote, -1 if none */
-    int add_vision_id, continue_final, n_images, n_videos;
-    size_t answer_thinks; /* where the <think> begins that the answer goes on from; 0: nowhere */
-    StrBuf *out;
-    ChatMarks *marks; /* or NULL */
-    Error *err;
-} Render;
-
-static int is_qwen35(const Render *r)
-{
-    return r->t->family == CHAT_QWEN35;
-}
-
-/* What was put since `from` is the client's. */
-static void mark_client(const Render *r, size_t from)
+void chat_mark_client(const Render *r, size_t from)
 {
     ChatMarks *m = r->marks;
     size_t len = r->out->len - from;
@@ -95,23 +37,18 @@ void chat_marks_free(ChatMarks *marks)
     *marks = (ChatMarks){0};
 }
 
-static void put(const Render *r, Span text)
+void chat_put(const Render *r, Span text)
 {
     size_t from = r->out->len;
     strbuf_add(r->out, text.s, text.n);
-    mark_client(r, from);
+    chat_mark_client(r, from);
 }
 
-static void put_json(const Render *r, const json_t *value)
+void chat_put_json(const Render *r, const json_t *value)
 {
     size_t from = r->out->len;
     pyjson_dump(value, r->out);
-    mark_client(r, from);
-}
-
-static Span span_of(const json_t *string)
-{
-    return (Span){json_string_value(string), json_string_length(string)};
+    chat_mark_client(r, from);
 }
 
 static int starts_with(Span text, const char *head)
@@ -134,7 +71,7 @@ static int is_space(int c)
            c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-static Span trim(Span text)
+Span chat_trim(Span text)
 {
     int k;
     while (text.n && is_space(utf8_decode(text.s, &k)))
@@ -191,7 +128,7 @@ static int is_type(const json_t *part, const char *type)
 static int add_vision(Render *r, size_t i, Message *m, int is_image)
 {
     const char *kind = is_image ? "image" : "video";
-    if (!is_qwen35(r))
+    if (!chat_is_qwen35(r))
         return error_set(r->err, ERR_INPUT, "messages[%zu]: this model takes text only", i);
     if (m->role == ROLE_SYSTEM)
         return error_set(r->err, ERR_INPUT, "messages[%zu]: system message cannot contain %ss", i,
@@ -234,10 +171,10 @@ static int read_content(Render *r, size_t i, Message *m)
     return 0;
 }
 
-static Span content_of(const Render *r, const Message *m)
+Span chat_content(const Render *r, const Message *m)
 {
     Span text = {strbuf_str(&m->content), m->content.len};
-    return is_qwen35(r) ? trim(text) : text;
+    return chat_is_qwen35(r) ? chat_trim(text) : text;
 }
 
 static int read_role(const Render *r, size_t i, Message *m)
@@ -247,7 +184,7 @@ static int read_role(const Render *r, size_t i, Message *m)
     for (int k = 0; name && k < 4; k++) {
         if (strcmp(name, roles[k]) != 0) continue;
         m->role = (Role)k;
-        if (m->role == ROLE_SYSTEM && i && is_qwen35(r))
+        if (m->role == ROLE_SYSTEM && i && chat_is_qwen35(r))
             return error_set(r->err, ERR_INPUT,
                              "messages[%zu]: system message must be at the beginning", i);
         return 0;
@@ -263,183 +200,102 @@ static int read_messages(Render *r, const json_t *messages)
         Message *m = &r->message[i];
         m->json = json_array_get(messages, i);
         if (read_role(r, i, m) || read_content(r, i, m)) return -1;
-        Span text = content_of(r, m);
+        Span text = chat_content(r, m);
         if (m->role == ROLE_USER &&
             !(starts_with(text, "<tool_response>") && ends_with(text, "</tool_response>")))
             r->last_query = (long)i;
     }
-    if (r->last_query < 0 && is_qwen35(r))
+    if (r->last_query < 0 && chat_is_qwen35(r))
         return error_set(r->err, ERR_INPUT, "no user query found in messages");
     /* The other templates then take every message as part of what came before the question. */
     if (r->last_query < 0) r->last_query = (long)r->n - 1;
     return 0;
 }
 
-static void put_tools(const Render *r, const json_t *tools, const char *head, const char *end)
+/* Whether the template knows reasoning in front of an answer. */
+static int knows_thinking(const Render *r)
 {
-    size_t i;
-    json_t *tool;
-    strbuf_puts(r->out, head);
-    json_array_foreach(tools, i, tool)
-    {
-        strbuf_puts(r->out, "\n");
-        put_json(r, tool);
-    }
-    strbuf_puts(r->out, end);
+    return chat_is_qwen35(r) || r->t->family == CHAT_QWEN3_NEXT_THINKING;
 }
 
-/* The system turn: Qwen3.5 puts its own text after the tools, Qwen3-Next before them. */
-static void put_system(const Render *r, const json_t *tools)
-{
-    int has_system = r->message[0].role == ROLE_SYSTEM, has_tools = json_array_size(tools) > 0;
-    if (!has_system && !has_tools) return;
-    Span text = {"", 0};
-    if (has_system) text = content_of(r, &r->message[0]);
-    strbuf_puts(r->out, "<|im_start|>system\n");
-    if (!has_tools) {
-        put(r, text);
-    } else if (is_qwen35(r)) {
-        put_tools(r, tools, QWEN35_TOOLS, QWEN35_TOOLS_END);
-        if (text.n) strbuf_puts(r->out, "\n\n");
-        put(r, text);
-    } else {
-        put(r, text);
-        if (has_system) strbuf_puts(r->out, "\n\n");
-        put_tools(r, tools, NEXT_TOOLS, NEXT_TOOLS_END);
-    }
-    strbuf_puts(r->out, "<|im_end|>\n");
-}
-
-/*
- * Arguments as an object to be released by the caller, {} when there are none. An OpenAI client
- * sends them as a string that holds JSON; it is parsed for every family, as vLLM does, so that the
- * model reads its own spacing and not the client's.
- */
-static json_t *read_arguments(const Render *r, size_t i, const json_t *call)
-{
-    const json_t *value = json_object_get(call, "arguments");
-    if (!value || json_is_null(value)) return json_object();
-    if (json_is_object(value)) return json_incref((json_t *)value);
-    json_t *object = NULL;
-    json_error_t je;
-    if (json_is_string(value)) {
-        Span text = trim(span_of(value));
-        if (!text.n) return json_object();
-        object = json_loadb(text.s, text.n, JSON_ALLOW_NUL, &je);
-    }
-    if (json_is_object(object)) return object;
-    json_decref(object);
-    error_set(r->err, ERR_INPUT, "messages[%zu]: arguments of a tool call must be a JSON object",
-              i);
-    return NULL;
-}
-
-static void put_arguments(const Render *r, json_t *arguments)
-{
-    const char *name;
-    size_t n_name;
-    json_t *value;
-    json_object_keylen_foreach(arguments, name, n_name, value)
-    {
-        strbuf_puts(r->out, "<parameter=");
-        put(r, (Span){name, n_name});
-        strbuf_puts(r->out, ">\n");
-        size_t from = r->out->len;
-        if (json_is_object(value) || json_is_array(value) ||
-            (r->t->scalars_as_json && !json_is_string(value)))
-            pyjson_dump(value, r->out);
-        else
-            pyjson_str(value, r->out);
-        mark_client(r, from);
-        strbuf_puts(r->out, "\n</parameter>\n");
-    }
-}
-
-static int put_call(const Render *r, size_t i, const json_t *call)
-{
-    if (has(call, "function")) call = json_object_get(call, "function");
-    const json_t *name = json_object_get(call, "name");
-    if (!json_is_string(name))
-        return error_set(r->err, ERR_INPUT, "messages[%zu]: a tool call has no name", i);
-    json_t *arguments = read_arguments(r, i, call);
-    if (!arguments) return -1;
-    if (is_qwen35(r)) {
-        strbuf_puts(r->out, "<tool_call>\n<function=");
-        put(r, span_of(name));
-        strbuf_puts(r->out, ">\n");
-        put_arguments(r, arguments);
-        strbuf_puts(r->out, "</function>\n</tool_call>");
-    } else {
-        strbuf_puts(r->out, "<tool_call>\n{\"name\": \"");
-        put(r, span_of(name));
-        strbuf_puts(r->out, "\", \"arguments\": ");
-        put_json(r, arguments);
-        strbuf_puts(r->out, "}\n</tool_call>");
-    }
-    json_decref(arguments);
-    return 0;
-}
-
-static int put_calls(const Render *r, size_t i, Span content)
-{
-    const json_t *calls = json_object_get(r->message[i].json, "tool_calls"), *call;
-    size_t k;
-    if (calls && !json_is_null(calls) && !json_is_array(calls))
-        return error_set(r->err, ERR_INPUT, "messages[%zu]: tool_calls must be an array", i);
-    json_array_foreach(calls, k, call)
-    {
-        if (k || content.n) strbuf_puts(r->out, !k && is_qwen35(r) ? "\n\n" : "\n");
-        if (put_call(r, i, call)) return -1;
-    }
-    return 0;
-}
-
-/* Whether the thinking of an assistant message is shown: only after the last question. */
+/* Whether the thinking of an assistant message is shown: as a rule only after the last question. */
 static int shows_thinking(const Render *r, size_t i, Span reasoning)
 {
-    if ((long)i <= r->last_query || r->t->family == CHAT_QWEN3_NEXT) return 0;
-    return is_qwen35(r) || i + 1 == r->n || reasoning.n;
+    if (!knows_thinking(r)) return 0;
+    if (chat_is_qwen35(r)) return r->keeps_thinking || (long)i > r->last_query;
+    return (long)i > r->last_query && (i + 1 == r->n || reasoning.n);
 }
 
-static int put_assistant(Render *r, size_t i)
+/* Qwen3-Coder's: what it says before calls is trimmed, and stands apart from them. */
+static int put_coder_answer(const Render *r, size_t i)
+{
+    const Message *m = &r->message[i];
+    Span content = chat_content(r, m), text = chat_trim(content);
+    if (!json_array_size(json_object_get(m->json, "tool_calls"))) {
+        strbuf_puts(r->out, "\n");
+        chat_put(r, content);
+    } else if (text.n) {
+        strbuf_puts(r->out, "\n");
+        chat_put(r, text);
+        strbuf_puts(r->out, "\n");
+    }
+    return chat_put_calls(r, i, content);
+}
+
+static int put_answer(Render *r, size_t i, int is_open)
 {
     const Message *m = &r->message[i];
     const json_t *given = json_object_get(m->json, "reasoning_content");
-    Span content = content_of(r, m), reasoning = {"", 0};
-    int is_open = r->continue_final && i + 1 == r->n;
-    if (r->t->family == CHAT_QWEN3_NEXT) {
-        /* Its template knows no thinking: the content is the answer, whatever it holds. */
+    Span content = chat_content(r, m), reasoning = {"", 0};
+    if (!knows_thinking(r)) {
+        /* The content is the answer, whatever it holds. */
     } else if (json_is_string(given)) {
         reasoning = span_of(given);
-    } else if (memmem(content.s, content.n, "</think>", 8)) {
+    } else if (r->t->family != CHAT_QWEN38 && memmem(content.s, content.n, "</think>", 8)) {
         reasoning = strip_newlines(before_first(content, "</think>"), 0, 1);
         reasoning = strip_newlines(after_last(reasoning, "<think>"), 1, 0);
         content = strip_newlines(after_last(content, "</think>"), 1, 0);
     }
-    strbuf_puts(r->out, "<|im_start|>assistant\n");
+    strbuf_puts(r->out, "\n");
     if (shows_thinking(r, i, reasoning)) {
         if (is_open) r->answer_thinks = r->out->len;
         strbuf_puts(r->out, "<think>\n");
-        put(r, is_qwen35(r) ? trim(reasoning) : strip_newlines(reasoning, 1, 1));
+        chat_put(r, chat_is_qwen35(r) ? chat_trim(reasoning) : strip_newlines(reasoning, 1, 1));
         strbuf_puts(r->out, "\n</think>\n\n");
-        put(r, is_qwen35(r) ? content : strip_newlines(content, 1, 0));
+        chat_put(r, chat_is_qwen35(r) ? content : strip_newlines(content, 1, 0));
     } else {
-        put(r, content);
+        chat_put(r, content);
     }
-    if (put_calls(r, i, content)) return -1;
+    return chat_put_calls(r, i, content);
+}
+
+static int put_assistant(Render *r, size_t i)
+{
+    int is_open = r->continue_final && i + 1 == r->n;
+    strbuf_puts(r->out, "<|im_start|>assistant");
+    if (r->t->family == CHAT_QWEN3_CODER ? put_coder_answer(r, i) : put_answer(r, i, is_open))
+        return -1;
     if (!is_open) strbuf_puts(r->out, "<|im_end|>\n");
     return 0;
 }
 
+/* Whether the template opens a user turn for the tool message i, the first of a run. */
+static int opens_turn(const Render *r, size_t i)
+{
+    if (r->t->family == CHAT_QWEN3_CODER && i == 1) return r->message[0].role != ROLE_SYSTEM;
+    return i || !(chat_is_qwen35(r) || r->t->family == CHAT_QWEN3_CODER);
+}
+
 /*
- * A run of tool messages is one user turn. Qwen3.5's does not open one for the very first message.
+ * A run of tool messages is one user turn. Qwen3.5's does not open one for the very first message;
+ * nor does Qwen3-Coder's, which does not count the system message.
  */
 static void put_tool(const Render *r, size_t i)
 {
-    if (i ? r->message[i - 1].role != ROLE_TOOL : !is_qwen35(r))
+    if ((!i || r->message[i - 1].role != ROLE_TOOL) && opens_turn(r, i))
         strbuf_puts(r->out, "<|im_start|>user");
     strbuf_puts(r->out, "\n<tool_response>\n");
-    put(r, content_of(r, &r->message[i]));
+    chat_put(r, chat_content(r, &r->message[i]));
     strbuf_puts(r->out, "\n</tool_response>");
     if (i + 1 == r->n || r->message[i + 1].role != ROLE_TOOL) strbuf_puts(r->out, "<|im_end|>\n");
 }
@@ -454,26 +310,64 @@ static int put_messages(Render *r)
             put_tool(r, i);
         } else if (m->role == ROLE_USER || i) {
             strbuf_printf(r->out, "<|im_start|>%s\n", m->role == ROLE_USER ? "user" : "system");
-            put(r, content_of(r, m));
+            chat_put(r, chat_content(r, m));
             strbuf_puts(r->out, "<|im_end|>\n");
         }
     }
     return 0;
 }
 
-static int is_thinking_on(const Render *r, const ChatOptions *options)
+/*
+ * What Qwen3.8 is told of how hard to think. Its template takes xhigh, medium and low; the other
+ * names mean what they mean to the service of those who made it.
+ */
+static int read_effort(Render *r, const char *effort)
 {
-    if (!is_qwen35(r)) return r->t->family == CHAT_QWEN3_NEXT_THINKING;
-    return options->enable_thinking < 0 ? r->t->thinking_default : options->enable_thinking;
+    static const char xhigh[] =
+        "Reasoning effort is set to xhigh. Please think carefully through the task, validate key "
+        "assumptions, consider plausible alternatives, and prioritize correctness, consistency, "
+        "and clarity in the final answer.";
+    static const char low[] = "Reasoning effort is set to low. Keep your thinking brief and "
+                              "focused, moving directly to the conclusion without unnecessary "
+                              "elaboration.";
+    static const struct {
+        const char *name, *text;
+    } efforts[] = {{"xhigh", xhigh}, {"high", xhigh}, {"max", xhigh},
+                   {"medium", ""},   {"low", low},    {"minimal", low}};
+    if (r->t->family != CHAT_QWEN38 || !r->thinks) return 0;
+    for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++)
+        if (!strcmp(effort ? effort : "xhigh", efforts[i].name)) {
+            r->instructions = efforts[i].text;
+            return 0;
+        }
+    return error_set(r->err, ERR_INPUT,
+                     "unexpected reasoning effort '%.40s': low, medium and xhigh are supported",
+                     effort);
 }
 
-static void put_generation_prompt(Render *r, const ChatOptions *options)
+static int read_options(Render *r, const ChatOptions *o)
+{
+    const ChatTemplate *t = r->t;
+    if (t->always_thinks && !o->enable_thinking)
+        return error_set(r->err, ERR_INPUT, "disabling thinking is not supported");
+    if (chat_is_qwen35(r))
+        r->thinks = o->enable_thinking < 0 ? t->thinking_default : o->enable_thinking;
+    else
+        r->thinks = t->family == CHAT_QWEN3_NEXT_THINKING;
+    if (t->family == CHAT_QWEN38)
+        r->keeps_thinking = o->preserve_thinking != 0;
+    else
+        r->keeps_thinking = t->can_keep_thinking && o->preserve_thinking == 1;
+    return read_effort(r, o->effort);
+}
+
+static void put_generation_prompt(Render *r)
 {
     strbuf_puts(r->out, "<|im_start|>assistant\n");
     size_t from = r->out->len;
-    if (is_thinking_on(r, options))
+    if (r->thinks)
         strbuf_puts(r->out, "<think>\n");
-    else if (is_qwen35(r))
+    else if (chat_is_qwen35(r))
         strbuf_puts(r->out, "<think>\n\n</think>\n\n");
     if (r->out->len > from) r->answer_thinks = from;
 }
@@ -484,19 +378,22 @@ static int sends_reasoning(const Render *r)
     for (size_t i = r->n; i-- > 0;) {
         const Message *m = &r->message[i];
         if (m->role != ROLE_ASSISTANT) continue;
-        Span given = span_of(json_object_get(m->json, "reasoning_content"));
-        return given.n || memmem(strbuf_str(&m->content), m->content.len, "</think>", 8);
+        if (json_string_length(json_object_get(m->json, "reasoning_content"))) return 1;
+        return r->t->family != CHAT_QWEN38 &&
+               memmem(strbuf_str(&m->content), m->content.len, "</think>", 8);
     }
     return 1;
 }
 
 /* See chat.h. */
-static void mark_answer(const Render *r, const json_t *tools, const ChatOptions *options)
+static void mark_answer(const Render *r, const json_t *tools)
 {
     if (!r->marks) return;
-    r->marks->n_stable = r->answer_thinks ? r->answer_thinks : r->out->len;
-    int is_kept = json_array_size(tools) && (!is_thinking_on(r, options) || sends_reasoning(r));
-    r->marks->answer_changes = r->answer_thinks && !is_kept;
+    int stays = !r->answer_thinks || (r->keeps_thinking && (!r->thinks || r->continue_final));
+    r->marks->n_stable = stays ? r->out->len : r->answer_thinks;
+    int is_kept = stays || ((json_array_size(tools) || r->keeps_thinking) &&
+                            (!r->thinks || sends_reasoning(r)));
+    r->marks->answer_changes = !is_kept;
     /* A picture's marks stand in the midst of contents, and are control tokens. */
     if (r->n_images || r->n_videos) r->marks->n_client = 0;
 }
@@ -509,20 +406,21 @@ int chat_render(const ChatTemplate *t, const json_t *messages, const json_t *too
                 .last_query = -1,
                 .add_vision_id = options->add_vision_id,
                 .continue_final = options->continue_final,
+                .instructions = "",
                 .out = out,
                 .marks = marks,
                 .err = err};
     if (!r.n) return error_set(err, ERR_INPUT, "no messages provided");
     r.message = mem_alloc(r.n, sizeof *r.message);
-    int rc = read_messages(&r, messages);
+    int rc = read_options(&r, options) || read_messages(&r, messages) ? -1 : 0;
     if (!rc && r.continue_final && r.message[r.n - 1].role != ROLE_ASSISTANT)
         rc = error_set(err, ERR_INPUT, "the last message is not an assistant's");
     if (!rc) {
-        put_system(&r, tools);
+        chat_put_system(&r, tools);
         rc = put_messages(&r);
     }
-    if (!rc && options->add_generation_prompt) put_generation_prompt(&r, options);
-    if (!rc) mark_answer(&r, tools, options);
+    if (!rc && options->add_generation_prompt) put_generation_prompt(&r);
+    if (!rc) mark_answer(&r, tools);
     for (size_t i = 0; i < r.n; i++)
         strbuf_free(&r.message[i].content);
     mem_free(r.message);

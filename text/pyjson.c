@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
+
+#include "text/utf8.h"
 
 /* json.dumps escapes the quote, the backslash and control characters; DEL and the rest go as is. */
 void pyjson_escape(const char *text, size_t len, StrBuf *out)
@@ -149,12 +152,75 @@ void pyjson_dump(const json_t *value, StrBuf *out)
     }
 }
 
+/*
+ * str.isprintable, for one character: not control, format, unassigned and private ones, nor white
+ * space but the space itself (categories Other and Separator).
+ */
+static int is_printable(int c)
+{
+    utf8proc_category_t category = utf8proc_category(c);
+    return c == ' ' || (category != UTF8PROC_CATEGORY_CN && category < UTF8PROC_CATEGORY_ZS);
+}
+
+/* A string as repr writes it: in single quotes, or in double ones if only that saves escapes. */
+static void repr_string(const char *s, size_t len, StrBuf *out)
+{
+    char quote = memchr(s, '\'', len) && !memchr(s, '"', len) ? '"' : '\'';
+    strbuf_add(out, &quote, 1);
+    for (size_t i = 0; i < len;) {
+        static const char letters[] = {['\t'] = 't', ['\n'] = 'n', ['\r'] = 'r'};
+        int n, c = utf8_decode(s + i, &n);
+        if (c == quote || c == '\\')
+            strbuf_printf(out, "\\%c", c);
+        else if (c < (int)sizeof letters && letters[c])
+            strbuf_printf(out, "\\%c", letters[c]);
+        else if (is_printable(c))
+            strbuf_add(out, s + i, (size_t)n);
+        else
+            strbuf_printf(out, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
+        i += (size_t)n;
+    }
+    strbuf_add(out, &quote, 1);
+}
+
+/* Recurses like pyjson_dump. */
+static void repr(const json_t *value, StrBuf *out)
+{
+    const char *key, *separator = "";
+    size_t i, n_key;
+    json_t *item;
+    if (json_is_string(value)) {
+        repr_string(json_string_value(value), json_string_length(value), out);
+    } else if (json_is_object(value)) {
+        strbuf_puts(out, "{");
+        json_object_keylen_foreach((json_t *)value, key, n_key, item)
+        {
+            strbuf_puts(out, separator);
+            separator = ", ";
+            repr_string(key, n_key, out);
+            strbuf_puts(out, ": ");
+            repr(item, out);
+        }
+        strbuf_puts(out, "}");
+    } else if (json_is_array(value)) {
+        strbuf_puts(out, "[");
+        json_array_foreach(value, i, item)
+        {
+            if (i) strbuf_puts(out, ", ");
+            repr(item, out);
+        }
+        strbuf_puts(out, "]");
+    } else {
+        pyjson_str(value, out);
+    }
+}
+
 void pyjson_str(const json_t *value, StrBuf *out)
 {
-    assert(!json_is_object(value));
-    assert(!json_is_array(value));
     if (json_is_string(value))
         strbuf_add(out, json_string_value(value), json_string_length(value));
+    else if (json_is_object(value) || json_is_array(value))
+        repr(value, out);
     else if (json_is_boolean(value))
         strbuf_puts(out, json_is_true(value) ? "True" : "False");
     else if (json_is_null(value))

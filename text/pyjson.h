@@ -14,7 +14,7 @@ void pyjson_dump(const json_t *value, StrBuf *out);
 /* Text as it stands between the quotes of a JSON string: non-ASCII raw. */
 void pyjson_escape(const char *text, size_t len, StrBuf *out);
 
-/* str(value) of a string, number, bool or None. */
+/* str(value): of a string its text, of a list or dict what repr gives. */
 void pyjson_str(const json_t *value, StrBuf *out);
 
 #endif

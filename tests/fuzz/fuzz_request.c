@@ -35,9 +35,13 @@ static void check_request(const ApiRequest *r, int n_vocab)
 
 static void render(const ApiRequest *r)
 {
-    for (int family = CHAT_QWEN35; family <= CHAT_QWEN3_NEXT_THINKING; family++) {
+    for (int family = CHAT_QWEN35; family <= CHAT_QWEN3_CODER; family++) {
         ChatTemplate t = {.family = (ChatFamily)family, .thinking_default = 1};
-        ChatOptions o = {r->add_generation_prompt, r->enable_thinking, 0, r->continue_final};
+        ChatOptions o = {.add_generation_prompt = r->add_generation_prompt,
+                         .enable_thinking = r->enable_thinking,
+                         .preserve_thinking = r->preserve_thinking,
+                         .effort = r->effort,
+                         .continue_final = r->continue_final};
         StrBuf out = {0};
         Error err = {0};
         ChatMarks marks = {0};
