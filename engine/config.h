@@ -39,7 +39,8 @@ typedef struct {
     int tied;                /* lm_head is the embedding, unless the file has one */
     int fp8;                 /* quantization_config says FP8 with 128 x 128 blocks */
     int q8;                  /* matrices became INT8 when loading */
-    int n_mtp;               /* what the config claims; the tensors decide (Model.has_mtp) */
+    int n_mtp;               /* what the config claims, or Qwen3-Next's has although it does not;
+                                the tensors decide (Model.has_mtp) */
     int eos[MAX_EOS], n_eos; /* config.json's and generation_config.json's, joined */
 } ModelConfig;
 

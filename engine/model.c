@@ -233,9 +233,7 @@ static int find_prefixes(Loader *l, const ModelConfig *c, Prefixes *p)
     static const char *const head[] = {"mtp.", "model.mtp.", "language_model.mtp."};
     *p = (Prefixes){0};
     if (l->dummy) {
-        /* Qwen3-Next's configs do not name the head that its checkpoints have. */
-        int has_head = c->n_mtp > 0 || c->family == MODEL_QWEN3_NEXT;
-        *p = (Prefixes){"model.", has_head ? "mtp." : NULL};
+        *p = (Prefixes){"model.", c->n_mtp > 0 ? "mtp." : NULL};
         return 0;
     }
     for (int i = 0; i < 3 && !p->mtp; i++)

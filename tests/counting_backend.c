@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "tests/analyzer.h"
 
-static const size_t ALL_BYTES = (size_t)4 << 40, ALIGN = 256;
+static const size_t ALL_BYTES = (size_t)16 << 40, ALIGN = 256;
 
 typedef struct {
     Backend be;

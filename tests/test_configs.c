@@ -43,7 +43,9 @@ static const struct {
     {"qwen3.6-35b-a3b", "qwen3.5-35b-a3b"},
     {"qwen3.5-122b-a10b", "qwen3.5-122b-a10b"},
     {"qwen3.5-397b-a17b", "qwen3.5-397b-a17b"},
+    {"qwen3.8-2.4t-a95b", "qwen3.8-2.4t-a95b"},
     {"qwen3-next-80b-a3b", "qwen3-next-80b-a3b"},
+    {"qwen3-coder-next", "qwen3-coder-next"},
 };
 enum { N_CONFIGS = sizeof configs / sizeof *configs };
 
@@ -152,8 +154,9 @@ static int engine_fits(Model *m, const Settings *set, int64_t memory, int is_hos
     Drafter drafter = {0};
     EngineOptions o = served_options(set, memory, is_host);
     counting_backend_set_host(m->backend, is_host);
-    if (mtp_drafter_open(m, &drafter, &err)) fail_msg("%s", err.msg);
-    o.drafter = &drafter;
+    assert_int_equal(set->draft == DRAFT_MTP, m->has_mtp);
+    if (m->has_mtp && mtp_drafter_open(m, &drafter, &err)) fail_msg("%s", err.msg);
+    if (m->has_mtp) o.drafter = &drafter;
     Engine *e = engine_open(m, &o, &err);
     int fits = 0;
     if (e) {
@@ -164,14 +167,14 @@ static int engine_fits(Model *m, const Settings *set, int64_t memory, int is_hos
     } else {
         assert_int_equal(err.code, ERR_LIMIT);
     }
-    drafter.close(drafter.self);
+    if (m->has_mtp) drafter.close(drafter.self);
     return fits;
 }
 
 /* The least memory in whole steps with which all sequences have their context, there and here. */
 static int64_t least_memory(Model *m, const Settings *set, size_t scratch[2])
 {
-    int64_t too_few = 0, enough = (int64_t)256 * STEP;
+    int64_t too_few = 0, enough = (int64_t)512 * STEP;
     while (enough - too_few > STEP) {
         int64_t middle = (too_few + enough) / 2 / STEP * STEP;
         int ok = 1;
@@ -210,7 +213,8 @@ static void describe(const Model *m, const double weights[N_WEIGHTS], const Sett
                      const size_t scratch[2], StrBuf *out)
 {
     size_t row = memory_page_bytes(m, (KvType)set->kv_dtype) / PAGE_TOKENS;
-    strbuf_printf(out, "# parameters %lld, with the draft head's\n", (long long)m->n_params);
+    strbuf_printf(out, "# parameters %lld%s\n", (long long)m->n_params,
+                  m->has_mtp ? ", with the draft head's" : "; there is no draft head");
     strbuf_printf(out, "# a state of a sequence %zu bytes; K and V of a token %zu (%s)\n",
                   memory_slot_bytes(&m->config), row, set->kv_dtype == KV_BF16 ? "bf16" : "f32");
     strbuf_printf(out, "#\n# weights           bytes    all on a CPU    all on a GPU\n");
