@@ -40,6 +40,9 @@ int is_blank(char c);
 /* <tool_call>, which may be missing unless whole is set, then FUNCTION with its name, or JSON. */
 Match match_call(Look *look, int whole, Look *name);
 
+/* FUNCTION with its name, if there is a parameter or its end behind it: nobody talks like that. */
+Match match_bare_call(Look *look, Look *name);
+
 /* Between parameters: BLANKS, PARAMETER with its name, FUNCTION, END_FUNCTION, END_CALL. */
 Match match_in_args(Look *look, Look *name);
 

@@ -31,6 +31,7 @@ struct ReplyScan {
     int n_half;
 
     char last;        /* IN_TEXT, IN_VALUE: the last byte given out; a newline at the start */
+    int empty_line;   /* so was the one before */
     int drop_newline; /* if one is next: IN_TEXT all of them, else the first */
     int visible;      /* content or a call was there */
     int tool;         /* of the call: index, -1: undeclared */
@@ -63,6 +64,7 @@ ReplyScan *reply_scan_open(const ScanOptions *options, ScanSink sink)
     s->held = mem_realloc(NULL, s->cap, 1); /* not touched before a JSON call needs so much */
     s->state = options->starts_in_think ? IN_THINK : IN_TEXT;
     s->last = '\n';
+    s->empty_line = 1;
     s->tool = -1;
     return s;
 }
@@ -105,6 +107,7 @@ static void say(ReplyScan *s, ScanEvent event, const char *text, size_t len)
 static void say_text(ReplyScan *s, ScanEvent event, const char *text, size_t len)
 {
     if (!len) return;
+    s->empty_line = (len > 1 ? text[len - 2] : s->last) == '\n' && text[len - 1] == '\n';
     s->last = text[len - 1];
     say(s, event, text, len);
 }
@@ -125,6 +128,7 @@ static void begin_text(ReplyScan *s)
 {
     s->state = IN_TEXT;
     s->last = '\n';
+    s->empty_line = 1;
 }
 
 static void begin_args(ReplyScan *s, const char *name, size_t len)
@@ -172,7 +176,8 @@ static int advance_think(ReplyScan *s)
 static Match take_call(ReplyScan *s, Look look, int spelled)
 {
     Look name;
-    Match m = match_call(&look, spelled, &name);
+    int bare = spelled && s->empty_line && look.n > 1 && look.text[1] == 'f';
+    Match m = bare ? match_bare_call(&look, &name) : match_call(&look, spelled, &name);
     if (m == MATCH_JSON && !spelled) {
         s->state = IN_JSON;
         s->json_at = s->from + look.at;
@@ -180,6 +185,7 @@ static Match take_call(ReplyScan *s, Look look, int spelled)
         call_json_init(&s->json, 0);
     } else if (m == MATCH_FUNCTION &&
                (!spelled || reply_tools_find(s->opt.tools, name.text, name.n) >= 0)) {
+        s->n_repairs += bare;
         s->from += look.at;
         begin_args(s, name.text, name.n);
     } else if (m != MATCH_MORE) {

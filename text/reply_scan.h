@@ -11,7 +11,8 @@
  * <tool_call>{"name": "N", "arguments": {...}}</tool_call>. The first character says which, so
  * there is nothing to choose by model. <think> and <tool_call> are told by their token ids: prose
  * that spells them changes nothing, except a <tool_call> at the start of a line before the
- * <function=N> of a declared N.
+ * <function=N> of a declared N. Behind an empty line it may even be missing, as Qwen3-Coder forgets
+ * it, if a parameter or </function> is next.
  */
 #ifndef OFFSHOOT_TEXT_REPLY_SCAN_H
 #define OFFSHOOT_TEXT_REPLY_SCAN_H
