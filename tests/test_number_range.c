@@ -57,6 +57,7 @@ static void write_number(int64_t x, int zeros, char *out, size_t size)
 typedef struct {
     int64_t lo, hi;
     int has_lo, has_hi, lo_open, hi_open;
+    int64_t multiple; /* 0: any number */
 } Bounds;
 
 static Bounds random_bounds(Rng *r)
@@ -74,6 +75,7 @@ static Bounds random_bounds(Rng *r)
 
 static int is_within(const Bounds *b, int64_t x)
 {
+    if (b->multiple && x % b->multiple) return 0;
     if (b->has_lo && (x < b->lo || (x == b->lo && b->lo_open))) return 0;
     return !b->has_hi || (x < b->hi || (x == b->hi && !b->hi_open));
 }
@@ -87,6 +89,11 @@ static void write_schema(const Bounds *b, char *out, size_t size)
     if (b->has_lo)
         n += snprintf(out + n, size - (size_t)n, ",'%s':%s",
                       b->lo_open ? "exclusiveMinimum" : "minimum", lo);
+    if (b->multiple) {
+        char multiple[64];
+        write_number(b->multiple, 0, multiple, sizeof multiple);
+        n += snprintf(out + n, size - (size_t)n, ",'multipleOf':%s", multiple);
+    }
     if (b->has_hi)
         n += snprintf(out + n, size - (size_t)n, ",'%s':%s",
                       b->hi_open ? "exclusiveMaximum" : "maximum", hi);
@@ -109,6 +116,37 @@ static void test_random_ranges(void **state)
             if (rng_int(&r, 3)) x = near + rng_int(&r, 5) - 2;
             if (!rng_int(&r, 4)) x = near + (rng_int(&r, 5) - 2) * power(rng_int(&r, SCALE + 1));
             write_number(x, rng_int(&r, 3), text, sizeof text);
+            int want = is_within(&b, x);
+            if ((grammar_takes(grammar_case, g, text) == 1) != want)
+                fail_msg("%s %s %s", schema, want ? "does not take" : "takes", text);
+            n_in += want, n_out += !want;
+        }
+        grammar_free(g);
+    }
+    assert_true(n_in > ROUNDS * TEXTS / 10 && n_out > ROUNDS * TEXTS / 10);
+}
+
+/* Multiples within bounds that are multiples themselves, so that there is one. */
+static void test_random_multiples(void **state)
+{
+    Rng r = rng_new(21);
+    int n_in = 0, n_out = 0;
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        Bounds b = random_bounds(&r);
+        char schema[256], text[64];
+        b.multiple = (1 + rng_int(&r, 64)) * power(rng_int(&r, SCALE + 2));
+        b.lo -= b.lo % b.multiple, b.hi -= b.hi % b.multiple;
+        if (b.lo == b.hi) b.lo_open = b.hi_open = 0;
+        if (b.hi - b.lo == b.multiple) b.hi_open = 0;
+        write_schema(&b, schema, sizeof schema);
+        Grammar *g = ranged(schema);
+        for (int t = 0; t < TEXTS; t++) {
+            int64_t near = rng_int(&r, 2) ? b.lo : b.hi, x = random_number(&r);
+            if (rng_int(&r, 2)) x -= x % b.multiple;
+            if (rng_int(&r, 3)) x = near + (rng_int(&r, 9) - 4) * b.multiple;
+            if (!rng_int(&r, 3)) x += rng_int(&r, 3) - 1;
+            write_number(x, 0, text, sizeof text);
             int want = is_within(&b, x);
             if ((grammar_takes(grammar_case, g, text) == 1) != want)
                 fail_msg("%s %s %s", schema, want ? "does not take" : "takes", text);
@@ -154,6 +192,26 @@ static const struct {
      {"1"},
      {"0", "2"}},
     {"{'type':'integer','minimum':0.5,'exclusiveMaximum':3.0}", {"1", "2"}, {"0", "3", "1.0"}},
+    {"{'type':'integer','multipleOf':7}",
+     {"0", "7", "-14", "999999999999999999"},
+     {"1", "8", "-13", "7.0", "70000000000000000000", "-0"}},
+    {"{'type':'number','multipleOf':0.25}",
+     {"0", "0.25", "-1.50", "12345678901.75", "3", "2.0"},
+     {"0.2", "0.3", "1.125", "1.250", "1.", "1e1", "12345678901234.75"}},
+    {"{'type':'integer','multipleOf':2.5}", {"5", "10", "0"}, {"2.5", "7", "5.0"}},
+    {"{'type':'number','multipleOf':1e-9,'maximum':1}",
+     {"0.000000001", "1", "-7.5"},
+     {"0.0000000001", "1.000000001"}},
+    {"{'multipleOf':20}", {"20", "100"}, {"10", "'a'", "2"}},
+    {"{'allOf':[{'type':'integer','multipleOf':4},{'multipleOf':6}]}", {"12", "0"}, {"4", "6"}},
+    {"{'allOf':[{'multipleOf':0.5},{'multipleOf':1.5}]}", {"4.5", "3"}, {"0.5", "1"}},
+    /* too many remainders to tell apart, and none to follow */
+    {"{'type':'integer','multipleOf':1021}", {"1021", "1"}, {"1.5"}},
+    {"{'type':'integer','multipleOf':0}", {"1021", "1"}, {"1.5"}},
+    {"{'type':'integer','multipleOf':-3}", {"3", "1"}, {"1.5"}},
+    {"{'type':'number','multipleOf':1e-300}", {"3", "1.5"}, {"'a'"}},
+    {"{'type':'number','multipleOf':1e300}", {"3", "1.5"}, {"'a'"}},
+    {"{'type':'number','multipleOf':'3'}", {"3", "1"}, {"'a'"}},
 };
 
 static void test_rows(void **state)
@@ -181,6 +239,8 @@ static void test_refused(void **state)
         "{'type':'number','maximum':-1e300}",
         "{'type':'number','minimum':0,'exclusiveMaximum':0}",
         "{'type':'integer','minimum':1e19}",
+        "{'type':'integer','minimum':1,'maximum':4,'multipleOf':5}",
+        "{'type':'number','minimum':0.01,'maximum':0.24,'multipleOf':0.25}",
     };
     (void)state;
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
@@ -194,6 +254,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_ranges),
+        cmocka_unit_test(test_random_multiples),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_refused),
     };

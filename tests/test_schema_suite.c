@@ -27,10 +27,8 @@ typedef struct {
 
 static const Some passed_over[] = {
     {"uniqueItems", ""},
-    {"multipleOf", ""},
-    {"oneOf", ""},                          /* is anyOf */
-    {"allOf", "allOf combined with anyOf"}, /* multipleOf */
-    {"", "does not look in applicators"},   /* parts of allOf are merged to one */
+    {"oneOf", ""},                        /* is anyOf */
+    {"", "does not look in applicators"}, /* parts of allOf are merged to one */
     {"dynamicRef", ""},
 };
 

@@ -365,7 +365,8 @@ static const char *implied_type(const json_t *schema)
                                           {"minimum", "number"},
                                           {"maximum", "number"},
                                           {"exclusiveMinimum", "number"},
-                                          {"exclusiveMaximum", "number"}};
+                                          {"exclusiveMaximum", "number"},
+                                          {"multipleOf", "number"}};
     for (size_t i = 0; i < sizeof sign / sizeof *sign; i++)
         if (json_object_get(schema, sign[i][0])) return sign[i][1];
     const char *format = json_string_value(json_object_get(schema, "format"));

@@ -1,6 +1,8 @@
 /*
  * schema_merge.c: one schema that asks for what two ask for.
  */
+#include <math.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "text/schema_parts.h"
@@ -102,6 +104,22 @@ static json_t *stricter(const json_t *a, const json_t *b, int largest)
     return json_incref((json_t *)(a_is_larger == largest ? a : b));
 }
 
+/* Of two numbers whose multiples are asked for the one that will do for both, if it is one of them.
+ */
+static json_t *common_multiple(const json_t *a, const json_t *b)
+{
+    double x = json_number_value(a), y = json_number_value(b);
+    int b_is_multiple = x > 0 && y >= x && !(fmod(y, x) > 0);
+    if (!json_is_integer(a) || !json_is_integer(b) || b_is_multiple || !(x > 0 && y > 0))
+        return json_incref((json_t *)(b_is_multiple ? b : a));
+    json_int_t p = json_integer_value(a), q = json_integer_value(b), g = p, rest = q;
+    while (rest) {
+        json_int_t left = g % rest;
+        g = rest, rest = left;
+    }
+    return p / g > INT64_MAX / q ? json_incref((json_t *)a) : json_integer(p / g * q);
+}
+
 static int is_one_of(const char *key, const char *const *list)
 {
     while (*list && strcmp(*list, key) != 0)
@@ -124,6 +142,7 @@ static json_t *merge_keyword(const char *key, const json_t *a, const json_t *b)
     if (!strcmp(key, "properties")) return merge_properties(a, b);
     if (is_one_of(key, lower)) return stricter(a, b, 1);
     if (is_one_of(key, upper)) return stricter(a, b, 0);
+    if (!strcmp(key, "multipleOf")) return common_multiple(a, b);
     if (is_one_of(key, schemas)) return both_schemas(a, b);
     if (!strcmp(key, "anyOf") || !strcmp(key, "oneOf") || !strcmp(key, "const") ||
         !strcmp(key, "pattern") || !strcmp(key, "prefixItems") || !strcmp(key, "$ref"))

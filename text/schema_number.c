@@ -4,7 +4,7 @@
  * A number within bounds is written without an exponent, digit by digit: where it is depends on how
  * many digits there are before the point, and on how they compare with as many of either bound's.
  * It has no more digits than a double tells apart, so that one below an exclusive bound is not read
- * as that bound.
+ * as that bound. A multiple of a number is written likewise, its remainder known at each digit.
  */
 #include <math.h>
 #include <stdio.h>
@@ -172,8 +172,11 @@ static SchemaBound number_bound(const json_t *schema, const BoundKeys *keys)
 typedef struct {
     SchemaCompiler *c;
     SchemaBound lo, hi;
-    int is_whole;                      /* without a point */
-    int64_t node[MAX_WHOLE + 2][3][3]; /* 0: not made yet; or one of those below */
+    int is_whole;             /* without a point */
+    const SchemaMultiple *of; /* or NULL: any number will do, and the only state is 0 */
+    int64_t (*node)[3][3];    /* [digits][state]; 0: not made yet; or one of those below */
+    int64_t *part;            /* [state]: of numbers between the bounds, whatever follows */
+    int n_states;
 } Range;
 
 enum { NOTHING_FITS = -1, ENDS_HERE = -2 };
@@ -183,7 +186,7 @@ static int add_digit(GrammarEdge *edge, int n_edges, int d, int64_t to)
 {
     uint8_t digit = (uint8_t)('0' + d);
     uint32_t node = to == ENDS_HERE ? 0 : (uint32_t)to;
-    if (!n_edges || edge[n_edges - 1].to != node)
+    if (!n_edges || edge[n_edges - 1].to != node || edge[n_edges - 1].hi + 1 != digit)
         edge[n_edges++] = (GrammarEdge){digit, digit, node};
     edge[n_edges - 1].hi = digit;
     return n_edges;
@@ -203,32 +206,49 @@ static int to_part(const SchemaBound *b, int k, int d)
     return (d > other) - (d < other);
 }
 
+static int state_ends(const Range *r, int state)
+{
+    return !r->of || r->of->state[state].may_end;
+}
+
+/* The state after digit d, the k-th behind the point. */
+static int part_state(const Range *r, int state, int k, int d)
+{
+    if (!r->of) return 0;
+    return k ? r->of->state[state].digit[d] : r->of->state[state].part[d];
+}
+
 /*
  * What follows k digits behind the point, up to n of them. at_lo, at_hi: they are the bound's, as
  * all before them.
  */
-static int64_t part_node(const Range *r, int k, int n, int at_lo, int at_hi)
+static int64_t part_node(const Range *r, int k, int n, int at_lo, int at_hi, int state)
 {
     GrammarEdge edge[10];
     int n_edges = 0;
     if (k && k >= r->lo.n_part && !r->lo.is_open) at_lo = 0;
     if (k && k >= r->hi.n_part && r->hi.is_open && at_hi) return NOTHING_FITS;
-    int may_end = k && !at_lo;
-    if (may_end && !at_hi && k < n) return more_digits(r->c, n - k);
-    if (may_end && !at_hi) return ENDS_HERE;
+    int may_end = k && !at_lo && state_ends(r, state), is_free = r->of && !at_lo && !at_hi;
+    if (is_free && r->part[state]) return r->part[state];
+    if (may_end && !at_hi && k < n && !r->of) return more_digits(r->c, n - k);
+    if (may_end && !at_hi && k == n) return ENDS_HERE;
     for (int d = 0; d <= 9 && k < n; d++) {
         int lo = at_lo ? to_part(&r->lo, k, d) : 1, hi = at_hi ? to_part(&r->hi, k, d) : -1;
         if (lo < 0 || hi > 0) continue;
-        int64_t to = part_node(r, k + 1, n, lo == 0, hi == 0);
+        int64_t to = part_node(r, k + 1, n, lo == 0, hi == 0, part_state(r, state, k, d));
         if (to != NOTHING_FITS) n_edges = add_digit(edge, n_edges, d, to);
     }
-    if (!n_edges) return may_end ? ENDS_HERE : NOTHING_FITS;
-    uint32_t more = grammar_bytes(r->c->b, edge, n_edges);
-    return may_end ? grammar_any_of(r->c->b, (uint32_t[]){0, more}, 2) : more;
+    int64_t node = may_end ? ENDS_HERE : NOTHING_FITS;
+    if (n_edges) {
+        uint32_t more = grammar_bytes(r->c->b, edge, n_edges);
+        node = may_end ? grammar_any_of(r->c->b, (uint32_t[]){0, more}, 2) : more;
+    }
+    if (is_free) r->part[state] = node;
+    return node;
 }
 
 /* Ways to go on without more digits before the point than these n; how they compare with bounds. */
-static int ends_of_whole(const Range *r, int n, int to_lo, int to_hi, uint32_t *way)
+static int ends_of_whole(const Range *r, int n, int to_lo, int to_hi, int state, uint32_t *way)
 {
     int n_ways = 0, n_digits = MAX_PRECISE - n;
     if (n != r->lo.n_whole) to_lo = n > r->lo.n_whole ? 1 : -1;
@@ -236,20 +256,22 @@ static int ends_of_whole(const Range *r, int n, int to_lo, int to_hi, uint32_t *
     if (to_lo < 0 || to_hi > 0) return 0;
     int is_below = !to_lo && (r->lo.n_part || r->lo.is_open);
     int is_above = !to_hi && !r->hi.n_part && r->hi.is_open;
-    if (!is_below && !is_above) way[n_ways++] = 0;
+    if (!is_below && !is_above && state_ends(r, state)) way[n_ways++] = 0;
     if (r->is_whole) return n_ways;
     if (n_digits < r->lo.n_part) n_digits = r->lo.n_part;
     if (n_digits < r->hi.n_part) n_digits = r->hi.n_part;
-    int64_t part = part_node(r, 0, n_digits, !to_lo, !to_hi);
+    if (r->of && n_digits < r->of->n_parts) return n_ways;
+    if (r->of) n_digits = r->of->n_parts;
+    int64_t part = part_node(r, 0, n_digits, !to_lo, !to_hi, state);
     if (part != NOTHING_FITS) way[n_ways++] = grammar_range(r->c->b, '.', '.', (uint32_t)part);
     return n_ways;
 }
 
 /* What follows n digits, the first of which is not 0, that compare so with as many of the bounds'.
  */
-static int64_t whole_node(Range *r, int n, int to_lo, int to_hi)
+static int64_t whole_node(Range *r, int n, int to_lo, int to_hi, int state)
 {
-    int64_t *known = &r->node[n][to_lo + 1][to_hi + 1];
+    int64_t *known = &r->node[n * r->n_states + state][to_lo + 1][to_hi + 1];
     GrammarEdge edge[10];
     uint32_t way[3];
     int n_edges = 0;
@@ -260,10 +282,10 @@ static int64_t whole_node(Range *r, int n, int to_lo, int to_hi)
                  : to_lo            ? to_lo
                                     : (d > r->lo.whole[n] - '0') - (d < r->lo.whole[n] - '0');
         int hi = to_hi ? to_hi : (d > r->hi.whole[n] - '0') - (d < r->hi.whole[n] - '0');
-        int64_t to = whole_node(r, n + 1, lo, hi);
+        int64_t to = whole_node(r, n + 1, lo, hi, r->of ? r->of->state[state].digit[d] : 0);
         if (to != NOTHING_FITS) n_edges = add_digit(edge, n_edges, d, to);
     }
-    int n_ways = n ? ends_of_whole(r, n, to_lo, to_hi, way) : 0;
+    int n_ways = n ? ends_of_whole(r, n, to_lo, to_hi, state, way) : 0;
     if (n_edges) way[n_ways++] = grammar_bytes(r->c->b, edge, n_edges);
     if (!n_ways)
         *known = NOTHING_FITS;
@@ -276,25 +298,27 @@ static int64_t whole_node(Range *r, int n, int to_lo, int to_hi)
 
 /* The ways to write a number of at least 0; how many there are. */
 static int range_ways(SchemaCompiler *c, SchemaBound lo, SchemaBound hi, int is_whole,
-                      uint32_t *way)
+                      const SchemaMultiple *of, uint32_t *way)
 {
     uint32_t zero[2];
-    int n = 0;
-    Range *r = mem_alloc(1, sizeof *r);
-    *r = (Range){.c = c, .lo = lo, .hi = hi, .is_whole = is_whole};
-    r->lo.is_open |= lo.is_cut;
-    r->hi.is_open &= !hi.is_cut;
-    int n_zero = ends_of_whole(r, 0, 0, 0, zero);
+    int n = 0, n_states = of ? of->n_states : 1;
+    Range r = {.c = c, .lo = lo, .hi = hi, .is_whole = is_whole, .of = of, .n_states = n_states};
+    r.node = mem_alloc((size_t)((MAX_WHOLE + 2) * n_states), sizeof *r.node);
+    r.part = mem_alloc((size_t)n_states, sizeof *r.part);
+    r.lo.is_open |= lo.is_cut;
+    r.hi.is_open &= !hi.is_cut;
+    int n_zero = ends_of_whole(&r, 0, 0, 0, 0, zero); /* 0 leaves no remainder, as nothing does */
     if (n_zero) way[n++] = grammar_range(c->b, '0', '0', schema_ways(c, zero, n_zero));
-    int64_t node = whole_node(r, 0, 0, 0);
+    int64_t node = whole_node(&r, 0, 0, 0, 0);
     if (node != NOTHING_FITS) way[n++] = (uint32_t)node;
-    mem_free(r);
+    mem_free(r.node);
+    mem_free(r.part);
     return n;
 }
 
 /* ---- of all ---- */
 
-static uint32_t make_range(SchemaCompiler *c, const SchemaRange *of)
+static uint32_t make_range(SchemaCompiler *c, const SchemaRange *of, const SchemaMultiple *multiple)
 {
     const SchemaBound zero = {.is_none = 0}, below_zero = {.is_open = 1};
     SchemaBound end = whole_bound(largest + 1);
@@ -303,10 +327,10 @@ static uint32_t make_range(SchemaCompiler *c, const SchemaRange *of)
     end.is_open = 1;
     if (of->hi.is_none || !of->hi.is_negative)
         n = range_ways(c, of->lo.is_none || of->lo.is_negative ? zero : of->lo,
-                       of->hi.is_none ? end : of->hi, of->is_whole, way);
+                       of->hi.is_none ? end : of->hi, of->is_whole, multiple, way);
     if (of->lo.is_none || of->lo.is_negative)
         n_negative = range_ways(c, !of->hi.is_none && of->hi.is_negative ? of->hi : below_zero,
-                                of->lo.is_none ? end : of->lo, of->is_whole, negative);
+                                of->lo.is_none ? end : of->lo, of->is_whole, multiple, negative);
     for (int i = 0; i < n_negative; i++)
         way[n++] = grammar_range(c->b, '-', '-', negative[i]);
     if (n) return schema_ways(c, way, n);
@@ -322,28 +346,41 @@ static int same_bound(const SchemaBound *a, const SchemaBound *b)
            !memcmp(a->part, b->part, sizeof a->part);
 }
 
-static uint32_t range_part(SchemaCompiler *c, SchemaRange of)
+static uint32_t range_part(SchemaCompiler *c, SchemaRange of, const SchemaMultiple *multiple)
 {
     for (int i = 0; i < c->n_ranges; i++) {
         const SchemaRange *known = &c->range[i];
-        if (known->is_whole == of.is_whole && same_bound(&known->lo, &of.lo) &&
+        int is_same = !(known->multiple < of.multiple) && !(known->multiple > of.multiple);
+        if (known->is_whole == of.is_whole && is_same && same_bound(&known->lo, &of.lo) &&
             same_bound(&known->hi, &of.hi))
             return known->part;
     }
-    of.part = make_range(c, &of);
+    of.part = make_range(c, &of, multiple);
     if (c->n_ranges < N_RANGES) c->range[c->n_ranges++] = of;
     return of.part;
+}
+
+/* A multipleOf that is none for us is passed over. */
+static uint32_t bounded(SchemaCompiler *c, const json_t *schema, SchemaRange of)
+{
+    SchemaMultiple multiple;
+    const json_t *value = json_object_get(schema, "multipleOf");
+    int is_any = of.lo.is_none && of.hi.is_none;
+    if (schema_multiple(value, of.is_whole, &multiple))
+        return is_any ? schema_any_number(c) : range_part(c, of, NULL);
+    of.multiple = json_number_value(value);
+    return range_part(c, of, &multiple);
 }
 
 uint32_t schema_integer(SchemaCompiler *c, const json_t *schema)
 {
     SchemaBound lo = whole_bound(integer_bound(schema, &lower)),
                 hi = whole_bound(integer_bound(schema, &upper));
-    return range_part(c, (SchemaRange){lo, hi, 1, 0});
+    return bounded(c, schema, (SchemaRange){.lo = lo, .hi = hi, .is_whole = 1});
 }
 
 uint32_t schema_number(SchemaCompiler *c, const json_t *schema)
 {
-    SchemaRange of = {.lo = number_bound(schema, &lower), .hi = number_bound(schema, &upper)};
-    return of.lo.is_none && of.hi.is_none ? schema_any_number(c) : range_part(c, of);
+    SchemaBound lo = number_bound(schema, &lower), hi = number_bound(schema, &upper);
+    return bounded(c, schema, (SchemaRange){.lo = lo, .hi = hi});
 }

@@ -26,8 +26,23 @@ typedef struct {
 typedef struct {
     SchemaBound lo, hi;
     int is_whole;
+    double multiple; /* multipleOf, or 0 */
     uint32_t part;
 } SchemaRange;
+
+enum { MULTIPLE_PARTS = 9, MULTIPLE_STATES = 512 };
+
+/* A state of the digits read so far: where one more leads, and the first one behind the point. */
+typedef struct {
+    int may_end, digit[10], part[10];
+} MultipleState;
+
+/* What makes a multiple of a number; state 0 is before the first digit. */
+typedef struct {
+    int n_parts; /* digits behind the point, at most */
+    int n_states;
+    MultipleState state[MULTIPLE_STATES];
+} SchemaMultiple;
 
 struct SchemaCompiler {
     GrammarBuilder *b;
@@ -101,6 +116,9 @@ int schema_shortest(const SchemaCompiler *c, int automaton);
 uint32_t schema_integer(SchemaCompiler *c, const json_t *schema);
 uint32_t schema_number(SchemaCompiler *c, const json_t *schema);
 uint32_t schema_any_number(SchemaCompiler *c);
+
+/* schema_multiple.c: 0, or -1 where value is no multipleOf that we follow. is_whole: no point. */
+int schema_multiple(const json_t *value, int is_whole, SchemaMultiple *out);
 
 /* The shortest text that is this number again, 1.1, not 1.1000000000000001; to be freed. */
 char *schema_number_text(const json_t *value);
