@@ -154,6 +154,32 @@ INLINE __m128 v_fold(Vec a)
     __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
     return _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
 }
+/* v_fold of four vectors, side by side. */
+INLINE Vec v_fold4(Vec a, Vec b, Vec c, Vec d)
+{
+    Vec ab = v_add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    Vec cd = v_add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    return v_add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+}
+/* The sums of four vectors of each of four rows: _MM_TRANSPOSE4_PS in all quarters at once. */
+INLINE void v_sum4x4(const Vec *a, const Vec *b, const Vec *c, const Vec *d, __m128 sum[4])
+{
+    Vec o0 = v_fold4(a[0], b[0], c[0], d[0]), o1 = v_fold4(a[1], b[1], c[1], d[1]);
+    Vec o2 = v_fold4(a[2], b[2], c[2], d[2]), o3 = v_fold4(a[3], b[3], c[3], d[3]);
+    __m512d lo01 = _mm512_castps_pd(_mm512_unpacklo_ps(o0, o1)),
+            hi01 = _mm512_castps_pd(_mm512_unpackhi_ps(o0, o1)),
+            lo23 = _mm512_castps_pd(_mm512_unpacklo_ps(o2, o3)),
+            hi23 = _mm512_castps_pd(_mm512_unpackhi_ps(o2, o3));
+    Vec low = v_add(_mm512_castpd_ps(_mm512_unpacklo_pd(lo01, lo23)),
+                    _mm512_castpd_ps(_mm512_unpackhi_pd(lo01, lo23)));
+    Vec high = v_add(_mm512_castpd_ps(_mm512_unpacklo_pd(hi01, hi23)),
+                     _mm512_castpd_ps(_mm512_unpackhi_pd(hi01, hi23)));
+    Vec all = v_add(low, high);
+    sum[0] = _mm512_castps512_ps128(all);
+    sum[1] = _mm512_extractf32x4_ps(all, 1);
+    sum[2] = _mm512_extractf32x4_ps(all, 2);
+    sum[3] = _mm512_extractf32x4_ps(all, 3);
+}
 
 #elif VEC_ISA == 2
 #include <immintrin.h>
@@ -381,6 +407,33 @@ INLINE float v_sum(Vec a)
     return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehl_ps(pairs, pairs)));
 }
 #endif
+
+/* Sets out[i][0..4), or adds to it, from v_sum4 of a[i]; 1 to 4 of them. */
+INLINE void v_sum4_rows(int n, Vec (*a)[4], float *const *out, int at, int adds)
+{
+#if VEC_ISA == 512
+    if (n > 1) {
+        /* four rows at a time, the last one again where there are fewer */
+        Vec *c = a[n > 2 ? 2 : 1], *d = a[n - 1];
+        __m128 row[4];
+        v_sum4x4(a[0], a[1], c, d, row);
+        UNROLL
+        for (int i = 0; i < n; i++) {
+            float *to = out[i] + at;
+            _mm_storeu_ps(to, adds ? _mm_add_ps(_mm_loadu_ps(to), row[i]) : row[i]);
+        }
+        return;
+    }
+#endif
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        float sum[4], *to = out[i] + at;
+        v_sum4(a[i][0], a[i][1], a[i][2], a[i][3], sum);
+        UNROLL
+        for (int o = 0; o < 4; o++)
+            to[o] = adds ? to[o] + sum[o] : sum[o];
+    }
+}
 
 /* The largest lane; which NaN wins is open. */
 INLINE float v_largest(Vec a)
