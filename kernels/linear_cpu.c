@@ -21,9 +21,9 @@
  * plain loop; 0.40 ms for 8, 0.70 ms for 16, then 90 to 95 G multiply-adds/s of the 118 there are.
  * Slower: tiles of 2 outputs x 12 rows, which widen W less often; x left L1. No faster: dot
  * products of bf16 pairs (AVX-512 BF16) with x as two terms, which are as many instructions: 0.95
- * of the time for a prompt, 1.05 for 8 rows. W from L2, one core: 51 to 54 of the 59 G that the
- * same loops reach without an end; sums of four rows at once (v_sum4_rows) took 0.96 to 0.99 of the
- * time of one row's after the other.
+ * of the time for a prompt, 1.05 for 8 rows. W from L2, one core, reaches 28 G with one row and 53
+ * of 59 with 8: the rest goes between two tiles, where few instructions are wanted. A strip by
+ * value cost 17 and 2 % of the time; sums one row after the other, not four at once, 2 %.
  *
  * Against the definition: a lane adds cols / VEC_N products in f32, so the error is below
  * (K_BLOCK / VEC_N + cols / K_BLOCK + log2 VEC_N + 2) * 2^-24 * sum |x w|.
@@ -112,8 +112,8 @@ INLINE void prefetch(int n_outs, const Strip *s, uint64_t ahead)
 }
 
 /* n_outs outputs, rows x[0 .. n_rows): sets y, or adds to it behind the first block of k. */
-INLINE void tile(WeightType type, int n_outs, int n_rows, const Strip *s, const float *const *x,
-                 float *const *y, int y_at)
+INLINE void tile(WeightType type, int n_outs, int n_rows, const Strip *s, uint64_t ahead,
+                 const float *const *x, float *const *y, int y_at)
 {
     Vec acc[TILE_ROWS][FMA_OUTS];
     const char *row[FMA_OUTS];
@@ -130,7 +130,6 @@ INLINE void tile(WeightType type, int n_outs, int n_rows, const Strip *s, const 
     }
     const int step = type == WEIGHT_FP8 ? FP8_BLOCK : K_BLOCK,
               line = CACHE_LINE / weight_element_bytes(type);
-    uint64_t ahead = s->ahead;
     for (int block = 0; block < s->n_k; block += step) {
         int end = block + step < s->n_k ? block + step : s->n_k, k = block;
         Vec scale = v_set(1);
@@ -166,33 +165,34 @@ INLINE uint64_t strip_ahead(const Strip *s)
 }
 
 /* n rows in tiles of one type and number of outputs, as even as they get. */
-INLINE void tiles(WeightType type, int n_outs, Strip s, int n, const float *const *x,
+INLINE void tiles(WeightType type, int n_outs, const Strip *s, int n, const float *const *x,
                   float *const *y, int y_at)
 {
-    int n_tiles = fma_tiles(n);
-    for (int t = 0; t < n_tiles; t++, s.ahead += strip_ahead(&s)) {
-        int i = tile_begin(n, n_tiles, t), rows = tile_begin(n, n_tiles, t + 1) - i;
+    int n_tiles = fma_tiles(n), each = n / n_tiles, n_larger = n % n_tiles;
+    uint64_t ahead = s->ahead;
+    for (int t = 0, i = 0, rows; t < n_tiles; t++, i += rows, ahead += strip_ahead(s)) {
+        rows = each + (t < n_larger);
         switch (rows) {
         case 1:
-            tile(type, n_outs, 1, &s, x + i, y + i, y_at);
+            tile(type, n_outs, 1, s, ahead, x + i, y + i, y_at);
             break;
         case 2:
-            tile(type, n_outs, 2, &s, x + i, y + i, y_at);
+            tile(type, n_outs, 2, s, ahead, x + i, y + i, y_at);
             break;
 #if VEC_ISA != 0
         case 3:
-            tile(type, n_outs, 3, &s, x + i, y + i, y_at);
+            tile(type, n_outs, 3, s, ahead, x + i, y + i, y_at);
             break;
 #endif
 #if VEC_ISA == 512
         case 4:
-            tile(type, n_outs, 4, &s, x + i, y + i, y_at);
+            tile(type, n_outs, 4, s, ahead, x + i, y + i, y_at);
             break;
         case 5:
-            tile(type, n_outs, 5, &s, x + i, y + i, y_at);
+            tile(type, n_outs, 5, s, ahead, x + i, y + i, y_at);
             break;
         case 6:
-            tile(type, n_outs, 6, &s, x + i, y + i, y_at);
+            tile(type, n_outs, 6, s, ahead, x + i, y + i, y_at);
             break;
 #endif
         default:
@@ -201,10 +201,10 @@ INLINE void tiles(WeightType type, int n_outs, Strip s, int n, const float *cons
     }
 }
 
-typedef void TileFn(Strip s, int n, const float *const *x, float *const *y, int y_at);
+typedef void TileFn(const Strip *s, int n, const float *const *x, float *const *y, int y_at);
 
 #define TILE_FN(name, type, n_outs)                                                                \
-    static void name(Strip s, int n, const float *const *x, float *const *y, int y_at)             \
+    static void name(const Strip *s, int n, const float *const *x, float *const *y, int y_at)      \
     {                                                                                              \
         tiles(type, n_outs, s, n, x, y, y_at);                                                     \
     }
@@ -233,16 +233,16 @@ static Strip strip_of(const Weight *w, int r, int k0)
     return s;
 }
 
-/* The n_outs outputs of a strip, all rows of an output before the next. */
-static void run_strip(Strip s, int n_outs, int n, const float *const *x, float *const *y, int y_at)
+/* The n_outs outputs of a strip, all rows of an output before the next; *s is behind them then. */
+static void run_strip(Strip *s, int n_outs, int n, const float *const *x, float *const *y, int y_at)
 {
     int o = 0;
     for (; o + FMA_OUTS <= n_outs; o += FMA_OUTS) {
-        tile_fn[s.type][0](s, n, x, y, y_at + o);
-        s.at += FMA_OUTS * s.stride, s.ahead += (uint64_t)(FMA_OUTS * s.ahead_out);
+        tile_fn[s->type][0](s, n, x, y, y_at + o);
+        s->at += FMA_OUTS * s->stride, s->ahead += (uint64_t)(FMA_OUTS * s->ahead_out);
     }
-    for (; o < n_outs; o++, s.at += s.stride, s.ahead += (uint64_t)s.ahead_out)
-        tile_fn[s.type][1](s, n, x, y, y_at + o);
+    for (; o < n_outs; o++, s->at += s->stride, s->ahead += (uint64_t)s->ahead_out)
+        tile_fn[s->type][1](s, n, x, y, y_at + o);
 }
 
 /* W once for n rows: outputs begin .. end, at 0 of y. */
@@ -257,7 +257,7 @@ static void few_rows(const Weight *w, int begin, int end, int n, const float *co
             int64_t further = (outs - 1) * k0 * weight_element_bytes(w->type) + PREFETCH_BYTES;
             s.ahead = (uintptr_t)s.at + (uint64_t)further;
             s.ahead_line = outs * share, s.ahead_out = share;
-            run_strip(s, outs, n, x, y, r - begin);
+            run_strip(&s, outs, n, x, y, r - begin);
         }
     }
 }
@@ -298,7 +298,7 @@ static void panel_wide(const Weight *w, int begin, int end, int k0, int n, const
         Strip s = strip_of(w, r, k0);
         s = w->type == WEIGHT_FP8 ? widen(WEIGHT_FP8, s, outs, wide)
                                   : widen(WEIGHT_BF16, s, outs, wide);
-        run_strip(s, outs, n, x, y, r - begin);
+        run_strip(&s, outs, n, x, y, r - begin);
     }
 }
 
@@ -314,7 +314,7 @@ static void panel_as_is(const Weight *w, int begin, int end, int k0, int n, cons
             s.ahead_line = CACHE_LINE / n_tiles, s.ahead_out = s.stride;
             s.ahead = (uintptr_t)s.at + (uint64_t)(MANY_OUTS * s.stride);
             s.ahead += (uint64_t)t * strip_ahead(&s);
-            run_strip(s, end - r < MANY_OUTS ? end - r : MANY_OUTS, rows, x + i, y + i, r - begin);
+            run_strip(&s, end - r < MANY_OUTS ? end - r : MANY_OUTS, rows, x + i, y + i, r - begin);
         }
 }
 
