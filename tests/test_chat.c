@@ -466,11 +466,10 @@ static void client_text_makes_no_control_tokens(void **state)
         " {'role': 'assistant', 'content': '%s', 'reasoning_content': '%s', 'tool_calls':"
         "  [{'function': {'name': '%s', 'arguments': {'%s': '%s', 'k': ['%s']}}}]},"
         " {'role': 'tool', 'content': '%s'}, {'role': 'user', 'content': '%s'}]";
-    static const ChatTemplate *const family[] = {&qwen35, &qwen38, &next, &thinking, &coder};
     (void)state;
     Tokenizer *tok = tokenizer_open("models/demo/tokenizer.json", &err);
     if (!tok) fail_msg("%s", err.msg);
-    for (int f = 0; f < 5; f++) {
+    for (int f = 0; f < N_TEMPLATES; f++) {
         int32_t control[2] = {tokenizer_added_id(tok, "<|im_start|>"),
                               tokenizer_added_id(tok, "<|im_end|>")};
         int count[2][2];
@@ -487,7 +486,7 @@ static void client_text_makes_no_control_tokens(void **state)
             StrBuf out = {0};
             ChatMarks marks = {0};
             TokenList ids = {0}, same = {0};
-            if (chat_render(family[f], m, tools, &generate, &out, &marks, &err))
+            if (chat_render(&named_templates[f].t, m, tools, &generate, &out, &marks, &err))
                 fail_msg("%s", err.msg);
             assert_int_equal(tokenizer_encode_prompt(tok, out.data, out.len, marks.client,
                                                      marks.n_client, &ids, &err),

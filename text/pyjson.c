@@ -91,67 +91,6 @@ static void dump_real(double d, StrBuf *out)
     }
 }
 
-static void dump_object(const json_t *value, StrBuf *out)
-{
-    const char *key, *separator = "";
-    size_t len;
-    json_t *item;
-    strbuf_puts(out, "{");
-    json_object_keylen_foreach((json_t *)value, key, len, item)
-    {
-        strbuf_puts(out, separator);
-        separator = ", ";
-        dump_string(key, len, out);
-        strbuf_puts(out, ": ");
-        pyjson_dump(item, out);
-    }
-    strbuf_puts(out, "}");
-}
-
-static void dump_array(const json_t *value, StrBuf *out)
-{
-    size_t i;
-    json_t *item;
-    strbuf_puts(out, "[");
-    json_array_foreach(value, i, item)
-    {
-        if (i) strbuf_puts(out, ", ");
-        pyjson_dump(item, out);
-    }
-    strbuf_puts(out, "]");
-}
-
-/* Recurses as deep as the value nests; jansson's parser stops at 2,048. */
-void pyjson_dump(const json_t *value, StrBuf *out)
-{
-    switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        dump_object(value, out);
-        break;
-    case JSON_ARRAY:
-        dump_array(value, out);
-        break;
-    case JSON_STRING:
-        dump_string(json_string_value(value), json_string_length(value), out);
-        break;
-    case JSON_INTEGER:
-        strbuf_printf(out, "%lld", (long long)json_integer_value(value));
-        break;
-    case JSON_REAL:
-        dump_real(json_real_value(value), out);
-        break;
-    case JSON_TRUE:
-        strbuf_puts(out, "true");
-        break;
-    case JSON_FALSE:
-        strbuf_puts(out, "false");
-        break;
-    case JSON_NULL:
-        strbuf_puts(out, "null");
-        break;
-    }
-}
-
 /*
  * str.isprintable, for one character: not control, format, unassigned and private ones, nor white
  * space but the space itself (categories Other and Separator).
@@ -183,48 +122,87 @@ static void repr_string(const char *s, size_t len, StrBuf *out)
     strbuf_add(out, &quote, 1);
 }
 
-/* Recurses like pyjson_dump. */
-static void repr(const json_t *value, StrBuf *out)
+/* How a language writes what JSON has. */
+typedef struct {
+    void (*string)(const char *s, size_t len, StrBuf *out);
+    const char *yes, *no, *none;
+} Style;
+
+static const Style json = {dump_string, "true", "false", "null"},
+                   python = {repr_string, "True", "False", "None"};
+
+static void write_value(const json_t *value, const Style *style, StrBuf *out);
+
+static void write_object(const json_t *value, const Style *style, StrBuf *out)
 {
     const char *key, *separator = "";
-    size_t i, n_key;
+    size_t len;
     json_t *item;
-    if (json_is_string(value)) {
-        repr_string(json_string_value(value), json_string_length(value), out);
-    } else if (json_is_object(value)) {
-        strbuf_puts(out, "{");
-        json_object_keylen_foreach((json_t *)value, key, n_key, item)
-        {
-            strbuf_puts(out, separator);
-            separator = ", ";
-            repr_string(key, n_key, out);
-            strbuf_puts(out, ": ");
-            repr(item, out);
-        }
-        strbuf_puts(out, "}");
-    } else if (json_is_array(value)) {
-        strbuf_puts(out, "[");
-        json_array_foreach(value, i, item)
-        {
-            if (i) strbuf_puts(out, ", ");
-            repr(item, out);
-        }
-        strbuf_puts(out, "]");
-    } else {
-        pyjson_str(value, out);
+    strbuf_puts(out, "{");
+    json_object_keylen_foreach((json_t *)value, key, len, item)
+    {
+        strbuf_puts(out, separator);
+        separator = ", ";
+        style->string(key, len, out);
+        strbuf_puts(out, ": ");
+        write_value(item, style, out);
     }
+    strbuf_puts(out, "}");
+}
+
+static void write_array(const json_t *value, const Style *style, StrBuf *out)
+{
+    size_t i;
+    json_t *item;
+    strbuf_puts(out, "[");
+    json_array_foreach(value, i, item)
+    {
+        if (i) strbuf_puts(out, ", ");
+        write_value(item, style, out);
+    }
+    strbuf_puts(out, "]");
+}
+
+/* Recurses as deep as the value nests; jansson's parser stops at 2,048. */
+static void write_value(const json_t *value, const Style *style, StrBuf *out)
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        write_object(value, style, out);
+        break;
+    case JSON_ARRAY:
+        write_array(value, style, out);
+        break;
+    case JSON_STRING:
+        style->string(json_string_value(value), json_string_length(value), out);
+        break;
+    case JSON_INTEGER:
+        strbuf_printf(out, "%lld", (long long)json_integer_value(value));
+        break;
+    case JSON_REAL:
+        dump_real(json_real_value(value), out);
+        break;
+    case JSON_TRUE:
+        strbuf_puts(out, style->yes);
+        break;
+    case JSON_FALSE:
+        strbuf_puts(out, style->no);
+        break;
+    case JSON_NULL:
+        strbuf_puts(out, style->none);
+        break;
+    }
+}
+
+void pyjson_dump(const json_t *value, StrBuf *out)
+{
+    write_value(value, &json, out);
 }
 
 void pyjson_str(const json_t *value, StrBuf *out)
 {
     if (json_is_string(value))
         strbuf_add(out, json_string_value(value), json_string_length(value));
-    else if (json_is_object(value) || json_is_array(value))
-        repr(value, out);
-    else if (json_is_boolean(value))
-        strbuf_puts(out, json_is_true(value) ? "True" : "False");
-    else if (json_is_null(value))
-        strbuf_puts(out, "None");
     else
-        pyjson_dump(value, out);
+        write_value(value, &python, out);
 }

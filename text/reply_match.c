@@ -51,6 +51,16 @@ static Match named(Look *l, const char *text, Match found, Look *name)
     return name->n > MAX_CALL_NAME ? MATCH_NOT : out_of_text(l);
 }
 
+Match match_call(Look *l, int whole, Look *name)
+{
+    Match m = literal(l, "<tool_call>", MATCH_FUNCTION);
+    if (m == MATCH_MORE || (m == MATCH_NOT && whole)) return m;
+    skip_blanks(l);
+    if (l->at == l->n) return out_of_text(l);
+    if (l->text[l->at] == '{') return MATCH_JSON;
+    return named(l, "<function=", MATCH_FUNCTION, name);
+}
+
 /* The first of several that matches, or may do so later. */
 static Match any_of(Look *l, const Match *found, const char *const *texts, int n)
 {
@@ -75,16 +85,6 @@ Match match_bare_call(Look *l, Look *name)
     m = any_of(l, found, texts, 2);
     l->at = after_name;
     return m;
-}
-
-Match match_call(Look *l, int whole, Look *name)
-{
-    Match m = literal(l, "<tool_call>", MATCH_FUNCTION);
-    if (m == MATCH_MORE || (m == MATCH_NOT && whole)) return m;
-    skip_blanks(l);
-    if (l->at == l->n) return out_of_text(l);
-    if (l->text[l->at] == '{') return MATCH_JSON;
-    return named(l, "<function=", MATCH_FUNCTION, name);
 }
 
 Match match_in_args(Look *l, Look *name)

@@ -104,7 +104,9 @@ static json_t *stricter(const json_t *a, const json_t *b, int largest)
     return json_incref((json_t *)(a_is_larger == largest ? a : b));
 }
 
-/* Of two numbers whose multiples are asked for the one that will do for both, if it is one of them.
+/*
+ * The number whose multiples are those of both; of numbers that are no integers only if it is one
+ * of them, else the first will do.
  */
 static json_t *common_multiple(const json_t *a, const json_t *b)
 {

@@ -20,6 +20,7 @@ enum {
 
 typedef struct {
     int m, p;
+    int n_parts; /* digits behind the point that are written: p, or 0 of an integer */
     int state[MULTIPLE_PARTS + 1][MAX_UNITS]; /* [digits behind the point][remainder] */
     int n_states[MULTIPLE_PARTS + 1];
     int (*key)[N_KEYS]; /* [MAX_UNITS] */
@@ -77,7 +78,7 @@ static int divide(Machine *a, int k)
  * Keys of the remainders with k digits behind the point: where a digit on the same side leads, and
  * from before the point the first one behind it.
  */
-static void set_keys(Machine *a, int k, int is_whole)
+static void set_keys(Machine *a, int k)
 {
     for (int r = 0; r < a->m; r++) {
         int *key = a->key[r];
@@ -86,36 +87,36 @@ static void set_keys(Machine *a, int k, int is_whole)
         for (int d = 0; d < 10; d++) {
             int next = (10 * r + d) % a->m;
             if (!k) key[1 + d] = a->state[0][next];
-            if (k && k < a->p) key[1 + d] = a->state[k + 1][next];
-            if (!k && a->p && !is_whole) key[11 + d] = a->state[1][next];
+            if (k && k < a->n_parts) key[1 + d] = a->state[k + 1][next];
+            if (!k && a->n_parts) key[11 + d] = a->state[1][next];
         }
     }
 }
 
-static int partition(Machine *a, int is_whole)
+static int partition(Machine *a)
 {
-    for (int k = a->p; k > 0; k--) {
-        set_keys(a, k, is_whole);
+    for (int k = a->n_parts; k > 0; k--) {
+        set_keys(a, k);
         if (divide(a, k)) return -1;
     }
     /* before the point, where digits lead back: finer until it is fine enough */
     int before;
     do {
         before = a->n_states[0];
-        set_keys(a, 0, is_whole);
+        set_keys(a, 0);
         if (divide(a, 0)) return -1;
     } while (before != a->n_states[0]);
     return 0;
 }
 
 /* The states of all sides in one table: those before the point first, so that 0 is the start. */
-static int lay_out(const Machine *a, int is_whole, SchemaMultiple *out)
+static int lay_out(const Machine *a, SchemaMultiple *out)
 {
-    int base[MULTIPLE_PARTS + 2] = {0}, n_levels = is_whole ? 1 : a->p + 1;
+    int base[MULTIPLE_PARTS + 2] = {0}, n_levels = a->n_parts + 1;
     for (int k = 0; k < n_levels; k++)
         base[k + 1] = base[k] + a->n_states[k];
     if (base[n_levels] > MULTIPLE_STATES) return -1;
-    *out = (SchemaMultiple){.n_parts = n_levels - 1, .n_states = base[n_levels]};
+    *out = (SchemaMultiple){.n_parts = a->n_parts, .n_states = base[n_levels]};
     for (int k = 0; k < n_levels; k++)
         for (int r = 0; r < a->m; r++) {
             MultipleState *s = &out->state[base[k] + a->state[k][r]];
@@ -123,7 +124,7 @@ static int lay_out(const Machine *a, int is_whole, SchemaMultiple *out)
             for (int d = 0; d < 10; d++) {
                 int next = (10 * r + d) % a->m, same = k ? k + 1 : 0;
                 if (same < n_levels) s->digit[d] = base[same] + a->state[same][next];
-                if (!k && n_levels > 1) s->part[d] = base[1] + a->state[1][next];
+                if (!k && a->n_parts) s->part[d] = base[1] + a->state[1][next];
             }
         }
     return 0;
@@ -131,12 +132,12 @@ static int lay_out(const Machine *a, int is_whole, SchemaMultiple *out)
 
 int schema_multiple(const json_t *value, int is_whole, SchemaMultiple *out)
 {
+    int m, p;
+    if (read_units(value, &m, &p)) return -1;
     Machine *a = mem_alloc(1, sizeof *a);
-    int rc = read_units(value, &a->m, &a->p);
-    if (!rc) {
-        a->key = mem_alloc((size_t)a->m, sizeof *a->key);
-        rc = partition(a, is_whole) || lay_out(a, is_whole, out) ? -1 : 0;
-    }
+    a->m = m, a->p = p, a->n_parts = is_whole ? 0 : p;
+    a->key = mem_alloc((size_t)m, sizeof *a->key);
+    int rc = partition(a) || lay_out(a, out) ? -1 : 0;
     mem_free(a->key);
     mem_free(a);
     return rc;
