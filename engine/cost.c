@@ -21,6 +21,9 @@ enum { MANY_ROWS = 32 };
 /* What the first steps say of a part is not believed much. */
 enum { FEW_STEPS = 8 };
 
+/* Of what the bytes say at the pass's rate; a first step that takes longer was likely stalled. */
+static const double DOUBTFUL = 2;
+
 void cost_init(Cost *c, const CostBytes *bytes)
 {
     memset(c, 0, sizeof *c);
@@ -99,11 +102,21 @@ static void move_factor(Cost *c, CostPart part, int i, double share, double rati
     k->n_seen[i]++;
 }
 
+/*
+ * A stall in the first step of a part would make it look too dear to be tried again, so one that
+ * is far too long is left out, and the second decides.
+ */
+static int is_doubted(CostCurve *k, CostPart part, double ratio)
+{
+    return part != COST_PASS && !k->n_learnt && ratio > DOUBTFUL && !k->n_doubted++;
+}
+
 static void learn(Cost *c, CostPart part, int n_rows, double ratio)
 {
     CostCurve *k = &c->curve[part];
     int i;
     double share = place(n_rows, &i);
+    if (is_doubted(k, part, ratio)) return;
     if (!k->n_learnt++) { /* nothing was known */
         i += share > 0.5;
         k->factor[i] = factor(c, part, i) * ratio;

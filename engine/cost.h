@@ -40,6 +40,7 @@ typedef struct {
     double factor[COST_CELLS];
     int n_seen[COST_CELLS];
     long n_learnt; /* steps */
+    int n_doubted; /* steps that were left out */
 } CostCurve;
 
 typedef struct {

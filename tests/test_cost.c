@@ -77,6 +77,26 @@ static void test_unverified_drafts(void **state)
     assert_near(cost_level_ms(&c, &who, 1, 1), 3);
 }
 
+/*
+ * A stall in the first step with drafts says nothing of them: they stay as cheap as their bytes
+ * say, and are tried again. Where the second step is as long they are dear.
+ */
+static void test_first_step_stalled(void **state)
+{
+    (void)state;
+    CostCompany who = {.n = 1, .keys = 500, .head_keys = 500};
+    Cost c;
+    for (int n_levels = 1; n_levels <= 3; n_levels++) {
+        open_cost(&c);
+        one_step(&c, 1, 10, 0, 0);
+        one_step(&c, 4, 10, n_levels, 100);
+        assert_near(cost_level_ms(&c, &who, 1, 1), 1);
+        assert_near(cost_level_ms(&c, &who, 2, 1), 2);
+        one_step(&c, 4, 10, n_levels, 100);
+        assert_true(cost_level_ms(&c, &who, 1, 1) > 10);
+    }
+}
+
 /* A prompt of n rows that takes row ms each, and shown ms for each row that the drafter sees. */
 static void prompt(Cost *c, int n, double row, double shown)
 {
@@ -113,6 +133,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_learns_times),
         cmocka_unit_test(test_unverified_drafts),
+        cmocka_unit_test(test_first_step_stalled),
         cmocka_unit_test(test_shown_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
