@@ -71,10 +71,6 @@ struct alignas(16) uint4 {
     uint32_t x, y, z, w;
 };
 
-static inline float rsqrtf(float x)
-{
-    return 1 / sqrtf(x);
-}
 static inline int __popc(uint32_t x)
 {
     return __builtin_popcount(x);
