@@ -228,14 +228,14 @@ static void read_effort(ApiRequest *r, const json_t *effort)
 {
     const char *name = json_string_value(effort);
     if (!name) return;
-    r->enable_thinking = strcmp(name, "none") != 0;
-    if (r->enable_thinking) r->effort = name;
+    r->chat.enable_thinking = strcmp(name, "none") != 0;
+    if (r->chat.enable_thinking) r->chat.effort = name;
 }
 
 /* Many dialects say the same; the later ones here win. */
 static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
 {
-    int *on = &r->enable_thinking;
+    int *on = &r->chat.enable_thinking;
     const json_t *kwargs = json_field(body, "chat_template_kwargs");
     const json_t *reasoning = json_field(body, "reasoning");
     const json_t *type = json_object_get(json_field(body, "thinking"), "type");
@@ -245,14 +245,14 @@ static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
                          "chat_template_kwargs must be an object of at most %d keys",
                          MAX_TEMPLATE_KWARGS);
     /* Anthropic's, which does not switch thinking on. */
-    if (json_is_string(effort)) r->effort = json_string_value(effort);
+    if (json_is_string(effort)) r->chat.effort = json_string_value(effort);
     if (json_is_string(type)) *on = strcmp(json_string_value(type), "disabled") != 0;
     read_effort(r, json_object_get(reasoning, "effort"));
     if (read_switch(reasoning, "enabled", on, err)) return -1;
     read_effort(r, json_field(body, "reasoning_effort"));
     if (read_switch(body, "enable_thinking", on, err)) return -1;
     read_effort(r, json_field(kwargs, "reasoning_effort"));
-    if (read_switch(kwargs, "preserve_thinking", &r->preserve_thinking, err)) return -1;
+    if (read_switch(kwargs, "preserve_thinking", &r->chat.preserve_thinking, err)) return -1;
     if (read_switch(kwargs, "thinking", on, err)) return -1;
     return read_switch(kwargs, "enable_thinking", on, err);
 }
@@ -285,26 +285,24 @@ static int read_prompt_end(ApiRequest *r, const json_t *body, ApiError *err)
     const char *role = json_string_value(json_object_get(last, "role"));
     int by_assistant = role && !strcmp(role, "assistant");
     int asks_turn = json_is_true(json_field(body, "add_generation_prompt"));
-    r->add_generation_prompt = 1;
-    if (api_read_bool(body, "add_generation_prompt", &r->add_generation_prompt, err) ||
-        api_read_bool(body, "continue_final_message", &r->continue_final, err))
+    ChatOptions *o = &r->chat;
+    if (api_read_bool(body, "add_generation_prompt", &o->add_generation_prompt, err) ||
+        api_read_bool(body, "continue_final_message", &o->continue_final, err))
         return -1;
-    if (r->continue_final && asks_turn)
+    if (o->continue_final && asks_turn)
         return api_error(err, ERR_INPUT, "continue_final_message",
                          "continue_final_message and add_generation_prompt exclude each other");
-    if (r->continue_final && !by_assistant)
+    if (o->continue_final && !by_assistant)
         return api_error(err, ERR_INPUT, "continue_final_message",
                          "continue_final_message needs a last message of role assistant");
-    if (!r->add_generation_prompt && by_assistant) r->continue_final = 1;
-    if (r->continue_final) r->add_generation_prompt = 0;
+    if (!o->add_generation_prompt && by_assistant) o->continue_final = 1;
+    if (o->continue_final) o->add_generation_prompt = 0;
     return 0;
 }
 
 int api_read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defaults, ApiError *err)
 {
-    r->enable_thinking = defaults->enable_thinking;
-    r->preserve_thinking = defaults->preserve_thinking;
-    r->effort = defaults->effort;
+    r->chat = defaults->chat;
     if (read_messages(r, body, err) || read_prompt_end(r, body, err) ||
         api_read_tools(r, body, err) || read_thinking(r, body, err))
         return -1;

@@ -208,7 +208,7 @@ static int read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defau
         return api_error(err, ERR_INPUT, "top_logprobs", "top_logprobs needs logprobs: true");
     if (logprobs) r->n_logprobs = n_top;
     if (api_read_chat(r, body, defaults, err)) return -1;
-    if (!r->thinking_budget) r->enable_thinking = 0; /* no token of it: it does not begin */
+    if (!r->thinking_budget) r->chat.enable_thinking = 0; /* no token of it: it does not begin */
     return 0;
 }
 

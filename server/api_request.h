@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "engine/engine.h"
+#include "text/chat.h"
 #include "text/stop.h"
 #include "text/tokenizer.h"
 
@@ -93,14 +94,12 @@ typedef struct {
     ApiPrompt *prompts; /* API_COMPLETION */
     int n_prompts;
     json_t *messages, *tools; /* API_CHAT: owned, normalised; tools may be NULL */
-    /* as ChatOptions; the effort is lent by the body or the settings */
-    int add_generation_prompt, enable_thinking, preserve_thinking, continue_final;
-    const char *effort;
-    int parse_calls;    /* 0: tool calls stay text (tool_choice none, no tools) */
-    int parallel_calls; /* 0: an answer ends after its first call */
-    json_t *forced;     /* tools of which one must be called; NULL: none. Owned */
-    int names_tool;     /* 1: the request names the one */
-    int strict_tools;   /* 1: one at least is strict */
+    ChatOptions chat;         /* its effort is lent by the body or the settings */
+    int parse_calls;          /* 0: tool calls stay text (tool_choice none, no tools) */
+    int parallel_calls;       /* 0: an answer ends after its first call */
+    json_t *forced;           /* tools of which one must be called; NULL: none. Owned */
+    int names_tool;           /* 1: the request names the one */
+    int strict_tools;         /* 1: one at least is strict */
     ApiStructure structure;
     ReasoningMode reasoning;
     int thinking_budget; /* tokens of reasoning at most; -1: no bound */
@@ -134,8 +133,7 @@ typedef struct {
 typedef struct {
     SampleParams sampling;
     int max_tokens; /* -1: to the context's end */
-    int enable_thinking, preserve_thinking;
-    const char *effort; /* NULL: the template's */
+    ChatOptions chat;
     int n_vocab;
     int may_be_empty; /* a chat's max_tokens may be 0: it only fills the prefix cache */
 } ApiDefaults;

@@ -36,12 +36,8 @@ int encoding_text(Encoding *e, const Tokenizer *tok, const char *text, size_t le
 int chat_prompt(const Service *service, const ApiRequest *api, StrBuf *text, ChatMarks *marks,
                 ApiError *err)
 {
-    ChatOptions options = {.add_generation_prompt = api->add_generation_prompt,
-                           .enable_thinking = api->enable_thinking,
-                           .preserve_thinking = api->preserve_thinking,
-                           .effort = api->effort,
-                           .continue_final = api->continue_final};
-    if (chat_render(&service->tmpl, api->messages, api->tools, &options, text, marks, &err->error))
+    if (chat_render(&service->tmpl, api->messages, api->tools, &api->chat, text, marks,
+                    &err->error))
         return api_in_field(err, "messages");
     return 0;
 }

@@ -184,13 +184,10 @@ int server_run_task(Server *s, Exchange *ex, const Task *task, char **body, cons
 ApiDefaults server_defaults(const Server *s, int max_tokens)
 {
     const Settings *settings = s->service->settings;
-    ChatOptions chat = service_chat_options(settings);
     return (ApiDefaults){
         .sampling = service_sampling(s->service),
         .max_tokens = settings->default_max_tokens >= 0 ? settings->default_max_tokens : max_tokens,
-        .enable_thinking = chat.enable_thinking,
-        .preserve_thinking = chat.preserve_thinking,
-        .effort = chat.effort,
+        .chat = service_chat_options(settings),
         .n_vocab = s->n_vocab,
     };
 }

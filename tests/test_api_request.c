@@ -21,8 +21,7 @@
 static const ApiDefaults defaults = {
     .sampling = {.temperature = 0.7F, .top_p = 0.8F, .top_k = 20, .repetition = 1, .seed = 77},
     .max_tokens = 16,
-    .enable_thinking = -1,
-    .preserve_thinking = -1,
+    .chat = {.add_generation_prompt = 1, .enable_thinking = -1, .preserve_thinking = -1},
     .n_vocab = 100,
 };
 
@@ -283,7 +282,7 @@ static void test_nulls_and_unknown_fields(void **state)
     api_request_free(&r);
     snprintf(text, sizeof text, "%s%s", M, fields);
     r = read_ok(API_CHAT, text);
-    assert_int_equal(r.enable_thinking, -1);
+    assert_int_equal(r.chat.enable_thinking, -1);
     assert_null(r.tools);
     api_request_free(&r);
 }
@@ -391,11 +390,11 @@ static void test_thinking(void **state)
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ApiRequest r = read_ok(API_CHAT, rows[i].text);
-        const char *effort = r.effort ? r.effort : "", *want = rows[i].effort;
-        if (r.enable_thinking != rows[i].on || r.preserve_thinking != rows[i].keeps ||
+        const char *effort = r.chat.effort ? r.chat.effort : "", *want = rows[i].effort;
+        if (r.chat.enable_thinking != rows[i].on || r.chat.preserve_thinking != rows[i].keeps ||
             strcmp(effort, want ? want : "") != 0)
-            fail_msg("%s: %d, %d, %s", rows[i].text, r.enable_thinking, r.preserve_thinking,
-                     effort);
+            fail_msg("%s: %d, %d, %s", rows[i].text, r.chat.enable_thinking,
+                     r.chat.preserve_thinking, effort);
         api_request_free(&r);
     }
 }
@@ -671,8 +670,8 @@ static void test_reasoning_and_prompt_end(void **state)
         snprintf(text, sizeof text, "{\"messages\": [{\"role\": \"%s\", \"content\": \"a\"}]%s}",
                  ends[i].role, ends[i].fields);
         ApiRequest r = read_ok(API_CHAT, text);
-        assert_int_equal(r.add_generation_prompt, ends[i].add);
-        assert_int_equal(r.continue_final, ends[i].go_on);
+        assert_int_equal(r.chat.add_generation_prompt, ends[i].add);
+        assert_int_equal(r.chat.continue_final, ends[i].go_on);
         api_request_free(&r);
     }
 }

@@ -27,7 +27,10 @@
 /* The fields of a request, with ' for "; 0 or -1, as api_request_read. *r is to be freed. */
 static int read_fields(ApiRequest *r, ApiKind kind, const char *fields, ApiError *err)
 {
-    static const ApiDefaults defaults = {.max_tokens = 16, .enable_thinking = -1, .n_vocab = 100};
+    static const ApiDefaults defaults = {
+        .max_tokens = 16,
+        .chat = {.add_generation_prompt = 1, .enable_thinking = -1},
+        .n_vocab = 100};
     char text[1024];
     snprintf(text, sizeof text, "{%s, %s}",
              kind == API_CHAT ? "'messages': [{'role': 'user', 'content': 'x'}]" : "'prompt': 'x'",

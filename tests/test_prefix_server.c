@@ -127,7 +127,10 @@ typedef struct {
 
 static Prompt prompt_of(json_t *messages, int thinking)
 {
-    static const ApiDefaults defaults = {.max_tokens = -1, .enable_thinking = -1, .n_vocab = 1};
+    static const ApiDefaults defaults = {
+        .max_tokens = -1,
+        .chat = {.add_generation_prompt = 1, .enable_thinking = -1},
+        .n_vocab = 1};
     Prompt p = {0};
     ApiRequest r = {0};
     ApiError err = {0};

@@ -37,15 +37,10 @@ static void render(const ApiRequest *r)
 {
     for (int family = CHAT_QWEN35; family <= CHAT_QWEN3_CODER; family++) {
         ChatTemplate t = {.family = (ChatFamily)family, .thinking_default = 1};
-        ChatOptions o = {.add_generation_prompt = r->add_generation_prompt,
-                         .enable_thinking = r->enable_thinking,
-                         .preserve_thinking = r->preserve_thinking,
-                         .effort = r->effort,
-                         .continue_final = r->continue_final};
         StrBuf out = {0};
         Error err = {0};
         ChatMarks marks = {0};
-        int rc = chat_render(&t, r->messages, r->tools, &o, &out, &marks, &err);
+        int rc = chat_render(&t, r->messages, r->tools, &r->chat, &out, &marks, &err);
         FUZZ_CHECK(rc ? *err.msg : marks.n_stable <= out.len);
         chat_marks_free(&marks);
         strbuf_free(&out);
@@ -107,7 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const ApiDefaults defaults = {
         .sampling = {.temperature = 0.7F, .top_p = 0.8F, .top_k = 20, .repetition = 1, .seed = 77},
         .max_tokens = 16,
-        .enable_thinking = -1,
+        .chat = {.add_generation_prompt = 1, .enable_thinking = -1, .preserve_thinking = -1},
         .n_vocab = 100,
     };
     read_body(data, size, API_COMPLETION, NULL, &defaults);
