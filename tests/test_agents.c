@@ -19,7 +19,7 @@
 
 static Served *served;
 
-static int start(void **state)
+static int setup(void **state)
 {
     if (served_open_model(state)) return -1;
     ServedOptions o = served_defaults();
@@ -28,7 +28,7 @@ static int start(void **state)
     return 0;
 }
 
-static int stop(void **state)
+static int teardown(void **state)
 {
     assert_int_equal(served_stop(served), 0);
     return served_close_model(state);
@@ -102,5 +102,5 @@ int main(void)
         cmocka_unit_test(test_claude_code),
         cmocka_unit_test(test_codex),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -20,14 +20,14 @@
 
 static Served *served;
 
-static int start(void **state)
+static int setup(void **state)
 {
     if (served_open_model(state)) return -1;
     served = served_start(NULL);
     return 0;
 }
 
-static int stop(void **state)
+static int teardown(void **state)
 {
     assert_int_equal(served_stop(served), 0);
     return served_close_model(state);
@@ -184,5 +184,5 @@ int main(void)
         cmocka_unit_test(test_drafts),
         cmocka_unit_test(test_choices),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -43,7 +43,7 @@ static json_t *load_tools(void)
     return out;
 }
 
-static int start(void **state)
+static int setup(void **state)
 {
     if (served_open_model(state)) return -1;
     ServedOptions o = served_defaults();
@@ -53,7 +53,7 @@ static int start(void **state)
     return 0;
 }
 
-static int stop(void **state)
+static int teardown(void **state)
 {
     json_decref(tools);
     assert_int_equal(served_stop(served), 0);
@@ -670,5 +670,5 @@ int main(void)
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_too_long),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }

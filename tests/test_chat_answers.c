@@ -23,7 +23,7 @@
 static Served *served;
 static json_t *tools; /* of the demonstration model */
 
-static int start(void **state)
+static int setup(void **state)
 {
     if (served_open_model(state)) return -1;
     served = served_start(NULL);
@@ -31,7 +31,7 @@ static int start(void **state)
     return tools ? 0 : -1;
 }
 
-static int stop(void **state)
+static int teardown(void **state)
 {
     json_decref(tools);
     assert_int_equal(served_stop(served), 0);
@@ -511,5 +511,5 @@ int main(void)
         cmocka_unit_test(test_ids),
         cmocka_unit_test(test_figures),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -34,7 +34,7 @@ static void assert_alive(const Served *s)
 static double metric(const Served *s, const char *name)
 {
     HttpReply r = http_exchange(s->port, "GET", "/metrics", "", "");
-    char *line = strstr(strbuf_str(&r.body), "# TYPE");
+    const char *line = strstr(strbuf_str(&r.body), "# TYPE");
     for (; line; line = strchr(line + 1, '\n'))
         if (!strncmp(line + 1, name, strlen(name)) && line[1 + strlen(name)] == '{') break;
     if (!line) fail_msg("no %s", name);

@@ -41,7 +41,7 @@ static json_t *load_tools(void)
     return out;
 }
 
-static int start(void **state)
+static int setup(void **state)
 {
     if (served_open_model(state)) return -1;
     served = served_start(NULL);
@@ -49,7 +49,7 @@ static int start(void **state)
     return 0;
 }
 
-static int stop(void **state)
+static int teardown(void **state)
 {
     json_decref(tools);
     assert_int_equal(served_stop(served), 0);
@@ -492,5 +492,5 @@ int main(void)
         cmocka_unit_test(test_history),      cmocka_unit_test(test_vanished),
         cmocka_unit_test(test_broken_model), cmocka_unit_test(test_errors),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }

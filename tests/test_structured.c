@@ -37,14 +37,14 @@
 
 static Served *served;
 
-static int start(void **state)
+static int setup(void **state)
 {
     if (served_open_model(state)) return -1;
     served = served_start(NULL);
     return 0;
 }
 
-static int stop(void **state)
+static int teardown(void **state)
 {
     assert_int_equal(served_stop(served), 0);
     return served_close_model(state);
@@ -412,5 +412,5 @@ int main(void)
         cmocka_unit_test(test_stops),       cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_completions), cmocka_unit_test(test_errors),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -25,7 +25,7 @@ enum { LARGE = 80 << 10 }; /* more than is read on the server's own thread */
 
 static Served *served;
 
-static int start(void **state)
+static int setup(void **state)
 {
     ServedOptions o = served_defaults();
     if (served_open_model(state)) return -1;
@@ -34,7 +34,7 @@ static int start(void **state)
     return 0;
 }
 
-static int stop(void **state)
+static int teardown(void **state)
 {
     assert_int_equal(served_stop(served), 0);
     return served_close_model(state);
@@ -201,5 +201,5 @@ int main(void)
         cmocka_unit_test(test_clients_that_leave),
         cmocka_unit_test(test_end),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }
