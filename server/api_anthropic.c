@@ -24,7 +24,8 @@
 static ApiDefaults defaults(const Server *s)
 {
     ApiDefaults d = server_defaults(s, -1);
-    if (!s->service->tmpl.always_thinks) d.chat.enable_thinking = s->settings->messages_thinking == ON;
+    if (!s->service->tmpl.always_thinks)
+        d.chat.enable_thinking = s->settings->messages_thinking == ON;
     d.may_be_empty = 1;
     return d;
 }
