@@ -137,6 +137,10 @@ static const ReplyCase cases[] = {
      CALL "<function=write_file><parameter=path>a</parameter><parameter=path>b</parameter>"
           "<parameter=mode>null</parameter></function>",
      "F(write_file)A({\"path\": \"a\", \"mode\": null})."},
+    {"value: parameters whose names are alike", 0,
+     CALL "<function=write_file><parameter=a\"b>1</parameter><parameter=a\\\"b>2</parameter>"
+          "<parameter=a\"b>3</parameter></function>",
+     "F(write_file)A({\"a\\\"b\": \"1\", \"a\\\\\\\"b\": \"2\"})."},
     {"value: bytes that are no text", 0,
      "\xFF" CALL "<function=write_file><parameter=path>\xE4\xBD\xC3\xA9</parameter></function>",
      "C(\xEF\xBF\xBD)F(write_file)A({\"path\": \"\xEF\xBF\xBD\xC3\xA9\"})."},

@@ -69,15 +69,14 @@ static void put_element(const Render *r, const char *name, const json_t *value, 
 static void put_other_keys(const Render *r, const json_t *object, const char *const *handled)
 {
     const char *key;
-    size_t n_key;
     json_t *value;
-    json_object_keylen_foreach((json_t *)object, key, n_key, value)
+    json_object_foreach((json_t *)object, key, value)
     {
         const char *const *h = handled;
-        while (*h && (strlen(*h) != n_key || memcmp(*h, key, n_key) != 0))
+        while (*h && strcmp(*h, key) != 0)
             h++;
         if (*h) continue;
-        Span name = {key, n_key};
+        Span name = {key, strlen(key)};
         strbuf_puts(r->out, "\n<");
         chat_put(r, name);
         strbuf_puts(r->out, ">");
@@ -114,7 +113,6 @@ static void put_coder_tool(const Render *r, const json_t *tool)
                  *description = json_object_get(tool, "description"),
                  *parameters = json_object_get(tool, "parameters");
     const char *key;
-    size_t n_key;
     json_t *fields;
     strbuf_puts(r->out, "\n<function>");
     if (name)
@@ -123,9 +121,9 @@ static void put_coder_tool(const Render *r, const json_t *tool)
         strbuf_puts(r->out, "\n<name></name>");
     if (description) put_element(r, "description", description, 1);
     strbuf_puts(r->out, "\n<parameters>");
-    json_object_keylen_foreach(json_object_get(parameters, "properties"), key, n_key, fields)
+    json_object_foreach(json_object_get(parameters, "properties"), key, fields)
     {
-        put_coder_parameter(r, (Span){key, n_key}, fields);
+        put_coder_parameter(r, (Span){key, strlen(key)}, fields);
     }
     put_other_keys(r, parameters, of_parameters);
     strbuf_puts(r->out, "\n</parameters>");
@@ -207,12 +205,11 @@ static json_t *read_arguments(const Render *r, size_t i, const json_t *call)
 static void put_arguments(const Render *r, json_t *arguments)
 {
     const char *name;
-    size_t n_name;
     json_t *value;
-    json_object_keylen_foreach(arguments, name, n_name, value)
+    json_object_foreach(arguments, name, value)
     {
         strbuf_puts(r->out, "<parameter=");
-        chat_put(r, (Span){name, n_name});
+        chat_put(r, (Span){name, strlen(name)});
         strbuf_puts(r->out, ">\n");
         size_t from = r->out->len;
         if (json_is_object(value) || json_is_array(value) ||

@@ -136,14 +136,13 @@ static void write_value(const json_t *value, const Style *style, StrBuf *out);
 static void write_object(const json_t *value, const Style *style, StrBuf *out)
 {
     const char *key, *separator = "";
-    size_t len;
     json_t *item;
     strbuf_puts(out, "{");
-    json_object_keylen_foreach((json_t *)value, key, len, item)
+    json_object_foreach((json_t *)value, key, item)
     {
         strbuf_puts(out, separator);
         separator = ", ";
-        style->string(key, len, out);
+        style->string(key, strlen(key), out);
         strbuf_puts(out, ": ");
         write_value(item, style, out);
     }

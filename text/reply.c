@@ -42,7 +42,7 @@ struct Reply {
     int is_json; /* its arguments come verbatim */
     int n_params;
     int skips_value; /* of a parameter that was there already */
-    json_t *params;  /* names of its parameters: keys */
+    json_t *params;  /* names of its parameters, escaped: keys */
     unsigned types;  /* of the parameter */
     int tool;
     ReplyValue value;
@@ -218,16 +218,18 @@ static void begin_parameter(Reply *r, const char *name, size_t len)
         json_decref(r->params);
         r->params = json_object();
     }
-    r->skips_value = json_object_getn(r->params, name, len) != NULL;
+    strbuf_clear(key);
+    strbuf_puts(key, ", \"");
+    pyjson_escape(name, len, key); /* leaves no NUL, which no key may hold */
+    const char *escaped = strbuf_str(key) + strlen(", \"");
+    r->skips_value = json_object_get(r->params, escaped) != NULL;
     r->n_fallbacks[REPLY_DUPLICATE_PARAMETER] += r->skips_value;
     if (r->skips_value) return;
-    json_object_setn_new(r->params, name, len, json_null());
+    json_object_set_new(r->params, escaped, json_null());
 
-    strbuf_clear(key);
-    strbuf_puts(key, r->n_params++ ? ", \"" : "\"");
-    pyjson_escape(name, len, key);
+    size_t from = r->n_params++ ? 0 : strlen(", ");
     strbuf_puts(key, "\": ");
-    put_arguments(r, key->data, key->len);
+    put_arguments(r, key->data + from, key->len - from);
     const ReplyTools *tools = r->opt.scan.tools;
     int param = reply_tools_param(tools, r->tool, name, len);
     reply_value_begin(&r->value, reply_tools_types(tools, r->tool, param));

@@ -199,11 +199,10 @@ static void read_params(Tool *t, const json_t *root, int *steps_left)
 {
     json_t *properties = (json_t *)find_properties(root), *schema;
     const char *key;
-    size_t len;
     Walk walk = {root, *steps_left};
     t->param = mem_alloc(json_object_size(properties), sizeof *t->param);
-    json_object_keylen_foreach(properties, key, len, schema) t->param[t->n_params++] =
-        (Param){copy_name(key, len), schema_types(&walk, schema, 0)};
+    json_object_foreach(properties, key, schema) t->param[t->n_params++] =
+        (Param){copy_name(key, strlen(key)), schema_types(&walk, schema, 0)};
     *steps_left = walk.steps_left;
     qsort(t->param, (size_t)t->n_params, sizeof *t->param, compare_names);
 }
