@@ -44,7 +44,7 @@ enum {
     FMA_ROWS = 48,
     TILE_ROWS = VEC_ISA == 512 ? 6
                 : VEC_ISA == 2 ? 3
-                               : 2,
+                               : VEC_REGISTERS / 8,
     K_BLOCK = 1024,
     MANY_ROWS = 18, /* from which on rows are a panel */
     MANY_OUTS = 64,
@@ -179,15 +179,13 @@ INLINE void tiles(WeightType type, int n_outs, const Strip *s, int n, const floa
         case 2:
             tile(type, n_outs, 2, s, ahead, x + i, y + i, y_at);
             break;
-#if VEC_ISA != 0
         case 3:
-            tile(type, n_outs, 3, s, ahead, x + i, y + i, y_at);
+            if (TILE_ROWS >= 3) tile(type, n_outs, 3, s, ahead, x + i, y + i, y_at);
             break;
-#endif
-#if VEC_ISA == 512
         case 4:
-            tile(type, n_outs, 4, s, ahead, x + i, y + i, y_at);
+            if (TILE_ROWS >= 4) tile(type, n_outs, 4, s, ahead, x + i, y + i, y_at);
             break;
+#if VEC_ISA == 512
         case 5:
             tile(type, n_outs, 5, s, ahead, x + i, y + i, y_at);
             break;

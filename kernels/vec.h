@@ -48,7 +48,7 @@
 #if VEC_ISA == 512
 #include <immintrin.h>
 
-enum { VEC_N = 16 };
+enum { VEC_N = 16, VEC_REGISTERS = 32 };
 typedef __m512 Vec;
 
 /* n <= 16 */
@@ -184,7 +184,7 @@ INLINE void v_sum4x4(const Vec *a, const Vec *b, const Vec *c, const Vec *d, __m
 #elif VEC_ISA == 2
 #include <immintrin.h>
 
-enum { VEC_N = 8 };
+enum { VEC_N = 8, VEC_REGISTERS = 16 };
 typedef __m256 Vec;
 
 INLINE Vec v_set(float x)
@@ -284,7 +284,12 @@ INLINE __m128 v_fold(Vec a)
 #else
 
 /* Four lanes, which the compiler maps to SSE2 or NEON where there is one. */
-enum { VEC_N = 4 };
+#ifdef __aarch64__
+#include <arm_neon.h>
+enum { VEC_N = 4, VEC_REGISTERS = 32 };
+#else
+enum { VEC_N = 4, VEC_REGISTERS = 16 };
+#endif
 typedef float Vec __attribute__((vector_size(16)));
 typedef int32_t VecInt __attribute__((vector_size(16)));
 
@@ -334,10 +339,6 @@ INLINE Vec v_div(Vec a, Vec b)
 {
     return a / b;
 }
-INLINE Vec v_fma(Vec a, Vec b, Vec c)
-{
-    return a * b + c;
-}
 INLINE Vec v_pick(VecInt mask, Vec yes, Vec no)
 {
     return (Vec)((mask & (VecInt)yes) | (~mask & (VecInt)no));
@@ -359,6 +360,20 @@ INLINE Vec v_half_pow2(Vec biased)
     typedef uint32_t Bits __attribute__((vector_size(16)));
     return (Vec)(((Bits)biased << 23) + (126u << 23));
 }
+#ifdef __aarch64__ /* what compilers make many instructions of */
+INLINE Vec v_fma(Vec a, Vec b, Vec c)
+{
+    return vfmaq_f32(c, a, b);
+}
+INLINE Vec v_bf16(const uint16_t *p)
+{
+    return (Vec)vshll_n_u16(vld1_u16(p), 16);
+}
+#else
+INLINE Vec v_fma(Vec a, Vec b, Vec c)
+{
+    return a * b + c;
+}
 INLINE Vec v_bf16(const uint16_t *p)
 {
     uint16_t b[VEC_N];
@@ -366,6 +381,7 @@ INLINE Vec v_bf16(const uint16_t *p)
     return (Vec){bf16_to_float(b[0]), bf16_to_float(b[1]), bf16_to_float(b[2]),
                  bf16_to_float(b[3])};
 }
+#endif
 INLINE Vec v_bf16_n(const uint16_t *p, int n)
 {
     uint16_t b[VEC_N] = {0};
