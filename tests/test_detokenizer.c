@@ -17,12 +17,8 @@ static int32_t token_of[256];
 
 static int open_demo(void **state)
 {
-    Error err = {0};
     (void)state;
-    demo = tokenizer_open("models/demo/tokenizer.json", &err);
-    if (!demo) fprintf(stderr, "%s\n", err.msg);
-    for (int b = 0; demo && b < 256; b++)
-        token_of[b] = byte_token(demo, (unsigned char)b);
+    demo = open_demo_tokenizer(token_of);
     return demo ? 0 : -1;
 }
 

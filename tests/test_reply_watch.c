@@ -23,10 +23,7 @@ static int open_demo(void **state)
 {
     (void)state;
     tools = case_tools();
-    demo = tokenizer_open("models/demo/tokenizer.json", &err);
-    if (!demo) fprintf(stderr, "%s\n", err.msg);
-    for (int b = 0; demo && b < 256; b++)
-        token_of[b] = byte_token(demo, (unsigned char)b);
+    demo = open_demo_tokenizer(token_of);
     return demo ? 0 : -1;
 }
 

@@ -21,10 +21,7 @@ static Error err;
 static int open_demo(void **state)
 {
     (void)state;
-    demo = tokenizer_open("models/demo/tokenizer.json", &err);
-    if (!demo) fprintf(stderr, "%s\n", err.msg);
-    for (int b = 0; demo && b < 256; b++)
-        token_of[b] = byte_token(demo, (unsigned char)b);
+    demo = open_demo_tokenizer(token_of);
     return demo ? 0 : -1;
 }
 

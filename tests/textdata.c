@@ -96,6 +96,16 @@ int32_t byte_token(const Tokenizer *tok, unsigned char byte)
     return -1;
 }
 
+Tokenizer *open_demo_tokenizer(int32_t token_of[256])
+{
+    Error err = {0};
+    Tokenizer *demo = tokenizer_open("models/demo/tokenizer.json", &err);
+    if (!demo) fprintf(stderr, "%s\n", err.msg);
+    for (int b = 0; demo && b < 256; b++)
+        token_of[b] = byte_token(demo, (unsigned char)b);
+    return demo;
+}
+
 uint64_t random_next(uint64_t *state)
 {
     *state ^= *state >> 12;

@@ -37,6 +37,9 @@ extern const NamedTemplate named_templates[N_TEMPLATES];
 /* Id of the token that is this one byte. */
 int32_t byte_token(const Tokenizer *tok, unsigned char byte);
 
+/* The demo model's tokenizer, and its byte_token of each byte; NULL: as above. */
+Tokenizer *open_demo_tokenizer(int32_t token_of[256]);
+
 /* xorshift64*: the same numbers everywhere. Never seed with 0. */
 uint64_t random_next(uint64_t *state);
 
