@@ -17,6 +17,8 @@
 #include "base/mem.h"
 #include "tests/textdata.h"
 #include "tests/tokenized.h"
+#include "text/split.h"
+#include "text/utf8.h"
 
 static Error err;
 
@@ -52,6 +54,65 @@ static void splits_like_oniguruma(void **state)
     expect_ids(tok, "!\xE1\xA0\x8E", 4, 1, together, 3);
     tokenizer_close(tok);
     json_decref(root);
+}
+
+/* The pieces of "x", a character and "y": two where x and the character are a match. */
+static size_t count_pieces(SplitRun *run, uint32_t c)
+{
+    char text[6] = "x";
+    size_t len = 1 + (size_t)utf8_put(c, text + 1), budget = SIZE_MAX, n = 0, piece_len;
+    const char *piece;
+    text[len++] = 'y';
+    split_begin(run, text, len);
+    while (split_next(run, &budget, &piece, &piece_len, &err) == SPLIT_PIECE)
+        n++;
+    return n;
+}
+
+/* \s and \S are Unicode's White_Space wherever they stand. */
+static void knows_white_space(void **state)
+{
+    static const uint32_t spaces[] = {9,      13,     0x20,   0x85,   0xa0,   0x1680, 0x2000,
+                                      0x200a, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000},
+                          others[] = {0,      8,      0xe,    0x1f,   0x21,   0x84,    0x86,
+                                      0x9f,   0xa1,   0x167f, 0x1681, 0x180e, 0x1fff,  0x200b,
+                                      0x2027, 0x202a, 0x202e, 0x2030, 0x205e, 0x2060,  0x2fff,
+                                      0x3001, 0xd7ff, 0xe000, '5',    '[',    0x10ffff};
+    static const struct {
+        const char *regex;
+        int takes_space, takes_other;
+    } rows[] = {
+        {"x\\s", 1, 0},
+        {"x\\S", 0, 1},
+        {"x[\\s]", 1, 0},
+        {"x[^\\s]", 0, 1},
+        {"x[\\S]", 0, 1},
+        {"x[^\\S]", 1, 0},
+        {"x[]\\s]", 1, 0},
+        {"x[^]\\S]", 1, 0},
+        {"x[\\]\\s]", 1, 0},
+        {"x[\\s\\S]", 1, 1},
+        {"x[k\\s-]", 1, 0},
+        {"x[-\\s]", 1, 0},
+        {"x[[:upper:]\\s]", 1, 0},
+        {"x[[:^space:]\\S]\\s?", 0, 1},
+        {"[x]\\s", 1, 0},
+
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Splitter *s = splitter_open(&rows[i].regex, 1, &err);
+        if (!s) fail_msg("%s: %s", rows[i].regex, err.msg);
+        SplitRun *run = split_open(s);
+        for (size_t k = 0; k < sizeof spaces / sizeof *spaces; k++)
+            if (count_pieces(run, spaces[k]) != 1 + (size_t)rows[i].takes_space)
+                fail_msg("%s, U+%04X", rows[i].regex, spaces[k]);
+        for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+            if (count_pieces(run, others[k]) != 1 + (size_t)rows[i].takes_other)
+                fail_msg("%s, U+%04X", rows[i].regex, others[k]);
+        split_close(run);
+        splitter_close(s);
+    }
 }
 
 static void takes_the_longest_added_token(void **state)
@@ -429,6 +490,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_file_is_fine),
         cmocka_unit_test(splits_like_oniguruma),
+        cmocka_unit_test(knows_white_space),
         cmocka_unit_test(takes_the_longest_added_token),
         cmocka_unit_test(names_what_is_wrong),
         cmocka_unit_test(refuses_damaged_files),

@@ -25,6 +25,9 @@ enum {
     MAX_PATTERN = 4096,
 };
 
+/* The JIT of 10.39 counts no steps within a group that is repeated n times; 10.42's does. */
+enum { JIT_COUNTS = PCRE2_MAJOR > 10 || PCRE2_MINOR >= 42 };
+
 struct Splitter {
     pcre2_code *code[MAX_SPLITS];
     int n;
@@ -49,20 +52,54 @@ struct SplitRun {
 };
 
 /*
+ * Unicode's White_Space, and all else, as members of a class; from a property to a property, so
+ * that a hyphen beside them stays one.
+ */
+#define SPACE "\\p{Z}\\x09-\\x0d\\x{85}\\p{Zl}"
+#define NO_SPACE                                                                                   \
+    "\\p{L}\\x00-\\x08\\x0e-\\x1f\\x21-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}" \
+    "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}"                 \
+    "\\x{3001}-\\x{10ffff}\\p{L}"
+
+/* Bytes of the POSIX class, as [:alpha:], that begins at p; 0: none does. */
+static size_t posix_class(const char *p)
+{
+    if (p[0] != '[' || p[1] != ':') return 0;
+    size_t n = 2 + strspn(p + 2, "^abcdefghijklmnopqrstuvwxyz");
+    return p[n] == ':' && p[n + 1] == ']' ? n + 2 : 0;
+}
+
+/* Of the class that begins at p, [ or [^, and a ] that is its first member. */
+static size_t class_start(const char *p)
+{
+    size_t n = p[1] == '^' ? 2 : 1;
+    return n + (p[n] == ']');
+}
+
+/*
  * PCRE2's \s has U+180E, which left White_Space in Unicode 6.3; Oniguruma's, with which the
- * vocabularies were made, has not. Everything else these patterns use means the same in both.
+ * vocabularies were made, has not. (PCRE2 knows the property by name from 10.40 on.) Everything
+ * else these patterns use means the same in both.
  */
 static void translate(const char *pattern, StrBuf *out)
 {
-    for (const char *p = pattern; *p; p++) {
-        if (*p != '\\' || !p[1])
-            strbuf_add(out, p, 1);
-        else if (*++p == 's')
-            strbuf_puts(out, "\\p{White_Space}");
-        else if (*p == 'S')
-            strbuf_puts(out, "\\P{White_Space}");
-        else
-            strbuf_add(out, p - 1, 2);
+    int in_class = 0;
+    for (const char *p = pattern; *p;) {
+        size_t n = *p == '\\' && p[1] ? 2 : 1;
+        if (n == 2 && (p[1] == 's' || p[1] == 'S')) {
+            if (!in_class) strbuf_puts(out, "[");
+            strbuf_puts(out, p[1] == 's' ? SPACE : NO_SPACE);
+            if (!in_class) strbuf_puts(out, "]");
+        } else {
+            if (in_class && posix_class(p))
+                n = posix_class(p);
+            else if (in_class && *p == ']')
+                in_class = 0;
+            else if (!in_class && *p == '[')
+                in_class = 1, n = class_start(p);
+            strbuf_add(out, p, n);
+        }
+        p += n;
     }
 }
 
@@ -88,7 +125,7 @@ static pcre2_code *compile(const char *pattern, Error *err)
         return NULL;
     }
     /* Without JIT (another CPU, a hardened kernel) the interpreter gives the same answers. */
-    (void)pcre2_jit_compile(re, PCRE2_JIT_COMPLETE);
+    if (JIT_COUNTS) (void)pcre2_jit_compile(re, PCRE2_JIT_COMPLETE);
     return re;
 }
 
