@@ -179,12 +179,16 @@ INLINE void tiles(WeightType type, int n_outs, const Strip *s, int n, const floa
         case 2:
             tile(type, n_outs, 2, s, ahead, x + i, y + i, y_at);
             break;
+#if VEC_ISA != 0 || VEC_REGISTERS == 32
         case 3:
-            if (TILE_ROWS >= 3) tile(type, n_outs, 3, s, ahead, x + i, y + i, y_at);
+            tile(type, n_outs, 3, s, ahead, x + i, y + i, y_at);
             break;
+#endif
+#if VEC_REGISTERS == 32
         case 4:
-            if (TILE_ROWS >= 4) tile(type, n_outs, 4, s, ahead, x + i, y + i, y_at);
+            tile(type, n_outs, 4, s, ahead, x + i, y + i, y_at);
             break;
+#endif
 #if VEC_ISA == 512
         case 5:
             tile(type, n_outs, 5, s, ahead, x + i, y + i, y_at);

@@ -48,7 +48,8 @@
 #if VEC_ISA == 512
 #include <immintrin.h>
 
-enum { VEC_N = 16, VEC_REGISTERS = 32 };
+#define VEC_REGISTERS 32
+enum { VEC_N = 16 };
 typedef __m512 Vec;
 
 /* n <= 16 */
@@ -184,7 +185,8 @@ INLINE void v_sum4x4(const Vec *a, const Vec *b, const Vec *c, const Vec *d, __m
 #elif VEC_ISA == 2
 #include <immintrin.h>
 
-enum { VEC_N = 8, VEC_REGISTERS = 16 };
+#define VEC_REGISTERS 16
+enum { VEC_N = 8 };
 typedef __m256 Vec;
 
 INLINE Vec v_set(float x)
@@ -286,10 +288,11 @@ INLINE __m128 v_fold(Vec a)
 /* Four lanes, which the compiler maps to SSE2 or NEON where there is one. */
 #ifdef __aarch64__
 #include <arm_neon.h>
-enum { VEC_N = 4, VEC_REGISTERS = 32 };
+#define VEC_REGISTERS 32
 #else
-enum { VEC_N = 4, VEC_REGISTERS = 16 };
+#define VEC_REGISTERS 16
 #endif
+enum { VEC_N = 4 };
 typedef float Vec __attribute__((vector_size(16)));
 typedef int32_t VecInt __attribute__((vector_size(16)));
 
