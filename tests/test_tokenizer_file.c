@@ -69,6 +69,13 @@ static size_t count_pieces(SplitRun *run, uint32_t c)
     return n;
 }
 
+/* Each of n characters is, or is not, taken behind an x. */
+static void check_taken(SplitRun *run, const char *regex, const uint32_t *c, size_t n, int want)
+{
+    for (size_t i = 0; i < n; i++)
+        if (count_pieces(run, c[i]) != 1 + (size_t)want) fail_msg("%s, U+%04X", regex, c[i]);
+}
+
 /* \s and \S are Unicode's White_Space wherever they stand. */
 static void knows_white_space(void **state)
 {
@@ -97,19 +104,16 @@ static void knows_white_space(void **state)
         {"x[[:upper:]\\s]", 1, 0},
         {"x[[:^space:]\\S]\\s?", 0, 1},
         {"[x]\\s", 1, 0},
-
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Splitter *s = splitter_open(&rows[i].regex, 1, &err);
         if (!s) fail_msg("%s: %s", rows[i].regex, err.msg);
         SplitRun *run = split_open(s);
-        for (size_t k = 0; k < sizeof spaces / sizeof *spaces; k++)
-            if (count_pieces(run, spaces[k]) != 1 + (size_t)rows[i].takes_space)
-                fail_msg("%s, U+%04X", rows[i].regex, spaces[k]);
-        for (size_t k = 0; k < sizeof others / sizeof *others; k++)
-            if (count_pieces(run, others[k]) != 1 + (size_t)rows[i].takes_other)
-                fail_msg("%s, U+%04X", rows[i].regex, others[k]);
+        check_taken(run, rows[i].regex, spaces, sizeof spaces / sizeof *spaces,
+                    rows[i].takes_space);
+        check_taken(run, rows[i].regex, others, sizeof others / sizeof *others,
+                    rows[i].takes_other);
         split_close(run);
         splitter_close(s);
     }
