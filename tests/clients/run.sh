@@ -1,14 +1,14 @@
 #!/bin/bash
 # Clients that people use, from PyPI, against a server with the demonstration model; ends with one
 # line, `N passed, N failed`.
-#   run.sh [NAME]..., of: openai openai_tools openai_responses structured anthropic lm_eval aiperf open_webui routers manifests
+#   run.sh [NAME]..., of: openai openai_tools openai_responses opencode structured anthropic lm_eval aiperf open_webui routers manifests
 # Installs what the named tests need (all without names) into build-clients/venv (make searches build/
 # each time, which this would slow down); after that nothing needs the network. OFFSHOOT_BINARY
 # names another server than build/offshoot.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 
-names=${*:-openai openai_tools openai_responses structured anthropic lm_eval aiperf open_webui routers manifests}
+names=${*:-openai openai_tools openai_responses opencode structured anthropic lm_eval aiperf open_webui routers manifests}
 venv=build-clients/venv
 OFFSHOOT_BINARY=$(realpath "${OFFSHOOT_BINARY:-build/offshoot}") || exit 1
 export OFFSHOOT_BINARY OFFSHOOT_MODEL=$PWD/models/demo OFFSHOOT_LOG=$PWD/build-clients/server.log
