@@ -45,7 +45,7 @@ endif
 ifeq ($(CUDA),1)
 CUDA_ARCHS ?= 80 89 90a 120
 CUDA_HOME  ?= $(abspath $(dir $(realpath $(shell command -v nvcc)))..)
-NVCCFLAGS  := -std=c++17 -O3 -fmad=false -Xfatbin=-compress-all --compress-mode=size
+NVCCFLAGS  := -std=c++17 -O3 -lineinfo -fmad=false -Xfatbin=-compress-all --compress-mode=size
 NVCCFLAGS  += -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics -I.
 NVCCFLAGS  += $(foreach a,$(CUDA_ARCHS),-gencode=arch=compute_$(a),code=sm_$(a))
 NVCCFLAGS  += $(if $(filter 80,$(CUDA_ARCHS)),-gencode=arch=compute_80$(comma)code=compute_80)
