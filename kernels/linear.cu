@@ -8,8 +8,8 @@
  * - a block owns 128 rows of W, each warp 16 of them and all of k, so that what it reads of x
  *   serves all its warps from L1. For many rows, when that still makes blocks for all SMs.
  * For more rows than 64 both go through shared memory (gemm_tile.h), still the same sum.
- * In the first two a thread keeps 128 bytes (bf16) or 64 (FP8) of W in flight while the block
- * before them is multiplied: 32 or 16 KB per block of 256 threads.
+ * In the first two a thread keeps 128 bytes (bf16, FP8 up to 4 rows) or 64 (FP8) of W in flight
+ * while the block before them is multiplied: 32 or 16 KB per block of 256 threads.
  *
  * Floor: bytes of W over the memory's rate, up to some 32 rows; then two mma per 8 products of 4
  * rows. Groups of 64 rows run side by side on the same rows of W, which so come from L2.

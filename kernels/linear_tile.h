@@ -280,7 +280,8 @@ static __device__ __forceinline__ int slice_begin(int n_blocks, int slice)
 /*
  * sum += p(s) for s in [slice, slice_end): with g = lane / 4 and l = lane % 4, sum[j][0] is row g
  * of W and sum[j][1] row g + 8, for row 4j + l of x. at[j]: term_offset of x's row 4j + g / 2 for
- * this lane; tiles from n_tiles on are left out. Weights are loaded a block ahead.
+ * this lane; tiles from n_tiles on are left out. Weights are loaded a block ahead, those of FP8,
+ * half as many bytes, two where a single tile leaves the registers.
  */
 template <WeightType TYPE, int T, int ALIGNED>
 static __device__ __forceinline__ void tile_sum_as(const TileWeight &w, const Terms &x,
@@ -289,31 +290,41 @@ static __device__ __forceinline__ void tile_sum_as(const TileWeight &w, const Te
 {
     int b = slice_begin(x.n_blocks, slice), end = slice_begin(x.n_blocks, slice_end);
     if (b == end) return;
-    float acc[T][4] = {}, scale = 1, next_scale = 1;
+    enum { AHEAD = TYPE == WEIGHT_FP8 && ALIGNED && T == 1 ? 2 : 1 };
+    float acc[T][4] = {}, scale = 1, next_scale[AHEAD];
     uint32_t a[K_STEPS][4];
-    WeightBlock<TYPE> next;
-    load_block<TYPE, ALIGNED>(w, b, &next);
-    if (TYPE == WEIGHT_FP8) next_scale = w.scale[b];
-    for (; b < end; b++) {
-        fragments<TYPE>(next, a);
-        scale = next_scale;
-        if (b + 1 < end) {
-            load_block<TYPE, ALIGNED>(w, b + 1, &next);
-            if (TYPE == WEIGHT_FP8) next_scale = w.scale[b + 1];
-        }
+    WeightBlock<TYPE> next[AHEAD];
+    UNROLL
+    for (int i = 0; i < AHEAD; i++) {
+        int first = b + i < end ? b + i : end - 1; /* there may be one alone */
+        load_block<TYPE, ALIGNED>(w, first, &next[i]);
+        next_scale[i] = TYPE == WEIGHT_FP8 ? w.scale[first] : 1;
+    }
+    while (b < end) {
         UNROLL
-        for (int j = 0; j < T; j++)
-            if (T <= 2 || j < n_tiles)
-                block_product<TYPE>(a, x.data + (size_t)at[j] * 16 + (size_t)b * TERM_BLOCK_BYTES,
-                                    scale, acc[j]);
-        while (slice_begin(x.n_blocks, slice + 1) <= b)
-            slice++;
-        if (slice_begin(x.n_blocks, slice + 1) > b + 1) continue;
-        UNROLL
-        for (int j = 0; j < T; j++) {
-            sum[j][0] += acc[j][0] + acc[j][1];
-            sum[j][1] += acc[j][2] + acc[j][3];
-            acc[j][0] = acc[j][1] = acc[j][2] = acc[j][3] = 0;
+        for (int i = 0; i < AHEAD; i++, b++) { /* each block to the registers of the one before */
+            if (b >= end) break;
+            fragments<TYPE>(next[i], a);
+            scale = next_scale[i];
+            if (b + AHEAD < end) {
+                load_block<TYPE, ALIGNED>(w, b + AHEAD, &next[i]);
+                if (TYPE == WEIGHT_FP8) next_scale[i] = w.scale[b + AHEAD];
+            }
+            UNROLL
+            for (int j = 0; j < T; j++)
+                if (T <= 2 || j < n_tiles)
+                    block_product<TYPE>(a,
+                                        x.data + (size_t)at[j] * 16 + (size_t)b * TERM_BLOCK_BYTES,
+                                        scale, acc[j]);
+            while (slice_begin(x.n_blocks, slice + 1) <= b)
+                slice++;
+            if (slice_begin(x.n_blocks, slice + 1) > b + 1) continue;
+            UNROLL
+            for (int j = 0; j < T; j++) {
+                sum[j][0] += acc[j][0] + acc[j][1];
+                sum[j][1] += acc[j][2] + acc[j][3];
+                acc[j][0] = acc[j][1] = acc[j][2] = acc[j][3] = 0;
+            }
         }
     }
 }
