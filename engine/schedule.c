@@ -208,12 +208,20 @@ static int decodes(const Seq *s)
     return s->state == SEQ_DECODE && !s->paused;
 }
 
-/* Every decoding sequence gets the pages that its tree may write, or is preempted. */
+static int runs(const Seq *s)
+{
+    return (s->state == SEQ_PREFILL || s->state == SEQ_DECODE) && !s->paused;
+}
+
+/*
+ * Every decoding sequence gets the pages that its tree may write, or is preempted; one that goes
+ * on as a prompt behind forced tokens, those that they take. Who begins has them already.
+ */
 static void take_pages(Engine *e)
 {
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
-        while (decodes(s) && memory_reserve(&e->mem, i, s->n_tokens + e->overhang)) {
+        while (runs(s) && memory_reserve(&e->mem, i, s->n_tokens + e->overhang)) {
             Seq *victim = pick_victim(e);
             assert(victim); /* s itself, if nobody else */
             preempt(e, victim);

@@ -83,6 +83,40 @@ static void test_forced_tokens(void **state)
     }
 }
 
+/* Forced tokens that go beyond the pages at hand get their own: nobody's rows are written over. */
+static void test_forced_pages(void **state)
+{
+    (void)state;
+    static const int32_t forced[] = {198, 1234, 77};
+    enum { N = 40 };
+    int32_t prompt[100 + N];
+    for (int i = 0; i < 100; i++)
+        prompt[i] = (i * 31 + 5) % 4000;
+    for (int at = 8; at <= 16; at++) { /* the 112th token ends a page */
+        EngineOptions o = asked_options(1, 0, 1);
+        AskedEngine s;
+        AskedAnswer a = {0}, rest = {0};
+        Forcer f = {.force_at = at};
+        EngineRequest r = asked_greedy(1, prompt, 100, N);
+        o.reserve = 0;
+        asked_open(&s, o);
+        r.ignore_eos = 1;
+        r.watcher = (Watcher){&f, forcer_token};
+        r.forced = forced;
+        r.n_forced = 3;
+        asked_submit(s.engine, &r);
+        asked_run(s.engine, &a, 1);
+        memcpy(prompt + 100, a.token, (size_t)(at + 3) * sizeof *prompt);
+        r = asked_greedy(1, prompt, 100 + at + 3, N - at - 3);
+        r.ignore_eos = 1;
+        asked_submit(s.engine, &r);
+        asked_run(s.engine, &rest, 1);
+        assert_memory_equal(a.token + at + 3, rest.token, (size_t)rest.n * sizeof *rest.token);
+        asked_expect_idle(s.engine);
+        asked_close(&s);
+    }
+}
+
 /* Different prompts, greedy and sampled, penalised, scored: answers that a wrong row would change.
  */
 static EngineRequest mixed(int i, int32_t *prompt)
@@ -305,11 +339,9 @@ static void test_fruitless_drafts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forced_tokens),
-        cmocka_unit_test(test_preemption),
-        cmocka_unit_test(test_pause),
-        cmocka_unit_test(test_prompts_take_turns),
-        cmocka_unit_test(test_fruitless_drafts),
+        cmocka_unit_test(test_forced_tokens),      cmocka_unit_test(test_forced_pages),
+        cmocka_unit_test(test_preemption),         cmocka_unit_test(test_pause),
+        cmocka_unit_test(test_prompts_take_turns), cmocka_unit_test(test_fruitless_drafts),
     };
     return cmocka_run_group_tests(tests, asked_open_demo, asked_close_demo);
 }
