@@ -602,12 +602,16 @@ static int device_step(Engine *e, Error *err)
     return end_step(e);
 }
 
-/* 1 when a sequence waits for what is read from disk. */
-static int is_loading(const Engine *e)
+/* 1 when a sequence waits for what is read from disk, or for memory that is being saved there. */
+static int waits_for_tiers(const Engine *e)
 {
-    for (int i = 0; i < e->options.max_seqs; i++)
-        if (e->seq[i].state == SEQ_LOADING) return 1;
-    return 0;
+    int n = e->n_waiting;
+    for (int i = 0; i < e->options.max_seqs; i++) {
+        const Seq *s = &e->seq[i];
+        if (s->state == SEQ_LOADING) return 1;
+        n += s->state == SEQ_PARKED && !s->paused;
+    }
+    return n && tiers_saving(e);
 }
 
 int engine_step(Engine *e, Error *err)
@@ -619,7 +623,7 @@ int engine_step(Engine *e, Error *err)
         n = device_step(e, err);
     if (n) return n;
     schedule(e); /* who runs, how many prompt rows, how large a tree */
-    while (!e->n_work && is_loading(e)) {
+    while (!e->n_work && waits_for_tiers(e)) {
         tiers_poll(e, 1);
         schedule(e);
     }

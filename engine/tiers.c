@@ -158,6 +158,14 @@ void tiers_clear(Engine *e)
     if (t->disk) disk_clear(t->disk);
 }
 
+int tiers_saving(const Engine *e)
+{
+    int n = 0;
+    for (int i = 0; i < MAX_SAVES; i++)
+        n += e->tiers.save[i].state != SAVE_FREE;
+    return n;
+}
+
 void tiers_status(const Engine *e, EngineStatus *s)
 {
     if (e->tiers.host) {
@@ -175,8 +183,7 @@ void tiers_status(const Engine *e, EngineStatus *s)
     s->disk.failed = d.failed;
     s->disk.files = d.files;
     s->disk.bytes = d.bytes;
-    for (int i = 0; i < MAX_SAVES; i++)
-        s->disk.saving += e->tiers.save[i].state != SAVE_FREE;
+    s->disk.saving = tiers_saving(e);
 }
 
 /* 1 when the host can have so many pages and a state: there, or in staging memory. */
@@ -421,7 +428,10 @@ static void take(Engine *e, const DiskDone *done)
     }
 }
 
-/* Copies aside that are done; wait: at least one load's, if there is one. Returns whether. */
+/*
+ * Copies aside that are done; wait: at least one load's, if there is one, else a save's. Returns
+ * whether a load's is.
+ */
 static int poll_aside(Engine *e, int wait)
 {
     Tiers *t = &e->tiers;
@@ -435,7 +445,8 @@ static int poll_aside(Engine *e, int wait)
     }
     for (int i = 0; i < MAX_SAVES; i++) {
         Save *save = &t->save[i];
-        if (save->state != SAVE_COPIED_ASIDE || !e->be->aside_done(e->be, ASIDE_SAVE, 0)) continue;
+        if (save->state != SAVE_COPIED_ASIDE) continue;
+        if (!e->be->aside_done(e->be, ASIDE_SAVE, wait && !n)) continue;
         write_save(e, save, t->staged_save.salt, t->staged_save.token, t->staged_save.n,
                    t->staged_save.first_page);
     }

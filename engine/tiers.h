@@ -65,6 +65,9 @@ void tiers_close(Engine *e);
 /* Fills s->disk. */
 void tiers_status(const Engine *e, EngineStatus *s);
 
+/* Prefixes on their way to disk: until they are there the memory that they lie in is nobody's. */
+int tiers_saving(const Engine *e);
+
 /* Forgets all that lies in lower tiers; what sequences read from there they still get. */
 void tiers_clear(Engine *e);
 

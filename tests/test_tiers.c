@@ -157,6 +157,27 @@ static void test_evicted(void **state)
     asked_close(&s);
 }
 
+/* Memory that is on its way to disk comes back to who waits for it. */
+static void test_waits_for_saves(void **state)
+{
+    (void)state;
+    enum { LONG = 400 }; /* of the 511 tokens that fit */
+    empty_folder();
+    AskedEngine s;
+    asked_open(&s, options_small());
+    for (int i = 0; i < 3; i++) {
+        AskedAnswer a = {0};
+        int32_t token[LONG];
+        for (int k = 0; k < LONG; k++)
+            token[k] = (k * 53 + i * 301) % 4000;
+        EngineRequest r = asked_greedy(1, token, LONG, 2);
+        asked_submit(s.engine, &r);
+        asked_run(s.engine, &a, 1);
+    }
+    settle(&s);
+    asked_close(&s);
+}
+
 /* The same with host memory below. */
 static void test_host_memory(void **state)
 {
@@ -388,9 +409,13 @@ static int open_turns(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_restart),     cmocka_unit_test(test_evicted),
-        cmocka_unit_test(test_host_memory), cmocka_unit_test(test_found_above_is_young),
-        cmocka_unit_test(test_not_ours),    cmocka_unit_test(test_company),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_evicted),
+        cmocka_unit_test(test_waits_for_saves),
+        cmocka_unit_test(test_host_memory),
+        cmocka_unit_test(test_found_above_is_young),
+        cmocka_unit_test(test_not_ours),
+        cmocka_unit_test(test_company),
         cmocka_unit_test(test_flush),
     };
     return cmocka_run_group_tests(tests, open_turns, asked_close_demo);
