@@ -12,6 +12,7 @@
 
 #include "server/json_out.h"
 #include "server/translate.h"
+#include "text/json_scan.h"
 
 #define PING "event: ping\ndata: {\"type\":\"ping\"}\n\n"
 
@@ -88,14 +89,17 @@ static int is_omitted(const Call *call)
 
 /* ---- whole ---- */
 
-/* A call's arguments; text that is no object (the call was cut) is left out. */
-static json_t *read_input(const StrBuf *text)
+/*
+ * A call's arguments as the model wrote them: numbers of ours would have fewer digits. Text that is
+ * no object (the call was cut) is left out.
+ */
+static void write_input(const StrBuf *text, StrBuf *out)
 {
-    json_error_t je;
-    json_t *input = json_loadb(strbuf_str(text), text->len, JSON_ALLOW_NUL, &je);
-    if (json_is_object(input)) return input;
-    json_decref(input);
-    return json_object();
+    JsonScan scan;
+    json_scan_init(&scan);
+    for (size_t i = 0; i < text->len; i++)
+        json_scan_push(&scan, text->data[i]);
+    strbuf_puts(out, scan.state == JS_DONE ? strbuf_str(text) : "{}");
 }
 
 static void write_signature(const Call *call, const Item *item, StrBuf *out)
@@ -122,8 +126,10 @@ static void write_block(const Call *call, const Item *item, StrBuf *out)
         break;
     case ITEM_CALL:
         snprintf(id, sizeof id, "toolu_%s", item->call_id);
-        json_write(out, "{s:s, s:s, s:t, s:o}", "type", "tool_use", "id", id, "name",
-                   strbuf_str(&item->name), item->name.len, "input", read_input(&item->text));
+        json_write(out, "{s:s, s:s, s:t, s:", "type", "tool_use", "id", id, "name",
+                   strbuf_str(&item->name), item->name.len, "input");
+        write_input(&item->text, out);
+        strbuf_puts(out, "}");
         break;
     }
 }

@@ -184,6 +184,19 @@ static void test_forced_call(void **state)
     }
 }
 
+/* Numbers keep the digits that the model wrote: here more than a reply's own figures have. */
+static void test_call_number(void **state)
+{
+    (void)state;
+    json_t *reply = ask("\"tool_choice\": {\"type\": \"tool\", \"name\": \"at\"}, \"tools\": "
+                        "[{\"name\": \"at\", \"input_schema\": {\"type\": \"object\", "
+                        "\"properties\": {\"t\": {\"type\": \"number\", \"enum\": "
+                        "[1795472845.123456]}}, \"required\": [\"t\"]}}], ");
+    const json_t *t = served_at(reply, "content.0.input.t");
+    assert_true(json_real_value(t) == 1795472845.123456);
+    json_decref(reply);
+}
+
 static void test_format(void **state)
 {
     (void)state;
@@ -654,6 +667,7 @@ int main(void)
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_call),
         cmocka_unit_test(test_forced_call),
+        cmocka_unit_test(test_call_number),
         cmocka_unit_test(test_format),
         cmocka_unit_test(test_cut_call),
         cmocka_unit_test(test_stops),
