@@ -98,22 +98,20 @@ static json_t *read_content(ApiPlace p, const json_t *content, size_t *dropped)
 }
 
 /*
- * An object from the text of a call's arguments. Text that is none is kept as one parameter: a call
- * that was once cut off must not make its conversation impossible for ever.
+ * An object from the text of a call's arguments. Text that is none, or too costly, is kept as one
+ * parameter: a call that was once cut off must not make its conversation impossible for ever.
  */
-static json_t *read_arguments(const json_t *given)
+static json_t *read_arguments(ApiRequest *r, const json_t *given)
 {
-    json_error_t je;
+    ApiError ignored = {0};
     if (json_is_object(given)) return json_incref((json_t *)given);
     if (!json_string_length(given)) return json_object();
     json_t *parsed =
-        json_loadb(json_string_value(given), json_string_length(given), JSON_ALLOW_NUL, &je);
-    if (json_is_object(parsed)) return parsed;
-    json_decref(parsed);
-    return json_pack("{s:O}", "arguments", given);
+        api_parse_one(&r->arguments, json_string_value(given), json_string_length(given), &ignored);
+    return parsed ? parsed : json_pack("{s:O}", "arguments", given);
 }
 
-static json_t *read_calls(ApiPlace p, const json_t *calls)
+static json_t *read_calls(ApiRequest *r, ApiPlace p, const json_t *calls)
 {
     json_t *out = json_array(), *call;
     size_t i;
@@ -126,14 +124,14 @@ static json_t *read_calls(ApiPlace p, const json_t *calls)
             json_decref(out);
             return NULL;
         }
-        json_t *arguments = read_arguments(json_object_get(f, "arguments"));
+        json_t *arguments = read_arguments(r, json_object_get(f, "arguments"));
         json_array_append_new(
             out, json_pack("{s:{s:O, s:o}}", "function", "name", name, "arguments", arguments));
     }
     return out;
 }
 
-static int read_assistant(size_t i, const json_t *m, json_t *out, ApiError *err)
+static int read_assistant(ApiRequest *r, size_t i, const json_t *m, json_t *out, ApiError *err)
 {
     const json_t *reasoning = json_field(m, "reasoning_content");
     if (!reasoning) reasoning = json_field(m, "reasoning");
@@ -144,18 +142,18 @@ static int read_assistant(size_t i, const json_t *m, json_t *out, ApiError *err)
     ApiPlace p = api_place("messages", i, ".tool_calls", err);
     if (!json_is_array(calls)) return api_refuse(p, "must be a list");
     if (!json_array_size(calls)) return 0;
-    json_t *read = read_calls(p, calls);
+    json_t *read = read_calls(r, p, calls);
     if (!read) return -1;
     json_object_set_new(out, "tool_calls", read);
     return 0;
 }
 
-static int add_message(json_t *out, size_t i, const char *role, json_t *content, const json_t *m,
+static int add_message(ApiRequest *r, size_t i, const char *role, json_t *content, const json_t *m,
                        ApiError *err)
 {
     json_t *read = json_pack("{s:s, s:o}", "role", role, "content", content);
-    json_array_append_new(out, read);
-    return strcmp(role, "assistant") ? 0 : read_assistant(i, m, read, err);
+    json_array_append_new(r->messages, read);
+    return strcmp(role, "assistant") ? 0 : read_assistant(r, i, m, read, err);
 }
 
 static void add_system(StrBuf *system, const json_t *content)
@@ -169,7 +167,7 @@ static void add_system(StrBuf *system, const json_t *content)
  * The templates take one system message, at the beginning. Several there are joined in *system; one
  * that comes later (agents send such) is a user turn.
  */
-static int read_message(json_t *out, size_t i, const json_t *m, StrBuf *system, ApiError *err)
+static int read_message(ApiRequest *r, size_t i, const json_t *m, StrBuf *system, ApiError *err)
 {
     if (!json_is_object(m))
         return api_refuse(api_place("messages", i, "", err), "must be an object");
@@ -182,12 +180,12 @@ static int read_message(json_t *out, size_t i, const json_t *m, StrBuf *system, 
     json_t *content = read_content(api_place("messages", i, ".content", err),
                                    json_object_get(m, "content"), is_system ? &dropped : NULL);
     if (!content) return -1;
-    if (!is_system) return add_message(out, i, role, content, m, err);
+    if (!is_system) return add_message(r, i, role, content, m, err);
     if (dropped && !json_string_length(content)) { /* there was nothing else */
         json_decref(content);
         return 0;
     }
-    if (json_array_size(out)) return add_message(out, i, "user", content, m, err);
+    if (json_array_size(r->messages)) return add_message(r, i, "user", content, m, err);
     add_system(system, content);
     json_decref(content);
     return 0;
@@ -205,7 +203,7 @@ static int read_messages(ApiRequest *r, const json_t *body, ApiError *err)
     r->messages = json_array();
     json_array_foreach(list, i, m)
     {
-        rc = read_message(r->messages, i, m, &system, err);
+        rc = read_message(r, i, m, &system, err);
         if (rc) break;
     }
     if (!rc && system.data)

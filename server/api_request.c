@@ -62,17 +62,13 @@ int api_read_int(const json_t *body, const char *key, long lo, long hi, int *out
 
 /*
  * What a text costs to parse, told before it is parsed: jansson takes some 150 bytes for a list of
- * two, so 32 MiB of brackets would be gigabytes. Brackets and commas within strings do not count.
+ * two, so 32 MiB of brackets would be gigabytes. Brackets and commas within strings do not count:
+ * who parses such a string comes here again.
  */
-typedef struct {
-    int depth; /* the deepest level */
-    int n_values, n_lists;
-} JsonCost;
-
-static JsonCost json_cost(const char *text, size_t len)
+static JsonCost add_cost(JsonCost cost, const char *text, size_t len)
 {
-    JsonCost cost = {.n_values = 1};
     int depth = 0, in_string = 0;
+    cost.n_values++;
     for (size_t i = 0; i < len; i++) {
         char c = text[i];
         if (in_string) {
@@ -92,9 +88,8 @@ static JsonCost json_cost(const char *text, size_t len)
     return cost;
 }
 
-static int check_cost(const char *text, size_t len, ApiError *err)
+static int check_cost(JsonCost cost, ApiError *err)
 {
-    JsonCost cost = json_cost(text, len);
     if (cost.depth > MAX_JSON_DEPTH)
         return api_error(err, ERR_INPUT, NULL, "the body is nested deeper than %d levels",
                          MAX_JSON_DEPTH);
@@ -109,8 +104,16 @@ static int check_cost(const char *text, size_t len, ApiError *err)
 
 json_t *api_parse_body(const char *text, size_t len, ApiError *err)
 {
+    JsonCost none = {0};
+    return api_parse_one(&none, text, len, err);
+}
+
+json_t *api_parse_one(JsonCost *spent, const char *text, size_t len, ApiError *err)
+{
     json_error_t je;
-    if (check_cost(text, len, err)) return NULL;
+    JsonCost cost = add_cost(*spent, text, len);
+    if (check_cost(cost, err)) return NULL;
+    *spent = cost;
     json_t *body = json_loadb(text, len, JSON_ALLOW_NUL, &je);
     if (json_is_object(body)) return body;
     if (body)

@@ -86,6 +86,12 @@ typedef struct {
     const char *param;   /* the request's field */
 } ApiStructure;
 
+/* What JSON texts cost to parse. */
+typedef struct {
+    int depth; /* the deepest level */
+    int n_values, n_lists;
+} JsonCost;
+
 typedef struct {
     ApiKind kind;
     json_t *body;      /* owned; lends strings and lists */
@@ -94,6 +100,7 @@ typedef struct {
     ApiPrompt *prompts; /* API_COMPLETION */
     int n_prompts;
     json_t *messages, *tools; /* API_CHAT: owned, normalised; tools may be NULL */
+    JsonCost arguments;       /* of the calls in messages, which come as texts */
     ChatOptions chat;         /* its effort is lent by the body or the settings */
     int parse_calls;          /* 0: tool calls stay text (tool_choice none, no tools) */
     int parallel_calls;       /* 0: an answer ends after its first call */
@@ -140,6 +147,10 @@ typedef struct {
 
 /* Parses JSON that came from outside: an object within the limits above. NULL and *err. */
 json_t *api_parse_body(const char *text, size_t len, ApiError *err);
+
+/* The same for one of several texts: the limits are for all, and *spent is what they cost so far.
+ */
+json_t *api_parse_one(JsonCost *spent, const char *text, size_t len, ApiError *err);
 
 /* Reads body, whose reference it takes, also on failure. To be freed in both cases. */
 int api_request_read(ApiRequest *r, ApiKind kind, json_t *body, const ApiDefaults *defaults,

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/strbuf.h"
 #include "server/api_request.h"
 #include "tests/analyzer.h"
 #include "tests/textdata.h"
@@ -460,6 +461,33 @@ static void test_messages(void **state)
     }
 }
 
+/* The limits hold for the texts of calls together: of two that are large the second stays text. */
+static void test_costly_arguments(void **state)
+{
+    (void)state;
+    enum { N = MAX_JSON_LISTS / 2 };
+    StrBuf call = {0}, text = {0};
+    strbuf_puts(&call, "{\"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\": [");
+    for (int i = 0; i < N; i++)
+        strbuf_puts(&call, "[],");
+    strbuf_puts(&call, "0]}\"}}");
+    strbuf_printf(&text,
+                  "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": "
+                  "\"assistant\", \"tool_calls\": [%s, %s]}]}",
+                  call.data, call.data);
+    ApiRequest r = read_ok(API_CHAT, text.data);
+    const json_t *calls = json_object_get(json_array_get(r.messages, 1), "tool_calls");
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *f = json_object_get(json_array_get(calls, i), "function");
+        const json_t *arguments = json_object_get(f, "arguments");
+        assert_int_equal(json_is_array(json_object_get(arguments, "a")), i == 0);
+        assert_int_equal(json_is_string(json_object_get(arguments, "arguments")), i == 1);
+    }
+    api_request_free(&r);
+    strbuf_free(&call);
+    strbuf_free(&text);
+}
+
 static void test_tools(void **state)
 {
     (void)state;
@@ -718,6 +746,7 @@ int main(void)
         cmocka_unit_test(test_chat_fields),
         cmocka_unit_test(test_thinking),
         cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_costly_arguments),
         cmocka_unit_test(test_tools),
         cmocka_unit_test(test_cache_fields),
         cmocka_unit_test(test_billing_line),
