@@ -59,6 +59,9 @@ static const Refused refused[] = {
     {API_COMPLETION, "{\"prompt\": \"\xff\"}", ""},
     {API_COMPLETION, "{\"prompt\": \"\\ud800\"}", ""},
     {API_COMPLETION, "{\"prompt\": NaN}", ""},
+    {API_COMPLETION, "{\"prompt\": \"a\", \"x\": 99999999999999999999", ""},
+    {API_COMPLETION, P "\"x\": 1e999}", ""},
+    {API_COMPLETION, P "\"seed\": 18446744073709551615}", "seed"},
     {API_COMPLETION, "null", ""},
     /* prompts */
     {API_COMPLETION, "{}", "prompt"},
@@ -488,6 +491,27 @@ static void test_costly_arguments(void **state)
     strbuf_free(&text);
 }
 
+/* JSON bounds no integer: one beyond 64 bits is a value like any other, where we need none. */
+static void test_long_integers(void **state)
+{
+    (void)state;
+    ApiRequest r = read_ok(
+        API_CHAT,
+        M "\"seed\": 9223372036854775807, \"x\": \"\\\"99999999999999999999\", \"tools\": "
+          "[{\"function\": "
+          "{\"name\": \"f\", \"parameters\": {\"maximum\": 18446744073709551615, \"minimum\": "
+          "-99999999999999999999, \"default\": 0.12345678901234567890123}}}]}");
+    const json_t *f = json_object_get(json_array_get(r.tools, 0), "function");
+    const json_t *parameters = json_object_get(f, "parameters");
+    assert_true(json_real_value(json_object_get(parameters, "maximum")) == 18446744073709551615.0);
+    assert_true(json_real_value(json_object_get(parameters, "minimum")) == -1e20);
+    assert_true(json_real_value(json_object_get(parameters, "default")) ==
+                0.12345678901234567890123);
+    assert_string_equal(json_string_value(json_object_get(r.body, "x")), "\"99999999999999999999");
+    assert_true(r.params.seed == INT64_MAX);
+    api_request_free(&r);
+}
+
 static void test_tools(void **state)
 {
     (void)state;
@@ -747,6 +771,7 @@ int main(void)
         cmocka_unit_test(test_thinking),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_costly_arguments),
+        cmocka_unit_test(test_long_integers),
         cmocka_unit_test(test_tools),
         cmocka_unit_test(test_cache_fields),
         cmocka_unit_test(test_billing_line),
