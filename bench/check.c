@@ -175,7 +175,7 @@ static void keep_scripts(Check *c)
  */
 static void add_stop(Check *c)
 {
-    Question *q = &c->q[1];
+    Question *q = &c->q[c->n > 1]; /* the first may be alone: --limit 1, no room for its turn */
     int at = q->n_answer / 2;
     c->stop_id = q->answer[at];
     q->request.stop_ids = &c->stop_id;

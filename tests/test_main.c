@@ -45,6 +45,16 @@ static void assert_complains(RunResult r, int status, const char *text)
     run_result_free(&r);
 }
 
+/* One question, and a context without room for its second turn. */
+static void test_check_of_one(void **state)
+{
+    (void)state;
+    RunResult r = RUN("check", "--model", "models/demo", "--device", "cpu", "--limit", "1",
+                      "--max-tokens", "48", "--ctx-size", "112");
+    assert_run(&r, 0, "all equal");
+    run_result_free(&r);
+}
+
 static void test_wrong_usage(void **state)
 {
     (void)state;
@@ -106,9 +116,8 @@ static void test_draft_vocab(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_version_and_help),
-        cmocka_unit_test(test_wrong_usage),
-        cmocka_unit_test(test_missing_files),
+        cmocka_unit_test(test_version_and_help), cmocka_unit_test(test_wrong_usage),
+        cmocka_unit_test(test_check_of_one),     cmocka_unit_test(test_missing_files),
         cmocka_unit_test(test_draft_vocab),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
