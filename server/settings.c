@@ -16,7 +16,7 @@ enum {
     BENCH = COMMAND_BENCH,
     CHECK = COMMAND_CHECK,
     ALL = SERVE | CHAT | BENCH | CHECK,
-    SAMPLES = SERVE | CHAT | BENCH,
+    SAMPLES = SERVE | CHAT | BENCH, /* check has its own list of samplings, shapes and sizes */
 };
 
 static const double MAX_ALPHA = 1e6, MAX_BYTES = 1e18, MAX_SEED = 9e18, MAX_LIMIT = 1 << 30,
@@ -128,12 +128,12 @@ static OptionTable option_table(Settings *s)
     {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0: off; --seed N, -1: random (default: model's)", SAMPLES},
     {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", 0, SAMPLES},
 
-    {"draft", OPTION_CHOICE, &s->draft, 0, 0, DRAFT_CHOICES, "KIND", "mtp (the model's own head) or none", ALL},
-    {"tree-nodes", OPTION_INT, &s->tree_nodes, 1, MAX_TREE_NODES, 0, "N", "rows verified per step, root too (default auto)", ALL},
-    {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels; --draft-topk: guesses each (default auto)", ALL},
-    {"draft-topk", OPTION_INT, &s->draft_topk, 1, MAX_TREE_NODES - 1, 0, "N", 0, ALL},
+    {"draft", OPTION_CHOICE, &s->draft, 0, 0, DRAFT_CHOICES, "KIND", "mtp (the model's own head) or none", SAMPLES},
+    {"tree-nodes", OPTION_INT, &s->tree_nodes, 1, MAX_TREE_NODES, 0, "N", "rows verified per step, root too (default auto)", SAMPLES},
+    {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels; --draft-topk: guesses each (default auto)", SAMPLES},
+    {"draft-topk", OPTION_INT, &s->draft_topk, 1, MAX_TREE_NODES - 1, 0, "N", 0, SAMPLES},
     {"draft-vocab", OPTION_INT, &s->draft_vocab, 0, INT_MAX, 0, "N", "ids that guesses come from; 0: all (default 32768)", ALL},
-    {"state-mode", OPTION_CHOICE, &s->state_mode, 0, 0, STATE_CHOICES, "MODE", "slots or replay: drafts' states", ALL},
+    {"state-mode", OPTION_CHOICE, &s->state_mode, 0, 0, STATE_CHOICES, "MODE", "slots or replay: drafts' states", SAMPLES},
 
     {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens (default: the model's)", ALL},
     {"memory", OPTION_BYTES, &s->memory, 0, MAX_BYTES, 0, "BYTES", "states, KV (default: 1/4 of free, to 4G; GPU 95 %)", ALL},
@@ -145,9 +145,9 @@ static OptionTable option_table(Settings *s)
     {"disk-cache", OPTION_BYTES, &s->disk_cache, 0, MAX_BYTES, 0, "BYTES", 0, ALL & ~CHECK},
     {"host-cache", OPTION_BYTES, &s->host_cache, 0, MAX_BYTES, 0, "BYTES", 0, ALL & ~CHECK},
     {"kv-dtype", OPTION_CHOICE, &s->kv_dtype, 0, 0, KV_CHOICES, 0, "K and V in memory; bf16 halves it", ALL},
-    {"max-seqs", OPTION_INT, &s->max_seqs, 1, MAX_SEQS, 0, "N", "sequences that run at once", SERVE | BENCH | CHECK},
+    {"max-seqs", OPTION_INT, &s->max_seqs, 1, MAX_SEQS, 0, "N", "sequences that run at once", SERVE | BENCH},
     {"max-waiting", OPTION_INT, &s->max_waiting, 1, 1e6, 0, "N", "requests that wait before 429 is sent", SERVE | BENCH},
-    {"ubatch-size", OPTION_INT, &s->ubatch_size, 0, 65536, 0, "N", "prompt rows per pass (default 256; on a GPU 2048)", ALL},
+    {"ubatch-size", OPTION_INT, &s->ubatch_size, 0, 65536, 0, "N", "prompt rows per pass (default 256; on a GPU 2048)", SAMPLES},
     {"device", OPTION_CHOICE, &s->device, 0, 0, DEVICE_CHOICES, 0, "auto: the GPU where there is one", ALL},
     {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "default all; --isa amx, vnni, avx512, avx2, plain", ALL},
     {"isa", OPTION_STRING, &s->isa, 0, 0, 0, "NAME", 0, ALL},
