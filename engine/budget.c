@@ -152,14 +152,14 @@ void engine_print_memory(const Engine *e, FILE *out)
         fprintf(out, "%-10s %10.1f MiB  %d rows of draft trees; of --memory, as the frames are\n",
                 "records", (double)e->records.bytes / mib, e->records.n_rows);
     fprintf(out, "%-10s %10.1f MiB\n", "scratch", (double)e->scratch_bytes / mib);
-    fprintf(
-        out,
-        "a sequence of n tokens takes n + %d rows of KV of %.1f KiB and one state, up to %d more "
-        "while its tree is verified;\n%d sequences of the full context of %d tokens fit "
-        "(--memory, --ctx-size); %s\n",
-        e->overhang, kv_row / 1024, e->records.bytes ? 0 : e->options.tree_nodes - 1,
-        m->n_frames / seq_frames, e->options.ctx_size,
-        e->options.cache.on ? "the prefix cache has what they leave" : "no prefix cache");
+    fprintf(out, "a sequence of n tokens takes n + %d rows of KV of %.1f KiB and one state",
+            e->overhang, kv_row / 1024);
+    if (!e->records.bytes && e->options.tree_nodes > 1)
+        fprintf(out, ", up to %d more while its tree is verified", e->options.tree_nodes - 1);
+    fprintf(out,
+            ";\n%d sequences of the full context of %d tokens fit (--memory, --ctx-size); %s\n",
+            m->n_frames / seq_frames, e->options.ctx_size,
+            e->options.cache.on ? "the prefix cache has what they leave" : "no prefix cache");
     if (e->head.n_scored && e->head.n_scored < e->model->config.n_vocab)
         fprintf(out, "drafts are of %d of %d ids (--draft-vocab)\n", e->head.n_scored,
                 e->model->config.n_vocab);
