@@ -424,6 +424,12 @@ static int command_index(const char *name)
     return -1;
 }
 
+#ifdef __clang__
+static const char COMPILER[] = __VERSION__; /* it says its name there */
+#else
+static const char COMPILER[] = "gcc " __VERSION__;
+#endif
+
 static void print_commands(FILE *out)
 {
     fprintf(out, "usage: offshoot COMMAND [options]\n");
@@ -438,7 +444,7 @@ static void print_version(void)
     Error err = {0};
     Backend *cpu = backend_cpu_open(1, NULL, 1, &err);
     printf("offshoot %s\n", OFFSHOOT_VERSION);
-    printf("compiler: %s %s\n", "gcc", __VERSION__);
+    printf("compiler: %s\n", COMPILER);
     printf("cpu kernels: %s\n", cpu ? cpu->isa : err.msg);
     if (cpu) cpu->close(cpu);
     err = (Error){0};
@@ -462,7 +468,9 @@ static int asks_for_help(int argc, char **argv)
 static int help(int argc, char **argv, Error *err)
 {
     int i = argc ? command_index(argv[0]) : -1;
-    if (argc && i < 0) return error_set(err, ERR_INPUT, "no command '%.40s' to help with", argv[0]);
+    int is_plain = argc && (!strcmp(argv[0], "version") || !strcmp(argv[0], "help"));
+    if (argc && i < 0 && !is_plain)
+        return error_set(err, ERR_INPUT, "no command '%.40s' to help with", argv[0]);
     if (i < 0)
         print_commands(stdout);
     else
