@@ -15,13 +15,6 @@ void log_set_level(LogLevel level)
     atomic_store(&threshold, (int)level);
 }
 
-int log_level_from_name(const char *name)
-{
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(name, names[i])) return i;
-    return -1;
-}
-
 void log_event(LogLevel level, const char *fmt, ...)
 {
     if ((int)level > atomic_load(&threshold)) return;

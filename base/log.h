@@ -11,9 +11,6 @@ typedef enum { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG 
 /* What is printed from now on; the default is LOG_LEVEL_INFO. */
 void log_set_level(LogLevel level);
 
-/* "error", "warn", "info" or "debug" to its level; -1 for any other name. */
-int log_level_from_name(const char *name);
-
 void log_event(LogLevel level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define log_error(...) log_event(LOG_LEVEL_ERROR, __VA_ARGS__)

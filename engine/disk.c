@@ -37,7 +37,6 @@ struct Disk {
     int finished[N_JOBS]; /* jobs that disk_next is to tell of, the oldest first */
     int n_finished;
     void *job_memory;
-    size_t job_bytes;
     Queue *done;
     DiskWorker *worker;
     DiskStats stats;
@@ -56,8 +55,7 @@ static int open_jobs(Disk *d, Error *err)
     size_t n = (size_t)d->shape.max_tokens, pages = n / PAGE_TOKENS + 1;
     size_t tokens = round_up(n * sizeof(int32_t)), list = round_up(pages * sizeof(void *));
     size_t parts = round_up((pages + 1) * sizeof(JobPart));
-    d->job_bytes = N_JOBS * (tokens + 2 * list + parts);
-    unsigned char *at = d->job_memory = mem_map(d->job_bytes);
+    unsigned char *at = d->job_memory = mem_map(N_JOBS * (tokens + 2 * list + parts));
     if (!at) return error_set(err, ERR_DEVICE, "no memory for the jobs of the disk cache");
     for (int i = 0; i < N_JOBS; i++) {
         DiskJob *j = &d->job[i];
@@ -125,13 +123,6 @@ void disk_close(Disk *d)
     mem_unmap(d->gone);
     mem_unmap(d->job_memory);
     mem_free(d);
-}
-
-size_t disk_index_bytes(const Disk *d)
-{
-    size_t names = 2 * ((size_t)d->max_items + 2 * N_JOBS) * sizeof *d->name;
-    return store_index_bytes(d->max_items, d->max_blocks) + names + d->job_bytes +
-           cache_file_buffer_bytes(&d->shape);
 }
 
 /* ---- jobs ---- */
@@ -294,11 +285,6 @@ int disk_next(Disk *d, DiskDone *done, int wait)
     d->job_state[number] = JOB_FREE;
     *done = (DiskDone){.job = number, .ok = d->job[number].ok};
     return 1;
-}
-
-int disk_fd(const Disk *d)
-{
-    return queue_fd(d->done);
 }
 
 /* ---- finding and loading ---- */

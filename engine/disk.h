@@ -35,9 +35,6 @@ Disk *disk_open(const char *path, int64_t max_bytes, const DiskShape *shape, Err
 /* Waits for the job that is running; saves and loads behind it are dropped and never told of. */
 void disk_close(Disk *d);
 
-/* Memory for index and jobs, most of it touched only when it is used. */
-size_t disk_index_bytes(const Disk *d);
-
 /*
  * Tokens of the longest prefix (at most `most` of n) that can be loaded, 0 when there is none.
  * Prefixes have at least PAGE_TOKENS tokens; one that was saved is found once disk_next has told of
@@ -80,9 +77,6 @@ typedef struct {
 
 /* The next job that is done: 1, or 0 when there is none. wait: waits for one, if any is on. */
 int disk_next(Disk *d, DiskDone *done, int wait);
-
-/* For poll: readable when a job has come back since disk_next last said 0. */
-int disk_fd(const Disk *d);
 
 typedef struct {
     long saved, loaded; /* jobs done */

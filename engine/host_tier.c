@@ -95,12 +95,6 @@ void host_tier_close(HostTier *t)
     mem_free(t);
 }
 
-size_t host_tier_index_bytes(const HostTier *t)
-{
-    size_t units = (size_t)n_units(t);
-    return store_index_bytes((int)units, (int)units) + units * (sizeof *t->home + sizeof *t->page);
-}
-
 /* ---- places ---- */
 
 static unsigned char *at_place(const HostTier *t, int32_t place)

@@ -27,9 +27,6 @@ typedef struct {
 HostTier *host_tier_open(void *memory, size_t bytes, const HostShape *shape, Error *err);
 void host_tier_close(HostTier *t);
 
-/* Memory for the index, most of it touched only when it is used. */
-size_t host_tier_index_bytes(const HostTier *t);
-
 /*
  * Tokens of the longest prefix (at most `most` of n) that can be loaded, 0 when there is none.
  * Prefixes have at least PAGE_TOKENS tokens.

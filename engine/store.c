@@ -63,12 +63,6 @@ static size_t table_size(int max_blocks)
     return n;
 }
 
-size_t store_index_bytes(int max_items, int max_blocks)
-{
-    return (size_t)max_items * sizeof(Item) + (size_t)max_blocks * sizeof(Block) +
-           table_size(max_blocks) * sizeof(TableSlot);
-}
-
 Store *store_open(int64_t max_bytes, int max_items, int max_blocks, Error *err)
 {
     assert(max_items > 0 && max_blocks > 0);

@@ -38,7 +38,6 @@ typedef enum {
  */
 Store *store_open(int64_t max_bytes, int max_items, int max_blocks, Error *err);
 void store_close(Store *s);
-size_t store_index_bytes(int max_items, int max_blocks);
 
 /* ---- looking up; nothing changes ---- */
 
