@@ -18,7 +18,8 @@ static size_t sums_offset(size_t n_tokens)
     return (sizeof(CacheHead) + n_tokens * sizeof(int32_t) + 7) / 8 * 8;
 }
 
-size_t cache_file_head_bytes(int n_tokens, int n_sums)
+/* Bytes up to the pages. */
+static size_t head_bytes_of(int n_tokens, int n_sums)
 {
     size_t bytes = sums_offset((size_t)n_tokens) + (size_t)n_sums * sizeof(uint64_t);
     return (bytes + CACHE_FILE_ALIGN - 1) / CACHE_FILE_ALIGN * CACHE_FILE_ALIGN;
@@ -26,12 +27,12 @@ size_t cache_file_head_bytes(int n_tokens, int n_sums)
 
 size_t cache_file_buffer_bytes(const CacheShape *shape)
 {
-    return cache_file_head_bytes(shape->max_tokens, shape->max_tokens / PAGE_TOKENS + 2);
+    return head_bytes_of(shape->max_tokens, shape->max_tokens / PAGE_TOKENS + 2);
 }
 
 int64_t cache_file_bytes(const CacheShape *shape, int n_tokens, int n_pages, int has_state)
 {
-    return (int64_t)(cache_file_head_bytes(n_tokens, n_pages + has_state) +
+    return (int64_t)(head_bytes_of(n_tokens, n_pages + has_state) +
                      (size_t)n_pages * shape->page_bytes + (size_t)has_state * shape->state_bytes);
 }
 
@@ -71,7 +72,7 @@ CacheFileKind cache_file_parse(const CacheShape *shape, const unsigned char *buf
     if (h->zero || h->has_state > 1 || !fits_together(h))
         return judge(CACHE_FILE_BROKEN, why, "its head contradicts itself");
     int n_sums = (int)(h->n_pages + h->has_state);
-    size_t head_bytes = cache_file_head_bytes((int)h->n_tokens, n_sums);
+    size_t head_bytes = head_bytes_of((int)h->n_tokens, n_sums);
     if (size < head_bytes) return judge(CACHE_FILE_BROKEN, why, "ends inside its head");
     if (hash_sum(buf + CACHE_FILE_UNSUMMED, head_bytes - CACHE_FILE_UNSUMMED) != h->head_sum)
         return judge(CACHE_FILE_BROKEN, why, "checksum of its head is wrong");
@@ -111,7 +112,7 @@ CacheFileKind cache_file_read_head(const CacheShape *shape, int fd, unsigned cha
         memcpy(&h, buf, sizeof h);
         size_t n_tokens = h.n_tokens, n_sums = (size_t)h.n_pages + 1;
         if (n_tokens <= (size_t)shape->max_tokens && n_sums <= n_tokens)
-            want = cache_file_head_bytes((int)n_tokens, (int)n_sums);
+            want = head_bytes_of((int)n_tokens, (int)n_sums);
         if (want > cache_file_buffer_bytes(shape)) want = cache_file_buffer_bytes(shape);
         if (want > CACHE_FILE_ALIGN) got = read_at(fd, buf, want, 0);
     }
@@ -132,7 +133,7 @@ static int read_part(int fd, void *to, size_t bytes, int64_t at, uint64_t sum, c
 
 static int64_t page_offset(const CacheHead *h, int i)
 {
-    return (int64_t)cache_file_head_bytes((int)h->n_tokens, (int)(h->n_pages + h->has_state)) +
+    return (int64_t)head_bytes_of((int)h->n_tokens, (int)(h->n_pages + h->has_state)) +
            (int64_t)i * (int64_t)h->page_bytes;
 }
 
@@ -175,8 +176,7 @@ int cache_file_write(const CacheShape *shape, int fd, unsigned char *buf, CacheH
     head.model = shape->model;
     head.page_bytes = shape->page_bytes;
     head.state_bytes = shape->state_bytes;
-    size_t head_bytes =
-        cache_file_head_bytes((int)head.n_tokens, (int)(head.n_pages + head.has_state));
+    size_t head_bytes = head_bytes_of((int)head.n_tokens, (int)(head.n_pages + head.has_state));
     memset(buf, 0, head_bytes);
     memcpy(buf + sizeof head, token, head.n_tokens * sizeof *token);
     uint64_t *sum = (void *)(buf + sums_offset(head.n_tokens));

@@ -47,8 +47,7 @@ typedef enum {
     CACHE_FILE_OTHER, /* another model's, or a later version's */
 } CacheFileKind;
 
-/* Bytes up to the pages, and of the whole file. */
-size_t cache_file_head_bytes(int n_tokens, int n_sums);
+/* Bytes of the whole file. */
 int64_t cache_file_bytes(const CacheShape *shape, int n_tokens, int n_pages, int has_state);
 
 /* Bytes of a head as large as any: what buf below must have. */

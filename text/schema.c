@@ -41,7 +41,8 @@ uint32_t schema_fail(SchemaCompiler *c, ErrorCode code, const char *fmt, ...)
     return 0;
 }
 
-int schema_is_full(SchemaCompiler *c)
+/* 1, and it failed, when the grammar has no room for more. */
+static int is_full(SchemaCompiler *c)
 {
     if (c->b->is_full) schema_fail(c, ERR_LIMIT, "it takes more than %d nodes", MAX_GRAMMAR_NODES);
     return c->b->is_full;
@@ -439,7 +440,7 @@ static uint32_t object_part(SchemaCompiler *c, const json_t *schema)
 uint32_t schema_part(SchemaCompiler *c, const json_t *schema)
 {
     uint32_t part = 0;
-    if (c->failed || schema_is_full(c)) return 0;
+    if (c->failed || is_full(c)) return 0;
     if (++c->n_nodes > MAX_SCHEMA_NODES)
         return schema_fail(c, ERR_LIMIT, "the schema has more than %d parts", MAX_SCHEMA_NODES);
     if (clock_thread_ms() - c->began_ms > MAX_SCHEMA_MS)
@@ -469,5 +470,5 @@ uint32_t schema_value(SchemaCompiler *c, const json_t *root, const json_t *schem
     strbuf_clear(&c->path);
     strbuf_puts(&c->path, where);
     uint32_t part = schema_part(c, schema);
-    return c->failed || schema_is_full(c) ? 0 : part;
+    return c->failed || is_full(c) ? 0 : part;
 }

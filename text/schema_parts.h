@@ -77,9 +77,6 @@ uint32_t schema_part_at(SchemaCompiler *c, const json_t *schema, const char *ste
 uint32_t schema_fail(SchemaCompiler *c, ErrorCode code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* 1, and it failed, when the grammar has no room for more. */
-int schema_is_full(SchemaCompiler *c);
-
 /* Steps of the path: where it was, for schema_leave. */
 size_t schema_enter(SchemaCompiler *c, const char *step, const char *name);
 void schema_leave(SchemaCompiler *c, size_t before);
