@@ -142,10 +142,6 @@ static int measure(Bench *b, const char *name, const json_t *messages, const jso
 static int measure_turns(Bench *b, const char *name, const json_t *turns, Error *err)
 {
     json_t *messages = json_array();
-    const char *system = b->s->settings->system;
-    if (system)
-        json_array_append_new(messages,
-                              json_pack("{s:s, s:s}", "role", "system", "content", system));
     int failed = 0;
     size_t i;
     json_t *turn;
