@@ -322,6 +322,9 @@ int bench_accept_run(const Service *s, Error *err)
     int failed = measure_file(b, path, err);
     if (!failed && set->json) print_json(b);
     if (!failed && !set->json) print_table(b);
+    if (!failed && b->all.n_different)
+        failed = error_set(err, ERR_DEVICE, "%d answers with drafts differ from those without",
+                           b->all.n_different);
     for (int i = 0; i < 2; i++)
         mem_free(b->answer[i]);
     mem_free(b);
