@@ -7,8 +7,9 @@
 #include "server/service.h"
 
 /*
- * `bench accept`: answers a jsonl of prompts with and without drafts and prints, per category,
- * acceptance length, histogram, acceptance by depth, tokens/s both ways. A line of the file is
+ * `bench accept`: answers a jsonl of prompts with and without drafts (of a fixed shape, a chain of
+ * three unless the user sets another) and prints, per category, acceptance length, histogram,
+ * acceptance by depth, tokens/s both ways. A line of the file is
  * {"category", "turns": [user text, ...]} or {"category", "messages": [...], "tools": [...]}; of
  * the latter every assistant turn is asked for anew, with the file's own history before it.
  */

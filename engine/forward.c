@@ -7,7 +7,7 @@
  *
  * mixer is gated DeltaNet (a recurrent state per slot) or gated attention (K and V rows in pages).
  * The additions are fused with the norm that follows, so x is complete after the next forward_norm.
- * Everything is f32 but the weights.
+ * Everything is f32 but the weights, and K and V where kv_type is bf16.
  */
 #include "engine/forward.h"
 

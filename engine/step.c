@@ -1,7 +1,7 @@
 /*
- * step.c: one step, five verbs.
+ * step.c: one step, six verbs.
  *
- *     draft_trees -> verify_trees -> accept_paths -> promote_slots -> emit_tokens
+ *     draft_trees -> verify_trees -> accept_paths -> keep_rows -> promote_slots -> emit_tokens
  *
  * Plain decoding is a tree of one node. A prompt chunk is a chain known to be kept: one slot,
  * written in place; its last row is a root whose next token is sampled like any other. So there is
