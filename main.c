@@ -143,11 +143,23 @@ static int open_model_and_tokenizer(App *a, Error *err)
     return 0;
 }
 
+/*
+ * The tokenizer's own end of a turn counts, too: config.json names <|endoftext|> alone, and not
+ * every folder has a generation_config.json.
+ */
+static int add_eos(App *a, Error *err)
+{
+    ModelConfig *c = &a->model->config;
+    const char *eos = a->service.tok_config.eos;
+    int32_t id = eos ? tokenizer_added_id(a->tok, eos) : -1;
+    return id < 0 || id >= c->n_vocab ? 0 : config_add_eos(c, id, "tokenizer_config.json", err);
+}
+
 static int open_template(App *a, Error *err)
 {
     const char *dir = a->settings.model;
     if (chat_template_open(&a->service.tmpl, dir, a->model->config.model_type, err) ||
-        tokenizer_config_open(&a->service.tok_config, dir, err))
+        tokenizer_config_open(&a->service.tok_config, dir, err) || add_eos(a, err))
         return -1;
     if (!a->service.tmpl.known)
         log_warn("template_unknown model=%s: prompts follow the family's usual template", dir);

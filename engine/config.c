@@ -273,21 +273,25 @@ static int read_ffn(const Reader *r)
     return n_dense ? need_int(r, "intermediate_size", MAX_WIDTH, &c->ffn_dim) : 0;
 }
 
-static int add_eos(const Reader *r, const json_t *v)
+int config_add_eos(ModelConfig *c, int id, const char *where, Error *err)
 {
-    ModelConfig *c = r->c;
-    json_int_t id = json_integer_value(v);
-    if (!json_is_integer(v)) return bad(r, "eos_token_id", "must be an integer or a list of them");
-    if (id < 0 || id >= c->n_vocab)
-        return error_set(r->err, ERR_INPUT, "%s: 'eos_token_id' is %lld, must be 0 to %d", r->where,
-                         (long long)id, c->n_vocab - 1);
     for (int i = 0; i < c->n_eos; i++)
         if (c->eos[i] == id) return 0;
     if (c->n_eos == MAX_EOS)
-        return error_set(r->err, ERR_LIMIT, "%s: 'eos_token_id': more than %d different ids",
-                         r->where, MAX_EOS);
-    c->eos[c->n_eos++] = (int)id;
+        return error_set(err, ERR_LIMIT, "%s: 'eos_token_id': more than %d different ids", where,
+                         MAX_EOS);
+    c->eos[c->n_eos++] = id;
     return 0;
+}
+
+static int add_eos(const Reader *r, const json_t *v)
+{
+    json_int_t id = json_integer_value(v);
+    if (!json_is_integer(v)) return bad(r, "eos_token_id", "must be an integer or a list of them");
+    if (id < 0 || id >= r->c->n_vocab)
+        return error_set(r->err, ERR_INPUT, "%s: 'eos_token_id' is %lld, must be 0 to %d", r->where,
+                         (long long)id, r->c->n_vocab - 1);
+    return config_add_eos(r->c, (int)id, r->where, r->err);
 }
 
 static int read_eos(const Reader *r, const json_t *obj)

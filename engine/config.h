@@ -41,7 +41,7 @@ typedef struct {
     int q8;                  /* matrices became INT8 when loading */
     int n_mtp;               /* what the config claims, or Qwen3-Next's has although it does not;
                                 the tensors decide (Model.has_mtp) */
-    int eos[MAX_EOS], n_eos; /* config.json's and generation_config.json's, joined */
+    int eos[MAX_EOS], n_eos; /* config.json's, generation_config.json's and the tokenizer's */
 } ModelConfig;
 
 /* Sampling defaults of generation_config.json; NaN or -1 where it says nothing. */
@@ -55,5 +55,8 @@ typedef struct {
  * Reads dir/config.json and, where present, dir/generation_config.json. Errors name file and key.
  */
 int config_load(ModelConfig *c, GenerationDefaults *g, const char *dir, Error *err);
+
+/* One more token that ends an answer, unless it is one already. */
+int config_add_eos(ModelConfig *c, int id, const char *where, Error *err);
 
 #endif

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "tests/checkpoint.h"
 #include "tests/run_binary.h"
 
 #define DEMO                                                                                       \
@@ -45,6 +46,25 @@ static void test_stated_answers(void **state)
     RunResult tonight = RUN(WITH_TOOLS, GREEDY, TONIGHT);
     assert_run(&tonight, 0, "In which city?");
     run_result_free(&tonight);
+}
+
+/* A folder that does not say how a turn ends but by the tokenizer's token for it. */
+static void test_end_of_a_turn(void **state)
+{
+    (void)state;
+    static const char *const links[] = {"model.safetensors", "tokenizer.json",
+                                        "tokenizer_config.json", "chat_template.jinja"};
+    const char *dir = scratch_dir("chat_command");
+    char *root = realpath("models/demo", NULL);
+    assert_non_null(root);
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++)
+        assert_int_equal(symlink(scratch_path(root, links[i]), scratch_path(dir, links[i])), 0);
+    free(root);
+    config_write(dir, "config.json", "models/demo/config.json",
+                 (const char *[]){"text_config.eos_token_id", "4087", NULL});
+    expect_run(RUN("chat", "--model", dir, "--memory", "64M", "--thinking", "off", "--tools",
+                   "models/demo/tools.json", GREEDY, "--max-tokens", "60", ITALIAN),
+               0, "; 27 tokens");
 }
 
 /* Runs the same words with some drafting options and compares stdout with the plain answer. */
@@ -187,7 +207,7 @@ int main(void)
         cmocka_unit_test(test_stated_answers), cmocka_unit_test(test_drafting_changes_nothing),
         cmocka_unit_test(test_colors),         cmocka_unit_test(test_conversation),
         cmocka_unit_test(test_raw_and_length), cmocka_unit_test(test_bad_tools),
-        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_hostile),        cmocka_unit_test(test_end_of_a_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
