@@ -58,9 +58,24 @@ static int load_projections(Loader *l, const ModelConfig *c, DeltaWeights *w)
     return 0;
 }
 
+/*
+ * MLX lays the convolution out as [channels][width][1], and its norms hold 1 + w: read as what they
+ * are not, they would give nonsense without a word.
+ */
+static int check_layout(const Loader *l, const ModelConfig *c)
+{
+    const Tensor *t = loader_find(l, "linear_attn.conv1d", ".weight");
+    if (!t || t->n_dims != 3 || t->dim[1] != c->conv_width || t->dim[2] != 1) return 0;
+    return error_set(l->err, ERR_FILE,
+                     "cannot load '%.60s': tensor '%s' has MLX's layout, which is not supported: "
+                     "take the checkpoint it was made of",
+                     t->file, t->name);
+}
+
 static int load_delta(Loader *l, const ModelConfig *c, DeltaWeights *w)
 {
     float *conv, *dt, *a, *norm;
+    if (check_layout(l, c)) return -1;
     if (loader_norm(l, "input_layernorm", c->dim, &w->norm) || load_projections(l, c, w) ||
         loader_matrix(l, "linear_attn.out_proj", c->dim, c->n_v_heads * c->d_v, &w->out) ||
         loader_vector(l, "linear_attn.conv1d", ".weight", c->n_channels, c->conv_width, 0, &conv) ||

@@ -613,6 +613,8 @@ static const struct {
      "tensor '" L(0) "linear_attn.in_proj_qkv.weight' is missing, expected 256 x 128"},
     {"qwen35-dense", L(0) "linear_attn.conv1d.weight", "BF16", 256, 4, 2,
      "tensor '" L(0) "linear_attn.conv1d.weight' is 256 x 4 x 2, expected 256 x 4"},
+    {"qwen35-dense", L(0) "linear_attn.conv1d.weight", "BF16", 256, 4, 1,
+     "tensor '" L(0) "linear_attn.conv1d.weight' has MLX's layout"},
     {"qwen35-dense", L(0) "linear_attn.A_log", "BF16", 5, -1, -1, "is 5, expected 4"},
     {"qwen35-dense", L(0) "mlp.up_proj.weight", NULL, 0, 0, 0, "mlp.up_proj.weight' is missing"},
     {"qwen35-dense", "mtp.fc.weight", "BF16", 128, 128, -1,
