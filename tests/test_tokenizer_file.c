@@ -203,6 +203,10 @@ static void names_what_is_wrong(void **state)
         {"normalizer", "{\"type\": \"NFKC\"}", "normalizer 'NFKC'"},
         {"normalizer", "7", "normalizer ''"},
         {"post_processor", "{\"type\": \"TemplateProcessing\"}", "post_processor"},
+        {"post_processor",
+         "{\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {\"id\": \"A\"}}, "
+         "{\"SpecialToken\": {\"id\": \"<|endoftext|>\"}}]}",
+         "post_processor"},
         {"decoder", "{\"type\": \"Metaspace\"}", "decoder 'Metaspace'"},
         {"pre_tokenizer", "null", "pre_tokenizer ''"},
         {"pre_tokenizer", "{\"type\": \"Whitespace\"}", "pre_tokenizer 'Whitespace'"},
@@ -391,6 +395,15 @@ static void reads_all_layouts(void **state)
     assert_non_null(tok);
     expect_ids(tok, "1212", 4, 1, (int32_t[]){16, 17, 16, 17}, 4);
     expect_ids(tok, "ab", 2, 1, (int32_t[]){300}, 1);
+    expect_ids(tok, "abc", 3, 1, (int32_t[]){300, 66}, 2);
+    tokenizer_close(tok);
+
+    /* A template that adds nothing, as transformers 5 writes it. */
+    small_set(root, "post_processor",
+              "{\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {\"id\": \"A\", "
+              "\"type_id\": 0}}], \"special_tokens\": {}}");
+    tok = small_open(root, &err);
+    assert_non_null(tok);
     expect_ids(tok, "abc", 3, 1, (int32_t[]){300, 66}, 2);
     tokenizer_close(tok);
 

@@ -160,8 +160,19 @@ static const char *type_of(const json_t *part)
     return type ? type : "";
 }
 
+/* A template of the text alone: what transformers 5 saves for a tokenizer without a processor. */
+static int adds_nothing(const json_t *part)
+{
+    const json_t *single = json_object_get(part, "single");
+    const json_t *text = json_object_get(json_array_get(single, 0), "Sequence");
+    const char *id = json_string_value(json_object_get(text, "id"));
+    return !strcmp(type_of(part), "TemplateProcessing") && json_array_size(single) == 1 && id &&
+           !strcmp(id, "A");
+}
+
 /*
- * Normalizer: none or NFC. Post-processor and decoder: none or ByteLevel, which changes no token.
+ * Normalizer: none or NFC. Post-processor and decoder: none or ByteLevel, which changes no token,
+ * or for the former a template that adds none.
  */
 static int read_surroundings(Reader *r, const json_t *root)
 {
@@ -174,6 +185,7 @@ static int read_surroundings(Reader *r, const json_t *root)
     }
     for (int i = 0; i < 2; i++) {
         const json_t *part = json_object_get(root, around[i]);
+        if (!i && adds_nothing(part)) continue;
         if (part && !json_is_null(part) && strcmp(type_of(part), "ByteLevel") != 0)
             return bad(r, "%s '%s' is not supported", around[i], shown(type_of(part)).text);
     }
