@@ -119,6 +119,19 @@ static void knows_white_space(void **state)
     }
 }
 
+/* What add_tokens of transformers made. */
+static void finds_a_normalized_token(void **state)
+{
+    (void)state;
+    json_t *root = small_json();
+    small_set(root, "added_tokens/1/normalized", "true");
+    Tokenizer *tok = small_open(root, &err);
+    assert_non_null(tok);
+    expect_ids(tok, "<|im_start|>", 12, 1, (int32_t[]){257}, 1);
+    tokenizer_close(tok);
+    json_decref(root);
+}
+
 static void takes_the_longest_added_token(void **state)
 {
     static const int32_t longer[] = {257}, shorter[] = {258, 62}, twice[] = {258, 257};
@@ -198,7 +211,9 @@ static void names_what_is_wrong(void **state)
         {"added_tokens/1/lstrip", "true", "'lstrip' of '<|im_start|>'"},
         {"added_tokens/1/rstrip", "true", "'rstrip' of '<|im_start|>'"},
         {"added_tokens/1/single_word", "true", "'single_word' of '<|im_start|>'"},
-        {"added_tokens/1/normalized", "true", "'normalized' of '<|im_start|>'"},
+        {"added_tokens/1",
+         "{\"id\": 257, \"content\": \"\u00e9\", \"normalized\": true, \"special\": true}",
+         "'normalized' of '\u00e9'"},
         {"added_tokens/1/special", "1", "'special' of '<|im_start|>'"},
         {"normalizer", "{\"type\": \"NFKC\"}", "normalizer 'NFKC'"},
         {"normalizer", "7", "normalizer ''"},
@@ -508,6 +523,7 @@ int main(void)
         cmocka_unit_test(small_file_is_fine),
         cmocka_unit_test(splits_like_oniguruma),
         cmocka_unit_test(knows_white_space),
+        cmocka_unit_test(finds_a_normalized_token),
         cmocka_unit_test(takes_the_longest_added_token),
         cmocka_unit_test(names_what_is_wrong),
         cmocka_unit_test(refuses_damaged_files),
