@@ -274,9 +274,9 @@ static void close_step_arrays(Engine *e)
 {
     StepDevice *d = &e->dev;
     StepHost *h = &e->host;
-    void *dev[] = {d->row,       d->path,    d->next,   d->bad,  d->mask,   d->move_seq,
-                   d->move_from, d->move_to, d->scored, d->rank, d->top_id, d->logprob,
-                   d->top_logprob};
+    void *dev[] = {d->row,      d->path,      d->next,       d->bad,    d->mask,
+                   d->move_seq, d->move_from, d->move_to,    d->scored, d->rank,
+                   d->top_id,   d->logprob,   d->top_logprob};
     void *host[] = {h->scored,   h->rank,     h->top_id,     h->logprob,    h->top_logprob,
                     h->seen_seq, h->seen_pos, h->seen_token, h->seen_hidden};
     for (size_t i = 0; i < sizeof dev / sizeof *dev; i++)

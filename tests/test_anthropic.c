@@ -664,24 +664,15 @@ static void test_too_long(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_call),
-        cmocka_unit_test(test_forced_call),
-        cmocka_unit_test(test_call_number),
-        cmocka_unit_test(test_format),
-        cmocka_unit_test(test_cut_call),
-        cmocka_unit_test(test_stops),
-        cmocka_unit_test(test_prefill),
-        cmocka_unit_test(test_thinking),
-        cmocka_unit_test(test_thinking_default),
-        cmocka_unit_test(test_call_stream),
-        cmocka_unit_test(test_text_stream),
-        cmocka_unit_test(test_pings),
-        cmocka_unit_test(test_vanished),
-        cmocka_unit_test(test_broken_model),
-        cmocka_unit_test(test_billing_line),
-        cmocka_unit_test(test_tool_result),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_text),         cmocka_unit_test(test_call),
+        cmocka_unit_test(test_forced_call),  cmocka_unit_test(test_call_number),
+        cmocka_unit_test(test_format),       cmocka_unit_test(test_cut_call),
+        cmocka_unit_test(test_stops),        cmocka_unit_test(test_prefill),
+        cmocka_unit_test(test_thinking),     cmocka_unit_test(test_thinking_default),
+        cmocka_unit_test(test_call_stream),  cmocka_unit_test(test_text_stream),
+        cmocka_unit_test(test_pings),        cmocka_unit_test(test_vanished),
+        cmocka_unit_test(test_broken_model), cmocka_unit_test(test_billing_line),
+        cmocka_unit_test(test_tool_result),  cmocka_unit_test(test_errors),
         cmocka_unit_test(test_too_long),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
