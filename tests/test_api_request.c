@@ -116,7 +116,7 @@ static const Refused refused[] = {
     {API_COMPLETION, P "\"logprobs\": 21}", "logprobs"},
     {API_COMPLETION, P "\"seed\": 1.5}", "seed"},
     {API_COMPLETION, P "\"seed\": \"x\"}", "seed"},
-    {API_COMPLETION, P "\"seed\": 99999999999999999999}", ""},
+    {API_COMPLETION, P "\"seed\": 99999999999999999999}", "seed"},
     {API_COMPLETION, P "\"speculative.n_max\": -1}", "speculative.n_max"},
     {API_COMPLETION, P "\"stream\": 1}", "stream"},
     {API_COMPLETION, P "\"echo\": \"yes\"}", "echo"},
