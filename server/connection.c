@@ -215,12 +215,18 @@ void connection_request(struct evhttp_request *req, void *arg)
     Http *http = arg;
     Connection *c = http->reading;
     struct evhttp_connection *evcon = evhttp_request_get_connection(req);
+    struct evkeyvalq *headers = evhttp_request_get_input_headers(req);
     Exchange *ex = mem_alloc(1, sizeof *ex);
     *ex = (Exchange){.http = http, .connection = c, .req = req, .unread = 1};
     c->ex = ex;
     c->phase = PHASE_BODY;
     req->flags &= ~EVHTTP_PROXY_REQUEST; /* a full URL in the request line changes nothing */
-    head_unmark(evhttp_request_get_input_headers(req));
+    head_unmark(headers);
+    if (head_closes(headers)) { /* evhttp looks at the first header as a whole */
+        while (!evhttp_remove_header(headers, "Connection")) {
+        }
+        evhttp_add_header(headers, "Connection", "close");
+    }
     evhttp_connection_set_closecb(evcon, on_closed, c);
     evhttp_request_set_on_complete_cb(req, on_sent, ex);
     exchange_begin(ex);
@@ -266,18 +272,22 @@ static int admit_body(Connection *c)
     static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
     Exchange *ex = c->ex;
     int expected = expects_continue(ex);
+    uint64_t limit = (uint64_t)c->http->limits.body_bytes;
     if (head_framing(evhttp_request_get_input_headers(ex->req), !ex->req->minor, &c->framing)) {
-        exchange_error(ex, 400, NULL, NULL, "the headers do not say clearly how long the body is");
-        return 0;
-    }
-    if (c->framing.kind == BODY_LENGTH &&
-        c->framing.length > (uint64_t)c->http->limits.body_bytes) {
-        exchange_error(ex, 413, "request_too_large", NULL, "the body is too large");
+        if (admit(c))
+            exchange_error(ex, 400, NULL, NULL,
+                           "the headers do not say clearly how long the body is");
         return 0;
     }
     if (c->framing.kind == BODY_NONE) return 1;
-    int small = c->framing.kind == BODY_LENGTH && c->framing.length <= SMALL_BODY;
-    if ((expected || !small) && !admit(c)) return 0;
+    int is_sized = c->framing.kind == BODY_LENGTH;
+    int is_large = is_sized && c->framing.length > limit;
+    int is_small = is_sized && !is_large && c->framing.length <= SMALL_BODY;
+    if ((expected || !is_small) && !admit(c)) return 0;
+    if (is_large) {
+        exchange_error(ex, 413, "request_too_large", NULL, "the body is too large");
+        return 0;
+    }
     if (expected && !evbuffer_get_length(c->in)) {
         evbuffer_add(bufferevent_get_output(c->bev), go_on, sizeof go_on - 1);
         bufferevent_enable(c->bev, EV_WRITE);

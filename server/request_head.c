@@ -91,6 +91,20 @@ void head_unmark(struct evkeyvalq *headers)
         h->key[0] &= (char)~MARK;
 }
 
+int head_closes(const struct evkeyvalq *headers)
+{
+    static const char blanks[] = ", \t";
+    for (const struct evkeyval *h = headers->tqh_first; h; h = h->next.tqe_next) {
+        if (strcasecmp(h->key, "Connection") != 0) continue;
+        for (const char *at = h->value; *at;) {
+            size_t n = strcspn(at, blanks);
+            if (n == strlen("close") && !strncasecmp(at, "close", n)) return 1;
+            at += n + strspn(at + n, blanks);
+        }
+    }
+    return 0;
+}
+
 /* Digits alone. -1 for anything else. */
 static int read_length(const char *text, uint64_t *length)
 {

@@ -34,6 +34,9 @@ HeadResult head_scan(HeadScan *scan, const char *data, size_t len, size_t max_li
 void head_mark(char *head, size_t len);
 void head_unmark(struct evkeyvalq *headers);
 
+/* 1 when close is among the options of a Connection header (RFC 9110 section 7.6.1). */
+int head_closes(const struct evkeyvalq *headers);
+
 typedef enum { BODY_NONE, BODY_LENGTH, BODY_CHUNKED } BodyKind;
 
 typedef struct {

@@ -66,6 +66,9 @@ static const Row rows[] = {
     {"GET /echo HTTP/1.0\r\n\r\n" NEXT, 0, 200, 0},
     {"GET /echo HTTP/1.0\r\nConnection: keep-alive\r\n\r\n" NEXT, 0, 200, 200},
     {GET "Connection: close\r\n\r\n" NEXT, 0, 200, 0},
+    {GET "Connection: keep-alive ,\tClose\r\n\r\n" NEXT, 0, 200, 0},
+    {GET "Connection: TE\r\nConnection: close\r\n\r\n" NEXT, 0, 200, 0},
+    {GET "Connection: TE, closed\r\n\r\n" NEXT, 0, 200, 200},
     /* Bodies, also where one does not belong. */
     {POST "Content-Length: 4\r\n\r\nGET " NEXT, 0, 200, 200},
     {GET "Content-Length: 4\r\n\r\nGET " NEXT, 0, 200, 200},

@@ -404,6 +404,9 @@ static void assert_header(const HttpReply *r, const char *name, const char *valu
 static void test_cors(void **state)
 {
     (void)state;
+    char large[2000]; /* more than it takes */
+    memset(large, ' ', sizeof large);
+    large[sizeof large - 1] = 0;
     static const struct {
         const char *origins, *origin, *allowed, *vary;
     } rows[] = {
@@ -416,14 +419,16 @@ static void test_cors(void **state)
         {"https://a.example, http://b:80", "http://b", "", "Origin"},
         {"https://a.example, http://b:80", "null", "", "Origin"},
     };
-    static const char *const asked[][3] = {
+    const char *const asked[][3] = {
         {"OPTIONS", COMPLETIONS, ""}, {"OPTIONS", "/nowhere", ""},     {"GET", "/health", ""},
         {"POST", COMPLETIONS, SHORT}, {"POST", COMPLETIONS, STREAMED}, {"POST", COMPLETIONS, "{"},
+        {"POST", COMPLETIONS, large},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char headers[200] = "";
         ServedOptions o = served_defaults();
         o.cors = rows[i].origins;
+        o.limits.http.body_bytes = sizeof large - 2;
         Served *s = served_start(&o);
         if (rows[i].origin)
             snprintf(headers, sizeof headers,
