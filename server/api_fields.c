@@ -100,11 +100,7 @@ static int read_plain(ApiRequest *r, const json_t *body, ApiError *err)
     return 0;
 }
 
-/*
- * What we cannot do yet and would change the answer. Neglecting it silently would be worse than
- * saying so; values that ask for nothing (false, "", {}) pass.
- */
-static int refuse_unsupported(const json_t *body, ApiError *err)
+int api_refuse_unsupported(const json_t *body, ApiError *err)
 {
     static const char *const keys[] = {"suffix",        "use_beam_search",
                                        "prompt_embeds", "chat_template",
@@ -252,7 +248,7 @@ static int read_cache_fields(ApiRequest *r, const json_t *body, ApiError *err)
 
 int api_read_fields(ApiRequest *r, const json_t *body, int n_vocab, ApiError *err)
 {
-    if (refuse_unsupported(body, err) || read_plain(r, body, err) || read_seed(r, body, err) ||
+    if (api_refuse_unsupported(body, err) || read_plain(r, body, err) || read_seed(r, body, err) ||
         read_stop(r, body, err) || read_stop_ids(r, body, n_vocab, err) ||
         read_bias(r, body, n_vocab, err) || read_stream_options(r, body, err))
         return -1;

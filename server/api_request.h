@@ -164,6 +164,12 @@ void api_request_free(ApiRequest *r);
 int api_read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defaults, ApiError *err);
 int api_read_ids(const json_t *list, const char *param, int n_vocab, TokenList *ids, ApiError *err);
 
+/*
+ * What we cannot do yet and would change the answer. Neglecting it silently would be worse than
+ * saying so; values that ask for nothing (false, "", {}) pass.
+ */
+int api_refuse_unsupported(const json_t *body, ApiError *err);
+
 /* A boolean or integer field; absent: *out stays. */
 int api_read_bool(const json_t *body, const char *key, int *out, ApiError *err);
 int api_read_int(const json_t *body, const char *key, long lo, long hi, int *out, ApiError *err);

@@ -55,6 +55,7 @@ static int read_chat(TextTask *t, ApiRequest *r)
 {
     ApiDefaults defaults =
         t->count ? t->count->defaults(t->server) : server_defaults(t->server, -1);
+    if (!t->count && api_refuse_unsupported(t->request, &t->err)) return -1;
     return api_read_chat(r, t->request, &defaults, &t->err);
 }
 

@@ -25,6 +25,8 @@
 #define COMPLETIONS "/v1/completions"
 #define SHORT       "{\"prompt\": \"Hello\", \"max_tokens\": 3, \"temperature\": 0}"
 #define ENDLESS     "{\"prompt\": \"Hello\", \"max_tokens\": 8000, \"ignore_eos\": true}"
+#define TEMPLATE                                                                                   \
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"chat_template\": \"x\"}"
 #define STREAMED                                                                                   \
     "{\"prompt\": \"Hello\", \"max_tokens\": 8000, \"ignore_eos\": true, \"stream\": true}"
 
@@ -118,6 +120,8 @@ static void test_refusals(void **state)
         {"POST", "/detokenize", "", "{\"tokens\": [4096]}", 400, "invalid_request_error", NULL},
         {"POST", "/detokenize", "", "{\"tokens\": 5}", 400, "invalid_request_error", NULL},
         {"POST", "/apply-template", "", "{}", 400, "invalid_request_error", NULL},
+        {"POST", "/apply-template", "", TEMPLATE, 400, "invalid_request_error", NULL},
+        {"POST", "/tokenize", "", TEMPLATE, 400, "invalid_request_error", NULL},
         {"POST", CHAT, "Content-Type: multipart/form-data\r\n", SHORT, 415, "invalid_request_error",
          NULL},
         {"POST", CHAT, "Content-Encoding: gzip\r\n", SHORT, 415, "invalid_request_error", NULL},
