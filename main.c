@@ -27,6 +27,7 @@
 #include "server/service.h"
 #include "server/settings.h"
 #include "spec/accept.h"
+#include "text/utf8.h"
 
 enum { GPU_CHUNK_ROWS = 2048 }; /* as many as fill the machine */
 
@@ -258,6 +259,18 @@ static char *served_name(const Settings *set)
     return name;
 }
 
+/* Replies are JSON, so names are UTF-8; those of folders need not be. */
+static int name_model(App *a, Error *err)
+{
+    a->name = served_name(&a->settings);
+    if (utf8_check(a->name, strlen(a->name)) == strlen(a->name)) return 0;
+    if (a->settings.served_name)
+        return error_set(err, ERR_INPUT, "--served-model-name is not UTF-8");
+    mem_free(a->name);
+    a->name = mem_strdup("model");
+    return 0;
+}
+
 static int check_model_given(const App *a, Error *err)
 {
     if (a->settings.model) return 0;
@@ -270,7 +283,7 @@ static int open_parts(App *a, Error *err)
     if (check_model_given(a, err)) return -1;
     if (open_backend(a, err) || open_model_and_tokenizer(a, err) || open_template(a, err))
         return -1;
-    a->name = served_name(&a->settings);
+    if (name_model(a, err)) return -1;
     a->service.settings = &a->settings;
     a->service.tok = a->tok;
     a->service.generation = a->model->generation;
