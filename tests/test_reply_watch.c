@@ -11,7 +11,6 @@
 #include "tests/reply_case.h"
 #include "tests/textdata.h"
 #include "text/reply_watch.h"
-#include "text/stop.h"
 
 static Tokenizer *demo;
 static ReplyTools *tools;
@@ -214,34 +213,6 @@ static void ends_where_the_reply_does(void **state)
         assert_in_range(n_by[i], 100, 5800); /* every end is met often */
 }
 
-/* Without parsing the verdicts are those of the stop strings' own watcher, token by token. */
-static void without_parsing_watches_all_text(void **state)
-{
-    uint64_t seed = 4711;
-    int n_stopped = 0;
-    (void)state;
-    for (int round = 0; round < 3000; round++) {
-        int32_t token[MAX_RANDOM];
-        const char *stop[3];
-        ReplyOptions o = random_options(&seed, stop);
-        int n = random_answer(&seed, token);
-        o.scan = (ScanOptions){.tok = demo};
-        o.n_unwatched = o.single_call = 0;
-        ReplyWatch *watch = reply_watch_open(&o, &err);
-        StopMatcher *m = stop_matcher_open(demo, stop, o.n_stop, &err);
-        Watcher w = reply_watch_watcher(watch), plain = stop_matcher_watcher(m);
-        WatchVerdict v = WATCH_GO;
-        for (int i = 0; i < n; i++) {
-            v = w.token(w.self, token[i]);
-            assert_int_equal(v, plain.token(plain.self, token[i]));
-        }
-        n_stopped += v == WATCH_STOP;
-        reply_watch_close(watch);
-        stop_matcher_close(m);
-    }
-    assert_in_range(n_stopped, 500, 2900);
-}
-
 /* Verdicts over an output in which each byte is a token: '.' go, 'h' held, 'S' stop. */
 static void expect_verdicts(ReplyOptions o, const char *output, const char *want)
 {
@@ -291,7 +262,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ends_where_the_reply_does),
-        cmocka_unit_test(without_parsing_watches_all_text),
         cmocka_unit_test(stops_in_visible_content),
         cmocka_unit_test(refuses_bad_stop_strings),
     };

@@ -1,4 +1,4 @@
-/* test_stop.c: where answers end: the matcher, the cutter, and that they agree. */
+/* test_stop.c: where answers end: the matcher in its watch, the cutter, and that they agree. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -11,6 +11,7 @@
 #include "base/strbuf.h"
 #include "tests/textdata.h"
 #include "text/detokenizer.h"
+#include "text/reply_watch.h"
 #include "text/stop.h"
 #include "text/utf8.h"
 
@@ -32,18 +33,26 @@ static int close_demo(void **state)
     return 0;
 }
 
+/* The watch over an answer that is all content. */
+static ReplyWatch *open_watch(const char *const *stops, int n)
+{
+    ReplyOptions o = {.scan = {.tok = demo}, .stop = stops, .n_stop = n};
+    ReplyWatch *watch = reply_watch_open(&o, &err);
+    assert_non_null(watch);
+    return watch;
+}
+
 /* Verdicts over the bytes of text, each its own token: '.' go, 'h' held, 'S' stop. */
 static void expect_verdicts(const char *const *stops, int n, const char *text, const char *want)
 {
-    StopMatcher *m = stop_matcher_open(demo, stops, n, &err);
-    assert_non_null(m);
-    Watcher w = stop_matcher_watcher(m);
+    ReplyWatch *watch = open_watch(stops, n);
+    Watcher w = reply_watch_watcher(watch);
     for (size_t i = 0; text[i]; i++) {
         WatchVerdict v = w.token(w.self, token_of[(unsigned char)text[i]]);
         char got = ".hS"[v == WATCH_STOP ? 2 : v == WATCH_HELD];
         if (got != want[i]) fail_msg("byte %zu of '%s' gives %c, not %c", i, text, got, want[i]);
     }
-    stop_matcher_close(m);
+    reply_watch_close(watch);
 }
 
 static void sees_stops_across_tokens(void **state)
@@ -71,22 +80,22 @@ static void sees_stops_inside_tokens(void **state)
     TokenList list = {0};
     assert_int_equal(tokenizer_encode(demo, "a<|im_end|>ssistant", 19, 1, &list, &err), 0);
     assert_true(list.n < 9); /* larger than letters */
-    StopMatcher *m = stop_matcher_open(demo, stops, 1, &err);
-    Watcher w = stop_matcher_watcher(m);
+    ReplyWatch *watch = open_watch(stops, 1);
+    Watcher w = reply_watch_watcher(watch);
     int stopped = 0;
     for (int i = 0; i < list.n; i++)
         stopped |= w.token(w.self, list.id[i]) == WATCH_STOP;
     assert_true(stopped);
-    stop_matcher_close(m);
+    reply_watch_close(watch);
 
     /* Special tokens have no text, and neither have ids that are not there. */
     static const char *const special[] = {"<|im_end|>"};
-    m = stop_matcher_open(demo, special, 1, &err);
-    w = stop_matcher_watcher(m);
+    watch = open_watch(special, 1);
+    w = reply_watch_watcher(watch);
     assert_int_equal(w.token(w.self, tokenizer_added_id(demo, "<|im_end|>")), WATCH_GO);
     assert_int_equal(w.token(w.self, -3), WATCH_GO);
     assert_int_equal(w.token(w.self, 1 << 30), WATCH_GO);
-    stop_matcher_close(m);
+    reply_watch_close(watch);
     token_list_free(&list);
 }
 
@@ -97,30 +106,30 @@ static void refuses_bad_stops(void **state)
     (void)state;
     for (int i = 0; i <= MAX_STOP_STRINGS; i++)
         many[i] = "x";
-    assert_null(stop_matcher_open(demo, many, MAX_STOP_STRINGS + 1, &err));
+    assert_null(stop_matcher_open(many, MAX_STOP_STRINGS + 1, &err));
     assert_int_equal(err.code, ERR_LIMIT);
-    assert_null(stop_matcher_open(demo, many, -1, &err));
-    StopMatcher *m = stop_matcher_open(demo, many, MAX_STOP_STRINGS, &err);
+    assert_null(stop_matcher_open(many, -1, &err));
+    StopMatcher *m = stop_matcher_open(many, MAX_STOP_STRINGS, &err);
     assert_non_null(m);
     stop_matcher_close(m);
 
     memset(longest, 'y', sizeof longest);
     longest[MAX_STOP_BYTES + 1] = 0;
-    assert_null(stop_matcher_open(demo, &one, 1, &err));
+    assert_null(stop_matcher_open(&one, 1, &err));
     assert_int_equal(err.code, ERR_LIMIT);
     longest[MAX_STOP_BYTES] = 0;
-    m = stop_matcher_open(demo, &one, 1, &err);
-    Watcher w = stop_matcher_watcher(m);
+    ReplyWatch *watch = open_watch(&one, 1);
+    Watcher w = reply_watch_watcher(watch);
     for (int i = 1; i < MAX_STOP_BYTES; i++)
         assert_int_equal(w.token(w.self, token_of['y']), WATCH_HELD);
     assert_int_equal(w.token(w.self, token_of['y']), WATCH_STOP);
-    stop_matcher_close(m);
+    reply_watch_close(watch);
 
     one = "";
-    assert_null(stop_matcher_open(demo, &one, 1, &err));
+    assert_null(stop_matcher_open(&one, 1, &err));
     assert_int_equal(err.code, ERR_INPUT);
     one = "a\xC3";
-    assert_null(stop_matcher_open(demo, &one, 1, &err));
+    assert_null(stop_matcher_open(&one, 1, &err));
     assert_int_equal(err.code, ERR_INPUT);
     stop_matcher_close(NULL);
     stop_cutter_close(NULL);
@@ -139,18 +148,18 @@ static int cut(const char *const *stops, int n, const char *text, size_t step, i
         assert_true(now >= stopped);
         stopped = now;
     }
-    stop_cutter_finish(c, out);
-    stop_cutter_finish(c, out);
+    stop_cutter_break(c, out);
+    stop_cutter_break(c, out);
     stop_cutter_close(c);
     return stopped;
 }
 
-static void reads_text_instead_of_tokens(void **state)
+static void breaks_between_texts(void **state)
 {
     static const char *const stops[] = {"b", "END"};
     StrBuf out = {0};
     (void)state;
-    StopMatcher *m = stop_matcher_open(NULL, stops, 2, &err);
+    StopMatcher *m = stop_matcher_open(stops, 2, &err);
     assert_int_equal(stop_matcher_text(m, "xEN", 3), 0);
     assert_int_equal(stop_matcher_held(m), 1);
     stop_matcher_break(m);
@@ -298,7 +307,7 @@ static void push_token(Answer *a, Detokenizer *d, StopCutter *c, int32_t token, 
     strbuf_free(&piece);
 }
 
-/* One random answer through matcher and cutter, and what plain searching says. */
+/* One random answer through watch and cutter, and what plain searching says. */
 static int check_agreement(uint64_t *seed, const char *const *stops, int n)
 {
     int32_t token[96];
@@ -307,10 +316,9 @@ static int check_agreement(uint64_t *seed, const char *const *stops, int n)
     Answer a = {{0}, {0}, 0};
     size_t start = 0, end = 0;
     detokenizer_init(&d, demo, 0);
-    StopMatcher *m = stop_matcher_open(demo, stops, n, &err);
+    ReplyWatch *watch = open_watch(stops, n);
     StopCutter *c = stop_cutter_open(stops, n);
-    assert_non_null(m);
-    Watcher w = stop_matcher_watcher(m);
+    Watcher w = reply_watch_watcher(watch);
     for (int i = 0; i < n_tokens && !a.stopped; i++) {
         unsigned long before = mem_count();
         WatchVerdict v = w.token(w.self, token[i]);
@@ -321,19 +329,19 @@ static int check_agreement(uint64_t *seed, const char *const *stops, int n)
                          a.stopped);
         if (!a.stopped) assert_int_equal(v == WATCH_GO, a.sent.len == a.all.len);
     }
-    stop_cutter_finish(c, &a.sent);
+    stop_cutter_break(c, &a.sent);
     size_t want = !a.stopped ? a.all.len : include_stop ? end : start;
     assert_int_equal(a.sent.len, want);
     if (want) assert_memory_equal(a.sent.data, a.all.data, want);
     assert_int_equal(utf8_check(strbuf_str(&a.sent), a.sent.len), a.sent.len);
     strbuf_free(&a.all);
     strbuf_free(&a.sent);
-    stop_matcher_close(m);
+    reply_watch_close(watch);
     stop_cutter_close(c);
     return a.stopped;
 }
 
-static void matcher_and_cutter_agree(void **state)
+static void watch_and_cutter_agree(void **state)
 {
     uint64_t seed = 20240607;
     int n_stopped = 0;
@@ -358,7 +366,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sees_stops_across_tokens), cmocka_unit_test(sees_stops_inside_tokens),
         cmocka_unit_test(refuses_bad_stops),        cmocka_unit_test(cuts_before_the_stop),
-        cmocka_unit_test(matcher_and_cutter_agree), cmocka_unit_test(reads_text_instead_of_tokens),
+        cmocka_unit_test(watch_and_cutter_agree),   cmocka_unit_test(breaks_between_texts),
         cmocka_unit_test(says_which_was_met),
     };
     return cmocka_run_group_tests(tests, open_demo, close_demo);

@@ -30,7 +30,7 @@ ReplyWatch *reply_watch_open(const ReplyOptions *options, Error *err)
 {
     StopMatcher *matcher = NULL;
     if (options->n_stop) {
-        matcher = stop_matcher_open(options->scan.tok, options->stop, options->n_stop, err);
+        matcher = stop_matcher_open(options->stop, options->n_stop, err);
         if (!matcher) return NULL;
     }
     ReplyWatch *w = mem_alloc(1, sizeof *w);

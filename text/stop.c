@@ -2,8 +2,7 @@
  * stop.c: see stop.h.
  *
  * Matcher and cutter run the same automaton (Knuth-Morris-Pratt, one per stop string) over the same
- * bytes: the matcher turns tokens into text as Detokenizer does, replacement characters included.
- * So they stop at the same byte.
+ * bytes, so they stop at the same one.
  */
 #include "text/stop.h"
 
@@ -83,10 +82,7 @@ static void needles_restart(Needles *set)
 }
 
 struct StopMatcher {
-    const Tokenizer *tok;
     Needles set;
-    unsigned char held[4]; /* an unfinished character, as in Detokenizer */
-    int n_held;
     int stopped;
 };
 
@@ -106,11 +102,10 @@ static int check_strings(const char *const *strings, int n, Error *err)
     return 0;
 }
 
-StopMatcher *stop_matcher_open(const Tokenizer *tok, const char *const *strings, int n, Error *err)
+StopMatcher *stop_matcher_open(const char *const *strings, int n, Error *err)
 {
     if (check_strings(strings, n, err)) return NULL;
     StopMatcher *m = mem_alloc(1, sizeof *m);
-    m->tok = tok;
     needles_init(&m->set, strings, n);
     return m;
 }
@@ -138,31 +133,6 @@ int stop_matcher_held(const StopMatcher *m)
 {
     const char *held;
     return needles_held(&m->set, &held) > 0;
-}
-
-/* Returns 1 when a stop string ends within what the byte completes. */
-static int matcher_push(StopMatcher *m, char byte)
-{
-    char text[8];
-    int n = utf8_push(m->held, &m->n_held, (unsigned char)byte, text);
-    return stop_matcher_text(m, text, (size_t)n);
-}
-
-static WatchVerdict matcher_token(void *self, int32_t token)
-{
-    StopMatcher *m = self;
-    size_t len = 0;
-    const char *bytes = "";
-    if (!tokenizer_is_special(m->tok, token)) bytes = tokenizer_bytes(m->tok, token, &len);
-    for (size_t i = 0; i < len && !m->stopped; i++)
-        m->stopped = matcher_push(m, bytes[i]);
-    if (m->stopped) return WATCH_STOP;
-    return stop_matcher_held(m) ? WATCH_HELD : WATCH_GO;
-}
-
-Watcher stop_matcher_watcher(StopMatcher *m)
-{
-    return (Watcher){m, matcher_token};
 }
 
 struct StopCutter {
@@ -217,12 +187,4 @@ void stop_cutter_break(StopCutter *c, StrBuf *out)
 int stop_cutter_met(const StopCutter *c)
 {
     return c->met ? (int)(c->met - c->set.needle) : -1;
-}
-
-void stop_cutter_finish(StopCutter *c, StrBuf *out)
-{
-    const char *held;
-    size_t n_held = needles_held(&c->set, &held);
-    if (!c->done) strbuf_add(out, held, n_held);
-    c->done = 1;
 }

@@ -18,7 +18,7 @@ static void check_request(const ApiRequest *r, int n_vocab)
     FUZZ_CHECK(!r->parse_calls || json_array_size(r->tools));
     FUZZ_CHECK(r->n_logprobs >= -1 && r->n_logprobs <= MAX_LOGPROBS);
     FUZZ_CHECK(r->params.temperature >= 0 && r->params.top_p > 0);
-    StopMatcher *m = stop_matcher_open(NULL, r->stop, r->n_stop, &err);
+    StopMatcher *m = stop_matcher_open(r->stop, r->n_stop, &err);
     FUZZ_CHECK(m);
     stop_matcher_close(m);
     for (int i = 0; i < r->n_stop_ids; i++)

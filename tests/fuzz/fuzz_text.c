@@ -11,6 +11,7 @@
 
 #include "text/detokenizer.h"
 #include "text/nfc.h"
+#include "text/reply_watch.h"
 #include "text/stop.h"
 #include "text/utf8.h"
 
@@ -65,14 +66,15 @@ static size_t cut_length(const StrBuf *text, const char *const *stop, int n, int
     return text->len;
 }
 
-/* Matcher and cutter stop at the same token, the cutter at the right byte. */
+/* Watch and cutter stop at the same token, the cutter at the right byte. */
 static void check_stops(const Tokenizer *tok, const char *const *stop, int n, const TokenList *ids,
                         int include)
 {
-    StopMatcher *m = stop_matcher_open(tok, stop, n, NULL);
-    if (!m) return;
+    ReplyOptions o = {.scan = {.tok = tok}, .stop = stop, .n_stop = n};
+    ReplyWatch *watch = reply_watch_open(&o, NULL);
+    if (!watch) return;
     StopCutter *cutter = stop_cutter_open(stop, n);
-    Watcher watcher = stop_matcher_watcher(m);
+    Watcher watcher = reply_watch_watcher(watch);
     Detokenizer d;
     StrBuf text = {0}, out = {0};
     int stopped = 0;
@@ -84,11 +86,11 @@ static void check_stops(const Tokenizer *tok, const char *const *stop, int n, co
             stop_cutter_push(cutter, strbuf_str(&text) + before, text.len - before, include, &out);
         FUZZ_CHECK(stopped == (watcher.token(watcher.self, ids->id[i]) == WATCH_STOP));
     }
-    if (!stopped) stop_cutter_finish(cutter, &out);
+    stop_cutter_break(cutter, &out);
     FUZZ_CHECK(out.len == cut_length(&text, stop, n, include));
     FUZZ_CHECK(!memcmp(strbuf_str(&out), strbuf_str(&text), out.len));
     stop_cutter_close(cutter);
-    stop_matcher_close(m);
+    reply_watch_close(watch);
     strbuf_free(&text);
     strbuf_free(&out);
 }
