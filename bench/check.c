@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "bench/check_variants.h"
 #include "bench/forms.h"
 #include "bench/prompt_check.h"
 #include "drafts/mtp.h"
@@ -36,24 +37,6 @@ typedef struct {
     int32_t stop_id;
     int n_rows; /* lines printed so far */
 } Check;
-
-typedef enum { DRAFT_OFF, DRAFT_HEAD, DRAFT_PERFECT, DRAFT_LIAR, DRAFT_MIXED } DraftKind;
-
-/* One way to run all questions; everything that is 0 means "as always". */
-typedef struct {
-    const char *name;
-    DraftKind draft;
-    int nodes, depth, topk;
-    int chosen;   /* depth is, step by step */
-    int together; /* all at once, in one batch */
-    int rounds;   /* how often the questions are asked, in the same engine */
-    int chunk, slots;
-    StateMode states;
-    int scarce;    /* pages for one context only: sequences give theirs up to each other */
-    int few_ids;   /* the head scores a quarter of the vocabulary */
-    int draft_max; /* of every request, as EngineRequest */
-    enum { CACHE_OFF, CACHE_PROMPTS, CACHE_ANSWERS } cache;
-} Variant;
 
 /* ---- questions ---- */
 
@@ -196,7 +179,7 @@ typedef struct {
     FinishReason finish;
 } Outcome;
 
-static int open_drafter(const Check *c, const Variant *v, Drafter *d, Error *err)
+static int open_drafter(const Check *c, const CheckVariant *v, Drafter *d, Error *err)
 {
     static const ScriptMode mode[] = {
         [DRAFT_PERFECT] = SCRIPT_PERFECT, [DRAFT_LIAR] = SCRIPT_LIE, [DRAFT_MIXED] = SCRIPT_MIXED};
@@ -218,7 +201,7 @@ static int64_t scarce_memory(const Check *c)
            (int64_t)memory_frame_bytes(m, type);
 }
 
-static Engine *open_engine(const Check *c, const Variant *v, const Drafter *d, Error *err)
+static Engine *open_engine(const Check *c, const CheckVariant *v, const Drafter *d, Error *err)
 {
     EngineOptions o = engine_defaults();
     o.max_seqs = v->together ? c->n : 1;
@@ -296,7 +279,7 @@ static int drain(Check *c, Engine *e, int keep, int *got, int *n_done, Outcome *
 }
 
 /* Asks every question once: one after the other, or all together. */
-static int run_round(Check *c, Engine *e, const Variant *v, int keep, Outcome *o, Error *err)
+static int run_round(Check *c, Engine *e, const CheckVariant *v, int keep, Outcome *o, Error *err)
 {
     int got[MAX_QUESTIONS] = {0}, n_done = c->first;
     for (int i = c->first; i < c->n; i++) {
@@ -312,12 +295,12 @@ static int run_round(Check *c, Engine *e, const Variant *v, int keep, Outcome *o
 }
 
 /* What decoding left may differ from a prompt in last bits, where the two are computed apart. */
-static int may_differ(const Check *c, const Variant *v)
+static int may_differ(const Check *c, const CheckVariant *v)
 {
     return v->cache == CACHE_ANSWERS && c->setup->model->backend->prefill_differs;
 }
 
-static void print_row(Check *c, const Variant *v, const Outcome *o)
+static void print_row(Check *c, const CheckVariant *v, const Outcome *o)
 {
     double al = o->n_steps ? 1 + (double)o->n_accepted / o->n_steps : 1;
     const char *verdict = o->question < 0    ? "equal"
@@ -336,7 +319,7 @@ static void print_row(Check *c, const Variant *v, const Outcome *o)
     c->n_rows++;
 }
 
-static int run_variant(Check *c, const Variant *v, int keep, Error *err)
+static int run_variant(Check *c, const CheckVariant *v, int keep, Error *err)
 {
     Drafter d = {0};
     Outcome o = {.question = -1};
@@ -356,194 +339,8 @@ static int run_variant(Check *c, const Variant *v, int keep, Error *err)
     return 0;
 }
 
-static const Variant plain = {.name = "plain decoding, one at a time", .draft_max = -1};
-static const Variant plain_turns = {.name = "second turns of the same", .draft_max = -1};
-static const Variant variants[] = {
-    {.name = "again, twice in one engine", .rounds = 1},
-    {.name = "prompt chunks of 1", .chunk = 1},
-    {.name = "prompt chunks of 61", .chunk = 61},
-    {.name = "prompt chunks of 128", .chunk = 128},
-    {.name = "all together", .together = 1},
-    {.name = "all together, chunks of 7", .together = 1, .chunk = 7},
-    {.name = "all together, pages for one context", .together = 1, .scarce = 1, .chunk = 50},
-    {.name = "MTP chain of 3, pages for one context",
-     .draft = DRAFT_HEAD,
-     .nodes = 4,
-     .depth = 3,
-     .states = STATE_SLOTS,
-     .together = 1,
-     .scarce = 1,
-     .rounds = 1},
-    {.name = "the same in state mode replay",
-     .draft = DRAFT_HEAD,
-     .nodes = 4,
-     .depth = 3,
-     .states = STATE_REPLAY,
-     .together = 1,
-     .scarce = 1,
-     .rounds = 1},
-    {.name = "MTP chain of 1", .draft = DRAFT_HEAD, .nodes = 2, .depth = 1},
-    {.name = "MTP chain of 3", .draft = DRAFT_HEAD, .nodes = 4, .depth = 3},
-    {.name = "MTP chain of 3, off by request",
-     .draft = DRAFT_HEAD,
-     .nodes = 4,
-     .depth = 3,
-     .draft_max = -2},
-    {.name = "MTP as it pays",
-     .draft = DRAFT_HEAD,
-     .nodes = 4,
-     .depth = 3,
-     .chosen = 1,
-     .rounds = 1},
-    {.name = "the same all together, chunks of 20",
-     .draft = DRAFT_HEAD,
-     .nodes = 4,
-     .depth = 3,
-     .chosen = 1,
-     .together = 1,
-     .chunk = 20,
-     .rounds = 2},
-    {.name = "the same all together, chunks of 40, slots",
-     .draft = DRAFT_HEAD,
-     .nodes = 4,
-     .depth = 3,
-     .chosen = 1,
-     .states = STATE_SLOTS,
-     .together = 1,
-     .chunk = 40,
-     .rounds = 1},
-    {.name = "MTP chain of 8, one state slot",
-     .draft = DRAFT_HEAD,
-     .nodes = 9,
-     .depth = 8,
-     .states = STATE_SLOTS,
-     .slots = 1},
-    {.name = "MTP chain of 8, three state slots",
-     .draft = DRAFT_HEAD,
-     .nodes = 9,
-     .depth = 8,
-     .states = STATE_SLOTS,
-     .slots = 3},
-    {.name = "MTP chain of 8, replay",
-     .draft = DRAFT_HEAD,
-     .nodes = 9,
-     .depth = 8,
-     .states = STATE_REPLAY},
-    {.name = "MTP tree 8 nodes, depth 3, top-k 2",
-     .draft = DRAFT_HEAD,
-     .nodes = 8,
-     .depth = 3,
-     .topk = 2},
-    {.name = "MTP tree 16 nodes, depth 4, top-k 4",
-     .draft = DRAFT_HEAD,
-     .nodes = 16,
-     .depth = 4,
-     .topk = 4},
-    {.name = "MTP tree 64 nodes, depth 8, top-k 8",
-     .draft = DRAFT_HEAD,
-     .nodes = 64,
-     .depth = 8,
-     .topk = 8,
-     .rounds = 1},
-    {.name = "MTP tree 8 nodes, a quarter of the ids",
-     .draft = DRAFT_HEAD,
-     .nodes = 8,
-     .depth = 3,
-     .topk = 2,
-     .few_ids = 1},
-    {.name = "MTP tree 16 nodes, all together, slots",
-     .draft = DRAFT_HEAD,
-     .nodes = 16,
-     .depth = 4,
-     .topk = 3,
-     .states = STATE_SLOTS,
-     .together = 1,
-     .rounds = 1},
-    {.name = "MTP tree 16 nodes, all together, replay",
-     .draft = DRAFT_HEAD,
-     .nodes = 16,
-     .depth = 4,
-     .topk = 3,
-     .states = STATE_REPLAY,
-     .together = 1,
-     .rounds = 1},
-    {.name = "perfect chain of 15", .draft = DRAFT_PERFECT, .nodes = 16, .depth = 15},
-    {.name = "perfect chains, all together",
-     .draft = DRAFT_PERFECT,
-     .nodes = 8,
-     .depth = 7,
-     .together = 1},
-    {.name = "lies, trees of 16", .draft = DRAFT_LIAR, .nodes = 16, .depth = 6},
-    {.name = "random trees of 8", .draft = DRAFT_MIXED, .nodes = 8, .depth = 5, .rounds = 1},
-    {.name = "random trees of 64, slots",
-     .draft = DRAFT_MIXED,
-     .nodes = 64,
-     .depth = 12,
-     .states = STATE_SLOTS,
-     .rounds = 1},
-    {.name = "random trees of 64, replay",
-     .draft = DRAFT_MIXED,
-     .nodes = 64,
-     .depth = 12,
-     .states = STATE_REPLAY,
-     .rounds = 1},
-    {.name = "random trees together, chunks of 13, slots",
-     .draft = DRAFT_MIXED,
-     .nodes = 20,
-     .depth = 7,
-     .states = STATE_SLOTS,
-     .together = 1,
-     .chunk = 13,
-     .rounds = 2},
-    {.name = "random trees together, chunks of 13, replay",
-     .draft = DRAFT_MIXED,
-     .nodes = 20,
-     .depth = 7,
-     .states = STATE_REPLAY,
-     .together = 1,
-     .chunk = 13,
-     .rounds = 2},
-    {.name = "prefix cache of prompts, twice", .cache = CACHE_PROMPTS, .rounds = 1},
-    {.name = "prefix cache, twice", .cache = CACHE_ANSWERS, .rounds = 1},
-    {.name = "prefix cache, MTP as it pays",
-     .draft = DRAFT_HEAD,
-     .nodes = 4,
-     .depth = 3,
-     .chosen = 1,
-     .cache = CACHE_ANSWERS,
-     .chunk = 100,
-     .rounds = 1},
-    {.name = "prefix cache, MTP chain of 3",
-     .cache = CACHE_ANSWERS,
-     .draft = DRAFT_HEAD,
-     .nodes = 4,
-     .depth = 3,
-     .rounds = 1},
-    {.name = "prefix cache, MTP tree 16 nodes, slots",
-     .cache = CACHE_ANSWERS,
-     .draft = DRAFT_HEAD,
-     .nodes = 16,
-     .depth = 4,
-     .topk = 3,
-     .states = STATE_SLOTS,
-     .rounds = 1},
-    {.name = "prefix cache, random trees together",
-     .cache = CACHE_ANSWERS,
-     .draft = DRAFT_MIXED,
-     .nodes = 20,
-     .depth = 7,
-     .together = 1,
-     .chunk = 13,
-     .rounds = 2},
-    {.name = "prefix cache, together, memory for one context",
-     .cache = CACHE_ANSWERS,
-     .draft = DRAFT_HEAD,
-     .nodes = 4,
-     .depth = 3,
-     .together = 1,
-     .scarce = 1,
-     .rounds = 2},
-};
+static const CheckVariant plain = {.name = "plain decoding, one at a time", .draft_max = -1};
+static const CheckVariant plain_turns = {.name = "second turns of the same", .draft_max = -1};
 
 /* Turns that go on after two answers: what a cache is for. */
 static int add_turns(Check *c, Error *err)
@@ -561,8 +358,8 @@ static int run_variants(Check *c, Error *err)
     if (run_variant(c, &plain, 1, err) || add_turns(c, err)) return -1;
     keep_scripts(c);
     add_stop(c);
-    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
-        Variant v = variants[i];
+    for (int i = 0; i < n_check_variants; i++) {
+        CheckVariant v = check_variants[i];
         if (v.draft == DRAFT_HEAD && !c->setup->model->has_mtp) continue;
         v.draft_max = v.draft_max == -2 ? 0 : -1;
         if (run_variant(c, &v, 0, err)) return -1;

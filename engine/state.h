@@ -263,6 +263,17 @@ int draft_levels(const EngineOptions *o);
 /* Levels of drafts that can still be of use to s. */
 int schedule_useful_depth(const Engine *e, const Seq *s);
 
+/* ---- what a step gives (emit.c) ---- */
+
+/* Why a kept path ends in a stop: AcceptedPath.stop. After STOP_FORCE the sequence goes on. */
+enum { STOP_END = 1, STOP_WATCHER, STOP_LENGTH, STOP_FORCE };
+
+/* What the whole pass was, and how many tokens it moved on. */
+void count_pass(Engine *e);
+
+/* To the caller: tokens, the end of those that stopped; statistics. */
+void emit_tokens(Engine *e);
+
 /* ---- the prefix cache (prefix.c) ---- */
 
 /*
