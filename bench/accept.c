@@ -40,11 +40,15 @@ typedef struct {
     int n_answer[2];
 } Bench;
 
-static Totals *category(Bench *b, const char *name)
+/* NULL and an Error for one more than there is room for. */
+static Totals *category(Bench *b, const char *name, Error *err)
 {
     for (int i = 0; i < b->n_categories; i++)
         if (!strncmp(b->category[i].name, name, NAME_BYTES - 1)) return &b->category[i];
-    if (b->n_categories == MAX_CATEGORIES) return &b->category[MAX_CATEGORIES - 1];
+    if (b->n_categories == MAX_CATEGORIES) {
+        error_set(err, ERR_LIMIT, "more than %d categories", MAX_CATEGORIES);
+        return NULL;
+    }
     Totals *t = &b->category[b->n_categories++];
     snprintf(t->name, sizeof t->name, "%s", name);
     return t;
@@ -94,6 +98,20 @@ static void add(Totals *t, const RequestStats *with, const RequestStats *without
     }
 }
 
+/* The last two answers, with drafts and without, are of the category called name. */
+static int count(Bench *b, const char *name, const RequestStats *with, const RequestStats *without,
+                 Error *err)
+{
+    int n = b->n_answer[0];
+    int different =
+        n != b->n_answer[1] || memcmp(b->answer[0], b->answer[1], (size_t)n * sizeof(int32_t)) != 0;
+    Totals *t = category(b, name, err);
+    if (!t) return -1;
+    add(t, with, without, different);
+    add(&b->all, with, without, different);
+    return 0;
+}
+
 /* Appends the answer without its end token as an assistant message. */
 static void append_answer(const Bench *b, json_t *messages)
 {
@@ -125,14 +143,8 @@ static int measure(Bench *b, const char *name, const json_t *messages, const jso
     } else if (!failed) {
         int drafts_first = b->all.n_answers & 1;
         failed = answer(b, &prompt, drafts_first, drafts_first ? &with : &without, err) ||
-                 answer(b, &prompt, !drafts_first, drafts_first ? &without : &with, err);
-        if (!failed) {
-            int n = b->n_answer[0];
-            int different = n != b->n_answer[1] ||
-                            memcmp(b->answer[0], b->answer[1], (size_t)n * sizeof(int32_t)) != 0;
-            add(category(b, name), &with, &without, different);
-            add(&b->all, &with, &without, different);
-        }
+                 answer(b, &prompt, !drafts_first, drafts_first ? &without : &with, err) ||
+                 count(b, name, &with, &without, err);
     }
     strbuf_free(&text);
     token_list_free(&prompt);

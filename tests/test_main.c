@@ -113,12 +113,29 @@ static void test_draft_vocab(void **state)
     run_result_free(&r);
 }
 
+/* A category more than there is room for is an error, not a part of another one. */
+static void test_many_categories(void **state)
+{
+    (void)state;
+    enum { MOST = 64 };
+    StrBuf lines = {0};
+    for (int i = 1; i <= MOST + 1; i++)
+        strbuf_printf(&lines, "{\"category\": \"sort %d\", \"turns\": [\"Hello\"]}\n", i);
+#define ACCEPT "bench", "accept", "--model", "models/demo", "--device", "cpu", "--max-tokens", "1"
+    RunResult r = RUN_ON(lines.data, ACCEPT, "--prompts", "/dev/stdin", "--limit", "64");
+    assert_run(&r, 0, "\nsort 64 ");
+    run_result_free(&r);
+    r = RUN_ON(lines.data, ACCEPT, "--prompts", "/dev/stdin");
+    assert_complains(r, 3, "line 65: more than 64 categories");
+    strbuf_free(&lines);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version_and_help), cmocka_unit_test(test_wrong_usage),
         cmocka_unit_test(test_check_of_one),     cmocka_unit_test(test_missing_files),
-        cmocka_unit_test(test_draft_vocab),
+        cmocka_unit_test(test_draft_vocab),      cmocka_unit_test(test_many_categories),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
