@@ -82,7 +82,7 @@ all: $(BUILD)/offshoot ## build/offshoot (the default)
 demo: deps ## install what building needs, build, and answer one question with the demo model
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	$(BUILD)/offshoot chat --model models/demo --tools models/demo/tools.json --thinking off \
-	    --show-draft on --color on --temperature 0 \
+	    --show-draft on --color on --temperature 0 --tree-nodes 4 \
 	    "I want to find an Italian restaurant in San Jose"
 
 check: deps-check ## install what is needed, lint, run all tests; ends with the count

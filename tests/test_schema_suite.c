@@ -1,9 +1,9 @@
 /*
  * test_schema_suite.c: grammars against the JSON Schema Test Suite (tests/data/json_schema_suite).
  *
- * With strict, what a schema refuses is never taken, but for what README says is passed over. What
- * it allows is taken, unless we would not write it so: where a schema names no type we write what
- * its keywords are for, and properties come in the schema's order.
+ * With strict, what a schema refuses is never taken, but for what server/README.md says is passed
+ * over. What it allows is taken, unless we would not write it so: where a schema names no type we
+ * write what its keywords are for, and properties come in the schema's order.
  */
 #include <setjmp.h>
 #include <stdarg.h>
