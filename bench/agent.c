@@ -128,6 +128,7 @@ int bench_agent_run(const Service *s, const EngineOpener *opener, Error *err)
     }
     if (!failed && set->json) print_json(&loops, &replay, s->model_name);
     if (!failed && !set->json) print_rest(&loops, &replay);
+    if (!failed) failed = replay_check(&replay, err);
     replay_free(&replay);
     agent_loops_free(&loops);
     return failed ? -1 : 0;

@@ -186,6 +186,7 @@ static int run_one(Replay *r, const ReplayPlan *plan, const Settings *set,
     if (set->draft != DRAFT_NONE && !status.drafter && plan->compare_drafts) return 0;
     ReplayRow *row = &r->row[r->n_rows];
     row->cache = set->prefix_cache == ON;
+    row->may_differ = row->cache && set->cache_answers && strcmp(s.device, "cpu") != 0;
     snprintf(row->draft, sizeof row->draft, "%s", status.drafter ? status.drafter : "none");
     LocalServer *server = mem_alloc(1, sizeof *server);
     int failed = local_server_start(server, &s, err);
@@ -229,6 +230,17 @@ int replay_run(Replay *r, const ReplayPlan *plan, const Service *s, const Engine
     r->row[0].cache = -1;
     snprintf(r->row[0].draft, sizeof r->row[0].draft, "-");
     return ask_all(r, plan, set->url, set->api_key, err);
+}
+
+int replay_check(const Replay *r, Error *err)
+{
+    for (int i = 0; i < r->n_rows; i++) {
+        int n_differ = r->row[i].may_differ ? 0 : replay_sum(r, i, NULL).n_differ;
+        if (n_differ)
+            return error_set(err, ERR_DEVICE, "%d answers of row %d differ from those of the first",
+                             n_differ, i + 1);
+    }
+    return 0;
 }
 
 void replay_free(Replay *r)

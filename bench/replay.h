@@ -3,7 +3,8 @@
  * prefix cache, without and with drafts. Each server is fresh, with an engine of its own; with
  * --url there is one, as it is.
  *
- * The answers of the first row are those that the other rows' are compared with.
+ * The answers of the first row are those that the other rows' are compared with. They must be
+ * equal, but for what a GPU's cache has of answers (may_differ).
  */
 #ifndef OFFSHOOT_BENCH_REPLAY_H
 #define OFFSHOOT_BENCH_REPLAY_H
@@ -18,6 +19,7 @@ enum { MAX_REPLAY_ROWS = 4 };
 typedef struct {
     int cache;      /* 0 or 1; -1: the server's own business */
     char draft[16]; /* what drafts: "mtp", "none"; "-": the server's own business */
+    int may_differ; /* its answers, from the first row's */
     double seconds;
     LoadTurn *turn; /* [n_turns] */
 } ReplayRow;
@@ -42,6 +44,9 @@ typedef struct {
 int replay_run(Replay *r, const ReplayPlan *plan, const Service *s, const EngineOpener *opener,
                Error *err);
 void replay_free(Replay *r);
+
+/* 0, or -1 and an Error when answers differ that must not: to be asked when all is printed. */
+int replay_check(const Replay *r, Error *err);
 
 /* --connections as one number, or the bench's own. */
 int replay_connections(const Settings *set, int own, int *n_conns, Error *err);

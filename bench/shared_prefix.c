@@ -117,6 +117,7 @@ int bench_shared_prefix_run(const Service *s, const EngineOpener *opener, Error 
                set->group_prompts, set->system_tokens, set->question_tokens, plan.n_conns);
     if (!failed && !set->json && replay.n_left_out)
         printf("prompts too long for the context: %d\n", replay.n_left_out);
+    if (!failed) failed = replay_check(&replay, err);
     replay_free(&replay);
     load_cases_free(&cases);
     return failed ? -1 : 0;

@@ -216,6 +216,11 @@ static void test_sums(void **state)
     assert_int_equal(s.n_accepted, 5);
     assert_true(s.tokens_per_second == 150); /* 15 tokens after the first ones in 100 ms */
     assert_true(s.accepted_length == 1.5);   /* 15 of 10 steps */
+    Error err = {0};
+    assert_int_equal(replay_check(&r, &err), -1);
+    assert_string_equal(err.msg, "1 answers of row 1 differ from those of the first");
+    r.row[0].may_differ = 1;
+    assert_int_equal(replay_check(&r, NULL), 0);
     assert_true(s.first_ms_p[0] == 4 && s.first_ms_p[1] == 9 && s.first_ms_p[2] == 9);
     s = replay_sum(&r, 0, (const char[]){0, 1, 1, 0});
     assert_int_equal(s.n_turns, 1);
