@@ -209,9 +209,18 @@ static void test_close_while_running(void **state)
         dispatch_add(f.dispatch, &f.answer[i]);
     }
     Error err = {0};
-    for (int i = 0; i < 5; i++)
-        dispatch_read(f.dispatch, &err);
+    EngineStatus status;
+    struct pollfd p = {.fd = dispatch_fd(f.dispatch), .events = POLLIN};
+    while ((!f.answer[0].n_tokens || !f.answer[1].n_tokens) && poll(&p, 1, 30000) == 1)
+        assert_true(dispatch_read(f.dispatch, &err) >= 0);
+    dispatch_status(f.dispatch, &status);
+    assert_int_equal(status.running, 2);
+    assert_int_equal(dispatch_n_live(f.dispatch), N);
+    assert_int_equal(dispatch_n_waiting(f.dispatch), N - 6);
     dispatch_close(f.dispatch);
+    engine_status(f.served->service.engine, &status);
+    assert_int_equal(status.running + status.waiting, 0);
+    assert_int_equal(f.n_done, 0);
     for (int i = 0; i < N; i++)
         answer_close(&f.answer[i]);
     served_close_engine(f.served);
