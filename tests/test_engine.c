@@ -199,14 +199,14 @@ static void test_state_mode(void **state)
         int nodes;
         StateMode asked, got;
         const char *states; /* beside the sequence's own */
-    } list[] = {{1, STATE_AUTO, STATE_SLOTS, "up to 0 more"},
-                {1, STATE_REPLAY, STATE_SLOTS, "up to 0 more"},
-                {2, STATE_AUTO, STATE_REPLAY, "up to 0 more"},
-                {4, STATE_AUTO, STATE_REPLAY, "up to 0 more"},
+    } list[] = {{1, STATE_AUTO, STATE_SLOTS, "one state;"},
+                {1, STATE_REPLAY, STATE_SLOTS, "one state;"},
+                {2, STATE_AUTO, STATE_REPLAY, "one state;"},
+                {4, STATE_AUTO, STATE_REPLAY, "one state;"},
                 {4, STATE_SLOTS, STATE_SLOTS, "up to 3 more"},
-                {4, STATE_REPLAY, STATE_REPLAY, "up to 0 more"},
+                {4, STATE_REPLAY, STATE_REPLAY, "one state;"},
                 {64, STATE_SLOTS, STATE_SLOTS, "up to 63 more"},
-                {64, STATE_REPLAY, STATE_REPLAY, "up to 0 more"}};
+                {64, STATE_REPLAY, STATE_REPLAY, "one state;"}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         AskedEngine s;
         EngineStatus st;
