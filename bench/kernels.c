@@ -29,7 +29,7 @@ enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
 /* Calls of one operation with one shape. */
 typedef struct {
     const char *op;
-    int rows, cols; /* of a matrix, else 0 */
+    int rows, cols; /* of a matrix, or of some together; else 0 */
     int calls;
     double ms, bytes;
 } Line;
@@ -52,8 +52,13 @@ typedef struct {
 static Cost linear_cost(const Profile *p, const Linear *a)
 {
     (void)p;
-    double rows = 4.0 * a->n * (a->w->rows + a->w->cols);
-    return (Cost){a->w->rows, a->w->cols, weight_bytes(a->w) + rows};
+    int rows = 0, cols = a->product->w->cols;
+    double weights = 0;
+    for (int i = 0; i < a->n_products; i++) {
+        rows += a->product[i].w->rows;
+        weights += weight_bytes(a->product[i].w);
+    }
+    return (Cost){rows, cols, weights + 4.0 * a->n * (rows + cols)};
 }
 
 /* One state read, n written or none. */

@@ -233,16 +233,22 @@ size_t forward_bytes(const Model *model, int max_rows, int max_logits)
     return bytes;
 }
 
-void forward_linear(Forward *f, const Weight *w, int n, const float *x, float *y)
+void forward_products(Forward *f, int n, const float *x, int n_products,
+                      const LinearProduct *product)
 {
     Backend *be = f->model->backend;
-    be->linear(be, &(Linear){.w = w,
-                             .n = n,
-                             .x = x,
-                             .x_stride = w->cols,
-                             .y = y,
-                             .y_stride = w->rows,
-                             .prefill = f->prefill});
+    Linear a = {.n = n,
+                .x = x,
+                .x_stride = product->w->cols,
+                .n_products = n_products,
+                .prefill = f->prefill};
+    memcpy(a.product, product, (size_t)n_products * sizeof *product);
+    be->linear(be, &a);
+}
+
+void forward_linear(Forward *f, const Weight *w, int n, const float *x, float *y)
+{
+    forward_products(f, n, x, 1, &(LinearProduct){w, y, w->rows});
 }
 
 void forward_norm(Forward *f, int n, float *x, const float *delta, const float *w, float *out,
@@ -275,10 +281,11 @@ static void delta_layer(Forward *f, const DeltaWeights *w, int i, int row0, int 
         qkv = r.qkv, k = r.k, v = r.v, decay = r.decay, beta = r.beta;
     }
 
-    forward_linear(f, &w->qkv, n, f->h, qkv);
-    forward_linear(f, &w->z, n, f->h, z);
-    forward_linear(f, &w->b, n, f->h, b);
-    forward_linear(f, &w->a, n, f->h, a);
+    forward_products(f, n, f->h, 4,
+                     (LinearProduct[]){{&w->qkv, qkv, w->qkv.rows},
+                                       {&w->z, z, w->z.rows},
+                                       {&w->b, b, w->b.rows},
+                                       {&w->a, a, w->a.rows}});
     be->conv_gates(be, &(ConvGates){.n = n,
                                     .n_k_heads = c->n_k_heads,
                                     .n_v_heads = c->n_v_heads,
@@ -336,9 +343,9 @@ void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int 
     KvLayer kv = memory_kv_layer(f->mem, kv_layer);
     float *qg = f->wide[0], *k = f->wide[1], *v = f->wide[2], *q = f->wide[3], *out = f->wide[4];
 
-    forward_linear(f, &w->q, n, f->h, qg);
-    forward_linear(f, &w->k, n, f->h, k);
-    forward_linear(f, &w->v, n, f->h, v);
+    forward_products(
+        f, n, f->h, 3,
+        (LinearProduct[]){{&w->q, qg, w->q.rows}, {&w->k, k, w->k.rows}, {&w->v, v, w->v.rows}});
     be->attention_prepare(be, &(AttentionPrepare){.n = n,
                                                   .n_heads = c->n_heads,
                                                   .n_rot = c->rope.n_rot,
@@ -375,13 +382,11 @@ void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int 
     forward_linear(f, &w->o, n, out, f->y);
 }
 
-/* gate and up of the dense FFN or the shared expert, then down to out. */
-static void dense_ffn(Forward *f, const FfnWeights *w, int n, float *out)
+/* silu(gate) * up of the dense FFN or the shared expert, into gate, then down to out. */
+static void ffn_down(Forward *f, const FfnWeights *w, int n, float *gate, const float *up,
+                     float *out)
 {
     Backend *be = f->model->backend;
-    float *gate = f->wide[0], *up = f->wide[1];
-    forward_linear(f, &w->gate, n, f->h, gate);
-    forward_linear(f, &w->up, n, f->h, up);
     be->swiglu(be, &(SwiGlu){.n = n, .dim = w->gate.rows, .gate = gate, .up = up});
     forward_linear(f, &w->down, n, gate, out);
 }
@@ -390,14 +395,15 @@ void forward_ffn(Forward *f, const FfnWeights *w, int n)
 {
     const ModelConfig *c = &f->model->config;
     Backend *be = f->model->backend;
-    if (!w->moe) {
-        dense_ffn(f, w, n, f->y);
-        return;
-    }
+    float *gate = f->wide[0], *up = f->wide[1];
     float *router = f->wide[2], *shared = f->wide[3], *shared_gate = f->wide[4];
-    forward_linear(f, &w->router, n, f->h, router);
-    forward_linear(f, &w->shared_gate, n, f->h, shared_gate);
-    dense_ffn(f, w, n, shared);
+    forward_products(f, n, f->h, w->moe ? 4 : 2,
+                     (LinearProduct[]){{&w->gate, gate, w->gate.rows},
+                                       {&w->up, up, w->up.rows},
+                                       {&w->router, router, w->router.rows},
+                                       {&w->shared_gate, shared_gate, w->shared_gate.rows}});
+    ffn_down(f, w, n, gate, up, w->moe ? shared : f->y);
+    if (!w->moe) return;
     be->moe_route(be, &(MoeRoute){.n = n,
                                   .n_experts = c->n_experts,
                                   .n_top = c->n_experts_used,

@@ -118,6 +118,9 @@ void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int 
                        const int32_t *from, int row0, int n_keys, const RowMeta *meta);
 void forward_ffn(Forward *f, const FfnWeights *w, int n);
 void forward_linear(Forward *f, const Weight *w, int n, const float *x, float *y);
+/* The same for matrices of the same x, MAX_PRODUCTS at most; all rows lie close. */
+void forward_products(Forward *f, int n, const float *x, int n_products,
+                      const LinearProduct *product);
 void forward_norm(Forward *f, int n, float *x, const float *delta, const float *w, float *out,
                   int out_stride);
 

@@ -153,14 +153,15 @@ void head_logits(Head *h, int n, const float *out, float *logits)
 {
     const Weight *w = &h->f->model->lm_head;
     Backend *be = h->f->model->backend;
-    for (int i = 0; i < h->n_ranges; i++) {
-        Weight rows = rows_of(w, h->range[i]);
-        be->linear(be, &(Linear){.w = &rows,
-                                 .n = n,
-                                 .x = out,
-                                 .x_stride = w->cols,
-                                 .y = logits + h->range[i].first,
-                                 .y_stride = w->rows});
+    for (int i = 0; i < h->n_ranges; i += MAX_PRODUCTS) {
+        Weight rows[MAX_PRODUCTS];
+        Linear a = {.n = n, .x = out, .x_stride = w->cols};
+        for (int r = i; r < h->n_ranges && a.n_products < MAX_PRODUCTS; r++) {
+            Weight *part = &rows[a.n_products];
+            *part = rows_of(w, h->range[r]);
+            a.product[a.n_products++] = (LinearProduct){part, logits + h->range[r].first, w->rows};
+        }
+        be->linear(be, &a);
     }
 }
 

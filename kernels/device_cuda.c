@@ -286,8 +286,13 @@ static void device_linear(Backend *be, const Linear *a)
 {
     Device *d = (Device *)be;
     CudaBackend *b = of(be);
-    if (a->n > 0 && !b->failed && gemm_library_linear(&d->products, &b->context, a)) return;
-    d->own_linear(be, a);
+    Linear own = *a;
+    own.n_products = 0;
+    if (a->n <= 0 || b->failed) return;
+    for (int i = 0; i < a->n_products; i++)
+        if (!gemm_library_linear(&d->products, &b->context, a, &a->product[i]))
+            own.product[own.n_products++] = a->product[i];
+    if (own.n_products) d->own_linear(be, &own);
 }
 
 /* Prompts' products through cuBLASLt, where it and memory for it are. */

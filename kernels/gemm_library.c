@@ -8,11 +8,11 @@
 enum { ALIGNMENT = 16, ROW_ELEMENTS = 8 }; /* bytes; elements of 16 bits in as many */
 
 /* What an algorithm is asked to count on; of a matrix, so that it is the same in every call. */
-static int is_aligned(const Linear *a)
+static int is_aligned(const LinearProduct *p)
 {
-    const Weight *w = a->w;
-    return (uintptr_t)w->data % ALIGNMENT == 0 && (uintptr_t)a->y % ALIGNMENT == 0 &&
-           w->cols % ROW_ELEMENTS == 0 && w->rows % ROW_ELEMENTS == 0 && a->y_stride == w->rows;
+    const Weight *w = p->w;
+    return (uintptr_t)w->data % ALIGNMENT == 0 && (uintptr_t)p->y % ALIGNMENT == 0 &&
+           w->cols % ROW_ELEMENTS == 0 && w->rows % ROW_ELEMENTS == 0 && p->y_stride == w->rows;
 }
 
 /* The algorithm for all numbers of rows; -1 when there is none. */
@@ -39,18 +39,18 @@ static GemmShape *find_shape(GemmChoice *g, const Weight *w)
 }
 
 /* Rows of x from `first` on; -1 when the library fails. */
-static int multiply_rows(const GemmChoice *g, const CudaContext *c, const Linear *a, int first,
-                         int n, const GemmShape *s)
+static int multiply_rows(const GemmChoice *g, const CudaContext *c, const Linear *a,
+                         const LinearProduct *to, int first, int n, const GemmShape *s)
 {
     const GemmLibrary *l = &g->library;
     uint16_t *high = (uint16_t *)(void *)c->scratch, *low = high + (size_t)n * (size_t)s->cols;
     GemmProduct p = {.rows = s->rows,
                      .cols = s->cols,
                      .n = n,
-                     .w = a->w->data,
+                     .w = to->w->data,
                      .x = high,
-                     .y = a->y + (int64_t)first * a->y_stride,
-                     .y_stride = a->y_stride};
+                     .y = to->y + (int64_t)first * to->y_stride,
+                     .y_stride = to->y_stride};
     g->split(c, n, s->cols, a->x + (int64_t)first * a->x_stride, a->x_stride, high, low);
     if (l->multiply(l->self, &p, &s->algorithm)) return -1;
     p.x = low;
@@ -58,16 +58,17 @@ static int multiply_rows(const GemmChoice *g, const CudaContext *c, const Linear
     return l->multiply(l->self, &p, &s->algorithm);
 }
 
-int gemm_library_linear(GemmChoice *g, const CudaContext *c, const Linear *a)
+int gemm_library_linear(GemmChoice *g, const CudaContext *c, const Linear *a,
+                        const LinearProduct *p)
 {
-    if (!g->library.self || !a->prefill || a->w->type != WEIGHT_BF16 || !is_aligned(a)) return 0;
-    GemmShape *s = find_shape(g, a->w);
+    if (!g->library.self || !a->prefill || p->w->type != WEIGHT_BF16 || !is_aligned(p)) return 0;
+    GemmShape *s = find_shape(g, p->w);
     if (!s || s->ours) return 0;
     size_t fit = c->scratch_bytes / (2 * sizeof(uint16_t) * (size_t)s->cols);
     int most = fit < LIBRARY_ROWS ? (int)fit : LIBRARY_ROWS;
     assert(most > 0);
     for (int i = 0; i < a->n; i += most)
-        if (multiply_rows(g, c, a, i, a->n - i < most ? a->n - i : most, s)) {
+        if (multiply_rows(g, c, a, p, i, a->n - i < most ? a->n - i : most, s)) {
             /* what it accepted it must do; a prompt that spans this moment is of two minds */
             log_warn("gemm_library rows=%d cols=%d event=failed", s->rows, s->cols);
             s->ours = 1;

@@ -62,8 +62,9 @@ typedef struct {
     int n_shapes; /* one that finds no place is ours */
 } GemmChoice;
 
-/* Queues a and returns 1, or returns 0: it is for our own kernel. */
-int gemm_library_linear(GemmChoice *g, const CudaContext *c, const Linear *a);
+/* Queues a's product p and returns 1, or returns 0: it is for our own kernel. */
+int gemm_library_linear(GemmChoice *g, const CudaContext *c, const Linear *a,
+                        const LinearProduct *p);
 
 #ifdef __cplusplus
 }

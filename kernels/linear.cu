@@ -1,20 +1,23 @@
 /*
  * linear.cu: y = x W' for a few or many rows.
  *
- * First a small kernel splits x into two 16-bit terms (linear_tile.h, which defines the sum). Then
- * one of three schedules of the same sum. Up to 64 rows of x at a time:
+ * First a small kernel splits x into two 16-bit terms (linear_tile.h, which defines the sum), once
+ * for all matrices of a type. Then one of three schedules of the same sum. Up to 64 rows of x at a
+ * time, with the blocks of all matrices of the type in one grid, one matrix after the other:
  * - a block owns 16 rows of W, each of its 8 warps one slice of k; partial sums meet in shared
  *   memory (2 KB for each 4 rows of x). As many blocks as W has tiles: for few rows.
  * - a block owns 128 rows of W, each warp 16 of them and all of k, so that what it reads of x
  *   serves all its warps from L1. For many rows, when that still makes blocks for all SMs.
- * For more rows than 64 both go through shared memory (gemm_tile.h), still the same sum.
+ * For more rows than 64 both go through shared memory (gemm_tile.h), still the same sum, a launch
+ * for each matrix.
  * In the first two a thread keeps 128 bytes (bf16, FP8 up to 4 rows) or 64 (FP8) of W in flight
  * while the block before them is multiplied: 32 or 16 KB per block of 256 threads.
  *
  * Floor: bytes of W over the memory's rate, up to some 32 rows; then two mma per 8 products of 4
  * rows. Groups of 64 rows run side by side on the same rows of W, which so come from L2.
  *
- * f32 matrices are small (routers, gates): a warp per row of W and 8 rows of x, lanes along k.
+ * f32 matrices are small (routers, gates): a launch for each, a warp per row of W and 8 rows of x,
+ * lanes along k.
  */
 #include "kernels/gemm_library.h"
 #include "kernels/gemm_tile.h"
@@ -30,12 +33,30 @@ enum {
 
 typedef struct {
     Weight w;
-    Terms x;
-    int n;
     float *y;
     int64_t y_stride;
+    unsigned end; /* of its blocks in the grid; they begin where the matrix before it ends */
+} Matrix;
+
+/* The matrices of one type, and what they multiply. */
+typedef struct {
+    int n_matrices;
+    Matrix matrix[MAX_PRODUCTS];
+    Terms x;
+    int n;
     int n_groups; /* of 4 T rows */
 } LinearTerms;
+
+/* The matrix that this block works for; *block: which of that matrix's blocks it is. */
+static __device__ __forceinline__ const Matrix &matrix_of_block(const LinearTerms &a,
+                                                                unsigned *block)
+{
+    int i = 0;
+    while (i + 1 < a.n_matrices && blockIdx.x >= a.matrix[i].end)
+        i++;
+    *block = blockIdx.x - (i ? a.matrix[i - 1].end : 0);
+    return a.matrix[i];
+}
 
 /* Rows of x that this block's group has, from first on. */
 template <int T> static __device__ __forceinline__ int group_rows(const LinearTerms &a, int first)
@@ -62,21 +83,23 @@ static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>) linear_ke
 {
     enum { TILE_FLOATS = T * TILE_COLUMN_ROWS * TILE_ROWS };
     __shared__ float part[K_SLICES * TILE_FLOATS];
-    int first_row = (int)(blockIdx.x / (unsigned)a.n_groups) * TILE_ROWS;
-    int first = (int)(blockIdx.x % (unsigned)a.n_groups) * T * TILE_COLUMN_ROWS;
+    unsigned block;
+    const Matrix &mat = matrix_of_block(a, &block);
+    int first_row = (int)(block / (unsigned)a.n_groups) * TILE_ROWS;
+    int first = (int)(block % (unsigned)a.n_groups) * T * TILE_COLUMN_ROWS;
     int n = group_rows<T>(a, first), n_tiles = (n + TILE_COLUMN_ROWS - 1) / TILE_COLUMN_ROWS;
     int slice = (int)threadIdx.x / WARP;
     uint32_t at[T];
     float sum[T][2] = {};
     group_offsets<T>(a, first, n, at);
-    tile_sum<TYPE, T>(tile_weight(a.w, first_row), a.x, at, n_tiles, slice, slice + 1, sum);
+    tile_sum<TYPE, T>(tile_weight(mat.w, first_row), a.x, at, n_tiles, slice, slice + 1, sum);
     store_tile<T>(sum, n_tiles, part + slice * TILE_FLOATS);
     __syncthreads();
 
     for (int i = (int)threadIdx.x; i < n * TILE_ROWS; i += TILE_THREADS) {
         int row = first_row + i % TILE_ROWS, m = first + i / TILE_ROWS;
-        if (row < a.w.rows)
-            a.y[m * a.y_stride + row] = sum_slices(part + i, TILE_FLOATS) * a.x.unit[m];
+        if (row < mat.w.rows)
+            mat.y[m * mat.y_stride + row] = sum_slices(part + i, TILE_FLOATS) * a.x.unit[m];
     }
 }
 
@@ -85,41 +108,44 @@ template <WeightType TYPE, int T>
 static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>)
     linear_wide_kernel(LinearTerms a)
 {
-    int tile = (int)(blockIdx.x / (unsigned)a.n_groups) * TILE_WARPS + (int)threadIdx.x / WARP;
+    unsigned block;
+    const Matrix &mat = matrix_of_block(a, &block);
+    int tile = (int)(block / (unsigned)a.n_groups) * TILE_WARPS + (int)threadIdx.x / WARP;
     int first_row = tile * TILE_ROWS,
-        first = (int)(blockIdx.x % (unsigned)a.n_groups) * T * TILE_COLUMN_ROWS;
-    if (first_row >= a.w.rows) return;
+        first = (int)(block % (unsigned)a.n_groups) * T * TILE_COLUMN_ROWS;
+    if (first_row >= mat.w.rows) return;
     int n = group_rows<T>(a, first), n_tiles = (n + TILE_COLUMN_ROWS - 1) / TILE_COLUMN_ROWS;
     uint32_t at[T];
     float sum[T][2] = {};
     group_offsets<T>(a, first, n, at);
-    tile_sum<TYPE, T>(tile_weight(a.w, first_row), a.x, at, n_tiles, 0, K_SLICES, sum);
+    tile_sum<TYPE, T>(tile_weight(mat.w, first_row), a.x, at, n_tiles, 0, K_SLICES, sum);
 
     int row = first_row + warp_lane() / 4;
     UNROLL
     for (int j = 0; j < T; j++) {
         int m = first + j * TILE_COLUMN_ROWS + warp_lane() % 4;
         if (m >= a.n) continue;
-        if (row < a.w.rows) a.y[m * a.y_stride + row] = sum[j][0] * a.x.unit[m];
-        if (row + 8 < a.w.rows) a.y[m * a.y_stride + row + 8] = sum[j][1] * a.x.unit[m];
+        if (row < mat.w.rows) mat.y[m * mat.y_stride + row] = sum[j][0] * a.x.unit[m];
+        if (row + 8 < mat.w.rows) mat.y[m * mat.y_stride + row + 8] = sum[j][1] * a.x.unit[m];
     }
 }
 
 /* ---- many rows ---- */
 
-/* A block per 64 M rows of W and 64 of x. */
+/* A block per 64 M rows of the one matrix and 64 of x. */
 template <WeightType TYPE, int M>
 static __global__ void __launch_bounds__(TILE_THREADS, 1) gemm_kernel(LinearTerms a)
 {
     enum { W_ROWS = GemmStage<TYPE, M>::W_ROWS, WARP_ROWS = M * TILE_ROWS };
     DYNAMIC_SHARED(unsigned char, stages);
+    const Matrix &mat = a.matrix[0];
     int first_row = (int)(blockIdx.x / (unsigned)a.n_groups) * W_ROWS;
     int first = (int)(blockIdx.x % (unsigned)a.n_groups) * GEMM_X;
     int n = a.n - first < GEMM_X ? a.n - first : GEMM_X, x_row[X_PIECES];
     GemmRows<M> rows;
     UNROLL
     for (int m = 0; m < M; m++)
-        rows.w[m] = a.w, rows.first[m] = first_row + m * TILE_ROWS;
+        rows.w[m] = mat.w, rows.first[m] = first_row + m * TILE_ROWS;
     rows.step = WARP_ROWS;
     UNROLL
     for (int i = 0; i < X_PIECES; i++)
@@ -134,10 +160,10 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) gemm_kernel(LinearTerm
     for (int j = 0; j < GEMM_TILES; j++) {
         int m = m0 + j * TILE_COLUMN_ROWS;
         if (m >= a.n) continue;
-        float unit = a.x.unit[m], *y = a.y + m * a.y_stride;
+        float unit = a.x.unit[m], *y = mat.y + m * mat.y_stride;
         UNROLL
         for (int i = 0; i < M * 2; i++)
-            if (row + i * 8 < a.w.rows) y[row + i * 8] = sum[i / 2][j][i % 2] * unit;
+            if (row + i * 8 < mat.w.rows) y[row + i * 8] = sum[i / 2][j][i % 2] * unit;
     }
 }
 
@@ -145,14 +171,15 @@ template <WeightType TYPE, int M> static void launch_gemm_rows(const CudaContext
 {
     typedef GemmStage<TYPE, M> S;
     a.n_groups = (a.n + GEMM_X - 1) / GEMM_X;
-    int blocks = (a.w.rows + S::W_ROWS - 1) / S::W_ROWS * a.n_groups;
+    int blocks = (a.matrix[0].w.rows + S::W_ROWS - 1) / S::W_ROWS * a.n_groups;
     launch(c, dim3((unsigned)blocks), TILE_THREADS, S::ALL_BYTES, gemm_kernel<TYPE, M>, a);
 }
 
-/* Half as many rows of W a block where there would be fewer blocks than SMs. */
+/* One matrix; half as many of its rows a block where there would be fewer blocks than SMs. */
 template <WeightType TYPE> static void launch_gemm(const CudaContext *c, const LinearTerms &a)
 {
-    if ((a.w.rows + 127) / 128 * ((a.n + GEMM_X - 1) / GEMM_X) < WIDE_MIN_BLOCKS)
+    assert(a.n_matrices == 1);
+    if ((a.matrix[0].w.rows + 127) / 128 * ((a.n + GEMM_X - 1) / GEMM_X) < WIDE_MIN_BLOCKS)
         launch_gemm_rows<TYPE, 1>(c, a);
     else
         launch_gemm_rows<TYPE, 2>(c, a);
@@ -161,10 +188,11 @@ template <WeightType TYPE> static void launch_gemm(const CudaContext *c, const L
 /* ---- f32 ---- */
 
 /* A warp per row of W and 8 rows of x. A lane adds k = 128 b + 4 lane + i, b then i ascending. */
-static __global__ void linear_f32_kernel(Linear a, Weight w, int n_groups)
+static __global__ void linear_f32_kernel(Linear a, Matrix mat, int n_groups)
 {
     int64_t unit = (int64_t)blockIdx.x * TILE_WARPS + threadIdx.x / WARP;
     int row = (int)(unit / n_groups), first = (int)(unit % n_groups) * F32_ROWS;
+    const Weight &w = mat.w;
     if (row >= w.rows) return;
     int n = a.n - first < F32_ROWS ? a.n - first : F32_ROWS;
     const float *wr = (const float *)w.data + (int64_t)row * w.cols;
@@ -185,37 +213,62 @@ static __global__ void linear_f32_kernel(Linear a, Weight w, int n_groups)
     for (int m = 0; m < F32_ROWS; m++) {
         if (m >= n) continue;
         float y = warp_sum(sum[m], WARP);
-        if (warp_lane() == 0) a.y[(int64_t)(first + m) * a.y_stride + row] = y;
+        if (warp_lane() == 0) mat.y[(first + m) * mat.y_stride + row] = y;
     }
 }
 
-static void linear_f32(const CudaContext *c, const Linear *a)
+static void linear_f32(const CudaContext *c, const Linear *a, const Matrix &mat)
 {
     int n_groups = (a->n + F32_ROWS - 1) / F32_ROWS;
-    int64_t blocks = ((int64_t)a->w->rows * n_groups + TILE_WARPS - 1) / TILE_WARPS;
-    launch(c, dim3((unsigned)blocks), TILE_THREADS, 0, linear_f32_kernel, *a, *a->w, n_groups);
+    int64_t blocks = ((int64_t)mat.w.rows * n_groups + TILE_WARPS - 1) / TILE_WARPS;
+    launch(c, dim3((unsigned)blocks), TILE_THREADS, 0, linear_f32_kernel, *a, mat, n_groups);
 }
 
 /* ---- launching ---- */
 
+/* Blocks of w_rows rows of W, and a group of x, for all matrices; returns how many. */
+static unsigned place_blocks(LinearTerms *a, int w_rows)
+{
+    unsigned end = 0;
+    for (int i = 0; i < a->n_matrices; i++) {
+        end += (unsigned)((a->matrix[i].w.rows + w_rows - 1) / w_rows) * (unsigned)a->n_groups;
+        a->matrix[i].end = end;
+    }
+    return end;
+}
+
 template <WeightType TYPE, int T> static void launch_tiles(const CudaContext *c, LinearTerms a)
 {
     a.n_groups = (a.n + T * TILE_COLUMN_ROWS - 1) / (T * TILE_COLUMN_ROWS);
-    int n_tiles = (a.w.rows + TILE_ROWS - 1) / TILE_ROWS;
-    int wide = (n_tiles + TILE_WARPS - 1) / TILE_WARPS * a.n_groups;
-    if constexpr (T >= 4)
+    if constexpr (T >= 4) {
+        unsigned wide = place_blocks(&a, TILE_WARPS * TILE_ROWS);
         if (wide >= WIDE_MIN_BLOCKS) {
-            launch(c, dim3((unsigned)wide), TILE_THREADS, 0, linear_wide_kernel<TYPE, T>, a);
+            launch(c, dim3(wide), TILE_THREADS, 0, linear_wide_kernel<TYPE, T>, a);
             return;
         }
-    launch(c, dim3((unsigned)n_tiles * (unsigned)a.n_groups), TILE_THREADS, 0,
-           linear_kernel<TYPE, T>, a);
+    }
+    unsigned blocks = place_blocks(&a, TILE_ROWS);
+    launch(c, dim3(blocks), TILE_THREADS, 0, linear_kernel<TYPE, T>, a);
+}
+
+/* More rows than a group: each matrix alone. */
+template <WeightType TYPE> static void launch_many(const CudaContext *c, const LinearTerms &a)
+{
+    for (int i = 0; i < a.n_matrices; i++) {
+        LinearTerms one = a;
+        one.n_matrices = 1;
+        one.matrix[0] = a.matrix[i];
+        if (one.matrix[0].w.rows >= GEMM_MIN_ROWS)
+            launch_gemm<TYPE>(c, one);
+        else
+            launch_tiles<TYPE, 16>(c, one);
+    }
 }
 
 template <WeightType TYPE> static void launch_type(const CudaContext *c, const LinearTerms &a)
 {
-    if (a.n > GROUP_ROWS && a.w.rows >= GEMM_MIN_ROWS)
-        launch_gemm<TYPE>(c, a);
+    if (a.n > GROUP_ROWS)
+        launch_many<TYPE>(c, a);
     else if (a.n <= 4)
         launch_tiles<TYPE, 1>(c, a);
     else if (a.n <= 8)
@@ -259,25 +312,43 @@ static int chunk_rows(const CudaContext *c, int n, int cols)
     return rows < GROUP_ROWS ? rows : rows / GROUP_ROWS * GROUP_ROWS;
 }
 
+/* The matrices of one type. */
+static LinearTerms of_type(const Linear *a, WeightType type)
+{
+    LinearTerms t = {};
+    for (const LinearProduct *p = a->product; p < a->product + a->n_products; p++)
+        if (p->w->type == type) t.matrix[t.n_matrices++] = Matrix{*p->w, p->y, p->y_stride, 0};
+    return t;
+}
+
+/* One type's, which then is done with the scratch. */
+template <WeightType TYPE> static void linear_terms(const CudaContext *c, const Linear *a)
+{
+    LinearTerms t = of_type(a, TYPE);
+    if (!t.n_matrices) return;
+    int cols = t.matrix[0].w.cols, chunk = chunk_rows(c, a->n, cols);
+    for (int i = 0; i < a->n; i += chunk) {
+        t.n = a->n - i < chunk ? a->n - i : chunk;
+        t.x = terms_in(c->scratch, t.n, cols);
+        split_rows(
+            c, TYPE, t.n,
+            Split{a->x + (int64_t)i * a->x_stride, a->x_stride, cols, split_parts(t.n, cols), t.x});
+        launch_type<TYPE>(c, t);
+        for (int m = 0; m < t.n_matrices; m++)
+            t.matrix[m].y += t.n * t.matrix[m].y_stride;
+    }
+}
+
 extern "C" void CUDA_NAME(linear)(const CudaContext *c, const Linear *a)
 {
-    const Weight *w = a->w;
-    assert(w->type != WEIGHT_NONE);
-    if (w->type == WEIGHT_F32) {
-        linear_f32(c, a);
-        return;
+    assert(a->n_products >= 1 && a->n_products <= MAX_PRODUCTS);
+    for (int i = 0; i < a->n_products; i++) {
+        assert(a->product[i].w->type >= WEIGHT_F32 && a->product[i].w->type <= WEIGHT_FP8);
+        assert(a->product[i].w->cols == a->product[0].w->cols);
     }
-    int chunk = chunk_rows(c, a->n, w->cols);
-    for (int i = 0; i < a->n; i += chunk) {
-        int n = a->n - i < chunk ? a->n - i : chunk;
-        Terms x = terms_in(c->scratch, n, w->cols);
-        split_rows(c, w->type, n,
-                   Split{a->x + (int64_t)i * a->x_stride, a->x_stride, w->cols,
-                         split_parts(n, w->cols), x});
-        LinearTerms terms = {*w, x, n, a->y + (int64_t)i * a->y_stride, a->y_stride, 0};
-        if (w->type == WEIGHT_FP8)
-            launch_type<WEIGHT_FP8>(c, terms);
-        else
-            launch_type<WEIGHT_BF16>(c, terms);
-    }
+    LinearTerms f32 = of_type(a, WEIGHT_F32);
+    for (int i = 0; i < f32.n_matrices; i++)
+        linear_f32(c, a, f32.matrix[i]);
+    linear_terms<WEIGHT_BF16>(c, a);
+    linear_terms<WEIGHT_FP8>(c, a);
 }

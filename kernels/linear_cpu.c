@@ -419,9 +419,10 @@ void ISA_NAME(linear_panel)(const Weight *w, int begin, int end, LinearRows rows
         panel_fma(w, begin, end, rows.n - i < FMA_ROWS ? rows.n - i : FMA_ROWS, rows.x + i, y + i);
 }
 
-/* Some rows of x, for all threads. */
+/* Some rows of x and a matrix, for all threads. */
 typedef struct {
     const Linear *a;
+    const LinearProduct *p;
     int i0, n;
     const float *x[LINEAR_PANEL];
     uint32_t *terms; /* NULL: not packed */
@@ -430,40 +431,53 @@ typedef struct {
 static void pack_part(const void *arg, int part, int n_parts)
 {
     const Job *job = arg;
-    const Weight *w = job->a->w;
+    const Weight *w = job->p->w;
     pack_terms(w->type, job->x, job->n, w->cols, part, n_parts, job->terms);
 }
 
 static void linear_part(const void *arg, int part, int n_parts)
 {
     const Job *job = arg;
-    const Linear *a = job->a;
+    const LinearProduct *p = job->p;
     float *y[LINEAR_PANEL];
     int64_t begin, end;
-    cpu_split((a->w->rows + LINEAR_OUTS - 1) / LINEAR_OUTS, part, n_parts, &begin, &end);
+    cpu_split((p->w->rows + LINEAR_OUTS - 1) / LINEAR_OUTS, part, n_parts, &begin, &end);
     begin *= LINEAR_OUTS, end *= LINEAR_OUTS;
-    if (end > a->w->rows) end = a->w->rows;
+    if (end > p->w->rows) end = p->w->rows;
     if (begin >= end) return;
     for (int i = 0; i < job->n; i++)
-        y[i] = a->y + (int64_t)(job->i0 + i) * a->y_stride + begin;
+        y[i] = p->y + (int64_t)(job->i0 + i) * p->y_stride + begin;
     LinearRows rows = {job->n, job->x, job->terms};
-    ISA_NAME(linear_panel)(a->w, (int)begin, (int)end, rows, y);
+    ISA_NAME(linear_panel)(p->w, (int)begin, (int)end, rows, y);
 }
 
-void ISA_NAME(linear)(Threads *t, const Linear *a, Scratch scratch)
+/* One matrix. For weights of type `packed` scratch holds all rows of x (WEIGHT_NONE: for none);
+ * returns for which it does then. */
+static WeightType product(Threads *t, const Linear *a, const LinearProduct *p, WeightType packed,
+                          Scratch scratch)
 {
-    int max_rows = ISA_NAME(linear_max_rows)(a->w->type, a->w->cols, scratch);
+    const Weight *w = p->w;
+    int max_rows = ISA_NAME(linear_max_rows)(w->type, w->cols, scratch);
     Job job; /* not cleared: most of it is room for a prompt's rows */
-    job.a = a;
+    job.a = a, job.p = p;
     job.terms = NULL;
     for (job.i0 = 0; job.i0 < a->n; job.i0 += job.n) {
         job.n = a->n - job.i0 < max_rows ? a->n - job.i0 : max_rows;
         for (int i = 0; i < job.n; i++)
             job.x[i] = a->x + (int64_t)(job.i0 + i) * a->x_stride;
-        if (terms_bytes(a->w->type, job.n, a->w->cols)) {
+        if (terms_bytes(w->type, job.n, w->cols)) {
             job.terms = scratch.data;
-            cpu_run(t, (int64_t)job.n * a->w->cols, pack_part, &job);
+            if (packed != w->type) cpu_run(t, (int64_t)job.n * w->cols, pack_part, &job);
         }
-        cpu_run(t, (int64_t)job.n * a->w->rows * a->w->cols, linear_part, &job);
+        cpu_run(t, (int64_t)job.n * w->rows * w->cols, linear_part, &job);
     }
+    if (!job.terms) return packed;
+    return a->n <= max_rows ? w->type : WEIGHT_NONE;
+}
+
+void ISA_NAME(linear)(Threads *t, const Linear *a, Scratch scratch)
+{
+    WeightType packed = WEIGHT_NONE;
+    for (int i = 0; i < a->n_products; i++)
+        packed = product(t, a, &a->product[i], packed, scratch);
 }

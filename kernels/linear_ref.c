@@ -27,15 +27,21 @@ float weight_at(const Weight *w, int row, int col)
     return 0;
 }
 
-void linear_ref(const Linear *a)
+static void product(const Linear *a, const LinearProduct *p)
 {
-    const Weight *w = a->w;
+    const Weight *w = p->w;
     for (int r = 0; r < w->rows; r++)
         for (int i = 0; i < a->n; i++) {
             const float *x = a->x + (int64_t)i * a->x_stride;
             double sum = 0;
             for (int k = 0; k < w->cols; k++)
                 sum += (double)x[k] * (double)weight_at(w, r, k);
-            a->y[(int64_t)i * a->y_stride + r] = (float)sum;
+            p->y[(int64_t)i * p->y_stride + r] = (float)sum;
         }
+}
+
+void linear_ref(const Linear *a)
+{
+    for (int i = 0; i < a->n_products; i++)
+        product(a, &a->product[i]);
 }

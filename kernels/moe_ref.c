@@ -57,13 +57,17 @@ static void run_expert(const MoeFfn *a, int i, int e, float weight, float *scrat
 {
     float *gate = scratch, *up = scratch + a->width, *y = scratch + 2 * a->width;
     const float *x = a->x + (int64_t)i * a->dim;
-    linear_ref(&(Linear){
-        .w = &a->gate[e], .n = 1, .x = x, .x_stride = a->dim, .y = gate, .y_stride = a->width});
-    linear_ref(&(Linear){
-        .w = &a->up[e], .n = 1, .x = x, .x_stride = a->dim, .y = up, .y_stride = a->width});
+    linear_ref(&(Linear){.n = 1,
+                         .x = x,
+                         .x_stride = a->dim,
+                         .n_products = 2,
+                         .product = {{&a->gate[e], gate, a->width}, {&a->up[e], up, a->width}}});
     swiglu_ref(&(SwiGlu){.n = 1, .dim = a->width, .gate = gate, .up = up});
-    linear_ref(&(Linear){
-        .w = &a->down[e], .n = 1, .x = gate, .x_stride = a->width, .y = y, .y_stride = a->dim});
+    linear_ref(&(Linear){.n = 1,
+                         .x = gate,
+                         .x_stride = a->width,
+                         .n_products = 1,
+                         .product = {{&a->down[e], y, a->dim}}});
     for (int d = 0; d < a->dim; d++)
         a->out[(int64_t)i * a->dim + d] += weight * y[d];
 }

@@ -42,7 +42,7 @@ typedef struct {
     size_t used, structs_used;
     int n_arrays;
     Array array[MAX_ARRAYS];
-    Weight weight; /* an operation's one matrix: a struct on the host */
+    Weight weight[MAX_PRODUCTS]; /* an operation's matrices: structs on the host */
 } Mirror;
 
 static void die(const char *what)
@@ -236,11 +236,11 @@ static void add_kv(Mirror *m, KvLayer *kv, const Paging *used, int is_out)
 
 static void arrays_of_embed(Mirror *m, Embed *a)
 {
-    m->weight = *a->table;
-    a->table = &m->weight;
-    add_weight(m, &m->weight);
+    *m->weight = *a->table;
+    a->table = m->weight;
+    add_weight(m, m->weight);
     IN(a->token, (size_t)a->n);
-    OUT(a->out, strided(a->n, a->out_stride, m->weight.cols));
+    OUT(a->out, strided(a->n, a->out_stride, m->weight->cols));
 }
 
 static void arrays_of_gather_rows(Mirror *m, GatherRows *a)
@@ -272,11 +272,14 @@ static void arrays_of_gated_norm(Mirror *m, GatedNorm *a)
 
 static void arrays_of_linear(Mirror *m, Linear *a)
 {
-    m->weight = *a->w;
-    a->w = &m->weight;
-    add_weight(m, &m->weight);
-    IN(a->x, strided(a->n, a->x_stride, m->weight.cols));
-    OUT(a->y, strided(a->n, a->y_stride, m->weight.rows));
+    IN(a->x, strided(a->n, a->x_stride, a->product->w->cols));
+    for (int i = 0; i < a->n_products; i++) {
+        LinearProduct *p = &a->product[i];
+        m->weight[i] = *p->w;
+        p->w = &m->weight[i];
+        add_weight(m, &m->weight[i]);
+        OUT(p->y, strided(a->n, p->y_stride, p->w->rows));
+    }
 }
 
 /* Slots up to the last one used, of it what lies below `last`. */

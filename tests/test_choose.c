@@ -26,7 +26,7 @@ static int n_products, most_rows, n_rows;
 
 static void counting_linear(Backend *be, const Linear *a)
 {
-    if (a->w == &asked_model->lm_head) {
+    if (a->product->w == &asked_model->lm_head) {
         n_products++;
         n_rows += a->n;
         if (a->n > most_rows) most_rows = a->n;

@@ -86,7 +86,7 @@ static void case_open(Case *c)
     c->w = random_weight(&r, WEIGHT_BF16, ROWS, COLS);
     c->x = random_floats(&r, N * STRIDE, 2);
     c->y = mem_alloc(N * ROWS, sizeof(float));
-    c->a = (Linear){&c->w, N, c->x, STRIDE, c->y, ROWS, 1};
+    c->a = (Linear){N, c->x, STRIDE, 1, {{&c->w, c->y, ROWS}}, 1};
 }
 
 static void case_close(Case *c)
@@ -99,7 +99,7 @@ static void case_close(Case *c)
 
 static int run(Case *c)
 {
-    return gemm_library_linear(&c->choice, &c->context, &c->a);
+    return gemm_library_linear(&c->choice, &c->context, &c->a, c->a.product);
 }
 
 /* In pieces that fit the scratch, near the definition; one choice, all numbers of rows asked for.
@@ -142,19 +142,19 @@ static void test_not_for_it(void **state)
     Weight other = c.w;
     c.a.prefill = 0;
     assert_int_equal(run(&c), 0);
-    c.a = prompt, c.a.w = &other;
+    c.a = prompt, c.a.product->w = &other;
     other.type = WEIGHT_FP8;
     assert_int_equal(run(&c), 0);
     other = c.w, other.cols = COLS - 1;
     assert_int_equal(run(&c), 0);
-    other = c.w, other.rows = c.a.y_stride = ROWS - 1;
+    other = c.w, other.rows = c.a.product->y_stride = ROWS - 1;
     assert_int_equal(run(&c), 0);
-    c.a.y_stride = ROWS;
+    c.a.product->y_stride = ROWS;
     other = c.w, other.data = (const char *)c.w.data + 2;
     assert_int_equal(run(&c), 0);
-    c.a = prompt, c.a.y = c.y + 1;
+    c.a = prompt, c.a.product->y = c.y + 1;
     assert_int_equal(run(&c), 0);
-    c.a = prompt, c.a.y_stride = ROWS + 8;
+    c.a = prompt, c.a.product->y_stride = ROWS + 8;
     assert_int_equal(run(&c), 0);
     c.a = prompt, c.choice.library.self = NULL;
     assert_int_equal(run(&c), 0);
@@ -181,8 +181,8 @@ static void test_ours_for_ever(void **state)
             assert_int_equal(run(&c), 0);
         assert_int_equal(c.fake.chosen + c.fake.accepted + c.fake.multiplied, 0);
         Weight other = c.w; /* another shape is another question */
-        other.rows = c.a.y_stride = ROWS - 8;
-        c.a.w = &other, c.a.n = N;
+        other.rows = c.a.product->y_stride = ROWS - 8;
+        c.a.product->w = &other, c.a.n = N;
         assert_int_equal(run(&c), 1);
         case_close(&c);
     }
@@ -197,10 +197,10 @@ static void test_many_shapes(void **state)
     Linear prompt = c.a;
     Weight other = c.w;
     assert_int_equal(run(&c), 1);
-    c.a.w = &other;
+    c.a.product->w = &other;
     c.a.n = 0; /* the weights are not that large */
     for (int i = 0; i < LIBRARY_SHAPES + 8; i++) {
-        other.rows = c.a.y_stride = ROWS + 8 + 8 * i;
+        other.rows = c.a.product->y_stride = ROWS + 8 + 8 * i;
         assert_int_equal(run(&c), i < LIBRARY_SHAPES - 1);
     }
     assert_int_equal(c.fake.chosen, LIBRARY_SHAPES);

@@ -130,19 +130,20 @@ static void test_linear(void **state)
         put_outliers(&r, x, x_stride, n, shape->cols);
         float *y = floats((size_t)(n * y_stride)), *first = floats((size_t)(n * y_stride));
         float *alone = floats((size_t)shape->rows);
-        Linear a = {&w, n, x, x_stride, y, y_stride, 0};
+        Linear a = {n, x, x_stride, 1, {{&w, y, y_stride}}, 0};
         ref->linear(ref, &a);
         check_linear(&w, x, x_stride, n, y, y_stride, SUMS_REF, "linear on ref", r.seed);
         for (int b = 0; b < n_backends; b++) {
             if (!has_type(b, shape->type)) continue;
-            a.y = b == leader(b) ? first : y;
+            a.product->y = b == leader(b) ? first : y;
             backend[b]->linear(backend[b], &a);
             if (b == leader(b))
                 check_linear(&w, x, x_stride, n, first, y_stride, sums_of(b), about("linear", b),
                              r.seed);
-            assert_true(same_bits(about("linear", b), a.y, first, (size_t)(n * y_stride), r.seed));
+            assert_true(
+                same_bits(about("linear", b), a.product->y, first, (size_t)(n * y_stride), r.seed));
             for (int i = 0; i < n; i = next_alone(i, n, is_gpu(b))) {
-                Linear one = {&w, 1, x + i * x_stride, x_stride, alone, y_stride, 0};
+                Linear one = {1, x + i * x_stride, x_stride, 1, {{&w, alone, y_stride}}, 0};
                 backend[b]->linear(backend[b], &one);
                 assert_true(same_bits(about("linear, one row", b), alone, first + i * y_stride,
                                       (size_t)shape->rows, r.seed));
@@ -172,9 +173,9 @@ static void test_linear_alignment(void **state)
         for (int b = 0; b < n_backends; b++) {
             if (!has_type(b, w.type)) continue;
             memmove(x, x + 1, N * COLS * sizeof *x);
-            backend[b]->linear(backend[b], &(Linear){&w, N, x, COLS, want, ROWS, 0});
+            backend[b]->linear(backend[b], &(Linear){N, x, COLS, 1, {{&w, want, ROWS}}, 0});
             memmove(x + 1, x, N * COLS * sizeof *x);
-            backend[b]->linear(backend[b], &(Linear){&off, N, x + 1, COLS, got, ROWS, 0});
+            backend[b]->linear(backend[b], &(Linear){N, x + 1, COLS, 1, {{&off, got, ROWS}}, 0});
             assert_true(same_bits(about("linear, off by one", b), got, want, N * ROWS, r.seed));
         }
         free_weight(&w);
@@ -210,8 +211,8 @@ static void test_linear_ends(void **state)
         float *x_end = before_the_end(x, (size_t)(N * COLS) * sizeof *x, &x_all, &x_size);
         for (int b = 0; b < n_backends; b++) {
             if (is_gpu(b)) continue;
-            backend[b]->linear(backend[b], &(Linear){&w, N, x, COLS, want, ROWS, 0});
-            backend[b]->linear(backend[b], &(Linear){&at_end, N, x_end, COLS, y, ROWS, 0});
+            backend[b]->linear(backend[b], &(Linear){N, x, COLS, 1, {{&w, want, ROWS}}, 0});
+            backend[b]->linear(backend[b], &(Linear){N, x_end, COLS, 1, {{&at_end, y, ROWS}}, 0});
             assert_true(same_bits(about("linear at the end", b), y, want, n_y, r.seed));
         }
         munmap(w_all, w_size), munmap(x_all, x_size);
@@ -232,9 +233,10 @@ static void test_int8_everywhere(void **state)
     put_outliers(&r, x, COLS, N, COLS);
     for (int b = 0; b < n_backends; b++) {
         if (b != leader(b) || is_gpu(b) || !strcmp(backend[b]->isa, "plain")) continue;
-        Linear a = {&w, N, x, COLS, n_sets++ ? y : want, ROWS, 0};
+        Linear a = {N, x, COLS, 1, {{&w, n_sets++ ? y : want, ROWS}}, 0};
         backend[b]->linear(backend[b], &a);
-        assert_true(same_bits(about("linear, other sets", b), a.y, want, N * ROWS, r.seed));
+        assert_true(
+            same_bits(about("linear, other sets", b), a.product->y, want, N * ROWS, r.seed));
     }
     free_weight(&w);
     free(x), free(want), free(y);
@@ -257,11 +259,11 @@ static void test_linear_company(void **state)
         x[4 * COLS + 9] = NAN, x[5 * COLS + 10] = INFINITY;
         for (int b = 0; b < n_backends; b++) {
             if (!has_type(b, w.type)) continue;
-            backend[b]->linear(backend[b], &(Linear){&w, N, x, COLS, y, ROWS, 0});
+            backend[b]->linear(backend[b], &(Linear){N, x, COLS, 1, {{&w, y, ROWS}}, 0});
             assert_true(isnan(y[4 * ROWS]) && !isfinite(y[5 * ROWS]));
             for (int i = 0; i < N; i++) {
                 backend[b]->linear(backend[b],
-                                   &(Linear){&w, 1, x + i * COLS, COLS, alone, ROWS, 0});
+                                   &(Linear){1, x + i * COLS, COLS, 1, {{&w, alone, ROWS}}, 0});
                 if (i == 4 || i == 5) continue;
                 check_linear(&w, x + i * COLS, COLS, 1, alone, ROWS, sums_of(b),
                              about("linear, ranges", b), r.seed);
@@ -284,11 +286,88 @@ static void test_linear_many_outputs(void **state)
         Weight w = random_weight(&r, (WeightType)type, ROWS, COLS);
         float *x = random_floats(&r, N * COLS, 1), *y = floats(N * ROWS), *alone = floats(ROWS);
         Backend *be = backend[n_backends - 1];
-        be->linear(be, &(Linear){&w, N, x, COLS, y, ROWS, 0});
-        be->linear(be, &(Linear){&w, 1, x + SOME * COLS, COLS, alone, ROWS, 0});
+        be->linear(be, &(Linear){N, x, COLS, 1, {{&w, y, ROWS}}, 0});
+        be->linear(be, &(Linear){1, x + SOME * COLS, COLS, 1, {{&w, alone, ROWS}}, 0});
         assert_true(same_bits("linear, many outputs", alone, y + SOME * ROWS, ROWS, r.seed));
         free_weight(&w);
         free(x), free(y), free(alone);
+    }
+}
+
+/* Matrices that multiply the same n rows of cols floats at once. */
+typedef struct {
+    int n, cols, n_products;
+    struct {
+        WeightType type;
+        int rows;
+    } matrix[MAX_PRODUCTS];
+} Together;
+
+/*
+ * The fifth is wide blocks on a GPU, which its matrices alone are not. Of the last two the rows of
+ * x do not fit the GPU's scratch in tests, and those that the CPU takes at a time.
+ */
+static const Together togethers[] = {
+    {1, 40, 4, {{WEIGHT_BF16, 65}, {WEIGHT_BF16, 33}, {WEIGHT_BF16, 3}, {WEIGHT_BF16, 3}}},
+    {3, 1030, 3, {{WEIGHT_FP8, 130}, {WEIGHT_FP8, 1}, {WEIGHT_BF16, 17}}},
+    {5, 264, 4, {{WEIGHT_F32, 9}, {WEIGHT_BF16, 48}, {WEIGHT_F32, 1}, {WEIGHT_FP8, 145}}},
+    {7, 2056, 4, {{WEIGHT_INT8, 35}, {WEIGHT_BF16, 35}, {WEIGHT_INT8, 16}, {WEIGHT_INT8, 47}}},
+    {9, 136, 3, {{WEIGHT_BF16, 8200}, {WEIGHT_FP8, 20}, {WEIGHT_BF16, 8183}}},
+    {17, 288, 4, {{WEIGHT_INT8, 35}, {WEIGHT_INT8, 17}, {WEIGHT_FP8, 16}, {WEIGHT_F32, 47}}},
+    {33, 200, 3, {{WEIGHT_FP8, 40}, {WEIGHT_BF16, 20}, {WEIGHT_FP8, 19}}},
+    {64, 1031, 4, {{WEIGHT_BF16, 31}, {WEIGHT_FP8, 5}, {WEIGHT_BF16, 16}, {WEIGHT_BF16, 1}}},
+    {70, 130, 4, {{WEIGHT_BF16, 50}, {WEIGHT_BF16, 20}, {WEIGHT_FP8, 64}, {WEIGHT_F32, 5}}},
+    {131, 2056, 3, {{WEIGHT_BF16, 24}, {WEIGHT_FP8, 5}, {WEIGHT_BF16, 50}}},
+    {521, 776, 3, {{WEIGHT_INT8, 24}, {WEIGHT_INT8, 17}, {WEIGHT_BF16, 8}}},
+};
+
+/* At once, then each alone: the same bits, and what lies between the rows of y is left alone. */
+static void check_together(int b, Linear a, uint64_t seed)
+{
+    LinearProduct all[MAX_PRODUCTS];
+    int n_all = a.n_products;
+    memcpy(all, a.product, sizeof all);
+    a.n_products = 0;
+    for (int i = 0; i < n_all; i++) {
+        size_t n_y = (size_t)(a.n * all[i].y_stride);
+        if (!has_type(b, all[i].w->type)) continue;
+        a.product[a.n_products] = all[i];
+        a.product[a.n_products++].y = memset(floats(n_y), 1, n_y * sizeof(float));
+    }
+    backend[b]->linear(backend[b], &a);
+    for (int i = 0; i < a.n_products; i++) {
+        Linear one = {a.n, a.x, a.x_stride, 1, {a.product[i]}, a.prefill};
+        size_t n_y = (size_t)(a.n * one.product->y_stride);
+        one.product->y = memset(floats(n_y), 1, n_y * sizeof(float));
+        backend[b]->linear(backend[b], &one);
+        assert_true(
+            same_bits(about("linear, together", b), a.product[i].y, one.product->y, n_y, seed));
+        free(a.product[i].y), free(one.product->y);
+    }
+}
+
+static void test_linear_together(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < sizeof togethers / sizeof *togethers; s++) {
+        const Together *t = &togethers[s];
+        Rng r = rng_new(150 + s);
+        Weight w[MAX_PRODUCTS];
+        Linear a = {.n = t->n, .x_stride = t->cols + 3, .n_products = t->n_products};
+        a.prefill = t->n > 64;
+        float *x = random_floats(&r, (size_t)(t->n * a.x_stride), 2);
+        put_outliers(&r, x, a.x_stride, t->n, t->cols);
+        a.x = x;
+        for (int i = 0; i < t->n_products; i++) {
+            int rows = t->matrix[i].rows;
+            w[i] = random_weight(&r, t->matrix[i].type, rows, t->cols);
+            a.product[i] = (LinearProduct){&w[i], NULL, rows + i % 2};
+        }
+        for (int b = 0; b < n_backends; b++)
+            check_together(b, a, r.seed);
+        for (int i = 0; i < t->n_products; i++)
+            free_weight(&w[i]);
+        free(x);
     }
 }
 
@@ -311,10 +390,10 @@ static void test_linear_by_library(void **state)
         size_t all = (size_t)N * (size_t)rows;
         float *x = random_floats(&r, (size_t)N * (size_t)cols, 1), *y = floats(all),
               *got = floats(all);
-        Linear a = {&w, N, x, cols, y, rows, .prefill = 1};
+        Linear a = {N, x, cols, 1, {{&w, y, rows}}, .prefill = 1};
         be->linear(be, &a);
         check_linear(&w, x, cols, CHECKED, y, rows, SUMS_GPU, "linear by library", r.seed);
-        a.y = got;
+        a.product->y = got;
         for (size_t k = 0; k < sizeof few / sizeof *few; k++) {
             a.n = few[k];
             be->linear(be, &a);
@@ -360,20 +439,20 @@ static void test_linear_of_prompts(void **state)
         for (int b = 0; b < n_backends; b++) {
             Backend *be = backend[b];
             if (b != leader(b) || !has_type(b, w.type)) continue;
-            Linear a = {&w, N, x, shape->cols, y, shape->rows, .prefill = 1};
+            Linear a = {N, x, shape->cols, 1, {{&w, y, shape->rows}}, .prefill = 1};
             be->linear(be, &a);
             check_linear(&w, x + SOME * cols, shape->cols, 2, y + SOME * rows, shape->rows,
                          sums_of(b), about("linear of a prompt", b), r.seed);
             assert_true(isnan(y[BROKEN * rows]) && isfinite(y[(BROKEN + 1) * rows]));
             for (int k = 0; k < CUTS; k++) {
                 size_t from = SOME, n = (size_t)cut[k] < N - from ? (size_t)cut[k] : N - from;
-                a.n = (int)n, a.x = x + from * cols, a.y = got;
+                a.n = (int)n, a.x = x + from * cols, a.product->y = got;
                 be->linear(be, &a);
                 assert_true(same_bits(about("linear, other cuts", b), got, y + from * rows,
                                       (BROKEN - SOME < n ? BROKEN - SOME : n) * rows, r.seed));
             }
             for (int n = 1; n < N && !strcmp(be->name, "cuda"); n++) { /* a library's, too */
-                a.n = n, a.x = x, a.y = got;
+                a.n = n, a.x = x, a.product->y = got;
                 be->linear(be, &a);
                 size_t sound = n < BROKEN ? (size_t)n : BROKEN;
                 assert_true(same_bits("linear, all numbers", got, y, sound * rows, r.seed));
@@ -719,10 +798,10 @@ static void test_moe_is_linear(void **state)
         assert_true(isnan(out[BROKEN * DIM]));
         for (int i = 0; i < N; i++) {
             const float *xi = x + i * DIM;
-            be->linear(be, &(Linear){&gate[id[i]], 1, xi, DIM, g, WIDTH, 0});
-            be->linear(be, &(Linear){&up[id[i]], 1, xi, DIM, u, WIDTH, 0});
+            be->linear(be, &(Linear){1, xi, DIM, 1, {{&gate[id[i]], g, WIDTH}}, 0});
+            be->linear(be, &(Linear){1, xi, DIM, 1, {{&up[id[i]], u, WIDTH}}, 0});
             be->swiglu(be, &(SwiGlu){1, WIDTH, g, u});
-            be->linear(be, &(Linear){&down[id[i]], 1, g, WIDTH, want, DIM, 0});
+            be->linear(be, &(Linear){1, g, WIDTH, 1, {{&down[id[i]], want, DIM}}, 0});
             if (i == BROKEN) continue;
             assert_true(same_bits("moe of one expert", out + i * DIM, want, DIM, r.seed));
         }
@@ -770,6 +849,7 @@ int main(void)
         cmocka_unit_test(test_int8_everywhere),
         cmocka_unit_test(test_linear_company),
         cmocka_unit_test(test_linear_many_outputs),
+        cmocka_unit_test(test_linear_together),
         cmocka_unit_test(test_linear_of_prompts),
         cmocka_unit_test(test_linear_by_library),
         cmocka_unit_test(test_embed_and_gather),
