@@ -451,8 +451,10 @@ static void linear_part(const void *arg, int part, int n_parts)
     ISA_NAME(linear_panel)(p->w, (int)begin, (int)end, rows, y);
 }
 
-/* One matrix. For weights of type `packed` scratch holds all rows of x (WEIGHT_NONE: for none);
- * returns for which it does then. */
+/*
+ * One matrix. For weights of type `packed` scratch holds all rows of x (WEIGHT_NONE: for none);
+ * returns for which it does then.
+ */
 static WeightType product(Threads *t, const Linear *a, const LinearProduct *p, WeightType packed,
                           Scratch scratch)
 {
