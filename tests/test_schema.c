@@ -132,6 +132,15 @@ static const Row rows[] = {
      "{'properties':{'b':{'type':'null'}},'required':['b']}],'additionalProperties':false}",
      {"{'a':1,'b':null}"},
      {"{'a':1}", "{'b':null}", "{'a':1,'b':null,'c':1}"}},
+    {"{'allOf':[{'type':['integer','string','null']},{'type':['number','null']}]}",
+     {"1", "null"},
+     {"1.5", "'a'"}},
+    {"{'allOf':[{'type':['number','null']},{'type':['string','integer']}]}",
+     {"1"},
+     {"1.5", "null", "'a'"}},
+    {"{'allOf':[{'enum':['integer','x',1]},{'enum':['number','x',2]}]}",
+     {"'x'"},
+     {"'integer'", "'number'", "1", "2"}},
     {"{'$ref':'#/$defs/n','$defs':{'n':{'type':'object','properties':{'v':{'type':'integer'},"
      "'next':{'anyOf':[{'$ref':'#/$defs/n'},{'type':'null'}]}},'required':['v','next'],"
      "'additionalProperties':false}}}",

@@ -38,8 +38,8 @@ static json_t *as_list(const json_t *v)
     return json_is_array(v) ? json_incref((json_t *)v) : json_pack("[O]", v);
 }
 
-/* What is in both lists; NULL when nothing is. */
-static json_t *common(const json_t *a, const json_t *b)
+/* What is in both lists, of types or of values; NULL when nothing is. */
+static json_t *common(const json_t *a, const json_t *b, int are_types)
 {
     json_t *x = as_list(a), *y = as_list(b), *out = json_array(), *one;
     size_t i;
@@ -47,12 +47,13 @@ static json_t *common(const json_t *a, const json_t *b)
     {
         if (is_in(y, one)) json_array_append(out, one);
     }
-    /* an integer is a number, too */
-    json_t *integer = json_string("integer"), *number = json_string("number");
-    if ((is_in(x, integer) && is_in(y, number)) || (is_in(y, integer) && is_in(x, number)))
-        if (!is_in(out, integer)) json_array_append(out, integer);
-    json_decref(integer);
-    json_decref(number);
+    if (are_types) { /* an integer is a number, too */
+        json_t *integer = json_string("integer"), *number = json_string("number");
+        if ((is_in(x, integer) && is_in(y, number)) || (is_in(y, integer) && is_in(x, number)))
+            if (!is_in(out, integer)) json_array_append(out, integer);
+        json_decref(integer);
+        json_decref(number);
+    }
     json_decref(x);
     json_decref(y);
     if (json_array_size(out)) return out;
@@ -132,14 +133,14 @@ static int is_one_of(const char *key, const char *const *list)
 /* What a keyword says in both; NULL: they contradict each other. A new reference. */
 static json_t *merge_keyword(const char *key, const json_t *a, const json_t *b)
 {
-    static const char *const lists[] = {"type", "enum", NULL};
     static const char *const lower[] = {"minimum",  "exclusiveMinimum", "minLength",
                                         "minItems", "minProperties",    NULL};
     static const char *const upper[] = {"maximum",  "exclusiveMaximum", "maxLength",
                                         "maxItems", "maxProperties",    NULL};
     static const char *const schemas[] = {"items", "additionalProperties", "propertyNames", NULL};
     if (json_equal(a, b)) return json_incref((json_t *)a);
-    if (is_one_of(key, lists)) return common(a, b);
+    if (!strcmp(key, "type")) return common(a, b, 1);
+    if (!strcmp(key, "enum")) return common(a, b, 0);
     if (!strcmp(key, "required")) return all_names(a, b);
     if (!strcmp(key, "properties")) return merge_properties(a, b);
     if (is_one_of(key, lower)) return stricter(a, b, 1);
