@@ -183,6 +183,13 @@ static const struct {
     {"{'type':'number','minimum':2,'exclusiveMinimum':2,'maximum':9,'exclusiveMaximum':8.5}",
      {"2.1", "8.4", "8"},
      {"2", "2.0", "8.5", "9"}},
+    /* as many digits as a bound has, however many */
+    {"{'type':'number','minimum':1,'maximum':1.6000000000000003}",
+     {"1.6000000000000003", "1.5"},
+     {"1.6000000000000004"}},
+    {"{'type':'number','minimum':1.2000000000000002,'maximum':2}",
+     {"1.2000000000000002", "1.5"},
+     {"1.2000000000000001", "1.2"}},
     {"{'type':'number','minimum':1e-40,'maximum':1}", {"1", "0.5"}, {"0", "0.0"}},
     {"{'type':'number','minimum':-1e300,'maximum':1e300}", {"1e9", "-3", "0.5"}, {"01", "+1"}},
     {"{'type':'number','minimum':9007199254740993}", {"9007199254740993"}, {"9007199254740992"}},
