@@ -23,6 +23,17 @@ static const Row rows[] = {
      {"''", "'a'", "'\\n\\u00e9\\ud83d\\ude00'", "'\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80'", "'\\/'"},
      {"", "a", "'", "'\n'", "'\\x'", "'\\ud83d'", "'\\ude00'", "'\xc3'", "'\xed\xa0\x80'", "'a' ",
       "'\xc0\xaf'"}},
+    {"{'type':'string','maxLength':0}", {"''"}, {"'a'"}},
+    {"{'type':'string','maxLength':1}",
+     {"'\xf0\x90\x80\x80'", "'\xf1\x80\x80\x80'", "'\xf3\xbf\xbf\xbf'", "'\xf4\x8f\xbf\xbf'"},
+     {"'\xf0\x8f\xbf\xbf'", "'\xf4\x90\x80\x80'", "'\xf5\x80\x80\x80'"}},
+    {"{'type':'number','enum':[1,'a',2.5,null]}", {"1", "2.5"}, {"'a'", "null"}},
+    {"{'type':['boolean','integer'],'enum':[true,2,2.5,3.0,'x',null]}",
+     {"true", "2", "3.0"},
+     {"2.5", "'x'", "null", "false"}},
+    {"{'type':['array','object'],'enum':[[2],{'a':1},3,null]}",
+     {"[2]", "{'a':1}"},
+     {"3", "null", "[3]", "{'a':2}"}},
     {"{'type':'string','minLength':2,'maxLength':3}",
      {"'ab'", "'abc'", "'\\n\\t'", "'\xc3\xa9\xe2\x82\xac'", "'\\ud83d\\ude00a'"},
      {"''", "'a'", "'abcd'", "'\\ud83d\\ude00'", "'\xe2\x82\xac'"}},
@@ -138,6 +149,21 @@ static const Row rows[] = {
     {"{'allOf':[{'type':['number','null']},{'type':['string','integer']}]}",
      {"1"},
      {"1.5", "null", "'a'"}},
+    {"{'allOf':[{'type':'integer','minimum':3,'maximum':9},{'minimum':5,'maximum':7}]}",
+     {"5", "7"},
+     {"4", "8"}},
+    {"{'allOf':[{'minimum':5,'maximum':7},{'type':'integer','minimum':3,'maximum':9}]}",
+     {"5", "7"},
+     {"4", "8"}},
+    {"{'allOf':[{'type':'string','minLength':1,'maxLength':3},{'minLength':2,'maxLength':2}]}",
+     {"'ab'"},
+     {"'a'", "'abc'"}},
+    {"{'allOf':[{'type':'array','items':{'type':'integer'}},{'items':{'minimum':5}}]}",
+     {"[5]", "[]", "[6,7]"},
+     {"[4]", "['a']"}},
+    {"{'allOf':[{'type':'array','items':true},{'items':{'type':'null'}}]}", {"[null]"}, {"[1]"}},
+    {"{'allOf':[{'type':'array','items':{'type':'null'}},{'items':true}]}", {"[null]"}, {"[1]"}},
+    {"{'allOf':[{'type':'array','items':{'type':'null'}},{'items':false}]}", {"[]"}, {"[null]"}},
     {"{'allOf':[{'enum':['integer','x',1]},{'enum':['number','x',2]}]}",
      {"'x'"},
      {"'integer'", "'number'", "1", "2"}},
@@ -219,6 +245,36 @@ static void test_rows(void **state)
         grammar_free(g);
     }
     assert_int_equal(n_wrong, 0);
+}
+
+/* ---- no way on ---- */
+
+/* What could never be ended well is refused where it begins. */
+static const char *const dead_ends[][2] = {
+    {"{'type':'object','properties':{'a':{'type':'null'}},'additionalProperties':false}",
+     "{'a':null,"},
+    {"{'type':'object','additionalProperties':false}", "{'"},
+    {"{'type':'array','items':{'type':'null'},'maxItems':1}", "[null,"},
+    {"{'type':'array','prefixItems':[{'type':'null'}],'items':false}", "[null,"},
+    {"{'type':'array','maxItems':0}", "[1"},
+    {"{'type':'integer','maximum':12}", "13"},
+    {"{'enum':['ab']}", "'b"},
+};
+
+static void test_dead_ends(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof dead_ends / sizeof *dead_ends; i++) {
+        Error err = {0};
+        Grammar *g = grammar_of(dead_ends[i][0], 0, &err);
+        char *text = with_quotes(mem_strdup(dead_ends[i][1]));
+        assert_non_null(g);
+        if (grammar_takes(grammar_case, g, text)) fail_msg("%s begins %s", dead_ends[i][0], text);
+        text[strlen(text) - 1] = 0;
+        if (!grammar_takes(grammar_case, g, text)) fail_msg("%s: not %s", dead_ends[i][0], text);
+        mem_free(text);
+        grammar_free(g);
+    }
 }
 
 /* ---- refused ---- */
@@ -377,6 +433,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_dead_ends),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_limits),
     };
