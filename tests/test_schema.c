@@ -24,6 +24,10 @@ static const Row rows[] = {
      {"", "a", "'", "'\n'", "'\\x'", "'\\ud83d'", "'\\ude00'", "'\xc3'", "'\xed\xa0\x80'", "'a' ",
       "'\xc0\xaf'"}},
     {"{'type':'string','maxLength':0}", {"''"}, {"'a'"}},
+    {"{'type':'object','properties':{'a':{'type':'string','maxLength':0},'b':{'type':'string'},"
+     "'c':{'type':'string','maxLength':1},'d':{'type':'string'}},'additionalProperties':false}",
+     {"{'a':'','b':'xy','c':'x','d':'xyz'}"},
+     {"{'a':'x'}", "{'c':'xy'}"}},
     {"{'type':'string','maxLength':1}",
      {"'\xf0\x90\x80\x80'", "'\xf1\x80\x80\x80'", "'\xf3\xbf\xbf\xbf'", "'\xf4\x8f\xbf\xbf'"},
      {"'\xf0\x8f\xbf\xbf'", "'\xf4\x90\x80\x80'", "'\xf5\x80\x80\x80'"}},
