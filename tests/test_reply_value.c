@@ -215,6 +215,10 @@ static const struct {
     {Z, "NONE", "\"NONE\""},
     {I | Z, "None", "null"},
     {I | B, "true", "true"},
+    {B, "nope", "\"nope\""},
+    {B, "trues", "\"trues\""},
+    {B, "wrong", "\"wrong\""},
+    {B, "falsely", "\"falsely\""},
     {I, "true", "\"true\""},
     /* object, array */
     {O, "{}", "{}"},
