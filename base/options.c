@@ -49,11 +49,17 @@ void options_free(void)
 
 /* ---- names ---- */
 
-static const Option *find_option(const Option *table, const char *name, size_t len)
+/* The row that command takes, else one of another command. */
+static const Option *find_option(const Option *table, unsigned command, const char *name,
+                                 size_t len)
 {
-    for (const Option *o = table; o->name; o++)
-        if (strlen(o->name) == len && !memcmp(o->name, name, len)) return o;
-    return NULL;
+    const Option *foreign = NULL;
+    for (const Option *o = table; o->name; o++) {
+        if (strlen(o->name) != len || memcmp(o->name, name, len) != 0) continue;
+        if (o->commands & command) return o;
+        foreign = o;
+    }
+    return foreign;
 }
 
 /* Edits (insert, delete, replace) that turn a into b, both shorter than MAX_NAME. */
@@ -279,7 +285,7 @@ static int read_config_line(const Option *table, unsigned command, const char *w
     trim(&name, &name_len);
     trim(&text, &text_len);
 
-    const Option *o = find_option(table, name, name_len);
+    const Option *o = find_option(table, command, name, name_len);
     if (!o) return unknown_option(table, command, where, "", name, name_len, err);
     if (!strcmp(o->name, "config"))
         return error_set(err, ERR_INPUT, "%sa config file cannot name another", where);
@@ -338,7 +344,7 @@ static int next_word(const Option *table, unsigned command, int argc, char **arg
 
     const char *name = text + 2;
     size_t len = strcspn(name, "=");
-    const Option *o = find_option(table, name, len);
+    const Option *o = find_option(table, command, name, len);
     if (!o) return unknown_option(table, command, "", "--", name, len, err);
     if (!(o->commands & command))
         return error_set(err, ERR_INPUT, "'--%s' is an option of another command", o->name);
@@ -361,7 +367,7 @@ int options_parse(const Option *table, unsigned command, int argc, char **argv, 
 {
     Word word;
     *n_rest = 0;
-    const Option *config = find_option(table, "config", strlen("config"));
+    const Option *config = find_option(table, command, "config", strlen("config"));
     const char *path = NULL;
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0;) {
         if (next_word(table, command, argc, argv, &i, &word, err)) return -1;

@@ -36,8 +36,9 @@ typedef struct {
 } Option;
 
 /*
- * Parses argv[0..argc) for the options whose commands intersect command. Words that are no option
- * go to rest (room for argc), their number to *n_rest; "--" ends the options. --config FILE is read
+ * Parses argv[0..argc) for the options whose commands intersect command. A name has several rows
+ * where its help differs by command, and at most one of them for each. Words that are no option go
+ * to rest (room for argc), their number to *n_rest; "--" ends the options. --config FILE is read
  * first. Errors name option, value, bounds, and the nearest name for an unknown one; for a file,
  * its name and line.
  */

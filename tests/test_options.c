@@ -34,6 +34,8 @@ static const Option table[] = {
     {"raw", OPTION_SWITCH, &v.raw, 0, 0, NULL, NULL, "no template", A},
     {"config", OPTION_STRING, &v.config, 0, 0, NULL, "FILE", "options from a file", A | B},
     {"quiet", OPTION_INT, &v.quiet, 0, 9, NULL, "N", NULL, A}, /* no line in the help */
+    {"shared", OPTION_INT, &v.port, 0, 9, NULL, "N", "as B has it", B},
+    {"shared", OPTION_INT, &v.quiet, 0, 9, NULL, "N", "as A has it", A},
     {"only-b", OPTION_INT, &v.port, 0, 9, NULL, "N", "of the other command", B},
     {NULL, OPTION_INT, NULL, 0, 0, NULL, NULL, NULL, 0},
 };
@@ -259,6 +261,10 @@ static void test_help(void **state)
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (!strstr(text, parts[i])) fail_msg("help lacks '%s':\n%s", parts[i], text);
     assert_null(strstr(text, "only-b"));
+    assert_non_null(strstr(text, "as A has it"));
+    assert_null(strstr(text, "as B has it"));
+    assert_int_equal(PARSE("--shared", "4"), 0);
+    assert_int_equal(v.quiet, 4);
     assert_null(strstr(text, "quiet"));
     assert_int_equal(PARSE("--quiet", "3"), 0);
     assert_int_equal(v.quiet, 3);
