@@ -188,7 +188,7 @@ static DraftVocab draft_vocab(const App *a)
     return v;
 }
 
-/* A bench that asks the same twice would measure the cache. */
+/* Off for a bench that asks the same twice: it would measure the cache. */
 static int wants_cache(const App *a)
 {
     int choice = a->settings.prefix_cache;
@@ -363,52 +363,49 @@ static int run_chat(App *a, Error *err)
 /* The benches: `offshoot bench NAME`. */
 static const struct {
     const char *name;
+    unsigned command;
     int (*run)(const Service *s, Error *err);
     /* or this; prefix has both, and --real chooses */
     int (*run_engines)(const Service *s, const EngineOpener *opener, Error *err);
-    int remote; /* 1: with --url it needs no model of its own */
+    const char *help;
 } benches[] = {
-    {"accept", bench_accept_run, NULL, 0},
-    {"agent", NULL, bench_agent_run, 1},
-    {"load", bench_load_run, NULL, 1},
-    {"shared-prefix", NULL, bench_shared_prefix_run, 1},
-    {"latency", bench_latency_run, NULL, 0},
-    {"kernels", bench_kernels_run, NULL, 0},
-    {"prefix", bench_prefix_run, bench_prefix_real_run, 0},
-    {"turn", NULL, bench_turn_run, 0},
+    {"accept", BENCH_ACCEPT, bench_accept_run, NULL,
+     "drafts: how many are accepted, what they gain"},
+    {"agent", BENCH_AGENT, NULL, bench_agent_run,
+     "agent loops, prefix cache and drafts off and on"},
+    {"load", BENCH_LOAD, bench_load_run, NULL, "many connections: right answers, memory, time"},
+    {"shared-prefix", BENCH_SHARED_PREFIX, NULL, bench_shared_prefix_run,
+     "prompts that share a long beginning"},
+    {"prefix", BENCH_PREFIX, bench_prefix_run, bench_prefix_real_run,
+     "the prefix cache on a trace, simulated or real"},
+    {"turn", BENCH_TURN, NULL, bench_turn_run, "one turn behind a long prefix, cached or not"},
+    {"latency", BENCH_LATENCY, bench_latency_run, NULL,
+     "one request at a time, plain and with drafts"},
+    {"kernels", BENCH_KERNELS, bench_kernels_run, NULL,
+     "a pass over 1 to 64 rows and its operations"},
 };
 enum { N_BENCHES = sizeof benches / sizeof benches[0] };
 
-static int run_one_bench(App *a, int i, Error *err)
+static int run_bench(App *a, Error *err)
 {
+    int i = 0;
+    while (benches[i].command != a->command)
+        i++;
+    Settings *set = &a->settings;
     EngineOpener opener = {open_engine_anew, a};
-    int opens_engines = benches[i].run_engines && (!benches[i].run || a->settings.real);
+    int opens_engines = benches[i].run_engines && (!benches[i].run || set->real);
     int failed = 0;
-    a->service.settings = &a->settings;
-    if (benches[i].run == bench_prefix_run && !a->settings.real) /* computes nothing */
-        failed = a->settings.model && open_tokens(a, err);
-    else if (!a->settings.url)
+    if (too_many_words(a, 0, err)) return -1;
+    if (a->command == BENCH_ACCEPT)
+        set->draft_auto = 0; /* it asks how good drafts are, not whether they pay */
+    a->service.settings = set;
+    if (a->command == BENCH_PREFIX && !set->real) /* computes nothing */
+        failed = set->model && open_tokens(a, err);
+    else if (!set->url)
         failed = opens_engines ? open_parts(a, err) : open_all(a, err);
-    else if (!benches[i].remote)
-        failed = error_set(err, ERR_INPUT, "this bench cannot measure another server");
     if (failed) return -1;
     return opens_engines ? benches[i].run_engines(&a->service, &opener, err)
                          : benches[i].run(&a->service, err);
-}
-
-static int run_bench(App *a, Error *err)
-{
-    const char *name = a->n_words ? a->words[0] : "";
-    if (a->settings.synthetic_acceptance > 0 && strcmp(name, "latency") != 0)
-        return error_set(err, ERR_INPUT, "--synthetic-acceptance is for bench latency alone");
-    if (a->settings.real && strcmp(name, "prefix") != 0)
-        return error_set(err, ERR_INPUT, "--real is for bench prefix alone");
-    if (!strcmp(name, "accept"))
-        a->settings.draft_auto = 0; /* it asks how good drafts are, not whether they pay */
-    for (int i = 0; i < N_BENCHES; i++)
-        if (!strcmp(name, benches[i].name))
-            return too_many_words(a, 1, err) ? -1 : run_one_bench(a, i, err);
-    return error_set(err, ERR_INPUT, "which bench? it is one of " BENCH_NAMES);
 }
 
 static int run_check(App *a, Error *err)
@@ -431,13 +428,13 @@ static int run_check(App *a, Error *err)
 
 static const struct {
     const char *name;
-    unsigned command;
+    unsigned command; /* 0: its programs have one each */
     int (*run)(App *a, Error *err);
     const char *help;
 } commands[] = {
     {"serve", COMMAND_SERVE, run_serve, "answer over HTTP, in the OpenAI style"},
     {"chat", COMMAND_CHAT, run_chat, "answer one prompt, or talk in the terminal"},
-    {"bench", COMMAND_BENCH, run_bench, "measure acceptance and speed"},
+    {"bench", 0, run_bench, "measure acceptance and speed"},
     {"check", COMMAND_CHECK, run_check, "prove that speculation and company change no token"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
@@ -462,6 +459,30 @@ static void print_commands(FILE *out)
         fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].help);
     fprintf(out, "  version  version, compiler, instruction sets\n"
                  "  help     this, or the options of a command: offshoot help chat\n");
+}
+
+/* What the words behind a command's name ask for; moves past the name of a bench. 0: none. */
+static unsigned take_program(int i, int *argc, char ***argv)
+{
+    if (commands[i].command) return commands[i].command;
+    for (int b = 0; *argc && b < N_BENCHES; b++) {
+        if (strcmp(**argv, benches[b].name) != 0) continue;
+        --*argc, ++*argv;
+        return benches[b].command;
+    }
+    return 0;
+}
+
+static void print_help(unsigned command, FILE *out)
+{
+    if (command) {
+        settings_help(command, out);
+        return;
+    }
+    fprintf(out, "usage: offshoot bench NAME [options]\n");
+    for (int b = 0; b < N_BENCHES; b++)
+        fprintf(out, "  %-14s %s\n", benches[b].name, benches[b].help);
+    fprintf(out, "options of one: offshoot bench NAME --help\n");
 }
 
 static void print_version(void)
@@ -496,20 +517,25 @@ static int help(int argc, char **argv, Error *err)
     int is_plain = argc && (!strcmp(argv[0], "version") || !strcmp(argv[0], "help"));
     if (argc && i < 0 && !is_plain)
         return error_set(err, ERR_INPUT, "no command '%.40s' to help with", argv[0]);
-    if (i < 0)
+    if (i < 0) {
         print_commands(stdout);
-    else
-        settings_help(commands[i].command, stdout);
+        return 0;
+    }
+    argc--, argv++;
+    print_help(take_program(i, &argc, &argv), stdout);
     return 0;
 }
 
 static int run_command(int i, int argc, char **argv, Error *err)
 {
+    App app = {.command = take_program(i, &argc, &argv)};
     if (asks_for_help(argc, argv)) {
-        settings_help(commands[i].command, stdout);
+        print_help(app.command, stdout);
         return 0;
     }
-    App app = {.command = commands[i].command};
+    if (!app.command)
+        return error_set(err, ERR_INPUT,
+                         "which bench? its name comes first, see 'offshoot help bench'");
     app.words = mem_alloc((size_t)argc + 1, sizeof *app.words);
     int rc = settings_parse(&app.settings, app.command, argc, argv, app.words, &app.n_words, err);
     if (!rc) {

@@ -13,10 +13,21 @@
 enum {
     SERVE = COMMAND_SERVE,
     CHAT = COMMAND_CHAT,
-    BENCH = COMMAND_BENCH,
     CHECK = COMMAND_CHECK,
-    ALL = SERVE | CHAT | BENCH | CHECK,
-    SAMPLES = SERVE | CHAT | BENCH, /* check has its own list of samplings, shapes and sizes */
+    ACCEPT = BENCH_ACCEPT,
+    AGENT = BENCH_AGENT,
+    LOAD = BENCH_LOAD,
+    SHARED = BENCH_SHARED_PREFIX,
+    PREFIX = BENCH_PREFIX,
+    TURN = BENCH_TURN,
+    LATENCY = BENCH_LATENCY,
+    KERNELS = BENCH_KERNELS,
+
+    ALL = COMMANDS_END - 1,
+    TALKS = SERVE | CHAT,
+    ASKS = AGENT | LOAD | SHARED, /* a server, ours or the one at --url */
+    DRAFTS = TALKS | ASKS | ACCEPT | PREFIX | LATENCY,
+    CACHES = TALKS | ASKS | TURN, /* prefix makes its caches by --policy and --capacity */
 };
 
 static const double MAX_ALPHA = 1e6, MAX_BYTES = 1e18, MAX_SEED = 9e18, MAX_LIMIT = 1 << 30,
@@ -57,7 +68,7 @@ static const Settings DEFAULTS = {
 };
 
 typedef struct {
-    Option row[84];
+    Option row[128];
 } OptionTable;
 
 /* The table over the fields of *s. */
@@ -73,7 +84,7 @@ static OptionTable option_table(Settings *s)
 
     {"host", OPTION_STRING, &s->host, 0, 0, 0, "ADDRESS", "to listen on; --port N (default 127.0.0.1, 8080)", SERVE},
     {"port", OPTION_INT, &s->port, 0, 65535, 0, "N", 0, SERVE},
-    {"api-key", OPTION_STRING, &s->api_key, 0, 0, 0, "KEYS", "k1,k2: requests must carry one (default none)", SERVE | BENCH},
+    {"api-key", OPTION_STRING, &s->api_key, 0, 0, 0, "KEYS", "k1,k2: requests must carry one (default none)", SERVE},
     {"cors", OPTION_STRING, &s->cors, 0, 0, 0, "ORIGINS", "pages that may ask: o1,o2 or '*' (default none)", SERVE},
     {"served-model-name", OPTION_STRING, &s->served_name, 0, 0, 0, "NAME", "in the API; --strict-model: 404 for other names", SERVE},
     {"strict-model", OPTION_SWITCH, &s->strict_model, 0, 0, 0, 0, 0, SERVE},
@@ -90,64 +101,90 @@ static OptionTable option_table(Settings *s)
     {"drain-timeout", OPTION_INT, &s->limits.drain_s, 0, MAX_SECONDS, 0, "SECONDS", "after SIGTERM; --sse-keepalive (default 30, 10)", SERVE},
     {"sse-keepalive", OPTION_INT, &s->limits.keepalive_s, 0, MAX_SECONDS, 0, "SECONDS", 0, SERVE},
 
-    {"prompts", OPTION_STRING, &s->prompts, 0, 0, 0, "FILE", "prompts, one JSON object a line", BENCH},
-    {"limit", OPTION_INT, &s->limit, 0, 1e6, 0, "N", "prompts at most; prefix: requests (default all)", BENCH | CHECK},
-    {"json", OPTION_SWITCH, &s->json, 0, 0, 0, 0, "print the report as JSON", BENCH | CHECK},
-    {"url", OPTION_STRING, &s->url, 0, 0, 0, "URL", "agent, load, shared-prefix: a running server", BENCH},
-    {"connections", OPTION_STRING, &s->connections, 0, 0, 0, "LIST", "load (1,8,64,512), shared-prefix (5), prefix (1)", BENCH},
-    {"requests", OPTION_INT, &s->requests, 0, 1e7, 0, "N", "load: per phase (default 500, and 2 a connection)", BENCH},
-    {"groups", OPTION_INT, &s->groups, 1, 1e6, 0, "N", "(default 50); --group-prompts, --system-tokens", BENCH},
-    {"group-prompts", OPTION_INT, &s->group_prompts, 1, 1e6, 0, "N", 0, BENCH},
-    {"system-tokens", OPTION_INT, &s->system_tokens, 1, 1e7, 0, "N", 0, BENCH},
-    {"question-tokens", OPTION_INT, &s->question_tokens, 1, 1e7, 0, "N", 0, BENCH},
-    {"contexts", OPTION_STRING, &s->contexts, 0, 0, 0, "LIST", "latency, kernels (512), turn; --question-tokens", BENCH},
-    {"trace", OPTION_STRING, &s->trace, 0, 0, 0, "FILE", "prefix: or agent (default chat); --load, --real", BENCH},
-    {"real", OPTION_SWITCH, &s->real, 0, 0, 0, 0, 0, BENCH},
-    {"load", OPTION_STRING, &s->load, 0, 0, 0, "KNOBS", 0, BENCH},
-    {"shape", OPTION_STRING, &s->shape, 0, 0, 0, "DIR", 0, BENCH},
-    {"capacity", OPTION_STRING, &s->capacities, 0, 0, 0, "LIST", "prefix: --policy, --alpha LISTs; --shape, --svg", BENCH},
-    {"policy", OPTION_STRING, &s->policies, 0, 0, 0, "LIST", 0, BENCH},
-    {"alpha", OPTION_STRING, &s->alphas, 0, 0, 0, "LIST", 0, BENCH},
-    {"svg", OPTION_STRING, &s->svg, 0, 0, 0, "FILE", 0, BENCH},
-    {"flops-per-second", OPTION_NUMBER, &s->flops_per_second, 1, 1e20, 0, "X", 0, BENCH},
-    {"synthetic-acceptance", OPTION_NUMBER, &s->synthetic_acceptance, 0, 64, 0, "X", "latency: acceptance length, by lot (default off)", BENCH},
+    {"prompts", OPTION_STRING, &s->prompts, 0, 0, 0, "FILE", "a JSON object a line (default bench/prompts/small.jsonl)", ACCEPT | LOAD},
+    {"prompts", OPTION_STRING, &s->prompts, 0, 0, 0, "FILE", "loops, one a line (default bench/prompts/agent.jsonl)", AGENT},
+    {"limit", OPTION_INT, &s->limit, 0, 1e6, 0, "N", "lines of the file at most (default all)", ACCEPT | AGENT | LOAD},
+    {"limit", OPTION_INT, &s->limit, 0, 1e6, 0, "N", "requests of the trace at most (default all)", PREFIX},
+    {"limit", OPTION_INT, &s->limit, 0, 1e6, 0, "N", "questions at most (default all)", CHECK},
+    {"json", OPTION_SWITCH, &s->json, 0, 0, 0, 0, "print the report as JSON", ALL & ~(TALKS | KERNELS)},
+    {"url", OPTION_STRING, &s->url, 0, 0, 0, "URL", "a running server, asked as --model if that is given", AGENT | SHARED},
+    {"url", OPTION_STRING, &s->url, 0, 0, 0, "URL", "a running server of ours", LOAD},
+    {"api-key", OPTION_STRING, &s->api_key, 0, 0, 0, "KEY", "for requests to it (default none)", ASKS},
+    {"connections", OPTION_STRING, &s->connections, 0, 0, 0, "LIST", "one after another (default 1,8,64,512)", LOAD},
+    {"connections", OPTION_STRING, &s->connections, 0, 0, 0, "N", "requests at a time (default 5)", SHARED},
+    {"requests", OPTION_INT, &s->requests, 0, 1e7, 0, "N", "for each number of connections (default 500, and 2 a connection)", LOAD},
+    {"requests", OPTION_INT, &s->requests, 0, 1e7, 0, "N", "tries, up to 101 (default 5)", TURN | LATENCY},
+    {"groups", OPTION_INT, &s->groups, 1, 1e6, 0, "N", "of prompts", SHARED},
+    {"group-prompts", OPTION_INT, &s->group_prompts, 1, 1e6, 0, "N", "prompts of a group", SHARED},
+    {"system-tokens", OPTION_INT, &s->system_tokens, 1, 1e7, 0, "N", "that a group's prompts share", SHARED},
+    {"question-tokens", OPTION_INT, &s->question_tokens, 1, 1e7, 0, "N", "of a prompt's own", SHARED},
+    {"question-tokens", OPTION_INT, &s->question_tokens, 1, 1e7, 0, "N", "new tokens behind the prefix", TURN},
+    {"contexts", OPTION_STRING, &s->contexts, 0, 0, 0, "LIST", "lengths of prompts in tokens (default 512)", LATENCY},
+    {"contexts", OPTION_STRING, &s->contexts, 0, 0, 0, "LIST", "lengths of prefixes in tokens (default 4096)", TURN},
+    {"contexts", OPTION_STRING, &s->contexts, 0, 0, 0, "N", "tokens before the pass (default 512)", KERNELS},
+    {"synthetic-acceptance", OPTION_NUMBER, &s->synthetic_acceptance, 0, 64, 0, "X", "acceptance length, by lot (default off)", LATENCY},
+
+    {"trace", OPTION_STRING, &s->trace, 0, 0, 0, "FILE", "a file, - or a load that is made: chat, agent", PREFIX},
+    {"load", OPTION_STRING, &s->load, 0, 0, 0, "KNOBS", "of a load that is made: sessions=400,rate=1,... (bench/README.md)", PREFIX},
+    {"shape", OPTION_STRING, &s->shape, 0, 0, 0, "DIR", "a model's folder, or 7b-hybrid; simulated only (default: the model's, or 7b-hybrid)", PREFIX},
+    {"capacity", OPTION_STRING, &s->capacities, 0, 0, 0, "LIST", "memories: 2G,8G (default: shares of what the trace takes)", PREFIX},
+    {"policy", OPTION_STRING, &s->policies, 0, 0, 0, "LIST", "default none,lru,flop; simulated block32,block528 too", PREFIX},
+    {"alpha", OPTION_STRING, &s->alphas, 0, 0, 0, "LIST", "of flop (default 0.5,1,2,tune; real: 1,tune)", PREFIX},
+    {"flops-per-second", OPTION_NUMBER, &s->flops_per_second, 1, 1e20, 0, "X", "of the simulated machine", PREFIX},
+    {"svg", OPTION_STRING, &s->svg, 0, 0, 0, "FILE", "hit rates as a picture", PREFIX},
+    {"real", OPTION_SWITCH, &s->real, 0, 0, 0, 0, "through servers that run --model; else simulated", PREFIX},
+    {"connections", OPTION_STRING, &s->connections, 0, 0, 0, "N", "requests at a time (default 1)", PREFIX},
 
     {"system", OPTION_STRING, &s->system, 0, 0, 0, "TEXT", "system message", CHAT},
     {"tools", OPTION_STRING, &s->tools, 0, 0, 0, "FILE", "JSON array of functions the model may call", CHAT},
     {"raw", OPTION_SWITCH, &s->raw, 0, 0, 0, 0, "complete the prompt as it is, no template", CHAT},
     {"show-draft", OPTION_SWITCH, &s->show_draft, 0, 0, 0, 0, "accepted draft tokens in green", CHAT},
     {"color", OPTION_CHOICE, &s->color, 0, 0, "auto|on|off", 0, "auto: on a terminal", CHAT},
-    {"max-tokens", OPTION_INT, &s->max_tokens, -1, INT_MAX, 0, "N", "longest answer (default: the context's end)", CHAT | BENCH | CHECK},
+    {"max-tokens", OPTION_INT, &s->max_tokens, -1, INT_MAX, 0, "N", "longest answer (default: the context's end)", CHAT},
+    {"max-tokens", OPTION_INT, &s->max_tokens, -1, INT_MAX, 0, "N", "longest answer (default 128)", ACCEPT},
+    {"max-tokens", OPTION_INT, &s->max_tokens, -1, INT_MAX, 0, "N", "longest answer (default 96)", AGENT},
+    {"max-tokens", OPTION_INT, &s->max_tokens, -1, INT_MAX, 0, "N", "of each answer (default 128)", SHARED | LATENCY},
+    {"max-tokens", OPTION_INT, &s->max_tokens, -1, INT_MAX, 0, "N", "longest answer (default 48)", CHECK},
 
-    {"thinking", OPTION_CHOICE, &s->thinking, 0, 0, "auto|on|off", 0, "auto: the template's default", SAMPLES},
-    {"reasoning-effort", OPTION_CHOICE, &s->effort, 0, 0, EFFORT_CHOICES, "EFFORT", "low to xhigh; --preserve-thinking (default auto)", SERVE | CHAT},
-    {"preserve-thinking", OPTION_CHOICE, &s->preserve_thinking, 0, 0, "auto|on|off", "on|off", 0, SERVE | CHAT},
-    {"temperature", OPTION_NUMBER, &s->temperature, 0, 100, 0, "X", "0 is greedy (default: the model's, or 1)", SAMPLES},
-    {"top-p", OPTION_NUMBER, &s->top_p, 0, 1, 0, "X", "1 is off; --min-p: 0 is off (default: the model's)", SAMPLES},
-    {"min-p", OPTION_NUMBER, &s->min_p, 0, 1, 0, "X", 0, SAMPLES},
-    {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0: off; --seed N, -1: random (default: model's)", SAMPLES},
-    {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", 0, SAMPLES},
+    {"thinking", OPTION_CHOICE, &s->thinking, 0, 0, "auto|on|off", 0, "auto: the template's default", TALKS | ACCEPT | LOAD},
+    {"thinking", OPTION_CHOICE, &s->thinking, 0, 0, "auto|on|off", 0, "auto: off", AGENT},
+    {"reasoning-effort", OPTION_CHOICE, &s->effort, 0, 0, EFFORT_CHOICES, "EFFORT", "low to xhigh; --preserve-thinking (default auto)", TALKS},
+    {"preserve-thinking", OPTION_CHOICE, &s->preserve_thinking, 0, 0, "auto|on|off", "on|off", 0, TALKS},
+    {"temperature", OPTION_NUMBER, &s->temperature, 0, 100, 0, "X", "0 is greedy (default: the model's, or 1)", TALKS | ACCEPT | TURN | LATENCY},
+    {"temperature", OPTION_NUMBER, &s->temperature, 0, 100, 0, "X", "0 is greedy (default 0)", AGENT},
+    {"top-p", OPTION_NUMBER, &s->top_p, 0, 1, 0, "X", "1 is off; --min-p: 0 is off (default: the model's)", TALKS | ACCEPT | AGENT | LOAD | TURN | LATENCY},
+    {"min-p", OPTION_NUMBER, &s->min_p, 0, 1, 0, "X", 0, TALKS | ACCEPT | AGENT | LOAD | TURN | LATENCY},
+    {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0: off; --seed N, -1: random (default: model's)", TALKS},
+    {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0: off (default: the model's)", ACCEPT | AGENT | LOAD | TURN | LATENCY},
+    {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", 0, TALKS},
+    {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", "of draws by lot (default 1)", ACCEPT | AGENT | SHARED},
 
-    {"draft", OPTION_CHOICE, &s->draft, 0, 0, DRAFT_CHOICES, "KIND", "mtp (the model's own head) or none", SAMPLES},
-    {"tree-nodes", OPTION_INT, &s->tree_nodes, 1, MAX_TREE_NODES, 0, "N", "rows verified per step, root too (default auto)", SAMPLES},
-    {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels; --draft-topk: guesses each (default auto)", SAMPLES},
-    {"draft-topk", OPTION_INT, &s->draft_topk, 1, MAX_TREE_NODES - 1, 0, "N", 0, SAMPLES},
-    {"draft-vocab", OPTION_INT, &s->draft_vocab, 0, INT_MAX, 0, "N", "ids that guesses come from; 0: all (default 32768)", ALL},
-    {"state-mode", OPTION_CHOICE, &s->state_mode, 0, 0, STATE_CHOICES, "MODE", "slots or replay: drafts' states", SAMPLES},
+    {"draft", OPTION_CHOICE, &s->draft, 0, 0, DRAFT_CHOICES, "KIND", "mtp (the model's own head) or none", DRAFTS | TURN},
+    {"tree-nodes", OPTION_INT, &s->tree_nodes, 1, MAX_TREE_NODES, 0, "N", "rows verified per step, root too (default auto)", DRAFTS & ~ACCEPT},
+    {"tree-nodes", OPTION_INT, &s->tree_nodes, 1, MAX_TREE_NODES, 0, "N", "rows verified per step, root too (default 4)", ACCEPT},
+    {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels; --draft-topk: guesses each (default auto)", DRAFTS & ~ACCEPT},
+    {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels; --draft-topk: guesses each (default 3, 1)", ACCEPT},
+    {"draft-topk", OPTION_INT, &s->draft_topk, 1, MAX_TREE_NODES - 1, 0, "N", 0, DRAFTS},
+    {"draft-vocab", OPTION_INT, &s->draft_vocab, 0, INT_MAX, 0, "N", "ids that guesses come from; 0: all (default 32768)", DRAFTS | CHECK},
+    {"state-mode", OPTION_CHOICE, &s->state_mode, 0, 0, STATE_CHOICES, "MODE", "slots or replay: drafts' states", DRAFTS | KERNELS},
 
-    {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens (default: the model's)", ALL},
-    {"memory", OPTION_BYTES, &s->memory, 0, MAX_BYTES, 0, "BYTES", "states, KV (default: 1/4 of free, to 4G; GPU 95 %)", ALL},
-    {"prefix-cache", OPTION_CHOICE, &s->prefix_cache, 0, 0, "auto|on|off", "on|off", "of prompts; --cache-answers: answers (default on)", ALL & ~CHECK},
-    {"cache-policy", OPTION_CHOICE, &s->cache_policy, 0, 0, CACHE_POLICY_CHOICES, "P", "flop (default), lru, none; --cache-alpha X or auto", ALL & ~CHECK},
-    {"cache-alpha", OPTION_NUMBER, &s->cache_alpha, 0, MAX_ALPHA, "auto", "X", 0, ALL & ~CHECK},
-    {"cache-answers", OPTION_SWITCH, &s->cache_answers, 0, 0, 0, 0, 0, ALL & ~CHECK},
-    {"cache-dir", OPTION_STRING, &s->cache_dir, 0, 0, 0, "DIR", "on disk too; --disk-cache, --host-cache BYTES", ALL & ~CHECK},
-    {"disk-cache", OPTION_BYTES, &s->disk_cache, 0, MAX_BYTES, 0, "BYTES", 0, ALL & ~CHECK},
-    {"host-cache", OPTION_BYTES, &s->host_cache, 0, MAX_BYTES, 0, "BYTES", 0, ALL & ~CHECK},
+    {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens (default: the model's)", ALL & ~CHECK},
+    {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens (default 512 + an answer)", CHECK},
+    {"memory", OPTION_BYTES, &s->memory, 0, MAX_BYTES, 0, "BYTES", "states, KV (default: 1/4 of free, to 4G; GPU 95 %)", ALL & ~PREFIX},
+    {"prefix-cache", OPTION_CHOICE, &s->prefix_cache, 0, 0, "auto|on|off", "on|off", "of prompts; --cache-answers: answers (default on)", TALKS},
+    {"prefix-cache", OPTION_CHOICE, &s->prefix_cache, 0, 0, "auto|on|off", "on|off", "of prompts (default off)", LOAD},
+    {"prefix-cache", OPTION_CHOICE, &s->prefix_cache, 0, 0, "auto|on|off", "on|off", "one of them alone (default: both in turn)", AGENT | SHARED},
+    {"cache-policy", OPTION_CHOICE, &s->cache_policy, 0, 0, CACHE_POLICY_CHOICES, "P", "flop (default), lru, none; --cache-alpha X or auto", CACHES},
+    {"cache-alpha", OPTION_NUMBER, &s->cache_alpha, 0, MAX_ALPHA, "auto", "X", 0, CACHES},
+    {"cache-answers", OPTION_SWITCH, &s->cache_answers, 0, 0, 0, 0, 0, TALKS},
+    {"cache-answers", OPTION_SWITCH, &s->cache_answers, 0, 0, 0, "on|off", "states at the ends of answers too", ASKS | TURN | PREFIX},
+    {"cache-dir", OPTION_STRING, &s->cache_dir, 0, 0, 0, "DIR", "on disk too; --disk-cache, --host-cache BYTES", CACHES},
+    {"disk-cache", OPTION_BYTES, &s->disk_cache, 0, MAX_BYTES, 0, "BYTES", 0, CACHES},
+    {"host-cache", OPTION_BYTES, &s->host_cache, 0, MAX_BYTES, 0, "BYTES", 0, CACHES},
     {"kv-dtype", OPTION_CHOICE, &s->kv_dtype, 0, 0, KV_CHOICES, 0, "K and V in memory; bf16 halves it", ALL},
-    {"max-seqs", OPTION_INT, &s->max_seqs, 1, MAX_SEQS, 0, "N", "sequences that run at once", SERVE | BENCH},
-    {"max-waiting", OPTION_INT, &s->max_waiting, 1, 1e6, 0, "N", "requests that wait before 429 is sent", SERVE | BENCH},
-    {"ubatch-size", OPTION_INT, &s->ubatch_size, 0, 65536, 0, "N", "prompt rows per pass (default 256; on a GPU 2048)", SAMPLES},
+    {"max-seqs", OPTION_INT, &s->max_seqs, 1, MAX_SEQS, 0, "N", "sequences that run at once", SERVE | LOAD | SHARED | PREFIX},
+    {"max-waiting", OPTION_INT, &s->max_waiting, 1, 1e6, 0, "N", "requests that wait before 429 is sent", SERVE | LOAD | SHARED | PREFIX},
+    {"ubatch-size", OPTION_INT, &s->ubatch_size, 0, 65536, 0, "N", "prompt rows per pass (default 256; on a GPU 2048)", ALL & ~(CHECK | KERNELS)},
     {"device", OPTION_CHOICE, &s->device, 0, 0, DEVICE_CHOICES, 0, "auto: the GPU where there is one", ALL},
     {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "default all; --isa amx, vnni, avx512, avx2, plain", ALL},
     {"isa", OPTION_STRING, &s->isa, 0, 0, 0, "NAME", 0, ALL},
@@ -177,24 +214,28 @@ int settings_parse(Settings *s, unsigned command, int argc, char **argv, const c
     return 0;
 }
 
-static const char *usage(unsigned command)
-{
-    switch (command) {
-    case COMMAND_SERVE:
-        return "offshoot serve --model DIR [options]";
-    case COMMAND_CHAT:
-        return "offshoot chat --model DIR [options] [PROMPT]";
-    case COMMAND_BENCH:
-        return "offshoot bench NAME --model DIR [options]\n  NAME: " BENCH_NAMES;
-    default:
-        return "offshoot check --model DIR [options]";
-    }
-}
-
+static const struct {
+    unsigned command;
+    const char *words;
+} usages[] = {
+    {COMMAND_SERVE, "serve --model DIR [options]"},
+    {COMMAND_CHAT, "chat --model DIR [options] [PROMPT]"},
+    {COMMAND_CHECK, "check --model DIR [options]"},
+    {BENCH_ACCEPT, "bench accept --model DIR [options]"},
+    {BENCH_AGENT, "bench agent --model DIR [options]"},
+    {BENCH_LOAD, "bench load --model DIR [options]"},
+    {BENCH_SHARED_PREFIX, "bench shared-prefix --model DIR [options]"},
+    {BENCH_PREFIX, "bench prefix [options]"},
+    {BENCH_TURN, "bench turn --model DIR [options]"},
+    {BENCH_LATENCY, "bench latency --model DIR [options]"},
+    {BENCH_KERNELS, "bench kernels --model DIR [options]"},
+};
+enum { N_USAGES = sizeof usages / sizeof usages[0] };
 void settings_help(unsigned command, FILE *out)
 {
     Settings s = DEFAULTS;
     OptionTable table = option_table(&s);
-    fprintf(out, "usage: %s\n", usage(command));
+    for (int i = 0; i < N_USAGES; i++)
+        if (usages[i].command == command) fprintf(out, "usage: offshoot %s\n", usages[i].words);
     options_help(table.row, command, out);
 }

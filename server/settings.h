@@ -9,8 +9,21 @@
 #include "base/options.h"
 #include "server/limits.h"
 
-/* Subcommands, as bits of Option.commands. */
-enum { COMMAND_SERVE = 1, COMMAND_CHAT = 2, COMMAND_BENCH = 4, COMMAND_CHECK = 8 };
+/* Subcommands and the programs of `bench`, as bits of Option.commands. */
+enum {
+    COMMAND_SERVE = 1 << 0,
+    COMMAND_CHAT = 1 << 1,
+    COMMAND_CHECK = 1 << 2,
+    BENCH_ACCEPT = 1 << 3,
+    BENCH_AGENT = 1 << 4,
+    BENCH_LOAD = 1 << 5,
+    BENCH_SHARED_PREFIX = 1 << 6,
+    BENCH_PREFIX = 1 << 7,
+    BENCH_TURN = 1 << 8,
+    BENCH_LATENCY = 1 << 9,
+    BENCH_KERNELS = 1 << 10,
+    COMMANDS_END = 1 << 11,
+};
 
 typedef struct {
     const char *model; /* a folder */
@@ -32,7 +45,7 @@ typedef struct {
     int64_t memory;
     int kv_dtype; /* index into KV_CHOICES */
     /* prefix cache */
-    int prefix_cache;      /* auto, on, off: index; auto: on, but for most benches */
+    int prefix_cache;      /* auto, on, off: index; auto: on, but for benches */
     int cache_policy;      /* index into CACHE_POLICY_CHOICES, in the order of engine/cache.h's */
     double cache_alpha;    /* NaN: tuned */
     int cache_answers;     /* states at the ends of answers too */
@@ -82,21 +95,17 @@ enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 #define STATE_CHOICES "auto|slots|replay" /* in the order of engine/engine.h's modes */
 #define KV_CHOICES    "f32|bf16"          /* in the order of kernels/attention.h's types */
 
-#define BENCH_NAMES                                                                                \
-    "accept, agent, load, shared-prefix, prefix, turn, latency, kernels" /* main.c has the table   \
-                                                                          */
-
 #define DRAFT_CHOICES "mtp|none"
 enum { DRAFT_MTP, DRAFT_NONE };
 enum { AUTO, ON, OFF }; /* thinking, color, prefix_cache */
 
 #define EFFORT_CHOICES "auto|low|medium|xhigh"
 
-/* Fills *s with the defaults and parses. Errors as options_parse. rest as there. */
+/* Fills *s with the defaults and parses for one command. Errors as options_parse. rest as there. */
 int settings_parse(Settings *s, unsigned command, int argc, char **argv, const char **rest,
                    int *n_rest, Error *err);
 
-/* Prints usage and options of a command. */
+/* Prints usage and options of one command. */
 void settings_help(unsigned command, FILE *out);
 
 #endif

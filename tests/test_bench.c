@@ -92,7 +92,7 @@ static void test_refused(void **state)
                "one number");
     expect_run(RUN("bench", "kernels", "--model", MODEL, "--contexts", "8,9"), 2, "one number");
     expect_run(RUN("bench", "accept", "--model", MODEL, "--synthetic-acceptance", "2"), 2,
-               "bench latency alone");
+               "'--synthetic-acceptance' is an option of another command");
 }
 
 int main(void)

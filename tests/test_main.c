@@ -34,6 +34,29 @@ static void test_version_and_help(void **state)
     run_result_free(&all);
 }
 
+/* Its list names every program, each of which has a help of its own. */
+static void test_bench_help(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"accept", "agent", "load",    "shared-prefix",
+                                        "prefix", "turn",  "latency", "kernels"};
+    RunResult all = RUN("bench", "--help");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char line[32], usage[64];
+        snprintf(line, sizeof line, "\n  %s ", names[i]);
+        snprintf(usage, sizeof usage, "usage: offshoot bench %s ", names[i]);
+        assert_run(&all, 0, line);
+        RunResult long_way = RUN("help", "bench", names[i]);
+        RunResult option = RUN("bench", names[i], "--help");
+        assert_run(&long_way, 0, usage);
+        assert_run(&option, 0, usage);
+        assert_string_equal(strbuf_str(&long_way.out), strbuf_str(&option.out));
+        run_result_free(&long_way);
+        run_result_free(&option);
+    }
+    run_result_free(&all);
+}
+
 /* One line on stderr that starts with the program's name, nothing on stdout. */
 static void assert_complains(RunResult r, int status, const char *text)
 {
@@ -67,6 +90,12 @@ static void test_wrong_usage(void **state)
     assert_complains(RUN("serve", "--model", "models/demo", "word"), 2, "'word'");
     assert_complains(RUN("serve", "--port", "65536"), 2, "--port is '65536'");
     assert_complains(RUN("bench", "--model", "models/demo"), 2, "which bench?");
+    assert_complains(RUN("bench"), 2, "which bench?");
+    assert_complains(RUN("bench", "acept"), 2, "which bench?");
+    assert_complains(RUN("bench", "turn", "word"), 2, "'word'");
+    assert_complains(RUN("bench", "turn"), 2, "which model?");
+    assert_complains(RUN("bench", "accept", "--groups", "5"), 2,
+                     "'--groups' is an option of another command");
     assert_complains(RUN("chat", "--model", "models/demo", "--isa", "mmx", "hi"), 2, "mmx");
 }
 
@@ -133,9 +162,10 @@ static void test_many_categories(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_version_and_help), cmocka_unit_test(test_wrong_usage),
-        cmocka_unit_test(test_check_of_one),     cmocka_unit_test(test_missing_files),
-        cmocka_unit_test(test_draft_vocab),      cmocka_unit_test(test_many_categories),
+        cmocka_unit_test(test_version_and_help), cmocka_unit_test(test_bench_help),
+        cmocka_unit_test(test_wrong_usage),      cmocka_unit_test(test_check_of_one),
+        cmocka_unit_test(test_missing_files),    cmocka_unit_test(test_draft_vocab),
+        cmocka_unit_test(test_many_categories),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

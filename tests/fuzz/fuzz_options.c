@@ -49,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (char *w = strtok_r(text, "\n", &rest); w && n < MAX_WORDS; w = strtok_r(NULL, "\n", &rest))
         word[n++] = w;
     fuzz_file("x.conf", data, size);
-    for (unsigned command = COMMAND_SERVE; command <= COMMAND_CHECK; command *= 2) {
+    for (unsigned command = COMMAND_SERVE; command < COMMANDS_END; command *= 2) {
         parse(command, 1, file);
         parse(command, n, word);
     }
