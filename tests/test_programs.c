@@ -70,7 +70,7 @@ static void add_name(Names *names, const char *text, size_t len)
     char name[MAX_NAME];
     assert_true(len > 0 && len < MAX_NAME && names->n < MAX_NAMES);
     snprintf(name, sizeof name, "%.*s", (int)len, text);
-    if (!has_name(names, name)) strcpy(names->name[names->n++], name);
+    if (!has_name(names, name)) memcpy(names->name[names->n++], name, sizeof name);
 }
 
 static void add_names(Names *names, const char *list)
