@@ -27,7 +27,7 @@ enum {
     TALKS = SERVE | CHAT,
     ASKS = AGENT | LOAD | SHARED, /* a server, ours or the one at --url */
     DRAFTS = TALKS | ASKS | ACCEPT | PREFIX | LATENCY,
-    CACHES = TALKS | ASKS | TURN, /* prefix makes its caches by --policy and --capacity */
+    CACHES = TALKS | ASKS | ACCEPT | TURN | LATENCY, /* prefix has --policy, --capacity */
 };
 
 static const double MAX_ALPHA = 1e6, MAX_BYTES = 1e18, MAX_SEED = 9e18, MAX_LIMIT = 1 << 30,
@@ -172,15 +172,15 @@ static OptionTable option_table(Settings *s)
     {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens (default 512 + an answer)", CHECK},
     {"memory", OPTION_BYTES, &s->memory, 0, MAX_BYTES, 0, "BYTES", "states, KV (default: 1/4 of free, to 4G; GPU 95 %)", ALL & ~PREFIX},
     {"prefix-cache", OPTION_CHOICE, &s->prefix_cache, 0, 0, "auto|on|off", "on|off", "of prompts; --cache-answers: answers (default on)", TALKS},
-    {"prefix-cache", OPTION_CHOICE, &s->prefix_cache, 0, 0, "auto|on|off", "on|off", "of prompts (default off)", LOAD},
+    {"prefix-cache", OPTION_CHOICE, &s->prefix_cache, 0, 0, "auto|on|off", "on|off", "of prompts (default off)", ACCEPT | LOAD | LATENCY},
     {"prefix-cache", OPTION_CHOICE, &s->prefix_cache, 0, 0, "auto|on|off", "on|off", "one of them alone (default: both in turn)", AGENT | SHARED},
     {"cache-policy", OPTION_CHOICE, &s->cache_policy, 0, 0, CACHE_POLICY_CHOICES, "P", "flop (default), lru, none; --cache-alpha X or auto", CACHES},
     {"cache-alpha", OPTION_NUMBER, &s->cache_alpha, 0, MAX_ALPHA, "auto", "X", 0, CACHES},
     {"cache-answers", OPTION_SWITCH, &s->cache_answers, 0, 0, 0, 0, 0, TALKS},
-    {"cache-answers", OPTION_SWITCH, &s->cache_answers, 0, 0, 0, "on|off", "states at the ends of answers too", ASKS | TURN | PREFIX},
-    {"cache-dir", OPTION_STRING, &s->cache_dir, 0, 0, 0, "DIR", "on disk too; --disk-cache, --host-cache BYTES", CACHES},
-    {"disk-cache", OPTION_BYTES, &s->disk_cache, 0, MAX_BYTES, 0, "BYTES", 0, CACHES},
-    {"host-cache", OPTION_BYTES, &s->host_cache, 0, MAX_BYTES, 0, "BYTES", 0, CACHES},
+    {"cache-answers", OPTION_SWITCH, &s->cache_answers, 0, 0, 0, "on|off", "states at the ends of answers too", (CACHES | PREFIX) & ~TALKS},
+    {"cache-dir", OPTION_STRING, &s->cache_dir, 0, 0, 0, "DIR", "on disk too; --disk-cache, --host-cache BYTES", CACHES | PREFIX},
+    {"disk-cache", OPTION_BYTES, &s->disk_cache, 0, MAX_BYTES, 0, "BYTES", 0, CACHES | PREFIX},
+    {"host-cache", OPTION_BYTES, &s->host_cache, 0, MAX_BYTES, 0, "BYTES", 0, CACHES | PREFIX},
     {"kv-dtype", OPTION_CHOICE, &s->kv_dtype, 0, 0, KV_CHOICES, 0, "K and V in memory; bf16 halves it", ALL},
     {"max-seqs", OPTION_INT, &s->max_seqs, 1, MAX_SEQS, 0, "N", "sequences that run at once", SERVE | LOAD | SHARED | PREFIX},
     {"max-waiting", OPTION_INT, &s->max_waiting, 1, 1e6, 0, "N", "requests that wait before 429 is sent", SERVE | LOAD | SHARED | PREFIX},

@@ -16,7 +16,8 @@
 #define MODEL  "model quant dummy-weights config device threads isa log-level kv-dtype ctx-size"
 #define DRAFTS " draft tree-nodes draft-depth draft-topk draft-vocab state-mode ubatch-size"
 #define DRAWS  " temperature top-p min-p top-k"
-#define CACHE  " cache-policy cache-alpha cache-answers cache-dir disk-cache host-cache"
+#define TIERS  " cache-answers cache-dir disk-cache host-cache"
+#define CACHE  TIERS " cache-policy cache-alpha"
 
 static const struct {
     unsigned command;
@@ -24,7 +25,7 @@ static const struct {
 } programs[] = {
     {COMMAND_CHECK, "check", MODEL " memory limit json max-tokens draft-vocab"},
     {BENCH_ACCEPT, "bench accept",
-     MODEL DRAFTS DRAWS " memory prompts limit json max-tokens thinking seed"},
+     MODEL DRAFTS DRAWS CACHE " memory prefix-cache prompts limit json max-tokens thinking seed"},
     {BENCH_AGENT, "bench agent",
      MODEL DRAFTS DRAWS CACHE " memory prefix-cache prompts limit json url api-key max-tokens"
                               " thinking seed"},
@@ -36,12 +37,13 @@ static const struct {
                         " group-prompts system-tokens question-tokens max-tokens seed"
                         " max-seqs max-waiting"},
     {BENCH_PREFIX, "bench prefix",
-     MODEL DRAFTS " limit json trace load shape capacity policy alpha flops-per-second"
-                  " svg real connections cache-answers max-seqs max-waiting"},
+     MODEL DRAFTS TIERS " limit json trace load shape capacity policy alpha flops-per-second"
+                        " svg real connections max-seqs max-waiting"},
     {BENCH_TURN, "bench turn",
      MODEL DRAWS CACHE " memory json requests question-tokens contexts draft ubatch-size"},
     {BENCH_LATENCY, "bench latency",
-     MODEL DRAFTS DRAWS " memory json requests contexts max-tokens synthetic-acceptance"},
+     MODEL DRAFTS DRAWS CACHE
+     " memory prefix-cache json requests contexts max-tokens synthetic-acceptance"},
     {BENCH_KERNELS, "bench kernels", MODEL " memory contexts state-mode"},
 };
 enum { N_PROGRAMS = sizeof programs / sizeof *programs, MAX_NAME = 40, MAX_NAMES = 160 };
