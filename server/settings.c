@@ -27,6 +27,7 @@ enum {
     TALKS = SERVE | CHAT,
     ASKS = AGENT | LOAD | SHARED, /* a server, ours or the one at --url */
     DRAFTS = TALKS | ASKS | ACCEPT | PREFIX | LATENCY,
+    DRAWS = ACCEPT | AGENT | LOAD | TURN | LATENCY,  /* benches that sample */
     CACHES = TALKS | ASKS | ACCEPT | TURN | LATENCY, /* prefix has --policy, --capacity */
 };
 
@@ -152,10 +153,10 @@ static OptionTable option_table(Settings *s)
     {"preserve-thinking", OPTION_CHOICE, &s->preserve_thinking, 0, 0, "auto|on|off", "on|off", 0, TALKS},
     {"temperature", OPTION_NUMBER, &s->temperature, 0, 100, 0, "X", "0 is greedy (default: the model's, or 1)", TALKS | ACCEPT | TURN | LATENCY},
     {"temperature", OPTION_NUMBER, &s->temperature, 0, 100, 0, "X", "0 is greedy (default 0)", AGENT},
-    {"top-p", OPTION_NUMBER, &s->top_p, 0, 1, 0, "X", "1 is off; --min-p: 0 is off (default: the model's)", TALKS | ACCEPT | AGENT | LOAD | TURN | LATENCY},
-    {"min-p", OPTION_NUMBER, &s->min_p, 0, 1, 0, "X", 0, TALKS | ACCEPT | AGENT | LOAD | TURN | LATENCY},
+    {"top-p", OPTION_NUMBER, &s->top_p, 0, 1, 0, "X", "1 is off; --min-p: 0 is off (default: the model's)", TALKS | DRAWS},
+    {"min-p", OPTION_NUMBER, &s->min_p, 0, 1, 0, "X", 0, TALKS | DRAWS},
     {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0: off; --seed N, -1: random (default: model's)", TALKS},
-    {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0: off (default: the model's)", ACCEPT | AGENT | LOAD | TURN | LATENCY},
+    {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0: off (default: the model's)", DRAWS},
     {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", 0, TALKS},
     {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", "of draws by lot (default 1)", ACCEPT | AGENT | SHARED},
 
