@@ -11,6 +11,16 @@
 #include "tests/checkpoint.h"
 #include "tests/run_binary.h"
 
+/* Two ways to the same help, which opens with usage. */
+static void assert_helps(RunResult long_way, RunResult option, const char *usage)
+{
+    assert_run(&long_way, 0, usage);
+    assert_run(&option, 0, usage);
+    assert_string_equal(strbuf_str(&long_way.out), strbuf_str(&option.out));
+    run_result_free(&long_way);
+    run_result_free(&option);
+}
+
 static void test_version_and_help(void **state)
 {
     (void)state;
@@ -24,12 +34,7 @@ static void test_version_and_help(void **state)
         char usage[64];
         snprintf(usage, sizeof usage, "usage: offshoot %s ", commands[i]);
         assert_run(&all, 0, commands[i]);
-        RunResult long_way = RUN("help", commands[i]), option = RUN(commands[i], "--help");
-        assert_run(&long_way, 0, usage);
-        assert_run(&option, 0, usage);
-        assert_string_equal(strbuf_str(&long_way.out), strbuf_str(&option.out));
-        run_result_free(&long_way);
-        run_result_free(&option);
+        assert_helps(RUN("help", commands[i]), RUN(commands[i], "--help"), usage);
     }
     run_result_free(&all);
 }
@@ -46,13 +51,7 @@ static void test_bench_help(void **state)
         snprintf(line, sizeof line, "\n  %s ", names[i]);
         snprintf(usage, sizeof usage, "usage: offshoot bench %s ", names[i]);
         assert_run(&all, 0, line);
-        RunResult long_way = RUN("help", "bench", names[i]);
-        RunResult option = RUN("bench", names[i], "--help");
-        assert_run(&long_way, 0, usage);
-        assert_run(&option, 0, usage);
-        assert_string_equal(strbuf_str(&long_way.out), strbuf_str(&option.out));
-        run_result_free(&long_way);
-        run_result_free(&option);
+        assert_helps(RUN("help", "bench", names[i]), RUN("bench", names[i], "--help"), usage);
     }
     run_result_free(&all);
 }

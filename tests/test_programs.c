@@ -119,17 +119,21 @@ static int takes(unsigned command, const char *name)
     return 0;
 }
 
+static void add_known(Names *names)
+{
+    add_names(names, OTHERS);
+    for (int p = 0; p < N_PROGRAMS; p++)
+        add_names(names, programs[p].options);
+}
+
 static void test_own_options_alone(void **state)
 {
     (void)state;
-    static Names all;
-    add_names(&all, OTHERS);
-    for (int p = 0; p < N_PROGRAMS; p++)
-        add_names(&all, programs[p].options);
+    Names all = {0};
+    add_known(&all);
     for (int p = 0; p < N_PROGRAMS; p++) {
-        static Names own, shown;
+        Names own = {0}, shown = {0};
         char text[8192], usage[64];
-        own.n = shown.n = 0;
         add_names(&own, programs[p].options);
         read_help(programs[p].command, text, sizeof text);
         add_help(&shown, text);
@@ -144,27 +148,37 @@ static void test_own_options_alone(void **state)
                 fail_msg("%s: --%s is%s in\n%s", programs[p].usage, name, is_own ? " not" : "",
                          text);
         }
-        for (int i = 0; i < shown.n; i++)
-            if (!has_name(&all, shown.name[i])) fail_msg("--%s: whose?", shown.name[i]);
     }
 }
 
-/* Every option that serve and chat take is in one of the lists above. */
+/* Every option that a help shows is in one of the lists above. */
 static void test_no_option_is_left_out(void **state)
 {
     (void)state;
-    static const unsigned talks[] = {COMMAND_SERVE, COMMAND_CHAT};
     Names all = {0}, shown = {0};
-    add_names(&all, OTHERS);
-    for (int p = 0; p < N_PROGRAMS; p++)
-        add_names(&all, programs[p].options);
-    for (size_t i = 0; i < 2; i++) {
+    add_known(&all);
+    for (unsigned command = COMMAND_SERVE; command < COMMANDS_END; command *= 2) {
         char text[8192];
-        read_help(talks[i], text, sizeof text);
+        read_help(command, text, sizeof text);
         add_help(&shown, text);
     }
     for (int i = 0; i < shown.n; i++)
         if (!has_name(&all, shown.name[i])) fail_msg("--%s: whose?", shown.name[i]);
+}
+
+/* The help names what has no line of its own. */
+static void test_help_of_neighbours(void **state)
+{
+    (void)state;
+    static const unsigned commands[] = {COMMAND_SERVE, COMMAND_CHAT};
+    for (size_t i = 0; i < 2; i++) {
+        char text[8192];
+        read_help(commands[i], text, sizeof text);
+        assert_non_null(strstr(text, "--draft-topk: guesses each (default auto)"));
+        assert_non_null(strstr(text, "; --min-p: 0 is off"));
+        assert_non_null(strstr(text, "; --cache-answers: "));
+        assert_true(commands[i] != COMMAND_SERVE || strstr(text, "; --port N (default "));
+    }
 }
 
 /* A screen has 80 columns and 40 lines. */
@@ -190,6 +204,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_own_options_alone),
         cmocka_unit_test(test_no_option_is_left_out),
+        cmocka_unit_test(test_help_of_neighbours),
         cmocka_unit_test(test_help_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

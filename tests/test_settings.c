@@ -130,23 +130,6 @@ static void test_bounds(void **state)
     }
 }
 
-/* The help names what has no line of its own. */
-static void test_help_of_neighbours(void **state)
-{
-    (void)state;
-    static const unsigned commands[] = {COMMAND_SERVE, COMMAND_CHAT};
-    for (size_t i = 0; i < 2; i++) {
-        char text[8192] = {0};
-        FILE *out = fmemopen(text, sizeof text - 1, "w");
-        settings_help(commands[i], out);
-        fclose(out);
-        assert_non_null(strstr(text, "--draft-topk: guesses each (default auto)"));
-        assert_non_null(strstr(text, "; --min-p: 0 is off"));
-        assert_non_null(strstr(text, "; --cache-answers: "));
-        assert_true(commands[i] != COMMAND_SERVE || strstr(text, "; --port N (default "));
-    }
-}
-
 static void test_sampling(void **state)
 {
     (void)state;
@@ -191,9 +174,9 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),           cmocka_unit_test(test_draft_shape),
-        cmocka_unit_test(test_commands),           cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_help_of_neighbours), cmocka_unit_test(test_sampling),
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_draft_shape),
+        cmocka_unit_test(test_commands), cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_sampling),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }
