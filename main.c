@@ -61,7 +61,9 @@ static int n_cores(void)
 static int open_gpu(App *a, int optional, Error *err)
 {
     Error why = {0};
-    a->backend = backend_cuda_open(&why);
+    unsigned leave_out =
+        (a->settings.cuda_graph ? 0 : CUDA_NO_GRAPH) | (a->settings.pdl ? 0 : CUDA_NO_OVERLAP);
+    a->backend = backend_cuda_open(leave_out, &why);
     if (a->backend) return 0;
     if (!optional) return error_set(err, why.code, "%s", why.msg);
     if (why.code == ERR_DEVICE) log_warn("device=cpu reason=\"%s\"", why.msg);
@@ -494,7 +496,7 @@ static void print_version(void)
     printf("cpu kernels: %s\n", cpu ? cpu->isa : err.msg);
     if (cpu) cpu->close(cpu);
     err = (Error){0};
-    Backend *gpu = backend_cuda_open(&err);
+    Backend *gpu = backend_cuda_open(0, &err);
     printf("gpu kernels: %s\n", gpu ? gpu->isa : err.msg);
     if (!gpu) return;
     printf("gpu library: %s\n", gpu->library);

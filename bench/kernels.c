@@ -4,7 +4,8 @@
  * A pass over n rows of one sequence, a chain behind a context, as a verify pass has them. In state
  * mode replay the rows leave records and all are folded, as if all drafts were accepted. First the
  * pass as it runs, then again through a backend that waits after each operation and keeps its
- * time. On a GPU an operation's time holds a launch and a wait, which a recorded pass does not.
+ * time. A GPU's operations overlap and are launched at once: there an operation's time is what the
+ * recorded pass takes with it beyond what it takes without.
  *
  * Of the CPU's helper threads it measures what a fork and join takes beyond its parts.
  */
@@ -40,6 +41,8 @@ typedef struct {
     int context, leaves_records;
     Line line[MAX_LINES];
     int n_lines;
+    const Line *left_out; /* operations of this line are not called, none is waited for */
+    uint64_t owner;       /* of the recording of that */
 } Profile;
 
 /* ---- what an operation must move ---- */
@@ -102,11 +105,15 @@ static Cost no_cost(const Profile *p, const void *a)
 
 /* ---- the backend that looks at its watch ---- */
 
+static int is_of(const Line *l, const char *op, Cost cost)
+{
+    return !strcmp(l->op, op) && l->rows == cost.rows && l->cols == cost.cols;
+}
+
 static void add(Profile *p, const char *op, Cost cost, double ms)
 {
     Line *l = p->line;
-    while (l < p->line + p->n_lines &&
-           (strcmp(l->op, op) != 0 || l->rows != cost.rows || l->cols != cost.cols))
+    while (l < p->line + p->n_lines && !is_of(l, op, cost))
         l++;
     if (l == p->line + MAX_LINES) return; /* more shapes than any model has */
     if (l == p->line + p->n_lines) {
@@ -123,6 +130,10 @@ static void add(Profile *p, const char *op, Cost cost, double ms)
     {                                                                                              \
         Profile *p = (Profile *)be;                                                                \
         Error err;                                                                                 \
+        if (p->left_out) {                                                                         \
+            if (!is_of(p->left_out, #name, COST(p, a))) p->real->name(p->real, a);                 \
+            return;                                                                                \
+        }                                                                                          \
         double begun = clock_ms();                                                                 \
         p->real->name(p->real, a);                                                                 \
         p->real->sync(p->real, &err);                                                              \
@@ -138,11 +149,16 @@ static void upload(Backend *be, void *dst, const void *src, size_t bytes)
     p->real->upload(p->real, dst, src, bytes);
 }
 
-/* Each operation by itself: nothing is recorded. */
+/* Where each operation is waited for nothing is recorded. */
 static void replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
 {
-    (void)be, (void)key;
-    record(ctx);
+    Profile *p = (Profile *)be;
+    ReplayKey own = *key;
+    own.owner = p->owner;
+    if (p->left_out)
+        p->real->replay(p->real, &own, record, ctx);
+    else
+        record(ctx);
 }
 
 static void profile_open(Profile *p, Backend *real, int context)
@@ -200,6 +216,12 @@ static int run_pass(Bench *b, Backend *be, double *ms, Error *err)
     return 0;
 }
 
+/* 1 where a pass is launched as a whole. */
+static int is_recorded(const Bench *b)
+{
+    return !b->profile.real->is_host;
+}
+
 static int by_ms(const void *pa, const void *pb)
 {
     const Line *a = pa, *b = pb;
@@ -213,7 +235,8 @@ static void print_lines(const Bench *b, int n)
     qsort(p.line, (size_t)p.n_lines, sizeof *p.line, by_ms);
     for (int i = 0; i < p.n_lines; i++)
         all += p.line[i].ms;
-    printf("\n%d rows, by operation (each waited for):\n", n);
+    printf("\n%d rows, by operation (%s):\n", n,
+           is_recorded(b) ? "what a pass saves without it" : "each waited for");
     printf("%-18s %14s %6s %10s %7s %10s %8s\n", "operation", "matrix", "calls", "us", "share",
            "MB", "of rate");
     for (int i = 0; i < p.n_lines; i++) {
@@ -229,18 +252,43 @@ static void print_lines(const Bench *b, int n)
     }
 }
 
+/* The median of the batch's passes. */
+static int time_passes(Bench *b, Backend *be, double *mid, Error *err)
+{
+    double ms[TRIES];
+    for (int k = -2; k < TRIES; k++) /* the first two: warm, and recorded */
+        if (run_pass(b, be, &ms[k < 0 ? 0 : k], err)) return -1;
+    *mid = median(ms, TRIES);
+    return 0;
+}
+
+/* Each line's time as what the pass takes beyond one without it. */
+static int leave_out(Bench *b, Error *err)
+{
+    Profile *p = &b->profile;
+    double all, without = 0;
+    if (time_passes(b, p->real, &all, err)) return -1;
+    for (int i = 0; i < p->n_lines; i++) {
+        p->left_out = &p->line[i];
+        p->owner = backend_new_owner(p->real);
+        int failed = time_passes(b, &p->be, &without, err);
+        p->left_out = NULL;
+        if (failed) return -1;
+        p->line[i].ms = (all - without) * TRIES;
+    }
+    return 0;
+}
+
 /* The pass as it runs, by rows; then its operations for a few of these. */
 static int measure(Bench *b, Error *err)
 {
     double one = 0;
     printf("%5s %10s %7s %10s %8s\n", "rows", "ms", "over 1", "MB", "of rate");
     for (int i = 0; i < N_ROW_COUNTS; i++) {
-        double ms[TRIES];
+        double mid;
         int n = row_counts[i];
         fill_batch(b, n);
-        for (int k = -2; k < TRIES; k++) /* the first two: warm, and recorded */
-            if (run_pass(b, b->profile.real, &ms[k < 0 ? 0 : k], err)) return -1;
-        double mid = median(ms, TRIES);
+        if (time_passes(b, b->profile.real, &mid, err)) return -1;
         int states = b->profile.leaves_records ? 3 : 1 + n; /* the fold reads one and writes it */
         double bytes =
             model_pass_bytes(&b->model, n) + states * (double)memory_slot_bytes(&b->model.config);
@@ -255,6 +303,7 @@ static int measure(Bench *b, Error *err)
         b->profile.n_lines = 0;
         for (int k = 0; k < TRIES; k++)
             if (run_pass(b, &b->profile.be, &ms, err)) return -1;
+        if (is_recorded(b) && leave_out(b, err)) return -1;
         print_lines(b, n);
     }
     return 0;

@@ -93,6 +93,7 @@ static __device__ void norm_rope(const AttentionPrepare &a, const float *x, cons
 
 template <typename T> static __global__ void prepare_kernel(AttentionPrepare a)
 {
+    grid_wait();
     int dim = a.kv.head_dim, n_kv = a.kv.n_kv_heads, per_row = a.n_heads + n_kv;
     int64_t unit = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, i = unit / per_row;
     int h = (int)(unit % per_row);
@@ -475,6 +476,7 @@ static __device__ __forceinline__ int rows_from(const Plan &p, int i)
 template <typename T, int QUADS, int PER_THREAD, int WHOLE, int PER_SM>
 static __global__ void __launch_bounds__(THREADS, PER_SM) attend_kernel(Plan p)
 {
+    grid_wait();
     int x = (int)blockIdx.x, n_tails = p.n_rows * TAIL_BLOCKS, part = (int)blockIdx.y;
     int per_kv = p.a.n_heads / p.a.kv.n_kv_heads, last;
     Block b;
@@ -518,6 +520,7 @@ static __global__ void __launch_bounds__(THREADS, PER_SM) attend_kernel(Plan p)
  */
 static __global__ void merge_kernel(Plan p)
 {
+    grid_wait();
     __shared__ float weight[THREADS], total[THREADS], warp_best[WARPS];
     int dim = p.a.kv.head_dim, tid = (int)threadIdx.x, threads = (int)blockDim.x;
     int d = (int)blockIdx.y * threads + tid;

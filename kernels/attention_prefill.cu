@@ -294,6 +294,7 @@ add_values(const Plan &p, const Block &b, Shared<STEPS, V_TILES> *s, const size_
 template <typename T, int STEPS, int V_TILES>
 static __global__ void __launch_bounds__(THREADS, 1) prefill_kernel(Plan p)
 {
+    grid_wait();
     typedef Shared<STEPS, V_TILES> Memory;
     DYNAMIC_SHARED(Memory, s);
     Block b;

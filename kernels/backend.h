@@ -131,10 +131,13 @@ Backend *backend_ref_open(int max_vocab);
  */
 Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *err);
 
+/* What backend_cuda_open leaves out: recording runs of operations; launches that overlap. */
+enum { CUDA_NO_GRAPH = 1, CUDA_NO_OVERLAP = 2 };
+
 /*
  * The first NVIDIA GPU. NULL and an Error that says why it cannot be used: ERR_INPUT when there is
  * none or no CUDA in this program, ERR_DEVICE when there is one.
  */
-Backend *backend_cuda_open(Error *err);
+Backend *backend_cuda_open(unsigned leave_out, Error *err);
 
 #endif

@@ -18,6 +18,7 @@
 
 enum {
     MIN_COMPUTE_MAJOR = 8,
+    OVERLAP_PTX = 90, /* Hopper's; older code would not wait */
     SCRATCH_BYTES = 64 << 20,
     MAX_GRAPHS = 96, /* a megabyte or two each; all row counts of trees and the usual chunks */
 };
@@ -36,6 +37,7 @@ typedef struct {
     cudaEvent_t aside_end[BACKEND_ASIDES], crossing; /* from a stream to the other */
     Graph graph[MAX_GRAPHS];
     uint64_t n_replays;
+    int no_graphs;
     GemmChoice products; /* of prompts */
     void *workspace;     /* of the library */
     void (*own_linear)(Backend *be, const Linear *a);
@@ -268,6 +270,10 @@ static void device_replay(Backend *be, const ReplayKey *key, void (*record)(void
 {
     Device *d = (Device *)be;
     if (of(be)->failed) return;
+    if (d->no_graphs) {
+        record(ctx);
+        return;
+    }
     Graph *g = find_graph(d, key);
     int again = g->used != 0;
     g->used = ++d->n_replays;
@@ -340,9 +346,10 @@ static int too_old(int driver, int runtime, Error *err)
                      driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
 }
 
-static int find_device(Error *err)
+/* *can_overlap: the code that runs knows how to wait for the launch before it (simt.h). */
+static int find_device(int *can_overlap, Error *err)
 {
-    int n = 0, driver = 0, runtime = 0, major = 0, minor = 0;
+    int n = 0, driver = 0, runtime = 0, major = 0, minor = 0, ptx = 0;
     cudaError_t failed = cudaGetDeviceCount(&n);
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
@@ -359,7 +366,8 @@ static int find_device(Error *err)
     if (major < MIN_COMPUTE_MAJOR)
         return error_set(err, ERR_DEVICE, "the GPU has compute capability %d.%d, 8.0 is needed",
                          major, minor);
-    failed = (cudaError_t)cuda_find_code();
+    failed = (cudaError_t)cuda_find_code(&ptx);
+    *can_overlap = ptx >= OVERLAP_PTX;
     if (failed)
         return error_set(err, ERR_DEVICE,
                          "this program has no code for the GPU (sm_%d%d): %s; build it with "
@@ -368,9 +376,10 @@ static int find_device(Error *err)
     return 0;
 }
 
-Backend *backend_cuda_open(Error *err)
+Backend *backend_cuda_open(unsigned leave_out, Error *err)
 {
-    if (find_device(err)) return NULL;
+    int can_overlap;
+    if (find_device(&can_overlap, err)) return NULL;
     Device *d = mem_alloc(1, sizeof *d);
     CudaBackend *b = &d->cuda;
     Backend *be = &b->be;
@@ -412,6 +421,8 @@ Backend *backend_cuda_open(Error *err)
     b->context.scratch = device_alloc(be, SCRATCH_BYTES, err);
     b->context.scratch_bytes = SCRATCH_BYTES;
     b->context.shared_bytes = prop.sharedMemPerBlockOptin;
+    b->context.overlap = can_overlap && !(leave_out & CUDA_NO_OVERLAP);
+    d->no_graphs = (leave_out & CUDA_NO_GRAPH) != 0;
     be->max_head_dim = max_head_dim_cuda(&b->context);
     if (b->context.scratch) {
         open_library(d);

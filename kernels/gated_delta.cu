@@ -234,6 +234,7 @@ static __device__ void gates_row(const ConvGates &a, int row)
 template <bool FAST>
 static __global__ void __launch_bounds__(CONV_THREADS, 4) conv_gates_kernel(ConvGates a, int passes)
 {
+    grid_wait();
     __shared__ const float *inputs[CONV_WARPS][MAX_CONV_WIDTH];
     int warp = (int)threadIdx.x / WARP, unit = (int)blockIdx.x;
     const float **input = inputs[warp];
@@ -413,6 +414,7 @@ static __device__ __forceinline__ void replay_path(float s[N4][4], const GatedDe
 template <int N4, bool FAST>
 static __global__ void __launch_bounds__(DELTA_THREADS) gated_delta_kernel(GatedDelta a)
 {
+    grid_wait();
     DeltaLane l = lane_of<FAST>(a, (int)blockIdx.x);
     if (l.col - warp_lane() / LANES >= a.d_v) return;
     DeltaRow<N4> row, next;
@@ -503,6 +505,7 @@ static __device__ void fold_inputs(const DeltaFold &f, const SlotLayer &slots, c
 template <int N4, bool FAST>
 static __global__ void __launch_bounds__(DELTA_THREADS) delta_fold_kernel(DeltaFold f, int blocks)
 {
+    grid_wait();
     GatedDelta a = records_of(f, (int)blockIdx.y);
     const int32_t *path = f.path + (int64_t)blockIdx.z * f.stride;
     int32_t length = f.length[blockIdx.z];

@@ -108,6 +108,7 @@ static __device__ __forceinline__ float key_at(const Plan &p, int block, int key
  */
 static __global__ void __launch_bounds__(THREADS) pack_kernel(Plan p)
 {
+    grid_wait();
     int item = (int)blockIdx.x, key_head = p.key_head + item % p.n_key_heads;
     int block = p.block + item / p.n_key_heads;
     int64_t n = (int64_t)p.steps * STEP_TILES;
@@ -272,6 +273,7 @@ static __device__ void prepare_u(const Plan &p, Prepared *s, int block, int head
  */
 static __global__ void __launch_bounds__(THREADS, 3) prepare_kernel(Plan p)
 {
+    grid_wait();
     DYNAMIC_SHARED(Prepared, s);
     int tid = (int)threadIdx.x, per_key = p.a.n_v_heads / p.a.n_k_heads;
     int n_heads = p.n_key_heads * per_key, item = (int)blockIdx.x;
@@ -483,6 +485,7 @@ static __device__ __forceinline__ void scan_block(const Plan &p, Feed<STEPS> *f,
 
 template <int STEPS> static __global__ void __launch_bounds__(THREADS, 2) scan_kernel(Plan p)
 {
+    grid_wait();
     __shared__ Stages stages;
     int per_key = p.a.n_v_heads / p.a.n_k_heads, n_heads = p.n_key_heads * per_key;
     int in_group = (int)blockIdx.x % n_heads;

@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>) linear_ke
     uint32_t at[T];
     float sum[T][2] = {};
     group_offsets<T>(a, first, n, at);
-    tile_sum<TYPE, T>(tile_weight(mat.w, first_row), a.x, at, n_tiles, slice, slice + 1, sum);
+    tile_sum<TYPE, T, 1>(tile_weight(mat.w, first_row), a.x, at, n_tiles, slice, slice + 1, sum);
     store_tile<T>(sum, n_tiles, part + slice * TILE_FLOATS);
     __syncthreads();
 
@@ -113,12 +113,15 @@ static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>)
     int tile = (int)(block / (unsigned)a.n_groups) * TILE_WARPS + (int)threadIdx.x / WARP;
     int first_row = tile * TILE_ROWS,
         first = (int)(block % (unsigned)a.n_groups) * T * TILE_COLUMN_ROWS;
-    if (first_row >= mat.w.rows) return;
+    if (first_row >= mat.w.rows) {
+        grid_wait();
+        return;
+    }
     int n = group_rows<T>(a, first), n_tiles = (n + TILE_COLUMN_ROWS - 1) / TILE_COLUMN_ROWS;
     uint32_t at[T];
     float sum[T][2] = {};
     group_offsets<T>(a, first, n, at);
-    tile_sum<TYPE, T>(tile_weight(mat.w, first_row), a.x, at, n_tiles, 0, K_SLICES, sum);
+    tile_sum<TYPE, T, 1>(tile_weight(mat.w, first_row), a.x, at, n_tiles, 0, K_SLICES, sum);
 
     int row = first_row + warp_lane() / 4;
     UNROLL
@@ -136,6 +139,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>)
 template <WeightType TYPE, int M>
 static __global__ void __launch_bounds__(TILE_THREADS, 1) gemm_kernel(LinearTerms a)
 {
+    grid_wait();
     enum { W_ROWS = GemmStage<TYPE, M>::W_ROWS, WARP_ROWS = M * TILE_ROWS };
     DYNAMIC_SHARED(unsigned char, stages);
     const Matrix &mat = a.matrix[0];
@@ -190,6 +194,7 @@ template <WeightType TYPE> static void launch_gemm(const CudaContext *c, const L
 /* A warp per row of W and 8 rows of x. A lane adds k = 128 b + 4 lane + i, b then i ascending. */
 static __global__ void linear_f32_kernel(Linear a, Matrix mat, int n_groups)
 {
+    grid_wait();
     int64_t unit = (int64_t)blockIdx.x * TILE_WARPS + threadIdx.x / WARP;
     int row = (int)(unit / n_groups), first = (int)(unit % n_groups) * F32_ROWS;
     const Weight &w = mat.w;
@@ -287,6 +292,7 @@ template <WeightType TYPE> static void launch_type(const CudaContext *c, const L
 static __global__ void split_plain_kernel(const float *x, int x_stride, int cols, int64_t n_values,
                                           uint16_t *high, uint16_t *low)
 {
+    grid_wait();
     int64_t i = (int64_t)blockIdx.x * TILE_THREADS + threadIdx.x;
     if (i >= n_values) return;
     float v = x[i / cols * x_stride + i % cols];

@@ -100,6 +100,7 @@ template <WeightType TYPE> static __device__ __forceinline__ int term_k(int h, i
 /* n_parts blocks per row; a warp reads 64 k's, then writes their 256 bytes. */
 template <WeightType TYPE> static __global__ void split_kernel(Split a)
 {
+    grid_wait();
     int64_t row = blockIdx.x / (unsigned)a.n_parts;
     int part = (int)(blockIdx.x % (unsigned)a.n_parts), lane = warp_lane();
     const float *x = a.x + row * a.x_stride;
@@ -281,15 +282,19 @@ static __device__ __forceinline__ int slice_begin(int n_blocks, int slice)
  * sum += p(s) for s in [slice, slice_end): with g = lane / 4 and l = lane % 4, sum[j][0] is row g
  * of W and sum[j][1] row g + 8, for row 4j + l of x. at[j]: term_offset of x's row 4j + g / 2 for
  * this lane; tiles from n_tiles on are left out. Weights are loaded a block ahead, those of FP8,
- * half as many bytes, two where a single tile leaves the registers.
+ * half as many bytes, two where a single tile leaves the registers. WAIT: it is here that the
+ * kernel calls grid_wait, so that its first weights come while the launch before it still runs.
  */
-template <WeightType TYPE, int T, int ALIGNED>
+template <WeightType TYPE, int T, int ALIGNED, int WAIT>
 static __device__ __forceinline__ void tile_sum_as(const TileWeight &w, const Terms &x,
                                                    const uint32_t (&at)[T], int n_tiles, int slice,
                                                    int slice_end, float (&sum)[T][2])
 {
     int b = slice_begin(x.n_blocks, slice), end = slice_begin(x.n_blocks, slice_end);
-    if (b == end) return;
+    if (b == end) {
+        if (WAIT) grid_wait();
+        return;
+    }
     enum { AHEAD = TYPE == WEIGHT_FP8 && ALIGNED && T == 1 ? 2 : 1 };
     float acc[T][4] = {}, scale = 1, next_scale[AHEAD];
     uint32_t a[K_STEPS][4];
@@ -300,6 +305,7 @@ static __device__ __forceinline__ void tile_sum_as(const TileWeight &w, const Te
         load_block<TYPE, ALIGNED>(w, first, &next[i]);
         next_scale[i] = TYPE == WEIGHT_FP8 ? w.scale[first] : 1;
     }
+    if (WAIT) grid_wait();
     while (b < end) {
         UNROLL
         for (int i = 0; i < AHEAD; i++, b++) { /* each block to the registers of the one before */
@@ -329,15 +335,15 @@ static __device__ __forceinline__ void tile_sum_as(const TileWeight &w, const Te
     }
 }
 
-template <WeightType TYPE, int T>
+template <WeightType TYPE, int T, int WAIT = 0>
 static __device__ __forceinline__ void tile_sum(const TileWeight &w, const Terms &x,
                                                 const uint32_t (&at)[T], int n_tiles, int slice,
                                                 int slice_end, float (&sum)[T][2])
 {
     if (w.aligned)
-        tile_sum_as<TYPE, T, 1>(w, x, at, n_tiles, slice, slice_end, sum);
+        tile_sum_as<TYPE, T, 1, WAIT>(w, x, at, n_tiles, slice, slice_end, sum);
     else
-        tile_sum_as<TYPE, T, 0>(w, x, at, n_tiles, slice, slice_end, sum);
+        tile_sum_as<TYPE, T, 0, WAIT>(w, x, at, n_tiles, slice, slice_end, sum);
 }
 
 /* ---- partial sums in shared memory: [4 T rows of x][16 rows of W] floats ---- */

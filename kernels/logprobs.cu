@@ -55,6 +55,7 @@ static __device__ void tile_keys(const TokenLogprobs &a, const float *row, float
 /* Block: a tile of a row. */
 static __global__ void best_kernel(TokenLogprobs a, Scratch s)
 {
+    grid_wait();
     RowScratch r = row_scratch(s, (int)blockIdx.y);
     uint64_t key[SELECT_EACH], best = KEY_NONE;
     float x[SELECT_EACH];
@@ -69,6 +70,7 @@ static __global__ void best_kernel(TokenLogprobs a, Scratch s)
 /* Block: a tile of a row. */
 static __global__ void sum_kernel(TokenLogprobs a, Scratch s)
 {
+    grid_wait();
     int i = s.first_row + (int)blockIdx.y, t = (int)blockIdx.x;
     const float *row = a.logits + (int64_t)i * a.n_vocab;
     RowScratch r = row_scratch(s, (int)blockIdx.y);
@@ -94,6 +96,7 @@ static __global__ void sum_kernel(TokenLogprobs a, Scratch s)
 /* Block: a row. */
 static __global__ void logprobs_kernel(TokenLogprobs a, Scratch s)
 {
+    grid_wait();
     __shared__ uint64_t best[MAX_TOP];
     int i = s.first_row + (int)blockIdx.x, t = (int)threadIdx.x, n = 0;
     const float *row = a.logits + (int64_t)i * a.n_vocab;

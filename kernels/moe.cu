@@ -86,6 +86,7 @@ static __device__ int count_bits(const uint32_t *word, int n)
 /* One block. Shared: for each expert a bit per row and the place of its first pair. */
 static __global__ void plan_kernel(Plan p)
 {
+    grid_wait();
     DYNAMIC_SHARED(uint32_t, chosen);
     int n_words = (p.a.n + 31) / 32, n_pairs = p.a.n * p.a.n_top;
     uint32_t *start = chosen + p.a.n_experts * n_words;
@@ -144,6 +145,7 @@ static __device__ __forceinline__ void unit_offsets(const Plan &p, const Unit &u
 template <WeightType TYPE, int T>
 static __global__ void __launch_bounds__(TILE_THREADS, T == 1 ? 2 : 1) up_kernel(Plan p)
 {
+    grid_wait();
     enum { TILE_FLOATS = T * TILE_COLUMN_ROWS * TILE_ROWS };
     DYNAMIC_SHARED(float, part); /* [2][K_SLICES][TILE_FLOATS] */
     int n_row_tiles = (p.a.width + TILE_ROWS - 1) / TILE_ROWS;
@@ -213,6 +215,7 @@ static __device__ void add_shared(const MoeFfn &a, int first_row, const float *s
 template <WeightType TYPE, int T>
 static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>) down_kernel(Plan p)
 {
+    grid_wait();
     enum { TILE_X = T * TILE_COLUMN_ROWS, TILE_FLOATS = TILE_X * TILE_ROWS };
     __shared__ Column column[TILE_WARPS][TILE_X];
     __shared__ int n_columns[TILE_WARPS];
@@ -250,6 +253,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>) down_kern
 template <WeightType TYPE>
 static __global__ void __launch_bounds__(TILE_THREADS, 1) up_gemm_kernel(Plan p)
 {
+    grid_wait();
     enum { BLOCK_ROWS = GEMM_W_WARPS * TILE_ROWS };
     DYNAMIC_SHARED(unsigned char, stages);
     int n_row_tiles = (p.a.width + BLOCK_ROWS - 1) / BLOCK_ROWS;
@@ -285,6 +289,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) up_gemm_kernel(Plan p)
 template <WeightType TYPE>
 static __global__ void __launch_bounds__(TILE_THREADS, 1) down_gemm_kernel(Plan p)
 {
+    grid_wait();
     enum { WARP_ROWS = 2 * TILE_ROWS, BLOCK_ROWS = GEMM_W_WARPS * WARP_ROWS };
     DYNAMIC_SHARED(unsigned char, stages);
     int n_row_tiles = (p.a.dim + BLOCK_ROWS - 1) / BLOCK_ROWS;
@@ -317,6 +322,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) down_gemm_kernel(Plan 
 /* A thread per output of a row: its experts' in ascending id, the shared one last. */
 static __global__ void combine_kernel(Plan p, int n_parts)
 {
+    grid_wait();
     int64_t row = blockIdx.x / (unsigned)n_parts;
     int d = (int)(blockIdx.x % (unsigned)n_parts) * TILE_THREADS + (int)threadIdx.x;
     if (d >= p.a.dim) return;
@@ -345,6 +351,7 @@ static __device__ __forceinline__ const float *f32_row(const Weight &w, int row)
 /* h: [n * n_top][width] */
 static __global__ void up_f32_kernel(MoeFfn a, float *h)
 {
+    grid_wait();
     int64_t i = (int64_t)blockIdx.x * TILE_WARPS + threadIdx.x / WARP;
     if (i >= (int64_t)a.n * a.n_top * a.width) return;
     int r = (int)(i % a.width), e = a.id[i / a.width];
@@ -356,6 +363,7 @@ static __global__ void up_f32_kernel(MoeFfn a, float *h)
 
 static __global__ void down_f32_kernel(MoeFfn a, const float *h)
 {
+    grid_wait();
     int64_t i = (int64_t)blockIdx.x * TILE_WARPS + threadIdx.x / WARP, row = i / a.dim;
     if (row >= a.n) return;
     float sum = 0;

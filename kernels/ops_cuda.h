@@ -29,6 +29,7 @@ typedef struct {
     unsigned char *scratch;
     size_t scratch_bytes; /* a multiple of 256 */
     size_t shared_bytes;  /* shared memory that a block can have */
+    int overlap;          /* 1: a launch may begin while the one before it runs (simt.h) */
 } CudaContext;
 
 /* One line for each operation: name, type of its arguments. First those of the model. */
@@ -81,8 +82,11 @@ int max_head_dim_cuda(const CudaContext *c);
 int max_head_dim_simt(const CudaContext *c);
 
 extern const CudaOps ops_cuda, ops_simt;
-/* 0, or the cudaError_t for which no kernel of this program runs on the current device. */
-int cuda_find_code(void);
+/*
+ * 0, or the cudaError_t for which no kernel of this program runs on the current device. *ptx: the
+ * architecture that its code was compiled for, 10 * major + minor.
+ */
+int cuda_find_code(int *ptx);
 
 #ifdef __cplusplus
 }

@@ -32,6 +32,7 @@ static __device__ int warp_best(float value, int index)
 
 static __global__ void grow_kernel(GrowDrafts a)
 {
+    grid_wait();
     grow_draft(&a, (int)blockIdx.x);
 }
 
@@ -42,6 +43,7 @@ extern "C" void CUDA_NAME(grow_drafts)(const CudaContext *c, const GrowDrafts *a
 
 static __global__ void plant_kernel(PlantTrees a)
 {
+    grid_wait();
     plant_tree(&a, (int)blockIdx.x);
 }
 
@@ -52,6 +54,7 @@ extern "C" void CUDA_NAME(plant_trees)(const CudaContext *c, const PlantTrees *a
 
 static __global__ void accept_kernel(AcceptTrees a)
 {
+    grid_wait();
     accept_tree(&a, (int)blockIdx.x);
 }
 

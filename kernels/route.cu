@@ -34,6 +34,7 @@ static __device__ __forceinline__ void lane_best(const float *logit, int n, uint
 /* A warp per row: lane j keeps the j-th choice, then writes it at the rank of its id. */
 static __global__ void route_kernel(MoeRoute a)
 {
+    grid_wait();
     int64_t row = (int64_t)blockIdx.x * ROUTE_WARPS + threadIdx.x / WARP;
     if (row >= a.n) return;
     const float *logit = a.logits + row * a.n_experts;

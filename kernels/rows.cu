@@ -28,6 +28,7 @@ static __device__ float block_sum(float x)
 
 static __global__ void embed_kernel(Embed a, Weight table)
 {
+    grid_wait();
     int64_t row = a.token[blockIdx.x];
     float *out = a.out + (int64_t)blockIdx.x * a.out_stride;
     for (int k = (int)threadIdx.x; k < table.cols; k += THREADS) {
@@ -44,6 +45,7 @@ extern "C" void CUDA_NAME(embed)(const CudaContext *c, const Embed *a)
 
 static __global__ void gather_kernel(GatherRows a)
 {
+    grid_wait();
     const float *x = a.x + (int64_t)a.index[blockIdx.x] * a.dim;
     float *out = a.out + (int64_t)(a.to ? a.to[blockIdx.x] : (int)blockIdx.x) * a.dim;
     for (int k = (int)threadIdx.x; k < a.dim; k += THREADS)
@@ -59,6 +61,7 @@ extern "C" void CUDA_NAME(gather_rows)(const CudaContext *c, const GatherRows *a
 
 static __global__ void add_norm_kernel(AddNorm a)
 {
+    grid_wait();
     float *x = a.x + (int64_t)blockIdx.x * a.dim;
     const float *delta = a.delta ? a.delta + (int64_t)blockIdx.x * a.dim : NULL;
     float sum = 0;
@@ -81,6 +84,7 @@ extern "C" void CUDA_NAME(add_norm)(const CudaContext *c, const AddNorm *a)
 
 static __global__ void gated_norm_kernel(GatedNorm a)
 {
+    grid_wait();
     int64_t head = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (head >= (int64_t)a.n * a.n_heads) return;
     const float *x = a.x + head * a.dim, *z = a.z + head * a.dim;
@@ -102,6 +106,7 @@ extern "C" void CUDA_NAME(gated_norm)(const CudaContext *c, const GatedNorm *a)
 
 static __global__ void swiglu_kernel(SwiGlu a)
 {
+    grid_wait();
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < (int64_t)a.n * a.dim) a.gate[i] = silu(a.gate[i]) * a.up[i];
 }
@@ -127,6 +132,7 @@ static __device__ unsigned char *kv_bytes(const MoveRows &a, int layer_part, int
  */
 template <typename Word> static __global__ void move_rows_kernel(MoveRows a)
 {
+    grid_wait();
     for (int i = 0; i < a.n; i++) {
         if (a.from[i] == a.to[i]) continue;
         const Word *from =

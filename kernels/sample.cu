@@ -149,6 +149,7 @@ static __device__ __forceinline__ float penalised(const SampleParams &s, float x
 /* Block: a tile of a row. A thread owns SELECT_EACH logits; lists of ids go over shared memory. */
 static __global__ void process_kernel(Sample a, Scratch s)
 {
+    grid_wait();
     __shared__ float tile[SELECT_TILE];
     __shared__ uint32_t on_path[SELECT_TILE];
     int i = s.first_row + (int)blockIdx.y, t = (int)blockIdx.x, first = t * SELECT_TILE, bad = 0;
@@ -191,6 +192,7 @@ static __global__ void process_kernel(Sample a, Scratch s)
 /* Block: a tile of a row, into the row's histogram. */
 static __global__ void histogram_kernel(Sample a, Scratch s)
 {
+    grid_wait();
     __shared__ uint64_t mass[N_BINS];
     __shared__ uint32_t count[N_BINS];
     SampleParams params = a.row[s.first_row + (int)blockIdx.y].params;
@@ -275,6 +277,7 @@ static __device__ BinCut cut_bins(const BinSums *sums, uint64_t count, uint64_t 
  */
 static __global__ void find_bins_kernel(Sample a, Scratch s)
 {
+    grid_wait();
     SampleParams params = a.row[s.first_row + (int)blockIdx.x].params;
     RowScratch r = row_scratch(s, (int)blockIdx.x);
     if (!is_filtered(params)) return;
@@ -380,6 +383,7 @@ static __device__ void choose_drawn(const Sample &a, const Scratch &s, const Row
 /* Block: a tile of a row. */
 static __global__ void choose_kernel(Sample a, Scratch s)
 {
+    grid_wait();
     SampleRow row = a.row[s.first_row + (int)blockIdx.y];
     RowScratch r = row_scratch(s, (int)blockIdx.y);
     uint64_t best = row_best(r, s.n_tiles);
@@ -449,6 +453,7 @@ static __device__ double sum_shares(const Keys *k, double sum_of_tiles, float la
 /* Block: a row. */
 static __global__ void finish_kernel(Sample a, Scratch s)
 {
+    grid_wait();
     __shared__ uint64_t best[MAX_TOP];
     int i = s.first_row + (int)blockIdx.x, n = 0;
     SampleRow row = a.row[i];

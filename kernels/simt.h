@@ -126,6 +126,11 @@ static void launch(const CudaContext *c, dim3 grid, int n_threads, size_t shared
     config.blockDim = dim3((unsigned)n_threads);
     config.dynamicSmemBytes = shared_bytes;
     config.stream = (cudaStream_t)c->stream;
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &early;
+    config.numAttrs = c->overlap ? 1 : 0;
     cudaError_t failed = cudaSuccess;
     if (shared_bytes) failed = allow_shared(kernel, shared_bytes);
     if (!failed) failed = cudaLaunchKernelEx(&config, kernel, Param(arg)...);
@@ -138,14 +143,40 @@ static void launch(const CudaContext *c, dim3 grid, int n_threads, size_t shared
 #endif
 }
 
-/* ---- 16 bytes at an address that is a multiple of 16, which nobody writes meanwhile ---- */
+/* ---- launches that overlap ---- */
+
+/*
+ * A launch may begin while those before it in the stream still run (programmatic dependent launch;
+ * see CudaContext.overlap). grid_wait lets the next one begin when every block of this one has come
+ * here or ended, and returns when the launch before has ended and all that it wrote can be seen.
+ * Every thread of every kernel calls it once, also where there is nothing to do: so what was queued
+ * before that has ended, too. Until then a kernel touches its arguments, weights and registers
+ * alone: weights are what nobody writes while launches are queued.
+ * Source: PTX ISA, griddepcontrol.
+ */
+#ifdef __CUDACC__
+static __device__ __forceinline__ void grid_wait()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" : : : "memory");
+#endif
+}
+#else
+static inline void grid_wait()
+{
+    simt_grid_wait();
+}
+#endif
+
+/* ---- 16 bytes at an address that is a multiple of 16 ---- */
 
 #ifdef __CUDACC__
 static __device__ __forceinline__ uint4 load_16(const void *p)
 {
-    return __ldg((const uint4 *)p);
+    return *(const uint4 *)p;
 }
-/* What is read once: leaves the L1 cache to others. */
+/* Of weights, read once: leaves the L1 cache to others. What kernels write must not be read so: a
+ * line that came before grid_wait may be an old one. */
 static __device__ __forceinline__ uint4 load_16_once(const void *p)
 {
     uint4 v;

@@ -3,8 +3,8 @@
  *
  * Blocks run one after another, the warps of a block in an order that changes from block to block,
  * the lanes of a warp one by one up to their next barrier. What a GPU would let pass is found here:
- * a barrier that some threads never reach, lanes of one warp at different barriers. Dynamic shared
- * memory is filled with 0xff before each block.
+ * a barrier that some threads never reach, lanes of one warp at different barriers, a thread that
+ * ends without grid_wait. Dynamic shared memory is filled with 0xff before each block.
  */
 #ifndef OFFSHOOT_KERNELS_SIMT_HOST_H
 #define OFFSHOOT_KERNELS_SIMT_HOST_H
@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { SIMT_WARP = 32, SIMT_MAX_THREADS = 1024, SIMT_WORDS = 8 };
+enum { SIMT_WARP = 32, SIMT_MAX_THREADS = 1024, SIMT_WORDS = 8, SIMT_ARG_BYTES = 4 << 10 };
 
 typedef struct {
     unsigned x, y, z;
@@ -34,6 +34,16 @@ void simt_launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)
                  size_t arg_bytes);
 
 /*
+ * With overlap (off at first) a launch runs when the next one comes, or at simt_flush: one block of
+ * the next one has then come as far as grid_wait, as on a GPU, and has seen what was there before.
+ * simt_after: calls what(arg) when all launches so far have run; up to SIMT_MAX_AFTER at a time.
+ */
+enum { SIMT_MAX_AFTER = 16 };
+void simt_overlap(int on);
+void simt_flush(void);
+void simt_after(void (*what)(const void *), const void *arg);
+
+/*
  * A graph of launches: between begin and end launches are kept, with the arguments they had, beside
  * being run; simt_record_run runs them again. One at a time is recorded.
  */
@@ -48,7 +58,7 @@ void simt_record_free(SimtRecord *r);
  * With 1, launches run their blocks last to first, and warps their lanes from barrier to barrier:
  * what a kernel gives must not change.
  */
-void simt_reverse(int reverse);
+void simt_reverse(int on);
 
 /*
  * Shared memory that a block can have, at first as on Hopper; a launch with more ends the program.
@@ -56,6 +66,9 @@ void simt_reverse(int reverse);
 enum { SIMT_SHARED_HOPPER = 227 << 10, SIMT_SHARED_ADA = 99 << 10 };
 void simt_limit_shared(size_t bytes);
 size_t simt_shared_limit(void);
+
+/* grid_wait of simt.h. */
+void simt_grid_wait(void);
 
 /* Waits for all threads of the block that have not ended. */
 void simt_sync_block(const char *file, int line);

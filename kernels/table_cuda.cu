@@ -9,11 +9,14 @@ extern "C" const CudaOps CUDA_NAME(ops) = {CUDA_OPERATIONS(CUDA_ENTRY)};
 #ifdef __CUDACC__
 static __global__ void probe_kernel()
 {
+    grid_wait();
 }
 
-extern "C" int cuda_find_code(void)
+extern "C" int cuda_find_code(int *ptx)
 {
-    cudaFuncAttributes attributes;
-    return (int)cudaFuncGetAttributes(&attributes, probe_kernel);
+    cudaFuncAttributes attributes = {};
+    cudaError_t failed = cudaFuncGetAttributes(&attributes, probe_kernel);
+    *ptx = attributes.ptxVersion;
+    return (int)failed;
 }
 #endif

@@ -82,8 +82,9 @@ typedef struct {
     const char *contexts;        /* bench latency: prompt lengths, a list of numbers */
     double synthetic_acceptance; /* bench latency: acceptance length by lot; 0: real */
     int log_level;
-    int device;      /* index into DEVICE_CHOICES */
-    const char *isa; /* amx, avx512, avx2, plain: CPU kernels; NULL: the best there is */
+    int device;          /* index into DEVICE_CHOICES */
+    int cuda_graph, pdl; /* a GPU's runs of operations are recorded; its launches overlap */
+    const char *isa;     /* amx, avx512, avx2, plain: CPU kernels; NULL: the best there is */
 } Settings;
 
 #define DEVICE_CHOICES "auto|cuda|cpu"

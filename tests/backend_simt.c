@@ -18,6 +18,12 @@ enum {
 };
 
 /* Each operation finds NaN in its scratch, and ends the program when it writes beyond it. */
+static void poison(const void *context)
+{
+    const CudaContext *c = context;
+    memset(c->scratch, 0xff, c->scratch_bytes + GUARD_BYTES);
+}
+
 static void check_guard(const CudaContext *c, const char *op)
 {
     const unsigned char *guard = c->scratch + c->scratch_bytes;
@@ -29,13 +35,17 @@ static void check_guard(const CudaContext *c, const char *op)
 }
 
 #define CHECKED(op, Args)                                                                          \
+    static void check_##op(const void *context)                                                    \
+    {                                                                                              \
+        check_guard(context, #op);                                                                 \
+    }                                                                                              \
     static void op(const CudaContext *c, const Args *a)                                            \
     {                                                                                              \
         CudaContext now = *c;                                                                      \
         now.shared_bytes = simt_shared_limit();                                                    \
-        memset(c->scratch, 0xff, c->scratch_bytes + GUARD_BYTES);                                  \
+        simt_after(poison, c);                                                                     \
         ops_simt.op(&now, a);                                                                      \
-        check_guard(c, #op);                                                                       \
+        simt_after(check_##op, c);                                                                 \
     }
 CUDA_OPERATIONS(CHECKED)
 
@@ -113,7 +123,14 @@ static const Backend *host_of(Backend *be)
                 "memory is moved while launches are recorded: a graph would not repeat it\n");
         abort();
     }
+    simt_flush();
     return &((Simt *)be)->host;
+}
+
+static void simt_free(Backend *be, void *mem)
+{
+    simt_flush();
+    ((Simt *)be)->host.free(be, mem);
 }
 
 static void simt_upload(Backend *be, void *dst, const void *src, size_t bytes)
@@ -180,6 +197,7 @@ static int simt_wait(Backend *be, int mark, Error *err)
 static int simt_sync(Backend *be, Error *err)
 {
     (void)err;
+    simt_flush();
     bring((Simt *)be, 1, 0);
     return 0;
 }
@@ -215,6 +233,7 @@ static void simt_aside_end(Backend *be, int number)
 /* The first n copies come to their end. */
 static void run_aside(Simt *s, size_t n)
 {
+    simt_flush();
     for (size_t i = 0; i < n; i++) {
         Aside *a = &s->aside[i];
         if (memcmp(a->from, a->bytes, a->n)) {
@@ -255,6 +274,7 @@ static void simt_aside_join(Backend *be)
 static void simt_close(Backend *be)
 {
     Simt *s = (Simt *)be;
+    simt_flush();
     for (size_t i = 0; i < s->n_runs; i++)
         simt_record_free(s->run[i].record);
     mem_free(s->run);
@@ -277,6 +297,8 @@ Backend *backend_simt_open(void)
     Backend *be = &b->be;
     host_memory_fill(be);
     s->host = *be;
+    simt_overlap(1);
+    be->free = simt_free;
     be->upload = simt_upload;
     be->download = simt_download;
     be->download_later = simt_download_later;
@@ -325,7 +347,7 @@ int open_gpu_backends(Backend *gpu[MAX_GPU_BACKENDS])
     Error err = {0};
     int n = 0;
     if (!gpu_only()) gpu[n++] = backend_simt_open();
-    gpu[n] = backend_cuda_open(&err);
+    gpu[n] = backend_cuda_open(0, &err);
     if (!gpu[n] && gpu_only()) {
         fprintf(stderr, "%s\n", err.msg);
         abort();

@@ -8,6 +8,7 @@ static const CudaContext no_context = {};
 
 static __global__ void warp_kernel(WarpCase *c)
 {
+    grid_wait();
     int t = (int)threadIdx.x;
     c->shuffled[t] = warp_shuffle(c->x[t], c->from[t]);
     c->words[t] = warp_shuffle(c->word[t], c->from[t]);
@@ -26,6 +27,7 @@ extern "C" void case_warp(WarpCase *c)
 
 static __global__ void blocks_kernel(int *seen, int *n)
 {
+    grid_wait();
     unsigned block = blockIdx.x + 10 * blockIdx.y + 100 * blockIdx.z;
     seen[(*n)++] = (int)(threadIdx.x + 100 * block);
 }
@@ -43,6 +45,7 @@ static __device__ void look(CopyCase *c, const uint32_t *shared, int left)
 
 static __global__ void copies_kernel(CopyCase *c)
 {
+    grid_wait();
     DYNAMIC_SHARED(uint32_t, shared);
     for (int g = 0; g < 3; g++) {
         copy_16(shared + (g * CASE_THREADS + threadIdx.x) * 4, c->from[g][threadIdx.x]);
@@ -65,6 +68,7 @@ extern "C" void case_copies(CopyCase *c)
 
 static __global__ void neighbours_kernel(int n_steps, uint32_t *x, uint32_t *poison)
 {
+    grid_wait();
     DYNAMIC_SHARED(uint32_t, shared);
     unsigned t = threadIdx.x;
     uint32_t own = x[t];
@@ -91,6 +95,7 @@ static __device__ uint32_t pair_of(uint16_t first, uint16_t second)
 
 static __global__ void mma_kernel(int is_bf16, const uint16_t *a, const uint16_t *b, float *d)
 {
+    grid_wait();
     int g = warp_lane() / 4, l = warp_lane() % 4;
     uint32_t fa[4], fb[2];
     for (int i = 0; i < 4; i++) {
@@ -158,8 +163,26 @@ extern "C" int case_kv_values(int is_bf16, const void *bytes, float *x, float *s
                    : kv_values((const float *)bytes, x, summed);
 }
 
+static __global__ void overlap_kernel(OverlapCase *c, int launch)
+{
+    int b = (int)blockIdx.x, before = c->x[b];
+    grid_wait();
+    if (threadIdx.x) return;
+    c->seen[launch][0][b] = before;
+    c->seen[launch][1][b] = c->x[b]++;
+}
+
+extern "C" void case_overlap(OverlapCase *c)
+{
+    for (int i = 0; i < OVERLAP_LAUNCHES; i++)
+        launch(&no_context, dim3(OVERLAP_LAUNCHES), WARP, 0, overlap_kernel, c, i);
+}
+
 static __global__ void stuck_kernel(int which)
 {
+    if (which == NO_GRID_WAIT && threadIdx.x + 1 == blockDim.x) return;
+    grid_wait();
+    if (which == NO_GRID_WAIT) return;
     int is_low = warp_lane() < WARP / 2;
     if (which == STUCK_HALF_A_WARP) {
         if (is_low) warp_sync();

@@ -58,12 +58,23 @@ float case_fp16_value(uint16_t bits);
  */
 int case_kv_values(int is_bf16, const void *bytes, float *x, float *summed);
 
-/* Kernels that can never end. */
+/*
+ * n launches of n blocks of a warp: thread t of block b adds 1 to *x[b] if t is 0; before that it
+ * writes what was there, first before grid_wait and then after it, to seen[launch][0..1][b].
+ */
+enum { OVERLAP_LAUNCHES = 8 };
+typedef struct {
+    int x[OVERLAP_LAUNCHES];
+    int seen[OVERLAP_LAUNCHES][2][OVERLAP_LAUNCHES];
+} OverlapCase;
+void case_overlap(OverlapCase *c);
+
+/* Kernels that can never end, or end as they must not. */
 typedef enum {
     STUCK_HALF_A_WARP, /* only lanes below 16 reach a warp barrier; the others end */
     STUCK_IN_BLOCK,    /* half a warp waits for the warp, the other half for the block */
     STUCK_KINDS,       /* half a warp shuffles while the other votes */
-    N_STUCK,
+    NO_GRID_WAIT,      /* the last thread ends without it */
 } StuckCase;
 void case_stuck(StuckCase which);
 

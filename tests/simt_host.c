@@ -3,6 +3,9 @@
  *
  * One fiber per thread of a block, all on one host thread, so a run repeats exactly. A switch saves
  * six registers (x86-64, some 5 ns) or goes through ucontext elsewhere.
+ *
+ * Where launches overlap there are two sets of fibers: one block of a launch comes as far as
+ * grid_wait before the launch before it runs.
  */
 #include "kernels/simt_host.h"
 
@@ -25,7 +28,7 @@ enum { STACK_BYTES = 128 << 10, STACK_STRIDE = STACK_BYTES + 5 * 64 };
 
 static size_t shared_limit = SIMT_SHARED_HOPPER;
 
-typedef enum { READY, AT_WARP, AT_BLOCK, DONE } FiberState;
+typedef enum { READY, AT_WARP, AT_BLOCK, AT_GRID, DONE } FiberState;
 
 /* Begun in group number `group` of its thread. */
 typedef struct {
@@ -42,6 +45,7 @@ typedef struct {
     uint32_t word[2][SIMT_WORDS];
     Copy copy[SIMT_COPIES]; /* not there yet, in order */
     int n_copies, n_groups; /* groups committed */
+    int has_waited;         /* for the launch before */
 #if defined __x86_64__
     void *sp;
 #else
@@ -52,25 +56,50 @@ typedef struct {
 SimtDim simt_thread_idx, simt_block_idx, simt_block_dim, simt_grid_dim;
 unsigned char *simt_shared;
 
-static struct {
+typedef struct {
+    SimtDim grid;
+    unsigned block;
+    size_t shared_bytes;
+    void (*body)(void *);
+    _Alignas(16) unsigned char arg[SIMT_ARG_BYTES];
+} Launch;
+
+enum { NO_BLOCK = -1 };
+
+/* A launch, and the fibers of the block of it that runs. */
+typedef struct {
+    Launch launch;
+    SimtDim block_idx;
+    int64_t early; /* a block that has begun before its turn, or NO_BLOCK */
     Fiber fiber[SIMT_MAX_THREADS];
     unsigned char state[SIMT_MAX_THREADS]; /* FiberState; apart, for they are looked at often */
-    unsigned char *stacks;
-    int n, self;
-    void (*body)(void *);
-    void *arg;
-    uint32_t order; /* state of the generator that orders warps */
-    int reverse;    /* blocks and lanes run last to first */
+    unsigned char *stacks, *shared;
+} Run;
+
+static Run runs[2], *run = &runs[0], *pending; /* run: whose threads run now */
+static int self;                               /* the thread of it that runs */
+static uint32_t order;                         /* state of the generator that orders warps */
+static int reverse;                            /* blocks and lanes run last to first */
+static int overlap, is_early;                  /* is_early: grid_wait does not return yet */
+static struct {
+    void (*what)(const void *);
+    const void *arg;
+} after[SIMT_MAX_AFTER];
+static int n_after;
 #if defined __x86_64__
-    void *sp;
+static void *main_sp;
 #else
-    ucontext_t context;
+static ucontext_t main_context;
 #endif
-} run;
+
+static int n_threads(void)
+{
+    return (int)run->launch.block;
+}
 
 static unsigned char *stack_of(int i)
 {
-    return run.stacks + (size_t)i * STACK_STRIDE;
+    return run->stacks + (size_t)i * STACK_STRIDE;
 }
 
 /* ---- switching ---- */
@@ -135,22 +164,22 @@ static void prepare(int i)
     memcpy(sp, &entry, sizeof entry);
     sp -= 6 * sizeof(void *);
     memset(sp, 0, 6 * sizeof(void *));
-    run.fiber[i].sp = sp;
+    run->fiber[i].sp = sp;
 }
 
 static void go_to_fiber(int i)
 {
-    simt_switch(&run.sp, run.fiber[i].sp);
+    simt_switch(&main_sp, run->fiber[i].sp);
 }
 
 static void go_to_main(void)
 {
-    simt_switch(&run.fiber[run.self].sp, run.sp);
+    simt_switch(&run->fiber[self].sp, main_sp);
 }
 #else
 static void prepare(int i)
 {
-    ucontext_t *c = &run.fiber[i].context;
+    ucontext_t *c = &run->fiber[i].context;
     getcontext(c);
     c->uc_stack.ss_sp = stack_of(i);
     c->uc_stack.ss_size = STACK_BYTES;
@@ -160,19 +189,19 @@ static void prepare(int i)
 
 static void go_to_fiber(int i)
 {
-    swapcontext(&run.context, &run.fiber[i].context);
+    swapcontext(&main_context, &run->fiber[i].context);
 }
 
 static void go_to_main(void)
 {
-    swapcontext(&run.fiber[run.self].context, &run.context);
+    swapcontext(&run->fiber[self].context, &main_context);
 }
 #endif
 
 static void resume(int i)
 {
     void *fake = NULL;
-    run.self = i;
+    self = i;
     simt_thread_idx = (SimtDim){(unsigned)i, 0, 0};
     leave(&fake, stack_of(i), STACK_BYTES);
     go_to_fiber(i);
@@ -183,7 +212,7 @@ static void resume(int i)
 static void yield(FiberState state)
 {
     void *fake = NULL;
-    run.state[run.self] = (unsigned char)state;
+    run->state[self] = (unsigned char)state;
     leave(state == DONE ? NULL : &fake, main_stack, main_stack_bytes);
     go_to_main();
     arrive(fake, &main_stack, &main_stack_bytes);
@@ -192,16 +221,27 @@ static void yield(FiberState state)
 static void fiber_main(void)
 {
     arrive(NULL, &main_stack, &main_stack_bytes);
-    run.body(run.arg);
+    run->launch.body(run->launch.arg);
+    if (!run->fiber[self].has_waited) {
+        fprintf(stderr, "thread %d of block (%u, %u, %u) ends and has not called grid_wait\n", self,
+                simt_block_idx.x, simt_block_idx.y, simt_block_idx.z);
+        abort();
+    }
     yield(DONE);
     abort(); /* a fiber that is done is never resumed */
 }
 
 /* ---- barriers ---- */
 
+void simt_grid_wait(void)
+{
+    run->fiber[self].has_waited = 1;
+    if (is_early) yield(AT_GRID);
+}
+
 void simt_sync_block(const char *file, int line)
 {
-    Fiber *f = &run.fiber[run.self];
+    Fiber *f = &run->fiber[self];
     f->file = file;
     f->line = line;
     yield(AT_BLOCK);
@@ -209,7 +249,7 @@ void simt_sync_block(const char *file, int line)
 
 void simt_exchange(const uint32_t *word, int n, int kind, const char *file, int line)
 {
-    Fiber *f = &run.fiber[run.self];
+    Fiber *f = &run->fiber[self];
     assert(n <= SIMT_WORDS);
     f->file = file;
     f->line = line;
@@ -221,20 +261,20 @@ void simt_exchange(const uint32_t *word, int n, int kind, const char *file, int 
 
 const uint32_t *simt_lane_words(int lane)
 {
-    const Fiber *self = &run.fiber[run.self];
-    return run.fiber[run.self / SIMT_WARP * SIMT_WARP + lane].word[self->parity];
+    int first = self / SIMT_WARP * SIMT_WARP, parity = run->fiber[self].parity;
+    return run->fiber[first + lane].word[parity];
 }
 
 int simt_lane(void)
 {
-    return run.self % SIMT_WARP;
+    return self % SIMT_WARP;
 }
 
 /* ---- copies ---- */
 
 void simt_copy_16(void *to, const void *from)
 {
-    Fiber *f = &run.fiber[run.self];
+    Fiber *f = &run->fiber[self];
     assert((uintptr_t)to % 16 == 0 && (uintptr_t)from % 16 == 0); /* a GPU would fault */
     assert(f->n_copies < SIMT_COPIES);
     memset(to, 0xff, 16);
@@ -243,12 +283,12 @@ void simt_copy_16(void *to, const void *from)
 
 void simt_copies_commit(void)
 {
-    run.fiber[run.self].n_groups++;
+    run->fiber[self].n_groups++;
 }
 
 void simt_copies_wait(int n)
 {
-    Fiber *f = &run.fiber[run.self];
+    Fiber *f = &run->fiber[self];
     int done = 0;
     for (; done < f->n_copies && f->copy[done].group < f->n_groups - n; done++)
         memcpy(f->copy[done].to, f->copy[done].from, 16);
@@ -262,20 +302,21 @@ static int count(int from, int n, FiberState state)
 {
     int found = 0;
     for (int i = from; i < from + n; i++)
-        found += run.state[i] == state;
+        found += run->state[i] == state;
     return found;
 }
 
 /* Says where each run of threads stands and ends the program: the kernel is wrong. */
 static void stuck(const char *what)
 {
-    static const char *const name[] = {"ready", "at a warp barrier", "at a block barrier", "done"};
+    static const char *const name[] = {"ready", "at a warp barrier", "at a block barrier",
+                                       "at grid_wait", "done"};
     fprintf(stderr, "block (%u, %u, %u) can never end: %s\n", simt_block_idx.x, simt_block_idx.y,
             simt_block_idx.z, what);
-    for (int i = 0, from = 0; i < run.n; i++) {
-        const Fiber *f = &run.fiber[i], *next = f + 1;
-        int state = run.state[i];
-        if (i + 1 < run.n && run.state[i + 1] == state &&
+    for (int i = 0, from = 0; i < n_threads(); i++) {
+        const Fiber *f = &run->fiber[i], *next = f + 1;
+        int state = run->state[i];
+        if (i + 1 < n_threads() && run->state[i + 1] == state &&
             (state == DONE || (next->line == f->line && next->file == f->file)))
             continue;
         fprintf(stderr, "  threads %d to %d: %s", from, i, name[state]);
@@ -292,8 +333,8 @@ static int run_warp(int first)
     int progress = 0;
     for (;;) {
         for (int lane = 0; lane < SIMT_WARP; lane++) {
-            int i = first + (run.reverse ? SIMT_WARP - 1 - lane : lane);
-            if (run.state[i] != READY) continue;
+            int i = first + (reverse ? SIMT_WARP - 1 - lane : lane);
+            if (run->state[i] != READY) continue;
             resume(i);
             progress = 1;
         }
@@ -301,77 +342,145 @@ static int run_warp(int first)
         if (!waiting) return progress;
         if (waiting < SIMT_WARP) stuck("lanes of one warp wait for others that do not come");
         for (int i = first; i < first + SIMT_WARP; i++)
-            if (run.fiber[i].kind != run.fiber[first].kind)
+            if (run->fiber[i].kind != run->fiber[first].kind)
                 stuck("lanes of one warp are at barriers of different kinds");
         for (int i = first; i < first + SIMT_WARP; i++)
-            run.state[i] = READY;
+            run->state[i] = READY;
     }
 }
 
-static void run_block(void)
+static void enter_block(int64_t at)
 {
-    int n_warps = run.n / SIMT_WARP;
-    for (int i = 0; i < run.n; i++) {
-        run.state[i] = READY;
-        run.fiber[i].parity = 0;
-        run.fiber[i].n_copies = run.fiber[i].n_groups = 0;
-        run.fiber[i].file = NULL; /* it has been at no barrier yet */
-        prepare(i);
+    const Launch *l = &run->launch;
+    unsigned i = (unsigned)at;
+    run->block_idx = (SimtDim){i % l->grid.x, i / l->grid.x % l->grid.y, i / l->grid.x / l->grid.y};
+    simt_block_idx = run->block_idx;
+    memset(run->shared, 0xff, l->shared_bytes);
+    for (int t = 0; t < n_threads(); t++) {
+        run->state[t] = READY;
+        run->fiber[t].parity = 0;
+        run->fiber[t].n_copies = run->fiber[t].n_groups = 0;
+        run->fiber[t].file = NULL; /* it has been at no barrier yet */
+        run->fiber[t].has_waited = 0;
+        prepare(t);
     }
-    while (count(0, run.n, DONE) < run.n) {
+}
+
+/* Until all threads are in the state `end`, or done. */
+static void run_block(FiberState end)
+{
+    int n = n_threads(), n_warps = n / SIMT_WARP;
+    while (count(0, n, DONE) + (end == DONE ? 0 : count(0, n, end)) < n) {
         int progress = 0;
-        run.order = run.order * 1664525u + 1013904223u;
+        order = order * 1664525u + 1013904223u;
         for (int w = 0; w < n_warps; w++)
-            progress |= run_warp((int)((w + run.order / 65536) % (uint32_t)n_warps) * SIMT_WARP);
+            progress |= run_warp((int)((w + order / 65536) % (uint32_t)n_warps) * SIMT_WARP);
         if (!progress) stuck("no thread can go on");
-        if (count(0, run.n, AT_BLOCK) + count(0, run.n, DONE) < run.n) continue;
-        for (int i = 0; i < run.n; i++)
-            if (run.state[i] == AT_BLOCK) run.state[i] = READY;
+        if (count(0, n, AT_BLOCK) + count(0, n, DONE) < n) continue;
+        for (int i = 0; i < n; i++)
+            if (run->state[i] == AT_BLOCK) run->state[i] = READY;
     }
 }
 
-static void launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)(void *),
-                   void *arg)
+/* ---- launches ---- */
+
+static int64_t count_blocks(const Launch *l)
 {
-    assert(block > 0 && block <= SIMT_MAX_THREADS && block % SIMT_WARP == 0);
+    return (int64_t)l->grid.x * l->grid.y * l->grid.z;
+}
+
+static void turn_to(Run *r)
+{
+    run = r;
+    simt_shared = r->shared;
+    simt_grid_dim = r->launch.grid;
+    simt_block_dim = (SimtDim){r->launch.block, 1, 1};
+    simt_block_idx = r->block_idx;
+}
+
+/* One block as far as it can come before the launch before this one has run. */
+static void begin_early(Run *r)
+{
+    turn_to(r);
+    order = order * 1664525u + 1013904223u;
+    r->early = order / 65536 % count_blocks(&r->launch);
+    enter_block(r->early);
+    is_early = 1;
+    run_block(AT_GRID);
+    is_early = 0;
+}
+
+static void finish(Run *r)
+{
+    int64_t n_blocks = count_blocks(&r->launch);
+    turn_to(r);
+    if (r->early != NO_BLOCK) {
+        for (int i = 0; i < n_threads(); i++)
+            if (r->state[i] == AT_GRID) r->state[i] = READY;
+        run_block(DONE);
+    }
+    for (int64_t i = 0; i < n_blocks; i++) {
+        int64_t at = reverse ? n_blocks - 1 - i : i;
+        if (at == r->early) continue;
+        enter_block(at);
+        run_block(DONE);
+    }
+}
+
+void simt_flush(void)
+{
+    if (pending) finish(pending);
+    pending = NULL;
+    for (int i = 0; i < n_after; i++)
+        after[i].what(after[i].arg);
+    n_after = 0;
+}
+
+void simt_after(void (*what)(const void *), const void *arg)
+{
+    if (!pending) {
+        what(arg);
+        return;
+    }
+    if (n_after == SIMT_MAX_AFTER) simt_flush();
+    after[n_after].what = what;
+    after[n_after++].arg = arg;
+}
+
+void simt_overlap(int on)
+{
+    simt_flush();
+    overlap = on;
+}
+
+static void launch(const Launch *l)
+{
+    Run *r = pending == &runs[0] ? &runs[1] : &runs[0];
+    assert(l->block > 0 && l->block <= SIMT_MAX_THREADS && l->block % SIMT_WARP == 0);
     /* what a GPU would refuse */
-    assert(shared_bytes <= shared_limit);
-    assert(grid.x > 0 && grid.y > 0 && grid.z > 0);
-    assert(grid.x <= INT32_MAX && grid.y < 65536 && grid.z < 65536);
-    if (!run.stacks) {
-        run.stacks = mem_map((size_t)SIMT_MAX_THREADS * STACK_STRIDE);
-        simt_shared = mem_map(SIMT_SHARED_HOPPER);
-        if (!run.stacks || !simt_shared) abort();
+    assert(l->shared_bytes <= shared_limit);
+    assert(l->grid.x > 0 && l->grid.y > 0 && l->grid.z > 0);
+    assert(l->grid.x <= INT32_MAX && l->grid.y < 65536 && l->grid.z < 65536);
+    if (!r->stacks) {
+        r->stacks = mem_map((size_t)SIMT_MAX_THREADS * STACK_STRIDE);
+        r->shared = mem_map(SIMT_SHARED_HOPPER);
+        if (!r->stacks || !r->shared) abort();
     }
-    run.n = (int)block;
-    run.body = body;
-    run.arg = arg;
-    simt_grid_dim = grid;
-    simt_block_dim = (SimtDim){block, 1, 1};
-    uint64_t n_blocks = (uint64_t)grid.x * grid.y * grid.z;
-    for (uint64_t i = 0; i < n_blocks; i++) {
-        uint64_t at = run.reverse ? n_blocks - 1 - i : i;
-        simt_block_idx = (SimtDim){(unsigned)(at % grid.x), (unsigned)(at / grid.x % grid.y),
-                                   (unsigned)(at / grid.x / grid.y)};
-        memset(simt_shared, 0xff, shared_bytes);
-        run_block();
-    }
+    r->launch = *l;
+    r->early = NO_BLOCK;
+    if (overlap) begin_early(r);
+    simt_flush();
+    pending = r;
+    if (!overlap) simt_flush();
 }
 
-void simt_reverse(int reverse)
+void simt_reverse(int on)
 {
-    run.reverse = reverse;
+    simt_flush();
+    reverse = on;
 }
 
 /* ---- recording ---- */
-
-typedef struct {
-    SimtDim grid;
-    unsigned block;
-    size_t shared_bytes;
-    void (*body)(void *);
-    void *arg; /* owned */
-} Launch;
 
 struct SimtRecord {
     Launch *launch;
@@ -400,21 +509,20 @@ int simt_is_recording(void)
 void simt_record_run(SimtRecord *r)
 {
     assert(!recording);
-    for (Launch *l = r->launch; l < r->launch + r->n; l++)
-        launch(l->grid, l->block, l->shared_bytes, l->body, l->arg);
+    for (const Launch *l = r->launch; l < r->launch + r->n; l++)
+        launch(l);
 }
 
 void simt_record_free(SimtRecord *r)
 {
     if (!r) return;
-    for (size_t i = 0; i < r->n; i++)
-        mem_free(r->launch[i].arg);
     mem_free(r->launch);
     mem_free(r);
 }
 
 void simt_limit_shared(size_t bytes)
 {
+    simt_flush();
     assert(bytes <= SIMT_SHARED_HOPPER);
     shared_limit = bytes;
 }
@@ -428,13 +536,14 @@ void simt_launch(SimtDim grid, unsigned block, size_t shared_bytes, void (*body)
                  size_t arg_bytes)
 {
     SimtRecord *r = recording;
-    launch(grid, block, shared_bytes, body, arg);
+    Launch l = {.grid = grid, .block = block, .shared_bytes = shared_bytes, .body = body};
+    assert(arg_bytes <= sizeof l.arg); /* a GPU would refuse more, too */
+    memcpy(l.arg, arg, arg_bytes);
+    launch(&l);
     if (!r) return;
     if (r->n == r->cap) {
         r->cap = r->cap ? 2 * r->cap : 64;
         r->launch = mem_realloc(r->launch, r->cap, sizeof *r->launch);
     }
-    void *copy = mem_alloc(1, arg_bytes);
-    memcpy(copy, arg, arg_bytes);
-    r->launch[r->n++] = (Launch){grid, block, shared_bytes, body, copy};
+    r->launch[r->n++] = l;
 }

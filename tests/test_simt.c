@@ -291,20 +291,62 @@ static void expect_said(const char *said, const char *want)
     if (!strstr(said, want)) fail_msg("'%s' is not in: %s", want, said);
 }
 
+static void counted(const void *n)
+{
+    (*(int *)(uintptr_t)n)++;
+}
+
+/*
+ * Launches that do not overlap see what the one before left. Where they do, one block of each has
+ * looked too early, all see it after the wait, and the last runs when it is asked for.
+ */
+static void test_overlap(void **state)
+{
+    (void)state;
+    OverlapCase c = {0};
+    int n_after = 0;
+    case_overlap(&c);
+    for (int i = 0; i < OVERLAP_LAUNCHES; i++)
+        for (int b = 0; b < OVERLAP_LAUNCHES; b++)
+            assert_true(c.seen[i][0][b] == i && c.seen[i][1][b] == i);
+    c = (OverlapCase){0};
+    simt_overlap(1);
+    case_overlap(&c);
+    simt_after(counted, &n_after);
+    assert_int_equal(c.x[0], OVERLAP_LAUNCHES - 1);
+    assert_int_equal(n_after, 0);
+    simt_flush();
+    assert_int_equal(c.x[0], OVERLAP_LAUNCHES);
+    assert_int_equal(n_after, 1);
+    simt_overlap(0);
+    for (int i = 0; i < OVERLAP_LAUNCHES; i++) {
+        int early = 0;
+        for (int b = 0; b < OVERLAP_LAUNCHES; b++) {
+            assert_int_equal(c.seen[i][1][b], i);
+            early += c.seen[i][0][b] == i - 1;
+            assert_true(c.seen[i][0][b] == i - 1 || c.seen[i][0][b] == i);
+        }
+        assert_int_equal(early, i > 0); /* the first finds nothing that is not over */
+    }
+}
+
 /* One of two warps runs first; the other is still where it began. */
 static void test_stuck(void **state)
 {
     (void)state;
-    static const char *const why[N_STUCK] = {
+    static const char *const why[NO_GRID_WAIT] = {
         "lanes of one warp wait for others that do not come",
         "lanes of one warp wait for others that do not come",
         "lanes of one warp are at barriers of different kinds"};
-    static const char *const upper[N_STUCK] = {"done\n", "at a block barrier, tests/simt_cases.cu:",
-                                               "at a warp barrier, tests/simt_cases.cu:"};
+    static const char *const upper[NO_GRID_WAIT] = {
+        "done\n",
+        "at a block barrier, tests/simt_cases.cu:", "at a warp barrier, tests/simt_cases.cu:"};
     uint32_t x[CASE_THREADS] = {0}, poison[CASE_THREADS];
+    char said[2000], want[200];
     case_neighbours(1, x, poison); /* its barriers are of no interest in what is said later */
-    for (int i = 0; i < N_STUCK; i++) {
-        char said[2000], want[200];
+    assert_true(WIFSIGNALED(status_of(NO_GRID_WAIT, said, sizeof said)));
+    expect_said(said, "thread 63 of block (0, 0, 0) ends and has not called grid_wait\n");
+    for (int i = 0; i < NO_GRID_WAIT; i++) {
         int status = status_of((StuckCase)i, said, sizeof said);
         int first = strstr(said, "threads 32 to 63: ready\n") ? 0 : 32;
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
@@ -345,7 +387,7 @@ int main(void)
 #endif
         cmocka_unit_test(test_fp8),           cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_kv_values),     cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_stuck),
+        cmocka_unit_test(test_overlap),       cmocka_unit_test(test_stuck),
     };
     return cmocka_run_group_tests_name("simt", tests, NULL, NULL);
 }
