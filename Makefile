@@ -72,7 +72,7 @@ CXXFLAGS += -x c++ -std=c++17 -fno-exceptions -fno-rtti
 LINTED   := main.c $(filter-out $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c) tests/*.c tests/fuzz/*.c))
 FORMATTED = $(LINTED) $(CU) $(CU_TEST) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h)
 
-.PHONY: all demo check test dist gpu-pack gpu-check gpu-check-long clients page-check fuzz fuzzers lint lint-text bench deps deps-check format clean help
+.PHONY: all demo check test dist gpu-pack gpu-check gpu-check-long gpu-bench clients page-check fuzz fuzzers lint lint-text bench deps deps-check format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -133,6 +133,8 @@ gpu-pack: dist ## build/dist.tar.xz, for gpu-check on a machine that cannot buil
 	tar -C $(BUILD) -cJf $(BUILD)/dist.tar.xz dist
 gpu-check: ## all checks that need a GPU, and a report; needs build/dist or what building needs
 	@BUILD=$(BUILD) tests/gpu_check.sh short $(REPORT)
+gpu-bench: ## speed on a GPU, of published shapes with random weights: a report (within 9 minutes)
+	@BUILD=$(BUILD) bench/gpu_bench.sh $(REPORT)
 gpu-check-long: ## the same with racecheck and 2,000 steps
 	@BUILD=$(BUILD) tests/gpu_check.sh long $(REPORT)
 

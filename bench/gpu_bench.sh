@@ -1,0 +1,119 @@
+#!/bin/sh
+# make gpu-bench [REPORT=FILE]: speed at batch size one on an NVIDIA GPU, with random weights of
+# published shapes and acceptance by lot. Needs build/dist/offshoot, as gpu-check does.
+#
+# Prints a report and writes it to the file as it goes: one table of all rows, then what each
+# command printed. It ends within 9 minutes; what there is no time left for says so.
+set -u
+
+dist=${BUILD:-build}/dist
+report=${1:-$dist/gpu-bench.md}
+end=$(($(date +%s) + 540))
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+say() {
+    echo "$*" | tee -a "$report"
+}
+
+cannot() {
+    echo "gpu-bench: $*" >&2
+    exit 1
+}
+
+# A folder with a published config.json and a tokenizer: all that random weights need.
+shape() {
+    mkdir -p "$logs/$1"
+    cp "tests/data/configs/$1/config.json" models/demo/tokenizer.json "$logs/$1/"
+    echo "$logs/$1"
+}
+
+# run TITLE SHAPE BENCH OPTIONS...: keeps what it printed; a failure is a line of the report.
+run() {
+    title=$1 model=$2 bench=$3
+    shift 3
+    left=$((end - $(date +%s)))
+    [ $left -gt 10 ] || {
+        say "| $model | $title | NOT RUN (no time left) | | | | | | |"
+        return 1
+    }
+    limit=90
+    [ $left -lt $limit ] && limit=$left
+    set -- bench "$bench" --device cuda --dummy-weights fp8 --memory 16G "$@"
+    printf '\n    $ offshoot %s --model %s\n' "$*" "$model" >>"$logs/all"
+    timeout -k 5 "$limit" "$dist/offshoot" "$@" --model "$(shape "$model")" >"$logs/out" 2>"$logs/err"
+    rc=$?
+    sed 's/^/    /' "$logs/out" >>"$logs/all"
+    [ $rc = 0 ] && return 0
+    say "| $model | $title | FAILED ($rc): $(tail -n 1 "$logs/err") | | | | | | |"
+    return 1
+}
+
+# rows TITLE SHAPE GOAL WAY OPTIONS...: rows of `bench latency` whose way it is (plain, drafts).
+rows() {
+    title=$1 model=$2 goal=$3 way=$4
+    shift 4
+    run "$title" "$model" latency --temperature 0 --kv-dtype bf16 "$@" || return
+    awk -v model="$model" -v title="$title" -v goal="$goal" -v way="$way" '
+        $2 == way {
+            sub(/\[/, "", $5); split($5, range, /\.\./); sub(/\]/, "", range[2])
+            printf "| %s | %s | %s | %s | %s to %s | %s | %s | %s %% | %s |\n", model, title, $1, $4, range[1],
+                range[2], $6, $8, $10, goal }' "$logs/out" | tee -a "$report"
+}
+
+mkdir -p "$(dirname "$report")"
+: >"$report"
+nvidia-smi -L >"$logs/gpus" 2>&1 || cannot "no NVIDIA GPU here: $(head -n 1 "$logs/gpus")"
+[ -x "$dist/offshoot" ] || cannot "no $dist/offshoot: make dist, or make gpu-check first"
+say "# GPU bench, $(date +%F)"
+say
+say "$(nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total --format=csv,noheader | head -n 1)," \
+    "commit $(cat "$dist/commit" 2>/dev/null || echo unknown)"
+say
+"$dist/offshoot" version | sed 's/^/    /' | tee -a "$report"
+say
+say "Random FP8 weights, bf16 K and V, acceptance by lot: figures of speed alone. \"Of floor\" is the share of"
+say "what the bytes of a step allow at the copy rate measured in the same process."
+say
+say "| shape | setting | context | tokens/s | least to most | ms a step | acceptance length | of floor | goal |"
+say "|---|---|---|---|---|---|---|---|---|"
+
+two="--contexts 1024,32768 --prefix-cache on --requests 3"
+one="--contexts 1024 --prefix-cache on --requests 3"
+chain="--tree-nodes 4 --draft-depth 3 --draft-topk 1"
+tree="--tree-nodes 8 --draft-depth 4 --draft-topk 4"
+A=qwen3.5-35b-a3b B=qwen3.5-27b C=qwen3-next-80b-a3b
+rows "plain decoding" $A "70 % of the floor" plain $two --draft none
+rows "chain of 3" $A "1,111 tokens/s (0.9 ms a token)" drafts $two $chain --synthetic-acceptance 3.0
+rows "plain decoding" $B "88 % of the floor" plain $two --draft none
+rows "chain of 3" $B "345, then 385 tokens/s (2.9, 2.6 ms a token)" drafts $two $chain --synthetic-acceptance 3.2
+rows "chain of 3" $C "650 tokens/s" drafts $two $chain --synthetic-acceptance 3.413
+rows "4 levels, top-k 4, 8 rows" $C "650 tokens/s" drafts $two $tree --synthetic-acceptance 4.231
+
+# What each part brings, losses included.
+rows "chain of 3, all ids drafted" $A - drafts $one $chain --synthetic-acceptance 3.0 --draft-vocab 0
+rows "chain of 3, states in slots" $A - drafts $one $chain --synthetic-acceptance 3.0 --state-mode slots
+rows "chain of 3, states by replay" $A - drafts $one $chain --synthetic-acceptance 3.0 --state-mode replay
+rows "chain of 3, launches do not overlap" $A - drafts $one $chain --synthetic-acceptance 3.0 --pdl off
+rows "chain of 3, no graphs" $A - drafts $one $chain --synthetic-acceptance 3.0 --cuda-graph off
+rows "chain of 4" $A - drafts $one --tree-nodes 5 --draft-depth 4 --draft-topk 1 --synthetic-acceptance 3.4
+rows "4 levels, top-k 4, 8 rows" $A - drafts $one $tree --synthetic-acceptance 3.4
+rows "chain of 3, all ids drafted" $B - drafts $one $chain --synthetic-acceptance 3.2 --draft-vocab 0
+rows "chain of 3, states in slots" $B - drafts $one $chain --synthetic-acceptance 3.2 --state-mode slots
+rows "chain of 3, states by replay" $B - drafts $one $chain --synthetic-acceptance 3.2 --state-mode replay
+rows "chain of 3, launches do not overlap" $B - drafts $one $chain --synthetic-acceptance 3.2 --pdl off
+
+say
+say "Prompts of 8,192 tokens, milliseconds to the end (goals: 138 and 750):"
+say
+for model in $A $B; do
+    run "prompt" $model latency --contexts 8192 --max-tokens 2 --requests 3 --draft none &&
+        awk -v model=$model '$2 == "plain" { printf "- %s: %.0f ms, %s tokens/s\n", model, 8192 / $3 * 1e3, $3 }' \
+            "$logs/out" | tee -a "$report"
+done
+for model in $A $B; do
+    run "passes and operations" $model kernels --contexts 1024 --kv-dtype bf16
+done
+say
+say "What the commands printed (shapes stand for folders with their config.json):"
+cat "$logs/all" 2>/dev/null | tee -a "$report"
