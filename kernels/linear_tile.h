@@ -97,12 +97,11 @@ template <WeightType TYPE> static __device__ __forceinline__ int term_k(int h, i
     return TYPE == WEIGHT_FP8 ? lane / 8 * 16 + h * 8 + lane % 8 : h * 32 + lane;
 }
 
-/* n_parts blocks per row; a warp reads 64 k's, then writes their 256 bytes. */
-template <WeightType TYPE> static __global__ void split_kernel(Split a)
+/* Block `block` of n_parts per row; a warp reads 64 k's, then writes their 256 bytes. */
+template <WeightType TYPE> static __device__ void split_block(const Split &a, unsigned block)
 {
-    grid_wait();
-    int64_t row = blockIdx.x / (unsigned)a.n_parts;
-    int part = (int)(blockIdx.x % (unsigned)a.n_parts), lane = warp_lane();
+    int64_t row = block / (unsigned)a.n_parts;
+    int part = (int)(block % (unsigned)a.n_parts), lane = warp_lane();
     const float *x = a.x + row * a.x_stride;
     float scale = TYPE == WEIGHT_FP8 ? term_scale(row_max(x, a.cols)) : 1.0f;
     if (threadIdx.x == 0 && part == 0) a.out.unit[row] = 1.0f / scale;
@@ -131,6 +130,12 @@ template <WeightType TYPE> static __global__ void split_kernel(Split a)
             at[32] = (uint16_t)(low >> 16 * h);
         }
     }
+}
+
+template <WeightType TYPE> static __global__ void split_kernel(Split a)
+{
+    grid_wait();
+    split_block<TYPE>(a, blockIdx.x);
 }
 
 static void split_rows(const CudaContext *c, WeightType type, int n, const Split &a)
@@ -164,7 +169,7 @@ static __device__ __forceinline__ TileWeight tile_weight(const Weight &w, int fi
     const unsigned char *data = (const unsigned char *)w.data;
     TileWeight t = {data + first * row_bytes, data + second * row_bytes, NULL, w.cols, 0};
     t.aligned = ((uintptr_t)data | (uintptr_t)row_bytes) % 16 == 0;
-    if (w.type == WEIGHT_FP8)
+    if (w.type == WEIGHT_FP8 && w.scale)
         t.scale =
             w.scale + (int64_t)(first_row / FP8_BLOCK) * ((w.cols + FP8_BLOCK - 1) / FP8_BLOCK);
     return t;
@@ -241,19 +246,31 @@ static __device__ __forceinline__ void fragments(const WeightBlock<TYPE> &b,
     }
 }
 
-/* acc += scale * (the block times one tile of x), whose terms of this lane's column begin at x. */
-template <WeightType TYPE>
-static __device__ __forceinline__ void
-block_product(const uint32_t (&a)[K_STEPS][4], const unsigned char *x, float scale, float (&acc)[4])
+/* The B fragments of the block's 8 steps, two in a piece. */
+typedef struct {
+    uint4 piece[K_STEPS / 2];
+} TermBlock;
+
+/* Of the tile of x whose terms of this lane's column begin at x. */
+static __device__ __forceinline__ TermBlock load_terms(const unsigned char *x)
 {
-    float t[4] = {0, 0, 0, 0};
-    uint4 b[K_STEPS / 2];
+    TermBlock b;
     UNROLL
     for (int i = 0; i < K_STEPS / 2; i++)
-        b[i] = load_16(x + i * 128);
+        b.piece[i] = load_16(x + i * 128);
+    return b;
+}
+
+/* acc += scale * (the block times one tile of x). */
+template <WeightType TYPE>
+static __device__ __forceinline__ void
+block_product(const uint32_t (&a)[K_STEPS][4], const TermBlock &x, float scale, float (&acc)[4])
+{
+    float t[4] = {0, 0, 0, 0};
     UNROLL
     for (int s = 0; s < K_STEPS; s++) {
-        uint32_t bs[2] = {word_of(b[s / 2], s % 2 * 2), word_of(b[s / 2], s % 2 * 2 + 1)};
+        const uint4 &b = x.piece[s / 2];
+        uint32_t bs[2] = {word_of(b, s % 2 * 2), word_of(b, s % 2 * 2 + 1)};
         if (TYPE == WEIGHT_FP8)
             mma_fp16(t, a[s], bs);
         else
@@ -319,9 +336,9 @@ static __device__ __forceinline__ void tile_sum_as(const TileWeight &w, const Te
             UNROLL
             for (int j = 0; j < T; j++)
                 if (T <= 2 || j < n_tiles)
-                    block_product<TYPE>(a,
-                                        x.data + (size_t)at[j] * 16 + (size_t)b * TERM_BLOCK_BYTES,
-                                        scale, acc[j]);
+                    block_product<TYPE>(
+                        a, load_terms(x.data + (size_t)at[j] * 16 + (size_t)b * TERM_BLOCK_BYTES),
+                        scale, acc[j]);
             while (slice_begin(x.n_blocks, slice + 1) <= b)
                 slice++;
             if (slice_begin(x.n_blocks, slice + 1) > b + 1) continue;
@@ -346,6 +363,63 @@ static __device__ __forceinline__ void tile_sum(const TileWeight &w, const Terms
         tile_sum_as<TYPE, T, 0, WAIT>(w, x, at, n_tiles, slice, slice_end, sum);
 }
 
+/* ---- k-blocks on their way through shared memory ---- */
+
+/*
+ * A warp's ring of k-blocks. A lane copies the pieces that it multiplies and reads no other's, so
+ * a block has come when its group of copies has: nobody waits for the rest of the warp.
+ */
+enum { RING_BYTES = 8192 };
+
+template <WeightType TYPE> struct WeightRing {
+    enum {
+        BLOCK_PIECES = 2 * WeightBlock<TYPE>::PIECES * WARP,
+        BLOCKS = RING_BYTES / (BLOCK_PIECES * 16),
+    };
+};
+
+/* A piece of which n bytes are there, for rows that are not whole pieces or end within the block.
+ * Its loop's length is known at run time alone: unrolled it would cost registers. */
+static __device__ __forceinline__ void copy_bytes(const unsigned char *row, int n, uint4 *to)
+{
+    *to = uint4{0, 0, 0, 0};
+    for (int i = 0; i < n && i < 16; i++)
+        ((unsigned char *)(void *)to)[i] = row[i];
+}
+
+/* `to`: of a block's pieces in the ring, the lane's first. */
+template <WeightType TYPE>
+static __device__ __forceinline__ void copy_block(const TileWeight &w, int block, uint4 *to)
+{
+    enum { BYTES = TYPE == WEIGHT_FP8 ? 1 : 2, PIECES = WeightBlock<TYPE>::PIECES };
+    int first = block * K_BLOCK * BYTES + warp_lane() % 4 * 16, row_bytes = w.cols * BYTES;
+    if (w.aligned && (block + 1) * K_BLOCK <= w.cols) {
+        UNROLL
+        for (int i = 0; i < PIECES; i++) {
+            copy_16(to + i * WARP, w.first + first + i * 64);
+            copy_16(to + (PIECES + i) * WARP, w.second + first + i * 64);
+        }
+        return;
+    }
+    for (int i = 0; i < PIECES; i++) {
+        int at = first + i * 64;
+        copy_bytes(w.first + at, row_bytes - at, to + i * WARP);
+        copy_bytes(w.second + at, row_bytes - at, to + (PIECES + i) * WARP);
+    }
+}
+
+/* Of a block that has come. A copy to the same place may begin right after. */
+template <WeightType TYPE>
+static __device__ __forceinline__ void read_block(const uint4 *from, WeightBlock<TYPE> *out)
+{
+    typedef WeightBlock<TYPE> B;
+    UNROLL
+    for (int i = 0; i < B::PIECES; i++) {
+        out->first[i] = from[i * WARP];
+        out->second[i] = from[(B::PIECES + i) * WARP];
+    }
+}
+
 /* ---- partial sums in shared memory: [4 T rows of x][16 rows of W] floats ---- */
 
 template <int T>
@@ -360,11 +434,12 @@ static __device__ __forceinline__ void store_tile(const float (&sum)[T][2], int 
     }
 }
 
-/* The 8 slices' partial sums, `stride` floats apart, as tile_sum adds them. */
-static __device__ __forceinline__ float sum_slices(const float *part, int stride)
+/* Partial sums of slices, `stride` floats apart, as tile_sum adds them. */
+static __device__ __forceinline__ float sum_slices(const float *part, int stride,
+                                                   int n_slices = K_SLICES)
 {
     float sum = 0;
-    for (int s = 0; s < K_SLICES; s++)
+    for (int s = 0; s < n_slices; s++)
         sum += part[s * stride];
     return sum;
 }

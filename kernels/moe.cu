@@ -1,17 +1,21 @@
 /*
  * moe.cu: the routed experts.
  *
- * Up to 512 rows at a time, in five launches whose grids n and the shapes fix:
- * - plan, one block: which rows chose which expert, as bits; then pairs (row, choice) in ascending
- *   expert and row, cut into units of one expert and up to 64 of its rows;
- * - split: the terms of x (linear_tile.h, which defines the sums);
- * - up: a block per unit and 16 of the experts' width, a warp per slice of k, gate then up;
- *   h = silu(gate) * up of each pair;
+ * Up to 512 rows at a time, in four launches whose grids n and the shapes fix:
+ * - begin: one block makes the plan: which rows chose which expert, as bits; then pairs (row,
+ *   choice) in ascending expert and row, cut into units of one expert and up to 64 of its rows;
+ *   the others make the terms of x (linear_tile.h, which defines the sums);
+ * - up: of a unit and 16 of the experts' width, a warp per slice of k, gate then up; h = silu(gate)
+ *   * up of each pair;
  * - split: the terms of h, where h lies;
- * - down: a block per 16 outputs, which walks through all units, 8 at a time, one a warp, and adds
- *   weight * (down h) to each row in ascending expert; the shared expert last. So no atomics, and
- *   nothing of what other rows chose shows in a row.
- * Blocks of `up` beyond the number of units leave at once.
+ * - down: a block per 16 outputs and all units; it adds weight * (down h) to each row in ascending
+ *   expert, the shared expert last. So no atomics, and nothing of what other rows chose shows in a
+ *   row.
+ *
+ * Few rows have few units, each a few KiB for a block, and are all latency: there a block walks
+ * through many, whose weights come by a queue that no unit's end interrupts. With more rows a unit
+ * is work enough: `up` has a block for each, of which those beyond the number of units leave at
+ * once, and `down` takes 8 at a time, one a warp.
  *
  * Prompts, of which an expert has many rows: a block per unit and 64 of the width, gate and up,
  * then a block per unit and 128 outputs, both as gemm_tile.h does it; down h goes to memory, and a
@@ -26,6 +30,9 @@
 enum {
     MOE_GROUP = 512,    /* rows at a time: bounds what a block keeps in shared memory */
     GEMM_MEAN_ROWS = 8, /* of an expert: below, most of a unit of 64 rows would be empty */
+    FEW_ROWS = 16,
+    UP_BLOCKS = 264,    /* of a walk: two for each of a Hopper's SMs; how many shows in no bit */
+    DOWN_THREADS = 512, /* of a walk, where their rings fit, else half */
 };
 
 /* ---- the plan ---- */
@@ -46,11 +53,11 @@ typedef struct {
     MoeFfn a;
     int unit_rows;    /* a unit has at most */
     Pair *pair;       /* [n * n_top], ascending in expert, then row */
-    Unit *unit;       /* [*n_units] */
+    Unit *unit;       /* [*n_units] of [n * n_top] */
     int32_t *n_units; /* [1] */
     Terms x, h;       /* of rows; of pairs, in their order */
-    int32_t *place;   /* [n * n_top]: of each choice, its pair; prompts only, else NULL */
-    float *y;         /* [n * n_top][dim]: down h of each pair, in their order */
+    int32_t *place;   /* [n * n_top]: of each choice, its pair */
+    float *y;         /* [n * n_top][dim]: down h of each pair, in their order; prompts only */
 } Plan;
 
 /* The sum of x over lower threads of the block; *total over all. */
@@ -83,11 +90,9 @@ static __device__ int count_bits(const uint32_t *word, int n)
     return count;
 }
 
-/* One block. Shared: for each expert a bit per row and the place of its first pair. */
-static __global__ void plan_kernel(Plan p)
+/* One block's work. Shared: for each expert a bit per row and the place of its first pair. */
+static __device__ void make_plan(const Plan &p, uint32_t *chosen)
 {
-    grid_wait();
-    DYNAMIC_SHARED(uint32_t, chosen);
     int n_words = (p.a.n + 31) / 32, n_pairs = p.a.n * p.a.n_top;
     uint32_t *start = chosen + p.a.n_experts * n_words;
     for (int i = (int)threadIdx.x; i < p.a.n_experts * n_words; i += TILE_THREADS)
@@ -101,14 +106,15 @@ static __global__ void plan_kernel(Plan p)
 
     int pairs = 0, units = 0; /* of lower experts */
     for (int e0 = 0; e0 < p.a.n_experts; e0 += TILE_THREADS) {
-        int e = e0 + (int)threadIdx.x, n = 0, all_pairs, all_units;
+        int e = e0 + (int)threadIdx.x, n = 0, all;
         if (e < p.a.n_experts) n = count_bits(chosen + e * n_words, n_words);
-        int first = pairs + block_prefix(n, &all_pairs);
-        int unit = units + block_prefix((n + p.unit_rows - 1) / p.unit_rows, &all_units);
+        /* both counts in one number: neither reaches 2^15 */
+        int below = block_prefix((n + p.unit_rows - 1) / p.unit_rows << 16 | n, &all);
+        int first = pairs + (below & 0xffff), unit = units + (below >> 16);
         if (e < p.a.n_experts) start[e] = (uint32_t)first;
         for (int i = 0; i < n; i += p.unit_rows)
             p.unit[unit++] = Unit{e, first + i, n - i < p.unit_rows ? n - i : p.unit_rows};
-        pairs += all_pairs, units += all_units;
+        pairs += all & 0xffff, units += all >> 16;
     }
     if (threadIdx.x == 0) *p.n_units = units;
     __syncthreads();
@@ -119,8 +125,29 @@ static __global__ void plan_kernel(Plan p)
         int rank = count_bits(word, row / 32) + __popc(word[row / 32] & ((1u << row % 32) - 1));
         int at = (int)start[p.a.id[i]] + rank;
         p.pair[at] = Pair{row, p.a.weight[i]};
-        if (p.place) p.place[i] = at;
+        p.place[i] = at;
     }
+}
+
+/* The plan beside the terms of x: neither needs the other. */
+template <WeightType TYPE> static __global__ void begin_kernel(Plan p, Split x)
+{
+    grid_wait();
+    DYNAMIC_SHARED(uint32_t, chosen);
+    if (blockIdx.x == 0)
+        make_plan(p, chosen);
+    else
+        split_block<TYPE>(x, blockIdx.x - 1);
+}
+
+SHARED_INLINE int row_tiles(int rows)
+{
+    return (rows + TILE_ROWS - 1) / TILE_ROWS;
+}
+
+SHARED_INLINE int column_tiles(int n)
+{
+    return (n + TILE_COLUMN_ROWS - 1) / TILE_COLUMN_ROWS;
 }
 
 /* ---- up ---- */
@@ -143,17 +170,17 @@ static __device__ __forceinline__ void unit_offsets(const Plan &p, const Unit &u
  * width land in the padding of h, which the split makes zeros.
  */
 template <WeightType TYPE, int T>
-static __global__ void __launch_bounds__(TILE_THREADS, T == 1 ? 2 : 1) up_kernel(Plan p)
+static __global__ void __launch_bounds__(TILE_THREADS, 1) up_kernel(Plan p)
 {
     grid_wait();
     enum { TILE_FLOATS = T * TILE_COLUMN_ROWS * TILE_ROWS };
     DYNAMIC_SHARED(float, part); /* [2][K_SLICES][TILE_FLOATS] */
-    int n_row_tiles = (p.a.width + TILE_ROWS - 1) / TILE_ROWS;
+    int n_row_tiles = row_tiles(p.a.width);
     int unit = (int)blockIdx.x / n_row_tiles, slice = (int)threadIdx.x / WARP;
     int first_row = (int)blockIdx.x % n_row_tiles * TILE_ROWS;
     if (unit >= *p.n_units) return;
     Unit u = p.unit[unit];
-    int n_tiles = (u.n + TILE_COLUMN_ROWS - 1) / TILE_COLUMN_ROWS;
+    int n_tiles = column_tiles(u.n);
     uint32_t at[T];
     unit_offsets<T>(p, u, 1, at);
     for (int m = 0; m < 2; m++) {
@@ -213,7 +240,7 @@ static __device__ void add_shared(const MoeFfn &a, int first_row, const float *s
 
 /* A block per 16 outputs; shared: the products of 8 units, then the sums of all rows. */
 template <WeightType TYPE, int T>
-static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>) down_kernel(Plan p)
+static __global__ void __launch_bounds__(TILE_THREADS, 1) down_kernel(Plan p)
 {
     grid_wait();
     enum { TILE_X = T * TILE_COLUMN_ROWS, TILE_FLOATS = TILE_X * TILE_ROWS };
@@ -228,7 +255,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>) down_kern
     for (int u0 = 0; u0 < n_units; u0 += TILE_WARPS) {
         if (u0 + warp < n_units) {
             Unit u = p.unit[u0 + warp];
-            int n_tiles = (u.n + TILE_COLUMN_ROWS - 1) / TILE_COLUMN_ROWS;
+            int n_tiles = column_tiles(u.n);
             uint32_t at[T];
             float sum[T][2] = {};
             load_columns(p, u, column[warp]);
@@ -245,6 +272,259 @@ static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>) down_kern
         }
     }
     add_shared(p.a, first_row, sums);
+}
+
+/* ---- few rows: up to 16, so that an expert's are one unit ---- */
+
+/*
+ * What a warp multiplies is a walk: the k-blocks of one slice in tile after tile of 16 rows. Its
+ * ring always has RING_BYTES of weights on their way, also while the block waits at a barrier or
+ * the walk goes on to another expert. Where a k-block lies takes a chain of loads (unit, matrix,
+ * scale), so lane i finds that of the i-th of 32 steps; between these the ring runs empty. (In
+ * registers, a k-block or two ahead, as tile_sum has them, the loads would start anew after each
+ * unit and barrier, and T = 4 would leave no registers for them.)
+ */
+typedef struct {
+    const unsigned char *data; /* of the matrix; NULL: past the walk's end */
+    float scale;
+    int32_t first_row, block; /* where in the matrix */
+    int32_t first, n;         /* pairs of the unit */
+} Step;
+
+/* Tiles are numbered through all units: unit * n_row_tiles + its tile. */
+typedef struct {
+    const Unit *unit;
+    const Weight *matrix, *second; /* [expert]; of a tile one after the other; or NULL */
+    int rows, cols;
+    unsigned n_units, max_units, n_row_tiles; /* unsigned ones divide faster */
+    unsigned tile, stride;                    /* tiles from `tile` on, stride apart */
+    int begin, end;                           /* k-blocks, of one slice; none: no steps */
+    uint4 *ring;                              /* this lane's first piece */
+    Step mine;                                /* of the 32 steps before `base` */
+    unsigned base, at;                        /* of those 32, the next */
+} Walk;
+
+/* Slices that are not empty; of fewer than 8 k-blocks each is a slice. */
+SHARED_INLINE int used_slices(int n_blocks)
+{
+    return n_blocks < K_SLICES ? n_blocks : K_SLICES;
+}
+
+template <WeightType TYPE> static __device__ __forceinline__ Step step_at(const Walk &w, unsigned i)
+{
+    Step s = {NULL, 1, 0, 0, 0, 0};
+    unsigned n_k = (unsigned)(w.end - w.begin), per_tile = w.second ? 2 * n_k : n_k;
+    if (!n_k) return s;
+    unsigned tile = w.tile + i / per_tile * w.stride, unit = tile / w.n_row_tiles;
+    Unit u = w.unit[unit < w.max_units ? unit : 0]; /* beside n_units, not after it */
+    if (unit >= w.n_units) return s;
+    const Weight &m = (i % per_tile < n_k ? w.matrix : w.second)[u.expert];
+    s.data = (const unsigned char *)m.data;
+    s.first_row = (int)(tile % w.n_row_tiles) * TILE_ROWS;
+    s.block = w.begin + (int)(i % n_k);
+    s.first = u.first, s.n = u.n;
+    if (TYPE == WEIGHT_FP8)
+        s.scale = m.scale[s.first_row / FP8_BLOCK * weight_blocks(w.cols) + s.block];
+    return s;
+}
+
+static __device__ __forceinline__ int of_step(int32_t mine, unsigned i)
+{
+    return (int)warp_shuffle((uint32_t)mine, (int)i);
+}
+
+/* Begins the copies of step i of the 32: a group, empty past the last. */
+template <WeightType TYPE>
+static __device__ __forceinline__ void copy_step(const Walk &w, unsigned i)
+{
+    typedef WeightRing<TYPE> Ring;
+    if (i < WARP) {
+        uint64_t data = warp_shuffle((uint64_t)(uintptr_t)w.mine.data, (int)i);
+        int first_row = of_step(w.mine.first_row, i), block = of_step(w.mine.block, i);
+        Weight m = {TYPE, w.rows, w.cols, (const void *)(uintptr_t)data, NULL};
+        if (data)
+            copy_block<TYPE>(tile_weight(m, first_row), block,
+                             w.ring + i % Ring::BLOCKS * Ring::BLOCK_PIECES);
+    }
+    copies_commit();
+}
+
+/* The next 32 steps, when nothing of the last is on its way. */
+template <WeightType TYPE> static __device__ __forceinline__ void next_steps(Walk *w)
+{
+    w->mine = step_at<TYPE>(*w, w->base + (unsigned)warp_lane());
+    w->base += WARP;
+    w->at = 0;
+    for (unsigned i = 0; i < WeightRing<TYPE>::BLOCKS; i++)
+        copy_step<TYPE>(*w, i);
+}
+
+/*
+ * The walk's next tile and matrix: sum[j] as tile_sum gives it for the slice. Tiles of x from
+ * n_tiles on are left out, but the first, whose terms are asked for before the weights are there.
+ */
+template <WeightType TYPE, int T>
+static __device__ __forceinline__ void walk_slice(Walk *w, const Terms &x, const uint32_t (&at)[T],
+                                                  int n_tiles, float (&sum)[T][2])
+{
+    typedef WeightRing<TYPE> Ring;
+    float acc[T][4] = {};
+    for (int b = w->begin; b < w->end; b++) {
+        const unsigned char *terms = x.data + (size_t)b * TERM_BLOCK_BYTES;
+        TermBlock first = load_terms(terms + (size_t)at[0] * 16);
+        uint32_t a[K_STEPS][4];
+        WeightBlock<TYPE> block;
+        copies_wait<Ring::BLOCKS - 1>();
+        read_block<TYPE>(w->ring + w->at % Ring::BLOCKS * Ring::BLOCK_PIECES, &block);
+        fragments<TYPE>(block, a);
+        copy_step<TYPE>(*w, w->at + Ring::BLOCKS);
+        float scale = warp_shuffle(w->mine.scale, (int)w->at);
+        block_product<TYPE>(a, first, scale, acc[0]);
+        UNROLL
+        for (int j = 1; j < T; j++)
+            if (j < n_tiles)
+                block_product<TYPE>(a, load_terms(terms + (size_t)at[j] * 16), scale, acc[j]);
+        if (++w->at == WARP) next_steps<TYPE>(w);
+    }
+    UNROLL
+    for (int j = 0; j < T; j++) {
+        sum[j][0] = acc[j][0] + acc[j][1];
+        sum[j][1] = acc[j][2] + acc[j][3];
+    }
+}
+
+/* Sets out on slice `slice` of those used, with tiles from `tile` on. */
+template <WeightType TYPE>
+static __device__ __forceinline__ void begin_walk(Walk *w, const Plan &p, int n_blocks, int slice,
+                                                  unsigned tile, unsigned stride, uint4 *rings)
+{
+    int n = used_slices(n_blocks);
+    w->unit = p.unit;
+    w->n_units = (unsigned)*p.n_units, w->max_units = (unsigned)(p.a.n * p.a.n_top);
+    w->n_row_tiles = (unsigned)row_tiles(w->rows);
+    w->tile = tile, w->stride = stride;
+    w->begin = slice < n ? n_blocks * slice / n : 0;
+    w->end = slice < n ? n_blocks * (slice + 1) / n : 0;
+    w->ring = rings + (int)threadIdx.x / WARP * (RING_BYTES / 16) + warp_lane();
+    next_steps<TYPE>(w);
+}
+
+/*
+ * A block walks through tiles of gate and up, a warp along its slice of k. Two blocks share an SM,
+ * each with 64 KiB of weights on their way; 4.3 TB/s over 132 SMs and a microsecond of latency are
+ * 33 KiB an SM. Shared: the rings; both matrices' partial sums of each slice, twice, for the next
+ * tile's are written while these are added.
+ */
+template <WeightType TYPE, int T>
+static __global__ void __launch_bounds__(TILE_THREADS, 2) up_few_kernel(Plan p)
+{
+    grid_wait();
+    enum { TILE_FLOATS = T * TILE_COLUMN_ROWS * TILE_ROWS, MATRIX_FLOATS = K_SLICES * TILE_FLOATS };
+    DYNAMIC_SHARED(uint4, rings);
+    float *parts = (float *)(void *)(rings + TILE_WARPS * (RING_BYTES / 16));
+    float *h = (float *)(void *)p.h.data;
+    int i = (int)threadIdx.x, slice = i / WARP, n_slices = used_slices(p.x.n_blocks);
+    Walk w = {};
+    w.matrix = p.a.gate, w.second = p.a.up;
+    w.rows = p.a.width, w.cols = p.a.dim;
+    begin_walk<TYPE>(&w, p, p.x.n_blocks, slice, blockIdx.x, gridDim.x, rings);
+
+    for (unsigned tile = w.tile, odd = 0;; tile += w.stride, odd ^= 1) {
+        unsigned unit = tile / w.n_row_tiles;
+        if (unit >= w.n_units) break;
+        float *part = parts + odd * 2 * MATRIX_FLOATS;
+        Unit u = p.unit[unit];
+        uint32_t at[T];
+        unit_offsets<T>(p, u, 1, at);
+        int is_mine = i < u.n * TILE_ROWS, pair = u.first + i / TILE_ROWS;
+        /* long before it is needed, where that leaves the registers */
+        float unit_x = T <= 2 && is_mine ? p.x.unit[p.pair[pair].row] : 0;
+        for (int m = 0; m < 2; m++) {
+            float sum[T][2];
+            walk_slice<TYPE, T>(&w, p.x, at, column_tiles(u.n), sum);
+            store_tile<T>(sum, column_tiles(u.n), part + m * MATRIX_FLOATS + slice * TILE_FLOATS);
+        }
+        __syncthreads();
+        if (is_mine) {
+            if (T > 2) unit_x = p.x.unit[p.pair[pair].row];
+            float gate = sum_slices(part + i, TILE_FLOATS, n_slices) * unit_x;
+            float up = sum_slices(part + MATRIX_FLOATS + i, TILE_FLOATS, n_slices) * unit_x;
+            int row = (int)(tile % w.n_row_tiles) * TILE_ROWS + i % TILE_ROWS;
+            h[(int64_t)pair * p.h.n_blocks * K_BLOCK + row] = silu(gate) * up;
+        }
+    }
+}
+
+/* One choice of one row, for the sum over its experts. */
+typedef struct {
+    int32_t pair;
+    float weight, unit;
+} Choice;
+
+/* p(s) of each slice and pair; [used slices][n_pairs][16]. */
+template <int T>
+static __device__ __forceinline__ void park(const float (&sum)[T][2], int n, float *out)
+{
+    int g = warp_lane() / 4, l = warp_lane() % 4;
+    UNROLL
+    for (int j = 0; j < T; j++) {
+        int column = j * TILE_COLUMN_ROWS + l;
+        if (column >= n) continue;
+        out[column * TILE_ROWS + g] = sum[j][0];
+        out[column * TILE_ROWS + g + 8] = sum[j][1];
+    }
+}
+
+/*
+ * A block per 16 outputs. A warp takes one slice of each of its units, so that few units keep all
+ * warps busy, and parks what it gets, without a barrier up to its last; then threads add up the
+ * products of pairs and the outputs of rows. An SM has one block, with 128 KiB of weights on their
+ * way. Shared: the rings; products [used slices][n_pairs][16]; choices [n_pairs].
+ */
+template <WeightType TYPE, int T>
+static __global__ void __launch_bounds__(DOWN_THREADS, 1) down_few_kernel(Plan p)
+{
+    grid_wait();
+    DYNAMIC_SHARED(uint4, rings);
+    int i = (int)threadIdx.x, warp = i / WARP, n_threads = (int)blockDim.x;
+    int n_slices = used_slices(p.h.n_blocks), n_at_once = n_threads / WARP / n_slices;
+    int slice = warp / n_slices < n_at_once ? warp % n_slices : n_slices; /* or idle */
+    int first_row = (int)blockIdx.x * TILE_ROWS, n_pairs = p.a.n * p.a.n_top;
+    float *product = (float *)(void *)(rings + n_threads / WARP * (RING_BYTES / 16));
+    Choice *choice = (Choice *)(void *)(product + n_slices * n_pairs * TILE_ROWS);
+    Walk w = {};
+    w.matrix = p.a.down;
+    w.rows = p.a.dim, w.cols = p.a.width;
+    begin_walk<TYPE>(&w, p, p.h.n_blocks, slice,
+                     (unsigned)(warp / n_slices) * gridDim.x + blockIdx.x,
+                     (unsigned)n_at_once * gridDim.x, rings);
+
+    for (int c = i; c < n_pairs; c += n_threads)
+        choice[c] = Choice{p.place[c], p.a.weight[c], p.h.unit[p.place[c]]};
+    int n_units = slice < n_slices ? (int)w.n_units : 0;
+    for (int unit = warp / n_slices; unit < n_units; unit += n_at_once) {
+        Unit u = {0, of_step(w.mine.first, w.at), of_step(w.mine.n, w.at)};
+        uint32_t at[T];
+        float sum[T][2];
+        unit_offsets<T>(p, u, 0, at);
+        walk_slice<TYPE, T>(&w, p.h, at, column_tiles(u.n), sum);
+        park<T>(sum, u.n, product + (slice * n_pairs + u.first) * TILE_ROWS);
+    }
+    int row = i / TILE_ROWS, d = first_row + i % TILE_ROWS;
+    int is_mine = row < p.a.n && d < p.a.dim;
+    float shared = is_mine ? p.a.shared[(int64_t)row * p.a.dim + d] : 0; /* while others come */
+    float gate = is_mine ? p.a.shared_gate[row] : 0;
+    __syncthreads();
+    for (int k = i; k < n_pairs * TILE_ROWS; k += n_threads)
+        product[k] = sum_slices(product + k, n_pairs * TILE_ROWS, n_slices);
+    __syncthreads();
+    if (!is_mine) return;
+    float sum = 0;
+    for (int c = row * p.a.n_top; c < (row + 1) * p.a.n_top; c++) {
+        Choice of = choice[c];
+        sum = fmaf(of.weight, product[of.pair * TILE_ROWS + i % TILE_ROWS] * of.unit, sum);
+    }
+    p.a.out[(int64_t)row * p.a.dim + d] = fmaf(sigmoid(gate), shared, sum);
 }
 
 /* ---- prompts ---- */
@@ -402,34 +682,39 @@ static size_t lay_out(Plan *p, const MoeFfn *a, int unit_rows, unsigned char *me
     int n_pairs = a->n * a->n_top;
     size_t x = terms_bytes(a->n, a->dim), h = terms_bytes(n_pairs, a->width);
     size_t pairs = round_16((size_t)n_pairs * sizeof(Pair));
-    size_t units = round_16((size_t)max_units(a, unit_rows) * sizeof(Unit));
+    size_t units = round_16((size_t)n_pairs * sizeof(Unit));
+    size_t place = round_16((size_t)n_pairs * sizeof(int32_t));
     if (memory)
         *p = Plan{*a,
                   unit_rows,
                   (Pair *)(void *)(memory + x + h),
                   (Unit *)(void *)(memory + x + h + pairs),
-                  (int32_t *)(void *)(memory + x + h + pairs + units),
+                  (int32_t *)(void *)(memory + x + h + pairs + units + place),
                   terms_in(memory, a->n, a->dim),
                   terms_in(memory + x, n_pairs, a->width),
-                  NULL,
+                  (int32_t *)(void *)(memory + x + h + pairs + units),
                   NULL};
-    return x + h + pairs + units + 16;
+    return x + h + pairs + units + place + 16;
 }
 
 /* What the prompts' kernels need after that. */
 static size_t lay_out_many(Plan *p, const MoeFfn *a, unsigned char *memory)
 {
-    size_t n_pairs = (size_t)a->n * (size_t)a->n_top, place = round_16(n_pairs * sizeof(int32_t));
-    if (memory) {
-        p->place = (int32_t *)(void *)memory;
-        p->y = (float *)(void *)(memory + place);
-    }
-    return place + n_pairs * (size_t)a->dim * sizeof(float);
+    if (memory) p->y = (float *)(void *)memory;
+    return (size_t)a->n * (size_t)a->n_top * (size_t)a->dim * sizeof(float);
 }
 
 static size_t plan_shared_bytes(const MoeFfn *a)
 {
     return (size_t)a->n_experts * (size_t)((a->n + 31) / 32 + 1) * sizeof(uint32_t);
+}
+
+/* The plan, and the terms of x. */
+template <WeightType TYPE> static void begin(const CudaContext *c, const Plan &p)
+{
+    Split x = {p.a.x, p.a.dim, p.a.dim, split_parts(p.a.n, p.a.dim), p.x};
+    launch(c, dim3(1 + (unsigned)(p.a.n * x.n_parts)), TILE_THREADS, plan_shared_bytes(&p.a),
+           begin_kernel<TYPE>, p, x);
 }
 
 /* The terms of h, where h lies. */
@@ -446,8 +731,7 @@ template <WeightType TYPE> static void run_many(const CudaContext *c, const MoeF
     used += lay_out_many(&p, a, c->scratch + used);
     assert(used <= c->scratch_bytes);
     int units = max_units(a, GEMM_X), n_parts = (a->dim + TILE_THREADS - 1) / TILE_THREADS;
-    launch(c, dim3(1), TILE_THREADS, plan_shared_bytes(a), plan_kernel, p);
-    split_rows(c, TYPE, a->n, Split{a->x, a->dim, a->dim, split_parts(a->n, a->dim), p.x});
+    begin<TYPE>(c, p);
     launch(c, dim3((unsigned)(units * ((a->width + 63) / 64))), TILE_THREADS,
            GemmStage<TYPE, 2>::ALL_BYTES, up_gemm_kernel<TYPE>, p);
     split_rows(c, TYPE, a->n * a->n_top, split_of_h(p));
@@ -464,29 +748,58 @@ template <WeightType TYPE, int T> static void run_group(const CudaContext *c, co
     Plan p;
     size_t used = lay_out(&p, a, TILE_X, c->scratch);
     assert(used <= c->scratch_bytes);
-    int width_tiles = (a->width + TILE_ROWS - 1) / TILE_ROWS;
-    int dim_tiles = (a->dim + TILE_ROWS - 1) / TILE_ROWS;
-
-    launch(c, dim3(1), TILE_THREADS, plan_shared_bytes(a), plan_kernel, p);
-    split_rows(c, TYPE, a->n, Split{a->x, a->dim, a->dim, split_parts(a->n, a->dim), p.x});
-    launch(c, dim3((unsigned)(max_units(a, TILE_X) * width_tiles)), TILE_THREADS,
+    begin<TYPE>(c, p);
+    launch(c, dim3((unsigned)(max_units(a, TILE_X) * row_tiles(a->width))), TILE_THREADS,
            2 * K_SLICES * tile_bytes, up_kernel<TYPE, T>, p);
     split_rows(c, TYPE, a->n * a->n_top, split_of_h(p));
-    launch(c, dim3((unsigned)dim_tiles), TILE_THREADS,
+    launch(c, dim3((unsigned)row_tiles(a->dim)), TILE_THREADS,
            TILE_WARPS * tile_bytes + (size_t)a->n * TILE_ROWS * sizeof(float), down_kernel<TYPE, T>,
            p);
 }
 
+static size_t down_few_bytes(const MoeFfn *a, int n_threads)
+{
+    int n_slices = used_slices((a->width + K_BLOCK - 1) / K_BLOCK);
+    size_t pair_bytes = (size_t)n_slices * TILE_ROWS * sizeof(float) + sizeof(Choice);
+    return (size_t)(n_threads / WARP) * RING_BYTES + (size_t)(a->n * a->n_top) * pair_bytes;
+}
+
+/* Threads of down_few_kernel; 0 where it cannot have these rows: too many, or their products. */
+static int down_few_threads(const CudaContext *c, const MoeFfn *a)
+{
+    if (a->n > FEW_ROWS) return 0;
+    if (down_few_bytes(a, DOWN_THREADS) <= c->shared_bytes) return DOWN_THREADS;
+    return down_few_bytes(a, DOWN_THREADS / 2) <= c->shared_bytes ? DOWN_THREADS / 2 : 0;
+}
+
+template <WeightType TYPE, int T>
+static void run_few(const CudaContext *c, const MoeFfn *a, int down_threads)
+{
+    enum { TILE_X = T * TILE_COLUMN_ROWS };
+    const size_t tile_bytes = TILE_X * TILE_ROWS * sizeof(float);
+    Plan p;
+    size_t used = lay_out(&p, a, TILE_X, c->scratch);
+    assert(used <= c->scratch_bytes && a->n <= TILE_X);
+    int tiles = max_units(a, TILE_X) * row_tiles(a->width);
+    begin<TYPE>(c, p);
+    launch(c, dim3((unsigned)(tiles < UP_BLOCKS ? tiles : UP_BLOCKS)), TILE_THREADS,
+           TILE_WARPS * RING_BYTES + 2 * 2 * K_SLICES * tile_bytes, up_few_kernel<TYPE, T>, p);
+    split_rows(c, TYPE, a->n * a->n_top, split_of_h(p));
+    launch(c, dim3((unsigned)row_tiles(a->dim)), down_threads, down_few_bytes(a, down_threads),
+           down_few_kernel<TYPE, T>, p);
+}
+
 template <WeightType TYPE> static void run_type(const CudaContext *c, const MoeFfn *a)
 {
+    int few = down_few_threads(c, a);
     if (many_rows(a))
         run_many<TYPE>(c, a);
-    else if (a->n <= 4)
-        run_group<TYPE, 1>(c, a);
-    else if (a->n <= 8)
-        run_group<TYPE, 2>(c, a);
-    else if (a->n <= 16)
-        run_group<TYPE, 4>(c, a);
+    else if (few && a->n <= 4)
+        run_few<TYPE, 1>(c, a, few);
+    else if (few && a->n <= 8)
+        run_few<TYPE, 2>(c, a, few);
+    else if (few)
+        run_few<TYPE, 4>(c, a, few);
     else if (a->n <= 32)
         run_group<TYPE, 8>(c, a);
     else

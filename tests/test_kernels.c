@@ -18,6 +18,7 @@
 
 #include "base/mem.h"
 #include "kernels/ops_ref.h"
+#include "kernels/simt_host.h"
 #include "tests/backends.h"
 
 /* ---- linear ---- */
@@ -705,10 +706,29 @@ static const MoeShape moe_shapes[] = {
     {WEIGHT_BF16, 530, 16, 16, 5, 1},  /* or than its kernels keep in shared memory */
     {WEIGHT_FP8, 90, 200, 140, 3, 2},  /* a prompt: whole units, some, odd sizes */
     {WEIGHT_BF16, 66, 133, 65, 4, 3},
+    {WEIGHT_FP8, 1, 16, 16, 1, 1},       /* one unit of one tile and one slice */
+    {WEIGHT_FP8, 4, 144, 512, 40, 8},    /* few rows: four slices, many experts of one row */
+    {WEIGHT_FP8, 7, 133, 650, 12, 5},    /* rows that are not whole pieces, idle warps */
+    {WEIGHT_FP8, 16, 40, 1184, 100, 12}, /* more steps than a warp knows at once */
+    {WEIGHT_BF16, 5, 1160, 260, 9, 4},   /* slices of one k-block and of two */
+    {WEIGHT_BF16, 16, 24, 1040, 40, 32}, /* few rows, but more products than a block holds */
     {WEIGHT_F32, 30, 40, 48, 7, 3},
     {WEIGHT_INT8, 19, 136, 140, 6, 3},
     {WEIGHT_INT8, 90, 200, 256, 2, 2},
 };
+
+/* A GPU whose blocks have less shared memory gives the same bits. */
+static void check_moe_small_blocks(Backend *be, const MoeFfn *a, const float *want, uint64_t seed)
+{
+    size_t all = (size_t)a->n * (size_t)a->dim;
+    MoeFfn small = *a;
+    small.out = floats(all);
+    simt_limit_shared(SIMT_SHARED_ADA);
+    be->moe_ffn(be, &small);
+    simt_limit_shared(SIMT_SHARED_HOPPER);
+    assert_true(same_bits("moe in small blocks", small.out, want, all, seed));
+    free(small.out);
+}
 
 static void test_moe_ffn(void **state)
 {
@@ -734,8 +754,9 @@ static void test_moe_ffn(void **state)
                     up,   down,   shared,   shared_gate,  scratch,  want, 0};
         ref->moe_ffn(ref, &a);
         /*
-         * Products of three sums over up to 200 terms: take the largest output. Two bf16 terms are
-         * off by up to 2^-17 of each product, in all three; INT8's by 2^-8 of a block's largest x.
+         * Products of three sums over up to 1,200 terms: take the largest output. Two bf16 terms
+         * are off by up to 2^-17 of each product, in all three; INT8's by 2^-8 of a block's largest
+         * x.
          */
         double size = 0;
         for (size_t i = 0; i < all; i++)
@@ -749,6 +770,7 @@ static void test_moe_ffn(void **state)
             double relative = m->type == WEIGHT_INT8 ? 0x1p-6 : bf16_terms ? 0x1p-15 : 4e-6;
             assert_true(near_all(about("moe", b), a.out, want, all, 0, relative * size, r.seed));
             assert_true(same_bits(about("moe", b), a.out, first, all, r.seed));
+            if (is_gpu(b)) check_moe_small_blocks(backend[b], &a, first, r.seed);
             for (int k = 0; k < m->n; k = next_alone(k, m->n, is_gpu(b))) {
                 size_t i = (size_t)k;
                 MoeFfn one = a;
