@@ -2,14 +2,38 @@
 #include "kernels/cuda_backend.h"
 
 #include <assert.h>
+#include <string.h>
+
+/* 1 for those that say which rows they write, or write none. */
+static int keeps_terms(const char *op)
+{
+    static const char *const names[] = {"linear", "swiglu", "moe_route", "moe_ffn"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(op, names[i])) return 1;
+    return 0;
+}
 
 #define CUDA_CALL(op, Args)                                                                        \
     static void op(Backend *be, const Args *a)                                                     \
     {                                                                                              \
         CudaBackend *b = (CudaBackend *)be;                                                        \
+        if (!keeps_terms(#op)) cuda_forget_terms(b);                                               \
         if (a->n > 0 && !b->failed) b->ops->op(&b->context, a);                                    \
     }
 CUDA_OPERATIONS(CUDA_CALL)
+
+void cuda_forget_terms(CudaBackend *b)
+{
+    for (int i = 0; i < MEMO_ENTRIES; i++)
+        b->memo.entry[i].x = NULL;
+}
+
+void cuda_keep_terms(CudaBackend *b, void *memory, size_t bytes)
+{
+    b->memo.memory = memory;
+    b->memo.part_bytes = bytes / (2 * MEMO_ENTRIES) / 16 * 16;
+    b->context.memo = &b->memo;
+}
 
 #define CUDA_SET(op, Args) be->op = op;
 

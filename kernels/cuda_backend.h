@@ -14,11 +14,17 @@ typedef struct {
     Backend be;
     const CudaOps *ops;
     CudaContext context;
+    TermsMemo memo;
     int failed; /* the first error of the device, a cudaError_t */
 } CudaBackend;
 
 /* Fills in the operations; context must be set before the first is called. */
 void cuda_backend_fill(CudaBackend *b, const CudaOps *ops);
+
+/* From now on terms are kept, in memory that outlives b. */
+void cuda_keep_terms(CudaBackend *b, void *memory, size_t bytes);
+/* The memory half calls it before it queues anything that writes memory, and around replays. */
+void cuda_forget_terms(CudaBackend *b);
 
 /* 1 when two keys mean the same recorded run. */
 int cuda_same_key(const ReplayKey *a, const ReplayKey *b);

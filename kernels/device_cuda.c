@@ -20,6 +20,7 @@ enum {
     MIN_COMPUTE_MAJOR = 8,
     OVERLAP_PTX = 90, /* Hopper's; older code would not wait */
     SCRATCH_BYTES = 64 << 20,
+    TERMS_BYTES = 24 << 20, /* in four parts of 64 rows of 24,000 values */
     MAX_GRAPHS = 96, /* a megabyte or two each; all row counts of trees and the usual chunks */
 };
 
@@ -40,6 +41,7 @@ typedef struct {
     int no_graphs;
     GemmChoice products; /* of prompts */
     void *workspace;     /* of the library */
+    void *terms;
     void (*own_linear)(Backend *be, const Linear *a);
 } Device;
 
@@ -114,6 +116,7 @@ static void device_host_free(Backend *be, void *mem)
 /* From pageable memory the bytes have left host_src when this returns. */
 static void device_upload(Backend *be, void *dst, const void *host_src, size_t bytes)
 {
+    cuda_forget_terms(of(be));
     if (!bytes || of(be)->failed) return;
     note(be, cudaMemcpyAsync(dst, host_src, bytes, cudaMemcpyHostToDevice, stream_of(be)));
 }
@@ -143,12 +146,14 @@ static void device_mark(Backend *be, int mark)
 
 static void device_copy(Backend *be, void *dst, const void *src, size_t bytes)
 {
+    cuda_forget_terms(of(be));
     if (!bytes || of(be)->failed) return;
     note(be, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, stream_of(be)));
 }
 
 static void device_zero(Backend *be, void *dst, size_t bytes)
 {
+    cuda_forget_terms(of(be));
     if (!bytes || of(be)->failed) return;
     note(be, cudaMemsetAsync(dst, 0, bytes, stream_of(be)));
 }
@@ -266,14 +271,9 @@ static cudaGraphExec_t record_graph(Backend *be, void (*record)(void *), void *c
     return exec;
 }
 
-static void device_replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
+static void replay_or_record(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
 {
     Device *d = (Device *)be;
-    if (of(be)->failed) return;
-    if (d->no_graphs) {
-        record(ctx);
-        return;
-    }
     Graph *g = find_graph(d, key);
     int again = g->used != 0;
     g->used = ++d->n_replays;
@@ -286,6 +286,18 @@ static void device_replay(Backend *be, const ReplayKey *key, void (*record)(void
         note(be, cudaGraphLaunch(g->exec, stream_of(be)));
     else if (!of(be)->failed)
         record(ctx);
+}
+
+/* What is recorded counts on no terms from before it, and what comes later on none of it. */
+static void device_replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
+{
+    if (of(be)->failed) return;
+    cuda_forget_terms(of(be));
+    if (((Device *)be)->no_graphs)
+        record(ctx);
+    else
+        replay_or_record(be, key, record, ctx);
+    cuda_forget_terms(of(be));
 }
 
 static void device_linear(Backend *be, const Linear *a)
@@ -331,6 +343,7 @@ static void device_close(Backend *be)
         if (d->event[i]) cudaEventDestroy(d->event[i]);
     close_aside(d);
     if (b->context.scratch) cudaFree(b->context.scratch);
+    if (d->terms) cudaFree(d->terms);
     if (b->context.stream) cudaStreamDestroy(b->context.stream);
     mem_free(d);
 }
@@ -424,7 +437,9 @@ Backend *backend_cuda_open(unsigned leave_out, Error *err)
     b->context.overlap = can_overlap && !(leave_out & CUDA_NO_OVERLAP);
     d->no_graphs = (leave_out & CUDA_NO_GRAPH) != 0;
     be->max_head_dim = max_head_dim_cuda(&b->context);
-    if (b->context.scratch) {
+    d->terms = b->context.scratch ? device_alloc(be, TERMS_BYTES, err) : NULL;
+    if (d->terms) {
+        cuda_keep_terms(b, d->terms, TERMS_BYTES);
         open_library(d);
         return be;
     }

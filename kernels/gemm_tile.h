@@ -37,7 +37,8 @@ template <WeightType TYPE, int M> struct GemmStage {
         W_ROW_PIECES = W_HALF_BYTES / 16,
         W_PIECES = W_ROWS * W_ROW_PIECES / TILE_THREADS,
         W_BYTES = W_ROWS * W_HALF_BYTES,
-        BYTES = W_BYTES + GEMM_X * X_HALF_BYTES,
+        UNITS_AT = W_BYTES + GEMM_X * X_HALF_BYTES, /* a float each row of x, of odd halves */
+        BYTES = UNITS_AT + (TYPE == WEIGHT_FP8 ? GEMM_X * 4 : 0),
         ALL_BYTES = GEMM_STAGES * BYTES,
     };
 };
@@ -52,6 +53,7 @@ template <int M> struct GemmRows {
 template <WeightType TYPE, int M> struct GemmCopies {
     const unsigned char *w[GemmStage<TYPE, M>::W_PIECES]; /* rows */
     const unsigned char *x[X_PIECES];                     /* pieces */
+    const float *unit; /* of this thread's row of x; NULL where it brings none */
     int cols, aligned;
 };
 
@@ -82,10 +84,13 @@ gemm_copies(const GemmRows<M> &rows, const Terms &x, const int (&x_row)[X_PIECES
         c.w[i] = (const unsigned char *)data +
                  (int64_t)(row < last ? row : last) * weight_row_bytes(&rows.w[0]);
     }
+    int piece = (int)threadIdx.x % (X_HALF_BYTES / 16);
+    c.unit = NULL;
     UNROLL
-    for (int i = 0; i < X_PIECES; i++)
-        c.x[i] = x.data + (int64_t)x_row[i] * x.n_blocks * TERM_BLOCK_BYTES +
-                 threadIdx.x % (X_HALF_BYTES / 16) * 16;
+    for (int i = 0; i < X_PIECES; i++) {
+        c.x[i] = x.data + (int64_t)x_row[i] * x.n_blocks * TERM_BLOCK_BYTES + piece * 16;
+        if (piece == i) c.unit = x.unit + (int64_t)x_row[i] * x.n_blocks;
+    }
     return c;
 }
 
@@ -120,6 +125,9 @@ static __device__ __forceinline__ void gemm_issue(const GemmCopies<TYPE, M> &c, 
     for (int i = 0; i < X_PIECES; i++)
         copy_16(stage + S::W_BYTES + ((int)threadIdx.x + i * TILE_THREADS) * 16,
                 c.x[i] + (int64_t)half * X_HALF_BYTES);
+    if (TYPE == WEIGHT_FP8 && half % 2 && c.unit)
+        copy_4(stage + S::UNITS_AT + gemm_x_row((int)threadIdx.x % (X_HALF_BYTES / 16)) * 4,
+               c.unit + half / 2);
 }
 
 /* t += a stage's products; tiles of x from n_tiles on are left out. */
@@ -182,21 +190,26 @@ static __device__ __forceinline__ void gemm_products(const unsigned char *stage,
     }
 }
 
-/* acc += scale t, t = 0: a block's end. */
+/* acc += scale unit t, t = 0: a block's end, with what the stage of its odd half has brought. */
 template <WeightType TYPE, int M>
-static __device__ __forceinline__ void gemm_end_block(const float (&scale)[M],
-                                                      float (&t)[M][GEMM_TILES][4],
-                                                      float (&acc)[M][GEMM_TILES][4])
+static __device__ __forceinline__ void
+gemm_end_block(const float (&scale)[M], const unsigned char *stage, float (&t)[M][GEMM_TILES][4],
+               float (&acc)[M][GEMM_TILES][4])
 {
+    const float *unit = (const float *)(const void *)(stage + GemmStage<TYPE, M>::UNITS_AT) +
+                        (int)threadIdx.x / WARP % GEMM_X_WARPS * (GEMM_X / GEMM_X_WARPS) +
+                        warp_lane() % 4;
     UNROLL
-    for (int m = 0; m < M; m++)
+    for (int j = 0; j < GEMM_TILES; j++) {
+        float of_x = TYPE == WEIGHT_FP8 ? unit[j * TILE_COLUMN_ROWS] : 1;
         UNROLL
-    for (int j = 0; j < GEMM_TILES; j++)
-        UNROLL
-    for (int i = 0; i < 4; i++) {
-        acc[m][j][i] = TYPE == WEIGHT_FP8 ? fmaf(scale[m], t[m][j][i], acc[m][j][i])
-                                          : acc[m][j][i] + t[m][j][i];
-        t[m][j][i] = 0;
+        for (int m = 0; m < M; m++)
+            UNROLL
+        for (int i = 0; i < 4; i++) {
+            acc[m][j][i] = TYPE == WEIGHT_FP8 ? fmaf(scale[m] * of_x, t[m][j][i], acc[m][j][i])
+                                              : acc[m][j][i] + t[m][j][i];
+            t[m][j][i] = 0;
+        }
     }
 }
 
@@ -260,7 +273,7 @@ gemm_sum(const GemmRows<M> &rows, const Terms &x, const int (&x_row)[X_PIECES], 
             if (TYPE == WEIGHT_FP8 && h % 2 == 0) scale[m] = scale_row[m][b];
         gemm_products<TYPE, M>(shared + h % GEMM_STAGES * S::BYTES, n_tiles, t);
         if (h % 2 == 0) continue;
-        gemm_end_block<TYPE, M>(scale, t, acc);
+        gemm_end_block<TYPE, M>(scale, shared + h % GEMM_STAGES * S::BYTES, t, acc);
         while (slice_begin(x.n_blocks, slice + 1) <= b)
             slice++;
         if (slice_begin(x.n_blocks, slice + 1) == b + 1) gemm_end_slice<M>(acc, sum);

@@ -1,8 +1,8 @@
 /*
  * linear.cu: y = x W' for a few or many rows.
  *
- * First a small kernel splits x into two 16-bit terms (linear_tile.h, which defines the sum), once
- * for all matrices of a type. Then one of three schedules of the same sum. Up to 64 rows of x at a
+ * Where nobody has left x as two 16-bit terms (terms.h), first a small kernel makes them, once for
+ * all matrices of a type. Then one of three schedules of the same sum. Up to 64 rows of x at a
  * time, with the blocks of all matrices of the type in one grid, one matrix after the other:
  * - a block owns 16 rows of W, each of its 8 warps one slice of k; partial sums meet in shared
  *   memory (2 KB for each 4 rows of x). As many blocks as W has tiles: for few rows.
@@ -26,6 +26,7 @@
 
 enum {
     GROUP_ROWS = 64,       /* of x, that share a pass over W */
+    BOTH_ROWS = 8,         /* of x, for which matrices of both types share a launch */
     WIDE_MIN_BLOCKS = 128, /* SMs of a large GPU, more or less: a schedule, not a result */
     F32_ROWS = 8,
     GEMM_MIN_ROWS = 48, /* of W: below this most of a block would have nothing to do */
@@ -38,11 +39,12 @@ typedef struct {
     unsigned end; /* of its blocks in the grid; they begin where the matrix before it ends */
 } Matrix;
 
-/* The matrices of one type, and what they multiply. */
+/* The matrices of one type, or of both 16-bit ones, and what they multiply. */
 typedef struct {
     int n_matrices;
     Matrix matrix[MAX_PRODUCTS];
-    Terms x;
+    Terms x;     /* of the type; of bf16 */
+    Terms x_fp8; /* of both */
     int n;
     int n_groups; /* of 4 T rows */
 } LinearTerms;
@@ -67,40 +69,50 @@ template <int T> static __device__ __forceinline__ int group_rows(const LinearTe
 
 /* A lane's columns of each tile; what lies past the last row reads as the last row. */
 template <int T>
-static __device__ __forceinline__ void group_offsets(const LinearTerms &a, int first, int n,
+static __device__ __forceinline__ void group_offsets(const Terms &x, int first, int n,
                                                      uint32_t (&at)[T])
 {
     UNROLL
     for (int j = 0; j < T; j++) {
         int row = j * TILE_COLUMN_ROWS + warp_lane() / 8;
-        at[j] = term_offset(a.x, first + (row < n ? row : n - 1));
+        at[j] = term_offset(x, first + (row < n ? row : n - 1));
     }
 }
 
-/* A block per 16 rows of W and group, a warp per slice of k. */
+/* A block of 16 rows of W and a group, a warp per slice of k. */
 template <WeightType TYPE, int T>
-static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>) linear_kernel(LinearTerms a)
+static __device__ __forceinline__ void tile_block(const LinearTerms &a, const Matrix &mat,
+                                                  const Terms &x, unsigned block, float *part)
 {
     enum { TILE_FLOATS = T * TILE_COLUMN_ROWS * TILE_ROWS };
-    __shared__ float part[K_SLICES * TILE_FLOATS];
-    unsigned block;
-    const Matrix &mat = matrix_of_block(a, &block);
     int first_row = (int)(block / (unsigned)a.n_groups) * TILE_ROWS;
     int first = (int)(block % (unsigned)a.n_groups) * T * TILE_COLUMN_ROWS;
     int n = group_rows<T>(a, first), n_tiles = (n + TILE_COLUMN_ROWS - 1) / TILE_COLUMN_ROWS;
     int slice = (int)threadIdx.x / WARP;
     uint32_t at[T];
     float sum[T][2] = {};
-    group_offsets<T>(a, first, n, at);
-    tile_sum<TYPE, T, 1>(tile_weight(mat.w, first_row), a.x, at, n_tiles, slice, slice + 1, sum);
+    group_offsets<T>(x, first, n, at);
+    tile_sum<TYPE, T, 1>(tile_weight(mat.w, first_row), x, at, n_tiles, slice, slice + 1, sum);
     store_tile<T>(sum, n_tiles, part + slice * TILE_FLOATS);
     __syncthreads();
 
     for (int i = (int)threadIdx.x; i < n * TILE_ROWS; i += TILE_THREADS) {
         int row = first_row + i % TILE_ROWS, m = first + i / TILE_ROWS;
-        if (row < mat.w.rows)
-            mat.y[m * mat.y_stride + row] = sum_slices(part + i, TILE_FLOATS) * a.x.unit[m];
+        if (row < mat.w.rows) mat.y[m * mat.y_stride + row] = sum_slices(part + i, TILE_FLOATS);
     }
+}
+
+/* WEIGHT_NONE: of bf16 and FP8, each block its matrix's. */
+template <WeightType TYPE, int T>
+static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>) linear_kernel(LinearTerms a)
+{
+    __shared__ float part[K_SLICES * T * TILE_COLUMN_ROWS * TILE_ROWS];
+    unsigned block;
+    const Matrix &mat = matrix_of_block(a, &block);
+    if (TYPE == WEIGHT_NONE ? mat.w.type == WEIGHT_FP8 : TYPE == WEIGHT_FP8)
+        tile_block<WEIGHT_FP8, T>(a, mat, TYPE == WEIGHT_NONE ? a.x_fp8 : a.x, block, part);
+    else
+        tile_block<WEIGHT_BF16, T>(a, mat, a.x, block, part);
 }
 
 /* A block per 128 rows of W and group, a warp per 16 of them. */
@@ -120,7 +132,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>)
     int n = group_rows<T>(a, first), n_tiles = (n + TILE_COLUMN_ROWS - 1) / TILE_COLUMN_ROWS;
     uint32_t at[T];
     float sum[T][2] = {};
-    group_offsets<T>(a, first, n, at);
+    group_offsets<T>(a.x, first, n, at);
     tile_sum<TYPE, T, 1>(tile_weight(mat.w, first_row), a.x, at, n_tiles, 0, K_SLICES, sum);
 
     int row = first_row + warp_lane() / 4;
@@ -128,8 +140,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>)
     for (int j = 0; j < T; j++) {
         int m = first + j * TILE_COLUMN_ROWS + warp_lane() % 4;
         if (m >= a.n) continue;
-        if (row < mat.w.rows) mat.y[m * mat.y_stride + row] = sum[j][0] * a.x.unit[m];
-        if (row + 8 < mat.w.rows) mat.y[m * mat.y_stride + row + 8] = sum[j][1] * a.x.unit[m];
+        if (row < mat.w.rows) mat.y[m * mat.y_stride + row] = sum[j][0];
+        if (row + 8 < mat.w.rows) mat.y[m * mat.y_stride + row + 8] = sum[j][1];
     }
 }
 
@@ -164,10 +176,10 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) gemm_kernel(LinearTerm
     for (int j = 0; j < GEMM_TILES; j++) {
         int m = m0 + j * TILE_COLUMN_ROWS;
         if (m >= a.n) continue;
-        float unit = a.x.unit[m], *y = mat.y + m * mat.y_stride;
+        float *y = mat.y + m * mat.y_stride;
         UNROLL
         for (int i = 0; i < M * 2; i++)
-            if (row + i * 8 < mat.w.rows) y[row + i * 8] = sum[i / 2][j][i % 2] * unit;
+            if (row + i * 8 < mat.w.rows) y[row + i * 8] = sum[i / 2][j][i % 2];
     }
 }
 
@@ -270,14 +282,10 @@ template <WeightType TYPE> static void launch_many(const CudaContext *c, const L
     }
 }
 
-template <WeightType TYPE> static void launch_type(const CudaContext *c, const LinearTerms &a)
+template <WeightType TYPE> static void launch_more(const CudaContext *c, const LinearTerms &a)
 {
     if (a.n > GROUP_ROWS)
         launch_many<TYPE>(c, a);
-    else if (a.n <= 4)
-        launch_tiles<TYPE, 1>(c, a);
-    else if (a.n <= 8)
-        launch_tiles<TYPE, 2>(c, a);
     else if (a.n <= 16)
         launch_tiles<TYPE, 4>(c, a);
     else if (a.n <= 32)
@@ -286,6 +294,16 @@ template <WeightType TYPE> static void launch_type(const CudaContext *c, const L
         launch_tiles<TYPE, 16>(c, a);
 }
 
+template <WeightType TYPE> static void launch_type(const CudaContext *c, const LinearTerms &a)
+{
+    if (a.n <= 4) {
+        launch_tiles<TYPE, 1>(c, a);
+    } else if (a.n <= 8) {
+        launch_tiles<TYPE, 2>(c, a);
+    } else if constexpr (TYPE != WEIGHT_NONE) {
+        launch_more<TYPE>(c, a);
+    }
+}
 /* ---- for a library: terms as plain rows ---- */
 
 /* A thread per value. */
@@ -333,16 +351,37 @@ template <WeightType TYPE> static void linear_terms(const CudaContext *c, const 
     LinearTerms t = of_type(a, TYPE);
     if (!t.n_matrices) return;
     int cols = t.matrix[0].w.cols, chunk = chunk_rows(c, a->n, cols);
+    int is_split = find_terms(c, TYPE, a->x, a->n, cols, a->x_stride, &t.x);
+    if (is_split) chunk = a->n;
     for (int i = 0; i < a->n; i += chunk) {
         t.n = a->n - i < chunk ? a->n - i : chunk;
-        t.x = terms_in(c->scratch, t.n, cols);
-        split_rows(
-            c, TYPE, t.n,
-            Split{a->x + (int64_t)i * a->x_stride, a->x_stride, cols, split_parts(t.n, cols), t.x});
+        if (!is_split) {
+            t.x = terms_in(c->scratch, t.n, cols);
+            split_rows(c, TYPE,
+                       Split{a->x + (int64_t)i * a->x_stride, a->x_stride, t.n, cols, t.x});
+        }
         launch_type<TYPE>(c, t);
         for (int m = 0; m < t.n_matrices; m++)
             t.matrix[m].y += t.n * t.matrix[m].y_stride;
     }
+}
+
+/*
+ * Matrices of both 16-bit types in one launch, where both terms of a few rows are there: small ones
+ * in bf16 then run beside large ones in FP8. 0 where they are not.
+ */
+static int linear_both(const CudaContext *c, const Linear *a)
+{
+    LinearTerms t = of_type(a, WEIGHT_BF16), fp8 = of_type(a, WEIGHT_FP8);
+    if (!t.n_matrices || !fp8.n_matrices || a->n > BOTH_ROWS) return 0;
+    int cols = t.matrix[0].w.cols;
+    int has_bf16 = find_terms(c, WEIGHT_BF16, a->x, a->n, cols, a->x_stride, &t.x);
+    if (!find_terms(c, WEIGHT_FP8, a->x, a->n, cols, a->x_stride, &t.x_fp8) || !has_bf16) return 0;
+    for (int i = 0; i < fp8.n_matrices; i++)
+        t.matrix[t.n_matrices++] = fp8.matrix[i];
+    t.n = a->n;
+    launch_type<WEIGHT_NONE>(c, t);
+    return 1;
 }
 
 extern "C" void CUDA_NAME(linear)(const CudaContext *c, const Linear *a)
@@ -352,9 +391,12 @@ extern "C" void CUDA_NAME(linear)(const CudaContext *c, const Linear *a)
         assert(a->product[i].w->type >= WEIGHT_F32 && a->product[i].w->type <= WEIGHT_FP8);
         assert(a->product[i].w->cols == a->product[0].w->cols);
     }
+    for (int i = 0; i < a->n_products; i++)
+        terms_overwritten(c, a->product[i].y, a->n, a->product[i].y_stride);
     LinearTerms f32 = of_type(a, WEIGHT_F32);
     for (int i = 0; i < f32.n_matrices; i++)
         linear_f32(c, a, f32.matrix[i]);
+    if (linear_both(c, a)) return;
     linear_terms<WEIGHT_BF16>(c, a);
     linear_terms<WEIGHT_FP8>(c, a);
 }

@@ -2,33 +2,31 @@
  * linear_tile.h: 16 rows of a matrix times some rows of x, by one warp; for linear.cu and moe.cu.
  *
  * One mma.m16n8k16 takes 16 rows of W as they lie in memory and 8 columns, two for each of 4 rows
- * of x: its high and its low 16-bit term, x = (high + low) * unit. Beside bf16 weights the terms
- * are bf16 and unit is 1; beside FP8 weights, which fp16 holds exactly, they are fp16 and unit is a
- * power of two from the row's largest |x|.
+ * of x: its high and its low 16-bit term (terms.h).
  *
  * The sum of one output, whatever else a warp computes and however warps share the work:
  *     t(b)  = the products of k in [128 b, 128 b + 128), by 8 mma, each over 16 k's
- *     p(s)  = high + low of  sum_b scale(b) t(b), b ascending in slice s; 8 slices cut by cols
- * alone y     = unit * sum_s p(s), s ascending A column of an mma depends on the same column of B
- * alone, so neither T nor the rows in other columns show in it. Which k's meet in an mma is fixed
- * too: a lane takes 16 bytes of a row of W and what lies beside them in x, so W needs no packing.
+ *     p(s)  = high + low of  sum_b scale(b) unit(b) t(b), b ascending in slice s; 8 slices cut by
+ *             cols alone (bf16: without scale and unit)
+ *     y     = sum_s p(s), s ascending
+ * A column of an mma depends on the same column of B alone, so neither T nor the rows in other
+ * columns show in it. Which k's meet in an mma is fixed too: a lane takes 16 bytes of a row of W
+ * and what lies beside them in x, so W needs no packing.
  *
- * Against the definition, with |x - high - low| <= 2^-17 |x| (bf16) or 2^-23 |x| + 2^-38 max |x|
- * (fp16): |error| <= (2^-17 + (128 + blocks + 8) 2^-24) sum |x w|, as if each product were rounded
- * on its own; a tensor core rounds once per mma.
+ * Against the definition, with |x - high - low| <= 2^-17 |x| (bf16) or 2^-23 |x| + 2^-38 times the
+ * largest |x| of the block (fp16): |error| <= (2^-17 + (128 + blocks + 8) 2^-24) sum |x w|, as if
+ * each product were rounded on its own; a tensor core rounds once per mma.
  */
 #ifndef OFFSHOOT_KERNELS_LINEAR_TILE_H
 #define OFFSHOOT_KERNELS_LINEAR_TILE_H
 
-#include "kernels/simt.h"
+#include "kernels/terms.h"
 
 enum {
     TILE_ROWS = 16,       /* of W */
     TILE_COLUMN_ROWS = 4, /* of x, in 8 columns */
-    K_BLOCK = 128,
     K_STEPS = K_BLOCK / 16,
     K_SLICES = 8,
-    TERM_BLOCK_BYTES = K_BLOCK * 2 * 2,
     TILE_THREADS = 256,
     TILE_WARPS = TILE_THREADS / WARP,
 };
@@ -36,118 +34,39 @@ enum {
 /* Two blocks share an SM, so that one loads while the other adds up, where registers allow. */
 template <int T> static constexpr int TILE_BLOCKS = T <= 2 ? 2 : 1;
 
-/* Rows of x as terms: [n][n_blocks][4] runs of 32 k's, 64 bytes high, then 64 bytes low. */
-typedef struct {
-    unsigned char *data;
-    float *unit; /* [n] */
-    int n_blocks;
-} Terms;
-
-static inline Terms terms_in(unsigned char *memory, int n, int cols)
-{
-    int n_blocks = (cols + K_BLOCK - 1) / K_BLOCK;
-    size_t bytes = (size_t)n * (size_t)n_blocks * TERM_BLOCK_BYTES;
-    return Terms{memory, (float *)(void *)(memory + bytes), n_blocks};
-}
-
-/* Of memory for n rows, a multiple of 16. */
-static inline size_t terms_bytes(int n, int cols)
-{
-    size_t n_blocks = (size_t)(cols + K_BLOCK - 1) / K_BLOCK;
-    return (size_t)n * n_blocks * TERM_BLOCK_BYTES + ((size_t)n + 3) / 4 * 16;
-}
-
 /* ---- splitting x ---- */
 
 typedef struct {
-    const float *x; /* rows of cols floats, x_stride apart; may be out.data when n_parts is 1 */
+    const float
+        *x; /* rows of cols floats, x_stride apart; may be out.data, blocks in their places */
     int64_t x_stride;
-    int cols, n_parts; /* blocks per row */
+    int n, cols;
     Terms out;
 } Split;
 
-/* The largest |x| of a row, in every thread. */
-static __device__ float row_max(const float *x, int cols)
+/* Block `block` of those that split x: a warp per 128 of a row. */
+template <WeightType TYPE> static __device__ void split_part(const Split &a, unsigned block)
 {
-    __shared__ float part[TILE_WARPS];
-    float max = 0;
-    for (int k = (int)threadIdx.x; k < cols; k += TILE_THREADS)
-        max = fmaxf(max, fabsf(x[k]));
-    max = warp_max(max, WARP);
-    if (warp_lane() == 0) part[threadIdx.x / WARP] = max;
-    __syncthreads();
-    for (int w = 0; w < TILE_WARPS; w++)
-        max = fmaxf(max, part[w]);
-    return max;
-}
-
-/* The power of two 2^(13 - e) that takes max, 2^e or a little more, to [2^13, 2^14): fp16 ends at
- * 2^16, and the low term of what is 2^24 times smaller is still a normal number. */
-static __device__ float term_scale(float max)
-{
-    int e = (int)(philox_bits(max) >> 23) - 127;
-    if (e < -100) e = -100;
-    return philox_float((uint32_t)(127 + 13 - e) << 23);
-}
-
-/* Where k's of a 64-wide run lie: value `lane` of half h. A lane of tile_sum reads 8 at a time: 8
- * neighbours of W in bf16, in FP8 one half of 16. */
-template <WeightType TYPE> static __device__ __forceinline__ int term_k(int h, int lane)
-{
-    return TYPE == WEIGHT_FP8 ? lane / 8 * 16 + h * 8 + lane % 8 : h * 32 + lane;
-}
-
-/* Block `block` of n_parts per row; a warp reads 64 k's, then writes their 256 bytes. */
-template <WeightType TYPE> static __device__ void split_block(const Split &a, unsigned block)
-{
-    int64_t row = block / (unsigned)a.n_parts;
-    int part = (int)(block % (unsigned)a.n_parts), lane = warp_lane();
-    const float *x = a.x + row * a.x_stride;
-    float scale = TYPE == WEIGHT_FP8 ? term_scale(row_max(x, a.cols)) : 1.0f;
-    if (threadIdx.x == 0 && part == 0) a.out.unit[row] = 1.0f / scale;
-
-    unsigned char *out = a.out.data + row * a.out.n_blocks * TERM_BLOCK_BYTES;
-    int n_runs = a.out.n_blocks * 2, n_warps = a.n_parts * TILE_WARPS;
-    for (int run = part * TILE_WARPS + (int)threadIdx.x / WARP; run < n_runs; run += n_warps) {
-        float v[2];
-        for (int h = 0; h < 2; h++) {
-            int k = run * 64 + term_k<TYPE>(h, lane);
-            v[h] = k < a.cols ? x[k] * scale : 0.0f;
-        }
-        uint32_t high, low;
-        if (TYPE == WEIGHT_FP8) {
-            high = fp16_pair(v[0], v[1]);
-            low = fp16_pair(v[0] - fp16_value((uint16_t)high),
-                            v[1] - fp16_value((uint16_t)(high >> 16)));
-        } else {
-            high = bf16_pair(v[0], v[1]);
-            low = bf16_pair(v[0] - bf16_low(high), v[1] - bf16_high(high));
-        }
-        warp_sync(); /* x may lie where the terms go */
-        for (int h = 0; h < 2; h++) {
-            uint16_t *at = (uint16_t *)(void *)(out + (run * 2 + h) * 128) + lane;
-            at[0] = (uint16_t)(high >> 16 * h);
-            at[32] = (uint16_t)(low >> 16 * h);
-        }
-    }
+    int64_t unit = (int64_t)block * TILE_WARPS + threadIdx.x / WARP, row = unit / a.out.n_blocks;
+    if (row < a.n)
+        split_block<TYPE>(a.out, row, (int)(unit % a.out.n_blocks), a.x + row * a.x_stride, a.cols);
 }
 
 template <WeightType TYPE> static __global__ void split_kernel(Split a)
 {
     grid_wait();
-    split_block<TYPE>(a, blockIdx.x);
+    split_part<TYPE>(a, blockIdx.x);
 }
 
-static void split_rows(const CudaContext *c, WeightType type, int n, const Split &a)
+static unsigned split_parts(const Split &a)
 {
-    launch(c, dim3((unsigned)n * (unsigned)a.n_parts), TILE_THREADS, 0,
+    return (unsigned)(((int64_t)a.n * a.out.n_blocks + TILE_WARPS - 1) / TILE_WARPS);
+}
+
+static void split_rows(const CudaContext *c, WeightType type, const Split &a)
+{
+    launch(c, dim3(split_parts(a)), TILE_THREADS, 0,
            type == WEIGHT_FP8 ? split_kernel<WEIGHT_FP8> : split_kernel<WEIGHT_BF16>, a);
-}
-
-/* Blocks for each row of x: some runs for each warp, and all SMs busy with a few rows. */
-static inline int split_parts(int n, int cols)
-{
-    return n < 64 ? (cols + 1023) / 1024 : 1;
 }
 
 /* ---- the tile ---- */
@@ -289,6 +208,16 @@ static __device__ __forceinline__ uint32_t term_offset(const Terms &x, int row)
            (uint32_t)(g % 2 * 4 + l);
 }
 
+/* Beside FP8 weights the unit of a block of x's row 4j + lane % 4, in which this lane's sums are;
+ * at: term_offset of row 4j + lane / 8. All lanes call it. */
+template <WeightType TYPE>
+static __device__ __forceinline__ float block_unit(const Terms &x, uint32_t at, int block)
+{
+    if (TYPE != WEIGHT_FP8) return 1;
+    uint32_t first = warp_shuffle(at, warp_lane() % 4 * 8); /* whose own part is 0 */
+    return x.unit[first / (TERM_BLOCK_BYTES / 16) + (uint32_t)block];
+}
+
 /* The first k-block of a slice. */
 static __device__ __forceinline__ int slice_begin(int n_blocks, int slice)
 {
@@ -335,10 +264,12 @@ static __device__ __forceinline__ void tile_sum_as(const TileWeight &w, const Te
             }
             UNROLL
             for (int j = 0; j < T; j++)
-                if (T <= 2 || j < n_tiles)
+                if (T <= 2 || j < n_tiles) {
+                    float unit = block_unit<TYPE>(x, at[j], b);
                     block_product<TYPE>(
                         a, load_terms(x.data + (size_t)at[j] * 16 + (size_t)b * TERM_BLOCK_BYTES),
-                        scale, acc[j]);
+                        scale * unit, acc[j]);
+                }
             while (slice_begin(x.n_blocks, slice + 1) <= b)
                 slice++;
             if (slice_begin(x.n_blocks, slice + 1) > b + 1) continue;

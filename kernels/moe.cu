@@ -137,7 +137,7 @@ template <WeightType TYPE> static __global__ void begin_kernel(Plan p, Split x)
     if (blockIdx.x == 0)
         make_plan(p, chosen);
     else
-        split_block<TYPE>(x, blockIdx.x - 1);
+        split_part<TYPE>(x, blockIdx.x - 1);
 }
 
 SHARED_INLINE int row_tiles(int rows)
@@ -194,9 +194,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) up_kernel(Plan p)
     float *h = (float *)(void *)p.h.data;
     for (int i = (int)threadIdx.x; i < u.n * TILE_ROWS; i += TILE_THREADS) {
         int row = first_row + i % TILE_ROWS, at_pair = u.first + i / TILE_ROWS;
-        float unit_x = p.x.unit[p.pair[at_pair].row];
-        float gate = sum_slices(part + i, TILE_FLOATS) * unit_x;
-        float up = sum_slices(part + K_SLICES * TILE_FLOATS + i, TILE_FLOATS) * unit_x;
+        float gate = sum_slices(part + i, TILE_FLOATS);
+        float up = sum_slices(part + K_SLICES * TILE_FLOATS + i, TILE_FLOATS);
         h[(int64_t)at_pair * p.h.n_blocks * K_BLOCK + row] = silu(gate) * up;
     }
 }
@@ -206,14 +205,14 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) up_kernel(Plan p)
 /* Where a column of a unit's product goes, and times what. */
 typedef struct {
     int32_t row;
-    float weight, unit;
+    float weight;
 } Column;
 
 static __device__ __forceinline__ void load_columns(const Plan &p, const Unit &u, Column *column)
 {
     for (int i = warp_lane(); i < u.n; i += WARP) {
         Pair pair = p.pair[u.first + i];
-        column[i] = Column{pair.row, pair.weight, p.h.unit[u.first + i]};
+        column[i] = Column{pair.row, pair.weight};
     }
 }
 
@@ -223,7 +222,7 @@ static __device__ void add_unit(const Column *column, int n, const float *produc
     for (int i = (int)threadIdx.x; i < n * TILE_ROWS; i += TILE_THREADS) {
         Column c = column[i / TILE_ROWS];
         float *sum = sums + c.row * TILE_ROWS + i % TILE_ROWS;
-        *sum = fmaf(c.weight, product[i] * c.unit, *sum);
+        *sum = fmaf(c.weight, product[i], *sum);
     }
 }
 
@@ -372,6 +371,7 @@ static __device__ __forceinline__ void walk_slice(Walk *w, const Terms &x, const
     for (int b = w->begin; b < w->end; b++) {
         const unsigned char *terms = x.data + (size_t)b * TERM_BLOCK_BYTES;
         TermBlock first = load_terms(terms + (size_t)at[0] * 16);
+        float unit = block_unit<TYPE>(x, at[0], b);
         uint32_t a[K_STEPS][4];
         WeightBlock<TYPE> block;
         copies_wait<Ring::BLOCKS - 1>();
@@ -379,11 +379,13 @@ static __device__ __forceinline__ void walk_slice(Walk *w, const Terms &x, const
         fragments<TYPE>(block, a);
         copy_step<TYPE>(*w, w->at + Ring::BLOCKS);
         float scale = warp_shuffle(w->mine.scale, (int)w->at);
-        block_product<TYPE>(a, first, scale, acc[0]);
+        block_product<TYPE>(a, first, scale * unit, acc[0]);
         UNROLL
-        for (int j = 1; j < T; j++)
-            if (j < n_tiles)
-                block_product<TYPE>(a, load_terms(terms + (size_t)at[j] * 16), scale, acc[j]);
+        for (int j = 1; j < T; j++) {
+            if (j >= n_tiles) continue;
+            unit = block_unit<TYPE>(x, at[j], b);
+            block_product<TYPE>(a, load_terms(terms + (size_t)at[j] * 16), scale * unit, acc[j]);
+        }
         if (++w->at == WARP) next_steps<TYPE>(w);
     }
     UNROLL
@@ -437,8 +439,6 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2) up_few_kernel(Plan p)
         uint32_t at[T];
         unit_offsets<T>(p, u, 1, at);
         int is_mine = i < u.n * TILE_ROWS, pair = u.first + i / TILE_ROWS;
-        /* long before it is needed, where that leaves the registers */
-        float unit_x = T <= 2 && is_mine ? p.x.unit[p.pair[pair].row] : 0;
         for (int m = 0; m < 2; m++) {
             float sum[T][2];
             walk_slice<TYPE, T>(&w, p.x, at, column_tiles(u.n), sum);
@@ -446,9 +446,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2) up_few_kernel(Plan p)
         }
         __syncthreads();
         if (is_mine) {
-            if (T > 2) unit_x = p.x.unit[p.pair[pair].row];
-            float gate = sum_slices(part + i, TILE_FLOATS, n_slices) * unit_x;
-            float up = sum_slices(part + MATRIX_FLOATS + i, TILE_FLOATS, n_slices) * unit_x;
+            float gate = sum_slices(part + i, TILE_FLOATS, n_slices);
+            float up = sum_slices(part + MATRIX_FLOATS + i, TILE_FLOATS, n_slices);
             int row = (int)(tile % w.n_row_tiles) * TILE_ROWS + i % TILE_ROWS;
             h[(int64_t)pair * p.h.n_blocks * K_BLOCK + row] = silu(gate) * up;
         }
@@ -458,7 +457,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2) up_few_kernel(Plan p)
 /* One choice of one row, for the sum over its experts. */
 typedef struct {
     int32_t pair;
-    float weight, unit;
+    float weight;
 } Choice;
 
 /* p(s) of each slice and pair; [used slices][n_pairs][16]. */
@@ -500,7 +499,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 1) down_few_kernel(Plan p
                      (unsigned)n_at_once * gridDim.x, rings);
 
     for (int c = i; c < n_pairs; c += n_threads)
-        choice[c] = Choice{p.place[c], p.a.weight[c], p.h.unit[p.place[c]]};
+        choice[c] = Choice{p.place[c], p.a.weight[c]};
     int n_units = slice < n_slices ? (int)w.n_units : 0;
     for (int unit = warp / n_slices; unit < n_units; unit += n_at_once) {
         Unit u = {0, of_step(w.mine.first, w.at), of_step(w.mine.n, w.at)};
@@ -522,7 +521,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 1) down_few_kernel(Plan p
     float sum = 0;
     for (int c = row * p.a.n_top; c < (row + 1) * p.a.n_top; c++) {
         Choice of = choice[c];
-        sum = fmaf(of.weight, product[of.pair * TILE_ROWS + i % TILE_ROWS] * of.unit, sum);
+        sum = fmaf(of.weight, product[of.pair * TILE_ROWS + i % TILE_ROWS], sum);
     }
     p.a.out[(int64_t)row * p.a.dim + d] = fmaf(sigmoid(gate), shared, sum);
 }
@@ -556,12 +555,10 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) up_gemm_kernel(Plan p)
     for (int j = 0; j < GEMM_TILES; j++) {
         int i = i0 + j * TILE_COLUMN_ROWS;
         if (i >= u.n) continue;
-        float unit_x = p.x.unit[p.pair[u.first + i].row];
         float *out = h + (int64_t)(u.first + i) * p.h.n_blocks * K_BLOCK;
         UNROLL
         for (int k = 0; k < 2; k++)
-            if (row + k * 8 < p.a.width)
-                out[row + k * 8] = silu(sum[0][j][k] * unit_x) * (sum[1][j][k] * unit_x);
+            if (row + k * 8 < p.a.width) out[row + k * 8] = silu(sum[0][j][k]) * sum[1][j][k];
     }
 }
 
@@ -592,10 +589,10 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) down_gemm_kernel(Plan 
     for (int j = 0; j < GEMM_TILES; j++) {
         int i = i0 + j * TILE_COLUMN_ROWS;
         if (i >= u.n) continue;
-        float *y = p.y + (int64_t)(u.first + i) * p.a.dim, unit_h = p.h.unit[u.first + i];
+        float *y = p.y + (int64_t)(u.first + i) * p.a.dim;
         UNROLL
         for (int k = 0; k < 4; k++)
-            if (row + k * 8 < p.a.dim) y[row + k * 8] = sum[k / 2][j][k % 2] * unit_h;
+            if (row + k * 8 < p.a.dim) y[row + k * 8] = sum[k / 2][j][k % 2];
     }
 }
 
@@ -709,19 +706,20 @@ static size_t plan_shared_bytes(const MoeFfn *a)
     return (size_t)a->n_experts * (size_t)((a->n + 31) / 32 + 1) * sizeof(uint32_t);
 }
 
-/* The plan, and the terms of x. */
-template <WeightType TYPE> static void begin(const CudaContext *c, const Plan &p)
+/* The plan, and the terms of x where nobody has left them. */
+template <WeightType TYPE> static void begin(const CudaContext *c, Plan *p)
 {
-    Split x = {p.a.x, p.a.dim, p.a.dim, split_parts(p.a.n, p.a.dim), p.x};
-    launch(c, dim3(1 + (unsigned)(p.a.n * x.n_parts)), TILE_THREADS, plan_shared_bytes(&p.a),
-           begin_kernel<TYPE>, p, x);
+    int is_split = find_terms(c, TYPE, p->a.x, p->a.n, p->a.dim, p->a.dim, &p->x);
+    Split x = {p->a.x, p->a.dim, p->a.n, p->a.dim, p->x};
+    launch(c, dim3(1 + (is_split ? 0 : split_parts(x))), TILE_THREADS, plan_shared_bytes(&p->a),
+           begin_kernel<TYPE>, *p, x);
 }
 
 /* The terms of h, where h lies. */
 static Split split_of_h(const Plan &p)
 {
-    return Split{(const float *)(void *)p.h.data, (int64_t)p.h.n_blocks * K_BLOCK, p.a.width, 1,
-                 p.h};
+    return Split{(const float *)(void *)p.h.data, (int64_t)p.h.n_blocks * K_BLOCK,
+                 p.a.n * p.a.n_top, p.a.width, p.h};
 }
 
 template <WeightType TYPE> static void run_many(const CudaContext *c, const MoeFfn *a)
@@ -731,10 +729,10 @@ template <WeightType TYPE> static void run_many(const CudaContext *c, const MoeF
     used += lay_out_many(&p, a, c->scratch + used);
     assert(used <= c->scratch_bytes);
     int units = max_units(a, GEMM_X), n_parts = (a->dim + TILE_THREADS - 1) / TILE_THREADS;
-    begin<TYPE>(c, p);
+    begin<TYPE>(c, &p);
     launch(c, dim3((unsigned)(units * ((a->width + 63) / 64))), TILE_THREADS,
            GemmStage<TYPE, 2>::ALL_BYTES, up_gemm_kernel<TYPE>, p);
-    split_rows(c, TYPE, a->n * a->n_top, split_of_h(p));
+    split_rows(c, TYPE, split_of_h(p));
     launch(c, dim3((unsigned)(units * ((a->dim + 127) / 128))), TILE_THREADS,
            GemmStage<TYPE, 2>::ALL_BYTES, down_gemm_kernel<TYPE>, p);
     launch(c, dim3((unsigned)a->n * (unsigned)n_parts), TILE_THREADS, 0, combine_kernel, p,
@@ -748,10 +746,10 @@ template <WeightType TYPE, int T> static void run_group(const CudaContext *c, co
     Plan p;
     size_t used = lay_out(&p, a, TILE_X, c->scratch);
     assert(used <= c->scratch_bytes);
-    begin<TYPE>(c, p);
+    begin<TYPE>(c, &p);
     launch(c, dim3((unsigned)(max_units(a, TILE_X) * row_tiles(a->width))), TILE_THREADS,
            2 * K_SLICES * tile_bytes, up_kernel<TYPE, T>, p);
-    split_rows(c, TYPE, a->n * a->n_top, split_of_h(p));
+    split_rows(c, TYPE, split_of_h(p));
     launch(c, dim3((unsigned)row_tiles(a->dim)), TILE_THREADS,
            TILE_WARPS * tile_bytes + (size_t)a->n * TILE_ROWS * sizeof(float), down_kernel<TYPE, T>,
            p);
@@ -781,10 +779,10 @@ static void run_few(const CudaContext *c, const MoeFfn *a, int down_threads)
     size_t used = lay_out(&p, a, TILE_X, c->scratch);
     assert(used <= c->scratch_bytes && a->n <= TILE_X);
     int tiles = max_units(a, TILE_X) * row_tiles(a->width);
-    begin<TYPE>(c, p);
+    begin<TYPE>(c, &p);
     launch(c, dim3((unsigned)(tiles < UP_BLOCKS ? tiles : UP_BLOCKS)), TILE_THREADS,
            TILE_WARPS * RING_BYTES + 2 * 2 * K_SLICES * tile_bytes, up_few_kernel<TYPE, T>, p);
-    split_rows(c, TYPE, a->n * a->n_top, split_of_h(p));
+    split_rows(c, TYPE, split_of_h(p));
     launch(c, dim3((unsigned)row_tiles(a->dim)), down_threads, down_few_bytes(a, down_threads),
            down_few_kernel<TYPE, T>, p);
 }
@@ -829,6 +827,7 @@ extern "C" void CUDA_NAME(moe_ffn)(const CudaContext *c, const MoeFfn *a)
 {
     assert(a->n_top >= 1 && a->n_top <= MOE_MAX_TOP);
     assert(a->n_experts <= MOE_MAX_EXPERTS && a->type != WEIGHT_NONE);
+    terms_overwritten(c, a->out, a->n, a->dim);
     size_t fit = c->scratch_bytes / row_bytes(a);
     int group = fit < MOE_GROUP ? (int)fit : MOE_GROUP;
     assert(group > 0);

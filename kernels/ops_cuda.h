@@ -20,6 +20,24 @@ extern "C" {
 #endif
 
 /*
+ * Rows of x whose terms (terms.h) the operation that made them has left for those that multiply
+ * them. What is queued forgets all of them, but for operations that say what they write
+ * (terms_overwritten). A matter of launches: with it and without, the bits are the same.
+ */
+enum { MEMO_ROWS = 64, MEMO_ENTRIES = 2 };
+typedef struct {
+    struct {
+        const float *x; /* NULL: of nobody */
+        int n, cols;
+        unsigned ready; /* bits by WeightType */
+    } entry[MEMO_ENTRIES];
+    int last;              /* the entry that was made last */
+    unsigned wanted;       /* bits of types that x was multiplied with so far */
+    unsigned char *memory; /* for each entry a part for bf16 and one for FP8 */
+    size_t part_bytes;     /* a multiple of 16 */
+} TermsMemo;
+
+/*
  * What every launcher gets: where to queue, and memory that is an operation's own while it runs.
  * Operations with many rows work in groups that fit the scratch.
  */
@@ -30,6 +48,7 @@ typedef struct {
     size_t scratch_bytes; /* a multiple of 256 */
     size_t shared_bytes;  /* shared memory that a block can have */
     int overlap;          /* 1: a launch may begin while the one before it runs (simt.h) */
+    TermsMemo *memo;      /* NULL: none is kept */
 } CudaContext;
 
 /* One line for each operation: name, type of its arguments. First those of the model. */

@@ -1,26 +1,31 @@
 /*
  * rows.cu: the small row operations.
  *
- * One block per row (one warp per head for gated_norm, one element a thread for swiglu), so a row's
- * sums have one order: each thread adds every THREADS-th element, ascending, then a tree over its
- * warp, then the warps in order. Bytes: each array read or written once; all are below a
+ * One block per row (a warp per head for gated_norm, per 128 of a row for swiglu), so a row's sums
+ * have one order: a warp takes every NORM_WARPS-th run of 128, a lane every 32nd element of it,
+ * then a tree over the warp, then the warps in order. What they make is multiplied next, so they
+ * leave its terms as well (terms.h). Bytes: each array read or written once; all are below a
  * microsecond at decode sizes, so what counts is the launch.
  */
-#include "kernels/simt.h"
+#include "kernels/terms.h"
 
-enum { THREADS = 256, WARPS = THREADS / WARP };
+enum {
+    THREADS = 256,
+    WARPS = THREADS / WARP,
+    NORM_THREADS = 512, /* what counts is how soon one row is done */
+    NORM_WARPS = NORM_THREADS / WARP,
+};
 
-/* The sum of x over the block, in every thread. */
-static __device__ float block_sum(float x)
+/* The sum of x over the block of N_WARPS warps, in every thread; once a kernel. */
+template <int N_WARPS> static __device__ float block_sum(float x)
 {
-    __shared__ float part[WARPS];
+    __shared__ float part[N_WARPS];
     x = warp_sum(x, WARP);
     if (threadIdx.x % WARP == 0) part[threadIdx.x / WARP] = x;
     __syncthreads();
     float sum = 0;
-    for (int w = 0; w < WARPS; w++)
+    for (int w = 0; w < N_WARPS; w++)
         sum += part[w];
-    __syncthreads();
     return sum;
 }
 
@@ -59,62 +64,101 @@ extern "C" void CUDA_NAME(gather_rows)(const CudaContext *c, const GatherRows *a
 
 /* ---- norms ---- */
 
-static __global__ void add_norm_kernel(AddNorm a)
+/* x += delta of this lane's part of a block: k = 128 block + lane + 32 i. Returns sum + squares. */
+static __device__ __forceinline__ float add_block(float *x, const float *delta, int dim, int block,
+                                                  float sum)
 {
-    grid_wait();
-    float *x = a.x + (int64_t)blockIdx.x * a.dim;
-    const float *delta = a.delta ? a.delta + (int64_t)blockIdx.x * a.dim : NULL;
-    float sum = 0;
-    for (int k = (int)threadIdx.x; k < a.dim; k += THREADS) {
+    UNROLL
+    for (int i = 0; i < K_BLOCK / WARP; i++) {
+        int k = block * K_BLOCK + i * WARP + warp_lane();
+        if (k >= dim) continue;
         float y = x[k];
         if (delta) x[k] = y = y + delta[k];
         sum = fmaf(y, y, sum);
     }
+    return sum;
+}
+
+/* A block per row, a warp per 128 of it. */
+static __global__ void __launch_bounds__(NORM_THREADS) add_norm_kernel(AddNorm a, NewTerms terms)
+{
+    grid_wait();
+    int warp = (int)threadIdx.x / WARP, n_blocks = term_blocks(a.dim);
+    float *x = a.x + (int64_t)blockIdx.x * a.dim;
+    const float *delta = a.delta ? a.delta + (int64_t)blockIdx.x * a.dim : NULL;
+    float sum = 0;
+    for (int b = warp; b < n_blocks; b += NORM_WARPS)
+        sum = add_block(x, delta, a.dim, b, sum);
     if (!a.out) return;
-    float scale = 1.0f / sqrtf(block_sum(sum) / (float)a.dim + a.eps);
+    float scale = 1.0f / sqrtf(block_sum<NORM_WARPS>(sum) / (float)a.dim + a.eps);
     float *out = a.out + (int64_t)blockIdx.x * a.out_stride;
-    for (int k = (int)threadIdx.x; k < a.dim; k += THREADS)
-        out[k] = x[k] * scale * a.w[k];
+    for (int b = warp; b < n_blocks; b += NORM_WARPS) {
+        int end = (b + 1) * K_BLOCK < a.dim ? (b + 1) * K_BLOCK : a.dim;
+        for (int k = b * K_BLOCK + warp_lane(); k < end; k += WARP)
+            out[k] = x[k] * scale * a.w[k];
+        leave_terms(terms, blockIdx.x, b, out, a.dim);
+    }
 }
 
 extern "C" void CUDA_NAME(add_norm)(const CudaContext *c, const AddNorm *a)
 {
-    launch(c, dim3((unsigned)a->n), THREADS, 0, add_norm_kernel, *a);
+    NewTerms terms = {};
+    if (a->out) terms = new_terms(c, a->out, a->n, a->dim, a->out_stride);
+    launch(c, dim3((unsigned)a->n), NORM_THREADS, 0, add_norm_kernel, *a, terms);
 }
 
-static __global__ void gated_norm_kernel(GatedNorm a)
+/* A warp per head. Terms are left where a head is whole blocks of 128. */
+static __global__ void gated_norm_kernel(GatedNorm a, NewTerms terms)
 {
     grid_wait();
     int64_t head = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (head >= (int64_t)a.n * a.n_heads) return;
     const float *x = a.x + head * a.dim, *z = a.z + head * a.dim;
+    float *out = a.out + head * a.dim;
     float sum = 0;
     for (int k = warp_lane(); k < a.dim; k += WARP)
         sum = fmaf(x[k], x[k], sum);
     float scale = 1.0f / sqrtf(warp_sum(sum, WARP) / (float)a.dim + a.eps);
     for (int k = warp_lane(); k < a.dim; k += WARP)
-        a.out[head * a.dim + k] = x[k] * scale * a.w[k] * silu(z[k]);
+        out[k] = x[k] * scale * a.w[k] * silu(z[k]);
+    int64_t row = head / a.n_heads;
+    int cols = a.n_heads * a.dim, first = (int)(head % a.n_heads) * (a.dim / K_BLOCK);
+    for (int b = 0; b < a.dim / K_BLOCK; b++)
+        leave_terms(terms, row, first + b, a.out + row * cols, cols);
 }
 
 extern "C" void CUDA_NAME(gated_norm)(const CudaContext *c, const GatedNorm *a)
 {
     int64_t blocks = ((int64_t)a->n * a->n_heads + WARPS - 1) / WARPS;
-    launch(c, dim3((unsigned)blocks), THREADS, 0, gated_norm_kernel, *a);
+    int cols = a->n_heads * a->dim;
+    NewTerms terms = {};
+    if (a->dim % K_BLOCK == 0) terms = new_terms(c, a->out, a->n, cols, cols);
+    launch(c, dim3((unsigned)blocks), THREADS, 0, gated_norm_kernel, *a, terms);
 }
 
 /* ---- SwiGLU ---- */
 
-static __global__ void swiglu_kernel(SwiGlu a)
+/* A warp per 128 of a row. */
+static __global__ void swiglu_kernel(SwiGlu a, NewTerms terms)
 {
     grid_wait();
-    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < (int64_t)a.n * a.dim) a.gate[i] = silu(a.gate[i]) * a.up[i];
+    int64_t unit = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    int64_t row = unit / term_blocks(a.dim);
+    int block = (int)(unit % term_blocks(a.dim));
+    if (row >= a.n) return;
+    float *gate = a.gate + row * a.dim;
+    const float *up = a.up + row * a.dim;
+    int end = (block + 1) * K_BLOCK < a.dim ? (block + 1) * K_BLOCK : a.dim;
+    for (int k = block * K_BLOCK + warp_lane(); k < end; k += WARP)
+        gate[k] = silu(gate[k]) * up[k];
+    leave_terms(terms, row, block, gate, a.dim);
 }
 
 extern "C" void CUDA_NAME(swiglu)(const CudaContext *c, const SwiGlu *a)
 {
-    int64_t blocks = ((int64_t)a->n * a->dim + THREADS - 1) / THREADS;
-    launch(c, dim3((unsigned)blocks), THREADS, 0, swiglu_kernel, *a);
+    int64_t units = (int64_t)a->n * term_blocks(a->dim);
+    launch(c, dim3((unsigned)((units + WARPS - 1) / WARPS)), THREADS, 0, swiglu_kernel, *a,
+           new_terms(c, a->gate, a->n, a->dim, a->dim));
 }
 
 /* ---- moving KV rows ---- */

@@ -199,17 +199,24 @@ static inline uint4 load_16_once(const void *p)
 }
 #endif
 
-/* ---- 16 bytes from global to shared memory, copied beside the thread's work ---- */
+/* ---- 16 or 4 bytes from global to shared memory, copied beside the thread's work ---- */
 
 /*
- * Both addresses are multiples of 16. copies_commit closes a group of copies; copies_wait<N> waits
- * for all of the thread's groups but the last N. Who waited and passed a barrier may read what the
- * block's threads copied.
+ * Both addresses are multiples of the number of bytes. copies_commit closes a group of copies;
+ * copies_wait<N> waits for all of the thread's groups but the last N. Who waited and passed a
+ * barrier may read what the block's threads copied.
  */
 #ifdef __CUDACC__
 static __device__ __forceinline__ void copy_16(void *shared, const void *global)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global)
+                 : "memory");
+}
+static __device__ __forceinline__ void copy_4(void *shared, const void *global)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
                  :
                  : "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global)
                  : "memory");
@@ -225,7 +232,11 @@ template <int N> static __device__ __forceinline__ void copies_wait()
 #else
 static inline void copy_16(void *shared, const void *global)
 {
-    simt_copy_16(shared, global);
+    simt_begin_copy(shared, global, 16);
+}
+static inline void copy_4(void *shared, const void *global)
+{
+    simt_begin_copy(shared, global, 4);
 }
 static inline void copies_commit()
 {

@@ -82,12 +82,12 @@ const uint32_t *simt_lane_words(int lane);
 int simt_lane(void);
 
 /*
- * Copies of 16 bytes that a thread begins and waits for: until then there is 0xff in their place.
- * Groups are what lies between commits; wait returns when all but the thread's last n groups are
- * there. A thread may have SIMT_COPIES at a time.
+ * Copies of up to 16 bytes that a thread begins and waits for: until then there is 0xff in their
+ * place. Groups are what lies between commits; wait returns when all but the thread's last n groups
+ * are there. A thread may have SIMT_COPIES at a time.
  */
 enum { SIMT_COPIES = 64 };
-void simt_copy_16(void *to, const void *from);
+void simt_begin_copy(void *to, const void *from, size_t bytes);
 void simt_copies_commit(void);
 void simt_copies_wait(int n);
 

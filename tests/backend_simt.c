@@ -15,6 +15,7 @@
 enum {
     SCRATCH_BYTES = 1 << 20,
     GUARD_BYTES = 64 << 10,
+    TERMS_BYTES = 2 << 20,
 };
 
 /* Each operation finds NaN in its scratch, and ends the program when it writes beyond it. */
@@ -97,7 +98,7 @@ typedef struct {
     size_t n_runs;
 } Simt;
 
-static void simt_replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
+static void replay_or_record(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
 {
     Simt *s = (Simt *)be;
     Run *run = s->run;
@@ -114,6 +115,13 @@ static void simt_replay(Backend *be, const ReplayKey *key, void (*record)(void *
     } else {
         simt_record_run(run->record);
     }
+}
+
+static void simt_replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
+{
+    cuda_forget_terms((CudaBackend *)be);
+    replay_or_record(be, key, record, ctx);
+    cuda_forget_terms((CudaBackend *)be);
 }
 
 static const Backend *host_of(Backend *be)
@@ -135,6 +143,7 @@ static void simt_free(Backend *be, void *mem)
 
 static void simt_upload(Backend *be, void *dst, const void *src, size_t bytes)
 {
+    cuda_forget_terms((CudaBackend *)be);
     host_of(be)->upload(be, dst, src, bytes);
 }
 
@@ -145,11 +154,13 @@ static void simt_download(Backend *be, void *dst, const void *src, size_t bytes)
 
 static void simt_copy(Backend *be, void *dst, const void *src, size_t bytes)
 {
+    cuda_forget_terms((CudaBackend *)be);
     host_of(be)->copy(be, dst, src, bytes);
 }
 
 static void simt_zero(Backend *be, void *dst, size_t bytes)
 {
+    cuda_forget_terms((CudaBackend *)be);
     host_of(be)->zero(be, dst, bytes);
 }
 
@@ -287,6 +298,7 @@ static void simt_close(Backend *be)
     }
     mem_free(s->aside);
     mem_unmap(s->cuda.context.scratch);
+    mem_unmap(s->cuda.memo.memory);
     mem_free(s);
 }
 
@@ -316,6 +328,7 @@ Backend *backend_simt_open(void)
     cuda_backend_fill(b, &checked_ops);
     b->context.scratch = mem_map(SCRATCH_BYTES + GUARD_BYTES);
     b->context.scratch_bytes = SCRATCH_BYTES;
+    cuda_keep_terms(b, mem_map(TERMS_BYTES), TERMS_BYTES);
     be->name = "simt";
     snprintf(be->isa, sizeof be->isa, "simt");
     be->n_threads = 1;

@@ -34,6 +34,7 @@ typedef enum { READY, AT_WARP, AT_BLOCK, AT_GRID, DONE } FiberState;
 typedef struct {
     void *to;
     const void *from;
+    size_t bytes;
     int group;
 } Copy;
 
@@ -272,13 +273,15 @@ int simt_lane(void)
 
 /* ---- copies ---- */
 
-void simt_copy_16(void *to, const void *from)
+void simt_begin_copy(void *to, const void *from, size_t bytes)
 {
     Fiber *f = &run->fiber[self];
-    assert((uintptr_t)to % 16 == 0 && (uintptr_t)from % 16 == 0); /* a GPU would fault */
+    /* a GPU would fault */
+    assert((uintptr_t)to % bytes == 0);
+    assert((uintptr_t)from % bytes == 0);
     assert(f->n_copies < SIMT_COPIES);
-    memset(to, 0xff, 16);
-    f->copy[f->n_copies++] = (Copy){to, from, f->n_groups};
+    memset(to, 0xff, bytes);
+    f->copy[f->n_copies++] = (Copy){to, from, bytes, f->n_groups};
 }
 
 void simt_copies_commit(void)
@@ -291,7 +294,7 @@ void simt_copies_wait(int n)
     Fiber *f = &run->fiber[self];
     int done = 0;
     for (; done < f->n_copies && f->copy[done].group < f->n_groups - n; done++)
-        memcpy(f->copy[done].to, f->copy[done].from, 16);
+        memcpy(f->copy[done].to, f->copy[done].from, f->copy[done].bytes);
     f->n_copies -= done;
     memmove(f->copy, f->copy + done, (size_t)f->n_copies * sizeof *f->copy);
 }

@@ -1,0 +1,182 @@
+/*
+ * terms.h: rows of x as two 16-bit terms, as tensor cores multiply them with weights.
+ *
+ * Beside bf16 weights x = high + low in bf16. Beside FP8 weights, which fp16 holds exactly, x =
+ * (high + low) * unit in fp16, where unit is a power of two from the largest |x| of each 128 values
+ * of a row. So the terms of 128 neighbours depend on them alone, and whoever makes them makes their
+ * terms at once; a linear that finds them there (TermsMemo) needs no launch to split x.
+ */
+#ifndef OFFSHOOT_KERNELS_TERMS_H
+#define OFFSHOOT_KERNELS_TERMS_H
+
+#include "kernels/simt.h"
+
+enum {
+    K_BLOCK = 128,
+    TERM_BLOCK_BYTES = K_BLOCK * 2 * 2,
+    TERM_RUN = 64, /* k's of which a lane of a warp has two */
+};
+
+/* [n][n_blocks][4] runs of 32 k's, 64 bytes high, then 64 bytes low. */
+typedef struct {
+    unsigned char *data;
+    float *unit; /* [n][n_blocks]; beside FP8 weights alone */
+    int n_blocks;
+} Terms;
+
+SHARED_INLINE int term_blocks(int cols)
+{
+    return (cols + K_BLOCK - 1) / K_BLOCK;
+}
+
+static inline Terms terms_in(unsigned char *memory, int n, int cols)
+{
+    size_t bytes = (size_t)n * (size_t)term_blocks(cols) * TERM_BLOCK_BYTES;
+    return Terms{memory, (float *)(void *)(memory + bytes), term_blocks(cols)};
+}
+
+/* Of memory for n rows, a multiple of 16. */
+static inline size_t terms_bytes(int n, int cols)
+{
+    size_t blocks = (size_t)n * (size_t)term_blocks(cols);
+    return blocks * TERM_BLOCK_BYTES + (blocks + 3) / 4 * 16;
+}
+
+/* ---- making them, a warp a block of 128 ---- */
+
+/* The power of two 2^(13 - e) that takes max, 2^e or a little more, to [2^13, 2^14): fp16 ends at
+ * 2^16, and the low term of what is 2^24 times smaller is still a normal number. */
+static __device__ __forceinline__ float term_scale(float max)
+{
+    int e = (int)(philox_bits(max) >> 23) - 127;
+    if (e < -100) e = -100;
+    return philox_float((uint32_t)(127 + 13 - e) << 23);
+}
+
+/* Where in a run of 64 k's value `lane` of half h lies. A lane of tile_sum reads 8 at a time: 8
+ * neighbours of W in bf16, in FP8 one half of 16. */
+template <WeightType TYPE> static __device__ __forceinline__ int term_k(int h, int lane)
+{
+    return TYPE == WEIGHT_FP8 ? lane / 8 * 16 + h * 8 + lane % 8 : h * 32 + lane;
+}
+
+/* Writes the terms of v, this lane's two values of each run: k = 64 run + term_k(h, lane). */
+template <WeightType TYPE>
+static __device__ __forceinline__ void put_terms(const Terms &out, int64_t row, int block,
+                                                 const float (&v)[2][2])
+{
+    int64_t at = row * out.n_blocks + block;
+    unsigned char *data = out.data + at * TERM_BLOCK_BYTES;
+    float scale = 1.0f;
+    if (TYPE == WEIGHT_FP8) {
+        float max =
+            fmaxf(fmaxf(fabsf(v[0][0]), fabsf(v[0][1])), fmaxf(fabsf(v[1][0]), fabsf(v[1][1])));
+        scale = term_scale(warp_max(max, WARP));
+        if (warp_lane() == 0) out.unit[at] = 1.0f / scale;
+    }
+    UNROLL
+    for (int run = 0; run < 2; run++) {
+        uint32_t high, low;
+        float x0 = v[run][0] * scale, x1 = v[run][1] * scale;
+        if (TYPE == WEIGHT_FP8) {
+            high = fp16_pair(x0, x1);
+            low =
+                fp16_pair(x0 - fp16_value((uint16_t)high), x1 - fp16_value((uint16_t)(high >> 16)));
+        } else {
+            high = bf16_pair(x0, x1);
+            low = bf16_pair(x0 - bf16_low(high), x1 - bf16_high(high));
+        }
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            uint16_t *to = (uint16_t *)(void *)(data + (run * 2 + h) * 128) + warp_lane();
+            to[0] = (uint16_t)(high >> 16 * h);
+            to[32] = (uint16_t)(low >> 16 * h);
+        }
+    }
+}
+
+/* This warp's terms of a block of a row of x, which may lie where they go. */
+template <WeightType TYPE>
+static __device__ __forceinline__ void split_block(const Terms &out, int64_t row, int block,
+                                                   const float *x, int cols)
+{
+    float v[2][2];
+    UNROLL
+    for (int run = 0; run < 2; run++)
+        UNROLL
+    for (int h = 0; h < 2; h++) {
+        int k = block * K_BLOCK + run * TERM_RUN + term_k<TYPE>(h, warp_lane());
+        v[run][h] = k < cols ? x[k] : 0.0f;
+    }
+    warp_sync(); /* all have read */
+    put_terms<TYPE>(out, row, block, v);
+}
+
+/* ---- what an operation that makes x leaves of it for the linear that comes next ---- */
+
+/* data is NULL for a type that nobody multiplies x with. */
+typedef struct {
+    Terms bf16, fp8;
+} NewTerms;
+
+/* What this warp has written of a block of row `row` of x. */
+static __device__ __forceinline__ void leave_terms(const NewTerms &t, int64_t row, int block,
+                                                   const float *x, int cols)
+{
+    if (!t.bf16.data && !t.fp8.data) return;
+    warp_sync(); /* the block is written */
+    if (t.bf16.data) split_block<WEIGHT_BF16>(t.bf16, row, block, x, cols);
+    if (t.fp8.data) split_block<WEIGHT_FP8>(t.fp8, row, block, x, cols);
+}
+
+/* Terms of entry i of the memo. */
+static inline Terms memo_terms(const TermsMemo *m, int i, WeightType type)
+{
+    size_t part = (size_t)(2 * i + (type == WEIGHT_FP8));
+    return terms_in(m->memory + part * m->part_bytes, m->entry[i].n, m->entry[i].cols);
+}
+
+/* Called before n rows of y, `stride` apart, are written. */
+static inline void terms_overwritten(const CudaContext *c, const float *y, int n, int64_t stride)
+{
+    for (int i = 0; c->memo && i < MEMO_ENTRIES; i++) {
+        const float *x = c->memo->entry[i].x;
+        int64_t values = (int64_t)c->memo->entry[i].n * c->memo->entry[i].cols;
+        if (x && (uintptr_t)y < (uintptr_t)(x + values) &&
+            (uintptr_t)x < (uintptr_t)(y + n * stride))
+            c->memo->entry[i].x = NULL;
+    }
+}
+
+/* For an operation that is about to make n rows of x, `stride` apart: where their terms go. */
+static inline NewTerms new_terms(const CudaContext *c, const float *x, int n, int cols, int stride)
+{
+    NewTerms t = {};
+    TermsMemo *m = c->memo;
+    terms_overwritten(c, x, n, stride);
+    if (!m || n > MEMO_ROWS || stride != cols || terms_bytes(n, cols) > m->part_bytes) return t;
+    int i = m->last = (m->last + 1) % MEMO_ENTRIES;
+    m->entry[i] = {x, n, cols, m->wanted};
+    if (m->wanted & 1u << WEIGHT_BF16) t.bf16 = memo_terms(m, i, WEIGHT_BF16);
+    if (m->wanted & 1u << WEIGHT_FP8) t.fp8 = memo_terms(m, i, WEIGHT_FP8);
+    return t;
+}
+
+/* 1, and *terms, where the terms of these rows are there; else the next ones of the type will be.
+ */
+static inline int find_terms(const CudaContext *c, WeightType type, const float *x, int n, int cols,
+                             int64_t stride, Terms *terms)
+{
+    TermsMemo *m = c->memo;
+    if (!m) return 0;
+    m->wanted |= 1u << type;
+    for (int i = 0; i < MEMO_ENTRIES; i++) {
+        if (m->entry[i].x != x || m->entry[i].n != n || m->entry[i].cols != cols) continue;
+        if (stride != cols || !(m->entry[i].ready & 1u << type)) continue;
+        *terms = memo_terms(m, i, type);
+        return 1;
+    }
+    return 0;
+}
+
+#endif

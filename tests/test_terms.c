@@ -1,0 +1,292 @@
+/*
+ * test_terms.c: on a GPU's kernels, the terms that an operation leaves for the products behind it
+ * (kernels/terms.h): they are found, they give the bits that splitting gives, and they are not
+ * taken where the rows have changed.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda_backend.h"
+#include "tests/backend_simt.h"
+#include "tests/backends.h"
+
+enum { MAX_COLS = 512, MAX_N = MEMO_ROWS + 1, N_MATRICES = 3 };
+
+static const WeightType types[N_MATRICES] = {WEIGHT_FP8, WEIGHT_BF16, WEIGHT_FP8};
+static const int matrix_rows[N_MATRICES] = {35, 17, 130};
+enum { Y_FLOATS = MAX_N * (35 + 17 + 130) };
+
+/* Memory of a backend, and matrices of `cols` columns. */
+typedef struct {
+    Backend *be;
+    int cols;
+    Weight w[N_MATRICES];
+    float *x, *z, *h, *same, *norm, *y;
+} Case;
+
+static void *room(Backend *be, const void *content, size_t bytes)
+{
+    Error err = {0};
+    void *mem = be->alloc(be, bytes, &err);
+    if (!mem) fail_msg("%s", err.msg);
+    if (content) be->upload(be, mem, content, bytes);
+    return mem;
+}
+
+static float *random_room(Backend *be, uint64_t seed, size_t n)
+{
+    Rng r = rng_new(seed);
+    float *host = random_floats(&r, n, 1), *mem = room(be, host, n * sizeof *host);
+    free(host);
+    return mem;
+}
+
+static Case open_case(Backend *be, int cols)
+{
+    Case c = {.be = be, .cols = cols};
+    size_t n = (size_t)MAX_N * MAX_COLS;
+    for (int i = 0; i < N_MATRICES; i++) {
+        Rng r = rng_new(10 + (uint64_t)i);
+        Weight host = random_weight(&r, types[i], matrix_rows[i], cols);
+        c.w[i] = host;
+        c.w[i].data = room(be, host.data, (size_t)weight_data_bytes(&host));
+        if (host.scale)
+            c.w[i].scale =
+                room(be, host.scale, (size_t)weight_n_scales(&host) * sizeof *host.scale);
+        free_weight(&host);
+    }
+    c.x = random_room(be, 1, n), c.z = random_room(be, 2, n), c.norm = random_room(be, 3, n);
+    c.h = room(be, NULL, n * sizeof(float)), c.same = room(be, NULL, n * sizeof(float));
+    c.y = room(be, NULL, Y_FLOATS * sizeof(float));
+    return c;
+}
+
+static void close_case(Case *c)
+{
+    for (int i = 0; i < N_MATRICES; i++) {
+        c->be->free(c->be, (void *)(uintptr_t)c->w[i].data);
+        if (c->w[i].scale) c->be->free(c->be, (void *)(uintptr_t)c->w[i].scale);
+    }
+    float *all[] = {c->x, c->z, c->norm, c->h, c->same, c->y};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        c->be->free(c->be, all[i]);
+}
+
+/* All matrices times n rows of x; the products to host memory, which the caller frees. */
+static float *multiply(const Case *c, const float *x, int n)
+{
+    float *host = floats(Y_FLOATS), *y = c->y;
+    Linear a = {.n = n, .x = x, .x_stride = c->cols, .n_products = N_MATRICES};
+    for (int i = 0; i < N_MATRICES; i++) {
+        a.product[i] = (LinearProduct){&c->w[i], y, matrix_rows[i]};
+        y += n * matrix_rows[i];
+    }
+    c->be->linear(c->be, &a);
+    c->be->download(c->be, host, c->y, (size_t)(y - c->y) * sizeof(float));
+    return host;
+}
+
+/* 1 where terms of h wait for a product. */
+static int has_terms(const Case *c, const float *h)
+{
+    const TermsMemo *m = &((CudaBackend *)c->be)->memo;
+    for (int i = 0; i < MEMO_ENTRIES; i++)
+        if (m->entry[i].x == h) return 1;
+    return 0;
+}
+
+/* h times the matrices: the bits of the same values from elsewhere, which nobody has split. */
+static void check_products(const Case *c, int n, const char *what)
+{
+    size_t bytes = (size_t)n * (size_t)c->cols * sizeof(float);
+    float *got = multiply(c, c->h, n);
+    c->be->copy(c->be, c->same, c->h, bytes);
+    assert_false(has_terms(c, c->h));
+    float *want = multiply(c, c->same, n);
+    size_t all = (size_t)n * (size_t)(matrix_rows[0] + matrix_rows[1] + matrix_rows[2]);
+    assert_true(same_bits(what, got, want, all, (uint64_t)n));
+    free(got), free(want);
+}
+
+/* ---- the operations that leave terms ---- */
+
+static void norm(const Case *c, int n)
+{
+    c->be->add_norm(c->be, &(AddNorm){.n = n,
+                                      .dim = c->cols,
+                                      .eps = 1e-6f,
+                                      .x = c->x,
+                                      .w = c->norm,
+                                      .out = c->h,
+                                      .out_stride = c->cols});
+}
+
+/* Heads of 128, or of 256 where those are whole. */
+static void norm_heads(const Case *c, int n)
+{
+    int dim = c->cols % 256 ? 128 : 256;
+    c->be->gated_norm(c->be, &(GatedNorm){.n = n,
+                                          .n_heads = c->cols / dim,
+                                          .dim = dim,
+                                          .eps = 1e-6f,
+                                          .x = c->x,
+                                          .z = c->z,
+                                          .w = c->norm,
+                                          .out = c->h});
+}
+
+static void gate(const Case *c, int n)
+{
+    size_t bytes = (size_t)n * (size_t)c->cols * sizeof(float);
+    c->be->copy(c->be, c->h, c->x, bytes);
+    c->be->swiglu(c->be, &(SwiGlu){.n = n, .dim = c->cols, .gate = c->h, .up = c->z});
+}
+
+typedef struct {
+    const char *name;
+    void (*make)(const Case *c, int n);
+    int cols;
+} Maker;
+
+static const Maker makers[] = {
+    {"add_norm", norm, MAX_COLS},         {"add_norm, odd", norm, 333},
+    {"gated_norm", norm_heads, MAX_COLS}, {"gated_norm, small heads", norm_heads, 384},
+    {"swiglu", gate, MAX_COLS},           {"swiglu, odd", gate, 131}};
+enum { N_MAKERS = sizeof makers / sizeof *makers };
+
+static void test_same_products(void **state)
+{
+    (void)state;
+    enum { BOTH_TYPES = 1 << WEIGHT_BF16 | 1 << WEIGHT_FP8 };
+    static const unsigned wanted[] = {BOTH_TYPES, 1 << WEIGHT_FP8, 1 << WEIGHT_BF16};
+    static const int counts[] = {1, 3, 5, 8, 9, 17, 33, MEMO_ROWS, MAX_N};
+    Backend *gpu[MAX_GPU_BACKENDS];
+    int n_gpu = open_gpu_backends(gpu);
+    for (int b = 0; b < n_gpu; b++) {
+        for (int m = 0; m < N_MAKERS; m++) {
+            Case c = open_case(gpu[b], makers[m].cols);
+            TermsMemo *memo = &((CudaBackend *)gpu[b])->memo;
+            free(multiply(&c, c.x, 1));
+            assert_int_equal(memo->wanted, BOTH_TYPES);
+            for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+                for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++) {
+                    memo->wanted = wanted[k];
+                    makers[m].make(&c, counts[i]);
+                    assert_int_equal(has_terms(&c, c.h), counts[i] <= MEMO_ROWS);
+                    check_products(&c, counts[i], makers[m].name);
+                }
+            close_case(&c);
+        }
+        gpu[b]->close(gpu[b]);
+    }
+}
+
+/* ---- what changes rows whose terms wait ---- */
+
+static void upload_over(const Case *c, int n)
+{
+    float *host = floats((size_t)(n * c->cols));
+    for (int i = 0; i < n * c->cols; i++)
+        host[i] = (float)(i % 7) - 3;
+    c->be->upload(c->be, c->h, host, (size_t)(n * c->cols) * sizeof *host);
+    free(host);
+}
+
+static void copy_over(const Case *c, int n)
+{
+    c->be->copy(c->be, c->h, c->z, (size_t)(n * c->cols) * sizeof(float));
+}
+
+static void zero(const Case *c, int n)
+{
+    c->be->zero(c->be, c->h + 5, (size_t)(n * c->cols - 5) * sizeof(float));
+}
+
+/* A product whose rows begin within h, of another number of columns than h has. */
+static void multiply_over(const Case *c, int n)
+{
+    Linear a = {.n = n,
+                .x = c->x,
+                .x_stride = c->cols,
+                .n_products = 1,
+                .product = {{&c->w[1], c->h + 100, matrix_rows[1]}}};
+    c->be->linear(c->be, &a);
+}
+
+static void gate_again(const Case *c, int n)
+{
+    c->be->swiglu(c->be, &(SwiGlu){.n = n, .dim = c->cols, .gate = c->h, .up = c->z});
+}
+
+/* Of fewer columns, so that the rows do not lie where they did. */
+static void gate_part(const Case *c, int n)
+{
+    c->be->swiglu(c->be, &(SwiGlu){.n = n, .dim = 100, .gate = c->h, .up = c->z});
+}
+
+static void (*const changes[])(const Case *, int) = {upload_over,   copy_over,  zero,
+                                                     multiply_over, gate_again, gate_part};
+
+static void test_changed_rows(void **state)
+{
+    (void)state;
+    Backend *gpu[MAX_GPU_BACKENDS];
+    int n_gpu = open_gpu_backends(gpu);
+    for (int b = 0; b < n_gpu; b++) {
+        Case c = open_case(gpu[b], MAX_COLS);
+        free(multiply(&c, c.x, 1));
+        for (int m = 0; m < N_MAKERS; m++)
+            for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+                if (makers[m].cols != MAX_COLS) continue;
+                makers[m].make(&c, 4);
+                assert_true(has_terms(&c, c.h));
+                changes[i](&c, 4);
+                check_products(&c, 4, makers[m].name);
+            }
+        close_case(&c);
+        gpu[b]->close(gpu[b]);
+    }
+}
+
+/* Two arrays' terms wait at a time: those of a third take the place of the first's. */
+static void test_two_arrays(void **state)
+{
+    (void)state;
+    Backend *gpu[MAX_GPU_BACKENDS];
+    int n_gpu = open_gpu_backends(gpu);
+    for (int b = 0; b < n_gpu; b++) {
+        Case c = open_case(gpu[b], MAX_COLS);
+        free(multiply(&c, c.x, 1));
+        norm(&c, 2);
+        c.be->swiglu(c.be, &(SwiGlu){.n = 2, .dim = c.cols, .gate = c.x, .up = c.z});
+        assert_true(has_terms(&c, c.h) && has_terms(&c, c.x));
+        free(multiply(&c, c.x, 2)); /* and are still there behind a product */
+        assert_true(has_terms(&c, c.h) && has_terms(&c, c.x));
+        check_products(&c, 2, "add_norm before swiglu");
+        norm(&c, 2);
+        for (int i = 0; i < 2; i++)
+            c.be->swiglu(c.be, &(SwiGlu){.n = 1, .dim = 7 + i, .gate = c.x + 9 * i, .up = c.z});
+        assert_false(has_terms(&c, c.h));
+        check_products(&c, 2, "add_norm before two");
+        close_case(&c);
+        gpu[b]->close(gpu[b]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_products),
+        cmocka_unit_test(test_changed_rows),
+        cmocka_unit_test(test_two_arrays),
+    };
+    return cmocka_run_group_tests_name("terms", tests, NULL, NULL);
+}
