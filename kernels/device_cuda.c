@@ -391,7 +391,7 @@ static int find_device(int *can_overlap, Error *err)
 
 Backend *backend_cuda_open(unsigned leave_out, Error *err)
 {
-    int can_overlap;
+    int can_overlap = 0;
     if (find_device(&can_overlap, err)) return NULL;
     Device *d = mem_alloc(1, sizeof *d);
     CudaBackend *b = &d->cuda;
