@@ -70,9 +70,9 @@ CXXFLAGS := $(filter-out -std=c11 -Wpedantic -Wstrict-prototypes -Wmissing-proto
 CXXFLAGS += -x c++ -std=c++17 -fno-exceptions -fno-rtti
 
 LINTED   := main.c $(filter-out $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c) tests/*.c tests/fuzz/*.c))
-FORMATTED = $(LINTED) $(CU) $(CU_TEST) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h)
+FORMATTED = $(LINTED) $(CU) $(CU_TEST) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h tests/ptx/*.[ch])
 
-.PHONY: all demo check test dist gpu-pack gpu-check gpu-check-long gpu-bench clients page-check fuzz fuzzers lint lint-text bench deps deps-check format clean help
+.PHONY: all demo check test ptx-check dist gpu-pack gpu-check gpu-check-long gpu-bench clients page-check fuzz fuzzers lint lint-text bench deps deps-check format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -91,6 +91,9 @@ check: deps-check ## install what is needed, lint, run all tests; ends with the 
 
 test: $(BUILD)/offshoot $(TESTS) ## all tests; SAN=address,undefined or SAN=thread for sanitizers
 	@tests/run_tests.sh $(TESTS)
+
+ptx-check: deps-check ## what nvcc makes of the kernels, run on the host; PTX_TESTS="round terms" for some
+	@tests/ptx/run.sh $(PTX_TESTS)
 
 clients: $(BUILD)/offshoot ## clients and routers from PyPI (openai, lm-eval, ...) and the server; needs network
 	@tests/install_deps.sh clients

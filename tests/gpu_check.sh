@@ -148,6 +148,10 @@ for type in f32 bf16; do
     check "demonstration model, $type K and V" --model models/demo --kv-dtype $type --limit 4 \
         --max-tokens 32
 done
+# Where the two above fail and one of these does not, it is by launches that overlap, or by graphs.
+for part in pdl cuda-graph; do
+    check "demonstration model, --$part off" --model models/demo --limit 2 --max-tokens 24 --$part off
+done
 for s in dense moe next; do
     for type in bf16 fp8; do
         check "random $s $type" --model "$(shape $s)" --dummy-weights $type --limit 2 \

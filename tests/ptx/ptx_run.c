@@ -1,0 +1,355 @@
+/* ptx_run.c: see ptx_run.h. */
+#include "tests/ptx/ptx_run.h"
+
+#include <assert.h>
+#include <fenv.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_ENTRIES = 1024, MAX_PARAM_BYTES = 4096 };
+
+/* Kinds of simt_exchange; a product's is its line, for all lanes must be at the same. */
+enum { KIND_SYNC, KIND_SHUFFLE, KIND_BALLOT, KIND_MMA };
+
+static const PtxEntry *entries[MAX_ENTRIES];
+static int n_entries;
+
+void ptx_register(const PtxEntry *entry, int n)
+{
+    for (int i = 0; i < n; i++) {
+        assert(n_entries < MAX_ENTRIES && !ptx_find(entry[i].module, entry[i].name));
+        entries[n_entries++] = &entry[i];
+    }
+}
+
+const PtxEntry *ptx_find(const char *module, const char *name)
+{
+    for (int i = 0; i < n_entries; i++)
+        if (!strcmp(entries[i]->name, name) && !strcmp(entries[i]->module, module))
+            return entries[i];
+    return NULL;
+}
+
+uint32_t ptx_param_offset(const PtxEntry *entry, int i)
+{
+    uint32_t at = 0;
+    for (int p = 0; p < entry->n_params; p++) {
+        uint32_t align = entry->param[p].align;
+        at = (at + align - 1) / align * align;
+        if (p == i) break;
+        at += entry->param[p].bytes;
+    }
+    return at;
+}
+
+/* ---- launches ---- */
+
+typedef struct {
+    const PtxEntry *entry;
+    uint32_t shared_bytes, param_bytes;
+    uint16_t serial;
+    _Alignas(16) unsigned char param[MAX_PARAM_BYTES];
+} Argument;
+
+static void run_thread(void *argument)
+{
+    const Argument *a = argument;
+    PtxThread t = {a->entry, a->shared_bytes, a->param_bytes, a->param, simt_shared, a->serial};
+    a->entry->body(&t);
+}
+
+void ptx_launch(const PtxEntry *entry, SimtDim grid, unsigned block, uint32_t dynamic_bytes,
+                const void *params, int early)
+{
+    static uint16_t serial;
+    static int overlap;
+    Argument a = {.entry = entry, .param_bytes = ptx_param_offset(entry, entry->n_params)};
+    assert(a.param_bytes <= sizeof a.param);
+    if (!++serial) serial = 1; /* 0: nobody wrote it */
+    a.serial = serial;
+    a.shared_bytes = (entry->shared_bytes + 15) / 16 * 16 + dynamic_bytes;
+    memcpy(a.param, params, a.param_bytes);
+    if (early != overlap) simt_overlap(overlap = early);
+    size_t limit = simt_shared_limit(); /* a test's, for the other backend */
+    if (limit != SIMT_SHARED_HOPPER) simt_limit_shared(SIMT_SHARED_HOPPER);
+    simt_launch(grid, block, a.shared_bytes, run_thread, &a,
+                offsetof(Argument, param) + a.param_bytes);
+    if (limit != SIMT_SHARED_HOPPER) simt_limit_shared(limit);
+}
+
+/* ---- faults ---- */
+
+/* The .loc before the line, with the name of its file. */
+static void print_source(const char *file, int line)
+{
+    char text[1024], names[64][256] = {{0}};
+    unsigned of = 0, at = 0, number;
+    FILE *ptx = fopen(file, "r");
+    if (!ptx) return;
+    for (int i = 1; fgets(text, sizeof text, ptx); i++) {
+        char name[256];
+        unsigned l;
+        if (i <= line && sscanf(text, " .loc %u %u", &number, &l) == 2 && l) of = number, at = l;
+        if (sscanf(text, " .file %u \"%255[^\"]\"", &number, name) == 2 && number < 64)
+            memcpy(names[number], name, sizeof name);
+    }
+    fclose(ptx);
+    if (of < 64 && at) fprintf(stderr, "  from %s:%u\n", names[of], at);
+}
+
+static void print_place(const PtxThread *t, int line)
+{
+    fprintf(stderr, "  %s, block (%u, %u, %u), thread %u\n  %s:%d\n", t->entry->name,
+            simt_block_idx.x, simt_block_idx.y, simt_block_idx.z, simt_thread_idx.x, t->entry->file,
+            line);
+    print_source(t->entry->file, line);
+}
+
+void ptx_fault(const PtxThread *t, const char *space, uint64_t at, uint32_t bytes, int line)
+{
+    char text[128];
+    fprintf(stderr, "ptx: %s %s memory at %#llx, %u bytes", at % bytes ? "misaligned" : "no", space,
+            (unsigned long long)at, bytes);
+    if (strstr(space, "g"))
+        fprintf(stderr, ": %s", device_memory_describe(at, text));
+    else
+        fprintf(stderr, " of %u", t->shared_bytes);
+    fprintf(stderr, "\n");
+    print_place(t, line);
+    abort();
+}
+
+static _Noreturn void wrong(const PtxThread *t, int line, const char *what)
+{
+    fprintf(stderr, "ptx: %s\n", what);
+    print_place(t, line);
+    abort();
+}
+
+void *ptx_global_slow(const PtxThread *t, uint64_t at, uint32_t bytes, int line)
+{
+    for (int i = 0; i < t->entry->n_variables; i++) {
+        uint64_t in = at - (uintptr_t)t->entry->variable[i].at;
+        if (in < t->entry->variable[i].bytes && in + bytes <= t->entry->variable[i].bytes &&
+            at % bytes == 0)
+            return (void *)(uintptr_t)at;
+    }
+    ptx_fault(t, "global", at, bytes, line);
+}
+
+void *ptx_generic(const PtxThread *t, uint64_t at, uint32_t bytes, int line, void *local,
+                  uint32_t local_bytes)
+{
+    uint64_t in = ptx_to_shared(t, at);
+    if (in < t->shared_bytes) return ptx_shared(t, in, bytes, line);
+    if (at - (uintptr_t)local < local_bytes)
+        return ptx_local(t, at, bytes, line, local, local_bytes);
+    return ptx_global(t, at, bytes, line);
+}
+
+/* ---- rounding ---- */
+
+static float rounded(float (*what)(volatile float *), volatile float *operand, int mode)
+{
+    int before = fegetround();
+    fesetround(mode);
+    float r = what(operand);
+    fesetround(before);
+    return one_nan_f32(r);
+}
+
+static float fused(volatile float *x)
+{
+    return fmaf(x[0], x[1], x[2]);
+}
+
+static float sum(volatile float *x)
+{
+    return x[0] + x[1];
+}
+
+float fma_rm_f32(float a, float b, float c)
+{
+    volatile float operand[3] = {a, b, c};
+    return rounded(fused, operand, FE_DOWNWARD);
+}
+
+float add_rz_f32(float a, float b)
+{
+    volatile float operand[2] = {a, b};
+    return rounded(sum, operand, FE_TOWARDZERO);
+}
+
+/* ---- products ---- */
+
+/*
+ * The operands of a warp's product, the columns of B as rows: each lane puts its elements in their
+ * places. Lanes that run ahead write the other half, as in simt_host.c.
+ */
+typedef struct {
+    float a[16][16], b[8][16];
+} Operands;
+
+static Operands operands[SIMT_MAX_THREADS / SIMT_WARP][2];
+static unsigned char half[SIMT_MAX_THREADS]; /* of a thread's last product */
+
+/* Registers hold two elements, the first in the low half. */
+static float element(const uint32_t *word, int i, float (*value)(uint16_t))
+{
+    return value((uint16_t)(i % 2 ? word[i / 2] >> 16 : word[i / 2]));
+}
+
+/* Rows and columns as in the ISA's "Matrix Fragments for mma.m16n8k16 with floating point type". */
+static void place(Operands *to, const uint32_t word[6], float (*value)(uint16_t))
+{
+    int group = simt_lane() >> 2, in_group = simt_lane() % 4;
+    for (int i = 0; i < 8; i++) {
+        int row = i < 2 || (4 <= i && i < 6) ? group : group + 8;
+        int column = in_group * 2 + (i & 1) + (i < 4 ? 0 : 8);
+        to->a[row][column] = element(word, i, value);
+    }
+    for (int i = 0; i < 4; i++) {
+        int row = in_group * 2 + (i & 1) + (i < 2 ? 0 : 8), column = group;
+        to->b[column][row] = element(word + 4, i, value);
+    }
+}
+
+static float bf16_value(uint16_t bits)
+{
+    return cvt_f32_bf16(bits);
+}
+
+static float f16_value(uint16_t bits)
+{
+    return cvt_f32_f16(bits);
+}
+
+/* Tensor cores cut what does not fit instead of rounding it. */
+static float cut(double x)
+{
+    float r = (float)x;
+    if (fabs((double)r) > fabs(x) && !isinf(x)) r = nextafterf(r, 0);
+    return one_nan_f32(r);
+}
+
+static inline __attribute__((always_inline)) PtxFour product(const PtxThread *t, int line,
+                                                             const uint32_t word[6],
+                                                             const float c[4],
+                                                             float (*value)(uint16_t))
+{
+    PtxFour d;
+    unsigned self = simt_thread_idx.x;
+    Operands *of = &operands[self / SIMT_WARP][half[self] ^= 1];
+    place(of, word, value);
+    simt_exchange(NULL, 0, KIND_MMA + line, t->entry->file, line);
+    int group = simt_lane() >> 2, in_group = simt_lane() % 4;
+    for (int i = 0; i < 4; i++) {
+        int row = i < 2 ? group : group + 8, column = in_group * 2 + (i & 1);
+        double all = c[i];
+        for (int k = 0; k < 16; k++)
+            all += (double)of->a[row][k] * (double)of->b[column][k];
+        d.x[i] = cut(all);
+    }
+    return d;
+}
+
+PtxFour ptx_mma_bf16(const PtxThread *t, int line, uint32_t a0, uint32_t a1, uint32_t a2,
+                     uint32_t a3, uint32_t b0, uint32_t b1, float c0, float c1, float c2, float c3)
+{
+    uint32_t word[6] = {a0, a1, a2, a3, b0, b1};
+    float c[4] = {c0, c1, c2, c3};
+    return product(t, line, word, c, bf16_value);
+}
+
+PtxFour ptx_mma_f16(const PtxThread *t, int line, uint32_t a0, uint32_t a1, uint32_t a2,
+                    uint32_t a3, uint32_t b0, uint32_t b1, float c0, float c1, float c2, float c3)
+{
+    uint32_t word[6] = {a0, a1, a2, a3, b0, b1};
+    float c[4] = {c0, c1, c2, c3};
+    return product(t, line, word, c, f16_value);
+}
+
+/* ---- warps and blocks ---- */
+
+/* The runtime below waits for all lanes. */
+static void need_all(const PtxThread *t, int line, uint32_t mask)
+{
+    if (mask != 0xffffffffu) wrong(t, line, "a warp's instruction for some lanes only");
+}
+
+uint32_t ptx_shfl(const PtxThread *t, int line, char mode, uint32_t a, uint32_t b, uint32_t c,
+                  uint32_t mask, int *in_range)
+{
+    need_all(t, line, mask);
+    simt_exchange(&a, 1, KIND_SHUFFLE, t->entry->file, line);
+    int lane = simt_lane(), by = (int)(b & 31), clamp = (int)(c & 31), segment = (int)(c >> 8 & 31);
+    int last = (lane & segment) | (clamp & ~segment), first = lane & segment, from = lane;
+    switch (mode) {
+    case 'u':
+        from = lane - by;
+        *in_range = from >= last;
+        break;
+    case 'd':
+        from = lane + by;
+        *in_range = from <= last;
+        break;
+    case 'b':
+        from = lane ^ by;
+        *in_range = from <= last;
+        break;
+    default:
+        from = first | (by & ~segment);
+        *in_range = from <= last;
+    }
+    return simt_lane_words(*in_range ? from : lane)[0];
+}
+
+uint32_t ptx_ballot(const PtxThread *t, int line, int predicate, uint32_t mask)
+{
+    uint32_t bit = predicate != 0, all = 0;
+    need_all(t, line, mask);
+    simt_exchange(&bit, 1, KIND_BALLOT, t->entry->file, line);
+    for (int lane = 0; lane < SIMT_WARP; lane++)
+        all |= simt_lane_words(lane)[0] << lane;
+    return all;
+}
+
+void ptx_warp_sync(const PtxThread *t, int line, uint32_t mask)
+{
+    need_all(t, line, mask);
+    simt_exchange(NULL, 0, KIND_SYNC, t->entry->file, line);
+}
+
+void ptx_block_sync(const PtxThread *t, int line, uint32_t barrier)
+{
+    if (barrier) wrong(t, line, "a barrier other than 0");
+    simt_sync_block(t->entry->file, line);
+}
+
+/* ---- copies, grids ---- */
+
+void ptx_copy(const PtxThread *t, int line, uint64_t shared, uint64_t global, uint32_t bytes)
+{
+    const void *from = ptx_global(t, global, bytes, line);
+    simt_begin_copy(ptx_shared(t, shared, bytes, line), from, bytes);
+}
+
+void ptx_copies_commit(void)
+{
+    simt_copies_commit();
+}
+
+void ptx_copies_wait(uint32_t n)
+{
+    simt_copies_wait((int)n);
+}
+
+void ptx_launch_dependents(void)
+{
+}
+
+void ptx_grid_wait(void)
+{
+    simt_grid_wait();
+}

@@ -1,0 +1,160 @@
+/*
+ * ptx_run.h: what translated PTX runs on: a thread's view of memory, the warp's instructions, the
+ * table of kernels.
+ *
+ * Threads are the fibers of kernels/simt_host.h. An access is checked as a GPU checks it, and
+ * closer: a multiple of its size, within memory that the address space has. A fault prints kernel,
+ * block, thread, the PTX line and the source line it came from, and ends the program.
+ */
+#ifndef OFFSHOOT_TESTS_PTX_RUN_H
+#define OFFSHOOT_TESTS_PTX_RUN_H
+
+#include "kernels/simt_host.h"
+#include "tests/ptx/device_memory.h"
+#include "tests/ptx/ptx_ops.h"
+
+typedef struct PtxThread PtxThread;
+
+typedef struct {
+    uint32_t bytes, align;
+} PtxParam;
+
+/* A variable of a module, in global memory. */
+typedef struct {
+    void *at;
+    size_t bytes;
+} PtxVariable;
+
+typedef struct {
+    const char *module, *name, *file; /* file: its PTX */
+    void (*body)(const PtxThread *t);
+    const PtxParam *param;
+    int n_params;
+    uint32_t shared_bytes; /* of its own; dynamic memory begins behind, at a multiple of 16 */
+    uint32_t max_threads;  /* .maxntid; 1024 where there is none */
+    const PtxVariable *variable;
+    int n_variables;
+} PtxEntry;
+
+/* For a module's constructor. A module is what was compiled from one source: linear of linear.cu.
+ */
+void ptx_register(const PtxEntry *entry, int n);
+const PtxEntry *ptx_find(const char *module, const char *name);
+
+/* What a thread of a launch was given. */
+struct PtxThread {
+    const PtxEntry *entry;
+    uint32_t shared_bytes, param_bytes;
+    const unsigned char *param;
+    unsigned char *shared;
+    uint16_t serial; /* of the launch */
+};
+
+/* Where parameter i lies among all of a kernel's; for i = n_params, how long they are. */
+uint32_t ptx_param_offset(const PtxEntry *entry, int i);
+
+/*
+ * Runs (or with early, queues: simt_overlap) a launch. params: as ptx_param_offset lays them.
+ * early: it may begin while the one before it runs.
+ */
+void ptx_launch(const PtxEntry *entry, SimtDim grid, unsigned block, uint32_t dynamic_bytes,
+                const void *params, int early);
+
+/* ---- memory ---- */
+
+void *ptx_global_slow(const PtxThread *t, uint64_t at, uint32_t bytes, int line);
+void *ptx_generic(const PtxThread *t, uint64_t at, uint32_t bytes, int line, void *local,
+                  uint32_t local_bytes);
+_Noreturn void ptx_fault(const PtxThread *t, const char *space, uint64_t at, uint32_t bytes,
+                         int line);
+
+PTX_OP void *ptx_global(const PtxThread *t, uint64_t at, uint32_t bytes, int line)
+{
+    if (__builtin_expect(device_memory_has(at, bytes) && at % bytes == 0, 1))
+        return (void *)(uintptr_t)(at + (DEVICE_BYTES_AT - DEVICE_MEMORY_AT));
+    return ptx_global_slow(t, at, bytes, line);
+}
+
+/* For a store: notes that this launch has written there. */
+PTX_OP void *ptx_global_written(const PtxThread *t, uint64_t at, uint32_t bytes, int line)
+{
+    void *to = ptx_global(t, at, bytes, line);
+    if (device_memory_reserved(at)) *device_memory_writer(at) = t->serial;
+    return to;
+}
+
+/* For ld.global.nc: what this launch has written may not be read so. */
+PTX_OP void *ptx_global_constant(const PtxThread *t, uint64_t at, uint32_t bytes, int line)
+{
+    void *from = ptx_global(t, at, bytes, line);
+    if (device_memory_reserved(at) && *device_memory_writer(at) == t->serial)
+        ptx_fault(t, "read-only global (written by this launch)", at, bytes, line);
+    return from;
+}
+
+PTX_OP void *ptx_shared(const PtxThread *t, uint64_t at, uint32_t bytes, int line)
+{
+    if (__builtin_expect(at + bytes > t->shared_bytes || at > t->shared_bytes || at % bytes, 0))
+        ptx_fault(t, "shared", at, bytes, line);
+    return t->shared + at;
+}
+
+/* An address of a parameter is a pointer here, as it is an opaque number in PTX. */
+PTX_OP void *ptx_param(const PtxThread *t, uint64_t at, uint32_t bytes, int line)
+{
+    uint64_t in = at - (uintptr_t)t->param;
+    if (__builtin_expect(in + bytes > t->param_bytes || in > t->param_bytes || at % bytes, 0))
+        ptx_fault(t, "param", in, bytes, line);
+    return (void *)(uintptr_t)at;
+}
+
+PTX_OP void *ptx_local(const PtxThread *t, uint64_t at, uint32_t bytes, int line, void *local,
+                       uint32_t local_bytes)
+{
+    uint64_t in = at - (uintptr_t)local;
+    if (__builtin_expect(in + bytes > local_bytes || in > local_bytes || at % bytes, 0))
+        ptx_fault(t, "local", in, bytes, line);
+    return (void *)(uintptr_t)at;
+}
+
+/* A generic address of shared memory is where the block's lies on the host; others are themselves.
+ */
+PTX_OP uint64_t ptx_from_shared(const PtxThread *t, uint64_t at)
+{
+    return (uintptr_t)t->shared + at;
+}
+
+PTX_OP uint64_t ptx_to_shared(const PtxThread *t, uint64_t at)
+{
+    return at - (uintptr_t)t->shared;
+}
+
+/* ---- instructions of a warp, a block, a grid ---- */
+
+typedef struct {
+    float x[4];
+} PtxFour;
+
+/* m16n8k16, row.col, f32 accumulators: d = a b + c. */
+PtxFour ptx_mma_bf16(const PtxThread *t, int line, uint32_t a0, uint32_t a1, uint32_t a2,
+                     uint32_t a3, uint32_t b0, uint32_t b1, float c0, float c1, float c2, float c3);
+PtxFour ptx_mma_f16(const PtxThread *t, int line, uint32_t a0, uint32_t a1, uint32_t a2,
+                    uint32_t a3, uint32_t b0, uint32_t b1, float c0, float c1, float c2, float c3);
+
+/* shfl.sync, mode i(dx), b(fly), u(p), d(own); *in_range is the predicate. */
+uint32_t ptx_shfl(const PtxThread *t, int line, char mode, uint32_t a, uint32_t b, uint32_t c,
+                  uint32_t mask, int *in_range);
+uint32_t ptx_ballot(const PtxThread *t, int line, int predicate, uint32_t mask);
+void ptx_warp_sync(const PtxThread *t, int line, uint32_t mask);
+void ptx_block_sync(const PtxThread *t, int line, uint32_t barrier);
+
+/* cp.async of 4, 8 or 16 bytes, its groups. */
+void ptx_copy(const PtxThread *t, int line, uint64_t shared, uint64_t global, uint32_t bytes);
+void ptx_copies_commit(void);
+void ptx_copies_wait(uint32_t n);
+
+/* griddepcontrol: of no effect yet is launch_dependents, for what may begin early begins anyway. */
+void ptx_launch_dependents(void);
+void ptx_grid_wait(void);
+
+#endif
