@@ -23,6 +23,7 @@
  * as many.
  */
 #include "kernels/kv_tile.h"
+#include "kernels/terms.h"
 
 #include <assert.h>
 
@@ -516,9 +517,10 @@ static __global__ void __launch_bounds__(THREADS, PER_SM) attend_kernel(Plan p)
 
 /*
  * out = sum_s w_s acc_s / sum_s w_s total_s * sigmoid(gate), w_s = exp2(max_s - max), s ascending.
- * grid.x: the heads of the rows; grid.y: parts of head_dim, a thread each dim.
+ * grid.x: the heads of the rows; grid.y: parts of head_dim, a thread each dim. A head that is one
+ * part leaves its terms, a warp for 128 of them.
  */
-static __global__ void merge_kernel(Plan p)
+static __global__ void merge_kernel(Plan p, NewTerms terms)
 {
     grid_wait();
     __shared__ float weight[THREADS], total[THREADS], warp_best[WARPS];
@@ -557,9 +559,15 @@ static __global__ void merge_kernel(Plan p)
         }
         __syncthreads();
     }
-    if (d >= dim) return;
-    float gate = p.a.qg[(head * 2 + 1) * dim + d];
-    p.a.out[head * dim + d] = value / sum / (1.0f + expf(-gate));
+    if (d < dim) {
+        float gate = p.a.qg[(head * 2 + 1) * dim + d];
+        p.a.out[head * dim + d] = value / sum / (1.0f + expf(-gate));
+    }
+    if (!terms.bf16.data && !terms.fp8.data) return;
+    __syncthreads(); /* a head is written */
+    int64_t i = head / p.a.n_heads;
+    int cols = p.a.n_heads * dim, block = (int)(head % p.a.n_heads) * (dim / K_BLOCK) + tid / WARP;
+    if (tid / WARP < dim / K_BLOCK) leave_terms(terms, i, block, p.a.out + i * cols, cols);
 }
 
 /* ---- launching ---- */
@@ -636,7 +644,10 @@ extern "C" void CUDA_NAME(tree_attention)(const CudaContext *c, const TreeAttent
     size_t fit = c->scratch_bytes / row_bytes;
     assert(dim <= MAX_HEAD_DIM && a->n_keys > 0 && !a->from);
     assert(fit >= 1);
-    int rows = fit < (size_t)a->n ? (int)fit : a->n;
+    int threads = dim < THREADS ? (dim + WARP - 1) / WARP * WARP : (int)THREADS;
+    int cols = a->n_heads * dim, rows = fit < (size_t)a->n ? (int)fit : a->n;
+    NewTerms terms = {};
+    if (dim % K_BLOCK == 0 && dim <= threads) terms = new_terms(c, a->out, a->n, cols, cols);
     if (rows < a->n && rows > MAX_ROWS) rows -= rows % MAX_ROWS;
     p.sums = (float2 *)(void *)c->scratch;
     p.acc = (float *)(void *)(p.sums + (size_t)rows * heads);
@@ -646,8 +657,7 @@ extern "C" void CUDA_NAME(tree_attention)(const CudaContext *c, const TreeAttent
             attend_any<Bf16>(c, &p);
         else
             attend_any<float>(c, &p);
-        int threads = dim < THREADS ? (dim + WARP - 1) / WARP * WARP : (int)THREADS;
         dim3 grid((unsigned)(p.n_rows * a->n_heads), (unsigned)((dim + threads - 1) / threads));
-        launch(c, grid, threads, 0, merge_kernel, p);
+        launch(c, grid, threads, 0, merge_kernel, p, terms);
     }
 }

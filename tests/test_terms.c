@@ -30,7 +30,11 @@ typedef struct {
     int cols;
     Weight w[N_MATRICES];
     float *x, *z, *h, *same, *norm, *y;
+    float *gates, *page;         /* of attention: one page of K and V */
+    int32_t *pos, *base, *zeros; /* of rows at POS, none of them a draft */
 } Case;
+
+enum { POS = 40, PAGE_ROWS = 64 };
 
 static void *room(Backend *be, const void *content, size_t bytes)
 {
@@ -47,6 +51,14 @@ static float *random_room(Backend *be, uint64_t seed, size_t n)
     float *host = random_floats(&r, n, 1), *mem = room(be, host, n * sizeof *host);
     free(host);
     return mem;
+}
+
+static int32_t *filled_room(Backend *be, int32_t value)
+{
+    int32_t host[MAX_N];
+    for (int i = 0; i < MAX_N; i++)
+        host[i] = value;
+    return room(be, host, sizeof host);
 }
 
 static Case open_case(Backend *be, int cols)
@@ -66,6 +78,8 @@ static Case open_case(Backend *be, int cols)
     c.x = random_room(be, 1, n), c.z = random_room(be, 2, n), c.norm = random_room(be, 3, n);
     c.h = room(be, NULL, n * sizeof(float)), c.same = room(be, NULL, n * sizeof(float));
     c.y = room(be, NULL, Y_FLOATS * sizeof(float));
+    c.gates = random_room(be, 4, 2 * n), c.page = random_room(be, 5, 2 * PAGE_ROWS * MAX_COLS);
+    c.pos = filled_room(be, POS), c.base = filled_room(be, POS + 1), c.zeros = filled_room(be, 0);
     return c;
 }
 
@@ -75,7 +89,8 @@ static void close_case(Case *c)
         c->be->free(c->be, (void *)(uintptr_t)c->w[i].data);
         if (c->w[i].scale) c->be->free(c->be, (void *)(uintptr_t)c->w[i].scale);
     }
-    float *all[] = {c->x, c->z, c->norm, c->h, c->same, c->y};
+    void *all[] = {c->x,     c->z,    c->norm, c->h,    c->same, c->y,
+                   c->gates, c->page, c->pos,  c->base, c->zeros};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         c->be->free(c->be, all[i]);
 }
@@ -150,6 +165,35 @@ static void gate(const Case *c, int n)
     c->be->swiglu(c->be, &(SwiGlu){.n = n, .dim = c->cols, .gate = c->h, .up = c->z});
 }
 
+/* One KV head; heads as norm_heads has them. */
+static void attend(const Case *c, int n)
+{
+    int dim = c->cols % 256 ? 128 : 256;
+    size_t part = (size_t)PAGE_ROWS * (size_t)dim * sizeof(float);
+    KvLayer kv = {.type = KV_F32,
+                  .pages = (unsigned char *)c->page,
+                  .page_bytes = 2 * part,
+                  .v_offset = part,
+                  .page_tokens = PAGE_ROWS,
+                  .n_kv_heads = 1,
+                  .head_dim = dim,
+                  .table = c->zeros,
+                  .table_stride = 1};
+    c->be->tree_attention(c->be, &(TreeAttention){.n = n,
+                                                  .n_heads = c->cols / dim,
+                                                  .n_keys = POS + 1,
+                                                  .scale = 0.1f,
+                                                  .q = c->x,
+                                                  .qg = c->gates,
+                                                  .seq = c->zeros,
+                                                  .pos = c->pos,
+                                                  .base = c->base,
+                                                  .parent = c->zeros,
+                                                  .kv_row = c->zeros,
+                                                  .kv = kv,
+                                                  .out = c->h});
+}
+
 typedef struct {
     const char *name;
     void (*make)(const Case *c, int n);
@@ -159,6 +203,7 @@ typedef struct {
 static const Maker makers[] = {
     {"add_norm", norm, MAX_COLS},         {"add_norm, odd", norm, 333},
     {"gated_norm", norm_heads, MAX_COLS}, {"gated_norm, small heads", norm_heads, 384},
+    {"attention", attend, MAX_COLS},      {"attention, small heads", attend, 384},
     {"swiglu", gate, MAX_COLS},           {"swiglu, odd", gate, 131}};
 enum { N_MAKERS = sizeof makers / sizeof *makers };
 
