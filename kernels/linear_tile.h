@@ -294,63 +294,6 @@ static __device__ __forceinline__ void tile_sum(const TileWeight &w, const Terms
         tile_sum_as<TYPE, T, 0, WAIT>(w, x, at, n_tiles, slice, slice_end, sum);
 }
 
-/* ---- k-blocks on their way through shared memory ---- */
-
-/*
- * A warp's ring of k-blocks. A lane copies the pieces that it multiplies and reads no other's, so
- * a block has come when its group of copies has: nobody waits for the rest of the warp.
- */
-enum { RING_BYTES = 8192 };
-
-template <WeightType TYPE> struct WeightRing {
-    enum {
-        BLOCK_PIECES = 2 * WeightBlock<TYPE>::PIECES * WARP,
-        BLOCKS = RING_BYTES / (BLOCK_PIECES * 16),
-    };
-};
-
-/* A piece of which n bytes are there, for rows that are not whole pieces or end within the block.
- * Its loop's length is known at run time alone: unrolled it would cost registers. */
-static __device__ __forceinline__ void copy_bytes(const unsigned char *row, int n, uint4 *to)
-{
-    *to = uint4{0, 0, 0, 0};
-    for (int i = 0; i < n && i < 16; i++)
-        ((unsigned char *)(void *)to)[i] = row[i];
-}
-
-/* `to`: of a block's pieces in the ring, the lane's first. */
-template <WeightType TYPE>
-static __device__ __forceinline__ void copy_block(const TileWeight &w, int block, uint4 *to)
-{
-    enum { BYTES = TYPE == WEIGHT_FP8 ? 1 : 2, PIECES = WeightBlock<TYPE>::PIECES };
-    int first = block * K_BLOCK * BYTES + warp_lane() % 4 * 16, row_bytes = w.cols * BYTES;
-    if (w.aligned && (block + 1) * K_BLOCK <= w.cols) {
-        UNROLL
-        for (int i = 0; i < PIECES; i++) {
-            copy_16(to + i * WARP, w.first + first + i * 64);
-            copy_16(to + (PIECES + i) * WARP, w.second + first + i * 64);
-        }
-        return;
-    }
-    for (int i = 0; i < PIECES; i++) {
-        int at = first + i * 64;
-        copy_bytes(w.first + at, row_bytes - at, to + i * WARP);
-        copy_bytes(w.second + at, row_bytes - at, to + (PIECES + i) * WARP);
-    }
-}
-
-/* Of a block that has come. A copy to the same place may begin right after. */
-template <WeightType TYPE>
-static __device__ __forceinline__ void read_block(const uint4 *from, WeightBlock<TYPE> *out)
-{
-    typedef WeightBlock<TYPE> B;
-    UNROLL
-    for (int i = 0; i < B::PIECES; i++) {
-        out->first[i] = from[i * WARP];
-        out->second[i] = from[(B::PIECES + i) * WARP];
-    }
-}
-
 /* ---- partial sums in shared memory: [4 T rows of x][16 rows of W] floats ---- */
 
 template <int T>

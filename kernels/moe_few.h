@@ -1,0 +1,324 @@
+/*
+ * moe_few.h: the experts of up to 16 rows, so that an expert's are one unit; for moe.cu.
+ *
+ * What a warp multiplies is a walk: the k-blocks of one slice in tile after tile of 16 rows. Its
+ * ring always has RING_BYTES of weights on their way, also while the block waits at a barrier or
+ * the walk goes on to another expert. Where a k-block lies takes a chain of loads (unit, matrix,
+ * scale), so lane i finds that of the i-th of 32 steps; between these the ring runs empty. (In
+ * registers, a k-block or two ahead, as tile_sum has them, the loads would start anew after each
+ * unit and barrier, and T = 4 would leave no registers for them.)
+ */
+#ifndef OFFSHOOT_KERNELS_MOE_FEW_H
+#define OFFSHOOT_KERNELS_MOE_FEW_H
+
+#include "kernels/moe_plan.h"
+
+enum {
+    FEW_ROWS = 16,
+    UP_BLOCKS = 264,    /* of a walk: two for each of a Hopper's SMs; how many shows in no bit */
+    DOWN_THREADS = 512, /* of a walk, where their rings fit, else half */
+};
+
+/* ---- k-blocks on their way through shared memory ---- */
+
+/*
+ * A warp's ring of k-blocks. A lane copies the pieces that it multiplies and reads no other's, so
+ * a block has come when its group of copies has: nobody waits for the rest of the warp.
+ */
+enum { RING_BYTES = 8192 };
+
+template <WeightType TYPE> struct WeightRing {
+    enum {
+        BLOCK_PIECES = 2 * WeightBlock<TYPE>::PIECES * WARP,
+        BLOCKS = RING_BYTES / (BLOCK_PIECES * 16),
+    };
+};
+
+/* A piece of which n bytes are there, for rows that are not whole pieces or end within the block.
+ * Its loop's length is known at run time alone: unrolled it would cost registers. */
+static __device__ __forceinline__ void copy_bytes(const unsigned char *row, int n, uint4 *to)
+{
+    *to = uint4{0, 0, 0, 0};
+    for (int i = 0; i < n && i < 16; i++)
+        ((unsigned char *)(void *)to)[i] = row[i];
+}
+
+/* `to`: of a block's pieces in the ring, the lane's first. */
+template <WeightType TYPE>
+static __device__ __forceinline__ void copy_block(const TileWeight &w, int block, uint4 *to)
+{
+    enum { BYTES = TYPE == WEIGHT_FP8 ? 1 : 2, PIECES = WeightBlock<TYPE>::PIECES };
+    int first = block * K_BLOCK * BYTES + warp_lane() % 4 * 16, row_bytes = w.cols * BYTES;
+    if (w.aligned && (block + 1) * K_BLOCK <= w.cols) {
+        UNROLL
+        for (int i = 0; i < PIECES; i++) {
+            copy_16(to + i * WARP, w.first + first + i * 64);
+            copy_16(to + (PIECES + i) * WARP, w.second + first + i * 64);
+        }
+        return;
+    }
+    for (int i = 0; i < PIECES; i++) {
+        int at = first + i * 64;
+        copy_bytes(w.first + at, row_bytes - at, to + i * WARP);
+        copy_bytes(w.second + at, row_bytes - at, to + (PIECES + i) * WARP);
+    }
+}
+
+/* Of a block that has come. A copy to the same place may begin right after. */
+template <WeightType TYPE>
+static __device__ __forceinline__ void read_block(const uint4 *from, WeightBlock<TYPE> *out)
+{
+    typedef WeightBlock<TYPE> B;
+    UNROLL
+    for (int i = 0; i < B::PIECES; i++) {
+        out->first[i] = from[i * WARP];
+        out->second[i] = from[(B::PIECES + i) * WARP];
+    }
+}
+
+/* ---- walks ---- */
+
+typedef struct {
+    const unsigned char *data; /* of the matrix; NULL: past the walk's end */
+    float scale;
+    int32_t first_row, block; /* where in the matrix */
+    int32_t first, n;         /* pairs of the unit */
+} Step;
+
+/* Tiles are numbered through all units: unit * n_row_tiles + its tile. */
+typedef struct {
+    const Unit *unit;
+    const Weight *matrix, *second; /* [expert]; of a tile one after the other; or NULL */
+    int rows, cols;
+    unsigned n_units, max_units, n_row_tiles; /* unsigned ones divide faster */
+    unsigned tile, stride;                    /* tiles from `tile` on, stride apart */
+    int begin, end;                           /* k-blocks, of one slice; none: no steps */
+    uint4 *ring;                              /* this lane's first piece */
+    Step mine;                                /* of the 32 steps before `base` */
+    unsigned base, at;                        /* of those 32, the next */
+} Walk;
+
+/* Slices that are not empty; of fewer than 8 k-blocks each is a slice. */
+SHARED_INLINE int used_slices(int n_blocks)
+{
+    return n_blocks < K_SLICES ? n_blocks : K_SLICES;
+}
+
+template <WeightType TYPE> static __device__ __forceinline__ Step step_at(const Walk &w, unsigned i)
+{
+    Step s = {NULL, 1, 0, 0, 0, 0};
+    unsigned n_k = (unsigned)(w.end - w.begin), per_tile = w.second ? 2 * n_k : n_k;
+    if (!n_k) return s;
+    unsigned tile = w.tile + i / per_tile * w.stride, unit = tile / w.n_row_tiles;
+    Unit u = w.unit[unit < w.max_units ? unit : 0]; /* beside n_units, not after it */
+    if (unit >= w.n_units) return s;
+    const Weight &m = (i % per_tile < n_k ? w.matrix : w.second)[u.expert];
+    s.data = (const unsigned char *)m.data;
+    s.first_row = (int)(tile % w.n_row_tiles) * TILE_ROWS;
+    s.block = w.begin + (int)(i % n_k);
+    s.first = u.first, s.n = u.n;
+    if (TYPE == WEIGHT_FP8)
+        s.scale = m.scale[s.first_row / FP8_BLOCK * weight_blocks(w.cols) + s.block];
+    return s;
+}
+
+static __device__ __forceinline__ int of_step(int32_t mine, unsigned i)
+{
+    return (int)warp_shuffle((uint32_t)mine, (int)i);
+}
+
+/* Begins the copies of step i of the 32: a group, empty past the last. */
+template <WeightType TYPE>
+static __device__ __forceinline__ void copy_step(const Walk &w, unsigned i)
+{
+    typedef WeightRing<TYPE> Ring;
+    if (i < WARP) {
+        uint64_t data = warp_shuffle((uint64_t)(uintptr_t)w.mine.data, (int)i);
+        int first_row = of_step(w.mine.first_row, i), block = of_step(w.mine.block, i);
+        Weight m = {TYPE, w.rows, w.cols, (const void *)(uintptr_t)data, NULL};
+        if (data)
+            copy_block<TYPE>(tile_weight(m, first_row), block,
+                             w.ring + i % Ring::BLOCKS * Ring::BLOCK_PIECES);
+    }
+    copies_commit();
+}
+
+/* The next 32 steps, when nothing of the last is on its way. */
+template <WeightType TYPE> static __device__ __forceinline__ void next_steps(Walk *w)
+{
+    w->mine = step_at<TYPE>(*w, w->base + (unsigned)warp_lane());
+    w->base += WARP;
+    w->at = 0;
+    for (unsigned i = 0; i < WeightRing<TYPE>::BLOCKS; i++)
+        copy_step<TYPE>(*w, i);
+}
+
+/*
+ * The walk's next tile and matrix: sum[j] as tile_sum gives it for the slice. Tiles of x from
+ * n_tiles on are left out, but the first, whose terms are asked for before the weights are there.
+ */
+template <WeightType TYPE, int T>
+static __device__ __forceinline__ void walk_slice(Walk *w, const Terms &x, const uint32_t (&at)[T],
+                                                  int n_tiles, float (&sum)[T][2])
+{
+    typedef WeightRing<TYPE> Ring;
+    float acc[T][4] = {};
+    for (int b = w->begin; b < w->end; b++) {
+        const unsigned char *terms = x.data + (size_t)b * TERM_BLOCK_BYTES;
+        TermBlock first = load_terms(terms + (size_t)at[0] * 16);
+        float unit = block_unit<TYPE>(x, at[0], b);
+        uint32_t a[K_STEPS][4];
+        WeightBlock<TYPE> block;
+        copies_wait<Ring::BLOCKS - 1>();
+        read_block<TYPE>(w->ring + w->at % Ring::BLOCKS * Ring::BLOCK_PIECES, &block);
+        fragments<TYPE>(block, a);
+        copy_step<TYPE>(*w, w->at + Ring::BLOCKS);
+        float scale = warp_shuffle(w->mine.scale, (int)w->at);
+        block_product<TYPE>(a, first, scale * unit, acc[0]);
+        UNROLL
+        for (int j = 1; j < T; j++) {
+            if (j >= n_tiles) continue;
+            unit = block_unit<TYPE>(x, at[j], b);
+            block_product<TYPE>(a, load_terms(terms + (size_t)at[j] * 16), scale * unit, acc[j]);
+        }
+        if (++w->at == WARP) next_steps<TYPE>(w);
+    }
+    UNROLL
+    for (int j = 0; j < T; j++) {
+        sum[j][0] = acc[j][0] + acc[j][1];
+        sum[j][1] = acc[j][2] + acc[j][3];
+    }
+}
+
+/* Sets out on slice `slice` of those used, with tiles from `tile` on. */
+template <WeightType TYPE>
+static __device__ __forceinline__ void begin_walk(Walk *w, const Plan &p, int n_blocks, int slice,
+                                                  unsigned tile, unsigned stride, uint4 *rings)
+{
+    int n = used_slices(n_blocks);
+    w->unit = p.unit;
+    w->n_units = (unsigned)*p.n_units, w->max_units = (unsigned)(p.a.n * p.a.n_top);
+    w->n_row_tiles = (unsigned)row_tiles(w->rows);
+    w->tile = tile, w->stride = stride;
+    w->begin = slice < n ? n_blocks * slice / n : 0;
+    w->end = slice < n ? n_blocks * (slice + 1) / n : 0;
+    w->ring = rings + (int)threadIdx.x / WARP * (RING_BYTES / 16) + warp_lane();
+    next_steps<TYPE>(w);
+}
+
+/*
+ * A block walks through tiles of gate and up, a warp along its slice of k. Two blocks share an SM,
+ * each with 64 KiB of weights on their way; 4.3 TB/s over 132 SMs and a microsecond of latency are
+ * 33 KiB an SM. Shared: the rings; both matrices' partial sums of each slice, twice, for the next
+ * tile's are written while these are added.
+ */
+template <WeightType TYPE, int T>
+static __global__ void __launch_bounds__(TILE_THREADS, 2) up_few_kernel(Plan p)
+{
+    grid_wait();
+    enum { TILE_FLOATS = T * TILE_COLUMN_ROWS * TILE_ROWS, MATRIX_FLOATS = K_SLICES * TILE_FLOATS };
+    DYNAMIC_SHARED(uint4, rings);
+    float *parts = (float *)(void *)(rings + TILE_WARPS * (RING_BYTES / 16));
+    float *h = (float *)(void *)p.h.data;
+    int i = (int)threadIdx.x, slice = i / WARP, n_slices = used_slices(p.x.n_blocks);
+    Walk w = {};
+    w.matrix = p.a.gate, w.second = p.a.up;
+    w.rows = p.a.width, w.cols = p.a.dim;
+    begin_walk<TYPE>(&w, p, p.x.n_blocks, slice, blockIdx.x, gridDim.x, rings);
+
+    for (unsigned tile = w.tile, odd = 0;; tile += w.stride, odd ^= 1) {
+        unsigned unit = tile / w.n_row_tiles;
+        if (unit >= w.n_units) break;
+        float *part = parts + odd * 2 * MATRIX_FLOATS;
+        Unit u = p.unit[unit];
+        uint32_t at[T];
+        unit_offsets<T>(p, u, 1, at);
+        int is_mine = i < u.n * TILE_ROWS, pair = u.first + i / TILE_ROWS;
+        for (int m = 0; m < 2; m++) {
+            float sum[T][2];
+            walk_slice<TYPE, T>(&w, p.x, at, column_tiles(u.n), sum);
+            store_tile<T>(sum, column_tiles(u.n), part + m * MATRIX_FLOATS + slice * TILE_FLOATS);
+        }
+        __syncthreads();
+        if (is_mine) {
+            float gate = sum_slices(part + i, TILE_FLOATS, n_slices);
+            float up = sum_slices(part + MATRIX_FLOATS + i, TILE_FLOATS, n_slices);
+            int row = (int)(tile % w.n_row_tiles) * TILE_ROWS + i % TILE_ROWS;
+            h[(int64_t)pair * p.h.n_blocks * K_BLOCK + row] = silu(gate) * up;
+        }
+    }
+}
+
+/* One choice of one row, for the sum over its experts. */
+typedef struct {
+    int32_t pair;
+    float weight;
+} Choice;
+
+/* p(s) of each slice and pair; [used slices][n_pairs][16]. */
+template <int T>
+static __device__ __forceinline__ void park(const float (&sum)[T][2], int n, float *out)
+{
+    int g = warp_lane() / 4, l = warp_lane() % 4;
+    UNROLL
+    for (int j = 0; j < T; j++) {
+        int column = j * TILE_COLUMN_ROWS + l;
+        if (column >= n) continue;
+        out[column * TILE_ROWS + g] = sum[j][0];
+        out[column * TILE_ROWS + g + 8] = sum[j][1];
+    }
+}
+
+/*
+ * A block per 16 outputs. A warp takes one slice of each of its units, so that few units keep all
+ * warps busy, and parks what it gets, without a barrier up to its last; then threads add up the
+ * products of pairs and the outputs of rows. An SM has one block, with 128 KiB of weights on their
+ * way. Shared: the rings; products [used slices][n_pairs][16]; choices [n_pairs].
+ */
+template <WeightType TYPE, int T>
+static __global__ void __launch_bounds__(DOWN_THREADS, 1) down_few_kernel(Plan p)
+{
+    grid_wait();
+    DYNAMIC_SHARED(uint4, rings);
+    int i = (int)threadIdx.x, warp = i / WARP, n_threads = (int)blockDim.x;
+    int n_slices = used_slices(p.h.n_blocks), n_at_once = n_threads / WARP / n_slices;
+    int slice = warp / n_slices < n_at_once ? warp % n_slices : n_slices; /* or idle */
+    int first_row = (int)blockIdx.x * TILE_ROWS, n_pairs = p.a.n * p.a.n_top;
+    float *product = (float *)(void *)(rings + n_threads / WARP * (RING_BYTES / 16));
+    Choice *choice = (Choice *)(void *)(product + n_slices * n_pairs * TILE_ROWS);
+    Walk w = {};
+    w.matrix = p.a.down;
+    w.rows = p.a.dim, w.cols = p.a.width;
+    begin_walk<TYPE>(&w, p, p.h.n_blocks, slice,
+                     (unsigned)(warp / n_slices) * gridDim.x + blockIdx.x,
+                     (unsigned)n_at_once * gridDim.x, rings);
+
+    for (int c = i; c < n_pairs; c += n_threads)
+        choice[c] = Choice{p.place[c], p.a.weight[c]};
+    int n_units = slice < n_slices ? (int)w.n_units : 0;
+    for (int unit = warp / n_slices; unit < n_units; unit += n_at_once) {
+        Unit u = {0, of_step(w.mine.first, w.at), of_step(w.mine.n, w.at)};
+        uint32_t at[T];
+        float sum[T][2];
+        unit_offsets<T>(p, u, 0, at);
+        walk_slice<TYPE, T>(&w, p.h, at, column_tiles(u.n), sum);
+        park<T>(sum, u.n, product + (slice * n_pairs + u.first) * TILE_ROWS);
+    }
+    int row = i / TILE_ROWS, d = first_row + i % TILE_ROWS;
+    int is_mine = row < p.a.n && d < p.a.dim;
+    float shared = is_mine ? p.a.shared[(int64_t)row * p.a.dim + d] : 0; /* while others come */
+    float gate = is_mine ? p.a.shared_gate[row] : 0;
+    __syncthreads();
+    for (int k = i; k < n_pairs * TILE_ROWS; k += n_threads)
+        product[k] = sum_slices(product + k, n_pairs * TILE_ROWS, n_slices);
+    __syncthreads();
+    if (!is_mine) return;
+    float sum = 0;
+    for (int c = row * p.a.n_top; c < (row + 1) * p.a.n_top; c++) {
+        Choice of = choice[c];
+        sum = fmaf(of.weight, product[of.pair * TILE_ROWS + i % TILE_ROWS], sum);
+    }
+    p.a.out[(int64_t)row * p.a.dim + d] = fmaf(sigmoid(gate), shared, sum);
+}
+
+#endif
