@@ -374,7 +374,7 @@ template <WeightType TYPE, int T> static void run_group(const CudaContext *c, co
 
 static size_t down_few_bytes(const MoeFfn *a, int n_threads)
 {
-    int n_slices = used_slices((a->width + K_BLOCK - 1) / K_BLOCK);
+    int n_slices = used_slices(term_blocks(a->width));
     size_t pair_bytes = (size_t)n_slices * TILE_ROWS * sizeof(float) + sizeof(Choice);
     return (size_t)(n_threads / WARP) * RING_BYTES + (size_t)(a->n * a->n_top) * pair_bytes;
 }

@@ -78,6 +78,7 @@ static __device__ __forceinline__ void read_block(const uint4 *from, WeightBlock
 
 /* ---- walks ---- */
 
+/* A k-block of a tile of 16 rows of a matrix. */
 typedef struct {
     const unsigned char *data; /* of the matrix; NULL: past the walk's end */
     float scale;

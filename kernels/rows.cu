@@ -93,7 +93,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) add_norm_kernel(AddNorm a
     float scale = 1.0f / sqrtf(block_sum<NORM_WARPS>(sum) / (float)a.dim + a.eps);
     float *out = a.out + (int64_t)blockIdx.x * a.out_stride;
     for (int b = warp; b < n_blocks; b += NORM_WARPS) {
-        int end = (b + 1) * K_BLOCK < a.dim ? (b + 1) * K_BLOCK : a.dim;
+        int end = term_block_end(b, a.dim);
         for (int k = b * K_BLOCK + warp_lane(); k < end; k += WARP)
             out[k] = x[k] * scale * a.w[k];
         leave_terms(terms, blockIdx.x, b, out, a.dim);
@@ -148,7 +148,7 @@ static __global__ void swiglu_kernel(SwiGlu a, NewTerms terms)
     if (row >= a.n) return;
     float *gate = a.gate + row * a.dim;
     const float *up = a.up + row * a.dim;
-    int end = (block + 1) * K_BLOCK < a.dim ? (block + 1) * K_BLOCK : a.dim;
+    int end = term_block_end(block, a.dim);
     for (int k = block * K_BLOCK + warp_lane(); k < end; k += WARP)
         gate[k] = silu(gate[k]) * up[k];
     leave_terms(terms, row, block, gate, a.dim);

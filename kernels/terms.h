@@ -29,6 +29,13 @@ SHARED_INLINE int term_blocks(int cols)
     return (cols + K_BLOCK - 1) / K_BLOCK;
 }
 
+/* Where block `block` of a row ends. */
+SHARED_INLINE int term_block_end(int block, int cols)
+{
+    int end = (block + 1) * K_BLOCK;
+    return end < cols ? end : cols;
+}
+
 static inline Terms terms_in(unsigned char *memory, int n, int cols)
 {
     size_t bytes = (size_t)n * (size_t)term_blocks(cols) * TERM_BLOCK_BYTES;

@@ -106,16 +106,11 @@ static unsigned char *stack_of(int i)
 /* ---- switching ---- */
 
 /*
- * A fiber that is done never returns from these, and what a sanitizer had put around their locals
- * would stay on the stack for the next one.
+ * LEFT_FOR_GOOD: a fiber that is done never returns from these, and what a sanitizer had put around
+ * their locals would stay on the stack for the next one.
  */
 #if defined __SANITIZE_ADDRESS__
 #define LEFT_FOR_GOOD __attribute__((no_sanitize_address, noinline))
-#else
-#define LEFT_FOR_GOOD
-#endif
-
-#if defined __SANITIZE_ADDRESS__
 static const void *main_stack;
 static size_t main_stack_bytes;
 
@@ -128,6 +123,7 @@ static void arrive(void *fake, const void **bottom, size_t *bytes)
     __sanitizer_finish_switch_fiber(fake, bottom, bytes);
 }
 #else
+#define LEFT_FOR_GOOD
 static const void *main_stack;
 static size_t main_stack_bytes;
 

@@ -6,6 +6,10 @@
 # Without names: the tests of gpu_check.sh, then `offshoot check`. All is in build-ptx/. A module
 # takes gcc up to a minute, the tests up to many.
 set -eu
+command -v nvcc >/dev/null || {
+    echo "ptx-check needs nvcc on the PATH" >&2
+    exit 1
+}
 
 build=build-ptx
 here=tests/ptx
