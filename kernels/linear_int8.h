@@ -51,23 +51,23 @@ INLINE void int8_load_x(const float *x, int cols, int k, float v[INT8_BLOCK])
 INLINE void int8_integers(const float v[INT8_BLOCK], float factor, int16_t q[INT8_BLOCK])
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    float rounded[INT8_BLOCK];
-    int32_t bits[INT8_BLOCK];
-    for (int i = 0; i < INT8_BLOCK; i++)
-        rounded[i] = v[i] * factor + magic;
-    memcpy(bits, rounded, sizeof bits);
-    for (int i = 0; i < INT8_BLOCK; i++)
-        q[i] = (int16_t)bits[i];
+    for (int i = 0; i < INT8_BLOCK; i++) {
+        float rounded = v[i] * factor + magic;
+        int32_t bits;
+        memcpy(&bits, &rounded, sizeof bits);
+        q[i] = (int16_t)bits;
+    }
 }
 
 /* The scale of 256 numbers of x; they become q. */
 INLINE float int8_round(const float v[INT8_BLOCK], int16_t q[INT8_BLOCK], int *is_fine)
 {
-    int32_t bits[INT8_BLOCK], most = 0, squares = 0;
+    int32_t most = 0, squares = 0;
     float largest;
-    memcpy(bits, v, sizeof bits);
     for (int i = 0; i < INT8_BLOCK; i++) { /* magnitudes are in the order of their bits */
-        int32_t size = bits[i] & 0x7fffffff;
+        int32_t size;
+        memcpy(&size, v + i, sizeof size);
+        size &= 0x7fffffff;
         most = size > most ? size : most;
     }
     memcpy(&largest, &most, sizeof largest);
