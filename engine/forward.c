@@ -278,7 +278,7 @@ static void delta_layer(Forward *f, const DeltaWeights *w, int i, int row0, int 
     float *a = f->gates, *b = a + per_gate, *decay = b + per_gate, *beta = decay + per_gate;
     if (f->records && !f->prefill) { /* rows of trees are here; a prompt has a pass of its own */
         RecordLayer r = records_layer(f->records, i);
-        qkv = r.qkv, k = r.k, v = r.v, decay = r.decay, beta = r.beta;
+        qkv = r.qkv, k = r.k, v = r.v, decay = r.decay;
     }
 
     forward_products(f, n, f->h, 4,

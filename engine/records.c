@@ -20,7 +20,7 @@ static size_t values(const ModelConfig *c)
     return (size_t)c->n_v_heads * c->d_v;
 }
 
-enum { N_ARRAYS = 9 };
+enum { N_ARRAYS = 8 };
 
 /*
  * How many floats or ints each array has, in the order of Records. Layers are n_rows rows apart
@@ -32,9 +32,9 @@ static void array_counts(const ModelConfig *c, size_t n_rows, size_t max_rows,
 {
     size_t rows = n_rows * (size_t)(c->n_recurrent - 1) + max_rows;
     size_t heads = (size_t)c->n_v_heads;
-    size_t n[N_ARRAYS] = {rows * channels(c), rows * keys(c), rows * values(c), rows * heads,
-                          rows * heads,       n_rows,         n_rows,           n_rows,
-                          n_rows * n_rows};
+    size_t n[N_ARRAYS] = {
+        rows * channels(c), rows * keys(c), rows * values(c), rows * heads, n_rows, n_rows, n_rows,
+        n_rows * n_rows};
     memcpy(count, n, sizeof n);
 }
 
@@ -54,7 +54,7 @@ int records_open(Records *r, const Model *model, int n_rows, int max_rows, Error
     assert(model->config.n_recurrent > 0 && n_rows <= max_rows);
     *r = (Records){
         .model = model, .n_rows = n_rows, .bytes = records_bytes(model, n_rows, max_rows)};
-    void *where[N_ARRAYS] = {&r->qkv,  &r->k,    &r->v,      &r->decay, &r->beta,
+    void *where[N_ARRAYS] = {&r->qkv,  &r->k,    &r->v,      &r->decay,
                              &r->from, &r->slot, &r->length, &r->path};
     array_counts(&model->config, (size_t)n_rows, (size_t)max_rows, count);
     for (int i = 0; i < N_ARRAYS; i++) {
@@ -72,7 +72,7 @@ void records_close(Records *r)
 {
     if (!r->model) return;
     Backend *be = r->model->backend;
-    void *all[] = {r->qkv, r->k, r->v, r->decay, r->beta, r->from, r->slot, r->length, r->path};
+    void *all[] = {r->qkv, r->k, r->v, r->decay, r->from, r->slot, r->length, r->path};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]) be->free(be, all[i]);
     *r = (Records){0};
@@ -85,8 +85,7 @@ RecordLayer records_layer(const Records *r, int i)
     return (RecordLayer){.qkv = r->qkv + row * channels(c),
                          .k = r->k + row * keys(c),
                          .v = r->v + row * values(c),
-                         .decay = r->decay + row * heads,
-                         .beta = r->beta + row * heads};
+                         .decay = r->decay + row * heads};
 }
 
 void records_fold(Records *r, const Memory *mem, const KeptPath *kept, int n)
@@ -126,9 +125,8 @@ void records_queue_fold(const Records *r, const Memory *mem, int n)
                                     .layer_rows = r->n_rows,
                                     .qkv = r->qkv,
                                     .k = r->k,
-                                    .v = r->v,
+                                    .u = r->v,
                                     .decay = r->decay,
-                                    .beta = r->beta,
                                     .slots = slots,
                                     .layer_bytes = memory_slot_layer(mem, 1).state_offset -
                                                    slots.state_offset});

@@ -1,9 +1,9 @@
 /*
  * records.h: what the rows of draft trees leave when they leave no states (state mode replay).
  *
- * A record is what a row brought to the recurrence of a layer: convolution input, k, v, decay,
- * beta. Rows of trees come first in a batch, so row i of a pass is record i of every layer, until
- * the next pass. Kernels write records where they would write scratch: nothing is copied.
+ * A record is what a row brought to the recurrence of a layer: convolution input, k, decay, and u
+ * where v was. Rows of trees come first in a batch, so row i of a pass is record i of every layer,
+ * until the next pass. Kernels write records where they would write scratch: nothing is copied.
  */
 #ifndef OFFSHOOT_ENGINE_RECORDS_H
 #define OFFSHOOT_ENGINE_RECORDS_H
@@ -14,7 +14,7 @@ typedef struct Records {
     const Model *model;
     int n_rows; /* of a pass that are kept */
     size_t bytes;
-    float *qkv, *k, *v, *decay, *beta; /* backend memory, row after row of layer after layer */
+    float *qkv, *k, *v, *decay; /* backend memory, row after row of layer after layer */
 
     /* backend memory, what fold reads: [n_rows], path [n_rows][n_rows] */
     int32_t *from, *slot, *length, *path;
@@ -22,7 +22,7 @@ typedef struct Records {
 
 /* Where a layer's operations write what they make of all rows of a pass. */
 typedef struct {
-    float *qkv, *k, *v, *decay, *beta;
+    float *qkv, *k, *v, *decay;
 } RecordLayer;
 
 /* One accepted path: rows of the last pass, the root first, and the slot that it takes on. */

@@ -295,9 +295,10 @@ extern "C" void CUDA_NAME(conv_gates)(const CudaContext *c, const ConvGates *a)
  *
  * A row that continues the one before it takes S from registers; else S is fetched while the row
  * before is computed, as are k, q, v and the gates of every row. A chain in place stores its last
- * state alone. Rows that leave no state store none: where such a tree branches, its path from the
- * slot on is computed again, which keeps registers and shared memory free for the usual tree, a
- * chain. Not measured: a stack of tiles in shared memory may be better for bushy trees.
+ * state alone. Rows that leave no state store u: where such a tree branches, its path is run again
+ * from the slot on, from k and u, without a sum. That keeps registers and shared memory free for
+ * the usual tree, a chain. Not measured: a stack of tiles in shared memory may be better for bushy
+ * trees.
  *
  * Sequences of a batch go one after another. At 32 heads of 128 x 128 a row's states are 1,024
  * warps x 2 KiB, which keeps memory busy by itself: 64 rows that leave 128 MiB need 31 us at
@@ -338,8 +339,8 @@ static __device__ __forceinline__ void load_row(DeltaRow<N4> *r, const GatedDelt
     r->beta = a.beta[of_head];
 }
 
-static __device__ __forceinline__ float *column_at(const GatedDelta &a, const DeltaLane &l,
-                                                   int32_t slot)
+template <typename Op>
+static __device__ __forceinline__ float *column_at(const Op &a, const DeltaLane &l, int32_t slot)
 {
     return slot_at(a.slots, slot, a.slots.state_offset) + ((int64_t)l.head * a.d_v + l.col) * a.d_k;
 }
@@ -350,9 +351,19 @@ static __device__ __forceinline__ float column_sum(const float x[4])
     return warp_sum((x[0] + x[1]) + (x[2] + x[3]), LANES);
 }
 
-/* Takes s one row on; returns the row's output. */
+/* S = decay S + k u */
 template <int N4>
-static __device__ __forceinline__ float delta_step(float s[N4][4], const DeltaRow<N4> &r)
+static __device__ __forceinline__ void update_state(float s[N4][4], const float k[N4][4], float u,
+                                                    float decay)
+{
+    for (int i = 0; i < N4; i++)
+        for (int j = 0; j < 4; j++)
+            s[i][j] = fmaf(k[i][j], u, decay * s[i][j]);
+}
+
+/* Takes s one row on; returns the row's output. *u is the same in all lanes of the column. */
+template <int N4>
+static __device__ __forceinline__ float delta_step(float s[N4][4], const DeltaRow<N4> &r, float *u)
 {
     float m4[4] = {0}, p4[4] = {0}, kq4[4] = {0};
     for (int i = 0; i < N4; i++)
@@ -362,17 +373,36 @@ static __device__ __forceinline__ float delta_step(float s[N4][4], const DeltaRo
             kq4[j] = fmaf(r.k[i][j], r.q[i][j], kq4[j]);
         }
     float m = column_sum(m4), p = column_sum(p4), kq = column_sum(kq4);
-    float u = r.beta * fmaf(-r.decay, m, r.v);
-    for (int i = 0; i < N4; i++)
-        for (int j = 0; j < 4; j++)
-            s[i][j] = fmaf(r.k[i][j], u, r.decay * s[i][j]);
-    return fmaf(r.decay, p, kq * u);
+    *u = r.beta * fmaf(-r.decay, m, r.v);
+    update_state<N4>(s, r.k, *u, r.decay);
+    return fmaf(r.decay, p, kq * *u);
+}
+
+/* What is kept of rows: of a call's, or of a layer's. */
+typedef struct {
+    const float *k, *u, *decay;
+    int n_k_heads, n_v_heads, d_k, d_v;
+} DeltaRecords;
+
+template <int N4> struct DeltaRecord {
+    float k[N4][4];
+    float u, decay;
+};
+
+template <int N4, bool FAST>
+static __device__ __forceinline__ void load_record(DeltaRecord<N4> *x, const DeltaRecords &r,
+                                                   const DeltaLane &l, int row)
+{
+    int64_t of_head = (int64_t)row * r.n_v_heads + l.head;
+    load_part<N4, FAST>(x->k, r.k + ((int64_t)row * r.n_k_heads + l.key_head) * r.d_k, l);
+    x->u = l.d_k ? r.u[of_head * r.d_v + l.col] : 0;
+    x->decay = r.decay[of_head];
 }
 
 /* Where a lane of a layer's `block`-th block works. A warp whose first column is past d_v has
  * nothing to do. */
-template <bool FAST>
-static __device__ __forceinline__ DeltaLane lane_of(const GatedDelta &a, int block)
+template <bool FAST, typename Op>
+static __device__ __forceinline__ DeltaLane lane_of(const Op &a, int block)
 {
     int blocks = (a.d_v + BLOCK_COLS - 1) / BLOCK_COLS, head = block / blocks;
     int col = block % blocks * BLOCK_COLS + (int)threadIdx.x / LANES;
@@ -394,20 +424,32 @@ static __device__ __forceinline__ int follows(const GatedDelta &a, int i)
     return a.dst[i] < 0 ? a.parent[i] == i - 1 : a.src[i] == a.dst[i - 1];
 }
 
-/* Takes s from the slot of a tree that leaves no states to its row `last`, by the rows between. */
+/* Takes s from the slot of a tree that leaves no states to its row `last`, by the rows between,
+ * whose u this warp has left. */
 template <int N4, bool FAST>
 static __device__ __forceinline__ void replay_path(float s[N4][4], const GatedDelta &a,
                                                    const DeltaLane &l, int last)
 {
+    DeltaRecords records = {a.k, a.v, a.decay, a.n_k_heads, a.n_v_heads, a.d_k, a.d_v};
     uint64_t path = 0; /* bit d: row last - d */
     for (int row = last; row >= 0; row = a.parent[row])
         path |= (uint64_t)1 << (last - row);
     for (int d = MAX_DRAFT_ROWS - 1; d >= 0; d--) {
         if (!(path >> d & 1)) continue;
-        DeltaRow<N4> row;
-        load_row<N4, FAST>(&row, a, l, last - d);
-        delta_step<N4>(s, row);
+        DeltaRecord<N4> row;
+        load_record<N4, FAST>(&row, records, l, last - d);
+        update_state<N4>(s, row.k, row.u, row.decay);
     }
+}
+
+/* u of row i, in place of its v: between two places where the warp meets, so that all lanes have
+ * read v, and can read u. */
+static __device__ __forceinline__ void leave_u(const GatedDelta &a, const DeltaLane &l, int i,
+                                               float u)
+{
+    warp_sync();
+    if (l.at == 0 && l.d_k) a.v[((int64_t)i * a.n_v_heads + l.head) * a.d_v + l.col] = u;
+    warp_sync();
 }
 
 /* FAST: d_k is 32 N4, d_v a multiple of COLS, everything aligned for load4. */
@@ -429,7 +471,8 @@ static __global__ void __launch_bounds__(DELTA_THREADS) gated_delta_kernel(Gated
         int is_overwritten = !is_last && a.dst[i + 1] == to;
         if (!is_last) load_row<N4, FAST>(&next, a, l, i + 1);
         if (!goes_on) load_part<N4, FAST>(fetched, column_at(a, l, a.src[i + 1]), l);
-        float out = delta_step<N4>(s, row);
+        float u, out = delta_step<N4>(s, row, &u);
+        if (to < 0) leave_u(a, l, i, u);
         if (l.at == 0 && l.d_k) a.out[((int64_t)i * a.n_v_heads + l.head) * a.d_v + l.col] = out;
         if (to >= 0 && !is_overwritten) store_part<N4, FAST>(column_at(a, l, to), s, l);
         if (is_last) break;
@@ -463,42 +506,38 @@ extern "C" void CUDA_NAME(gated_delta)(const CudaContext *c, const GatedDelta *a
 
 /*
  * Grid: x the blocks of a layer's state as in gated_delta, then those of its channels; y layers, z
- * paths. A lane's columns and their order of operations are gated_delta's, and so are the bits. The
- * last block columns move the convolution's inputs, a channel a thread.
+ * paths. A lane's columns and what it does to them are gated_delta's, and so are the bits. The last
+ * block columns move the convolution's inputs, a channel a thread.
  *
  * Bytes: the state read and written, 126 MB for a path through 30 layers of 32 heads of 128 x 128,
  * 29 us at 4.3 TB/s; the records of a path are a few percent of that.
  */
-static __device__ __forceinline__ GatedDelta records_of(const DeltaFold &f, int layer)
+static __device__ __forceinline__ DeltaFold layer_of(const DeltaFold &f, int layer)
 {
     int64_t row = (int64_t)layer * f.layer_rows;
-    GatedDelta a = {};
-    a.n_k_heads = f.n_k_heads, a.n_v_heads = f.n_v_heads;
-    a.d_k = f.d_k, a.d_v = f.d_v;
-    a.q = a.k = f.k + row * f.n_k_heads * f.d_k; /* outputs are not wanted */
-    a.v = f.v + row * f.n_v_heads * f.d_v;
-    a.decay = f.decay + row * f.n_v_heads;
-    a.beta = f.beta + row * f.n_v_heads;
-    a.slots = f.slots;
+    DeltaFold a = f;
+    a.qkv += row * (2 * f.n_k_heads * f.d_k + f.n_v_heads * f.d_v);
+    a.k += row * f.n_k_heads * f.d_k;
+    a.u += row * f.n_v_heads * f.d_v;
+    a.decay += row * f.n_v_heads;
     a.slots.state_offset += (size_t)layer * f.layer_bytes;
     a.slots.conv_offset += (size_t)layer * f.layer_bytes;
     return a;
 }
 
-/* Ascending m reads a row of the window before it is overwritten, if in place. */
-static __device__ void fold_inputs(const DeltaFold &f, const SlotLayer &slots, const int32_t *path,
-                                   int length, int block)
+/* Of a layer's channels. Ascending m reads a row of the window before it is overwritten, if in
+ * place. */
+static __device__ void fold_inputs(const DeltaFold &a, const int32_t *path, int length, int block)
 {
-    int n_channels = 2 * f.n_k_heads * f.d_k + f.n_v_heads * f.d_v, older = f.width - 1;
+    int n_channels = 2 * a.n_k_heads * a.d_k + a.n_v_heads * a.d_v, older = a.width - 1;
     int c = block * DELTA_THREADS + (int)threadIdx.x;
-    const float *qkv = f.qkv + (int64_t)blockIdx.y * f.layer_rows * n_channels;
-    const float *old = slot_at(slots, f.from[blockIdx.z], slots.conv_offset);
-    float *now = slot_at(slots, f.slot[blockIdx.z], slots.conv_offset);
+    const float *old = slot_at(a.slots, a.from[blockIdx.z], a.slots.conv_offset);
+    float *now = slot_at(a.slots, a.slot[blockIdx.z], a.slots.conv_offset);
     for (int m = 0; m < older && c < n_channels; m++) {
         int from = m + length;
-        now[(int64_t)m * n_channels + c] = from < older
-                                               ? old[(int64_t)from * n_channels + c]
-                                               : qkv[(int64_t)path[from - older] * n_channels + c];
+        now[(int64_t)m * n_channels + c] =
+            from < older ? old[(int64_t)from * n_channels + c]
+                         : a.qkv[(int64_t)path[from - older] * n_channels + c];
     }
 }
 
@@ -506,26 +545,27 @@ template <int N4, bool FAST>
 static __global__ void __launch_bounds__(DELTA_THREADS) delta_fold_kernel(DeltaFold f, int blocks)
 {
     grid_wait();
-    GatedDelta a = records_of(f, (int)blockIdx.y);
-    const int32_t *path = f.path + (int64_t)blockIdx.z * f.stride;
-    int32_t length = f.length[blockIdx.z];
+    DeltaFold a = layer_of(f, (int)blockIdx.y);
+    DeltaRecords records = {a.k, a.u, a.decay, a.n_k_heads, a.n_v_heads, a.d_k, a.d_v};
+    const int32_t *path = a.path + (int64_t)blockIdx.z * a.stride;
+    int32_t length = a.length[blockIdx.z];
     if (length == 0) return;
     if ((int)blockIdx.x >= blocks) {
-        fold_inputs(f, a.slots, path, length, (int)blockIdx.x - blocks);
+        fold_inputs(a, path, length, (int)blockIdx.x - blocks);
         return;
     }
     DeltaLane l = lane_of<FAST>(a, (int)blockIdx.x);
     if (l.col - warp_lane() / LANES >= a.d_v) return;
-    DeltaRow<N4> row, next;
+    DeltaRecord<N4> row, next;
     float s[N4][4];
-    load_row<N4, FAST>(&row, a, l, path[0]);
-    load_part<N4, FAST>(s, column_at(a, l, f.from[blockIdx.z]), l);
+    load_record<N4, FAST>(&row, records, l, path[0]);
+    load_part<N4, FAST>(s, column_at(a, l, a.from[blockIdx.z]), l);
     for (int i = 0; i < length; i++) {
-        if (i + 1 < length) load_row<N4, FAST>(&next, a, l, path[i + 1]);
-        delta_step<N4>(s, row);
+        if (i + 1 < length) load_record<N4, FAST>(&next, records, l, path[i + 1]);
+        update_state<N4>(s, row.k, row.u, row.decay);
         if (i + 1 < length) row = next;
     }
-    store_part<N4, FAST>(column_at(a, l, f.slot[blockIdx.z]), s, l);
+    store_part<N4, FAST>(column_at(a, l, a.slot[blockIdx.z]), s, l);
 }
 
 extern "C" void CUDA_NAME(delta_fold)(const CudaContext *c, const DeltaFold *a)

@@ -6,8 +6,8 @@
  * place), and a chain of such rows (a prompt) keeps one slot. No other slot is written. A slot from
  * which the first row of a tree starts is written by rows of that tree alone.
  *
- * A row with dst < 0 is a draft that leaves no state: what a row brought (qkv, k, v, decay, beta)
- * is its record, from which fold makes its state if the row is kept. parent is the row before it
+ * A row with dst < 0 is a draft that leaves no state: qkv, k, decay and u, which takes v's place,
+ * are its record, from which fold makes its state if the row is kept. parent is the row before it
  * that it follows, again one with dst < 0, or -1: it starts from slot src, which no row of the call
  * writes. Rows of such a tree lie side by side, depth first, at most MAX_DRAFT_ROWS of them.
  *
@@ -57,8 +57,9 @@ typedef struct {
 
 /*
  * The gated delta rule. Value head h reads key head h / (n_v_heads / n_k_heads):
- *     m = a_i (P' k_i),  u = b_i (v_i - m),  S = a_i P + k_i u',  out_i = S' q_i
- * with P the state in slot src[i], S left in slot dst[i], ' the transpose.
+ *     m = a_i (P' k_i),  u_i = b_i (v_i - m),  S = a_i P + k_i u_i',  out_i = S' q_i
+ * with P the state in slot src[i], S left in slot dst[i], ' the transpose. Where no state is left,
+ * u_i is, in place of v_i.
  * Source: Gated Delta Networks, arXiv 2412.06464, section 3, with the state as [d_k][d_v].
  * Columns of S never meet, so any split over columns gives the same bits.
  * Traffic: n states written and at most n read, n_v_heads * d_k * d_v * 4 bytes each.
@@ -66,7 +67,7 @@ typedef struct {
 typedef struct {
     int n, n_k_heads, n_v_heads, d_k, d_v;
     const float *q, *k;        /* [n][n_k_heads][d_k] */
-    const float *v;            /* [n][n_v_heads][d_v] */
+    float *v;                  /* [n][n_v_heads][d_v] */
     const float *decay, *beta; /* [n][n_v_heads] */
     const int32_t *src, *dst;
     SlotLayer slots;
@@ -76,11 +77,13 @@ typedef struct {
 } GatedDelta;
 
 /*
- * Takes states along paths of rows that left none: slot[p] is then as if path p's rows had been run
- * with src = from[p] at first, then src = dst = slot[p], bit for bit. path[p * stride + i] is the
- * record of path p's i-th row, the root first. from[p] may be slot[p]; else a slot[p] is no other
- * path's. All layers in one call: records of layer l begin at row l * layer_rows, its part of a
- * slot l * layer_bytes after that of layer 0.
+ * Takes states along paths of rows that left none: S = decay S + k u' of a path's records, one
+ * after the other. slot[p] is then as if path p's rows had been run with src = from[p] at first,
+ * then src = dst = slot[p], bit for bit. path[p * stride + i] is the record of path p's i-th row,
+ * the root first, at most MAX_DRAFT_ROWS of them. from[p] may be slot[p]; else a slot[p] is no
+ * other path's. All layers in one call: records of layer l begin at row l * layer_rows, its part of
+ * a slot l * layer_bytes after that of layer 0.
+ *
  * Traffic: n_layers states read and written for each path.
  */
 typedef struct {
@@ -90,11 +93,11 @@ typedef struct {
     const int32_t *length;      /* [n] rows of each path, 0: its slot stays as it is */
     const int32_t *from, *slot; /* [n] */
     int layer_rows;
-    const float *qkv;          /* [rows][n_channels]: the five as ConvGates took and left them */
-    const float *k;            /* [rows][n_k_heads][d_k] */
-    const float *v;            /* [rows][n_v_heads][d_v] */
-    const float *decay, *beta; /* [rows][n_v_heads] */
-    SlotLayer slots;           /* of layer 0 */
+    const float *qkv; /* [rows][n_channels]: what ConvGates took, as k and decay are what it left */
+    const float *k;   /* [rows][n_k_heads][d_k] */
+    const float *u;   /* [rows][n_v_heads][d_v] */
+    const float *decay; /* [rows][n_v_heads] */
+    SlotLayer slots;    /* of layer 0 */
     size_t layer_bytes;
 } DeltaFold;
 

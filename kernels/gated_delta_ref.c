@@ -80,70 +80,81 @@ void conv_gates_ref(const ConvGates *a)
     }
 }
 
-/* What a row brings to a column of the state. */
+/* Column c of the state of value head h: s[0], s[stride], ... */
 typedef struct {
-    const float *k, *q;
-    float v, decay, beta;
-} Record;
+    int h, c, key_head, stride;
+    float *s;
+} Column;
 
-static Record record_of(const GatedDelta *a, int i, int h, int c)
+static Column column_of(const GatedDelta *a, int h, int c, float *s, int stride)
 {
-    int key_head = h / (a->n_v_heads / a->n_k_heads);
-    int64_t of_key = ((int64_t)i * a->n_k_heads + key_head) * a->d_k;
-    int64_t of_head = (int64_t)i * a->n_v_heads + h;
-    return (Record){.k = a->k + of_key,
-                    .q = a->q + of_key,
-                    .v = a->v[of_head * a->d_v + c],
-                    .decay = a->decay[of_head],
-                    .beta = a->beta[of_head]};
+    return (Column){h, c, h / (a->n_v_heads / a->n_k_heads), stride, s};
 }
 
-/* Takes a column one row on: s[0], s[stride], ... */
-static void step_column(const Record *r, int d_k, float *s, int stride)
+static float *value_at(const GatedDelta *a, const Column *x, int i)
 {
-    double seen = 0;
-    for (int k = 0; k < d_k; k++)
-        seen += (double)s[k * stride] * (double)r->k[k];
-    float u = r->beta * (r->v - r->decay * (float)seen);
-    for (int k = 0; k < d_k; k++)
-        s[k * stride] = r->decay * s[k * stride] + r->k[k] * u;
+    return a->v + ((int64_t)i * a->n_v_heads + x->h) * a->d_v + x->c;
 }
 
-/* Column c of head h after row i, whose tree left no states: from its root's slot on. */
-static void draft_column(const GatedDelta *a, int i, int h, int c, float s[MAX_D_K])
+/* The column of slot `slot`, in a slot's layout. */
+static Column column_in(const GatedDelta *a, int h, int c, int slot)
 {
     int64_t of_state = (int64_t)h * a->d_k * a->d_v + c;
-    const float *p = slot_at(&a->slots, a->src[i], a->slots.state_offset) + of_state;
-    if (a->parent[i] >= 0)
-        draft_column(a, a->parent[i], h, c, s);
-    else
-        for (int k = 0; k < a->d_k; k++)
-            s[k] = p[(int64_t)k * a->d_v];
-    Record r = record_of(a, i, h, c);
-    step_column(&r, a->d_k, s, 1);
+    return column_of(a, h, c, slot_at(&a->slots, slot, a->slots.state_offset) + of_state, a->d_v);
+}
+
+/* S = decay S + k u of row i. */
+static void update_column(const GatedDelta *a, int i, const Column *x, float u)
+{
+    float decay = a->decay[(int64_t)i * a->n_v_heads + x->h];
+    const float *k = a->k + ((int64_t)i * a->n_k_heads + x->key_head) * a->d_k;
+    for (int j = 0; j < a->d_k; j++)
+        x->s[j * x->stride] = decay * x->s[j * x->stride] + k[j] * u;
+}
+
+/* u of row i, from the state before it. */
+static float delta_of(const GatedDelta *a, int i, const Column *x)
+{
+    int64_t gate = (int64_t)i * a->n_v_heads + x->h;
+    const float *k = a->k + ((int64_t)i * a->n_k_heads + x->key_head) * a->d_k;
+    double seen = 0;
+    for (int j = 0; j < a->d_k; j++)
+        seen += (double)x->s[j * x->stride] * (double)k[j];
+    return a->beta[gate] * (*value_at(a, x, i) - a->decay[gate] * (float)seen);
+}
+
+/* The state that draft i starts from: its ancestors have left their u. */
+static void before_draft(const GatedDelta *a, int i, const Column *x)
+{
+    int parent = a->parent[i];
+    if (parent < 0) return;
+    before_draft(a, parent, x);
+    update_column(a, parent, x, *value_at(a, x, parent));
 }
 
 /* Column c of value head h for row i. S[:,c] needs only P[:,c]. */
 static void delta_column(const GatedDelta *a, int i, int h, int c)
 {
-    Record r = record_of(a, i, h, c);
-    int64_t of_state = (int64_t)h * a->d_k * a->d_v + c;
-    const float *p = slot_at(&a->slots, a->src[i], a->slots.state_offset) + of_state;
     float s[MAX_D_K];
+    const float *q =
+        a->q + ((int64_t)i * a->n_k_heads + h / (a->n_v_heads / a->n_k_heads)) * a->d_k;
     double out = 0;
-    if (a->dst[i] < 0) {
-        draft_column(a, i, h, c, s);
-    } else {
-        float *to = slot_at(&a->slots, a->dst[i], a->slots.state_offset) + of_state;
-        for (int k = 0; k < a->d_k; k++)
-            s[k] = p[(int64_t)k * a->d_v];
-        step_column(&r, a->d_k, s, 1);
-        for (int k = 0; k < a->d_k; k++)
-            to[(int64_t)k * a->d_v] = s[k];
-    }
-    for (int k = 0; k < a->d_k; k++)
-        out += (double)s[k] * (double)r.q[k];
+    Column x = column_of(a, h, c, s, 1), from = column_in(a, h, c, a->src[i]);
+    for (int j = 0; j < a->d_k; j++)
+        s[j] = from.s[j * from.stride];
+    if (a->dst[i] < 0) before_draft(a, i, &x);
+    float u = delta_of(a, i, &x);
+    update_column(a, i, &x, u);
+    for (int j = 0; j < a->d_k; j++)
+        out += (double)s[j] * (double)q[j];
     a->out[((int64_t)i * a->n_v_heads + h) * a->d_v + c] = (float)out;
+    if (a->dst[i] < 0) {
+        *value_at(a, &x, i) = u;
+        return;
+    }
+    Column to = column_in(a, h, c, a->dst[i]);
+    for (int j = 0; j < a->d_k; j++)
+        to.s[j * to.stride] = s[j];
 }
 
 void gated_delta_ref(const GatedDelta *a)
@@ -186,20 +197,20 @@ static void fold_layer(const DeltaFold *a, int layer, int p)
     channels += 2 * (size_t)a->n_k_heads * d_k;
     float *state = begin_fold(a, p, a->slots.state_offset + at, values * d_k);
     float *old = begin_fold(a, p, a->slots.conv_offset + at, (size_t)(a->width - 1) * channels);
+    const float *u = a->u + row * a->n_v_heads * a->d_v;
     GatedDelta d = {.n_k_heads = a->n_k_heads,
                     .n_v_heads = a->n_v_heads,
                     .d_k = a->d_k,
                     .d_v = a->d_v,
-                    .q = a->k + row * a->n_k_heads * a->d_k, /* it is not looked at */
                     .k = a->k + row * a->n_k_heads * a->d_k,
-                    .v = a->v + row * a->n_v_heads * a->d_v,
-                    .decay = a->decay + row * a->n_v_heads,
-                    .beta = a->beta + row * a->n_v_heads};
+                    .decay = a->decay + row * a->n_v_heads};
     for (int i = 0; i < a->length[p]; i++)
         for (int h = 0; h < a->n_v_heads; h++)
             for (int c = 0; c < a->d_v; c++) {
-                Record r = record_of(&d, path[i], h, c);
-                step_column(&r, a->d_k, state + (int64_t)h * a->d_k * a->d_v + c, a->d_v);
+                float *s = state + (int64_t)h * a->d_k * a->d_v + c;
+                Column x = column_of(&d, h, c, s, a->d_v);
+                update_column(&d, path[i], &x,
+                              u[((int64_t)path[i] * a->n_v_heads + h) * a->d_v + c]);
             }
     fold_inputs(a, layer, path, a->length[p], old);
 }

@@ -69,11 +69,19 @@ INLINE Vec v_load_n(const float *p, int n)
 {
     return _mm512_maskz_loadu_ps(v_mask(n), p);
 }
-/* Elements stride apart. */
-INLINE Vec v_strided(const float *p, int stride)
+/* a[m] = every fourth element from p + m on. */
+INLINE void v_load4(const float *p, Vec a[4])
 {
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return _mm512_i32gather_ps(_mm512_mullo_epi32(lane, _mm512_set1_epi32(stride)), p, 4);
+    const __m512i low = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29),
+                  high = _mm512_add_epi32(low, _mm512_set1_epi32(2));
+    Vec x0 = v_load(p), x1 = v_load(p + 16), x2 = v_load(p + 32), x3 = v_load(p + 48);
+    Vec low01 = _mm512_permutex2var_ps(x0, low, x1), low23 = _mm512_permutex2var_ps(x2, low, x3);
+    Vec high01 = _mm512_permutex2var_ps(x0, high, x1),
+        high23 = _mm512_permutex2var_ps(x2, high, x3);
+    a[0] = _mm512_shuffle_f32x4(low01, low23, 0x44);
+    a[1] = _mm512_shuffle_f32x4(low01, low23, 0xee);
+    a[2] = _mm512_shuffle_f32x4(high01, high23, 0x44);
+    a[3] = _mm512_shuffle_f32x4(high01, high23, 0xee);
 }
 INLINE void v_store(float *p, Vec a)
 {
@@ -205,10 +213,16 @@ INLINE Vec v_load_n(const float *p, int n)
 {
     return _mm256_maskload_ps(p, v_mask(n));
 }
-INLINE Vec v_strided(const float *p, int stride)
+INLINE void v_load4(const float *p, Vec a[4])
 {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_i32gather_ps(p, _mm256_mullo_epi32(lane, _mm256_set1_epi32(stride)), 4);
+    Vec x0 = _mm256_loadu2_m128(p + 16, p), x1 = _mm256_loadu2_m128(p + 20, p + 4);
+    Vec x2 = _mm256_loadu2_m128(p + 24, p + 8), x3 = _mm256_loadu2_m128(p + 28, p + 12);
+    Vec low01 = _mm256_unpacklo_ps(x0, x1), high01 = _mm256_unpackhi_ps(x0, x1);
+    Vec low23 = _mm256_unpacklo_ps(x2, x3), high23 = _mm256_unpackhi_ps(x2, x3);
+    a[0] = _mm256_shuffle_ps(low01, low23, 0x44);
+    a[1] = _mm256_shuffle_ps(low01, low23, 0xee);
+    a[2] = _mm256_shuffle_ps(high01, high23, 0x44);
+    a[3] = _mm256_shuffle_ps(high01, high23, 0xee);
 }
 INLINE void v_store(float *p, Vec a)
 {
@@ -313,9 +327,10 @@ INLINE Vec v_load_n(const float *p, int n)
         a[i] = p[i];
     return a;
 }
-INLINE Vec v_strided(const float *p, int stride)
+INLINE void v_load4(const float *p, Vec a[4])
 {
-    return (Vec){p[0], p[stride], p[2 * stride], p[3 * stride]};
+    for (int m = 0; m < 4; m++)
+        a[m] = (Vec){p[m], p[4 + m], p[8 + m], p[12 + m]};
 }
 INLINE void v_store(float *p, Vec a)
 {

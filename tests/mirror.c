@@ -321,7 +321,7 @@ static void arrays_of_gated_delta(Mirror *m, GatedDelta *a)
     IN(a->dst, (size_t)a->n);
     IN(a->q, keys);
     IN(a->k, keys);
-    IN(a->v, times(a->n, a->n_v_heads, a->d_v));
+    OUT(a->v, times(a->n, a->n_v_heads, a->d_v));
     IN(a->decay, gates);
     IN(a->beta, gates);
     OUT(a->out, times(a->n, a->n_v_heads, a->d_v));
@@ -351,9 +351,8 @@ static void arrays_of_delta_fold(Mirror *m, DeltaFold *a)
     IN(a->slot, paths);
     IN(a->qkv, rows * (size_t)n_channels);
     IN(a->k, rows * times(a->n_k_heads, a->d_k, 1));
-    IN(a->v, rows * times(a->n_v_heads, a->d_v, 1));
+    IN(a->u, rows * times(a->n_v_heads, a->d_v, 1));
     IN(a->decay, rows * (size_t)a->n_v_heads);
-    IN(a->beta, rows * (size_t)a->n_v_heads);
 }
 
 static void arrays_of_attention_prepare(Mirror *m, AttentionPrepare *a)
