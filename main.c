@@ -87,7 +87,9 @@ static int open_backend(App *a, Error *err)
 static int open_model(App *a, Error *err)
 {
     const Settings *set = &a->settings;
-    ModelOptions options = {.quant = (QuantType)set->quant, .dummy = (DummyType)set->dummy_weights};
+    ModelOptions options = {.quant = (QuantType)set->quant,
+                            .act = (ActType)set->act_dtype,
+                            .dummy = (DummyType)set->dummy_weights};
     if (options.dummy)
         log_warn("dummy_weights model=%s: weights are random, answers and acceptance are noise",
                  set->model);

@@ -307,6 +307,13 @@ static int is_quantised(const Loader *l, const char *leaf, const Tensor *t)
            !quantise_keeps_wide(l->quantise_to, leaf);
 }
 
+/* A matrix that has been taken as it is: what it is multiplied with. */
+static void choose_x(const Loader *l, const char *leaf, Weight *w)
+{
+    if (l->rounds_x && w->type == WEIGHT_BF16 && !quantise_keeps_wide(WEIGHT_INT8, leaf))
+        w->type = WEIGHT_BF16_BOTH;
+}
+
 static int not_finite(const Loader *l, const Tensor *t, const char *lacks)
 {
     return error_set(l->err, ERR_FILE,
@@ -443,6 +450,7 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
         w->scale = loader_place_floats(l, s, n);
         l->bytes += n * sizeof *s;
     }
+    choose_x(l, leaf, w);
     return w->data && (!scale || w->scale) ? 0 : -1;
 }
 
@@ -463,6 +471,7 @@ int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int co
             if (halves ? take_rows(l, &(Source){t, data, NULL, cols, quantised}, NULL, rows, w)
                        : quantised && place_quantised(l, t, data, rows, cols, w))
                 return -1;
+            choose_x(l, leaf, w);
         }
     if (quantised || halves) forget(l, t);
     return 0;
@@ -483,6 +492,7 @@ int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0,
     }
     Source from = {t, t->data, s, cols, is_quantised(l, leaf, t)};
     int failed = take_rows(l, &from, map0, n0, w0) || take_rows(l, &from, map1, n1, w1);
+    choose_x(l, leaf, w0), choose_x(l, leaf, w1);
     mem_free(s);
     forget(l, t);
     return failed ? -1 : 0;

@@ -41,6 +41,7 @@ typedef struct {
     Owned *own;
     Dummy *dummy;           /* NULL: tensors come from own->st */
     WeightType quantise_to; /* what wide matrices become (quantise.h), or WEIGHT_NONE */
+    int rounds_x;           /* bf16 matrices become BF16_BOTH, but for those that q8 keeps wide */
     const char *dir;        /* for errors */
     char scope[96];         /* in front of each name looked up */
     size_t bytes;           /* of all matrices so far, with their scales */

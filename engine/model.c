@@ -274,6 +274,8 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
                          "start");
     if (options->quant == QUANT_Q8 && !m->backend->quantise_int8)
         return error_set(l->err, ERR_INPUT, "q8 is for the CPU: on a GPU quantise to fp8");
+    if (options->act == ACT_BF16 && !m->backend->quantise_int8)
+        return error_set(l->err, ERR_INPUT, "act-dtype bf16 is for the CPU");
     int longest = m->backend->max_head_dim;
     if (longest && m->config.head_dim > longest)
         return error_set(l->err, ERR_INPUT,
@@ -282,6 +284,7 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
                          m->config.head_dim, longest);
     static const WeightType to[] = {WEIGHT_NONE, WEIGHT_FP8, WEIGHT_INT8};
     l->quantise_to = to[options->quant];
+    l->rounds_x = options->act == ACT_BF16;
     if (options->quant == QUANT_FP8) m->config.fp8 = 1;
     m->config.q8 = options->quant == QUANT_Q8;
     if (options->dummy) {

@@ -70,9 +70,11 @@ typedef struct Model {
 } Model;
 
 typedef enum { QUANT_NONE, QUANT_FP8, QUANT_Q8 } QuantType;
+typedef enum { ACT_F32, ACT_BF16 } ActType;
 
 typedef struct {
     QuantType quant; /* of matrices that are wider, without those that quantise.h keeps so */
+    ActType act;     /* what bf16 matrices are multiplied with, without those that q8 keeps wide */
     DummyType dummy; /* other than DUMMY_NONE: dir needs no weights, they are random */
 } ModelOptions;
 

@@ -127,6 +127,8 @@ static void panel_tiles(const Weight *w, int begin, int end, int n, const uint32
     AmxProduct p = {w, n, terms, y};
     if (w->type == WEIGHT_BF16)
         product_of_type(WEIGHT_BF16, &p, begin, end);
+    else if (w->type == WEIGHT_BF16_BOTH)
+        product_of_type(WEIGHT_BF16_BOTH, &p, begin, end);
     else
         product_of_type(WEIGHT_FP8, &p, begin, end);
 }

@@ -2,7 +2,8 @@
  * linear_amx_bf16.h: products in bf16 tiles, for linear_amx.h: of bf16 weights, and of FP8 ones,
  * which bf16 holds exactly.
  *
- * x comes as the sum of two bf16 terms. The sum of one output, whatever surrounds it:
+ * x comes as the sum of two bf16 terms, of which BF16_BOTH takes the high one alone. The sum of one
+ * output, whatever surrounds it:
  *
  *     c = for each 32 k's, ascending: the high terms' products, then the low ones'
  *     y = c for bf16
@@ -115,7 +116,7 @@ INLINE __m512i widen_fp8(__m256i b)
 INLINE __m512i widen_weights(WeightType type, const char *p, int n)
 {
     __mmask32 there = (__mmask32)((UINT64_C(1) << n) - 1);
-    if (type == WEIGHT_BF16) return _mm512_maskz_loadu_epi16(there, p);
+    if (weight_is_bf16(type)) return _mm512_maskz_loadu_epi16(there, p);
     return widen_fp8(_mm256_maskz_loadu_epi8(there, p));
 }
 
@@ -150,7 +151,7 @@ INLINE void copy_weights(WeightType type, const Weight *w, const Outputs *outs, 
         memset(copy[o], 0, sizeof copy[o]);
     b->w = (WeightBlock){(const char *)copy, sizeof *copy};
     b->ahead = 0;
-    if (type != WEIGHT_BF16) load_scales(w, outs, b);
+    if (type == WEIGHT_FP8) load_scales(w, outs, b);
     amx_see_stores(copy);
 }
 
@@ -158,33 +159,34 @@ INLINE void copy_weights(WeightType type, const Weight *w, const Outputs *outs, 
 INLINE void bf16_open(WeightType type, const Weight *w, const Outputs *outs, KBlock *b,
                       WeightCopy copy)
 {
-    if (type != WEIGHT_BF16 || outs->n % TILE || (b->k1 - b->k0) % STEP_K)
+    if (type == WEIGHT_FP8 || outs->n % TILE || (b->k1 - b->k0) % STEP_K)
         copy_weights(type, w, outs, b, copy);
 }
 
 /* ---- products ---- */
 
-/* One step of one or two tiles of outputs and one or two groups. */
-INLINE void amx_step(int n_tiles, int n_groups, WeightBlock w, int k, const uint32_t *x0,
-                     const uint32_t *x1, int columns)
+/* One step of one or two tiles of outputs and one or two groups. BF16_BOTH: high terms alone. */
+INLINE void amx_step(WeightType type, int n_tiles, int n_groups, WeightBlock w, int k,
+                     const uint32_t *x0, const uint32_t *x1, int columns)
 {
+    const int has_low = type != WEIGHT_BF16_BOTH;
     size_t x_stride = (size_t)columns * 4, w_stride = (size_t)w.stride;
     const char *at = w.at + 2 * k;
     TILE_LOAD(4, at, w_stride);
     TILE_LOAD(6, x0, x_stride);
-    TILE_LOAD(7, x0 + TILE * columns, x_stride);
+    if (has_low) TILE_LOAD(7, x0 + TILE * columns, x_stride);
     if (n_tiles == 2) TILE_LOAD(5, at + TILE * w.stride, w_stride);
     TILE_BF16(0, 4, 6);
     if (n_tiles == 2) TILE_BF16(1, 5, 6);
-    TILE_BF16(0, 4, 7);
-    if (n_tiles == 2) TILE_BF16(1, 5, 7);
+    if (has_low) TILE_BF16(0, 4, 7);
+    if (has_low && n_tiles == 2) TILE_BF16(1, 5, 7);
     if (n_groups == 1) return;
     TILE_LOAD(6, x1, x_stride);
-    TILE_LOAD(7, x1 + TILE * columns, x_stride);
+    if (has_low) TILE_LOAD(7, x1 + TILE * columns, x_stride);
     TILE_BF16(2, 4, 6);
     if (n_tiles == 2) TILE_BF16(3, 5, 6);
-    TILE_BF16(2, 4, 7);
-    if (n_tiles == 2) TILE_BF16(3, 5, 7);
+    if (has_low) TILE_BF16(2, 4, 7);
+    if (has_low && n_tiles == 2) TILE_BF16(3, 5, 7);
 }
 
 /* [group][tile of outputs] */
@@ -256,21 +258,22 @@ INLINE void block_product(WeightType type, int n_tiles, int n_groups, KBlock *b,
     _Alignas(64) TileSum part[2][2];
     const int words = 2 * TILE * columns;
     int n_steps = (b->k1 - b->k0 + STEP_K - 1) / STEP_K;
-    if (type != WEIGHT_BF16 && n_tiles * n_groups == 1) {
+    if (type == WEIGHT_FP8 && n_tiles * n_groups == 1) {
         scaled_block_product(b, x0, columns, &sum[0][0]);
         return;
     }
-    const int together = type == WEIGHT_BF16 ? AMX_K_BLOCK / STEP_K : SCALE_STEPS;
+    const int together = type == WEIGHT_FP8 ? SCALE_STEPS : AMX_K_BLOCK / STEP_K;
     for (int s0 = 0; s0 < n_steps; s0 += together) {
         clear_sums();
-        if (type == WEIGHT_BF16 && b->k0) load_sums(n_tiles, n_groups, sum);
+        if (type != WEIGHT_FP8 && b->k0) load_sums(n_tiles, n_groups, sum);
         for (int s = s0; s < s0 + together && s < n_steps; s++) {
             for (int o = b->ahead_begin; b->ahead && o < b->ahead_end; o++)
                 prefetch_line(b->w.at + o * b->w.stride + 2 * s * STEP_K, b->ahead);
-            amx_step(n_tiles, n_groups, b->w, s * STEP_K, x0 + s * words, x1 + s * words, columns);
+            amx_step(type, n_tiles, n_groups, b->w, s * STEP_K, x0 + s * words, x1 + s * words,
+                     columns);
         }
-        store_sums(n_tiles, n_groups, type == WEIGHT_BF16 ? sum : part);
-        for (int g = 0; type != WEIGHT_BF16 && g < n_groups; g++)
+        store_sums(n_tiles, n_groups, type == WEIGHT_FP8 ? part : sum);
+        for (int g = 0; type == WEIGHT_FP8 && g < n_groups; g++)
             for (int t = 0; t < n_tiles; t++)
                 add_scaled(b->scale[s0 / SCALE_STEPS][t], part[g][t], b->k0 + s0 == 0, sum[g][t]);
     }

@@ -1,6 +1,7 @@
 /*
  * linear_cpu.c: y = x W' in register tiles; INT8 weights are linear_vec_int8.h's, and with a
  * tile unit all but f32, and but few rows for INT8, are linear_amx.h's and linear_amx_int8.h's.
+ * BF16_BOTH's x is linear_vec_bf16.h's.
  *
  * A tile is FMA_OUTS outputs x TILE_ROWS rows, one vector accumulator each, lanes over k. After
  * each K_BLOCK of k the lanes are summed and added to y. That order is the same in every tile shape
@@ -21,9 +22,10 @@
  * plain loop; 0.40 ms for 8, 0.70 ms for 16, then 90 to 95 G multiply-adds/s of the 118 there are.
  * Slower: tiles of 2 outputs x 12 rows, which widen W less often; x left L1. No faster: dot
  * products of bf16 pairs (AVX-512 BF16) with x as two terms, which are as many instructions: 0.95
- * of the time for a prompt, 1.05 for 8 rows. W from L2, one core, reaches 28 G with one row and 53
- * of 59 with 8: the rest goes between two tiles, where few instructions are wanted. A strip by
- * value cost 17 and 2 % of the time; sums one row after the other, not four at once, 2 %.
+ * of the time for a prompt, 1.05 for 8 rows (with x as one, BF16_BOTH: 0.55). W from L2, one core,
+ * reaches 28 G with one row and 53 of 59 with 8: the rest goes between two tiles, where few
+ * instructions are wanted. A strip by value cost 17 and 2 % of the time; sums one row after the
+ * other, not four at once, 2 %.
  *
  * Against the definition: a lane adds cols / VEC_N products in f32, so the error is below
  * (K_BLOCK / VEC_N + cols / K_BLOCK + log2 VEC_N + 2) * 2^-24 * sum |x w|.
@@ -33,6 +35,7 @@
 #include <assert.h>
 
 #include "kernels/isa_ops.h"
+#include "kernels/linear_vec_bf16.h"
 #include "kernels/linear_vec_int8.h"
 #if VEC_TILES
 #include "kernels/linear_amx.h"
@@ -46,10 +49,10 @@ enum {
                 : VEC_ISA == 2 ? 3
                                : VEC_REGISTERS / 8,
     K_BLOCK = 1024,
-    MANY_ROWS = 18, /* from which on rows are a panel */
+    MANY_ROWS = 18,  /* from which on rows are a panel */
+    MANY_PAIRS = 12, /* the same where x is bf16 and one K_BLOCK: 16 rows take 0.85 of the time */
     MANY_OUTS = 64,
     PREFETCH_BYTES = 32768, /* 3 to 12 % less time than 16 KiB where rows have 5 KiB and more */
-    CACHE_LINE = 64,
     /* INT8 weights: up to here in vectors all the same, which give the same bits. 1 row took 0.85
      * of the time that it takes in tiles, 5 as long, 8 1.2 (two cores of Granite Rapids, when both
      * multiplied two bytes of x each). */
@@ -68,6 +71,12 @@ typedef struct {
     uint64_t ahead;
     int64_t ahead_line, ahead_out;
 } Strip;
+
+/* Columns that are summed up on their own: K_BLOCK, twice that where x is half as large. */
+INLINE int k_block(WeightType type)
+{
+    return type == WEIGHT_BF16_BOTH ? 2 * K_BLOCK : K_BLOCK;
+}
 
 INLINE int fma_tiles(int n)
 {
@@ -103,6 +112,28 @@ INLINE void tile_step(WeightType type, int n_outs, int n_rows, const char *const
     }
 }
 
+#if BF16_PAIRS
+/* The same of n <= 2 VEC_N bf16 each; x is rows of bf16. */
+INLINE void tile_step_pairs(int n_outs, int n_rows, const char *const *w, const float *const *x,
+                            int k, int n, Vec (*acc)[FMA_OUTS])
+{
+    Vec xk[TILE_ROWS];
+    UNROLL
+    for (int i = 0; i < n_rows; i++) {
+        const uint16_t *at = (const uint16_t *)(const void *)x[i] + k;
+        xk[i] = n == 2 * VEC_N ? v_pairs(at) : v_pairs_n(at, n);
+    }
+    UNROLL
+    for (int o = 0; o < n_outs; o++) {
+        const uint16_t *at = (const uint16_t *)(const void *)w[o] + k;
+        Vec wk = n == 2 * VEC_N ? v_pairs(at) : v_pairs_n(at, n);
+        UNROLL
+        for (int i = 0; i < n_rows; i++)
+            acc[i][o] = v_dot_pairs(acc[i][o], xk[i], wk);
+    }
+}
+#endif
+
 /* What a strip asks for with one line of each output. */
 INLINE void prefetch(int n_outs, const Strip *s, uint64_t ahead)
 {
@@ -123,17 +154,28 @@ INLINE void tile(WeightType type, int n_outs, int n_rows, const Strip *s, uint64
         row[o] = s->at + o * s->stride;
     UNROLL
     for (int i = 0; i < n_rows; i++) {
-        xi[i] = x[i] + s->k0;
+        xi[i] = type == WEIGHT_BF16_BOTH ? x[i] + s->k0 / 2 : x[i] + s->k0;
         UNROLL
         for (int o = 0; o < n_outs; o++)
             acc[i][o] = v_set(0);
     }
-    const int step = type == WEIGHT_FP8 ? FP8_BLOCK : K_BLOCK,
+    const int step = type == WEIGHT_FP8 ? FP8_BLOCK : k_block(type),
               line = CACHE_LINE / weight_element_bytes(type);
     for (int block = 0; block < s->n_k; block += step) {
         int end = block + step < s->n_k ? block + step : s->n_k, k = block;
         Vec scale = v_set(1);
         if (type == WEIGHT_FP8) scale = v_set(s->scale[block / FP8_BLOCK] * FP8_UNIT);
+#if BF16_PAIRS
+        for (; type == WEIGHT_BF16_BOTH && k + line <= end;
+             k += line, ahead += (uint64_t)s->ahead_line) {
+            prefetch(n_outs, s, ahead);
+            tile_step_pairs(n_outs, n_rows, row, xi, k, line, acc);
+        }
+        if (type == WEIGHT_BF16_BOTH) {
+            if (k < end) tile_step_pairs(n_outs, n_rows, row, xi, k, end - k, acc);
+            continue;
+        }
+#endif
         for (; k + line <= end; k += line, ahead += (uint64_t)s->ahead_line) {
             if (type != WEIGHT_F32) prefetch(n_outs, s, ahead); /* W that was widened is here */
             /* unrolled, gcc 12 loads more of x ahead than there are registers for */
@@ -217,20 +259,34 @@ TILE_FN(tiles_bf16, WEIGHT_BF16, FMA_OUTS)
 TILE_FN(tiles_bf16_single, WEIGHT_BF16, 1)
 TILE_FN(tiles_fp8, WEIGHT_FP8, FMA_OUTS)
 TILE_FN(tiles_fp8_single, WEIGHT_FP8, 1)
+#if BF16_PAIRS
+TILE_FN(tiles_pairs, WEIGHT_BF16_BOTH, FMA_OUTS)
+TILE_FN(tiles_pairs_single, WEIGHT_BF16_BOTH, 1)
+#endif
 
-/* By type, then whole tiles and single outputs. */
-static TileFn *const tile_fn[][2] = {
-    [WEIGHT_F32] = {tiles_f32, tiles_f32_single},
-    [WEIGHT_BF16] = {tiles_bf16, tiles_bf16_single},
-    [WEIGHT_FP8] = {tiles_fp8, tiles_fp8_single},
-};
+static TileFn *tile_fn(WeightType type, int is_single)
+{
+    switch (type) {
+    case WEIGHT_F32:
+        return is_single ? tiles_f32_single : tiles_f32;
+    case WEIGHT_FP8:
+        return is_single ? tiles_fp8_single : tiles_fp8;
+#if BF16_PAIRS
+    case WEIGHT_BF16_BOTH:
+        return is_single ? tiles_pairs_single : tiles_pairs;
+#endif
+    default:
+        assert(type == WEIGHT_BF16);
+        return is_single ? tiles_bf16_single : tiles_bf16;
+    }
+}
 
 /* Of row r of W. */
 static Strip strip_of(const Weight *w, int r, int k0)
 {
     Strip s = {.type = w->type, .stride = weight_row_bytes(w), .k0 = k0};
     s.at = (const char *)w->data + r * s.stride + (int64_t)k0 * weight_element_bytes(w->type);
-    s.n_k = w->cols - k0 < K_BLOCK ? w->cols - k0 : K_BLOCK;
+    s.n_k = w->cols - k0 < k_block(w->type) ? w->cols - k0 : k_block(w->type);
     if (w->type == WEIGHT_FP8) s.scale = weight_scales(w, r) + k0 / FP8_BLOCK;
     return s;
 }
@@ -240,11 +296,11 @@ static void run_strip(Strip *s, int n_outs, int n, const float *const *x, float 
 {
     int o = 0;
     for (; o + FMA_OUTS <= n_outs; o += FMA_OUTS) {
-        tile_fn[s->type][0](s, n, x, y, y_at + o);
+        tile_fn(s->type, 0)(s, n, x, y, y_at + o);
         s->at += FMA_OUTS * s->stride, s->ahead += (uint64_t)(FMA_OUTS * s->ahead_out);
     }
     for (; o < n_outs; o++, s->at += s->stride, s->ahead += (uint64_t)s->ahead_out)
-        tile_fn[s->type][1](s, n, x, y, y_at + o);
+        tile_fn(s->type, 1)(s, n, x, y, y_at + o);
 }
 
 /* W once for n rows: outputs begin .. end, at 0 of y. */
@@ -254,7 +310,7 @@ static void few_rows(const Weight *w, int begin, int end, int n, const float *co
     int share = CACHE_LINE / fma_tiles(n);
     for (int r = begin, outs; r < end; r += outs) {
         outs = end - r < FMA_OUTS ? 1 : FMA_OUTS;
-        for (int k0 = 0; k0 < w->cols; k0 += K_BLOCK) {
+        for (int k0 = 0; k0 < w->cols; k0 += k_block(w->type)) {
             Strip s = strip_of(w, r, k0);
             int64_t further = (outs - 1) * k0 * weight_element_bytes(w->type) + PREFETCH_BYTES;
             s.ahead = (uintptr_t)s.at + (uint64_t)further;
@@ -324,16 +380,34 @@ static void panel_as_is(const Weight *w, int begin, int end, int k0, int n, cons
 static void panel_fma(const Weight *w, int begin, int end, int n, const float *const *x,
                       float *const *y)
 {
-    if (n < MANY_ROWS) {
+    int one_block = w->type == WEIGHT_BF16_BOTH && w->cols <= k_block(w->type);
+    if (n < (one_block ? MANY_PAIRS : MANY_ROWS)) {
         few_rows(w, begin, end, n, x, y);
         return;
     }
-    for (int k0 = 0; k0 < w->cols; k0 += K_BLOCK)
+    for (int k0 = 0; k0 < w->cols; k0 += k_block(w->type))
         if (widens(w->type))
             panel_wide(w, begin, end, k0, n, x, y);
         else
             panel_as_is(w, begin, end, k0, n, x, y);
 }
+
+#if !VEC_TILES
+/* BF16_BOTH. */
+static void panel_both(const Weight *w, int begin, int end, int n, const float *terms,
+                       float *const *y)
+{
+    Weight as = *w;
+    if (!has_pairs()) as.type = WEIGHT_BF16;
+    for (int i = 0; i < n; i += FMA_ROWS) {
+        const float *x[FMA_ROWS];
+        int rows = n - i < FMA_ROWS ? n - i : FMA_ROWS;
+        for (int j = 0; j < rows; j++)
+            x[j] = terms + (i + j) * both_stride(w->cols);
+        panel_fma(&as, begin, end, rows, x, y + i);
+    }
+}
+#endif
 
 /* ---- all ways ---- */
 
@@ -343,6 +417,8 @@ static int64_t terms_bytes(WeightType type, int n, int cols)
     if (type == WEIGHT_INT8) return int8_terms_bytes(n, cols);
 #if VEC_TILES
     if (type != WEIGHT_F32) return bf16_terms_bytes(n, cols);
+#else
+    if (type == WEIGHT_BF16_BOTH) return n * both_stride(cols) * 4;
 #endif
     return 0;
 }
@@ -361,8 +437,10 @@ static void pack_terms(WeightType type, const float *const *x, int n, int cols, 
         vec_int8_pack(x, n, cols, part, n_parts, terms);
         return;
     }
-    assert(VEC_TILES);
-#if VEC_TILES
+#if !VEC_TILES
+    assert(type == WEIGHT_BF16_BOTH);
+    both_pack(x, n, cols, part, n_parts, (float *)(void *)terms);
+#else
     if (type == WEIGHT_INT8)
         tiles_int8_pack(x, n, cols, part, n_parts, terms);
     else
@@ -377,8 +455,10 @@ static void panel_packed(const Weight *w, int begin, int end, int n, const uint3
         vec_int8(w, begin, end, n, terms, y);
         return;
     }
-    assert(VEC_TILES);
-#if VEC_TILES
+#if !VEC_TILES
+    assert(w->type == WEIGHT_BF16_BOTH);
+    panel_both(w, begin, end, n, (const float *)(const void *)terms, y);
+#else
     if (w->type == WEIGHT_INT8)
         tiles_int8(w, begin, end, n, terms, y);
     else

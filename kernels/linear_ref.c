@@ -15,16 +15,23 @@ float weight_at(const Weight *w, int row, int col)
     case WEIGHT_F32:
         return ((const float *)w->data)[i];
     case WEIGHT_BF16:
+    case WEIGHT_BF16_BOTH:
         return bf16_to_float(((const uint16_t *)w->data)[i]);
     case WEIGHT_FP8:
         return fp8_to_float(((const uint8_t *)w->data)[i]) * weight_scales(w, row)[col / FP8_BLOCK];
     case WEIGHT_INT8:
         return weight_int8_at(w, row, col);
     case WEIGHT_NONE:
+    case N_WEIGHT_TYPES:
         break;
     }
     assert(!"a weight without data");
     return 0;
+}
+
+float linear_factor(const Weight *w, float x)
+{
+    return w->type == WEIGHT_BF16_BOTH ? bf16_to_float(bf16_from_float(x)) : x;
 }
 
 static void product(const Linear *a, const LinearProduct *p)
@@ -35,7 +42,7 @@ static void product(const Linear *a, const LinearProduct *p)
             const float *x = a->x + (int64_t)i * a->x_stride;
             double sum = 0;
             for (int k = 0; k < w->cols; k++)
-                sum += (double)x[k] * (double)weight_at(w, r, k);
+                sum += (double)linear_factor(w, x[k]) * (double)weight_at(w, r, k);
             p->y[(int64_t)i * p->y_stride + r] = (float)sum;
         }
 }

@@ -22,7 +22,7 @@ static void embed_part(const void *arg, int part, int n_parts)
         float *out = a->out + i * a->out_stride;
         if (w->type == WEIGHT_F32)
             memcpy(out, row, (size_t)w->cols * sizeof *out);
-        else if (w->type == WEIGHT_BF16)
+        else if (weight_is_bf16(w->type))
             for (int k = 0; k < w->cols; k++)
                 out[k] = bf16_to_float(((const uint16_t *)(const void *)row)[k]);
         else

@@ -144,6 +144,31 @@ INLINE Vec v_bf16_n(const uint16_t *p, int n)
 {
     return v_widen_bf16(_mm256_maskz_loadu_epi16(v_mask(n), p));
 }
+/*
+ * Pairs of bf16, 2 VEC_N of them; n <= 2 VEC_N. v_dot_pairs: sum + the products of both of a pair.
+ * It and v_narrow, to nearest, take subnormals as zero, and want AVX-512 BF16, which is asked for
+ * where they are used.
+ */
+INLINE Vec v_pairs(const uint16_t *p)
+{
+    return v_load((const float *)(const void *)p);
+}
+INLINE Vec v_pairs_n(const uint16_t *p, int n)
+{
+    __mmask32 there = (__mmask32)((UINT64_C(1) << n) - 1);
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(there, p));
+}
+INLINE Vec v_dot_pairs(Vec sum, Vec x, Vec w)
+{
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+    return sum;
+}
+INLINE __m256i v_narrow(Vec x)
+{
+    __m256i b;
+    __asm__("vcvtneps2bf16 %1, %0" : "=v"(b) : "v"(x));
+    return b;
+}
 /* Sign to bits 15 and 14, the rest below; without bit 14 that is a half with the same fields. */
 INLINE Vec v_widen_fp8(__m128i b)
 {

@@ -29,7 +29,16 @@ enum {
     INT8_BLOCK_BYTES = INT8_BLOCK * INT8_ROWS, /* of a panel */
 };
 
-typedef enum { WEIGHT_NONE, WEIGHT_F32, WEIGHT_BF16, WEIGHT_FP8, WEIGHT_INT8 } WeightType;
+/* BF16_BOTH, for the CPU alone: in memory as BF16, and x is rounded to bf16 before a product. */
+typedef enum {
+    WEIGHT_NONE,
+    WEIGHT_F32,
+    WEIGHT_BF16,
+    WEIGHT_FP8,
+    WEIGHT_INT8,
+    WEIGHT_BF16_BOTH,
+    N_WEIGHT_TYPES
+} WeightType;
 
 typedef struct {
     WeightType type; /* WEIGHT_NONE: the model has no such matrix */
@@ -56,9 +65,14 @@ SHARED_INLINE int weight_row_step(WeightType type)
     return type == WEIGHT_FP8 ? FP8_BLOCK : type == WEIGHT_INT8 ? INT8_ROWS : 1;
 }
 
+SHARED_INLINE int weight_is_bf16(WeightType type)
+{
+    return type == WEIGHT_BF16 || type == WEIGHT_BF16_BOTH;
+}
+
 SHARED_INLINE int weight_element_bytes(WeightType type)
 {
-    return type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1;
+    return type == WEIGHT_F32 ? 4 : weight_is_bf16(type) ? 2 : 1;
 }
 
 /* Bytes of one row of w's data; of a sixteenth of a panel. */

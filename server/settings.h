@@ -43,7 +43,8 @@ typedef struct {
     /* engine */
     int ctx_size, max_seqs, max_waiting, ubatch_size, threads; /* 0: by machine and model */
     int64_t memory;
-    int kv_dtype; /* index into KV_CHOICES */
+    int kv_dtype;  /* index into KV_CHOICES */
+    int act_dtype; /* index into ACT_CHOICES */
     /* prefix cache */
     int prefix_cache;      /* auto, on, off: index; auto: on, but for benches */
     int cache_policy;      /* index into CACHE_POLICY_CHOICES, in the order of engine/cache.h's */
@@ -95,6 +96,7 @@ enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 
 #define STATE_CHOICES "auto|slots|replay" /* in the order of engine/engine.h's modes */
 #define KV_CHOICES    "f32|bf16"          /* in the order of kernels/attention.h's types */
+#define ACT_CHOICES   "f32|bf16"          /* in the order of engine/model.h's types */
 
 #define DRAFT_CHOICES "mtp|none"
 enum { DRAFT_MTP, DRAFT_NONE };

@@ -59,7 +59,7 @@ int is_gpu(int b)
 
 int has_type(int b, WeightType type)
 {
-    return type != WEIGHT_INT8 || !is_gpu(b);
+    return (type != WEIGHT_INT8 && type != WEIGHT_BF16_BOTH) || !is_gpu(b);
 }
 
 Sums sums_of(int b)
@@ -94,7 +94,7 @@ Weight random_weight(Rng *r, WeightType type, int rows, int cols)
 {
     Weight w = {.type = type, .rows = rows, .cols = cols};
     size_t bytes = (size_t)weight_data_bytes(&w), n_scales = (size_t)weight_n_scales(&w);
-    size_t size = type == WEIGHT_F32 ? 4 : type == WEIGHT_BF16 ? 2 : 1;
+    size_t size = (size_t)weight_element_bytes(type);
     unsigned char *data = malloc(bytes);
     assert_non_null(data);
     for (size_t i = 0; i < bytes / size; i++) {
@@ -102,7 +102,7 @@ Weight random_weight(Rng *r, WeightType type, int rows, int cols)
         uint16_t half;
         memcpy(&half, (char *)&x + 2, sizeof half);
         if (type == WEIGHT_F32) memcpy(data + 4 * i, &x, 4);
-        if (type == WEIGHT_BF16) memcpy(data + 2 * i, &half, 2);
+        if (weight_is_bf16(type)) memcpy(data + 2 * i, &half, 2);
         if (type == WEIGHT_FP8) data[i] = (unsigned char)(rng_next(r) & 0xf7); /* no NaN */
         if (type == WEIGHT_INT8) data[i] = (unsigned char)(rng_int(r, 255) - 127);
     }

@@ -29,17 +29,46 @@ typedef struct {
 } LinearShape;
 
 static const LinearShape linear_shapes[] = {
-    {WEIGHT_F32, 1, 1, 1},       {WEIGHT_F32, 24, 40, 7},      {WEIGHT_F32, 301, 48, 3},
-    {WEIGHT_F32, 9, 1030, 18},   {WEIGHT_BF16, 5, 24, 2},      {WEIGHT_BF16, 48, 200, 13},
-    {WEIGHT_BF16, 301, 1040, 5}, {WEIGHT_BF16, 96, 2056, 51},  {WEIGHT_BF16, 200, 256, 100},
-    {WEIGHT_BF16, 17, 1031, 21}, {WEIGHT_BF16, 18, 2056, 131}, {WEIGHT_FP8, 3, 24, 2},
-    {WEIGHT_FP8, 130, 300, 9},   {WEIGHT_FP8, 301, 1030, 6},   {WEIGHT_FP8, 160, 2048, 49},
-    {WEIGHT_FP8, 145, 1040, 27}, {WEIGHT_FP8, 1, 1, 1},        {WEIGHT_BF16, 64, 544, 16},
-    {WEIGHT_BF16, 80, 96, 17},   {WEIGHT_BF16, 33, 1056, 33},  {WEIGHT_FP8, 48, 672, 33},
-    {WEIGHT_INT8, 1, 1, 1},      {WEIGHT_INT8, 5, 24, 2},      {WEIGHT_INT8, 130, 300, 9},
-    {WEIGHT_INT8, 301, 1030, 6}, {WEIGHT_INT8, 64, 512, 16},   {WEIGHT_INT8, 96, 640, 17},
-    {WEIGHT_INT8, 47, 1152, 33}, {WEIGHT_INT8, 18, 2056, 150}, {WEIGHT_BF16, 1213, 1040, 16},
+    {WEIGHT_F32, 1, 1, 1},
+    {WEIGHT_F32, 24, 40, 7},
+    {WEIGHT_F32, 301, 48, 3},
+    {WEIGHT_F32, 9, 1030, 18},
+    {WEIGHT_BF16, 5, 24, 2},
+    {WEIGHT_BF16, 48, 200, 13},
+    {WEIGHT_BF16, 301, 1040, 5},
+    {WEIGHT_BF16, 96, 2056, 51},
+    {WEIGHT_BF16, 200, 256, 100},
+    {WEIGHT_BF16, 17, 1031, 21},
+    {WEIGHT_BF16, 18, 2056, 131},
+    {WEIGHT_FP8, 3, 24, 2},
+    {WEIGHT_FP8, 130, 300, 9},
+    {WEIGHT_FP8, 301, 1030, 6},
+    {WEIGHT_FP8, 160, 2048, 49},
+    {WEIGHT_FP8, 145, 1040, 27},
+    {WEIGHT_FP8, 1, 1, 1},
+    {WEIGHT_BF16, 64, 544, 16},
+    {WEIGHT_BF16, 80, 96, 17},
+    {WEIGHT_BF16, 33, 1056, 33},
+    {WEIGHT_FP8, 48, 672, 33},
+    {WEIGHT_INT8, 1, 1, 1},
+    {WEIGHT_INT8, 5, 24, 2},
+    {WEIGHT_INT8, 130, 300, 9},
+    {WEIGHT_INT8, 301, 1030, 6},
+    {WEIGHT_INT8, 64, 512, 16},
+    {WEIGHT_INT8, 96, 640, 17},
+    {WEIGHT_INT8, 47, 1152, 33},
+    {WEIGHT_INT8, 18, 2056, 150},
+    {WEIGHT_BF16, 1213, 1040, 16},
     {WEIGHT_FP8, 1440, 1030, 3},
+    {WEIGHT_BF16_BOTH, 1, 1, 1},
+    {WEIGHT_BF16_BOTH, 5, 24, 2},
+    {WEIGHT_BF16_BOTH, 48, 201, 13},
+    {WEIGHT_BF16_BOTH, 301, 1040, 5},
+    {WEIGHT_BF16_BOTH, 96, 2056, 51},
+    {WEIGHT_BF16_BOTH, 200, 256, 100},
+    {WEIGHT_BF16_BOTH, 17, 1031, 21},
+    {WEIGHT_BF16_BOTH, 64, 544, 16},
+    {WEIGHT_BF16_BOTH, 18, 2056, 131},
 };
 
 /*
@@ -49,6 +78,7 @@ static const LinearShape linear_shapes[] = {
 static double roundings(const Weight *w, Sums sums)
 {
     if (sums != SUMS_REF && w->type == WEIGHT_INT8) return 2 * int8_blocks(w->cols) + 8;
+    if (sums == SUMS_AMX && w->type == WEIGHT_BF16_BOTH) return 16 + w->cols / 16.0 + 8;
     if (sums == SUMS_AMX && w->type != WEIGHT_F32) return 128 + 16 + w->cols / 16.0 + 8;
     if (sums != SUMS_GPU || w->type == WEIGHT_F32)
         return (w->cols < 1024 ? w->cols : 1024) / 4.0 + w->cols / 1024.0 + 5;
@@ -69,7 +99,7 @@ static void put_outliers(Rng *r, float *x, int x_stride, int n, int cols)
 /*
  * What is lost of small x: fp16 beside a large one of the row, INT8's 8 bits beside a large one of
  * the block, 16 bits where that is over 8 times the root mean square of all 256 (the squares' sum,
- * in units of the largest, under 256 / 64), and what these and AMX take for zero.
+ * in units of the largest, under 256 / 64), and what these, AMX and pairs of bf16 take for zero.
  */
 static double lost(const Weight *w, const float *x, const float *row, Sums sums)
 {
@@ -87,7 +117,8 @@ static double lost(const Weight *w, const float *x, const float *row, Sums sums)
     }
     if (sums == SUMS_GPU && w->type == WEIGHT_FP8) return 0x1p-38 * max * all;
     if (sums != SUMS_REF && w->type == WEIGHT_INT8) return sum + 0x1p-110 * all;
-    return sums == SUMS_AMX ? 0x1p-126 * (all + w->cols) : 0;
+    int pairs = sums == SUMS_AMX || (sums != SUMS_REF && w->type == WEIGHT_BF16_BOTH);
+    return pairs ? 0x1p-126 * (all + w->cols) : 0;
 }
 
 /* |error| <= roundings * 2^-24 * sum |x w| and what is lost of small x. */
@@ -102,7 +133,7 @@ static void check_linear(const Weight *w, const float *x, int x_stride, int n, c
             double sum = 0, size = 0;
             const float *xi = x + i * x_stride;
             for (int k = 0; k < w->cols; k++) {
-                double p = (double)xi[k] * (double)row[k];
+                double p = (double)linear_factor(w, xi[k]) * (double)row[k];
                 sum += p, size += fabs(p);
             }
             float want = (float)sum;
@@ -160,11 +191,11 @@ static void test_linear_alignment(void **state)
 {
     (void)state;
     enum { ROWS = 35, COLS = 288, N = 6 };
-    for (int type = WEIGHT_F32; type <= WEIGHT_INT8; type++) {
+    for (int type = WEIGHT_F32; type < N_WEIGHT_TYPES; type++) {
         Rng r = rng_new(40 + (uint64_t)type);
         Weight w = random_weight(&r, (WeightType)type, ROWS, COLS), off = w;
         size_t bytes = (size_t)weight_data_bytes(&w),
-               size = type == WEIGHT_F32 ? 4 : 1 + (type == WEIGHT_BF16);
+               size = (size_t)weight_element_bytes((WeightType)type);
         char *data = malloc(bytes + size);
         float *x = random_floats(&r, N * COLS + 1, 2), *want = floats(N * ROWS);
         float *got = floats(N * ROWS);
@@ -200,7 +231,7 @@ static void test_linear_ends(void **state)
 {
     (void)state;
     static const int rows[] = {5, 35, 64}, cols[] = {40, 200, 256}, n[] = {1, 20};
-    for (int c = 0; c < (WEIGHT_INT8 - WEIGHT_F32 + 1) * 18; c++) {
+    for (int c = 0; c < (N_WEIGHT_TYPES - WEIGHT_F32) * 18; c++) {
         Rng r = rng_new(90 + (uint64_t)c);
         WeightType type = (WeightType)(WEIGHT_F32 + c / 18);
         int N = n[c % 2], ROWS = rows[c / 2 % 3], COLS = cols[c / 6 % 3];
@@ -249,7 +280,7 @@ static void test_linear_company(void **state)
     (void)state;
     enum { ROWS = 20, COLS = 272, N = 7 };
     static const float scale[N] = {1, 1e-36f, 1e30f, 0, 1, 1, 1e-3f};
-    for (int type = WEIGHT_F32; type <= WEIGHT_INT8; type++) {
+    for (int type = WEIGHT_F32; type < N_WEIGHT_TYPES; type++) {
         Rng r = rng_new(50 + (uint64_t)type);
         Weight w = random_weight(&r, (WeightType)type, ROWS, COLS);
         float *x = random_floats(&r, N * COLS, 1), *y = floats(N * ROWS), *alone = floats(ROWS);
@@ -305,7 +336,7 @@ typedef struct {
 } Together;
 
 /*
- * The fifth is wide blocks on a GPU, which its matrices alone are not. Of the last two the rows of
+ * The fifth is wide blocks on a GPU, which its matrices alone are not. Of 131 and more the rows of
  * x do not fit the GPU's scratch in tests, and those that the CPU takes at a time.
  */
 static const Together togethers[] = {
@@ -320,6 +351,11 @@ static const Together togethers[] = {
     {70, 130, 4, {{WEIGHT_BF16, 50}, {WEIGHT_BF16, 20}, {WEIGHT_FP8, 64}, {WEIGHT_F32, 5}}},
     {131, 2056, 3, {{WEIGHT_BF16, 24}, {WEIGHT_FP8, 5}, {WEIGHT_BF16, 50}}},
     {521, 776, 3, {{WEIGHT_INT8, 24}, {WEIGHT_INT8, 17}, {WEIGHT_BF16, 8}}},
+    {8,
+     300,
+     4,
+     {{WEIGHT_BF16_BOTH, 35}, {WEIGHT_BF16, 20}, {WEIGHT_BF16_BOTH, 16}, {WEIGHT_INT8, 7}}},
+    {520, 776, 3, {{WEIGHT_BF16_BOTH, 24}, {WEIGHT_BF16_BOTH, 17}, {WEIGHT_BF16, 8}}},
 };
 
 /* At once, then each alone: the same bits, and what lies between the rows of y is left alone. */
@@ -412,10 +448,11 @@ typedef struct {
 
 /* Prompts' matrices: odd, unaligned, more than a k-block in a slice, and whole tiles of 128. */
 static const ManyShape many_shapes[] = {
-    {WEIGHT_BF16, 131, 200}, {WEIGHT_BF16, 64, 133},  {WEIGHT_BF16, 49, 1160},
-    {WEIGHT_BF16, 5600, 8},  {WEIGHT_BF16, 136, 264}, {WEIGHT_FP8, 200, 144},
-    {WEIGHT_FP8, 70, 137},   {WEIGHT_FP8, 50, 1168},  {WEIGHT_FP8, 5505, 16},
-    {WEIGHT_F32, 65, 30},    {WEIGHT_INT8, 70, 137},  {WEIGHT_INT8, 50, 1168},
+    {WEIGHT_BF16, 131, 200},     {WEIGHT_BF16, 64, 133},        {WEIGHT_BF16, 49, 1160},
+    {WEIGHT_BF16, 5600, 8},      {WEIGHT_BF16, 136, 264},       {WEIGHT_FP8, 200, 144},
+    {WEIGHT_FP8, 70, 137},       {WEIGHT_FP8, 50, 1168},        {WEIGHT_FP8, 5505, 16},
+    {WEIGHT_F32, 65, 30},        {WEIGHT_INT8, 70, 137},        {WEIGHT_INT8, 50, 1168},
+    {WEIGHT_BF16_BOTH, 70, 137}, {WEIGHT_BF16_BOTH, 131, 1160},
 };
 
 /*
@@ -481,8 +518,8 @@ static void test_embed_and_gather(void **state)
 {
     (void)state;
     enum { N = 300, DIM = 203, VOCAB = 301 };
-    static const WeightType types[] = {WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT8};
-    for (int t = 0; t < 3; t++) {
+    static const WeightType types[] = {WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT8, WEIGHT_BF16_BOTH};
+    for (int t = 0; t < 4; t++) {
         Rng r = rng_new((uint64_t)t);
         Weight w = random_weight(&r, types[t], VOCAB, DIM);
         int32_t *token = ints(N), *index = ints(N), *to = ints(N);
@@ -715,6 +752,8 @@ static const MoeShape moe_shapes[] = {
     {WEIGHT_F32, 30, 40, 48, 7, 3},
     {WEIGHT_INT8, 19, 136, 140, 6, 3},
     {WEIGHT_INT8, 90, 200, 256, 2, 2},
+    {WEIGHT_BF16_BOTH, 19, 136, 140, 6, 3},
+    {WEIGHT_BF16_BOTH, 90, 200, 256, 2, 2},
 };
 
 /* A GPU whose blocks have less shared memory gives the same bits. */
@@ -756,7 +795,7 @@ static void test_moe_ffn(void **state)
         /*
          * Products of three sums over up to 1,200 terms: take the largest output. Two bf16 terms
          * are off by up to 2^-17 of each product, in all three; INT8's by 2^-8 of a block's largest
-         * x.
+         * x; where SwiGLU's last bits round to another bf16, by 2^-8 of that.
          */
         double size = 0;
         for (size_t i = 0; i < all; i++)
@@ -767,7 +806,8 @@ static void test_moe_ffn(void **state)
             backend[b]->moe_ffn(backend[b], &a);
             int bf16_terms = sums_of(b) == SUMS_AMX ? m->type != WEIGHT_F32
                                                     : is_gpu(b) && m->type == WEIGHT_BF16;
-            double relative = m->type == WEIGHT_INT8 ? 0x1p-6 : bf16_terms ? 0x1p-15 : 4e-6;
+            int is_rounded = m->type == WEIGHT_INT8 || m->type == WEIGHT_BF16_BOTH;
+            double relative = is_rounded ? 0x1p-6 : bf16_terms ? 0x1p-15 : 4e-6;
             assert_true(near_all(about("moe", b), a.out, want, all, 0, relative * size, r.seed));
             assert_true(same_bits(about("moe", b), a.out, first, all, r.seed));
             if (is_gpu(b)) check_moe_small_blocks(backend[b], &a, first, r.seed);

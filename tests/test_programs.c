@@ -15,7 +15,7 @@
 
 #define MODEL                                                                                      \
     "model quant dummy-weights config device cuda-graph pdl threads isa log-level kv-dtype "       \
-    "ctx-size"
+    "act-dtype ctx-size"
 #define DRAFTS " draft tree-nodes draft-depth draft-topk draft-vocab state-mode ubatch-size"
 #define DRAWS  " temperature top-p min-p top-k"
 #define TIERS  " cache-answers cache-dir disk-cache host-cache"

@@ -328,6 +328,51 @@ static void test_q8_models(void **state)
     be->close(be);
 }
 
+/* Matrices of bf16 that q8 would quantise are multiplied by bf16, as they lie in the file. */
+static void check_rounded_model(const char *dir, DummyType dummy, Backend *be)
+{
+    static Matrices a, b, c;
+    int n_rounded = 0;
+    Error err = {0};
+    Model *as_is = model_open(dir, &(ModelOptions){.dummy = dummy}, be, &err);
+    Model *q8 = model_open(dir, &(ModelOptions){.quant = QUANT_Q8, .dummy = dummy}, be, &err);
+    Model *m = model_open(dir, &(ModelOptions){.act = ACT_BF16, .dummy = dummy}, be, &err);
+    if (!as_is || !q8 || !m) fail_msg("%s", err.msg);
+    list_matrices(as_is, &a);
+    list_matrices(q8, &b);
+    list_matrices(m, &c);
+    for (int k = 0; k < a.n; k++) {
+        const Weight *x = a.list[k].w, *y = c.list[k].w;
+        int is_rounded = x->type == WEIGHT_BF16 && b.list[k].w->type == WEIGHT_INT8;
+        assert_int_equal(y->type, is_rounded ? WEIGHT_BF16_BOTH : x->type);
+        assert_memory_equal(x->data, y->data, matrix_bytes(x));
+        n_rounded += is_rounded;
+    }
+    assert_true(m->lm_head.type == WEIGHT_BF16_BOTH && n_rounded > 1);
+    assert_true(m->weight_bytes == as_is->weight_bytes);
+    model_close(as_is);
+    model_close(q8);
+    model_close(m);
+}
+
+/* Of checkpoints and of dummy weights; a GPU refuses. */
+static void test_rounded_models(void **state)
+{
+    (void)state;
+    Backend *be = backend_ref_open(512), *simt = backend_simt_open();
+    for (int i = 0; i < N_GOLDEN; i++) {
+        char dir[128];
+        snprintf(dir, sizeof dir, GOLDEN "%s", golden[i]);
+        for (DummyType dummy = DUMMY_NONE; dummy <= DUMMY_FP8; dummy++)
+            check_rounded_model(dir, dummy, be);
+    }
+    Error err = {0};
+    assert_null(model_open(GOLDEN "qwen35-dense", &(ModelOptions){.act = ACT_BF16}, simt, &err));
+    assert_string_equal(err.msg, "act-dtype bf16 is for the CPU");
+    simt->close(simt);
+    be->close(be);
+}
+
 /* weight_bytes, which the table at start prints: a byte an element and the scales. */
 static void test_bytes(void **state)
 {
@@ -422,19 +467,23 @@ static void test_logits(void **state)
 {
     (void)state;
     static const struct {
-        const char *dir;
-        QuantType quant;
+        const char *dir, *what;
+        ModelOptions options;
         double bound;
-    } cases[] = {{GOLDEN "qwen35-dense", QUANT_FP8, 0.35},
-                 {"models/demo", QUANT_FP8, 0.08},
-                 {GOLDEN "qwen35-dense", QUANT_Q8, 0.12},
-                 {"models/demo", QUANT_Q8, 0.04}};
+    } cases[] = {{GOLDEN "qwen35-dense", "fp8", {.quant = QUANT_FP8}, 0.35},
+                 {"models/demo", "fp8", {.quant = QUANT_FP8}, 0.08},
+                 {GOLDEN "qwen35-dense", "q8", {.quant = QUANT_Q8}, 0.12},
+                 {"models/demo", "q8", {.quant = QUANT_Q8}, 0.04},
+                 {GOLDEN "qwen35-dense", "x in bf16", {.act = ACT_BF16}, 0.045},
+                 {"models/demo", "x in bf16", {.act = ACT_BF16}, 0.01}};
     Backend *be = backend_cpu_open(2, NULL, 1 << 16, NULL);
     assert_non_null(be);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Pass wide, narrow;
         Model *a = open_model(cases[i].dir, QUANT_NONE, be);
-        Model *b = open_model(cases[i].dir, cases[i].quant, be);
+        Error err = {0};
+        Model *b = model_open(cases[i].dir, &cases[i].options, be, &err);
+        if (!b) fail_msg("%s", err.msg);
         run_pass(&wide, a);
         run_pass(&narrow, b);
         size_t n = (size_t)PASS_TOKENS * (size_t)a->config.n_vocab;
@@ -444,8 +493,8 @@ static void test_logits(void **state)
             squares += x * x;
             error += off * off;
         }
-        printf("%s %s: logits off by %.4f of their size\n", cases[i].dir,
-               cases[i].quant == QUANT_Q8 ? "q8" : "fp8", sqrt(error / squares));
+        printf("%s %s: logits off by %.4f of their size\n", cases[i].dir, cases[i].what,
+               sqrt(error / squares));
         assert_true(error > 0 && sqrt(error / squares) < cases[i].bound);
         mem_free(wide.logits);
         mem_free(narrow.logits);
@@ -501,11 +550,12 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),    cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_models),    cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_q8_values), cmocka_unit_test(test_q8_models),
-        cmocka_unit_test(test_device),    cmocka_unit_test(test_logits),
-        cmocka_unit_test(test_errors),    cmocka_unit_test(test_once_in_memory),
+        cmocka_unit_test(test_values),         cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_models),         cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_q8_values),      cmocka_unit_test(test_q8_models),
+        cmocka_unit_test(test_rounded_models), cmocka_unit_test(test_device),
+        cmocka_unit_test(test_logits),         cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_once_in_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,6 +45,7 @@ DEMO_ROWS = [
 WIDE_ROWS = [row for row in DEMO_ROWS if row[3] not in ("ready", "resident")]
 LESS_IS_BETTER = ("seconds", "ready", "resident", "pass")
 TITLES = {"bf16": "Qwen3.5-0.8B's shape, random weights, bf16",
+          "act": "The same weights, x in bf16, as llama.cpp takes it: ours `--act-dtype bf16`",
           "q8": "The same, 8 bits: ours `--quant q8`, theirs Q8_0",
           "demo": "The demonstration model, agent loops, real drafts",
           "wide": "The same with wide layers, 460 MB: the same tokens, bound by memory"}

@@ -28,7 +28,7 @@ from report import Report
 ROOT = Path(__file__).resolve().parents[2]
 VOCAB = 4000  # ids in prompts: every tokenizer has them, and none of them is special
 LENGTH = 3.0  # tokens a step that drafts accepted by lot give on average
-GROUPS = ("bf16", "q8", "demo", "wide")
+GROUPS = ("bf16", "act", "q8", "demo", "wide")
 WIDE_LOOPS = 2  # its prompts take their time
 START_LIMIT, TOOL_LIMIT, REQUEST_LIMIT = 300, 1800, 900  # seconds
 
@@ -266,6 +266,8 @@ def all_turns(o):
     turns = {}
     if "bf16" in o.only:
         turns["bf16"] = random_turns(o, "bf16", [])
+    if "act" in o.only:
+        turns["act"] = random_turns(o, "bf16", ["--act-dtype", "bf16"])
     if "q8" in o.only and has_q8(o):
         turns["q8"] = random_turns(o, "q8", ["--quant", "q8"])
     if "demo" in o.only:
