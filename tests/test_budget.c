@@ -47,7 +47,7 @@ static int64_t expected_records(int n_rows, int max_rows)
 {
     const ModelConfig *c = &asked_model->config;
     int64_t row = c->n_channels + (int64_t)c->n_k_heads * c->d_k + (int64_t)c->n_v_heads * c->d_v +
-                  2 * c->n_v_heads;
+                  c->n_v_heads;
     int64_t n = n_rows, rows = n * (c->n_recurrent - 1) + max_rows;
     return 4 * (rows * row + 3 * n + n * n);
 }

@@ -310,24 +310,6 @@ static void check_q8_model(const char *dir, DummyType dummy, Backend *be)
     model_close(m);
 }
 
-/* Of checkpoints and of dummy weights; a GPU refuses. */
-static void test_q8_models(void **state)
-{
-    (void)state;
-    Backend *be = backend_ref_open(512), *simt = backend_simt_open();
-    for (int i = 0; i < N_GOLDEN; i++) {
-        char dir[128];
-        snprintf(dir, sizeof dir, GOLDEN "%s", golden[i]);
-        for (DummyType dummy = DUMMY_NONE; dummy <= DUMMY_FP8; dummy++)
-            check_q8_model(dir, dummy, be);
-    }
-    Error err = {0};
-    assert_null(model_open(GOLDEN "qwen35-dense", &(ModelOptions){.quant = QUANT_Q8}, simt, &err));
-    assert_string_equal(err.msg, "q8 is for the CPU: on a GPU quantise to fp8");
-    simt->close(simt);
-    be->close(be);
-}
-
 /* Matrices of bf16 that q8 would quantise are multiplied by bf16, as they lie in the file. */
 static void check_rounded_model(const char *dir, DummyType dummy, Backend *be)
 {
@@ -355,22 +337,36 @@ static void check_rounded_model(const char *dir, DummyType dummy, Backend *be)
     model_close(m);
 }
 
-/* Of checkpoints and of dummy weights; a GPU refuses. */
-static void test_rounded_models(void **state)
+/* A way that is the CPU's alone, of checkpoints and of dummy weights; a GPU refuses. */
+static void check_on_cpu(void (*check)(const char *dir, DummyType dummy, Backend *be),
+                         const ModelOptions *way, const char *refused)
 {
-    (void)state;
     Backend *be = backend_ref_open(512), *simt = backend_simt_open();
     for (int i = 0; i < N_GOLDEN; i++) {
         char dir[128];
         snprintf(dir, sizeof dir, GOLDEN "%s", golden[i]);
         for (DummyType dummy = DUMMY_NONE; dummy <= DUMMY_FP8; dummy++)
-            check_rounded_model(dir, dummy, be);
+            check(dir, dummy, be);
     }
     Error err = {0};
-    assert_null(model_open(GOLDEN "qwen35-dense", &(ModelOptions){.act = ACT_BF16}, simt, &err));
-    assert_string_equal(err.msg, "act-dtype bf16 is for the CPU");
+    assert_null(model_open(GOLDEN "qwen35-dense", way, simt, &err));
+    assert_string_equal(err.msg, refused);
     simt->close(simt);
     be->close(be);
+}
+
+static void test_q8_models(void **state)
+{
+    (void)state;
+    check_on_cpu(check_q8_model, &(ModelOptions){.quant = QUANT_Q8},
+                 "q8 is for the CPU: on a GPU quantise to fp8");
+}
+
+static void test_rounded_models(void **state)
+{
+    (void)state;
+    check_on_cpu(check_rounded_model, &(ModelOptions){.act = ACT_BF16},
+                 "act-dtype bf16 is for the CPU");
 }
 
 /* weight_bytes, which the table at start prints: a byte an element and the scales. */
