@@ -214,7 +214,7 @@ void ISA_NAME(conv_gates)(Threads *t, const ConvGates *a)
 typedef struct {
     const GatedDelta *a;
     int head, col, n_cols;
-    const float *ahead; /* a row of the block to come, for each row of this one; or NULL */
+    const float *ahead; /* the block to come, asked for with the first row; or NULL */
     _Alignas(64) float s[MAX_D_K][DELTA_COLS];
     float seen[DELTA_COLS]; /* S'k of the row to come */
 } Block;
@@ -299,9 +299,9 @@ INLINE void step_block(Block *b, int i, const float *next_k, float *to, int stri
     if (i + DELTA_AHEAD < a->n) fetch_row(b, i + DELTA_AHEAD, n_cols);
     Vec decay = v_set(a->decay[of_head]), beta = v_set(a->beta[of_head]);
     Vec u[DELTA_VECS], sum[DELTA_VECS], seen[DELTA_VECS];
-    const float *ahead = b->ahead ? b->ahead : b->s[0];
-    const int64_t ahead_step = b->ahead ? a->d_v : 0;
-    b->ahead = NULL;
+    const int asks = i == 0 && b->ahead;
+    const float *ahead = asks ? b->ahead : b->s[0];
+    const int64_t ahead_step = asks ? a->d_v : 0;
     UNROLL
     for (int j = 0; j < DELTA_VECS; j++) {
         Vec m = v_mul(decay, v_load(b->seen + j * VEC_N));

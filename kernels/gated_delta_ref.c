@@ -96,6 +96,12 @@ static float *value_at(const GatedDelta *a, const Column *x, int i)
     return a->v + ((int64_t)i * a->n_v_heads + x->h) * a->d_v + x->c;
 }
 
+/* Row i's q or k of the column's head. */
+static const float *key_row(const GatedDelta *a, const Column *x, const float *of, int i)
+{
+    return of + ((int64_t)i * a->n_k_heads + x->key_head) * a->d_k;
+}
+
 /* The column of slot `slot`, in a slot's layout. */
 static Column column_in(const GatedDelta *a, int h, int c, int slot)
 {
@@ -107,7 +113,7 @@ static Column column_in(const GatedDelta *a, int h, int c, int slot)
 static void update_column(const GatedDelta *a, int i, const Column *x, float u)
 {
     float decay = a->decay[(int64_t)i * a->n_v_heads + x->h];
-    const float *k = a->k + ((int64_t)i * a->n_k_heads + x->key_head) * a->d_k;
+    const float *k = key_row(a, x, a->k, i);
     for (int j = 0; j < a->d_k; j++)
         x->s[j * x->stride] = decay * x->s[j * x->stride] + k[j] * u;
 }
@@ -116,7 +122,7 @@ static void update_column(const GatedDelta *a, int i, const Column *x, float u)
 static float delta_of(const GatedDelta *a, int i, const Column *x)
 {
     int64_t gate = (int64_t)i * a->n_v_heads + x->h;
-    const float *k = a->k + ((int64_t)i * a->n_k_heads + x->key_head) * a->d_k;
+    const float *k = key_row(a, x, a->k, i);
     double seen = 0;
     for (int j = 0; j < a->d_k; j++)
         seen += (double)x->s[j * x->stride] * (double)k[j];
@@ -136,10 +142,9 @@ static void before_draft(const GatedDelta *a, int i, const Column *x)
 static void delta_column(const GatedDelta *a, int i, int h, int c)
 {
     float s[MAX_D_K];
-    const float *q =
-        a->q + ((int64_t)i * a->n_k_heads + h / (a->n_v_heads / a->n_k_heads)) * a->d_k;
     double out = 0;
     Column x = column_of(a, h, c, s, 1), from = column_in(a, h, c, a->src[i]);
+    const float *q = key_row(a, &x, a->q, i);
     for (int j = 0; j < a->d_k; j++)
         s[j] = from.s[j * from.stride];
     if (a->dst[i] < 0) before_draft(a, i, &x);

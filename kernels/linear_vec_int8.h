@@ -255,6 +255,7 @@ INLINE void int8_tile(int n_panels, int n_rows, const Int8Product *p, int t, int
     memset(sum, 0, sizeof sum);
     for (int64_t b = 0; b < blocks; b++, x += n_rows * INT8_TERM_WORDS) {
         int lines = int8_steps(p->w, (int)b * INT8_BLOCK) * (INT8_STEP / 4);
+        const Int8X *of = int8_x(x, n_rows);
         int8_block(n_panels, n_rows, lines, x, w + b * INT8_BLOCK_BYTES, panel_bytes,
                    int8_vec_ahead(p->w, n_panels, n_tiles, t, b), q);
         UNROLL
@@ -263,7 +264,7 @@ INLINE void int8_tile(int n_panels, int n_rows, const Int8Product *p, int t, int
             Vec ws = v_load(w_scale + panel * INT8_ROWS + o % INT8_VECS * VEC_N);
             UNROLL
             for (int i = 0; i < n_rows; i++) {
-                Vec scale = v_mul(v_set(int8_x(x, n_rows)[i].scale), ws);
+                Vec scale = v_mul(v_set(of[i].scale), ws);
                 float *at = &sum[i][o * VEC_N];
                 v_store(at, v_fma(iv_float(q[o][i]), scale, v_load(at)));
             }
