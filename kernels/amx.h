@@ -22,7 +22,7 @@ enum {
     AMX_K_BLOCK = 512,    /* k's whose W and sums stay in L1 */
     AMX_K_SCALES = AMX_K_BLOCK / FP8_BLOCK, /* scales in that */
     AMX_FAR_ROWS = 64,                      /* y of more rows than these is not kept in cache */
-    AMX_GROUPS = 8,                         /* groups whose sums wait together, at most */
+    AMX_GROUPS = 16,                        /* groups whose sums wait together, at most */
     AMX_X_BYTES = 1 << 20, /* of x that stay in L2 while W passes; half is left to the rest */
 };
 

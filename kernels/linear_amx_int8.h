@@ -1,9 +1,14 @@
 /*
  * linear_amx_int8.h: linear_int8.h's products in int8 tiles, for linear_cpu.c: the same bits.
  *
- * q = 256 high + low, 0 <= low < 256: two terms of 8 bits, of which the low one is taken where a
- * row of the group is fine. A tile takes 16 rows of x ("a group") times 64 columns of a panel,
- * which lies in memory as the unit wants it.
+ * q = 256 high + low, 0 <= low < 256: two terms of 8 bits, of which the low one is multiplied for
+ * the fine rows alone, which lie together. A tile takes 16 rows of x ("a group") times 64 columns
+ * of a panel, which lies in memory as the unit wants it.
+ *
+ * The unit ends a product 52 cycles after it began and begins one every 16, so four sums grow side
+ * by side: two panels of two groups, or four panels of one. After each block sums leave the unit to
+ * be scaled and added; they are taken between the tile instructions of the next products, which
+ * otherwise want other instructions between them anyway (amx.h).
  */
 #ifndef OFFSHOOT_KERNELS_LINEAR_AMX_INT8_H
 #define OFFSHOOT_KERNELS_LINEAR_AMX_INT8_H
@@ -14,52 +19,79 @@
 enum {
     INT8_STEPS = INT8_BLOCK / INT8_STEP, /* products of a whole block */
     INT8_STEP_BYTES = INT8_STEP * INT8_ROWS,
-    INT8_K_BLOCKS = AMX_K_BLOCK / INT8_BLOCK,
+    INT8_SUMS_HELD = 4,         /* tile registers of sums: [group][panel], or [panel] */
+    INT8_CHUNK_ROWS = 8 * TILE, /* whose sums stay in L1 */
+    INT8_X_AHEAD = 4,           /* rows of x from being asked for to being packed */
+    INT8_CHUNKS = 4,            /* at most that all of W passes before the next */
 };
 
-/* ---- x: bytes [group][block][high, low][step][row][64]; then, [group][block][row], scales and
- * whether rows are fine ---- */
+/*
+ * ---- x: chunks of rows, each [block]: high bytes [group][step][row][64], the low ones of fine
+ * rows [row][256]; behind the blocks, those of Int8ChunkX ----
+ */
 
-/* Words of a block of a group. */
-INLINE int64_t int8_block_words(int n)
+/* Of a block, for each of a chunk's rows. */
+typedef struct {
+    float *scale;    /* of high bytes where the row is coarse, else of 256 high + low */
+    int32_t *fine;   /* the fine rows */
+    int32_t *n_fine; /* of the rows up to this one */
+} Int8ChunkX;
+
+/* Rows whose products with some panels are computed together: whole groups, or the few there are.
+ */
+typedef struct {
+    int rows, blocks;
+    uint32_t *terms;
+} Int8Chunk;
+
+/* The chunk of n rows that begins with row i0. */
+INLINE Int8Chunk int8_chunk(const uint32_t *terms, int n, int cols, int i0)
 {
-    return (int64_t)group_columns(n) * INT8_BLOCK / 2;
+    int rows = n - i0 < INT8_CHUNK_ROWS ? n - i0 : INT8_CHUNK_ROWS;
+    int64_t row_words = (int64_t)int8_blocks(cols) * INT8_TERM_WORDS;
+    if (n > TILE) rows = (rows + TILE - 1) / TILE * TILE;
+    return (Int8Chunk){rows, int8_blocks(cols), (uint32_t *)(uintptr_t)terms + i0 * row_words};
 }
 
-/* Scales of the first group's first block, those of all others behind them. */
-INLINE float *int8_scales(const uint32_t *terms, int n, int cols)
+/* Where row i's first 64 high bytes in block b lie; the group's next 64 are so many rows behind. */
+INLINE int8_t *int8_high(Int8Chunk c, int b, int i)
 {
-    int64_t n_blocks = (int64_t)((n + TILE - 1) / TILE) * int8_blocks(cols);
-    return (float *)(uintptr_t)(terms + n_blocks * int8_block_words(n));
+    int in_step = group_columns(c.rows), line = i / TILE * INT8_STEPS * in_step + i % TILE;
+    return (int8_t *)c.terms + (int64_t)b * c.rows * 2 * INT8_BLOCK + (int64_t)line * INT8_STEP;
 }
 
-INLINE int32_t *int8_fine(const uint32_t *terms, int n, int cols)
+/* Low bytes of the block's fine rows. */
+INLINE uint8_t *int8_low(Int8Chunk c, int b)
 {
-    int64_t n_blocks = (int64_t)((n + TILE - 1) / TILE) * int8_blocks(cols);
-    return (int32_t *)(void *)(int8_scales(terms, n, cols) + n_blocks * group_columns(n));
+    return (uint8_t *)c.terms + ((int64_t)b * 2 + 1) * c.rows * INT8_BLOCK;
 }
 
-/* Row i of n in a block; zeros where n ends within a group. */
-INLINE void tiles_int8_pack_row(const float *const *x, int n, int cols, int block, int i,
-                                uint32_t *terms)
+INLINE Int8ChunkX int8_chunk_x(Int8Chunk c, int b)
 {
-    const int rows = group_columns(n);
-    int64_t at = (int64_t)(i / TILE) * int8_blocks(cols) + block;
-    char *out = (char *)(terms + at * int8_block_words(n)) + i % TILE * 64;
-    float v[INT8_BLOCK], scale = 0;
-    int16_t q[INT8_BLOCK] = {0};
-    int is_fine = 0;
-    if (i < n) {
-        int8_load_x(x[i], cols, block * INT8_BLOCK, v);
-        scale = int8_round(v, q, &is_fine);
-    }
-    int8_scales(terms, n, cols)[at * rows + i % TILE] = scale;
-    int8_fine(terms, n, cols)[at * rows + i % TILE] = is_fine;
-    for (int s = 0; s < INT8_STEPS; s++, out += rows * 64) {
-        __m512i high, low;
-        int8_bytes(q + 64 * s, &high, &low);
-        _mm512_storeu_si512(out, high);
-        _mm512_storeu_si512(out + INT8_STEPS * rows * 64, low);
+    uint32_t *at = c.terms + (int64_t)c.blocks * c.rows * (INT8_BLOCK / 2);
+    at += (int64_t)b * 3 * c.rows;
+    return (Int8ChunkX){(float *)(void *)at, (int32_t *)at + c.rows, (int32_t *)at + 2 * c.rows};
+}
+
+/* Block b of a chunk, of which n rows are there: zeros behind them. */
+INLINE void tiles_int8_pack_block(const float *const *x, int n, int cols, Int8Chunk c, int b)
+{
+    const int in_step = group_columns(c.rows);
+    Int8ChunkX of = int8_chunk_x(c, b);
+    int n_fine = 0;
+    for (int i = 0; i < c.rows; i++) {
+        Int8Bytes q = {0};
+        if (i < n) q = int8_round(x[i], cols, b * INT8_BLOCK);
+        for (int k = 0; i + INT8_X_AHEAD < n && k < INT8_BLOCK; k += CACHE_LINE / 4)
+            prefetch_line(x[i + INT8_X_AHEAD] + b * INT8_BLOCK + k, 0);
+        int8_t *high = int8_high(c, b, i);
+        for (int s = 0; s < INT8_STEPS; s++, high += in_step * INT8_STEP)
+            _mm512_storeu_si512(high, q.high[s]);
+        for (int s = 0; s < INT8_STEPS && q.is_fine; s++)
+            _mm512_storeu_si512(int8_low(c, b) + n_fine * INT8_BLOCK + s * INT8_STEP, q.low[s]);
+        if (q.is_fine) of.fine[n_fine++] = i;
+        of.n_fine[i] = n_fine;
+        of.scale[i] = q.is_fine ? q.scale : 256 * q.scale;
     }
 }
 
@@ -68,140 +100,346 @@ INLINE void tiles_int8_pack(const float *const *x, int n, int cols, int part, in
                             uint32_t *terms)
 {
     int64_t begin, end;
-    int rows = n < TILE ? n : (n + TILE - 1) / TILE * TILE;
-    cpu_split(rows, part, n_parts, &begin, &end);
-    for (int i = (int)begin; i < end; i++)
-        for (int b = 0; b < int8_blocks(cols); b++)
-            tiles_int8_pack_row(x, n, cols, b, i, terms);
+    int blocks = int8_blocks(cols), n_chunks = (n + INT8_CHUNK_ROWS - 1) / INT8_CHUNK_ROWS;
+    cpu_split((int64_t)n_chunks * blocks, part, n_parts, &begin, &end);
+    for (int64_t at = begin; at < end; at++) {
+        int i0 = (int)(at / blocks) * INT8_CHUNK_ROWS;
+        tiles_int8_pack_block(x + i0, n - i0, cols, int8_chunk(terms, n, cols, i0),
+                              (int)(at % blocks));
+    }
+}
+
+/* ---- sums that have left the unit ---- */
+
+typedef int32_t Int8Tile[TILE][TILE]; /* [row of x][output] */
+
+/* Sums of high bytes, [register][row], and what becomes of them. */
+typedef struct {
+    Int8Tile *high;
+    int registers; /* bit t: register t was stored; 0: nothing waits */
+    int rows;      /* of x in a register */
+    const float *x_scale, *w_scale;
+    int64_t w_scale_panel;      /* from a panel's scales to the next one's */
+    int n_fine, first;          /* fine rows among these, the number of the first row of all */
+    const int32_t *fine;        /* their numbers */
+    const int32_t (*low)[TILE]; /* their low sums */
+    int64_t low_panel;          /* from a panel's to the next one's */
+    float (*sum)[TILE][TILE];   /* [register], of the blocks before */
+    int is_first;               /* there are none */
+    float *const *y;            /* of the first row, after the last block; else NULL */
+    int64_t y_at;
+    int y_rows, y_outs, y_all; /* rows and outputs there are from here on, rows in all */
+} Int8Waiting;
+
+/* With few rows registers are panels, else of group t / 2 and panel t % 2. */
+INLINE int int8_group(int is_few, int t)
+{
+    return is_few ? 0 : t / 2;
+}
+
+INLINE int int8_panel_of(int is_few, int t)
+{
+    return is_few ? t : t % 2;
+}
+
+/* The fine rows: 256 high + low. */
+INLINE void int8_add_lows(int is_few, const Int8Waiting *w)
+{
+    for (int k = 0; k < w->n_fine; k++) {
+        int i = w->fine[k] - w->first;
+        for (int t = 0; t < INT8_SUMS_HELD; t++) {
+            if (!(w->registers >> t & 1) || int8_group(is_few, t) != i / TILE) continue;
+            int32_t *high = w->high[t][i % TILE];
+            const int32_t *low = w->low[int8_panel_of(is_few, t) * w->low_panel + k];
+            __m512i q = _mm512_slli_epi32(_mm512_load_si512(high), 8);
+            _mm512_store_si512(high, _mm512_add_epi32(q, _mm512_load_si512(low)));
+        }
+    }
+}
+
+/* What taking a register's rows needs. */
+typedef struct {
+    int rows, is_first, y_rows, y_outs, y_all;
+    int32_t (*high)[TILE];
+    const float *x_scale;
+    Vec w_scale;
+    float (*sum)[TILE];
+    float *const *y;
+    int64_t y_at;
+} Int8Take;
+
+INLINE Int8Take int8_take_begin(int is_few, const Int8Waiting *w, int t)
+{
+    int i = int8_group(is_few, t) * TILE, panel = int8_panel_of(is_few, t);
+    if (!(w->registers >> t & 1)) return (Int8Take){0};
+    return (Int8Take){.rows = is_few ? w->rows : TILE,
+                      .is_first = w->is_first,
+                      .y_rows = w->y_rows - i,
+                      .y_outs = w->y_outs - panel * TILE,
+                      .y_all = w->y_all,
+                      .high = w->high[t],
+                      .x_scale = w->x_scale + i,
+                      .w_scale = v_load(w->w_scale + panel * w->w_scale_panel),
+                      .sum = w->sum[t],
+                      .y = w->y ? w->y + i : NULL,
+                      .y_at = w->y_at + panel * TILE};
+}
+
+/* Row i: sum += scales * q. That 256 is in the scale of a coarse row changes no bit. */
+INLINE void int8_take(const Int8Take *w, int i)
+{
+    if (i >= w->rows) return;
+    Vec before = w->is_first ? v_set(0) : v_load(w->sum[i]);
+    Vec q = _mm512_cvtepi32_ps(_mm512_load_si512(w->high[i]));
+    Vec sum = v_fma(q, v_mul(v_set(w->x_scale[i]), w->w_scale), before);
+    if (!w->y)
+        v_store(w->sum[i], sum);
+    else if (i < w->y_rows)
+        amx_emit(sum, w->y_outs, w->y_all, w->y[i] + w->y_at);
+}
+
+INLINE void int8_take_register(int is_few, const Int8Waiting *w, int t)
+{
+    Int8Take take = int8_take_begin(is_few, w, t);
+    for (int i = 0; i < take.rows; i++)
+        int8_take(&take, i);
 }
 
 /* ---- products ---- */
 
-typedef float Int8Sums[2][TILE][TILE]; /* [panel][row of x][output] */
+/* What one product of tiles reads: the first step's, 64 columns of each. */
+typedef struct {
+    const void *x[2];
+    int64_t x_rows, x_step; /* bytes to the next row, to the next step */
+    const int8_t *w;
+    int64_t panel_bytes;
+    int64_t ahead;              /* of W, from a line to what is asked for with it */
+    int ahead_begin, ahead_end; /* of the lines of a step */
+} Int8Tiles;
+
+INLINE void int8_ask(const Int8Tiles *a, const int8_t *w)
+{
+    for (int i = a->ahead_begin; i < a->ahead_end; i++)
+        prefetch_line(w + i * INT8_LINE, a->ahead);
+}
 
 /*
- * Asks for 16 lines of W `ahead` bytes further on (0: none). The hardware alone keeps some way
- * behind a unit that has to compute for each line: 1.6 times the time. All at once would wait.
+ * One step: sums to registers 0 .. 3, x in 6 and 7, W in 4 and 5. Between two tile instructions two
+ * rows are taken.
  */
-INLINE void int8_prefetch(const int8_t *w, int64_t ahead)
+INLINE void int8_step(int is_low, int n_groups, int n_panels, const Int8Tiles *a, int s,
+                      const Int8Take *take)
 {
-    for (int i = 0; ahead && i < INT8_STEP_BYTES; i += INT8_LINE)
-        prefetch_line(w + i, ahead);
+    const char *x0 = (const char *)a->x[0] + s * a->x_step;
+    const char *x1 = (const char *)a->x[1] + s * a->x_step;
+    const int8_t *w = a->w + s * INT8_STEP_BYTES;
+    const size_t x_stride = (size_t)a->x_rows;
+#define THEN(i) int8_take(take, 2 * (i)), int8_take(take, 2 * (i) + 1)
+#define SUM(c, x, w)                                                                               \
+    do {                                                                                           \
+        if (is_low)                                                                                \
+            _tile_dpbusd(c, x, w);                                                                 \
+        else                                                                                       \
+            _tile_dpbssd(c, x, w);                                                                 \
+    } while (0)
+    _tile_loadd(6, x0, x_stride);
+    THEN(0);
+    _tile_loadd(4, w, 64);
+    THEN(1);
+    SUM(0, 6, 4);
+    int8_ask(a, w);
+    THEN(2);
+    if (n_panels > 1) {
+        _tile_loadd(5, w + a->panel_bytes, 64);
+        THEN(3);
+        SUM(1, 6, 5);
+        int8_ask(a, w + a->panel_bytes);
+    } else {
+        THEN(3);
+    }
+    THEN(4);
+    if (n_groups == 2) {
+        _tile_loadd(7, x1, x_stride);
+        THEN(5);
+        SUM(2, 7, 4);
+        THEN(6);
+        if (n_panels > 1) SUM(3, 7, 5);
+    } else {
+        if (n_panels > 2) {
+            _tile_loadd(4, w + 2 * a->panel_bytes, 64);
+            SUM(2, 6, 4);
+            int8_ask(a, w + 2 * a->panel_bytes);
+        }
+        THEN(5);
+        if (n_panels > 3) {
+            _tile_loadd(5, w + 3 * a->panel_bytes, 64);
+            SUM(3, 6, 5);
+            int8_ask(a, w + 3 * a->panel_bytes);
+        }
+        THEN(6);
+    }
+    THEN(7);
+#undef THEN
+#undef SUM
 }
 
-/* The high bytes of one step of n_panels, x in register 6, W in 4 and 5: sums to 0 and 2. */
-INLINE void int8_high(int n_panels, const uint32_t *x, const int8_t *w, int64_t panel_bytes,
-                      int64_t ahead)
+/* So many steps; what waits is taken meanwhile. */
+INLINE void int8_multiply(int is_few, int is_low, int n_groups, int n_panels, const Int8Tiles *a,
+                          int steps, Int8Waiting *waiting)
 {
-    TILE_LOAD(6, x, 64);
-    TILE_LOAD(4, w, 64);
-    int8_prefetch(w, ahead);
-    TILE_S8(0, 6, 4);
-    if (n_panels == 1) return;
-    TILE_LOAD(5, w + panel_bytes, 64);
-    int8_prefetch(w + panel_bytes, ahead);
-    TILE_S8(2, 6, 5);
+    int8_add_lows(is_few, waiting);
+    clear_sums();
+    for (int s = 0; s < steps; s++) {
+        Int8Take take = int8_take_begin(is_few, waiting, s);
+        int8_step(is_low, n_groups, n_panels, a, s, &take);
+    }
+    for (int t = steps; t < INT8_SUMS_HELD; t++)
+        int8_take_register(is_few, waiting, t);
+    waiting->registers = waiting->n_fine = 0;
 }
 
-/* The low ones: x in register 7, sums to 1 and 3. */
-INLINE void int8_low(int n_panels, const uint32_t *x, const int8_t *w, int64_t panel_bytes)
-{
-    TILE_LOAD(7, x, 64);
-    TILE_LOAD(4, w, 64);
-    TILE_U8(1, 7, 4);
-    if (n_panels == 1) return;
-    TILE_LOAD(5, w + panel_bytes, 64);
-    TILE_U8(3, 7, 5);
-}
+/* What n_panels of W from row r on and a chunk are computed with. */
+typedef struct {
+    const Int8Product *p;
+    Int8Chunk chunk;
+    int i0, r, y_at;
+    int which_chunk, n_chunks;                  /* of those that these panels are for */
+    int which;                                  /* of high */
+    Int8Tile (*high)[INT8_SUMS_HELD];           /* [2] */
+    int32_t (*lows)[2 * INT8_CHUNK_ROWS][TILE]; /* [2][panel][fine row] */
+    float (*sum)[INT8_SUMS_HELD][TILE][TILE];   /* [pair of groups] */
+    Int8Waiting waiting;
+} Int8Panels;
 
-typedef int32_t Int8Tile[TILE][TILE];
-
-/* sum += scales * (256 high + low), low NULL: 0. */
-INLINE void int8_add(Int8Tile high, Int8Tile low, int rows, const float *x_scale,
-                     const float *w_scale, float sum[TILE][TILE])
+/* The products of a block's low bytes. */
+INLINE void int8_multiply_lows(int is_few, int n_panels, Int8Panels *a, int b, Int8Tiles tiles,
+                               int steps)
 {
-    Vec ws = v_load(w_scale);
-    for (int i = 0; i < rows; i++) {
-        __m512i q = _mm512_slli_epi32(_mm512_load_si512(high[i]), 8);
-        if (low) q = _mm512_add_epi32(q, _mm512_load_si512(low[i]));
-        Vec scale = v_mul(v_set(x_scale[i]), ws);
-        v_store(sum[i], v_fma(_mm512_cvtepi32_ps(q), scale, v_load(sum[i])));
+    int n_fine = int8_chunk_x(a->chunk, b).n_fine[a->chunk.rows - 1], rows = a->chunk.rows;
+    tiles.x_rows = INT8_BLOCK, tiles.x_step = INT8_STEP;
+    tiles.ahead_end = 0;
+    for (int i = 0; i < n_fine; i += TILE) {
+        int32_t(*low)[TILE] = a->lows[b % 2] + i;
+        tiles.x[0] = int8_low(a->chunk, b) + i * INT8_BLOCK;
+        int8_multiply(is_few, 1, 1, n_panels, &tiles, steps, &a->waiting);
+        _tile_stored(0, low, 64);
+        if (n_panels > 1) _tile_stored(1, low + rows, 64);
+        if (n_panels > 2) _tile_stored(2, low + 2 * rows, 64);
+        if (n_panels > 3) _tile_stored(3, low + 3 * rows, 64);
     }
 }
 
-/* 1 if one of so many rows is. */
-INLINE int int8_any_fine(const int32_t *fine, int rows)
+/* The products of high bytes of groups g and, of two, g + 1, which are left waiting. */
+INLINE void int8_multiply_highs(int is_few, int n_groups, int n_panels, Int8Panels *a, int b,
+                                Int8Tiles tiles, int steps, int g)
 {
-    __m512i all = _mm512_maskz_loadu_epi32(v_mask(rows), fine);
-    return _mm512_test_epi32_mask(all, all) != 0;
+    const Int8Product *p = a->p;
+    const int i = g * TILE, is_last = b + 1 == a->chunk.blocks;
+    Int8ChunkX x = int8_chunk_x(a->chunk, b);
+    Int8Tile *high = a->high[a->which ^= 1];
+    tiles.x[0] = int8_high(a->chunk, b, i);
+    if (n_groups == 2) tiles.x[1] = int8_high(a->chunk, b, i + TILE);
+    int8_multiply(is_few, 0, n_groups, n_panels, &tiles, steps, &a->waiting);
+    _tile_stored(0, high[0], 64);
+    if (n_panels > 1) _tile_stored(1, high[1], 64);
+    if (n_groups == 2 || n_panels > 2) _tile_stored(2, high[2], 64);
+    if (n_groups * n_panels == 4) _tile_stored(3, high[3], 64);
+    int rows = group_columns(a->chunk.rows), fine = g ? x.n_fine[i - 1] : 0;
+    a->waiting = (Int8Waiting){
+        .high = high,
+        .registers = ((1 << n_panels) - 1) * (n_groups == 2 ? 5 : 1),
+        .rows = rows,
+        .x_scale = x.scale + i,
+        .w_scale = weight_scales(p->w, a->r) + (int64_t)b * INT8_ROWS,
+        .w_scale_panel = (int64_t)a->chunk.blocks * INT8_ROWS,
+        .n_fine = x.n_fine[i + n_groups * rows - 1] - fine,
+        .first = i,
+        .fine = x.fine + fine,
+        .low = (const int32_t(*)[TILE])a->lows[b % 2] + fine,
+        .low_panel = a->chunk.rows,
+        .sum = a->sum[g / 2],
+        .is_first = b == 0,
+        .y = is_last ? p->y + a->i0 + i : NULL,
+        .y_at = a->y_at,
+        .y_rows = p->n - a->i0 - i,
+        .y_outs = p->end - a->r,
+        .y_all = p->n,
+    };
 }
 
-/* Adds blocks b0 .. b_end of a group to its sums. fetch: W is read for the first time. */
-INLINE void int8_group(int n_panels, const Int8Product *p, int r, int group, int b0, int b_end,
-                       int fetch, Int8Sums sum)
+/* All blocks of n_panels and a chunk. */
+INLINE void int8_panels(int is_few, int n_panels, Int8Panels *a)
 {
-    _Alignas(64) Int8Tile q[4];
-    const int rows = group_columns(p->n), step_words = rows * 16;
-    const int64_t blocks = int8_blocks(p->w->cols),
-                  panel_bytes = INT8_ROWS * weight_row_bytes(p->w);
-    const float *x_scale = int8_scales(p->terms, p->n, p->w->cols);
-    const int32_t *fine = int8_fine(p->terms, p->n, p->w->cols);
-    const float *w_scale = weight_scales(p->w, r);
-    for (int b = b0; b < b_end; b++) {
-        int64_t at = group * blocks + b;
-        const uint32_t *x = p->terms + at * int8_block_words(p->n);
-        const int8_t *w = int8_panel(p->w, r) + (int64_t)b * INT8_BLOCK_BYTES;
-        int64_t ahead = fetch ? int8_ahead(p->w, n_panels, b) : 0;
-        int steps = int8_steps(p->w, b * INT8_BLOCK), low = int8_any_fine(fine + at * rows, rows);
-        clear_sums();
-        for (int s = 0; s < steps; s++)
-            int8_high(n_panels, x + s * step_words, w + s * INT8_STEP_BYTES, panel_bytes, ahead);
-        for (int s = 0; s < steps && low; s++)
-            int8_low(n_panels, x + (INT8_STEPS + s) * step_words, w + s * INT8_STEP_BYTES,
-                     panel_bytes);
-        _tile_stored(0, q[0], 64);
-        if (low) _tile_stored(1, q[1], 64);
-        if (n_panels == 2) _tile_stored(2, q[2], 64);
-        if (n_panels == 2 && low) _tile_stored(3, q[3], 64);
-        for (int t = 0; t < n_panels; t++)
-            int8_add(q[2 * t], low ? q[2 * t + 1] : NULL, rows, x_scale + at * rows,
-                     w_scale + (t * blocks + b) * INT8_ROWS, sum[t]);
+    const Weight *w = a->p->w;
+    const int n_groups = (a->chunk.rows + TILE - 1) / TILE, n_pairs = (n_groups + 1) / 2,
+              shares = n_pairs * a->n_chunks;
+    Int8Tiles tiles = {.x_rows = INT8_STEP,
+                       .x_step = group_columns(a->chunk.rows) * INT8_STEP,
+                       .panel_bytes = INT8_ROWS * weight_row_bytes(w)};
+    for (int b = 0; b < a->chunk.blocks; b++) {
+        int steps = int8_steps(w, b * INT8_BLOCK);
+        tiles.w = int8_panel(w, a->r) + (int64_t)b * INT8_BLOCK_BYTES;
+        tiles.ahead = is_few ? int8_ahead(w, n_panels, b) : n_panels * tiles.panel_bytes;
+        int8_multiply_lows(is_few, n_panels, a, b, tiles, steps);
+        for (int g = 0; g < n_groups; g += 2) {
+            int share = a->which_chunk * n_pairs + g / 2;
+            tiles.ahead_begin = TILE * share / shares;
+            tiles.ahead_end = TILE * (share + 1) / shares;
+            if (!is_few && g + 1 < n_groups)
+                int8_multiply_highs(0, 2, n_panels, a, b, tiles, steps, g);
+            else
+                int8_multiply_highs(is_few, 1, n_panels, a, b, tiles, steps, g);
+        }
     }
 }
 
-/* Groups g0 .. g_end, AMX_GROUPS at most, of n_panels from row r on. */
-INLINE void int8_groups(int n_panels, const Int8Product *p, int r, int y_at, int g0, int g_end)
+/* Chunks that all of W passes before the next. */
+INLINE int int8_chunks_at_once(int cols)
 {
-    _Alignas(64) Int8Sums sum[AMX_GROUPS];
-    int blocks = int8_blocks(p->w->cols), left = p->end - r;
-    memset(sum, 0, (size_t)(g_end - g0) * sizeof *sum);
-    for (int b = 0; b < blocks; b += INT8_K_BLOCKS)
-        for (int g = g0; g < g_end; g++)
-            int8_group(n_panels, p, r, g, b,
-                       b + INT8_K_BLOCKS < blocks ? b + INT8_K_BLOCKS : blocks, g == g0,
-                       sum[g - g0]);
-    for (int i = g0 * TILE; i < g_end * TILE && i < p->n; i++)
-        for (int t = 0; t < n_panels; t++)
-            amx_emit(v_load(sum[i / TILE - g0][t][i % TILE]), left - t * TILE, p->n,
-                     p->y[i] + y_at + t * TILE);
+    int64_t n = AMX_X_BYTES / ((int64_t)INT8_CHUNK_ROWS * cols);
+    return n < 1 ? 1 : n > INT8_CHUNKS ? INT8_CHUNKS : (int)n;
+}
+
+/* Outputs a->r .. end of rows i0 .. i_end. */
+INLINE void int8_rows(int is_few, Int8Panels *a, int begin, int end, int i0, int i_end)
+{
+    const int most = is_few ? 4 : 2, cols = a->p->w->cols;
+    for (int r = begin, n_panels; r < end; r += n_panels * TILE) {
+        n_panels = (end - r + TILE - 1) / TILE;
+        if (n_panels > most) n_panels = most;
+        a->r = r, a->y_at = r - begin;
+        a->n_chunks = (i_end - i0 + INT8_CHUNK_ROWS - 1) / INT8_CHUNK_ROWS;
+        for (a->which_chunk = 0; a->which_chunk < a->n_chunks; a->which_chunk++) {
+            a->i0 = i0 + a->which_chunk * INT8_CHUNK_ROWS;
+            a->chunk = int8_chunk(a->p->terms, a->p->n, cols, a->i0);
+            if (n_panels == 1) int8_panels(is_few, 1, a);
+            if (n_panels == 2) int8_panels(is_few, 2, a);
+            if (is_few && n_panels == 3) int8_panels(is_few, 3, a);
+            if (is_few && n_panels == 4) int8_panels(is_few, 4, a);
+        }
+    }
+    int8_add_lows(is_few, &a->waiting);
+    for (int t = 0; t < INT8_SUMS_HELD; t++)
+        int8_take_register(is_few, &a->waiting, t);
+    a->waiting.registers = a->waiting.n_fine = 0;
 }
 
 /* y[i][r - begin] for n packed rows and begin <= r < end, begin a multiple of TILE. */
 static void tiles_int8(const Weight *w, int begin, int end, int n, const uint32_t *terms,
                        float *const *y)
 {
+    _Alignas(64) Int8Tile high[2][INT8_SUMS_HELD];
+    _Alignas(64) int32_t lows[2][2 * INT8_CHUNK_ROWS][TILE];
+    _Alignas(64) float sum[INT8_CHUNK_ROWS / (2 * TILE)][INT8_SUMS_HELD][TILE][TILE];
+    const int together = int8_chunks_at_once(w->cols) * INT8_CHUNK_ROWS;
     Int8Product p = {w, end, n, terms, y};
-    int n_groups = (n + TILE - 1) / TILE;
-    int together = groups_at_once(int8_terms_bytes(TILE, w->cols));
+    Int8Panels a = {.p = &p, .high = high, .lows = lows, .sum = sum};
     amx_begin(group_columns(n), 64);
-    for (int g = 0; g < n_groups; g += together) {
-        int g_end = g + together < n_groups ? g + together : n_groups;
-        for (int r = begin; r < end; r += AMX_OUTS)
-            if (end - r > TILE)
-                int8_groups(2, &p, r, r - begin, g, g_end);
-            else
-                int8_groups(1, &p, r, r - begin, g, g_end);
-    }
+    if (n <= TILE)
+        int8_rows(1, &a, begin, end, 0, n);
+    else
+        for (int i0 = 0; i0 < n; i0 += together)
+            int8_rows(0, &a, begin, end, i0, n - i0 < together ? n : i0 + together);
     amx_end(n);
 }
 

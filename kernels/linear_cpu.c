@@ -53,10 +53,10 @@ enum {
     MANY_PAIRS = 12, /* the same where x is bf16 and one K_BLOCK: 16 rows take 0.85 of the time */
     MANY_OUTS = 64,
     PREFETCH_BYTES = 32768, /* 3 to 12 % less time than 16 KiB where rows have 5 KiB and more */
-    /* INT8 weights: up to here in vectors all the same, which give the same bits. 1 row took 0.85
-     * of the time that it takes in tiles, 5 as long, 8 1.2 (two cores of Granite Rapids, when both
-     * multiplied two bytes of x each). */
-    INT8_VEC_ROWS = VEC_TILES ? 5 : LINEAR_PANEL,
+    /* INT8 weights: up to here in vectors all the same, which give the same bits. A pass of 1 row
+     * took 0.94 of the time that it takes in tiles, of 2 to 4 0.97 to 1, more rather longer (two
+     * cores of Granite Rapids). */
+    INT8_VEC_ROWS = VEC_TILES ? 4 : LINEAR_PANEL,
 };
 
 /* Some outputs in a block of k, as W holds them or widened. */

@@ -38,14 +38,86 @@ INLINE int64_t int8_terms_bytes(int n, int cols)
     return (int64_t)n * int8_blocks(cols) * INT8_TERM_WORDS * 4;
 }
 
-/* Numbers from column k on, zeros past the last. */
-INLINE void int8_load_x(const float *x, int cols, int k, float v[INT8_BLOCK])
+/* The largest of 256 |x| by its bits, and the scale of q; 0 where all q are zeros. */
+INLINE float int8_largest(int32_t bits, float *scale)
 {
-    for (int i = 0; i < INT8_BLOCK; i += VEC_N) {
-        int left = cols - k - i;
-        v_store(v + i, left > 0 ? v_load_some(x + k + i, left) : v_set(0));
-    }
+    float largest;
+    memcpy(&largest, &bits, sizeof largest);
+    *scale = bits >= 0x7f800000 ? NAN : largest < INT8_TINY ? 0 : largest / INT8_LARGEST;
+    return *scale > 0 ? largest : 0;
 }
+
+/* Of 256 numbers whose largest is 127, by the sum of the squares of what is next to them. */
+INLINE int int8_is_fine(int32_t squares)
+{
+    return squares < INT8_BLOCK * 127 * 127 / (INT8_SPREAD * INT8_SPREAD);
+}
+
+#if INT8_BYTES
+/* 64 words of -128 .. 255 as bytes, in the order of W's columns. */
+INLINE __m512i int8_bytes(const __m512i word[4], int is_signed)
+{
+    const __m512i lanes = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i order =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
+    __m512i a = _mm512_packs_epi32(word[0], word[1]), b = _mm512_packs_epi32(word[2], word[3]);
+    a = is_signed ? _mm512_packs_epi16(a, b) : _mm512_packus_epi16(a, b);
+    return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(lanes, a), order);
+}
+
+/* 256 neighbours of a row of x: the high and the low bytes of q, in the order of W's columns. */
+typedef struct {
+    __m512i high[INT8_BLOCK / 64], low[INT8_BLOCK / 64];
+    float scale;
+    int is_fine;
+} Int8Bytes;
+
+/* The integers next to v * factor, 64 of them. */
+INLINE void int8_integers(const Vec v[4], float factor, __m512i q[4])
+{
+    for (int i = 0; i < 4; i++)
+        q[i] = _mm512_cvtps_epi32(v_mul(v[i], v_set(factor)));
+}
+
+/* Columns k to k + 256 of x, zeros past the last. */
+INLINE Int8Bytes int8_round(const float *x, int cols, int k)
+{
+    Int8Bytes to = {0};
+    Vec v[INT8_BLOCK / VEC_N];
+    __m512i most = _mm512_setzero_si512(), squares = most, q[4];
+    for (int i = 0; i < INT8_BLOCK / VEC_N; i++) { /* magnitudes are in the order of their bits */
+        int left = cols - k - i * VEC_N;
+        v[i] = left > 0 ? v_load_some(x + k + i * VEC_N, left) : v_set(0);
+        most = _mm512_max_epi32(
+            most, _mm512_and_si512(_mm512_castps_si512(v[i]), _mm512_set1_epi32(0x7fffffff)));
+    }
+    float largest = int8_largest(_mm512_reduce_max_epi32(most), &to.scale);
+    if (!largest) return to;
+    for (int s = 0; s < INT8_BLOCK / 64; s++) {
+        int8_integers(v + 4 * s, 127 / largest, q);
+        to.high[s] = int8_bytes(q, 1);
+        __m512i size = _mm512_abs_epi8(to.high[s]);
+        squares = _mm512_dpbusd_epi32(squares, size, size);
+    }
+    to.is_fine = int8_is_fine(_mm512_reduce_add_epi32(squares));
+    for (int s = 0; s < INT8_BLOCK / 64 && to.is_fine; s++) {
+        __m512i high[4], low[4];
+        int8_integers(v + 4 * s, INT8_LARGEST / largest, q);
+        for (int i = 0; i < 4; i++) {
+            high[i] = _mm512_srai_epi32(q[i], 8);
+            low[i] = _mm512_and_si512(q[i], _mm512_set1_epi32(255));
+        }
+        to.high[s] = int8_bytes(high, 1);
+        to.low[s] = int8_bytes(low, 0);
+    }
+    return to;
+}
+#else
+/* 256 neighbours of a row of x. */
+typedef struct {
+    int16_t q[INT8_BLOCK];
+    float scale;
+} Int8Words;
 
 /* q = the integers next to v * factor, ties to even. */
 INLINE void int8_integers(const float v[INT8_BLOCK], float factor, int16_t q[INT8_BLOCK])
@@ -59,49 +131,34 @@ INLINE void int8_integers(const float v[INT8_BLOCK], float factor, int16_t q[INT
     }
 }
 
-/* The scale of 256 numbers of x; they become q. */
-INLINE float int8_round(const float v[INT8_BLOCK], int16_t q[INT8_BLOCK], int *is_fine)
+/* Columns k to k + 256 of x, zeros past the last. */
+INLINE void int8_round(const float *x, int cols, int k, Int8Words *to)
 {
+    float v[INT8_BLOCK];
     int32_t most = 0, squares = 0;
-    float largest;
+    for (int i = 0; i < INT8_BLOCK; i += VEC_N) {
+        int left = cols - k - i;
+        v_store(v + i, left > 0 ? v_load_some(x + k + i, left) : v_set(0));
+    }
     for (int i = 0; i < INT8_BLOCK; i++) { /* magnitudes are in the order of their bits */
         int32_t size;
         memcpy(&size, v + i, sizeof size);
         size &= 0x7fffffff;
         most = size > most ? size : most;
     }
-    memcpy(&largest, &most, sizeof largest);
-    *is_fine = 0;
-    if (most >= 0x7f800000 || largest < INT8_TINY) {
-        memset(q, 0, INT8_BLOCK * sizeof *q);
-        return most >= 0x7f800000 ? NAN : 0;
+    float largest = int8_largest(most, &to->scale);
+    if (!largest) {
+        memset(to->q, 0, sizeof to->q);
+        return;
     }
-    int8_integers(v, 127 / largest, q);
+    int8_integers(v, 127 / largest, to->q);
     for (int i = 0; i < INT8_BLOCK; i++)
-        squares += q[i] * q[i];
-    *is_fine = squares < INT8_BLOCK * 127 * 127 / (INT8_SPREAD * INT8_SPREAD);
-    if (*is_fine)
-        int8_integers(v, INT8_LARGEST / largest, q);
+        squares += to->q[i] * to->q[i];
+    if (int8_is_fine(squares))
+        int8_integers(v, INT8_LARGEST / largest, to->q);
     else
         for (int i = 0; i < INT8_BLOCK; i++)
-            q[i] = (int16_t)(q[i] * 256);
-    return largest / INT8_LARGEST;
-}
-
-#if INT8_BYTES
-/* 64 of q as their high and their low bytes, in the order of W's columns. */
-INLINE void int8_bytes(const int16_t *q, __m512i *high, __m512i *low)
-{
-    const __m512i order =
-        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15));
-    __m512i a = _mm512_loadu_si512(q), b = _mm512_loadu_si512(q + 32);
-    __m512i h =
-        _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(_mm512_srai_epi16(a, 8))),
-                           _mm512_cvtepi16_epi8(_mm512_srai_epi16(b, 8)), 1);
-    __m512i l = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(a)),
-                                   _mm512_cvtepi16_epi8(b), 1);
-    *high = _mm512_shuffle_epi8(h, order);
-    *low = _mm512_shuffle_epi8(l, order);
+            to->q[i] = (int16_t)(to->q[i] * 256);
 }
 #endif
 

@@ -58,25 +58,28 @@ INLINE int int8_n_tiles(int n)
     return n <= INT8_ONE_TILE ? 1 : (n + INT8_TILE_ROWS - 1) / INT8_TILE_ROWS;
 }
 
-/* Row i of a tile's block, whose terms begin at x. */
-INLINE void int8_pack_row(const int16_t q[INT8_BLOCK], int n_rows, int i, uint32_t *x)
+/* Block b of a row of x, as row i of a tile's block, whose terms begin at `to`. */
+INLINE void int8_pack_row(const float *x, int cols, int b, int n_rows, int i, uint32_t *to)
 {
+    Int8X *of = int8_x(to, n_rows) + i;
 #if INT8_BYTES
-    uint32_t word[INT8_BLOCK / 4], *lows = x + (n_rows + i) * (INT8_BLOCK / 4);
+    uint32_t word[INT8_BLOCK / 4], *lows = to + (n_rows + i) * (INT8_BLOCK / 4);
     __m512i sum = _mm512_setzero_si512();
-    for (int k = 0; k < INT8_BLOCK; k += 64) {
-        __m512i high, low;
-        int8_bytes(q + k, &high, &low);
-        sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), high);
-        _mm512_storeu_si512(word + k / 4, high);
-        _mm512_storeu_si512(lows + k / 4, low);
+    Int8Bytes q = int8_round(x, cols, b * INT8_BLOCK);
+    for (int s = 0; s < INT8_BLOCK / 64; s++) {
+        sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), q.high[s]);
+        _mm512_storeu_si512(word + 16 * s, q.high[s]);
+        _mm512_storeu_si512(lows + 16 * s, q.low[s]);
     }
     for (int g = 0; g < INT8_BLOCK / 4; g++)
-        x[g * n_rows + i] = word[g];
-    int8_x(x, n_rows)[i].offset = -128 * _mm512_reduce_add_epi32(sum);
+        to[g * n_rows + i] = word[g];
+    *of = (Int8X){q.scale, -128 * _mm512_reduce_add_epi32(sum), q.is_fine};
 #else
+    Int8Words q;
+    int8_round(x, cols, b * INT8_BLOCK, &q);
     for (int g = 0; g < INT8_BLOCK / 4; g++)
-        memcpy(x + 2 * (g * n_rows + i), q + 4 * g, 4 * sizeof *q);
+        memcpy(to + 2 * (g * n_rows + i), q.q + 4 * g, 4 * sizeof *q.q);
+    *of = (Int8X){q.scale, 0, 0};
 #endif
 }
 
@@ -93,15 +96,8 @@ INLINE void vec_int8_pack(const float *const *x, int n, int cols, int part, int 
         int rows = tile_begin(n, n_tiles, tile + 1) - first;
         uint32_t *to = terms + first * int8_row_words(cols);
         to += b * rows * INT8_TERM_WORDS;
-        for (; b < blocks && left > 0; b++, left--, to += rows * INT8_TERM_WORDS) {
-            float v[INT8_BLOCK];
-            int16_t q[INT8_BLOCK];
-            int8_load_x(x[i], cols, b * INT8_BLOCK, v);
-            Int8X *of = int8_x(to, rows) + i - first;
-            *of = (Int8X){0};
-            of->scale = int8_round(v, q, &of->is_fine);
-            int8_pack_row(q, rows, i - first, to);
-        }
+        for (; b < blocks && left > 0; b++, left--, to += rows * INT8_TERM_WORDS)
+            int8_pack_row(x[i], cols, b, rows, i - first, to);
     }
 }
 
