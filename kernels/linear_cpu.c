@@ -499,10 +499,10 @@ void ISA_NAME(linear_panel)(const Weight *w, int begin, int end, LinearRows rows
         panel_fma(w, begin, end, rows.n - i < FMA_ROWS ? rows.n - i : FMA_ROWS, rows.x + i, y + i);
 }
 
-/* Some rows of x and a matrix, for all threads. */
+/* Some rows of x and matrices of one type, for all threads. */
 typedef struct {
     const Linear *a;
-    const LinearProduct *p;
+    int first, end; /* products */
     int i0, n;
     const float *x[LINEAR_PANEL];
     uint32_t *terms; /* NULL: not packed */
@@ -511,55 +511,77 @@ typedef struct {
 static void pack_part(const void *arg, int part, int n_parts)
 {
     const Job *job = arg;
-    const Weight *w = job->p->w;
+    const Weight *w = job->a->product[job->first].w;
     pack_terms(w->type, job->x, job->n, w->cols, part, n_parts, job->terms);
 }
 
-static void linear_part(const void *arg, int part, int n_parts)
+/* LINEAR_OUTS rows each, the last may have fewer. */
+static int64_t n_panels(const Weight *w)
 {
-    const Job *job = arg;
-    const LinearProduct *p = job->p;
+    return ((int64_t)w->rows + LINEAR_OUTS - 1) / LINEAR_OUTS;
+}
+
+static int64_t all_panels(const Linear *a, int first, int end)
+{
+    int64_t n = 0;
+    for (int i = first; i < end; i++)
+        n += n_panels(a->product[i].w);
+    return n;
+}
+
+/* Panels begin .. end of one product. */
+static void product_part(const Job *job, const LinearProduct *p, int64_t begin, int64_t end)
+{
     float *y[LINEAR_PANEL];
-    int64_t begin, end;
-    cpu_split((p->w->rows + LINEAR_OUTS - 1) / LINEAR_OUTS, part, n_parts, &begin, &end);
     begin *= LINEAR_OUTS, end *= LINEAR_OUTS;
     if (end > p->w->rows) end = p->w->rows;
-    if (begin >= end) return;
     for (int i = 0; i < job->n; i++)
         y[i] = p->y + (int64_t)(job->i0 + i) * p->y_stride + begin;
     LinearRows rows = {job->n, job->x, job->terms};
     ISA_NAME(linear_panel)(p->w, (int)begin, (int)end, rows, y);
 }
 
-/*
- * One matrix. For weights of type `packed` scratch holds all rows of x (WEIGHT_NONE: for none);
- * returns for which it does then.
- */
-static WeightType product(Threads *t, const Linear *a, const LinearProduct *p, WeightType packed,
-                          Scratch scratch)
+/* A share of all panels, one product behind the other: it may begin in one and end in the next. */
+static void linear_part(const void *arg, int part, int n_parts)
 {
-    const Weight *w = p->w;
-    int max_rows = ISA_NAME(linear_max_rows)(w->type, w->cols, scratch);
+    const Job *job = arg;
+    int64_t begin, end;
+    cpu_split(all_panels(job->a, job->first, job->end), part, n_parts, &begin, &end);
+    for (int i = job->first; i < job->end; i++) {
+        const LinearProduct *p = &job->a->product[i];
+        int64_t n = n_panels(p->w), from = begin < 0 ? 0 : begin, to = end < n ? end : n;
+        if (from < to) product_part(job, p, from, to);
+        begin -= n, end -= n;
+    }
+}
+
+/* Products first .. end, of one type. */
+static void products(Threads *t, const Linear *a, int first, int end, Scratch scratch)
+{
+    const WeightType type = a->product[first].w->type;
+    const int cols = a->product[first].w->cols,
+              max_rows = ISA_NAME(linear_max_rows)(type, cols, scratch);
+    const int64_t row_work = all_panels(a, first, end) * LINEAR_OUTS * cols;
     Job job; /* not cleared: most of it is room for a prompt's rows */
-    job.a = a, job.p = p;
+    job.a = a, job.first = first, job.end = end;
     job.terms = NULL;
     for (job.i0 = 0; job.i0 < a->n; job.i0 += job.n) {
         job.n = a->n - job.i0 < max_rows ? a->n - job.i0 : max_rows;
         for (int i = 0; i < job.n; i++)
             job.x[i] = a->x + (int64_t)(job.i0 + i) * a->x_stride;
-        if (terms_bytes(w->type, job.n, w->cols)) {
+        if (terms_bytes(type, job.n, cols)) {
             job.terms = scratch.data;
-            if (packed != w->type) cpu_run(t, (int64_t)job.n * w->cols, pack_part, &job);
+            cpu_run(t, (int64_t)job.n * cols, pack_part, &job);
         }
-        cpu_run(t, (int64_t)job.n * w->rows * w->cols, linear_part, &job);
+        cpu_run(t, job.n * row_work, linear_part, &job);
     }
-    if (!job.terms) return packed;
-    return a->n <= max_rows ? w->type : WEIGHT_NONE;
 }
 
 void ISA_NAME(linear)(Threads *t, const Linear *a, Scratch scratch)
 {
-    WeightType packed = WEIGHT_NONE;
-    for (int i = 0; i < a->n_products; i++)
-        packed = product(t, a, &a->product[i], packed, scratch);
+    for (int first = 0, end; first < a->n_products; first = end) {
+        for (end = first + 1; end < a->n_products; end++)
+            if (a->product[end].w->type != a->product[first].w->type) break;
+        products(t, a, first, end, scratch);
+    }
 }
