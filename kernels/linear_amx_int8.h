@@ -9,6 +9,10 @@
  * by side: two panels of two groups, or four panels of one. After each block sums leave the unit to
  * be scaled and added; they are taken between the tile instructions of the next products, which
  * otherwise want other instructions between them anyway (amx.h).
+ *
+ * 7168 x 1024 on two cores of Granite Rapids: 0.25 ms for 1 row, 0.27 for 16 (30 GB/s is the
+ * memory's rate), 1.19 for 256: 1.6 T multiply-adds/s of the 6.3 that nothing but tile products do.
+ * Of a product's 20 ns storing y takes 5, scaling and adding 4, its loads 2.
  */
 #ifndef OFFSHOOT_KERNELS_LINEAR_AMX_INT8_H
 #define OFFSHOOT_KERNELS_LINEAR_AMX_INT8_H
@@ -303,11 +307,11 @@ typedef struct {
     const Int8Product *p;
     Int8Chunk chunk;
     int i0, r, y_at;
-    int which_chunk, n_chunks;                  /* of those that these panels are for */
-    int which;                                  /* of high */
-    Int8Tile (*high)[INT8_SUMS_HELD];           /* [2] */
-    int32_t (*lows)[2 * INT8_CHUNK_ROWS][TILE]; /* [2][panel][fine row] */
-    float (*sum)[INT8_SUMS_HELD][TILE][TILE];   /* [pair of groups] */
+    int which_chunk, n_chunks;                /* of those that these panels are for */
+    int which;                                /* of high */
+    Int8Tile (*high)[INT8_SUMS_HELD];         /* [2] */
+    int32_t (*low)[TILE];                     /* [panel][fine row] */
+    float (*sum)[INT8_SUMS_HELD][TILE][TILE]; /* [pair of groups] */
     Int8Waiting waiting;
 } Int8Panels;
 
@@ -319,7 +323,7 @@ INLINE void int8_multiply_lows(int is_few, int n_panels, Int8Panels *a, int b, I
     tiles.x_rows = INT8_BLOCK, tiles.x_step = INT8_STEP;
     tiles.ahead_end = 0;
     for (int i = 0; i < n_fine; i += TILE) {
-        int32_t(*low)[TILE] = a->lows[b % 2] + i;
+        int32_t(*low)[TILE] = a->low + i; /* what waited has taken its own */
         tiles.x[0] = int8_low(a->chunk, b) + i * INT8_BLOCK;
         int8_multiply(is_few, 1, 1, n_panels, &tiles, steps, &a->waiting);
         _tile_stored(0, low, 64);
@@ -355,7 +359,7 @@ INLINE void int8_multiply_highs(int is_few, int n_groups, int n_panels, Int8Pane
         .n_fine = x.n_fine[i + n_groups * rows - 1] - fine,
         .first = i,
         .fine = x.fine + fine,
-        .low = (const int32_t(*)[TILE])a->lows[b % 2] + fine,
+        .low = (const int32_t(*)[TILE])a->low + fine,
         .low_panel = a->chunk.rows,
         .sum = a->sum[g / 2],
         .is_first = b == 0,
@@ -429,11 +433,11 @@ static void tiles_int8(const Weight *w, int begin, int end, int n, const uint32_
                        float *const *y)
 {
     _Alignas(64) Int8Tile high[2][INT8_SUMS_HELD];
-    _Alignas(64) int32_t lows[2][2 * INT8_CHUNK_ROWS][TILE];
+    _Alignas(64) int32_t low[2 * INT8_CHUNK_ROWS][TILE];
     _Alignas(64) float sum[INT8_CHUNK_ROWS / (2 * TILE)][INT8_SUMS_HELD][TILE][TILE];
     const int together = int8_chunks_at_once(w->cols) * INT8_CHUNK_ROWS;
     Int8Product p = {w, end, n, terms, y};
-    Int8Panels a = {.p = &p, .high = high, .lows = lows, .sum = sum};
+    Int8Panels a = {.p = &p, .high = high, .low = low, .sum = sum};
     amx_begin(group_columns(n), 64);
     if (n <= TILE)
         int8_rows(1, &a, begin, end, 0, n);
