@@ -202,11 +202,15 @@ INLINE void int8_take(const Int8Take *w, int i)
         amx_emit(sum, w->y_outs, w->y_all, w->y[i] + w->y_at);
 }
 
-INLINE void int8_take_register(int is_few, const Int8Waiting *w, int t)
+/* All registers from t on; then nothing waits. */
+INLINE void int8_take_rest(int is_few, Int8Waiting *w, int t)
 {
-    Int8Take take = int8_take_begin(is_few, w, t);
-    for (int i = 0; i < take.rows; i++)
-        int8_take(&take, i);
+    for (; t < INT8_SUMS_HELD; t++) {
+        Int8Take take = int8_take_begin(is_few, w, t);
+        for (int i = 0; i < take.rows; i++)
+            int8_take(&take, i);
+    }
+    w->registers = w->n_fine = 0;
 }
 
 /* ---- products ---- */
@@ -297,9 +301,7 @@ INLINE void int8_multiply(int is_few, int is_low, int n_groups, int n_panels, co
         Int8Take take = int8_take_begin(is_few, waiting, s);
         int8_step(is_low, n_groups, n_panels, a, s, &take);
     }
-    for (int t = steps; t < INT8_SUMS_HELD; t++)
-        int8_take_register(is_few, waiting, t);
-    waiting->registers = waiting->n_fine = 0;
+    int8_take_rest(is_few, waiting, steps);
 }
 
 /* What n_panels of W from row r on and a chunk are computed with. */
@@ -404,10 +406,10 @@ INLINE int int8_chunks_at_once(int cols)
     return n < 1 ? 1 : n > INT8_CHUNKS ? INT8_CHUNKS : (int)n;
 }
 
-/* Outputs a->r .. end of rows i0 .. i_end. */
+/* Outputs begin .. end of rows i0 .. i_end. */
 INLINE void int8_rows(int is_few, Int8Panels *a, int begin, int end, int i0, int i_end)
 {
-    const int most = is_few ? 4 : 2, cols = a->p->w->cols;
+    const int most = is_few ? INT8_SUMS_HELD : INT8_SUMS_HELD / 2, cols = a->p->w->cols;
     for (int r = begin, n_panels; r < end; r += n_panels * TILE) {
         n_panels = (end - r + TILE - 1) / TILE;
         if (n_panels > most) n_panels = most;
@@ -423,9 +425,7 @@ INLINE void int8_rows(int is_few, Int8Panels *a, int begin, int end, int i0, int
         }
     }
     int8_add_lows(is_few, &a->waiting);
-    for (int t = 0; t < INT8_SUMS_HELD; t++)
-        int8_take_register(is_few, &a->waiting, t);
-    a->waiting.registers = a->waiting.n_fine = 0;
+    int8_take_rest(is_few, &a->waiting, 0);
 }
 
 /* y[i][r - begin] for n packed rows and begin <= r < end, begin a multiple of TILE. */

@@ -515,8 +515,8 @@ static void pack_part(const void *arg, int part, int n_parts)
     pack_terms(w->type, job->x, job->n, w->cols, part, n_parts, job->terms);
 }
 
-/* LINEAR_OUTS rows each, the last may have fewer. */
-static int64_t n_panels(const Weight *w)
+/* Of LINEAR_OUTS rows each, the last may have fewer. */
+static int64_t weight_panels(const Weight *w)
 {
     return ((int64_t)w->rows + LINEAR_OUTS - 1) / LINEAR_OUTS;
 }
@@ -525,7 +525,7 @@ static int64_t all_panels(const Linear *a, int first, int end)
 {
     int64_t n = 0;
     for (int i = first; i < end; i++)
-        n += n_panels(a->product[i].w);
+        n += weight_panels(a->product[i].w);
     return n;
 }
 
@@ -549,7 +549,7 @@ static void linear_part(const void *arg, int part, int n_parts)
     cpu_split(all_panels(job->a, job->first, job->end), part, n_parts, &begin, &end);
     for (int i = job->first; i < job->end; i++) {
         const LinearProduct *p = &job->a->product[i];
-        int64_t n = n_panels(p->w), from = begin < 0 ? 0 : begin, to = end < n ? end : n;
+        int64_t n = weight_panels(p->w), from = begin < 0 ? 0 : begin, to = end < n ? end : n;
         if (from < to) product_part(job, p, from, to);
         begin -= n, end -= n;
     }
