@@ -552,5 +552,5 @@ void forward_pass(Forward *f, const Batch *b)
                              .logit0 = PROMPT_ROW,
                              .n_logits = b->n_logits - PROMPT_ROW,
                              .n_keys = forward_n_keys(f->mem, batch_last_pos(b, PROMPT_ROW, b->n)),
-                             .prefill = 1});
+                             .prefill = f->model->prefill});
 }

@@ -276,6 +276,8 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
         return error_set(l->err, ERR_INPUT, "q8 is for the CPU: on a GPU quantise to fp8");
     if (options->act == ACT_BF16 && !m->backend->quantise_int8)
         return error_set(l->err, ERR_INPUT, "act-dtype bf16 is for the CPU");
+    if (options->act == ACT_FP8 && !m->backend->prefill_differs)
+        return error_set(l->err, ERR_INPUT, "act-dtype fp8 is for a GPU");
     int longest = m->backend->max_head_dim;
     if (longest && m->config.head_dim > longest)
         return error_set(l->err, ERR_INPUT,
@@ -287,10 +289,14 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
     l->rounds_x = options->act == ACT_BF16;
     if (options->quant == QUANT_FP8) m->config.fp8 = 1;
     m->config.q8 = options->quant == QUANT_Q8;
+    m->prefill = options->act == ACT_FP8 ? PREFILL_FP8 : PREFILL_EXACT;
     if (options->dummy) {
         m->config.fp8 = options->dummy == DUMMY_FP8;
         l->dummy = dummy_open(options->dummy, m->backend);
     }
+    if (options->act == ACT_FP8 && !m->config.fp8)
+        return error_set(l->err, ERR_INPUT,
+                         "act-dtype fp8 is for FP8 weights, this model's are wider: --quant fp8");
     if (loader_open(l) || find_prefixes(l, &m->config, &p) || load_globals(l, m, p.trunk) ||
         load_layers(l, m, p.trunk))
         return -1;

@@ -65,16 +65,19 @@ typedef struct Model {
     int64_t file_bytes;       /* the tensors with these in the checkpoint, or in one of dummies */
     size_t weight_bytes;      /* what one pass over the trunk reads, experts counted once each */
     size_t head_weight_bytes; /* the draft head's beside them */
+    int prefill;              /* PREFILL_EXACT or _FP8: of prompts, where they run apart */
     Backend *backend;         /* borrowed */
     void *owned;              /* mapping and copies; for model_close */
 } Model;
 
 typedef enum { QUANT_NONE, QUANT_FP8, QUANT_Q8 } QuantType;
-typedef enum { ACT_F32, ACT_BF16 } ActType;
+typedef enum { ACT_F32, ACT_BF16, ACT_FP8 } ActType;
 
 typedef struct {
     QuantType quant; /* of matrices that are wider, without those that quantise.h keeps so */
-    ActType act;     /* what bf16 matrices are multiplied with, without those that q8 keeps wide */
+    /* What matrices are multiplied with. BF16, on a CPU: bf16 ones, without those that q8 keeps
+     * wide; FP8, on a GPU: FP8 ones, by a prompt's rows. */
+    ActType act;
     DummyType dummy; /* other than DUMMY_NONE: dir needs no weights, they are random */
 } ModelOptions;
 

@@ -12,7 +12,8 @@
  * first at a position that is a multiple of PREFILL_BLOCK. A backend may then take another order of
  * operations, made for many rows; a row's result must stay a function of its position and of the
  * tokens up to it, wherever the prompt was cut into passes. Without it a row's result is the same
- * in any company.
+ * in any company. PREFILL_FP8, for a GPU alone: and what FP8 weights are multiplied with is rounded
+ * to e4m3, 128 neighbours of a row by one f32 scale (fp8_scale); PREFILL_EXACT: it is not.
  */
 #ifndef OFFSHOOT_KERNELS_BACKEND_H
 #define OFFSHOOT_KERNELS_BACKEND_H

@@ -5,6 +5,10 @@
  * Everything is column-major there: our row-major w [rows][cols] is its cols x rows, taken
  * transposed; x [n][cols] is cols x n; y [n][rows] is rows x n. An algorithm may not split k, so
  * that an output is one sum whatever n is; whether that holds on a GPU, test_kernels asks there.
+ *
+ * e4m3 with a scale for 128 x 128 weights and for 128 k's of a row of x is cuBLASLt's from 12.9 on,
+ * on Hopper alone: elsewhere it finds no algorithm. Scales of W lie as in the checkpoint, those of
+ * x with the row as the fastest index.
  */
 #include "kernels/cublaslt.h"
 
@@ -17,7 +21,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-enum { OLDEST_VERSION = 120000, CANDIDATES = 8, ALIGNMENT = 16 };
+enum { OLDEST_VERSION = 120000, FP8_VERSION = 120900, CANDIDATES = 8, ALIGNMENT = 16 };
 
 #define SYMBOLS(X)                                                                                 \
     X(cublasLtCreate)                                                                              \
@@ -37,13 +41,19 @@ enum { OLDEST_VERSION = 120000, CANDIDATES = 8, ALIGNMENT = 16 };
     X(cublasLtMatrixLayoutDestroy)                                                                 \
     X(cublasLtMatrixLayoutSetAttribute)
 
+/* Products of a type of weights; desc is NULL where there are none. */
+typedef struct {
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t w, x;
+} Kind;
+
 typedef struct {
 #define POINTER(name) __typeof__(name) *(name);
     SYMBOLS(POINTER)
 #undef POINTER
     cublasLtHandle_t handle;
-    cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t w, x, y;
+    Kind bf16, fp8;
+    cublasLtMatrixLayout_t y;
     cublasLtMatmulPreference_t preference;
     cudaStream_t stream;
     void *workspace;
@@ -51,14 +61,21 @@ typedef struct {
 
 _Static_assert(sizeof(GemmAlgorithm) == sizeof(cublasLtMatmulAlgo_t), "an algorithm's words");
 
+static void close_kind(Lt *lt, Kind *k)
+{
+    if (k->w) lt->cublasLtMatrixLayoutDestroy(k->w);
+    if (k->x) lt->cublasLtMatrixLayoutDestroy(k->x);
+    if (k->desc) lt->cublasLtMatmulDescDestroy(k->desc);
+    *k = (Kind){0};
+}
+
 static void lt_close(void *self)
 {
     Lt *lt = self;
     if (lt->preference) lt->cublasLtMatmulPreferenceDestroy(lt->preference);
-    if (lt->w) lt->cublasLtMatrixLayoutDestroy(lt->w);
-    if (lt->x) lt->cublasLtMatrixLayoutDestroy(lt->x);
+    close_kind(lt, &lt->bf16);
+    close_kind(lt, &lt->fp8);
     if (lt->y) lt->cublasLtMatrixLayoutDestroy(lt->y);
-    if (lt->desc) lt->cublasLtMatmulDescDestroy(lt->desc);
     if (lt->handle) lt->cublasLtDestroy(lt->handle);
     mem_free(lt);
 }
@@ -75,10 +92,32 @@ static int set_layout(const Lt *lt, cublasLtMatrixLayout_t layout, int rows, int
            lt->cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_LD, &ld, sizeof ld);
 }
 
-static int set_shape(const Lt *lt, int rows, int cols, int n, int y_stride)
+static const Kind *kind_of(const Lt *lt, WeightType type)
 {
-    return set_layout(lt, lt->w, cols, rows, cols) || set_layout(lt, lt->x, cols, n, cols) ||
-           set_layout(lt, lt->y, rows, n, y_stride);
+    return type == WEIGHT_FP8 ? &lt->fp8 : &lt->bf16;
+}
+
+/* -1 where there are no such products. */
+static int set_shape(const Lt *lt, WeightType type, int rows, int cols, int n, int y_stride)
+{
+    const Kind *k = kind_of(lt, type);
+    if (!k->desc || set_layout(lt, k->w, cols, rows, cols) || set_layout(lt, k->x, cols, n, cols) ||
+        set_layout(lt, lt->y, rows, n, y_stride))
+        return -1;
+    return 0;
+}
+
+static int set_desc(const Lt *lt, cublasLtMatmulDesc_t desc, int what, const void *value,
+                    size_t bytes)
+{
+    return (int)lt->cublasLtMatmulDescSetAttribute(desc, (cublasLtMatmulDescAttributes_t)what,
+                                                   value, bytes);
+}
+
+static int set_scales(const Lt *lt, const float *w, const float *x)
+{
+    return set_desc(lt, lt->fp8.desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &w, sizeof(void *)) ||
+           set_desc(lt, lt->fp8.desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x, sizeof(void *));
 }
 
 /* 1 when each output is one sum. */
@@ -95,13 +134,14 @@ static int is_one_sum(const Lt *lt, const cublasLtMatmulAlgo_t *algorithm)
            split <= 1 && reduction == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
-static int lt_choose(void *self, int rows, int cols, int n, GemmAlgorithm *out)
+static int lt_choose(void *self, WeightType type, int rows, int cols, int n, GemmAlgorithm *out)
 {
     const Lt *lt = self;
+    const Kind *k = kind_of(lt, type);
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     int n_found = 0;
-    if (set_shape(lt, rows, cols, n, rows) ||
-        lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, lt->desc, lt->w, lt->x, lt->y, lt->y,
+    if (set_shape(lt, type, rows, cols, n, rows) ||
+        lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, k->desc, k->w, k->x, lt->y, lt->y,
                                            lt->preference, CANDIDATES, found, &n_found))
         return -1;
     for (int i = 0; i < n_found; i++) {
@@ -112,14 +152,16 @@ static int lt_choose(void *self, int rows, int cols, int n, GemmAlgorithm *out)
     return -1;
 }
 
-static int lt_accepts(void *self, int rows, int cols, int n, const GemmAlgorithm *algorithm)
+static int lt_accepts(void *self, WeightType type, int rows, int cols, int n,
+                      const GemmAlgorithm *algorithm)
 {
     const Lt *lt = self;
+    const Kind *k = kind_of(lt, type);
     cublasLtMatmulHeuristicResult_t result;
     cublasLtMatmulAlgo_t algo;
     memcpy(&algo, algorithm, sizeof algo);
-    if (set_shape(lt, rows, cols, n, rows) ||
-        lt->cublasLtMatmulAlgoCheck(lt->handle, lt->desc, lt->w, lt->x, lt->y, lt->y, &algo,
+    if (set_shape(lt, type, rows, cols, n, rows) ||
+        lt->cublasLtMatmulAlgoCheck(lt->handle, k->desc, k->w, k->x, lt->y, lt->y, &algo,
                                     &result) ||
         result.workspaceSize > CUBLASLT_WORKSPACE)
         return -1;
@@ -129,11 +171,13 @@ static int lt_accepts(void *self, int rows, int cols, int n, const GemmAlgorithm
 static int lt_multiply(void *self, const GemmProduct *p, const GemmAlgorithm *algorithm)
 {
     const Lt *lt = self;
+    const Kind *k = kind_of(lt, p->type);
     const float one = 1, add = p->add ? 1 : 0;
     cublasLtMatmulAlgo_t algo;
     memcpy(&algo, algorithm, sizeof algo);
-    if (set_shape(lt, p->rows, p->cols, p->n, p->y_stride) ||
-        lt->cublasLtMatmul(lt->handle, lt->desc, &one, p->w, lt->w, p->x, lt->x, &add, p->y, lt->y,
+    if (set_shape(lt, p->type, p->rows, p->cols, p->n, p->y_stride) ||
+        (p->type == WEIGHT_FP8 && set_scales(lt, p->w_scale, p->x_scale)) ||
+        lt->cublasLtMatmul(lt->handle, k->desc, &one, p->w, k->w, p->x, k->x, &add, p->y, lt->y,
                            p->y, lt->y, &algo, lt->workspace, CUBLASLT_WORKSPACE, lt->stream))
         return -1;
     return 0;
@@ -163,21 +207,41 @@ static int set_preference(const Lt *lt, int what, const void *value, size_t byte
         lt->preference, (cublasLtMatmulPreferenceAttributes_t)what, value, bytes);
 }
 
+static int make_kind(const Lt *lt, Kind *k, cudaDataType_t type)
+{
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    return lt->cublasLtMatmulDescCreate(&k->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) ||
+           set_desc(lt, k->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed) ||
+           lt->cublasLtMatrixLayoutCreate(&k->w, type, 16, 16, 16) ||
+           lt->cublasLtMatrixLayoutCreate(&k->x, type, 16, 16, 16);
+}
+
+/* Who chooses an algorithm wants to see scales, which lie anywhere. */
+static int make_fp8(const Lt *lt, Kind *k)
+{
+#if CUBLAS_VERSION >= 120900
+    const cublasLtMatmulMatrixScale_t of_w = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+                                      of_x = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    return lt->cublasLtGetVersion() < FP8_VERSION || make_kind(lt, k, CUDA_R_8F_E4M3) ||
+           set_desc(lt, k->desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &of_w, sizeof of_w) ||
+           set_desc(lt, k->desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &of_x, sizeof of_x) ||
+           set_scales(lt, lt->workspace, lt->workspace);
+#else
+    (void)lt, (void)k;
+    return -1;
+#endif
+}
+
 /* The parts that all products share. */
 static const char *make_parts(Lt *lt)
 {
     static const int alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    const cublasOperation_t transposed = CUBLAS_OP_T;
     const uint64_t workspace = CUBLASLT_WORKSPACE;
     const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE, alignment = ALIGNMENT;
     if (lt->cublasLtCreate(&lt->handle)) return "cannot be initialised";
-    if (lt->cublasLtMatmulDescCreate(&lt->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) ||
-        lt->cublasLtMatmulDescSetAttribute(lt->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                           sizeof transposed) ||
-        lt->cublasLtMatrixLayoutCreate(&lt->w, CUDA_R_16BF, 8, 8, 8) ||
-        lt->cublasLtMatrixLayoutCreate(&lt->x, CUDA_R_16BF, 8, 8, 8) ||
+    if (make_kind(lt, &lt->bf16, CUDA_R_16BF) ||
         lt->cublasLtMatrixLayoutCreate(&lt->y, CUDA_R_32F, 8, 8, 8) ||
         lt->cublasLtMatmulPreferenceCreate(&lt->preference) ||
         set_preference(lt, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
@@ -188,6 +252,7 @@ static const char *make_parts(Lt *lt)
     for (int i = 0; i < 4; i++)
         if (set_preference(lt, alignments[i], &alignment, sizeof alignment))
             return "refuses an alignment";
+    if (make_fp8(lt, &lt->fp8)) close_kind(lt, &lt->fp8);
     return NULL;
 }
 

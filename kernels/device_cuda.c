@@ -19,8 +19,10 @@
 enum {
     MIN_COMPUTE_MAJOR = 8,
     OVERLAP_PTX = 90, /* Hopper's; older code would not wait */
-    SCRATCH_BYTES = 64 << 20,
-    TERMS_BYTES = 24 << 20, /* in four parts of 64 rows of 24,000 values */
+    MIN_SCRATCH = 64 << 20,
+    MAX_SCRATCH = 256 << 20, /* 2,048 rows of a prompt with ten experts each */
+    SCRATCH_SHARE = 256,     /* of the GPU's memory, between these */
+    TERMS_BYTES = 24 << 20,  /* in four parts of 64 rows of 24,000 values */
     MAX_GRAPHS = 96, /* a megabyte or two each; all row counts of trees and the usual chunks */
 };
 
@@ -319,6 +321,7 @@ static void open_library(Device *d)
     Backend *be = &d->cuda.be;
     d->own_linear = be->linear;
     d->products.split = split_bf16_cuda;
+    d->products.round = round_fp8_cuda;
     be->linear = device_linear;
     if (cudaMalloc(&d->workspace, CUBLASLT_WORKSPACE)) {
         cudaGetLastError();
@@ -389,6 +392,12 @@ static int find_device(int *can_overlap, Error *err)
     return 0;
 }
 
+static size_t scratch_size(size_t memory)
+{
+    size_t share = memory / SCRATCH_SHARE / 256 * 256;
+    return share < MIN_SCRATCH ? MIN_SCRATCH : share > MAX_SCRATCH ? MAX_SCRATCH : share;
+}
+
 Backend *backend_cuda_open(unsigned leave_out, Error *err)
 {
     int can_overlap = 0;
@@ -431,8 +440,8 @@ Backend *backend_cuda_open(unsigned leave_out, Error *err)
     }
     b->context.stream = stream;
     snprintf(be->isa, sizeof be->isa, "sm_%d%d", prop.major, prop.minor);
-    b->context.scratch = device_alloc(be, SCRATCH_BYTES, err);
-    b->context.scratch_bytes = SCRATCH_BYTES;
+    b->context.scratch_bytes = scratch_size(prop.totalGlobalMem);
+    b->context.scratch = device_alloc(be, b->context.scratch_bytes, err);
     b->context.shared_bytes = prop.sharedMemPerBlockOptin;
     b->context.overlap = can_overlap && !(leave_out & CUDA_NO_OVERLAP);
     d->no_graphs = (leave_out & CUDA_NO_GRAPH) != 0;

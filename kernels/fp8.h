@@ -43,4 +43,13 @@ SHARED_INLINE uint8_t fp8_from_float(float x)
     return (uint8_t)(sign | code);
 }
 
+/*
+ * What x is divided by, as x * (1 / scale), before it is rounded: the largest |x| of those that
+ * share it becomes 448. NaN for a NaN. So small that they would all become zeros: 1.
+ */
+SHARED_INLINE float fp8_scale(float largest)
+{
+    return largest < 0x1p-100f ? 1.0f : largest / 448.0f;
+}
+
 #endif

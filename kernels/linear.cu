@@ -47,6 +47,7 @@ typedef struct {
     Terms x_fp8; /* of both */
     int n;
     int n_groups; /* of 4 T rows */
+    int prefill;  /* backend.h */
 } LinearTerms;
 
 /* The matrix that this block works for; *block: which of that matrix's blocks it is. */
@@ -148,33 +149,31 @@ static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>)
 /* ---- many rows ---- */
 
 /* A block per 64 M rows of the one matrix and 64 of x. */
-template <WeightType TYPE, int M>
+template <WeightType TYPE, int M, int TERMS>
 static __global__ void __launch_bounds__(TILE_THREADS, 1) gemm_kernel(LinearTerms a)
 {
     grid_wait();
-    enum { W_ROWS = GemmStage<TYPE, M>::W_ROWS, WARP_ROWS = M * TILE_ROWS };
+    enum { W_ROWS = GemmStage<TYPE, M, TERMS>::W_ROWS, WARP_ROWS = M * TILE_ROWS };
     DYNAMIC_SHARED(unsigned char, stages);
     const Matrix &mat = a.matrix[0];
     int first_row = (int)(blockIdx.x / (unsigned)a.n_groups) * W_ROWS;
     int first = (int)(blockIdx.x % (unsigned)a.n_groups) * GEMM_X;
-    int n = a.n - first < GEMM_X ? a.n - first : GEMM_X, x_row[X_PIECES];
+    int n = a.n - first < GEMM_X ? a.n - first : GEMM_X, x_row[GemmX<TERMS>::PIECES];
     GemmRows<M> rows;
     UNROLL
     for (int m = 0; m < M; m++)
         rows.w[m] = mat.w, rows.first[m] = first_row + m * TILE_ROWS;
     rows.step = WARP_ROWS;
     UNROLL
-    for (int i = 0; i < X_PIECES; i++)
-        x_row[i] = first + (gemm_x_row(i) < n ? gemm_x_row(i) : n - 1);
-    float sum[M][GEMM_TILES][2] = {};
-    gemm_sum<TYPE, M>(rows, a.x, x_row, n, stages, sum);
+    for (int i = 0; i < GemmX<TERMS>::PIECES; i++)
+        x_row[i] = first + (gemm_x_row<TERMS>(i) < n ? gemm_x_row<TERMS>(i) : n - 1);
+    float sum[M][GEMM_OWN][2] = {};
+    gemm_sum<TYPE, M, TERMS>(rows, a.x, x_row, n, stages, sum);
 
-    int warp = (int)threadIdx.x / WARP;
-    int row = first_row + warp / GEMM_X_WARPS * WARP_ROWS + warp_lane() / 4;
-    int m0 = first + warp % GEMM_X_WARPS * (GEMM_X / GEMM_X_WARPS) + warp_lane() % 4;
+    int row = first_row + (int)threadIdx.x / WARP / GEMM_X_WARPS * WARP_ROWS + warp_lane() / 4;
     UNROLL
-    for (int j = 0; j < GEMM_TILES; j++) {
-        int m = m0 + j * TILE_COLUMN_ROWS;
+    for (int j = 0; j < GEMM_OWN; j++) {
+        int m = first + gemm_own_row<TERMS>(j);
         if (m >= a.n) continue;
         float *y = mat.y + m * mat.y_stride;
         UNROLL
@@ -183,22 +182,24 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) gemm_kernel(LinearTerm
     }
 }
 
-template <WeightType TYPE, int M> static void launch_gemm_rows(const CudaContext *c, LinearTerms a)
+template <WeightType TYPE, int M, int TERMS>
+static void launch_gemm_rows(const CudaContext *c, LinearTerms a)
 {
-    typedef GemmStage<TYPE, M> S;
+    typedef GemmStage<TYPE, M, TERMS> S;
     a.n_groups = (a.n + GEMM_X - 1) / GEMM_X;
     int blocks = (a.matrix[0].w.rows + S::W_ROWS - 1) / S::W_ROWS * a.n_groups;
-    launch(c, dim3((unsigned)blocks), TILE_THREADS, S::ALL_BYTES, gemm_kernel<TYPE, M>, a);
+    launch(c, dim3((unsigned)blocks), TILE_THREADS, S::ALL_BYTES, gemm_kernel<TYPE, M, TERMS>, a);
 }
 
 /* One matrix; half as many of its rows a block where there would be fewer blocks than SMs. */
-template <WeightType TYPE> static void launch_gemm(const CudaContext *c, const LinearTerms &a)
+template <WeightType TYPE, int TERMS>
+static void launch_gemm(const CudaContext *c, const LinearTerms &a)
 {
     assert(a.n_matrices == 1);
     if ((a.matrix[0].w.rows + 127) / 128 * ((a.n + GEMM_X - 1) / GEMM_X) < WIDE_MIN_BLOCKS)
-        launch_gemm_rows<TYPE, 1>(c, a);
+        launch_gemm_rows<TYPE, 1, TERMS>(c, a);
     else
-        launch_gemm_rows<TYPE, 2>(c, a);
+        launch_gemm_rows<TYPE, 2, TERMS>(c, a);
 }
 
 /* ---- f32 ---- */
@@ -275,10 +276,12 @@ template <WeightType TYPE> static void launch_many(const CudaContext *c, const L
         LinearTerms one = a;
         one.n_matrices = 1;
         one.matrix[0] = a.matrix[i];
-        if (one.matrix[0].w.rows >= GEMM_MIN_ROWS)
-            launch_gemm<TYPE>(c, one);
-        else
+        if (one.matrix[0].w.rows < GEMM_MIN_ROWS)
             launch_tiles<TYPE, 16>(c, one);
+        else if (TYPE == WEIGHT_FP8 && a.prefill == PREFILL_FP8)
+            launch_gemm<WEIGHT_FP8, 1>(c, one);
+        else
+            launch_gemm<TYPE, 2>(c, one);
     }
 }
 
@@ -327,6 +330,35 @@ extern "C" void CUDA_NAME(split_bf16)(const CudaContext *c, int n, int cols, con
            n_values, high, low);
 }
 
+/* A warp per 128 of a row, four neighbours a lane. */
+static __global__ void round_fp8_kernel(int n, int n_all, int cols, const float *x, int x_stride,
+                                        uint8_t *code, float *scale)
+{
+    grid_wait();
+    int n_blocks = cols / K_BLOCK;
+    int64_t unit = (int64_t)blockIdx.x * TILE_WARPS + threadIdx.x / WARP, row = unit / n_blocks;
+    if (row >= n_all) return;
+    int block = (int)(unit % n_blocks), k = block * K_BLOCK + warp_lane() * 4;
+    float v[2][2];
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        v[i / 2][i % 2] = row < n ? x[row * x_stride + k + i] : 0.0f;
+    float of_block = fp8_warp_scale(v), inverse = 1.0f / of_block;
+    uint32_t low = fp8_codes(v[0][0] * inverse, v[0][1] * inverse),
+             high = fp8_codes(v[1][0] * inverse, v[1][1] * inverse);
+    *(uint32_t *)(void *)(code + row * cols + k) = low | high << 16;
+    if (warp_lane() == 0) scale[(int64_t)block * n_all + row] = of_block;
+}
+
+extern "C" void CUDA_NAME(round_fp8)(const CudaContext *c, int n, int n_all, int cols,
+                                     const float *x, int x_stride, uint8_t *code, float *scale)
+{
+    assert(cols % K_BLOCK == 0 && n <= n_all);
+    int64_t units = (int64_t)n_all * (cols / K_BLOCK);
+    launch(c, dim3((unsigned)((units + TILE_WARPS - 1) / TILE_WARPS)), TILE_THREADS, 0,
+           round_fp8_kernel, n, n_all, cols, x, x_stride, code, scale);
+}
+
 /* Rows whose terms fit the scratch, whole groups when not all do. */
 static int chunk_rows(const CudaContext *c, int n, int cols)
 {
@@ -351,14 +383,17 @@ template <WeightType TYPE> static void linear_terms(const CudaContext *c, const 
     LinearTerms t = of_type(a, TYPE);
     if (!t.n_matrices) return;
     int cols = t.matrix[0].w.cols, chunk = chunk_rows(c, a->n, cols);
-    int is_split = find_terms(c, TYPE, a->x, a->n, cols, a->x_stride, &t.x);
+    int is_fp8 = TYPE == WEIGHT_FP8 && a->prefill == PREFILL_FP8;
+    int is_split = !is_fp8 && find_terms(c, TYPE, a->x, a->n, cols, a->x_stride, &t.x);
+    t.prefill = a->prefill;
     if (is_split) chunk = a->n;
     for (int i = 0; i < a->n; i += chunk) {
         t.n = a->n - i < chunk ? a->n - i : chunk;
         if (!is_split) {
             t.x = terms_in(c->scratch, t.n, cols);
-            split_rows(c, TYPE,
-                       Split{a->x + (int64_t)i * a->x_stride, a->x_stride, t.n, cols, t.x});
+            split_rows(
+                c, TYPE,
+                Split{a->x + (int64_t)i * a->x_stride, a->x_stride, t.n, cols, t.x, a->prefill});
         }
         launch_type<TYPE>(c, t);
         for (int m = 0; m < t.n_matrices; m++)
@@ -374,6 +409,7 @@ static int linear_both(const CudaContext *c, const Linear *a)
 {
     LinearTerms t = of_type(a, WEIGHT_BF16), fp8 = of_type(a, WEIGHT_FP8);
     if (!t.n_matrices || !fp8.n_matrices || a->n > BOTH_ROWS) return 0;
+    if (a->prefill == PREFILL_FP8) return 0;
     int cols = t.matrix[0].w.cols;
     int has_bf16 = find_terms(c, WEIGHT_BF16, a->x, a->n, cols, a->x_stride, &t.x);
     if (!find_terms(c, WEIGHT_FP8, a->x, a->n, cols, a->x_stride, &t.x_fp8) || !has_bf16) return 0;

@@ -27,7 +27,8 @@ typedef struct {
     int x_stride;
     int n_products; /* >= 1 */
     LinearProduct product[MAX_PRODUCTS];
-    int prefill; /* see backend.h */
+    /* See backend.h. With PREFILL_FP8 each y has room for its rows up to a multiple of 4. */
+    int prefill;
 } Linear;
 
 #endif

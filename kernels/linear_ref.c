@@ -4,7 +4,10 @@
 #include "kernels/ops_ref.h"
 
 #include <assert.h>
+#include <math.h>
+#include <string.h>
 
+#include "base/mem.h"
 #include "kernels/bf16.h"
 #include "kernels/fp8.h"
 
@@ -29,22 +32,45 @@ float weight_at(const Weight *w, int row, int col)
     return 0;
 }
 
-float linear_factor(const Weight *w, float x)
+/* 128 values as e4m3 times their scale. */
+static void round_fp8(const float *x, int n, float *out)
 {
-    return w->type == WEIGHT_BF16_BOTH ? bf16_to_float(bf16_from_float(x)) : x;
+    float largest = 0;
+    for (int k = 0; k < n; k++)
+        if (!(fabsf(x[k]) <= largest)) largest = fabsf(x[k]); /* a NaN stays */
+    float scale = fp8_scale(largest), inverse = 1 / scale;
+    for (int k = 0; k < n; k++)
+        out[k] = fp8_to_float(fp8_from_float(x[k] * inverse)) * scale;
+}
+
+void linear_factors(const Weight *w, int prefill, const float *x, float *out)
+{
+    for (int k = 0; k < w->cols; k += FP8_BLOCK) {
+        int n = w->cols - k < FP8_BLOCK ? w->cols - k : FP8_BLOCK;
+        if (w->type == WEIGHT_FP8 && prefill == PREFILL_FP8)
+            round_fp8(x + k, n, out + k);
+        else if (w->type == WEIGHT_BF16_BOTH)
+            for (int i = k; i < k + n; i++)
+                out[i] = bf16_to_float(bf16_from_float(x[i]));
+        else
+            memcpy(out + k, x + k, (size_t)n * sizeof *x);
+    }
 }
 
 static void product(const Linear *a, const LinearProduct *p)
 {
     const Weight *w = p->w;
-    for (int r = 0; r < w->rows; r++)
-        for (int i = 0; i < a->n; i++) {
-            const float *x = a->x + (int64_t)i * a->x_stride;
+    float *x = mem_alloc((size_t)w->cols, sizeof *x);
+    for (int i = 0; i < a->n; i++) {
+        linear_factors(w, a->prefill, a->x + (int64_t)i * a->x_stride, x);
+        for (int r = 0; r < w->rows; r++) {
             double sum = 0;
             for (int k = 0; k < w->cols; k++)
-                sum += (double)linear_factor(w, x[k]) * (double)weight_at(w, r, k);
+                sum += (double)x[k] * (double)weight_at(w, r, k);
             p->y[(int64_t)i * p->y_stride + r] = (float)sum;
         }
+    }
+    mem_free(x);
 }
 
 void linear_ref(const Linear *a)

@@ -42,14 +42,19 @@ typedef struct {
     int64_t x_stride;
     int n, cols;
     Terms out;
+    int prefill; /* backend.h */
 } Split;
 
 /* Block `block` of those that split x: a warp per 128 of a row. */
 template <WeightType TYPE> static __device__ void split_part(const Split &a, unsigned block)
 {
     int64_t unit = (int64_t)block * TILE_WARPS + threadIdx.x / WARP, row = unit / a.out.n_blocks;
-    if (row < a.n)
-        split_block<TYPE>(a.out, row, (int)(unit % a.out.n_blocks), a.x + row * a.x_stride, a.cols);
+    int b = (int)(unit % a.out.n_blocks);
+    if (row >= a.n) return;
+    if (TYPE == WEIGHT_FP8 && a.prefill == PREFILL_FP8)
+        split_block<TYPE, PREFILL_FP8>(a.out, row, b, a.x + row * a.x_stride, a.cols);
+    else
+        split_block<TYPE>(a.out, row, b, a.x + row * a.x_stride, a.cols);
 }
 
 template <WeightType TYPE> static __global__ void split_kernel(Split a)

@@ -1,7 +1,8 @@
 /*
  * moe.cu: the routed experts.
  *
- * Up to 512 rows at a time, in four launches whose grids n and the shapes fix:
+ * Up to 512 rows at a time, in four launches whose grids n and the shapes fix, of a prompt up to
+ * 2,048, since all experts' weights come once for each:
  * - begin: one block makes the plan: which rows chose which expert, as bits; then pairs (row,
  *   choice) in ascending expert and row, cut into units of one expert and up to 64 of its rows;
  *   the others make the terms of x where nobody has left them (linear_tile.h defines the sums);
@@ -29,8 +30,11 @@
 #include <assert.h>
 
 enum {
-    MOE_GROUP = 512,    /* rows at a time: bounds what a block keeps in shared memory */
-    GEMM_MEAN_ROWS = 8, /* of an expert: below, most of a unit of 64 rows would be empty */
+    MOE_GROUP = 512, /* rows at a time: bounds what a block of `down` keeps in shared memory */
+    MOE_PROMPT_GROUP = 2048, /* by the prompts' kernels */
+    MOST_PAIRS = 1 << 15,    /* in a plan, fewer */
+    PLAN_STATIC = 1 << 10,   /* shared bytes of `begin` beside the plan's, at most */
+    GEMM_MEAN_ROWS = 8,      /* of an expert: below, most of a unit of 64 rows would be empty */
 };
 
 /* ---- up ---- */
@@ -145,32 +149,36 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) down_kernel(Plan p)
 
 /* ---- prompts ---- */
 
+/* The pair of a unit whose terms this thread copies as its i-th piece; past the last: the last. */
+template <int TERMS> static __device__ __forceinline__ int unit_row(const Unit &u, int i)
+{
+    return gemm_x_row<TERMS>(i) < u.n ? gemm_x_row<TERMS>(i) : u.n - 1;
+}
+
 /* A block per unit and 64 of the width; the first tile of a warp is gate's, the second up's. */
-template <WeightType TYPE>
+template <WeightType TYPE, int TERMS>
 static __global__ void __launch_bounds__(TILE_THREADS, 1) up_gemm_kernel(Plan p)
 {
     grid_wait();
     enum { BLOCK_ROWS = GEMM_W_WARPS * TILE_ROWS };
     DYNAMIC_SHARED(unsigned char, stages);
     int n_row_tiles = (p.a.width + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    int unit = (int)blockIdx.x / n_row_tiles, x_row[X_PIECES];
+    int unit = (int)blockIdx.x / n_row_tiles, x_row[GemmX<TERMS>::PIECES];
     if (unit >= *p.n_units) return;
     Unit u = p.unit[unit];
     int first_row = (int)blockIdx.x % n_row_tiles * BLOCK_ROWS;
     GemmRows<2> rows = {{p.a.gate[u.expert], p.a.up[u.expert]}, {first_row, first_row}, TILE_ROWS};
     UNROLL
-    for (int i = 0; i < X_PIECES; i++)
-        x_row[i] = p.pair[u.first + (gemm_x_row(i) < u.n ? gemm_x_row(i) : u.n - 1)].row;
-    float sum[2][GEMM_TILES][2] = {};
-    gemm_sum<TYPE, 2>(rows, p.x, x_row, u.n, stages, sum);
+    for (int i = 0; i < GemmX<TERMS>::PIECES; i++)
+        x_row[i] = p.pair[u.first + unit_row<TERMS>(u, i)].row;
+    float sum[2][GEMM_OWN][2] = {};
+    gemm_sum<TYPE, 2, TERMS>(rows, p.x, x_row, u.n, stages, sum);
 
-    int warp = (int)threadIdx.x / WARP;
-    int row = first_row + warp / GEMM_X_WARPS * TILE_ROWS + warp_lane() / 4;
-    int i0 = warp % GEMM_X_WARPS * (GEMM_X / GEMM_X_WARPS) + warp_lane() % 4;
+    int row = first_row + (int)threadIdx.x / WARP / GEMM_X_WARPS * TILE_ROWS + warp_lane() / 4;
     float *h = (float *)(void *)p.h.data;
     UNROLL
-    for (int j = 0; j < GEMM_TILES; j++) {
-        int i = i0 + j * TILE_COLUMN_ROWS;
+    for (int j = 0; j < GEMM_OWN; j++) {
+        int i = gemm_own_row<TERMS>(j);
         if (i >= u.n) continue;
         float *out = h + (int64_t)(u.first + i) * p.h.n_blocks * K_BLOCK;
         UNROLL
@@ -180,31 +188,29 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) up_gemm_kernel(Plan p)
 }
 
 /* A block per unit and 128 outputs. */
-template <WeightType TYPE>
+template <WeightType TYPE, int TERMS>
 static __global__ void __launch_bounds__(TILE_THREADS, 1) down_gemm_kernel(Plan p)
 {
     grid_wait();
     enum { WARP_ROWS = 2 * TILE_ROWS, BLOCK_ROWS = GEMM_W_WARPS * WARP_ROWS };
     DYNAMIC_SHARED(unsigned char, stages);
     int n_row_tiles = (p.a.dim + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    int unit = (int)blockIdx.x / n_row_tiles, x_row[X_PIECES];
+    int unit = (int)blockIdx.x / n_row_tiles, x_row[GemmX<TERMS>::PIECES];
     if (unit >= *p.n_units) return;
     Unit u = p.unit[unit];
     int first_row = (int)blockIdx.x % n_row_tiles * BLOCK_ROWS;
     Weight w = p.a.down[u.expert];
     GemmRows<2> rows = {{w, w}, {first_row, first_row + TILE_ROWS}, WARP_ROWS};
     UNROLL
-    for (int i = 0; i < X_PIECES; i++)
-        x_row[i] = u.first + (gemm_x_row(i) < u.n ? gemm_x_row(i) : u.n - 1);
-    float sum[2][GEMM_TILES][2] = {};
-    gemm_sum<TYPE, 2>(rows, p.h, x_row, u.n, stages, sum);
+    for (int i = 0; i < GemmX<TERMS>::PIECES; i++)
+        x_row[i] = u.first + unit_row<TERMS>(u, i);
+    float sum[2][GEMM_OWN][2] = {};
+    gemm_sum<TYPE, 2, TERMS>(rows, p.h, x_row, u.n, stages, sum);
 
-    int warp = (int)threadIdx.x / WARP;
-    int row = first_row + warp / GEMM_X_WARPS * WARP_ROWS + warp_lane() / 4;
-    int i0 = warp % GEMM_X_WARPS * (GEMM_X / GEMM_X_WARPS) + warp_lane() % 4;
+    int row = first_row + (int)threadIdx.x / WARP / GEMM_X_WARPS * WARP_ROWS + warp_lane() / 4;
     UNROLL
-    for (int j = 0; j < GEMM_TILES; j++) {
-        int i = i0 + j * TILE_COLUMN_ROWS;
+    for (int j = 0; j < GEMM_OWN; j++) {
+        int i = gemm_own_row<TERMS>(j);
         if (i >= u.n) continue;
         float *y = p.y + (int64_t)(u.first + i) * p.a.dim;
         UNROLL
@@ -326,8 +332,9 @@ static size_t plan_shared_bytes(const MoeFfn *a)
 /* The plan, and the terms of x where nobody has left them. */
 template <WeightType TYPE> static void begin(const CudaContext *c, Plan *p)
 {
-    int is_split = find_terms(c, TYPE, p->a.x, p->a.n, p->a.dim, p->a.dim, &p->x);
-    Split x = {p->a.x, p->a.dim, p->a.n, p->a.dim, p->x};
+    int is_fp8 = TYPE == WEIGHT_FP8 && p->a.prefill == PREFILL_FP8;
+    int is_split = !is_fp8 && find_terms(c, TYPE, p->a.x, p->a.n, p->a.dim, p->a.dim, &p->x);
+    Split x = {p->a.x, p->a.dim, p->a.n, p->a.dim, p->x, p->a.prefill};
     launch(c, dim3(1 + (is_split ? 0 : split_parts(x))), TILE_THREADS, plan_shared_bytes(&p->a),
            begin_kernel<TYPE>, *p, x);
 }
@@ -335,11 +342,15 @@ template <WeightType TYPE> static void begin(const CudaContext *c, Plan *p)
 /* The terms of h, where h lies. */
 static Split split_of_h(const Plan &p)
 {
-    return Split{(const float *)(void *)p.h.data, (int64_t)p.h.n_blocks * K_BLOCK,
-                 p.a.n * p.a.n_top, p.a.width, p.h};
+    return Split{(const float *)(void *)p.h.data,
+                 (int64_t)p.h.n_blocks * K_BLOCK,
+                 p.a.n * p.a.n_top,
+                 p.a.width,
+                 p.h,
+                 p.a.prefill};
 }
 
-template <WeightType TYPE> static void run_many(const CudaContext *c, const MoeFfn *a)
+template <WeightType TYPE, int TERMS> static void run_many(const CudaContext *c, const MoeFfn *a)
 {
     Plan p;
     size_t used = lay_out(&p, a, GEMM_X, c->scratch);
@@ -348,10 +359,10 @@ template <WeightType TYPE> static void run_many(const CudaContext *c, const MoeF
     int units = max_units(a, GEMM_X), n_parts = (a->dim + TILE_THREADS - 1) / TILE_THREADS;
     begin<TYPE>(c, &p);
     launch(c, dim3((unsigned)(units * ((a->width + 63) / 64))), TILE_THREADS,
-           GemmStage<TYPE, 2>::ALL_BYTES, up_gemm_kernel<TYPE>, p);
+           GemmStage<TYPE, 2, TERMS>::ALL_BYTES, up_gemm_kernel<TYPE, TERMS>, p);
     split_rows(c, TYPE, split_of_h(p));
     launch(c, dim3((unsigned)(units * ((a->dim + 127) / 128))), TILE_THREADS,
-           GemmStage<TYPE, 2>::ALL_BYTES, down_gemm_kernel<TYPE>, p);
+           GemmStage<TYPE, 2, TERMS>::ALL_BYTES, down_gemm_kernel<TYPE, TERMS>, p);
     launch(c, dim3((unsigned)a->n * (unsigned)n_parts), TILE_THREADS, 0, combine_kernel, p,
            n_parts);
 }
@@ -404,11 +415,14 @@ static void run_few(const CudaContext *c, const MoeFfn *a, int down_threads)
            down_few_kernel<TYPE, T>, p);
 }
 
-template <WeightType TYPE> static void run_type(const CudaContext *c, const MoeFfn *a)
+/* is_many: rows_of_many said so. */
+template <WeightType TYPE> static void run_type(const CudaContext *c, const MoeFfn *a, int is_many)
 {
     int few = down_few_threads(c, a);
-    if (many_rows(a))
-        run_many<TYPE>(c, a);
+    if (is_many && TYPE == WEIGHT_FP8 && a->prefill == PREFILL_FP8)
+        run_many<WEIGHT_FP8, 1>(c, a);
+    else if (is_many)
+        run_many<TYPE, 2>(c, a);
     else if (few && a->n <= 4)
         run_few<TYPE, 1>(c, a, few);
     else if (few && a->n <= 8)
@@ -432,12 +446,30 @@ static void run_f32(const CudaContext *c, const MoeFfn *a)
 }
 
 /* Scratch for one row; n rows take at most n times as much. */
-static size_t row_bytes(const MoeFfn *a)
+static size_t row_bytes(const MoeFfn *a, int is_many)
 {
     MoeFfn one = *a;
     one.n = 1;
     if (a->type == WEIGHT_F32) return (size_t)a->n_top * (size_t)a->width * sizeof(float);
-    return lay_out(NULL, &one, 1, NULL) + (many_rows(a) ? lay_out_many(NULL, &one, NULL) : 0);
+    return lay_out(NULL, &one, 1, NULL) + (is_many ? lay_out_many(NULL, &one, NULL) : 0);
+}
+
+static int at_most(int n, size_t limit)
+{
+    return (size_t)n < limit ? n : (int)limit;
+}
+
+/* Of a's rows, how many the prompts' kernels take together; 0: the others are faster. */
+static int rows_of_many(const CudaContext *c, const MoeFfn *a)
+{
+    MoeFfn part = *a;
+    size_t words = (c->shared_bytes - PLAN_STATIC) / ((size_t)a->n_experts * sizeof(uint32_t));
+    if (a->type == WEIGHT_F32 || words < 2) return 0;
+    part.n = at_most(a->n, MOE_PROMPT_GROUP);
+    part.n = at_most(part.n, (words - 1) * 32); /* plan_shared_bytes */
+    part.n = at_most(part.n, (size_t)(MOST_PAIRS - 1) / (size_t)a->n_top);
+    part.n = at_most(part.n, c->scratch_bytes / row_bytes(a, 1));
+    return many_rows(&part) ? part.n : 0;
 }
 
 extern "C" void CUDA_NAME(moe_ffn)(const CudaContext *c, const MoeFfn *a)
@@ -445,12 +477,14 @@ extern "C" void CUDA_NAME(moe_ffn)(const CudaContext *c, const MoeFfn *a)
     assert(a->n_top >= 1 && a->n_top <= MOE_MAX_TOP);
     assert(a->n_experts <= MOE_MAX_EXPERTS && a->type != WEIGHT_NONE);
     terms_overwritten(c, a->out, a->n, a->dim);
-    size_t fit = c->scratch_bytes / row_bytes(a);
-    int group = fit < MOE_GROUP ? (int)fit : MOE_GROUP;
-    assert(group > 0);
-    for (int i = 0; i < a->n; i += group) {
-        MoeFfn part = *a;
-        part.n = a->n - i < group ? a->n - i : group;
+    MoeFfn part = *a;
+    for (int i = 0; i < a->n; i += part.n) {
+        part = *a;
+        part.n = a->n - i;
+        int many = rows_of_many(c, &part);
+        part.n =
+            many ? many : at_most(at_most(part.n, MOE_GROUP), c->scratch_bytes / row_bytes(a, 0));
+        assert(part.n > 0);
         part.x += (int64_t)i * a->dim;
         part.id += (int64_t)i * a->n_top;
         part.weight += (int64_t)i * a->n_top;
@@ -460,8 +494,8 @@ extern "C" void CUDA_NAME(moe_ffn)(const CudaContext *c, const MoeFfn *a)
         if (a->type == WEIGHT_F32)
             run_f32(c, &part);
         else if (a->type == WEIGHT_FP8)
-            run_type<WEIGHT_FP8>(c, &part);
+            run_type<WEIGHT_FP8>(c, &part, many);
         else
-            run_type<WEIGHT_BF16>(c, &part);
+            run_type<WEIGHT_BF16>(c, &part, many);
     }
 }

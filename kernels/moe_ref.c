@@ -61,13 +61,15 @@ static void run_expert(const MoeFfn *a, int i, int e, float weight, float *scrat
                          .x = x,
                          .x_stride = a->dim,
                          .n_products = 2,
-                         .product = {{&a->gate[e], gate, a->width}, {&a->up[e], up, a->width}}});
+                         .product = {{&a->gate[e], gate, a->width}, {&a->up[e], up, a->width}},
+                         .prefill = a->prefill});
     swiglu_ref(&(SwiGlu){.n = 1, .dim = a->width, .gate = gate, .up = up});
     linear_ref(&(Linear){.n = 1,
                          .x = gate,
                          .x_stride = a->width,
                          .n_products = 1,
-                         .product = {{&a->down[e], y, a->dim}}});
+                         .product = {{&a->down[e], y, a->dim}},
+                         .prefill = a->prefill});
     for (int d = 0; d < a->dim; d++)
         a->out[(int64_t)i * a->dim + d] += weight * y[d];
 }

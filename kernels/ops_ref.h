@@ -19,8 +19,8 @@
 
 /* Element [row][col] of w as f32. */
 float weight_at(const Weight *w, int row, int col);
-/* x as products with w take it. */
-float linear_factor(const Weight *w, float x);
+/* A row of x as products with w take it. prefill: backend.h. */
+void linear_factors(const Weight *w, int prefill, const float *x, float *out);
 
 void linear_ref(const Linear *a);
 

@@ -413,6 +413,11 @@ static __device__ __forceinline__ uint32_t fp8_to_fp16_pair(uint16_t codes)
     __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3);
     return (uint32_t)pair.x | (uint32_t)pair.y << 16;
 }
+/* Two values as e4m3 codes; what is beyond 448 becomes that. */
+static __device__ __forceinline__ uint16_t fp8_codes(float first, float second)
+{
+    return __nv_cvt_float2_to_fp8x2(float2{first, second}, __NV_SATFINITE, __NV_E4M3);
+}
 #else
 static inline uint32_t bf16_pair(float first, float second)
 {
@@ -425,6 +430,10 @@ static inline uint32_t fp16_pair(float first, float second)
 static inline float fp16_value(uint16_t bits)
 {
     return fp16_to_float(bits);
+}
+static inline uint16_t fp8_codes(float first, float second)
+{
+    return (uint16_t)(fp8_from_float(first) | fp8_from_float(second) << 8);
 }
 static inline uint32_t fp8_to_fp16_pair(uint16_t codes)
 {

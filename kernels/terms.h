@@ -3,8 +3,9 @@
  *
  * Beside bf16 weights x = high + low in bf16. Beside FP8 weights, which fp16 holds exactly, x =
  * (high + low) * unit in fp16, where unit is a power of two from the largest |x| of each 128 values
- * of a row. So the terms of 128 neighbours depend on them alone, and whoever makes them makes their
- * terms at once; a linear that finds them there (TermsMemo) needs no launch to split x.
+ * of a row. PREFILL_FP8's x is one term, in e4m3, which fp16 holds: high * unit, low = 0, and unit
+ * is fp8_scale. So the terms of 128 neighbours depend on them alone, and whoever makes them makes
+ * their terms at once; a linear that finds them there (TermsMemo) needs no launch to split x.
  */
 #ifndef OFFSHOOT_KERNELS_TERMS_H
 #define OFFSHOOT_KERNELS_TERMS_H
@@ -60,6 +61,47 @@ static __device__ __forceinline__ float term_scale(float max)
     return philox_float((uint32_t)(127 + 13 - e) << 23);
 }
 
+static __device__ __forceinline__ uint32_t warp_most(uint32_t x)
+{
+    for (int mask = WARP / 2; mask > 0; mask /= 2) {
+        uint32_t other = warp_xor(x, mask);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+/* The scale of a block of which this lane has four values: magnitudes are in the order of their
+ * bits, those of NaN the last. */
+static __device__ __forceinline__ float fp8_warp_scale(const float (&v)[2][2])
+{
+    uint32_t most = 0;
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        uint32_t size = philox_bits(v[i / 2][i % 2]) & 0x7fffffffu;
+        most = size > most ? size : most;
+    }
+    return fp8_scale(philox_float(warp_most(most)));
+}
+
+/* put_terms for PREFILL_FP8, beside FP8 weights. */
+static __device__ __forceinline__ void put_fp8_terms(const Terms &out, int64_t row, int block,
+                                                     const float (&v)[2][2])
+{
+    int64_t at = row * out.n_blocks + block;
+    uint16_t *to = (uint16_t *)(void *)(out.data + at * TERM_BLOCK_BYTES) + warp_lane();
+    float scale = fp8_warp_scale(v), inverse = 1.0f / scale;
+    if (warp_lane() == 0) out.unit[at] = scale;
+    UNROLL
+    for (int run = 0; run < 2; run++) {
+        uint32_t high = fp8_to_fp16_pair(fp8_codes(v[run][0] * inverse, v[run][1] * inverse));
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            to[(run * 2 + h) * 64] = (uint16_t)(high >> 16 * h);
+            to[(run * 2 + h) * 64 + 32] = 0;
+        }
+    }
+}
+
 /* Where in a run of 64 k's value `lane` of half h lies. A lane of tile_sum reads 8 at a time: 8
  * neighbours of W in bf16, in FP8 one half of 16. */
 template <WeightType TYPE> static __device__ __forceinline__ int term_k(int h, int lane)
@@ -103,7 +145,7 @@ static __device__ __forceinline__ void put_terms(const Terms &out, int64_t row, 
 }
 
 /* This warp's terms of a block of a row of x, which may lie where they go. */
-template <WeightType TYPE>
+template <WeightType TYPE, int PROMPT = PREFILL_EXACT>
 static __device__ __forceinline__ void split_block(const Terms &out, int64_t row, int block,
                                                    const float *x, int cols)
 {
@@ -116,7 +158,10 @@ static __device__ __forceinline__ void split_block(const Terms &out, int64_t row
         v[run][h] = k < cols ? x[k] : 0.0f;
     }
     warp_sync(); /* all have read */
-    put_terms<TYPE>(out, row, block, v);
+    if (TYPE == WEIGHT_FP8 && PROMPT == PREFILL_FP8)
+        put_fp8_terms(out, row, block, v);
+    else
+        put_terms<TYPE>(out, row, block, v);
 }
 
 /* ---- what an operation that makes x leaves of it for the linear that comes next ---- */

@@ -40,6 +40,9 @@ typedef enum {
     N_WEIGHT_TYPES
 } WeightType;
 
+/* What operations' prefill may be (backend.h). */
+enum { PREFILL_EXACT = 1, PREFILL_FP8 = 2 };
+
 typedef struct {
     WeightType type; /* WEIGHT_NONE: the model has no such matrix */
     int rows, cols;

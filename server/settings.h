@@ -96,7 +96,7 @@ enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 
 #define STATE_CHOICES "auto|slots|replay" /* in the order of engine/engine.h's modes */
 #define KV_CHOICES    "f32|bf16"          /* in the order of kernels/attention.h's types */
-#define ACT_CHOICES   "f32|bf16"          /* in the order of engine/model.h's types */
+#define ACT_CHOICES   "f32|bf16|fp8"      /* in the order of engine/model.h's types */
 
 #define DRAFT_CHOICES "mtp|none"
 enum { DRAFT_MTP, DRAFT_NONE };

@@ -34,7 +34,7 @@ int has_type(int b, WeightType type);
  * How products are added up: in double, in f32, or with x as two 16-bit terms, as linear_amx.h or
  * linear_tile.h. All of the CPU's take INT8 as linear_int8.h does.
  */
-typedef enum { SUMS_REF, SUMS_F32, SUMS_AMX, SUMS_GPU } Sums;
+typedef enum { SUMS_REF, SUMS_F32, SUMS_AMX, SUMS_GPU, SUMS_FP8_TENSOR } Sums;
 Sums sums_of(int b);
 
 /* "op on avx2 with 3 threads"; one static buffer. */

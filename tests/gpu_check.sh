@@ -148,7 +148,9 @@ for type in f32 bf16; do
     check "demonstration model, $type K and V" --model models/demo --kv-dtype $type --limit 4 \
         --max-tokens 32
 done
-# Where the two above fail and one of these does not, it is by launches that overlap, or by graphs.
+check "demonstration model in FP8, prompts by FP8 x" --model models/demo --quant fp8 --act-dtype fp8 \
+    --limit 2 --max-tokens 24
+# Where the first two fail and one of these does not, it is by launches that overlap, or by graphs.
 for part in pdl cuda-graph; do
     check "demonstration model, --$part off" --model models/demo --limit 2 --max-tokens 24 --$part off
 done

@@ -11,7 +11,9 @@
 
 #include "base/mem.h"
 #include "kernels/bf16.h"
+#include "kernels/fp8.h"
 #include "kernels/gemm_library.h"
+#include "kernels/ops_ref.h"
 #include "tests/backends.h"
 
 /* It multiplies on the host, and says what it was asked. */
@@ -22,41 +24,57 @@ typedef struct {
     int largest;                      /* number of rows in a product */
 } Fake;
 
-static uint64_t name_of(int rows, int cols)
+static uint64_t name_of(WeightType type, int rows, int cols)
 {
-    return (uint64_t)rows << 32 | (uint64_t)cols;
+    return (uint64_t)type << 60 | (uint64_t)rows << 32 | (uint64_t)cols;
 }
 
-static int fake_choose(void *self, int rows, int cols, int n, GemmAlgorithm *out)
+static int fake_choose(void *self, WeightType type, int rows, int cols, int n, GemmAlgorithm *out)
 {
     Fake *f = self;
     f->chosen++;
     assert_int_equal(n, LIBRARY_ROWS);
-    out->data[0] = name_of(rows, cols);
+    out->data[0] = name_of(type, rows, cols);
     return f->no_choice ? -1 : 0;
 }
 
-static int fake_accepts(void *self, int rows, int cols, int n, const GemmAlgorithm *algorithm)
+static int fake_accepts(void *self, WeightType type, int rows, int cols, int n,
+                        const GemmAlgorithm *algorithm)
 {
     Fake *f = self;
     f->accepted++;
-    assert_int_equal(algorithm->data[0], name_of(rows, cols));
+    assert_int_equal(algorithm->data[0], name_of(type, rows, cols));
     assert_true(n >= 1 && n <= LIBRARY_ROWS);
+    assert_true(type == WEIGHT_BF16 || n % 4 == 0);
     return n == f->refuses ? -1 : 0;
+}
+
+/* Element [i][k] of x, [r][k] of w; with it what it is multiplied by. */
+static float element(const GemmProduct *p, const void *data, int row, int k)
+{
+    int64_t at = (int64_t)row * p->cols + k;
+    return p->type == WEIGHT_FP8 ? fp8_to_float(((const uint8_t *)data)[at])
+                                 : bf16_to_float(((const uint16_t *)data)[at]);
+}
+
+static float scales(const GemmProduct *p, int i, int r, int k)
+{
+    if (p->type != WEIGHT_FP8) return 1;
+    return p->x_scale[k / 128 * p->n + i] * p->w_scale[r / 128 * (p->cols / 128) + k / 128];
 }
 
 static int fake_multiply(void *self, const GemmProduct *p, const GemmAlgorithm *algorithm)
 {
     Fake *f = self;
-    const uint16_t *w = p->w, *x = p->x;
-    assert_int_equal(algorithm->data[0], name_of(p->rows, p->cols));
+    assert_int_equal(algorithm->data[0], name_of(p->type, p->rows, p->cols));
+    assert_true(p->type == WEIGHT_BF16 || (p->n % 4 == 0 && !p->add));
     if (f->multiplied++ == f->fails_after) return -1;
     if (p->n > f->largest) f->largest = p->n;
     for (int i = 0; i < p->n; i++)
         for (int r = 0; r < p->rows; r++) {
             float *y = &p->y[i * p->y_stride + r], sum = p->add ? *y : 0;
             for (int k = 0; k < p->cols; k++)
-                sum += bf16_to_float(w[r * p->cols + k]) * bf16_to_float(x[i * p->cols + k]);
+                sum += element(p, p->w, r, k) * element(p, p->x, i, k) * scales(p, i, r, k);
             *y = sum;
         }
     return 0;
@@ -80,6 +98,7 @@ static void case_open(Case *c)
     *c = (Case){.fake = {.fails_after = -1, .refuses = -1}};
     c->choice.library = (GemmLibrary){&c->fake, fake_choose, fake_accepts, fake_multiply, NULL};
     c->choice.split = split_bf16_simt;
+    c->choice.round = round_fp8_simt;
     c->context.failed = &c->failed;
     c->context.scratch_bytes = SCRATCH_ROWS * COLS * 4;
     c->context.scratch = mem_alloc(1, c->context.scratch_bytes);
@@ -130,6 +149,87 @@ static void test_product(void **state)
     assert_int_equal(c.fake.chosen, 1);
     assert_int_equal(c.fake.accepted, LIBRARY_ROWS);
     case_close(&c);
+}
+
+/*
+ * x in e4m3, rows by fours, in pieces that fit the scratch: near the definition with x so rounded.
+ * What comes after the rows that were asked for, up to a four, may be written, nothing else.
+ */
+static void test_fp8_product(void **state)
+{
+    (void)state;
+    enum { FP8_ROWS = 144, FP8_COLS = 512, PIECE = 33, ALL = (N + 3) / 4 * 4 };
+    Case c;
+    case_open(&c);
+    Rng r = rng_new(6);
+    Weight w = random_weight(&r, WEIGHT_FP8, FP8_ROWS, FP8_COLS);
+    float *x = random_floats(&r, N * FP8_COLS, 3), factor[FP8_COLS];
+    float *y = floats(ALL * FP8_ROWS);
+    for (int k = 128; k < 256; k++)
+        x[5 * FP8_COLS + k] = 0; /* a block of zeros, one of tiny values */
+    for (int k = 256; k < 384; k++)
+        x[6 * FP8_COLS + k] *= 1e-35f;
+    mem_free(c.context.scratch);
+    c.context.scratch_bytes = PIECE * (FP8_COLS + FP8_COLS / 128 * 4) + 256;
+    c.context.scratch = mem_alloc(1, c.context.scratch_bytes);
+    c.a = (Linear){N, x, FP8_COLS, 1, {{&w, y, FP8_ROWS}}, PREFILL_FP8};
+    for (int n = N; n > N - 5; n--) {
+        memset(y, 0xff, ALL * FP8_ROWS * sizeof *y);
+        c.a.n = n;
+        assert_int_equal(run(&c), 1);
+        for (int i = 0; i < n; i++) {
+            linear_factors(&w, PREFILL_FP8, x + i * FP8_COLS, factor);
+            for (int o = 0; o < FP8_ROWS; o++) {
+                double sum = 0, size = 0;
+                for (int k = 0; k < FP8_COLS; k++) {
+                    double p = (double)factor[k] * (double)weight_at(&w, o, k);
+                    sum += p, size += fabs(p);
+                }
+                assert_true(fabs((double)y[i * FP8_ROWS + o] - sum) <= 600 * 0x1p-24 * size);
+            }
+        }
+        for (int i = (n + 3) / 4 * 4; i < ALL; i++)
+            assert_true(isnan(y[i * FP8_ROWS]));
+    }
+    assert_int_equal(c.fake.largest, PIECE / 4 * 4);
+    assert_int_equal(c.fake.chosen, 1);
+    assert_int_equal(c.fake.accepted, LIBRARY_ROWS / 4);
+    free_weight(&w);
+    free(x), free(y);
+    case_close(&c);
+}
+
+/* FP8 weights are the library's only where x may be rounded, and for shapes that it knows. */
+static void test_fp8_not_for_it(void **state)
+{
+    (void)state;
+    static const int shape[][3] = {/* rows, cols, ours */
+                                   {16, 512, 0},
+                                   {16, 384, 1},
+                                   {24, 512, 1},
+                                   {16, 520, 1}};
+    for (size_t s = 0; s < sizeof shape / sizeof *shape; s++) {
+        Case c;
+        case_open(&c);
+        Rng r = rng_new(7 + s);
+        int rows = shape[s][0], cols = shape[s][1];
+        Weight w = random_weight(&r, WEIGHT_FP8, rows, cols);
+        float *x = random_floats(&r, (size_t)cols, 1), *y = floats(4 * (size_t)rows);
+        c.context.scratch_bytes = 4096;
+        mem_free(c.context.scratch);
+        c.context.scratch = mem_alloc(1, c.context.scratch_bytes);
+        c.a = (Linear){1, x, cols, 1, {{&w, y, rows}}, PREFILL_EXACT};
+        assert_int_equal(run(&c), 0);
+        c.a.prefill = 0;
+        assert_int_equal(run(&c), 0);
+        assert_int_equal(c.fake.chosen, 0);
+        c.a.prefill = PREFILL_FP8;
+        assert_int_equal(run(&c), !shape[s][2]);
+        assert_int_equal(c.fake.multiplied, !shape[s][2]);
+        free_weight(&w);
+        free(x), free(y);
+        case_close(&c);
+    }
 }
 
 /* What never goes to the library, and is not asked about. */
@@ -212,10 +312,9 @@ static void test_many_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_product),
-        cmocka_unit_test(test_not_for_it),
-        cmocka_unit_test(test_ours_for_ever),
-        cmocka_unit_test(test_many_shapes),
+        cmocka_unit_test(test_product),        cmocka_unit_test(test_fp8_product),
+        cmocka_unit_test(test_fp8_not_for_it), cmocka_unit_test(test_not_for_it),
+        cmocka_unit_test(test_ours_for_ever),  cmocka_unit_test(test_many_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,26 +34,31 @@ enum { N_GOLDEN = sizeof golden / sizeof *golden };
 /* On the host a pass takes long: the smallest of models, with random weights. */
 static const char *const tiny = "tests/data/gpu/tiny";
 
-static Model *open_model(Backend *be, const char *dir)
+static Model *open_model(Backend *be, const char *dir, ActType act)
 {
     Error err = {0};
-    ModelOptions options = {.dummy = is_simt(be) ? DUMMY_BF16 : DUMMY_NONE};
+    ModelOptions options = {.act = act,
+                            .dummy = !is_simt(be)     ? DUMMY_NONE
+                                     : act == ACT_FP8 ? DUMMY_FP8
+                                                      : DUMMY_BF16};
     Model *m = model_open(dir, &options, be, &err);
     if (!m) fail_msg("%s", err.msg);
     return m;
 }
 
-static void check_matrix(Backend *be, const char *dir, KvType type)
+static void check_matrix(Backend *be, const char *dir, KvType type, ActType act)
 {
     Error err = {0};
-    Model *m = open_model(be, dir);
+    Model *m = open_model(be, dir, act);
     Tokenizer *tok = tokenizer_open(GOLDEN "qwen35-moe/tokenizer.json", &err);
     if (!tok) fail_msg("%s", err.msg);
     FILE *out = fopen("/dev/null", "w");
     CheckSetup setup = {.model = m,
                         .tok = tok,
                         .max_tokens = is_simt(be) ? 4 : 48,
-                        .limit = is_simt(be) ? 4 : 0,
+                        .limit = !is_simt(be)     ? 0
+                                 : act == ACT_FP8 ? 1
+                                                  : 4,
                         .memory = 64 << 20,
                         .kv_type = type,
                         .ctx_size = is_simt(be) ? 80 : 1024};
@@ -69,10 +74,12 @@ static void test_check_matrix(void **state)
     Backend *gpu[MAX_GPU_BACKENDS];
     int n = open_gpu_backends(gpu);
     for (int b = 0; b < n; b++) {
-        if (is_simt(gpu[b])) check_matrix(gpu[b], tiny, KV_F32);
+        const char *fp8 = is_simt(gpu[b]) ? tiny : GOLDEN "qwen35-dense-fp8";
+        if (is_simt(gpu[b])) check_matrix(gpu[b], tiny, KV_F32, ACT_F32);
+        check_matrix(gpu[b], fp8, KV_F32, ACT_FP8);
         for (size_t i = 0; i < N_GOLDEN && !is_simt(gpu[b]); i++) {
-            check_matrix(gpu[b], golden[i], KV_F32);
-            check_matrix(gpu[b], golden[i], KV_BF16);
+            check_matrix(gpu[b], golden[i], KV_F32, ACT_F32);
+            check_matrix(gpu[b], golden[i], KV_BF16, ACT_F32);
         }
         gpu[b]->close(gpu[b]);
     }
@@ -166,57 +173,99 @@ static void assert_same_heard(const Heard *a, const Heard *b)
     assert_memory_equal(a->logprob, b->logprob, (size_t)a->n * sizeof a->logprob[0]);
 }
 
-/* With prompts marked, which bites only where they run as such. */
-static Model *open_for_marks(Backend *be)
+static Model *open_prompts(Backend *be, DummyType type, ActType act)
 {
     Error err = {0};
-    ModelOptions options = {.dummy = DUMMY_BF16};
-    if (is_simt(be)) simt_mark_prompts(be);
+    ModelOptions options = {.dummy = type, .act = act};
     Model *m = model_open("tests/data/gpu/prompts", &options, be, &err);
     if (!m) fail_msg("%s", err.msg);
     return m;
 }
 
+/* With prompts marked, which bites only where they run as such. */
+static Model *open_for_marks(Backend *be)
+{
+    if (is_simt(be)) simt_mark_prompts(be);
+    return open_prompts(be, DUMMY_BF16, ACT_F32);
+}
+
 /* One prompt in chunks of all sizes, scored or not, beside two others that decode: the same bits.
  */
-static void test_prompt_cuts(void **state)
+static void check_cuts(Model *m)
 {
-    (void)state;
     static const int chunk[] = {64, 128, 200, 1};
     static int32_t prompt[3][CTX];
     static Heard whole[3], cut[3], plain;
+    EngineRequest r[3] = {ask(1, prompt[0], 20, 12, 0), ask(2, prompt[1], 5, 12, 0),
+                          ask(3, prompt[2], LONG, 3, 0)};
+    hear(m, 256, 0, r, 3, 3, whole);
+    for (int k = 0; k < 4; k++) {
+        hear(m, chunk[k], 0, r, 3, k % 2 ? 2 : 3, cut);
+        for (int i = 0; i < 3; i++)
+            assert_same_heard(&cut[i], &whole[i]);
+    }
+    plain = whole[2];
+    r[2].prompt_logprobs = 1; /* blocks of 64, for their logits */
+    hear(m, 256, 0, r, 3, 2, whole);
+    hear(m, 1, 0, r, 3, 3, cut);
+    for (int i = 0; i < 3; i++)
+        assert_same_heard(&cut[i], &whole[i]);
+    assert_int_equal(whole[2].n, LONG + plain.n);
+    assert_memory_equal(whole[2].token + LONG, plain.token, sizeof(int32_t) * (size_t)plain.n);
+    assert_memory_equal(whole[2].logprob + LONG, plain.logprob, sizeof(float) * (size_t)plain.n);
+}
+
+static void test_prompt_cuts(void **state)
+{
+    (void)state;
     Backend *gpu[MAX_GPU_BACKENDS];
     int n = open_gpu_backends(gpu);
     for (int b = 0; b < n; b++) {
-        Model *m = open_for_marks(gpu[b]);
-        EngineRequest r[3] = {ask(1, prompt[0], 20, 12, 0), ask(2, prompt[1], 5, 12, 0),
-                              ask(3, prompt[2], LONG, 3, 0)};
-        hear(m, 256, 0, r, 3, 3, whole);
-        for (int k = 0; k < 4; k++) {
-            hear(m, chunk[k], 0, r, 3, k % 2 ? 2 : 3, cut);
-            for (int i = 0; i < 3; i++)
-                assert_same_heard(&cut[i], &whole[i]);
-        }
-        plain = whole[2];
-        r[2].prompt_logprobs = 1; /* blocks of 64, for their logits */
-        hear(m, 256, 0, r, 3, 2, whole);
-        hear(m, 1, 0, r, 3, 3, cut);
-        for (int i = 0; i < 3; i++)
-            assert_same_heard(&cut[i], &whole[i]);
-        assert_int_equal(whole[2].n, LONG + plain.n);
-        assert_memory_equal(whole[2].token + LONG, plain.token, sizeof(int32_t) * (size_t)plain.n);
-        assert_memory_equal(whole[2].logprob + LONG, plain.logprob,
-                            sizeof(float) * (size_t)plain.n);
+        Model *m = open_prompts(gpu[b], DUMMY_FP8, ACT_FP8);
+        check_cuts(m);
         model_close(m);
-        if (is_simt(gpu[b])) { /* and the marks were seen */
-            Backend *unmarked = backend_simt_open();
-            m = model_open("tests/data/gpu/prompts", &(ModelOptions){.dummy = DUMMY_BF16}, unmarked,
-                           NULL);
-            r[2].id = 1;
-            hear(m, 256, 0, &r[2], 1, 1, cut);
-            assert_memory_not_equal(cut[0].logprob, whole[2].logprob, LONG * sizeof(float));
+        m = open_for_marks(gpu[b]);
+        check_cuts(m);
+        model_close(m);
+        gpu[b]->close(gpu[b]);
+    }
+}
+
+/* The log-probabilities of a prompt. */
+static void score(Model *m, Heard *h)
+{
+    int32_t prompt[CTX];
+    EngineRequest r = ask(1, prompt, LONG, 1, 1);
+    hear(m, 256, 0, &r, 1, 1, h);
+    model_close(m);
+}
+
+/* Marks are seen, and so is that x is rounded; but not while decoding. */
+static void test_prompts_differ(void **state)
+{
+    (void)state;
+    static Heard plain, other;
+    Backend *gpu[MAX_GPU_BACKENDS];
+    int n = open_gpu_backends(gpu);
+    for (int b = 0; b < n; b++) {
+        PromptDifference exact, rounded;
+        Error err = {0};
+        int32_t token[PREFILL_BLOCK];
+        score(open_prompts(gpu[b], DUMMY_FP8, ACT_F32), &plain);
+        score(open_prompts(gpu[b], DUMMY_FP8, ACT_FP8), &other);
+        assert_memory_not_equal(plain.logprob, other.logprob, LONG * sizeof(float));
+        ask(1, token, PREFILL_BLOCK, 1, 0);
+        for (int act = 0; act < 2; act++) {
+            Model *m = open_prompts(gpu[b], DUMMY_FP8, act ? ACT_FP8 : ACT_F32);
+            if (prompt_difference(m, KV_F32, token, PREFILL_BLOCK, act ? &rounded : &exact, &err))
+                fail_msg("%s", err.msg);
             model_close(m);
-            unmarked->close(unmarked);
+        }
+        assert_true(rounded.largest > 100 * exact.largest && rounded.mean_kl < 0.1);
+        score(open_prompts(gpu[b], DUMMY_BF16, ACT_F32), &plain);
+        if (is_simt(gpu[b])) {
+            score(open_for_marks(gpu[b]), &other);
+            assert_memory_not_equal(plain.logprob, other.logprob, LONG * sizeof(float));
         }
         gpu[b]->close(gpu[b]);
     }
@@ -324,7 +373,7 @@ static void check_no_allocation(StateMode mode)
     int n = open_gpu_backends(gpu);
     for (int b = 0; b < n; b++) {
         Backend *be = gpu[b];
-        Model *m = open_model(be, is_simt(be) ? tiny : golden[0]);
+        Model *m = open_model(be, is_simt(be) ? tiny : golden[0], ACT_F32);
         Drafter drafter;
         assert_int_equal(mtp_drafter_open(m, &drafter, &err), 0);
         EngineOptions o = engine_defaults();
@@ -358,9 +407,9 @@ static void test_no_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_check_matrix),      cmocka_unit_test(test_prompt_cuts),
-        cmocka_unit_test(test_prompt_difference), cmocka_unit_test(test_preemption),
-        cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_check_matrix),   cmocka_unit_test(test_prompt_cuts),
+        cmocka_unit_test(test_prompts_differ), cmocka_unit_test(test_prompt_difference),
+        cmocka_unit_test(test_preemption),     cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -77,6 +77,7 @@ static const LinearShape linear_shapes[] = {
  */
 static double roundings(const Weight *w, Sums sums)
 {
+    if (sums == SUMS_FP8_TENSOR) return 1 << 12;
     if (sums != SUMS_REF && w->type == WEIGHT_INT8) return 2 * int8_blocks(w->cols) + 8;
     if (sums == SUMS_AMX && w->type == WEIGHT_BF16_BOTH) return 16 + w->cols / 16.0 + 8;
     if (sums == SUMS_AMX && w->type != WEIGHT_F32) return 128 + 16 + w->cols / 16.0 + 8;
@@ -122,18 +123,21 @@ static double lost(const Weight *w, const float *x, const float *row, Sums sums)
 }
 
 /* |error| <= roundings * 2^-24 * sum |x w| and what is lost of small x. */
-static void check_linear(const Weight *w, const float *x, int x_stride, int n, const float *got,
-                         int y_stride, Sums sums, const char *what, uint64_t seed)
+static void check_prompt(const Weight *w, int prefill, const float *x, int x_stride, int n,
+                         const float *got, int y_stride, Sums sums, const char *what, uint64_t seed)
 {
-    float *row = floats((size_t)w->cols);
+    const size_t cols = (size_t)w->cols;
+    float *row = floats(cols), *factor = floats((size_t)n * cols);
+    for (int i = 0; i < n; i++)
+        linear_factors(w, prefill, x + i * x_stride, factor + (size_t)i * cols);
     for (int r = 0; r < w->rows; r++) {
         for (int k = 0; k < w->cols; k++)
             row[k] = weight_at(w, r, k);
         for (int i = 0; i < n; i++) {
             double sum = 0, size = 0;
-            const float *xi = x + i * x_stride;
+            const float *xi = factor + (size_t)i * cols;
             for (int k = 0; k < w->cols; k++) {
-                double p = (double)linear_factor(w, xi[k]) * (double)row[k];
+                double p = (double)xi[k] * (double)row[k];
                 sum += p, size += fabs(p);
             }
             float want = (float)sum;
@@ -141,7 +145,13 @@ static void check_linear(const Weight *w, const float *x, int x_stride, int n, c
             assert_true(near_all(what, &got[i * y_stride + r], &want, 1, 0, limit, seed));
         }
     }
-    free(row);
+    free(row), free(factor);
+}
+
+static void check_linear(const Weight *w, const float *x, int x_stride, int n, const float *got,
+                         int y_stride, Sums sums, const char *what, uint64_t seed)
+{
+    check_prompt(w, 0, x, x_stride, n, got, y_stride, sums, what, seed);
 }
 
 /* The next row that is compared with the same row alone; fibers are slow: some of many. */
@@ -408,9 +418,16 @@ static void test_linear_together(void **state)
     }
 }
 
+/* An array for n rows of an output. */
+static float *outputs(size_t n, size_t rows)
+{
+    return floats((n + 3) / 4 * 4 * rows);
+}
+
 /*
  * Matrices of published models, so that a library has many algorithms to choose from: a row of a
- * prompt is the same in any number of rows. Only where there is a GPU.
+ * prompt is the same in any number of rows. Only where there is a GPU. Tensor cores add products of
+ * e4m3 up with some 13 bits of fraction.
  */
 static void test_linear_by_library(void **state)
 {
@@ -420,16 +437,17 @@ static void test_linear_by_library(void **state)
     enum { N = 700, CHECKED = 2, N_SHAPES = sizeof shape / sizeof *shape };
     Backend *be = backend[n_backends - 1];
     if (strcmp(be->name, "cuda") != 0) skip();
-    for (int s = 0; s < N_SHAPES; s++) {
+    for (int s = 0; s < 2 * N_SHAPES; s++) {
         Rng r = rng_new(80 + (uint64_t)s);
-        int rows = shape[s][0], cols = shape[s][1];
-        Weight w = random_weight(&r, WEIGHT_BF16, rows, cols);
-        size_t all = (size_t)N * (size_t)rows;
-        float *x = random_floats(&r, (size_t)N * (size_t)cols, 1), *y = floats(all),
-              *got = floats(all);
-        Linear a = {N, x, cols, 1, {{&w, y, rows}}, .prefill = 1};
+        const int is_fp8 = s >= N_SHAPES, prefill = is_fp8 ? PREFILL_FP8 : PREFILL_EXACT;
+        int rows = shape[s % N_SHAPES][0], cols = shape[s % N_SHAPES][1];
+        Weight w = random_weight(&r, is_fp8 ? WEIGHT_FP8 : WEIGHT_BF16, rows, cols);
+        float *x = random_floats(&r, (size_t)N * (size_t)cols, 1), *y = outputs(N, (size_t)rows),
+              *got = outputs(N, (size_t)rows);
+        Linear a = {N, x, cols, 1, {{&w, y, rows}}, .prefill = prefill};
         be->linear(be, &a);
-        check_linear(&w, x, cols, CHECKED, y, rows, SUMS_GPU, "linear by library", r.seed);
+        check_prompt(&w, prefill, x, cols, CHECKED, y, rows, is_fp8 ? SUMS_FP8_TENSOR : SUMS_GPU,
+                     "linear by library", r.seed);
         a.product->y = got;
         for (size_t k = 0; k < sizeof few / sizeof *few; k++) {
             a.n = few[k];
@@ -443,16 +461,22 @@ static void test_linear_by_library(void **state)
 }
 
 typedef struct {
-    int type, rows, cols;
+    int type, rows, cols, prefill;
 } ManyShape;
 
 /* Prompts' matrices: odd, unaligned, more than a k-block in a slice, and whole tiles of 128. */
 static const ManyShape many_shapes[] = {
-    {WEIGHT_BF16, 131, 200},     {WEIGHT_BF16, 64, 133},        {WEIGHT_BF16, 49, 1160},
-    {WEIGHT_BF16, 5600, 8},      {WEIGHT_BF16, 136, 264},       {WEIGHT_FP8, 200, 144},
-    {WEIGHT_FP8, 70, 137},       {WEIGHT_FP8, 50, 1168},        {WEIGHT_FP8, 5505, 16},
-    {WEIGHT_F32, 65, 30},        {WEIGHT_INT8, 70, 137},        {WEIGHT_INT8, 50, 1168},
-    {WEIGHT_BF16_BOTH, 70, 137}, {WEIGHT_BF16_BOTH, 131, 1160},
+    {WEIGHT_BF16, 131, 200, PREFILL_EXACT},     {WEIGHT_BF16, 64, 133, PREFILL_EXACT},
+    {WEIGHT_BF16, 49, 1160, PREFILL_EXACT},     {WEIGHT_BF16, 5600, 8, PREFILL_EXACT},
+    {WEIGHT_BF16, 136, 264, PREFILL_EXACT},     {WEIGHT_FP8, 200, 144, PREFILL_EXACT},
+    {WEIGHT_FP8, 70, 137, PREFILL_EXACT},       {WEIGHT_FP8, 50, 1168, PREFILL_EXACT},
+    {WEIGHT_FP8, 5505, 16, PREFILL_EXACT},      {WEIGHT_F32, 65, 30, PREFILL_EXACT},
+    {WEIGHT_INT8, 70, 137, PREFILL_EXACT},      {WEIGHT_INT8, 50, 1168, PREFILL_EXACT},
+    {WEIGHT_BF16_BOTH, 70, 137, PREFILL_EXACT}, {WEIGHT_BF16_BOTH, 131, 1160, PREFILL_EXACT},
+    {WEIGHT_FP8, 200, 144, PREFILL_FP8},        {WEIGHT_FP8, 70, 137, PREFILL_FP8},
+    {WEIGHT_FP8, 50, 1168, PREFILL_FP8},        {WEIGHT_FP8, 5505, 16, PREFILL_FP8},
+    {WEIGHT_FP8, 31, 130, PREFILL_FP8},         {WEIGHT_FP8, 144, 1024, PREFILL_FP8},
+    {WEIGHT_BF16, 64, 133, PREFILL_FP8}, /* as without */
 };
 
 /*
@@ -469,17 +493,19 @@ static void test_linear_of_prompts(void **state)
         Rng r = rng_new(70 + s);
         size_t rows = (size_t)shape->rows, cols = (size_t)shape->cols;
         Weight w = random_weight(&r, (WeightType)shape->type, shape->rows, shape->cols);
-        float *x = random_floats(&r, N * cols, 1), *y = floats(N * rows), *got = floats(N * rows);
+        float *x = random_floats(&r, N * cols, 1), *y = outputs(N, rows), *got = outputs(N, rows);
         float *turned = floats(N * cols);
+        const int prefill = shape->prefill;
         x[BROKEN * cols + 5] = NAN;
         for (size_t i = 0; i < N; i++)
             memcpy(turned + i * cols, x + (N - 1 - i) * cols, cols * sizeof *x);
         for (int b = 0; b < n_backends; b++) {
             Backend *be = backend[b];
             if (b != leader(b) || !has_type(b, w.type)) continue;
-            Linear a = {N, x, shape->cols, 1, {{&w, y, shape->rows}}, .prefill = 1};
+            if (prefill == PREFILL_FP8 && !is_gpu(b)) continue;
+            Linear a = {N, x, shape->cols, 1, {{&w, y, shape->rows}}, .prefill = prefill};
             be->linear(be, &a);
-            check_linear(&w, x + SOME * cols, shape->cols, 2, y + SOME * rows, shape->rows,
+            check_prompt(&w, prefill, x + SOME * cols, shape->cols, 2, y + SOME * rows, shape->rows,
                          sums_of(b), about("linear of a prompt", b), r.seed);
             assert_true(isnan(y[BROKEN * rows]) && isfinite(y[(BROKEN + 1) * rows]));
             for (int k = 0; k < CUTS; k++) {
@@ -503,7 +529,7 @@ static void test_linear_of_prompts(void **state)
                                           y + i * rows, rows, r.seed));
             a.n = 1, a.x = x + SOME * cols, a.prefill = 0;
             be->linear(be, &a);
-            if (!strcmp(be->name, "simt"))
+            if (!strcmp(be->name, "simt") && (prefill == PREFILL_EXACT || w.type != WEIGHT_FP8))
                 assert_true(
                     same_bits("linear of a prompt, decoded", got, y + SOME * rows, rows, r.seed));
         }
@@ -769,63 +795,67 @@ static void check_moe_small_blocks(Backend *be, const MoeFfn *a, const float *wa
     free(small.out);
 }
 
+static void check_moe(const MoeShape *m, int prefill, uint64_t seed)
+{
+    Rng r = rng_new(seed);
+    size_t n = (size_t)m->n, dim = (size_t)m->dim, top = (size_t)m->n_top, all = n * dim;
+    static Weight gate[MOST_EXPERTS], up[MOST_EXPERTS], down[MOST_EXPERTS];
+    for (int e = 0; e < m->n_experts; e++) {
+        gate[e] = random_weight(&r, m->type, m->width, m->dim);
+        up[e] = random_weight(&r, m->type, m->width, m->dim);
+        down[e] = random_weight(&r, m->type, m->dim, m->width);
+    }
+    float *logits = random_floats(&r, n * (size_t)m->n_experts, 3), *weight = floats(n * top);
+    float *x = random_floats(&r, all, 1), *shared = random_floats(&r, all, 1);
+    float *shared_gate = random_floats(&r, n, 3), *want = floats(all), *got = floats(all);
+    float *first = floats(all), *alone = floats(dim);
+    float *scratch = floats((size_t)moe_scratch_floats(m->n, m->dim, m->width));
+    int32_t *id = ints(n * top);
+    ref->moe_route(ref, &(MoeRoute){m->n, m->n_experts, m->n_top, 1, logits, id, weight});
+    MoeFfn a = {m->n, m->dim, m->width, m->n_experts, m->n_top,    x,       id,   weight, m->type,
+                gate, up,     down,     shared,       shared_gate, scratch, want, prefill};
+    ref->moe_ffn(ref, &a);
+    /*
+     * Products of three sums over up to 1,200 terms: take the largest output. Two bf16 terms
+     * are off by up to 2^-17 of each product, in all three; INT8's by 2^-8 of a block's largest
+     * x; where SwiGLU's last bits round to another bf16, by 2^-8 of that, to another e4m3, by
+     * 2^-4.
+     */
+    double size = 0;
+    for (size_t i = 0; i < all; i++)
+        size = fmax(size, fabs((double)want[i]));
+    for (int b = 0; b < n_backends; b++) {
+        if (!has_type(b, m->type) || (prefill && !is_gpu(b))) continue;
+        a.out = b == leader(b) ? first : got;
+        backend[b]->moe_ffn(backend[b], &a);
+        int bf16_terms =
+            sums_of(b) == SUMS_AMX ? m->type != WEIGHT_F32 : is_gpu(b) && m->type == WEIGHT_BF16;
+        int is_rounded = m->type == WEIGHT_INT8 || m->type == WEIGHT_BF16_BOTH;
+        double relative = prefill ? 0x1p-5 : is_rounded ? 0x1p-6 : bf16_terms ? 0x1p-15 : 4e-6;
+        assert_true(near_all(about("moe", b), a.out, want, all, 0, relative * size, r.seed));
+        assert_true(same_bits(about("moe", b), a.out, first, all, r.seed));
+        if (is_gpu(b)) check_moe_small_blocks(backend[b], &a, first, r.seed);
+        for (int k = 0; k < m->n; k = next_alone(k, m->n, is_gpu(b))) {
+            size_t i = (size_t)k;
+            MoeFfn one = a;
+            one.n = 1, one.x = x + i * dim, one.id = id + i * top, one.weight = weight + i * top;
+            one.shared = shared + i * dim, one.shared_gate = shared_gate + i, one.out = alone;
+            backend[b]->moe_ffn(backend[b], &one);
+            assert_true(same_bits(about("moe, one row", b), alone, first + i * dim, dim, r.seed));
+        }
+    }
+    for (int e = 0; e < m->n_experts; e++)
+        free_weight(&gate[e]), free_weight(&up[e]), free_weight(&down[e]);
+    free(logits), free(weight), free(x), free(shared), free(shared_gate), free(want);
+    free(got), free(first), free(alone), free(scratch), free(id);
+}
+
 static void test_moe_ffn(void **state)
 {
     (void)state;
     for (size_t s = 0; s < sizeof moe_shapes / sizeof *moe_shapes; s++) {
-        const MoeShape *m = &moe_shapes[s];
-        Rng r = rng_new(700 + s);
-        size_t n = (size_t)m->n, dim = (size_t)m->dim, top = (size_t)m->n_top, all = n * dim;
-        static Weight gate[MOST_EXPERTS], up[MOST_EXPERTS], down[MOST_EXPERTS];
-        for (int e = 0; e < m->n_experts; e++) {
-            gate[e] = random_weight(&r, m->type, m->width, m->dim);
-            up[e] = random_weight(&r, m->type, m->width, m->dim);
-            down[e] = random_weight(&r, m->type, m->dim, m->width);
-        }
-        float *logits = random_floats(&r, n * (size_t)m->n_experts, 3), *weight = floats(n * top);
-        float *x = random_floats(&r, all, 1), *shared = random_floats(&r, all, 1);
-        float *shared_gate = random_floats(&r, n, 3), *want = floats(all), *got = floats(all);
-        float *first = floats(all), *alone = floats(dim);
-        float *scratch = floats((size_t)moe_scratch_floats(m->n, m->dim, m->width));
-        int32_t *id = ints(n * top);
-        ref->moe_route(ref, &(MoeRoute){m->n, m->n_experts, m->n_top, 1, logits, id, weight});
-        MoeFfn a = {m->n, m->dim, m->width, m->n_experts, m->n_top, x,    id, weight, m->type, gate,
-                    up,   down,   shared,   shared_gate,  scratch,  want, 0};
-        ref->moe_ffn(ref, &a);
-        /*
-         * Products of three sums over up to 1,200 terms: take the largest output. Two bf16 terms
-         * are off by up to 2^-17 of each product, in all three; INT8's by 2^-8 of a block's largest
-         * x; where SwiGLU's last bits round to another bf16, by 2^-8 of that.
-         */
-        double size = 0;
-        for (size_t i = 0; i < all; i++)
-            size = fmax(size, fabs((double)want[i]));
-        for (int b = 0; b < n_backends; b++) {
-            if (!has_type(b, m->type)) continue;
-            a.out = b == leader(b) ? first : got;
-            backend[b]->moe_ffn(backend[b], &a);
-            int bf16_terms = sums_of(b) == SUMS_AMX ? m->type != WEIGHT_F32
-                                                    : is_gpu(b) && m->type == WEIGHT_BF16;
-            int is_rounded = m->type == WEIGHT_INT8 || m->type == WEIGHT_BF16_BOTH;
-            double relative = is_rounded ? 0x1p-6 : bf16_terms ? 0x1p-15 : 4e-6;
-            assert_true(near_all(about("moe", b), a.out, want, all, 0, relative * size, r.seed));
-            assert_true(same_bits(about("moe", b), a.out, first, all, r.seed));
-            if (is_gpu(b)) check_moe_small_blocks(backend[b], &a, first, r.seed);
-            for (int k = 0; k < m->n; k = next_alone(k, m->n, is_gpu(b))) {
-                size_t i = (size_t)k;
-                MoeFfn one = a;
-                one.n = 1, one.x = x + i * dim, one.id = id + i * top,
-                one.weight = weight + i * top;
-                one.shared = shared + i * dim, one.shared_gate = shared_gate + i, one.out = alone;
-                backend[b]->moe_ffn(backend[b], &one);
-                assert_true(
-                    same_bits(about("moe, one row", b), alone, first + i * dim, dim, r.seed));
-            }
-        }
-        for (int e = 0; e < m->n_experts; e++)
-            free_weight(&gate[e]), free_weight(&up[e]), free_weight(&down[e]);
-        free(logits), free(weight), free(x), free(shared), free(shared_gate), free(want);
-        free(got), free(first), free(alone), free(scratch), free(id);
+        check_moe(&moe_shapes[s], 0, 700 + s);
+        if (moe_shapes[s].type == WEIGHT_FP8) check_moe(&moe_shapes[s], PREFILL_FP8, 700 + s);
     }
 }
 
@@ -841,29 +871,35 @@ static void test_moe_is_linear(void **state)
     static const int32_t id[N] = {1, 1, 1, 0, 1};
     static const float one[N] = {1, 1, 1, 1, 1}, zero[N * DIM];
     Backend *be = backend[n_backends - 1];
-    for (int type = WEIGHT_BF16; type <= WEIGHT_FP8; type++) {
-        Rng r = rng_new(800 + (uint64_t)type);
+    static const struct {
+        WeightType type;
+        int prefill;
+    } way[] = {{WEIGHT_BF16, 0}, {WEIGHT_FP8, 0}, {WEIGHT_FP8, PREFILL_FP8}};
+    for (int k0 = 0; k0 < 3; k0++) {
+        const WeightType type = way[k0].type;
+        const int prefill = way[k0].prefill;
+        Rng r = rng_new(800 + (uint64_t)k0);
         Weight gate[2], up[2], down[2];
         for (int e = 0; e < 2; e++) {
-            gate[e] = random_weight(&r, (WeightType)type, WIDTH, DIM);
-            up[e] = random_weight(&r, (WeightType)type, WIDTH, DIM);
-            down[e] = random_weight(&r, (WeightType)type, DIM, WIDTH);
+            gate[e] = random_weight(&r, type, WIDTH, DIM);
+            up[e] = random_weight(&r, type, WIDTH, DIM);
+            down[e] = random_weight(&r, type, DIM, WIDTH);
         }
-        float *x = random_floats(&r, N * DIM, 1), *out = floats(N * DIM), *want = floats(DIM);
-        float *g = floats(WIDTH), *u = floats(WIDTH);
+        float *x = random_floats(&r, N * DIM, 1), *out = floats(N * DIM), *want = outputs(1, DIM);
+        float *g = outputs(1, WIDTH), *u = outputs(1, WIDTH);
         for (int i = 0; i < N; i++)
             for (int k = 0; k < DIM; k++)
                 x[i * DIM + k] *= powf(10, (float)(i - 2));
         x[BROKEN * DIM + 3] = NAN;
-        be->moe_ffn(be, &(MoeFfn){N, DIM, WIDTH, 2, 1, x, id, one, (WeightType)type, gate, up, down,
-                                  zero, zero, NULL, out, 0});
+        be->moe_ffn(be, &(MoeFfn){N, DIM, WIDTH, 2, 1, x, id, one, type, gate, up, down, zero, zero,
+                                  NULL, out, prefill});
         assert_true(isnan(out[BROKEN * DIM]));
         for (int i = 0; i < N; i++) {
             const float *xi = x + i * DIM;
-            be->linear(be, &(Linear){1, xi, DIM, 1, {{&gate[id[i]], g, WIDTH}}, 0});
-            be->linear(be, &(Linear){1, xi, DIM, 1, {{&up[id[i]], u, WIDTH}}, 0});
+            be->linear(be, &(Linear){1, xi, DIM, 1, {{&gate[id[i]], g, WIDTH}}, prefill});
+            be->linear(be, &(Linear){1, xi, DIM, 1, {{&up[id[i]], u, WIDTH}}, prefill});
             be->swiglu(be, &(SwiGlu){1, WIDTH, g, u});
-            be->linear(be, &(Linear){1, g, WIDTH, 1, {{&down[id[i]], want, DIM}}, 0});
+            be->linear(be, &(Linear){1, g, WIDTH, 1, {{&down[id[i]], want, DIM}}, prefill});
             if (i == BROKEN) continue;
             assert_true(same_bits("moe of one expert", out + i * DIM, want, DIM, r.seed));
         }

@@ -369,6 +369,31 @@ static void test_rounded_models(void **state)
                  "act-dtype bf16 is for the CPU");
 }
 
+/* x in e4m3 is for a GPU's FP8 weights. */
+static void test_fp8_prompts(void **state)
+{
+    (void)state;
+    static const char *const fp8 = GOLDEN "qwen35-dense-fp8", *const bf16 = GOLDEN "qwen35-dense";
+    ModelOptions way = {.act = ACT_FP8};
+    Backend *be = backend_cpu_open(1, NULL, 512, NULL), *simt = backend_simt_open();
+    Error err = {0};
+    assert_null(model_open(fp8, &way, be, &err));
+    assert_string_equal(err.msg, "act-dtype fp8 is for a GPU");
+    assert_null(model_open(bf16, &way, simt, &err));
+    assert_string_equal(err.msg,
+                        "act-dtype fp8 is for FP8 weights, this model's are wider: --quant fp8");
+    for (int i = 0; i < 3; i++) {
+        way.quant = i == 1 ? QUANT_FP8 : QUANT_NONE;
+        way.act = i < 2 ? ACT_FP8 : ACT_F32;
+        Model *m = model_open(i == 1 ? bf16 : fp8, &way, simt, &err);
+        if (!m) fail_msg("%s", err.msg);
+        assert_int_equal(m->prefill, i < 2 ? PREFILL_FP8 : PREFILL_EXACT);
+        model_close(m);
+    }
+    simt->close(simt);
+    be->close(be);
+}
+
 /* weight_bytes, which the table at start prints: a byte an element and the scales. */
 static void test_bytes(void **state)
 {
@@ -549,9 +574,9 @@ int main(void)
         cmocka_unit_test(test_values),         cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_models),         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_q8_values),      cmocka_unit_test(test_q8_models),
-        cmocka_unit_test(test_rounded_models), cmocka_unit_test(test_device),
-        cmocka_unit_test(test_logits),         cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_once_in_memory),
+        cmocka_unit_test(test_rounded_models), cmocka_unit_test(test_fp8_prompts),
+        cmocka_unit_test(test_device),         cmocka_unit_test(test_logits),
+        cmocka_unit_test(test_errors),         cmocka_unit_test(test_once_in_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -498,6 +498,24 @@ PTX_OP uint16_t f16_of_e4m3(uint32_t code)
     return cvt_rn_f16_f32(code & 0x80 ? -x : x);
 }
 
+/* To the nearest of the 127 magnitudes, ties to the even code; beyond the last: the last. */
+PTX_OP uint32_t e4m3_of(float x)
+{
+    double size = fabs((double)x), best = INFINITY;
+    uint32_t found = 0, sign = bits_f32(x) >> 31 << 7;
+    if (x != x) return 0x7f;
+    for (uint32_t code = 0; code < 0x7f; code++) {
+        double off = fabs((double)cvt_f32_f16(f16_of_e4m3(code)) - size);
+        if (off < best || (off == best && code % 2 == 0)) best = off, found = code;
+    }
+    return sign | (size > 448 ? 0x7e : found);
+}
+
+PTX_OP uint16_t cvt_rn_satfinite_e4m3x2_f32(float high, float low)
+{
+    return (uint16_t)(e4m3_of(high) << 8 | e4m3_of(low));
+}
+
 PTX_OP uint32_t cvt_rn_f16x2_e4m3x2(uint16_t codes)
 {
     return (uint32_t)f16_of_e4m3(codes >> 8) << 16 | f16_of_e4m3(codes & 255u);

@@ -494,7 +494,7 @@ class Entry:
         whole = {
             "rn.bf16x2.f32": ("f32", "b32"), "rn.f16x2.f32": ("f32", "b32"),
             "rn.f16x2.e4m3x2": ("b16", "b32"), "rn.bf16.f32": ("f32", "b16"),
-            "rn.f16.f32": ("f32", "b16"), "f32.f16": ("b16", "f32"), "f32.bf16": ("b16", "f32"),
+            "rn.satfinite.e4m3x2.f32": ("f32", "b16"), "rn.f16.f32": ("f32", "b16"), "f32.f16": ("b16", "f32"), "f32.bf16": ("b16", "f32"),
         }  # fmt: skip
         name = ".".join(m)
         if name in whole:
