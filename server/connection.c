@@ -49,6 +49,7 @@ static size_t n_unsent(const Connection *c)
 
 static void accept_more(Http *http, int on)
 {
+    if (!http->bound) return;
     struct evconnlistener *listener = evhttp_bound_socket_get_listener(http->bound);
     if (on)
         evconnlistener_enable(listener);
@@ -64,7 +65,7 @@ static void free_connection(Connection *c)
     if (c->prev) c->prev->next = c->next;
     if (c->next) c->next->prev = c->prev;
     if (http->connections == c) http->connections = c->next;
-    if (http->n_connections-- == http->limits.max_connections && http->bound) accept_more(http, 1);
+    if (http->n_connections-- == http->limits.max_connections) accept_more(http, 1);
     event_free(c->timer);
     evbuffer_free(c->in);
     mem_free(c);

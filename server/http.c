@@ -147,11 +147,11 @@ static void configure(Http *http)
     evhttp_set_gencb(http->evhttp, connection_request, http);
 }
 
-Http *http_open(struct event_base *base, const char *host, int port, const HttpLimits *limits,
-                const HttpHandler *handler, Error *err)
+Http *http_open(struct event_base *base, const HttpLimits *limits, const HttpHandler *handler,
+                Error *err)
 {
     Http *http = mem_alloc(1, sizeof *http);
-    *http = (Http){.limits = *limits, .handler = *handler, .port = port};
+    *http = (Http){.limits = *limits, .handler = *handler};
     event_set_log_callback(on_libevent_log);
     signal(SIGPIPE, SIG_IGN); /* a client that is gone is an error value, not a signal */
     http->evhttp = evhttp_new(base);
@@ -162,20 +162,48 @@ Http *http_open(struct event_base *base, const char *host, int port, const HttpL
     }
     fit_descriptors(&http->limits);
     configure(http);
-    errno = 0;
-    http->bound = evhttp_bind_socket_with_handle(http->evhttp, host, (ev_uint16_t)port);
-    if (!http->bound) {
-        error_set(err, ERR_INPUT, "cannot listen on '%s:%d': %s", host, port,
-                  errno ? strerror(errno) : "no such address");
-        http_close(http);
-        return NULL;
-    }
-    int fd = evhttp_bound_socket_get_fd(http->bound);
+    return http;
+}
+
+static void begin_listening(Http *http, struct evhttp_bound_socket *bound)
+{
+    int fd = evhttp_bound_socket_get_fd(bound);
+    http->bound = bound;
     set_socket_options(fd);
     listen(fd, SOMAXCONN); /* evhttp's 128 make a burst of clients wait a second for its retry */
-    evconnlistener_set_error_cb(evhttp_bound_socket_get_listener(http->bound), on_accept_error);
+    evconnlistener_set_error_cb(evhttp_bound_socket_get_listener(bound), on_accept_error);
     http->port = port_of(fd);
-    return http;
+}
+
+int http_listen(Http *http, const char *host, int port, Error *err)
+{
+    errno = 0;
+    struct evhttp_bound_socket *bound =
+        evhttp_bind_socket_with_handle(http->evhttp, host, (ev_uint16_t)port);
+    if (!bound)
+        return error_set(err, ERR_INPUT, "cannot listen on '%s:%d': %s", host, port,
+                         errno ? strerror(errno) : "no such address");
+    begin_listening(http, bound);
+    return 0;
+}
+
+int http_adopt(Http *http, int fd)
+{
+    struct evhttp_bound_socket *bound = evhttp_accept_socket_with_handle(http->evhttp, fd);
+    if (!bound) return -1;
+    begin_listening(http, bound);
+    return 0;
+}
+
+int http_listener(const Http *http)
+{
+    return http->bound ? (int)evhttp_bound_socket_get_fd(http->bound) : -1;
+}
+
+void http_stop_listening(Http *http)
+{
+    if (http->bound) evhttp_del_accept_socket(http->evhttp, http->bound);
+    http->bound = NULL;
 }
 
 int http_port(const Http *http)

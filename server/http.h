@@ -39,10 +39,20 @@ typedef struct {
     void *ctx;
 } HttpHandler;
 
+/* Nobody can connect before one of the next two. */
+Http *http_open(struct event_base *base, const HttpLimits *limits, const HttpHandler *handler,
+                Error *err);
+
 /* Listens; port 0 takes a free one. */
-Http *http_open(struct event_base *base, const char *host, int port, const HttpLimits *limits,
-                const HttpHandler *handler, Error *err);
+int http_listen(Http *http, const char *host, int port, Error *err);
+/* Takes a socket that listens, which is its own from then on; -1: it is still the caller's. */
+int http_adopt(Http *http, int fd);
+/* -1: it does not listen. */
+int http_listener(const Http *http);
 int http_port(const Http *http);
+
+/* Accepts no more connections; those that there are go on. */
+void http_stop_listening(Http *http);
 
 /* Exchanges that the handler has and whose reply is not wholly sent yet. */
 int http_n_open(const Http *http);

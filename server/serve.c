@@ -148,6 +148,7 @@ static int on_admit(void *ctx, Exchange *ex)
     } else if (!s->service && !route->early) {
         exchange_error(ex, 503, "loading", NULL, "Loading model");
     } else {
+        if (s->handed_over) exchange_add_header(ex, "Connection", "close");
         return !refuse_form(ex);
     }
     return 0;
@@ -303,7 +304,7 @@ static void on_reports(evutil_socket_t fd, short what, void *ctx)
 
 int server_refuse_unwell(const Server *s, Exchange *ex)
 {
-    if (s->draining || s->lost)
+    if ((s->draining && !s->handed_over) || s->lost)
         exchange_error(ex, 503, "draining", NULL, "the server is shutting down");
     else if (dispatch_silent_ms(s->dispatch) > (int64_t)s->limits.stall_s * 1000)
         exchange_error(ex, 503, "stalled", NULL, "the engine has work and makes no step");
@@ -312,9 +313,75 @@ int server_refuse_unwell(const Server *s, Exchange *ex)
     return 1;
 }
 
+/* ---- our place, and who has it ---- */
+
+/* Those of our clients who have sent a request by now still get their reply here. */
+static void on_left(evutil_socket_t fd, short what, void *ctx)
+{
+    Server *s = ctx;
+    (void)fd;
+    (void)what;
+    if (!s->draining) drain(s, s->limits.drain_s);
+}
+
+static void on_given(void *ctx)
+{
+    static const struct timeval grace = {.tv_sec = 1};
+    Server *s = ctx;
+    s->handed_over = 1;
+    http_stop_listening(s->http);
+    log_info("handed_over open=%d connections=%d", http_n_open(s->http),
+             http_n_connections(s->http));
+    if (!s->service) {
+        quit(s);
+        return;
+    }
+    event_add(s->on_left, &grace);
+}
+
+/* fd: what the place is offered at, or -1. */
+static void offer_place(Server *s, int fd)
+{
+    s->handover = handover_offer(s->base, s->settings->host, http_port(s->http),
+                                 http_listener(s->http), fd, on_given, s);
+}
+
+static int listen_here(Server *s, Error *err)
+{
+    if (http_listen(s->http, s->settings->host, s->settings->port, err)) return -1;
+    offer_place(s, -1);
+    return 0;
+}
+
+/* The place of who has it: whom we know, another by now, or nobody. */
+static int take_place(Server *s, Error *err)
+{
+    enum { TRIES = 3 };
+    const Settings *set = s->settings;
+    int offered = -1, fd = -1;
+    for (int i = 0; i < TRIES && fd < 0 && s->predecessor >= 0; i++) {
+        fd = handover_take(s->predecessor, set->port, &offered);
+        close(s->predecessor);
+        s->predecessor = fd < 0 ? handover_find(set->host, set->port) : -1;
+    }
+    if (fd < 0) return listen_here(s, err);
+    if (http_adopt(s->http, fd)) {
+        close(fd);
+        close(offered);
+        return error_set(err, ERR_FILE, "cannot listen at the socket that was handed over");
+    }
+    offer_place(s, offered);
+    log_info("taken_over address=%s:%d", s->settings->host, server_port(s));
+    return 0;
+}
+
 int server_run(Server *s, Error *err)
 {
-    log_info("listening address=%s:%d", s->settings->host, server_port(s));
+    if (s->predecessor >= 0)
+        log_info("loading address=%s:%d: its server goes on until this one is ready",
+                 s->settings->host, s->settings->port);
+    else
+        log_info("listening address=%s:%d", s->settings->host, server_port(s));
     event_base_dispatch(s->base);
     log_info("stopped");
     return s->lost ? error_set(err, s->failure.code, "%s", s->failure.msg) : 0;
@@ -396,7 +463,7 @@ static void on_loaded(evutil_socket_t fd, short what, void *ctx)
     (void)fd;
     (void)what;
     event_del(s->on_loaded);
-    if (begin_service(s)) {
+    if (begin_service(s) || (s->predecessor >= 0 && take_place(s, &s->failure))) {
         s->lost = 1;
         quit(s);
         return;
@@ -427,13 +494,16 @@ static int open_loop(Server *s, const ServiceLoader *loader, Error *err)
     s->base = open_base();
     if (!s->base || s->stop_fd < 0)
         return error_set(err, ERR_FILE, "cannot make an event loop: %s", strerror(errno));
-    s->http = http_open(s->base, set->host, set->port, &s->limits.http, &handler, err);
+    s->http = http_open(s->base, &s->limits.http, &handler, err);
     if (!s->http) return -1;
+    if (set->takeover) s->predecessor = handover_find(set->host, set->port);
+    if (s->predecessor < 0 && listen_here(s, err)) return -1;
     http_set_idle(s->http, on_idle);
     http_set_ended(s->http, on_exchange_ended);
     s->pulse = stream_pulse_open(s->base, s->limits.keepalive_s);
     s->on_stop = watch(s, s->stop_fd, on_stop);
     s->on_drained = evtimer_new(s->base, on_drained, s);
+    s->on_left = evtimer_new(s->base, on_left, s);
     s->on_second = event_new(s->base, -1, EV_PERSIST, on_second, s);
     event_add(s->on_second, &(struct timeval){.tv_sec = 1});
     s->worker = worker_open(MAX_LARGE_BODIES, err);
@@ -454,7 +524,7 @@ Server *server_open(const Settings *settings, const ServiceLoader *loader, Error
     s->limits = settings->limits;
     s->started = time(NULL);
     s->opened_ms = clock_ms();
-    s->stop_fd = -1;
+    s->stop_fd = s->predecessor = -1;
     if (open_loop(s, loader, err)) {
         server_close(s);
         return NULL;
@@ -478,9 +548,12 @@ void server_close(Server *s)
     event_release(s->on_second);
     event_release(s->on_stop);
     event_release(s->on_drained);
+    event_release(s->on_left);
     event_release(s->on_signal[0]);
     event_release(s->on_signal[1]);
+    handover_close(s->handover);
     http_close(s->http);
+    if (s->predecessor >= 0) close(s->predecessor);
     loading_close(s->loading);
     worker_close(s->worker);
     worker_close(s->compiler);

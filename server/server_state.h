@@ -11,6 +11,7 @@
 
 #include "server/structures.h"
 #include "server/dispatch.h"
+#include "server/handover.h"
 #include "server/loading.h"
 #include "server/metrics.h"
 #include "server/returned.h"
@@ -44,9 +45,12 @@ struct Server {
     Metrics *metrics;       /* NULL while it is loading */
     Returned *returned;     /* NULL: no prefix cache */
     struct event *on_loaded, *on_reports, *on_worked, *on_compiled, *on_second, *on_stop,
-        *on_drained;
+        *on_drained, *on_left;
     struct event *on_signal[2];
-    int stop_fd; /* an eventfd; counts server_stop's calls */
+    int stop_fd;        /* an eventfd; counts server_stop's calls */
+    Handover *handover; /* our place, offered; NULL: it is not */
+    int predecessor;    /* a connection to who has our place until we are ready; -1 */
+    int handed_over;    /* our place is another's: old connections go on, to their next reply */
 
     Call *calls; /* all that are open */
     Call *dirty; /* those with something new for their clients */

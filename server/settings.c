@@ -85,8 +85,9 @@ static OptionTable option_table(Settings *s)
     {"dummy-weights", OPTION_CHOICE, &s->dummy_weights, 0, 0, DUMMY_CHOICES, "TYPE", "bf16, fp8: random, no weight files", ALL},
     {"config", OPTION_STRING, &s->config, 0, 0, 0, "FILE", "options from a file, 'name = value' a line", ALL},
 
-    {"host", OPTION_STRING, &s->host, 0, 0, 0, "ADDRESS", "to listen on; --port N (default 127.0.0.1, 8080)", SERVE},
+    {"host", OPTION_STRING, &s->host, 0, 0, 0, "ADDRESS", "at; --port N (default 127.0.0.1, 8080); --takeover", SERVE},
     {"port", OPTION_INT, &s->port, 0, 65535, 0, "N", 0, SERVE},
+    {"takeover", OPTION_SWITCH, &s->takeover, 0, 0, 0, 0, 0, SERVE},
     {"api-key", OPTION_STRING, &s->api_key, 0, 0, 0, "KEYS", "k1,k2: requests must carry one (default none)", SERVE},
     {"cors", OPTION_STRING, &s->cors, 0, 0, 0, "ORIGINS", "pages that may ask: o1,o2 or '*' (default none)", SERVE},
     {"served-model-name", OPTION_STRING, &s->served_name, 0, 0, 0, "NAME", "in the API; --strict-model: 404 for other names", SERVE},

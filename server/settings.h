@@ -44,6 +44,7 @@ typedef struct {
     int ctx_size, max_seqs, max_waiting, ubatch_size, threads; /* 0: by machine and model */
     int64_t memory;
     int kv_dtype;  /* index into KV_CHOICES */
+    int takeover;  /* of serve: the place of the server that has it, once we are ready */
     int act_dtype; /* index into ACT_CHOICES */
     /* prefix cache */
     int prefix_cache;      /* auto, on, off: index; auto: on, but for benches */

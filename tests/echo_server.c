@@ -86,8 +86,8 @@ void echo_open(Echo *e, const HttpLimits *limits, int with_thread)
     HttpLimits usual = echo_limits();
     HttpHandler handler = {on_admit, on_exchange, e};
     *e = (Echo){.base = event_base_new()};
-    e->http = http_open(e->base, "127.0.0.1", 0, limits ? limits : &usual, &handler, &err);
-    if (!e->http) fail_msg("%s", err.msg);
+    e->http = http_open(e->base, limits ? limits : &usual, &handler, &err);
+    if (!e->http || http_listen(e->http, "127.0.0.1", 0, &err)) fail_msg("%s", err.msg);
     e->port = http_port(e->http);
     if (with_thread) assert_int_equal(pthread_create(&e->thread, NULL, run, e), 0);
 }

@@ -128,6 +128,8 @@ Served *served_open_engine(const ServedOptions *options)
     Served *s = mem_alloc(1, sizeof *s);
     s->settings = (Settings){.model = DEMO,
                              .host = "127.0.0.1",
+                             .port = o.takeover,
+                             .takeover = o.takeover != 0,
                              .api_key = o.api_key,
                              .cors = o.cors,
                              .limits = o.limits,
@@ -210,7 +212,7 @@ Served *served_start(const ServedOptions *options)
     s->load = options && options->not_loaded ? LOAD_WAIT : LOAD_WELL;
     s->server = server_open(&s->settings, &loader, &s->err);
     if (!s->server) fail_msg("%s", s->err.msg);
-    s->port = server_port(s->server);
+    s->port = options && options->takeover ? options->takeover : server_port(s->server);
     assert_int_equal(pthread_create(&s->thread, NULL, run, s), 0);
     if (s->load == LOAD_WELL) wait_until_ready(s);
     return s;

@@ -20,6 +20,7 @@ typedef struct {
     int strict_model, default_max_tokens; /* as the options; 0 of the latter: as without it */
     int messages_thinking;                /* auto, on, off */
     ServerLimits limits;
+    int takeover;   /* a port: the server takes the place of the one there */
     int not_loaded; /* 1: served_start comes back while the loader waits for served_load */
 } ServedOptions;
 

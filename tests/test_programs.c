@@ -52,7 +52,7 @@ enum { N_PROGRAMS = sizeof programs / sizeof *programs, MAX_NAME = 40, MAX_NAMES
 
 /* What no program above takes. */
 static const char OTHERS[] =
-    "host port cors served-model-name strict-model messages-thinking default-max-tokens "
+    "host port takeover cors served-model-name strict-model messages-thinking default-max-tokens "
     "max-connections max-line-bytes max-header-bytes max-body-bytes max-unsent-bytes "
     "request-timeout idle-timeout write-timeout drain-timeout sse-keepalive system tools raw "
     "show-draft color reasoning-effort preserve-thinking";
