@@ -114,6 +114,16 @@ for act in f32 fp8; do
                 "$logs/out" | tee -a "$report"
     done
 done
+say
+say "Random prompts of 32,768 tokens, answers of 128, eight requests, so many at a time; no drafts, no cache:"
+say
+for n in 1 2 4 8; do
+    run "random prompts" $A shared-prefix --groups 8 --group-prompts 1 --system-tokens 32704 --question-tokens 64 \
+        --max-tokens 128 --connections $n --draft none --prefix-cache off --act-dtype fp8 --kv-dtype bf16 &&
+        awk -v of="$A, $n at a time" '$1 == "off" {
+            printf "- %s: %s s, prompts %.0f tokens/s, answers %s tokens/s; first token %s ms (median), %s (95 %%)\n",
+                of, $3, $4 / $3, $8, $10, $11 }' "$logs/out" | tee -a "$report"
+done
 for model in $A $B; do
     run "passes and operations" $model kernels --contexts 1024 --kv-dtype bf16
 done
