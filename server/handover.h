@@ -15,9 +15,9 @@
 typedef struct Handover Handover;
 
 /*
- * Offers listener, of host and port, to who asks; given(ctx) is called when somebody has it. fd:
- * what it is offered at, from handover_take, or -1. NULL where that is not possible: somebody else
- * has the name. listener stays the caller's.
+ * Offers listener, of host and port, to who asks; given(ctx) is called when somebody has it, and is
+ * to end the offer. fd: what it is offered at, from handover_take, or -1. NULL where that is not
+ * possible: somebody else has the name. listener stays the caller's.
  */
 Handover *handover_offer(struct event_base *base, const char *host, int port, int listener, int fd,
                          void (*given)(void *ctx), void *ctx);

@@ -329,6 +329,8 @@ static void on_given(void *ctx)
     static const struct timeval grace = {.tv_sec = 1};
     Server *s = ctx;
     s->handed_over = 1;
+    handover_close(s->handover);
+    s->handover = NULL;
     http_stop_listening(s->http);
     log_info("handed_over open=%d connections=%d", http_n_open(s->http),
              http_n_connections(s->http));
