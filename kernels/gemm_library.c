@@ -30,7 +30,7 @@ static int is_aligned(const LinearProduct *p)
 
 static int row_step(WeightType type)
 {
-    return type == WEIGHT_FP8 ? LIBRARY_FP8_ROWS : 1;
+    return type == WEIGHT_FP8 ? PREFILL_FP8_ROWS : 1;
 }
 
 /* The algorithm for all numbers of rows; -1 when there is none. */
@@ -84,7 +84,7 @@ static int multiply_fp8(const GemmChoice *g, const CudaContext *c, const float *
                         GemmProduct p, const GemmShape *s)
 {
     const int n = p.n;
-    p.n = (n + LIBRARY_FP8_ROWS - 1) / LIBRARY_FP8_ROWS * LIBRARY_FP8_ROWS;
+    p.n = (n + PREFILL_FP8_ROWS - 1) / PREFILL_FP8_ROWS * PREFILL_FP8_ROWS;
     size_t codes = (size_t)p.n * (size_t)p.cols;
     codes = (codes + SCALES_ALIGNMENT - 1) / SCALES_ALIGNMENT * SCALES_ALIGNMENT;
     float *scale = (float *)(void *)(c->scratch + codes);

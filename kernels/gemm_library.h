@@ -3,11 +3,11 @@
  *
  * It may multiply matrices of bf16 weights where prefill is set; x goes in as two bf16 terms, one
  * product each, into f32. With PREFILL_FP8 it may multiply FP8 matrices, too, by x in e4m3; those
- * take rows by fours, so up to three rows of zeros are added, whose outputs nobody reads. A row's
- * bits must not depend on how many rows are multiplied at once, so each shape of matrix has one
- * algorithm, chosen once for LIBRARY_ROWS rows, and used only when the library accepts it for each
- * smaller number too. Where it does not, or where anything fails, the
- * shape is our own kernels' for ever; never is it one or the other by the number of rows.
+ * take rows by 16, so rows of zeros are added, whose outputs nobody reads. A row's bits must not
+ * depend on how many rows are multiplied at once, so each shape of matrix has one algorithm, chosen
+ * once for LIBRARY_ROWS rows, and used only when the library accepts it for each smaller number
+ * too. Where it does not, or where anything fails, the shape is our own kernels' for ever; never is
+ * it one or the other by the number of rows.
  *
  * Here is the decision, in plain C; the library itself is in cublaslt.c.
  */
@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-enum { LIBRARY_ROWS = 2048, LIBRARY_SHAPES = 64, LIBRARY_FP8_ROWS = 4 };
+enum { LIBRARY_ROWS = 2048, LIBRARY_SHAPES = 64 };
 
 /* The library's own words: one way to multiply. */
 typedef struct {

@@ -13,7 +13,8 @@
 
 #include "kernels/weight.h"
 
-enum { MAX_PRODUCTS = 4 };
+/* With PREFILL_FP8 each y has room for its rows up to a multiple of PREFILL_FP8_ROWS. */
+enum { MAX_PRODUCTS = 4, PREFILL_FP8_ROWS = 16 };
 
 typedef struct {
     const Weight *w; /* as many columns as those beside it */
@@ -27,8 +28,7 @@ typedef struct {
     int x_stride;
     int n_products; /* >= 1 */
     LinearProduct product[MAX_PRODUCTS];
-    /* See backend.h. With PREFILL_FP8 each y has room for its rows up to a multiple of 4. */
-    int prefill;
+    int prefill; /* see backend.h */
 } Linear;
 
 #endif

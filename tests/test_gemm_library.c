@@ -45,7 +45,7 @@ static int fake_accepts(void *self, WeightType type, int rows, int cols, int n,
     f->accepted++;
     assert_int_equal(algorithm->data[0], name_of(type, rows, cols));
     assert_true(n >= 1 && n <= LIBRARY_ROWS);
-    assert_true(type == WEIGHT_BF16 || n % 4 == 0);
+    assert_true(type == WEIGHT_BF16 || n % PREFILL_FP8_ROWS == 0);
     return n == f->refuses ? -1 : 0;
 }
 
@@ -67,7 +67,7 @@ static int fake_multiply(void *self, const GemmProduct *p, const GemmAlgorithm *
 {
     Fake *f = self;
     assert_int_equal(algorithm->data[0], name_of(p->type, p->rows, p->cols));
-    assert_true(p->type == WEIGHT_BF16 || (p->n % 4 == 0 && !p->add));
+    assert_true(p->type == WEIGHT_BF16 || (p->n % PREFILL_FP8_ROWS == 0 && !p->add));
     if (f->multiplied++ == f->fails_after) return -1;
     if (p->n > f->largest) f->largest = p->n;
     for (int i = 0; i < p->n; i++)
@@ -152,13 +152,14 @@ static void test_product(void **state)
 }
 
 /*
- * x in e4m3, rows by fours, in pieces that fit the scratch: near the definition with x so rounded.
- * What comes after the rows that were asked for, up to a four, may be written, nothing else.
+ * x in e4m3, rows by 16, in pieces that fit the scratch: near the definition with x so rounded.
+ * What comes after the rows that were asked for, up to 16, may be written, nothing else.
  */
 static void test_fp8_product(void **state)
 {
     (void)state;
-    enum { FP8_ROWS = 144, FP8_COLS = 512, PIECE = 33, ALL = (N + 3) / 4 * 4 };
+    enum { FP8_ROWS = 144, FP8_COLS = 512, PIECE = 33, STEP = PREFILL_FP8_ROWS };
+    enum { ALL = (N + STEP - 1) / STEP * STEP };
     Case c;
     case_open(&c);
     Rng r = rng_new(6);
@@ -173,7 +174,7 @@ static void test_fp8_product(void **state)
     c.context.scratch_bytes = PIECE * (FP8_COLS + FP8_COLS / 128 * 4) + 256;
     c.context.scratch = mem_alloc(1, c.context.scratch_bytes);
     c.a = (Linear){N, x, FP8_COLS, 1, {{&w, y, FP8_ROWS}}, PREFILL_FP8};
-    for (int n = N; n > N - 5; n--) {
+    for (int n = N; n > N - STEP; n--) {
         memset(y, 0xff, ALL * FP8_ROWS * sizeof *y);
         c.a.n = n;
         assert_int_equal(run(&c), 1);
@@ -188,12 +189,12 @@ static void test_fp8_product(void **state)
                 assert_true(fabs((double)y[i * FP8_ROWS + o] - sum) <= 600 * 0x1p-24 * size);
             }
         }
-        for (int i = (n + 3) / 4 * 4; i < ALL; i++)
+        for (int i = (n + STEP - 1) / STEP * STEP; i < ALL; i++)
             assert_true(isnan(y[i * FP8_ROWS]));
     }
-    assert_int_equal(c.fake.largest, PIECE / 4 * 4);
+    assert_int_equal(c.fake.largest, PIECE / STEP * STEP);
     assert_int_equal(c.fake.chosen, 1);
-    assert_int_equal(c.fake.accepted, LIBRARY_ROWS / 4);
+    assert_int_equal(c.fake.accepted, LIBRARY_ROWS / STEP);
     free_weight(&w);
     free(x), free(y);
     case_close(&c);
@@ -214,8 +215,8 @@ static void test_fp8_not_for_it(void **state)
         Rng r = rng_new(7 + s);
         int rows = shape[s][0], cols = shape[s][1];
         Weight w = random_weight(&r, WEIGHT_FP8, rows, cols);
-        float *x = random_floats(&r, (size_t)cols, 1), *y = floats(4 * (size_t)rows);
-        c.context.scratch_bytes = 4096;
+        float *x = random_floats(&r, (size_t)cols, 1), *y = floats(PREFILL_FP8_ROWS * (size_t)rows);
+        c.context.scratch_bytes = 16384;
         mem_free(c.context.scratch);
         c.context.scratch = mem_alloc(1, c.context.scratch_bytes);
         c.a = (Linear){1, x, cols, 1, {{&w, y, rows}}, PREFILL_EXACT};

@@ -421,7 +421,7 @@ static void test_linear_together(void **state)
 /* An array for n rows of an output. */
 static float *outputs(size_t n, size_t rows)
 {
-    return floats((n + 3) / 4 * 4 * rows);
+    return floats((n + PREFILL_FP8_ROWS - 1) / PREFILL_FP8_ROWS * PREFILL_FP8_ROWS * rows);
 }
 
 /*
