@@ -309,9 +309,9 @@ static void device_linear(Backend *be, const Linear *a)
     Linear own = *a;
     own.n_products = 0;
     if (a->n <= 0 || b->failed) return;
+    unsigned done = gemm_library_linear(&d->products, &b->context, a);
     for (int i = 0; i < a->n_products; i++)
-        if (!gemm_library_linear(&d->products, &b->context, a, &a->product[i]))
-            own.product[own.n_products++] = a->product[i];
+        if (!(done >> i & 1)) own.product[own.n_products++] = a->product[i];
     if (own.n_products) d->own_linear(be, &own);
 }
 

@@ -65,71 +65,109 @@ static size_t row_bytes(const GemmShape *s)
                                  : 2 * sizeof(uint16_t) * cols;
 }
 
-/* p, with x as two terms. */
-static int multiply_terms(const GemmChoice *g, const CudaContext *c, const float *x, int x_stride,
-                          GemmProduct p, const GemmShape *s)
-{
-    const GemmLibrary *l = &g->library;
-    uint16_t *high = (uint16_t *)(void *)c->scratch, *low = high + (size_t)p.n * (size_t)p.cols;
-    g->split(c, p.n, p.cols, x, x_stride, high, low);
-    p.x = high;
-    if (l->multiply(l->self, &p, &s->algorithm)) return -1;
-    p.x = low;
-    p.add = 1;
-    return l->multiply(l->self, &p, &s->algorithm);
-}
+/* Some rows of x as matrices of a type are multiplied with. */
+typedef struct {
+    int n;               /* rows of zeros included */
+    const void *term[2]; /* whose products add up; the second may be NULL */
+    const float *scale;
+} Factors;
 
-/* p, with x in e4m3. */
-static int multiply_fp8(const GemmChoice *g, const CudaContext *c, const float *x, int x_stride,
-                        GemmProduct p, const GemmShape *s)
+/* Of n rows, in the scratch. */
+static Factors make_factors(const GemmChoice *g, const CudaContext *c, WeightType type, int n,
+                            int cols, const float *x, int x_stride)
 {
-    const int n = p.n;
-    p.n = (n + PREFILL_FP8_ROWS - 1) / PREFILL_FP8_ROWS * PREFILL_FP8_ROWS;
-    size_t codes = (size_t)p.n * (size_t)p.cols;
+    if (type == WEIGHT_BF16) {
+        uint16_t *high = (uint16_t *)(void *)c->scratch, *low = high + (size_t)n * (size_t)cols;
+        g->split(c, n, cols, x, x_stride, high, low);
+        return (Factors){n, {high, low}, NULL};
+    }
+    int n_all = (n + PREFILL_FP8_ROWS - 1) / PREFILL_FP8_ROWS * PREFILL_FP8_ROWS;
+    size_t codes = (size_t)n_all * (size_t)cols;
     codes = (codes + SCALES_ALIGNMENT - 1) / SCALES_ALIGNMENT * SCALES_ALIGNMENT;
     float *scale = (float *)(void *)(c->scratch + codes);
-    g->round(c, n, p.n, p.cols, x, x_stride, c->scratch, scale);
-    p.x = c->scratch;
-    p.x_scale = scale;
-    return g->library.multiply(g->library.self, &p, &s->algorithm);
+    g->round(c, n, n_all, cols, x, x_stride, c->scratch, scale);
+    return (Factors){n_all, {c->scratch, NULL}, scale};
 }
 
-/* Rows of x from `first` on; -1 when the library fails. */
-static int multiply_rows(const GemmChoice *g, const CudaContext *c, const Linear *a,
-                         const LinearProduct *to, int first, int n, const GemmShape *s)
+/* Outputs of a matrix from row `first` on; -1 when the library fails. */
+static int multiply(const GemmLibrary *l, const Factors *x, const LinearProduct *to, int first,
+                    const GemmShape *s)
 {
-    const float *x = a->x + (int64_t)first * a->x_stride;
-    GemmProduct p = {.type = s->type,
-                     .rows = s->rows,
-                     .cols = s->cols,
-                     .n = n,
-                     .w = to->w->data,
-                     .w_scale = to->w->scale,
-                     .y = to->y + (int64_t)first * to->y_stride,
-                     .y_stride = to->y_stride};
-    return s->type == WEIGHT_FP8 ? multiply_fp8(g, c, x, a->x_stride, p, s)
-                                 : multiply_terms(g, c, x, a->x_stride, p, s);
+    for (int t = 0; t < 2 && x->term[t]; t++) {
+        GemmProduct p = {.type = s->type,
+                         .rows = s->rows,
+                         .cols = s->cols,
+                         .n = x->n,
+                         .add = t,
+                         .w = to->w->data,
+                         .x = x->term[t],
+                         .w_scale = to->w->scale,
+                         .x_scale = x->scale,
+                         .y = to->y + (int64_t)first * to->y_stride,
+                         .y_stride = to->y_stride};
+        if (l->multiply(l->self, &p, &s->algorithm)) return -1;
+    }
+    return 0;
 }
 
-int gemm_library_linear(GemmChoice *g, const CudaContext *c, const Linear *a,
-                        const LinearProduct *p)
+/* Rows of x that fit the scratch, of LIBRARY_ROWS. */
+static int rows_at_once(const CudaContext *c, WeightType type, const GemmShape *s)
 {
-    const WeightType type = p->w->type;
-    int is_for_it =
-        type == WEIGHT_BF16 ? a->prefill != 0 : type == WEIGHT_FP8 && a->prefill == PREFILL_FP8;
-    if (!g->library.self || !is_for_it || !is_aligned(p)) return 0;
-    GemmShape *s = find_shape(g, p->w);
-    if (!s || s->ours) return 0;
     size_t room = c->scratch_bytes - (type == WEIGHT_FP8 ? SCALES_ALIGNMENT : 0);
     size_t fit = room / row_bytes(s);
-    int most = fit < LIBRARY_ROWS ? (int)fit / row_step(type) * row_step(type) : LIBRARY_ROWS;
+    return fit < LIBRARY_ROWS ? (int)fit / row_step(type) * row_step(type) : LIBRARY_ROWS;
+}
+
+/* Which of a's products are of that type and the library's: bits, and their shapes. */
+static unsigned find_shapes(GemmChoice *g, const Linear *a, WeightType type,
+                            GemmShape *shape[MAX_PRODUCTS])
+{
+    unsigned found = 0;
+    for (int i = 0; i < a->n_products; i++) {
+        const LinearProduct *p = &a->product[i];
+        shape[i] = p->w->type == type && is_aligned(p) ? find_shape(g, p->w) : NULL;
+        if (shape[i] && !shape[i]->ours) found |= 1u << i;
+    }
+    return found;
+}
+
+/* What it accepted it must do; a prompt that spans this moment is of two minds. */
+static unsigned give_up(GemmShape *const shape[MAX_PRODUCTS], GemmShape *failed, unsigned of)
+{
+    log_warn("gemm_library rows=%d cols=%d event=failed", failed->rows, failed->cols);
+    failed->ours = 1;
+    for (int i = 0; i < MAX_PRODUCTS; i++)
+        if (of >> i & 1 && shape[i] == failed) of &= ~(1u << i);
+    return of;
+}
+
+/* Queues a's products of a type; which: bits. */
+static unsigned linear_of_type(GemmChoice *g, const CudaContext *c, const Linear *a,
+                               WeightType type)
+{
+    GemmShape *shape[MAX_PRODUCTS];
+    unsigned done = find_shapes(g, a, type, shape);
+    if (!done) return 0;
+    int cols = a->product[0].w->cols, any = 0;
+    while (!(done >> any & 1))
+        any++;
+    const int most = rows_at_once(c, type, shape[any]);
     assert(most > 0);
-    for (int i = 0; i < a->n; i += most)
-        if (multiply_rows(g, c, a, p, i, a->n - i < most ? a->n - i : most, s)) {
-            /* what it accepted it must do; a prompt that spans this moment is of two minds */
-            log_warn("gemm_library rows=%d cols=%d event=failed", s->rows, s->cols);
-            s->ours = 1;
-            return 0;
-        }
-    return 1;
+    for (int first = 0; first < a->n && done; first += most) {
+        int n = a->n - first < most ? a->n - first : most;
+        Factors x =
+            make_factors(g, c, type, n, cols, a->x + (int64_t)first * a->x_stride, a->x_stride);
+        for (int i = 0; i < a->n_products; i++)
+            if (done >> i & 1 && multiply(&g->library, &x, &a->product[i], first, shape[i]))
+                done = give_up(shape, shape[i], done);
+    }
+    return done;
+}
+
+unsigned gemm_library_linear(GemmChoice *g, const CudaContext *c, const Linear *a)
+{
+    if (!g->library.self || !a->prefill) return 0;
+    unsigned done = linear_of_type(g, c, a, WEIGHT_BF16);
+    if (a->prefill == PREFILL_FP8) done |= linear_of_type(g, c, a, WEIGHT_FP8);
+    return done;
 }

@@ -78,9 +78,9 @@ typedef struct {
     int n_shapes; /* one that finds no place is ours */
 } GemmChoice;
 
-/* Queues a's product p and returns 1, or returns 0: it is for our own kernel. */
-int gemm_library_linear(GemmChoice *g, const CudaContext *c, const Linear *a,
-                        const LinearProduct *p);
+/* Queues those of a's products that are for the library; which: bits. Others are for our kernels.
+ */
+unsigned gemm_library_linear(GemmChoice *g, const CudaContext *c, const Linear *a);
 
 #ifdef __cplusplus
 }

@@ -118,7 +118,7 @@ static void case_close(Case *c)
 
 static int run(Case *c)
 {
-    return gemm_library_linear(&c->choice, &c->context, &c->a, c->a.product);
+    return (int)gemm_library_linear(&c->choice, &c->context, &c->a);
 }
 
 /* In pieces that fit the scratch, near the definition; one choice, all numbers of rows asked for.
@@ -197,6 +197,67 @@ static void test_fp8_product(void **state)
     assert_int_equal(c.fake.accepted, LIBRARY_ROWS / STEP);
     free_weight(&w);
     free(x), free(y);
+    case_close(&c);
+}
+
+static int n_splits, n_rounds;
+
+static void count_split(const CudaContext *c, int n, int cols, const float *x, int x_stride,
+                        uint16_t *high, uint16_t *low)
+{
+    n_splits++;
+    split_bf16_simt(c, n, cols, x, x_stride, high, low);
+}
+
+static void count_round(const CudaContext *c, int n, int n_all, int cols, const float *x,
+                        int x_stride, uint8_t *code, float *scale)
+{
+    n_rounds++;
+    round_fp8_simt(c, n, n_all, cols, x, x_stride, code, scale);
+}
+
+/* Matrices that share x: it is made ready once for each type, and each y is what it is alone. */
+static void test_together(void **state)
+{
+    (void)state;
+    enum { WIDE = 512, SOME = 70, ROOM = 80, MOST_ROWS = 48, BITS_OF_BF16 = 4, ALL_BITS = 13 };
+    static const WeightType type[MAX_PRODUCTS] = {WEIGHT_FP8, WEIGHT_F32, WEIGHT_BF16, WEIGHT_FP8};
+    Case c;
+    case_open(&c);
+    Rng r = rng_new(8);
+    Weight w[MAX_PRODUCTS];
+    float *x = random_floats(&r, SOME * WIDE, 1), *y[MAX_PRODUCTS];
+    float *alone = floats(ROOM * MOST_ROWS);
+    c.choice.split = count_split, c.choice.round = count_round;
+    mem_free(c.context.scratch);
+    c.context.scratch_bytes = 20 * WIDE * 4; /* of rows in bf16, or 64 in e4m3 */
+    c.context.scratch = mem_alloc(1, c.context.scratch_bytes);
+    c.a = (Linear){SOME, x, WIDE, MAX_PRODUCTS, {{0}}, PREFILL_FP8};
+    for (int i = 0; i < MAX_PRODUCTS; i++) {
+        int rows = 16 + 16 * (i % 3); /* so both FP8 ones are of one shape */
+        w[i] = random_weight(&r, type[i], rows, WIDE);
+        y[i] = floats(ROOM * MOST_ROWS);
+        c.a.product[i] = (LinearProduct){&w[i], y[i], rows};
+    }
+    const Linear all = c.a;
+    assert_int_equal(run(&c), ALL_BITS);
+    assert_int_equal(c.fake.multiplied, 2 * 4 + 2 * 2);
+    assert_int_equal(n_splits, 4);
+    assert_int_equal(n_rounds, 2);
+    for (int i = 0; i < MAX_PRODUCTS; i++) {
+        c.a.n_products = 1, c.a.product[0] = (LinearProduct){&w[i], alone, w[i].rows};
+        assert_int_equal(run(&c), type[i] != WEIGHT_F32);
+        if (type[i] != WEIGHT_F32)
+            assert_memory_equal(y[i], alone, SOME * (size_t)w[i].rows * sizeof(float));
+        c.a = all;
+    }
+    c.fake.multiplied = 0, c.fake.fails_after = 2 * 4 + 2; /* FP8's first of the second piece */
+    assert_int_equal(run(&c), BITS_OF_BF16);
+    c.fake.fails_after = -1;
+    assert_int_equal(run(&c), BITS_OF_BF16);
+    for (int i = 0; i < MAX_PRODUCTS; i++)
+        free_weight(&w[i]), free(y[i]);
+    free(x), free(alone);
     case_close(&c);
 }
 
@@ -313,9 +374,10 @@ static void test_many_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_product),        cmocka_unit_test(test_fp8_product),
-        cmocka_unit_test(test_fp8_not_for_it), cmocka_unit_test(test_not_for_it),
-        cmocka_unit_test(test_ours_for_ever),  cmocka_unit_test(test_many_shapes),
+        cmocka_unit_test(test_product),     cmocka_unit_test(test_fp8_product),
+        cmocka_unit_test(test_together),    cmocka_unit_test(test_fp8_not_for_it),
+        cmocka_unit_test(test_not_for_it),  cmocka_unit_test(test_ours_for_ever),
+        cmocka_unit_test(test_many_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
