@@ -135,25 +135,39 @@ static void test_takeover(void **state)
     strbuf_free(&rest), strbuf_free(&rest_of_stream);
 }
 
-/* What runs longer than the drain's patience is cut, as after a signal. A third takes over from the
- * second, not from the first, which is still there. */
+/*
+ * What runs longer than the drain's patience is cut, as after a signal; a request on an old
+ * connection is answered while that lasts. A third takes over from the second, not from the first,
+ * which is still there.
+ */
 static void test_patience(void **state)
 {
     (void)state;
     Served *first = start("first", 0, 0);
-    int stream = http_connect(first->port);
+    int stream = http_connect(first->port), old = http_connect(first->port);
+    StrBuf rest = {0};
+    HttpReply r;
+    http_send(old, "GET", "/health", "", "");
+    assert_int_equal(http_read(old, &rest, 0, &r), 0);
+    http_reply_free(&r);
     http_send(stream, "POST", COMPLETIONS, "", ENDLESS);
     while (server_n_live(first->server) < 1)
         usleep(1000);
     Served *second = start("second", first->port, 0), *third = start("third", first->port, 0);
     for (int i = 0; i < 20; i++)
         assert_served_by(first->port, "third");
+    usleep(1200000); /* the grace is over */
     assert_int_equal(server_n_live(first->server), 1);
+    http_send(old, "POST", COMPLETIONS, "", SHORT);
+    assert_int_equal(http_read(old, &rest, 0, &r), 0);
+    assert_int_equal(r.status, 200);
+    http_reply_free(&r);
     served_join(first); /* 1 s of grace and 2 s of drain */
     assert_true(http_closed(stream, 1) || http_readable(stream, 1));
     served_join(second);
     assert_int_equal(served_stop(first) | served_stop(second) | served_stop(third), 0);
-    close(stream);
+    close(stream), close(old);
+    strbuf_free(&rest);
 }
 
 /* One that cannot load leaves the first as it was, which later hands over all the same. */
