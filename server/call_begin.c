@@ -244,7 +244,7 @@ static Call *new_call(Server *s, Exchange *ex, const ApiFormat *format)
 
 void call_begin(Server *s, Exchange *ex, const ApiFormat *format)
 {
-    if (s->draining || s->lost) {
+    if (server_is_ending(s)) {
         exchange_error(ex, 503, s->lost ? NULL : "draining", NULL, "the server is shutting down");
         return;
     }

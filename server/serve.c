@@ -302,9 +302,14 @@ static void on_reports(evutil_socket_t fd, short what, void *ctx)
     orders_reply(s);
 }
 
+int server_is_ending(const Server *s)
+{
+    return (s->draining && !s->handed_over) || s->lost;
+}
+
 int server_refuse_unwell(const Server *s, Exchange *ex)
 {
-    if ((s->draining && !s->handed_over) || s->lost)
+    if (server_is_ending(s))
         exchange_error(ex, 503, "draining", NULL, "the server is shutting down");
     else if (dispatch_silent_ms(s->dispatch) > (int64_t)s->limits.stall_s * 1000)
         exchange_error(ex, 503, "stalled", NULL, "the engine has work and makes no step");

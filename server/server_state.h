@@ -88,6 +88,9 @@ const char *server_fingerprint(const Server *s);
 /* Sends *err as a reply and ends the exchange. */
 void server_refuse(Exchange *ex, const ApiError *err);
 
+/* 1 where new work is refused; who has handed over does what comes by its old connections. */
+int server_is_ending(const Server *s);
+
 /* Refuses, with 503, where the server is ending or its engine stands still. 1 when it did. */
 int server_refuse_unwell(const Server *s, Exchange *ex);
 
