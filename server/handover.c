@@ -1,7 +1,6 @@
 /* handover.c: see handover.h. */
 #include "server/handover.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -14,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "server/socket.h"
 
 enum { N_GIVEN = 2, BACKLOG = 4, PATIENCE_S = 5, ASKED = 'g' };
 
@@ -166,22 +166,11 @@ int handover_find(const char *host, int port)
     return -1;
 }
 
-/* 1 for a socket that listens, and for TCP at this port. */
-static int listens(int fd, int port)
+static int listens(int fd)
 {
     int yes = 0;
     socklen_t n = sizeof yes;
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } a = {0};
-    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &yes, &n) || !yes) return 0;
-    n = sizeof a;
-    if (!port) return 1;
-    if (getsockname(fd, &a.any, &n)) return 0;
-    return (a.any.sa_family == AF_INET && ntohs(a.v4.sin_port) == port) ||
-           (a.any.sa_family == AF_INET6 && ntohs(a.v6.sin6_port) == port);
+    return !getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &yes, &n) && yes;
 }
 
 /* What came with a message of the other side; -1 where that is not what we asked for. */
@@ -218,7 +207,7 @@ int handover_take(int found, int port, int *offered)
     int fd[N_GIVEN];
     set_patience(found);
     if (send(found, &word, 1, MSG_NOSIGNAL) != 1 || receive_descriptors(found, fd)) return -1;
-    if (listens(fd[0], port) && listens(fd[1], 0)) {
+    if (listens(fd[0]) && socket_port(fd[0]) == port && listens(fd[1])) {
         *offered = fd[1];
         return fd[0];
     }

@@ -27,6 +27,7 @@
 #include "base/version.h"
 #include "server/connection.h"
 #include "server/json_out.h"
+#include "server/socket.h"
 
 #define SERVER_NAME "offshoot/" OFFSHOOT_VERSION
 
@@ -107,18 +108,6 @@ static void set_socket_options(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kernel_bytes, sizeof kernel_bytes);
 }
 
-static int port_of(int fd)
-{
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } a = {0};
-    socklen_t n = sizeof a;
-    if (getsockname(fd, &a.any, &n)) return -1;
-    return ntohs(a.any.sa_family == AF_INET6 ? a.v6.sin6_port : a.v4.sin_port);
-}
-
 /*
  * Every connection needs a descriptor; the rest of the program a few. Where the system allows fewer
  * than we would serve, we serve fewer: accepting what cannot be served makes a busy loop.
@@ -172,7 +161,7 @@ static void begin_listening(Http *http, struct evhttp_bound_socket *bound)
     set_socket_options(fd);
     listen(fd, SOMAXCONN); /* evhttp's 128 make a burst of clients wait a second for its retry */
     evconnlistener_set_error_cb(evhttp_bound_socket_get_listener(bound), on_accept_error);
-    http->port = port_of(fd);
+    http->port = socket_port(fd);
 }
 
 int http_listen(Http *http, const char *host, int port, Error *err)

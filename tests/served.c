@@ -195,7 +195,7 @@ void served_load(Served *s, int well)
     pthread_mutex_unlock(&s->lock);
 }
 
-static void wait_until_ready(const Served *s)
+void served_wait_ready(const Served *s)
 {
     for (int ms = 0; !server_is_ready(s->server); ms++) {
         if (ms > 10000) fail_msg("not ready");
@@ -214,7 +214,7 @@ Served *served_start(const ServedOptions *options)
     if (!s->server) fail_msg("%s", s->err.msg);
     s->port = options && options->takeover ? options->takeover : server_port(s->server);
     assert_int_equal(pthread_create(&s->thread, NULL, run, s), 0);
-    if (s->load == LOAD_WELL) wait_until_ready(s);
+    if (s->load == LOAD_WELL) served_wait_ready(s);
     return s;
 }
 

@@ -61,6 +61,9 @@ Served *served_start(const ServedOptions *options);
 /* With not_loaded: lets the loader end, well or with ERR_FILE. */
 void served_load(Served *s, int well);
 
+/* Fails after 10 s. */
+void served_wait_ready(const Served *s);
+
 /* The engine alone, in a Served without a server; served_close_engine checks its pools. */
 Served *served_open_engine(const ServedOptions *options);
 void served_close_engine(Served *s);

@@ -34,14 +34,6 @@ static Served *start(const char *name, int port, int not_loaded)
     return served_start(&o);
 }
 
-static void wait_until_ready(const Served *s)
-{
-    for (int ms = 0; !server_is_ready(s->server); ms++) {
-        if (ms > 10000) fail_msg("not ready");
-        usleep(1000);
-    }
-}
-
 /* Whether the reply to GET /v1/models says this name. */
 static int is_named(const HttpReply *r, const char *name)
 {
@@ -104,7 +96,7 @@ static void test_takeover(void **state)
     usleep(50000);
     assert_served_by(port, "first");
     served_load(second, 1);
-    wait_until_ready(second);
+    served_wait_ready(second);
     assert_served_by(port, "second");
     http_send(old, "GET", "/v1/models", "", "");
     assert_int_equal(http_read(old, &rest, 0, &r), 0);
@@ -196,7 +188,7 @@ static void test_nobody_there(void **state)
     assert_int_equal(served_stop(first), 0);
     assert_int_equal(http_connect(port), -1);
     served_load(second, 1);
-    wait_until_ready(second);
+    served_wait_ready(second);
     assert_served_by(port, "second");
     assert_int_equal(served_stop(second), 0);
     Served *third = start("third", port, 0);
@@ -214,7 +206,7 @@ static void test_two_wait(void **state)
     served_join(first);
     assert_served_by(port, "third");
     served_load(second, 1); /* whom it would have asked is gone */
-    wait_until_ready(second);
+    served_wait_ready(second);
     assert_served_by(port, "second");
     served_join(third);
     assert_int_equal(served_stop(first) | served_stop(second) | served_stop(third), 0);
