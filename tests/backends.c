@@ -67,6 +67,11 @@ Sums sums_of(int b)
     return is_gpu(b) ? SUMS_GPU : strcmp(backend[b]->isa, "amx") ? SUMS_F32 : SUMS_AMX;
 }
 
+int next_alone(int i, int n, int gpu)
+{
+    return gpu && n > 16 ? i + 1 + i % 5 * 3 : i + 1;
+}
+
 /* Arrays of exactly their size, so that a sanitizer sees a step over the end. */
 float *floats(size_t n)
 {
@@ -80,6 +85,11 @@ float *random_floats(Rng *r, size_t n, float scale)
     float *x = floats(n);
     rng_fill(r, x, n, scale);
     return x;
+}
+
+float *outputs(size_t n, size_t rows)
+{
+    return floats((n + PREFILL_FP8_ROWS - 1) / PREFILL_FP8_ROWS * PREFILL_FP8_ROWS * rows);
 }
 
 int32_t *ints(size_t n)

@@ -37,6 +37,9 @@ int has_type(int b, WeightType type);
 typedef enum { SUMS_REF, SUMS_F32, SUMS_AMX, SUMS_GPU, SUMS_FP8_TENSOR } Sums;
 Sums sums_of(int b);
 
+/* The next row that is compared with the same row alone; fibers are slow: some of many. */
+int next_alone(int i, int n, int gpu);
+
 /* "op on avx2 with 3 threads"; one static buffer. */
 const char *about(const char *op, int b);
 
@@ -44,6 +47,8 @@ const char *about(const char *op, int b);
 float *floats(size_t n);
 float *random_floats(Rng *r, size_t n, float scale);
 int32_t *ints(size_t n);
+/* For n rows of a product's outputs, and what PREFILL_FP8 asks for beside them. */
+float *outputs(size_t n, size_t rows);
 
 /* A matrix with random content. */
 Weight random_weight(Rng *r, WeightType type, int rows, int cols);

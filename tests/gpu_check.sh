@@ -130,7 +130,7 @@ sed 's/^/    /' "$logs/version" | tee -a "$report"
 say
 say "| check | result | time |"
 say "|---|---|---|"
-tests="kernels terms recurrence attention prefill sample sample_law sample_cuts round"
+tests="kernels moe terms recurrence attention prefill sample sample_law sample_cuts round"
 for t in $tests; do
     step "kernels against their references: test_$t" 90 "$dist/test_$t"
 done

@@ -1,0 +1,233 @@
+/*
+ * test_moe.c: routing and the routed experts on every backend, against the definition and against
+ * themselves: a row gives the same bits alone and in company.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "kernels/simt_host.h"
+#include "tests/backends.h"
+
+static const int route_shapes[][3] = {{600, 37, 5}, {9, 1024, 32}, {20, 300, 8}, {2, 1, 1}};
+
+static void test_moe_route(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < sizeof route_shapes / sizeof *route_shapes; s++) {
+        int n = route_shapes[s][0], experts = route_shapes[s][1], top = route_shapes[s][2];
+        size_t all = (size_t)(n * top), n_logits = (size_t)(n * experts);
+        Rng r = rng_new(600 + s);
+        float *logits = random_floats(&r, n_logits, 5), *weight = floats(all);
+        float *want = floats(all), *first = floats(all);
+        int32_t *id = ints(all), *want_id = ints(all);
+        for (size_t i = 0; i < n_logits; i += 3)
+            logits[i] = roundf(logits[i]); /* many ties */
+        for (int normalise = 0; normalise < 2; normalise++) {
+            ref->moe_route(ref, &(MoeRoute){n, experts, top, normalise, logits, want_id, want});
+            for (int b = 0; b < n_backends; b++) {
+                float *w = b == leader(b) ? first : weight;
+                backend[b]->moe_route(backend[b],
+                                      &(MoeRoute){n, experts, top, normalise, logits, id, w});
+                assert_memory_equal(id, want_id, all * sizeof *id);
+                assert_true(near_all(about("route", b), w, want, all, 24 * 0x1p-24, 1e-30, r.seed));
+                assert_true(same_bits(about("route", b), w, first, all, r.seed));
+            }
+        }
+        for (int j = 1; j < top; j++)
+            assert_true(id[j] > id[j - 1]);
+        free(logits), free(weight), free(want), free(first), free(id), free(want_id);
+    }
+}
+
+/* Logits that order nothing: any distinct experts, which later kernels can read. */
+static void test_moe_route_of_nan(void **state)
+{
+    (void)state;
+    enum { N = 3, EXPERTS = 70, TOP = 9 };
+    float logits[N * EXPERTS], weight[N * TOP];
+    int32_t id[N * TOP];
+    for (int e = 0; e < EXPERTS; e++)
+        logits[e] = NAN, logits[EXPERTS + e] = -INFINITY, logits[2 * EXPERTS + e] = e % 9 ? NAN : 1;
+    for (int b = 0; b < n_backends; b++) {
+        backend[b]->moe_route(backend[b], &(MoeRoute){N, EXPERTS, TOP, 1, logits, id, weight});
+        for (int i = 0; i < N * TOP; i++) {
+            assert_true(id[i] >= 0 && id[i] < EXPERTS && isnan(weight[i]));
+            assert_true(i % TOP == 0 || id[i] > id[i - 1]);
+        }
+    }
+}
+
+typedef struct {
+    WeightType type;
+    int n, dim, width, n_experts, n_top;
+} MoeShape;
+
+enum { MOST_EXPERTS = 300 };
+
+static const MoeShape moe_shapes[] = {
+    {WEIGHT_F32, 1, 24, 40, 1, 1},
+    {WEIGHT_BF16, 70, 48, 200, 3, 2},
+    {WEIGHT_BF16, 9, 24, 104, 13, 11}, /* more pairs than the scratch holds at once */
+    {WEIGHT_FP8, 17, 136, 140, 6, 3},
+    {WEIGHT_BF16, 3, 40, 24, MOST_EXPERTS, 10}, /* all but a few experts unused */
+    {WEIGHT_BF16, 150, 24, 32, 2, 2},           /* more rows of an expert than go together */
+    {WEIGHT_BF16, 160, 16, 16, 40, 1}, /* past 48 KiB of shared memory by the kernel's own, */
+    {WEIGHT_FP8, 255, 16, 16, 40, 1},  /* before more rows raise the limit */
+    {WEIGHT_FP8, 130, 16, 32, 17, 16}, /* more rows than the GPU's scratch holds */
+    {WEIGHT_BF16, 530, 16, 16, 5, 1},  /* or than its kernels keep in shared memory */
+    {WEIGHT_FP8, 90, 200, 140, 3, 2},  /* a prompt: whole units, some, odd sizes */
+    {WEIGHT_BF16, 66, 133, 65, 4, 3},
+    {WEIGHT_FP8, 1, 16, 16, 1, 1},       /* one unit of one tile and one slice */
+    {WEIGHT_FP8, 4, 144, 512, 40, 8},    /* few rows: four slices, many experts of one row */
+    {WEIGHT_FP8, 7, 133, 650, 12, 5},    /* rows that are not whole pieces, idle warps */
+    {WEIGHT_FP8, 16, 40, 1184, 100, 12}, /* more steps than a warp knows at once */
+    {WEIGHT_BF16, 5, 1160, 260, 9, 4},   /* slices of one k-block and of two */
+    {WEIGHT_BF16, 16, 24, 1040, 40, 32}, /* few rows, but more products than a block holds */
+    {WEIGHT_F32, 30, 40, 48, 7, 3},
+    {WEIGHT_INT8, 19, 136, 140, 6, 3},
+    {WEIGHT_INT8, 90, 200, 256, 2, 2},
+    {WEIGHT_BF16_BOTH, 19, 136, 140, 6, 3},
+    {WEIGHT_BF16_BOTH, 90, 200, 256, 2, 2},
+};
+
+/* A GPU whose blocks have less shared memory gives the same bits. */
+static void check_moe_small_blocks(Backend *be, const MoeFfn *a, const float *want, uint64_t seed)
+{
+    size_t all = (size_t)a->n * (size_t)a->dim;
+    MoeFfn small = *a;
+    small.out = floats(all);
+    simt_limit_shared(SIMT_SHARED_ADA);
+    be->moe_ffn(be, &small);
+    simt_limit_shared(SIMT_SHARED_HOPPER);
+    assert_true(same_bits("moe in small blocks", small.out, want, all, seed));
+    free(small.out);
+}
+
+static void check_moe(const MoeShape *m, int prefill, uint64_t seed)
+{
+    Rng r = rng_new(seed);
+    size_t n = (size_t)m->n, dim = (size_t)m->dim, top = (size_t)m->n_top, all = n * dim;
+    static Weight gate[MOST_EXPERTS], up[MOST_EXPERTS], down[MOST_EXPERTS];
+    for (int e = 0; e < m->n_experts; e++) {
+        gate[e] = random_weight(&r, m->type, m->width, m->dim);
+        up[e] = random_weight(&r, m->type, m->width, m->dim);
+        down[e] = random_weight(&r, m->type, m->dim, m->width);
+    }
+    float *logits = random_floats(&r, n * (size_t)m->n_experts, 3), *weight = floats(n * top);
+    float *x = random_floats(&r, all, 1), *shared = random_floats(&r, all, 1);
+    float *shared_gate = random_floats(&r, n, 3), *want = floats(all), *got = floats(all);
+    float *first = floats(all), *alone = floats(dim);
+    float *scratch = floats((size_t)moe_scratch_floats(m->n, m->dim, m->width));
+    int32_t *id = ints(n * top);
+    ref->moe_route(ref, &(MoeRoute){m->n, m->n_experts, m->n_top, 1, logits, id, weight});
+    MoeFfn a = {m->n, m->dim, m->width, m->n_experts, m->n_top,    x,       id,   weight, m->type,
+                gate, up,     down,     shared,       shared_gate, scratch, want, prefill};
+    ref->moe_ffn(ref, &a);
+    /*
+     * Products of three sums over up to 1,200 terms: take the largest output. Two bf16 terms
+     * are off by up to 2^-17 of each product, in all three; INT8's by 2^-8 of a block's largest
+     * x; where SwiGLU's last bits round to another bf16, by 2^-8 of that, to another e4m3, by
+     * 2^-4.
+     */
+    double size = 0;
+    for (size_t i = 0; i < all; i++)
+        size = fmax(size, fabs((double)want[i]));
+    for (int b = 0; b < n_backends; b++) {
+        if (!has_type(b, m->type) || (prefill && !is_gpu(b))) continue;
+        a.out = b == leader(b) ? first : got;
+        backend[b]->moe_ffn(backend[b], &a);
+        int bf16_terms =
+            sums_of(b) == SUMS_AMX ? m->type != WEIGHT_F32 : is_gpu(b) && m->type == WEIGHT_BF16;
+        int is_rounded = m->type == WEIGHT_INT8 || m->type == WEIGHT_BF16_BOTH;
+        double relative = prefill ? 0x1p-5 : is_rounded ? 0x1p-6 : bf16_terms ? 0x1p-15 : 4e-6;
+        assert_true(near_all(about("moe", b), a.out, want, all, 0, relative * size, r.seed));
+        assert_true(same_bits(about("moe", b), a.out, first, all, r.seed));
+        if (is_gpu(b)) check_moe_small_blocks(backend[b], &a, first, r.seed);
+        for (int k = 0; k < m->n; k = next_alone(k, m->n, is_gpu(b))) {
+            size_t i = (size_t)k;
+            MoeFfn one = a;
+            one.n = 1, one.x = x + i * dim, one.id = id + i * top, one.weight = weight + i * top;
+            one.shared = shared + i * dim, one.shared_gate = shared_gate + i, one.out = alone;
+            backend[b]->moe_ffn(backend[b], &one);
+            assert_true(same_bits(about("moe, one row", b), alone, first + i * dim, dim, r.seed));
+        }
+    }
+    for (int e = 0; e < m->n_experts; e++)
+        free_weight(&gate[e]), free_weight(&up[e]), free_weight(&down[e]);
+    free(logits), free(weight), free(x), free(shared), free(shared_gate), free(want);
+    free(got), free(first), free(alone), free(scratch), free(id);
+}
+
+static void test_moe_ffn(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < sizeof moe_shapes / sizeof *moe_shapes; s++) {
+        check_moe(&moe_shapes[s], 0, 700 + s);
+        if (moe_shapes[s].type == WEIGHT_FP8) check_moe(&moe_shapes[s], PREFILL_FP8, 700 + s);
+    }
+}
+
+/*
+ * One expert of weight 1 and a shared one of zeros: what linear, SwiGLU and linear give, in the
+ * GPU's kernels to the bit: their one order of sums, whoever shares the work how. A row of NaN
+ * beside the others is its own affair.
+ */
+static void test_moe_is_linear(void **state)
+{
+    (void)state;
+    enum { N = 5, DIM = 144, WIDTH = 1184, BROKEN = 2 };
+    static const int32_t id[N] = {1, 1, 1, 0, 1};
+    static const float one[N] = {1, 1, 1, 1, 1}, zero[N * DIM];
+    Backend *be = backend[n_backends - 1];
+    static const struct {
+        WeightType type;
+        int prefill;
+    } way[] = {{WEIGHT_BF16, 0}, {WEIGHT_FP8, 0}, {WEIGHT_FP8, PREFILL_FP8}};
+    for (int k0 = 0; k0 < 3; k0++) {
+        const WeightType type = way[k0].type;
+        const int prefill = way[k0].prefill;
+        Rng r = rng_new(800 + (uint64_t)k0);
+        Weight gate[2], up[2], down[2];
+        for (int e = 0; e < 2; e++) {
+            gate[e] = random_weight(&r, type, WIDTH, DIM);
+            up[e] = random_weight(&r, type, WIDTH, DIM);
+            down[e] = random_weight(&r, type, DIM, WIDTH);
+        }
+        float *x = random_floats(&r, N * DIM, 1), *out = floats(N * DIM), *want = outputs(1, DIM);
+        float *g = outputs(1, WIDTH), *u = outputs(1, WIDTH);
+        for (int i = 0; i < N; i++)
+            for (int k = 0; k < DIM; k++)
+                x[i * DIM + k] *= powf(10, (float)(i - 2));
+        x[BROKEN * DIM + 3] = NAN;
+        be->moe_ffn(be, &(MoeFfn){N, DIM, WIDTH, 2, 1, x, id, one, type, gate, up, down, zero, zero,
+                                  NULL, out, prefill});
+        assert_true(isnan(out[BROKEN * DIM]));
+        for (int i = 0; i < N; i++) {
+            const float *xi = x + i * DIM;
+            be->linear(be, &(Linear){1, xi, DIM, 1, {{&gate[id[i]], g, WIDTH}}, prefill});
+            be->linear(be, &(Linear){1, xi, DIM, 1, {{&up[id[i]], u, WIDTH}}, prefill});
+            be->swiglu(be, &(SwiGlu){1, WIDTH, g, u});
+            be->linear(be, &(Linear){1, g, WIDTH, 1, {{&down[id[i]], want, DIM}}, prefill});
+            if (i == BROKEN) continue;
+            assert_true(same_bits("moe of one expert", out + i * DIM, want, DIM, r.seed));
+        }
+        for (int e = 0; e < 2; e++)
+            free_weight(&gate[e]), free_weight(&up[e]), free_weight(&down[e]);
+        free(x), free(out), free(want), free(g), free(u);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_moe_route),
+        cmocka_unit_test(test_moe_ffn),
+        cmocka_unit_test(test_moe_route_of_nan),
+        cmocka_unit_test(test_moe_is_linear),
+    };
+    return cmocka_run_group_tests_name("moe", tests, open_backends, close_backends);
+}
