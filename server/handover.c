@@ -103,7 +103,11 @@ static void on_asked(evutil_socket_t fd, short what, void *ctx)
     int is_given = n == 1 && word == ASKED &&
                    !send_descriptors((int)fd, (const int[N_GIVEN]){h->listener, h->fd});
     forget(t);
-    if (is_given) h->given(h->ctx);
+    if (!is_given) return;
+    event_del(h->acceptable);
+    while (h->takers) /* they ask whoever has it now */
+        forget(h->takers);
+    h->given(h->ctx);
 }
 
 static void on_connected(evutil_socket_t fd, short what, void *ctx)

@@ -15,9 +15,12 @@
 typedef struct Handover Handover;
 
 /*
- * Offers listener, of host and port, to who asks; given(ctx) is called when somebody has it, and is
- * to end the offer. fd: what it is offered at, from handover_take, or -1. NULL where that is not
- * possible: somebody else has the name. listener stays the caller's.
+ * Offers listener, of host and port, to who asks, until somebody has it: then given(ctx) is called.
+ * fd: what it is offered at, from handover_take, or -1. NULL where that is not possible: somebody
+ * else has the name. listener stays the caller's.
+ *
+ * Both sockets are open elsewhere from then on, so closing them does not end what epoll watches:
+ * they are to be closed in a later turn of the loop than the one in which events were deleted.
  */
 Handover *handover_offer(struct event_base *base, const char *host, int port, int listener, int fd,
                          void (*given)(void *ctx), void *ctx);

@@ -191,8 +191,15 @@ int http_listener(const Http *http)
 
 void http_stop_listening(Http *http)
 {
-    if (http->bound) evhttp_del_accept_socket(http->evhttp, http->bound);
+    evconnlistener_disable(evhttp_bound_socket_get_listener(http->bound));
+    http->stopped = http->bound;
     http->bound = NULL;
+}
+
+void http_close_listener(Http *http)
+{
+    evhttp_del_accept_socket(http->evhttp, http->stopped);
+    http->stopped = NULL;
 }
 
 int http_port(const Http *http)

@@ -51,8 +51,12 @@ int http_adopt(Http *http, int fd);
 int http_listener(const Http *http);
 int http_port(const Http *http);
 
-/* Accepts no more connections; those that there are go on. */
+/*
+ * Accepts no more connections; those that there are go on. The socket is closed by the second, in a
+ * later turn of the loop where it is open elsewhere, too (handover.h).
+ */
 void http_stop_listening(Http *http);
+void http_close_listener(Http *http);
 
 /* Exchanges that the handler has and whose reply is not wholly sent yet. */
 int http_n_open(const Http *http);

@@ -326,6 +326,9 @@ static void on_left(evutil_socket_t fd, short what, void *ctx)
     Server *s = ctx;
     (void)fd;
     (void)what;
+    http_close_listener(s->http);
+    handover_close(s->handover);
+    s->handover = NULL;
     if (!s->draining) drain(s, s->limits.drain_s);
 }
 
@@ -334,8 +337,6 @@ static void on_given(void *ctx)
     static const struct timeval grace = {.tv_sec = 1};
     Server *s = ctx;
     s->handed_over = 1;
-    handover_close(s->handover);
-    s->handover = NULL;
     http_stop_listening(s->http);
     log_info("handed_over open=%d connections=%d", http_n_open(s->http),
              http_n_connections(s->http));
@@ -482,7 +483,8 @@ static void on_loaded(evutil_socket_t fd, short what, void *ctx)
 
 /*
  * Changes to what epoll watches are gathered and made before it waits: most cancel out, as evhttp
- * stops reading for every request and we go on. No descriptor here is a copy (dup), which it asks.
+ * stops reading for every request and we go on. It asks that no descriptor is a copy (dup): those
+ * of our place become copies when they are handed over, and are closed a turn later.
  */
 static struct event_base *open_base(void)
 {

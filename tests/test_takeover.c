@@ -12,12 +12,15 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "server/handover.h"
+#include "server/socket.h"
 #include "tests/served.h"
 
 #define COMPLETIONS "/v1/completions"
@@ -162,6 +165,59 @@ static void test_patience(void **state)
     strbuf_free(&rest);
 }
 
+/* The inode of the socket that listens at a port; 0: none does. */
+static unsigned long listening_inode(int port)
+{
+    for (int fd = 3; fd < 256; fd++) {
+        struct stat file;
+        int listens = 0;
+        socklen_t n = sizeof listens;
+        if (!getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) && listens &&
+            socket_port(fd) == port && !fstat(fd, &file))
+            return (unsigned long)file.st_ino;
+    }
+    return 0;
+}
+
+/* How many of this process's epoll sets watch it, by whatever descriptor, closed ones too. */
+static int count_watchers(unsigned long inode)
+{
+    int count = 0;
+    for (int fd = 3; fd < 256; fd++) {
+        char path[64], line[256];
+        snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+        FILE *f = fopen(path, "r");
+        while (f && fgets(line, sizeof line, f)) {
+            const char *ino = strncmp(line, "tfd:", 4) ? NULL : strstr(line, "ino:");
+            count += ino && strtoul(ino + 4, NULL, 16) == inode;
+        }
+        if (f) fclose(f);
+    }
+    return count;
+}
+
+/* Who has handed over is not woken by connections that are no longer its own. */
+static void test_watched_once(void **state)
+{
+    (void)state;
+    Served *first = start("first", 0, 0);
+    int stream = http_connect(first->port);
+    unsigned long inode = listening_inode(first->port);
+    assert_true(inode != 0);
+    assert_int_equal(count_watchers(inode), 1);
+    http_send(stream, "POST", COMPLETIONS, "", ENDLESS);
+    while (server_n_live(first->server) < 1)
+        usleep(1000);
+    Served *second = start("second", first->port, 0);
+    usleep(1300000); /* the grace is over, the first closed what it had */
+    assert_int_equal(server_n_live(first->server), 1);
+    assert_int_equal(listening_inode(first->port), inode);
+    assert_int_equal(count_watchers(inode), 1);
+    served_join(first);
+    assert_int_equal(served_stop(first) | served_stop(second), 0);
+    close(stream);
+}
+
 /* One that cannot load leaves the first as it was, which later hands over all the same. */
 static void test_bad_load(void **state)
 {
@@ -236,21 +292,20 @@ static void test_strangers(void **state)
 {
     (void)state;
     Served *first = start("first", 0, 0);
-    for (int i = 0; i < 3; i++) {
-        int fd = handover_find("127.0.0.1", first->port), offered = -1;
+    for (int says = 0; says < 2; says++) {
+        int fd = handover_find("127.0.0.1", first->port);
         char got[8];
         assert_true(fd >= 0);
-        if (i == 1) assert_int_equal(send(fd, "x", 1, MSG_NOSIGNAL), 1);
-        if (i == 2) { /* of another port it is no use, but the place is given */
-            assert_int_equal(handover_take(fd, first->port + 1, &offered), -1);
-            close(fd);
-            break;
-        }
+        if (says) assert_int_equal(send(fd, "x", 1, MSG_NOSIGNAL), 1);
         usleep(20000);
         assert_true(recv(fd, got, sizeof got, MSG_DONTWAIT) <= 0);
         close(fd);
         assert_served_by(first->port, "first");
     }
+    /* of another port it is no use, but the place is given */
+    int fd = handover_find("127.0.0.1", first->port), offered = -1;
+    assert_int_equal(handover_take(fd, first->port + 1, &offered), -1);
+    close(fd);
     served_join(first);
     assert_int_equal(served_stop(first), 0);
     assert_int_equal(handover_find("127.0.0.1", 1), -1);
@@ -262,7 +317,7 @@ int main(void)
         cmocka_unit_test(test_takeover),  cmocka_unit_test(test_patience),
         cmocka_unit_test(test_bad_load),  cmocka_unit_test(test_nobody_there),
         cmocka_unit_test(test_two_wait),  cmocka_unit_test(test_not_ours),
-        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_strangers), cmocka_unit_test(test_watched_once),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
 }
