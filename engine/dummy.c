@@ -23,7 +23,6 @@ enum {
     MAX_NAME = 192,
 };
 static const size_t POOL_BYTES = (size_t)POOL_BLOCKS * BLOCK;
-static const float FP8_LARGEST = 448;
 
 typedef struct {
     TensorType type;

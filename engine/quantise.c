@@ -14,7 +14,6 @@ enum {
     THREAD_ELEMENTS = 1 << 18, /* fewer are done before a thread has started */
     INFINITE = 0x7f800000,     /* the bits of infinity; those of a NaN are larger */
 };
-static const float FP8_LARGEST = 448;
 
 int quantise_keeps_wide(WeightType to, const char *leaf)
 {

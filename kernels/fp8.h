@@ -13,6 +13,8 @@
 
 #include "kernels/inline.h"
 
+enum { FP8_LARGEST = 448 };
+
 /* Exponent and fraction land in those of an f32 whose bias is 120 larger: denormals come right. */
 SHARED_INLINE float fp8_to_float(uint8_t b)
 {
@@ -49,7 +51,7 @@ SHARED_INLINE uint8_t fp8_from_float(float x)
  */
 SHARED_INLINE float fp8_scale(float largest)
 {
-    return largest < 0x1p-100f ? 1.0f : largest / 448.0f;
+    return largest < 0x1p-100f ? 1.0f : largest / FP8_LARGEST;
 }
 
 #endif

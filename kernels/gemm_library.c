@@ -58,11 +58,10 @@ static GemmShape *find_shape(GemmChoice *g, const Weight *w)
 }
 
 /* Bytes of the scratch for a row of x; of e4m3 SCALES_ALIGNMENT beside all of them. */
-static size_t row_bytes(const GemmShape *s)
+static size_t row_bytes(WeightType type, int cols)
 {
-    size_t cols = (size_t)s->cols;
-    return s->type == WEIGHT_FP8 ? cols + cols / FP8_BLOCK * sizeof(float)
-                                 : 2 * sizeof(uint16_t) * cols;
+    size_t n = (size_t)cols;
+    return type == WEIGHT_FP8 ? n + n / FP8_BLOCK * sizeof(float) : 2 * sizeof(uint16_t) * n;
 }
 
 /* Some rows of x as matrices of a type are multiplied with. */
@@ -111,10 +110,10 @@ static int multiply(const GemmLibrary *l, const Factors *x, const LinearProduct 
 }
 
 /* Rows of x that fit the scratch, of LIBRARY_ROWS. */
-static int rows_at_once(const CudaContext *c, WeightType type, const GemmShape *s)
+static int rows_at_once(const CudaContext *c, WeightType type, int cols)
 {
     size_t room = c->scratch_bytes - (type == WEIGHT_FP8 ? SCALES_ALIGNMENT : 0);
-    size_t fit = room / row_bytes(s);
+    size_t fit = room / row_bytes(type, cols);
     return fit < LIBRARY_ROWS ? (int)fit / row_step(type) * row_step(type) : LIBRARY_ROWS;
 }
 
@@ -148,10 +147,7 @@ static unsigned linear_of_type(GemmChoice *g, const CudaContext *c, const Linear
     GemmShape *shape[MAX_PRODUCTS];
     unsigned done = find_shapes(g, a, type, shape);
     if (!done) return 0;
-    int cols = a->product[0].w->cols, any = 0;
-    while (!(done >> any & 1))
-        any++;
-    const int most = rows_at_once(c, type, shape[any]);
+    const int cols = a->product[0].w->cols, most = rows_at_once(c, type, cols);
     assert(most > 0);
     for (int first = 0; first < a->n && done; first += most) {
         int n = a->n - first < most ? a->n - first : most;

@@ -33,6 +33,7 @@ typedef struct {
     /* serving */
     const char *host;
     int port;
+    int takeover;        /* the place of the server that has it, once we are ready */
     const char *api_key; /* one or more, separated by commas */
     const char *cors;    /* origins, separated by commas, or "*"; NULL: none */
     ServerLimits limits;
@@ -44,7 +45,6 @@ typedef struct {
     int ctx_size, max_seqs, max_waiting, ubatch_size, threads; /* 0: by machine and model */
     int64_t memory;
     int kv_dtype;  /* index into KV_CHOICES */
-    int takeover;  /* of serve: the place of the server that has it, once we are ready */
     int act_dtype; /* index into ACT_CHOICES */
     /* prefix cache */
     int prefix_cache;      /* auto, on, off: index; auto: on, but for benches */

@@ -92,6 +92,13 @@ typedef struct {
     Linear a; /* a prompt's product, fit for the library */
 } Case;
 
+static void set_scratch(Case *c, size_t bytes)
+{
+    mem_free(c->context.scratch);
+    c->context.scratch_bytes = bytes;
+    c->context.scratch = mem_alloc(1, bytes);
+}
+
 static void case_open(Case *c)
 {
     Rng r = rng_new(5);
@@ -100,8 +107,7 @@ static void case_open(Case *c)
     c->choice.split = split_bf16_simt;
     c->choice.round = round_fp8_simt;
     c->context.failed = &c->failed;
-    c->context.scratch_bytes = SCRATCH_ROWS * COLS * 4;
-    c->context.scratch = mem_alloc(1, c->context.scratch_bytes);
+    set_scratch(c, SCRATCH_ROWS * COLS * 4);
     c->w = random_weight(&r, WEIGHT_BF16, ROWS, COLS);
     c->x = random_floats(&r, N * STRIDE, 2);
     c->y = mem_alloc(N * ROWS, sizeof(float));
@@ -170,9 +176,7 @@ static void test_fp8_product(void **state)
         x[5 * FP8_COLS + k] = 0; /* a block of zeros, one of tiny values */
     for (int k = 256; k < 384; k++)
         x[6 * FP8_COLS + k] *= 1e-35f;
-    mem_free(c.context.scratch);
-    c.context.scratch_bytes = PIECE * (FP8_COLS + FP8_COLS / 128 * 4) + 256;
-    c.context.scratch = mem_alloc(1, c.context.scratch_bytes);
+    set_scratch(&c, PIECE * (FP8_COLS + FP8_COLS / 128 * 4) + 256);
     c.a = (Linear){N, x, FP8_COLS, 1, {{&w, y, FP8_ROWS}}, PREFILL_FP8};
     for (int n = N; n > N - STEP; n--) {
         memset(y, 0xff, ALL * FP8_ROWS * sizeof *y);
@@ -229,9 +233,7 @@ static void test_together(void **state)
     float *x = random_floats(&r, SOME * WIDE, 1), *y[MAX_PRODUCTS];
     float *alone = floats(ROOM * MOST_ROWS);
     c.choice.split = count_split, c.choice.round = count_round;
-    mem_free(c.context.scratch);
-    c.context.scratch_bytes = 20 * WIDE * 4; /* of rows in bf16, or 64 in e4m3 */
-    c.context.scratch = mem_alloc(1, c.context.scratch_bytes);
+    set_scratch(&c, 20 * WIDE * 4); /* of rows in bf16, or 64 in e4m3 */
     c.a = (Linear){SOME, x, WIDE, MAX_PRODUCTS, {{0}}, PREFILL_FP8};
     for (int i = 0; i < MAX_PRODUCTS; i++) {
         int rows = 16 + 16 * (i % 3); /* so both FP8 ones are of one shape */
@@ -277,9 +279,7 @@ static void test_fp8_not_for_it(void **state)
         int rows = shape[s][0], cols = shape[s][1];
         Weight w = random_weight(&r, WEIGHT_FP8, rows, cols);
         float *x = random_floats(&r, (size_t)cols, 1), *y = floats(PREFILL_FP8_ROWS * (size_t)rows);
-        c.context.scratch_bytes = 16384;
-        mem_free(c.context.scratch);
-        c.context.scratch = mem_alloc(1, c.context.scratch_bytes);
+        set_scratch(&c, 16384);
         c.a = (Linear){1, x, cols, 1, {{&w, y, rows}}, PREFILL_EXACT};
         assert_int_equal(run(&c), 0);
         c.a.prefill = 0;
