@@ -25,6 +25,7 @@
 enum { MAX_LINES = 64, MAX_ROWS = 64, TRIES = 9, DEFAULT_CONTEXT = 512, N_PAGE_SLACK = 8 };
 
 static const int row_counts[] = {1, 2, 4, 8, 16, 32, 64};
+enum { MOST_ROWS_BY_OP = 16 };
 enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
 
 /* Calls of one operation with one shape. */
@@ -297,8 +298,9 @@ static int measure(Bench *b, Error *err)
         if (b->rate > 0) printf(" %7.0f%%", bytes / (mid / 1e3) / b->rate * 100);
         printf("\n");
     }
-    for (int n = 1; n <= 16; n *= 4) {
+    for (int i = 0; i < N_ROW_COUNTS && row_counts[i] <= MOST_ROWS_BY_OP; i++) {
         double ms;
+        int n = row_counts[i];
         fill_batch(b, n);
         b->profile.n_lines = 0;
         for (int k = 0; k < TRIES; k++)

@@ -6,8 +6,9 @@
  * block of DELTA_COLS columns of one value head. A block of the state lives in a local array while
  * a chain runs: rows of S are d_v floats apart, which would fall on a few sets of L1. What a row
  * reads and writes lies far from what the last one did, so it is asked for ahead: the convolution
- * of a prompt takes 0.4 of the time, the recurrence 0.7. So is the next block of S while the first
- * row of this one is computed: 0.7 of the time for one row, 0.9 for 16.
+ * of a prompt takes 0.4 of the time, the recurrence 0.7. So is the next block of S while this one
+ * is computed: 0.7 of the time for one row; of more, each of the first asks for its share, so that
+ * memory is busy all along: 0.8 of the time for 4 rows, 0.9 for 16.
  *
  * The step of row i already adds up S'k for row i + 1, so a chain reads its block once per row.
  * delta_fold has each row's u and needs no sum: S passes through registers once for all rows of a
@@ -32,6 +33,8 @@ enum {
     CONV_VECS = 2,  /* of channels that are convolved together */
     CONV_AHEAD = 8, /* rows from asking for one to its turn */
     DELTA_AHEAD = 2,
+    DELTA_SHARES = 8, /* rows that ask for a share of the next block */
+    FEW_ROWS = 16,    /* whose inputs are near: of the rows to come nothing is asked for */
     FOLD_VECS = 8,
     FOLD_COLS = FOLD_VECS * VEC_N,
 };
@@ -104,6 +107,18 @@ INLINE void load_inputs(const ConvGates *a, int n_channels, int width, int i, in
         load_channels(old + (int64_t)m * n_channels, n, p[--at]);
 }
 
+/* Asks for what n channels from c on of few rows are computed from. */
+INLINE void fetch_channels(const ConvGates *a, int n_channels, int width, int c, int n)
+{
+    if (c + n > n_channels || a->n > FEW_ROWS) return;
+    const float *old = slot_at(&a->slots, a->src[0], a->slots.conv_offset) + c;
+    prefetch_floats(a->conv_w + (int64_t)c * width, n * width);
+    for (int m = 0; m < width - 1; m++)
+        prefetch_floats(old + (int64_t)m * n_channels, n);
+    for (int i = 0; i < a->n; i++)
+        prefetch_floats(a->qkv + (int64_t)i * n_channels + c, n);
+}
+
 /*
  * Channels c .. c + n of all rows; row i's output goes to out + i * out_stride. The inputs of a
  * chain stay in registers: a slot is written by the last of its rows.
@@ -113,6 +128,7 @@ INLINE void convolve(const ConvGates *a, int n_channels, int width, int c, int n
 {
     ConvVecs tap, p;
     const int older = width - 1;
+    fetch_channels(a, n_channels, width, c + n, n);
     load_taps(a->conv_w + (int64_t)c * width, width, n, tap);
     for (int i = 0; i < a->n; i++) {
         Vec y[CONV_VECS];
@@ -214,7 +230,8 @@ void ISA_NAME(conv_gates)(Threads *t, const ConvGates *a)
 typedef struct {
     const GatedDelta *a;
     int head, col, n_cols;
-    const float *ahead; /* the block to come, asked for with the first row; or NULL */
+    const float *ahead; /* the block to come */
+    int n_asking;       /* rows that ask for it, a power of two; 0: none comes */
     _Alignas(64) float s[MAX_D_K][DELTA_COLS];
     float seen[DELTA_COLS]; /* S'k of the row to come */
 } Block;
@@ -296,12 +313,11 @@ INLINE void step_block(Block *b, int i, const float *next_k, float *to, int stri
     int64_t of_head = (int64_t)i * a->n_v_heads + b->head;
     const float *q = key_row(b, a->q, i), *k = key_row(b, a->k, i);
     float *v = a->v + of_head * a->d_v + b->col;
-    if (i + DELTA_AHEAD < a->n) fetch_row(b, i + DELTA_AHEAD, n_cols);
+    if (a->n > FEW_ROWS && i + DELTA_AHEAD < a->n) fetch_row(b, i + DELTA_AHEAD, n_cols);
     Vec decay = v_set(a->decay[of_head]), beta = v_set(a->beta[of_head]);
     Vec u[DELTA_VECS], sum[DELTA_VECS], seen[DELTA_VECS];
-    const int asks = i == 0 && b->ahead;
-    const float *ahead = asks ? b->ahead : b->s[0];
-    const int64_t ahead_step = asks ? a->d_v : 0;
+    const int asks = i < b->n_asking, between = b->n_asking - 1;
+    const float *ahead = asks ? b->ahead + (int64_t)i * a->d_v : NULL;
     UNROLL
     for (int j = 0; j < DELTA_VECS; j++) {
         Vec m = v_mul(decay, v_load(b->seen + j * VEC_N));
@@ -311,7 +327,7 @@ INLINE void step_block(Block *b, int i, const float *next_k, float *to, int stri
     }
     for (int r = 0; r < a->d_k; r++) {
         Vec kr = v_set(k[r]), qr = v_set(q[r]), nr = v_set(next_k[r]);
-        prefetch_block_row(ahead + r * ahead_step);
+        if (asks && !(r & between)) prefetch_block_row(ahead + (int64_t)r * a->d_v);
         UNROLL
         for (int j = 0; j < DELTA_VECS; j++) {
             Vec x = v_fma(kr, u[j], v_mul(decay, v_load(b->s[r] + j * VEC_N)));
@@ -406,6 +422,15 @@ static int blocks_of_layer(int n_v_heads, int d_v)
     return n_v_heads * ((d_v + DELTA_COLS - 1) / DELTA_COLS);
 }
 
+/* Of n rows, how many share the asking for the next block. */
+static int n_asking(int n)
+{
+    int rows = 1;
+    while (rows < DELTA_SHARES && 2 * rows <= n)
+        rows *= 2;
+    return rows;
+}
+
 static void gated_delta_part(const void *arg, int part, int n_parts)
 {
     const GatedDelta *a = arg;
@@ -418,6 +443,7 @@ static void gated_delta_part(const void *arg, int part, int n_parts)
         const float *ahead = unit + 1 < end ? block_in_slot(&b, a->src[0]) : NULL;
         place_block(&b, a, (int)unit);
         b.ahead = ahead;
+        b.n_asking = ahead ? n_asking(a->n) : 0;
         if (b.n_cols >= DELTA_COLS)
             walk_rows(&b, &saved, DELTA_COLS); /* a constant: no masks in the loops */
         else

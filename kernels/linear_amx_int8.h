@@ -1,9 +1,11 @@
 /*
  * linear_amx_int8.h: linear_int8.h's products in int8 tiles, for linear_cpu.c: the same bits.
  *
- * q = 256 high + low, 0 <= low < 256: two terms of 8 bits, of which the low one is multiplied for
- * the fine rows alone, which lie together. A tile takes 16 rows of x ("a group") times 64 columns
- * of a panel, which lies in memory as the unit wants it.
+ * q = 256 high + low, both signed bytes, of which the low ones are multiplied for the fine rows
+ * alone, which lie together. A tile takes 16 rows of x ("a group") times 64 columns of a panel,
+ * which lies in memory as the unit wants it. Low bytes of a few rows are in the same group as the
+ * high ones or in one beside it, so that W passes once (8 rows by 1024 x 3584 behind a SwiGLU: 0.91
+ * of the time that two passes take).
  *
  * The unit ends a product 52 cycles after it began and begins one every 16, so four sums grow side
  * by side: two panels of two groups, or four panels of one. After each block sums leave the unit to
@@ -27,11 +29,12 @@ enum {
     INT8_CHUNK_ROWS = 8 * TILE, /* whose sums stay in L1 */
     INT8_X_AHEAD = 4,           /* rows of x from being asked for to being packed */
     INT8_CHUNKS = 4,            /* at most that all of W passes before the next */
+    INT8_ONE_GROUP = TILE / 2,  /* rows whose low bytes fit into a group with the high ones */
 };
 
 /*
- * ---- x: chunks of rows, each [block]: high bytes [group][step][row][64], the low ones of fine
- * rows [row][256]; behind the blocks, those of Int8ChunkX ----
+ * ---- x: chunks of rows, each [block][row][256]: high bytes, then the low ones of fine rows, which
+ * are rows like others to the unit; behind the blocks, those of Int8ChunkX ----
  */
 
 /* Of a block, for each of a chunk's rows. */
@@ -53,21 +56,14 @@ INLINE Int8Chunk int8_chunk(const uint32_t *terms, int n, int cols, int i0)
 {
     int rows = n - i0 < INT8_CHUNK_ROWS ? n - i0 : INT8_CHUNK_ROWS;
     int64_t row_words = (int64_t)int8_blocks(cols) * INT8_TERM_WORDS;
-    if (n > TILE) rows = (rows + TILE - 1) / TILE * TILE;
+    if (n > INT8_ONE_GROUP) rows = (rows + TILE - 1) / TILE * TILE;
     return (Int8Chunk){rows, int8_blocks(cols), (uint32_t *)(uintptr_t)terms + i0 * row_words};
 }
 
-/* Where row i's first 64 high bytes in block b lie; the group's next 64 are so many rows behind. */
-INLINE int8_t *int8_high(Int8Chunk c, int b, int i)
+/* Row i of block b: the high bytes of row i of x, behind them all the low ones of a fine row. */
+INLINE int8_t *int8_x_row(Int8Chunk c, int b, int i)
 {
-    int in_step = group_columns(c.rows), line = i / TILE * INT8_STEPS * in_step + i % TILE;
-    return (int8_t *)c.terms + (int64_t)b * c.rows * 2 * INT8_BLOCK + (int64_t)line * INT8_STEP;
-}
-
-/* Low bytes of the block's fine rows. */
-INLINE uint8_t *int8_low(Int8Chunk c, int b)
-{
-    return (uint8_t *)c.terms + ((int64_t)b * 2 + 1) * c.rows * INT8_BLOCK;
+    return (int8_t *)c.terms + ((int64_t)b * 2 * c.rows + i) * INT8_BLOCK;
 }
 
 INLINE Int8ChunkX int8_chunk_x(Int8Chunk c, int b)
@@ -77,10 +73,24 @@ INLINE Int8ChunkX int8_chunk_x(Int8Chunk c, int b)
     return (Int8ChunkX){(float *)(void *)at, (int32_t *)at + c.rows, (int32_t *)at + 2 * c.rows};
 }
 
+INLINE void int8_put_row(const __m512i part[INT8_STEPS], int8_t *row)
+{
+    for (int s = 0; s < INT8_STEPS; s++)
+        _mm512_storeu_si512(row + s * INT8_STEP, part[s]);
+}
+
+/* Makes the low bytes signed: 256 high + low stays what it is. */
+INLINE void int8_sign_low(Int8Bytes *q)
+{
+    for (int s = 0; s < INT8_STEPS; s++) {
+        __mmask64 is_upper = _mm512_movepi8_mask(q->low[s]);
+        q->high[s] = _mm512_mask_add_epi8(q->high[s], is_upper, q->high[s], _mm512_set1_epi8(1));
+    }
+}
+
 /* Block b of a chunk, of which n rows are there: zeros behind them. */
 INLINE void tiles_int8_pack_block(const float *const *x, int n, int cols, Int8Chunk c, int b)
 {
-    const int in_step = group_columns(c.rows);
     Int8ChunkX of = int8_chunk_x(c, b);
     int n_fine = 0;
     for (int i = 0; i < c.rows; i++) {
@@ -88,12 +98,12 @@ INLINE void tiles_int8_pack_block(const float *const *x, int n, int cols, Int8Ch
         if (i < n) q = int8_round(x[i], cols, b * INT8_BLOCK);
         for (int k = 0; i + INT8_X_AHEAD < n && k < INT8_BLOCK; k += CACHE_LINE / 4)
             prefetch_line(x[i + INT8_X_AHEAD] + b * INT8_BLOCK + k, 0);
-        int8_t *high = int8_high(c, b, i);
-        for (int s = 0; s < INT8_STEPS; s++, high += in_step * INT8_STEP)
-            _mm512_storeu_si512(high, q.high[s]);
-        for (int s = 0; s < INT8_STEPS && q.is_fine; s++)
-            _mm512_storeu_si512(int8_low(c, b) + n_fine * INT8_BLOCK + s * INT8_STEP, q.low[s]);
-        if (q.is_fine) of.fine[n_fine++] = i;
+        if (q.is_fine) {
+            int8_sign_low(&q);
+            int8_put_row(q.low, int8_x_row(c, b, c.rows + n_fine));
+            of.fine[n_fine++] = i;
+        }
+        int8_put_row(q.high, int8_x_row(c, b, i));
         of.n_fine[i] = n_fine;
         of.scale[i] = q.is_fine ? q.scale : 256 * q.scale;
     }
@@ -117,11 +127,15 @@ INLINE void tiles_int8_pack(const float *const *x, int n, int cols, int part, in
 
 typedef int32_t Int8Tile[TILE][TILE]; /* [row of x][output] */
 
-/* Sums of high bytes, [register][row], and what becomes of them. */
+/*
+ * Sums of high bytes and what becomes of them: of group t / 2 and panel t % 2, or, with few rows,
+ * of panel t.
+ */
 typedef struct {
     Int8Tile *high;
-    int registers; /* bit t: register t was stored; 0: nothing waits */
-    int rows;      /* of x in a register */
+    int apart;   /* tiles from one of these to the next */
+    int waiting; /* bit t: t waits */
+    int rows;    /* of x in each */
     const float *x_scale, *w_scale;
     int64_t w_scale_panel;      /* from a panel's scales to the next one's */
     int n_fine, first;          /* fine rows among these, the number of the first row of all */
@@ -135,7 +149,6 @@ typedef struct {
     int y_rows, y_outs, y_all; /* rows and outputs there are from here on, rows in all */
 } Int8Waiting;
 
-/* With few rows registers are panels, else of group t / 2 and panel t % 2. */
 INLINE int int8_group(int is_few, int t)
 {
     return is_few ? 0 : t / 2;
@@ -152,8 +165,8 @@ INLINE void int8_add_lows(int is_few, const Int8Waiting *w)
     for (int k = 0; k < w->n_fine; k++) {
         int i = w->fine[k] - w->first;
         for (int t = 0; t < INT8_SUMS_HELD; t++) {
-            if (!(w->registers >> t & 1) || int8_group(is_few, t) != i / TILE) continue;
-            int32_t *high = w->high[t][i % TILE];
+            if (!(w->waiting >> t & 1) || int8_group(is_few, t) != i / TILE) continue;
+            int32_t *high = w->high[t * w->apart][i % TILE];
             const int32_t *low = w->low[int8_panel_of(is_few, t) * w->low_panel + k];
             __m512i q = _mm512_slli_epi32(_mm512_load_si512(high), 8);
             _mm512_store_si512(high, _mm512_add_epi32(q, _mm512_load_si512(low)));
@@ -161,7 +174,7 @@ INLINE void int8_add_lows(int is_few, const Int8Waiting *w)
     }
 }
 
-/* What taking a register's rows needs. */
+/* What taking the rows of one of them needs. */
 typedef struct {
     int rows, is_first, y_rows, y_outs, y_all;
     int32_t (*high)[TILE];
@@ -175,13 +188,13 @@ typedef struct {
 INLINE Int8Take int8_take_begin(int is_few, const Int8Waiting *w, int t)
 {
     int i = int8_group(is_few, t) * TILE, panel = int8_panel_of(is_few, t);
-    if (!(w->registers >> t & 1)) return (Int8Take){0};
+    if (!(w->waiting >> t & 1)) return (Int8Take){0};
     return (Int8Take){.rows = is_few ? w->rows : TILE,
                       .is_first = w->is_first,
                       .y_rows = w->y_rows - i,
                       .y_outs = w->y_outs - panel * TILE,
                       .y_all = w->y_all,
-                      .high = w->high[t],
+                      .high = w->high[t * w->apart],
                       .x_scale = w->x_scale + i,
                       .w_scale = v_load(w->w_scale + panel * w->w_scale_panel),
                       .sum = w->sum[t],
@@ -202,7 +215,7 @@ INLINE void int8_take(const Int8Take *w, int i)
         amx_emit(sum, w->y_outs, w->y_all, w->y[i] + w->y_at);
 }
 
-/* All registers from t on; then nothing waits. */
+/* All from t on; then nothing waits. */
 INLINE void int8_take_rest(int is_few, Int8Waiting *w, int t)
 {
     for (; t < INT8_SUMS_HELD; t++) {
@@ -210,15 +223,14 @@ INLINE void int8_take_rest(int is_few, Int8Waiting *w, int t)
         for (int i = 0; i < take.rows; i++)
             int8_take(&take, i);
     }
-    w->registers = w->n_fine = 0;
+    w->waiting = w->n_fine = 0;
 }
 
 /* ---- products ---- */
 
 /* What one product of tiles reads: the first step's, 64 columns of each. */
 typedef struct {
-    const void *x[2];
-    int64_t x_rows, x_step; /* bytes to the next row, to the next step */
+    const int8_t *x[2];
     const int8_t *w;
     int64_t panel_bytes;
     int64_t ahead;              /* of W, from a line to what is asked for with it */
@@ -235,71 +247,60 @@ INLINE void int8_ask(const Int8Tiles *a, const int8_t *w)
  * One step: sums to registers 0 .. 3, x in 6 and 7, W in 4 and 5. Between two tile instructions two
  * rows are taken.
  */
-INLINE void int8_step(int is_low, int n_groups, int n_panels, const Int8Tiles *a, int s,
-                      const Int8Take *take)
+INLINE void int8_step(int n_groups, int n_panels, const Int8Tiles *a, int s, const Int8Take *take)
 {
-    const char *x0 = (const char *)a->x[0] + s * a->x_step;
-    const char *x1 = (const char *)a->x[1] + s * a->x_step;
+    const int8_t *x0 = a->x[0] + s * INT8_STEP, *x1 = a->x[1] + s * INT8_STEP;
     const int8_t *w = a->w + s * INT8_STEP_BYTES;
-    const size_t x_stride = (size_t)a->x_rows;
 #define THEN(i) int8_take(take, 2 * (i)), int8_take(take, 2 * (i) + 1)
-#define SUM(c, x, w)                                                                               \
-    do {                                                                                           \
-        if (is_low)                                                                                \
-            _tile_dpbusd(c, x, w);                                                                 \
-        else                                                                                       \
-            _tile_dpbssd(c, x, w);                                                                 \
-    } while (0)
-    _tile_loadd(6, x0, x_stride);
+    _tile_loadd(6, x0, INT8_BLOCK);
     THEN(0);
     _tile_loadd(4, w, 64);
     THEN(1);
-    SUM(0, 6, 4);
+    _tile_dpbssd(0, 6, 4);
     int8_ask(a, w);
     THEN(2);
     if (n_panels > 1) {
         _tile_loadd(5, w + a->panel_bytes, 64);
         THEN(3);
-        SUM(1, 6, 5);
+        _tile_dpbssd(1, 6, 5);
         int8_ask(a, w + a->panel_bytes);
     } else {
         THEN(3);
     }
     THEN(4);
     if (n_groups == 2) {
-        _tile_loadd(7, x1, x_stride);
+        _tile_loadd(7, x1, INT8_BLOCK);
         THEN(5);
-        SUM(2, 7, 4);
+        _tile_dpbssd(2, 7, 4);
         THEN(6);
-        if (n_panels > 1) SUM(3, 7, 5);
+        if (n_panels > 1) _tile_dpbssd(3, 7, 5);
     } else {
         if (n_panels > 2) {
             _tile_loadd(4, w + 2 * a->panel_bytes, 64);
-            SUM(2, 6, 4);
+            _tile_dpbssd(2, 6, 4);
             int8_ask(a, w + 2 * a->panel_bytes);
         }
         THEN(5);
         if (n_panels > 3) {
             _tile_loadd(5, w + 3 * a->panel_bytes, 64);
-            SUM(3, 6, 5);
+            _tile_dpbssd(3, 6, 5);
             int8_ask(a, w + 3 * a->panel_bytes);
         }
         THEN(6);
     }
     THEN(7);
 #undef THEN
-#undef SUM
 }
 
 /* So many steps; what waits is taken meanwhile. */
-INLINE void int8_multiply(int is_few, int is_low, int n_groups, int n_panels, const Int8Tiles *a,
-                          int steps, Int8Waiting *waiting)
+INLINE void int8_multiply(int is_few, int n_groups, int n_panels, const Int8Tiles *a, int steps,
+                          Int8Waiting *waiting)
 {
     int8_add_lows(is_few, waiting);
     clear_sums();
     for (int s = 0; s < steps; s++) {
         Int8Take take = int8_take_begin(is_few, waiting, s);
-        int8_step(is_low, n_groups, n_panels, a, s, &take);
+        int8_step(n_groups, n_panels, a, s, &take);
     }
     int8_take_rest(is_few, waiting, steps);
 }
@@ -317,84 +318,128 @@ typedef struct {
     Int8Waiting waiting;
 } Int8Panels;
 
-/* The products of a block's low bytes. */
-INLINE void int8_multiply_lows(int is_few, int n_panels, Int8Panels *a, int b, Int8Tiles tiles,
-                               int steps)
+/* The products of a block's low bytes, two panels'. */
+INLINE void int8_multiply_lows(int n_panels, Int8Panels *a, int b, Int8Tiles tiles, int steps)
 {
-    int n_fine = int8_chunk_x(a->chunk, b).n_fine[a->chunk.rows - 1], rows = a->chunk.rows;
-    tiles.x_rows = INT8_BLOCK, tiles.x_step = INT8_STEP;
+    const int rows = a->chunk.rows, n_fine = int8_chunk_x(a->chunk, b).n_fine[rows - 1];
     tiles.ahead_end = 0;
     for (int i = 0; i < n_fine; i += TILE) {
         int32_t(*low)[TILE] = a->low + i; /* what waited has taken its own */
-        tiles.x[0] = int8_low(a->chunk, b) + i * INT8_BLOCK;
-        int8_multiply(is_few, 1, 1, n_panels, &tiles, steps, &a->waiting);
+        tiles.x[0] = int8_x_row(a->chunk, b, rows + i);
+        int8_multiply(0, 1, n_panels, &tiles, steps, &a->waiting);
         _tile_stored(0, low, 64);
         if (n_panels > 1) _tile_stored(1, low + rows, 64);
-        if (n_panels > 2) _tile_stored(2, low + 2 * rows, 64);
-        if (n_panels > 3) _tile_stored(3, low + 3 * rows, 64);
     }
 }
 
-/* The products of high bytes of groups g and, of two, g + 1, which are left waiting. */
-INLINE void int8_multiply_highs(int is_few, int n_groups, int n_panels, Int8Panels *a, int b,
-                                Int8Tiles tiles, int steps, int g)
+/* What waits of a block, n_panels from that one on and the rows from i on, so many in a group. */
+INLINE Int8Waiting int8_waiting(const Int8Panels *a, int b, int panel, int n_panels, int i,
+                                int n_groups, int rows)
 {
     const Int8Product *p = a->p;
-    const int i = g * TILE, is_last = b + 1 == a->chunk.blocks;
-    Int8ChunkX x = int8_chunk_x(a->chunk, b);
-    Int8Tile *high = a->high[a->which ^= 1];
-    tiles.x[0] = int8_high(a->chunk, b, i);
-    if (n_groups == 2) tiles.x[1] = int8_high(a->chunk, b, i + TILE);
-    int8_multiply(is_few, 0, n_groups, n_panels, &tiles, steps, &a->waiting);
-    _tile_stored(0, high[0], 64);
-    if (n_panels > 1) _tile_stored(1, high[1], 64);
-    if (n_groups == 2 || n_panels > 2) _tile_stored(2, high[2], 64);
-    if (n_groups * n_panels == 4) _tile_stored(3, high[3], 64);
-    int rows = group_columns(a->chunk.rows), fine = g ? x.n_fine[i - 1] : 0;
-    a->waiting = (Int8Waiting){
-        .high = high,
-        .registers = ((1 << n_panels) - 1) * (n_groups == 2 ? 5 : 1),
+    const Int8ChunkX x = int8_chunk_x(a->chunk, b);
+    const int fine = i ? x.n_fine[i - 1] : 0, is_last = b + 1 == a->chunk.blocks,
+              r = a->r + panel * INT8_ROWS;
+    return (Int8Waiting){
+        .high = a->high[a->which],
+        .apart = 1,
+        .waiting = ((1 << n_panels) - 1) * (n_groups == 2 ? 5 : 1),
         .rows = rows,
         .x_scale = x.scale + i,
-        .w_scale = weight_scales(p->w, a->r) + (int64_t)b * INT8_ROWS,
+        .w_scale = weight_scales(p->w, r) + (int64_t)b * INT8_ROWS,
         .w_scale_panel = (int64_t)a->chunk.blocks * INT8_ROWS,
         .n_fine = x.n_fine[i + n_groups * rows - 1] - fine,
         .first = i,
         .fine = x.fine + fine,
         .low = (const int32_t(*)[TILE])a->low + fine,
         .low_panel = a->chunk.rows,
-        .sum = a->sum[g / 2],
+        .sum = a->sum[i / (2 * TILE)] + panel,
         .is_first = b == 0,
         .y = is_last ? p->y + a->i0 + i : NULL,
-        .y_at = a->y_at,
+        .y_at = a->y_at + panel * INT8_ROWS,
         .y_rows = p->n - a->i0 - i,
-        .y_outs = p->end - a->r,
+        .y_outs = p->end - r,
         .y_all = p->n,
     };
 }
 
-/* All blocks of n_panels and a chunk. */
-INLINE void int8_panels(int is_few, int n_panels, Int8Panels *a)
+/* The products of high bytes of groups g and, of two, g + 1, which are left waiting. */
+INLINE void int8_multiply_highs(int n_groups, int n_panels, Int8Panels *a, int b, Int8Tiles tiles,
+                                int steps, int g)
+{
+    Int8Tile *high = a->high[a->which ^= 1];
+    tiles.x[0] = int8_x_row(a->chunk, b, g * TILE);
+    if (n_groups == 2) tiles.x[1] = tiles.x[0] + TILE * INT8_BLOCK;
+    int8_multiply(0, n_groups, n_panels, &tiles, steps, &a->waiting);
+    _tile_stored(0, high[0], 64);
+    if (n_panels > 1) _tile_stored(1, high[1], 64);
+    if (n_groups == 2) _tile_stored(2, high[2], 64);
+    if (n_groups * n_panels == 4) _tile_stored(3, high[3], 64);
+    a->waiting = int8_waiting(a, b, 0, n_panels, g * TILE, n_groups, TILE);
+}
+
+/*
+ * A block of few rows and n_panels from that one on, high and low bytes at once, whose sums are
+ * left waiting: those of a panel lie together, [row of x, then fine row].
+ */
+INLINE void int8_multiply_few(int n_groups, int panel, int n_panels, Int8Panels *a, int b,
+                              Int8Tiles tiles, int steps)
+{
+    Int8Tile *sum = a->high[a->which ^= 1];
+    tiles.w += panel * tiles.panel_bytes;
+    tiles.x[0] = int8_x_row(a->chunk, b, 0);
+    if (n_groups == 2) tiles.x[1] = tiles.x[0] + TILE * INT8_BLOCK;
+    int8_multiply(1, n_groups, n_panels, &tiles, steps, &a->waiting);
+    _tile_stored(0, sum[0], 64);
+    if (n_panels > 1) _tile_stored(1, sum[n_groups], 64);
+    if (n_groups == 2) _tile_stored(2, sum[1], 64);
+    if (n_groups == 1 && n_panels > 2) _tile_stored(2, sum[2], 64);
+    if (n_groups * n_panels == 4) _tile_stored(3, sum[3], 64);
+    a->waiting = int8_waiting(a, b, panel, n_panels, 0, 1, a->chunk.rows);
+    a->waiting.apart = n_groups;
+    a->waiting.low = (const int32_t(*)[TILE])sum[0] + a->chunk.rows;
+    a->waiting.low_panel = n_groups * TILE;
+}
+
+/* All blocks of n_panels and a few rows. */
+INLINE void int8_panels_of_few(int n_panels, Int8Panels *a)
 {
     const Weight *w = a->p->w;
-    const int n_groups = (a->chunk.rows + TILE - 1) / TILE, n_pairs = (n_groups + 1) / 2,
-              shares = n_pairs * a->n_chunks;
-    Int8Tiles tiles = {.x_rows = INT8_STEP,
-                       .x_step = group_columns(a->chunk.rows) * INT8_STEP,
-                       .panel_bytes = INT8_ROWS * weight_row_bytes(w)};
+    const int rows = a->chunk.rows;
+    Int8Tiles tiles = {.panel_bytes = INT8_ROWS * weight_row_bytes(w), .ahead_end = TILE};
     for (int b = 0; b < a->chunk.blocks; b++) {
         int steps = int8_steps(w, b * INT8_BLOCK);
         tiles.w = int8_panel(w, a->r) + (int64_t)b * INT8_BLOCK_BYTES;
-        tiles.ahead = is_few ? int8_ahead(w, n_panels, b) : n_panels * tiles.panel_bytes;
-        int8_multiply_lows(is_few, n_panels, a, b, tiles, steps);
+        tiles.ahead = int8_ahead(w, n_panels, b);
+        if (rows < TILE || !int8_chunk_x(a->chunk, b).n_fine[rows - 1]) {
+            int8_multiply_few(1, 0, n_panels, a, b, tiles, steps);
+            continue;
+        }
+        int8_multiply_few(2, 0, n_panels < 2 ? n_panels : 2, a, b, tiles, steps);
+        if (n_panels > 2) int8_multiply_few(2, 2, n_panels - 2, a, b, tiles, steps);
+    }
+}
+
+/* All blocks of n_panels and a chunk of more. */
+INLINE void int8_panels_of_many(int n_panels, Int8Panels *a)
+{
+    const Weight *w = a->p->w;
+    const int n_groups = a->chunk.rows / TILE, n_pairs = (n_groups + 1) / 2,
+              shares = n_pairs * a->n_chunks;
+    Int8Tiles tiles = {.panel_bytes = INT8_ROWS * weight_row_bytes(w)};
+    tiles.ahead = n_panels * tiles.panel_bytes;
+    for (int b = 0; b < a->chunk.blocks; b++) {
+        int steps = int8_steps(w, b * INT8_BLOCK);
+        tiles.w = int8_panel(w, a->r) + (int64_t)b * INT8_BLOCK_BYTES;
+        int8_multiply_lows(n_panels, a, b, tiles, steps);
         for (int g = 0; g < n_groups; g += 2) {
             int share = a->which_chunk * n_pairs + g / 2;
             tiles.ahead_begin = TILE * share / shares;
             tiles.ahead_end = TILE * (share + 1) / shares;
-            if (!is_few && g + 1 < n_groups)
-                int8_multiply_highs(0, 2, n_panels, a, b, tiles, steps, g);
+            if (g + 1 < n_groups)
+                int8_multiply_highs(2, n_panels, a, b, tiles, steps, g);
             else
-                int8_multiply_highs(is_few, 1, n_panels, a, b, tiles, steps, g);
+                int8_multiply_highs(1, n_panels, a, b, tiles, steps, g);
         }
     }
 }
@@ -404,6 +449,15 @@ INLINE int int8_chunks_at_once(int cols)
 {
     int64_t n = AMX_X_BYTES / ((int64_t)INT8_CHUNK_ROWS * cols);
     return n < 1 ? 1 : n > INT8_CHUNKS ? INT8_CHUNKS : (int)n;
+}
+
+/* The next n_panels of a chunk. */
+INLINE void int8_panels(int is_few, int n_panels, Int8Panels *a)
+{
+    if (is_few)
+        int8_panels_of_few(n_panels, a);
+    else
+        int8_panels_of_many(n_panels, a);
 }
 
 /* Outputs begin .. end of rows i0 .. i_end. */
@@ -438,7 +492,7 @@ static void tiles_int8(const Weight *w, int begin, int end, int n, const uint32_
     const int together = int8_chunks_at_once(w->cols) * INT8_CHUNK_ROWS;
     Int8Product p = {w, end, n, terms, y};
     Int8Panels a = {.p = &p, .high = high, .low = low, .sum = sum};
-    amx_begin(group_columns(n), 64);
+    amx_begin(n <= INT8_ONE_GROUP ? 2 * n : TILE, 64);
     if (n <= TILE)
         int8_rows(1, &a, begin, end, 0, n);
     else

@@ -53,10 +53,10 @@ enum {
     MANY_PAIRS = 12, /* the same where x is bf16 and one K_BLOCK: 16 rows take 0.85 of the time */
     MANY_OUTS = 64,
     PREFETCH_BYTES = 32768, /* 3 to 12 % less time than 16 KiB where rows have 5 KiB and more */
-    /* INT8 weights: up to here in vectors all the same, which give the same bits. A pass of 1 row
-     * took 0.94 of the time that it takes in tiles, of 2 to 4 0.97 to 1, more rather longer (two
-     * cores of Granite Rapids). */
-    INT8_VEC_ROWS = VEC_TILES ? 4 : LINEAR_PANEL,
+    /* INT8 weights: up to here in vectors all the same, which give the same bits. The products of a
+     * pass of 2 rows take 0.99 of the time that they take in tiles; of 4 the same, but their x is
+     * packed in 1.2 times the time (two cores of Granite Rapids). */
+    INT8_VEC_ROWS = VEC_TILES ? 3 : LINEAR_PANEL,
 };
 
 /* Some outputs in a block of k, as W holds them or widened. */
@@ -471,9 +471,9 @@ int ISA_NAME(linear_max_rows)(WeightType type, int cols, Scratch scratch)
     int64_t one = terms_bytes(type, 1, cols),
             fit = one ? (int64_t)scratch.bytes / one : LINEAR_PANEL;
     assert(fit > 0);
-    return fit >= LINEAR_PANEL  ? LINEAR_PANEL
-           : fit < LINEAR_GROUP ? (int)fit
-                                : (int)fit / LINEAR_GROUP * LINEAR_GROUP;
+    if (fit < LINEAR_GROUP) /* more than half a group may be packed as a whole one */
+        return fit < LINEAR_GROUP / 2 ? (int)fit : LINEAR_GROUP / 2;
+    return fit >= LINEAR_PANEL ? LINEAR_PANEL : (int)fit / LINEAR_GROUP * LINEAR_GROUP;
 }
 
 LinearRows ISA_NAME(linear_rows)(WeightType type, int cols, int n, const float *const *x,

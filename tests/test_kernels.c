@@ -54,6 +54,9 @@ static const LinearShape linear_shapes[] = {
     {WEIGHT_INT8, 130, 300, 9},
     {WEIGHT_INT8, 301, 1030, 6},
     {WEIGHT_INT8, 64, 512, 16},
+    {WEIGHT_INT8, 77, 768, 8},
+    {WEIGHT_INT8, 95, 1040, 12},
+    {WEIGHT_INT8, 3, 40000, 13}, /* fewer than 16 fit into scratch */
     {WEIGHT_INT8, 96, 640, 17},
     {WEIGHT_INT8, 47, 1152, 33},
     {WEIGHT_INT8, 18, 2056, 150},
