@@ -104,6 +104,12 @@ typedef struct {
 /* Replies with the length of the prompt that a body makes; asks no engine. */
 void api_count_chat(Server *s, Exchange *ex, const ChatCount *count);
 
+/* Whether a request to the Server may go on to its route; a refusal was sent when not. */
+int server_admit(void *server, Exchange *ex);
+
+/* Calls the route of a request that was admitted. */
+void server_route(void *server, Exchange *ex);
+
 /* The routes. Each replies, or keeps the exchange for later. */
 void api_completions(Server *s, Exchange *ex);
 void api_chat(Server *s, Exchange *ex);
