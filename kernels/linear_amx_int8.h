@@ -142,7 +142,7 @@ typedef struct {
     const int32_t *fine;        /* their numbers */
     const int32_t (*low)[TILE]; /* their low sums */
     int64_t low_panel;          /* from a panel's to the next one's */
-    float (*sum)[TILE][TILE];   /* [register], of the blocks before */
+    float (*sum)[TILE][TILE];   /* [t], of the blocks before */
     int is_first;               /* there are none */
     float *const *y;            /* of the first row, after the last block; else NULL */
     int64_t y_at;
@@ -230,7 +230,7 @@ INLINE void int8_take_rest(int is_few, Int8Waiting *w, int t)
 
 /* What one product of tiles reads: the first step's, 64 columns of each. */
 typedef struct {
-    const int8_t *x[2];
+    const int8_t *x[2]; /* of each group; of one, twice */
     const int8_t *w;
     int64_t panel_bytes;
     int64_t ahead;              /* of W, from a line to what is asked for with it */
@@ -325,7 +325,7 @@ INLINE void int8_multiply_lows(int n_panels, Int8Panels *a, int b, Int8Tiles til
     tiles.ahead_end = 0;
     for (int i = 0; i < n_fine; i += TILE) {
         int32_t(*low)[TILE] = a->low + i; /* what waited has taken its own */
-        tiles.x[0] = int8_x_row(a->chunk, b, rows + i);
+        tiles.x[0] = tiles.x[1] = int8_x_row(a->chunk, b, rows + i);
         int8_multiply(0, 1, n_panels, &tiles, steps, &a->waiting);
         _tile_stored(0, low, 64);
         if (n_panels > 1) _tile_stored(1, low + rows, 64);
@@ -369,7 +369,7 @@ INLINE void int8_multiply_highs(int n_groups, int n_panels, Int8Panels *a, int b
 {
     Int8Tile *high = a->high[a->which ^= 1];
     tiles.x[0] = int8_x_row(a->chunk, b, g * TILE);
-    if (n_groups == 2) tiles.x[1] = tiles.x[0] + TILE * INT8_BLOCK;
+    tiles.x[1] = tiles.x[0] + (n_groups - 1) * TILE * INT8_BLOCK;
     int8_multiply(0, n_groups, n_panels, &tiles, steps, &a->waiting);
     _tile_stored(0, high[0], 64);
     if (n_panels > 1) _tile_stored(1, high[1], 64);
@@ -388,7 +388,7 @@ INLINE void int8_multiply_few(int n_groups, int panel, int n_panels, Int8Panels 
     Int8Tile *sum = a->high[a->which ^= 1];
     tiles.w += panel * tiles.panel_bytes;
     tiles.x[0] = int8_x_row(a->chunk, b, 0);
-    if (n_groups == 2) tiles.x[1] = tiles.x[0] + TILE * INT8_BLOCK;
+    tiles.x[1] = tiles.x[0] + (n_groups - 1) * TILE * INT8_BLOCK;
     int8_multiply(1, n_groups, n_panels, &tiles, steps, &a->waiting);
     _tile_stored(0, sum[0], 64);
     if (n_panels > 1) _tile_stored(1, sum[n_groups], 64);
