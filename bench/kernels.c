@@ -22,10 +22,16 @@
 #include "kernels/philox.h"
 #include "kernels/threads.h"
 
-enum { MAX_LINES = 64, MAX_ROWS = 64, TRIES = 9, DEFAULT_CONTEXT = 512, N_PAGE_SLACK = 8 };
+enum {
+    MAX_LINES = 64,
+    MAX_ROWS = 64,
+    MOST_ROWS_BY_OP = 16, /* whose operations are timed one by one */
+    TRIES = 9,
+    DEFAULT_CONTEXT = 512,
+    N_PAGE_SLACK = 8
+};
 
 static const int row_counts[] = {1, 2, 4, 8, 16, 32, 64};
-enum { MOST_ROWS_BY_OP = 16 };
 enum { N_ROW_COUNTS = sizeof row_counts / sizeof *row_counts };
 
 /* Calls of one operation with one shape. */

@@ -434,6 +434,7 @@ static int n_asking(int n)
 static void gated_delta_part(const void *arg, int part, int n_parts)
 {
     const GatedDelta *a = arg;
+    const int asking = n_asking(a->n);
     int64_t begin, end;
     Block b;
     SavedBlocks saved;
@@ -443,7 +444,7 @@ static void gated_delta_part(const void *arg, int part, int n_parts)
         const float *ahead = unit + 1 < end ? block_in_slot(&b, a->src[0]) : NULL;
         place_block(&b, a, (int)unit);
         b.ahead = ahead;
-        b.n_asking = ahead ? n_asking(a->n) : 0;
+        b.n_asking = ahead ? asking : 0;
         if (b.n_cols >= DELTA_COLS)
             walk_rows(&b, &saved, DELTA_COLS); /* a constant: no masks in the loops */
         else

@@ -25,11 +25,11 @@
 enum {
     INT8_STEPS = INT8_BLOCK / INT8_STEP, /* products of a whole block */
     INT8_STEP_BYTES = INT8_STEP * INT8_ROWS,
-    INT8_SUMS_HELD = 4,         /* tile registers of sums: [group][panel], or [panel] */
-    INT8_CHUNK_ROWS = 8 * TILE, /* whose sums stay in L1 */
-    INT8_X_AHEAD = 4,           /* rows of x from being asked for to being packed */
-    INT8_CHUNKS = 4,            /* at most that all of W passes before the next */
-    INT8_ONE_GROUP = TILE / 2,  /* rows whose low bytes fit into a group with the high ones */
+    INT8_SUMS_HELD = 4,                /* tile registers of sums: [group][panel], or [panel] */
+    INT8_CHUNK_ROWS = 8 * TILE,        /* whose sums stay in L1 */
+    INT8_X_AHEAD = 4,                  /* rows of x from being asked for to being packed */
+    INT8_CHUNKS = 4,                   /* at most that all of W passes before the next */
+    INT8_ONE_GROUP = LINEAR_GROUP / 2, /* rows whose low bytes fit in a group with the high ones */
 };
 
 /*
@@ -332,14 +332,14 @@ INLINE void int8_multiply_lows(int n_panels, Int8Panels *a, int b, Int8Tiles til
     }
 }
 
-/* What waits of a block, n_panels from that one on and the rows from i on, so many in a group. */
+/* What waits of a block: n_panels from that one on, n_groups of rows from i on. */
 INLINE Int8Waiting int8_waiting(const Int8Panels *a, int b, int panel, int n_panels, int i,
-                                int n_groups, int rows)
+                                int n_groups)
 {
     const Int8Product *p = a->p;
     const Int8ChunkX x = int8_chunk_x(a->chunk, b);
-    const int fine = i ? x.n_fine[i - 1] : 0, is_last = b + 1 == a->chunk.blocks,
-              r = a->r + panel * INT8_ROWS;
+    const int rows = group_columns(a->chunk.rows), fine = i ? x.n_fine[i - 1] : 0,
+              is_last = b + 1 == a->chunk.blocks, r = a->r + panel * INT8_ROWS;
     return (Int8Waiting){
         .high = a->high[a->which],
         .apart = 1,
@@ -375,7 +375,7 @@ INLINE void int8_multiply_highs(int n_groups, int n_panels, Int8Panels *a, int b
     if (n_panels > 1) _tile_stored(1, high[1], 64);
     if (n_groups == 2) _tile_stored(2, high[2], 64);
     if (n_groups * n_panels == 4) _tile_stored(3, high[3], 64);
-    a->waiting = int8_waiting(a, b, 0, n_panels, g * TILE, n_groups, TILE);
+    a->waiting = int8_waiting(a, b, 0, n_panels, g * TILE, n_groups);
 }
 
 /*
@@ -395,7 +395,7 @@ INLINE void int8_multiply_few(int n_groups, int panel, int n_panels, Int8Panels 
     if (n_groups == 2) _tile_stored(2, sum[1], 64);
     if (n_groups == 1 && n_panels > 2) _tile_stored(2, sum[2], 64);
     if (n_groups * n_panels == 4) _tile_stored(3, sum[3], 64);
-    a->waiting = int8_waiting(a, b, panel, n_panels, 0, 1, a->chunk.rows);
+    a->waiting = int8_waiting(a, b, panel, n_panels, 0, 1);
     a->waiting.apart = n_groups;
     a->waiting.low = (const int32_t(*)[TILE])sum[0] + a->chunk.rows;
     a->waiting.low_panel = n_groups * TILE;
