@@ -312,8 +312,12 @@ static int read_quantization(const Reader *r)
     if (!q) return 0;
     if (!json_is_object(q)) return bad(r, key, "must be an object");
     if (!json_field(q, "quant_method")) return bad(r, key, "has no 'quant_method'");
-    if (need_word(r, q, "quant_method", "fp8", NULL) || need_word(r, q, "fmt", "e4m3", NULL))
-        return -1;
+    if (need_word(r, q, "quant_method", "fp8", QUANT_METHOD_Q8)) return -1;
+    if (!strcmp(json_string_value(json_field(q, "quant_method")), QUANT_METHOD_Q8)) {
+        r->c->q8 = 1;
+        return 0;
+    }
+    if (need_word(r, q, "fmt", "e4m3", NULL)) return -1;
     const json_t *block = json_field(q, "weight_block_size");
     if (!json_is_array(block) || json_array_size(block) != 2 ||
         json_integer_value(json_array_get(block, 0)) != 128 ||

@@ -13,6 +13,9 @@
 
 enum { MAX_LAYERS = 512, MAX_EOS = 8 };
 
+/* quantization_config's quant_method of a checkpoint that `offshoot quantize` made (saver.h). */
+#define QUANT_METHOD_Q8 "offshoot_q8"
+
 typedef enum { MODEL_QWEN35, MODEL_QWEN35_MOE, MODEL_QWEN3_NEXT } ModelFamily;
 
 typedef struct {
@@ -38,7 +41,7 @@ typedef struct {
     float norm_eps;
     int tied;                /* lm_head is the embedding, unless the file has one */
     int fp8;                 /* quantization_config says FP8 with 128 x 128 blocks */
-    int q8;                  /* matrices became INT8 when loading */
+    int q8;                  /* matrices are INT8 in the file, or became so when loading */
     int n_mtp;               /* what the config claims, or Qwen3-Next's has although it does not;
                                 the tensors decide (Model.has_mtp) */
     int eos[MAX_EOS], n_eos; /* config.json's, generation_config.json's and the tokenizer's */

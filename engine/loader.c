@@ -25,6 +25,7 @@ enum {
     FLOAT_CHUNK = 1 << 16,
     PLACE_ALIGN = 256,
     PLACE_CHUNK = 32 << 20,
+    INT8_ALIGN = 64, /* of codes and scales: vectors of them cross no line of the cache */
 };
 
 void *loader_block(Loader *l, size_t count, size_t size)
@@ -207,8 +208,8 @@ static void count_tensor(Owned *own, const Tensor *t)
 }
 
 /* The tensor scope + leaf + suffix in this shape, or NULL and an Error that names it. */
-static const Tensor *need(const Loader *l, const char *leaf, const char *suffix, int n_dims,
-                          const int64_t *dim)
+static const Tensor *find_shape(const Loader *l, const char *leaf, const char *suffix, int n_dims,
+                                const int64_t *dim)
 {
     char want[96], have[96];
     const Tensor *t = l->dummy ? dummy_tensor(l->dummy, l->scope, leaf, suffix, n_dims, dim)
@@ -219,14 +220,22 @@ static const Tensor *need(const Loader *l, const char *leaf, const char *suffix,
                   l->dir, l->scope, leaf, suffix, want);
         return NULL;
     }
-    if (same_shape(t, n_dims, dim)) {
-        count_tensor(l->own, t);
-        return t;
-    }
+    if (same_shape(t, n_dims, dim)) return t;
     shape_text(have, sizeof have, t->n_dims, t->dim);
     error_set(l->err, ERR_FILE, "cannot load '%.60s': tensor '%s' is %.60s, expected %s", t->file,
               t->name, have, want);
     return NULL;
+}
+
+/* The same, and the model consists of it. */
+static const Tensor *need(const Loader *l, const char *leaf, const char *suffix, int n_dims,
+                          const int64_t *dim)
+{
+    const Tensor *t = find_shape(l, leaf, suffix, n_dims, dim);
+    if (!t) return NULL;
+    count_tensor(l->own, t);
+    if (l->saver) saver_keep(l->saver, t);
+    return t;
 }
 
 int loader_bad_type(const Loader *l, const Tensor *t, const char *want)
@@ -321,19 +330,101 @@ static int not_finite(const Loader *l, const Tensor *t, const char *lacks)
                      t->file, t->name, lacks);
 }
 
-/* INT8, made where it is read. */
+/* INT8, made where it is read, or in two blocks until it is saved. */
 static int place_int8(Loader *l, const Tensor *t, const unsigned char *data, Weight *w)
 {
     Backend *be = l->own->backend;
     size_t n = (size_t)weight_data_bytes(w), n_scales = (size_t)weight_n_scales(w);
-    int8_t *code = room_for(l, n);
-    float *scale = loader_floats(l, n_scales);
+    int8_t *code = l->saver ? loader_block(l, n, 1) : room_for(l, n);
+    float *scale = l->saver ? loader_block(l, n_scales, sizeof *scale) : loader_floats(l, n_scales);
     if (!code) return -1;
     if (be->quantise_int8(be, &(QuantiseInt8){data, weight_type(t), w->rows, w->cols, code, scale}))
         return not_finite(l, t, "q8");
     w->data = code;
     w->scale = scale;
     l->bytes += n + n_scales * sizeof *scale;
+    return 0;
+}
+
+/* How n INT8 matrices like w lie in a checkpoint: codes and scales. */
+typedef struct {
+    int64_t code[5], scale[4];
+} Int8Dims;
+
+static Int8Dims int8_dims(const Weight *w, int n)
+{
+    int64_t panels = weight_stored_rows(w) / INT8_ROWS;
+    return (Int8Dims){{n, panels, weight_row_bytes(w) / 4, INT8_ROWS, 4},
+                      {n, panels, int8_blocks(w->cols), INT8_ROWS}};
+}
+
+static SavedTensor saved_tensor(const Loader *l, const char *leaf, const char *suffix,
+                                const char *end, const char *dtype, int n_dims, const int64_t *dim)
+{
+    SavedTensor t = {.dtype = dtype, .n_dims = n_dims};
+    snprintf(t.name, sizeof t.name, "%s%s%s%s", l->scope, leaf, suffix, end);
+    memcpy(t.dim, dim, (size_t)n_dims * sizeof *dim);
+    return t;
+}
+
+/* The n matrices w, which came last, go to the saver and leave memory. */
+static int save_int8(Loader *l, const char *leaf, const char *suffix, Weight *w, int n)
+{
+    int one = n == 1; /* has no dimension for it */
+    Int8Dims dims = int8_dims(w, n);
+    SavedTensor code = saved_tensor(l, leaf, suffix, "", "I8", 5 - one, dims.code + one),
+                scale = saved_tensor(l, leaf, suffix, "_scale", "F32", 4 - one, dims.scale + one);
+    const void **codes = mem_alloc((size_t)n, sizeof *codes),
+               **scales = mem_alloc((size_t)n, sizeof *scales);
+    for (int i = 0; i < n; i++)
+        codes[i] = w[i].data, scales[i] = w[i].scale;
+    int failed =
+        saver_add(l->saver, &code, codes, n, (size_t)weight_data_bytes(w), l->err) ||
+        saver_add(l->saver, &scale, scales, n, (size_t)weight_n_scales(w) * sizeof(float), l->err);
+    for (int i = 0; i < n; i++) {
+        w[i].data = w[i].scale = NULL;
+        mem_free(l->own->block[--l->own->n_blocks]);
+        mem_free(l->own->block[--l->own->n_blocks]);
+    }
+    mem_free((void *)codes);
+    mem_free((void *)scales);
+    return failed ? -1 : 0;
+}
+
+static int is_int8(const Loader *l, const char *leaf, const char *suffix)
+{
+    const Tensor *t = loader_find(l, leaf, suffix);
+    return t && t->type == TENSOR_I8;
+}
+
+/* n matrices as save_int8 left them, where they lie. */
+static int take_int8(Loader *l, const char *leaf, const char *suffix, int n, int rows, int cols,
+                     Weight *out)
+{
+    Owned *own = l->own;
+    Weight w = {.type = WEIGHT_INT8, .rows = rows, .cols = cols};
+    Int8Dims dims = int8_dims(&w, n);
+    char end[32];
+    snprintf(end, sizeof end, "%s_scale", suffix);
+    const Tensor *code = find_shape(l, leaf, suffix, 5, dims.code),
+                 *scale = code ? find_shape(l, leaf, end, 4, dims.scale) : NULL;
+    if (!scale) return -1;
+    if (scale->type != TENSOR_F32) return loader_bad_type(l, scale, "F32");
+    if (l->saver) return error_set(l->err, ERR_INPUT, "'%.160s' is q8 already", l->dir);
+    if (!own->backend->quantise_int8)
+        return error_set(l->err, ERR_INPUT,
+                         "the weights are q8, which is for the CPU: take "
+                         "--device cpu, or what they were made of");
+    const int8_t *codes = place_matrix(l, code->data, code->bytes, INT8_ALIGN);
+    const float *scales = place_matrix(l, scale->data, scale->bytes, INT8_ALIGN);
+    if (!codes || !scales) return -1;
+    own->n_params += (int64_t)n * rows * cols;
+    own->file_bytes += (int64_t)(code->bytes + scale->bytes);
+    for (int i = 0; i < n; i++) {
+        out[i] = w;
+        out[i].data = codes + i * weight_data_bytes(&w);
+        out[i].scale = scales + i * weight_n_scales(&w);
+    }
     return 0;
 }
 
@@ -368,10 +459,11 @@ static unsigned char *random_elements(Loader *l, const Tensor *t)
     return NULL;
 }
 
-/* All of t that is needed has been copied: it is not to be in memory twice. */
-static void forget(const Loader *l, const Tensor *t)
+/* All of t that is needed has been copied: it is not to be in memory twice, nor saved as it is. */
+static void forget(const Loader *l, const Tensor *t, int quantised)
 {
     if (!l->dummy) mapped_file_forget(t->data, t->bytes);
+    if (l->saver && quantised) saver_drop(l->saver, t);
 }
 
 /* A matrix, or one of a stack, that is not read as it lies in the file. */
@@ -425,19 +517,19 @@ static int take_rows(Loader *l, const Source *s, const int *map, int n, Weight *
 int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
 {
     const Tensor *t, *scale;
+    if (is_int8(l, leaf, ".weight")) return take_int8(l, leaf, ".weight", 1, rows, cols, w);
     if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
     int quantised = is_quantised(l, leaf, t), failed;
-    if (t->type == TENSOR_F16) {
-        failed = take_rows(l, &(Source){t, t->data, NULL, cols, quantised}, NULL, rows, w);
-        forget(l, t);
-        return failed;
-    }
-    if (quantised) {
+    if (quantised || t->type == TENSOR_F16) {
         unsigned char *random = l->dummy ? random_elements(l, t) : NULL;
         if (l->dummy && !random) return -1;
-        failed = place_quantised(l, t, random ? random : t->data, rows, cols, w);
+        if (t->type == TENSOR_F16)
+            failed = take_rows(l, &(Source){t, t->data, NULL, cols, quantised}, NULL, rows, w);
+        else
+            failed = place_quantised(l, t, random ? random : t->data, rows, cols, w);
         mem_free(random);
-        forget(l, t);
+        forget(l, t, quantised);
+        if (l->saver && quantised && !failed) failed = save_int8(l, leaf, ".weight", w, 1);
         return failed;
     }
     *w = (Weight){.type = weight_type(t), .rows = rows, .cols = cols};
@@ -456,6 +548,7 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
 
 int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int cols, Weight *out)
 {
+    if (is_int8(l, leaf, "")) return take_int8(l, leaf, "", n * parts, rows, cols, out);
     const Tensor *t = need(l, leaf, "", 3, (int64_t[]){n, parts * rows, cols});
     if (!t) return -1;
     if (!is_float(t)) return loader_bad_type(l, t, "BF16, F16 or F32");
@@ -473,27 +566,32 @@ int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int co
                 return -1;
             choose_x(l, leaf, w);
         }
-    if (quantised || halves) forget(l, t);
-    return 0;
+    if (quantised || halves) forget(l, t, quantised);
+    return l->saver && quantised ? save_int8(l, leaf, "", out, n * parts) : 0;
 }
 
-int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0, Weight *w0,
-                 const int *map1, int n1, Weight *w1)
+int loader_split(Loader *l, const char *leaf, int cols, const SplitPart part[2])
 {
     const Tensor *t, *scale;
     float *s = NULL;
-    if (l->dummy) /* rows in any order are as random */
-        return loader_matrix(l, leaf, n0, cols, w0) || loader_matrix(l, leaf, n1, cols, w1) ? -1
-                                                                                            : 0;
-    if (find_matrix(l, leaf, n0 + n1, cols, &t, &scale)) return -1;
+    int rows = part[0].n + part[1].n, failed = 0;
+    int apart = l->dummy || is_int8(l, part[0].leaf, ".weight");
+    for (int i = 0; i < 2 && apart && !failed; i++) /* dummies' rows are as random in any order */
+        failed = loader_matrix(l, l->dummy ? leaf : part[i].leaf, part[i].n, cols, part[i].w);
+    if (apart) return failed;
+    if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
     if (scale) {
-        s = mem_alloc((size_t)weight_blocks(n0 + n1) * (size_t)weight_blocks(cols), sizeof *s);
+        s = mem_alloc((size_t)weight_blocks(rows) * (size_t)weight_blocks(cols), sizeof *s);
         unpack_floats(scale, s);
     }
     Source from = {t, t->data, s, cols, is_quantised(l, leaf, t)};
-    int failed = take_rows(l, &from, map0, n0, w0) || take_rows(l, &from, map1, n1, w1);
-    choose_x(l, leaf, w0), choose_x(l, leaf, w1);
+    for (int i = 0; i < 2 && !failed; i++) {
+        failed = take_rows(l, &from, part[i].map, part[i].n, part[i].w);
+        if (l->saver && from.is_quantised && !failed)
+            failed = save_int8(l, part[i].leaf, ".weight", part[i].w, 1);
+        choose_x(l, leaf, part[i].w);
+    }
     mem_free(s);
-    forget(l, t);
-    return failed ? -1 : 0;
+    forget(l, t, from.is_quantised);
+    return failed;
 }

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "engine/dummy.h"
 #include "engine/safetensors.h"
+#include "engine/saver.h"
 #include "engine/transfer.h"
 #include "kernels/backend.h"
 
@@ -42,11 +43,12 @@ typedef struct {
     Dummy *dummy;           /* NULL: tensors come from own->st */
     WeightType quantise_to; /* what wide matrices become (quantise.h), or WEIGHT_NONE */
     int rounds_x;           /* bf16 matrices become BF16_BOTH, but for those that q8 keeps wide */
-    const char *dir;        /* for errors */
-    char scope[96];         /* in front of each name looked up */
-    size_t bytes;           /* of all matrices so far, with their scales */
-    size_t widened;         /* of those, bytes that were F16 in the file and are F32 */
-    Transfers transfers;    /* to a backend that is not the host, for loader_finish */
+    Saver *saver;        /* or NULL: INT8 made of wider matrices goes there and has no data here */
+    const char *dir;     /* for errors */
+    char scope[96];      /* in front of each name looked up */
+    size_t bytes;        /* of all matrices so far, with their scales */
+    size_t widened;      /* of those, bytes that were F16 in the file and are F32 */
+    Transfers transfers; /* to a backend that is not the host, for loader_finish */
     Error *err;
 } Loader;
 
@@ -81,7 +83,11 @@ int loader_vector(Loader *l, const char *leaf, const char *suffix, int rows, int
 /* A zero-centred norm's leaf.weight: the checkpoint holds w, the kernels want 1 + w. Placed. */
 int loader_norm(Loader *l, const char *leaf, int n, const float **out);
 
-/* leaf.weight [rows][cols], with leaf.weight_scale_inv if it is FP8. */
+/*
+ * leaf.weight [rows][cols], with leaf.weight_scale_inv if it is FP8. Of a checkpoint that saver.h
+ * wrote INT8 as it lies in memory, [panels][4 columns][16][4], with leaf.weight_scale; so the next
+ * two.
+ */
 int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w);
 
 /*
@@ -90,9 +96,16 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w);
  */
 int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int cols, Weight *out);
 
-/* Two matrices out of the rows of one: row i of w0 is row map0[i] of leaf.weight, [n0+n1][cols]. */
-int loader_split(Loader *l, const char *leaf, int cols, const int *map0, int n0, Weight *w0,
-                 const int *map1, int n1, Weight *w1);
+/* One of two matrices that lie in each other: row i of *w is row map[i] of them. */
+typedef struct {
+    const char *leaf; /* its name where it has a tensor of its own, as INT8 */
+    const int *map;
+    int n;
+    Weight *w;
+} SplitPart;
+
+/* Both out of leaf.weight, [part[0].n + part[1].n][cols]. */
+int loader_split(Loader *l, const char *leaf, int cols, const SplitPart part[2]);
 
 /* Says that a tensor's type is not one of `want`; returns -1. */
 int loader_bad_type(const Loader *l, const Tensor *t, const char *want);

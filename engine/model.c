@@ -39,10 +39,12 @@ static int load_fused_projections(Loader *l, const ModelConfig *c, DeltaWeights 
     int *rows = mem_alloc(n_rows, sizeof *rows);
     NextRows map = {rows, rows + n_qkv, rows + n_qkv + n_z, rows + n_qkv + n_z + n_b};
     unpack_next_rows(c, &map);
-    int failed =
-        loader_split(l, "linear_attn.in_proj_qkvz", c->dim, map.qkv, n_qkv, &w->qkv, map.z, n_z,
-                     &w->z) ||
-        loader_split(l, "linear_attn.in_proj_ba", c->dim, map.b, n_b, &w->b, map.a, n_b, &w->a);
+    SplitPart qkvz[2] = {{"linear_attn.in_proj_qkv", map.qkv, n_qkv, &w->qkv},
+                         {"linear_attn.in_proj_z", map.z, n_z, &w->z}};
+    SplitPart ba[2] = {{"linear_attn.in_proj_b", map.b, n_b, &w->b},
+                       {"linear_attn.in_proj_a", map.a, n_b, &w->a}};
+    int failed = loader_split(l, "linear_attn.in_proj_qkvz", c->dim, qkvz) ||
+                 loader_split(l, "linear_attn.in_proj_ba", c->dim, ba);
     mem_free(rows);
     return failed ? -1 : 0;
 }
@@ -287,8 +289,12 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
     static const WeightType to[] = {WEIGHT_NONE, WEIGHT_FP8, WEIGHT_INT8};
     l->quantise_to = to[options->quant];
     l->rounds_x = options->act == ACT_BF16;
+    if (l->saver && (m->config.q8 || m->config.fp8))
+        return error_set(l->err, ERR_INPUT, "'%.160s' has weights of one byte already", l->dir);
+    if (options->quant == QUANT_FP8 && m->config.q8)
+        return error_set(l->err, ERR_INPUT, "the weights are q8: fp8 is made of wider ones");
     if (options->quant == QUANT_FP8) m->config.fp8 = 1;
-    m->config.q8 = options->quant == QUANT_Q8;
+    if (options->quant == QUANT_Q8 || options->dummy) m->config.q8 = options->quant == QUANT_Q8;
     m->prefill = options->act == ACT_FP8 ? PREFILL_FP8 : PREFILL_EXACT;
     if (options->dummy) {
         m->config.fp8 = options->dummy == DUMMY_FP8;
@@ -297,7 +303,9 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
     if (options->act == ACT_FP8 && !m->config.fp8)
         return error_set(l->err, ERR_INPUT,
                          "act-dtype fp8 is for FP8 weights, this model's are wider: --quant fp8");
-    if (loader_open(l) || find_prefixes(l, &m->config, &p) || load_globals(l, m, p.trunk) ||
+    if (loader_open(l)) return -1;
+    if (l->saver) saver_begin(l->saver, l->own->st);
+    if (find_prefixes(l, &m->config, &p) || load_globals(l, m, p.trunk) ||
         load_layers(l, m, p.trunk))
         return -1;
     m->weight_bytes = l->bytes;
@@ -325,6 +333,22 @@ Model *model_open(const char *dir, const ModelOptions *options, Backend *backend
     }
     model_close(m);
     return NULL;
+}
+
+int model_save_q8(const char *dir, const char *to, Backend *cpu, int64_t *bytes, Error *err)
+{
+    Model *m = mem_alloc(1, sizeof *m);
+    Owned *own = mem_alloc(1, sizeof *own);
+    Loader l = {.own = own, .dir = dir, .err = err};
+    own->backend = cpu;
+    m->owned = own;
+    m->backend = cpu;
+    l.saver = saver_open(to, err);
+    int failed = !l.saver || load_model(&l, &(ModelOptions){.quant = QUANT_Q8}, m) ||
+                 saver_finish(l.saver, dir, bytes, err);
+    saver_close(l.saver);
+    model_close(m);
+    return failed ? -1 : 0;
 }
 
 void model_close(Model *m)

@@ -90,6 +90,14 @@ Model *model_open(const char *dir, const ModelOptions *options, Backend *backend
 void model_close(Model *m);
 
 /*
+ * Writes the checkpoint in dir to the folder `to` with the matrices that QUANT_Q8 makes INT8 as
+ * that: a model that is opened from there is the same, to the bit. Vision and other tensors that
+ * the model does not consist of stay behind. No more than one tensor, or one layer's experts, is in
+ * memory. *bytes: of the weights written. A folder that holds weights is an error.
+ */
+int model_save_q8(const char *dir, const char *to, Backend *cpu, int64_t *bytes, Error *err);
+
+/*
  * Bytes of weights that a pass over n rows reads: of the trunk and the LM head, or of the head's
  * layer alone (its LM head is the caller's to add). Of n_experts those that n rows choose on
  * average, if they choose independently: n_experts (1 - (1 - n_experts_used / n_experts)^n).

@@ -41,7 +41,7 @@ static const struct {
     {"F32", TENSOR_F32, 4},   {"BF16", TENSOR_BF16, 2},     {"F16", TENSOR_F16, 2},
     {"I64", TENSOR_I64, 8},   {"I32", TENSOR_I32, 4},       {"F8_E4M3", TENSOR_FP8_E4M3, 1},
     {"F64", TENSOR_OTHER, 8}, {"U64", TENSOR_OTHER, 8},     {"U32", TENSOR_OTHER, 4},
-    {"I16", TENSOR_OTHER, 2}, {"U16", TENSOR_OTHER, 2},     {"I8", TENSOR_OTHER, 1},
+    {"I16", TENSOR_OTHER, 2}, {"U16", TENSOR_OTHER, 2},     {"I8", TENSOR_I8, 1},
     {"U8", TENSOR_OTHER, 1},  {"BOOL", TENSOR_OTHER, 1},    {"F8_E5M2", TENSOR_OTHER, 1},
     {"C64", TENSOR_OTHER, 8}, {"F8_E8M0", TENSOR_OTHER, 1},
 };

@@ -22,6 +22,7 @@ typedef enum {
     TENSOR_FP8_E4M3,
     TENSOR_I64,
     TENSOR_I32,
+    TENSOR_I8,
     TENSOR_OTHER
 } TensorType;
 

@@ -23,7 +23,10 @@ enum {
     LATENCY = BENCH_LATENCY,
     KERNELS = BENCH_KERNELS,
 
-    ALL = COMMANDS_END - 1,
+    QUANTIZE = COMMAND_QUANTIZE,
+
+    ALL = QUANTIZE - 1, /* that run the model */
+    EVERY = ALL | QUANTIZE,
     TALKS = SERVE | CHAT,
     ASKS = AGENT | LOAD | SHARED, /* a server, ours or the one at --url */
     DRAFTS = TALKS | ASKS | ACCEPT | PREFIX | LATENCY,
@@ -80,10 +83,11 @@ static OptionTable option_table(Settings *s)
     HttpLimits *http = &s->limits.http;
     /* clang-format off */
     return (OptionTable){{
-    {"model", OPTION_STRING, &s->model, 0, 0, 0, "DIR", "folder with config.json and safetensors", ALL},
+    {"model", OPTION_STRING, &s->model, 0, 0, 0, "DIR", "folder with config.json and safetensors", EVERY},
+    {"out", OPTION_STRING, &s->out, 0, 0, 0, "DIR", "the same with 8-bit weights; holds none yet", QUANTIZE},
     {"quant", OPTION_CHOICE, &s->quant, 0, 0, QUANT_CHOICES, "TYPE", "fp8 or, on a CPU, q8: when loading (default none)", ALL},
     {"dummy-weights", OPTION_CHOICE, &s->dummy_weights, 0, 0, DUMMY_CHOICES, "TYPE", "bf16, fp8: random, no weight files", ALL},
-    {"config", OPTION_STRING, &s->config, 0, 0, 0, "FILE", "options from a file, 'name = value' a line", ALL},
+    {"config", OPTION_STRING, &s->config, 0, 0, 0, "FILE", "options from a file, 'name = value' a line", EVERY},
 
     {"host", OPTION_STRING, &s->host, 0, 0, 0, "ADDRESS", "at; --port N (default 127.0.0.1, 8080); --takeover", SERVE},
     {"port", OPTION_INT, &s->port, 0, 65535, 0, "N", 0, SERVE},
@@ -193,9 +197,9 @@ static OptionTable option_table(Settings *s)
     {"device", OPTION_CHOICE, &s->device, 0, 0, DEVICE_CHOICES, 0, "a GPU if any; --cuda-graph, --pdl", ALL},
     {"cuda-graph", OPTION_SWITCH, &s->cuda_graph, 0, 0, 0, 0, 0, ALL},
     {"pdl", OPTION_SWITCH, &s->pdl, 0, 0, 0, 0, 0, ALL},
-    {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "default all; --isa amx, vnni, avx512, avx2, plain", ALL},
-    {"isa", OPTION_STRING, &s->isa, 0, 0, 0, "NAME", 0, ALL},
-    {"log-level", OPTION_CHOICE, &s->log_level, 0, 0, "error|warn|info|debug", "LEVEL", "error, warn, info or debug", ALL},
+    {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "default all; --isa amx, vnni, avx512, avx2, plain", EVERY},
+    {"isa", OPTION_STRING, &s->isa, 0, 0, 0, "NAME", 0, EVERY},
+    {"log-level", OPTION_CHOICE, &s->log_level, 0, 0, "error|warn|info|debug", "LEVEL", "error, warn, info or debug", EVERY},
     {0},
     }};
     /* clang-format on */
@@ -228,6 +232,7 @@ static const struct {
     {COMMAND_SERVE, "serve --model DIR [options]"},
     {COMMAND_CHAT, "chat --model DIR [options] [PROMPT]"},
     {COMMAND_CHECK, "check --model DIR [options]"},
+    {COMMAND_QUANTIZE, "quantize --model DIR --out DIR [options]"},
     {BENCH_ACCEPT, "bench accept --model DIR [options]"},
     {BENCH_AGENT, "bench agent --model DIR [options]"},
     {BENCH_LOAD, "bench load --model DIR [options]"},

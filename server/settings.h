@@ -22,11 +22,13 @@ enum {
     BENCH_TURN = 1 << 8,
     BENCH_LATENCY = 1 << 9,
     BENCH_KERNELS = 1 << 10,
-    COMMANDS_END = 1 << 11,
+    COMMAND_QUANTIZE = 1 << 11, /* the last: what runs no model */
+    COMMANDS_END = 1 << 12,
 };
 
 typedef struct {
     const char *model; /* a folder */
+    const char *out;   /* another, which quantize writes */
     int quant;         /* index into QUANT_CHOICES */
     int dummy_weights; /* index into DUMMY_CHOICES */
     const char *config;
