@@ -1,6 +1,7 @@
 #!/bin/sh
 # make gpu-bench [REPORT=FILE]: speed at batch size one on an NVIDIA GPU, with random weights of
-# published shapes and acceptance by lot. Needs build/dist/offshoot, as gpu-check does.
+# published shapes and acceptance by lot. Needs what tests/gpu_check.sh needs; for Qwen3-Next-80B-A3B
+# more than 80 GB of a GPU's memory.
 #
 # Prints a report and writes it to the file as it goes: one table of all rows, then what each
 # command printed. It ends within 9 minutes; what there is no time left for says so.
@@ -64,7 +65,7 @@ rows() {
 mkdir -p "$(dirname "$report")"
 : >"$report"
 nvidia-smi -L >"$logs/gpus" 2>&1 || cannot "no NVIDIA GPU here: $(head -n 1 "$logs/gpus")"
-[ -x "$dist/offshoot" ] || cannot "no $dist/offshoot: make dist, or make gpu-check first"
+. "$(dirname "$0")/../tests/gpu_env.sh"
 say "# GPU bench, $(date +%F)"
 say
 say "$(nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total --format=csv,noheader | head -n 1)," \

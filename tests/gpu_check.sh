@@ -66,24 +66,7 @@ trap 'exit 143' INT TERM
 say "# GPU check ($mode), $(date +%F)"
 say
 nvidia-smi -L >"$logs/gpus" 2>&1 || cannot "no NVIDIA GPU here: $(head -n 1 "$logs/gpus")"
-# A newer one than what was unpacked from the last one, too: such folders may outlive a run.
-if [ -e "$dist.tar.xz" ] && { [ ! -x "$dist/offshoot" ] || [ "$dist.tar.xz" -nt "$dist/offshoot" ]; }; then
-    python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' \
-        "$dist.tar.xz" "$(dirname "$dist")" || cannot "$dist.tar.xz cannot be unpacked"
-fi
-if [ ! -x "$dist/offshoot" ] || [ ! -x "$dist/test_golden" ]; then
-    make -j"$(nproc)" dist >"$logs/build" 2>&1 || {
-        tail -n 20 "$logs/build" >&2
-        cannot "no $dist here, and it cannot be built; carry one over"
-    }
-fi
-# cuBLASLt may be there for Python alone, or in a toolkit that the loader does not know.
-library=$(python3 -c 'import glob, os, sysconfig
-site = sysconfig.get_paths()["purelib"]
-found = glob.glob(site + "/nvidia/**/libcublasLt.so.1[23]", recursive=True)
-print(os.path.dirname(max(found)) if found else "")' 2>/dev/null)
-[ -n "$library" ] || library=$(dirname "$(ls /usr/local/cuda/lib64/libcublasLt.so.1[23] 2>/dev/null | tail -n 1)")
-[ "$library" = . ] || export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$library"
+. "$(dirname "$0")/gpu_env.sh"
 
 "$dist/offshoot" version >"$logs/version" 2>&1
 grep -q '^gpu kernels: sm_' "$logs/version" || cannot "$(grep '^gpu kernels' "$logs/version")"
@@ -181,17 +164,24 @@ elif ! timeout -k 5 60 $memcheck "$dist/offshoot" version >"$logs/out" 2>&1 ||
     without="compute-sanitizer"
     say "| compute-sanitizer | CANNOT RUN HERE ($(grep -v '^$' "$logs/out" | tail -n 1)) | |"
 else
-    # Side by side, for one takes minutes; they end in time to be told apart.
-    left=$((end - $(date +%s) - 30))
+    # Side by side, for one takes minutes, each at ports of its own; they end in time to be told apart.
+    room=$((end - $(date +%s) - 30))
+    [ $room -ge 5 ] || room=5
+    port=49152
     for t in $tests; do
-        [ $left -gt 0 ] || continue
-        { timeout -k 5 $left $memcheck "$dist/test_$t" >"$logs/memcheck_$t" 2>&1; echo $? >"$logs/rc_$t"; } &
+        { timeout -k 5 $room $memcheck --port $port --max-connections 32 "$dist/test_$t" \
+            >"$logs/memcheck_$t" 2>&1; echo $? >"$logs/rc_$t"; } &
+        port=$((port + 32))
     done
     wait
     for t in $tests; do
-        [ $left -gt 0 ] || echo "no time left" >"$logs/memcheck_$t"
-        step "compute-sanitizer memcheck: test_$t" 120 \
-            sh -c 'cat "$1"; exit "$(cat "$2" 2>/dev/null || echo 1)"' - "$logs/memcheck_$t" "$logs/rc_$t"
+        if grep -qx -e 124 -e 137 "$logs/rc_$t"; then
+            skipped=$((skipped + 1))
+            say "| compute-sanitizer memcheck: test_$t | NOT RUN (not done in $room s) | |"
+        else
+            step "compute-sanitizer memcheck: test_$t" 120 \
+                sh -c 'cat "$1"; exit "$(cat "$2")"' - "$logs/memcheck_$t" "$logs/rc_$t"
+        fi
     done
     for t in $tests; do
         [ "$mode" = long ] || break

@@ -272,13 +272,15 @@ static void arrays_of_gated_norm(Mirror *m, GatedNorm *a)
 
 static void arrays_of_linear(Mirror *m, Linear *a)
 {
+    int step = a->prefill == PREFILL_FP8 ? PREFILL_FP8_ROWS : 1; /* linear.h */
+    int n_written = (a->n + step - 1) / step * step;
     IN(a->x, strided(a->n, a->x_stride, a->product->w->cols));
     for (int i = 0; i < a->n_products; i++) {
         LinearProduct *p = &a->product[i];
         m->weight[i] = *p->w;
         p->w = &m->weight[i];
         add_weight(m, &m->weight[i]);
-        OUT(p->y, strided(a->n, p->y_stride, p->w->rows));
+        OUT(p->y, strided(n_written, p->y_stride, p->w->rows));
     }
 }
 
