@@ -404,10 +404,11 @@ static int take_int8(Loader *l, const char *leaf, const char *suffix, int n, int
     Owned *own = l->own;
     Weight w = {.type = WEIGHT_INT8, .rows = rows, .cols = cols};
     Int8Dims dims = int8_dims(&w, n);
+    int one = n == 1;
     char end[32];
     snprintf(end, sizeof end, "%s_scale", suffix);
-    const Tensor *code = find_shape(l, leaf, suffix, 5, dims.code),
-                 *scale = code ? find_shape(l, leaf, end, 4, dims.scale) : NULL;
+    const Tensor *code = find_shape(l, leaf, suffix, 5 - one, dims.code + one),
+                 *scale = code ? find_shape(l, leaf, end, 4 - one, dims.scale + one) : NULL;
     if (!scale) return -1;
     if (scale->type != TENSOR_F32) return loader_bad_type(l, scale, "F32");
     if (l->saver) return error_set(l->err, ERR_INPUT, "'%.160s' is q8 already", l->dir);

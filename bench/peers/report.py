@@ -5,7 +5,7 @@ import statistics
 # against the ratio ours / theirs, or against ours alone.
 AT_LEAST, OURS_AT_MOST = "ratio >=", "ours <="
 PLAIN, DRAFTS, ALL_IDS = "ours", "our drafts", "our drafts, all ids"
-NO_AMX = "ours, no AMX"
+NO_AMX, SAVED = "ours, no AMX", "ours, from quantize"
 THEIRS, THEIR_DRAFTS = "theirs", "their drafts"
 BEST = [THEIRS, THEIR_DRAFTS]
 
@@ -28,6 +28,9 @@ def random_rows(prompt_goal):
         ("the same, ours without AMX", NO_AMX, [THEIRS], "prompt", 1, (AT_LEAST, 1.3)),
         ("plain decode, ours without AMX", NO_AMX, [THEIRS], "decode", 2, None),
         ("start to ready, s", PLAIN, [THEIRS], "ready", 2, (OURS_AT_MOST, 1.0)),
+        ("the same, ours from a folder that `quantize` wrote", SAVED, [THEIRS], "ready", 2,
+         (OURS_AT_MOST, 1.0)),
+        ("plain decode from it, tokens/s", SAVED, [THEIRS], "decode", 2, (AT_LEAST, 0.97)),
         ("resident memory after it, MB", PLAIN, [THEIRS], "resident", 0, None),
     ]
 

@@ -214,10 +214,20 @@ def without_amx(ours, o):
              lambda c: serve_random(c, o))]
 
 
+def from_quantize(o, options):
+    """8-bit weights from a file, as theirs are: the folder is written once."""
+    folder = o.dir / "q08-saved"
+    if not (folder / "model.safetensors").exists():
+        run_tool([o.offshoot, "quantize", "--model", o.dir / "q08", "--out", folder])
+    return [("ours, from quantize", [o.offshoot, "serve", "--model", folder] + options,
+             lambda c: serve_random(c, o))]
+
+
 def random_turns(o, weights, quant):
     """Both programs on the 0.8B shape: (name, command, function of the command), in turns."""
     gguf = o.dir / "gg" / ("q08-%s.gguf" % weights)
-    cpu = ["--device", "cpu", "--threads", o.threads, "--ctx-size", 4096] + quant
+    plain = ["--device", "cpu", "--threads", o.threads, "--ctx-size", 4096]
+    cpu = plain + quant
     ours = [o.offshoot, "serve", "--model", o.dir / "q08"] + cpu + ["--prefix-cache", "off"]
     bench = ["--model", o.dir / "q08"] + cpu
     latency = [o.offshoot, "bench", "latency"] + bench + [
@@ -237,7 +247,8 @@ def random_turns(o, weights, quant):
         ("our drafts, all ids", latency + ["--draft-vocab", 0], lambda c: our_drafts(c)),
         ("their passes", llama_bench, lambda c: passes(c, read_their_passes)),
         ("our passes", kernels, lambda c: passes(c, read_our_passes)),
-    ] + without_amx(ours, o)
+    ] + without_amx(ours, o) + (from_quantize(o, plain + ["--prefix-cache", "off", "--draft", "none"])
+                                if weights == "q8" else [])
 
 
 def agent_turns(o, model, gguf, loops):
@@ -252,7 +263,7 @@ def agent_turns(o, model, gguf, loops):
 
 
 def has_q8(o):
-    """Whether this binary quantises to 8 bits when it loads."""
+    """Whether this binary takes 8-bit weights."""
     command = [o.offshoot, "serve", "--model", o.demo, "--device", "cpu", "--quant", "q8"]
     try:
         with server(command):
@@ -374,7 +385,7 @@ def main():
               "equally" % os.getloadavg()[0], file=sys.stderr)
     random.seed(1)
     report = Report(machine(o), o)
-    into_page_cache(list(o.dir.glob("gg/*.gguf")) + list(o.dir.glob("q08/*")))
+    into_page_cache(list(o.dir.glob("gg/*.gguf")) + list(o.dir.glob("q08*/*")))
     try:
         measure(o, all_turns(o), report)
     except Failed as e:
