@@ -127,24 +127,17 @@ void saver_drop(Saver *s, const Tensor *t)
     s->kept[i] = s->kept[--s->n_kept];
 }
 
-static int is_wide(const Tensor *t)
-{
-    return t->type == TENSOR_F32;
-}
-
-/* f32 before what has 2 bytes, so that all are aligned. */
+/* Last: they have any size, and what came before is aligned. */
 static int add_kept(Saver *s, Error *err)
 {
-    for (int wide = 1; wide >= 0; wide--)
-        for (int i = 0; i < s->n_kept; i++) {
-            const Tensor *t = s->kept[i];
-            if (is_wide(t) != wide) continue;
-            SavedTensor saved = {.dtype = tensor_type_name(t->type), .n_dims = t->n_dims};
-            snprintf(saved.name, sizeof saved.name, "%s", t->name);
-            memcpy(saved.dim, t->dim, sizeof saved.dim);
-            if (saver_add(s, &saved, (const void *const[]){t->data}, 1, t->bytes, err)) return -1;
-            mapped_file_forget(t->data, t->bytes);
-        }
+    for (int i = 0; i < s->n_kept; i++) {
+        const Tensor *t = s->kept[i];
+        SavedTensor saved = {.dtype = tensor_type_name(t->type), .n_dims = t->n_dims};
+        snprintf(saved.name, sizeof saved.name, "%s", t->name);
+        memcpy(saved.dim, t->dim, sizeof saved.dim);
+        if (saver_add(s, &saved, (const void *const[]){t->data}, 1, t->bytes, err)) return -1;
+        mapped_file_forget(t->data, t->bytes);
+    }
     return 0;
 }
 
