@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/available.h"
 #include "base/mem.h"
 
 static void *host_alloc(Backend *be, size_t bytes, Error *err)
@@ -17,6 +18,8 @@ static void *host_alloc(Backend *be, size_t bytes, Error *err)
 static size_t host_free_bytes(Backend *be)
 {
     (void)be;
+    int64_t left = memory_available();
+    if (left >= 0) return (size_t)left;
     return (size_t)sysconf(_SC_AVPHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
 }
 

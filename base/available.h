@@ -1,0 +1,24 @@
+/*
+ * available.h: how much memory this process could take now.
+ */
+#ifndef OFFSHOOT_BASE_AVAILABLE_H
+#define OFFSHOOT_BASE_AVAILABLE_H
+
+#include <stdint.h>
+
+/* Where Linux says so; another place in tests. */
+typedef struct {
+    const char *meminfo; /* "/proc/meminfo" */
+    const char *groups;  /* "/proc/self/cgroup" */
+    const char *root;    /* "/sys/fs/cgroup", version 2 */
+} MemoryFiles;
+
+/*
+ * Bytes that could be taken without swapping: MemAvailable, in which files that are cached count as
+ * free; and no more than any control group of this process, a container's for one, leaves of its
+ * limit, reckoned the same way. What the system does not say is no limit; -1 if it says nothing.
+ */
+int64_t memory_available(void);
+int64_t memory_available_in(const MemoryFiles *files);
+
+#endif
