@@ -18,6 +18,12 @@ int mapped_file_open(MappedFile *file, const char *path, Error *err);
 void mapped_file_close(MappedFile *file);
 
 /*
+ * These bytes of a mapped file are needed soon: they are read and mapped in one go, where the
+ * system can do that. Else each page is when somebody first looks.
+ */
+void mapped_file_fetch(const void *from, size_t bytes);
+
+/*
  * Nobody needs these bytes of a mapped file for now: whole pages of them leave this process's
  * memory. They are read again when somebody looks.
  */

@@ -106,11 +106,30 @@ static int ends_with(const char *text, const char *end)
     return n >= m && !strcmp(text + n - m, end);
 }
 
+/*
+ * Whether the tensors are all read now, and not page by page by the first passes, which takes twice
+ * as long and comes when somebody waits for an answer. A device's are read by transfers.
+ */
+static int may_fetch(const Owned *own)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < safetensors_count(own->st); i++)
+        bytes += safetensors_at(own->st, i)->bytes;
+    return own->backend->is_host && bytes < own->backend->free_bytes(own->backend);
+}
+
 int loader_open(Loader *l)
 {
     if (l->dummy) return 0;
     l->own->st = safetensors_open(l->dir, l->err);
-    return l->own->st ? 0 : -1;
+    if (!l->own->st) return -1;
+    l->fetches = may_fetch(l->own);
+    return 0;
+}
+
+static void fetch(const Loader *l, const Tensor *t)
+{
+    if (l->fetches) mapped_file_fetch(t->data, t->bytes);
 }
 
 int loader_finish(Loader *l)
@@ -235,6 +254,7 @@ static const Tensor *need(const Loader *l, const char *leaf, const char *suffix,
     if (!t) return NULL;
     count_tensor(l->own, t);
     if (l->saver) saver_keep(l->saver, t);
+    fetch(l, t);
     return t;
 }
 
@@ -410,6 +430,7 @@ static int take_int8(Loader *l, const char *leaf, const char *suffix, int n, int
     const Tensor *code = find_shape(l, leaf, suffix, 5 - one, dims.code + one),
                  *scale = code ? find_shape(l, leaf, end, 4 - one, dims.scale + one) : NULL;
     if (!scale) return -1;
+    fetch(l, code), fetch(l, scale);
     if (scale->type != TENSOR_F32) return loader_bad_type(l, scale, "F32");
     if (l->saver) return error_set(l->err, ERR_INPUT, "'%.160s' is q8 already", l->dir);
     if (!own->backend->quantise_int8)

@@ -44,6 +44,7 @@ typedef struct {
     WeightType quantise_to; /* what wide matrices become (quantise.h), or WEIGHT_NONE */
     int rounds_x;           /* bf16 matrices become BF16_BOTH, but for those that q8 keeps wide */
     Saver *saver;        /* or NULL: INT8 made of wider matrices goes there and has no data here */
+    int fetches;         /* tensors are read when they are taken: all of them fit into memory */
     const char *dir;     /* for errors */
     char scope[96];      /* in front of each name looked up */
     size_t bytes;        /* of all matrices so far, with their scales */

@@ -450,6 +450,24 @@ static void test_once_in_memory(void **state)
     be->close(be);
 }
 
+/* What is not quantised is in memory when the model is open, though nobody has looked at it. */
+static void test_fetched(void **state)
+{
+    (void)state;
+    static Matrices all;
+    Backend *be = backend_ref_open(4096);
+    Model *m = open_model("models/demo", QUANT_NONE, be);
+    list_matrices(m, &all);
+    size_t want = 0;
+    for (int k = 0; k < all.n; k++)
+        if (all.list[k].w != &m->lm_head) want += matrix_bytes(all.list[k].w); /* the embedding */
+    size_t now = resident_bytes("/models/demo/model.safetensors");
+    assert_true(want > 4 << 20);
+    if (now < want) fail_msg("%zu of %zu bytes are in memory", now, want);
+    model_close(m);
+    be->close(be);
+}
+
 /* The same bits on a backend that is loaded like a device, quantised or not. */
 static void test_device(void **state)
 {
@@ -577,6 +595,7 @@ int main(void)
         cmocka_unit_test(test_rounded_models), cmocka_unit_test(test_fp8_prompts),
         cmocka_unit_test(test_device),         cmocka_unit_test(test_logits),
         cmocka_unit_test(test_errors),         cmocka_unit_test(test_once_in_memory),
+        cmocka_unit_test(test_fetched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
