@@ -310,6 +310,7 @@ static void device_linear(Backend *be, const Linear *a)
     own.n_products = 0;
     if (a->n <= 0 || b->failed) return;
     unsigned done = gemm_library_linear(&d->products, &b->context, a);
+    if (done) cuda_forget_terms(b); /* it may have written where they came from */
     for (int i = 0; i < a->n_products; i++)
         if (!(done >> i & 1)) own.product[own.n_products++] = a->product[i];
     if (own.n_products) d->own_linear(be, &own);

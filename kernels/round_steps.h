@@ -115,10 +115,12 @@ ROUND_INLINE void order_nodes(RoundTree *t, DraftPool *p, int n_nodes)
             continue;
         }
         if (LANE == 0) {
+            int parent = node < 0 ? 0 : p->at[node];
+            float value = expf(p->node[child].logp), most = t->value[parent];
             t->token[n] = p->node[child].token;
-            t->parent[n] = node < 0 ? 0 : p->at[node];
+            t->parent[n] = parent;
             t->depth[n] = p->node[child].depth;
-            t->value[n] = expf(p->node[child].logp);
+            t->value[n] = value < most ? value : most; /* a GPU's expf need not be monotonic */
             p->at[child] = n;
         }
         LANES_SYNC();
