@@ -102,9 +102,17 @@ static int read_plain(ApiRequest *r, const json_t *body, ApiError *err)
 
 int api_refuse_unsupported(const json_t *body, ApiError *err)
 {
-    static const char *const keys[] = {"suffix",        "use_beam_search",
-                                       "prompt_embeds", "chat_template",
-                                       "audio",         "truncate_prompt_tokens"};
+    static const char *const keys[] = {"suffix",
+                                       "use_beam_search",
+                                       "prompt_embeds",
+                                       "chat_template",
+                                       "audio",
+                                       "truncate_prompt_tokens",
+                                       "allowed_token_ids",
+                                       "bad_words",
+                                       "logits_processors",
+                                       "logprob_token_ids",
+                                       "repetition_detection"};
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
         const json_t *v = json_field(body, keys[k]);
         int asks = v && !json_is_false(v) && !(json_is_string(v) && !json_string_length(v)) &&

@@ -147,6 +147,13 @@ static const Refused refused[] = {
     /* what we cannot do */
     {API_COMPLETION, P "\"suffix\": \"x\"}", "suffix"},
     {API_COMPLETION, P "\"use_beam_search\": true}", "use_beam_search"},
+    {API_COMPLETION, P "\"allowed_token_ids\": [5]}", "allowed_token_ids"},
+    {API_CHAT, M "\"allowed_token_ids\": [5]}", "allowed_token_ids"},
+    {API_COMPLETION, P "\"bad_words\": [\"x\"]}", "bad_words"},
+    {API_CHAT, M "\"bad_words\": \"x\"}", "bad_words"},
+    {API_COMPLETION, P "\"logits_processors\": [\"x\"]}", "logits_processors"},
+    {API_COMPLETION, P "\"logprob_token_ids\": [5]}", "logprob_token_ids"},
+    {API_COMPLETION, P "\"repetition_detection\": {\"min_count\": 3}}", "repetition_detection"},
     {API_COMPLETION, P "\"grammar\": \"root ::= x\"}", "grammar"},
     {API_COMPLETION, P "\"response_format\": \"text\"}", "response_format"},
     /* chat */
@@ -277,7 +284,8 @@ static void test_nulls_and_unknown_fields(void **state)
         "\"best_of\": null, \"suffix\": null, \"response_format\": null, \"grammar\": null, "
         "\"tools\": null, \"tool_choice\": null, \"chat_template_kwargs\": null, "
         "\"enable_thinking\": null, \"reasoning_effort\": null, \"user\": null, "
-        "\"no_such_field\": [1, {}], \"metadata\": {\"a\": \"b\"}, \"use_beam_search\": false}";
+        "\"no_such_field\": [1, {}], \"metadata\": {\"a\": \"b\"}, \"use_beam_search\": false, "
+        "\"allowed_token_ids\": [], \"bad_words\": [], \"logits_processors\": null}";
     char text[2048];
     snprintf(text, sizeof text, "%s%s", P, fields);
     ApiRequest r = read_ok(API_COMPLETION, text);
