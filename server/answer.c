@@ -208,7 +208,7 @@ static void add_token(Answer *a, const Event *e)
         probs_add(&a->probs, e, a->n_chars);
         if (!is_end) add_offset(a, &a->detok, e->token);
     }
-    if (!is_end) reply_token(a->reply, e->token);
+    if (!is_end || a->api->include_stop) reply_token(a->reply, e->token);
 }
 
 static void add_prompt_token(Answer *a, const Event *e)

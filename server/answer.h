@@ -113,7 +113,7 @@ void answer_text(const Answer *a, ReplyKind kind, StrBuf *out);
 /* All that is there was taken. */
 void answer_take(Answer *a);
 
-/* 1 for an end token or stop id: it belongs to the count, not to the text. */
+/* 1 for an end token or stop id: it belongs to the count, to the text only if that is asked for. */
 int answer_is_end(const Answer *a, int32_t token);
 
 /* "stop", "length" or "tool_calls"; NULL while it is made, and when it is not what was asked for.

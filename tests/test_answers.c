@@ -479,9 +479,37 @@ static void test_stop_ids(void **state)
         if (strncmp(piece, "<|", 2) != 0) strbuf_puts(&text, piece);
     }
     assert_text(r, "choices.0.text", strbuf_str(&text));
+    json_decref(r);
+
+    /* Asked for, its text stays as that of a stop string would. */
+    strbuf_puts(&text, tenth);
+    r = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 20, \"temperature\": 0, "
+                 "\"ignore_eos\": true, \"stop_token_ids\": [%ld], "
+                 "\"include_stop_str_in_output\": true}",
+                 id);
+    assert_text(r, "choices.0.text", strbuf_str(&text));
+    assert_int_equal(served_int_at(r, "choices.0.stop_reason"), id);
     strbuf_free(&text);
     json_decref(r), json_decref(tokens), json_decref(ask), json_decref(whole);
     free(body);
+}
+
+/* An end token is a special one: its text stays where both are asked for. */
+static void test_end_token_text(void **state)
+{
+    (void)state;
+    static const char *const fields[] = {
+        "", ", \"include_stop_str_in_output\": true", ", \"skip_special_tokens\": false",
+        ", \"include_stop_str_in_output\": true, \"skip_special_tokens\": false"};
+    for (int i = 0; i < 4; i++) {
+        json_t *r = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 60, "
+                             "\"temperature\": 0%s}",
+                             fields[i]);
+        const char *text = served_text_at(r, "choices.0.text");
+        assert_text(r, "choices.0.finish_reason", "stop");
+        assert_int_equal(strstr(text, "<|im_end|>") != NULL, i == 3);
+        json_decref(r);
+    }
 }
 
 static void test_lengths(void **state)
@@ -710,6 +738,7 @@ int main(void)
         cmocka_unit_test(test_stop_strings),
         cmocka_unit_test(test_min_tokens),
         cmocka_unit_test(test_stop_ids),
+        cmocka_unit_test(test_end_token_text),
         cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_scoring),
         cmocka_unit_test(test_generated_logprobs),
