@@ -131,21 +131,32 @@ static json_t *read_calls(ApiRequest *r, ApiPlace p, const json_t *calls)
     return out;
 }
 
+static int add_calls(ApiRequest *r, ApiPlace p, const json_t *calls, json_t *out)
+{
+    json_t *read = read_calls(r, p, calls);
+    return read ? json_object_set_new(out, "tool_calls", read) : -1;
+}
+
+/* The one call that a message had before there were tool_calls. */
+static int add_old_call(ApiRequest *r, ApiPlace p, const json_t *function, json_t *out)
+{
+    json_t *calls = json_pack("[{s:O}]", "function", function);
+    int rc = add_calls(r, p, calls, out);
+    json_decref(calls);
+    return rc;
+}
+
 static int read_assistant(ApiRequest *r, size_t i, const json_t *m, json_t *out, ApiError *err)
 {
     const json_t *reasoning = json_field(m, "reasoning_content");
     if (!reasoning) reasoning = json_field(m, "reasoning");
     if (json_is_string(reasoning)) json_object_set(out, "reasoning_content", (json_t *)reasoning);
 
-    const json_t *calls = json_field(m, "tool_calls");
-    if (!calls) return 0;
+    const json_t *calls = json_field(m, "tool_calls"), *old = json_field(m, "function_call");
     ApiPlace p = api_place("messages", i, ".tool_calls", err);
-    if (!json_is_array(calls)) return api_refuse(p, "must be a list");
-    if (!json_array_size(calls)) return 0;
-    json_t *read = read_calls(r, p, calls);
-    if (!read) return -1;
-    json_object_set_new(out, "tool_calls", read);
-    return 0;
+    if (calls && !json_is_array(calls)) return api_refuse(p, "must be a list");
+    if (json_array_size(calls)) return add_calls(r, p, calls, out);
+    return old ? add_old_call(r, api_place("messages", i, ".function_call", err), old, out) : 0;
 }
 
 static int add_message(ApiRequest *r, size_t i, const char *role, json_t *content, const json_t *m,

@@ -174,6 +174,10 @@ static const Refused refused[] = {
      "messages[0].tool_calls"},
     {API_CHAT, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{}]}]}",
      "messages[0].tool_calls"},
+    {API_CHAT, "{\"messages\": [{\"role\": \"assistant\", \"function_call\": \"f\"}]}",
+     "messages[0].function_call"},
+    {API_CHAT, "{\"messages\": [{\"role\": \"assistant\", \"function_call\": {}}]}",
+     "messages[0].function_call"},
     {API_CHAT, M "\"max_tokens\": 0}", "max_tokens"},
     {API_CHAT, M "\"max_completion_tokens\": -2}", "max_completion_tokens"},
     {API_CHAT, M "\"logprobs\": 1}", "logprobs"},
@@ -443,6 +447,19 @@ static void test_messages(void **state)
          "{\"role\":\"assistant\",\"tool_calls\":[]}]",
          "[{\"role\":\"system\",\"content\":\"\"},{\"role\":\"user\",\"content\":\"\"},"
          "{\"role\":\"assistant\",\"content\":null}]"},
+        /* before tool_calls there was function_call, which counts where there are none */
+        {"[{\"role\":\"assistant\",\"content\":null,\"function_call\":{\"name\":\"f\","
+         "\"arguments\":\"{\\\"a\\\": "
+         "1}\"}},{\"role\":\"function\",\"name\":\"f\",\"content\":\"t\"},"
+         "{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"g\"}}],"
+         "\"function_call\":{\"name\":\"g\"}},{\"role\":\"assistant\",\"content\":\"b\","
+         "\"tool_calls\":[],\"function_call\":null}]",
+         "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":["
+         "{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}}]},"
+         "{\"role\":\"tool\",\"content\":\"t\"},"
+         "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":["
+         "{\"function\":{\"name\":\"g\",\"arguments\":{}}}]},"
+         "{\"role\":\"assistant\",\"content\":\"b\"}]"},
         /* the line that changes with every request: a text of its own, or the beginning of one */
         {"[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"" BILLING
          "\"},{\"type\":\"text\",\"text\":\"Be brief.\",\"cache_control\":{\"type\":"
