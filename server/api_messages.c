@@ -107,7 +107,7 @@ static json_t *read_arguments(ApiRequest *r, const json_t *given)
     if (json_is_object(given)) return json_incref((json_t *)given);
     if (!json_string_length(given)) return json_object();
     json_t *parsed =
-        api_parse_one(&r->arguments, json_string_value(given), json_string_length(given), &ignored);
+        api_parse_one(&r->texts, json_string_value(given), json_string_length(given), &ignored);
     return parsed ? parsed : json_pack("{s:O}", "arguments", given);
 }
 

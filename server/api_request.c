@@ -314,6 +314,7 @@ void api_request_free(ApiRequest *r)
     json_decref(r->messages);
     json_decref(r->tools);
     json_decref(r->forced);
+    json_decref(r->schema);
     json_decref(r->body);
     *r = (ApiRequest){0};
 }

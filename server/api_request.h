@@ -80,7 +80,7 @@ typedef enum {
 
 typedef struct {
     StructureKind kind;
-    const json_t *value; /* the schema, the list, the pattern; lent by the body */
+    const json_t *value; /* the schema, the list, the pattern; lent by the request */
     int strict;          /* of a schema: what cannot be followed is an error */
     const char *field;   /* where value is, for errors */
     const char *param;   /* the request's field */
@@ -100,7 +100,7 @@ typedef struct {
     ApiPrompt *prompts; /* API_COMPLETION */
     int n_prompts;
     json_t *messages, *tools; /* API_CHAT: owned, normalised; tools may be NULL */
-    JsonCost arguments;       /* of the calls in messages, which come as texts */
+    JsonCost texts;           /* of JSON in strings: arguments of the calls in messages, schema */
     ChatOptions chat;         /* its effort is lent by the body or the settings */
     int parse_calls;          /* 0: tool calls stay text (tool_choice none, no tools) */
     int parallel_calls;       /* 0: an answer ends after its first call */
@@ -108,6 +108,7 @@ typedef struct {
     int names_tool;           /* 1: the request names the one */
     int strict_tools;         /* 1: one at least is strict */
     ApiStructure structure;
+    json_t *schema; /* structure's, where it came as a text; owned, or NULL */
     ReasoningMode reasoning;
     int thinking_budget; /* tokens of reasoning at most; -1: no bound */
 

@@ -85,7 +85,8 @@ static int read_structured_outputs(ApiStructure *s, const json_t *body, ApiError
               : regex  ? STRUCTURE_PATTERN
               : choice ? STRUCTURE_CHOICE
                        : STRUCTURE_OBJECT;
-    if (json && !is_schema(json)) return refuse(s->param, "has json that is no schema", err);
+    if (json && !is_schema(json) && !json_is_string(json))
+        return refuse(s->param, "has json that is no schema", err);
     if (regex && !json_is_string(regex))
         return refuse(s->param, "has a regex that is no text", err);
     if (choice && !is_list_of_texts(choice))
@@ -121,6 +122,18 @@ static int refuse_others(const json_t *body, ApiError *err)
     return 0;
 }
 
+/* vLLM takes a schema as a text, too. */
+static int parse_schema(ApiRequest *r, ApiError *err)
+{
+    ApiError ignored = {0};
+    ApiStructure *s = &r->structure;
+    if (s->kind != STRUCTURE_SCHEMA || !json_is_string(s->value)) return 0;
+    r->schema = api_parse_one(&r->texts, json_string_value(s->value), json_string_length(s->value),
+                              &ignored);
+    s->value = r->schema;
+    return r->schema ? 0 : refuse(s->param, "has json that is no schema", err);
+}
+
 int api_read_structure(ApiRequest *r, const json_t *body, ApiError *err)
 {
     static int (*const read[])(ApiStructure *, const json_t *, ApiError *) = {
@@ -139,7 +152,7 @@ int api_read_structure(ApiRequest *r, const json_t *body, ApiError *err)
     if (r->structure.kind != STRUCTURE_FREE && r->forced)
         return api_error(err, ERR_INPUT, "tool_choice",
                          "tool_choice asks for a call where %s asks for text", r->structure.param);
-    return 0;
+    return parse_schema(r, err);
 }
 
 int api_has_grammar(const ApiRequest *r)

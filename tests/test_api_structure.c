@@ -64,6 +64,9 @@ static const Refused refused[] = {
     {"'json_schema': []", "json_schema", "must be a schema"},
     {"'structured_outputs': 'json'", "structured_outputs", "must be an object"},
     {OUTPUTS("'json': 5"), "structured_outputs", "has json that is no schema"},
+    {OUTPUTS("'json': ''"), "structured_outputs", "has json that is no schema"},
+    {OUTPUTS("'json': '{'"), "structured_outputs", "has json that is no schema"},
+    {OUTPUTS("'json': '[]'"), "structured_outputs", "has json that is no schema"},
     {OUTPUTS("'regex': {}"), "structured_outputs", "has a regex that is no text"},
     {OUTPUTS("'choice': 'a'"), "structured_outputs", "has a choice that is no list of texts"},
     {OUTPUTS("'choice': []"), "structured_outputs", "has a choice that is no list of texts"},
@@ -170,6 +173,8 @@ static const Read taken[] = {
     {OUTPUTS("'json_object': false, 'json': null"), NULL, STRUCTURE_FREE, 0},
     {OUTPUTS("'json_object': true"), NULL, STRUCTURE_OBJECT, 0},
     {OUTPUTS("'json': {}"), "structured_outputs.json", STRUCTURE_SCHEMA, 0},
+    {OUTPUTS("'json': '{\\\"type\\\": \\\"null\\\"}'"), "structured_outputs.json", STRUCTURE_SCHEMA,
+     0}, /* vLLM takes the schema as a text, too */
     {OUTPUTS("'regex': 'a+'"), "structured_outputs.regex", STRUCTURE_PATTERN, 0},
     {OUTPUTS("'choice': ['a', 'b']"), "structured_outputs.choice", STRUCTURE_CHOICE, 0},
     /* what asks for nothing, as clients send it */
@@ -190,6 +195,7 @@ static void test_read(void **state)
             fail_msg("%s: %d %d", x->fields, (int)r.structure.kind, r.structure.strict);
         if (x->field) assert_string_equal(r.structure.field, x->field);
         if (x->field) assert_non_null(r.structure.value);
+        if (x->kind == STRUCTURE_SCHEMA) assert_false(json_is_string(r.structure.value));
         assert_int_equal(api_has_grammar(&r), x->kind != STRUCTURE_FREE);
         api_request_free(&r);
     }
