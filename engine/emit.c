@@ -135,9 +135,10 @@ static int emit_forced(Engine *e, Seq *s)
     return 0;
 }
 
-/* Says on the last event of w's step what the step was. */
+/* Says on the last event of w's step what the step was, and what all of them came to. */
 static void end_of_step(const Work *w, Event *ev)
 {
+    ev->stats = *seq_stats(w->seq);
     ev->n_sampled = w->kept.m + 1;
     ev->tree_nodes = w->is_tree ? w->tree.n : 0;
     ev->tree_depth = w->is_tree ? tree_depth(&w->tree) : 0;

@@ -370,7 +370,7 @@ static void tell_tuner(Engine *e, const Seq *seq)
     tune_served(e->tuner, e->mem.cache, &served, seq->stats.n_cached);
 }
 
-void engine_finish(Engine *e, Seq *seq)
+const RequestStats *seq_stats(Seq *seq)
 {
     double now = clock_ms();
     RequestStats *s = &seq->stats;
@@ -379,13 +379,19 @@ void engine_finish(Engine *e, Seq *seq)
     s->wait_ms = seq->started - seq->submitted;
     s->prompt_ms = (seq->first_token > 0 ? seq->first_token : now) - seq->started;
     s->decode_ms = seq->first_token > 0 ? now - seq->first_token : 0;
+    return s;
+}
+
+void engine_finish(Engine *e, Seq *seq)
+{
+    const RequestStats *stats = seq_stats(seq);
     prefix_end(e, seq);
     seq_give_up_memory(e, seq);
     seq->state = SEQ_FREE;
     Event *ev = engine_add_event(e, EVENT_DONE, seq->req.id);
     ev->finish = seq->finish;
     ev->stop_token = seq->stop_token;
-    ev->stats = *s;
+    ev->stats = *stats;
     tell_tuner(e, seq);
 }
 

@@ -183,7 +183,7 @@ typedef struct {
     FinishReason finish; /* DONE */
     int32_t stop_token;  /* DONE with FINISH_STOP: the end token or stop id, -1 for the watcher */
     union {
-        RequestStats stats; /* DONE */
+        RequestStats stats; /* DONE; so far: TOKEN with n_sampled */
         StepTree tree;      /* TREE */
     };
 } Event;

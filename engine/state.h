@@ -207,6 +207,9 @@ KeepRules engine_keep_rules(const Engine *e);
 /* Its slot and its pages go back to the pools; what is in flight for it is dropped. */
 void seq_give_up_memory(Engine *e, Seq *seq);
 
+/* Its figures up to now. */
+const RequestStats *seq_stats(Seq *seq);
+
 /* Frees what seq holds and reports it done with seq->finish. */
 void engine_finish(Engine *e, Seq *seq);
 

@@ -202,6 +202,7 @@ static void add_token(Answer *a, const Event *e)
 {
     int is_end = answer_is_end(a, e->token);
     a->n_tokens++;
+    if (e->n_sampled) a->stats = e->stats;
     token_list_add(&a->tokens, e->token);
     if (!isnan(e->logprob)) a->sum_logprob += (double)e->logprob;
     if (a->api->n_logprobs >= 0) {

@@ -86,7 +86,7 @@ struct Answer {
     FinishReason finish;
     const char *stop_string; /* the one that ended it, or NULL */
     int stop_id;             /* the client's stop id that ended it, or -1 */
-    RequestStats stats;
+    RequestStats stats;      /* up to its last step; zeros before the first token */
     Meter meter;
 };
 

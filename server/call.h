@@ -127,7 +127,7 @@ const char *call_model(const Call *call);
 /*
  * Tokens of its prompts, each counted once, and how many of them came from the prefix cache: of
  * several answers to a prompt the one that found least counts, as it made the others find more.
- * Known when they are done.
+ * Known when all have begun.
  */
 int call_n_prompt(const Call *call);
 int call_n_cached(const Call *call);

@@ -22,15 +22,22 @@ int call_n_prompt(const Call *call)
     return n;
 }
 
+/* Of the answers to a prompt that have begun; what the others find is not known yet. */
+static int least_cached(const Answer *answers, int n)
+{
+    int least = INT_MAX;
+    for (int i = 0; i < n; i++) {
+        const RequestStats *st = &answers[i].stats;
+        if (st->n_prompt && st->n_cached < least) least = st->n_cached;
+    }
+    return least == INT_MAX ? 0 : least;
+}
+
 int call_n_cached(const Call *call)
 {
     int n_cached = 0, n_each = call->api.best_of;
-    for (int i = 0; i < call->n_answers; i += n_each) {
-        int least = INT_MAX;
-        for (int k = i; k < i + n_each && k < call->n_answers; k++)
-            if (call->answers[k].stats.n_cached < least) least = call->answers[k].stats.n_cached;
-        n_cached += least;
-    }
+    for (int i = 0; i < call->n_answers; i += n_each)
+        n_cached += least_cached(call->answers + i, n_each);
     return n_cached;
 }
 

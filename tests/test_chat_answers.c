@@ -487,11 +487,19 @@ static void test_figures(void **state)
     }
     char *body = question("\"timings_per_token\": true, ", 1);
     json_t *events = served_events(served, CHAT, body), *event;
+    double prompt_ms = 0, before = 0;
     size_t i;
     json_array_foreach(events, i, event)
     {
-        assert_non_null(json_object_get(event, "timings"));
+        double predicted_ms = json_real_value(served_at(event, "timings.predicted_ms"));
+        if (!i) prompt_ms = json_real_value(served_at(event, "timings.prompt_ms"));
+        assert_true(prompt_ms > 0);
+        assert_true(json_real_value(served_at(event, "timings.prompt_ms")) == prompt_ms);
+        assert_true(json_real_value(served_at(event, "timings.predicted_per_second")) > 0);
+        assert_true(predicted_ms > 0 && predicted_ms >= before);
+        before = predicted_ms;
     }
+    assert_true(i > 3);
     json_decref(events);
     free(body);
 }

@@ -476,19 +476,28 @@ static void scores(void)
     }
 }
 
-/* The last chunk of a stream tells the same. */
+/* The last chunk of a stream tells the same, and the others told it before. */
 static void streams(void)
 {
     json_t *m = question(NULL, "Which restaurants are there in Oakland?");
     json_t *body = chat_body(m, 0);
-    json_object_update_new(body, json_pack("{s:i, s:i, s:b, s:{s:b, s:b}}", "max_tokens", 8,
-                                           "temperature", 0, "stream", 1, "stream_options",
-                                           "include_usage", 1, "continuous_usage_stats", 1));
+    json_object_update_new(body, json_pack("{s:i, s:i, s:b, s:b, s:{s:b, s:b}}", "max_tokens", 8,
+                                           "temperature", 0, "timings_per_token", 1, "stream", 1,
+                                           "stream_options", "include_usage", 1,
+                                           "continuous_usage_stats", 1));
     char *text = json_dumps(body, 0);
     for (int i = 0; i < 2; i++) {
-        json_t *events = served_events(served, CHAT, text);
+        json_t *events = served_events(served, CHAT, text), *event;
         const json_t *last = json_array_get(events, json_array_size(events) - 1);
         int n = cached(last);
+        size_t k;
+        json_array_foreach(events, k, event)
+        {
+            assert_int_equal(served_int_at(event, "usage.prompt_tokens_details.cached_tokens"), n);
+            assert_int_equal(served_int_at(event, "timings.cache_n"), n);
+            assert_int_equal(served_int_at(event, "timings.prompt_n"),
+                             served_int_at(last, "timings.prompt_n"));
+        }
         expect(n, i ? stable(m, 0) : 0);
         if (!i) expect_none(n);
         json_decref(events);
