@@ -124,11 +124,14 @@ static void on_stop(evutil_socket_t fd, short what, void *ctx)
     drain(s, s->limits.drain_s);
 }
 
+/* A terminal that closes hangs up more than once; that is not yet impatience. */
 static void on_signal(evutil_socket_t signal_number, short what, void *ctx)
 {
-    (void)signal_number;
+    Server *s = ctx;
+    int again = signal_number == SIGHUP && (s->hung_up || s->draining);
     (void)what;
-    server_stop(ctx);
+    if (signal_number == SIGHUP) s->hung_up = 1;
+    if (!again) server_stop(s);
 }
 
 /* Clients still get their 500, if they take it soon. */
@@ -424,8 +427,8 @@ void server_close(Server *s)
     event_release(s->on_stop);
     event_release(s->on_drained);
     event_release(s->on_left);
-    event_release(s->on_signal[0]);
-    event_release(s->on_signal[1]);
+    for (int i = 0; i < N_SIGNALS; i++)
+        event_release(s->on_signal[i]);
     handover_close(s->handover);
     http_close(s->http);
     if (s->predecessor >= 0) close(s->predecessor);
@@ -448,15 +451,30 @@ void server_close(Server *s)
     mem_free(s);
 }
 
-int serve_run(const Settings *settings, const ServiceLoader *loader, Error *err)
+/* Who started us with nohup wants no hanging up. */
+static int is_ignored(int signal_number)
 {
-    static const int signals[] = {SIGINT, SIGTERM};
-    Server *s = server_open(settings, loader, err);
-    if (!s) return -1;
-    for (int i = 0; i < 2; i++) {
+    struct sigaction now;
+    return !sigaction(signal_number, NULL, &now) && now.sa_handler == SIG_IGN;
+}
+
+static void watch_signals(Server *s)
+{
+    static const int signals[N_SIGNALS] = {SIGINT, SIGTERM, SIGHUP};
+    for (int i = 0; i < N_SIGNALS; i++) {
+        if (signals[i] == SIGHUP && is_ignored(SIGHUP)) continue;
         s->on_signal[i] = evsignal_new(s->base, signals[i], on_signal, s);
         event_add(s->on_signal[i], NULL);
     }
+}
+
+int serve_run(const Settings *settings, const ServiceLoader *loader, Error *err)
+{
+    signal(SIGUSR1, SIG_IGN); /* others reopen logs on these: no reason to end */
+    signal(SIGUSR2, SIG_IGN);
+    Server *s = server_open(settings, loader, err);
+    if (!s) return -1;
+    watch_signals(s);
     int rc = server_run(s, err);
     if (!rc && !s->service) return SERVE_LEFT_LOADING; /* to close it would be to wait */
     server_close(s);

@@ -22,6 +22,8 @@
 typedef struct Call Call;
 typedef struct Order Order;
 
+enum { N_SIGNALS = 3 }; /* that end it */
+
 struct Server {
     const Settings *settings;
     ServerLimits limits;
@@ -46,7 +48,8 @@ struct Server {
     Returned *returned;     /* NULL: no prefix cache */
     struct event *on_loaded, *on_reports, *on_worked, *on_compiled, *on_second, *on_stop,
         *on_drained, *on_left;
-    struct event *on_signal[2];
+    struct event *on_signal[N_SIGNALS];
+    int hung_up;        /* SIGHUP came */
     int stop_fd;        /* an eventfd; counts server_stop's calls */
     Handover *handover; /* our place, offered; NULL: it is not */
     int predecessor;    /* a connection to who has our place until we are ready; -1 */

@@ -40,8 +40,9 @@ typedef struct {
 } ServiceLoader;
 
 /*
- * `offshoot serve`: listens, loads, serves until SIGTERM or SIGINT. 0 or -1; SERVE_LEFT_LOADING
- * when it was asked to end while the loader runs, which still does: the process must exit under it.
+ * `offshoot serve`: listens, loads, serves until SIGTERM, SIGINT or SIGHUP. 0 or -1;
+ * SERVE_LEFT_LOADING when it was asked to end while the loader runs, which still does: the process
+ * must exit under it.
  */
 enum { SERVE_LEFT_LOADING = 1 };
 int serve_run(const Settings *settings, const ServiceLoader *loader, Error *err);

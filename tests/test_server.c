@@ -596,38 +596,87 @@ static void test_stop_is_bounded(void **state)
         close(fd[i]);
 }
 
-/* The program itself: a line when it listens, and 0 when it was asked to end. */
-static void test_program_ends_on_sigterm(void **state)
+/* The program itself, once it is ready. hangs_up: 0 as nohup starts it. */
+static pid_t start_program(int hangs_up, int *port)
 {
-    (void)state;
     static const char *const words[] = {
         OFFSHOOT_BINARY, "serve", "--model", "models/demo", "--port", "0", "--memory", "64M", NULL};
-    int fd[2], port = 0, status = -1;
+    int fd[2], ready = 0;
     char line[2000];
     assert_int_equal(pipe(fd), 0);
     pid_t pid = fork();
     if (!pid) {
         dup2(fd[1], STDERR_FILENO);
+        if (!hangs_up) signal(SIGHUP, SIG_IGN);
         execv(words[0], (char *const *)(size_t)words);
         _exit(127);
     }
     close(fd[1]);
     FILE *log = fdopen(fd[0], "r");
-    int ready = 0;
+    *port = 0;
     while (!ready && fgets(line, sizeof line, log)) {
         const char *at = strstr(line, "listening address=127.0.0.1:");
-        if (at) port = atoi(strchr(at, ':') + 1);
+        if (at) *port = atoi(strchr(at, ':') + 1);
         ready = strstr(line, "ready seconds=") != NULL;
     }
-    assert_true(port > 0 && ready);
+    assert_true(*port > 0 && ready);
+    fclose(log);
+    return pid;
+}
+
+static void assert_ends(pid_t pid)
+{
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+static void test_program_ends_on_sigterm(void **state)
+{
+    (void)state;
+    int port;
+    pid_t pid = start_program(1, &port);
     int client = http_connect(port);
     http_send(client, "POST", COMPLETIONS, "", "{\"prompt\": \"Hello\", \"stream\": true}");
     read_some(client);
     kill(pid, SIGTERM);
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(status, 0);
+    assert_ends(pid);
     close(client);
-    fclose(log);
+}
+
+/* A terminal that closes says so more than once, and lets answers finish all the same. */
+static void test_program_and_other_signals(void **state)
+{
+    (void)state;
+    static const int sent[] = {SIGUSR1, SIGUSR2, SIGHUP, SIGHUP};
+    int port;
+    pid_t pid = start_program(1, &port);
+    int client = http_connect(port);
+    StrBuf rest = {0};
+    HttpReply r;
+    http_send(
+        client, "POST", COMPLETIONS, "",
+        "{\"prompt\": \"Hello\", \"ignore_eos\": true, \"max_tokens\": 500, \"stream\": true}");
+    assert_true(http_readable(client, 10000));
+    for (int i = 0; i < 4; i++) {
+        kill(pid, sent[i]);
+        usleep(10000);
+    }
+    assert_int_equal(http_read(client, &rest, 0, &r), 0);
+    json_decref(http_events(&r)); /* to its [DONE] */
+    http_reply_free(&r);
+    strbuf_free(&rest);
+    close(client);
+    assert_ends(pid);
+
+    pid = start_program(0, &port);
+    kill(pid, SIGHUP);
+    usleep(10000);
+    r = http_exchange(port, "GET", "/health", "", "");
+    assert_int_equal(r.status, 200);
+    http_reply_free(&r);
+    kill(pid, SIGTERM);
+    assert_ends(pid);
 }
 
 static void test_port_in_use(void **state)
@@ -669,6 +718,7 @@ int main(void)
         cmocka_unit_test(test_stop_lets_answers_finish),
         cmocka_unit_test(test_stop_is_bounded),
         cmocka_unit_test(test_program_ends_on_sigterm),
+        cmocka_unit_test(test_program_and_other_signals),
         cmocka_unit_test(test_port_in_use),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
