@@ -48,12 +48,13 @@ static void write_settings(const Call *call, StrBuf *out)
     json_write(out, ",s:n, s:{s:o, s:n}, s:", "previous_response_id", "reasoning", "effort",
                effort ? json_incref((json_t *)effort) : json_null(), "summary", "store");
     strbuf_puts(out, "false");
-    json_write(out, ",s:f, s:{s:o}", "temperature", (double)call->api.params.temperature, "text",
-               "format",
+    json_write(out, ",s:f, s:{s:o}", "temperature", json_shortest(call->api.params.temperature),
+               "text", "format",
                format ? json_incref((json_t *)format) : json_pack("{s:s}", "type", "text"));
     echo(call, "tool_choice", "\"auto\"", out);
     echo(call, "tools", "[]", out);
-    json_write(out, ",s:f, s:s", "top_p", (double)call->api.params.top_p, "truncation", "disabled");
+    json_write(out, ",s:f, s:s", "top_p", json_shortest(call->api.params.top_p), "truncation",
+               "disabled");
 }
 
 /* Known when it is done. */

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "text/utf8.h"
@@ -187,6 +188,16 @@ static void print_value(const json_t *value, StrBuf *out)
         strbuf_puts(out, "null");
         break;
     }
+}
+
+double json_shortest(float value)
+{
+    char text[24];
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) break;
+    }
+    return strtod(text, NULL);
 }
 
 void json_print(const json_t *value, StrBuf *out)

@@ -28,6 +28,9 @@ void json_print(const json_t *value, StrBuf *out);
  */
 void json_write(StrBuf *out, const char *format, ...);
 
+/* The shortest decimal that reads back as value: what a client said, without the float's noise. */
+double json_shortest(float value);
+
 /* A string; bytes that are not UTF-8 become U+FFFD. */
 json_t *json_text(const char *text);
 json_t *json_text_n(const char *text, size_t len);

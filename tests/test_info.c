@@ -6,7 +6,6 @@
 
 #include <cmocka.h>
 
-#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -118,7 +117,7 @@ static void test_props(void **state)
 
     assert_true(number(props, "default_generation_settings.n_ctx") == 8192);
     const json_t *params = served_at(props, "default_generation_settings.params");
-    assert_true(fabs(number(params, "temperature") - 0.7) < 1e-6);
+    assert_true(number(params, "temperature") == 0.7 && number(params, "top_p") == 0.8);
     assert_true(number(params, "top_k") == 20 && number(params, "n_predict") == -1);
     assert_true(json_number_value(json_object_get(params, "speculative.n_max")) == 3);
     assert_true(number(props, "total_slots") == 4);

@@ -57,6 +57,38 @@ static void test_floats_come_back(void **state)
     }
 }
 
+/* A setting is said as it was given, not as the float nearest to it. */
+static void test_settings_are_short(void **state)
+{
+    (void)state;
+    static const struct {
+        float f;
+        const char *out;
+    } rows[] = {{0.7F, "0.7"},
+                {0.95F, "0.95"},
+                {0, "0.0"},
+                {1, "1.0"},
+                {1e-6F, "1e-6"},
+                {0.123456F, "0.123456"},
+                {100, "100.0"},
+                {0.1F + 0.2F, "0.3"},
+                {16777216.0F, "16777216.0"},
+                {1 / 3.0F, "0.33333334"},
+                {0.69999999F, "0.7"},
+                {0.70000005F, "0.70000005"}};
+    uint64_t x = 9;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        StrBuf out = {0};
+        json_write(&out, "f", json_shortest(rows[i].f));
+        assert_string_equal(strbuf_str(&out), rows[i].out);
+        strbuf_free(&out);
+    }
+    for (int i = 0; i < 10000; i++) {
+        float f = (float)(random_next(&x) % 1000003) / (float)(1 + random_next(&x) % 65537);
+        assert_true((float)json_shortest(f) == f);
+    }
+}
+
 static void check_real(double value)
 {
     json_t *v = json_real(value);
@@ -211,9 +243,13 @@ static void test_bytes_become_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_line_ends_are_escaped),     cmocka_unit_test(test_floats_come_back),
-        cmocka_unit_test(test_reals_as_jansson_prints),   cmocka_unit_test(test_written_as_packed),
-        cmocka_unit_test(test_printed_as_jansson_prints), cmocka_unit_test(test_bytes_become_text),
+        cmocka_unit_test(test_line_ends_are_escaped),
+        cmocka_unit_test(test_floats_come_back),
+        cmocka_unit_test(test_settings_are_short),
+        cmocka_unit_test(test_reals_as_jansson_prints),
+        cmocka_unit_test(test_written_as_packed),
+        cmocka_unit_test(test_printed_as_jansson_prints),
+        cmocka_unit_test(test_bytes_become_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,7 +159,7 @@ static void test_response_object(void **state)
     json_t *reply =
         served_post(served, "/responses",
                     "{" HELLO ", " OFF ", \"metadata\": {\"a\": \"b\"}, \"instructions\": \"Be "
-                    "short.\", \"max_output_tokens\": 1, \"top_p\": 0.5, \"model\": \"m\"}",
+                    "short.\", \"max_output_tokens\": 1, \"top_p\": 0.9, \"model\": \"m\"}",
                     200);
     json_t *want = json_loads(
         "{\"object\": \"response\", \"status\": \"incomplete\", \"background\": false, \"error\": "
@@ -167,7 +167,7 @@ static void test_response_object(void **state)
         "\"Be short.\", \"max_output_tokens\": 1, \"model\": \"m\", \"parallel_tool_calls\": true, "
         "\"previous_response_id\": null, \"reasoning\": {\"effort\": \"none\", \"summary\": null}, "
         "\"store\": false, \"temperature\": 0.0, \"text\": {\"format\": {\"type\": \"text\"}}, "
-        "\"tool_choice\": \"auto\", \"tools\": [], \"top_p\": 0.5, \"truncation\": \"disabled\", "
+        "\"tool_choice\": \"auto\", \"tools\": [], \"top_p\": 0.9, \"truncation\": \"disabled\", "
         "\"metadata\": {\"a\": \"b\"}}",
         0, NULL);
     assert_non_null(want);
