@@ -12,6 +12,13 @@
 #include "base/strbuf.h"
 #include "text/utf8.h"
 
+const ApiFieldName anthropic_names[] = {
+    {"response_format.json_schema.schema", "output_config.format.schema"},
+    {"response_format", "output_config.format"},
+    {"stop", "stop_sequences"},
+    {NULL, NULL},
+};
+
 /* ---- the user's side ---- */
 
 static int is_text(const json_t *block)
@@ -309,15 +316,19 @@ static int add_thinking(const json_t *body, json_t *chat, ApiError *err)
 }
 
 /* The schema of the answer, under its present name and the one before. */
-static void add_format(const json_t *body, json_t *chat)
+static int add_format(const json_t *body, json_t *chat, ApiError *err)
 {
-    const json_t *format = json_field(json_field(body, "output_config"), "format");
+    const json_t *config = json_field(body, "output_config"),
+                 *format = json_field(config, "format");
+    if (config && !json_is_object(config))
+        return api_error(err, ERR_INPUT, "output_config", "output_config must be an object");
     if (!format) format = json_field(body, "output_format");
-    if (!format) return;
-    json_object_set_new(chat, "response_format",
-                        json_pack("{s:O?, s:{s:s, s:O?, s:b}}", "type",
-                                  json_object_get(format, "type"), "json_schema", "name", "output",
-                                  "schema", json_object_get(format, "schema"), "strict", 1));
+    if (!format) return 0;
+    return json_object_set_new(chat, "response_format",
+                               json_pack("{s:O?, s:{s:s, s:O?, s:b}}", "type",
+                                         json_object_get(format, "type"), "json_schema", "name",
+                                         "output", "schema", json_object_get(format, "schema"),
+                                         "strict", 1));
 }
 
 static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
@@ -345,10 +356,9 @@ json_t *anthropic_to_chat(const json_t *body, ApiError *err)
     json_t *chat = translate_copy(body, own);
     if (!add_messages(body, chat, err) && !add_tools(body, chat, err) &&
         !add_tool_choice(body, chat, err) && !add_thinking(body, chat, err) &&
-        !add_max_tokens(body, chat, err) && !add_stops(body, chat, err)) {
-        add_format(body, chat);
+        !add_max_tokens(body, chat, err) && !add_stops(body, chat, err) &&
+        !add_format(body, chat, err))
         return chat;
-    }
     json_decref(chat);
     return NULL;
 }

@@ -276,6 +276,7 @@ static const ApiFormat format = {
     .id_prefix = "msg_",
     .defaults = defaults,
     .translate = translate,
+    .names = anthropic_names,
     .tokenize = call_tokenize_chat,
     .reply = reply,
     .open = open_stream,
@@ -293,7 +294,8 @@ void api_anthropic(Server *s, Exchange *ex)
 
 void api_anthropic_count(Server *s, Exchange *ex)
 {
-    static const ChatCount count = {anthropic_to_chat, defaults, "{\"input_tokens\":"};
+    static const ChatCount count = {anthropic_to_chat, anthropic_names, defaults,
+                                    "{\"input_tokens\":"};
     api_count_chat(s, ex, &count);
 }
 

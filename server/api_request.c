@@ -4,6 +4,7 @@
  */
 #include "server/api_request.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -32,6 +33,29 @@ int api_in_field(ApiError *e, const char *key)
 {
     snprintf(e->param, sizeof e->param, "%s", key);
     return -1;
+}
+
+static int begins_with_field(const char *text, const char *field)
+{
+    size_t n = strlen(field);
+    return !strncmp(text, field, n) && text[n] != '_' && !isalnum((unsigned char)text[n]);
+}
+
+static void rename_first(char *text, size_t size, const ApiFieldName *names)
+{
+    char renamed[sizeof((Error *)NULL)->msg];
+    for (; names->chat; names++) {
+        if (!begins_with_field(text, names->chat)) continue;
+        snprintf(renamed, sizeof renamed, "%s%s", names->theirs, text + strlen(names->chat));
+        snprintf(text, size, "%s", renamed);
+        return;
+    }
+}
+
+void api_rename(ApiError *e, const ApiFieldName *names)
+{
+    rename_first(e->param, sizeof e->param, names);
+    rename_first(e->error.msg, sizeof e->error.msg, names);
 }
 
 ApiPlace api_place(const char *list, size_t i, const char *field, ApiError *err)

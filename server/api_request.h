@@ -53,6 +53,17 @@ int api_refuse(ApiPlace p, const char *what);
 /* Names the field for an error that somebody else put in e->error; always returns -1. */
 int api_in_field(ApiError *e, const char *param);
 
+/* What the API of a client calls a field of a chat request. */
+typedef struct {
+    const char *chat, *theirs;
+} ApiFieldName;
+
+/*
+ * Puts the client's name in the error's param and where the message begins with the chat's. names
+ * ends with NULL; of two that fit the first counts.
+ */
+void api_rename(ApiError *e, const ApiFieldName *names);
+
 typedef enum { API_COMPLETION, API_CHAT } ApiKind;
 
 /* A prompt as it was given: text that is still to be tokenised, or ids. */

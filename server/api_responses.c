@@ -368,6 +368,7 @@ static const ApiFormat format = {
     .max_tokens = -1,
     .subject = "your messages resulted in",
     .translate = responses_to_chat,
+    .names = responses_names,
     .tokenize = call_tokenize_chat,
     .reply = reply,
     .open = open_stream,
@@ -390,7 +391,7 @@ static ApiDefaults defaults(const Server *s)
 
 void api_responses_count(Server *s, Exchange *ex)
 {
-    static const ChatCount count = {responses_to_chat, defaults,
+    static const ChatCount count = {responses_to_chat, responses_names, defaults,
                                     "{\"object\":\"response.input_tokens\",\"input_tokens\":"};
     api_count_chat(s, ex, &count);
 }

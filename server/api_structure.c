@@ -151,7 +151,7 @@ int api_read_structure(ApiRequest *r, const json_t *body, ApiError *err)
     }
     if (r->structure.kind != STRUCTURE_FREE && r->forced)
         return api_error(err, ERR_INPUT, "tool_choice",
-                         "tool_choice asks for a call where %s asks for text", r->structure.param);
+                         "%s asks for text where tool_choice asks for a call", r->structure.param);
     return parse_schema(r, err);
 }
 

@@ -292,6 +292,7 @@ static int text_run(void *owner)
     for (; t->steps[t->step]; t->step++) {
         int rc = t->steps[t->step](t, &budget);
         t->refused = rc < 0;
+        if (t->refused && t->count) api_rename(&t->err, t->count->names);
         if (rc) return rc > 0;
     }
     return 0;

@@ -8,7 +8,15 @@
 #include "server/responses_tools.h"
 #include "server/translate.h"
 
+#include <limits.h>
 #include <string.h>
+
+const ApiFieldName responses_names[] = {
+    {"response_format.json_schema.schema", "text.format.schema"},
+    {"response_format", "text.format"},
+    {"messages", "input"},
+    {NULL, NULL},
+};
 
 /* ---- items ---- */
 
@@ -47,25 +55,37 @@ static void add_message(History *h, const char *role, json_t *content)
     if (by_assistant) h->turn = m;
 }
 
+static int has_text(const json_t *part)
+{
+    const char *key = strcmp(translate_type(part), "refusal") ? "text" : "refusal";
+    return json_is_string(part) || json_is_string(json_object_get(part, key));
+}
+
 /* Parts as the chat's reader takes them, without those that it does not know. NULL and an error. */
 static json_t *read_parts(const History *h, const json_t *content)
 {
     static const char *const texts[] = {"input_text", "output_text", "text", "refusal", NULL};
     static const char *const media[] = {"input_image", "input_file", "input_audio", NULL};
+    ApiPlace p = api_place("input", h->i, ".content", h->err);
     json_t *parts = json_array(), *part;
     size_t k;
     json_array_foreach(content, k, part)
     {
         const char *type = translate_type(part);
-        if (json_is_string(part) || is_one_of(type, texts)) json_array_append(parts, part);
+        int is_text = json_is_string(part) || is_one_of(type, texts);
+        if (is_text && !has_text(part)) {
+            api_refuse(p, "has a part without text");
+            break;
+        }
+        if (is_text) json_array_append(parts, part);
         if (!is_one_of(type, media)) continue;
         h->err->code = "unsupported_content";
-        api_refuse(api_place("input", h->i, ".content", h->err),
-                   "has a part that is not text: this server takes text only");
-        json_decref(parts);
-        return NULL;
+        api_refuse(p, "has a part that is not text: this server takes text only");
+        break;
     }
-    return parts;
+    if (k == json_array_size(content)) return parts;
+    json_decref(parts);
+    return NULL;
 }
 
 static int read_message(History *h, const json_t *item)
@@ -177,6 +197,8 @@ static int add_input(const json_t *body, json_t *chat, ApiError *err)
         if (rc) break;
     }
     strbuf_free(&h.reasoning);
+    if (!rc && !json_array_size(h.out))
+        return api_error(err, ERR_INPUT, "input", "input must hold a message, a call or an output");
     return rc;
 }
 
@@ -184,21 +206,25 @@ static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
 {
     json_t *v = (json_t *)json_field(body, "max_output_tokens");
     if (!v) return 0;
-    if (!json_is_integer(v) || json_integer_value(v) < 1)
+    if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > INT_MAX)
         return api_error(err, ERR_INPUT, "max_output_tokens",
-                         "max_output_tokens must be an integer, at least 1");
+                         "max_output_tokens must be an integer, at least 1 and at most %d",
+                         INT_MAX);
     return json_object_set(chat, "max_tokens", v);
 }
 
-static void add_format(const json_t *body, json_t *chat)
+static int add_format(const json_t *body, json_t *chat, ApiError *err)
 {
-    json_t *format = json_object_get(json_field(body, "text"), "format");
-    if (!json_is_object(format)) return;
+    const json_t *text = json_field(body, "text");
+    json_t *format = (json_t *)json_field(text, "format");
+    if (text && !json_is_object(text))
+        return api_error(err, ERR_INPUT, "text", "text must be an object");
+    if (!format) return 0;
     if (strcmp(translate_type(format), "json_schema") != 0)
-        json_object_set(chat, "response_format", format);
-    else
-        json_object_set_new(chat, "response_format",
-                            json_pack("{s:s, s:O}", "type", "json_schema", "json_schema", format));
+        return json_object_set(chat, "response_format", format);
+    return json_object_set_new(
+        chat, "response_format",
+        json_pack("{s:s, s:O}", "type", "json_schema", "json_schema", format));
 }
 
 static int refuse_stored(const json_t *body, ApiError *err)
@@ -231,10 +257,9 @@ json_t *responses_to_chat(const json_t *body, ApiError *err)
                                       "include",    "max_output_tokens",    NULL};
     json_t *chat = translate_copy(body, own);
     if (!refuse_stored(body, err) && !refuse_logprobs(body, err) && !add_input(body, chat, err) &&
-        !add_max_tokens(body, chat, err) && !responses_add_tools(body, chat, err)) {
-        add_format(body, chat);
+        !add_max_tokens(body, chat, err) && !responses_add_tools(body, chat, err) &&
+        !add_format(body, chat, err))
         return chat;
-    }
     json_decref(chat);
     return NULL;
 }

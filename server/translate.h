@@ -3,7 +3,8 @@
  *
  * Pure: JSON in, JSON or ApiError out. What both APIs call alike (temperature, stream, and any
  * field that a chat request knows) is passed on; what would change the reply's form (n, logprobs)
- * is not. Checked is only what the chat's own reader could not name to the client.
+ * is not. Checked is only what the chat's own reader could not name to the client, with the names
+ * given here.
  */
 #ifndef OFFSHOOT_SERVER_TRANSLATE_H
 #define OFFSHOOT_SERVER_TRANSLATE_H
@@ -13,6 +14,7 @@
 
 /* A new reference; NULL and *err. max_tokens may be missing: count_tokens goes without. */
 json_t *anthropic_to_chat(const json_t *body, ApiError *err);
+extern const ApiFieldName anthropic_names[];
 
 /*
  * Appends the signature of a thinking block, which clients send back as it is; within it the
@@ -21,6 +23,7 @@ json_t *anthropic_to_chat(const json_t *body, ApiError *err);
 void anthropic_sign(const StrBuf *reasoning, StrBuf *out);
 
 json_t *responses_to_chat(const json_t *body, ApiError *err);
+extern const ApiFieldName responses_names[];
 
 /* ---- shared by the two ---- */
 

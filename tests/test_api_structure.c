@@ -129,7 +129,7 @@ static const Refused refused_choices[] = {
      "tool_choice", "names no function of tools"},
     {TOOLS "'function_call': {'name': 'c'}", "tool_choice", "names no function of tools"},
     {TOOLS "'tool_choice': 'required', 'response_format': {'type': 'json_object'}", "tool_choice",
-     "tool_choice asks for a call where response_format asks for text"},
+     "response_format asks for text where tool_choice asks for a call"},
 };
 
 static void test_refused_choices(void **state)

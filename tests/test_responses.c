@@ -460,12 +460,22 @@ static void test_errors(void **state)
         {"{" HELLO ", \"previous_response_id\": \"resp_1\"}", "previous_response_id"},
         {"{" HELLO ", \"max_output_tokens\": 0}", "max_output_tokens"},
         {"{" HELLO ", \"top_p\": 7}", "top_p"},
+        {"{" HELLO ", \"text\": \"x\"}", "text"},
+        {"{" HELLO ", \"text\": {\"format\": \"json\"}}", "text.format"},
+        {"{" HELLO ", \"text\": {\"format\": {\"type\": \"foo\"}}}", "text.format"},
+        {"{" HELLO
+         ", \"text\": {\"format\": {\"type\": \"json_schema\", \"strict\": true, \"schema\": "
+         "{\"not\": {}}}}}",
+         "text.format"},
+        {"{\"input\": [{\"type\": \"reasoning\", \"summary\": []}]}", "input"},
+        {"{\"input\": [{\"role\": \"system\", \"content\": \"a\"}]}", "input"},
         {"{" HELLO ", \"tool_choice\": {\"type\": \"function\", \"name\": \"f\"}}", "tool_choice"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         json_t *reply = served_post(served, RESPONSES, rows[i][0], 400);
         assert_string_equal(served_text_at(reply, "error.type"), "invalid_request_error");
         assert_string_equal(served_text_at(reply, "error.param"), rows[i][1]);
+        assert_null(strstr(served_text_at(reply, "error.message"), "response_format"));
         json_decref(reply);
     }
     HttpReply r = http_exchange(served->port, "GET", RESPONSES "/resp_1", "", "");
@@ -478,6 +488,7 @@ static void test_errors(void **state)
     strbuf_puts(&body, "\"}");
     json_t *reply = served_post(served, RESPONSES, body.data, 400);
     assert_string_equal(served_text_at(reply, "error.code"), "context_length_exceeded");
+    assert_string_equal(served_text_at(reply, "error.param"), "input");
     json_decref(reply);
     strbuf_free(&body);
 }

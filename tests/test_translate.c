@@ -205,6 +205,7 @@ static void test_anthropic_refused(void **state)
         {FIELD("'thinking': {'type': 'enabled', 'budget_tokens': 0}"), "budget_tokens", "0"},
         {FIELD("'max_tokens': 1.5"), "max_tokens", "an integer"},
         {FIELD("'stop_sequences': 'a'"), "stop_sequences", "must be a list"},
+        {FIELD("'output_config': 'json'"), "output_config", "must be an object"},
     };
     REFUSED(anthropic_to_chat, rows);
 }
@@ -324,10 +325,43 @@ static void test_responses_refused(void **state)
         {INPUT(SAYS("a") ", {'role': 'user'}"), "input[1].content", "a string or a list"},
         {INPUT("{'role': 'user', 'content': [{'type': 'input_image'}]}"), "input[0].content",
          "text only"},
+        {INPUT("{'role': 'user', 'content': [{'type': 'input_text'}]}"), "input[0].content",
+         "a part without text"},
+        {INPUT("{'role': 'assistant', 'content': [{'type': 'refusal', 'text': 'a'}]}"),
+         "input[0].content", "a part without text"},
+        {INPUT("{'type': 'reasoning', 'content': [{'text': 'hm'}]}"), "input",
+         "must hold a message"},
+        {ASKS("'text': 'x'"), "text", "must be an object"},
+        {ASKS("'max_output_tokens': 3000000000"), "max_output_tokens", "at most"},
         {INPUT("{'type': 'function_call'}"), "input[0].name", "must be a string"},
         {INPUT("{'type': 'custom_tool_call', 'input': 'a'}"), "input[0].name", "a string"},
     };
     REFUSED(responses_to_chat, rows);
+}
+
+/* What the chat's reader does not like is told by the names that the client knows. */
+static void test_renamed(void **state)
+{
+    (void)state;
+    static const ApiFieldName names[] = {
+        {"a.b", "x"}, {"a", "thing"}, {"stop", "stop_sequences"}, {NULL, NULL}};
+    static const struct {
+        const char *param, *text, *new_param, *new_text;
+    } rows[] = {
+        {"a", "a is wrong", "thing", "thing is wrong"},
+        {"a[3].b", "a[3].b is wrong", "thing[3].b", "thing[3].b is wrong"},
+        {"a.b", "a.b.c: wrong", "x", "x.c: wrong"},
+        {"ab", "this a is wrong", "ab", "this a is wrong"},
+        {"stop_token_ids", "stop takes", "stop_token_ids", "stop_sequences takes"},
+        {"", "", "", ""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ApiError err = {0};
+        api_error(&err, ERR_INPUT, rows[i].param, "%s", rows[i].text);
+        api_rename(&err, names);
+        assert_string_equal(err.param, rows[i].new_param);
+        assert_string_equal(err.error.msg, rows[i].new_text);
+    }
 }
 
 /* A call's name leads back to what was declared; of two tools with one name to the first. */
@@ -387,10 +421,15 @@ static void test_custom_input(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_anthropic_messages),  cmocka_unit_test(test_anthropic_fields),
-        cmocka_unit_test(test_anthropic_refused),   cmocka_unit_test(test_responses_input),
-        cmocka_unit_test(test_responses_fields),    cmocka_unit_test(test_responses_refused),
-        cmocka_unit_test(test_responses_find_tool), cmocka_unit_test(test_custom_input),
+        cmocka_unit_test(test_anthropic_messages),
+        cmocka_unit_test(test_anthropic_fields),
+        cmocka_unit_test(test_anthropic_refused),
+        cmocka_unit_test(test_responses_input),
+        cmocka_unit_test(test_responses_fields),
+        cmocka_unit_test(test_responses_refused),
+        cmocka_unit_test(test_renamed),
+        cmocka_unit_test(test_responses_find_tool),
+        cmocka_unit_test(test_custom_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
