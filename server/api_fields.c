@@ -45,6 +45,7 @@ typedef struct {
 static const IntField int_fields[] = {
     {"n", 1, MAX_N, AT(n)},
     {"best_of", 1, MAX_N, AT(best_of)},
+    {"n_predict", -1, INT_MAX, AT(max_tokens)}, /* llama.cpp's; max_tokens goes before it */
     {"max_tokens", -1, INT_MAX, AT(max_tokens)},
     {"min_tokens", 0, INT_MAX, AT(min_tokens)},
     {"top_k", -1, INT_MAX, AT(params.top_k)},

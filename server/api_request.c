@@ -264,8 +264,11 @@ static int read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defau
 {
     int logprobs = 0, n_top = 0;
     if (api_read_int(body, "max_completion_tokens", -1, INT_MAX, &r->max_tokens, err)) return -1;
-    const char *key =
-        json_field(body, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
+    const char *key = "max_tokens";
+    if (json_field(body, "max_completion_tokens"))
+        key = "max_completion_tokens";
+    else if (!json_field(body, key) && json_field(body, "n_predict"))
+        key = "n_predict";
     if (!r->max_tokens && !defaults->may_be_empty)
         return api_error(err, ERR_INPUT, key, "%s must be at least 1, got 0", key);
     if (api_read_bool(body, "logprobs", &logprobs, err) ||

@@ -13,6 +13,7 @@ json_t *translate_copy(const json_t *body, const char *const *without)
                                        "prompt_logprobs",
                                        "echo",
                                        "max_tokens",
+                                       "n_predict",
                                        "messages",
                                        "max_completion_tokens",
                                        "add_generation_prompt",

@@ -109,6 +109,7 @@ static const Refused refused[] = {
     {API_COMPLETION, P "\"guided_json\": {\"type\": \"object\"}}", "guided_json"},
     {API_COMPLETION, P "\"max_tokens\": -4}", "max_tokens"},
     {API_COMPLETION, P "\"max_tokens\": 99999999999}", "max_tokens"},
+    {API_COMPLETION, P "\"n_predict\": -2}", "n_predict"},
     {API_COMPLETION, P "\"max_tokens\": \"5\"}", "max_tokens"},
     {API_COMPLETION, P "\"min_tokens\": -1}", "min_tokens"},
     {API_COMPLETION, P "\"min_tokens\": 5, \"max_tokens\": 4}", "min_tokens"},
@@ -179,6 +180,7 @@ static const Refused refused[] = {
     {API_CHAT, "{\"messages\": [{\"role\": \"assistant\", \"function_call\": {}}]}",
      "messages[0].function_call"},
     {API_CHAT, M "\"max_tokens\": 0}", "max_tokens"},
+    {API_CHAT, M "\"n_predict\": 0}", "n_predict"},
     {API_CHAT, M "\"max_completion_tokens\": -2}", "max_completion_tokens"},
     {API_CHAT, M "\"logprobs\": 1}", "logprobs"},
     {API_CHAT, M "\"top_logprobs\": 3}", "top_logprobs"},
@@ -341,6 +343,32 @@ static void test_fields(void **state)
     assert_int_equal(r.n_logprobs, 1);
     assert_int_equal(r.n_stop, 1);
     api_request_free(&r);
+}
+
+/* Which of the names for a length counts. */
+static void test_max_tokens(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fields;
+        int completion, chat;
+    } rows[] = {
+        {"\"x\": 1}", 16, 16},
+        {"\"n_predict\": 3}", 3, 3}, /* llama.cpp's */
+        {"\"n_predict\": -1}", -1, -1},
+        {"\"n_predict\": 3, \"max_tokens\": null}", 3, 3},
+        {"\"n_predict\": 3, \"max_tokens\": 4}", 4, 4},
+        {"\"n_predict\": 3, \"max_tokens\": 4, \"max_completion_tokens\": 5}", 4, 5},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (ApiKind kind = API_COMPLETION; kind <= API_CHAT; kind++) {
+            char text[512];
+            snprintf(text, sizeof text, "%s%s", kind == API_CHAT ? M : P, rows[i].fields);
+            ApiRequest r = read_ok(kind, text);
+            assert_int_equal(r.max_tokens, kind == API_CHAT ? rows[i].chat : rows[i].completion);
+            api_request_free(&r);
+        }
+    }
 }
 
 static void test_prompts(void **state)
@@ -791,6 +819,7 @@ int main(void)
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_nulls_and_unknown_fields),
         cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_max_tokens),
         cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_chat_fields),
         cmocka_unit_test(test_thinking),
