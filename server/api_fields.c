@@ -195,6 +195,13 @@ static int add_bias(ApiRequest *r, long long id, const json_t *value, int n_voca
     return 0;
 }
 
+/* The id that a key is in decimal digits and nothing else, -1: it is none. */
+static long long key_id(const char *key)
+{
+    size_t n = strspn(key, "0123456789");
+    return n && n <= 18 && !key[n] ? strtoll(key, NULL, 10) : -1;
+}
+
 /* {"id": bias, ...}, or llama.cpp's [[id, bias], ...]. */
 static int read_bias(ApiRequest *r, const json_t *body, int n_vocab, ApiError *err)
 {
@@ -210,17 +217,19 @@ static int read_bias(ApiRequest *r, const json_t *body, int n_vocab, ApiError *e
     json_t *value;
     json_object_foreach((json_t *)v, key, value)
     {
-        char *end;
-        long long id = strtoll(key, &end, 10);
-        if (end == key || *end) id = -1;
+        long long id = key_id(key);
+        if (id < 0)
+            return api_error(err, ERR_INPUT, "logit_bias",
+                             "logit_bias has the key '%.40s', which is no token id", key);
         if (add_bias(r, id, value, n_vocab, err)) return -1;
     }
     json_array_foreach(v, i, value)
     {
         const json_t *id = json_array_get(value, 0);
-        if (add_bias(r, json_is_integer(id) ? json_integer_value(id) : -1, json_array_get(value, 1),
-                     n_vocab, err))
-            return -1;
+        if (!json_is_integer(id))
+            return api_error(err, ERR_INPUT, "logit_bias",
+                             "logit_bias[%zu] must be a token id and a bias", i);
+        if (add_bias(r, json_integer_value(id), json_array_get(value, 1), n_vocab, err)) return -1;
     }
     return 0;
 }

@@ -140,6 +140,11 @@ static const Refused refused[] = {
     {API_COMPLETION, P "\"logit_bias\": {\"x\": 5}}", "logit_bias"},
     {API_COMPLETION, P "\"logit_bias\": {\"5x\": 5}}", "logit_bias"},
     {API_COMPLETION, P "\"logit_bias\": {\"\": 5}}", "logit_bias"},
+    {API_COMPLETION, P "\"logit_bias\": {\" 5\": 5}}", "logit_bias"},
+    {API_COMPLETION, P "\"logit_bias\": {\"+5\": 5}}", "logit_bias"},
+    {API_COMPLETION, P "\"logit_bias\": {\"5.0\": 5}}", "logit_bias"},
+    {API_COMPLETION, P "\"logit_bias\": {\"-5\": 5}}", "logit_bias"},
+    {API_COMPLETION, P "\"logit_bias\": {\"18446744073709551621\": 5}}", "logit_bias"},
     {API_COMPLETION, P "\"logit_bias\": {\"100\": 5}}", "logit_bias"},
     {API_COMPLETION, P "\"logit_bias\": {\"5\": 101}}", "logit_bias"},
     {API_COMPLETION, P "\"logit_bias\": {\"5\": \"1\"}}", "logit_bias"},
@@ -387,6 +392,24 @@ static void test_prompts(void **state)
     assert_int_equal(r.n_prompts, 2);
     assert_int_equal(r.prompts[1].len, 3);
     api_request_free(&r);
+}
+
+/* What is no token id is said as it came. */
+static void test_bias_errors(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        {P "\"logit_bias\": {\"5.0\": 5}}", "logit_bias has the key '5.0', which is no token id"},
+        {P "\"logit_bias\": {\"105\": 5}}", "logit_bias names token 105 of 0 to 99"},
+        {P "\"logit_bias\": [[5, 1], [\"6\", 1]]}", "logit_bias[1] must be a token id and a bias"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ApiRequest r;
+        ApiError err;
+        assert_int_equal(read_text(&r, API_COMPLETION, rows[i][0], strlen(rows[i][0]), &err), -1);
+        assert_string_equal(err.error.msg, rows[i][1]);
+        api_request_free(&r);
+    }
 }
 
 static void test_chat_fields(void **state)
@@ -821,6 +844,7 @@ int main(void)
         cmocka_unit_test(test_fields),
         cmocka_unit_test(test_max_tokens),
         cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_bias_errors),
         cmocka_unit_test(test_chat_fields),
         cmocka_unit_test(test_thinking),
         cmocka_unit_test(test_messages),
