@@ -58,7 +58,7 @@ static int add_part(ApiPlace p, const json_t *part, size_t *dropped, StrBuf *out
 {
     const json_t *text = part;
     if (json_is_object(part)) {
-        const char *type = json_string_value(json_object_get(part, "type"));
+        const char *type = api_word(json_object_get(part, "type"));
         if (!type) return api_refuse(p, "has a part without a type");
         if (!strcmp(type, "refusal")) {
             text = json_object_get(part, "refusal");
@@ -182,7 +182,7 @@ static int read_message(ApiRequest *r, size_t i, const json_t *m, StrBuf *system
 {
     if (!json_is_object(m))
         return api_refuse(api_place("messages", i, "", err), "must be an object");
-    const char *role = known_role(json_string_value(json_object_get(m, "role")));
+    const char *role = known_role(api_word(json_object_get(m, "role")));
     if (!role)
         return api_refuse(api_place("messages", i, ".role", err),
                           "must be system, developer, user, assistant or tool");

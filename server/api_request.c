@@ -70,6 +70,12 @@ int api_refuse(ApiPlace p, const char *what)
     return api_error(p.err, ERR_INPUT, p.name, "%s %s", p.name, what);
 }
 
+const char *api_word(const json_t *v)
+{
+    const char *word = json_string_value(v);
+    return word && strlen(word) == json_string_length(v) ? word : NULL;
+}
+
 int api_read_bool(const json_t *body, const char *key, int *out, ApiError *err)
 {
     if (json_get_bool(body, "request", key, *out, out, &err->error)) return api_in_field(err, key);
@@ -322,7 +328,8 @@ int api_request_read(ApiRequest *r, ApiKind kind, json_t *body, const ApiDefault
         return api_error(err, ERR_INPUT, "model", "model must be a string");
     if (json_string_length(model) > MAX_MODEL_NAME)
         return api_error(err, ERR_LIMIT, "model", "model is longer than %d bytes", MAX_MODEL_NAME);
-    r->model = json_string_value(model);
+    r->model = api_word(model);
+    if (model && !r->model) return api_error(err, ERR_INPUT, "model", "model cannot hold a NUL");
     if (api_read_fields(r, body, defaults->n_vocab, err)) return -1;
     if (kind == API_CHAT ? read_chat(r, body, defaults, err)
                          : read_completion(r, body, defaults, err))

@@ -182,6 +182,9 @@ int api_read_ids(const json_t *list, const char *param, int n_vocab, TokenList *
  */
 int api_refuse_unsupported(const json_t *body, ApiError *err);
 
+/* A string that is to be compared; NULL where v is none or holds a NUL. */
+const char *api_word(const json_t *v);
+
 /* A boolean or integer field; absent: *out stays. */
 int api_read_bool(const json_t *body, const char *key, int *out, ApiError *err);
 int api_read_int(const json_t *body, const char *key, long lo, long hi, int *out, ApiError *err);

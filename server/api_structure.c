@@ -38,7 +38,7 @@ static int read_schema_format(ApiStructure *s, const json_t *format, ApiError *e
 static int read_response_format(ApiStructure *s, const json_t *body, ApiError *err)
 {
     const json_t *format = json_field(body, "response_format");
-    const char *type = json_string_value(json_object_get(format, "type"));
+    const char *type = api_word(json_object_get(format, "type"));
     const json_t *schema = json_field(format, "schema");
     if (!format) return 0;
     s->param = "response_format";

@@ -39,7 +39,7 @@ json_t *translate_copy(const json_t *body, const char *const *without)
 
 const char *translate_text(const json_t *object, const char *key)
 {
-    const char *text = json_string_value(json_object_get(object, key));
+    const char *text = api_word(json_object_get(object, key));
     return text ? text : "";
 }
 

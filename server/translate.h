@@ -33,7 +33,7 @@ json_t *translate_copy(const json_t *body, const char *const *without);
 /* What an object calls its type, or "". */
 const char *translate_type(const json_t *object);
 
-/* A field's string, or "". */
+/* A field's word, or "". */
 const char *translate_text(const json_t *object, const char *key);
 
 /* Appends a string; of anything else nothing. */

@@ -125,6 +125,7 @@ static const Refused refused[] = {
     {API_COMPLETION, P "\"stream_options\": true}", "stream_options"},
     {API_COMPLETION, P "\"stream_options\": {\"include_usage\": 1}}", "include_usage"},
     {API_COMPLETION, P "\"model\": 5}", "model"},
+    {API_COMPLETION, P "\"model\": \"m\\u0000x\"}", "model"},
     /* lists */
     {API_COMPLETION, P "\"stop\": 5}", "stop"},
     {API_COMPLETION, P "\"stop\": [\"a\", 5]}", "stop"},
@@ -170,6 +171,12 @@ static const Refused refused[] = {
     {API_CHAT, "{\"messages\": [{\"role\": \"user\"}, {\"content\": \"\"}]}", "messages[1].role"},
     {API_CHAT, "{\"messages\": [{\"role\": \"wizard\", \"content\": \"\"}]}", "messages[0].role"},
     {API_CHAT, "{\"messages\": [{\"role\": 1, \"content\": \"\"}]}", "messages[0].role"},
+    {API_CHAT, "{\"messages\": [{\"role\": \"user\\u0000x\", \"content\": \"\"}]}",
+     "messages[0].role"},
+    {API_CHAT,
+     "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\\u0000\", \"text\": "
+     "\"a\"}]}]}",
+     "messages[0].content"},
     {API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", "messages[0].content"},
     {API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": [5]}]}", "messages[0].content"},
     {API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}",

@@ -24,7 +24,7 @@ static json_t *parse(const char *text)
 {
     char *quoted = with_quotes(mem_strdup(text));
     json_error_t je;
-    json_t *value = json_loads(quoted, JSON_DECODE_ANY, &je);
+    json_t *value = json_loads(quoted, JSON_DECODE_ANY | JSON_ALLOW_NUL, &je);
     if (!value) fail_msg("%s: %s", je.text, text);
     mem_free(quoted);
     return value;
@@ -189,6 +189,8 @@ static void test_anthropic_refused(void **state)
         {"{}", "messages", "at least one message"},
         {"{'messages': {}}", "messages", "at least one message"},
         {"{'messages': [{}]}", "messages[0].role", "must be user or assistant"},
+        {"{'messages': [{'role': 'user\\u0000', 'content': 'a'}]}", "messages[0].role",
+         "must be user or assistant"},
         {"{" HI ", 'system': 1}", "system", "must be a string"},
         {"{" HI ", 'system': [{'type': 'image'}]}", "system[0]", "must be a text block"},
         {USER("null"), "messages[0].content", "must be a string or a list"},
@@ -323,6 +325,7 @@ static void test_responses_refused(void **state)
         {ASKS("'tools': 7"), "tools", "must be a list"},
         {INPUT("7"), "input[0]", "an object"},
         {INPUT("{'role': 'tool', 'content': 'a'}"), "input[0].role", "must be user"},
+        {INPUT("{'role': 'user\\u0000x', 'content': 'a'}"), "input[0].role", "must be user"},
         {INPUT(SAYS("a") ", {'role': 'user'}"), "input[1].content", "a string or a list"},
         {INPUT("{'role': 'user', 'content': [{'type': 'input_image'}]}"), "input[0].content",
          "text only"},
