@@ -109,7 +109,6 @@ int api_refuse_unsupported(const json_t *body, ApiError *err)
                                        "chat_template",
                                        "audio",
                                        "truncate_prompt_tokens",
-                                       "allowed_token_ids",
                                        "bad_words",
                                        "logits_processors",
                                        "logprob_token_ids",
@@ -180,6 +179,16 @@ static int read_stop_ids(ApiRequest *r, const json_t *body, int n_vocab, ApiErro
     }
     token_list_free(&ids);
     return rc;
+}
+
+/* An empty list asks for nothing. */
+static int read_allowed(ApiRequest *r, const json_t *body, int n_vocab, ApiError *err)
+{
+    const json_t *v = json_field(body, "allowed_token_ids");
+    if (v && !json_is_array(v))
+        return api_error(err, ERR_INPUT, "allowed_token_ids",
+                         "allowed_token_ids must be a list of token ids");
+    return api_read_ids(v, "allowed_token_ids", n_vocab, &r->allowed, err);
 }
 
 static int add_bias(ApiRequest *r, long long id, const json_t *value, int n_vocab, ApiError *err)
@@ -268,7 +277,8 @@ int api_read_fields(ApiRequest *r, const json_t *body, int n_vocab, ApiError *er
 {
     if (api_refuse_unsupported(body, err) || read_plain(r, body, err) || read_seed(r, body, err) ||
         read_stop(r, body, err) || read_stop_ids(r, body, n_vocab, err) ||
-        read_bias(r, body, n_vocab, err) || read_stream_options(r, body, err))
+        read_bias(r, body, n_vocab, err) || read_allowed(r, body, n_vocab, err) ||
+        read_stream_options(r, body, err))
         return -1;
     r->service_tier = json_field(body, "service_tier") != NULL;
     return read_cache_fields(r, body, err);

@@ -146,6 +146,7 @@ typedef struct {
     int32_t *bias_id; /* [n_bias] */
     float *bias;
     int n_bias;
+    TokenList allowed; /* what the answer's tokens must be of; none: anything */
 } ApiRequest;
 
 /* What a request gets that does not say. */

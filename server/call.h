@@ -8,6 +8,7 @@
 #define OFFSHOOT_SERVER_CALL_H
 
 #include "server/encoding.h"
+#include "server/id_set.h"
 #include "server/items.h"
 #include "server/responses_tools.h"
 #include "server/server_state.h"
@@ -62,6 +63,7 @@ struct Call {
     int starts_in_think;    /* the prompt ends in <think> */
     int is_encoded;         /* all prompts are tokens */
     const Grammar *grammar; /* of its answers, or NULL */
+    IdSet allowed;          /* what their tokens must be of; there is one or a grammar */
     StructureAsk ask;       /* for it; .api is NULL until it is looked for */
     double grammar_s;       /* that it took to compile; 0: it was there */
     int answer_changes;     /* as ChatMarks's */

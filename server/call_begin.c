@@ -105,6 +105,7 @@ static int open_answers(Call *call, ApiError *err)
             a->structure = (GrammarAnswer){call->grammar, structures_pool(s->structures), 0};
             a->request.constraint = grammar_constraint(&a->structure);
         }
+        if (call->allowed.word) a->request.constraint = id_set_constraint(&call->allowed);
         if (call->format->begin) call->format->begin(call, a);
         int room = s->ctx_size - prompt->n;
         if (a->request.max_tokens > room) a->request.max_tokens = room;
@@ -121,6 +122,21 @@ static int check_model(const Call *call, ApiError *err)
     return api_error(err, ERR_INPUT, "model", "The model '%.80s' does not exist.", asked);
 }
 
+/* Ids that only pad the vocabulary are never to be chosen, and this mask goes before the engine's.
+ */
+static int read_allowed(Call *call, ApiError *err)
+{
+    const Server *s = call->server;
+    const TokenList *ids = &call->api.allowed;
+    for (int i = 0; i < ids->n; i++)
+        if (!tokenizer_has(s->service->tok, ids->id[i]))
+            return api_error(err, ERR_INPUT, "allowed_token_ids",
+                             "allowed_token_ids[%d] is %d, which stands for no token", i,
+                             (int)ids->id[i]);
+    if (ids->n) id_set_open(&call->allowed, ids->id, ids->n, s->n_vocab);
+    return 0;
+}
+
 static int read_request(Call *call, ApiError *err)
 {
     const ApiFormat *format = call->format;
@@ -132,7 +148,7 @@ static int read_request(Call *call, ApiError *err)
         body = format->translate(body, err);
     }
     if (!body || api_request_read(&call->api, format->kind, body, &defaults, err)) return -1;
-    return check_model(call, err);
+    return check_model(call, err) ? -1 : read_allowed(call, err);
 }
 
 /*

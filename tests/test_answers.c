@@ -512,6 +512,74 @@ static void test_end_token_text(void **state)
     }
 }
 
+static int holds(const json_t *list, json_int_t id)
+{
+    size_t i;
+    json_t *one;
+    json_array_foreach(list, i, one)
+    {
+        if (json_integer_value(one) == id) return 1;
+    }
+    return 0;
+}
+
+/* The ids of an answer to a prompt, all of allowed. */
+static json_t *ids_of(const json_t *allowed, const char *fields, long *n_accepted)
+{
+    char *list = json_dumps(allowed, 0);
+    StrBuf body = {0};
+    strbuf_printf(
+        &body,
+        "{\"prompt\": \"I want to find\", \"max_tokens\": 60, \"return_token_ids\": true, "
+        "\"allowed_token_ids\": %s%s}",
+        list, fields);
+    json_t *r = served_post(served, COMPLETIONS, body.data, 200);
+    json_t *ids = json_incref((json_t *)served_at(r, "choices.0.token_ids")), *id;
+    size_t i;
+    json_array_foreach(ids, i, id)
+    {
+        if (!holds(allowed, json_integer_value(id)))
+            fail_msg("%s: %lld", fields, (long long)json_integer_value(id));
+    }
+    if (n_accepted) *n_accepted += served_int_at(r, "timings.draft_n_accepted");
+    json_decref(r);
+    strbuf_free(&body);
+    free(list);
+    return ids;
+}
+
+/* Nothing but these ids comes, and it is the same with drafts and without. */
+static void test_allowed_ids(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {", \"temperature\": 0", ", \"temperature\": 1, \"seed\": 4",
+                                       ", \"temperature\": 2, \"top_k\": 0, \"seed\": 5",
+                                       ", \"temperature\": 0, \"logit_bias\": {\"64\": 100}"};
+    json_t *free_one = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 60, "
+                                "\"temperature\": 0, \"return_token_ids\": true, \"ignore_eos\": "
+                                "true}");
+    const json_t *came = served_at(free_one, "choices.0.token_ids");
+    json_t *even = json_array(), *one = json_pack("[i]", 300);
+    for (int id = 100; id < 4000; id += 2)
+        json_array_append_new(even, json_integer(id));
+    long n_accepted = 0;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        char plain[200];
+        snprintf(plain, sizeof plain, "%s, \"speculative.n_max\": 0", ways[i]);
+        json_t *a = ids_of(even, ways[i], &n_accepted), *b = ids_of(even, plain, NULL);
+        assert_int_equal(json_array_size(a), 60); /* its end is not among them */
+        assert_true(json_equal(a, b));
+        json_decref(a), json_decref(b);
+    }
+    assert_true(n_accepted > 0);
+    json_t *same = ids_of(came, ", \"temperature\": 0, \"ignore_eos\": true", NULL);
+    assert_true(json_equal(same, (json_t *)came));
+    json_t *single = ids_of(one, ", \"temperature\": 1, \"min_tokens\": 3", NULL);
+    assert_int_equal(json_array_size(single), 60);
+    json_decref(single), json_decref(same), json_decref(one), json_decref(even);
+    json_decref(free_one);
+}
+
 static void test_lengths(void **state)
 {
     (void)state;
@@ -739,6 +807,7 @@ int main(void)
         cmocka_unit_test(test_min_tokens),
         cmocka_unit_test(test_stop_ids),
         cmocka_unit_test(test_end_token_text),
+        cmocka_unit_test(test_allowed_ids),
         cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_scoring),
         cmocka_unit_test(test_generated_logprobs),

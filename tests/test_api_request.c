@@ -137,6 +137,11 @@ static const Refused refused[] = {
     {API_COMPLETION, P "\"stop_token_ids\": 5}", "stop_token_ids"},
     {API_COMPLETION, P "\"stop_token_ids\": [100]}", "stop_token_ids"},
     {API_COMPLETION, P "\"stop_token_ids\": [\"5\"]}", "stop_token_ids"},
+    {API_COMPLETION, P "\"allowed_token_ids\": 5}", "allowed_token_ids"},
+    {API_COMPLETION, P "\"allowed_token_ids\": [5, 100]}", "allowed_token_ids"},
+    {API_CHAT, M "\"allowed_token_ids\": [\"5\"]}", "allowed_token_ids"},
+    {API_CHAT, M "\"allowed_token_ids\": [5], \"response_format\": {\"type\": \"json_object\"}}",
+     "allowed_token_ids"},
     {API_COMPLETION, P "\"logit_bias\": 5}", "logit_bias"},
     {API_COMPLETION, P "\"logit_bias\": {\"x\": 5}}", "logit_bias"},
     {API_COMPLETION, P "\"logit_bias\": {\"5x\": 5}}", "logit_bias"},
@@ -154,8 +159,6 @@ static const Refused refused[] = {
     /* what we cannot do */
     {API_COMPLETION, P "\"suffix\": \"x\"}", "suffix"},
     {API_COMPLETION, P "\"use_beam_search\": true}", "use_beam_search"},
-    {API_COMPLETION, P "\"allowed_token_ids\": [5]}", "allowed_token_ids"},
-    {API_CHAT, M "\"allowed_token_ids\": [5]}", "allowed_token_ids"},
     {API_COMPLETION, P "\"bad_words\": [\"x\"]}", "bad_words"},
     {API_CHAT, M "\"bad_words\": \"x\"}", "bad_words"},
     {API_COMPLETION, P "\"logits_processors\": [\"x\"]}", "logits_processors"},
@@ -326,7 +329,8 @@ static void test_fields(void **state)
           "\"presence_penalty\": 1, \"frequency_penalty\": -2, \"repeat_penalty\": 1.5, \"n\": 3, "
           "\"max_tokens\": 0, \"logprobs\": 0, \"echo\": true, \"stream\": true, \"model\": \"m\", "
           "\"stop\": [\"\", \"a\", \"b\"], \"stop_token_ids\": [7, 8], \"ignore_eos\": true, "
-          "\"logit_bias\": {\"5\": -100, \"6\": 1.5}, \"speculative.n_max\": 0, "
+          "\"logit_bias\": {\"5\": -100, \"6\": 1.5}, \"allowed_token_ids\": [9, 8], "
+          "\"speculative.n_max\": 0, "
           "\"stream_options\": {\"include_usage\": true}}");
     assert_true(r.params.temperature == 0 && r.params.top_p == 0.5F && r.params.min_p == 0.25F);
     assert_true(r.params.presence == 1 && r.params.frequency == -2 && r.params.repetition == 1.5F);
@@ -345,6 +349,7 @@ static void test_fields(void **state)
     assert_int_equal(r.n_bias, 2);
     assert_int_equal(r.bias_id[1], 6);
     assert_true(r.bias[0] == -100 && r.bias[1] == 1.5F);
+    assert_true(r.allowed.n == 2 && r.allowed.id[1] == 8);
     api_request_free(&r);
 
     r = read_ok(API_COMPLETION, P "\"top_p\": 0, \"logit_bias\": [[5, 2]], \"seed\": -1, "
