@@ -452,6 +452,13 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 
 /* ---- events ---- */
 
+void stream_call(Stream *s, void (*call)(void *arg), void *arg)
+{
+    pthread_mutex_lock(&lock);
+    stream_queue(s, (Work){.kind = WORK_CALL, .call = call, .owned = arg});
+    pthread_mutex_unlock(&lock);
+}
+
 static Event *event_of(cudaEvent_t event)
 {
     return (Event *)(void *)event;

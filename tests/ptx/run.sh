@@ -38,7 +38,7 @@ newer() {
 
 mkdir -p "$build/nvcc" "$ptx"
 build "$build/liboffshoot.a" "$build/tests/libhelpers.a" "$build/main.o"
-for file in ptx_run device_memory streams cudart_host; do
+for file in ptx_run device_memory streams cudart_host cublaslt_host; do
     gcc $cflags -O3 -g -Wall -Wextra -isystem "$cuda/include" -c -o "$ptx/$file.o" "$here/$file.c"
 done
 for file in "$build"/nvcc/*.ptx; do

@@ -59,6 +59,10 @@ static void run(const Work *w)
         for (const Work *in = w->graph->first; in; in = in->next)
             run(in);
         return;
+    case WORK_CALL:
+        simt_flush();
+        w->call(w->owned);
+        return;
     case WORK_COPY:
         simt_flush();
         check(w->to, w->bytes);

@@ -9,7 +9,7 @@
 
 #include "tests/ptx/ptx_run.h"
 
-typedef enum { WORK_LAUNCH, WORK_COPY, WORK_FILL, WORK_WAIT, WORK_GRAPH } WorkKind;
+typedef enum { WORK_LAUNCH, WORK_COPY, WORK_FILL, WORK_WAIT, WORK_GRAPH, WORK_CALL } WorkKind;
 
 typedef struct Stream Stream;
 typedef struct Graph Graph;
@@ -25,7 +25,8 @@ struct Work {
     unsigned block;
     uint32_t dynamic_bytes;
     int early;
-    /* copy, fill; owned: a launch's parameters, or the bytes that a copy took when it was queued */
+    /* copy, fill; owned: a launch's or a call's parameters, or what a copy took when it was queued
+     */
     void *to;
     const void *from;
     size_t bytes;
@@ -35,6 +36,7 @@ struct Work {
     Stream *other;
     uint64_t until;
     Graph *graph;
+    void (*call)(void *owned); /* a library's kernel: by memory that is the device's */
 };
 
 /* Work in its order; whoever holds one counts. */
@@ -52,6 +54,8 @@ struct Stream {
 
 /* Takes w.owned. Into the graph of a stream that is captured. */
 void stream_queue(Stream *s, Work w);
+/* A library's call, from any thread: takes arg, a block of malloc's. */
+void stream_call(Stream *s, void (*call)(void *arg), void *arg);
 /* Runs what the stream has up to this number. */
 void stream_run(Stream *s, uint64_t number);
 
