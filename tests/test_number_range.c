@@ -20,7 +20,7 @@ enum { SCALE = 6, ROUNDS = 400, TEXTS = 300 }; /* numbers are whole multiples of
 static Grammar *ranged(const char *schema)
 {
     Error err = {0};
-    Grammar *g = grammar_of(schema, 1, &err);
+    Grammar *g = grammar_of(schema, 0, &err);
     if (!g) fail_msg("%s: %s", schema, err.msg);
     return g;
 }
@@ -218,8 +218,6 @@ static const struct {
     {"{'allOf':[{'multipleOf':0.5},{'multipleOf':1.5}]}", {"4.5", "3"}, {"0.5", "1"}},
     /* too many remainders to tell apart, and none to follow */
     {"{'type':'integer','multipleOf':1021}", {"1021", "1"}, {"1.5"}},
-    {"{'type':'integer','multipleOf':0}", {"1021", "1"}, {"1.5"}},
-    {"{'type':'integer','multipleOf':-3}", {"3", "1"}, {"1.5"}},
     {"{'type':'number','multipleOf':1e-300}", {"3", "1.5"}, {"'a'"}},
     {"{'type':'number','multipleOf':1e300}", {"3", "1.5"}, {"'a'"}},
     {"{'type':'number','multipleOf':'3'}", {"3", "1"}, {"'a'"}},

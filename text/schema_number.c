@@ -360,14 +360,25 @@ static uint32_t range_part(SchemaCompiler *c, SchemaRange of, const SchemaMultip
     return of.part;
 }
 
-/* A multipleOf that is none for us is passed over. */
+/* What a multipleOf that is none for us means: 1 if it is passed over. */
+static int is_passed_over(SchemaCompiler *c, const json_t *value)
+{
+    if (json_is_number(value) && !(json_number_value(value) > 0))
+        schema_fail(c, ERR_INPUT, "multipleOf must be over 0");
+    else if (value)
+        schema_not_followed(c, "multipleOf", ERR_INPUT, "it takes too many remainders to tell");
+    return !c->failed;
+}
+
 static uint32_t bounded(SchemaCompiler *c, const json_t *schema, SchemaRange of)
 {
     SchemaMultiple multiple;
     const json_t *value = json_object_get(schema, "multipleOf");
     int is_any = of.lo.is_none && of.hi.is_none;
-    if (schema_multiple(value, of.is_whole, &multiple))
+    if (schema_multiple(value, of.is_whole, &multiple)) {
+        if (!is_passed_over(c, value)) return 0;
         return is_any ? schema_any_number(c) : range_part(c, of, NULL);
+    }
     of.multiple = json_number_value(value);
     return range_part(c, of, &multiple);
 }

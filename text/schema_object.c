@@ -157,15 +157,15 @@ static int read_names(SchemaCompiler *c, const json_t *schema, Properties *p)
 /* How many properties there are: that there is one, or what their schemas say anyway. */
 static int read_counts(SchemaCompiler *c, const json_t *schema, Properties *p)
 {
-    int least = schema_bound(schema, "minProperties", INT_MAX, 0), n_required = 0;
-    int most = schema_bound(schema, "maxProperties", INT_MAX, INT_MAX);
+    int least = schema_bound(c, schema, "minProperties", INT_MAX, 0), n_required = 0;
+    int most = schema_bound(c, schema, "maxProperties", INT_MAX, INT_MAX);
     const char *lost = NULL;
     for (int i = 0; i < p->n; i++)
         n_required += p->property[i].is_required;
     if (least > 1 && least > n_required) lost = "minProperties";
     if (most < INT_MAX && (p->has_others || most < p->n)) lost = "maxProperties";
     p->needs_one = least > 0;
-    if (lost && lose(c, lost)) return -1;
+    if (c->failed || (lost && lose(c, lost))) return -1;
     if (!least || p->n || p->has_others) return 0;
     schema_fail(c, ERR_INPUT, "minProperties is more than there may be");
     return -1;
@@ -311,12 +311,12 @@ typedef struct {
     int lo, hi;          /* how many there are; hi -1: no bound */
 } Items;
 
-static Items read_items(const json_t *schema)
+static Items read_items(SchemaCompiler *c, const json_t *schema)
 {
     const json_t *first = json_object_get(schema, "prefixItems");
     const json_t *items = json_object_get(schema, "items");
-    Items it = {.lo = schema_bound(schema, "minItems", MAX_ITEMS_BOUND, 0),
-                .hi = schema_bound(schema, "maxItems", MAX_ITEMS_BOUND, -1)};
+    Items it = {.lo = schema_bound(c, schema, "minItems", MAX_ITEMS_BOUND, 0),
+                .hi = schema_bound(c, schema, "maxItems", MAX_ITEMS_BOUND, -1)};
     if (json_is_array(items)) { /* as prefixItems was written before 2020-12 */
         first = items;
         items = json_object_get(schema, "additionalItems");
@@ -349,9 +349,10 @@ static uint32_t repeat_items(SchemaCompiler *c, const Items *it, uint32_t item, 
 
 uint32_t schema_array(SchemaCompiler *c, const json_t *schema)
 {
-    Items it = read_items(schema);
+    Items it = read_items(c, schema);
     uint32_t end = grammar_range(c->b, ']', ']', 0), next = 0, item = 0;
     int has_rest = it.hi < 0 || it.hi > it.n_first;
+    if (c->failed) return 0;
     if (it.hi >= 0 && it.lo > it.hi)
         return schema_fail(c, ERR_INPUT, "minItems is more than there may be");
     if (has_rest) item = it.items ? schema_part_at(c, it.items, "items", -1) : schema_any(c);

@@ -77,6 +77,10 @@ uint32_t schema_part_at(SchemaCompiler *c, const json_t *schema, const char *ste
 uint32_t schema_fail(SchemaCompiler *c, ErrorCode code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Says what is wrong with a keyword here, where what is not followed is an error. */
+void schema_not_followed(SchemaCompiler *c, const char *keyword, ErrorCode code, const char *fmt,
+                         ...) __attribute__((format(printf, 4, 5)));
+
 /* Steps of the path: where it was, for schema_leave. */
 size_t schema_enter(SchemaCompiler *c, const char *step, const char *name);
 void schema_leave(SchemaCompiler *c, size_t before);
@@ -130,8 +134,8 @@ json_t *schema_merge(const json_t *a, const json_t *b);
 /* 1 if value is of this type ("integer", ...). */
 int schema_has_type(const json_t *value, const char *type);
 
-/* A bound in [0, max] by its key; dflt where it is absent, no number, or larger than max. */
-int schema_bound(const json_t *schema, const char *key, int max, int dflt);
+/* A bound in [0, max] by its key; dflt where it is absent, or is another one and passed over. */
+int schema_bound(SchemaCompiler *c, const json_t *schema, const char *key, int max, int dflt);
 
 /* A text as canonical JSON writes it inside quotes. */
 void schema_escape(const char *text, size_t len, StrBuf *out);

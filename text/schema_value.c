@@ -2,6 +2,8 @@
  * schema_value.c: values that are no lists and no objects, and values that are fixed.
  */
 #include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,14 +12,31 @@
 
 enum { MAX_LENGTH_BOUND = 4096 };
 
+/* ---- what is not followed ---- */
+
+void schema_not_followed(SchemaCompiler *c, const char *keyword, ErrorCode code, const char *fmt,
+                         ...)
+{
+    char what[256];
+    va_list args;
+    if (!c->strict) return;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    size_t before = schema_enter(c, keyword, NULL);
+    schema_fail(c, code, "%s", what);
+    schema_leave(c, before);
+}
+
 /* ---- strings ---- */
 
-int schema_bound(const json_t *schema, const char *key, int max, int dflt)
+int schema_bound(SchemaCompiler *c, const json_t *schema, const char *key, int max, int dflt)
 {
     const json_t *v = json_object_get(schema, key);
-    if (!json_is_number(v)) return dflt;
-    double x = json_number_value(v);
-    return x >= 0 && x <= max ? (int)x : dflt;
+    double x = json_is_number(v) ? json_number_value(v) : -1;
+    if (x >= 0 && x <= max) return (int)x;
+    if (v) schema_not_followed(c, key, ERR_INPUT, "it must be a number of 0 to %d", max);
+    return dflt;
 }
 
 /* Control characters without an escape of one letter may not come in a string with a pattern. */
@@ -35,21 +54,12 @@ int schema_shortest(const SchemaCompiler *c, int automaton)
     return c->b->g->automaton[automaton].left[0];
 }
 
-/* What is wrong with a keyword, where that is an error. */
-static void not_followed(SchemaCompiler *c, const char *keyword, const Error *err)
-{
-    if (!c->strict) return;
-    size_t before = schema_enter(c, keyword, NULL);
-    schema_fail(c, err->code, "%s", err->msg);
-    schema_leave(c, before);
-}
-
 int schema_pattern(SchemaCompiler *c, const char *pattern, size_t len, int least)
 {
     Dfa dfa;
     Error err = {0};
     if (pattern_compile(&dfa, pattern, len, &err)) {
-        not_followed(c, "pattern", &err);
+        schema_not_followed(c, "pattern", err.code, "%s", err.msg);
         return -1;
     }
     forbid_controls(&dfa);
@@ -57,7 +67,7 @@ int schema_pattern(SchemaCompiler *c, const char *pattern, size_t len, int least
         if (err.code == ERR_INPUT)
             schema_fail(c, err.code, "no text of minLength characters matches its pattern");
         else
-            not_followed(c, "minLength", &err);
+            schema_not_followed(c, "minLength", err.code, "%s", err.msg);
         err = (Error){0};
     }
     int index = grammar_automaton(c->b, &dfa, &err);
@@ -86,8 +96,8 @@ static int format_automaton(SchemaCompiler *c, const char *format, int least)
 uint32_t schema_string(SchemaCompiler *c, const json_t *schema)
 {
     const json_t *pattern = json_object_get(schema, "pattern");
-    int lo = schema_bound(schema, "minLength", MAX_LENGTH_BOUND, 0);
-    int hi = schema_bound(schema, "maxLength", MAX_LENGTH_BOUND, -1), automaton;
+    int lo = schema_bound(c, schema, "minLength", MAX_LENGTH_BOUND, 0);
+    int hi = schema_bound(c, schema, "maxLength", MAX_LENGTH_BOUND, -1), automaton;
     if (hi >= 0 && lo > hi) return schema_fail(c, ERR_INPUT, "minLength is over maxLength");
     if (json_is_string(pattern))
         automaton = schema_pattern(c, json_string_value(pattern), json_string_length(pattern), lo);
