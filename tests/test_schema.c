@@ -11,6 +11,7 @@
 #include "base/strbuf.h"
 #include "tests/grammar_case.h"
 #include "tests/textdata.h"
+#include "text/utf8.h"
 
 /* Texts with ' for ". */
 typedef struct {
@@ -376,6 +377,34 @@ static void test_refused(void **state)
     }
 }
 
+/* A long way to what is wrong: both of its ends are told, and all of what is wrong. */
+static void test_long_path(void **state)
+{
+    enum { DEPTH = 30 };
+    (void)state;
+    for (int n = 0; n < 4; n++) { /* the cut is nowhere inside a character */
+        StrBuf schema = {0};
+        Error err = {0};
+        for (int i = 0; i < DEPTH; i++)
+            strbuf_printf(&schema, "{'properties':{'%.*s\xc3\xa9\xe2\x82\xac':", n, "abc");
+        strbuf_puts(&schema, "{'not':{}}");
+        for (int i = 0; i < DEPTH; i++)
+            strbuf_puts(&schema, "}}");
+        assert_null(grammar_of(schema.data, 1, &err));
+        const char *cut = strstr(err.msg, "...");
+        assert_memory_equal(err.msg, "schema.properties.", strlen("schema.properties."));
+        assert_non_null(cut);
+        assert_non_null(
+            strstr(cut, "\xe2\x82\xac: keyword \"not\" is not supported in strict mode"));
+        for (const char *at = err.msg; *at;) {
+            int len = utf8_step((const unsigned char *)at, strlen(at));
+            if (len <= 0) fail_msg("no text: %s", err.msg);
+            at += len;
+        }
+        strbuf_free(&schema);
+    }
+}
+
 /* one[0], a number, one[1]: n times, between first and last. */
 static Grammar *repeated(const char *first, const char *const *one, const char *last, int n,
                          Error *err)
@@ -449,9 +478,8 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_dead_ends),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_rows),    cmocka_unit_test(test_dead_ends),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_long_path),
         cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);

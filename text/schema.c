@@ -28,16 +28,40 @@ void schema_end(SchemaCompiler *c)
     mem_free(c);
 }
 
+static int is_continuation(char byte)
+{
+    return (byte & 0xc0) == 0x80;
+}
+
+/* The path and what is wrong there, which has room always: of a long path the middle is left out.
+ */
+static void say_where(const SchemaCompiler *c, ErrorCode code, const char *what)
+{
+    const char *path = strbuf_str(&c->path);
+    size_t room = sizeof c->err->msg - sizeof ": " - strlen(what);
+    if (c->path.len <= room) {
+        error_set(c->err, code, "%s: %s", path, what);
+        return;
+    }
+    size_t head = (room - strlen("...")) / 2, tail = c->path.len - head;
+    while (is_continuation(path[head]))
+        head--;
+    while (is_continuation(path[tail]))
+        tail++;
+    error_set(c->err, code, "%.*s...%s: %s", (int)head, path, path + tail, what);
+}
+
 uint32_t schema_fail(SchemaCompiler *c, ErrorCode code, const char *fmt, ...)
 {
-    char what[256];
+    enum { MAX_WHAT = 160 };
+    char what[MAX_WHAT];
     va_list args;
     if (c->failed) return 0;
     c->failed = 1;
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
-    error_set(c->err, code, "%.200s: %s", strbuf_str(&c->path), what);
+    say_where(c, code, what);
     return 0;
 }
 
