@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "base/strbuf.h"
+#include "text/schema.h"
 
 typedef struct {
     char *text;
@@ -31,6 +32,9 @@ struct ReplyTools {
 
 /* ---- types of a schema ---- */
 
+/* Strings of a list, until all is known that a parameter may be. */
+enum { TYPE_WORD = 128 };
+
 typedef struct {
     const json_t *root;
     int steps_left;
@@ -38,7 +42,7 @@ typedef struct {
 
 static unsigned schema_types(Walk *w, const json_t *schema, int depth);
 
-static unsigned named_type(const json_t *name)
+static unsigned type_of_name(const char *name)
 {
     static const struct {
         const char *name;
@@ -46,9 +50,14 @@ static unsigned named_type(const json_t *name)
     } rows[] = {{"string", TYPE_STRING},   {"integer", TYPE_INTEGER}, {"number", TYPE_NUMBER},
                 {"boolean", TYPE_BOOLEAN}, {"null", TYPE_NULL},       {"object", TYPE_OBJECT},
                 {"array", TYPE_ARRAY}};
-    for (size_t i = 0; json_is_string(name) && i < sizeof rows / sizeof *rows; i++)
-        if (!strcmp(json_string_value(name), rows[i].name)) return rows[i].type;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!strcmp(name, rows[i].name)) return rows[i].type;
     return 0;
+}
+
+static unsigned named_type(const json_t *name)
+{
+    return json_is_string(name) ? type_of_name(json_string_value(name)) : 0;
 }
 
 static unsigned value_type(const json_t *value)
@@ -59,7 +68,7 @@ static unsigned value_type(const json_t *value)
     case JSON_ARRAY:
         return TYPE_ARRAY;
     case JSON_STRING:
-        return TYPE_STRING;
+        return TYPE_WORD;
     case JSON_INTEGER:
         return TYPE_INTEGER;
     case JSON_REAL:
@@ -142,24 +151,32 @@ static unsigned types_of_any(Walk *w, const json_t *list, int depth)
 
 static unsigned types_of_all(Walk *w, const json_t *list, int depth)
 {
-    unsigned types = ~0u;
+    unsigned types = ~0u, words = 0;
     size_t i;
     json_t *item;
     json_array_foreach((json_t *)list, i, item)
     {
         unsigned part = schema_types(w, item, depth + 1);
         if (part & TYPE_NUMBER) part |= TYPE_INTEGER;
+        if (part & TYPE_WORD) words = TYPE_WORD, part |= TYPE_STRING;
         if (part) types &= part;
     }
-    return types == ~0u ? 0 : types;
+    if (types == ~0u) return 0;
+    return types & TYPE_STRING && words ? (types & ~(unsigned)TYPE_STRING) | words : types;
 }
 
-static unsigned schema_types(Walk *w, const json_t *schema, int depth)
+/* What `type` says, where it is there. */
+static unsigned declared_types(Walk *w, const json_t *schema, const json_t *type)
 {
-    if (depth > MAX_SCHEMA_DEPTH || w->steps_left-- <= 0 || !json_is_object(schema)) return 0;
+    int is_list = json_object_get(schema, "const") || json_object_get(schema, "enum");
+    unsigned types = json_is_array(type) ? types_of_list(w, type) : named_type(type);
+    return types & TYPE_STRING && is_list ? (types & ~(unsigned)TYPE_STRING) | TYPE_WORD : types;
+}
+
+static unsigned types_said(Walk *w, const json_t *schema, int depth)
+{
     const json_t *type = json_object_get(schema, "type"), *v;
-    if (json_is_string(type)) return named_type(type);
-    if (json_is_array(type)) return types_of_list(w, type);
+    if (json_is_string(type) || json_is_array(type)) return declared_types(w, schema, type);
     if ((v = json_object_get(schema, "const"))) return value_type(v);
     if (json_is_array(v = json_object_get(schema, "enum"))) return types_of_values(w, v);
     if (json_is_string(v = json_object_get(schema, "$ref")))
@@ -167,7 +184,21 @@ static unsigned schema_types(Walk *w, const json_t *schema, int depth)
     if (json_is_array(v = json_object_get(schema, "anyOf"))) return types_of_any(w, v, depth);
     if (json_is_array(v = json_object_get(schema, "oneOf"))) return types_of_any(w, v, depth);
     if (json_is_array(v = json_object_get(schema, "allOf"))) return types_of_all(w, v, depth);
-    return 0;
+    const char *implied = schema_implied_type(schema);
+    return implied ? type_of_name(implied) : 0;
+}
+
+static unsigned schema_types(Walk *w, const json_t *schema, int depth)
+{
+    if (depth > MAX_TYPES_DEPTH || w->steps_left-- <= 0 || !json_is_object(schema)) return 0;
+    unsigned types = types_said(w, schema, depth);
+    return types && json_is_true(json_object_get(schema, "nullable")) ? types | TYPE_NULL : types;
+}
+
+static unsigned param_types(Walk *w, const json_t *schema)
+{
+    unsigned types = schema_types(w, schema, 0), others = types & ~(unsigned)TYPE_WORD;
+    return types & TYPE_WORD && !others ? TYPE_STRING : others;
 }
 
 /* ---- the table ---- */
@@ -190,7 +221,7 @@ static int compare_names(const void *a, const void *b)
 static const json_t *find_properties(const json_t *root)
 {
     const json_t *ref, *at = root;
-    for (int i = 0; i < MAX_SCHEMA_DEPTH && json_is_string(ref = json_object_get(at, "$ref")); i++)
+    for (int i = 0; i < MAX_TYPES_DEPTH && json_is_string(ref = json_object_get(at, "$ref")); i++)
         at = resolve(root, json_string_value(ref));
     return json_object_get(at, "properties");
 }
@@ -202,7 +233,7 @@ static void read_params(Tool *t, const json_t *root, int *steps_left)
     Walk walk = {root, *steps_left};
     t->param = mem_alloc(json_object_size(properties), sizeof *t->param);
     json_object_foreach(properties, key, schema) t->param[t->n_params++] =
-        (Param){copy_name(key, strlen(key)), schema_types(&walk, schema, 0)};
+        (Param){copy_name(key, strlen(key)), param_types(&walk, schema)};
     *steps_left = walk.steps_left;
     qsort(t->param, (size_t)t->n_params, sizeof *t->param, compare_names);
 }

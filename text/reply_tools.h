@@ -11,7 +11,10 @@
 #include <jansson.h>
 #include <stddef.h>
 
-/* JSON types that a schema allows, as a mask; 0: it says nothing. */
+/*
+ * JSON types that a schema allows, as a mask; 0: it says nothing. Strings of a list are no
+ * TYPE_STRING beside other types: a text that is no value of those is a string anyway.
+ */
 enum {
     TYPE_STRING = 1,
     TYPE_INTEGER = 2,
@@ -23,7 +26,7 @@ enum {
 };
 
 enum {
-    MAX_SCHEMA_DEPTH = 32,      /* references and unions looked through */
+    MAX_TYPES_DEPTH = 32,       /* references and unions looked through */
     MAX_REF_BYTES = 1024,       /* of a "$ref" that is followed */
     MAX_SCHEMA_STEPS = 1 << 20, /* schemas looked at, over all tools */
 };

@@ -370,8 +370,7 @@ static uint32_t type_part(SchemaCompiler *c, const json_t *schema, const char *t
     return grammar_any_of(c->b, way, 2);
 }
 
-/* What a schema is of that does not say: what its keywords are for; NULL: of anything. */
-static const char *implied_type(const json_t *schema)
+const char *schema_implied_type(const json_t *schema)
 {
     static const char *const sign[][2] = {{"properties", "object"},
                                           {"required", "object"},
@@ -434,7 +433,7 @@ static uint32_t types_part(SchemaCompiler *c, const json_t *schema)
         way[n++] = type_part(c, schema, name ? name : "");
     }
     if (json_is_string(type)) way[n++] = type_part(c, schema, json_string_value(type));
-    const char *implied = type ? NULL : implied_type(schema);
+    const char *implied = type ? NULL : schema_implied_type(schema);
     if (implied) way[n++] = type_part(c, schema, implied);
     if (!n) return schema_any(c);
     if (json_is_true(json_object_get(schema, "nullable"))) way[n++] = schema_word(c, "null");

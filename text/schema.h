@@ -41,6 +41,9 @@ uint32_t schema_value(SchemaCompiler *c, const json_t *root, const json_t *schem
 uint32_t schema_any(SchemaCompiler *c);
 uint32_t schema_any_object(SchemaCompiler *c);
 
+/* What a schema is of that does not say: what its keywords are for; NULL: of anything. */
+const char *schema_implied_type(const json_t *schema);
+
 /* The schema that a $ref of root leads to, as often as it does; schema itself without one, or NULL.
  */
 const json_t *schema_resolve(const json_t *root, const json_t *schema);
