@@ -9,9 +9,11 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/dfa_shape.h"
+#include "tests/near.h"
 #include "text/utf8.h"
 
 enum { MINIMAL_UP_TO = 300 }; /* states; the check takes n^3 */
@@ -232,6 +234,52 @@ static void equal_patterns_are_equal(void **state)
     }
 }
 
+/* Of texts that are put together of pieces of the literals: those without one, and no others. */
+static void leaves_out_literals(void **state)
+{
+    static const char *const patterns[] = {"",  "^[^a]*$", "^a?[^]{0,4}$", "<",         "^<[^]{3}$",
+                                           "p", "{",       "^\\s",         "^(a|</p)*$"};
+    static const char *const literals[] = {"</p>", "\n<p=", "\xff\n{"};
+    static const char *const pieces[] = {"<", "/",   "</p", ">",        "\n", "<p",  "=",
+                                         "{", "\n{", "a",   "\xc3\xa9", "p",  "<</p"};
+    enum { N_PIECES = sizeof pieces / sizeof *pieces };
+    static const DfaNever never = {"\xff\n", literals, 3};
+    Rng rng = rng_new(7);
+    int n_left = 0, n_gone = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        Dfa all, some;
+        Error err = {0};
+        compile(&all, patterns[i]);
+        compile(&some, patterns[i]);
+        if (dfa_without(&some, &never, &err)) fail_msg("'%s': %s", patterns[i], err.msg);
+        const char *fault = dfa_fault(&some, MINIMAL_UP_TO);
+        if (fault) fail_msg("'%s': %s", patterns[i], fault);
+        for (int k = 0; k < 3000; k++) {
+            char text[64] = "\xff\n", *end = text + 2;
+            for (int n = rng_int(&rng, 8); n > 0; n--)
+                end += snprintf(end, 8, "%s", pieces[rng_int(&rng, N_PIECES)]);
+            int is_free = 1, was = dfa_matches(&all, text + 2, strlen(text + 2));
+            for (int j = 0; j < 3; j++)
+                is_free &= !strstr(text, literals[j]);
+            n_left += was && is_free;
+            n_gone += was && !is_free;
+            if (dfa_matches(&some, text + 2, strlen(text + 2)) != (was && is_free))
+                fail_msg("'%s': %s", patterns[i], text + 2);
+        }
+        dfa_free(&all);
+        dfa_free(&some);
+    }
+    assert_true(n_left > 1000 && n_gone > 1000);
+    Dfa none;
+    Error err = {0};
+    compile(&none, "^x*</p>$");
+    assert_int_equal(dfa_without(&none, &never, &err), -1);
+    assert_int_equal(err.code, ERR_INPUT);
+    assert_true(dfa_matches(&none, "x</p>", 5));
+    dfa_free(&none);
+}
+
 static void knows_its_size(void **state)
 {
     Dfa d;
@@ -288,7 +336,8 @@ int main(void)
         cmocka_unit_test(matches_what_it_says), cmocka_unit_test(takes_nul_bytes),
         cmocka_unit_test(dies_at_once),         cmocka_unit_test(sets_hold_each_code_point),
         cmocka_unit_test(takes_utf8_alone),     cmocka_unit_test(equal_patterns_are_equal),
-        cmocka_unit_test(knows_its_size),       cmocka_unit_test(knows_formats),
+        cmocka_unit_test(leaves_out_literals),  cmocka_unit_test(knows_its_size),
+        cmocka_unit_test(knows_formats),
     };
     return cmocka_run_group_tests_name("pattern", tests, NULL, NULL);
 }

@@ -53,6 +53,16 @@ int pattern_compile(Dfa *d, const char *pattern, size_t len, Error *err);
  */
 int dfa_at_least(Dfa *d, int least, Error *err);
 
+/* What strings may not hold. \xff, which is in no string, may stand in before and in literals. */
+typedef struct {
+    const char *before; /* what stands in front of each string */
+    const char *const *literal;
+    int n; /* of some 20 bytes each, at most 4 */
+} DfaNever;
+
+/* Leaves of d's strings those without the literals. Errors as dfa_at_least. */
+int dfa_without(Dfa *d, const DfaNever *never, Error *err);
+
 /*
  * The pattern of a JSON schema's format, anchored: date-time, date, time (RFC 3339), uuid, ipv4 and
  * email. NULL for others.

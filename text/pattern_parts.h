@@ -98,4 +98,18 @@ int dfa_from_nfa(Dfa *d, const Nfa *nfa, Error *err);
 /* Leaves the smallest automaton for the same strings. */
 int dfa_minimise(Dfa *d, Error *err);
 
+/* ---- of a DFA's strings, some ---- */
+
+/* What else must hold of them, as an automaton over the classes of a Dfa's bytes. */
+typedef struct DfaRule DfaRule;
+struct DfaRule {
+    int n_states;
+    uint16_t start;
+    uint16_t (*step)(const DfaRule *r, uint16_t state, int class); /* or DFA_DEAD */
+    int (*ends)(const DfaRule *r, uint16_t state);
+};
+
+/* 0; or -1 and d is as it was: ERR_INPUT where no string is left, ERR_LIMIT and too_many. */
+int dfa_keep(Dfa *d, const DfaRule *rule, const char *too_many, Error *err);
+
 #endif
