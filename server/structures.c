@@ -181,7 +181,7 @@ static uint32_t pattern_part(GrammarBuilder *b, const ApiStructure *a, Error *er
     int rc = pattern_compile(&dfa, whole.data, whole.len, &why);
     strbuf_free(&whole);
     int index = rc ? -1 : grammar_automaton(b, &dfa, &why);
-    if (index >= 0) return grammar_node(b, (GrammarNode){.kind = NODE_TEXT, .index = index});
+    if (index >= 0) return grammar_text(b, index, 0, -1, 0, 0);
     error_set(err, why.code, "%s: %s", a->field, why.msg);
     return 0;
 }

@@ -11,9 +11,12 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "base/strbuf.h"
 #include "tests/grammar_case.h"
 #include "tests/instance.h"
 #include "text/call_grammar.h"
+#include "text/reply_tools.h"
+#include "text/reply_value.h"
 
 typedef struct {
     const char *tools; /* ' for " */
@@ -109,6 +112,16 @@ static const Row rows[] = {
       CALL("f>\n" IS("s", "\n\n</function>\n <parameter=b>"))},
      {CALL("f>\n" IS("s", "</parameter>\n</function>\n")), CALL("f>\n" IS("s", "a</parameter> b")),
       CALL("f>\n" IS("s", "<parameter=s>\nb")), CALL("f>\n" IS("s", "a\n<parameter=s>\nb"))}},
+    /* one of them at least; one that is not described is as others are, one may not be there */
+    {{"[" FUNCTION(
+          "f", ",'strict':true,'parameters':{'$ref':'#/$defs/f','$defs':{'f':{'type':"
+               "'object','minProperties':1,'properties':{'a':{},'b':{'type':'boolean'},"
+               "'c':false}}}}") "," FUNCTION("g", ",'strict':true,'parameters':{'required':['z']"
+                                                  ",'additionalProperties':{'maxLength':1}}") "]",
+      CHAT_QWEN35, 0, 1, 1},
+     {CALL("f>\n" IS("a", "x")), CALL("f>\n" IS("b", "true")), CALL("g>\n" IS("z", "x"))},
+     {CALL("f>\n"), CALL("f>\n" IS("c", "x")), CALL("f>\n" IS("b", "x")),
+      CALL("g>\n" IS("z", "xy")), CALL("g>\n")}},
     /* more calls; names of which one begins the other */
     {{"[" PING "," PINGS "]", CHAT_QWEN35, 1, 1, 1},
      {CALL("ping>\n"), CALL("pings>\n"), CALL("ping>\n") "\n" CALL("pings>\n"),
@@ -175,35 +188,244 @@ static void test_rows(void **state)
     assert_int_equal(n_wrong, 0);
 }
 
-/* On the way through each right text masks say what steps do. */
-static void test_masks(void **state)
+/* ---- one parameter of a strict tool ---- */
+
+#define TEXT          "{'type':'string'"
+#define NULL_OR(more) "{'type':['string','null']" more "}"
+
+/* Texts that may stand for it, each with what is read of it; and others. ' for " in schemas. */
+static const struct {
+    const char *schema;
+    struct {
+        const char *text, *json;
+    } good[5];
+    const char *bad[8];
+} one[] = {
+    {"{'type':['integer','null']}",
+     {{"5", "5"}, {"-12", "-12"}, {"null", "null"}, {"None", "null"}},
+     {"True", "x", "", "5.5", "nul", "\"5\"", " 5"}},
+    {"{'anyOf':[{'type':'integer'},{'type':'null'}]}", {{"5", "5"}, {"null", "null"}}, {"True"}},
+    {"{'type':'integer','nullable':true}", {{"5", "5"}, {"null", "null"}}, {"True", ""}},
+    {"{'$ref':'#/$defs/count'}", {{"5", "5"}, {"null", "null"}}, {"True"}},
+    {"{'anyOf':[{'$ref':'#/properties/a'},{'type':'string','maxLength':2}]}",
+     {{"ab", "\"ab\""}},
+     {"True"}},
+    {"{'enum':[1,2]}", {{"1", "1"}, {"2", "2"}}, {"True", "3", "12", ""}},
+    {"{'type':'number','enum':[1.5,2]}", {{"1.5", "1.5"}, {"2", "2"}}, {"1", "15"}},
+    {"{'type':'integer','enum':[3.0]}", {{"3.0", "3"}}, {"3.5"}},
+    {"{'type':'boolean','enum':[true]}", {{"true", "true"}, {"True", "true"}}, {"false", "False"}},
+    {"{'enum':['x',null]}",
+     {{"x", "\"x\""}, {"null", "null"}, {"None", "null"}},
+     {"True", "y", "\"x\""}},
+    {NULL_OR(",'enum':['x',null]"), {{"x", "\"x\""}, {"null", "null"}}, {"True"}},
+    {"{'enum':['null',null]}", {{"null", "null"}}, {"nul"}},
+    {"{'enum':[[1],{'k':null},'a']}",
+     {{"[1]", "[1]"}, {"{\"k\": null}", "{\"k\": null}"}, {"a", "\"a\""}},
+     {"[2]", "{}", "b"}},
+    {"{'enum':['a','b</parameter>','<parameter=c']}",
+     {{"a", "\"a\""}},
+     {"b</parameter>", "<parameter=c"}},
+    {"{'oneOf':[{'const':'q'}]}", {{"q", "\"q\""}}, {"True", "qq", "\"q\""}},
+    {"{'allOf':[{'enum':['q']}]}", {{"q", "\"q\""}}, {"True"}},
+    {"{'anyOf':[{'const':'auto'},{'type':'integer','minimum':1,'maximum':9}]}",
+     {{"auto", "\"auto\""}, {"7", "7"}},
+     {"0", "manual", "True"}},
+    {"{'type':['string','integer']}", {{"5", "\"5\""}, {"x", "\"x\""}}, {NULL}},
+    {"{'minimum':3}", {{"3", "3"}, {"4.5", "4.5"}}, {"2", "x"}},
+    {"{'properties':{'k':{'type':'integer'}}}",
+     {{"{\"k\":1}", "{\"k\": 1}"}},
+     {"x", "{\"k\":true}"}},
+    {"{}", {{"x", "\"x\""}, {"[1", "\"[1\""}}, {"</parameter>\n"}},
+    {"true", {{"x", "\"x\""}}, {NULL}},
+    /* strings */
+    {TEXT ",'pattern':'^z{3}$'}", {{"zzz", "\"zzz\""}}, {"True", "zz", "zzzz", "zzz\n"}},
+    {TEXT ",'pattern':'^[^x]*$'}",
+     {{"", "\"\""}, {"a<b\n\n", "\"a<b\\n\\n\""}, {"</parameter", "\"</parameter\""}},
+     {"x", "a\n<parameter=b", "a</parameter>", "a</parameter>\n</function>", "<parameter=b"}},
+    {TEXT ",'maxLength':3}",
+     {{"", "\"\""},
+      {"abc", "\"abc\""},
+      {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\""},
+      {"<\n\"", "\"<\\n\\\"\""}},
+     {"abcd", "abc\xc3\xa9", "\xc3", "\xff"}},
+    {TEXT ",'minLength':2}", {{"ab", "\"ab\""}, {"a\n", "\"a\\n\""}}, {"", "a", "\xc3\xa9"}},
+    {TEXT ",'format':'date'}", {{"2026-11-22", "\"2026-11-22\""}}, {"True", "2026-11-32"}},
+    {TEXT ",'format':'date','minLength':2,'maxLength':10}",
+     {{"2026-11-22", "\"2026-11-22\""}},
+     {"20"}},
+    {"{'type':'array','items':{'type':'string','pattern':'^z$'},'maxItems':1}",
+     {{"[\"z\"]", "[\"z\"]"}},
+     {"[z]", "[\"zz\"]", "z"}},
+    {NULL_OR(",'minLength':5"),
+     {{"null", "null"}, {"hello", "\"hello\""}},
+     {"nul", "None", "Null"}},
+    {NULL_OR(""), {{"null", "null"}, {"None", "\"None\""}, {"", "\"\""}}, {NULL}},
+    {"{'type':['string','array'],'items':{'type':'integer'}}",
+     {{"[1]", "[1]"}, {"x", "\"x\""}, {"{}", "\"{}\""}, {" [x]", "\" [x]\""}, {"", "\"\""}},
+     {"[x]", "[\"a\"]", "[", "a</parameter>"}},
+    {"{'anyOf':[" TEXT ",'maxLength':3},{'type':'object','required':['k']},{'type':'array'}]}",
+     {{"{\"k\":1}", "{\"k\": 1}"}, {"[]", "[]"}, {"a{", "\"a{\""}},
+     {"{}", "{", "[[", "abcd"}},
+};
+
+#define OF_ONE(schema)                                                                             \
+    "[" FUNCTION("f", ",'strict':true,'parameters':{'type':'object','properties':{'a':%s},"        \
+                      "'required':['a'],'additionalProperties':false,'$defs':{'count':{'anyOf':"   \
+                      "[{'type':'integer'},{'type':'null'}]}}}") "]"
+
+static char *tools_of_one(const char *schema)
+{
+    StrBuf tools = {0};
+    strbuf_printf(&tools, OF_ONE(schema), schema);
+    return tools.data;
+}
+
+/* What is read of the text of the parameter. */
+static char *read_back(const char *tools, const char *text)
+{
+    json_t *json = schema_json(tools);
+    ReplyTools *known = reply_tools_open(json);
+    StrBuf out = {0};
+    ReplyValue v = {0};
+    reply_value_begin(&v, reply_tools_types(known, 0, reply_tools_param(known, 0, "a", 1)));
+    reply_value_text(&v, text, strlen(text), &out);
+    reply_value_end(&v, &out);
+    reply_value_free(&v);
+    reply_tools_close(known);
+    json_decref(json);
+    return out.data;
+}
+
+static int takes_one(const Grammar *g, const char *text)
+{
+    StrBuf call = {0};
+    strbuf_printf(&call, CALL("f>\n" IS("a", "%s")), text);
+    int is_taken = takes(g, call.data);
+    strbuf_free(&call);
+    return is_taken;
+}
+
+static void test_one_parameter(void **state)
+{
+    int n_wrong = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
+        char *tools = tools_of_one(one[i].schema);
+        Ask ask = {tools, CHAT_QWEN35, 0, 1, 1};
+        Error err = {0};
+        Grammar *g = grammar_of_calls(&ask, &err);
+        if (!g) print_error("%s: %s\n", one[i].schema, err.msg), n_wrong++;
+        for (int j = 0; g && j < 5 && one[i].good[j].text; j++) {
+            char *json = read_back(tools, one[i].good[j].text);
+            if (takes_one(g, one[i].good[j].text) && !strcmp(json, one[i].good[j].json)) {
+                mem_free(json);
+                continue;
+            }
+            n_wrong++;
+            print_error("%s: refused: %s, read: %s\n", one[i].schema, one[i].good[j].text, json);
+            mem_free(json);
+        }
+        for (int j = 0; g && j < 8 && one[i].bad[j]; j++)
+            if (takes_one(g, one[i].bad[j]))
+                n_wrong++, print_error("%s: taken: %s\n", one[i].schema, one[i].bad[j]);
+        grammar_free(g);
+        mem_free(tools);
+    }
+    assert_int_equal(n_wrong, 0);
+}
+
+/* On the way through a right text masks say what steps do. */
+static void check_masks(const Ask *ask, const char *at)
 {
     Error err = {0};
-    const Row *row = &rows[1];
-    (void)state;
-    Grammar *g = grammar_of_calls(&row->ask, &err);
+    Grammar *g = grammar_of_calls(ask, &err);
     assert_non_null(g);
-    for (const char *const *text = row->good; *text; text++) {
-        GrammarAnswer a = answer_of(grammar_case, g, 0);
-        Constraint c = grammar_constraint(&a);
-        const char *at = *text;
-        while (*at) {
-            c.allowed(&a, 0, grammar_case->mask);
-            for (int32_t id = 0; id < grammar_case->n_vocab; id++) {
-                int is_taken = tokenizer_has(grammar_case->tok, id) && !c.step(&a, 0, id, 1);
-                if (is_taken != mask_has(grammar_case->mask, id))
-                    fail_msg("token %d at %s", (int)id, at);
-            }
-            assert_int_equal(c.step(&a, 0, next_token(&at), 0), 0);
+    GrammarAnswer a = answer_of(grammar_case, g, 0);
+    Constraint c = grammar_constraint(&a);
+    while (*at) {
+        c.allowed(&a, 0, grammar_case->mask);
+        for (int32_t id = 0; id < grammar_case->n_vocab; id++) {
+            int is_taken = tokenizer_has(grammar_case->tok, id) && !c.step(&a, 0, id, 1);
+            if (is_taken != mask_has(grammar_case->mask, id))
+                fail_msg("token %d at %s", (int)id, at);
         }
+        assert_int_equal(c.step(&a, 0, next_token(&at), 0), 0);
     }
     grammar_free(g);
 }
+
+static void test_masks(void **state)
+{
+    static const char *const texts[][2] = {
+        {TEXT ",'maxLength':6}", "a\"\n<b\xc3\xa9"},
+        {TEXT ",'minLength':3}", "ab<c"},
+        {TEXT ",'pattern':'^a.*z$','maxLength':8}", "ab\xc3\xa9z"},
+        {"{'type':['string','array'],'items':{'type':'integer'}}", "a[b\nc"},
+        {"{'type':['string','array'],'items':{'type':'integer'}}", "[1, 2]"},
+    };
+    (void)state;
+    for (const char *const *text = rows[1].good; *text; text++)
+        check_masks(&rows[1].ask, *text);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char *tools = tools_of_one(texts[i][0]);
+        StrBuf call = {0};
+        strbuf_printf(&call, CALL("f>\n" IS("a", "%s")), texts[i][1]);
+        check_masks(&(Ask){tools, CHAT_QWEN35, 0, 1, 1}, call.data);
+        strbuf_free(&call);
+        mem_free(tools);
+    }
+}
+
+/* ---- what is refused ---- */
+
+#define STRICT(parameters)                                                                         \
+    {                                                                                              \
+        "[" FUNCTION("f", ",'strict':true,'parameters':{" parameters "}") "]", CHAT_QWEN35, 0, 1,  \
+            1                                                                                      \
+    }
+#define OF_TOOL "the parameters of tool f"
 
 static const struct {
     Ask ask;
     const char *error;
 } refused[] = {
+    {STRICT("'properties':{'a':{'not':{}}}"),
+     OF_TOOL ".properties.a: keyword \"not\" is not supported in strict mode"},
+    {STRICT("'properties':{'a':{'type':'string','not':{}}}"),
+     OF_TOOL ".properties.a: keyword \"not\" is not supported in strict mode"},
+    {STRICT("'properties':{'a':{'$ref':'#/nope'}}"),
+     OF_TOOL ".properties.a: $ref \"#/nope\" leads nowhere in this schema"},
+    {STRICT("'properties':{'a':{'type':'string','pattern':'a{2}*'}}"),
+     OF_TOOL ".properties.a.pattern: dangling quantifier at 4"},
+    {STRICT("'properties':{'a':{'type':'string','minLength':4097}}"),
+     OF_TOOL ".properties.a.minLength: it must be a number of 0 to 4096"},
+    {STRICT("'properties':{'a':{'type':'string','pattern':'^</parameter>$'}}"),
+     OF_TOOL ".properties.a.pattern: no string matches the pattern"},
+    {STRICT("'properties':{'a':{'type':['string','null'],'anyOf':[{'type':'string'}]}}"),
+     OF_TOOL ".properties.a: the text null is not read as a string"},
+    {STRICT("'properties':{'a':{'const':'a</parameter>'}}"),
+     OF_TOOL ".properties.a: no text is read as a value of it"},
+    {STRICT("'properties':{'a':false},'required':['a']"),
+     OF_TOOL ": \"a\" is required and may not be there"},
+    {STRICT("'required':['a'],'additionalProperties':false"),
+     OF_TOOL ": \"a\" is required and may not be there"},
+    {STRICT("'required':['a'],'additionalProperties':{'type':'integer'}"),
+     OF_TOOL ".properties.a: no text is read as a value of it"},
+    {STRICT("'minProperties':2"),
+     OF_TOOL ": keyword \"minProperties\" is not supported in strict mode"},
+    {STRICT("'minProperties':1"),
+     OF_TOOL ": keyword \"minProperties\" is not supported in strict mode"},
+    {STRICT("'properties':{'a':{},'b':{}},'maxProperties':1"),
+     OF_TOOL ": keyword \"maxProperties\" is not supported in strict mode"},
+    {STRICT("'anyOf':[{'required':['a']}]"),
+     OF_TOOL ": keyword \"anyOf\" is not supported in strict mode"},
+    {STRICT("'not':{}"), OF_TOOL ": keyword \"not\" is not supported in strict mode"},
+    {STRICT("'type':'array'"), OF_TOOL ": its type must be object"},
+    {STRICT("'$ref':'#/nope'"), OF_TOOL ": its $ref leads nowhere"},
+    {STRICT("'$ref':'#/$defs/a','required':['b'],'$defs':{'a':{}}"),
+     OF_TOOL ": keyword \"required\" is not supported in strict mode"},
+    {STRICT("'$ref':'#/$defs/a','$defs':{'a':{'oneOf':[]}}"),
+     OF_TOOL ": keyword \"oneOf\" is not supported in strict mode"},
     {{"[" FUNCTION("f", ",'parameters':{'properties':{'a>b':{}}}") "]", CHAT_QWEN35, 0, 1, 1},
      "the parameters of tool f: \"a>b\" cannot be the name of a parameter"},
     {{"[" FUNCTION("f", ",'parameters':{'properties':{'':{}}}") "]", CHAT_QWEN35, 0, 1, 1},
@@ -246,13 +468,45 @@ static void test_not_followed(void **state)
     grammar_free(g);
 }
 
+/* A call that is asked for is one, whatever of its tool's schema cannot be followed. */
+static void test_lenient(void **state)
+{
+    static const char *const schemas[] = {
+        "{'anyOf':[{'type':'file'},{'type':'null'}]}",
+        "{'type':['file','null']}",
+        "{'type':'string','pattern':'(?=x)y'}",
+        "{'type':'string','pattern':'^</parameter>$'}",
+        "{'type':'string','maxLength':5000}",
+        "{'type':'string','minLength':3,'maxLength':2}",
+        "{'$ref':'#/nope'}",
+        "{'$ref':'#/properties/a'}",
+        "{'not':{}}",
+        "{'enum':[]}",
+        "7",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++) {
+        StrBuf tools = {0};
+        Error err = {0};
+        strbuf_printf(&tools,
+                      "[" FUNCTION("f",
+                                   ",'parameters':{'type':'array','minProperties':7,"
+                                   "'anyOf':[],'properties':{'a':%s,'b':{'type':'integer'}}}") "]",
+                      schemas[i]);
+        Grammar *g = grammar_of_calls(&(Ask){tools.data, CHAT_QWEN35, 0, 1, 1}, &err);
+        if (!g) fail_msg("%s: %s", schemas[i], err.msg);
+        if (!takes(g, CALL("f>\n" IS("a", "any <text>") IS("b", "1")))) fail_msg("%s", schemas[i]);
+        grammar_free(g);
+        strbuf_free(&tools);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_not_followed),
+        cmocka_unit_test(test_rows),          cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_not_followed),
+        cmocka_unit_test(test_one_parameter), cmocka_unit_test(test_lenient),
     };
     return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);
 }

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "base/strbuf.h"
+#include "text/reply_tools.h"
 #include "text/schema_parts.h"
 
 typedef struct {
@@ -14,6 +15,7 @@ typedef struct {
     GrammarBuilder *b;
     const CallGrammar *o;
     Error *err;
+    ReplyTools *known; /* as who reads the calls knows them */
     int failed;
 } Calls;
 
@@ -32,6 +34,8 @@ static uint32_t marker(const Calls *s, const char *text, uint32_t next)
 
 /* ---- the XML form ---- */
 
+#define NEXT_PARAMETER "\n<parameter="
+
 static const char value_end[] = "\n</parameter>\n";
 
 /*
@@ -40,134 +44,209 @@ static const char value_end[] = "\n</parameter>\n";
  */
 static uint32_t free_text(const Calls *s, uint32_t next)
 {
-    return grammar_until(s->b, "</parameter>", "\n<parameter=", literal(s, "\n", next));
-}
-
-/* 1 for a schema whose values are texts as they stand in the XML form. */
-static int is_text(const json_t *schema, const char **type)
-{
-    const json_t *t = json_object_get(schema, "type");
-    *type = json_string_value(t);
-    if (json_object_get(schema, "anyOf") || json_object_get(schema, "oneOf") ||
-        json_object_get(schema, "allOf"))
-        return 1; /* which of them it is, the text alone says */
-    return !*type || !strcmp(*type, "string") || json_is_true(json_object_get(schema, "nullable"));
-}
-
-/* One of the strings of an enum; 0 where it has others. */
-static uint32_t fixed_text(const Calls *s, const json_t *values, uint32_t next)
-{
-    size_t n = json_array_size(values), i;
-    GrammarWord *word = mem_alloc(n + 1, sizeof *word);
-    json_t *value;
-    int n_words = 0, all = n > 0 && n <= MAX_SCHEMA_ENUM;
-    json_array_foreach((json_t *)values, i, value)
-    {
-        const char *text = json_string_value(value);
-        all &= text != NULL;
-        if (text) word[n_words++] = (GrammarWord){.text = text, .len = strlen(text)};
-    }
-    uint32_t end = all ? literal(s, value_end, next) : 0;
-    for (int k = 0; k < n_words; k++)
-        word[k].next = end;
-    uint32_t part = all ? grammar_words(s->b, word, n_words) : 0;
-    mem_free(word);
-    return part;
-}
-
-static uint32_t parameter_value(Calls *s, const json_t *root, const json_t *schema, int strict,
-                                const char *where, uint32_t next)
-{
-    const char *type;
-    schema = schema_resolve(root, schema);
-    const json_t *one = json_object_get(schema, "const"), *values = json_object_get(schema, "enum");
-    json_t *list = one ? json_pack("[O]", one) : NULL;
-    uint32_t fixed = one || values ? fixed_text(s, one ? list : values, next) : 0;
-    json_decref(list);
-    if (fixed) return fixed;
-    if (!schema || is_text(schema, &type)) return free_text(s, next);
-    next = literal(s, value_end, next);
-    if (!strcmp(type, "boolean") && !values && !one) {
-        GrammarWord word[] = {{"true", 4, next, 0},
-                              {"false", 5, next, 0},
-                              {"True", 4, next, 0},
-                              {"False", 5, next, 0}};
-        return grammar_words(s->b, word, 4);
-    }
-    uint32_t part = schema_value(s->c, root, schema, strict, where, s->err);
-    if (!part) s->failed = 1;
-    return grammar_call(s->b, part, next);
+    return grammar_until(s->b, "</parameter>", NEXT_PARAMETER, literal(s, "\n", next));
 }
 
 typedef struct {
     const char *name;
     const json_t *schema;
+    unsigned types; /* of what its text is read back as */
     uint8_t required;
 } Parameter;
 
-/* Parameters in the schema's order, then those that are required and not described. */
-static Parameter *read_parameters(const json_t *schema, int *n)
+/* 1 if a value may be any text where its schema is not followed. */
+static int may_be_free(const json_t *schema)
+{
+    const char *type = json_string_value(json_object_get(schema, "type"));
+    if (json_object_get(schema, "anyOf") || json_object_get(schema, "oneOf") ||
+        json_object_get(schema, "allOf"))
+        return 1;
+    return !type || !strcmp(type, "string") || json_is_true(json_object_get(schema, "nullable"));
+}
+
+static uint32_t parameter_value(Calls *s, const json_t *root, const Parameter *p, int strict,
+                                const char *where, uint32_t next)
+{
+    static const char *const never[] = {"</parameter>", NEXT_PARAMETER};
+    SchemaText as = {.types = p->types, .never = never, .n_never = 2};
+    Error err = {0};
+    if (!p->schema) return free_text(s, next);
+    uint32_t part = schema_text(s->c, root, p->schema, strict, &as, where, &err);
+    int is_free = !part && !strict && may_be_free(schema_resolve(root, p->schema));
+    if (part == SCHEMA_ANY_TEXT || is_free) return free_text(s, next);
+    if (!part && !s->failed) *s->err = err;
+    if (!part) s->failed = 1;
+    return grammar_call(s->b, part, literal(s, value_end, next));
+}
+
+typedef struct {
+    Parameter *list;
+    int n, n_required;
+    int needs_one; /* there may not be none of them */
+} Parameters;
+
+/*
+ * Parameters in the schema's order, then those that are required and not described. The name of one
+ * that is required and may not be there, or NULL.
+ */
+static const char *read_parameters(const json_t *schema, int strict, Parameters *p)
 {
     const json_t *properties = json_object_get(schema, "properties");
     const json_t *required = json_object_get(schema, "required");
+    const json_t *others = strict ? json_object_get(schema, "additionalProperties") : NULL;
     size_t most = json_object_size(properties) + json_array_size(required), i;
-    Parameter *p = mem_alloc(most + 1, sizeof *p);
     json_t *value, *known = json_object();
-    const char *name;
-    *n = 0;
+    const char *name, *lost = NULL;
+    p->list = mem_alloc(most + 1, sizeof *p->list);
     json_object_foreach((json_t *)properties, name, value)
     {
-        json_object_set_new(known, name, json_integer(*n));
-        p[(*n)++] = (Parameter){name, value, 0};
+        if (json_is_false(value)) continue;
+        json_object_set_new(known, name, json_integer(p->n));
+        p->list[p->n++] = (Parameter){.name = name, .schema = value};
     }
     json_array_foreach((json_t *)required, i, value)
     {
         name = json_string_value(value);
         const json_t *at = name ? json_object_get(known, name) : NULL;
-        if (at) p[json_integer_value(at)].required = 1;
+        int is_described = name && json_object_get(properties, name);
+        if (at) p->list[json_integer_value(at)].required = 1;
         if (!name || at) continue;
-        json_object_set_new(known, name, json_integer(*n));
-        p[(*n)++] = (Parameter){name, NULL, 1};
+        if (strict && (is_described || json_is_false(others))) lost = name;
+        json_object_set_new(known, name, json_integer(p->n));
+        p->list[p->n++] = (Parameter){.name = name, .schema = others, .required = 1};
     }
+    for (int k = 0; k < p->n; k++)
+        p->n_required += p->list[k].required;
     json_decref(known);
-    return p;
+    return lost;
 }
 
-static int names_are_fit(Calls *s, const Parameter *p, int n, const char *where)
+/* ---- what is said of all parameters ---- */
+
+static const char *first_of(const json_t *schema, const char *const *keyword)
 {
-    if (n > MAX_SCHEMA_NODES) {
+    while (*keyword && !json_object_get(schema, *keyword))
+        keyword++;
+    return *keyword;
+}
+
+/* How many there are: that there is one, or what is so anyway. */
+static const char *count_that_is_lost(const json_t *schema, Parameters *p)
+{
+    const json_t *least = json_object_get(schema, "minProperties");
+    const json_t *most = json_object_get(schema, "maxProperties");
+    double lo = json_number_value(least), hi = json_number_value(most);
+    if (least && (!json_is_number(least) || (lo > p->n_required && (lo > 1 || !p->n))))
+        return "minProperties";
+    if (most && (!json_is_number(most) || hi < p->n)) return "maxProperties";
+    p->needs_one = lo > p->n_required;
+    return NULL;
+}
+
+/* A keyword of a strict tool's schema that calls of this form do not follow, or NULL. */
+static const char *keyword_that_is_lost(const json_t *root, Parameters *p)
+{
+    static const char *const whole[] = {
+        "anyOf", "oneOf", "allOf", "const", "enum", "patternProperties", "propertyNames", NULL};
+    static const char *const beside_ref[] = {
+        "properties", "required", "minProperties", "maxProperties", "additionalProperties", NULL};
+    const json_t *schema = root;
+    for (int i = 0; i < MAX_SCHEMA_DEPTH; i++) {
+        const char *ref = json_string_value(json_object_get(schema, "$ref"));
+        const char *found = schema_not_followed_keyword(schema);
+        if (!found) found = first_of(schema, whole);
+        if (!found && ref) found = first_of(schema, beside_ref);
+        if (found) return found;
+        if (!ref) break;
+        schema = schema_target(root, ref);
+    }
+    return count_that_is_lost(schema, p);
+}
+
+static int says_object(const json_t *type)
+{
+    json_t *object = json_string("object"), *one;
+    int is_so = !type || json_equal(type, object);
+    size_t i;
+    json_array_foreach((json_t *)type, i, one)
+    {
+        is_so |= json_equal(one, object);
+    }
+    json_decref(object);
+    return is_so;
+}
+
+static void check_strict(Calls *s, const json_t *root, const json_t *schema, const char *where,
+                         const char *lost, Parameters *p)
+{
+    const char *keyword = keyword_that_is_lost(root, p);
+    s->failed = 1;
+    if (!schema)
+        error_set(s->err, ERR_INPUT, "%s: its $ref leads nowhere", where);
+    else if (keyword)
+        error_set(s->err, ERR_INPUT, "%s: keyword \"%s\" is not supported in strict mode", where,
+                  keyword);
+    else if (lost)
+        error_set(s->err, ERR_INPUT, "%s: \"%.80s\" is required and may not be there", where, lost);
+    else if (!says_object(json_object_get(schema, "type")))
+        error_set(s->err, ERR_INPUT, "%s: its type must be object", where);
+    else
+        s->failed = 0;
+}
+
+static void check_names(Calls *s, const Parameters *p, const char *where)
+{
+    if (p->n > MAX_SCHEMA_NODES) {
         error_set(s->err, ERR_LIMIT, "%s: there are more than %d", where, MAX_SCHEMA_NODES);
         s->failed = 1;
     }
-    for (int i = 0; i < n; i++) {
-        if (p[i].name[0] && strlen(p[i].name) <= MAX_SCHEMA_NAME && !strpbrk(p[i].name, "<>\n"))
-            continue;
+    for (int i = 0; i < p->n; i++) {
+        const char *name = p->list[i].name;
+        if (*name && strlen(name) <= MAX_SCHEMA_NAME && !strpbrk(name, "<>\n")) continue;
         error_set(s->err, ERR_INPUT, "%s: \"%.80s\" cannot be the name of a parameter", where,
-                  p[i].name);
+                  name);
         s->failed = 1;
     }
-    return !s->failed;
+}
+
+/* All of a function's parameters. A check that fails leaves the Error. */
+static void find_parameters(Calls *s, const json_t *function, int strict, const char *where,
+                            Parameters *p)
+{
+    const json_t *root = json_object_get(function, "parameters");
+    const json_t *schema = schema_resolve(root, root), *name = json_object_get(function, "name");
+    const char *lost = read_parameters(schema, strict, p);
+    int tool = reply_tools_find(s->known, json_string_value(name), json_string_length(name));
+    for (int i = 0; i < p->n; i++) {
+        const char *own = p->list[i].name;
+        int param = reply_tools_param(s->known, tool, own, strlen(own));
+        p->list[i].types = reply_tools_types(s->known, tool, param);
+    }
+    if (strict) check_strict(s, root, schema, where, lost, p);
+    if (!s->failed) check_names(s, p, where);
 }
 
 /* All that stands between a function's name and what comes behind the call. */
-static uint32_t xml_parameters(Calls *s, const json_t *schema, int strict, const char *where,
+static uint32_t xml_parameters(Calls *s, const json_t *function, int strict, const char *where,
                                uint32_t next)
 {
-    int n;
-    Parameter *p = read_parameters(schema, &n);
+    const json_t *root = json_object_get(function, "parameters");
+    Parameters p = {0};
+    find_parameters(s, function, strict, where, &p);
+    int n = p.n;
     GrammarWord *word = mem_alloc((size_t)n + 1, sizeof *word);
     StrBuf *text = mem_alloc((size_t)n + 1, sizeof *text), place = {0};
     uint32_t *after = mem_alloc((size_t)n + 1, sizeof *after);
     uint8_t *required = mem_alloc((size_t)n + 1, 1);
-    int ok = names_are_fit(s, p, n, where), may_end = 1;
+    int ok = !s->failed, may_end = 1;
     for (int k = 0; k <= n; k++)
         after[k] = schema_forward(s->c);
     for (int i = 0; i < n && ok; i++) {
         strbuf_clear(&place);
-        strbuf_printf(&place, "%s.properties.%.80s", where, p[i].name);
-        strbuf_printf(&text[i], "%s>\n", p[i].name);
-        required[i] = p[i].required;
-        uint32_t value = parameter_value(s, schema, p[i].schema, strict, place.data, after[i + 1]);
+        strbuf_printf(&place, "%s.properties.%.80s", where, p.list[i].name);
+        strbuf_printf(&text[i], "%s>\n", p.list[i].name);
+        required[i] = p.list[i].required;
+        uint32_t value = parameter_value(s, root, &p.list[i], strict, place.data, after[i + 1]);
         word[i] = (GrammarWord){text[i].data, text[i].len, value, i};
     }
     ok &= !s->failed;
@@ -177,7 +256,7 @@ static uint32_t xml_parameters(Calls *s, const json_t *schema, int strict, const
         uint32_t way[2];
         int n_ways = 0;
         if (k < n) may_end &= !required[k];
-        if (may_end) way[n_ways++] = end;
+        if (may_end && (k || !p.needs_one)) way[n_ways++] = end;
         if (k < n) way[n_ways++] = literal(s, "<parameter=", grammar_name_from(s->b, names, k));
         schema_set_forward(s->c, after[k], schema_ways(s->c, way, n_ways));
     }
@@ -185,7 +264,7 @@ static uint32_t xml_parameters(Calls *s, const json_t *schema, int strict, const
     for (int i = 0; i < n; i++)
         strbuf_free(&text[i]);
     strbuf_free(&place);
-    mem_free(p);
+    mem_free(p.list);
     mem_free(word);
     mem_free(text);
     mem_free(after);
@@ -205,7 +284,7 @@ static uint32_t call_rest(Calls *s, const json_t *function, uint32_t next)
     snprintf(where, sizeof where, "the parameters of tool %s",
              json_string_value(json_object_get(function, "name")));
     if (is_xml && !is_followed) return grammar_until(s->b, "</function>\n", NULL, next);
-    if (is_xml) return xml_parameters(s, schema, strict, where, next);
+    if (is_xml) return xml_parameters(s, function, strict, where, next);
     next = literal(s, "}\n", next);
     if (!is_followed) return grammar_call(s->b, schema_any_object(s->c), next);
     uint32_t part = schema_value(s->c, schema, schema, strict, where, s->err);
@@ -241,10 +320,11 @@ static uint32_t any_function(Calls *s, uint32_t next)
 
 uint32_t call_grammar(SchemaCompiler *c, GrammarBuilder *b, const CallGrammar *o, Error *err)
 {
-    Calls s = {.c = c, .b = b, .o = o, .err = err};
+    Calls s = {.c = c, .b = b, .o = o, .err = err, .known = reply_tools_open(o->tools)};
     uint32_t behind = schema_forward(c), again = schema_forward(c);
     const char *name = chat_calls_are_xml(o->family) ? "\n<function=" : "\n{\"name\": \"";
     uint32_t call = literal(&s, name, any_function(&s, marker(&s, "</tool_call>", behind)));
+    reply_tools_close(s.known);
     if (s.failed) return 0;
     if (!o->forced) {
         int32_t id = tokenizer_added_id(o->tok, "<tool_call>");

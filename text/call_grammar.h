@@ -17,9 +17,9 @@ typedef struct {
 } CallGrammar;
 
 /*
- * The part that is the calls; 0 and an Error that names the tool. Arguments follow a tool's schema
- * in so far as their form tells: in the XML form required names, numbers, booleans, lists, objects
- * and fixed texts, in the JSON form all of it.
+ * The part that is the calls; 0 and an Error that names the tool. In the XML form a parameter's
+ * text is one that is read back as a value of its schema (schema_text). What of a schema cannot be
+ * followed is an error where the tool is strict; elsewhere such a parameter is free.
  */
 uint32_t call_grammar(SchemaCompiler *c, GrammarBuilder *b, const CallGrammar *o, Error *err);
 

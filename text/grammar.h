@@ -22,7 +22,7 @@ typedef enum {
     NODE_NAME,   /* the same inside the name of a property (GrammarNames) */
     NODE_NAMES,  /* begins such a name: property lo or a later one may come */
     NODE_STRING, /* a JSON string behind its opening quote: lo to hi characters, then next */
-    NODE_TEXT,   /* a text that automaton `index` accepts, then next */
+    NODE_TEXT,   /* lo to hi characters of a text that automaton `index` accepts, then next */
     NODE_UNTIL,  /* any text up to and with literal `index`, without literal hi, then next */
     NODE_TOKEN,  /* the token lo, then next */
     NODE_FREE,   /* any tokens up to and with token lo, then next; hi: the answer may end there */
@@ -41,8 +41,8 @@ typedef struct {
     uint8_t height;      /* lists and objects in each other that it needs to come to its end */
     uint16_t n_edges;
     uint32_t first_edge; /* by rising byte */
-    uint32_t next, body;
-    int32_t lo, hi; /* hi -1: no bound. NODE_NAME: its leaves in GrammarNames.leaf */
+    uint32_t next, body; /* body of NODE_TEXT: 1, its automaton is as grammar_text says */
+    int32_t lo, hi;      /* hi -1: no bound. NODE_NAME: its leaves in GrammarNames.leaf */
     /* NODE_STRING: an automaton, -1: none, -2: a name, escapes as canonical JSON has them.
      * NODE_NAME: which names */
     int32_t index;

@@ -150,7 +150,7 @@ static uint32_t add_edges(GrammarBuilder *b, const GrammarEdge *edge, int n)
         b->cap_edges = b->cap_edges ? 2 * b->cap_edges : 64;
         g->edge = mem_realloc(g->edge, b->cap_edges, sizeof *g->edge);
     }
-    memcpy(g->edge + first, edge, (size_t)n * sizeof *edge);
+    if (n) memcpy(g->edge + first, edge, (size_t)n * sizeof *edge);
     g->n_edges += (uint32_t)n;
     return first;
 }
@@ -206,6 +206,16 @@ uint32_t grammar_string(GrammarBuilder *b, int automaton, int lo, int hi, uint32
     return grammar_node(
         b,
         (GrammarNode){.kind = NODE_STRING, .index = automaton, .lo = lo, .hi = hi, .next = next});
+}
+
+uint32_t grammar_text(GrammarBuilder *b, int automaton, int lo, int hi, int is_open, uint32_t next)
+{
+    return grammar_node(b, (GrammarNode){.kind = NODE_TEXT,
+                                         .index = automaton,
+                                         .lo = lo,
+                                         .hi = hi,
+                                         .body = (uint32_t)is_open,
+                                         .next = next});
 }
 
 static int add_literal(Grammar *g, const char *literal)

@@ -43,6 +43,12 @@ uint32_t grammar_repeat(GrammarBuilder *b, uint32_t body, int before, int lo, in
 uint32_t grammar_string(GrammarBuilder *b, int automaton, int lo, int hi, uint32_t next);
 
 /*
+ * Characters lo to hi (-1: any number) of a text that the automaton accepts. is_open: behind a
+ * letter it takes whatever has no '<' and no control character; that is for speed alone.
+ */
+uint32_t grammar_text(GrammarBuilder *b, int automaton, int lo, int hi, int is_open, uint32_t next);
+
+/*
  * Any text that ends at its first literal. never: what may not come in it, NULL: nothing; its first
  * byte stands before the text. Both begin with '<', never behind its first byte.
  */

@@ -24,6 +24,7 @@ typedef struct {
     GrammarState state;
     uint32_t n_frames;
     int plain_room; /* as grammar_plain_room */
+    int text_room;  /* the same of texts */
     int is_free;    /* as grammar_is_free_text */
 } Depth;
 
@@ -115,16 +116,19 @@ static void keep_mask(GrammarMasks *m, Hash key, const uint64_t *mask)
 static void describe(const Grammar *g, Depth *d, uint32_t n_frames)
 {
     d->n_frames = n_frames;
-    d->plain_room = grammar_plain_room(g, &d->state);
+    d->plain_room = grammar_plain_room(g, &d->state, 0);
+    d->text_room = grammar_plain_room(g, &d->state, 1);
     d->is_free = grammar_is_free_text(g, &d->state);
 }
 
 /* 1 when t may follow for all that is known of its bytes from d on. */
 static int is_known(const Depth *d, const GrammarVocabToken *t, int at)
 {
-    if (d->plain_room && t->unplain <= at && (d->plain_room < 0 || t->len - at <= d->plain_room))
+    int is_plain = t->unplain <= at, has_bracket = t->bracket > at, n = t->len - at;
+    if (is_plain && d->plain_room && (d->plain_room < 0 || n <= d->plain_room)) return 1;
+    if (is_plain && !has_bracket && d->text_room && (d->text_room < 0 || n <= d->text_room))
         return 1;
-    return d->is_free && t->bracket <= at;
+    return d->is_free && !has_bracket;
 }
 
 /*

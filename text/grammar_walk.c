@@ -77,7 +77,8 @@ void grammar_enter(GrammarWalk *w, uint32_t node, uint32_t frame, GrammarState *
         return;
     case NODE_TEXT:
         add_thread(out, (GrammarThread){.node = node, .frame = frame});
-        if (w->g->automaton[n->index].dfa.accepts[0]) grammar_enter(w, n->next, frame, out);
+        if (w->g->automaton[n->index].dfa.accepts[0] && !n->lo)
+            grammar_enter(w, n->next, frame, out);
         return;
     case NODE_BYTES:
     case NODE_NAME:
@@ -349,10 +350,11 @@ static void text_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarStat
 {
     const GrammarNode *n = &w->g->node[t.node];
     const Dfa *d = &w->g->automaton[n->index].dfa;
-    t.at = dfa_step(d, t.at, byte);
-    if (t.at == DFA_DEAD) return;
+    int begins = (byte & 0xc0) != 0x80; /* a character */
+    if (begins && !count_character(n, &t)) return;
+    if (!feed_automaton(w->g, n, &t, byte)) return;
     add_thread(out, t);
-    if (d->accepts[t.at]) grammar_enter(w, n->next, t.frame, out);
+    if (d->accepts[t.at] && t.count >= n->lo) grammar_enter(w, n->next, t.frame, out);
 }
 
 /* How much of the literal stands at the end of what has come, Knuth-Morris-Pratt without a table.
@@ -443,13 +445,22 @@ int grammar_may_end(const Grammar *g, const GrammarState *s)
     return 0;
 }
 
-int grammar_plain_room(const Grammar *g, const GrammarState *s)
+/* 1 if any plain character may come; where they are texts without '<', any but that. */
+static int is_plain(const Grammar *g, const GrammarThread *t, int are_texts)
+{
+    const GrammarNode *n = &g->node[t->node];
+    if (!are_texts) return n->kind == NODE_STRING && n->index < 0 && t->sub == IN_TEXT;
+    if (n->kind != NODE_TEXT || !n->body) return 0;
+    return t->at == dfa_step(&g->automaton[n->index].dfa, 0, 'x');
+}
+
+int grammar_plain_room(const Grammar *g, const GrammarState *s, int are_texts)
 {
     int room = 0;
     for (int i = 0; i < s->n; i++) {
         const GrammarThread *t = &s->thread[i];
         const GrammarNode *n = &g->node[t->node];
-        if (n->kind != NODE_STRING || n->index >= 0 || t->sub != IN_TEXT) continue;
+        if (!is_plain(g, t, are_texts)) continue;
         if (n->hi < 0) return -1;
         if (n->hi - t->count > room) room = n->hi - t->count;
     }

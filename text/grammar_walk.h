@@ -53,8 +53,11 @@ void grammar_token(GrammarWalk *w, const GrammarState *from, int32_t token, Gram
 /* 1: the answer may end here. */
 int grammar_may_end(const Grammar *g, const GrammarState *s);
 
-/* Characters that a plain string may go on by, -1: any number; 0: no such string is open. */
-int grammar_plain_room(const Grammar *g, const GrammarState *s);
+/*
+ * Characters that a plain string may go on by, -1: any number; 0: no such string is open.
+ * are_texts: the same of texts (grammar_text), by characters other than '<'.
+ */
+int grammar_plain_room(const Grammar *g, const GrammarState *s, int are_texts);
 
 /* 1: any bytes but '<' may follow, in a text that goes up to a literal. */
 int grammar_is_free_text(const Grammar *g, const GrammarState *s);

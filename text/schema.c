@@ -146,6 +146,7 @@ uint32_t schema_any_object(SchemaCompiler *c)
 
 uint32_t schema_any(SchemaCompiler *c)
 {
+    if (c->texts.as) return schema_text_any(c);
     if (c->any) return c->any;
     c->any = schema_forward(c);
     json_t *none = json_object();
@@ -178,7 +179,7 @@ static const json_t *pointer_step(const json_t *at, const char *step, size_t len
     return n && !*end && name[0] != '-' ? json_array_get(at, i) : NULL;
 }
 
-static const json_t *find_ref(const json_t *root, const char *ref)
+const json_t *schema_target(const json_t *root, const char *ref)
 {
     const json_t *at = root;
     if (*ref++ != '#') return NULL;
@@ -195,7 +196,7 @@ const json_t *schema_resolve(const json_t *root, const json_t *schema)
     for (int i = 0; i < MAX_SCHEMA_DEPTH; i++) {
         const char *ref = json_string_value(json_object_get(schema, "$ref"));
         if (!ref) return schema;
-        schema = find_ref(root, ref);
+        schema = schema_target(root, ref);
     }
     return NULL;
 }
@@ -260,25 +261,29 @@ static const json_t *both(SchemaCompiler *c, const json_t *a, const json_t *b)
 /*
  * The part of `of`, with what `rest` (NULL: nothing) says beside it, where that was met before: 1.
  * Else 0, *part is a node that is to be set, and it is known from now on, so that schemas may hold
- * themselves.
+ * themselves. Where texts are their own union's, they are none that are not there anyway.
  */
 static int met_before(SchemaCompiler *c, const json_t *of, const json_t *rest, uint32_t *part)
 {
+    int form = c->texts.as ? c->texts.form : 0;
     for (int i = 0; i < c->n_refs; i++) {
         const SchemaRef *r = &c->ref[i];
-        if (r->of != of || !r->rest != !rest || (rest && !json_equal(r->rest, rest))) continue;
-        *part = r->part;
+        if (r->of != of || r->form != form || !r->rest != !rest ||
+            (rest && !json_equal(r->rest, rest)))
+            continue;
+        int is_open = !c->b->g->edge[c->b->g->node[r->part].first_edge].to;
+        *part = form && is_open ? grammar_bytes(c->b, &(GrammarEdge){.to = 0}, 0) : r->part;
         return 1;
     }
     *part = schema_forward(c);
     c->ref = mem_realloc(c->ref, (size_t)c->n_refs + 1, sizeof *c->ref);
-    c->ref[c->n_refs++] = (SchemaRef){of, rest, *part};
+    c->ref[c->n_refs++] = (SchemaRef){of, rest, form, *part};
     return 0;
 }
 
 static uint32_t ref_part(SchemaCompiler *c, const json_t *schema, const char *ref)
 {
-    const json_t *to = find_ref(c->root, ref), *rest = rest_of(c, schema, "$ref");
+    const json_t *to = schema_target(c->root, ref), *rest = rest_of(c, schema, "$ref");
     uint32_t part;
     if (!to && !c->strict) return schema_any(c);
     if (!to) return schema_fail(c, ERR_INPUT, "$ref \"%.80s\" leads nowhere in this schema", ref);
@@ -345,18 +350,22 @@ static const char *const not_followed[] = {"not",
                                            "minContains",
                                            "maxContains"};
 
-static int check_keywords(SchemaCompiler *c, const json_t *schema)
+const char *schema_not_followed_keyword(const json_t *schema)
 {
-    for (size_t i = 0; i < sizeof not_followed / sizeof *not_followed && c->strict; i++)
-        if (json_object_get(schema, not_followed[i])) {
-            schema_fail(c, ERR_INPUT, "keyword \"%s\" is not supported in strict mode",
-                        not_followed[i]);
-            return -1;
-        }
-    return 0;
+    for (size_t i = 0; i < sizeof not_followed / sizeof *not_followed; i++)
+        if (json_object_get(schema, not_followed[i])) return not_followed[i];
+    return NULL;
 }
 
-static uint32_t type_part(SchemaCompiler *c, const json_t *schema, const char *type)
+static int check_keywords(SchemaCompiler *c, const json_t *schema)
+{
+    const char *keyword = c->strict ? schema_not_followed_keyword(schema) : NULL;
+    if (!keyword) return 0;
+    schema_fail(c, ERR_INPUT, "keyword \"%s\" is not supported in strict mode", keyword);
+    return -1;
+}
+
+uint32_t schema_type(SchemaCompiler *c, const json_t *schema, const char *type)
 {
     if (!strcmp(type, "object")) return schema_object(c, schema);
     if (!strcmp(type, "array")) return schema_array(c, schema);
@@ -397,6 +406,11 @@ const char *schema_implied_type(const json_t *schema)
     return format && format_pattern(format) ? "string" : NULL;
 }
 
+static uint32_t type_part(SchemaCompiler *c, const json_t *schema, const char *type)
+{
+    return c->texts.as ? schema_text_type(c, schema, type) : schema_type(c, schema, type);
+}
+
 /* Values of an enum or a const that are of the schema's type, too. */
 static uint32_t values_part(SchemaCompiler *c, const json_t *schema, const json_t *values)
 {
@@ -414,7 +428,7 @@ static uint32_t values_part(SchemaCompiler *c, const json_t *schema, const json_
         if (is_fit) json_array_append(fit, (json_t *)value);
     }
     uint32_t part = json_array_size(fit)
-                        ? schema_enum(c, fit)
+                        ? (c->texts.as ? schema_text_values(c, fit) : schema_enum(c, fit))
                         : schema_fail(c, ERR_INPUT, "none of its values is of its type");
     json_decref(fit);
     return part;
@@ -436,7 +450,8 @@ static uint32_t types_part(SchemaCompiler *c, const json_t *schema)
     const char *implied = type ? NULL : schema_implied_type(schema);
     if (implied) way[n++] = type_part(c, schema, implied);
     if (!n) return schema_any(c);
-    if (json_is_true(json_object_get(schema, "nullable"))) way[n++] = schema_word(c, "null");
+    if (json_is_true(json_object_get(schema, "nullable")))
+        way[n++] = c->texts.as ? schema_text_null(c) : schema_word(c, "null");
     return schema_ways(c, way, n);
 }
 

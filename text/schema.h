@@ -37,12 +37,34 @@ void schema_end(SchemaCompiler *c);
 uint32_t schema_value(SchemaCompiler *c, const json_t *root, const json_t *schema, int strict,
                       const char *where, Error *err);
 
+/* How a value stands as a text, which is what is read back as these types of reply_tools.h. */
+typedef struct {
+    unsigned types;
+    const char *const *never; /* up to two that it cannot hold, behind the newline in front of it */
+    int n_never;              /* each begins with '<' or a newline */
+} SchemaText;
+
+#define SCHEMA_ANY_TEXT UINT32_MAX
+
+/*
+ * As schema_value, of texts that are read back as values of the schema. SCHEMA_ANY_TEXT: any text
+ * will do.
+ */
+uint32_t schema_text(SchemaCompiler *c, const json_t *root, const json_t *schema, int strict,
+                     const SchemaText *as, const char *where, Error *err);
+
 /* The part that is any value, any object. */
 uint32_t schema_any(SchemaCompiler *c);
 uint32_t schema_any_object(SchemaCompiler *c);
 
 /* What a schema is of that does not say: what its keywords are for; NULL: of anything. */
 const char *schema_implied_type(const json_t *schema);
+
+/* A keyword of schema that nothing follows; NULL: there is none. */
+const char *schema_not_followed_keyword(const json_t *schema);
+
+/* What a $ref leads to; NULL: nowhere. */
+const json_t *schema_target(const json_t *root, const char *ref);
 
 /* The schema that a $ref of root leads to, as often as it does; schema itself without one, or NULL.
  */

@@ -9,6 +9,7 @@
 
 typedef struct {
     const json_t *of, *rest;
+    int form; /* 0: JSON; or which of the texts, whose parts differ */
     uint32_t part;
 } SchemaRef;
 
@@ -65,6 +66,14 @@ struct SchemaCompiler {
     SchemaRange range[N_RANGES]; /* those that were made first */
     int n_ranges;
     uint32_t digits[MAX_BOUND_PART + 1]; /* up to so many, any */
+    struct {
+        const SchemaText *as; /* values stand as such texts; NULL: as JSON */
+        int form;             /* of the texts so far */
+        int n_found;          /* ways to write a value */
+        int is_any;           /* any text will do */
+        int has_null, has_string;
+        int any[2][2]; /* automata of strings + 1: not like objects, not like lists */
+    } texts;
 };
 
 /* A value of schema, in this step of the path; returns 0 when it failed. */
@@ -89,6 +98,9 @@ void schema_leave(SchemaCompiler *c, size_t before);
 uint32_t schema_forward(SchemaCompiler *c);
 void schema_set_forward(SchemaCompiler *c, uint32_t node, uint32_t to);
 
+/* A value of one of JSON's types, in JSON. */
+uint32_t schema_type(SchemaCompiler *c, const json_t *schema, const char *type);
+
 /* What may stand between two parts, then next. */
 uint32_t schema_blank(SchemaCompiler *c, uint32_t next);
 
@@ -110,8 +122,21 @@ uint32_t schema_enum(SchemaCompiler *c, const json_t *values);
  */
 int schema_pattern(SchemaCompiler *c, const char *pattern, size_t len, int least);
 
+/*
+ * What a schema says of a string: its automaton, -1: none, which knows of the fewest characters;
+ * and how many there are.
+ */
+int schema_characters(SchemaCompiler *c, const json_t *schema, int *lo, int *hi);
+
 /* Characters of the shortest string that an automaton takes; UINT16_MAX: there is none. */
 int schema_shortest(const SchemaCompiler *c, int automaton);
+
+/* schema_text.c: while values stand as texts */
+uint32_t schema_text_any(SchemaCompiler *c);
+uint32_t schema_text_null(SchemaCompiler *c);
+uint32_t schema_text_values(SchemaCompiler *c, const json_t *values);
+uint32_t schema_text_type(SchemaCompiler *c, const json_t *schema, const char *type);
+int schema_text_leave_out(const SchemaCompiler *c, Dfa *d, Error *err); /* as dfa_without */
 
 /* schema_number.c */
 uint32_t schema_integer(SchemaCompiler *c, const json_t *schema);

@@ -62,7 +62,12 @@ int schema_pattern(SchemaCompiler *c, const char *pattern, size_t len, int least
         schema_not_followed(c, "pattern", err.code, "%s", err.msg);
         return -1;
     }
-    forbid_controls(&dfa);
+    if (c->texts.as && schema_text_leave_out(c, &dfa, &err)) {
+        schema_not_followed(c, "pattern", err.code, "%s", err.msg);
+        dfa_free(&dfa);
+        return -1;
+    }
+    if (!c->texts.as) forbid_controls(&dfa);
     if (least && dfa_at_least(&dfa, least, &err)) {
         if (err.code == ERR_INPUT)
             schema_fail(c, err.code, "no text of minLength characters matches its pattern");
@@ -80,6 +85,7 @@ static int format_automaton(SchemaCompiler *c, const char *format, int least)
     const char *pattern = format ? format_pattern(format) : NULL;
     int index = -1;
     if (!pattern) return -1;
+    if (c->texts.as) return schema_pattern(c, pattern, strlen(pattern), least);
     for (int i = 0; i < c->n_formats; i++)
         if (c->format[i].pattern == pattern) index = c->format[i].automaton;
     if (index < 0) {
@@ -93,19 +99,27 @@ static int format_automaton(SchemaCompiler *c, const char *format, int least)
     return schema_pattern(c, pattern, strlen(pattern), least);
 }
 
-uint32_t schema_string(SchemaCompiler *c, const json_t *schema)
+int schema_characters(SchemaCompiler *c, const json_t *schema, int *lo, int *hi)
 {
     const json_t *pattern = json_object_get(schema, "pattern");
-    int lo = schema_bound(c, schema, "minLength", MAX_LENGTH_BOUND, 0);
-    int hi = schema_bound(c, schema, "maxLength", MAX_LENGTH_BOUND, -1), automaton;
-    if (hi >= 0 && lo > hi) return schema_fail(c, ERR_INPUT, "minLength is over maxLength");
+    int automaton;
+    *lo = schema_bound(c, schema, "minLength", MAX_LENGTH_BOUND, 0);
+    *hi = schema_bound(c, schema, "maxLength", MAX_LENGTH_BOUND, -1);
+    if (*hi >= 0 && *lo > *hi) schema_fail(c, ERR_INPUT, "minLength is over maxLength");
+    if (c->failed) return -1;
     if (json_is_string(pattern))
-        automaton = schema_pattern(c, json_string_value(pattern), json_string_length(pattern), lo);
+        automaton = schema_pattern(c, json_string_value(pattern), json_string_length(pattern), *lo);
     else
-        automaton = format_automaton(c, json_string_value(json_object_get(schema, "format")), lo);
-    if (automaton >= 0) lo = 0; /* its own automaton knows */
-    if (automaton >= 0 && schema_shortest(c, automaton) > (hi < 0 ? UINT16_MAX - 1 : hi))
-        return schema_fail(c, ERR_INPUT, "no text within maxLength matches its pattern");
+        automaton = format_automaton(c, json_string_value(json_object_get(schema, "format")), *lo);
+    if (automaton >= 0) *lo = 0; /* its own automaton knows */
+    if (automaton >= 0 && schema_shortest(c, automaton) > (*hi < 0 ? UINT16_MAX - 1 : *hi))
+        schema_fail(c, ERR_INPUT, "no text within maxLength matches its pattern");
+    return automaton;
+}
+
+uint32_t schema_string(SchemaCompiler *c, const json_t *schema)
+{
+    int lo, hi, automaton = schema_characters(c, schema, &lo, &hi);
     int is_plain = automaton < 0 && !lo && hi < 0;
     if (is_plain && c->text) return c->text;
     uint32_t part = grammar_range(c->b, '"', '"', grammar_string(c->b, automaton, lo, hi, 0));
