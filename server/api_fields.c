@@ -188,7 +188,7 @@ static int read_allowed(ApiRequest *r, const json_t *body, int n_vocab, ApiError
     if (v && !json_is_array(v))
         return api_error(err, ERR_INPUT, "allowed_token_ids",
                          "allowed_token_ids must be a list of token ids");
-    return api_read_ids(v, "allowed_token_ids", n_vocab, &r->allowed, err);
+    return api_read_ids(v, "allowed_token_ids", n_vocab, &r->allowed_ids, err);
 }
 
 static int add_bias(ApiRequest *r, long long id, const json_t *value, int n_vocab, ApiError *err)

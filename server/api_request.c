@@ -335,7 +335,7 @@ int api_request_read(ApiRequest *r, ApiKind kind, json_t *body, const ApiDefault
                          : read_completion(r, body, defaults, err))
         return -1;
     if (api_read_structure(r, body, err)) return -1;
-    if (r->allowed.n && api_has_grammar(r))
+    if (r->allowed_ids.n && api_has_grammar(r))
         return api_error(err, ERR_INPUT, "allowed_token_ids",
                          "allowed_token_ids cannot be had together with a form of the answer");
     return check_whole(r, err);
@@ -348,11 +348,12 @@ void api_request_free(ApiRequest *r)
     mem_free(r->prompts);
     mem_free(r->bias_id);
     mem_free(r->bias);
-    token_list_free(&r->allowed);
+    token_list_free(&r->allowed_ids);
     json_decref(r->messages);
     json_decref(r->tools);
     json_decref(r->forced);
     json_decref(r->schema);
+    json_decref(r->allowed_tools);
     json_decref(r->body);
     *r = (ApiRequest){0};
 }

@@ -116,6 +116,7 @@ typedef struct {
     int parse_calls;          /* 0: tool calls stay text (tool_choice none, no tools) */
     int parallel_calls;       /* 0: an answer ends after its first call */
     json_t *forced;           /* tools of which one must be called; NULL: none. Owned */
+    json_t *allowed_tools;    /* tools that may be called, none of which must; NULL: all. Owned */
     int names_tool;           /* 1: the request names the one */
     int strict_tools;         /* 1: one at least is strict */
     ApiStructure structure;
@@ -146,7 +147,7 @@ typedef struct {
     int32_t *bias_id; /* [n_bias] */
     float *bias;
     int n_bias;
-    TokenList allowed; /* what the answer's tokens must be of; none: anything */
+    TokenList allowed_ids; /* what the answer's tokens must be of; none: anything */
 } ApiRequest;
 
 /* What a request gets that does not say. */

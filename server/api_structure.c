@@ -157,5 +157,6 @@ int api_read_structure(ApiRequest *r, const json_t *body, ApiError *err)
 
 int api_has_grammar(const ApiRequest *r)
 {
-    return r->structure.kind != STRUCTURE_FREE || r->forced || (r->strict_tools && r->parse_calls);
+    return r->structure.kind != STRUCTURE_FREE || r->forced ||
+           (r->parse_calls && (r->strict_tools || r->allowed_tools));
 }

@@ -106,7 +106,7 @@ static int read_choice_word(ApiRequest *r, const char *word, ApiError *err)
     return 0;
 }
 
-/* {"mode", "tools"}: where a call is required, only of these. */
+/* {"mode", "tools"}: calls are of these alone; where none of them is ours no call may come. */
 static int read_allowed_tools(ApiRequest *r, const json_t *allowed, ApiError *err)
 {
     const char *mode = json_string_value(json_object_get(allowed, "mode"));
@@ -121,9 +121,12 @@ static int read_allowed_tools(ApiRequest *r, const json_t *allowed, ApiError *er
     }
     if (!rc && r->forced && !json_array_size(some))
         rc = refuse_choice("tool_choice names no function of tools", err);
+    if (!rc && !json_array_size(some)) r->parse_calls = 0;
     if (!rc && r->forced) {
         json_decref(r->forced);
         r->forced = json_incref(some);
+    } else if (!rc && json_array_size(some) < json_array_size(r->tools)) {
+        r->allowed_tools = json_incref(some);
     }
     json_decref(some);
     return rc;
@@ -137,7 +140,8 @@ static int read_tool_choice(ApiRequest *r, const json_t *v, ApiError *err)
     if (!v) return 0;
     if (json_is_string(v)) return read_choice_word(r, json_string_value(v), err);
     if (!json_is_object(v)) return refuse_choice("tool_choice must be a string or an object", err);
-    if (type && !strcmp(type, "allowed_tools")) return read_allowed_tools(r, allowed, err);
+    if (type && !strcmp(type, "allowed_tools"))
+        return read_allowed_tools(r, allowed ? allowed : v, err);
     const json_t *f = json_field(v, "function");
     return read_named_choice(r, json_string_value(json_object_get(f ? f : v, "name")), err);
 }

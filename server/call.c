@@ -39,7 +39,7 @@ void call_free(Call *call)
     strbuf_free(&call->chunk_head);
     reply_tools_close(call->tools);
     structures_release(call->server->structures, call->grammar);
-    id_set_close(&call->allowed);
+    id_set_close(&call->allowed_ids);
     api_request_free(&call->api);
     json_decref(call->asked);
     item_row_free(&call->row);

@@ -63,7 +63,7 @@ struct Call {
     int starts_in_think;    /* the prompt ends in <think> */
     int is_encoded;         /* all prompts are tokens */
     const Grammar *grammar; /* of its answers, or NULL */
-    IdSet allowed;          /* what their tokens must be of; there is one or a grammar */
+    IdSet allowed_ids;      /* what their tokens must be of; there is one or a grammar */
     StructureAsk ask;       /* for it; .api is NULL until it is looked for */
     double grammar_s;       /* that it took to compile; 0: it was there */
     int answer_changes;     /* as ChatMarks's */

@@ -83,7 +83,8 @@ static int open_answers(Call *call, ApiError *err)
 {
     const Server *s = call->server;
     int n = call->api.best_of;
-    if (call->api.parse_calls) call->tools = reply_tools_open(call->api.tools);
+    const json_t *tools = call->api.allowed_tools ? call->api.allowed_tools : call->api.tools;
+    if (call->api.parse_calls) call->tools = reply_tools_open(tools);
     AnswerModel model = {.tok = s->service->tok,
                          .eos = s->config->eos,
                          .n_eos = s->config->n_eos,
@@ -105,7 +106,7 @@ static int open_answers(Call *call, ApiError *err)
             a->structure = (GrammarAnswer){call->grammar, structures_pool(s->structures), 0};
             a->request.constraint = grammar_constraint(&a->structure);
         }
-        if (call->allowed.word) a->request.constraint = id_set_constraint(&call->allowed);
+        if (call->allowed_ids.word) a->request.constraint = id_set_constraint(&call->allowed_ids);
         if (call->format->begin) call->format->begin(call, a);
         int room = s->ctx_size - prompt->n;
         if (a->request.max_tokens > room) a->request.max_tokens = room;
@@ -127,13 +128,13 @@ static int check_model(const Call *call, ApiError *err)
 static int read_allowed(Call *call, ApiError *err)
 {
     const Server *s = call->server;
-    const TokenList *ids = &call->api.allowed;
+    const TokenList *ids = &call->api.allowed_ids;
     for (int i = 0; i < ids->n; i++)
         if (!tokenizer_has(s->service->tok, ids->id[i]))
             return api_error(err, ERR_INPUT, "allowed_token_ids",
                              "allowed_token_ids[%d] is %d, which stands for no token", i,
                              (int)ids->id[i]);
-    if (ids->n) id_set_open(&call->allowed, ids->id, ids->n, s->n_vocab);
+    if (ids->n) id_set_open(&call->allowed_ids, ids->id, ids->n, s->n_vocab);
     return 0;
 }
 

@@ -80,6 +80,13 @@ static void add_json(StrBuf *text, const char *name, const json_t *value)
     free(dumped);
 }
 
+/* The tools that the answer may call. */
+static const json_t *callable(const ApiRequest *api)
+{
+    if (api->forced) return api->forced;
+    return api->allowed_tools ? api->allowed_tools : api->tools;
+}
+
 StructureAsk structures_ask(const ApiRequest *api, int starts_in_think)
 {
     StrBuf text = {0};
@@ -88,7 +95,7 @@ StructureAsk structures_ask(const ApiRequest *api, int starts_in_think)
                   api->parallel_calls, api->parse_calls, starts_in_think);
     add_json(&text, "value", api->structure.value);
     add_json(&text, "forced", api->forced);
-    add_json(&text, "tools", has_tools && !api->forced ? api->tools : NULL);
+    add_json(&text, "tools", has_tools && !api->forced ? callable(api) : NULL);
     StructureAsk ask = {api, starts_in_think, hash_key(text.data, text.len, 0)};
     strbuf_free(&text);
     return ask;
@@ -208,7 +215,7 @@ static uint32_t whole_part(const Structures *s, SchemaCompiler *c, GrammarBuilde
                            const ApiRequest *api, Error *err)
 {
     int has_text = api->structure.kind != STRUCTURE_FREE;
-    CallGrammar calls = {.tools = api->forced ? api->forced : api->tools,
+    CallGrammar calls = {.tools = callable(api),
                          .parallel = api->parallel_calls && !api->names_tool,
                          .forced = api->forced || has_text,
                          .follow = api->forced != NULL,

@@ -349,7 +349,7 @@ static void test_fields(void **state)
     assert_int_equal(r.n_bias, 2);
     assert_int_equal(r.bias_id[1], 6);
     assert_true(r.bias[0] == -100 && r.bias[1] == 1.5F);
-    assert_true(r.allowed.n == 2 && r.allowed.id[1] == 8);
+    assert_true(r.allowed_ids.n == 2 && r.allowed_ids.id[1] == 8);
     api_request_free(&r);
 
     r = read_ok(API_COMPLETION, P "\"top_p\": 0, \"logit_bias\": [[5, 2]], \"seed\": -1, "
@@ -755,6 +755,9 @@ static void test_tool_choice(void **state)
          1, 0, 1},
         {"\"tools\": [{\"function\": {\"name\": \"f\"}}], \"tool_choice\": {\"type\": "
          "\"allowed_tools\", \"allowed_tools\": {\"mode\": \"auto\", \"tools\": []}}}",
+         0, 1, 1},
+        {"\"tools\": [{\"function\": {\"name\": \"f\"}}], \"tool_choice\": {\"type\": "
+         "\"allowed_tools\", \"mode\": \"auto\", \"tools\": [{\"name\": \"f\"}]}}",
          1, 1, 1},
         {"\"functions\": [{\"name\": \"f\"}, {\"name\": \"g\"}]}", 1, 1, 2},
         {"\"functions\": [{\"name\": \"f\"}], \"function_call\": \"none\"}", 0, 1, 1},

@@ -205,42 +205,59 @@ static void test_read(void **state)
 static const struct {
     const char *choice, *forced;
     int names_tool, has_grammar;
+    const char *allowed; /* NULL: all */
 } choices[] = {
-    {"'x': 0", NULL, 0, 1}, /* b is strict */
-    {"'tool_choice': 'auto'", NULL, 0, 1},
-    {"'tool_choice': 'none'", NULL, 0, 0},
-    {"'tool_choice': 'required'", "ab", 0, 1},
-    {"'tool_choice': 'any'", "ab", 0, 1},
-    {"'tool_choice': {'type': 'function', 'function': {'name': 'b'}}", "b", 1, 1},
-    {"'tool_choice': {'type': 'function', 'name': 'a'}", "a", 1, 1},
-    {"'function_call': {'name': 'a'}", "a", 1, 1},
+    {"'x': 0", NULL, 0, 1, NULL}, /* b is strict */
+    {"'tool_choice': 'auto'", NULL, 0, 1, NULL},
+    {"'tool_choice': 'none'", NULL, 0, 0, NULL},
+    {"'tool_choice': 'required'", "ab", 0, 1, NULL},
+    {"'tool_choice': 'any'", "ab", 0, 1, NULL},
+    {"'tool_choice': {'type': 'function', 'function': {'name': 'b'}}", "b", 1, 1, NULL},
+    {"'tool_choice': {'type': 'function', 'name': 'a'}", "a", 1, 1, NULL},
+    {"'function_call': {'name': 'a'}", "a", 1, 1, NULL},
     {"'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': 'auto', 'tools': []}}",
-     NULL, 0, 1},
+     NULL, 0, 0, ""},
+    {"'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': 'auto', 'tools': "
+     "[{'type': 'function', 'function': {'name': 'a'}}]}}",
+     NULL, 0, 1, "a"},
+    {"'tool_choice': {'type': 'allowed_tools', 'mode': 'auto', 'tools': [{'name': 'b'}]}", NULL, 0,
+     1, "b"},
+    {"'tool_choice': {'type': 'allowed_tools', 'mode': 'auto', 'tools': [{'name': 'b'}, {'name': "
+     "'a'}]}",
+     NULL, 0, 1, NULL},
     {"'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': 'required', 'tools': "
      "[{'type': 'function', 'function': {'name': 'b'}}, {'name': 'c'}]}}",
-     "b", 0, 1},
+     "b", 0, 1, NULL},
 };
+
+static void join_names(const json_t *tools, char *out, size_t size)
+{
+    size_t n = 0, i;
+    json_t *tool;
+    *out = 0;
+    json_array_foreach((json_t *)tools, i, tool)
+    {
+        const json_t *f = json_object_get(tool, "function");
+        n += (size_t)snprintf(out + n, size - n, "%s",
+                              json_string_value(json_object_get(f, "name")));
+    }
+}
 
 static void test_choices(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
-        char fields[512], names[8] = "";
-        size_t n_names = 0;
-        json_t *tool;
-        size_t k;
+        char fields[512], names[8], allowed[8];
         snprintf(fields, sizeof fields, TOOLS "%s", choices[i].choice);
         ApiRequest r = read_ok(API_CHAT, fields);
-        json_array_foreach(r.forced, k, tool)
-        {
-            const json_t *f = json_object_get(tool, "function");
-            const char *name = json_string_value(json_object_get(f, "name"));
-            n_names += (size_t)snprintf(names + n_names, sizeof names - n_names, "%s", name);
-        }
+        join_names(r.forced, names, sizeof names);
+        join_names(r.allowed_tools, allowed, sizeof allowed);
         if (!r.forced != !choices[i].forced || r.names_tool != choices[i].names_tool ||
             api_has_grammar(&r) != choices[i].has_grammar)
             fail_msg("%s: '%s' %d", choices[i].choice, names, r.names_tool);
         if (choices[i].forced) assert_string_equal(names, choices[i].forced);
+        assert_int_equal(!r.allowed_tools, !choices[i].allowed);
+        if (choices[i].allowed) assert_string_equal(allowed, choices[i].allowed);
         api_request_free(&r);
     }
 }

@@ -213,6 +213,36 @@ static void test_strict(void **state)
     json_decref(free_one);
 }
 
+/* Of the tools that the model is told of only some may be called, and none must. */
+static void test_allowed(void **state)
+{
+    (void)state;
+#define TWO                                                                                        \
+    ITALIAN "'tools':[" TOOL("FindRestaurants", "false", CITY) "," TOOL("Find", "false", NONE) "]" \
+                                                                                               ","
+#define ALLOWED(name)                                                                              \
+    "'tool_choice':{'type':'allowed_tools','allowed_tools':{'mode':'auto','tools':[{'type':"       \
+    "'function','function':{'name':'" name "'}}]}}"
+    json_t *any = ask(TWO "'parallel_tool_calls':false"), *call;
+    json_t *same = ask(TWO "'parallel_tool_calls':false," ALLOWED("FindRestaurants"));
+    char *text = said(calls_of(any)), *again = said(calls_of(same));
+    assert_non_null(strstr(text, "FindRestaurants{"));
+    assert_string_equal(again, text);
+    free(text);
+    free(again);
+    json_decref(any);
+    json_decref(same);
+    json_t *other = ask(TWO ALLOWED("Find"));
+    size_t i;
+    json_array_foreach((json_t *)calls_of(other), i, call)
+    {
+        assert_string_equal(served_text_at(call, "function.name"), "Find");
+    }
+    json_decref(other);
+    assert_null(calls_of(other = ask(TWO ALLOWED("Other"))));
+    json_decref(other);
+}
+
 /* A form and tools: the answer is of that form, or a call. */
 static void test_form_or_call(void **state)
 {
@@ -345,11 +375,11 @@ static void test_messages(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_required),     cmocka_unit_test(test_named),
-        cmocka_unit_test(test_chance),       cmocka_unit_test(test_strict),
-        cmocka_unit_test(test_form_or_call), cmocka_unit_test(test_with_thinking),
-        cmocka_unit_test(test_errors),       cmocka_unit_test(test_responses),
-        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_required),      cmocka_unit_test(test_named),
+        cmocka_unit_test(test_chance),        cmocka_unit_test(test_strict),
+        cmocka_unit_test(test_allowed),       cmocka_unit_test(test_form_or_call),
+        cmocka_unit_test(test_with_thinking), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_responses),     cmocka_unit_test(test_messages),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
