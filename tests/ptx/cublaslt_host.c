@@ -362,7 +362,7 @@ static float fp8_sum(const Call *c, const float *a, const float *b, uint64_t row
     return sum;
 }
 
-/* In sixteen sums; with a split these the other way round. */
+/* In sixteen sums; with a split these in an order that depends on n. */
 static float bf16_sum(const Call *c, const float *a, const float *b)
 {
     enum { LANES = 16 };
@@ -374,7 +374,7 @@ static float bf16_sum(const Call *c, const float *a, const float *b)
     for (; i < k; i++)
         part[i % LANES] += a[i] * b[i];
     for (int l = 0; l < LANES; l++)
-        sum += part[c->n_splits > 1 ? LANES - 1 - l : l];
+        sum += part[c->n_splits > 1 ? (l + (int)c->b.cols) % LANES : l];
     return sum;
 }
 
