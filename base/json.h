@@ -2,6 +2,9 @@
  * json.h: reading JSON files and fields with errors that name file and key.
  *
  * Built on jansson (which already refuses invalid UTF-8, NUL and nesting beyond 2,048 levels).
+ * Files are taken as Python's json writes and reads them, which made most of them: of a key that is
+ * given twice the last value counts, NaN and Infinity are null, and an integer beyond 64 bits
+ * (transformers' 1e30 for a length that nobody set) is a real.
  */
 #ifndef OFFSHOOT_BASE_JSON_H
 #define OFFSHOOT_BASE_JSON_H
@@ -11,12 +14,19 @@
 #include "base/error.h"
 
 /*
+ * json_loadb, but an integer beyond 64 bits, which JSON does not bound, is a real; with not_finite,
+ * NaN, Infinity and -Infinity are null.
+ */
+json_t *json_load_wide(const char *text, size_t len, size_t flags, int not_finite,
+                       json_error_t *je);
+
+/*
  * Loads a file of at most max_bytes. NULL and an Error that names the file; else a new reference.
  */
 json_t *json_read_file(const char *path, size_t max_bytes, Error *err);
 
-/* The same of a text that came from path. */
-json_t *json_read_text(const char *text, size_t len, const char *path, Error *err);
+/* The same of a text that came from path; flags are jansson's. */
+json_t *json_read_text(const char *text, size_t len, size_t flags, const char *path, Error *err);
 
 /* The value at key unless it is absent or null: NULL. */
 const json_t *json_field(const json_t *obj, const char *key);

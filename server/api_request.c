@@ -5,7 +5,6 @@
 #include "server/api_request.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +14,6 @@
 
 #include "base/json.h"
 #include "base/mem.h"
-#include "base/strbuf.h"
 
 int api_error(ApiError *e, ErrorCode code, const char *param, const char *fmt, ...)
 {
@@ -134,44 +132,6 @@ static int check_cost(JsonCost cost, ApiError *err)
     return 0;
 }
 
-static size_t number_len(const char *text, size_t len)
-{
-    size_t n = 0;
-    while (n < len && text[n] && strchr("+-.0123456789Ee", text[n]))
-        n++;
-    return n;
-}
-
-static int is_beyond_64_bits(const char *number)
-{
-    errno = 0;
-    return !strpbrk(number, ".Ee") && strtoll(number, NULL, 10) && errno == ERANGE;
-}
-
-/* JSON bounds no integer, jansson does: those that it cannot hold become reals. */
-static void widen_integers(const char *text, size_t len, StrBuf *out)
-{
-    int in_string = 0;
-    for (size_t i = 0, n; i < len; i += n) {
-        size_t from = out->len, digits = in_string ? 0 : number_len(text + i, len - i);
-        n = digits ? digits : in_string && text[i] == '\\' && i + 1 < len ? 2 : 1;
-        strbuf_add(out, text + i, n);
-        if (digits && is_beyond_64_bits(out->data + from)) strbuf_puts(out, ".0");
-        if (text[i] == '"') in_string = !in_string;
-    }
-}
-
-static json_t *load(const char *text, size_t len, json_error_t *je)
-{
-    json_t *value = json_loadb(text, len, JSON_ALLOW_NUL, je);
-    if (value || json_error_code(je) != json_error_numeric_overflow) return value;
-    StrBuf wide = {0};
-    widen_integers(text, len, &wide);
-    value = json_loadb(wide.data, wide.len, JSON_ALLOW_NUL, je);
-    strbuf_free(&wide);
-    return value;
-}
-
 json_t *api_parse_body(const char *text, size_t len, ApiError *err)
 {
     JsonCost none = {0};
@@ -184,7 +144,7 @@ json_t *api_parse_one(JsonCost *spent, const char *text, size_t len, ApiError *e
     JsonCost cost = add_cost(*spent, text, len);
     if (check_cost(cost, err)) return NULL;
     *spent = cost;
-    json_t *body = load(text, len, &je);
+    json_t *body = json_load_wide(text, len, JSON_ALLOW_NUL, 0, &je);
     if (json_is_object(body)) return body;
     if (body)
         api_error(err, ERR_INPUT, NULL, "the body is not a JSON object");

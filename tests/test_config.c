@@ -9,9 +9,12 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/mem.h"
+#include "base/strbuf.h"
 #include "engine/config.h"
 #include "tests/checkpoint.h"
 
@@ -390,6 +393,70 @@ static void test_generation_lies(void **state)
     expect_error(dir, "generation_config.json", "");
 }
 
+/* Writes config.json: that of dense with more in front of its first key and behind its last. */
+static const char *write_around(const char *before, const char *after)
+{
+    const char *dir = scratch_dir("config");
+    json_t *root = json_load_file(dense, 0, NULL);
+    char *text = json_dumps(root, 0);
+    StrBuf all = {0};
+    strbuf_printf(&all, "{%s, %.*s%s}", before, (int)strlen(text) - 2, text + 1, after);
+    scratch_write(scratch_path(dir, "config.json"), all.data, all.len);
+    strbuf_free(&all);
+    free(text);
+    json_decref(root);
+    return dir;
+}
+
+/* What Python's json writes and reads, though the standard has none of it. */
+static void test_python_json(void **state)
+{
+    (void)state;
+    static const char *const more[] = {
+        "\"x\": NaN", "\"x\": [0.0, Infinity, -Infinity]",
+        "\"model_max_length\": 1000000000000000019884624838656",
+        "\"x\": [9223372036854775808, -9223372036854775809, 9223372036854775807]",
+        "\"say \\\"NaN\": \"Infinity \\\\\", \"y\": NaN"};
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        ModelConfig c;
+        GenerationDefaults g;
+        load_ok(&c, &g, write_around(more[i], ""));
+        StrBuf behind = {0};
+        strbuf_printf(&behind, ", %s", more[i]);
+        load_ok(&c, &g, write_around("\"a\": 1", behind.data));
+        strbuf_free(&behind);
+    }
+
+    /* The last of two values counts. */
+    ModelConfig c;
+    GenerationDefaults g;
+    load_ok(&c, &g,
+            write_around("\"eos_token_id\": 7",
+                         ", \"eos_token_id\": [8], \"eos_token_id\": 9, \"x\": NaN"));
+    assert_int_equal(c.eos[c.n_eos - 1], 9);
+    for (int i = 0; i < c.n_eos; i++)
+        assert_true(c.eos[i] != 7 && c.eos[i] != 8);
+
+    /* A number that nothing holds is named where it is asked for. */
+    expect_error(write_around("\"a\": 1", ", \"eos_token_id\": 1000000000000000019884624838656"),
+                 "config.json", "'eos_token_id'");
+
+    Error err = {0};
+    static const char text[] = "{\"a\": [NaN, \"NaN\", 9223372036854775808, -9223372036854775808, "
+                               "9223372036854775807, -Infinity, 1.5]}";
+    json_t *root = json_read_text(text, sizeof text - 1, 0, "x", &err);
+    if (!root) fail_msg("%s", err.msg);
+    const json_t *a = json_object_get(root, "a");
+    assert_true(json_is_null(json_array_get(a, 0)));
+    assert_string_equal(json_string_value(json_array_get(a, 1)), "NaN");
+    assert_true(json_real_value(json_array_get(a, 2)) == 0x1p63);
+    assert_true(json_integer_value(json_array_get(a, 3)) == INT64_MIN);
+    assert_true(json_integer_value(json_array_get(a, 4)) == INT64_MAX);
+    assert_true(json_is_null(json_array_get(a, 5)));
+    assert_true(json_real_value(json_array_get(a, 6)) == 1.5);
+    json_decref(root);
+}
+
 /* Files that are no JSON object at all. */
 static void test_broken_files(void **state)
 {
@@ -398,8 +465,8 @@ static void test_broken_files(void **state)
         const char *text, *says;
     } wrong[] = {
         {"", "config.json"}, {"[]", "must hold a JSON object"},
-        {"{", "line 1"},     {"{\"a\": 1, \"a\": 2}", "duplicate"},
-        {"{}x", "line 1"},
+        {"{", "line 1"},     {"{\"a\": NaN,\n\"b\": nan}", "line 2"},
+        {"{}x", "line 1"},   {"{\"a\": \"NaN", "line 1"},
     };
     const char *dir = scratch_dir("config");
     expect_error(dir, "config.json", "cannot open");
@@ -418,10 +485,10 @@ static void test_broken_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),       cmocka_unit_test(test_generation),
-        cmocka_unit_test(test_forms),        cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_lies),         cmocka_unit_test(test_generation_lies),
-        cmocka_unit_test(test_broken_files),
+        cmocka_unit_test(test_golden),      cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_forms),       cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_lies),        cmocka_unit_test(test_generation_lies),
+        cmocka_unit_test(test_python_json), cmocka_unit_test(test_broken_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

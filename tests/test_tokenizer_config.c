@@ -43,6 +43,9 @@ static void test_forms(void **state)
          NULL, "<e>", NULL, NULL, NULL, "in config"},
         {"{\"eos_token\": 5, \"bos_token\": \"\", \"tokenizer_class\": [\"T\"]}", NULL, NULL, "",
          NULL, NULL, NULL},
+        {"{\"model_max_length\": 1000000000000000019884624838656, \"x\": -Infinity, "
+         "\"eos_token\": \"<e>\", \"eos_token\": \"NaN\"}",
+         NULL, "NaN", NULL, NULL, NULL, NULL},
         {"[]", NULL, NULL, NULL, NULL, NULL, NULL},
         {NULL, "in file", NULL, NULL, NULL, NULL, "in file"},
         {NULL, NULL, NULL, NULL, NULL, NULL, NULL},

@@ -132,6 +132,29 @@ static void finds_a_normalized_token(void **state)
     json_decref(root);
 }
 
+/* Python writes more than JSON; what we do not read may hold it. */
+static void reads_what_python_writes(void **state)
+{
+    (void)state;
+    json_t *root = small_json();
+    small_set(root, "truncation", "\"_\"");
+    char *text = json_dumps(root, 0), *path = temp_path("python.json");
+    StrBuf all = {0};
+    char *at = strstr(text, "\"_\"");
+    assert_non_null(at);
+    strbuf_printf(&all, "%.*s[NaN, 1000000000000000019884624838656]%s", (int)(at - text), text,
+                  at + 3);
+    write_file(path, all.data, all.len);
+    Tokenizer *tok = tokenizer_open(path, &err);
+    if (!tok) fail_msg("%s", err.msg);
+    tokenizer_close(tok);
+    unlink(path);
+    mem_free(path);
+    strbuf_free(&all);
+    free(text);
+    json_decref(root);
+}
+
 static void takes_the_longest_added_token(void **state)
 {
     static const int32_t longer[] = {257}, shorter[] = {258, 62}, twice[] = {258, 257};
@@ -524,6 +547,7 @@ int main(void)
         cmocka_unit_test(splits_like_oniguruma),
         cmocka_unit_test(knows_white_space),
         cmocka_unit_test(finds_a_normalized_token),
+        cmocka_unit_test(reads_what_python_writes),
         cmocka_unit_test(takes_the_longest_added_token),
         cmocka_unit_test(names_what_is_wrong),
         cmocka_unit_test(refuses_damaged_files),

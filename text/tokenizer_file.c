@@ -286,7 +286,9 @@ int tokenizer_read(Tokenizer *tok, const char *path, Error *err)
     } else {
         const char *text = file.size ? (const char *)file.data : "";
         tokenizer_tables_find(&r.file, text, file.size, &rest);
-        json_t *root = json_read_text(strbuf_str(&rest), rest.len, path, err);
+        /* A second model would not be the one whose tables were found. */
+        json_t *root =
+            json_read_text(strbuf_str(&rest), rest.len, JSON_REJECT_DUPLICATES, path, err);
         if (root) rc = read_root(&r, root);
         json_decref(root);
     }
