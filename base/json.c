@@ -106,6 +106,14 @@ const json_t *json_field(const json_t *obj, const char *key)
     return v && !json_is_null(v) ? v : NULL;
 }
 
+int json_whole(const json_t *v, json_int_t *out)
+{
+    double d = json_is_real(v) ? json_real_value(v) : 0.5;
+    int fits = d >= -0x1p63 && d < 0x1p63 && !(d < floor(d)) && !(d > floor(d));
+    *out = json_is_integer(v) ? json_integer_value(v) : fits ? (json_int_t)d : 0;
+    return json_is_integer(v) || fits;
+}
+
 int json_get_int(const json_t *obj, const char *where, const char *key, long lo, long hi,
                  long fallback, int *out, Error *err)
 {
@@ -115,9 +123,13 @@ int json_get_int(const json_t *obj, const char *where, const char *key, long lo,
         *out = (int)fallback;
         return 0;
     }
-    if (!json_is_integer(v))
+    json_int_t i;
+    double d = json_number_value(v);
+    if (d >= 0x1p63 || d < -0x1p63)
+        return error_set(err, ERR_INPUT, "%s: '%s' is %g, must be %ld to %ld", where, key, d, lo,
+                         hi);
+    if (!json_whole(v, &i))
         return error_set(err, ERR_INPUT, "%s: '%s' must be an integer", where, key);
-    json_int_t i = json_integer_value(v);
     if (i < lo || i > hi)
         return error_set(err, ERR_INPUT, "%s: '%s' is %lld, must be %ld to %ld", where, key,
                          (long long)i, lo, hi);

@@ -31,10 +31,13 @@ json_t *json_read_text(const char *text, size_t len, size_t flags, const char *p
 /* The value at key unless it is absent or null: NULL. */
 const json_t *json_field(const json_t *obj, const char *key);
 
+/* 1 and *out for an integer, also for one written as 16.0 or 1e3: JSON has one kind of number. */
+int json_whole(const json_t *v, json_int_t *out);
+
 /*
- * Integer at key. Absent or null: *out = fallback, or an error when fallback < 0 is not allowed by
- * lo (that is, fallback < lo means "required"). A value outside [lo, hi] or of another type is an
- * error that names where and key.
+ * Integer at key, as json_whole has it. Absent or null: *out = fallback, or an error when fallback
+ * < 0 is not allowed by lo (that is, fallback < lo means "required"). A value outside [lo, hi] or
+ * of another type is an error that names where and key.
  */
 int json_get_int(const json_t *obj, const char *where, const char *key, long lo, long hi,
                  long fallback, int *out, Error *err);

@@ -238,8 +238,8 @@ static int read_moe_layers(const Reader *r)
     if (!json_is_array(list)) return bad(r, "mlp_only_layers", "must be a list");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
-        json_int_t at = json_integer_value(v);
-        if (!json_is_integer(v) || at < 0 || at >= c->n_layers)
+        json_int_t at;
+        if (!json_whole(v, &at) || at < 0 || at >= c->n_layers)
             return bad(r, "mlp_only_layers", "must hold indices of layers");
         c->moe[at] = 0;
     }
@@ -286,8 +286,8 @@ int config_add_eos(ModelConfig *c, int id, const char *where, Error *err)
 
 static int add_eos(const Reader *r, const json_t *v)
 {
-    json_int_t id = json_integer_value(v);
-    if (!json_is_integer(v)) return bad(r, "eos_token_id", "must be an integer or a list of them");
+    json_int_t id;
+    if (!json_whole(v, &id)) return bad(r, "eos_token_id", "must be an integer or a list of them");
     if (id < 0 || id >= r->c->n_vocab)
         return error_set(r->err, ERR_INPUT, "%s: 'eos_token_id' is %lld, must be 0 to %d", r->where,
                          (long long)id, r->c->n_vocab - 1);
@@ -302,6 +302,12 @@ static int read_eos(const Reader *r, const json_t *obj)
     for (size_t i = 0; i < json_array_size(v); i++)
         if (add_eos(r, json_array_get(v, i))) return -1;
     return 0;
+}
+
+static int is_128(const json_t *v)
+{
+    json_int_t i;
+    return json_whole(v, &i) && i == 128;
 }
 
 static int read_quantization(const Reader *r)
@@ -319,9 +325,8 @@ static int read_quantization(const Reader *r)
     }
     if (need_word(r, q, "fmt", "e4m3", NULL)) return -1;
     const json_t *block = json_field(q, "weight_block_size");
-    if (!json_is_array(block) || json_array_size(block) != 2 ||
-        json_integer_value(json_array_get(block, 0)) != 128 ||
-        json_integer_value(json_array_get(block, 1)) != 128)
+    if (!json_is_array(block) || json_array_size(block) != 2 || !is_128(json_array_get(block, 0)) ||
+        !is_128(json_array_get(block, 1)))
         return bad(r, "weight_block_size", "is not [128, 128], the only supported FP8 block");
     r->c->fp8 = 1;
     return 0;

@@ -334,8 +334,9 @@ static int add_format(const json_t *body, json_t *chat, ApiError *err)
 static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
 {
     const json_t *v = json_field(body, "max_tokens");
+    json_int_t n;
     if (!v) return 0;
-    if (!json_is_integer(v) || json_integer_value(v) < 0)
+    if (!json_whole(v, &n) || n < 0)
         return api_error(err, ERR_INPUT, "max_tokens", "max_tokens must be an integer, at least 0");
     return json_object_set(chat, "max_tokens", (json_t *)v);
 }

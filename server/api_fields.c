@@ -134,10 +134,11 @@ static int read_seed(ApiRequest *r, const json_t *body, ApiError *err)
 {
     const json_t *v = json_field(body, "seed");
     if (!v) return 0;
-    if (!json_is_integer(v))
+    json_int_t seed;
+    if (!json_whole(v, &seed))
         return api_error(err, ERR_INPUT, "seed", "seed must be a 64-bit integer");
     /* -1 is llama.cpp's word for random, which the default is already. */
-    if (json_integer_value(v) != -1) r->params.seed = (uint64_t)json_integer_value(v);
+    if (seed != -1) r->params.seed = (uint64_t)seed;
     return 0;
 }
 
@@ -234,11 +235,11 @@ static int read_bias(ApiRequest *r, const json_t *body, int n_vocab, ApiError *e
     }
     json_array_foreach(v, i, value)
     {
-        const json_t *id = json_array_get(value, 0);
-        if (!json_is_integer(id))
+        json_int_t id;
+        if (!json_whole(json_array_get(value, 0), &id))
             return api_error(err, ERR_INPUT, "logit_bias",
                              "logit_bias[%zu] must be a token id and a bias", i);
-        if (add_bias(r, json_integer_value(id), json_array_get(value, 1), n_vocab, err)) return -1;
+        if (add_bias(r, id, json_array_get(value, 1), n_vocab, err)) return -1;
     }
     return 0;
 }

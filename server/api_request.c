@@ -4,12 +4,10 @@
  */
 #include "server/api_request.h"
 
-#include <ctype.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -163,9 +161,9 @@ int api_read_ids(const json_t *list, const char *param, int n_vocab, TokenList *
     json_t *item;
     json_array_foreach(list, i, item)
     {
-        if (!json_is_integer(item))
+        json_int_t id;
+        if (!json_whole(item, &id))
             return api_error(err, ERR_INPUT, param, "%s[%zu] must be a token id", param, i);
-        json_int_t id = json_integer_value(item);
         if (id < 0 || id >= n_vocab)
             return api_error(err, ERR_INPUT, param, "%s[%zu] is %lld, token ids are 0 to %d", param,
                              i, (long long)id, n_vocab - 1);

@@ -72,9 +72,9 @@ static int begin_text(TextTask *t, const json_t *text, const char *field)
 /* llama.cpp's content: a list that mixes strings and ids. */
 static int begin_part(TextTask *t, const json_t *part)
 {
-    json_int_t id = json_integer_value(part);
+    json_int_t id;
     if (json_is_string(part)) return begin_text(t, part, "content");
-    if (!json_is_integer(part) || id < 0 || id >= t->server->n_vocab)
+    if (!json_whole(part, &id) || id < 0 || id >= t->server->n_vocab)
         return api_error(&t->err, ERR_INPUT, "content", "content[%zu] is no string and no token id",
                          t->n_parts);
     token_list_add(&t->ids, (int32_t)id);

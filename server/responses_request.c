@@ -205,8 +205,9 @@ static int add_input(const json_t *body, json_t *chat, ApiError *err)
 static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
 {
     json_t *v = (json_t *)json_field(body, "max_output_tokens");
+    json_int_t n;
     if (!v) return 0;
-    if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > INT_MAX)
+    if (!json_whole(v, &n) || n < 1 || n > INT_MAX)
         return api_error(err, ERR_INPUT, "max_output_tokens",
                          "max_output_tokens must be an integer, at least 1 and at most %d",
                          INT_MAX);

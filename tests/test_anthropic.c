@@ -237,7 +237,7 @@ static void test_stops(void **state)
         int n_tokens; /* -1: not told */
     } rows[] = {
         {"\"max_tokens\": 40, \"stop_sequences\": [\"zzzz\", \".\"]", "stop_sequence", ".", -1},
-        {"\"max_tokens\": 2", "max_tokens", NULL, 2},
+        {"\"max_tokens\": 2.0", "max_tokens", NULL, 2},
         {"\"max_tokens\": 0", "max_tokens", NULL, 0},
         {"\"max_tokens\": 1000000000, \"ignore_eos\": true", "model_context_window_exceeded", NULL,
          -1},

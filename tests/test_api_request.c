@@ -88,6 +88,8 @@ static const Refused refused[] = {
     {API_COMPLETION, P "\"top_p\": -0.1}", "top_p"},
     {API_COMPLETION, P "\"top_k\": -2}", "top_k"},
     {API_COMPLETION, P "\"top_k\": 2.5}", "top_k"},
+    {API_COMPLETION, P "\"top_k\": 1e30}", "top_k"},
+    {API_COMPLETION, P "\"logit_bias\": [[5.5, 2]]}", "logit_bias"},
     {API_COMPLETION, P "\"min_p\": 1.5}", "min_p"},
     {API_COMPLETION, P "\"presence_penalty\": 2.5}", "presence_penalty"},
     {API_COMPLETION, P "\"frequency_penalty\": -2.5}", "frequency_penalty"},
@@ -350,6 +352,18 @@ static void test_fields(void **state)
     assert_int_equal(r.bias_id[1], 6);
     assert_true(r.bias[0] == -100 && r.bias[1] == 1.5F);
     assert_true(r.allowed_ids.n == 2 && r.allowed_ids.id[1] == 8);
+    api_request_free(&r);
+
+    /* Whole numbers, however they are written. */
+    r = read_ok(API_COMPLETION,
+                "{\"prompt\": [[3.0, 4], [5e0]], \"max_tokens\": 16.0, \"seed\": 1e2, "
+                "\"stop_token_ids\": [7.0], \"logit_bias\": [[6.0, 1]]}");
+    assert_int_equal(r.prompts[0].ids.id[0], 3);
+    assert_int_equal(r.prompts[1].ids.id[0], 5);
+    assert_int_equal(r.max_tokens, 16);
+    assert_true(r.params.seed == 100);
+    assert_int_equal(r.stop_id[0], 7);
+    assert_int_equal(r.bias_id[0], 6);
     api_request_free(&r);
 
     r = read_ok(API_COMPLETION, P "\"top_p\": 0, \"logit_bias\": [[5, 2]], \"seed\": -1, "

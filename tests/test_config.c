@@ -225,6 +225,16 @@ static void test_choices(void **state)
     assert_memory_equal(c.moe, mixtures, 4);
     assert_int_equal(c.ffn_dim, 256);
     assert_int_equal(c.head_moe, 1);
+    load_changed(&c, next,
+                 (const char *[]){"decoder_sparse_step", "2.0", "mlp_only_layers", "[3.0]",
+                                  "eos_token_id", "[7.0]", "linear_num_key_heads", "4.0", NULL});
+    assert_memory_equal(c.moe, mixtures, 4);
+    assert_int_equal(c.eos[0], 7);
+    assert_int_equal(c.n_k_heads, 4);
+    load_changed(
+        &c, fp8,
+        (const char *[]){"quantization_config.weight_block_size", "[128.0, 1.28e2]", NULL});
+    assert_int_equal(c.fp8, 1);
     load_changed(&c, next, (const char *[]){"norm_topk_prob", "false", NULL});
     assert_int_equal(c.norm_topk, 0);
 
@@ -309,7 +319,7 @@ static const Lie lies[] = {
     {dense, "text_config.linear_conv_kernel_dim", "9", "'linear_conv_kernel_dim' is 9"},
     {dense, "text_config.linear_key_head_dim", "257", "'linear_key_head_dim' is 257"},
     {dense, "text_config.intermediate_size", "", "'intermediate_size' is missing"},
-    {dense, "text_config.intermediate_size", "1e9", "'intermediate_size' must be an integer"},
+    {dense, "text_config.intermediate_size", "1e9", "'intermediate_size' is 1000000000"},
     {moe, "text_config.num_experts", "", "'num_experts' is missing"},
     {moe, "text_config.num_experts", "1025", "'num_experts' is 1025"},
     {moe, "text_config.num_experts_per_tok", "9", "'num_experts_per_tok' is 9, must be 1 to 8"},
@@ -440,6 +450,8 @@ static void test_python_json(void **state)
     /* A number that nothing holds is named where it is asked for. */
     expect_error(write_around("\"a\": 1", ", \"eos_token_id\": 1000000000000000019884624838656"),
                  "config.json", "'eos_token_id'");
+    expect_error(write_around("\"a\": 1", ", \"text_config\": {\"vocab_size\": -1e30}"),
+                 "config.json", "'vocab_size' is -1e+30, must be 1 to");
 
     Error err = {0};
     static const char text[] = "{\"a\": [NaN, \"NaN\", 9223372036854775808, -9223372036854775808, "
