@@ -326,14 +326,45 @@ static Safetensors *open_index(const char *dir, const char *path, const char *na
     return st;
 }
 
+static int is_in(const char *dir, const char *name)
+{
+    char *path = path_join(dir, name);
+    int found = !access(path, F_OK);
+    mem_free(path);
+    return found;
+}
+
+/*
+ * Whether the index, beside a file that could be all there is, has that one and others, all of them
+ * there: the MTP head is a file of its own in what compressed-tensors writes. Any other index is
+ * what was left of a model in shards before it became one file.
+ */
+static int has_more_files(const char *dir, const char *index, const char *single)
+{
+    Error ignored;
+    json_t *root = json_read_file(index, MAX_INDEX_BYTES, &ignored), *names = json_object(), *v;
+    const char *file;
+    int rc = root ? list_shards(json_object_get(root, "weight_map"), names, index, &ignored) : -1;
+    int has_more = !rc && json_object_size(names) > 1 && json_object_get(names, single);
+    json_object_foreach(names, file, v)
+    {
+        has_more = has_more && is_in(dir, file);
+    }
+    json_decref(names);
+    json_decref(root);
+    return has_more;
+}
+
 Safetensors *safetensors_open(const char *dir, Error *err)
 {
+    static const char single_name[] = "model.safetensors";
     static const char index_name[] = "model.safetensors.index.json";
-    char *single = path_join(dir, "model.safetensors"), *index = path_join(dir, index_name);
+    char *single = path_join(dir, single_name), *index = path_join(dir, index_name);
+    int has_single = is_in(dir, single_name), has_index = is_in(dir, index_name);
     Safetensors *st = NULL;
-    if (!access(single, F_OK))
+    if (has_single && !(has_index && has_more_files(dir, index, single_name)))
         st = safetensors_open_file(single, err);
-    else if (!access(index, F_OK))
+    else if (has_index)
         st = open_index(dir, index, index_name, err);
     else
         error_set(err, ERR_FILE, "'%.120s' has neither model.safetensors nor %s", dir, index_name);

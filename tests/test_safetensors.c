@@ -251,6 +251,41 @@ static void test_shards(void **state)
     checkpoint_free(&c);
 }
 
+/* model.safetensors and an index: the file alone, unless the index has it and others. */
+static void test_file_beside_index(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *index;
+        int n_files;
+    } rows[] = {
+        {"{\"weight_map\":{\"x\":\"model.safetensors\",\"y\":\"mtp\"}}", 2},
+        {"{\"weight_map\":{\"y\":\"mtp\",\"x\":\"model.safetensors\"}}", 2},
+        {"{\"weight_map\":{\"x\":\"model.safetensors\"}}", 1},
+        {"{\"weight_map\":{\"z\":\"model.safetensors\"}}", 1},
+        {"{\"weight_map\":{\"x\":\"model.safetensors\",\"y\":\"none\"}}", 1},
+        {"{\"weight_map\":{\"x\":\"s1\",\"y\":\"s2\"}}", 1},
+        {"{\"weight_map\":{\"x\":\"mtp\",\"y\":\"mtp\"}}", 1},
+        {"{\"weight_map\":{\"x\":\"model.safetensors\",\"y\":\"../mtp\"}}", 1},
+        {"{\"weight_map\":[\"x\"]}", 1},
+        {"{", 1},
+    };
+    const char *dir = scratch_dir("safetensors");
+    scratch_safetensors(scratch_path(dir, "model.safetensors"), "{" F("x", "[0,8]") "}", 8);
+    scratch_safetensors(scratch_path(dir, "mtp"), "{" F("y", "[0,8]") "}", 8);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Error err = {0};
+        scratch_write(scratch_path(dir, "model.safetensors.index.json"), rows[i].index,
+                      strlen(rows[i].index));
+        Safetensors *st = safetensors_open(dir, &err);
+        if (!st) fail_msg("%s: %s", rows[i].index, err.msg);
+        assert_int_equal(safetensors_shards(st), rows[i].n_files);
+        assert_non_null(safetensors_find(st, "x"));
+        assert_true(!!safetensors_find(st, "y") == (rows[i].n_files == 2));
+        safetensors_close(st);
+    }
+}
+
 static void test_index_lies(void **state)
 {
     (void)state;
@@ -323,9 +358,13 @@ static void test_many(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small_file), cmocka_unit_test(test_lies),
-        cmocka_unit_test(test_truncated),  cmocka_unit_test(test_flipped),
-        cmocka_unit_test(test_shards),     cmocka_unit_test(test_index_lies),
+        cmocka_unit_test(test_small_file),
+        cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_flipped),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_index_lies),
+        cmocka_unit_test(test_file_beside_index),
         cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
