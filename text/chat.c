@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "text/pyjson.h"
@@ -17,6 +18,35 @@ void chat_dump_json(const json_t *value, StrBuf *out)
     pyjson_dump(value, out);
 }
 
+/*
+ * The published texts, which we render byte for byte, whatever ends their lines and follows their
+ * last. Known by their hashes: who changes a few words of one mostly keeps all that it is told by.
+ * Sources, and SHA-256 of each: tests/data/chat/SOURCES.md.
+ */
+static int is_published(const char *text, size_t len)
+{
+    static const Hash published[] = {
+        {0x0ed0a1d8b9d7e0be, 0x427b80bb3dda26b1}, /* Qwen3.5 */
+        {0xea7113e61d9a8bcf, 0xb20ce3c106c0a721}, /* its small ones, which think if asked to */
+        {0x579b2c2e5ecdae85, 0x572380022568fa7b}, /* Qwen3.6 */
+        {0xb488fed7dae5f0ed, 0xcb9dfc65c3b50c42}, /* Qwen3.8 */
+        {0x8fb5d937b1e8f5d0, 0xcc9ddd5a40bc1c0c}, /* Qwen3-Next-Instruct */
+        {0xbdee364f122d2352, 0xcb53a145cfc5e326}, /* Qwen3-Next-Thinking */
+        {0x22191513bdf48d1e, 0xa99551776511a64f}, /* Qwen3-Coder-Next */
+    };
+    StrBuf plain = {0};
+    int found = 0;
+    while (len && strchr(" \t\r\n", text[len - 1]))
+        len--;
+    for (size_t i = 0; i < len; i++)
+        if (text[i] != '\r' || i + 1 == len || text[i + 1] != '\n') strbuf_add(&plain, text + i, 1);
+    Hash hash = hash_key(strbuf_str(&plain), plain.len, 0);
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++)
+        found |= hash_equal(hash, published[i]);
+    strbuf_free(&plain);
+    return found;
+}
+
 static void choose_by_type(ChatTemplate *t, const char *model_type)
 {
     int is_next = !strncmp(model_type, "qwen3_next", 10);
@@ -25,8 +55,20 @@ static void choose_by_type(ChatTemplate *t, const char *model_type)
     t->known = is_next || !strncmp(model_type, "qwen3_5", 7);
 }
 
-/* Calls as XML: Qwen3.5 and later, or without a switch Qwen3-Coder-Next. */
-static void choose_xml(ChatTemplate *t, const char *text)
+/* Whether an answer begins within a thought, which the prompt has opened. */
+static int opens_thought(const char *text)
+{
+    const char *tail = NULL, *at = text;
+    while ((at = strstr(at, "add_generation_prompt")))
+        tail = at++;
+    return tail && strstr(tail, "<think>") && !strstr(tail, "</think>");
+}
+
+/*
+ * Calls as XML: Qwen3.5 and later, or without a switch Qwen3-Coder-Next. A Qwen3.5 whose switch
+ * somebody took out still lists its tools as JSON.
+ */
+static void choose_xml(ChatTemplate *t, const char *text, int is_qwen35)
 {
     int has_switch = strstr(text, "enable_thinking") != NULL,
         has_effort = strstr(text, "reasoning_effort") != NULL,
@@ -37,38 +79,35 @@ static void choose_xml(ChatTemplate *t, const char *text)
     t->always_thinks = strstr(text, "Disabling thinking is not supported") != NULL;
     t->thinking_default =
         has_switch && !strstr(text, "enable_thinking is defined and enable_thinking is true");
-    if (!has_switch) {
-        /* An older Qwen3-Coder has tools instead of functions, and calls otherwise. */
+    if (!has_switch && (tools_are_xml || !is_qwen35)) {
         t->family = CHAT_QWEN3_CODER;
-        t->known = tools_are_xml && strstr(text, "to the following functions:");
-    } else if (has_effort) {
-        t->family = CHAT_QWEN38;
-        t->known = !tools_are_xml && strstr(text, "preserve_thinking is undefined") &&
-                   strstr(text, "effort is set to xhigh. Please think carefully");
     } else {
-        t->family = CHAT_QWEN35;
-        t->known = !tools_are_xml;
+        t->family = has_effort ? CHAT_QWEN38 : CHAT_QWEN35;
+        if (!has_switch) t->thinking_default = opens_thought(text);
     }
 }
 
-/* Calls as JSON: Qwen3-Next. The Qwen3 that thinks by switch is alike, and not ours. */
+/* Calls as JSON: Qwen3-Next. The Qwen3 that thinks by switch is alike, and no family of ours. */
 static void choose_json(ChatTemplate *t, const char *text)
 {
     /* In the file the newlines of a Jinja string are a backslash and an n, or real ones. */
     int thinks = strstr(text, "<|im_start|>assistant\\n<think>") != NULL ||
                  strstr(text, "<|im_start|>assistant\n<think>") != NULL;
-    t->known = !strstr(text, "enable_thinking");
-    if (!t->known) return;
+    if (strstr(text, "enable_thinking")) return;
     t->family = thinks ? CHAT_QWEN3_NEXT_THINKING : CHAT_QWEN3_NEXT;
     t->thinking_default = thinks;
 }
 
-/* A template is told by what it says to the model: how to write a call, how to think. */
-static void choose_by_markers(ChatTemplate *t, const char *text)
+/*
+ * A template's family is told by what it says to the model: how to write a call, how to think. Of
+ * one that is not published that is the nearest.
+ */
+static void choose_by_markers(ChatTemplate *t, const char *text, size_t len)
 {
-    t->known = 0;
+    int is_qwen35 = t->family == CHAT_QWEN35 && t->known; /* by its type */
+    t->known = is_published(text, len);
     if (strstr(text, "<function=example_function_name>"))
-        choose_xml(t, text);
+        choose_xml(t, text, is_qwen35);
     else if (strstr(text, "\"name\": <function-name>") ||
              strstr(text, "\\\"name\\\": <function-name>"))
         choose_json(t, text);
@@ -126,7 +165,7 @@ int chat_template_open(ChatTemplate *t, const char *dir, const char *model_type,
     *t = (ChatTemplate){0};
     choose_by_type(t, model_type ? model_type : "");
     int rc = chat_template_read(dir, &text, err);
-    if (!rc && text.len) choose_by_markers(t, strbuf_str(&text));
+    if (!rc && text.len) choose_by_markers(t, strbuf_str(&text), text.len);
     strbuf_free(&text);
     return rc;
 }

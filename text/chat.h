@@ -2,7 +2,8 @@
  * chat.h: messages to a prompt, by the template of the model's family.
  *
  * Hand-written equivalents of the published Jinja templates, chosen by model type and by markers in
- * the folder's chat_template.jinja. Nothing here executes a template.
+ * the folder's chat_template.jinja. Nothing here executes a template: one that is not published
+ * word for word is not known, and who opened it says so.
  */
 #ifndef OFFSHOOT_TEXT_CHAT_H
 #define OFFSHOOT_TEXT_CHAT_H
@@ -33,7 +34,7 @@ typedef struct {
     int scalars_as_json;   /* arguments that are not strings: true, not Python's True (Qwen3.6) */
     int can_keep_thinking; /* knows preserve_thinking, which CHAT_QWEN38 always does (Qwen3.6) */
     int always_thinks;     /* enable_thinking cannot be 0 (Qwen3.8-2.4T-A95B) */
-    int known;             /* 0: the template file has none of our markers; the caller warns */
+    int known;             /* 0: the template is not a published one; the caller warns */
 } ChatTemplate;
 
 /*
