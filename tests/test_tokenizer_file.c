@@ -17,6 +17,7 @@
 #include "base/mem.h"
 #include "tests/textdata.h"
 #include "tests/tokenized.h"
+#include "text/encoder.h"
 #include "text/split.h"
 #include "text/utf8.h"
 
@@ -172,6 +173,89 @@ static void takes_the_longest_added_token(void **state)
     json_decref(root);
 }
 
+/* As with expect_ids, in slices of one byte and in one. */
+static void expect_prompt(const Tokenizer *tok, const char *text, const TextSpan *plain,
+                          int n_plain, const int32_t *id, int n)
+{
+    for (size_t slice = 1; slice; slice = slice == 1 ? 1000 : 0) {
+        TokenList list = {0};
+        Encoder *e = encoder_open(tok, text, strlen(text), plain, n_plain, &list, &err);
+        assert_non_null(e);
+        int rc = 1;
+        while (rc > 0) {
+            size_t budget = slice;
+            rc = encoder_some(e, &budget, &err);
+        }
+        encoder_close(e);
+        assert_int_equal(rc, 0);
+        if (list.n != n || memcmp(list.id, id, (size_t)n * sizeof *id) != 0)
+            fail_msg("'%s' in slices of %zu: %d tokens, %d, %d, ...", text, slice, list.n,
+                     list.n > 0 ? list.id[0] : -1, list.n > 1 ? list.id[1] : -1);
+        token_list_free(&list);
+    }
+}
+
+#define ADDED(id, content, normalized)                                                             \
+    "{\"id\": " #id ", \"content\": \"" content "\", \"normalized\": " normalized "}"
+
+/* A text whose bytes are an entry of the vocabulary, which writes them otherwise, is a new token.
+ */
+static void knows_two_tokens_of_one_text(void **state)
+{
+    (void)state;
+    json_t *root = small_json();
+    small_set(root, "model/vocab/\u0120a", "303");
+    small_set(root, "model/merges/2", "[\"\u0120\", \"a\"]");
+    small_set(root, "added_tokens/1", ADDED(257, " a", "false"));
+    Tokenizer *tok = small_open(root, &err);
+    if (!tok) fail_msg("%s", err.msg);
+    expect_prompt(tok, "c ab", NULL, 0, (int32_t[]){66, 257, 65}, 3);
+    expect_prompt(tok, "c a", &(TextSpan){0, 3}, 1, (int32_t[]){66, 303}, 2);
+    for (int32_t id = 257; id <= 303; id += 303 - 257) {
+        size_t len;
+        assert_memory_equal(tokenizer_bytes(tok, id, &len), " a", 2);
+        assert_int_equal(len, 2);
+    }
+    assert_int_equal(tokenizer_added_id(tok, " a"), 257);
+    tokenizer_close(tok);
+    small_set(root, "added_tokens/2", ADDED(258, " a", "true"));
+    assert_null(small_open(root, &err));
+    assert_non_null(strstr(err.msg, "' a' is given twice"));
+    json_decref(root);
+}
+
+/* Literal tokens come first, however long the others are. All checked with `tokenizers`. */
+static void finds_normalized_tokens_second(void **state)
+{
+    (void)state;
+    json_t *root = small_json();
+    small_set(root, "added_tokens/1", ADDED(257, "<t>", "false"));
+    small_set(root, "added_tokens/2", ADDED(258, "<t>\\n", "true"));
+    Tokenizer *tok = small_open(root, &err);
+    if (!tok) fail_msg("%s", err.msg);
+    expect_prompt(tok, "<t>\n", NULL, 0, (int32_t[]){257, 198}, 2);
+    tokenizer_close(tok);
+
+    /* In the normalised text, by the form C of what was given. */
+    small_set(root, "added_tokens/1", ADDED(257, "xe\u0301", "true"));
+    small_set(root, "added_tokens/2", ADDED(258, "x>", "true"));
+    tok = small_open(root, &err);
+    if (!tok) fail_msg("%s", err.msg);
+    expect_prompt(tok, "xe\u0301x\u00e9x>1", NULL, 0, (int32_t[]){257, 257, 258, 16}, 4);
+    expect_prompt(tok, "x>x>\u0338", NULL, 0, (int32_t[]){258, 87, 158, 231, 107}, 5);
+    assert_int_equal(tokenizer_added_id(tok, "xe\u0301"), 257);
+    assert_int_equal(tokenizer_added_id(tok, "x\u00e9"), -1);
+
+    /* What a client wrote makes none, and hides none behind it, whatever form C makes of it. */
+    expect_prompt(tok, "x>1x>1x>", &(TextSpan){3, 2}, 1, (int32_t[]){258, 16, 87, 29, 16, 258}, 6);
+    expect_prompt(tok, "x>xe\u03011x>", (TextSpan[]){{2, 3}, {5, 1}}, 2,
+                  (int32_t[]){258, 87, 127, 102, 16, 258}, 6);
+    expect_prompt(tok, "x>e\u0301x>", &(TextSpan){1, 1}, 1, (int32_t[]){87, 29, 127, 102, 258}, 5);
+    expect_prompt(tok, "x>\u0338x>", &(TextSpan){2, 2}, 1, (int32_t[]){87, 158, 231, 107, 258}, 5);
+    tokenizer_close(tok);
+    json_decref(root);
+}
+
 #define SPLIT "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"x\"}, \"behavior\": \"Isolated\"},"
 
 /* Every kind of damage: what is set where, and what the error must name. */
@@ -234,9 +318,6 @@ static void names_what_is_wrong(void **state)
         {"added_tokens/1/lstrip", "true", "'lstrip' of '<|im_start|>'"},
         {"added_tokens/1/rstrip", "true", "'rstrip' of '<|im_start|>'"},
         {"added_tokens/1/single_word", "true", "'single_word' of '<|im_start|>'"},
-        {"added_tokens/1",
-         "{\"id\": 257, \"content\": \"\u00e9\", \"normalized\": true, \"special\": true}",
-         "'normalized' of '\u00e9'"},
         {"added_tokens/1/special", "1", "'special' of '<|im_start|>'"},
         {"normalizer", "{\"type\": \"NFKC\"}", "normalizer 'NFKC'"},
         {"normalizer", "7", "normalizer ''"},
@@ -548,6 +629,8 @@ int main(void)
         cmocka_unit_test(knows_white_space),
         cmocka_unit_test(finds_a_normalized_token),
         cmocka_unit_test(reads_what_python_writes),
+        cmocka_unit_test(knows_two_tokens_of_one_text),
+        cmocka_unit_test(finds_normalized_tokens_second),
         cmocka_unit_test(takes_the_longest_added_token),
         cmocka_unit_test(names_what_is_wrong),
         cmocka_unit_test(refuses_damaged_files),

@@ -9,15 +9,23 @@
 /* Form C at most triples a text, and a token has at least one byte: counts stay below 2^31. */
 enum { MAX_TEXT_BYTES = 1 << 28 };
 
-/* A stretch is the text between two added tokens. */
-typedef enum { FIND_ADDED, NORMALISE, MERGE } Doing;
+/*
+ * A stretch is the text between two added tokens that are literal; a part of it, which is
+ * normalised, is what lies between two that are not.
+ */
+typedef enum { FIND_ADDED, NORMALISE, FIND_NORMALISED, MERGE } Doing;
+
+/* Parts of a text, in order, that are read from their first on. */
+typedef struct {
+    const TextSpan *span;
+    int n, next;
+} Spans;
 
 struct Encoder {
     const Tokenizer *tok;
     const char *text;
     size_t len;
-    const TextSpan *plain; /* [n_plain], in order */
-    int n_plain, next_plain;
+    Spans plain, inner_plain; /* the same twice: for literal tokens, and for those that are not */
     TokenList *out;
 
     Doing doing;
@@ -27,6 +35,15 @@ struct Encoder {
     size_t n_normal;  /* bytes of the stretch that are normalised */
     int is_normal;    /* 1: the stretch is read from here */
     StrBuf normal;
+    TextSpan *span; /* what is plain in it */
+    int cap_spans;
+    Spans normal_plain;
+
+    size_t part,
+        part_at;    /* the part, as far as it was searched; in what the stretch is read from */
+    int32_t inner;  /* the token that ends it; -1: the stretch's end */
+    size_t n_inner; /* bytes of that token */
+
     SplitRun *split;
     BpeScratch bpe;
     NfcScratch nfc;
@@ -72,6 +89,32 @@ static int end_stretch(Encoder *e)
     return 1;
 }
 
+/* What the stretch is read from. */
+static const char *read_from(const Encoder *e, size_t *len)
+{
+    if (!e->is_normal) return stretch(e, len);
+    *len = e->normal.len;
+    return strbuf_str(&e->normal);
+}
+
+static void begin_part(Encoder *e)
+{
+    size_t len;
+    const char *text = read_from(e, &len);
+    e->part_at = e->part;
+    e->inner = -1;
+    e->doing = FIND_NORMALISED;
+    if (e->tok->normalised.n) return;
+    e->doing = MERGE;
+    split_begin(e->split, text, len);
+}
+
+static void begin_parts(Encoder *e)
+{
+    e->part = 0;
+    begin_part(e);
+}
+
 static int begin_stretch(Encoder *e)
 {
     size_t len;
@@ -81,51 +124,113 @@ static int begin_stretch(Encoder *e)
     if (e->is_normal) {
         e->doing = NORMALISE;
         e->n_normal = 0;
+        e->normal_plain = (Spans){0};
         strbuf_clear(&e->normal);
     } else {
-        e->doing = MERGE;
-        split_begin(e->split, text, len);
+        begin_parts(e);
     }
     return 1;
 }
 
-/* Whether text[at..at + len) lies outside of all plain spans. */
-static int is_outside(Encoder *e, size_t at, size_t len)
+/* Whether [at, at + len) lies outside of all spans; at never falls. */
+static int is_outside(Spans *s, size_t at, size_t len)
 {
-    int i = e->next_plain;
-    while (i < e->n_plain && e->plain[i].from + e->plain[i].len <= at)
-        i++;
-    e->next_plain = i;
-    return i == e->n_plain || e->plain[i].from >= at + len;
+    while (s->next < s->n && s->span[s->next].from + s->span[s->next].len <= at)
+        s->next++;
+    return s->next == s->n || s->span[s->next].from >= at + len;
 }
 
 static int find_added(Encoder *e, size_t *budget)
 {
-    const Tokenizer *tok = e->tok;
+    const AddedTokens *added = &e->tok->literal;
     size_t from = e->at, end = e->len - from > *budget ? from + *budget : e->len;
     e->added = -1;
     for (; e->at < end; e->at++) {
         const char *text = e->text + e->at;
-        if (!tok->starts_added[(unsigned char)*text]) continue;
-        e->n_added = tokenizer_match_added(tok, text, e->len - e->at, &e->added);
-        if (e->n_added && is_outside(e, e->at, e->n_added)) break;
+        if (!added->starts[(unsigned char)*text]) continue;
+        e->n_added = tokenizer_match_added(added, text, e->len - e->at, &e->added);
+        if (e->n_added && is_outside(&e->plain, e->at, e->n_added)) break;
         e->added = -1;
     }
     spend(budget, e->at - from + (e->added >= 0));
     return e->added >= 0 || e->at == e->len ? begin_stretch(e) : 1;
 }
 
+/* Where the stretch is read from the text, what is plain in it is counted from the text's start. */
+static int find_normalised(Encoder *e, size_t *budget)
+{
+    const AddedTokens *added = &e->tok->normalised;
+    Spans *plain = e->is_normal ? &e->normal_plain : &e->inner_plain;
+    size_t len, from = e->part_at, origin = e->is_normal ? 0 : e->since;
+    const char *text = read_from(e, &len);
+    size_t end = len - from > *budget ? from + *budget : len;
+    for (; e->part_at < end; e->part_at++) {
+        const char *at = text + e->part_at;
+        if (!added->starts[(unsigned char)*at]) continue;
+        e->n_inner = tokenizer_match_added(added, at, len - e->part_at, &e->inner);
+        if (e->n_inner && is_outside(plain, origin + e->part_at, e->n_inner)) break;
+        e->inner = -1;
+    }
+    spend(budget, e->part_at - from + (e->inner >= 0));
+    if (e->inner < 0 && e->part_at < len) return 1;
+    e->doing = MERGE; /* of nothing, where two tokens touch */
+    split_begin(e->split, text + e->part, e->part_at - e->part);
+    return 1;
+}
+
+static void add_normal_plain(Encoder *e, size_t from)
+{
+    int n = e->normal_plain.n;
+    if (n == e->cap_spans) {
+        e->cap_spans = e->cap_spans ? 2 * e->cap_spans : 16;
+        e->span = mem_realloc(e->span, (size_t)e->cap_spans, sizeof *e->span);
+    }
+    e->span[n] = (TextSpan){from, e->normal.len - from};
+    e->normal_plain = (Spans){e->span, n + 1, 0};
+}
+
+/* The last place in text[0..to], to < len, before which it can be cut for form C; 0: there is none.
+ */
+static size_t last_cut(const char *text, size_t to)
+{
+    for (; to; to--) {
+        int n;
+        if (((unsigned char)text[to] & 0xC0) == 0x80) continue;
+        utf8_decode(text + to, &n);
+        if (nfc_cut(text, to + (size_t)n, to) == to) return to;
+    }
+    return 0;
+}
+
+/*
+ * How many bytes to normalise next, up to the end of what is plain or is not: *is_plain. Where it
+ * cannot be cut there, a bit more counts as plain.
+ */
+static size_t next_normal(Encoder *e, const char *text, size_t len, size_t budget, int *is_plain)
+{
+    size_t at = e->since + e->n_normal, until = 0;
+    Spans *s = &e->inner_plain;
+    *is_plain = 0;
+    if (e->tok->normalised.n && !is_outside(s, at, len)) {
+        const TextSpan *span = &s->span[s->next];
+        if (span->from > at) until = last_cut(text, span->from - at);
+        *is_plain = !until;
+        if (!until) until = span->from + span->len - at;
+    }
+    return nfc_cut(text, len, until && until < budget ? until : budget);
+}
+
 static int normalise(Encoder *e, size_t *budget)
 {
-    size_t len;
-    const char *text = stretch(e, &len);
-    size_t n = nfc_cut(text + e->n_normal, len - e->n_normal, *budget);
-    nfc_append(&e->nfc, text + e->n_normal, n, &e->normal);
+    size_t len, before = e->normal.len;
+    int is_plain;
+    const char *text = stretch(e, &len) + e->n_normal;
+    size_t n = next_normal(e, text, len - e->n_normal, *budget, &is_plain);
+    nfc_append(&e->nfc, text, n, &e->normal);
+    if (is_plain) add_normal_plain(e, before);
     spend(budget, n);
     e->n_normal += n;
-    if (e->n_normal < len) return 1;
-    e->doing = MERGE;
-    split_begin(e->split, strbuf_str(&e->normal), e->normal.len);
+    if (e->n_normal == len) begin_parts(e);
     return 1;
 }
 
@@ -156,6 +261,21 @@ static void note_piece(Encoder *e, const char *piece, size_t len)
     e->is_marked = end < e->mark;
 }
 
+/* The token behind the part, then the next one. */
+static int end_part(Encoder *e)
+{
+    if (e->inner < 0) return end_stretch(e);
+    size_t len, end;
+    const char *text = read_from(e, &len);
+    token_list_add(e->out, e->inner);
+    end = piece_end(e, text + e->part_at, e->n_inner);
+    e->is_marked &= end < e->mark; /* else a mark may follow, which belongs to its last letter */
+    if (e->is_marked) e->n_stable = e->out->n;
+    e->part = e->part_at + e->n_inner;
+    begin_part(e);
+    return 1;
+}
+
 static int merge(Encoder *e, size_t *budget, Error *err)
 {
     const char *piece;
@@ -165,7 +285,7 @@ static int merge(Encoder *e, size_t *budget, Error *err)
         SplitResult rc = split_next(e->split, budget, &piece, &len, err);
         if (rc == SPLIT_MORE) break;
         if (rc == SPLIT_FAILED) return -1;
-        if (rc == SPLIT_END) return end_stretch(e);
+        if (rc == SPLIT_END) return end_part(e);
         if (e->is_marked) note_piece(e, piece, len);
         bpe_encode(&e->tok->bpe, &e->bpe, piece, len, e->out);
         if (out->limit && out->n > out->limit)
@@ -189,6 +309,8 @@ int encoder_some(Encoder *e, size_t *budget, Error *err)
             rc = find_added(e, budget);
         else if (e->doing == NORMALISE)
             rc = normalise(e, budget);
+        else if (e->doing == FIND_NORMALISED)
+            rc = find_normalised(e, budget);
         else
             rc = merge(e, budget, err);
     }
@@ -212,8 +334,7 @@ Encoder *encoder_open(const Tokenizer *tok, const char *text, size_t len, const 
     e->tok = tok;
     e->text = text;
     e->len = len;
-    e->plain = plain;
-    e->n_plain = n_plain;
+    e->plain = e->inner_plain = (Spans){plain, n_plain, 0};
     e->out = out;
     e->split = split_open(tok->splitter);
     return e;
@@ -225,5 +346,6 @@ void encoder_close(Encoder *e)
     free_scratch(e);
     split_close(e->split);
     strbuf_free(&e->normal);
+    mem_free(e->span);
     mem_free(e);
 }

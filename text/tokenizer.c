@@ -22,6 +22,12 @@ void token_list_free(TokenList *list)
     *list = (TokenList){0};
 }
 
+static void free_added(AddedTokens *added)
+{
+    mem_free(added->token);
+    strbuf_free(&added->text);
+}
+
 Tokenizer *tokenizer_open(const char *path, Error *err)
 {
     Tokenizer *tok = mem_alloc(1, sizeof *tok);
@@ -36,23 +42,24 @@ void tokenizer_close(Tokenizer *tok)
     vocab_free(&tok->vocab);
     bpe_free(&tok->bpe);
     splitter_close(tok->splitter);
-    mem_free(tok->added);
+    mem_free(tok->added_id);
+    free_added(&tok->literal);
+    free_added(&tok->normalised);
     mem_free(tok);
 }
 
-static unsigned char added_byte(const Tokenizer *tok, int i, size_t at)
+static unsigned char added_byte(const AddedTokens *added, int i, size_t at)
 {
-    size_t len;
-    const char *bytes = vocab_bytes(&tok->vocab, tok->added[i], &len);
-    return at < len ? (unsigned char)bytes[at] : 0;
+    const AddedToken *t = &added->token[i];
+    return at < t->len ? (unsigned char)added->text.data[t->start + at] : 0;
 }
 
-/* First of the added tokens [lo, hi), equal up to byte `at`, whose byte there is >= value. */
-static int added_bound(const Tokenizer *tok, int lo, int hi, size_t at, int value)
+/* First of the tokens [lo, hi), equal up to byte `at`, whose byte there is >= value. */
+static int added_bound(const AddedTokens *added, int lo, int hi, size_t at, int value)
 {
     while (lo < hi) {
         int mid = lo + (hi - lo) / 2;
-        if (added_byte(tok, mid, at) < value)
+        if (added_byte(added, mid, at) < value)
             lo = mid + 1;
         else
             hi = mid;
@@ -60,22 +67,21 @@ static int added_bound(const Tokenizer *tok, int lo, int hi, size_t at, int valu
     return lo;
 }
 
-size_t tokenizer_match_added(const Tokenizer *tok, const char *text, size_t len, int32_t *id)
+size_t tokenizer_match_added(const AddedTokens *added, const char *text, size_t len, int32_t *id)
 {
-    int lo = 0, hi = tok->n_added;
+    int lo = 0, hi = added->n;
     size_t longest = 0;
     for (size_t at = 0; at < len && lo < hi; at++) {
         int c = (unsigned char)text[at];
         if (!c) break; /* added tokens hold no NUL; added_byte uses it for "ended" */
         /* Soon all that are left agree: then there is nothing to search. */
-        if (added_byte(tok, lo, at) != c) lo = added_bound(tok, lo, hi, at, c);
-        if (lo < hi && added_byte(tok, hi - 1, at) != c) hi = added_bound(tok, lo, hi, at, c + 1);
+        if (added_byte(added, lo, at) != c) lo = added_bound(added, lo, hi, at, c);
+        if (lo < hi && added_byte(added, hi - 1, at) != c)
+            hi = added_bound(added, lo, hi, at, c + 1);
         if (lo == hi) break;
-        size_t n;
-        vocab_bytes(&tok->vocab, tok->added[lo], &n);
-        if (n != at + 1) continue;
-        longest = n;
-        *id = tok->added[lo];
+        if (added->token[lo].len != at + 1) continue;
+        longest = at + 1;
+        *id = added->token[lo].id;
     }
     return longest;
 }
@@ -147,12 +153,22 @@ int tokenizer_is_special(const Tokenizer *tok, int32_t id)
 const int32_t *tokenizer_added(const Tokenizer *tok, int *n)
 {
     *n = tok->n_added;
-    return tok->added;
+    return tok->added_id;
 }
 
 int32_t tokenizer_added_id(const Tokenizer *tok, const char *content)
 {
-    int32_t id = -1;
-    size_t len = strlen(content);
-    return len && tokenizer_match_added(tok, content, len, &id) == len ? id : -1;
+    int lo = 0, hi = tok->n_added;
+    while (lo < hi) {
+        size_t len;
+        int mid = lo + (hi - lo) / 2;
+        const char *bytes = vocab_bytes(&tok->vocab, tok->added_id[mid], &len);
+        int order = strncmp(content, bytes, len);
+        if (!order && !content[len]) return tok->added_id[mid];
+        if (order < 0)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return -1;
 }

@@ -2,8 +2,9 @@
  * tokenizer.h: bytes to tokens and back, for the tokenizer.json of the Qwen families.
  *
  * Byte-level BPE over PCRE2 (the split regex, taken from the file) and utf8proc (NFC): added tokens
- * are cut out first (longest match, literal), each remaining piece is NFC-normalised, split, its
- * bytes mapped to the 256 byte symbols, and merged by rank. encoder.h does that in slices.
+ * are cut out first (longest match, literal), each remaining piece is NFC-normalised, added tokens
+ * that are to be found in what is normalised are cut out of it, and the rest is split, its bytes
+ * mapped to the 256 byte symbols, and merged by rank. encoder.h does that in slices.
  * Immutable once open: any number of threads may use one at a time each with its own TokenList.
  */
 #ifndef OFFSHOOT_TEXT_TOKENIZER_H

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "text/nfc.h"
 #include "text/tokenizer_tables.h"
 
 /* Qwen3.5's has 12 MB. */
@@ -26,6 +27,7 @@ typedef struct {
     TokenizerFile file;
     const char *patterns[MAX_SPLITS];
     int n_patterns;
+    NfcScratch nfc;
 } Reader;
 
 #define bad(r, ...) tokenizer_bad(&(r)->file, __VA_ARGS__)
@@ -99,23 +101,11 @@ static int measure(Reader *r, const json_t *added)
     return 0;
 }
 
-static int is_ascii(const char *text)
-{
-    while (*text && (unsigned char)*text < 0x80)
-        text++;
-    return !*text;
-}
-
-/*
- * The ways of matching that we do not do. To be looked for in the normalised text, as what
- * transformers' add_tokens adds is, makes no difference to ASCII: form C leaves it as it is, but
- * for a mark right behind it.
- */
+/* The ways of matching that we do not do. */
 static int check_added_flags(const Reader *r, const json_t *item, const char *content)
 {
-    static const char *const off[] = {"single_word", "lstrip", "rstrip", "normalized"};
-    size_t n = !r->tok->nfc || is_ascii(content) ? 3 : 4;
-    for (size_t i = 0; i < n; i++)
+    static const char *const off[] = {"single_word", "lstrip", "rstrip"};
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         if (!is_off(json_object_get(item, off[i])))
             return bad(r, "added_tokens: '%s' of '%s' must be false", off[i], shown(content).text);
     const json_t *special = json_object_get(item, "special");
@@ -124,22 +114,55 @@ static int check_added_flags(const Reader *r, const json_t *item, const char *co
     return 0;
 }
 
+static int given_twice(const Reader *r, int32_t id, const char *text, size_t len)
+{
+    return bad(r, "added_tokens: id %d or text '%s' is given twice", id,
+               shown_symbol(text, len).text);
+}
+
+/* Whether the vocabulary writes this text as it is: in it a space, for one, is another letter. */
+static int is_symbol(const char *text)
+{
+    while (*text > ' ' && *text < 0x7F)
+        text++;
+    return !*text;
+}
+
+/* To be found by its content, or by the form C of that. */
+static void add_matched(Reader *r, AddedTokens *added, int32_t id, const char *content)
+{
+    size_t start = added->text.len;
+    if (added == &r->tok->normalised && r->tok->nfc)
+        nfc_append(&r->nfc, content, strlen(content), &added->text);
+    else
+        strbuf_puts(&added->text, content);
+    added->token = mem_realloc(added->token, (size_t)added->n + 1, sizeof *added->token);
+    added->token[added->n++] =
+        (AddedToken){id, (uint32_t)start, (uint32_t)(added->text.len - start)};
+    added->starts[(unsigned char)added->text.data[start]] = 1;
+}
+
 /*
- * An added token may repeat an entry of the vocabulary, id and bytes; otherwise both must be new.
+ * An added token may repeat an entry of the vocabulary, id and bytes. Otherwise its id must be new.
+ * So must its text, where it could stand in the vocabulary as it is: whoever adds that gets the id
+ * of the entry. Any other is known to no vocabulary, though its bytes may be ("\n\n", for one).
  */
-static int add_added(const Reader *r, const json_t *item)
+static int add_added(Reader *r, const json_t *item)
 {
     Vocab *v = &r->tok->vocab;
     const char *content = json_string_value(json_object_get(item, "content"));
     int32_t id = (int32_t)json_integer_value(json_object_get(item, "id"));
     size_t len = strlen(content);
     if (check_added_flags(r, item, content)) return -1;
-    if (vocab_find(v, content, len) == id ? v->token[id].added : vocab_add(v, id, content, len))
-        return bad(r, "added_tokens: id %d or text '%s' is given twice", id, shown(content).text);
+    int32_t found = vocab_find(v, content, len);
+    if (found == id ? v->token[id].added
+                    : (found >= 0 && is_symbol(content)) || vocab_add_apart(v, id, content, len))
+        return given_twice(r, id, content, len);
     v->token[id].added = 1;
     v->token[id].special = (uint8_t)json_is_true(json_object_get(item, "special"));
-    r->tok->added[r->tok->n_added++] = id;
-    r->tok->starts_added[(unsigned char)content[0]] = 1;
+    r->tok->added_id[r->tok->n_added++] = id;
+    int is_normalised = !is_off(json_object_get(item, "normalized"));
+    add_matched(r, is_normalised ? &r->tok->normalised : &r->tok->literal, id, content);
     return 0;
 }
 
@@ -152,17 +175,41 @@ static int by_bytes(const void *a, const void *b, void *vocab)
     return order ? order : (a_len > b_len) - (a_len < b_len);
 }
 
+/* Of two with one form C the first in the file comes first. */
+static int by_text(const void *a, const void *b, void *text)
+{
+    const AddedToken *x = a, *y = b;
+    const char *base = text;
+    int order = memcmp(base + x->start, base + y->start, x->len < y->len ? x->len : y->len);
+    if (!order) order = (x->len > y->len) - (x->len < y->len);
+    return order ? order : (x->start > y->start) - (x->start < y->start);
+}
+
+static void sort_added(AddedTokens *added)
+{
+    if (added->n)
+        qsort_r(added->token, (size_t)added->n, sizeof *added->token, by_text, added->text.data);
+}
+
 static int read_added(Reader *r, const json_t *added)
 {
     Tokenizer *tok = r->tok;
     size_t i;
     json_t *item;
-    tok->added = mem_alloc(json_array_size(added), sizeof *tok->added);
+    tok->added_id = mem_alloc(json_array_size(added), sizeof *tok->added_id);
     json_array_foreach(added, i, item)
     {
         if (add_added(r, item)) return -1;
     }
-    qsort_r(tok->added, (size_t)tok->n_added, sizeof *tok->added, by_bytes, &tok->vocab);
+    qsort_r(tok->added_id, (size_t)tok->n_added, sizeof *tok->added_id, by_bytes, &tok->vocab);
+    for (int k = 1; k < tok->n_added; k++)
+        if (!by_bytes(&tok->added_id[k - 1], &tok->added_id[k], &tok->vocab)) {
+            size_t len;
+            const char *text = vocab_bytes(&tok->vocab, tok->added_id[k], &len);
+            return given_twice(r, tok->added_id[k], text, len);
+        }
+    sort_added(&tok->literal);
+    sort_added(&tok->normalised);
     return 0;
 }
 
@@ -292,6 +339,7 @@ int tokenizer_read(Tokenizer *tok, const char *path, Error *err)
         if (root) rc = read_root(&r, root);
         json_decref(root);
     }
+    nfc_scratch_free(&r.nfc);
     tokenizer_tables_free(&r.file);
     strbuf_free(&rest);
     mapped_file_close(&file);

@@ -46,20 +46,25 @@ static VocabSlot *find_slot(const Vocab *v, uint32_t hash, const char *bytes, si
     }
 }
 
-int vocab_add(Vocab *v, int32_t id, const char *bytes, size_t len)
+int vocab_add_apart(Vocab *v, int32_t id, const char *bytes, size_t len)
 {
     assert(id >= 0);
     assert(id < v->n);
     assert(len > 0);
     if (v->token[id].len) return -1;
-    uint32_t hash = hash_bytes(bytes, len);
-    VocabSlot *slot = find_slot(v, hash, bytes, len);
-    if (slot->id_plus_1) return -1;
-    *slot = (VocabSlot){hash, (uint32_t)id + 1};
     v->token[id] = (VocabToken){(uint32_t)v->n_bytes, (uint32_t)len, 0, 0};
     memcpy(v->bytes + v->n_bytes, bytes, len);
     v->n_bytes += len;
     v->n_tokens++;
+    return 0;
+}
+
+int vocab_add(Vocab *v, int32_t id, const char *bytes, size_t len)
+{
+    uint32_t hash = hash_bytes(bytes, len);
+    VocabSlot *slot = find_slot(v, hash, bytes, len);
+    if (slot->id_plus_1 || vocab_add_apart(v, id, bytes, len)) return -1;
+    *slot = (VocabSlot){hash, (uint32_t)id + 1};
     return 0;
 }
 

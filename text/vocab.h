@@ -39,6 +39,9 @@ void vocab_free(Vocab *v);
 /* Copies bytes[0..len), len > 0. Returns -1 if the id or the bytes are already there. */
 int vocab_add(Vocab *v, int32_t id, const char *bytes, size_t len);
 
+/* The same but that the bytes may be there: vocab_find does not find these. */
+int vocab_add_apart(Vocab *v, int32_t id, const char *bytes, size_t len);
+
 /* Id of a token by its bytes, or -1. */
 int32_t vocab_find(const Vocab *v, const char *bytes, size_t len);
 
