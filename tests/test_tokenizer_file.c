@@ -120,6 +120,62 @@ static void knows_white_space(void **state)
     }
 }
 
+/*
+ * What Oniguruma and PCRE2 read otherwise. The pieces, with a | between them, are those of the
+ * Split of the Python package `tokenizers`.
+ */
+static void reads_oniguruma(void **state)
+{
+    static const char *const rows[][3] = {
+        {"\\s+$|\\S+|\\s+", "a  \n b \n", "a|  |\n |b| \n"},
+        {"$\\n|.", "a\n\nb", "a|\n|\n|b"},
+        {"(?<=^)b+|.|\\n", "bb\nbb\n", "bb|\n|bb|\n"},
+        {"^\\n|.|\\n+", "\n\na\n\n", "\n|\n|a|\n\n"},
+        {"(?m:a.)|.|\\n", "a\nab", "a\n|ab"},
+        {"(?i-m:A.)|.|\\n", "a\nab", "a|\n|ab"},
+        {"[$^]+|[^$^]+", "a$^b", "a|$^|b"},
+        {"\\$|\\^|\\w+|\\s", "a$ ^b", "a|$| |^|b"},
+        {"\\h+|\\H+", "fg 0G\tA", "f|g |0|G\t|A"},
+        {"[\\hg]+|[^\\hg]+", "fgh-A", "fg|h-|A"},
+        {"[x\\H]+|.", "xyab", "xy|a|b"},
+        {"\\v|[^\\v]+", "a\n\x0b\r", "a\n|\x0b|\r"},
+        {"\\w+|\\W", "a\u0301\u00b2 \u0661_\u2460", "a\u0301\u00b2| |\u0661_|\u2460"},
+        {"[\\w]+|[^\\w]", "a\u0301\u00b2 \u24b6", "a\u0301|\u00b2| |\u24b6"},
+        {".\\b.|.", "a b\u0301c-", "a |b|\u0301|c-"},
+        {"\\B.|.\\b", "ab\u0301", "a|b|\u0301"},
+        {"a{,2}b|.", "aaab", "a|aab"},
+    };
+    static const char *const refused[][2] = {
+        {"[a-z&&[^b]]", "&& in a class"},
+        {"[a[bc]]", "a class in a class"},
+        {"[\\W]", "\\W in a class"},
+        {"\\Qa\\E", "\\Q is not supported"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Splitter *s = splitter_open(&rows[i][0], 1, &err);
+        if (!s) fail_msg("%s: %s", rows[i][0], err.msg);
+        SplitRun *run = split_open(s);
+        StrBuf all = {0};
+        size_t budget = SIZE_MAX, len;
+        const char *piece;
+        split_begin(run, rows[i][1], strlen(rows[i][1]));
+        while (split_next(run, &budget, &piece, &len, &err) == SPLIT_PIECE) {
+            if (all.len) strbuf_puts(&all, "|");
+            strbuf_add(&all, piece, len);
+        }
+        if (strcmp(strbuf_str(&all), rows[i][2]) != 0)
+            fail_msg("%s: '%s', not '%s'", rows[i][0], strbuf_str(&all), rows[i][2]);
+        strbuf_free(&all);
+        split_close(run);
+        splitter_close(s);
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        assert_null(splitter_open(&refused[i][0], 1, &err));
+        if (!strstr(err.msg, refused[i][1])) fail_msg("%s: %s", refused[i][0], err.msg);
+    }
+}
+
 /* What add_tokens of transformers made. */
 static void finds_a_normalized_token(void **state)
 {
@@ -627,6 +683,7 @@ int main(void)
         cmocka_unit_test(small_file_is_fine),
         cmocka_unit_test(splits_like_oniguruma),
         cmocka_unit_test(knows_white_space),
+        cmocka_unit_test(reads_oniguruma),
         cmocka_unit_test(finds_a_normalized_token),
         cmocka_unit_test(reads_what_python_writes),
         cmocka_unit_test(knows_two_tokens_of_one_text),

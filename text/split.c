@@ -52,14 +52,37 @@ struct SplitRun {
 };
 
 /*
- * Unicode's White_Space, and all else, as members of a class; from a property to a property, so
- * that a hyphen beside them stays one.
+ * What an escape means to Oniguruma, with which the vocabularies were made, where PCRE2 means
+ * something else by it; as members of a class. PCRE2's \s has U+180E, which left White_Space in
+ * Unicode 6.3 (and it knows that property by name from 10.40 on), its \w numbers of all kinds and
+ * no marks, its \h are blanks and its \v are line ends. White space and all else go from a property
+ * to a property, so that a hyphen beside them stays one.
  */
-#define SPACE "\\p{Z}\\x09-\\x0d\\x{85}\\p{Zl}"
-#define NO_SPACE                                                                                   \
-    "\\p{L}\\x00-\\x08\\x0e-\\x1f\\x21-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}" \
-    "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}"                 \
-    "\\x{3001}-\\x{10ffff}\\p{L}"
+#define WORD                                                                                       \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}"      \
+    "\\x{1f170}-\\x{1f189}\\p{Pc}"
+static const struct {
+    char letter;
+    const char *members;
+} escapes[] = {
+    {'s', "\\p{Z}\\x09-\\x0d\\x{85}\\p{Zl}"},
+    {'S',
+     "\\p{L}\\x00-\\x08\\x0e-\\x1f\\x21-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}"
+     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}"
+     "\\x{3001}-\\x{10ffff}\\p{L}"},
+    {'w', WORD},
+    {'h', "0-9A-Fa-f"}, /* a hexadecimal digit */
+    {'H', "\\x00-/:-@G-`g-\\x{10ffff}"},
+    {'v', "\\x0b"},
+};
+
+/* The members of \letter; NULL where both mean the same. */
+static const char *members_of(char letter)
+{
+    for (size_t i = 0; i < sizeof escapes / sizeof *escapes; i++)
+        if (escapes[i].letter == letter) return escapes[i].members;
+    return NULL;
+}
 
 /* Bytes of the POSIX class, as [:alpha:], that begins at p; 0: none does. */
 static size_t posix_class(const char *p)
@@ -76,31 +99,83 @@ static size_t class_start(const char *p)
     return n + (p[n] == ']');
 }
 
-/*
- * PCRE2's \s has U+180E, which left White_Space in Unicode 6.3; Oniguruma's, with which the
- * vocabularies were made, has not. (PCRE2 knows the property by name from 10.40 on.) Everything
- * else these patterns use means the same in both.
+/* A backslash and a letter, beyond a class: there \w has the fractions and powers of Latin-1 too.
  */
-static void translate(const char *pattern, StrBuf *out)
+static void translate_escape(char letter, StrBuf *out)
+{
+    const char *members = members_of(letter), *word = WORD "\\xb2\\xb3\\xb9\\xbc-\\xbe";
+    if (letter == 'w' || letter == 'W')
+        strbuf_printf(out, letter == 'w' ? "[%s]" : "[^%s]", word);
+    else if (letter == 'b')
+        strbuf_printf(out, "(?:(?<=[%s])(?![%s])|(?<![%s])(?=[%s]))", word, word, word, word);
+    else if (letter == 'B')
+        strbuf_printf(out, "(?:(?<=[%s])(?=[%s])|(?<![%s])(?![%s]))", word, word, word, word);
+    else if (members)
+        strbuf_printf(out, "[%s]", members);
+    else
+        strbuf_printf(out, "\\%c", letter);
+}
+
+/* Bytes of the options that a group begins with, as (?im-x: has them; 0: there are none. */
+static size_t options_len(const char *p)
+{
+    if (p[0] != '(' || p[1] != '?') return 0;
+    size_t n = 2 + strspn(p + 2, "imx-");
+    return n > 2 && (p[n] == ':' || p[n] == ')') ? n : 0;
+}
+
+/* What stands beyond a class, but for escapes: bytes of it. */
+static size_t translate_plain(const char *p, StrBuf *out)
+{
+    size_t n = options_len(p),
+           n_digits = p[0] == '{' && p[1] == ',' ? strspn(p + 2, "0123456789") : 0;
+    for (size_t i = 0; i < n; i++) /* Oniguruma's m is the s of all others */
+        strbuf_add(out, p[i] == 'm' ? "s" : p + i, 1);
+    if (n) return n;
+    strbuf_add(out, p, 1);
+    if (n_digits && p[2 + n_digits] == '}') strbuf_puts(out, "0"); /* {,3} */
+    return 1;
+}
+
+/* Names what PCRE2 reads otherwise and we do not say to it in another way; NULL: nothing. */
+static const char *foreign(const char *p, int in_class)
+{
+    if (!strncmp(p, "\\Q", 2)) return "\\Q";
+    if (!in_class) return NULL;
+    if (!strncmp(p, "\\W", 2)) return "\\W in a class";
+    if (!strncmp(p, "&&", 2)) return "&& in a class";
+    return *p == '[' && !posix_class(p) ? "a class in a class" : NULL;
+}
+
+/*
+ * Oniguruma's syntax in PCRE2's words. ^ and $ are compiled as ends of lines, which they are to it.
+ * Returns NULL, or the name of what it cannot say.
+ */
+static const char *translate(const char *pattern, StrBuf *out)
 {
     int in_class = 0;
-    for (const char *p = pattern; *p;) {
-        size_t n = *p == '\\' && p[1] ? 2 : 1;
-        if (n == 2 && (p[1] == 's' || p[1] == 'S')) {
-            if (!in_class) strbuf_puts(out, "[");
-            strbuf_puts(out, p[1] == 's' ? SPACE : NO_SPACE);
-            if (!in_class) strbuf_puts(out, "]");
+    size_t n;
+    for (const char *p = pattern; *p; p += n) {
+        const char *name = foreign(p, in_class);
+        if (name) return name;
+        n = *p == '\\' && p[1] ? 2 : 1;
+        if (n == 2 && in_class) {
+            const char *members = members_of(p[1]);
+            strbuf_add(out, members ? members : p, members ? strlen(members) : 2);
+        } else if (n == 2) {
+            translate_escape(p[1], out);
+        } else if (!in_class && *p != '[') {
+            n = translate_plain(p, out);
         } else {
-            if (in_class && posix_class(p))
+            if (!in_class)
+                n = class_start(p);
+            else if (posix_class(p))
                 n = posix_class(p);
-            else if (in_class && *p == ']')
-                in_class = 0;
-            else if (!in_class && *p == '[')
-                in_class = 1, n = class_start(p);
+            in_class = n > 1 || *p != ']';
             strbuf_add(out, p, n);
         }
-        p += n;
     }
+    return NULL;
 }
 
 static pcre2_code *compile(const char *pattern, Error *err)
@@ -113,10 +188,20 @@ static pcre2_code *compile(const char *pattern, Error *err)
                   MAX_PATTERN);
         return NULL;
     }
-    translate(pattern, &regex);
+    const char *name = translate(pattern, &regex);
+    if (name) {
+        error_set(err, ERR_FILE, "split regex: %s is not supported", name);
+        strbuf_free(&regex);
+        return NULL;
+    }
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    assert(context);
+    pcre2_set_newline(context, PCRE2_NEWLINE_LF); /* whatever the library was built for */
     pcre2_code *re = pcre2_compile((PCRE2_SPTR)strbuf_str(&regex), regex.len,
-                                   PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_ANCHORED,
-                                   &code, &at, NULL);
+                                   PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C |
+                                       PCRE2_ANCHORED | PCRE2_MULTILINE,
+                                   &code, &at, context);
+    pcre2_compile_context_free(context);
     strbuf_free(&regex);
     if (!re) {
         unsigned char why[120] = "";
