@@ -314,7 +314,8 @@ static int find_matrix(const Loader *l, const char *leaf, int rows, int cols, co
     *scale = need(l, leaf, ".weight_scale_inv", 2,
                   (int64_t[]){weight_blocks(rows), weight_blocks(cols)});
     if (!*scale) return -1;
-    return is_float(*scale) ? 0 : loader_bad_type(l, *scale, "F32, BF16 or F16");
+    if (is_float(*scale) || (*scale)->type == TENSOR_FP8_E8M0) return 0;
+    return loader_bad_type(l, *scale, "F32, BF16, F16 or F8_E8M0");
 }
 
 static WeightType weight_type(const Tensor *t)

@@ -35,22 +35,22 @@ struct Safetensors {
 
 static const struct {
     const char *name;
-    TensorType type;
     size_t bytes;
-} dtypes[] = {
-    {"F32", TENSOR_F32, 4},   {"BF16", TENSOR_BF16, 2},     {"F16", TENSOR_F16, 2},
-    {"I64", TENSOR_I64, 8},   {"I32", TENSOR_I32, 4},       {"F8_E4M3", TENSOR_FP8_E4M3, 1},
-    {"F64", TENSOR_OTHER, 8}, {"U64", TENSOR_OTHER, 8},     {"U32", TENSOR_OTHER, 4},
-    {"I16", TENSOR_OTHER, 2}, {"U16", TENSOR_OTHER, 2},     {"I8", TENSOR_I8, 1},
-    {"U8", TENSOR_OTHER, 1},  {"BOOL", TENSOR_OTHER, 1},    {"F8_E5M2", TENSOR_OTHER, 1},
-    {"C64", TENSOR_OTHER, 8}, {"F8_E8M0", TENSOR_OTHER, 1},
+} types[] = {
+    [TENSOR_F32] = {"F32", 4},          [TENSOR_BF16] = {"BF16", 2},
+    [TENSOR_F16] = {"F16", 2},          [TENSOR_FP8_E4M3] = {"F8_E4M3", 1},
+    [TENSOR_FP8_E5M2] = {"F8_E5M2", 1}, [TENSOR_FP8_E8M0] = {"F8_E8M0", 1},
+    [TENSOR_F64] = {"F64", 8},          [TENSOR_C64] = {"C64", 8},
+    [TENSOR_I64] = {"I64", 8},          [TENSOR_I32] = {"I32", 4},
+    [TENSOR_I16] = {"I16", 2},          [TENSOR_I8] = {"I8", 1},
+    [TENSOR_U64] = {"U64", 8},          [TENSOR_U32] = {"U32", 4},
+    [TENSOR_U16] = {"U16", 2},          [TENSOR_U8] = {"U8", 1},
+    [TENSOR_BOOL] = {"BOOL", 1},
 };
 
 const char *tensor_type_name(TensorType type)
 {
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        if (dtypes[i].type == type && type != TENSOR_OTHER) return dtypes[i].name;
-    return "other";
+    return types[type].name;
 }
 
 /* "cannot load 'shard': tensor 'name': what". */
@@ -70,17 +70,17 @@ static int read_shape(Tensor *t, const json_t *spec, size_t *bytes, Error *err)
 {
     const char *dtype = json_string_value(json_object_get(spec, "dtype"));
     const json_t *shape = json_object_get(spec, "shape");
-    size_t i = 0, n_types = sizeof dtypes / sizeof *dtypes;
+    size_t i = 0, n_types = sizeof types / sizeof *types;
     if (!dtype) return bad_tensor(t, err, "has no dtype");
-    while (i < n_types && strcmp(dtype, dtypes[i].name) != 0)
+    while (i < n_types && strcmp(dtype, types[i].name) != 0)
         i++;
     if (i == n_types) return bad_tensor(t, err, "dtype is not a known one");
     if (!json_is_array(shape)) return bad_tensor(t, err, "has no shape");
     if (json_array_size(shape) > MAX_TENSOR_DIMS)
         return bad_tensor(t, err, "has more than 8 dimensions");
-    t->type = dtypes[i].type;
+    t->type = (TensorType)i;
     t->n_dims = (int)json_array_size(shape);
-    *bytes = dtypes[i].bytes;
+    *bytes = types[i].bytes;
     for (int d = 0; d < t->n_dims; d++) {
         const json_t *v = json_array_get(shape, (size_t)d);
         json_int_t size = json_integer_value(v);

@@ -16,15 +16,25 @@
 
 enum { MAX_TENSOR_DIMS = 8 };
 
+/* All that the format has; most of them we know by their size and name alone. */
 typedef enum {
     TENSOR_F32,
     TENSOR_BF16,
     TENSOR_F16,
     TENSOR_FP8_E4M3,
+    TENSOR_FP8_E5M2,
+    TENSOR_FP8_E8M0, /* a power of two: 2^(byte - 127), 255 is NaN */
+    TENSOR_F64,
+    TENSOR_C64,
     TENSOR_I64,
     TENSOR_I32,
+    TENSOR_I16,
     TENSOR_I8,
-    TENSOR_OTHER
+    TENSOR_U64,
+    TENSOR_U32,
+    TENSOR_U16,
+    TENSOR_U8,
+    TENSOR_BOOL
 } TensorType;
 
 typedef struct {
@@ -57,6 +67,7 @@ int safetensors_shards(const Safetensors *st);
 const char *safetensors_path(const Safetensors *st, int shard);
 int safetensors_place(const Safetensors *st, const Tensor *t, size_t *offset);
 
+/* As a file writes it: "F8_E4M3". */
 const char *tensor_type_name(TensorType type);
 
 #endif

@@ -2,6 +2,7 @@
 #include "engine/unpack.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "kernels/bf16.h"
@@ -26,6 +27,11 @@ void unpack_floats(const Tensor *t, float *out)
     }
     if (t->type == TENSOR_F16) {
         unpack_halves(t->data, t->bytes / 2, out);
+        return;
+    }
+    if (t->type == TENSOR_FP8_E8M0) {
+        for (size_t i = 0; i < t->bytes; i++)
+            out[i] = t->data[i] == 255 ? NAN : ldexpf(1, t->data[i] - 127);
         return;
     }
     assert(t->type == TENSOR_BF16);

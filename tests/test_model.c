@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "engine/model.h"
 #include "engine/safetensors.h"
+#include "engine/unpack.h"
 #include "kernels/bf16.h"
 #include "kernels/fp16.h"
 #include "kernels/fp8.h"
@@ -371,6 +372,29 @@ static const char *write_model(const Checkpoint *c, const char *config, const ch
     return dir;
 }
 
+/* Scales that are powers of two, in four bytes each or in the one of their exponent. */
+static void test_power_of_two_scales(void **state)
+{
+    (void)state;
+    static const char name[] = L(2) "mlp.down_proj.weight_scale_inv";
+    static const unsigned char exponent[] = {127, 120, 1, 0, 254, 133}, nan = 255;
+    float want[6], read;
+    for (int i = 0; i < 2; i++) {
+        Checkpoint c;
+        checkpoint_read(&c, GOLDEN "qwen35-dense-fp8");
+        CheckpointTensor *t = checkpoint_put(&c, name, i ? "F8_E8M0" : "F32", 2, 3, -1);
+        for (int k = 0; k < 6; k++)
+            want[k] = ldexpf(1, exponent[k] - 127);
+        memcpy(t->data, i ? (const void *)exponent : want, t->bytes);
+        Model *m = open_ok(write_model(&c, GOLDEN "qwen35-dense-fp8/config.json", NULL, NULL, 0));
+        assert_memory_equal(m->layer[2].ffn.down.scale, want, sizeof want);
+        model_close(m);
+        checkpoint_free(&c);
+    }
+    unpack_floats(&(Tensor){.type = TENSOR_FP8_E8M0, .data = &nan, .bytes = 1}, &read);
+    assert_true(isnan(read));
+}
+
 /* The checkpoint loads under these prefixes, with the shapes of the config. */
 static void check_prefixes(const char *model, const char *const *renames)
 {
@@ -597,7 +621,7 @@ static const struct {
     {"qwen35-dense", "model.language_model.embed_tokens.weight", "BF16", 319, 128, -1,
      "tensor 'model.language_model.embed_tokens.weight' is 319 x 128, expected 320 x 128"},
     {"qwen35-dense", "model.language_model.embed_tokens.weight", "I16", 320, 128, -1,
-     "is of type other, expected BF16, F16, F32 or F8_E4M3"},
+     "is of type I16, expected BF16, F16, F32 or F8_E4M3"},
     {"qwen35-dense", "model.language_model.norm.weight", "BF16", 127, -1, -1,
      "tensor 'model.language_model.norm.weight' is 127, expected 128"},
     {"qwen35-dense", "model.language_model.norm.weight", "BF16", -1, -1, -1,
@@ -766,13 +790,21 @@ static void test_flipped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),     cmocka_unit_test(test_values),
-        cmocka_unit_test(test_fp8_values), cmocka_unit_test(test_next_rows),
-        cmocka_unit_test(test_prefixes),   cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_misaligned), cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_no_head),    cmocka_unit_test(test_tied_file_with_lm_head),
-        cmocka_unit_test(test_lies),       cmocka_unit_test(test_other_errors),
-        cmocka_unit_test(test_long_heads), cmocka_unit_test(test_flipped),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_fp8_values),
+        cmocka_unit_test(test_power_of_two_scales),
+        cmocka_unit_test(test_next_rows),
+        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_misaligned),
+        cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_no_head),
+        cmocka_unit_test(test_tied_file_with_lm_head),
+        cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_other_errors),
+        cmocka_unit_test(test_long_heads),
+        cmocka_unit_test(test_flipped),
     };
     host_memory_fill(&backend);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -48,7 +48,7 @@ static void test_small_file(void **state)
     assert_int_equal(b->dim[1], 3);
     assert_int_equal(b->data - safetensors_find(st, "a")->data, 4);
     assert_string_equal(b->file, "w.safetensors");
-    assert_int_equal(safetensors_find(st, "c")->type, TENSOR_OTHER);
+    assert_int_equal(safetensors_find(st, "c")->type, TENSOR_U8);
     assert_int_equal(safetensors_find(st, "none")->bytes, 0);
     assert_null(safetensors_find(st, "__metadata__"));
     assert_null(safetensors_find(st, "ab"));
@@ -62,7 +62,8 @@ static void test_small_file(void **state)
     safetensors_close(st);
 
     assert_string_equal(tensor_type_name(TENSOR_FP8_E4M3), "F8_E4M3");
-    assert_string_equal(tensor_type_name(TENSOR_OTHER), "other");
+    assert_string_equal(tensor_type_name(TENSOR_FP8_E8M0), "F8_E8M0");
+    assert_string_equal(tensor_type_name(TENSOR_BOOL), "BOOL");
 }
 
 /* A header for one tensor x; the data have 16 bytes. */
