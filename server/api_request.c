@@ -4,6 +4,7 @@
  */
 #include "server/api_request.h"
 
+#include <ctype.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stddef.h>
