@@ -78,6 +78,21 @@ int64_t memory_available_in(const MemoryFiles *files)
     }
 }
 
+int memory_is_one_node_in(const char *online)
+{
+    char list[64] = "";
+    FILE *f = fopen(online, "r");
+    if (!f) return 1; /* a kernel without NUMA */
+    if (!fgets(list, sizeof list, f)) list[0] = 0;
+    fclose(f);
+    return !strpbrk(list, "-,");
+}
+
+int memory_is_one_node(void)
+{
+    return memory_is_one_node_in("/sys/devices/system/node/online");
+}
+
 int64_t memory_available(void)
 {
     return memory_available_in(

@@ -1,5 +1,5 @@
 /*
- * available.h: how much memory this process could take now.
+ * available.h: how much memory this process could take now, and where it lies.
  */
 #ifndef OFFSHOOT_BASE_AVAILABLE_H
 #define OFFSHOOT_BASE_AVAILABLE_H
@@ -20,5 +20,12 @@ typedef struct {
  */
 int64_t memory_available(void);
 int64_t memory_available_in(const MemoryFiles *files);
+
+/*
+ * 1 if all memory is as near to every processor (one NUMA node). Where it is not, who touches
+ * memory first decides where it lies. online: the kernel's list of nodes, "0" or "0-1".
+ */
+int memory_is_one_node(void);
+int memory_is_one_node_in(const char *online);
 
 #endif

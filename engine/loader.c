@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/available.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -108,14 +109,16 @@ static int ends_with(const char *text, const char *end)
 
 /*
  * Whether the tensors are all read now, and not page by page by the first passes, which takes twice
- * as long and comes when somebody waits for an answer. A device's are read by transfers.
+ * as long and comes when somebody waits for an answer. A device's are read by transfers. Where
+ * there are several NUMA nodes, each page is to lie near the thread that multiplies by it.
  */
 static int may_fetch(const Owned *own)
 {
     size_t bytes = 0;
     for (int i = 0; i < safetensors_count(own->st); i++)
         bytes += safetensors_at(own->st, i)->bytes;
-    return own->backend->is_host && bytes < own->backend->free_bytes(own->backend);
+    return own->backend->is_host && memory_is_one_node() &&
+           bytes < own->backend->free_bytes(own->backend);
 }
 
 int loader_open(Loader *l)

@@ -88,6 +88,20 @@ static void test_groups(void **state)
     rmdir(ROOT "a");
 }
 
+static void test_nodes(void **state)
+{
+    (void)state;
+    static const char *const many[] = {"0-1\n", "0,2\n", "0-7"};
+    scratch_dir("memory");
+    assert_true(memory_is_one_node_in(ROOT "online"));
+    write_text(ROOT "online", "0\n");
+    assert_true(memory_is_one_node_in(ROOT "online"));
+    for (int i = 0; i < 3; i++) {
+        write_text(ROOT "online", many[i]);
+        assert_false(memory_is_one_node_in(ROOT "online"));
+    }
+}
+
 static void test_here(void **state)
 {
     (void)state;
@@ -100,6 +114,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_machine),
         cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_nodes),
         cmocka_unit_test(test_here),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
