@@ -52,8 +52,8 @@ void reply_close(Reply *r);
 
 /*
  * The next kept token: by its id, or as the tag or bytes that it is (no bytes: it has no text). Who
- * wants no end token or stop id shown does not hand it in. Once reply_ended says 1, all further text
- * is ignored.
+ * wants no end token or stop id shown does not hand it in. Once reply_ended says 1, all further
+ * text is ignored.
  */
 void reply_token(Reply *r, int32_t token);
 void reply_tag(Reply *r, ScanTag tag);
