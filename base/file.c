@@ -68,3 +68,11 @@ char *path_join(const char *dir, const char *name)
     snprintf(p, n, "%s/%s", dir, name);
     return p;
 }
+
+int file_is_in(const char *dir, const char *name)
+{
+    char *path = path_join(dir, name);
+    int found = !access(path, F_OK);
+    mem_free(path);
+    return found;
+}

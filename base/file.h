@@ -32,4 +32,7 @@ void mapped_file_forget(const void *from, size_t bytes);
 /* dir + "/" + name, to be freed with mem_free. */
 char *path_join(const char *dir, const char *name);
 
+/* 1 if a folder holds a file of that name, of any kind. */
+int file_is_in(const char *dir, const char *name);
+
 #endif

@@ -62,3 +62,9 @@ void strbuf_free(StrBuf *sb)
     mem_free(sb->data);
     *sb = (StrBuf){0};
 }
+
+int text_ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}

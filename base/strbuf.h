@@ -25,4 +25,7 @@ const char *strbuf_str(const StrBuf *sb);
 void strbuf_clear(StrBuf *sb);
 void strbuf_free(StrBuf *sb);
 
+/* Of C strings: 1 if the last of text is end. */
+int text_ends_with(const char *text, const char *end);
+
 #endif

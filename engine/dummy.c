@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/strbuf.h"
 #include "engine/quantise.h"
 #include "kernels/bf16.h"
 #include "kernels/fp8.h"
@@ -79,12 +80,6 @@ static float limit_of(int64_t cols)
     return sqrtf(3.0f / (float)cols);
 }
 
-static int ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
 static TensorType type_of(const Dummy *d, const char *leaf, const char *suffix, int n_dims)
 {
     if (!strcmp(suffix, ".weight_scale_inv")) return TENSOR_F32;
@@ -130,7 +125,7 @@ void dummy_floats(Dummy *d, const Tensor *t, float *out)
     for (int i = 0; i < t->n_dims; i++)
         n *= (size_t)t->dim[i];
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
-        if (ends_with(t->name, vectors[i].end)) {
+        if (text_ends_with(t->name, vectors[i].end)) {
             middle = (vectors[i].lo + vectors[i].hi) / 2;
             limit = (vectors[i].hi - vectors[i].lo) / 2;
         }

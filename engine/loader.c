@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/strbuf.h"
 #include "engine/quantise.h"
 #include "engine/unpack.h"
 
@@ -99,12 +100,6 @@ float *loader_floats(Loader *l, size_t n)
     c->at += rounded;
     c->left -= rounded;
     return at;
-}
-
-static int ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
 }
 
 /*
@@ -225,7 +220,7 @@ static void count_tensor(Owned *own, const Tensor *t)
     int64_t n = 1;
     for (int i = 0; i < t->n_dims; i++)
         n *= t->dim[i];
-    if (!ends_with(t->name, ".weight_scale_inv")) own->n_params += n;
+    if (!text_ends_with(t->name, ".weight_scale_inv")) own->n_params += n;
     own->file_bytes += (int64_t)t->bytes;
 }
 

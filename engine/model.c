@@ -314,15 +314,23 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
     return 0;
 }
 
-Model *model_open(const char *dir, const ModelOptions *options, Backend *backend, Error *err)
+/* With nothing in it yet; for model_close. */
+static Model *new_model(Backend *backend)
 {
-    static const ModelOptions defaults;
     Model *m = mem_alloc(1, sizeof *m);
     Owned *own = mem_alloc(1, sizeof *own);
-    Loader l = {.own = own, .dir = dir, .err = err};
     own->backend = backend;
     m->owned = own;
     m->backend = backend;
+    return m;
+}
+
+Model *model_open(const char *dir, const ModelOptions *options, Backend *backend, Error *err)
+{
+    static const ModelOptions defaults;
+    Model *m = new_model(backend);
+    Owned *own = m->owned;
+    Loader l = {.own = own, .dir = dir, .err = err};
     int failed = load_model(&l, options ? options : &defaults, m);
     transfers_free(&l.transfers);
     dummy_close(l.dummy);
@@ -337,13 +345,8 @@ Model *model_open(const char *dir, const ModelOptions *options, Backend *backend
 
 int model_save_q8(const char *dir, const char *to, Backend *cpu, int64_t *bytes, Error *err)
 {
-    Model *m = mem_alloc(1, sizeof *m);
-    Owned *own = mem_alloc(1, sizeof *own);
-    Loader l = {.own = own, .dir = dir, .err = err};
-    own->backend = cpu;
-    m->owned = own;
-    m->backend = cpu;
-    l.saver = saver_open(to, err);
+    Model *m = new_model(cpu);
+    Loader l = {.own = m->owned, .saver = saver_open(to, err), .dir = dir, .err = err};
     int failed = !l.saver || load_model(&l, &(ModelOptions){.quant = QUANT_Q8}, m) ||
                  saver_finish(l.saver, dir, bytes, err);
     saver_close(l.saver);

@@ -9,7 +9,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -326,14 +325,6 @@ static Safetensors *open_index(const char *dir, const char *path, const char *na
     return st;
 }
 
-static int is_in(const char *dir, const char *name)
-{
-    char *path = path_join(dir, name);
-    int found = !access(path, F_OK);
-    mem_free(path);
-    return found;
-}
-
 /*
  * Whether the index, beside a file that could be all there is, has that one and others, all of them
  * there: the MTP head is a file of its own in what compressed-tensors writes. Any other index is
@@ -348,7 +339,7 @@ static int has_more_files(const char *dir, const char *index, const char *single
     int has_more = !rc && json_object_size(names) > 1 && json_object_get(names, single);
     json_object_foreach(names, file, v)
     {
-        has_more = has_more && is_in(dir, file);
+        has_more = has_more && file_is_in(dir, file);
     }
     json_decref(names);
     json_decref(root);
@@ -360,7 +351,7 @@ Safetensors *safetensors_open(const char *dir, Error *err)
     static const char single_name[] = "model.safetensors";
     static const char index_name[] = "model.safetensors.index.json";
     char *single = path_join(dir, single_name), *index = path_join(dir, index_name);
-    int has_single = is_in(dir, single_name), has_index = is_in(dir, index_name);
+    int has_single = file_is_in(dir, single_name), has_index = file_is_in(dir, index_name);
     Safetensors *st = NULL;
     if (has_single && !(has_index && has_more_files(dir, index, single_name)))
         st = safetensors_open_file(single, err);

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/strbuf.h"
 #include "engine/config.h"
 
 enum {
@@ -40,20 +41,11 @@ static int cannot_write(const char *path, Error *err)
     return error_set(err, ERR_FILE, "cannot write '%.160s': %s", path, strerror(errno));
 }
 
-static int is_there(const char *dir, const char *name)
-{
-    struct stat st;
-    char *path = path_join(dir, name);
-    int there = !stat(path, &st);
-    mem_free(path);
-    return there;
-}
-
 static int open_folder(Saver *s, Error *err)
 {
     s->made_dir = !mkdir(s->dir, 0777);
     if (!s->made_dir && errno != EEXIST) return cannot_write(s->dir, err);
-    if (is_there(s->dir, WEIGHTS) || is_there(s->dir, INDEX))
+    if (file_is_in(s->dir, WEIGHTS) || file_is_in(s->dir, INDEX))
         return error_set(err, ERR_INPUT, "'%.160s' holds weights already", s->dir);
     char *path = path_join(s->dir, UNFINISHED);
     s->file = fopen(path, "wb");
@@ -157,19 +149,13 @@ static int write_header(Saver *s, Error *err)
 
 /* ---- the files beside the weights ---- */
 
-static int ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
 static int is_copied(const char *name)
 {
     static const char *const weights[] = {
         ".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf", ".part"};
     if (*name == '.' || !strcmp(name, "config.json")) return 0;
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
-        if (ends_with(name, weights[i])) return 0;
+        if (text_ends_with(name, weights[i])) return 0;
     return 1;
 }
 
