@@ -20,7 +20,6 @@
 #include "kernels/moe.h"
 
 enum {
-    MAX_CONFIG_BYTES = 16 << 20,
     MAX_WIDTH = 1 << 15, /* rows or columns of any matrix but the vocabulary's */
     MAX_VOCAB = 1 << 22,
     MAX_HEADS = 1 << 10,

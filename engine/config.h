@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "engine/rope.h"
 
-enum { MAX_LAYERS = 512, MAX_EOS = 8 };
+enum { MAX_LAYERS = 512, MAX_EOS = 8, MAX_CONFIG_BYTES = 16 << 20 /* of config.json */ };
 
 /* quantization_config's quant_method of a checkpoint that `offshoot quantize` made (saver.h). */
 #define QUANT_METHOD_Q8 "offshoot_q8"

@@ -20,7 +20,6 @@ enum {
     ENTRY_BYTES = 256,
     ENTRIES_OF_ONE = 4, /* a matrix becomes two at most, with scales each (loader_split) */
     PAGE = 4096,        /* where the data begin: matrices are multiples of 64 bytes */
-    MAX_CONFIG_BYTES = 1 << 20,
 };
 
 static const char WEIGHTS[] = "model.safetensors", INDEX[] = "model.safetensors.index.json",
