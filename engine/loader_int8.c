@@ -1,0 +1,106 @@
+/* loader_int8.c: INT8 matrices, made while loading, saved, or taken as they were saved. */
+#include "engine/loader_parts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { INT8_ALIGN = 64 /* of codes and scales: vectors of them cross no line of the cache */ };
+
+int loader_make_int8(Loader *l, const Tensor *t, const unsigned char *data, Weight *w)
+{
+    Backend *be = l->own->backend;
+    size_t n = (size_t)weight_data_bytes(w), n_scales = (size_t)weight_n_scales(w);
+    int8_t *code = l->saver ? loader_block(l, n, 1) : loader_room(l, n);
+    float *scale = l->saver ? loader_block(l, n_scales, sizeof *scale) : loader_floats(l, n_scales);
+    if (!code) return -1;
+    QuantiseInt8 made = {data, loader_weight_type(t), w->rows, w->cols, code, scale};
+    if (be->quantise_int8(be, &made)) return loader_not_finite(l, t, "q8");
+    w->data = code;
+    w->scale = scale;
+    l->bytes += n + n_scales * sizeof *scale;
+    return 0;
+}
+
+/* How n INT8 matrices like w lie in a checkpoint: codes and scales. */
+typedef struct {
+    int64_t code[5], scale[4];
+} Int8Dims;
+
+static Int8Dims int8_dims(const Weight *w, int n)
+{
+    int64_t panels = weight_stored_rows(w) / INT8_ROWS;
+    return (Int8Dims){{n, panels, weight_row_bytes(w) / 4, INT8_ROWS, 4},
+                      {n, panels, int8_blocks(w->cols), INT8_ROWS}};
+}
+
+static SavedTensor saved_tensor(const Loader *l, const char *leaf, const char *suffix,
+                                const char *end, const char *dtype, int n_dims, const int64_t *dim)
+{
+    SavedTensor t = {.dtype = dtype, .n_dims = n_dims};
+    snprintf(t.name, sizeof t.name, "%s%s%s%s", l->scope, leaf, suffix, end);
+    memcpy(t.dim, dim, (size_t)n_dims * sizeof *dim);
+    return t;
+}
+
+int loader_save_int8(Loader *l, const char *leaf, const char *suffix, Weight *w, int n)
+{
+    int one = n == 1; /* has no dimension for it */
+    Int8Dims dims = int8_dims(w, n);
+    SavedTensor code = saved_tensor(l, leaf, suffix, "", "I8", 5 - one, dims.code + one),
+                scale = saved_tensor(l, leaf, suffix, "_scale", "F32", 4 - one, dims.scale + one);
+    const void **codes = mem_alloc((size_t)n, sizeof *codes),
+               **scales = mem_alloc((size_t)n, sizeof *scales);
+    for (int i = 0; i < n; i++)
+        codes[i] = w[i].data, scales[i] = w[i].scale;
+    int failed =
+        saver_add(l->saver, &code, codes, n, (size_t)weight_data_bytes(w), l->err) ||
+        saver_add(l->saver, &scale, scales, n, (size_t)weight_n_scales(w) * sizeof(float), l->err);
+    for (int i = 0; i < n; i++) {
+        w[i].data = w[i].scale = NULL;
+        mem_free(l->own->block[--l->own->n_blocks]);
+        mem_free(l->own->block[--l->own->n_blocks]);
+    }
+    mem_free((void *)codes);
+    mem_free((void *)scales);
+    return failed ? -1 : 0;
+}
+
+int loader_is_int8(const Loader *l, const char *leaf, const char *suffix)
+{
+    const Tensor *t = loader_find(l, leaf, suffix);
+    return t && t->type == TENSOR_I8;
+}
+
+int loader_take_int8(Loader *l, const char *leaf, const char *suffix, int n, int rows, int cols,
+                     Weight *out)
+{
+    Owned *own = l->own;
+    Weight w = {.type = WEIGHT_INT8, .rows = rows, .cols = cols};
+    Int8Dims dims = int8_dims(&w, n);
+    int one = n == 1;
+    char end[32];
+    snprintf(end, sizeof end, "%s_scale", suffix);
+    const Tensor *code = loader_find_shape(l, leaf, suffix, 5 - one, dims.code + one),
+                 *scale = code ? loader_find_shape(l, leaf, end, 4 - one, dims.scale + one) : NULL;
+    if (!scale) return -1;
+    loader_fetch(l, code), loader_fetch(l, scale);
+    if (scale->type != TENSOR_F32) return loader_bad_type(l, scale, "F32");
+    if (l->saver) return error_set(l->err, ERR_INPUT, "'%.160s' is q8 already", l->dir);
+    if (!own->backend->quantise_int8)
+        return error_set(l->err, ERR_INPUT,
+                         "the weights are q8, which is for the CPU: take "
+                         "--device cpu, or what they were made of");
+    const int8_t *codes = loader_place_matrix(l, code->data, code->bytes, INT8_ALIGN);
+    const float *scales = loader_place_matrix(l, scale->data, scale->bytes, INT8_ALIGN);
+    if (!codes || !scales) return -1;
+    own->n_params += (int64_t)n * rows * cols;
+    own->file_bytes += (int64_t)(code->bytes + scale->bytes);
+    for (int i = 0; i < n; i++) {
+        out[i] = w;
+        out[i].data = codes + i * weight_data_bytes(&w);
+        out[i].scale = scales + i * weight_n_scales(&w);
+    }
+    return 0;
+}

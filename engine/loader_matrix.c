@@ -1,0 +1,223 @@
+/*
+ * loader_matrix.c: matrices, stacks and split ones: see loader.h.
+ *
+ * They stay in the mapping, or go to the memory of a backend that has its own (loader_memory.c);
+ * dummies are made where they will be read. F16 matrices become F32, for no kernel reads them.
+ */
+#include "engine/loader_parts.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "engine/quantise.h"
+#include "engine/unpack.h"
+
+/* X.weight and, if that is FP8, X.weight_scale_inv. */
+static int find_matrix(const Loader *l, const char *leaf, int rows, int cols, const Tensor **weight,
+                       const Tensor **scale)
+{
+    const Tensor *t = loader_need(l, leaf, ".weight", 2, (int64_t[]){rows, cols});
+    *weight = t;
+    *scale = NULL;
+    if (!t) return -1;
+    if (loader_is_float(t)) return 0;
+    if (t->type != TENSOR_FP8_E4M3) return loader_bad_type(l, t, "BF16, F16, F32 or F8_E4M3");
+    *scale = loader_need(l, leaf, ".weight_scale_inv", 2,
+                         (int64_t[]){weight_blocks(rows), weight_blocks(cols)});
+    if (!*scale) return -1;
+    if (loader_is_float(*scale) || (*scale)->type == TENSOR_FP8_E8M0) return 0;
+    return loader_bad_type(l, *scale, "F32, BF16, F16 or F8_E8M0");
+}
+
+/* Random elements, made where they will be read. */
+static const void *place_dummy(Loader *l, const Tensor *t)
+{
+    void *at = loader_room(l, t->bytes);
+    l->bytes += t->bytes;
+    return at && !dummy_matrix(l->dummy, t, at, l->err) ? at : NULL;
+}
+
+static int is_quantised(const Loader *l, const char *leaf, const Tensor *t)
+{
+    return l->quantise_to != WEIGHT_NONE && t->type != TENSOR_FP8_E4M3 &&
+           !quantise_keeps_wide(l->quantise_to, leaf);
+}
+
+/* A matrix that has been taken as it is: what it is multiplied with. */
+static void choose_x(const Loader *l, const char *leaf, Weight *w)
+{
+    if (l->rounds_x && w->type == WEIGHT_BF16 && !quantise_keeps_wide(WEIGHT_INT8, leaf))
+        w->type = WEIGHT_BF16_BOTH;
+}
+
+/* A matrix quantised from data, which are some or all elements of t. */
+static int place_quantised(Loader *l, const Tensor *t, const unsigned char *data, int rows,
+                           int cols, Weight *w)
+{
+    *w = (Weight){.type = l->quantise_to, .rows = rows, .cols = cols};
+    if (w->type == WEIGHT_INT8) return loader_make_int8(l, t, data, w);
+    size_t n = (size_t)rows * (size_t)cols, n_scales = (size_t)weight_n_scales(w);
+    int stays = l->own->backend->is_host;
+    uint8_t *code = stays ? loader_block(l, n, 1) : mem_alloc(n, 1);
+    float *scale = loader_floats(l, n_scales);
+    if (quantise_fp8(data, loader_weight_type(t), rows, cols, code, scale)) {
+        loader_not_finite(l, t, "FP8");
+    } else {
+        w->data = loader_place_matrix(l, code, n, 1);
+        w->scale = loader_place_floats(l, scale, n_scales);
+        l->bytes += n_scales * sizeof *scale;
+    }
+    if (!stays) mem_free(code);
+    return w->data && w->scale ? 0 : -1;
+}
+
+/* Random elements as t would have them in a file, to be freed; NULL and an Error. Host only. */
+static unsigned char *random_elements(Loader *l, const Tensor *t)
+{
+    assert(l->own->backend->is_host);
+    unsigned char *at = mem_alloc(t->bytes, 1);
+    if (!dummy_matrix(l->dummy, t, at, l->err)) return at;
+    mem_free(at);
+    return NULL;
+}
+
+/* All of t that is needed has been copied: it is not to be in memory twice, nor saved as it is. */
+static void forget(const Loader *l, const Tensor *t, int quantised)
+{
+    if (!l->dummy) mapped_file_forget(t->data, t->bytes);
+    if (l->saver && quantised) saver_drop(l->saver, t);
+}
+
+/* A matrix, or one of a stack, that is not read as it lies in the file. */
+typedef struct {
+    const Tensor *t;
+    const unsigned char *data;
+    const float *scale; /* of FP8, in host memory */
+    int cols, is_quantised;
+} Source;
+
+/*
+ * Rows map[0..n) of s as a matrix of their own; map NULL: the first n. F16 is widened. FP8 scales
+ * belong to blocks of 128 rows: if the map tears blocks apart (in no published size), the rows are
+ * dequantised.
+ */
+static int take_rows(Loader *l, const Source *s, const int *map, int n, Weight *w)
+{
+    int is_half = s->t->type == TENSOR_F16, cols = s->cols;
+    int torn = s->scale && !unpack_keeps_blocks(map, n);
+    *w = (Weight){.type = torn ? WEIGHT_F32 : loader_weight_type(s->t), .rows = n, .cols = cols};
+    size_t row_bytes = (size_t)weight_row_bytes(w);
+    int stays = l->own->backend->is_host && !s->is_quantised, failed = 0;
+    void *rows = stays ? loader_block(l, (size_t)n, row_bytes) : mem_alloc((size_t)n, row_bytes);
+    if (torn)
+        unpack_fp8_rows(s->data, s->scale, cols, map, n, rows);
+    else if (is_half)
+        unpack_half_rows(s->data, cols, map, n, rows);
+    else
+        unpack_rows(s->data, row_bytes, map, n, rows);
+    if (is_half && !s->is_quantised) l->widened += (size_t)n * row_bytes;
+    if (s->is_quantised)
+        failed = place_quantised(l, s->t, rows, n, cols, w);
+    else
+        w->data = loader_place_matrix(l, rows, (size_t)n * row_bytes,
+                                      (size_t)weight_element_bytes(w->type));
+    if (!stays) mem_free(rows);
+    if (failed || !w->data) return -1;
+    if (!s->scale || torn) return 0;
+
+    size_t n_rows = (size_t)weight_blocks(n), n_cols = (size_t)weight_blocks(cols);
+    float *scale = loader_floats(l, n_rows * n_cols);
+    for (size_t b = 0; b < n_rows; b++) {
+        size_t from = (size_t)(map[b * FP8_BLOCK] / FP8_BLOCK);
+        memcpy(scale + b * n_cols, s->scale + from * n_cols, n_cols * sizeof *scale);
+    }
+    w->scale = loader_place_floats(l, scale, n_rows * n_cols);
+    l->bytes += n_rows * n_cols * sizeof *scale;
+    return w->scale ? 0 : -1;
+}
+
+int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
+{
+    const Tensor *t, *scale;
+    if (loader_is_int8(l, leaf, ".weight"))
+        return loader_take_int8(l, leaf, ".weight", 1, rows, cols, w);
+    if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
+    int quantised = is_quantised(l, leaf, t), failed;
+    if (quantised || t->type == TENSOR_F16) {
+        unsigned char *random = l->dummy ? random_elements(l, t) : NULL;
+        if (l->dummy && !random) return -1;
+        if (t->type == TENSOR_F16)
+            failed = take_rows(l, &(Source){t, t->data, NULL, cols, quantised}, NULL, rows, w);
+        else
+            failed = place_quantised(l, t, random ? random : t->data, rows, cols, w);
+        mem_free(random);
+        forget(l, t, quantised);
+        if (l->saver && quantised && !failed) failed = loader_save_int8(l, leaf, ".weight", w, 1);
+        return failed;
+    }
+    *w = (Weight){.type = loader_weight_type(t), .rows = rows, .cols = cols};
+    w->data = l->dummy ? place_dummy(l, t)
+                       : loader_place_tensor(l, t, (size_t)weight_element_bytes(w->type));
+    if (scale) {
+        size_t n = (size_t)weight_blocks(rows) * (size_t)weight_blocks(cols);
+        float *s = loader_floats(l, n);
+        loader_read_floats(l, scale, s);
+        w->scale = loader_place_floats(l, s, n);
+        l->bytes += n * sizeof *s;
+    }
+    choose_x(l, leaf, w);
+    return w->data && (!scale || w->scale) ? 0 : -1;
+}
+
+int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int cols, Weight *out)
+{
+    if (loader_is_int8(l, leaf, ""))
+        return loader_take_int8(l, leaf, "", n * parts, rows, cols, out);
+    const Tensor *t = loader_need(l, leaf, "", 3, (int64_t[]){n, parts * rows, cols});
+    if (!t) return -1;
+    if (!loader_is_float(t)) return loader_bad_type(l, t, "BF16, F16 or F32");
+    int quantised = is_quantised(l, leaf, t), halves = t->type == TENSOR_F16;
+    size_t element = t->bytes / ((size_t)n * (size_t)(parts * rows) * (size_t)cols),
+           bytes = (size_t)rows * (size_t)cols * element;
+    const unsigned char *data = quantised || halves ? t->data : loader_place_tensor(l, t, element);
+    if (!data) return -1;
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < parts; p++, data += bytes) {
+            Weight *w = &out[p * n + i];
+            *w = (Weight){.type = loader_weight_type(t), .rows = rows, .cols = cols, .data = data};
+            if (halves ? take_rows(l, &(Source){t, data, NULL, cols, quantised}, NULL, rows, w)
+                       : quantised && place_quantised(l, t, data, rows, cols, w))
+                return -1;
+            choose_x(l, leaf, w);
+        }
+    if (quantised || halves) forget(l, t, quantised);
+    return l->saver && quantised ? loader_save_int8(l, leaf, "", out, n * parts) : 0;
+}
+
+int loader_split(Loader *l, const char *leaf, int cols, const SplitPart part[2])
+{
+    const Tensor *t, *scale;
+    float *s = NULL;
+    int rows = part[0].n + part[1].n, failed = 0;
+    int apart = l->dummy || loader_is_int8(l, part[0].leaf, ".weight");
+    for (int i = 0; i < 2 && apart && !failed; i++) /* dummies' rows are as random in any order */
+        failed = loader_matrix(l, l->dummy ? leaf : part[i].leaf, part[i].n, cols, part[i].w);
+    if (apart) return failed;
+    if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
+    if (scale) {
+        s = mem_alloc((size_t)weight_blocks(rows) * (size_t)weight_blocks(cols), sizeof *s);
+        unpack_floats(scale, s);
+    }
+    Source from = {t, t->data, s, cols, is_quantised(l, leaf, t)};
+    for (int i = 0; i < 2 && !failed; i++) {
+        failed = take_rows(l, &from, part[i].map, part[i].n, part[i].w);
+        if (l->saver && from.is_quantised && !failed)
+            failed = loader_save_int8(l, part[i].leaf, ".weight", part[i].w, 1);
+        choose_x(l, leaf, part[i].w);
+    }
+    mem_free(s);
+    forget(l, t, from.is_quantised);
+    return failed;
+}

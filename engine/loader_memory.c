@@ -1,0 +1,109 @@
+/* loader_memory.c: where a model's tensors are: see loader.h and loader_parts.h. */
+#include "engine/loader_parts.h"
+
+#include "base/mem.h"
+
+enum {
+    FLOAT_ALIGN = 16, /* floats: 64 bytes */
+    FLOAT_CHUNK = 1 << 16,
+    PLACE_ALIGN = 256,
+    PLACE_CHUNK = 32 << 20,
+};
+
+void *loader_block(Loader *l, size_t count, size_t size)
+{
+    Owned *own = l->own;
+    if (own->n_blocks == own->cap_blocks) {
+        own->cap_blocks = own->cap_blocks ? 2 * own->cap_blocks : 16;
+        own->block = mem_realloc(own->block, (size_t)own->cap_blocks, sizeof *own->block);
+    }
+    return own->block[own->n_blocks++] = mem_alloc(count, size);
+}
+
+float *loader_floats(Loader *l, size_t n)
+{
+    FloatChunk *c = &l->own->floats;
+    size_t rounded = (n + FLOAT_ALIGN - 1) / FLOAT_ALIGN * FLOAT_ALIGN;
+    if (rounded > FLOAT_CHUNK / 4) return loader_block(l, rounded, sizeof(float));
+    if (rounded > c->left)
+        *c = (FloatChunk){loader_block(l, FLOAT_CHUNK, sizeof(float)), FLOAT_CHUNK};
+    float *at = c->at;
+    c->at += rounded;
+    c->left -= rounded;
+    return at;
+}
+
+/* A block of backend memory that lives as long as the model. */
+static void *new_placed(Loader *l, size_t bytes)
+{
+    Owned *own = l->own;
+    void *mem = own->backend->alloc(own->backend, bytes, l->err);
+    if (!mem) return NULL;
+    if (own->n_placed == own->cap_placed) {
+        own->cap_placed = own->cap_placed ? 2 * own->cap_placed : 16;
+        own->placed = mem_realloc(own->placed, (size_t)own->cap_placed, sizeof *own->placed);
+    }
+    return own->placed[own->n_placed++] = mem;
+}
+
+void *loader_room(Loader *l, size_t bytes)
+{
+    PlaceChunk *c = &l->own->chunk;
+    size_t rounded = (bytes + PLACE_ALIGN - 1) / PLACE_ALIGN * PLACE_ALIGN;
+    if (rounded > PLACE_CHUNK / 4) return new_placed(l, rounded);
+    if (rounded > c->left) {
+        unsigned char *mem = new_placed(l, PLACE_CHUNK);
+        if (!mem) return NULL;
+        *c = (PlaceChunk){mem, PLACE_CHUNK};
+    }
+    void *at = c->at;
+    c->at += rounded;
+    c->left -= rounded;
+    return at;
+}
+
+/* A copy in backend memory, wherever that is. */
+static const void *place_copy(Loader *l, const void *host, size_t bytes)
+{
+    Backend *be = l->own->backend;
+    void *at = loader_room(l, bytes);
+    if (at) be->upload(be, at, host, bytes);
+    return at;
+}
+
+const void *loader_place(Loader *l, const void *host, size_t bytes)
+{
+    return l->own->backend->is_host ? host : place_copy(l, host, bytes);
+}
+
+const float *loader_place_floats(Loader *l, const float *host, size_t n)
+{
+    return loader_place(l, host, n * sizeof *host);
+}
+
+const void *loader_place_matrix(Loader *l, const unsigned char *data, size_t bytes, size_t align)
+{
+    l->bytes += bytes;
+    int fits = (uintptr_t)data % align == 0;
+    return fits ? loader_place(l, data, bytes) : place_copy(l, data, bytes);
+}
+
+const void *loader_place_tensor(Loader *l, const Tensor *t, size_t align)
+{
+    if (l->own->backend->is_host) return loader_place_matrix(l, t->data, t->bytes, align);
+    void *at = loader_room(l, t->bytes);
+    l->bytes += t->bytes;
+    if (at) transfers_add(&l->transfers, l->own->st, t, at);
+    return at;
+}
+
+void owned_close(Owned *own)
+{
+    for (int i = 0; i < own->n_blocks; i++)
+        mem_free(own->block[i]);
+    mem_free(own->block);
+    for (int i = 0; i < own->n_placed; i++)
+        own->backend->free(own->backend, own->placed[i]);
+    mem_free(own->placed);
+    safetensors_close(own->st);
+}

@@ -1,0 +1,64 @@
+/*
+ * loader_parts.h: what the files of the loader share: loader.c, which finds tensors and reads
+ * vectors, loader_memory.c, where they are put, loader_matrix.c and loader_int8.c. Nobody else
+ * includes this. Functions that can fail leave an Error in l->err.
+ */
+#ifndef OFFSHOOT_ENGINE_LOADER_PARTS_H
+#define OFFSHOOT_ENGINE_LOADER_PARTS_H
+
+#include "engine/loader.h"
+
+/* ---- loader.c ---- */
+
+/* The tensor scope + leaf + suffix in this shape, dimensions of 1 aside, or NULL. */
+const Tensor *loader_find_shape(const Loader *l, const char *leaf, const char *suffix, int n_dims,
+                                const int64_t *dim);
+
+/* The same; the model consists of it: it is counted, kept by a saver, and read. */
+const Tensor *loader_need(const Loader *l, const char *leaf, const char *suffix, int n_dims,
+                          const int64_t *dim);
+
+/* Has its pages read, where all tensors are. */
+void loader_fetch(const Loader *l, const Tensor *t);
+
+int loader_is_float(const Tensor *t);
+
+/* What its elements are to the kernels; F16 ones, once they are widened. */
+WeightType loader_weight_type(const Tensor *t);
+
+/* All elements, as f32. */
+void loader_read_floats(Loader *l, const Tensor *t, float *out);
+
+/* Says that a tensor holds what `lacks`, a kind of weights, cannot say; returns -1. */
+int loader_not_finite(const Loader *l, const Tensor *t, const char *lacks);
+
+/* ---- loader_memory.c ---- */
+
+/* Room in backend memory, aligned to 256 bytes. NULL where there is none. */
+void *loader_room(Loader *l, size_t bytes);
+
+/* loader_place for a matrix whose elements may be misaligned where they are. */
+const void *loader_place_matrix(Loader *l, const unsigned char *data, size_t bytes, size_t align);
+
+/* A matrix of the file as it is; a device gets its bytes in loader_finish. */
+const void *loader_place_tensor(Loader *l, const Tensor *t, size_t align);
+
+/* ---- loader_int8.c ---- */
+
+/*
+ * w, of which rows and cols are set, as INT8 made of data: some or all elements of t. It lies where
+ * it is read, or in two blocks until it is saved.
+ */
+int loader_make_int8(Loader *l, const Tensor *t, const unsigned char *data, Weight *w);
+
+/* The n matrices w, which came last, go to the saver and leave memory. */
+int loader_save_int8(Loader *l, const char *leaf, const char *suffix, Weight *w, int n);
+
+/* Whether the file holds leaf + suffix as loader_save_int8 left it. */
+int loader_is_int8(const Loader *l, const char *leaf, const char *suffix);
+
+/* n such matrices, where they lie. */
+int loader_take_int8(Loader *l, const char *leaf, const char *suffix, int n, int rows, int cols,
+                     Weight *out);
+
+#endif
