@@ -111,13 +111,21 @@ static int make_prompt(Chat *c, const char *text, Error *err)
 
 /* ---- the answer ---- */
 
+/* Bytes of the control character that text begins with, or 0; U+0080 to U+009F are some, too. */
+static size_t control_at(const char *text, size_t len)
+{
+    unsigned char ch = (unsigned char)text[0];
+    if (ch == 0xc2 && len > 1 && (unsigned char)text[1] < 0xa0) return 2;
+    return (ch < 0x20 && ch != '\n' && ch != '\t') || ch == 0x7f;
+}
+
 /* Text from a model is data: on a terminal its escape sequences must stay without effect. */
 static void write_text(const Chat *c, const char *text, size_t len)
 {
-    for (size_t i = 0; i < len; i++) {
-        unsigned char ch = (unsigned char)text[i];
-        int control = (ch < 0x20 && ch != '\n' && ch != '\t') || ch == 0x7f;
-        putchar(c->terminal && control ? '?' : ch);
+    for (size_t i = 0; i < len;) {
+        size_t n = c->terminal ? control_at(text + i, len - i) : 0;
+        putchar(n ? '?' : (unsigned char)text[i]);
+        i += n ? n : 1;
     }
 }
 
@@ -192,7 +200,7 @@ static void print_stats(const RequestStats *st, FILE *out)
 {
     double steps = st->n_steps ? st->n_steps : 1;
     double seconds = st->decode_ms / 1000;
-    double speed = seconds > 0 ? (st->n_generated - 1) / seconds : 0;
+    double speed = st->n_generated > 1 && seconds > 0 ? (st->n_generated - 1) / seconds : 0;
     fprintf(out, "prompt %d tokens ", st->n_prompt);
     if (st->n_cached) fprintf(out, "(%d cached) ", st->n_cached);
     fprintf(out,
@@ -231,10 +239,16 @@ static int read_line(Chat *c, Error *err)
         char byte = (char)ch;
         if (c->line.len == MAX_LINE_BYTES)
             return error_set(err, ERR_LIMIT, "a line has more than %d bytes", MAX_LINE_BYTES);
-        if (!byte) return error_set(err, ERR_INPUT, "a line holds a NUL byte");
         strbuf_add(&c->line, &byte, 1);
     }
     return ch != EOF || c->line.len > 0;
+}
+
+static int answer_line(Chat *c, Error *err)
+{
+    const char *text = strbuf_str(&c->line);
+    if (strlen(text) != c->line.len) return error_set(err, ERR_INPUT, "a line holds a NUL byte");
+    return answer(c, text, err);
 }
 
 /* As main.c prints what ends a command. */
@@ -267,7 +281,7 @@ static int converse(Chat *c, Error *err)
         if (got <= 0 || !strcmp(c->line.data ? c->line.data : "", "/exit")) break;
         if (!c->line.len) continue;
         Error local = {0};
-        rc = answer(c, strbuf_str(&c->line), &local);
+        rc = answer_line(c, &local);
         if (rc && person && is_forgivable(&local)) {
             print_error(&local, stderr);
             rc = 0;

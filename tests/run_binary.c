@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <setjmp.h>
+#include <fcntl.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -34,29 +36,61 @@ static void read_back(FILE *f, StrBuf *sb)
     fclose(f);
 }
 
-RunResult run_binary(const char *const *words, const char *input)
+/* Starts the program on these three. */
+static pid_t start(const char *const *words, int in, int out, int err)
 {
     char *argv[MAX_WORDS + 2] = {(char *)(uintptr_t)OFFSHOOT_BINARY};
     for (int i = 0; words[i]; i++) {
         assert_true(i < MAX_WORDS);
         argv[i + 1] = (char *)(uintptr_t)words[i];
     }
-    FILE *in = file_with(input), *out = file_with(""), *err = file_with("");
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        dup2(fileno(in), STDIN_FILENO);
-        dup2(fileno(out), STDOUT_FILENO);
-        dup2(fileno(err), STDERR_FILENO);
+        dup2(in, STDIN_FILENO);
+        dup2(out, STDOUT_FILENO);
+        dup2(err, STDERR_FILENO);
         execv(OFFSHOOT_BINARY, argv);
         _exit(127);
     }
+    return pid;
+}
+
+static int status_of(pid_t pid)
+{
     int status = 0;
     assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+RunResult run_binary(const char *const *words, const char *input)
+{
+    FILE *in = file_with(input), *out = file_with(""), *err = file_with("");
+    RunResult r = {.status = status_of(start(words, fileno(in), fileno(out), fileno(err)))};
     fclose(in);
-    RunResult r = {.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)};
     read_back(out, &r.out);
     read_back(err, &r.err);
+    return r;
+}
+
+RunResult run_at_terminal(const char *const *words, const char *input, size_t n)
+{
+    RunResult r = {0};
+    struct termios modes = {0};
+    char buf[4096];
+    int ours = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_true(ours >= 0 && !grantpt(ours) && !unlockpt(ours));
+    int its = open(ptsname(ours), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    assert_true(its >= 0 && !tcgetattr(its, &modes));
+    modes.c_lflag &= ~(tcflag_t)ECHO;
+    assert_int_equal(tcsetattr(its, TCSANOW, &modes), 0);
+    assert_int_equal(write(ours, input, n), (ssize_t)n);
+    pid_t pid = start(words, its, its, its);
+    close(its);
+    for (ssize_t got; (got = read(ours, buf, sizeof buf)) > 0;) /* an error ends it: EIO */
+        strbuf_add(&r.out, buf, (size_t)got);
+    close(ours);
+    r.status = status_of(pid);
     return r;
 }
 

@@ -19,6 +19,12 @@ RunResult run_binary(const char *const *words, const char *input);
 #define RUN(...)        run_binary((const char *const[]){__VA_ARGS__, NULL}, "")
 #define RUN_ON(in, ...) run_binary((const char *const[]){__VA_ARGS__, NULL}, in)
 
+/*
+ * The same as at a terminal that echoes nothing, where input, n bytes of it, is typed; out is all
+ * that appears there.
+ */
+RunResult run_at_terminal(const char *const *words, const char *input, size_t n);
+
 void run_result_free(RunResult *r);
 
 /* Fails unless the program ended with status, and wrote text to stdout or stderr. */

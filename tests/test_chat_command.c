@@ -9,6 +9,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include <jansson.h>
+
 #include "tests/checkpoint.h"
 #include "tests/run_binary.h"
 
@@ -48,18 +50,25 @@ static void test_stated_answers(void **state)
     run_result_free(&tonight);
 }
 
+/* A scratch folder with these files of the demo model. */
+static const char *demo_of(const char *const *files)
+{
+    const char *dir = scratch_dir("chat_command");
+    char *root = realpath("models/demo", NULL);
+    assert_non_null(root);
+    for (; *files; files++)
+        assert_int_equal(symlink(scratch_path(root, *files), scratch_path(dir, *files)), 0);
+    free(root);
+    return dir;
+}
+
 /* A folder that does not say how a turn ends but by the tokenizer's token for it. */
 static void test_end_of_a_turn(void **state)
 {
     (void)state;
-    static const char *const links[] = {"model.safetensors", "tokenizer.json",
-                                        "tokenizer_config.json", "chat_template.jinja"};
-    const char *dir = scratch_dir("chat_command");
-    char *root = realpath("models/demo", NULL);
-    assert_non_null(root);
-    for (size_t i = 0; i < sizeof links / sizeof *links; i++)
-        assert_int_equal(symlink(scratch_path(root, links[i]), scratch_path(dir, links[i])), 0);
-    free(root);
+    const char *dir =
+        demo_of((const char *const[]){"model.safetensors", "tokenizer.json",
+                                      "tokenizer_config.json", "chat_template.jinja", NULL});
     config_write(dir, "config.json", "models/demo/config.json",
                  (const char *[]){"text_config.eos_token_id", "4087", NULL});
     expect_run(RUN("chat", "--model", dir, "--memory", "64M", "--thinking", "off", "--tools",
@@ -150,12 +159,56 @@ static void test_conversation(void **state)
     run_result_free(&bad);
 }
 
+#define AT_TERMINAL(text, ...)                                                                     \
+    run_at_terminal((const char *const[]){__VA_ARGS__, NULL}, text, sizeof(text) - 1)
+
+/* A person may try again after a line that is no message. */
+static void test_terminal(void **state)
+{
+    (void)state;
+    RunResult r = AT_TERMINAL("a\0b\nbroken \xff\nI am looking for somewhere to eat tonight.\n\x04",
+                              WITH_TOOLS, GREEDY, "--show-draft");
+    assert_run(&r, 0, "Say something;");
+    assert_run(&r, 0,
+               "> offshoot: a line holds a NUL byte\r\n"
+               "> offshoot: the user message is not valid UTF-8\r\n> ");
+    assert_run(&r, 0, "In ");
+    assert_run(&r, 0, "\033[32m");
+    run_result_free(&r);
+}
+
+/* What begins a terminal's commands does not reach it: neither ESC nor U+009B, which is ESC [. */
+static void test_control_characters(void **state)
+{
+    (void)state;
+    const char *dir =
+        demo_of((const char *const[]){"config.json", "generation_config.json", "model.safetensors",
+                                      "tokenizer_config.json", "chat_template.jinja", NULL});
+    json_t *file = json_load_file("models/demo/tokenizer.json", 0, NULL), *token;
+    size_t i;
+    json_array_foreach(json_object_get(file, "added_tokens"), i, token)
+    {
+        if (!strcmp(json_string_value(json_object_get(token, "content")), "<tool_call>"))
+            json_object_set_new(token, "content",
+                                json_string("a\xc2\x9b;1m b\033[1m \xc2\xa9 \177\tc"));
+    }
+    assert_int_equal(json_dump_file(file, scratch_path(dir, "tokenizer.json"), 0), 0);
+    json_decref(file);
+    RunResult r = AT_TERMINAL("", "chat", "--model", dir, "--memory", "64M", "--threads", "2",
+                              "--thinking", "off", GREEDY, "--max-tokens", "1", "hotel");
+    assert_run(&r, 0, "a?;1m b?[1m \xc2\xa9 ?\tc\r\n");
+    run_result_free(&r);
+}
+
 static void test_raw_and_length(void **state)
 {
     (void)state;
     RunResult r = RUN(DEMO, GREEDY, "--raw", "--max-tokens", "5", "I want to find");
     assert_run(&r, 0, "; 5 tokens, ");
     assert_run(&r, 0, "prompt 4 tokens");
+    run_result_free(&r);
+    r = RUN(DEMO, "--max-tokens", "0", "hi");
+    assert_run(&r, 0, "; 0 tokens, 0 tokens/s");
     run_result_free(&r);
 }
 
@@ -208,6 +261,7 @@ int main(void)
         cmocka_unit_test(test_colors),         cmocka_unit_test(test_conversation),
         cmocka_unit_test(test_raw_and_length), cmocka_unit_test(test_bad_tools),
         cmocka_unit_test(test_hostile),        cmocka_unit_test(test_end_of_a_turn),
+        cmocka_unit_test(test_terminal),       cmocka_unit_test(test_control_characters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
