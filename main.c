@@ -228,7 +228,7 @@ static int open_engine(App *a, Error *err)
     options.draft_depth = set->draft_depth;
     options.draft_topk = set->draft_topk;
     options.draft_auto = set->draft_auto;
-    if (set->synthetic_acceptance > 1)
+    if (set->synthetic_acceptance > 0)
         options.synthetic = (float)synthetic_rate(set->synthetic_acceptance, set->draft_depth);
     options.state_mode = (StateMode)set->state_mode;
     options.draft_vocab = draft_vocab(a);
@@ -277,7 +277,7 @@ static int name_model(App *a, Error *err)
 
 static int check_model_given(const App *a, Error *err)
 {
-    if (a->settings.model) return 0;
+    if (a->settings.model && *a->settings.model) return 0;
     return error_set(err, ERR_INPUT, "which model? give its folder: --model DIR");
 }
 
@@ -336,9 +336,9 @@ static void close_all(App *a)
 static int too_many_words(const App *a, int most, Error *err)
 {
     if (a->n_words <= most) return 0;
-    return error_set(err, ERR_INPUT,
-                     "unexpected word '%.60s'; a prompt of several words needs quotes",
-                     a->words[most]);
+    const char *hint = a->command == COMMAND_CHAT ? "a prompt of several words needs quotes"
+                                                  : "options are --name";
+    return error_set(err, ERR_INPUT, "unexpected word '%.60s'; %s", a->words[most], hint);
 }
 
 static int load_service(void *ctx, Service *service, Error *err)
@@ -349,10 +349,17 @@ static int load_service(void *ctx, Service *service, Error *err)
     return 0;
 }
 
+/* A variable that the shell does not know must not leave the server open. */
+static int check_keys(const App *a, Error *err)
+{
+    if (!a->settings.api_key || *a->settings.api_key) return 0;
+    return error_set(err, ERR_INPUT, "--api-key is '', must hold a key");
+}
+
 static int run_serve(App *a, Error *err)
 {
     ServiceLoader loader = {load_service, a};
-    if (too_many_words(a, 0, err) || check_model_given(a, err)) return -1;
+    if (too_many_words(a, 0, err) || check_model_given(a, err) || check_keys(a, err)) return -1;
     int rc = serve_run(&a->settings, &loader, err);
     if (rc == SERVE_LEFT_LOADING) _exit(0); /* nothing can be closed under the loader */
     return rc;
@@ -542,7 +549,10 @@ static int help(int argc, char **argv, Error *err)
         return 0;
     }
     argc--, argv++;
-    print_help(take_program(i, &argc, &argv), stdout);
+    unsigned program = take_program(i, &argc, &argv);
+    if (!program && argc)
+        return error_set(err, ERR_INPUT, "no bench '%.40s' to help with", argv[0]);
+    print_help(program, stdout);
     return 0;
 }
 

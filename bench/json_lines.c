@@ -1,8 +1,10 @@
 /* json_lines.c: see json_lines.h. */
 #include "bench/json_lines.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 int json_lines_read(const char *path, int limit,
                     int (*take)(void *ctx, int number, const json_t *line, Error *err), void *ctx,
@@ -23,6 +25,8 @@ int json_lines_read(const char *path, int limit,
         if (failed) error_set(err, why.code, "'%s' line %d: %s", path, number, why.msg);
         json_decref(line);
     }
+    if (!failed && ferror(f))
+        failed = error_set(err, ERR_FILE, "cannot read '%s': %s", path, strerror(errno));
     free(text);
     fclose(f);
     return failed;

@@ -16,7 +16,7 @@
 #include "bench/contexts.h"
 #include "engine/memory.h"
 
-enum { MAX_TRIES = 101, DEFAULT_TRIES = 5, DEFAULT_ANSWER = 128, DEFAULT_CONTEXT = 512 };
+enum { DEFAULT_TRIES = 5, DEFAULT_ANSWER = 128, DEFAULT_CONTEXT = 512 };
 
 /* Plain decoding and decoding with drafts. */
 enum { PLAIN, DRAFTED, N_WAYS };
@@ -213,7 +213,6 @@ int bench_latency_run(const Service *s, Error *err)
     engine_status(s->engine, &b->status);
     b->max_tokens = set->max_tokens > 1 ? set->max_tokens : DEFAULT_ANSWER;
     b->n_tries = set->requests ? set->requests : DEFAULT_TRIES;
-    if (b->n_tries > MAX_TRIES) b->n_tries = MAX_TRIES;
     int failed = contexts_read(&b->contexts, set->contexts, DEFAULT_CONTEXT,
                                b->status.ctx_size - b->max_tokens, b->max_tokens, err);
     if (!failed) {

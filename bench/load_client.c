@@ -59,14 +59,14 @@ static int split_url(const char *url, char *host, size_t n_host, char *port, siz
     host[n] = 0;
     memcpy(port, colon + 1, n_digits);
     port[n_digits] = 0;
-    return 0;
+    return atoi(port) < 1 || atoi(port) > UINT16_MAX ? -1 : 0;
 }
 
 int load_target_parse(LoadTarget *t, const char *url, Error *err)
 {
     char host[100], port[8];
     if (split_url(url, host, sizeof host, port, sizeof port))
-        return error_set(err, ERR_INPUT, "'%.80s' is not of the form http://HOST:PORT", url);
+        return error_set(err, ERR_INPUT, "--url is '%.80s', must be http://HOST:PORT", url);
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
     int rc = getaddrinfo(host, port, &hints, &found);
     if (rc)

@@ -55,7 +55,8 @@ double policy_all_bytes(const PolicyRun *run)
 
 static int too_small(double capacity, double least, Error *err)
 {
-    return error_set(err, ERR_LIMIT, "%.3g MB hold nothing: a state and its tokens take %.3g MB",
+    return error_set(err, ERR_LIMIT,
+                     "--capacity: %.3g MB hold nothing: a state and its tokens take %.3g MB",
                      capacity / 1e6, least / 1e6);
 }
 

@@ -17,7 +17,7 @@
 #include "bench/bench.h"
 #include "bench/contexts.h"
 
-enum { MAX_TRIES = 101, DEFAULT_TRIES = 5, DEFAULT_CONTEXT = 4096 };
+enum { DEFAULT_TRIES = 5, DEFAULT_CONTEXT = 4096 };
 
 /* WHOLE is all of a prompt that nothing is known of; BEHIND the part of it after the prefix. */
 typedef enum { WHOLE, BEHIND, CACHED, RESTORED, N_WAYS } Way;
@@ -198,7 +198,6 @@ int bench_turn_run(const Service *s, const EngineOpener *opener, Error *err)
     b->opener = opener;
     b->n_new = set->question_tokens;
     b->n_tries = set->requests ? set->requests : DEFAULT_TRIES;
-    if (b->n_tries > MAX_TRIES) b->n_tries = MAX_TRIES;
     int failed = opener->open(opener->ctx, &asked, &b->s, err);
     if (!failed) {
         engine_status(b->s.engine, &b->status);

@@ -104,9 +104,10 @@ static int open_host(Engine *e, Error *err)
 {
     Tiers *t = &e->tiers;
     const EngineOptions *o = &e->options;
+    Error why = {0};
     if (!o->host_cache) return 0;
-    t->host_memory = e->be->host_alloc(e->be, (size_t)o->host_cache, err);
-    if (!t->host_memory) return -1;
+    t->host_memory = e->be->host_alloc(e->be, (size_t)o->host_cache, &why);
+    if (!t->host_memory) return error_set(err, why.code, "%s; lower --host-cache", why.msg);
     t->host = host_tier_open(t->host_memory, (size_t)o->host_cache,
                              &(HostShape){.page_bytes = e->mem.page_bytes,
                                           .state_bytes = e->mem.slot_bytes,

@@ -15,6 +15,15 @@ static void *host_alloc(Backend *be, size_t bytes, Error *err)
     return mem;
 }
 
+/* As for a device that has its own. */
+static void *host_alloc_beside(Backend *be, size_t bytes, Error *err)
+{
+    (void)be;
+    void *mem = mem_map(bytes);
+    if (!mem) error_set(err, ERR_DEVICE, "no host memory for %zu bytes", bytes);
+    return mem;
+}
+
 static size_t host_free_bytes(Backend *be)
 {
     (void)be;
@@ -82,7 +91,7 @@ void host_memory_fill(Backend *be)
     be->alloc = host_alloc;
     be->free_bytes = host_free_bytes;
     be->free = host_free;
-    be->host_alloc = host_alloc;
+    be->host_alloc = host_alloc_beside;
     be->host_free = host_free;
     be->upload = host_move;
     be->download = host_move;

@@ -121,7 +121,7 @@ static OptionTable option_table(Settings *s)
     {"connections", OPTION_STRING, &s->connections, 0, 0, 0, "LIST", "one after another (default 1,8,64,512)", LOAD},
     {"connections", OPTION_STRING, &s->connections, 0, 0, 0, "N", "requests at a time (default 5)", SHARED},
     {"requests", OPTION_INT, &s->requests, 0, 1e7, 0, "N", "for each number of connections (default 500, and 2 a connection)", LOAD},
-    {"requests", OPTION_INT, &s->requests, 0, 1e7, 0, "N", "tries, up to 101 (default 5)", TURN | LATENCY},
+    {"requests", OPTION_INT, &s->requests, 0, MAX_TRIES, 0, "N", "tries, up to 101 (default 5)", TURN | LATENCY},
     {"groups", OPTION_INT, &s->groups, 1, 1e6, 0, "N", "of prompts", SHARED},
     {"group-prompts", OPTION_INT, &s->group_prompts, 1, 1e6, 0, "N", "prompts of a group", SHARED},
     {"system-tokens", OPTION_INT, &s->system_tokens, 1, 1e7, 0, "N", "that a group's prompts share", SHARED},
@@ -130,7 +130,7 @@ static OptionTable option_table(Settings *s)
     {"contexts", OPTION_STRING, &s->contexts, 0, 0, 0, "LIST", "lengths of prompts in tokens (default 512)", LATENCY},
     {"contexts", OPTION_STRING, &s->contexts, 0, 0, 0, "LIST", "lengths of prefixes in tokens (default 4096)", TURN},
     {"contexts", OPTION_STRING, &s->contexts, 0, 0, 0, "N", "tokens before the pass (default 512)", KERNELS},
-    {"synthetic-acceptance", OPTION_NUMBER, &s->synthetic_acceptance, 0, 64, 0, "X", "acceptance length, by lot (default off)", LATENCY},
+    {"synthetic-acceptance", OPTION_NUMBER, &s->synthetic_acceptance, 1, MAX_TREE_NODES, 0, "X", "acceptance length, by lot (default off)", LATENCY},
 
     {"trace", OPTION_STRING, &s->trace, 0, 0, 0, "FILE", "a file, - or a load that is made: chat, agent", PREFIX},
     {"load", OPTION_STRING, &s->load, 0, 0, 0, "KNOBS", "of a load that is made: sessions=400,rate=1,... (bench/README.md)", PREFIX},

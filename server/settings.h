@@ -26,6 +26,8 @@ enum {
     COMMANDS_END = 1 << 12,
 };
 
+enum { MAX_TRIES = 101 }; /* --requests of bench turn and latency */
+
 typedef struct {
     const char *model; /* a folder */
     const char *out;   /* another, which quantize writes */

@@ -58,6 +58,14 @@ static void test_latency(void **state)
     json_decref(report);
     run_result_free(&r);
 
+    r = RUN("bench", "latency", "--model", "models/demo", "--threads", "1", "--contexts", "16",
+            "--max-tokens", "32", "--requests", "1", "--synthetic-acceptance", "1", "--draft-depth",
+            "3", "--json");
+    report = json_loads(strbuf_str(&r.out), 0, NULL);
+    assert_true(number(row(report, 1), "acceptance_length") == 1); /* none is kept */
+    json_decref(report);
+    run_result_free(&r);
+
     r = RUN("bench", "latency", "--model", MODEL, "--threads", "1", "--contexts", "16",
             "--max-tokens", "80", "--requests", "1", "--ctx-size", "256");
     assert_run(&r, 0, "drafts: mtp, trees of up to 7 levels as it pays\n");
@@ -91,6 +99,14 @@ static void test_refused(void **state)
     expect_run(RUN("bench", "kernels", "--model", MODEL, "--contexts", "99999999"), 2,
                "one number");
     expect_run(RUN("bench", "kernels", "--model", MODEL, "--contexts", "8,9"), 2, "one number");
+    expect_run(RUN("bench", "latency", "--model", MODEL, "--synthetic-acceptance", "0.5"), 2,
+               "--synthetic-acceptance is '0.5', must be a number from 1 to 64");
+    expect_run(RUN("bench", "latency", "--model", MODEL, "--requests", "102"), 2,
+               "--requests is '102'");
+    expect_run(RUN("bench", "turn", "--model", MODEL, "--requests", "102"), 2, "from 0 to 101");
+    expect_run(RUN("bench", "accept", "--model", MODEL, "--prompts", "tests"), 5,
+               "cannot read 'tests'");
+    expect_run(RUN("bench", "load", "--url", "http://127.0.0.1:65536"), 2, "--url is");
     expect_run(RUN("bench", "accept", "--model", MODEL, "--synthetic-acceptance", "2"), 2,
                "'--synthetic-acceptance' is an option of another command");
 }

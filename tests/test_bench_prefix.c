@@ -222,7 +222,7 @@ static void test_refused(void **state)
     expect_run(RUN("bench", "prefix", "--load", "sessions=0"), 2, "sessions");
     expect_run(RUN("bench", "prefix", "--capacity", "1G,x"), 2, "--capacity has 'x'");
     expect_run(RUN("bench", "prefix", "--capacity", "1G,"), 2, "no list");
-    expect_run(RUN("bench", "prefix", "--capacity", "1M"), 3, "hold nothing");
+    expect_run(RUN("bench", "prefix", "--capacity", "1M"), 3, "--capacity: 1.05 MB hold nothing");
     expect_run(RUN("bench", "prefix", "--policy", "fifo"), 2, "--policy has 'fifo'");
     expect_run(RUN("bench", "prefix", "--policy", "block0"), 2, "block0");
     expect_run(RUN("bench", "prefix", "--alpha", "1,-1"), 2, "--alpha has '-1'");

@@ -83,10 +83,15 @@ static void test_wrong_usage(void **state)
     assert_complains(run_binary((const char *const[]){NULL}, ""), 2, "which command?");
     assert_complains(RUN("serv"), 2, "unknown command 'serv'");
     assert_complains(RUN("help", "me"), 2, "no command 'me'");
+    assert_complains(RUN("help", "bench", "me"), 2, "no bench 'me'");
     assert_complains(RUN("chat"), 2, "--model DIR");
     assert_complains(RUN("chat", "--modle", "x"), 2, "did you mean '--model'?");
-    assert_complains(RUN("chat", "--model", "x", "two", "words"), 2, "'words'");
-    assert_complains(RUN("serve", "--model", "models/demo", "word"), 2, "'word'");
+    assert_complains(RUN("chat", "--model", "x", "two", "words"), 2, "'words'; a prompt of");
+    assert_complains(RUN("serve", "--model", "models/demo", "word"), 2, "'word'; options are");
+    assert_complains(RUN("serve", "--model", "models/demo", "--api-key", ""), 2, "--api-key is ''");
+    assert_complains(RUN("check", "--model", ""), 2, "which model?");
+    assert_complains(RUN("chat", "--model", "models/demo", "--host-cache", "900000000G", "hi"), 6,
+                     "lower --host-cache");
     assert_complains(RUN("serve", "--port", "65536"), 2, "--port is '65536'");
     assert_complains(RUN("bench", "--model", "models/demo"), 2, "which bench?");
     assert_complains(RUN("bench"), 2, "which bench?");
