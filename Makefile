@@ -17,6 +17,12 @@ WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prot
             -Wformat=2 -Wundef -Wwrite-strings -Wpointer-arith -Wimplicit-fallthrough
 PKG_CFLAGS := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
+# Said at once, not by the linker after minutes. `make demo` and `make deps` install them first.
+ifeq ($(PKG_LIBS),)
+ifneq ($(filter all test bench dist gpu-pack clients page-check $(BUILD)/%,$(or $(MAKECMDGOALS),all)),)
+$(error pkg-config does not find $(strip $(foreach p,$(PACKAGES),$(shell pkg-config $p 2>/dev/null || echo $p))); see 'make deps')
+endif
+endif
 CPPFLAGS += -I. -D_GNU_SOURCE $(PKG_CFLAGS)
 # No contraction and no fast-math: a result may not depend on what the compiler fused.
 CFLAGS   ?= -O2 -g
@@ -136,7 +142,7 @@ gpu-pack: dist ## build/dist.tar.xz, for gpu-check on a machine that cannot buil
 	tar -C $(BUILD) -cJf $(BUILD)/dist.tar.xz dist
 gpu-check: ## all checks that need a GPU, and a report; needs build/dist or what building needs
 	@BUILD=$(BUILD) tests/gpu_check.sh short $(REPORT)
-gpu-bench: ## speed on a GPU, of published shapes with random weights: a report (within 9 minutes)
+gpu-bench: ## speed on a GPU, of published shapes with random weights (a report, within 9 minutes)
 	@BUILD=$(BUILD) bench/gpu_bench.sh $(REPORT)
 gpu-check-long: ## the same with racecheck and 2,000 steps
 	@BUILD=$(BUILD) tests/gpu_check.sh long $(REPORT)
