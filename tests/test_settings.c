@@ -11,6 +11,7 @@
 #include "engine/model.h"
 #include "server/service.h"
 #include "server/settings.h"
+#include "tests/checkpoint.h"
 
 static Settings s;
 static Error err;
@@ -130,6 +131,20 @@ static void test_bounds(void **state)
     }
 }
 
+/* A file for several commands: what is another's is held to the widest bounds that one has. */
+static void test_file_for_all(void **state)
+{
+    (void)state;
+    const char *path = scratch_path(scratch_dir("settings"), "all.conf");
+    static const char text[] = "port = 0\nrequests = 500\nmax-seqs = 2\n";
+    scratch_write(path, text, sizeof text - 1);
+    for (unsigned command = COMMAND_SERVE; command < COMMANDS_END; command *= 2) {
+        int few = command == BENCH_TURN || command == BENCH_LATENCY;
+        assert_int_equal(PARSE(command, "--config", path), few ? -1 : 0);
+        if (few) assert_non_null(strstr(err.msg, "requests is '500', must be"));
+    }
+}
+
 static void test_sampling(void **state)
 {
     (void)state;
@@ -176,7 +191,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults), cmocka_unit_test(test_draft_shape),
         cmocka_unit_test(test_commands), cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_sampling),
+        cmocka_unit_test(test_sampling), cmocka_unit_test(test_file_for_all),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }
