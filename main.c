@@ -4,6 +4,7 @@
  * backend -> model -> tokenizer -> template -> drafter -> engine; close_all goes the other way and
  * takes an App that is opened only in part. Nothing else in the program wires parts together.
  */
+#include <errno.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
@@ -598,6 +599,8 @@ int main(int argc, char **argv)
         rc = error_set(&err, ERR_INPUT, "which command? see 'offshoot help'");
     else
         rc = error_set(&err, ERR_INPUT, "unknown command '%.40s'; see 'offshoot help'", name);
+    if (!rc && (fflush(stdout) || ferror(stdout)))
+        rc = error_set(&err, ERR_FILE, "cannot write the output: %s", strerror(errno));
     if (rc) fprintf(stderr, "offshoot: %s\n", err.msg);
     return rc ? exit_status[err.code] : 0;
 }

@@ -3,8 +3,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <setjmp.h>
+#include <sys/wait.h>
 #include <cmocka.h>
 
 #include "base/version.h"
@@ -103,6 +105,19 @@ static void test_wrong_usage(void **state)
     assert_complains(RUN("chat", "--model", "models/demo", "--isa", "mmx", "hi"), 2, "mmx");
 }
 
+/* A report that is cut short by a full disk must not look like a whole one. */
+static void test_full_disk(void **state)
+{
+    (void)state;
+    static const char *const commands[] = {OFFSHOOT_BINARY " help serve >/dev/full 2>&1",
+                                           OFFSHOOT_BINARY " version >/dev/full 2>&1"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        int status = system(commands[i]);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 5);
+    }
+}
+
 static void test_missing_files(void **state)
 {
     (void)state;
@@ -168,8 +183,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version_and_help), cmocka_unit_test(test_bench_help),
         cmocka_unit_test(test_wrong_usage),      cmocka_unit_test(test_check_of_one),
-        cmocka_unit_test(test_missing_files),    cmocka_unit_test(test_draft_vocab),
-        cmocka_unit_test(test_many_categories),
+        cmocka_unit_test(test_full_disk),        cmocka_unit_test(test_missing_files),
+        cmocka_unit_test(test_draft_vocab),      cmocka_unit_test(test_many_categories),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
