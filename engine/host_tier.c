@@ -68,8 +68,9 @@ HostTier *host_tier_open(void *memory, size_t bytes, const HostShape *shape, Err
     if (n_frames > MAX_PAGES / per_frame) n_frames = MAX_PAGES / per_frame;
     if (n_frames < 2) {
         error_set(err, ERR_LIMIT,
-                  "a host cache of %zu bytes is too small: a state has %zu, a page %zu", bytes,
-                  shape->state_bytes, shape->page_bytes);
+                  "a host cache of %zu bytes is too small: a state and its tokens take %zu; raise "
+                  "--host-cache",
+                  bytes, 2 * per_frame * shape->page_bytes);
         return NULL;
     }
     HostTier *t = mem_alloc(1, sizeof *t);
