@@ -97,7 +97,7 @@ static OptionTable option_table(Settings *s)
     {"served-model-name", OPTION_STRING, &s->served_name, 0, 0, 0, "NAME", "in the API; --strict-model: 404 for other names", SERVE},
     {"strict-model", OPTION_SWITCH, &s->strict_model, 0, 0, 0, 0, 0, SERVE},
     {"messages-thinking", OPTION_CHOICE, &s->messages_thinking, 0, 0, "auto|on|off", "on|off", "on /v1/messages unless asked (default off)", SERVE},
-    {"default-max-tokens", OPTION_INT, &s->default_max_tokens, -1, INT_MAX, 0, "N", "of a request that does not say", SERVE},
+    {"default-max-tokens", OPTION_INT, &s->default_max_tokens, -1, INT_MAX, 0, "N", "of a request that does not say (default by route)", SERVE},
     {"max-connections", OPTION_INT, &http->max_connections, 1, 1e6, 0, "N", "open at a time; more wait", SERVE},
     {"max-line-bytes", OPTION_BYTES, &http->line_bytes, 64, MAX_LIMIT, 0, "BYTES", 0, SERVE},
     {"max-header-bytes", OPTION_BYTES, &http->header_bytes, 256, MAX_LIMIT, 0, "BYTES", "headers; --max-line-bytes (default 32768, 8192)", SERVE},
