@@ -323,8 +323,9 @@ int bench_accept_run(const Service *s, Error *err)
     b->s = s;
     b->params = service_sampling(s);
     if (set->seed < 0) b->params.seed = 1; /* the same draws in both runs, and in the next one */
-    b->max_tokens = set->max_tokens > 0 ? set->max_tokens : DEFAULT_ANSWER;
     b->ctx_size = status.ctx_size;
+    b->max_tokens = set->max_tokens > 0 ? set->max_tokens : DEFAULT_ANSWER;
+    if (b->max_tokens > b->ctx_size) b->max_tokens = b->ctx_size;
     b->n_vocab = status.n_vocab;
     b->draft_vocab = status.draft_vocab;
     b->show_progress = isatty(STDERR_FILENO);

@@ -411,6 +411,7 @@ static int set_sizes(Check *c, Error *err)
     const CheckSetup *s = c->setup;
     int limit = s->model->config.ctx_limit;
     c->max_tokens = s->max_tokens > 0 ? s->max_tokens : DEFAULT_TOKENS;
+    if (c->max_tokens > limit) c->max_tokens = limit; /* which is too long, as is said below */
     c->ctx_size = s->ctx_size ? s->ctx_size : 512 + c->max_tokens;
     if (c->ctx_size > limit) c->ctx_size = limit;
     if (c->ctx_size < c->max_tokens + MIN_CTX)

@@ -77,6 +77,9 @@ static void test_check_of_one(void **state)
                       "--max-tokens", "48", "--ctx-size", "112");
     assert_run(&r, 0, "all equal");
     run_result_free(&r);
+    expect_run(
+        RUN("check", "--model", "models/demo", "--device", "cpu", "--max-tokens", "2147483647"), 3,
+        "too short to check");
 }
 
 static void test_wrong_usage(void **state)
