@@ -242,6 +242,18 @@ static int admit(Connection *c)
     return c->ex->admitted;
 }
 
+/* Further requests are read as far as PIPELINED_BYTES; those that wait already count. */
+static void read_ahead(Connection *c)
+{
+    size_t held = evbuffer_get_length(c->in);
+    if (held >= PIPELINED_BYTES) {
+        bufferevent_disable(c->bev, EV_READ);
+        return;
+    }
+    bufferevent_setwatermark(c->bev, EV_READ, 0, PIPELINED_BYTES - held);
+    bufferevent_enable(c->bev, EV_READ);
+}
+
 static void deliver(Connection *c)
 {
     Exchange *ex = c->ex;
@@ -256,8 +268,7 @@ static void deliver(Connection *c)
      * the high watermark libevent calls a read callback again and again until it takes something.
      */
     connection_own(c);
-    bufferevent_setwatermark(c->bev, EV_READ, 0, PIPELINED_BYTES);
-    bufferevent_enable(c->bev, EV_READ);
+    read_ahead(c);
     if (admit(c)) handler->handle(handler->ctx, ex);
 }
 

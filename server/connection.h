@@ -4,11 +4,11 @@
  * A connection is in one phase at a time, and the phase alone says what its next byte means, which
  * clock runs, and what its end means:
  *
- *     HEAD     between two requests, or in a head     idle_timeout_s, then request_timeout_s
- *     BODY     the exchange is there, its body not    request_timeout_s, counted from the first
- * byte ANSWER   the handler has it                     write_timeout_s while there is something to
- * send REFUSED  our last words are on their way        write_timeout_s LINGER   said; what still
- * comes is dropped      LINGER_S
+ *     HEAD     between two requests, or in a head    idle_timeout_s, then request_timeout_s
+ *     BODY     the exchange is there, its body not   request_timeout_s, from the first byte on
+ *     ANSWER   the handler has it                    write_timeout_s while there is some to send
+ *     REFUSED  our last words are on their way       write_timeout_s
+ *     LINGER   said; what still comes is dropped     LINGER_S
  *
  * One request is answered at a time: what comes after it waits in the socket.
  */

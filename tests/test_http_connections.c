@@ -273,6 +273,39 @@ static void test_pipelining(void **state)
     echo_free(&e);
 }
 
+/* A client that sends on and on while each of its requests takes a while is read no further. */
+static void test_pipelining_is_bounded(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 300, MOST = 8 << 20 }; /* the kernel's share, on top of the connection's */
+    StrBuf all = {0};
+    size_t sent = 0;
+    Echo e;
+    echo_open(&e, NULL, 0);
+    int fd = http_connect(e.port);
+    for (int i = 0; i < 1000; i++)
+        strbuf_puts(&all, "GET /kept HTTP/1.1\r\n\r\n");
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    for (int i = 0; i < ROUNDS; i++) {
+        for (int quiet = 0; quiet < 20; quiet++) {
+            size_t at = sent % all.len;
+            ssize_t n = send(fd, all.data + at, all.len - at, MSG_NOSIGNAL);
+            if (n > 0) sent += (size_t)n;
+            if (n > 0) quiet = 0;
+            turn(&e, 1);
+        }
+        Exchange *ex = e.kept;
+        assert_non_null(ex);
+        e.kept = NULL;
+        exchange_empty(ex, 200);
+        turn(&e, 3);
+    }
+    if (sent > MOST) fail_msg("%zu bytes were taken for %d requests", sent, ROUNDS);
+    strbuf_free(&all);
+    close(fd);
+    echo_free(&e);
+}
+
 /* Behind and caught up, in turns, and nothing is lost between. */
 static void test_flow(void **state)
 {
@@ -354,6 +387,7 @@ int main(void)
         cmocka_unit_test(test_half_close),
         cmocka_unit_test(test_storms),
         cmocka_unit_test(test_pipelining),
+        cmocka_unit_test(test_pipelining_is_bounded),
         cmocka_unit_test(test_flow),
         cmocka_unit_test(test_flow_is_bounded),
         cmocka_unit_test(test_write_timeout),
