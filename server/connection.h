@@ -36,7 +36,7 @@ struct Http {
     void (*idle)(void *ctx);
     void (*ended)(void *ctx, const char *route, int status);
     int n_open;
-    size_t n_body_bytes; /* of all exchanges */
+    size_t n_body_bytes, n_reply_bytes; /* of all exchanges */
     Connection *connections;
     int n_connections;
     Connection *reading; /* whose head evhttp is being given */
@@ -54,16 +54,17 @@ struct Exchange {
     char *path;
     char id[MAX_REQUEST_ID + 1];
     const char *route;
-    int status;          /* of the reply; 0: none yet */
-    int admitted;        /* the handler's admit said yes */
-    int handed;          /* the handler has it */
-    int unread;          /* its body was not read: the connection ends with the reply */
-    int sending;         /* evhttp has some of the reply */
-    int ended;           /* the whole reply was handed to evhttp */
-    size_t n_body_bytes; /* received and not forgotten */
-    size_t largest;      /* piece of its stream */
-    int behind;          /* the reader is, and flow was told */
-    int dropped;         /* the reader was too slow: what is still sent goes nowhere */
+    int status;           /* of the reply; 0: none yet */
+    int admitted;         /* the handler's admit said yes */
+    int handed;           /* the handler has it */
+    int unread;           /* its body was not read: the connection ends with the reply */
+    int sending;          /* evhttp has some of the reply */
+    int ended;            /* the whole reply was handed to evhttp */
+    size_t n_body_bytes;  /* received and not forgotten */
+    size_t n_reply_bytes; /* of a large whole reply */
+    size_t largest;       /* piece of its stream */
+    int behind;           /* the reader is, and flow was told */
+    int dropped;          /* the reader was too slow: what is still sent goes nowhere */
 };
 
 typedef enum { PHASE_NEW, PHASE_HEAD, PHASE_BODY, PHASE_ANSWER, PHASE_REFUSED, PHASE_LINGER } Phase;

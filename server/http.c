@@ -37,6 +37,7 @@ void exchange_free(Exchange *ex)
     int handed = ex->handed;
     if (http->ended) http->ended(http->handler.ctx, ex->route, ex->ended ? ex->status : 499);
     http->n_body_bytes -= ex->n_body_bytes;
+    http->n_reply_bytes -= ex->n_reply_bytes;
     mem_free(ex->path);
     mem_free(ex);
     if (handed && !--http->n_open && http->idle) http->idle(http->handler.ctx);
@@ -348,20 +349,38 @@ void exchange_empty(Exchange *ex, int status)
     send_whole(ex, status, "", 0);
 }
 
+/*
+ * A reader who takes nothing of a large reply keeps its memory for as long as it likes: all of them
+ * together have a limit. One alone may be as large as it is.
+ */
+static int has_room(Exchange *ex, size_t len)
+{
+    Http *http = ex->http;
+    size_t limit = (size_t)http->limits.all_replies_bytes, others = http->n_reply_bytes;
+    if (len <= (size_t)http->limits.unsent_bytes) return 1;
+    if (others && others + len > limit) return 0;
+    ex->n_reply_bytes = len;
+    http->n_reply_bytes += len;
+    return 1;
+}
+
+void exchange_text(Exchange *ex, int status, const char *content_type, const StrBuf *text)
+{
+    if (status < 400 && !has_room(ex, text->len)) {
+        exchange_error(ex, 503, NULL, NULL, "too many large replies wait to be read; try again");
+        return;
+    }
+    exchange_add_header(ex, "Content-Type", content_type);
+    send_whole(ex, status, strbuf_str(text), text->len);
+}
+
 void exchange_json(Exchange *ex, int status, json_t *body)
 {
     StrBuf text = {0};
     json_print(body, &text);
     json_decref(body);
-    exchange_add_header(ex, "Content-Type", "application/json");
-    send_whole(ex, status, strbuf_str(&text), text.len);
+    exchange_text(ex, status, "application/json", &text);
     strbuf_free(&text);
-}
-
-void exchange_text(Exchange *ex, int status, const char *content_type, const StrBuf *text)
-{
-    exchange_add_header(ex, "Content-Type", content_type);
-    send_whole(ex, status, strbuf_str(text), text->len);
 }
 
 void exchange_stream_start(Exchange *ex, const char *content_type)

@@ -15,11 +15,12 @@
  *     --sse-keepalive          10 s   silence in a stream: a comment is sent; 0: never
  *
  * Not options: JSON 128 levels deep, and the counts in api_request.h; 10 s behind for a stream's
- * reader while others wait (behind_s); 512 MiB of bodies at once (all_bodies_bytes): 503; 32 bodies
- * over 64 KiB that wait to be read: 429; 64 KiB of
- * further requests read while one is answered; 2 s for a refused client to stop sending
- * (connection.c); 30 s without a step of the engine while it has work: /health says 503 (stall_s);
- * 5 s for it to answer /health_generate: 503 (order_s); 16 orders to it at once (MAX_ORDERS): 429.
+ * reader while others wait (behind_s); 512 MiB of bodies at once (all_bodies_bytes): 503; 512 MiB
+ * of whole replies over max-unsent-bytes that are not taken (all_replies_bytes): the next one is
+ * 503; 32 bodies over 64 KiB that wait to be read: 429; 64 KiB of further requests read while one
+ * is answered; 2 s for a refused client to stop sending (connection.c); 30 s without a step of the
+ * engine while it has work: /health says 503 (stall_s); 5 s for it to answer /health_generate: 503
+ * (order_s); 16 orders to it at once (MAX_ORDERS): 429.
  */
 #ifndef OFFSHOOT_SERVER_LIMITS_H
 #define OFFSHOOT_SERVER_LIMITS_H
@@ -27,7 +28,7 @@
 #include <stdint.h>
 
 typedef struct {
-    int64_t line_bytes, header_bytes, body_bytes, all_bodies_bytes, unsent_bytes;
+    int64_t line_bytes, header_bytes, body_bytes, all_bodies_bytes, unsent_bytes, all_replies_bytes;
     int max_connections;
     int request_timeout_s, idle_timeout_s, write_timeout_s;
 } HttpLimits;
@@ -47,6 +48,7 @@ typedef struct {
                 .body_bytes = 32 << 20,                                                            \
                 .all_bodies_bytes = 512 << 20,                                                     \
                 .unsent_bytes = 1 << 20,                                                           \
+                .all_replies_bytes = 512 << 20,                                                    \
                 .max_connections = 1024,                                                           \
                 .request_timeout_s = 60,                                                           \
                 .idle_timeout_s = 75,                                                              \

@@ -358,6 +358,49 @@ static void test_flow_is_bounded(void **state)
     }
 }
 
+/* Asks for /big and reads nothing yet. */
+static int ask_for_big(const Echo *e)
+{
+    int fd = http_connect(e->port), small = 32768;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    http_send(fd, "GET", "/big", "", "");
+    return fd;
+}
+
+/* Replies that nobody takes may have only so much in all; then large ones are made again. */
+static void test_large_replies_at_once(void **state)
+{
+    (void)state;
+    enum { FIT = 2, N = 4 };
+    HttpLimits limits = echo_limits();
+    limits.all_replies_bytes = 20 << 20; /* room for two */
+    Echo e;
+    echo_open(&e, &limits, 1);
+    int fd[N];
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < N; i++) {
+            fd[i] = ask_for_big(&e);
+            assert_true(http_readable(fd[i], 10000));
+        }
+        HttpReply r = http_exchange(e.port, "GET", "/echo", "", "");
+        assert_int_equal(r.status, 200);
+        http_reply_free(&r);
+        for (int i = N - 1; i >= 0; i--) {
+            StrBuf rest = {0};
+            assert_int_equal(http_read(fd[i], &rest, 0, &r), 0);
+            assert_int_equal(r.status, i < FIT ? 200 : 503);
+            if (i < FIT)
+                echo_check_big(&r);
+            else
+                echo_check(&r, "GET /big");
+            http_reply_free(&r);
+            strbuf_free(&rest);
+            close(fd[i]);
+        }
+    }
+    echo_close(&e);
+}
+
 /* A reader that is paused and takes nothing more is dropped after its time. */
 static void test_write_timeout(void **state)
 {
@@ -390,6 +433,7 @@ int main(void)
         cmocka_unit_test(test_pipelining_is_bounded),
         cmocka_unit_test(test_flow),
         cmocka_unit_test(test_flow_is_bounded),
+        cmocka_unit_test(test_large_replies_at_once),
         cmocka_unit_test(test_write_timeout),
     };
     return cmocka_run_group_tests(tests, echo_quiet, NULL);
