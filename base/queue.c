@@ -156,12 +156,17 @@ void queue_clear(Queue *q)
     (void)n;
 }
 
-void queue_wait(Queue *q)
+void queue_wait_ms(Queue *q, int ms)
 {
     struct pollfd p = {.fd = q->fd, .events = POLLIN};
-    while (poll(&p, 1, -1) < 0 && errno == EINTR)
+    while (poll(&p, 1, ms) < 0 && errno == EINTR)
         ;
     queue_clear(q);
+}
+
+void queue_wait(Queue *q)
+{
+    queue_wait_ms(q, -1);
 }
 
 void queue_shut(Queue *q)

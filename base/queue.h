@@ -40,8 +40,12 @@ int queue_fd(const Queue *q);
 /* Makes the eventfd unreadable again; to be called before the queue is emptied, never after. */
 void queue_clear(Queue *q);
 
-/* Sleeps until an item may be there or the queue is shut, then clears. */
+/*
+ * Sleeps until an item may be there or the queue is shut, then clears. The second for at most so
+ * many milliseconds.
+ */
 void queue_wait(Queue *q);
+void queue_wait_ms(Queue *q, int ms);
 
 /* Nothing can be pushed any more: waiting writers fail, the reader wakes. Items stay readable. */
 void queue_shut(Queue *q);

@@ -233,6 +233,12 @@ void engine_flush_cache(Engine *e);
 int engine_step(Engine *e, Error *err);
 
 /*
+ * 1 when something is on its way to disk: where nothing runs a step now and then, which does not
+ * wait for it, brings it there.
+ */
+int engine_is_saving(const Engine *e);
+
+/*
  * Next event of the last step or cancel, or NULL. The pointer lives until the next step or cancel.
  */
 const Event *engine_next_event(Engine *e);

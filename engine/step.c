@@ -422,6 +422,11 @@ static int waits_for_tiers(const Engine *e)
     return n && tiers_saving(e);
 }
 
+int engine_is_saving(const Engine *e)
+{
+    return tiers_saving(e) > 0;
+}
+
 int engine_step(Engine *e, Error *err)
 {
     int n = 0;

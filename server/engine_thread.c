@@ -22,6 +22,7 @@
 enum {
     COMMANDS_PER_REQUEST = 5,
     MAX_REPORTS = 1024,
+    SAVING_MS = 20, /* between two looks at what an idle engine saves */
     STATUS_WORDS = sizeof(EngineStatus) / sizeof(long),
 };
 static_assert(sizeof(EngineStatus) % sizeof(long) == 0, "a status is copied by words");
@@ -145,7 +146,7 @@ static void *engine_main(void *arg)
             report_error(t, REPORT_LOST, 0, &err);
             return NULL;
         }
-        if (!n_ran) queue_wait(t->commands);
+        if (!n_ran) queue_wait_ms(t->commands, engine_is_saving(t->engine) ? SAVING_MS : -1);
     }
 }
 

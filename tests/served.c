@@ -112,6 +112,8 @@ static void open_engine(Served *s, const ServedOptions *o)
     options->memory = 96 << 20;
     options->allowed = allowed;
     options->cache = o->cache;
+    options->cache_dir = o->cache_dir;
+    options->disk_cache = 64 << 20;
     if (o->drafter) {
         options->drafter = o->drafter;
     } else if (!o->plain) {

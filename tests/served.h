@@ -15,6 +15,7 @@ typedef struct {
     int plain;                 /* 1: no drafter */
     const Drafter *drafter;    /* instead of the model's own; the test's, who closes it */
     CacheOptions cache;        /* off */
+    const char *cache_dir;     /* NULL: none */
     const char *api_key, *cors;
     const char *model_name;               /* NULL: "demo" */
     int strict_model, default_max_tokens; /* as the options; 0 of the latter: as without it */

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "tests/analyzer.h"
+#include "tests/checkpoint.h"
 #include "tests/metrics_page.h"
 
 #define COMPLETIONS "/v1/completions"
@@ -399,12 +400,40 @@ static void test_escaped_name(void **state)
     assert_int_equal(served_stop(s), 0);
 }
 
+/* What goes to disk is said to be there once it is, with nothing more asked meanwhile. */
+static void test_saved_while_idle(void **state)
+{
+    (void)state;
+    static const char body[] = "{\"prompt\": \"one two three four five six seven eight nine ten "
+                               "eleven twelve thirteen fourteen fifteen\", \"max_tokens\": 2}";
+    ServedOptions o = served_defaults();
+    o.cache = (CacheOptions){.on = 1, .policy = POLICY_LRU, .keep_answers = 1};
+    o.cache_dir = scratch_dir("metrics");
+    Served *s = served_start(&o);
+    double saved = 0, saving = 1;
+    json_decref(served_post(s, COMPLETIONS, body, 200));
+    for (int i = 0; i < 1000 && (saving > 0 || saved < 1); i++) {
+        usleep(10000);
+        Page p = page_scrape(s);
+        saving = page_get(&p, "offshoot:cache_disk_saving");
+        saved = page_get(&p, "offshoot:cache_saves_total{tier=disk}");
+        page_close(&p);
+    }
+    assert_true(saved > 0);
+    assert_true(saving == 0);
+    assert_int_equal(served_stop(s), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families), cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_http),     cmocka_unit_test(test_gauges_and_aborts),
-        cmocka_unit_test(test_errors),   cmocka_unit_test(test_escaped_name),
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_http),
+        cmocka_unit_test(test_gauges_and_aborts),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_escaped_name),
+        cmocka_unit_test(test_saved_while_idle),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
 }

@@ -113,7 +113,8 @@ static void test_shut(void **state)
     assert_true(queue_is_shut(q));
     assert_int_equal(queue_try_push(q, &item), -1);
     assert_int_equal(queue_push(q, &item), -1);
-    queue_wait(q); /* must not sleep */
+    queue_wait(q);       /* must not sleep */
+    queue_wait_ms(q, 1); /* nor for ever, though nothing comes */
     assert_int_equal(queue_pop(q, &item), 1);
     assert_int_equal(queue_pop(q, &item), 0);
     queue_close(q);
