@@ -21,6 +21,9 @@ static const char LOCK_NAME[] = "offshoot.lock";
 static const char PROBE_NAME[] = "offshoot-probe.tmp";
 static const int64_t SECOND = 1000000000;
 
+/* A pipe in the file's place is an error, not a wait for its reader. */
+enum { FOR_WRITING = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK };
+
 /* In the year 2255; as nanoseconds they fit with room to spare. Files from later are as old. */
 static const int64_t MAX_SECONDS = 9000000000;
 
@@ -92,7 +95,7 @@ static int take_lock(DiskFolder *f, const char *path, Error *err)
 /* A lock file that is there does not tell whether others can be made. */
 static int try_to_write(const DiskFolder *f, const char *path, Error *err)
 {
-    int fd = openat(f->fd, PROBE_NAME, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    int fd = openat(f->fd, PROBE_NAME, FOR_WRITING, 0600);
     if (fd < 0) return error_set(err, ERR_FILE, "cannot write in '%s': %s", path, strerror(errno));
     close(fd);
     unlinkat(f->fd, PROBE_NAME, 0);
@@ -192,7 +195,7 @@ int disk_folder_create(const DiskFolder *f, CacheName name)
 {
     char text[CACHE_NAME_BYTES];
     temporary(name, text);
-    return openat(f->fd, text, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    return openat(f->fd, text, FOR_WRITING, 0600);
 }
 
 int disk_folder_rename(const DiskFolder *f, CacheName name)

@@ -265,6 +265,36 @@ static void test_foreign_files(void **state)
     rmdir(scratch_path(path, special[0]));
 }
 
+/* Pipes in the places of what is to be written: nobody waits until somebody reads them. */
+static void test_pipes_in_the_way(void **state)
+{
+    (void)state;
+    const char *path = scratch_dir("disk_files");
+    Prefix p = disk_case_prefix(40, 1);
+    char state_file[512], run_file[512];
+    Error err = {0};
+    TierRefused why;
+    alarm(20); /* ends the test that waits all the same */
+    Disk *d = disk_case_open(path, PLENTY);
+    disk_case_must_save(d, &p);
+    snprintf(state_file, sizeof state_file, "%s", disk_case_file(path, ".state"));
+    snprintf(run_file, sizeof run_file, "%s", disk_case_file(path, ".run"));
+    disk_clear(d);
+    disk_close(d);
+    for (char *file = state_file; file; file = file == state_file ? run_file : NULL) {
+        memcpy(strrchr(file, '.'), ".tmp", sizeof ".tmp");
+        assert_int_equal(mkfifo(file, 0600), 0);
+        d = disk_case_open(path, PLENTY);
+        assert_int_equal(disk_case_save(d, &p, &why), 0);
+        disk_close(d);
+        unlink(file);
+    }
+    assert_int_equal(mkfifo(scratch_path(path, "offshoot-probe.tmp"), 0600), 0);
+    assert_null(disk_open(path, PLENTY, &disk_case_shape, &err));
+    assert_non_null(strstr(err.msg, "cannot write in"));
+    alarm(0);
+}
+
 /* Another model's files are not read, take their room, and go when they are the oldest. */
 static void test_other_model(void **state)
 {
@@ -410,11 +440,12 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flipped),     cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_swapped),     cmocka_unit_test(test_other_tokens),
-        cmocka_unit_test(test_lost_file),   cmocka_unit_test(test_foreign_files),
-        cmocka_unit_test(test_other_model), cmocka_unit_test(test_many_removals),
-        cmocka_unit_test(test_overlap),     cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_flipped),          cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_swapped),          cmocka_unit_test(test_other_tokens),
+        cmocka_unit_test(test_lost_file),        cmocka_unit_test(test_foreign_files),
+        cmocka_unit_test(test_other_model),      cmocka_unit_test(test_many_removals),
+        cmocka_unit_test(test_overlap),          cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_pipes_in_the_way),
     };
     return cmocka_run_group_tests(tests, disk_case_quiet, NULL);
 }
