@@ -652,7 +652,7 @@ static void test_program_ends_on_sigterm(void **state)
 static void test_program_and_other_signals(void **state)
 {
     (void)state;
-    static const int sent[] = {SIGUSR1, SIGUSR2, SIGHUP, SIGHUP};
+    static const int sent[] = {SIGUSR1, SIGUSR2, SIGXFSZ, SIGHUP, SIGHUP};
     int port;
     pid_t pid = start_program(1, &port);
     int client = http_connect(port);
@@ -662,7 +662,7 @@ static void test_program_and_other_signals(void **state)
         client, "POST", COMPLETIONS, "",
         "{\"prompt\": \"Hello\", \"ignore_eos\": true, \"max_tokens\": 500, \"stream\": true}");
     assert_true(http_readable(client, 10000));
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof sent / sizeof *sent; i++) {
         kill(pid, sent[i]);
         usleep(10000);
     }
