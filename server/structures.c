@@ -87,12 +87,18 @@ static const json_t *callable(const ApiRequest *api)
     return api->allowed_tools ? api->allowed_tools : api->tools;
 }
 
+/* 1: more calls may follow the first. Who names a function wants that one call. */
+static int is_parallel(const ApiRequest *api)
+{
+    return api->parallel_calls && !api->names_tool;
+}
+
 StructureAsk structures_ask(const ApiRequest *api, int starts_in_think)
 {
     StrBuf text = {0};
     int has_tools = api->parse_calls || api->forced;
     strbuf_printf(&text, "%d %d %d %d %d\n", (int)api->structure.kind, api->structure.strict,
-                  api->parallel_calls, api->parse_calls, starts_in_think);
+                  is_parallel(api), api->parse_calls, starts_in_think);
     add_json(&text, "value", api->structure.value);
     add_json(&text, "forced", api->forced);
     add_json(&text, "tools", has_tools && !api->forced ? callable(api) : NULL);
@@ -216,7 +222,7 @@ static uint32_t whole_part(const Structures *s, SchemaCompiler *c, GrammarBuilde
 {
     int has_text = api->structure.kind != STRUCTURE_FREE;
     CallGrammar calls = {.tools = callable(api),
-                         .parallel = api->parallel_calls && !api->names_tool,
+                         .parallel = is_parallel(api),
                          .forced = api->forced || has_text,
                          .follow = api->forced != NULL,
                          .family = s->service->tmpl.family,

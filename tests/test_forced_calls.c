@@ -170,6 +170,31 @@ static void test_named(void **state)
     json_decref(reply);
 }
 
+static size_t count_calls(const char *tool, const char *choice)
+{
+    char fields[512];
+    snprintf(fields, sizeof fields, "'min_tokens':60,'tools':[%s],'tool_choice':%s", tool, choice);
+    json_t *reply = ask(fields);
+    size_t n = json_array_size(calls_of(reply));
+    json_decref(reply);
+    return n;
+}
+
+/*
+ * A function that is named is called once, one that is required as often as min_tokens wants,
+ * whichever of the two was asked for first.
+ */
+static void test_named_and_required(void **state)
+{
+    (void)state;
+    static const char *const first = TOOL("First", "true", NONE);
+    static const char *const second = TOOL("Second", "true", NONE);
+    assert_int_equal(count_calls(first, "{'type':'function','function':{'name':'First'}}"), 1);
+    assert_true(count_calls(first, "'required'") > 1);
+    assert_true(count_calls(second, "'required'") > 1);
+    assert_int_equal(count_calls(second, "{'type':'function','function':{'name':'Second'}}"), 1);
+}
+
 /* By chance: any number of calls, each as its tool's schema says. */
 static void test_chance(void **state)
 {
@@ -375,11 +400,17 @@ static void test_messages(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_required),      cmocka_unit_test(test_named),
-        cmocka_unit_test(test_chance),        cmocka_unit_test(test_strict),
-        cmocka_unit_test(test_allowed),       cmocka_unit_test(test_form_or_call),
-        cmocka_unit_test(test_with_thinking), cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_responses),     cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_required),
+        cmocka_unit_test(test_named),
+        cmocka_unit_test(test_named_and_required),
+        cmocka_unit_test(test_chance),
+        cmocka_unit_test(test_strict),
+        cmocka_unit_test(test_allowed),
+        cmocka_unit_test(test_form_or_call),
+        cmocka_unit_test(test_with_thinking),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_responses),
+        cmocka_unit_test(test_messages),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
