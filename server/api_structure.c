@@ -22,9 +22,11 @@ static int is_schema(const json_t *v)
 static int read_schema_format(ApiStructure *s, const json_t *format, ApiError *err)
 {
     const json_t *inner = json_field(format, "json_schema");
-    const json_t *schema = json_field(inner, "schema");
+    const json_t *schema = json_field(inner, "schema"), *strict = json_field(inner, "strict");
     if (!json_is_object(inner)) return refuse("response_format", "needs json_schema", err);
-    s->strict = json_is_true(json_object_get(inner, "strict"));
+    if (strict && !json_is_boolean(strict))
+        return refuse("response_format", "has a strict that is neither true nor false", err);
+    s->strict = json_is_true(strict);
     s->kind = STRUCTURE_SCHEMA;
     s->value = schema;
     s->field = "response_format.json_schema.schema";
@@ -67,14 +69,16 @@ static int read_structured_outputs(ApiStructure *s, const json_t *body, ApiError
 {
     const json_t *v = json_field(body, "structured_outputs");
     const json_t *json = json_field(v, "json"), *regex = json_field(v, "regex");
-    const json_t *choice = json_field(v, "choice");
+    const json_t *choice = json_field(v, "choice"), *any = json_field(v, "json_object");
     int n = (json != NULL) + (regex != NULL) + (choice != NULL);
     if (!v) return 0;
     s->param = "structured_outputs";
     if (!json_is_object(v)) return refuse(s->param, "must be an object", err);
     if (json_field(v, "grammar") || json_field(v, "structural_tag"))
         return refuse(s->param, "takes json, regex, choice or json_object", err);
-    n += json_is_true(json_field(v, "json_object"));
+    if (any && !json_is_boolean(any))
+        return refuse(s->param, "has a json_object that is neither true nor false", err);
+    n += json_is_true(any);
     if (n > 1) return refuse(s->param, "asks for several forms at once", err);
     s->value = json ? json : regex ? regex : choice;
     s->field = json    ? "structured_outputs.json"

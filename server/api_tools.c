@@ -53,6 +53,9 @@ static int add_tool(json_t *out, size_t i, json_t *tool, ApiError *err)
     const json_t *parameters = json_field(f, "parameters");
     if (parameters && !json_is_object(parameters))
         return api_refuse(p, "has function.parameters that are not an object");
+    const json_t *strict = json_field(f, "strict");
+    if (strict && !json_is_boolean(strict))
+        return api_refuse(p, "has function.strict that is neither true nor false");
     if (find_tool(out, name)) return api_refuse(p, "repeats a function name");
     return json_array_append_new(out, with_parameters(tool));
 }

@@ -211,6 +211,8 @@ static const Refused refused[] = {
      M "\"tools\": [{\"function\": {\"name\": \"a\"}}, {\"function\": {\"name\": \"a\"}}]}",
      "tools[1]"},
     {API_CHAT, M "\"tools\": [{\"function\": {\"name\": \"a\", \"parameters\": 5}}]}", "tools[0]"},
+    {API_CHAT, M "\"tools\": [{\"function\": {\"name\": \"a\", \"strict\": \"yes\"}}]}",
+     "tools[0]"},
     {API_CHAT, M "\"tool_choice\": \"required\"}", "tool_choice"},
     {API_CHAT, M "\"tool_choice\": {\"type\": \"function\"}}", "tool_choice"},
     {API_CHAT, M "\"tool_choice\": \"sometimes\"}", "tool_choice"},

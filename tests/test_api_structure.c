@@ -74,6 +74,8 @@ static const Refused refused[] = {
     {OUTPUTS("'choice': ['a', 5]"), "structured_outputs", "has a choice that is no list of texts"},
     {OUTPUTS("'grammar': 'root ::= x'"), "structured_outputs", "takes json, regex, choice"},
     {OUTPUTS("'structural_tag': 'x'"), "structured_outputs", "takes json, regex, choice"},
+    {OUTPUTS("'json_object': 1"), "structured_outputs", "neither true nor false"},
+    {FORMAT("{'schema': {}, 'strict': 'yes'}"), "response_format", "neither true nor false"},
     {OUTPUTS("'json': {}, 'regex': 'a'"), "structured_outputs", "several forms at once"},
     {OUTPUTS("'choice': ['a'], 'json_object': true"), "structured_outputs",
      "several forms at once"},
