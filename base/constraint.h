@@ -17,8 +17,9 @@ typedef struct {
     void (*begin)(void *self, int seq);
     /*
      * Makes state `to` of state `from` and the token after it; 0, or -1 where the token may not
-     * come there, and `to` has no state. With to == 0 it is the sequence's from now on; the others
-     * are gone.
+     * come there, and `to` has no state; a draft, to > 0, may also be refused for want of room.
+     * With to == 0 it is the sequence's from now on; the others are gone. A tree's nodes are made
+     * in their order: with its first, 1 from 0, those of the tree before are gone.
      */
     int (*step)(void *self, int from, int32_t token, int to);
     /* Sets the bits of mask, over the vocabulary, to the ids that may follow state: at least one.

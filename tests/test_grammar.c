@@ -255,7 +255,7 @@ static void test_deepest_names(void **state)
 
 /* ---- trees ---- */
 
-enum { TREE = 24 };
+enum { TREE = CASE_NODES };
 
 /* The mask behind the tokens on the way to a node, computed on their own as another sequence. */
 static void mask_alone(const Grammar *g, const int32_t *kept, int n_kept, const int32_t *parent,
@@ -312,6 +312,55 @@ static void test_forks(void **state)
         }
         grammar_free(g);
     }
+}
+
+/* A list of lists of numbers, in n ways that are told apart late: all of them are followed at once.
+ */
+static Grammar *grammar_of_many_ways(int n)
+{
+    StrBuf text = {0};
+    Error err = {0};
+    for (int i = 0; i < n; i++)
+        strbuf_printf(&text,
+                      "%s{'type':'array','minItems':9,'items':{'type':'array','items':{'type':"
+                      "'integer','minimum':0,'maximum':%d},'maxItems':3}}",
+                      i ? "," : "{'anyOf':[", 1000000 + i);
+    strbuf_puts(&text, "]}");
+    Grammar *g = grammar_of(text.data, 1, &err);
+    if (!g) fail_msg("%s", err.msg);
+    strbuf_free(&text);
+    return g;
+}
+
+/*
+ * Of many ways at once each draft's state is large; all the same it is that of its path, however
+ * many others there are. The same grammar compiled again has masks of its own.
+ */
+static void test_many_ways(void **state)
+{
+    uint64_t seed = 7;
+    (void)state;
+    Grammar *g = grammar_of_many_ways(80), *other = grammar_of_many_ways(80);
+    GrammarAnswer a = answer_of(grammar_case, g, 0);
+    Constraint c = grammar_constraint(&a);
+    int32_t kept[] = {grammar_case->byte['[']}, parent[TREE] = {-1}, token[TREE] = {0};
+    int n = 1;
+    assert_int_equal(c.step(&a, 0, kept[0], 0), 0);
+    for (int i = 0; i < 400 && n < TREE; i++) {
+        parent[n] = (int32_t)(random_next(&seed) % (uint64_t)n);
+        c.allowed(&a, parent[n], grammar_case->mask);
+        token[n] = pick(&seed, grammar_case->mask, 0);
+        n += !c.step(&a, parent[n], token[n], n);
+    }
+    assert_true(n > 10);
+    for (int i = 0; i < n; i++) {
+        c.allowed(&a, i, grammar_case->mask);
+        mask_alone(other, kept, 1, parent, token, i);
+        assert_memory_equal(grammar_case->mask, grammar_case->allowed,
+                            grammar_case->n_words * sizeof *grammar_case->mask);
+    }
+    grammar_free(g);
+    grammar_free(other);
 }
 
 static int only_the_end(GrammarAnswer *a)
@@ -388,7 +437,7 @@ int main(void)
         cmocka_unit_test(test_masks_of_many), cmocka_unit_test(test_deepest_level),
         cmocka_unit_test(test_deepest_names), cmocka_unit_test(test_forks),
         cmocka_unit_test(test_wrong_drafts),  cmocka_unit_test(test_nesting),
-        cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_many_ways),
     };
     return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);
 }

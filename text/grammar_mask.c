@@ -195,7 +195,7 @@ void grammar_mask(GrammarMasks *m, GrammarWalk *w, const GrammarState *s, uint64
     memset(mask, 0, v->n_words * sizeof *mask);
     allow_ids(v, w, s, mask, &has_text);
     if (!has_text) return;
-    int is_kept = state_key(m, w, s, &key);
+    int is_kept = w->most - n_frames == MAX_TOKEN_FRAMES && state_key(m, w, s, &key);
     const uint64_t *known = is_kept ? find_mask(m, key) : NULL;
     if (known) {
         memcpy(mask, known, v->n_words * sizeof *mask);

@@ -9,12 +9,15 @@
 #include "base/mem.h"
 #include "text/grammar_mask.h"
 
-/* A sequence's states. The frames of the root's come first; a step makes more, and the next drops
- * them. */
+/*
+ * A sequence's states. The frames of the root's come first; a step makes more, and the next drops
+ * them. What a state is may not depend on how many others have made: each token has the same room,
+ * and a draft that would leave less to the next is none.
+ */
 typedef struct {
     GrammarState *state; /* [n_nodes] */
     GrammarFrame *frame; /* [MAX_GRAMMAR_FRAMES] */
-    uint32_t n_frames;
+    uint32_t n_frames, n_root;
 } SeqStates;
 
 struct GrammarPool {
@@ -48,7 +51,7 @@ GrammarPool *grammar_pool_open(const GrammarVocab *vocab, int n_seqs, int n_node
     }
     for (int i = 0; i < n_seqs; i++)
         p->seq[i] = (SeqStates){p->all_state + (size_t)i * (size_t)n_nodes,
-                                p->all_frames + (size_t)i * MAX_GRAMMAR_FRAMES, 1};
+                                p->all_frames + (size_t)i * MAX_GRAMMAR_FRAMES, 1, 1};
     return p;
 }
 
@@ -69,7 +72,9 @@ void grammar_pool_close(GrammarPool *p)
 static GrammarWalk walk_of(const GrammarAnswer *a)
 {
     const SeqStates *s = &a->pool->seq[a->seq];
-    return (GrammarWalk){a->grammar, s->frame, s->n_frames};
+    uint32_t most = s->n_frames + MAX_TOKEN_FRAMES;
+    if (most > MAX_GRAMMAR_FRAMES) most = MAX_GRAMMAR_FRAMES; /* the root's alone are so many */
+    return (GrammarWalk){a->grammar, s->frame, s->n_frames, most};
 }
 
 /* The frame in the front part, with all that called it. */
@@ -98,7 +103,7 @@ static void drop_frames(GrammarPool *p, SeqStates *s)
     for (int i = 0; i < root->n; i++)
         root->thread[i].frame = move_frame(p, s->frame, root->thread[i].frame, &n);
     memcpy(s->frame + 1, p->frame + 1, (n - 1) * sizeof *s->frame);
-    s->n_frames = n;
+    s->n_frames = s->n_root = n;
 }
 
 static void begin(void *self, int seq)
@@ -150,9 +155,14 @@ static int step(void *self, int from, int32_t token, int to)
     GrammarPool *p = a->pool;
     SeqStates *s = &p->seq[a->seq];
     assert(from >= 0 && from < p->n_nodes && to >= 0 && to < p->n_nodes);
+    if (!from && to == 1) s->n_frames = s->n_root;
     GrammarWalk w = walk_of(a);
     grammar_copy(&p->from, &s->state[from]);
     take_token(p, &w, token);
+    if (to && (!p->to.n || w.n_frames > MAX_GRAMMAR_FRAMES - MAX_TOKEN_FRAMES)) {
+        s->state[to].n = 0;
+        return -1;
+    }
     s->n_frames = w.n_frames;
     grammar_copy(&s->state[to], &p->to);
     if (to == 0) drop_frames(p, s);

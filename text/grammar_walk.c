@@ -24,7 +24,7 @@ static void add_thread(GrammarState *out, GrammarThread t)
 static uint32_t push(GrammarWalk *w, uint32_t node, uint32_t parent, int count)
 {
     int level = w->frame[parent].level + w->g->node[node].nests;
-    if (w->n_frames == MAX_GRAMMAR_FRAMES || level > MAX_GRAMMAR_LEVELS) return 0;
+    if (w->n_frames == w->most || level > MAX_GRAMMAR_LEVELS) return 0;
     w->frame[w->n_frames] = (GrammarFrame){node, parent, (uint16_t)count, (uint16_t)level};
     return w->n_frames++;
 }

@@ -7,8 +7,9 @@
 #include "text/grammar.h"
 
 enum {
-    MAX_GRAMMAR_THREADS = 512, /* more ways at a time are dropped */
-    MAX_GRAMMAR_FRAMES = 8192,
+    MAX_GRAMMAR_THREADS = 512,  /* more ways at a time are dropped */
+    MAX_GRAMMAR_FRAMES = 32768, /* of a sequence */
+    MAX_TOKEN_FRAMES = 8192,    /* that one token may make, whatever others have made */
 };
 
 /* A call that has not come back. Frame 0 is nobody. */
@@ -35,7 +36,7 @@ typedef struct {
 typedef struct {
     const Grammar *g;
     GrammarFrame *frame; /* [MAX_GRAMMAR_FRAMES] */
-    uint32_t n_frames;
+    uint32_t n_frames, most;
 } GrammarWalk;
 
 /* out: the same as s, of which only what is used is copied. */
