@@ -266,6 +266,17 @@ json_t *served_post(const Served *s, const char *path, const char *body, int sta
     return json;
 }
 
+json_t *served_complete(const Served *s, const char *fmt, ...)
+{
+    char body[2000];
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(body, sizeof body, fmt, ap);
+    va_end(ap);
+    assert_in_range(n, 0, sizeof body - 1);
+    return served_post(s, "/v1/completions", body, 200);
+}
+
 static json_t *read_events(const Served *s, const char *path, const char *body,
                            json_t *(*read)(const HttpReply *))
 {

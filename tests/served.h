@@ -90,7 +90,11 @@ void served_leave(const Served *s, const char *path, const char *body, int is_st
 /* POSTs a JSON text and returns the reply's JSON; fails when the status is another. */
 json_t *served_post(const Served *s, const char *path, const char *body, int status);
 
-/* The same for a body whose "stream" is true: the events. */
+/* The reply of /v1/completions to a body that is built as printf does. */
+json_t *served_complete(const Served *s, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* served_post for a body whose "stream" is true: the events. */
 json_t *served_events(const Served *s, const char *path, const char *body);
 json_t *served_named_events(const Served *s, const char *path, const char *body);
 

@@ -1,6 +1,7 @@
 /*
  * test_answers.c: what the server's answers say: the same as the reference, as each other in every
- * way of asking, and as the wire formats promise. How it behaves is in test_server.c.
+ * way of asking, and as the wire formats promise. Log-probabilities are in
+ * test_answer_logprobs.c, how the server behaves in test_server.c.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,18 +39,6 @@ static int teardown(void **state)
 }
 
 /* ---- asking ---- */
-
-/* POSTs a printf-built completion. */
-static json_t *complete(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-static json_t *complete(const char *fmt, ...)
-{
-    char body[2000];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(body, sizeof body, fmt, ap);
-    va_end(ap);
-    return served_post(served, COMPLETIONS, body, 200);
-}
 
 static void assert_text(const json_t *value, const char *path, const char *text)
 {
@@ -189,8 +178,9 @@ static void test_timings(void **state)
         "predicted_ms",      "draft_n",     "predicted_per_token_ms",
         "draft_n_accepted",  "cache_n",     "predicted_per_second",
     };
-    json_t *r = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 30, \"temperature\": 0, "
-                         "\"ignore_eos\": true}");
+    json_t *r = served_complete(
+        served, "{\"prompt\": \"I want to find\", \"max_tokens\": 30, \"temperature\": 0, "
+                "\"ignore_eos\": true}");
     const json_t *timings = served_at(r, "timings");
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!json_is_number(json_object_get(timings, keys[i]))) fail_msg("no %s", keys[i]);
@@ -360,8 +350,9 @@ static void test_batch(void **state)
     assert_int_equal(json_array_size(served_at(all, "choices")), N * CHOICES);
     assert_int_equal(served_int_at(all, "usage.prompt_tokens"), 2 * N);
     for (int i = 0; i < N; i += 7) {
-        json_t *one = complete("{\"max_tokens\": 4, \"seed\": 3, \"n\": 2, \"prompt\": [%d, %d]}",
-                               300 + i, 400 + 2 * i);
+        json_t *one = served_complete(
+            served, "{\"max_tokens\": 4, \"seed\": 3, \"n\": 2, \"prompt\": [%d, %d]}", 300 + i,
+            400 + 2 * i);
         for (int j = 0; j < CHOICES; j++) {
             char path[40];
             snprintf(path, sizeof path, "choices.%d.text", j);
@@ -382,9 +373,11 @@ static void test_seeds(void **state)
     (void)state;
     static const char fmt[] = "{\"prompt\": \"I want\", \"max_tokens\": 30, \"temperature\": 1.5, "
                               "\"top_k\": 0, \"top_p\": 1, \"n\": 2%s}";
-    json_t *a = complete(fmt, ", \"seed\": 11"), *b = complete(fmt, ", \"seed\": 11");
-    json_t *c = complete(fmt, ", \"seed\": 12"), *d = complete(fmt, ""), *e = complete(fmt, "");
-    json_t *f = complete(fmt, ", \"seed\": 11, \"speculative.n_max\": 0");
+    json_t *a = served_complete(served, fmt, ", \"seed\": 11"),
+           *b = served_complete(served, fmt, ", \"seed\": 11");
+    json_t *c = served_complete(served, fmt, ", \"seed\": 12"),
+           *d = served_complete(served, fmt, ""), *e = served_complete(served, fmt, "");
+    json_t *f = served_complete(served, fmt, ", \"seed\": 11, \"speculative.n_max\": 0");
     const char *text = served_text_at(a, "choices.0.text");
     assert_text(b, "choices.0.text", text);
     assert_text(b, "choices.1.text", served_text_at(a, "choices.1.text"));
@@ -405,7 +398,7 @@ static void test_stop_strings(void **state)
     (void)state;
     static const char ask[] = "{\"prompt\": \"I want to find\", \"max_tokens\": 60, "
                               "\"temperature\": 0, \"ignore_eos\": true%s}";
-    json_t *whole = complete(ask, "");
+    json_t *whole = served_complete(served, ask, "");
     const char *text = served_text_at(whole, "choices.0.text");
     size_t len = strlen(text);
     assert_true(len > 40);
@@ -416,7 +409,7 @@ static void test_stop_strings(void **state)
         json_t *quoted = json_string(stop);
         char *escaped = json_dumps(quoted, JSON_ENCODE_ANY);
         snprintf(more, sizeof more, ", \"stop\": [\"never to be seen\", %s]", escaped);
-        json_t *r = complete(ask, more);
+        json_t *r = served_complete(served, ask, more);
         size_t n = (size_t)(met - text);
         const char *cut = served_text_at(r, "choices.0.text");
         if (strlen(cut) != n || memcmp(cut, text, n) != 0) fail_msg("'%s': '%s'", stop, cut);
@@ -426,7 +419,7 @@ static void test_stop_strings(void **state)
 
         snprintf(more, sizeof more, ", \"stop\": %s, \"include_stop_str_in_output\": true",
                  escaped);
-        r = complete(ask, more);
+        r = served_complete(served, ask, more);
         cut = served_text_at(r, "choices.0.text");
         if (strlen(cut) != n + 7 || memcmp(cut, text, n + 7) != 0) fail_msg("'%s': %s", stop, cut);
         assert_text(r, "choices.0.stop_reason", stop);
@@ -441,13 +434,15 @@ static void test_stop_strings(void **state)
 static void test_min_tokens(void **state)
 {
     (void)state;
-    json_t *r = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 40, \"temperature\": 0, "
-                         "\"stop\": [\"e\", \"a\"], \"min_tokens\": 12}");
+    json_t *r = served_complete(
+        served, "{\"prompt\": \"I want to find\", \"max_tokens\": 40, \"temperature\": 0, "
+                "\"stop\": [\"e\", \"a\"], \"min_tokens\": 12}");
     assert_true(served_int_at(r, "usage.completion_tokens") > 12);
     assert_non_null(strpbrk(served_text_at(r, "choices.0.text"), "ea"));
     json_decref(r);
-    r = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 40, \"temperature\": 0, "
-                 "\"stop\": [\"e\", \"a\"]}");
+    r = served_complete(served,
+                        "{\"prompt\": \"I want to find\", \"max_tokens\": 40, \"temperature\": 0, "
+                        "\"stop\": [\"e\", \"a\"]}");
     assert_null(strpbrk(served_text_at(r, "choices.0.text"), "ea"));
     json_decref(r);
 }
@@ -456,8 +451,9 @@ static void test_min_tokens(void **state)
 static void test_stop_ids(void **state)
 {
     (void)state;
-    json_t *whole = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 20, "
-                             "\"temperature\": 0, \"logprobs\": 0, \"ignore_eos\": true}");
+    json_t *whole =
+        served_complete(served, "{\"prompt\": \"I want to find\", \"max_tokens\": 20, "
+                                "\"temperature\": 0, \"logprobs\": 0, \"ignore_eos\": true}");
     json_t *pieces = json_object_get((json_t *)served_at(whole, "choices.0.logprobs"), "tokens");
     const char *tenth = json_string_value(json_array_get(pieces, 9));
     json_t *ask = json_pack("{s:s}", "content", tenth);
@@ -466,9 +462,11 @@ static void test_stop_ids(void **state)
     assert_int_equal(served_int_at(tokens, "count"), 1);
     long id = served_int_at(tokens, "tokens.0");
 
-    json_t *r = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 20, \"temperature\": 0, "
-                         "\"logprobs\": 0, \"ignore_eos\": true, \"stop_token_ids\": [%ld]}",
-                         id);
+    json_t *r =
+        served_complete(served,
+                        "{\"prompt\": \"I want to find\", \"max_tokens\": 20, \"temperature\": 0, "
+                        "\"logprobs\": 0, \"ignore_eos\": true, \"stop_token_ids\": [%ld]}",
+                        id);
     assert_text(r, "choices.0.finish_reason", "stop");
     assert_int_equal(served_int_at(r, "choices.0.stop_reason"), id);
     size_t n = json_array_size(served_at(r, "choices.0.logprobs.tokens"));
@@ -483,10 +481,11 @@ static void test_stop_ids(void **state)
 
     /* Asked for, its text stays as that of a stop string would. */
     strbuf_puts(&text, tenth);
-    r = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 20, \"temperature\": 0, "
-                 "\"ignore_eos\": true, \"stop_token_ids\": [%ld], "
-                 "\"include_stop_str_in_output\": true}",
-                 id);
+    r = served_complete(served,
+                        "{\"prompt\": \"I want to find\", \"max_tokens\": 20, \"temperature\": 0, "
+                        "\"ignore_eos\": true, \"stop_token_ids\": [%ld], "
+                        "\"include_stop_str_in_output\": true}",
+                        id);
     assert_text(r, "choices.0.text", strbuf_str(&text));
     assert_int_equal(served_int_at(r, "choices.0.stop_reason"), id);
     strbuf_free(&text);
@@ -502,9 +501,10 @@ static void test_end_token_text(void **state)
         "", ", \"include_stop_str_in_output\": true", ", \"skip_special_tokens\": false",
         ", \"include_stop_str_in_output\": true, \"skip_special_tokens\": false"};
     for (int i = 0; i < 4; i++) {
-        json_t *r = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 60, "
-                             "\"temperature\": 0%s}",
-                             fields[i]);
+        json_t *r = served_complete(served,
+                                    "{\"prompt\": \"I want to find\", \"max_tokens\": 60, "
+                                    "\"temperature\": 0%s}",
+                                    fields[i]);
         const char *text = served_text_at(r, "choices.0.text");
         assert_text(r, "choices.0.finish_reason", "stop");
         assert_int_equal(strstr(text, "<|im_end|>") != NULL, i == 3);
@@ -555,7 +555,8 @@ static void test_allowed_ids(void **state)
     static const char *const ways[] = {", \"temperature\": 0", ", \"temperature\": 1, \"seed\": 4",
                                        ", \"temperature\": 2, \"top_k\": 0, \"seed\": 5",
                                        ", \"temperature\": 0, \"logit_bias\": {\"64\": 100}"};
-    json_t *free_one = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 60, "
+    json_t *free_one =
+        served_complete(served, "{\"prompt\": \"I want to find\", \"max_tokens\": 60, "
                                 "\"temperature\": 0, \"return_token_ids\": true, \"ignore_eos\": "
                                 "true}");
     const json_t *came = served_at(free_one, "choices.0.token_ids");
@@ -583,159 +584,24 @@ static void test_allowed_ids(void **state)
 static void test_lengths(void **state)
 {
     (void)state;
-    json_t *r = complete("{\"prompt\": \"Hello\", \"ignore_eos\": true, \"max_tokens\": 40}");
+    json_t *r = served_complete(
+        served, "{\"prompt\": \"Hello\", \"ignore_eos\": true, \"max_tokens\": 40}");
     assert_int_equal(served_int_at(r, "usage.completion_tokens"), 40);
     assert_text(r, "choices.0.finish_reason", "length");
     json_decref(r);
-    r = complete("{\"prompt\": \"Hello\"}");
+    r = served_complete(served, "{\"prompt\": \"Hello\"}");
     assert_true(served_int_at(r, "usage.completion_tokens") <= 16);
     json_decref(r);
-    r = complete("{\"prompt\": \"Hello\", \"max_tokens\": 0}");
+    r = served_complete(served, "{\"prompt\": \"Hello\", \"max_tokens\": 0}");
     assert_text(r, "choices.0.text", "");
     assert_text(r, "choices.0.finish_reason", "length");
     json_decref(r);
-    r = complete("{\"prompt\": \"Hello\", \"max_tokens\": 1, \"logit_bias\": {\"777\": 100}, "
-                 "\"logprobs\": 0}");
+    r = served_complete(
+        served, "{\"prompt\": \"Hello\", \"max_tokens\": 1, \"logit_bias\": {\"777\": 100}, "
+                "\"logprobs\": 0}");
     json_t *d = served_post(served, "/detokenize", "{\"tokens\": [777]}", 200);
     assert_text(r, "choices.0.text", served_text_at(d, "content"));
     json_decref(d);
-    json_decref(r);
-}
-
-/* ---- log-probabilities ---- */
-
-/* Characters that are complete before a byte. */
-static size_t n_chars(const char *text, size_t n_bytes)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < n_bytes; i++)
-        n += (text[i] & 0xC0) != 0x80;
-    return n - ((text[n_bytes] & 0xC0) == 0x80);
-}
-
-/* Bytes of a token that is written as its text or as bytes:\x.. */
-static size_t token_bytes(const char *token)
-{
-    return strncmp(token, "bytes:", 6) ? strlen(token) : (strlen(token) - 6) / 4;
-}
-
-/* Values are those of distributions, the token's is among them, offsets point at its text. */
-static void check_logprobs(const json_t *choice, int k)
-{
-    const json_t *lp = served_at(choice, "logprobs"), *tokens = served_at(lp, "tokens");
-    const char *text = served_text_at(choice, "text");
-    size_t n = json_array_size(tokens), at = 0;
-    for (size_t i = 0; i < n; i++) {
-        const char *token = json_string_value(json_array_get(tokens, i));
-        long offset = (long)json_integer_value(json_array_get(served_at(lp, "text_offset"), i));
-        const json_t *value = json_array_get(served_at(lp, "token_logprobs"), i);
-        const json_t *top = json_array_get(served_at(lp, "top_logprobs"), i);
-        const char *key;
-        json_t *other;
-        double sum = 0;
-        assert_int_equal(offset, n_chars(text, at));
-        int is_text = strncmp(token, "bytes:", 6) != 0 && text[at]; /* else: the end token */
-        if (is_text && strncmp(text + at, token, strlen(token)) != 0)
-            fail_msg("'%s' is not at %zu of '%s'", token, at, text);
-        if (text[at]) at += token_bytes(token);
-        if (json_is_null(value)) {
-            assert_int_equal(i, 0);
-            assert_true(json_is_null(top));
-            continue;
-        }
-        assert_true(json_object_size(top) >= (size_t)k && json_object_size(top) <= (size_t)k + 1);
-        assert_true(json_equal((json_t *)value, json_object_get(top, token)));
-        json_object_foreach((json_t *)top, key, other)
-        {
-            assert_true(json_real_value(other) <= 0);
-            sum += exp(json_real_value(other));
-        }
-        assert_true(sum < 1.0001);
-    }
-}
-
-static void test_scoring(void **state)
-{
-    (void)state;
-    static const char fmt[] = "{\"prompt\": \"%s\", \"echo\": true, \"logprobs\": %d, "
-                              "\"max_tokens\": %d, \"temperature\": 0}";
-    static const char prompt[] = "I want to find a r\xc3\xa9staurant in San Jose";
-    json_t *score = complete(fmt, prompt, 1, 0), *one = complete(fmt, prompt, 3, 1);
-    long n = served_int_at(score, "usage.prompt_tokens");
-    assert_text(score, "choices.0.text", prompt);
-    assert_text(score, "choices.0.finish_reason", "length");
-    assert_int_equal(served_int_at(score, "usage.completion_tokens"), 0);
-    assert_int_equal(json_array_size(served_at(score, "choices.0.logprobs.tokens")), n);
-    assert_int_equal(json_array_size(served_at(one, "choices.0.logprobs.tokens")), n + 1);
-    check_logprobs(served_at(score, "choices.0"), 1);
-    check_logprobs(served_at(one, "choices.0"), 3);
-
-    /* Token ids instead of text, and each token scored by generating from what is before it. */
-    json_t *ids =
-        served_post(served, "/tokenize",
-                    "{\"prompt\": \"I want to find a r\xc3\xa9staurant in San Jose\"}", 200);
-    char *list = json_dumps(json_object_get(ids, "tokens"), 0);
-    json_t *same =
-        complete("{\"prompt\": %s, \"echo\": true, \"logprobs\": 1, \"max_tokens\": 0}", list);
-    assert_true(
-        json_equal((json_t *)served_at(same, "choices"), (json_t *)served_at(score, "choices")));
-    json_array_remove(json_object_get(ids, "tokens"), (size_t)n - 1);
-    char *shorter = json_dumps(json_object_get(ids, "tokens"), 0);
-    json_t *next = complete("{\"prompt\": %s, \"logprobs\": 20, \"max_tokens\": 1, "
-                            "\"temperature\": 0}",
-                            shorter);
-    const json_t *tops = served_at(next, "choices.0.logprobs.top_logprobs.0");
-    const json_t *lp = served_at(score, "choices.0.logprobs");
-    const char *last = json_string_value(json_array_get(served_at(lp, "tokens"), (size_t)n - 1));
-    const json_t *scored = json_array_get(served_at(lp, "token_logprobs"), (size_t)n - 1);
-    if (json_object_get(tops, last))
-        assert_true(json_equal((json_t *)scored, json_object_get(tops, last)));
-    json_decref(next), json_decref(same), json_decref(ids), json_decref(one), json_decref(score);
-    free(shorter);
-    free(list);
-}
-
-/* Sampled answers too, with end tokens and characters in pieces. */
-static void test_generated_logprobs(void **state)
-{
-    (void)state;
-    for (int seed = 0; seed < 8; seed++) {
-        json_t *r = complete("{\"prompt\": \"Hello\", \"max_tokens\": 40, \"seed\": %d, "
-                             "\"logprobs\": %d, \"temperature\": 2, \"top_p\": 1, \"top_k\": 0}",
-                             seed, seed % 4);
-        size_t n = json_array_size(served_at(r, "choices.0.logprobs.tokens"));
-        assert_int_equal(n, served_int_at(r, "usage.completion_tokens"));
-        json_decref(r);
-    }
-    json_t *r = complete("{\"prompt\": \"I want to find\", \"max_tokens\": 30, \"logprobs\": 4, "
-                         "\"temperature\": 0}");
-    check_logprobs(served_at(r, "choices.0"), 4);
-    json_decref(r);
-}
-
-static void test_chat_logprobs(void **state)
-{
-    (void)state;
-    json_t *r =
-        served_post(served, CHAT,
-                    "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello, who are you?\"}], "
-                    "\"temperature\": 0, \"logprobs\": true, \"top_logprobs\": 2}",
-                    200);
-    const json_t *content = served_at(r, "choices.0.logprobs.content"), *entry;
-    StrBuf text = {0};
-    for (size_t i = 0; (entry = json_array_get(content, i)) != NULL; i++) {
-        assert_int_equal(json_array_size(json_object_get(entry, "top_logprobs")), 2);
-        /* Greedy: the token is the likeliest. */
-        assert_text(entry, "top_logprobs.0.token", served_text_at(entry, "token"));
-        assert_true(json_real_value(served_at(entry, "top_logprobs.0.logprob")) >=
-                    json_real_value(served_at(entry, "top_logprobs.1.logprob")));
-        assert_int_equal(json_array_size(json_object_get(entry, "bytes")),
-                         json_string_length(json_object_get(entry, "token")));
-        strbuf_puts(&text, served_text_at(entry, "token"));
-    }
-    assert_text(r, "choices.0.message.content", strbuf_str(&text));
-    assert_int_equal(json_array_size(content) + 1, served_int_at(r, "usage.completion_tokens"));
-    strbuf_free(&text);
     json_decref(r);
 }
 
@@ -809,9 +675,6 @@ int main(void)
         cmocka_unit_test(test_end_token_text),
         cmocka_unit_test(test_allowed_ids),
         cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_scoring),
-        cmocka_unit_test(test_generated_logprobs),
-        cmocka_unit_test(test_chat_logprobs),
         cmocka_unit_test(test_tokenizer_routes),
         cmocka_unit_test(test_template_routes),
     };

@@ -1,0 +1,182 @@
+/* test_answer_logprobs.c: log-probabilities of prompts and answers, and scoring by them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/analyzer.h"
+#include "tests/served.h"
+
+#define CHAT "/v1/chat/completions"
+
+static Served *served;
+
+static int setup(void **state)
+{
+    if (served_open_model(state)) return -1;
+    served = served_start(NULL);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    assert_int_equal(served_stop(served), 0);
+    return served_close_model(state);
+}
+
+/* Characters that are complete before a byte. */
+static size_t n_chars(const char *text, size_t n_bytes)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < n_bytes; i++)
+        n += (text[i] & 0xC0) != 0x80;
+    return n - ((text[n_bytes] & 0xC0) == 0x80);
+}
+
+/* Bytes of a token that is written as its text or as bytes:\x.. */
+static size_t token_bytes(const char *token)
+{
+    return strncmp(token, "bytes:", 6) ? strlen(token) : (strlen(token) - 6) / 4;
+}
+
+/* Values are those of distributions, the token's is among them, offsets point at its text. */
+static void check_logprobs(const json_t *choice, int k)
+{
+    const json_t *lp = served_at(choice, "logprobs"), *tokens = served_at(lp, "tokens");
+    const char *text = served_text_at(choice, "text");
+    size_t n = json_array_size(tokens), at = 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *token = json_string_value(json_array_get(tokens, i));
+        long offset = (long)json_integer_value(json_array_get(served_at(lp, "text_offset"), i));
+        const json_t *value = json_array_get(served_at(lp, "token_logprobs"), i);
+        const json_t *top = json_array_get(served_at(lp, "top_logprobs"), i);
+        const char *key;
+        json_t *other;
+        double sum = 0;
+        assert_int_equal(offset, n_chars(text, at));
+        int is_text = strncmp(token, "bytes:", 6) != 0 && text[at]; /* else: the end token */
+        if (is_text && strncmp(text + at, token, strlen(token)) != 0)
+            fail_msg("'%s' is not at %zu of '%s'", token, at, text);
+        if (text[at]) at += token_bytes(token);
+        if (json_is_null(value)) {
+            assert_int_equal(i, 0);
+            assert_true(json_is_null(top));
+            continue;
+        }
+        assert_true(json_object_size(top) >= (size_t)k && json_object_size(top) <= (size_t)k + 1);
+        assert_true(json_equal((json_t *)value, json_object_get(top, token)));
+        json_object_foreach((json_t *)top, key, other)
+        {
+            assert_true(json_real_value(other) <= 0);
+            sum += exp(json_real_value(other));
+        }
+        assert_true(sum < 1.0001);
+    }
+}
+
+static void test_scoring(void **state)
+{
+    (void)state;
+    static const char fmt[] = "{\"prompt\": \"%s\", \"echo\": true, \"logprobs\": %d, "
+                              "\"max_tokens\": %d, \"temperature\": 0}";
+    static const char prompt[] = "I want to find a r\xc3\xa9staurant in San Jose";
+    json_t *score = served_complete(served, fmt, prompt, 1, 0),
+           *one = served_complete(served, fmt, prompt, 3, 1);
+    long n = served_int_at(score, "usage.prompt_tokens");
+    assert_string_equal(served_text_at(score, "choices.0.text"), prompt);
+    assert_string_equal(served_text_at(score, "choices.0.finish_reason"), "length");
+    assert_int_equal(served_int_at(score, "usage.completion_tokens"), 0);
+    assert_int_equal(json_array_size(served_at(score, "choices.0.logprobs.tokens")), n);
+    assert_int_equal(json_array_size(served_at(one, "choices.0.logprobs.tokens")), n + 1);
+    check_logprobs(served_at(score, "choices.0"), 1);
+    check_logprobs(served_at(one, "choices.0"), 3);
+
+    /* Token ids instead of text, and each token scored by generating from what is before it. */
+    json_t *ids =
+        served_post(served, "/tokenize",
+                    "{\"prompt\": \"I want to find a r\xc3\xa9staurant in San Jose\"}", 200);
+    char *list = json_dumps(json_object_get(ids, "tokens"), 0);
+    json_t *same = served_complete(
+        served, "{\"prompt\": %s, \"echo\": true, \"logprobs\": 1, \"max_tokens\": 0}", list);
+    assert_true(
+        json_equal((json_t *)served_at(same, "choices"), (json_t *)served_at(score, "choices")));
+    json_array_remove(json_object_get(ids, "tokens"), (size_t)n - 1);
+    char *shorter = json_dumps(json_object_get(ids, "tokens"), 0);
+    json_t *next = served_complete(served,
+                                   "{\"prompt\": %s, \"logprobs\": 20, \"max_tokens\": 1, "
+                                   "\"temperature\": 0}",
+                                   shorter);
+    const json_t *tops = served_at(next, "choices.0.logprobs.top_logprobs.0");
+    const json_t *lp = served_at(score, "choices.0.logprobs");
+    const char *last = json_string_value(json_array_get(served_at(lp, "tokens"), (size_t)n - 1));
+    const json_t *scored = json_array_get(served_at(lp, "token_logprobs"), (size_t)n - 1);
+    if (json_object_get(tops, last))
+        assert_true(json_equal((json_t *)scored, json_object_get(tops, last)));
+    json_decref(next), json_decref(same), json_decref(ids), json_decref(one), json_decref(score);
+    free(shorter);
+    free(list);
+}
+
+/* Sampled answers too, with end tokens and characters in pieces. */
+static void test_generated_logprobs(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 8; seed++) {
+        json_t *r =
+            served_complete(served,
+                            "{\"prompt\": \"Hello\", \"max_tokens\": 40, \"seed\": %d, "
+                            "\"logprobs\": %d, \"temperature\": 2, \"top_p\": 1, \"top_k\": 0}",
+                            seed, seed % 4);
+        size_t n = json_array_size(served_at(r, "choices.0.logprobs.tokens"));
+        assert_int_equal(n, served_int_at(r, "usage.completion_tokens"));
+        json_decref(r);
+    }
+    json_t *r = served_complete(
+        served, "{\"prompt\": \"I want to find\", \"max_tokens\": 30, \"logprobs\": 4, "
+                "\"temperature\": 0}");
+    check_logprobs(served_at(r, "choices.0"), 4);
+    json_decref(r);
+}
+
+static void test_chat_logprobs(void **state)
+{
+    (void)state;
+    json_t *r =
+        served_post(served, CHAT,
+                    "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello, who are you?\"}], "
+                    "\"temperature\": 0, \"logprobs\": true, \"top_logprobs\": 2}",
+                    200);
+    const json_t *content = served_at(r, "choices.0.logprobs.content"), *entry;
+    StrBuf text = {0};
+    for (size_t i = 0; (entry = json_array_get(content, i)) != NULL; i++) {
+        assert_int_equal(json_array_size(json_object_get(entry, "top_logprobs")), 2);
+        /* Greedy: the token is the likeliest. */
+        assert_string_equal(served_text_at(entry, "top_logprobs.0.token"),
+                            served_text_at(entry, "token"));
+        assert_true(json_real_value(served_at(entry, "top_logprobs.0.logprob")) >=
+                    json_real_value(served_at(entry, "top_logprobs.1.logprob")));
+        assert_int_equal(json_array_size(json_object_get(entry, "bytes")),
+                         json_string_length(json_object_get(entry, "token")));
+        strbuf_puts(&text, served_text_at(entry, "token"));
+    }
+    assert_string_equal(served_text_at(r, "choices.0.message.content"), strbuf_str(&text));
+    assert_int_equal(json_array_size(content) + 1, served_int_at(r, "usage.completion_tokens"));
+    strbuf_free(&text);
+    json_decref(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_scoring),
+        cmocka_unit_test(test_generated_logprobs),
+        cmocka_unit_test(test_chat_logprobs),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
