@@ -31,6 +31,7 @@ int mapped_file_open(MappedFile *file, const char *path, Error *err)
         file->data = p;
         file->size = (size_t)st.st_size;
     }
+    file->written_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
     close(fd);
     return 0;
 }

@@ -5,12 +5,14 @@
 #define OFFSHOOT_BASE_FILE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/error.h"
 
 typedef struct {
     const unsigned char *data; /* NULL when the file is empty */
     size_t size;
+    int64_t written_ns; /* when it was written last, since 1970 */
 } MappedFile;
 
 /* Maps path; an Error names it. Directories and special files are refused. */

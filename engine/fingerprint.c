@@ -17,13 +17,17 @@ static Hash add(Hash h, const void *data, size_t bytes)
     return hash_key(both, sizeof both, 0);
 }
 
-/* Both ends and the middle: who changes a matrix changes all of it. */
+/*
+ * Both ends and the middle, for who changes a matrix mostly changes all of it; and when its file
+ * was written, for who changes a few rows.
+ */
 static Hash add_tensor(Hash h, const Tensor *t)
 {
     size_t n = t->bytes < SAMPLE_BYTES ? t->bytes : SAMPLE_BYTES;
     h = add(h, t->name, strlen(t->name));
     h = add(h, &t->type, sizeof t->type);
     h = add(h, &t->bytes, sizeof t->bytes);
+    h = add(h, &t->written_ns, sizeof t->written_ns);
     h = add(h, t->data, n);
     h = add(h, t->data + (t->bytes - n) / 2, n);
     return add(h, t->data + (t->bytes - n), n);

@@ -173,14 +173,14 @@ static int check_cover(Safetensors *st, int first, const char *file, const unsig
     return 0;
 }
 
-static Tensor *push_tensor(Safetensors *st, const char *name, const char *file)
+static Tensor *push_tensor(Safetensors *st, const char *name, const Shard *s)
 {
     if (st->n == st->cap) {
         st->cap = st->cap ? 2 * st->cap : 64;
         st->tensor = mem_realloc(st->tensor, (size_t)st->cap, sizeof *st->tensor);
     }
     Tensor *t = &st->tensor[st->n++];
-    *t = (Tensor){.name = mem_strdup(name), .file = file};
+    *t = (Tensor){.name = mem_strdup(name), .file = s->name, .written_ns = s->map.written_ns};
     return t;
 }
 
@@ -197,7 +197,7 @@ static int read_header(Safetensors *st, const Shard *s, const json_t *header, si
     {
         if (!strcmp(key, "__metadata__")) {
             if (check_metadata(s->name, v, err)) return -1;
-        } else if (read_tensor(push_tensor(st, key, s->name), v, data, size, err)) {
+        } else if (read_tensor(push_tensor(st, key, s), v, data, size, err)) {
             return -1;
         }
     }

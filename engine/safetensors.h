@@ -39,7 +39,8 @@ typedef enum {
 
 typedef struct {
     const char *name;
-    const char *file; /* the shard's name, without its folder */
+    const char *file;   /* the shard's name, without its folder */
+    int64_t written_ns; /* when that was written last, since 1970 */
     TensorType type;
     int n_dims;
     int64_t dim[MAX_TENSOR_DIMS];

@@ -1,0 +1,78 @@
+/* test_fingerprint.c: which models may read each other's states. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/fingerprint.h"
+#include "tests/checkpoint.h"
+
+#define GOLDEN "tests/data/golden/qwen35-dense"
+
+typedef struct {
+    char text[FINGERPRINT_SIZE];
+} Print;
+
+static Print print_of(const char *dir, KvType kv_type, int has_head)
+{
+    Print p = {""};
+    Error err = {0};
+    Backend *be = backend_ref_open(512);
+    Model *m = model_open(dir, NULL, be, &err);
+    if (!m) fail_msg("%s", err.msg);
+    model_fingerprint(m, kv_type, has_head, p.text);
+    model_close(m);
+    be->close(be);
+    return p;
+}
+
+/* Writes c and its config, as if at that second. */
+static Print print_at(const Checkpoint *c, long second)
+{
+    const char *dir = scratch_dir("fingerprint"), *path = scratch_path(dir, "model.safetensors");
+    struct timespec times[2] = {{second, 0}, {second, 0}};
+    checkpoint_write(c, path, 0, 1, 0);
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+    config_write(dir, "config.json", GOLDEN "/config.json", (const char *[]){NULL});
+    return print_of(dir, KV_F32, 1);
+}
+
+static void test_weights(void **state)
+{
+    (void)state;
+    Checkpoint c;
+    checkpoint_read(&c, GOLDEN);
+    Print first = print_at(&c, 1000), again = print_at(&c, 1000), later = print_at(&c, 1001);
+    assert_string_equal(first.text, again.text);
+    assert_string_not_equal(first.text, later.text); /* any row may be another */
+    c.tensor[0].data[0] ^= 1;
+    Print other = print_at(&c, 1000);
+    assert_string_not_equal(first.text, other.text);
+    checkpoint_free(&c);
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    Print p = print_of(GOLDEN, KV_F32, 1), again = print_of(GOLDEN, KV_F32, 1),
+          kv = print_of(GOLDEN, KV_BF16, 1), head = print_of(GOLDEN, KV_F32, 0);
+    assert_string_equal(p.text, again.text);
+    assert_string_not_equal(p.text, kv.text);
+    assert_string_not_equal(p.text, head.text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_rows),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
