@@ -12,6 +12,7 @@ static const double PI = 3.14159265358979323846;
 
 typedef struct {
     Rope *rope;
+    const json_t *text;
     const json_t *from; /* rope_parameters or rope_scaling, NULL: there is none */
     const char *where;
     Error *err;
@@ -76,12 +77,20 @@ static double yarn_scale(double factor, double weight)
     return factor > 1 ? 0.1 * weight * log(factor) + 1 : 1;
 }
 
+/* Beside the other numbers or in text itself, which counts where both say it. */
+static int read_original_ctx(const Reader *r, int max_positions)
+{
+    static const char key[] = "original_max_position_embeddings";
+    const json_t *from = json_field(r->text, key) ? r->text : r->from;
+    return json_get_num(from, r->where, key, 1, MAX_CTX_LIMIT, max_positions,
+                        &r->rope->original_ctx, r->err);
+}
+
 static int read_yarn(const Reader *r, int max_positions)
 {
     Rope *rope = r->rope;
     double scale, all, scale_dflt;
-    if (get_num(r, "original_max_position_embeddings", 1, MAX_CTX_LIMIT, max_positions,
-                &rope->original_ctx) ||
+    if (read_original_ctx(r, max_positions) ||
         get_num(r, "factor", 1, MAX_CTX_LIMIT, max_positions / rope->original_ctx, &rope->factor) ||
         get_beta(r, "beta_fast", 32, &rope->beta_fast) ||
         get_beta(r, "beta_slow", 1, &rope->beta_slow) ||
@@ -122,7 +131,7 @@ static int read_scaling(const Reader *r, int *ctx_limit)
 int rope_read(Rope *rope, const json_t *text, const char *where, int head_dim, int *ctx_limit,
               Error *err)
 {
-    Reader r = {rope, NULL, where, err};
+    Reader r = {rope, text, NULL, where, err};
     const json_t *parameters, *scaling;
     double part;
     *rope = (Rope){0};

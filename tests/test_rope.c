@@ -123,6 +123,15 @@ static void test_context(void **state)
          1048576},
         {"{'rope_scaling':{'rope_type':'yarn','original_max_position_embeddings':4096}}",
          MAX_POSITIONS},
+        {"{'original_max_position_embeddings':4096,'rope_scaling':{'rope_type':'yarn',"
+         "'factor':4}}",
+         16384},
+        {"{'original_max_position_embeddings':4096,'rope_parameters':{'rope_type':'yarn',"
+         "'factor':4,'original_max_position_embeddings':8192}}",
+         16384},
+        {"{'original_max_position_embeddings':null,'rope_parameters':{'rope_type':'yarn',"
+         "'factor':4,'original_max_position_embeddings':8192}}",
+         MAX_POSITIONS},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
