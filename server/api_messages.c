@@ -233,12 +233,14 @@ static int read_switch(const json_t *obj, const char *key, int *on, ApiError *er
 }
 
 /* "none" switches thinking off, any other on; what it says beside that is the template's. */
-static void read_effort(ApiRequest *r, const json_t *effort)
+static int read_effort(ApiRequest *r, const json_t *effort, const char *param, ApiError *err)
 {
     const char *name = json_string_value(effort);
-    if (!name) return;
+    if (!effort) return 0;
+    if (!name) return api_error(err, ERR_INPUT, param, "%s must be a string", param);
     r->chat.enable_thinking = strcmp(name, "none") != 0;
     if (r->chat.enable_thinking) r->chat.effort = name;
+    return 0;
 }
 
 /* Many dialects say the same; the later ones here win. */
@@ -253,17 +255,20 @@ static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
         return api_error(err, ERR_INPUT, "chat_template_kwargs",
                          "chat_template_kwargs must be an object of at most %d keys",
                          MAX_TEMPLATE_KWARGS);
+    if (reasoning && !json_is_object(reasoning))
+        return api_error(err, ERR_INPUT, "reasoning", "reasoning must be an object");
     /* Anthropic's, which does not switch thinking on. */
     if (json_is_string(effort)) r->chat.effort = json_string_value(effort);
     if (json_is_string(type)) *on = strcmp(json_string_value(type), "disabled") != 0;
-    read_effort(r, json_object_get(reasoning, "effort"));
-    if (read_switch(reasoning, "enabled", on, err)) return -1;
-    read_effort(r, json_field(body, "reasoning_effort"));
-    if (read_switch(body, "enable_thinking", on, err)) return -1;
-    read_effort(r, json_field(kwargs, "reasoning_effort"));
-    if (read_switch(kwargs, "preserve_thinking", &r->chat.preserve_thinking, err)) return -1;
-    if (read_switch(kwargs, "thinking", on, err)) return -1;
-    return read_switch(kwargs, "enable_thinking", on, err);
+    if (read_effort(r, json_field(reasoning, "effort"), "reasoning.effort", err) ||
+        read_switch(reasoning, "enabled", on, err) ||
+        read_effort(r, json_field(body, "reasoning_effort"), "reasoning_effort", err) ||
+        read_switch(body, "enable_thinking", on, err) ||
+        read_effort(r, json_field(kwargs, "reasoning_effort"), "reasoning_effort", err) ||
+        read_switch(kwargs, "preserve_thinking", &r->chat.preserve_thinking, err) ||
+        read_switch(kwargs, "thinking", on, err) || read_switch(kwargs, "enable_thinking", on, err))
+        return -1;
+    return 0;
 }
 
 /* Reasoning apart from the content (the default), in it, or not sent; again in many dialects. */
