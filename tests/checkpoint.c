@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <jansson.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,6 +227,17 @@ void checkpoint_write(const Checkpoint *c, const char *path, int part, int n_par
     free(padded);
     free(text);
     json_decref(header);
+}
+
+const char *checkpoint_model(const Checkpoint *c, const char *config, const char *key,
+                             const char *text, int shift)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%.40s-model", program_invocation_short_name);
+    const char *dir = scratch_dir(name);
+    checkpoint_write(c, scratch_path(dir, "model.safetensors"), 0, 1, shift);
+    config_write(dir, "config.json", config, (const char *[]){key, text, NULL});
+    return dir;
 }
 
 void checkpoint_free(Checkpoint *c)

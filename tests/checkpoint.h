@@ -55,6 +55,13 @@ void checkpoint_rename(Checkpoint *c, const char *from, const char *to);
 
 /* Writes tensors part, part + n_parts, ...; shift: bytes of padding tensor in front of them. */
 void checkpoint_write(const Checkpoint *c, const char *path, int part, int n_parts, int shift);
+
+/*
+ * All of it with a config, changed at one place or not (NULL), as a model's folder; its path, one
+ * for each test program.
+ */
+const char *checkpoint_model(const Checkpoint *c, const char *config, const char *key,
+                             const char *text, int shift);
 void checkpoint_free(Checkpoint *c);
 
 #endif
