@@ -102,7 +102,7 @@ int __wrap_mapped_file_open(MappedFile *file, const char *path, Error *err)
     if (!is_ours(path)) return __real_mapped_file_open(file, path, err);
     *file = (MappedFile){0};
     if (i < 0) return error_set(err, ERR_FILE, "cannot open '%s'", path);
-    if (files[i].size) *file = (MappedFile){files[i].data, files[i].size};
+    if (files[i].size) *file = (MappedFile){.data = files[i].data, .size = files[i].size};
     return 0;
 }
 
