@@ -30,6 +30,8 @@ static ChatTemplate tmpl;
 static TokenizerConfig tok_config;
 static uint64_t *allowed;
 
+Served *served;
+
 int served_open_model(void **state)
 {
     Error err = {0};
@@ -234,6 +236,19 @@ int served_stop(Served *s)
     int rc = s->rc;
     served_close_engine(s);
     return rc;
+}
+
+int served_open(void **state)
+{
+    if (served_open_model(state)) return -1;
+    served = served_start(NULL);
+    return 0;
+}
+
+int served_close(void **state)
+{
+    assert_int_equal(served_stop(served), 0);
+    return served_close_model(state);
 }
 
 void served_wait_idle(const Served *s)

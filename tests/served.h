@@ -59,6 +59,13 @@ void served_lose_device(int lost);
 
 Served *served_start(const ServedOptions *options);
 
+/* The server that all tests of a program share, where they do. */
+extern Served *served;
+
+/* It and its model, with the defaults: cmocka's group functions. */
+int served_open(void **state);
+int served_close(void **state);
+
 /* With not_loaded: lets the loader end, well or with ERR_FILE. */
 void served_load(Served *s, int well);
 

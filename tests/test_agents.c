@@ -17,8 +17,6 @@
 #include "tests/analyzer.h"
 #include "tests/served.h"
 
-static Served *served;
-
 static int setup(void **state)
 {
     if (served_open_model(state)) return -1;

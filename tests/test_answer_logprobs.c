@@ -15,21 +15,6 @@
 
 #define CHAT "/v1/chat/completions"
 
-static Served *served;
-
-static int setup(void **state)
-{
-    if (served_open_model(state)) return -1;
-    served = served_start(NULL);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    assert_int_equal(served_stop(served), 0);
-    return served_close_model(state);
-}
-
 /* Characters that are complete before a byte. */
 static size_t n_chars(const char *text, size_t n_bytes)
 {
@@ -178,5 +163,5 @@ int main(void)
         cmocka_unit_test(test_generated_logprobs),
         cmocka_unit_test(test_chat_logprobs),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, served_open, served_close);
 }

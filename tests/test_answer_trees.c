@@ -18,21 +18,6 @@
 #define CHAT        "/v1/chat/completions"
 #define COMPLETIONS "/v1/completions"
 
-static Served *served;
-
-static int setup(void **state)
-{
-    if (served_open_model(state)) return -1;
-    served = served_start(NULL);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    assert_int_equal(served_stop(served), 0);
-    return served_close_model(state);
-}
-
 /* Appends the id that "token_id:N" names. */
 static void add_id(json_t *ids, const json_t *text)
 {
@@ -184,5 +169,5 @@ int main(void)
         cmocka_unit_test(test_drafts),
         cmocka_unit_test(test_choices),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, served_open, served_close);
 }

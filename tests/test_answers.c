@@ -23,21 +23,6 @@
 #define CHAT        "/v1/chat/completions"
 #define COMPLETIONS "/v1/completions"
 
-static Served *served;
-
-static int setup(void **state)
-{
-    if (served_open_model(state)) return -1;
-    served = served_start(NULL);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    assert_int_equal(served_stop(served), 0);
-    return served_close_model(state);
-}
-
 /* ---- asking ---- */
 
 static void assert_text(const json_t *value, const char *path, const char *text)
@@ -678,5 +663,5 @@ int main(void)
         cmocka_unit_test(test_tokenizer_routes),
         cmocka_unit_test(test_template_routes),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, served_open, served_close);
 }

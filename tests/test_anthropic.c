@@ -24,7 +24,6 @@
 
 #define HELLO "\"messages\": [{\"role\": \"user\", \"content\": \"Hello, who are you?\"}]"
 
-static Served *served;
 static json_t *tools; /* of the demonstration model, as this API declares them */
 
 static json_t *load_tools(void)

@@ -20,7 +20,6 @@
 #define CHAT        "/v1/chat/completions"
 #define COMPLETIONS "/v1/completions"
 
-static Served *served;
 static json_t *tools; /* of the demonstration model */
 
 static int setup(void **state)

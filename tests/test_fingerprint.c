@@ -7,7 +7,6 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -36,11 +35,9 @@ static Print print_of(const char *dir, KvType kv_type, int has_head)
 /* Writes c and its config, as if at that second. */
 static Print print_at(const Checkpoint *c, long second)
 {
-    const char *dir = scratch_dir("fingerprint"), *path = scratch_path(dir, "model.safetensors");
     struct timespec times[2] = {{second, 0}, {second, 0}};
-    checkpoint_write(c, path, 0, 1, 0);
-    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
-    config_write(dir, "config.json", GOLDEN "/config.json", (const char *[]){NULL});
+    const char *dir = checkpoint_model(c, GOLDEN "/config.json", NULL, NULL, 0);
+    assert_int_equal(utimensat(AT_FDCWD, scratch_path(dir, "model.safetensors"), times, 0), 0);
     return print_of(dir, KV_F32, 1);
 }
 

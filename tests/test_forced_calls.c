@@ -30,21 +30,6 @@
     "{'type':'function','function':{'name':'" name "','strict':" strict ",'parameters':" schema "}}"
 #define NONE "{'type':'object','properties':{}}"
 
-static Served *served;
-
-static int setup(void **state)
-{
-    if (served_open_model(state)) return -1;
-    served = served_start(NULL);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    assert_int_equal(served_stop(served), 0);
-    return served_close_model(state);
-}
-
 static char *question(const char *fields, const char *more)
 {
     StrBuf body = {0};
@@ -412,5 +397,5 @@ int main(void)
         cmocka_unit_test(test_responses),
         cmocka_unit_test(test_messages),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, served_open, served_close);
 }

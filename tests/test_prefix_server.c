@@ -25,7 +25,6 @@
 #define COMPLETIONS "/v1/completions"
 #define BILLING     "x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=cli; cch=%s;"
 
-static Served *served;
 static json_t *tools; /* of the demonstration model */
 static int with_cache, with_answers;
 static json_t *told;  /* what the replies of a script said */

@@ -23,7 +23,6 @@
 #define HELLO "\"input\": \"Hello, who are you?\", \"temperature\": 0"
 #define OFF   "\"reasoning\": {\"effort\": \"none\"}"
 
-static Served *served;
 static json_t *tools; /* of the demonstration model, as this API declares them */
 
 static json_t *load_tools(void)

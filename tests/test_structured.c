@@ -35,21 +35,6 @@
     "'anyOf':[{'$ref':'#'},{'type':'null'}]}},'required':['v','next'],'additionalProperties':"     \
     "false}"
 
-static Served *served;
-
-static int setup(void **state)
-{
-    if (served_open_model(state)) return -1;
-    served = served_start(NULL);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    assert_int_equal(served_stop(served), 0);
-    return served_close_model(state);
-}
-
 /* A greedy question without reasoning, with more fields, ' for ". */
 static char *question(const char *fields, const char *more)
 {
@@ -412,5 +397,5 @@ int main(void)
         cmocka_unit_test(test_stops),       cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_completions), cmocka_unit_test(test_errors),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, served_open, served_close);
 }

@@ -23,8 +23,6 @@
 
 enum { LARGE = 80 << 10 }; /* more than is read on the server's own thread */
 
-static Served *served;
-
 static int setup(void **state)
 {
     ServedOptions o = served_defaults();
