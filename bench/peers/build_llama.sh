@@ -3,7 +3,7 @@
 # and converts the models. About half an hour on two cores, 10 GB of disk. What DIR already has is
 # left as it is: run it again after a failure, delete what is to be made anew.
 #
-#   build_llama.sh DIR [TOKENIZER_JSON]
+#   build_llama.sh [--a3b] DIR [TOKENIZER_JSON]
 #
 # DIR/v     a Python environment, for the converter alone
 # DIR/ll    the source; DIR/ll/vendor/llama.cpp/build/bin has llama-server and llama-bench
@@ -11,10 +11,17 @@
 #           it (else the demonstration model's, filled up to the same size)
 # DIR/wide  the demonstration model with feed-forward layers of 460 MB, which change no token
 # DIR/gg    demo.gguf, wide.gguf, q08-bf16.gguf, q08-q8.gguf
+# With --a3b, DIR/a3b and gg/a3b-q8.gguf, too: a fifth of Qwen3.5-35B-A3B with random weights. It
+# takes another 32 GB of disk, and side_by_side.py 16 GB of memory.
 set -eu
 
 package="llama-cpp-python==0.3.36" # llama.cpp of 2026-10-01
 
+a3b=
+[ "${1-}" != --a3b ] || {
+    a3b=1
+    shift
+}
 [ $# -ge 1 ] || {
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0"
     exit 2
@@ -84,12 +91,16 @@ convert() { # convert MODEL_DIR TYPE FILE
     mv "$3.part" "$3"
 }
 
-if [ ! -d q08 ]; then
-    echo "$1/q08: random weights"
-    rm -rf q08.part
-    v/bin/python "$here/random_model.py" q08.part "$tokenizer"
-    mv q08.part q08
-fi
+random() { # random SHAPE MODEL_DIR
+    [ ! -d "$2" ] || return 0
+    echo "$PWD/$2: random weights"
+    rm -rf "$2.part"
+    v/bin/python "$here/random_model.py" "$1" "$2.part" "$tokenizer"
+    mv "$2.part" "$2"
+}
+
+random 0.8b q08
+[ -z "$a3b" ] || random a3b a3b
 if [ ! -d wide ]; then
     echo "$1/wide: the demonstration model, wide"
     rm -rf wide.part
@@ -100,3 +111,4 @@ convert q08 bf16 gg/q08-bf16.gguf
 convert q08 q8_0 gg/q08-q8.gguf
 convert "$demo" bf16 gg/demo.gguf
 convert wide bf16 gg/wide.gguf
+[ -z "$a3b" ] || convert a3b q8_0 gg/a3b-q8.gguf

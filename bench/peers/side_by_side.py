@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VOCAB = 4000  # ids in prompts: every tokenizer has them, and none of them is special
 LENGTH = 3.0  # tokens a step that drafts accepted by lot give on average
 GROUPS = ("bf16", "act", "q8", "demo", "wide")
+ON_REQUEST = ("a3b",)  # what build_llama.sh makes on request only
 WIDE_LOOPS = 2  # its prompts take their time
 START_LIMIT, TOOL_LIMIT, REQUEST_LIMIT = 300, 1800, 900  # seconds
 
@@ -224,41 +225,48 @@ def without_amx(ours, o):
              lambda c: serve_random(c, o))]
 
 
-def from_quantize(o, options):
-    """8-bit weights from a file, as theirs are: the folder is written once."""
-    folder = o.dir / "q08-saved"
+def quantized(o, shape):
+    """A folder of 8-bit weights, as their file is: written once."""
+    folder = o.dir / (shape + "-saved")
     if not (folder / "model.safetensors").exists():
-        run_tool([o.offshoot, "quantize", "--model", o.dir / "q08", "--out", folder])
-    return [("ours, from quantize", [o.offshoot, "serve", "--model", folder] + options,
-             lambda c: serve_random(c, o))]
+        run_tool([o.offshoot, "quantize", "--model", o.dir / shape, "--out", folder])
+    return folder
 
 
-def random_turns(o, weights, quant):
-    """Both programs on the 0.8B shape: (name, command, function of the command), in turns."""
-    gguf = o.dir / "gg" / ("q08-%s.gguf" % weights)
-    plain = ["--device", "cpu", "--threads", o.threads, "--ctx-size", 4096]
-    cpu = plain + quant
-    ours = [o.offshoot, "serve", "--model", o.dir / "q08"] + cpu + ["--prefix-cache", "off"]
-    bench = ["--model", o.dir / "q08"] + cpu
+def random_turns(o, model, gguf, options, draft_vocab):
+    """Both programs on random weights: (name, command, function of the command), in turns."""
+    cpu = ["--device", "cpu", "--threads", o.threads, "--ctx-size", 4096] + options
+    ours = [o.offshoot, "serve", "--model", model] + cpu + ["--prefix-cache", "off"]
+    bench = ["--model", model] + cpu
     latency = [o.offshoot, "bench", "latency"] + bench + [
         "--json", "--temperature", 0, "--contexts", o.short_prompt, "--max-tokens", o.tokens,
         "--requests", 1, "--synthetic-acceptance", LENGTH, "--draft-depth", 3]
-    theirs = [o.llama / "llama-server", "-m", gguf, "-t", o.threads, "-np", 1, "-c", 4096,
-              "--no-ui", "--no-cache-prompt", "--cache-ram", 0, "--ctx-checkpoints", 0]
+    theirs = [o.llama / "llama-server", "-m", o.dir / "gg" / gguf, "-t", o.threads, "-np", 1,
+              "-c", 4096, "--no-ui", "--no-cache-prompt", "--cache-ram", 0, "--ctx-checkpoints", 0]
     mtp = ["--spec-type", "draft-mtp", "--spec-draft-n-max", 3, "--spec-synth-len", LENGTH]
     kernels = [o.offshoot, "bench", "kernels"] + bench + ["--contexts", 128]
-    llama_bench = [o.llama / "llama-bench", "-m", gguf, "-t", o.threads, "-p", "1,4,8,16",
-                   "-n", 0, "-d", 128, "-r", 5, "-o", "json"]
+    llama_bench = [o.llama / "llama-bench", "-m", o.dir / "gg" / gguf, "-t", o.threads,
+                   "-p", "1,4,8,16", "-n", 0, "-d", 128, "-r", 5, "-o", "json"]
     return [
         ("ours", ours + ["--draft", "none"], lambda c: serve_random(c, o)),
         ("theirs", theirs, lambda c: serve_random(c, o)),
-        ("our drafts", latency + ["--draft-vocab", 32768], lambda c: our_drafts(c)),
+        ("our drafts", latency + ["--draft-vocab", draft_vocab], lambda c: our_drafts(c)),
         ("their drafts", theirs + mtp, lambda c: by_lot(serve_random(c, o))),
         ("our drafts, all ids", latency + ["--draft-vocab", 0], lambda c: our_drafts(c)),
         ("their passes", llama_bench, lambda c: passes(c, read_their_passes)),
         ("our passes", kernels, lambda c: passes(c, read_our_passes)),
-    ] + without_amx(ours, o) + (from_quantize(o, plain + ["--prefix-cache", "off", "--draft", "none"])
-                                if weights == "q8" else [])
+    ] + without_amx(ours, o)
+
+
+def small_turns(o, weights, options):
+    """The 0.8B shape."""
+    return random_turns(o, o.dir / "q08", "q08-%s.gguf" % weights, options, 32768)
+
+
+def saved_turn(o):
+    command = [o.offshoot, "serve", "--model", quantized(o, "q08"), "--device", "cpu", "--threads",
+               o.threads, "--ctx-size", 4096, "--prefix-cache", "off", "--draft", "none"]
+    return [("ours, from quantize", command, lambda c: serve_random(c, o))]
 
 
 def agent_turns(o, model, gguf, loops):
@@ -286,16 +294,18 @@ def has_q8(o):
 def all_turns(o):
     turns = {}
     if "bf16" in o.only:
-        turns["bf16"] = random_turns(o, "bf16", [])
+        turns["bf16"] = small_turns(o, "bf16", [])
     if "act" in o.only:
-        turns["act"] = random_turns(o, "bf16", ["--act-dtype", "bf16"])
+        turns["act"] = small_turns(o, "bf16", ["--act-dtype", "bf16"])
     if "q8" in o.only and has_q8(o):
-        turns["q8"] = random_turns(o, "q8", ["--quant", "q8"])
+        turns["q8"] = small_turns(o, "q8", ["--quant", "q8"]) + saved_turn(o)
     if "demo" in o.only:
         turns["demo"] = agent_turns(o, o.demo, o.dir / "gg/demo.gguf", o.loops)
     if "wide" in o.only:
         turns["wide"] = agent_turns(o, o.dir / "wide", o.dir / "gg/wide.gguf",
                                     o.loops or WIDE_LOOPS)
+    if "a3b" in o.only:
+        turns["a3b"] = random_turns(o, quantized(o, "a3b"), "a3b-q8.gguf", [], 32768 // 5)
     return turns
 
 
@@ -356,22 +366,32 @@ def read_options():
     p.add_argument("--tokens", type=int, default=128, help="of an answer (default 128)")
     p.add_argument("--loops", type=int, default=0,
                    help="agent loops (default: all 12, of the wide model %d)" % WIDE_LOOPS)
-    p.add_argument("--only", default=",".join(GROUPS), help="some of " + ",".join(GROUPS))
+    p.add_argument("--only", default=",".join(GROUPS), help="some of " + ",".join(GROUPS + ON_REQUEST))
     p.add_argument("--out", type=Path, metavar="FILE", help="the report, else standard output")
     o = p.parse_args()
     o.only = o.only.split(",")
-    if set(o.only) - set(GROUPS) or o.rounds < 1 or o.tokens < 2:
-        p.error("--only takes %s; --rounds 1 and --tokens 2 are the least" % ", ".join(GROUPS))
+    if set(o.only) - set(GROUPS + ON_REQUEST) or o.rounds < 1 or o.tokens < 2:
+        p.error("--only takes %s; --rounds 1 and --tokens 2 are the least" %
+                ", ".join(GROUPS + ON_REQUEST))
     o.dir, o.offshoot = o.dir.resolve(), o.offshoot.resolve()
     o.llama = o.dir / "ll/vendor/llama.cpp/build/bin"
     o.demo, o.prompt, o.short_prompt = ROOT / "models/demo", 512, 32
+    models = ["q08/model.safetensors", "gg/demo.gguf", "gg/q08-bf16.gguf", "gg/q08-q8.gguf",
+              "wide/model.safetensors", "gg/wide.gguf"]
+    if "a3b" in o.only:
+        models += ["a3b/model.safetensors", "gg/a3b-q8.gguf"]
     for f in [o.offshoot, o.llama / "llama-server", o.llama / "llama-bench"] + [
-            o.dir / name for name in ("q08/model.safetensors", "gg/demo.gguf",
-                                      "gg/q08-bf16.gguf", "gg/q08-q8.gguf",
-                                      "wide/model.safetensors", "gg/wide.gguf")]:
+            o.dir / name for name in models]:
         if not f.exists():
             p.error("there is no %s: run make, and build_llama.sh" % f)
     return o
+
+
+def files_read(turns):
+    """The models that commands name, each once."""
+    words = {w for list_ in turns.values() for _, command, _ in list_ for w in command
+             if isinstance(w, Path)}
+    return [f for w in sorted(words) for f in (w.iterdir() if w.is_dir() else [w])]
 
 
 def into_page_cache(paths):
@@ -395,9 +415,10 @@ def main():
               "equally" % os.getloadavg()[0], file=sys.stderr)
     random.seed(1)
     report = Report(machine(o), o)
-    into_page_cache(list(o.dir.glob("gg/*.gguf")) + list(o.dir.glob("q08*/*")))
     try:
-        measure(o, all_turns(o), report)
+        turns = all_turns(o)
+        into_page_cache(files_read(turns))
+        measure(o, turns, report)
     except Failed as e:
         sys.exit("%s" % e)
     text = report.text()
