@@ -120,9 +120,11 @@ static __device__ void add_bias(const SampleRow &row, int first, float *tile)
             if (row.bias_id[m] == id) tile[id - first] += row.bias[m];
     }
     __syncthreads();
-    for (int j = (int)threadIdx.x; j < row.n_ban; j += SELECT_THREADS)
-        if (row.ban[j] >= first && row.ban[j] < first + SELECT_TILE)
-            tile[row.ban[j] - first] = -INFINITY;
+    for (int j = (int)threadIdx.x; j < row.n_ban; j += SELECT_THREADS) {
+        int32_t id = row.ban[j];
+        if (id < first || id >= first + SELECT_TILE) continue;
+        if (!occurrences(row.ban, 0, j, id)) tile[id - first] = -INFINITY;
+    }
 }
 
 static __device__ void count_path(const SampleRow &row, int first, uint32_t *on_path)
