@@ -47,27 +47,29 @@ uint32_t ptx_param_offset(const PtxEntry *entry, int i)
 
 typedef struct {
     const PtxEntry *entry;
-    uint32_t shared_bytes, param_bytes;
-    uint16_t serial;
+    uint32_t shared_bytes, param_bytes, launch;
+    int early;
     _Alignas(16) unsigned char param[MAX_PARAM_BYTES];
 } Argument;
 
 static void run_thread(void *argument)
 {
     const Argument *a = argument;
-    PtxThread t = {a->entry, a->shared_bytes, a->param_bytes, a->param, simt_shared, a->serial};
+    PtxThread t = {a->entry,    a->shared_bytes, a->param_bytes, a->param,
+                   simt_shared, a->launch,       a->early};
+    if (races_watched) races_begin(&t);
     a->entry->body(&t);
 }
 
 void ptx_launch(const PtxEntry *entry, SimtDim grid, unsigned block, uint32_t dynamic_bytes,
                 const void *params, int early)
 {
-    static uint16_t serial;
+    static uint32_t n_launches;
     static int overlap;
     Argument a = {.entry = entry, .param_bytes = ptx_param_offset(entry, entry->n_params)};
     assert(a.param_bytes <= sizeof a.param);
-    if (!++serial) serial = 1; /* 0: nobody wrote it */
-    a.serial = serial;
+    a.launch = ++n_launches;
+    a.early = early;
     a.shared_bytes = (entry->shared_bytes + 15) / 16 * 16 + dynamic_bytes;
     memcpy(a.param, params, a.param_bytes);
     if (early != overlap) simt_overlap(overlap = early);
@@ -81,29 +83,39 @@ void ptx_launch(const PtxEntry *entry, SimtDim grid, unsigned block, uint32_t dy
 /* ---- faults ---- */
 
 /* The .loc before the line, with the name of its file. */
-static void print_source(const char *file, int line)
+const char *ptx_source(const PtxEntry *entry, int line, char place[PTX_SOURCE_BYTES])
 {
     char text[1024], names[64][256] = {{0}};
-    unsigned of = 0, at = 0, number;
-    FILE *ptx = fopen(file, "r");
-    if (!ptx) return;
-    for (int i = 1; fgets(text, sizeof text, ptx); i++) {
+    unsigned of = 0, at = 0, caller = 0, caller_at = 0, number;
+    FILE *ptx = fopen(entry->file, "r");
+    for (int i = 1; ptx && fgets(text, sizeof text, ptx); i++) {
         char name[256];
         unsigned l;
-        if (i <= line && sscanf(text, " .loc %u %u", &number, &l) == 2 && l) of = number, at = l;
+        if (i <= line && sscanf(text, " .loc %u %u", &number, &l) == 2 && l) {
+            const char *by = strstr(text, "inlined_at ");
+            of = number, at = l;
+            if (!by || sscanf(by, "inlined_at %u %u", &caller, &caller_at) != 2) caller_at = 0;
+        }
         if (sscanf(text, " .file %u \"%255[^\"]\"", &number, name) == 2 && number < 64)
             memcpy(names[number], name, sizeof name);
     }
-    fclose(ptx);
-    if (of < 64 && at) fprintf(stderr, "  from %s:%u\n", names[of], at);
+    if (ptx) fclose(ptx);
+    if (of < 64 && caller < 64 && caller_at && strstr(names[of], "/simt.h"))
+        of = caller, at = caller_at; /* its small functions say little */
+    if (of < 64 && at)
+        snprintf(place, PTX_SOURCE_BYTES, "%s:%u", names[of], at);
+    else
+        snprintf(place, PTX_SOURCE_BYTES, "%s:%d", entry->file, line);
+    return place;
 }
 
-static void print_place(const PtxThread *t, int line)
+void ptx_print_place(const PtxThread *t, int line)
 {
+    char place[PTX_SOURCE_BYTES];
     fprintf(stderr, "  %s, block (%u, %u, %u), thread %u\n  %s:%d\n", t->entry->name,
             simt_block_idx.x, simt_block_idx.y, simt_block_idx.z, simt_thread_idx.x, t->entry->file,
             line);
-    print_source(t->entry->file, line);
+    fprintf(stderr, "  from %s\n", ptx_source(t->entry, line, place));
 }
 
 void ptx_fault(const PtxThread *t, const char *space, uint64_t at, uint32_t bytes, int line)
@@ -116,14 +128,14 @@ void ptx_fault(const PtxThread *t, const char *space, uint64_t at, uint32_t byte
     else
         fprintf(stderr, " of %u", t->shared_bytes);
     fprintf(stderr, "\n");
-    print_place(t, line);
+    ptx_print_place(t, line);
     abort();
 }
 
 static _Noreturn void wrong(const PtxThread *t, int line, const char *what)
 {
     fprintf(stderr, "ptx: %s\n", what);
-    print_place(t, line);
+    ptx_print_place(t, line);
     abort();
 }
 
@@ -138,14 +150,14 @@ void *ptx_global_slow(const PtxThread *t, uint64_t at, uint32_t bytes, int line)
     ptx_fault(t, "global", at, bytes, line);
 }
 
-void *ptx_generic(const PtxThread *t, uint64_t at, uint32_t bytes, int line, void *local,
-                  uint32_t local_bytes)
+void *ptx_generic(const PtxThread *t, uint64_t at, uint32_t bytes, int line, PtxAccess access,
+                  void *local, uint32_t local_bytes)
 {
     uint64_t in = ptx_to_shared(t, at);
-    if (in < t->shared_bytes) return ptx_shared(t, in, bytes, line);
+    if (in < t->shared_bytes) return ptx_shared(t, in, bytes, line, access);
     if (at - (uintptr_t)local < local_bytes)
         return ptx_local(t, at, bytes, line, local, local_bytes);
-    return ptx_global(t, at, bytes, line);
+    return ptx_global(t, at, bytes, line, access);
 }
 
 /* ---- rounding ---- */
@@ -319,37 +331,44 @@ void ptx_warp_sync(const PtxThread *t, int line, uint32_t mask)
 {
     need_all(t, line, mask);
     simt_exchange(NULL, 0, KIND_SYNC, t->entry->file, line);
+    if (races_watched) races_warp_sync(t, line);
 }
 
 void ptx_block_sync(const PtxThread *t, int line, uint32_t barrier)
 {
     if (barrier) wrong(t, line, "a barrier other than 0");
     simt_sync_block(t->entry->file, line);
+    if (races_watched) races_block_sync(t, line);
 }
 
 /* ---- copies, grids ---- */
 
 void ptx_copy(const PtxThread *t, int line, uint64_t shared, uint64_t global, uint32_t bytes)
 {
-    const void *from = ptx_global(t, global, bytes, line);
-    simt_begin_copy(ptx_shared(t, shared, bytes, line), from, bytes);
+    const void *from = ptx_global(t, global, bytes, line, PTX_LOAD);
+    void *to = ptx_shared(t, shared, bytes, line, PTX_STORE);
+    simt_begin_copy(to, from, bytes);
+    if (races_watched) races_copy(t, shared, bytes);
 }
 
-void ptx_copies_commit(void)
+void ptx_copies_commit(const PtxThread *t)
 {
     simt_copies_commit();
+    races_commit(t);
 }
 
-void ptx_copies_wait(uint32_t n)
+void ptx_copies_wait(const PtxThread *t, int line, uint32_t n)
 {
     simt_copies_wait((int)n);
+    if (races_watched) races_copies_wait(t, (int)n, line);
 }
 
 void ptx_launch_dependents(void)
 {
 }
 
-void ptx_grid_wait(void)
+void ptx_grid_wait(const PtxThread *t)
 {
     simt_grid_wait();
+    races_grid_wait(t);
 }

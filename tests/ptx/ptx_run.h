@@ -12,8 +12,7 @@
 #include "kernels/simt_host.h"
 #include "tests/ptx/device_memory.h"
 #include "tests/ptx/ptx_ops.h"
-
-typedef struct PtxThread PtxThread;
+#include "tests/ptx/races.h"
 
 typedef struct {
     uint32_t bytes, align;
@@ -47,7 +46,8 @@ struct PtxThread {
     uint32_t shared_bytes, param_bytes;
     const unsigned char *param;
     unsigned char *shared;
-    uint16_t serial; /* of the launch */
+    uint32_t launch; /* its number, from 1 */
+    int early;       /* it may begin while the one before it runs */
 };
 
 /* Where parameter i lies among all of a kernel's; for i = n_params, how long they are. */
@@ -63,39 +63,41 @@ void ptx_launch(const PtxEntry *entry, SimtDim grid, unsigned block, uint32_t dy
 /* ---- memory ---- */
 
 void *ptx_global_slow(const PtxThread *t, uint64_t at, uint32_t bytes, int line);
-void *ptx_generic(const PtxThread *t, uint64_t at, uint32_t bytes, int line, void *local,
-                  uint32_t local_bytes);
+void *ptx_generic(const PtxThread *t, uint64_t at, uint32_t bytes, int line, PtxAccess access,
+                  void *local, uint32_t local_bytes);
 _Noreturn void ptx_fault(const PtxThread *t, const char *space, uint64_t at, uint32_t bytes,
                          int line);
+/* For messages: where a thread is; what line of source a line of PTX came from. */
+enum { PTX_SOURCE_BYTES = 272 };
+void ptx_print_place(const PtxThread *t, int line);
+const char *ptx_source(const PtxEntry *entry, int line, char place[PTX_SOURCE_BYTES]);
 
-PTX_OP void *ptx_global(const PtxThread *t, uint64_t at, uint32_t bytes, int line)
+/* A launch as its stores note it; 0 is nobody. */
+PTX_OP uint16_t ptx_serial(const PtxThread *t)
 {
-    if (__builtin_expect(device_memory_has(at, bytes) && at % bytes == 0, 1))
-        return (void *)(uintptr_t)(at + (DEVICE_BYTES_AT - DEVICE_MEMORY_AT));
-    return ptx_global_slow(t, at, bytes, line);
+    return (uint16_t)(t->launch % 0xffff + 1);
 }
 
-/* For a store: notes that this launch has written there. */
-PTX_OP void *ptx_global_written(const PtxThread *t, uint64_t at, uint32_t bytes, int line)
+/* A store is noted: what this launch has written ld.global.nc may not read. */
+PTX_OP void *ptx_global(const PtxThread *t, uint64_t at, uint32_t bytes, int line, PtxAccess access)
 {
-    void *to = ptx_global(t, at, bytes, line);
-    if (device_memory_reserved(at)) *device_memory_writer(at) = t->serial;
+    void *to = (void *)(uintptr_t)(at + (DEVICE_BYTES_AT - DEVICE_MEMORY_AT));
+    if (__builtin_expect(!device_memory_has(at, bytes) || at % bytes, 0))
+        to = ptx_global_slow(t, at, bytes, line);
+    if (access >= PTX_STORE && device_memory_reserved(at))
+        *device_memory_writer(at) = ptx_serial(t);
+    if (access == PTX_CONSTANT && device_memory_reserved(at) &&
+        *device_memory_writer(at) == ptx_serial(t))
+        ptx_fault(t, "read-only global (written by this launch)", at, bytes, line);
+    if (__builtin_expect(races_watched, 0)) races_global(t, at, bytes, line, access);
     return to;
 }
 
-/* For ld.global.nc: what this launch has written may not be read so. */
-PTX_OP void *ptx_global_constant(const PtxThread *t, uint64_t at, uint32_t bytes, int line)
-{
-    void *from = ptx_global(t, at, bytes, line);
-    if (device_memory_reserved(at) && *device_memory_writer(at) == t->serial)
-        ptx_fault(t, "read-only global (written by this launch)", at, bytes, line);
-    return from;
-}
-
-PTX_OP void *ptx_shared(const PtxThread *t, uint64_t at, uint32_t bytes, int line)
+PTX_OP void *ptx_shared(const PtxThread *t, uint64_t at, uint32_t bytes, int line, PtxAccess access)
 {
     if (__builtin_expect(at + bytes > t->shared_bytes || at > t->shared_bytes || at % bytes, 0))
         ptx_fault(t, "shared", at, bytes, line);
+    if (__builtin_expect(races_watched, 0)) races_shared(t, at, bytes, line, access);
     return t->shared + at;
 }
 
@@ -150,11 +152,11 @@ void ptx_block_sync(const PtxThread *t, int line, uint32_t barrier);
 
 /* cp.async of 4, 8 or 16 bytes, its groups. */
 void ptx_copy(const PtxThread *t, int line, uint64_t shared, uint64_t global, uint32_t bytes);
-void ptx_copies_commit(void);
-void ptx_copies_wait(uint32_t n);
+void ptx_copies_commit(const PtxThread *t);
+void ptx_copies_wait(const PtxThread *t, int line, uint32_t n);
 
 /* griddepcontrol: of no effect yet is launch_dependents, for what may begin early begins anyway. */
 void ptx_launch_dependents(void);
-void ptx_grid_wait(void);
+void ptx_grid_wait(const PtxThread *t);
 
 #endif

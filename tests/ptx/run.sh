@@ -4,7 +4,8 @@
 # The program is built with CUDA, its kernels as PTX for Hopper; translate.py makes C of them, which
 # is linked with cudart_host.c in the place of the CUDA runtime. So no GPU is needed, and nvcc is.
 # Without names: the tests of gpu_check.sh, then `offshoot check`. All is in build-ptx/. A module
-# takes gcc up to a minute, the tests up to many.
+# takes gcc up to a minute, the tests up to many. OFFSHOOT_PTX_RACES=forward or reverse watches for
+# races, too (races.h).
 set -eu
 command -v nvcc >/dev/null || {
     echo "ptx-check needs nvcc on the PATH" >&2
@@ -38,7 +39,7 @@ newer() {
 
 mkdir -p "$build/nvcc" "$ptx"
 build "$build/liboffshoot.a" "$build/tests/libhelpers.a" "$build/main.o"
-for file in ptx_run device_memory streams cudart_host cublaslt_host; do
+for file in ptx_run races device_memory streams cudart_host cublaslt_host; do
     gcc $cflags -O3 -g -Wall -Wextra -isystem "$cuda/include" -c -o "$ptx/$file.o" "$here/$file.c"
 done
 for file in "$build"/nvcc/*.ptx; do
@@ -65,6 +66,7 @@ step() {
     begun=$(date +%s)
     if "$@" >"$build/log" 2>&1; then
         result=ok
+        grep '^races: ' "$build/log" || true
     else
         result="FAILED ($?)"
         failed=$((failed + 1))
@@ -72,6 +74,10 @@ step() {
     fi
     echo "$*: $result, $(($(date +%s) - begun)) s"
 }
+gcc $cflags -O1 -g -Wall -Wextra -o "$build/test_races" "$here/test_races.c" \
+    "$ptx/ptx_run.o" "$ptx/races.o" "$ptx/device_memory.o" "$ptx/libsimt.a" "$build/liboffshoot.a" \
+    $(pkg-config --libs cmocka) -lm -lpthread
+step env OFFSHOOT_PTX_RACES=forward "$build/test_races"
 for program in $programs; do
     step "$program"
 done

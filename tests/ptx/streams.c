@@ -45,6 +45,12 @@ static void check(const void *at, size_t bytes)
     abort();
 }
 
+static void settle(void)
+{
+    simt_flush();
+    races_settle();
+}
+
 static void run(const Work *w)
 {
     switch (w->kind) {
@@ -52,7 +58,7 @@ static void run(const Work *w)
         ptx_launch(w->entry, w->grid, w->block, w->dynamic_bytes, w->owned, w->early);
         return;
     case WORK_WAIT:
-        simt_flush();
+        settle();
         stream_run(w->other, w->until);
         return;
     case WORK_GRAPH:
@@ -60,18 +66,18 @@ static void run(const Work *w)
             run(in);
         return;
     case WORK_CALL:
-        simt_flush();
+        settle();
         w->call(w->owned);
         return;
     case WORK_COPY:
-        simt_flush();
+        settle();
         check(w->to, w->bytes);
         check(w->from, w->bytes);
         memcpy(device_memory_bytes((uintptr_t)w->to),
                w->owned ? w->owned : device_memory_bytes((uintptr_t)w->from), w->bytes);
         return;
     case WORK_FILL:
-        simt_flush();
+        settle();
         check(w->to, w->bytes);
         memset(device_memory_bytes((uintptr_t)w->to), w->value, w->bytes);
     }
@@ -86,7 +92,7 @@ void stream_run(Stream *s, uint64_t number)
         s->done = w->number;
         drop(w);
     }
-    simt_flush();
+    settle();
 }
 
 Graph *graph_new(void)

@@ -188,14 +188,17 @@ class Entry:
         base = m[1] if m[1].isdigit() else self.symbol(m[1])
         return f"(uint64_t){base} + {offset}"
 
-    def memory(self, space, operand, size, access=""):
-        """A pointer to checked memory. access: what else is known of it."""
-        at = self.address(operand)
-        if space in ("global", "param", "shared"):
-            return f"ptx_{space}{access}(t, {at}, {size}, {self.line})"
-        if space in ("local", ""):
-            name = {"local": "local", "": "generic"}[space]
-            return f"ptx_{name}(t, {at}, {size}, {self.line}, local, sizeof local)"
+    def memory(self, space, operand, size, access):
+        """A pointer to checked memory. access: what for."""
+        place = f"t, {self.address(operand)}, {size}, {self.line}"
+        if space in ("global", "shared"):
+            return f"ptx_{space}({place}, PTX_{access})"
+        if space == "param":
+            return f"ptx_param({place})"
+        if space == "local":
+            return f"ptx_local({place}, local, sizeof local)"
+        if not space:
+            return f"ptx_generic({place}, PTX_{access}, local, sizeof local)"
         raise Unknown(f"space .{space}")
 
     # ---- instructions ----
@@ -270,7 +273,7 @@ class Entry:
 
     def op_ld(self, op, m, o):
         space, width, kind, constant = self.memory_type(m)
-        access = "_constant" if constant and space == "global" else ""
+        access = "CONSTANT" if constant else "LOAD"
         at = self.memory(space, o[1], width * SIZE[kind], access)
         targets = split(o[0][1:-1]) if width > 1 else [o[0]]
         if len(targets) != width:
@@ -282,8 +285,7 @@ class Entry:
 
     def op_st(self, op, m, o):
         space, width, kind, _ = self.memory_type(m)
-        access = "_written" if space == "global" else ""
-        at = self.memory(space, o[0], width * SIZE[kind], access)
+        at = self.memory(space, o[0], width * SIZE[kind], "STORE")
         sources = split(o[1][1:-1]) if width > 1 else [o[1]]
         if len(sources) != width:
             raise Unknown(op)
@@ -294,8 +296,7 @@ class Entry:
         m = [x for x in m if x not in ("relaxed", "cta", "gpu", "sys")]
         space = m.pop(0) if m[0] in ("global", "shared") else ""
         what, kind = m
-        access = "_written" if space == "global" else ""
-        at = self.memory(space, o[1], SIZE[kind], access)
+        at = self.memory(space, o[1], SIZE[kind], "ATOMIC")
         c, b = C_TYPE[kind], self.read(o[2], kind)
         new = {"add": f"was + {b}", "or": f"was | {b}", "and": f"was & {b}", "xor": f"was ^ {b}",
                "exch": b, "min": f"min_{kind}(was, {b})",
@@ -576,18 +577,18 @@ class Entry:
     def op_cp(self, op, m, o):
         name = ".".join(m)
         if name == "async.commit_group":
-            return "ptx_copies_commit();"
+            return "ptx_copies_commit(t);"
         if name == "async.wait_group":
-            return f"ptx_copies_wait({self.read(o[0], 'u32')});"
+            return f"ptx_copies_wait(t, {self.line}, {self.read(o[0], 'u32')});"
         if name == "async.wait_all":
-            return "ptx_copies_commit(); ptx_copies_wait(0);"
+            return f"ptx_copies_commit(t); ptx_copies_wait(t, {self.line}, 0);"
         sizes = {"async.cg.shared.global": ["16"], "async.ca.shared.global": ["4", "8", "16"]}
         if len(o) != 3 or o[2] not in sizes.get(name, []):
             raise Unknown(op)
         return f"ptx_copy(t, {self.line}, {self.address(o[0])}, {self.address(o[1])}, {o[2]});"
 
     def op_griddepcontrol(self, op, m, o):
-        return {"wait": "ptx_grid_wait();", "launch_dependents": "ptx_launch_dependents();"}[m[0]]
+        return {"wait": "ptx_grid_wait(t);", "launch_dependents": "ptx_launch_dependents();"}[m[0]]
 
     def op_mma(self, op, m, o):
         types = {"f32.bf16.bf16.f32": "bf16", "f32.f16.f16.f32": "f16"}

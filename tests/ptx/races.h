@@ -1,0 +1,45 @@
+/*
+ * races.h: finds what only the order of a GPU's threads decides: two accesses of a byte by threads
+ * that nothing orders, one of them a store.
+ *
+ * A run on the host takes one order; noted here is what order the program asks for. Threads of a
+ * block are ordered by its barriers, lanes of a warp by bar.warp.sync too (shuffles and products
+ * order no memory), blocks of a launch by nothing, launches by griddepcontrol.wait: before it a
+ * thread loads nothing that a launch still running may have written, and stores nothing. Atomic
+ * accesses may meet each other. Of global memory stores alone are noted: a store that a load of
+ * another thread had to come before is found when blocks and lanes run last to first.
+ */
+#ifndef OFFSHOOT_TESTS_PTX_RACES_H
+#define OFFSHOOT_TESTS_PTX_RACES_H
+
+#include <stdint.h>
+
+typedef struct PtxThread PtxThread;
+
+typedef enum { PTX_LOAD, PTX_CONSTANT, PTX_STORE, PTX_ATOMIC } PtxAccess;
+
+/*
+ * Whether anything is watched, by OFFSHOOT_PTX_RACES: "forward" or "reverse", the order in which
+ * blocks and lanes run.
+ */
+extern int races_watched;
+
+/* All launches so far have ended. */
+void races_settle(void);
+
+/* The running thread begins; has waited for the launch before; has passed a barrier. */
+void races_begin(const PtxThread *t);
+void races_grid_wait(const PtxThread *t);
+void races_block_sync(const PtxThread *t, int line);
+void races_warp_sync(const PtxThread *t, int line);
+
+/* It touches bytes. A race names both places and ends the program. */
+void races_shared(const PtxThread *t, uint64_t at, uint32_t bytes, int line, PtxAccess access);
+void races_global(const PtxThread *t, uint64_t at, uint32_t bytes, int line, PtxAccess access);
+
+/* Its cp.async: begun (beside the store), its group closed, all but the last n waited for. */
+void races_copy(const PtxThread *t, uint64_t at, uint32_t bytes);
+void races_commit(const PtxThread *t);
+void races_copies_wait(const PtxThread *t, int n, int line);
+
+#endif
