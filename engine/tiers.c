@@ -431,7 +431,7 @@ static void take(Engine *e, const DiskDone *done)
 
 /*
  * Copies aside that are done; wait: at least one load's, if there is one, else a save's. Returns
- * whether a load's is.
+ * whether a load's is. What a device that is lost has copied goes nowhere.
  */
 static int poll_aside(Engine *e, int wait)
 {
@@ -440,16 +440,20 @@ static int poll_aside(Engine *e, int wait)
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
         if (s->state != SEQ_LOADING || !s->is_uploaded) continue;
-        if (!e->be->aside_done(e->be, i, wait && !n)) continue;
-        end_load(e, s, 1);
+        int done = e->be->aside_done(e->be, i, wait && !n);
+        if (!done) continue;
+        end_load(e, s, done > 0);
         n++;
     }
     for (int i = 0; i < MAX_SAVES; i++) {
         Save *save = &t->save[i];
         if (save->state != SAVE_COPIED_ASIDE) continue;
-        if (!e->be->aside_done(e->be, ASIDE_SAVE, wait && !n)) continue;
-        write_save(e, save, t->staged_save.salt, t->staged_save.token, t->staged_save.n,
-                   t->staged_save.first_page);
+        int done = e->be->aside_done(e->be, ASIDE_SAVE, wait && !n);
+        if (done > 0)
+            write_save(e, save, t->staged_save.salt, t->staged_save.token, t->staged_save.n,
+                       t->staged_save.first_page);
+        else if (done < 0)
+            end_save(e, save);
     }
     return n > 0;
 }

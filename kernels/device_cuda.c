@@ -216,11 +216,10 @@ static void device_aside_end(Backend *be, int number)
 static int device_aside_done(Backend *be, int number, int wait)
 {
     cudaEvent_t end = ((Device *)be)->aside_end[number];
-    if (of(be)->failed) return 1;
+    if (of(be)->failed) return -1;
     cudaError_t state = wait ? cudaEventSynchronize(end) : cudaEventQuery(end);
     if (state == cudaErrorNotReady) return 0;
-    note(be, state);
-    return 1;
+    return note(be, state) ? -1 : 1;
 }
 
 static int open_aside(Device *d)

@@ -296,6 +296,39 @@ static void test_host_memory(void **state)
     assert_true(st.host_cache.loaded > 2);
 }
 
+static int (*real_done)(Backend *be, int number, int wait);
+
+/* Of a device that is lost: the copies are no more under way. */
+static int lost_done(Backend *lost, int number, int wait)
+{
+    (void)wait;
+    real_done(lost, number, 1);
+    return -1;
+}
+
+/* What it has copied nobody keeps, and nobody takes for what was saved. */
+static void test_lost_device(void **state)
+{
+    (void)state;
+    const char *folder = scratch_dir("device_tiers");
+    for (int saves = 0; saves < 2; saves++) {
+        Engine *e = open_engine(40, folder, 80);
+        be->aside_done = saves ? real_done : lost_done;
+        Answer a = ask(e, 0);
+        same(&a, 0);
+        assert_int_equal(close_engine(e).disk.saved, saves ? 2 : 0);
+        be->aside_done = real_done;
+        e = open_engine(40, folder, 0);
+        if (saves) be->aside_done = lost_done;
+        a = ask(e, 0);
+        same(&a, 0);
+        assert_int_equal(a.n_cached, 0);
+        close_engine(e);
+        be->aside_done = real_done;
+        if (!saves) folder = scratch_dir("device_tiers");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -303,11 +336,13 @@ int main(void)
         cmocka_unit_test(test_restart),
         cmocka_unit_test(test_company),
         cmocka_unit_test(test_host_memory),
+        cmocka_unit_test(test_lost_device),
     };
     Backend *gpu[MAX_GPU_BACKENDS];
     int n = open_gpu_backends(gpu), failed = 0;
     for (int i = 0; i < n; i++) {
         be = gpu[i];
+        real_done = be->aside_done;
         failed += cmocka_run_group_tests_name(be->name, tests, open_model, close_model);
         be->close(be);
     }
