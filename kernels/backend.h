@@ -72,8 +72,9 @@ struct Backend {
      * Copies aside, between the device's memory and host_alloc's. They begin, in their order, when
      * what was queued before aside_begin has run, and run beside what is queued later; nobody may
      * change either side meanwhile. aside_end gives those since then a number below BACKEND_ASIDES.
-     * aside_done: 1 when those that had it last, and all before them, have come to their end, -1
-     * where the device is lost: nobody knows what was copied; wait: waits for that. aside_join: what is queued later waits for all of them.
+     * aside_done: 1 when those that had it last, and all before them, have come to their end; wait:
+     * waits for that; -1 where the device is lost, and nobody knows what was copied. aside_join:
+     * what is queued later waits for all of them.
      */
     void (*aside_begin)(Backend *be);
     void (*aside_copy)(Backend *be, void *dst, const void *src, size_t bytes);
