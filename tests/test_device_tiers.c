@@ -332,10 +332,8 @@ static void test_lost_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copies_aside),
-        cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_company),
-        cmocka_unit_test(test_host_memory),
+        cmocka_unit_test(test_copies_aside), cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_company),      cmocka_unit_test(test_host_memory),
         cmocka_unit_test(test_lost_device),
     };
     Backend *gpu[MAX_GPU_BACKENDS];
