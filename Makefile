@@ -61,7 +61,8 @@ endif
 
 ISA_SRC  := $(filter-out kernels/backend_cpu.c,$(wildcard kernels/*_cpu.c))
 CU       := $(wildcard $(DIRS:%=%/*.cu))
-NOT_HERE := $(if $(filter 1,$(CUDA)),kernels/device_none.c,kernels/device_cuda.c kernels/cublaslt.c)
+ON_CUDA  := $(addprefix kernels/,device_cuda.c cuda_graphs.c upload_ring.c cublaslt.c)
+NOT_HERE := $(if $(filter 1,$(CUDA)),kernels/device_none.c,$(ON_CUDA))
 SRC      := $(filter-out $(ISA_SRC) $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c)) $(MORE))
 OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(if $(filter 1,$(CUDA)),$(CU:%.cu=$(BUILD)/%.cuda.o)) $(foreach isa,$(ISAS),$(ISA_SRC:%.c=$(BUILD)/%.$(isa).o))
 OBJ      += $(BUILD)/server/page_files.o

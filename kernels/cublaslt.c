@@ -19,6 +19,7 @@
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>
 #include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { OLDEST_VERSION = 120000, FP8_VERSION = 120900, CANDIDATES = 8, ALIGNMENT = 16 };
@@ -131,7 +132,7 @@ static int is_one_sum(const Lt *lt, const cublasLtMatmulAlgo_t *algorithm)
            !lt->cublasLtMatmulAlgoConfigGetAttribute(algorithm,
                                                      CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
                                                      &reduction, sizeof reduction, &written) &&
-           split <= 1 && reduction == CUBLASLT_REDUCTION_SCHEME_NONE;
+           (split == 0 || split == 1) && reduction == CUBLASLT_REDUCTION_SCHEME_NONE;
 }
 
 static int lt_choose(void *self, WeightType type, int rows, int cols, int n, GemmAlgorithm *out)
@@ -259,7 +260,8 @@ static const char *make_parts(Lt *lt)
 void cublaslt_open(GemmLibrary *out, void *stream, void *workspace, char *about, size_t bytes)
 {
     Lt *lt = mem_alloc(1, sizeof *lt);
-    const char *why = find_symbols(lt);
+    const char *asked = getenv("OFFSHOOT_CUBLASLT"); /* "none": a sanitizer would check it, too */
+    const char *why = asked && !strcmp(asked, "none") ? "left out" : find_symbols(lt);
     lt->stream = stream;
     lt->workspace = workspace;
     if (!why) why = make_parts(lt);

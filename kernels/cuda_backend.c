@@ -22,6 +22,12 @@ static int keeps_terms(const char *op)
     }
 CUDA_OPERATIONS(CUDA_CALL)
 
+int cuda_note(CudaBackend *b, int failed)
+{
+    if (failed && !b->failed) b->failed = failed;
+    return failed ? -1 : 0;
+}
+
 void cuda_forget_terms(CudaBackend *b)
 {
     for (int i = 0; i < MEMO_ENTRIES; i++)
@@ -42,6 +48,7 @@ void cuda_backend_fill(CudaBackend *b, const CudaOps *ops)
     Backend *be = &b->be;
     b->ops = ops;
     b->context.failed = &b->failed;
+    b->context.place = b->place;
     be->prefill_differs = 1;
     CUDA_OPERATIONS(CUDA_SET)
 }

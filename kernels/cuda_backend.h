@@ -15,11 +15,15 @@ typedef struct {
     const CudaOps *ops;
     CudaContext context;
     TermsMemo memo;
-    int failed; /* the first error of the device, a cudaError_t */
+    int failed;                   /* the first error of the device, a cudaError_t */
+    char place[CUDA_PLACE_BYTES]; /* the launch that gave it, if one did */
 } CudaBackend;
 
 /* Fills in the operations; context must be set before the first is called. */
 void cuda_backend_fill(CudaBackend *b, const CudaOps *ops);
+
+/* Notes the first error of the device, a cudaError_t. Returns -1 where there is one. */
+int cuda_note(CudaBackend *b, int failed);
 
 /* From now on terms are kept, in memory that outlives b. */
 void cuda_keep_terms(CudaBackend *b, void *memory, size_t bytes);

@@ -15,6 +15,8 @@
 #include "base/mem.h"
 #include "kernels/cublaslt.h"
 #include "kernels/cuda_backend.h"
+#include "kernels/cuda_graphs.h"
+#include "kernels/upload_ring.h"
 
 enum {
     MIN_COMPUTE_MAJOR = 8,
@@ -23,24 +25,23 @@ enum {
     MAX_SCRATCH = 256 << 20, /* 2,048 rows of a prompt with ten experts each */
     SCRATCH_SHARE = 256,     /* of the GPU's memory, between these */
     TERMS_BYTES = 24 << 20,  /* in four parts of 64 rows of 24,000 values */
-    MAX_GRAPHS = 96, /* a megabyte or two each; all row counts of trees and the usual chunks */
 };
 
-/* A run of operations; exec is NULL while its key has come only once. */
+/* Host memory that is pinned. */
 typedef struct {
-    ReplayKey key;
-    cudaGraphExec_t exec;
-    uint64_t used; /* when, 0: never */
-} Graph;
+    const unsigned char *at;
+    size_t bytes;
+} Pinned;
 
 typedef struct {
     CudaBackend cuda;
     cudaEvent_t event[BACKEND_MARKS];
+    Pinned *pinned;
+    size_t n_pinned;
+    UploadRing ring;
     cudaStream_t aside;
     cudaEvent_t aside_end[BACKEND_ASIDES], crossing; /* from a stream to the other */
-    Graph graph[MAX_GRAPHS];
-    uint64_t n_replays;
-    int no_graphs;
+    CudaGraphs graphs;
     GemmChoice products; /* of prompts */
     void *workspace;     /* of the library */
     void *terms;
@@ -57,12 +58,18 @@ static cudaStream_t stream_of(Backend *be)
     return of(be)->context.stream;
 }
 
-/* Notes the first error. */
 static int note(Backend *be, cudaError_t failed)
 {
-    CudaBackend *b = of(be);
-    if (failed && !b->failed) b->failed = (int)failed;
-    return failed ? -1 : 0;
+    return cuda_note(of(be), (int)failed);
+}
+
+static int report(Backend *be, Error *err)
+{
+    const CudaBackend *b = of(be);
+    if (!b->failed) return 0;
+    return error_set(err, ERR_DEVICE, "the GPU failed: %s%s%s",
+                     cudaGetErrorString((cudaError_t)b->failed), b->place[0] ? ", at " : "",
+                     b->place);
 }
 
 /* ---- memory ---- */
@@ -75,6 +82,11 @@ static void *device_alloc(Backend *be, size_t bytes, Error *err)
     if (!failed) {
         note(be, cudaMemsetAsync(mem, 0, bytes, stream_of(be)));
         return mem;
+    }
+    if (failed != cudaErrorMemoryAllocation) { /* it may tell of an operation before it */
+        note(be, failed);
+        report(be, err);
+        return NULL;
     }
     cudaGetLastError(); /* an allocation that failed leaves the device as it was */
     cudaMemGetInfo(&left, &all);
@@ -100,9 +112,13 @@ static void device_free(Backend *be, void *mem)
 static void *device_host_alloc(Backend *be, size_t bytes, Error *err)
 {
     void *mem = NULL;
+    Device *d = (Device *)be;
     cudaError_t failed = cudaHostAlloc(&mem, bytes, cudaHostAllocDefault);
-    (void)be;
-    if (!failed) return mem;
+    if (!failed) {
+        d->pinned = mem_realloc(d->pinned, d->n_pinned + 1, sizeof *d->pinned);
+        d->pinned[d->n_pinned++] = (Pinned){mem, bytes};
+        return mem;
+    }
     cudaGetLastError();
     error_set(err, ERR_DEVICE, "no pinned host memory for %zu MiB (%s)", bytes >> 20,
               cudaGetErrorString(failed));
@@ -111,16 +127,29 @@ static void *device_host_alloc(Backend *be, size_t bytes, Error *err)
 
 static void device_host_free(Backend *be, void *mem)
 {
-    (void)be;
+    Device *d = (Device *)be;
+    for (size_t i = 0; mem && i < d->n_pinned; i++)
+        if (d->pinned[i].at == mem) d->pinned[i] = d->pinned[--d->n_pinned];
     cudaFreeHost(mem);
 }
 
-/* From pageable memory the bytes have left host_src when this returns. */
+static int is_pinned(const Device *d, const void *at)
+{
+    for (size_t i = 0; i < d->n_pinned; i++)
+        if ((uintptr_t)at - (uintptr_t)d->pinned[i].at < d->pinned[i].bytes) return 1;
+    return 0;
+}
+
 static void device_upload(Backend *be, void *dst, const void *host_src, size_t bytes)
 {
+    Device *d = (Device *)be;
+    cudaStream_t stream = stream_of(be);
     cuda_forget_terms(of(be));
     if (!bytes || of(be)->failed) return;
-    note(be, cudaMemcpyAsync(dst, host_src, bytes, cudaMemcpyHostToDevice, stream_of(be)));
+    if (is_pinned(d, host_src))
+        note(be, cudaMemcpyAsync(dst, host_src, bytes, cudaMemcpyHostToDevice, stream));
+    else
+        note(be, upload_ring_send(&d->ring, stream, dst, host_src, bytes));
 }
 
 /* All ones where the device is lost, until the next sync says so: no id, NaN, no number of rows. */
@@ -158,14 +187,6 @@ static void device_zero(Backend *be, void *dst, size_t bytes)
     cuda_forget_terms(of(be));
     if (!bytes || of(be)->failed) return;
     note(be, cudaMemsetAsync(dst, 0, bytes, stream_of(be)));
-}
-
-static int report(Backend *be, Error *err)
-{
-    int failed = of(be)->failed;
-    if (!failed) return 0;
-    return error_set(err, ERR_DEVICE, "the GPU failed: %s",
-                     cudaGetErrorString((cudaError_t)failed));
 }
 
 static int device_sync(Backend *be, Error *err)
@@ -239,65 +260,12 @@ static void close_aside(Device *d)
     if (d->aside) cudaStreamDestroy(d->aside);
 }
 
-/* ---- graphs ---- */
-
-/* The graph of this key, or the one used longest ago, emptied for it. */
-static Graph *find_graph(Device *d, const ReplayKey *key)
-{
-    Graph *oldest = d->graph;
-    for (Graph *g = d->graph; g < d->graph + MAX_GRAPHS; g++) {
-        if (g->used && cuda_same_key(&g->key, key)) return g;
-        if (g->used < oldest->used) oldest = g;
-    }
-    if (oldest->exec) cudaGraphExecDestroy(oldest->exec);
-    *oldest = (Graph){.key = *key};
-    return oldest;
-}
-
-/* NULL: the device failed, or has no memory for the graph. */
-static cudaGraphExec_t record_graph(Backend *be, void (*record)(void *), void *ctx)
-{
-    cudaGraph_t graph = NULL;
-    cudaGraphExec_t exec = NULL;
-    if (note(be, cudaStreamBeginCapture(stream_of(be), cudaStreamCaptureModeThreadLocal)))
-        return NULL;
-    record(ctx);
-    if (note(be, cudaStreamEndCapture(stream_of(be), &graph))) return NULL;
-    cudaError_t failed = of(be)->failed ? cudaSuccess : cudaGraphInstantiate(&exec, graph, 0);
-    if (failed == cudaErrorMemoryAllocation)
-        cudaGetLastError();
-    else
-        note(be, failed);
-    cudaGraphDestroy(graph);
-    return exec;
-}
-
-static void replay_or_record(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
-{
-    Device *d = (Device *)be;
-    Graph *g = find_graph(d, key);
-    int again = g->used != 0;
-    g->used = ++d->n_replays;
-    if (!again) {
-        record(ctx);
-        return;
-    }
-    if (!g->exec) g->exec = record_graph(be, record, ctx);
-    if (g->exec)
-        note(be, cudaGraphLaunch(g->exec, stream_of(be)));
-    else if (!of(be)->failed)
-        record(ctx);
-}
-
 /* What is recorded counts on no terms from before it, and what comes later on none of it. */
 static void device_replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
 {
     if (of(be)->failed) return;
     cuda_forget_terms(of(be));
-    if (((Device *)be)->no_graphs)
-        record(ctx);
-    else
-        replay_or_record(be, key, record, ctx);
+    cuda_graphs_replay(&((Device *)be)->graphs, of(be), key, record, ctx);
     cuda_forget_terms(of(be));
 }
 
@@ -338,13 +306,14 @@ static void device_close(Backend *be)
     Device *d = (Device *)be;
     CudaBackend *b = of(be);
     if (b->context.stream) cudaStreamSynchronize(b->context.stream);
-    for (int i = 0; i < MAX_GRAPHS; i++)
-        if (d->graph[i].exec) cudaGraphExecDestroy(d->graph[i].exec);
+    cuda_graphs_close(&d->graphs);
     if (d->products.library.self) d->products.library.close(d->products.library.self);
     if (d->workspace) cudaFree(d->workspace);
     for (int i = 0; i < BACKEND_MARKS; i++)
         if (d->event[i]) cudaEventDestroy(d->event[i]);
     close_aside(d);
+    upload_ring_close(&d->ring);
+    mem_free(d->pinned);
     if (b->context.scratch) cudaFree(b->context.scratch);
     if (d->terms) cudaFree(d->terms);
     if (b->context.stream) cudaStreamDestroy(b->context.stream);
@@ -433,7 +402,8 @@ Backend *backend_cuda_open(unsigned leave_out, Error *err)
     if (cudaGetDeviceProperties(&prop, 0) ||
         cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) ||
         cudaEventCreateWithFlags(&d->event[0], cudaEventDisableTiming) ||
-        cudaEventCreateWithFlags(&d->event[1], cudaEventDisableTiming) || open_aside(d)) {
+        cudaEventCreateWithFlags(&d->event[1], cudaEventDisableTiming) || open_aside(d) ||
+        upload_ring_open(&d->ring)) {
         error_set(err, ERR_DEVICE, "the GPU cannot be opened: %s",
                   cudaGetErrorString(cudaGetLastError()));
         goto fail;
@@ -444,7 +414,7 @@ Backend *backend_cuda_open(unsigned leave_out, Error *err)
     b->context.scratch = device_alloc(be, b->context.scratch_bytes, err);
     b->context.shared_bytes = prop.sharedMemPerBlockOptin;
     b->context.overlap = can_overlap && !(leave_out & CUDA_NO_OVERLAP);
-    d->no_graphs = (leave_out & CUDA_NO_GRAPH) != 0;
+    d->graphs.off = (leave_out & CUDA_NO_GRAPH) != 0;
     be->max_head_dim = max_head_dim_cuda(&b->context);
     d->terms = b->context.scratch ? device_alloc(be, TERMS_BYTES, err) : NULL;
     if (d->terms) {

@@ -37,6 +37,8 @@ typedef struct {
     size_t part_bytes;     /* a multiple of 16 */
 } TermsMemo;
 
+enum { CUDA_PLACE_BYTES = 256 };
+
 /*
  * What every launcher gets: where to queue, and memory that is an operation's own while it runs.
  * Operations with many rows work in groups that fit the scratch.
@@ -44,6 +46,7 @@ typedef struct {
 typedef struct {
     void *stream; /* a cudaStream_t */
     int *failed;  /* the first cudaError_t of a launch, 0 so far */
+    char *place;  /* [CUDA_PLACE_BYTES] which launch that was */
     unsigned char *scratch;
     size_t scratch_bytes; /* a multiple of 256 */
     size_t shared_bytes;  /* shared memory that a block can have */

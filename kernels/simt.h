@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/bf16.h"
@@ -115,6 +116,22 @@ template <typename... Param> static cudaError_t allow_shared(void (*kernel)(Para
 }
 #endif
 
+#ifdef __CUDACC__
+/* The first launch that fails is named. It may tell of one before it. */
+static inline void launch_failed(const CudaContext *c, const void *kernel,
+                                 const cudaLaunchConfig_t *config, cudaError_t failed)
+{
+    const char *name = NULL;
+    dim3 g = config->gridDim;
+    if (*c->failed) return;
+    *c->failed = (int)failed;
+    cudaFuncGetName(&name, kernel);
+    snprintf(c->place, CUDA_PLACE_BYTES,
+             "%s, %u x %u x %u blocks of %u threads, %zu bytes of shared memory",
+             name ? name : "a kernel", g.x, g.y, g.z, config->blockDim.x, config->dynamicSmemBytes);
+}
+#endif
+
 /* Queues kernel(args...) over grid blocks of n_threads, with shared_bytes of dynamic memory. */
 template <typename... Param, typename... Arg>
 static void launch(const CudaContext *c, dim3 grid, int n_threads, size_t shared_bytes,
@@ -134,7 +151,7 @@ static void launch(const CudaContext *c, dim3 grid, int n_threads, size_t shared
     cudaError_t failed = cudaSuccess;
     if (shared_bytes) failed = allow_shared(kernel, shared_bytes);
     if (!failed) failed = cudaLaunchKernelEx(&config, kernel, Param(arg)...);
-    if (failed && !*c->failed) *c->failed = (int)failed;
+    if (failed) launch_failed(c, (const void *)kernel, &config, failed);
 #else
     (void)c;
     auto body = [=]() { kernel(Param(arg)...); };

@@ -70,7 +70,16 @@ nvidia-smi -L >"$logs/gpus" 2>&1 || cannot "no NVIDIA GPU here: $(head -n 1 "$lo
 
 "$dist/offshoot" version >"$logs/version" 2>&1
 grep -q '^gpu kernels: sm_' "$logs/version" || cannot "$(grep '^gpu kernels' "$logs/version")"
+# Held open, the GPU stays initialised between the programs, where no daemon sees to that.
+[ ! -r /dev/nvidia0 ] || exec 9</dev/nvidia0
 export OFFSHOOT_TEST_GPU_ONLY=1 # the tests leave out the CPU, and fail where the GPU is lost
+
+# blocking COMMAND...: what failed, where the GPU was lost, once more, waiting for each launch: it tells which.
+blocking() {
+    grep -q 'the GPU failed' "$logs/out" && [ $((end - $(date +%s))) -gt 200 ] || return 0
+    timeout -k 5 60 env CUDA_LAUNCH_BLOCKING=1 "$@" >"$logs/again" 2>&1
+    { echo "the same with CUDA_LAUNCH_BLOCKING=1:" && tail -n 10 "$logs/again" && echo; } >>"$logs/failures"
+}
 
 # step NAME SECONDS COMMAND...: one line of the report; the output's end where it fails.
 step() {
@@ -93,6 +102,7 @@ step() {
         { [ $rc = 124 ] || [ $rc = 137 ]; } && result="TOO LONG (over $limit s)"
         failed=$((failed + 1))
         { echo "$name:" && tail -n 25 "$logs/out" && echo; } >>"$logs/failures"
+        [ "$result" != "FAILED ($rc)" ] || blocking "$@"
     fi
     say "| $name | $result | $(($(date +%s) - begun)) s |"
     [ "$result" = ok ] || sed 's/^/    /' "$logs/out" | tail -n 25 >&2
@@ -155,7 +165,7 @@ measure kernels --model models/demo
 # Where a sanitizer cannot work at all, that is no fault of a kernel. Errors of calls are for the
 # backend to note; a library that tries whether a call works makes some.
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-memcheck="$sanitizer --report-api-errors no --error-exitcode 9"
+memcheck="env OFFSHOOT_CUBLASLT=none $sanitizer --launch-timeout 60 --report-api-errors no --error-exitcode 9"
 if [ -z "$sanitizer" ]; then
     without="compute-sanitizer"
     say "| compute-sanitizer | NOT THERE | |"

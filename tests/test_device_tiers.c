@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include "engine/model.h"
 #include "tests/backend_simt.h"
 #include "tests/checkpoint.h"
+#include "tests/near.h"
 
 enum { N_PROMPT = 150, BLOCKS = N_PROMPT / PREFILL_BLOCK * PREFILL_BLOCK, ANSWER = 6, N_KINDS = 3 };
 
@@ -157,6 +159,32 @@ static int close_model(void **state)
     (void)state;
     model_close(model);
     return 0;
+}
+
+/* What is uploaded may change at once: pieces of all sizes, more than is on its way at a time. */
+static void test_uploads(void **state)
+{
+    (void)state;
+    enum { BYTES = (5 << 20) + 333, MOST = 3 << 20 };
+    Error err = {0};
+    Rng r = rng_new(3);
+    unsigned char *all = malloc(BYTES), *got = malloc(BYTES), *piece = malloc(MOST);
+    unsigned char *device = be->alloc(be, BYTES, &err);
+    assert_true(all && got && piece && device);
+    for (int i = 0; i < BYTES; i++)
+        all[i] = (unsigned char)(i * 13 + i / 509);
+    for (int at = 0, n; at < BYTES; at += n) {
+        n = rng_int(&r, 8) ? rng_int(&r, 2000) : rng_int(&r, MOST);
+        if (n > BYTES - at) n = BYTES - at;
+        memcpy(piece, all + at, (size_t)n);
+        be->upload(be, device + at, piece, (size_t)n);
+        memset(piece, 0x55, (size_t)n);
+    }
+    be->download(be, got, device, BYTES);
+    assert_int_equal(be->sync(be, &err), 0);
+    assert_memory_equal(got, all, BYTES);
+    be->free(be, device);
+    free(all), free(got), free(piece);
 }
 
 /* Out, in to another place, and back by an operation that waits. */
@@ -332,9 +360,9 @@ static void test_lost_device(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copies_aside), cmocka_unit_test(test_restart),
-        cmocka_unit_test(test_company),      cmocka_unit_test(test_host_memory),
-        cmocka_unit_test(test_lost_device),
+        cmocka_unit_test(test_uploads),     cmocka_unit_test(test_copies_aside),
+        cmocka_unit_test(test_restart),     cmocka_unit_test(test_company),
+        cmocka_unit_test(test_host_memory), cmocka_unit_test(test_lost_device),
     };
     Backend *gpu[MAX_GPU_BACKENDS];
     int n = open_gpu_backends(gpu), failed = 0;

@@ -420,11 +420,8 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
         s->invalid = 1;
         return fail(cudaErrorStreamCaptureUnsupported, "a copy of pageable memory in a capture");
     }
-    if (pageable_from) {
-        w.owned = malloc(bytes);
-        if (!w.owned) abort();
-        memcpy(w.owned, from, bytes);
-    }
+    if (pageable_from)
+        return fail(cudaErrorInvalidValue, "a copy from pageable memory, read nobody knows when");
     stream_queue(s, w);
     if (pageable_to) stream_run(s, s->queued);
     return cudaSuccess;
@@ -555,6 +552,15 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *host
     LOCKED(attributes_of(a, host));
 }
 
+cudaError_t cudaFuncGetName(const char **name, const void *host)
+{
+    pthread_mutex_lock(&lock);
+    const Kernel *k = find_kernel(host);
+    if (k) *name = k->name;
+    pthread_mutex_unlock(&lock);
+    return k ? cudaSuccess : cudaErrorInvalidDeviceFunction;
+}
+
 static cudaError_t set_attribute(const void *host, enum cudaFuncAttribute what, int value)
 {
     Kernel *k = find_kernel(host);
@@ -570,10 +576,18 @@ cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute what, 
     LOCKED(set_attribute(host, what, value));
 }
 
+/* OFFSHOOT_PTX_REFUSE names what the GPU refuses from the start. */
+static int is_refused(const char *what)
+{
+    const char *refused = getenv("OFFSHOOT_PTX_REFUSE");
+    return refused && !strcmp(refused, what);
+}
+
 static cudaError_t check_launch(const Kernel *k, const cudaLaunchConfig_t *c)
 {
     dim3 g = c->gridDim, b = c->blockDim;
     if (!k) return fail(cudaErrorInvalidDeviceFunction, "a launch of no kernel");
+    if (is_refused("launch")) return fail(cudaErrorInvalidValue, "a launch that is to be refused");
     if (!g.x || !g.y || !g.z || g.x > INT32_MAX || g.y > 65535 || g.z > 65535)
         return fail(cudaErrorInvalidConfiguration, "a launch over an impossible grid");
     if (!b.x || b.y != 1 || b.z != 1 || b.x > k->entry->max_threads)
@@ -637,7 +651,7 @@ static cudaError_t end_capture(Stream *s, cudaGraph_t *graph)
     Graph *g = s->capture;
     s->capture = NULL;
     capturing = NULL;
-    if (s->invalid) {
+    if (s->invalid || is_refused("capture")) {
         graph_release(g);
         return fail(cudaErrorStreamCaptureInvalidated, "the capture is invalid");
     }
@@ -654,6 +668,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
 {
     (void)flags;
+    if (is_refused("graph")) return give(cudaErrorMemoryAllocation);
     pthread_mutex_lock(&lock);
     graph_hold((Graph *)(void *)graph);
     pthread_mutex_unlock(&lock);

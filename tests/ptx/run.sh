@@ -82,6 +82,9 @@ for program in $programs; do
     step "$program"
 done
 [ $# = 0 ] || exit $failed
+for what in capture graph; do
+    step env OFFSHOOT_PTX_REFUSE=$what "$build/tests/test_device_round"
+done
 check() {
     step "$build/offshoot" check --device cuda --memory 256M --limit 1 --max-tokens 8 "$@"
 }

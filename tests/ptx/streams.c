@@ -73,8 +73,8 @@ static void run(const Work *w)
         settle();
         check(w->to, w->bytes);
         check(w->from, w->bytes);
-        memcpy(device_memory_bytes((uintptr_t)w->to),
-               w->owned ? w->owned : device_memory_bytes((uintptr_t)w->from), w->bytes);
+        memcpy(device_memory_bytes((uintptr_t)w->to), device_memory_bytes((uintptr_t)w->from),
+               w->bytes);
         return;
     case WORK_FILL:
         settle();

@@ -25,8 +25,7 @@ struct Work {
     unsigned block;
     uint32_t dynamic_bytes;
     int early;
-    /* copy, fill; owned: a launch's or a call's parameters, or what a copy took when it was queued
-     */
+    /* copy, fill; owned: a launch's or a call's parameters */
     void *to;
     const void *from;
     size_t bytes;
