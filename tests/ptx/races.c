@@ -160,6 +160,7 @@ void races_settle(void)
 void races_begin(const PtxThread *t)
 {
     Thread *of = thread_of(t);
+    of->interval = of->warp_interval = 0;
     of->waited = !t->early;
     of->n_copies = of->n_groups = 0;
     if (t->launch <= last) return;

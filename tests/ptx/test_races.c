@@ -82,6 +82,13 @@ static unsigned in_next_lane(void)
 
 /* ---- kernels: the barrier that a race lacks is in the one behind it ---- */
 
+static void barriers_alone(const PtxThread *t)
+{
+    ptx_grid_wait(t);
+    block_sync(t);
+    warp_sync(t);
+}
+
 static void loads_others(const PtxThread *t)
 {
     ptx_grid_wait(t);
@@ -298,7 +305,7 @@ static const Case cases[] = {
     {"waits", waits_in_time, blocks_apart, 0, 0},
 };
 
-static void launch(const char *name, void (*body)(const PtxThread *t), Given of)
+static void launch(const char *name, void (*body)(const PtxThread *t), unsigned n_threads, Given of)
 {
     static const PtxParam param = {sizeof(Given), 8};
     PtxEntry *entry = calloc(1, sizeof *entry); /* kept: what was noted names it */
@@ -310,18 +317,20 @@ static void launch(const char *name, void (*body)(const PtxThread *t), Given of)
                         .n_params = 1,
                         .shared_bytes = SHARED,
                         .max_threads = N_THREADS};
-    ptx_launch(entry, (SimtDim){2, 1, 1}, N_THREADS, 0, &of, 1);
+    ptx_launch(entry, (SimtDim){2, 1, 1}, n_threads, 0, &of, 1);
 }
 
 static void run(const Case *c)
 {
     Given of = {(uintptr_t)device_memory_take(GLOBAL)};
-    if (c->before) launch("before", c->before, of);
+    for (int i = 0; i < 2; i++) /* two launches overlap; other threads pass no barrier */
+        launch("small", barriers_alone, SIMT_WARP, of);
+    if (c->before) launch("before", c->before, N_THREADS, of);
     if (c->settles) {
         simt_flush();
         races_settle();
     }
-    launch(c->name, c->body, of);
+    launch(c->name, c->body, N_THREADS, of);
     simt_flush();
 }
 
