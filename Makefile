@@ -100,7 +100,7 @@ test: $(BUILD)/offshoot $(TESTS) ## all tests; SAN=address,undefined or SAN=thre
 	@tests/run_tests.sh $(TESTS)
 
 ptx-check: deps-check ## what nvcc makes of the kernels, run on the host; PTX_TESTS="round terms" for some
-	@OFFSHOOT_PTX_RACES=$(PTX_RACES) tests/ptx/run.sh $(PTX_TESTS)
+	@$(if $(PTX_RACES),OFFSHOOT_PTX_RACES=$(PTX_RACES)) tests/ptx/run.sh $(PTX_TESTS)
 
 clients: $(BUILD)/offshoot ## clients and routers from PyPI (openai, lm-eval, ...) and the server; needs network
 	@tests/install_deps.sh clients

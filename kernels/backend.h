@@ -133,8 +133,11 @@ Backend *backend_ref_open(int max_vocab);
  */
 Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *err);
 
-/* What backend_cuda_open leaves out: recording runs of operations; launches that overlap. */
-enum { CUDA_NO_GRAPH = 1, CUDA_NO_OVERLAP = 2 };
+/*
+ * What backend_cuda_open leaves out: recording runs of operations; launches that overlap; prompts'
+ * products by cuBLASLt.
+ */
+enum { CUDA_NO_GRAPH = 1, CUDA_NO_OVERLAP = 2, CUDA_NO_LIBRARY = 4 };
 
 /*
  * The first NVIDIA GPU. NULL and an Error that says why it cannot be used: ERR_INPUT when there is

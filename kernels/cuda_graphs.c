@@ -29,11 +29,14 @@ static int is_of_capture(int failed)
 }
 
 /* The error of the capture or of a launch in it. */
-static cudaError_t capture(CudaBackend *b, void (*record)(void *), void *ctx, cudaGraph_t *graph)
+static cudaError_t capture(CudaGraphs *s, CudaBackend *b, void (*record)(void *), void *ctx,
+                           cudaGraph_t *graph)
 {
     cudaError_t failed = cudaStreamBeginCapture(stream_of(b), cudaStreamCaptureModeThreadLocal);
     if (failed) return failed;
+    s->is_recording = 1;
     record(ctx);
+    s->is_recording = 0;
     failed = cudaStreamEndCapture(stream_of(b), graph);
     if (!is_of_capture(b->failed)) return failed;
     failed = (cudaError_t)b->failed;
@@ -48,7 +51,7 @@ static cudaGraphExec_t record_graph(CudaGraphs *s, CudaBackend *b, void (*record
 {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
-    cudaError_t failed = capture(b, record, ctx, &graph);
+    cudaError_t failed = capture(s, b, record, ctx, &graph);
     if (!failed && !b->failed) failed = cudaGraphInstantiate(&exec, graph, 0);
     if (graph) cudaGraphDestroy(graph);
     if (failed == cudaErrorMemoryAllocation || is_of_capture(failed))

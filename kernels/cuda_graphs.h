@@ -24,11 +24,12 @@ typedef struct {
     CudaGraph graph[MAX_GRAPHS];
     uint64_t n_replays;
     int off; /* operations are queued one by one */
+    int is_recording;
 } CudaGraphs;
 
 /*
- * Backend.replay, but for the terms of before and behind. Where there is no memory for a graph, or
- * the device cannot capture (then for good), what it would do is queued instead.
+ * Backend.replay; the caller forgets terms before and after it. Where there is no memory for a
+ * graph, or the device cannot capture (then for good), what it would do is queued instead.
  */
 void cuda_graphs_replay(CudaGraphs *s, CudaBackend *b, const ReplayKey *key, void (*record)(void *),
                         void *ctx);

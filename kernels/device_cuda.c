@@ -7,6 +7,7 @@
  * is linked statically and finds the driver when it is first called, so the program also starts
  * where there is none.
  */
+#include <assert.h>
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <string.h>
@@ -74,6 +75,17 @@ static int report(Backend *be, Error *err)
 
 /* ---- memory ---- */
 
+/* Whether an allocation's error tells of an operation before it; want of memory changes nothing. */
+static int is_earlier(Backend *be, cudaError_t failed, Error *err)
+{
+    if (failed == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return 0;
+    }
+    note(be, failed);
+    return report(be, err) != 0;
+}
+
 static void *device_alloc(Backend *be, size_t bytes, Error *err)
 {
     void *mem = NULL;
@@ -83,12 +95,7 @@ static void *device_alloc(Backend *be, size_t bytes, Error *err)
         note(be, cudaMemsetAsync(mem, 0, bytes, stream_of(be)));
         return mem;
     }
-    if (failed != cudaErrorMemoryAllocation) { /* it may tell of an operation before it */
-        note(be, failed);
-        report(be, err);
-        return NULL;
-    }
-    cudaGetLastError(); /* an allocation that failed leaves the device as it was */
+    if (is_earlier(be, failed, err)) return NULL;
     cudaMemGetInfo(&left, &all);
     error_set(err, ERR_DEVICE,
               "no GPU memory for %zu MiB, %zu of %zu MiB are free (%s); lower --memory",
@@ -119,7 +126,7 @@ static void *device_host_alloc(Backend *be, size_t bytes, Error *err)
         d->pinned[d->n_pinned++] = (Pinned){mem, bytes};
         return mem;
     }
-    cudaGetLastError();
+    if (is_earlier(be, failed, err)) return NULL;
     error_set(err, ERR_DEVICE, "no pinned host memory for %zu MiB (%s)", bytes >> 20,
               cudaGetErrorString(failed));
     return NULL;
@@ -144,6 +151,7 @@ static void device_upload(Backend *be, void *dst, const void *host_src, size_t b
 {
     Device *d = (Device *)be;
     cudaStream_t stream = stream_of(be);
+    assert(!d->graphs.is_recording);
     cuda_forget_terms(of(be));
     if (!bytes || of(be)->failed) return;
     if (is_pinned(d, host_src))
@@ -404,6 +412,7 @@ Backend *backend_cuda_open(unsigned leave_out, Error *err)
         cudaEventCreateWithFlags(&d->event[0], cudaEventDisableTiming) ||
         cudaEventCreateWithFlags(&d->event[1], cudaEventDisableTiming) || open_aside(d) ||
         upload_ring_open(&d->ring)) {
+        b->context.stream = stream;
         error_set(err, ERR_DEVICE, "the GPU cannot be opened: %s",
                   cudaGetErrorString(cudaGetLastError()));
         goto fail;
@@ -419,7 +428,10 @@ Backend *backend_cuda_open(unsigned leave_out, Error *err)
     d->terms = b->context.scratch ? device_alloc(be, TERMS_BYTES, err) : NULL;
     if (d->terms) {
         cuda_keep_terms(b, d->terms, TERMS_BYTES);
-        open_library(d);
+        if (leave_out & CUDA_NO_LIBRARY)
+            snprintf(be->library, sizeof be->library, "none (left out)");
+        else
+            open_library(d);
         return be;
     }
 fail:

@@ -114,9 +114,7 @@ template <typename... Param> static cudaError_t allow_shared(void (*kernel)(Para
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 (int)bytes > most ? (int)bytes : most);
 }
-#endif
 
-#ifdef __CUDACC__
 /* The first launch that fails is named. It may tell of one before it. */
 static inline void launch_failed(const CudaContext *c, const void *kernel,
                                  const cudaLaunchConfig_t *config, cudaError_t failed)

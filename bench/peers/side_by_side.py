@@ -388,10 +388,10 @@ def read_options():
 
 
 def files_read(turns):
-    """The models that commands name, each once."""
-    words = {w for list_ in turns.values() for _, command, _ in list_ for w in command
-             if isinstance(w, Path)}
-    return [f for w in sorted(words) for f in (w.iterdir() if w.is_dir() else [w])]
+    """Of the models that commands name, each once."""
+    models = {w for list_ in turns.values() for _, command, _ in list_ for w in command
+              if isinstance(w, Path) and (w.is_dir() or w.suffix == ".gguf")}
+    return [f for m in sorted(models) for f in (m.iterdir() if m.is_dir() else [m]) if f.is_file()]
 
 
 def into_page_cache(paths):

@@ -580,14 +580,16 @@ cudaError_t cudaFuncSetAttribute(const void *host, enum cudaFuncAttribute what, 
 static int is_refused(const char *what)
 {
     const char *refused = getenv("OFFSHOOT_PTX_REFUSE");
-    return refused && !strcmp(refused, what);
+    if (!refused || strcmp(refused, what) != 0) return 0;
+    fprintf(stderr, "cuda: refuses a %s\n", what);
+    return 1;
 }
 
 static cudaError_t check_launch(const Kernel *k, const cudaLaunchConfig_t *c)
 {
     dim3 g = c->gridDim, b = c->blockDim;
     if (!k) return fail(cudaErrorInvalidDeviceFunction, "a launch of no kernel");
-    if (is_refused("launch")) return fail(cudaErrorInvalidValue, "a launch that is to be refused");
+    if (is_refused("launch")) return fail(cudaErrorInvalidValue, "a launch");
     if (!g.x || !g.y || !g.z || g.x > INT32_MAX || g.y > 65535 || g.z > 65535)
         return fail(cudaErrorInvalidConfiguration, "a launch over an impossible grid");
     if (!b.x || b.y != 1 || b.z != 1 || b.x > k->entry->max_threads)
@@ -604,6 +606,10 @@ static cudaError_t launch(const cudaLaunchConfig_t *c, const void *host, void **
     Work w = {.kind = WORK_LAUNCH};
     cudaError_t error = check_launch(k, c);
     if (error) return error;
+    if (s->capture && is_refused("captured")) {
+        s->invalid = 1;
+        return fail(cudaErrorStreamCaptureUnsupported, "a launch in a capture");
+    }
     for (unsigned i = 0; i < c->numAttrs; i++) {
         if (c->attrs[i].id != cudaLaunchAttributeProgrammaticStreamSerialization)
             return fail(cudaErrorInvalidValue, "an attribute of a launch that is not played");

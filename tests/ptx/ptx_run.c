@@ -354,7 +354,7 @@ void ptx_copy(const PtxThread *t, int line, uint64_t shared, uint64_t global, ui
 void ptx_copies_commit(const PtxThread *t)
 {
     simt_copies_commit();
-    races_commit(t);
+    if (races_watched) races_commit(t);
 }
 
 void ptx_copies_wait(const PtxThread *t, int line, uint32_t n)
@@ -370,5 +370,5 @@ void ptx_launch_dependents(void)
 void ptx_grid_wait(const PtxThread *t)
 {
     simt_grid_wait();
-    races_grid_wait(t);
+    if (races_watched) races_grid_wait(t);
 }

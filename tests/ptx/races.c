@@ -105,7 +105,8 @@ static Barrier *barrier_at(const PtxEntry *entry, int line)
     uint32_t at = ((uint32_t)((uintptr_t)entry / 16) * 31 + (uint32_t)line) % MAX_BARRIERS;
     while (barriers[at].entry && (barriers[at].entry != entry || barriers[at].line != line))
         at = (at + 1) % MAX_BARRIERS;
-    if (!barriers[at].entry) assert(++n < MAX_BARRIERS);
+    n += !barriers[at].entry;
+    assert(n < MAX_BARRIERS);
     barriers[at].entry = entry, barriers[at].line = line;
     return &barriers[at];
 }
@@ -259,7 +260,7 @@ void races_shared(const PtxThread *t, uint64_t at, uint32_t bytes, int line, Ptx
 
 /* ---- copies to it ---- */
 
-/* It may come at any time until its group is waited for: its places are stored to there again. */
+/* Its places are stored to again where its group is waited for; in between they hold 0xff. */
 void races_copy(const PtxThread *t, uint64_t at, uint32_t bytes)
 {
     Thread *of = thread_of(t);

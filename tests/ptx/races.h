@@ -6,8 +6,12 @@
  * block are ordered by its barriers, lanes of a warp by bar.warp.sync too (shuffles and products
  * order no memory), blocks of a launch by nothing, launches by griddepcontrol.wait: before it a
  * thread loads nothing that a launch still running may have written, and stores nothing. Atomic
- * accesses may meet each other. Of global memory stores alone are noted: a store that a load of
- * another thread had to come before is found when blocks and lanes run last to first.
+ * accesses may meet each other.
+ *
+ * Of global memory stores alone are noted, in 32 bytes for each byte. So a store that must come
+ * behind another thread's load is found where it happens to run first: between blocks and lanes in
+ * one of both orders, between warps by chance. And of loads before griddepcontrol.wait those by the
+ * block that begins early are not found, for what they should not see has not been stored yet.
  */
 #ifndef OFFSHOOT_TESTS_PTX_RACES_H
 #define OFFSHOOT_TESTS_PTX_RACES_H

@@ -37,6 +37,13 @@ newer() {
     [ ! -e "$2" ] || [ "$1" -nt "$2" ]
 }
 
+# translated PTX OBJECT: it was compiled from that, by what translates, with the headers of now.
+translated() {
+    for from in "$1" "$here"/*.py "$here"/*.h; do
+        ! newer "$from" "$2" || return 1
+    done
+}
+
 mkdir -p "$build/nvcc" "$ptx"
 build "$build/liboffshoot.a" "$build/tests/libhelpers.a" "$build/main.o"
 for file in ptx_run races device_memory streams cudart_host cublaslt_host; do
@@ -44,11 +51,9 @@ for file in ptx_run races device_memory streams cudart_host cublaslt_host; do
 done
 for file in "$build"/nvcc/*.ptx; do
     name=$(basename "$file" .ptx)
-    if newer "$file" "$ptx/$name.o" || newer "$here/translate.py" "$ptx/$name.o" ||
-        newer "$here/ptx_run.h" "$ptx/$name.o" || newer "$here/ptx_ops.h" "$ptx/$name.o"; then
-        python3 "$here/translate.py" "$file" "$ptx/$name.c"
-        echo "$name"
-    fi
+    translated "$file" "$ptx/$name.o" && continue
+    python3 "$here/translate.py" "$file" "$ptx/$name.c"
+    echo "$name"
 done | CFLAGS="$cflags -O1 -w" xargs -r -P "$jobs" -I{} sh -c \
     "echo '  PTX {}' && cd $ptx && gcc \$CFLAGS -I../.. -c -o {}.new {}.c && mv {}.new {}.o"
 # The fibers, for the program: a test has them from its helpers.
@@ -82,9 +87,16 @@ for program in $programs; do
     step "$program"
 done
 [ $# = 0 ] || exit $failed
-for what in capture graph; do
-    step env OFFSHOOT_PTX_REFUSE=$what "$build/tests/test_device_round"
+# refused WHAT LINE: rounds where that is refused say so, and LINE.
+refused() {
+    OFFSHOOT_PTX_REFUSE=$1 "$build/tests/test_device_round" >"$build/refused" 2>&1 || true
+    tail -n 25 "$build/refused"
+    grep -q "^cuda: refuses a $1" "$build/refused" && grep -q "$2" "$build/refused"
+}
+for what in capture captured graph; do
+    step refused $what 'PASSED .* 5 test'
 done
+step refused launch 'the GPU failed: .*, at _Z.* blocks of'
 check() {
     step "$build/offshoot" check --device cuda --memory 256M --limit 1 --max-tokens 8 "$@"
 }
