@@ -338,23 +338,21 @@ static int lost_done(Backend *lost, int number, int wait)
 static void test_lost_device(void **state)
 {
     (void)state;
-    const char *folder = scratch_dir("device_tiers");
     for (int saves = 0; saves < 2; saves++) {
+        const char *folder = scratch_dir("device_tiers");
         Engine *e = open_engine(40, folder, 80);
         be->aside_done = saves ? real_done : lost_done;
         Answer a = ask(e, 0);
         same(&a, 0);
         assert_int_equal(close_engine(e).disk.saved, saves ? 2 : 0);
-        be->aside_done = real_done;
         e = open_engine(40, folder, 0);
-        if (saves) be->aside_done = lost_done;
+        be->aside_done = saves ? lost_done : real_done;
         a = ask(e, 0);
         same(&a, 0);
         assert_int_equal(a.n_cached, 0);
         close_engine(e);
-        be->aside_done = real_done;
-        if (!saves) folder = scratch_dir("device_tiers");
     }
+    be->aside_done = real_done;
 }
 
 int main(void)

@@ -233,11 +233,18 @@ def quantized(o, shape):
     return folder
 
 
+def on_cpu(o):
+    return ["--device", "cpu", "--threads", o.threads, "--ctx-size", 4096]
+
+
+def our_server(o, model, options):
+    return [o.offshoot, "serve", "--model", model] + on_cpu(o) + options + ["--prefix-cache", "off"]
+
+
 def random_turns(o, model, gguf, options, draft_vocab):
     """Both programs on random weights: (name, command, function of the command), in turns."""
-    cpu = ["--device", "cpu", "--threads", o.threads, "--ctx-size", 4096] + options
-    ours = [o.offshoot, "serve", "--model", model] + cpu + ["--prefix-cache", "off"]
-    bench = ["--model", model] + cpu
+    ours = our_server(o, model, options)
+    bench = ["--model", model] + on_cpu(o) + options
     latency = [o.offshoot, "bench", "latency"] + bench + [
         "--json", "--temperature", 0, "--contexts", o.short_prompt, "--max-tokens", o.tokens,
         "--requests", 1, "--synthetic-acceptance", LENGTH, "--draft-depth", 3]
@@ -264,8 +271,7 @@ def small_turns(o, weights, options):
 
 
 def saved_turn(o):
-    command = [o.offshoot, "serve", "--model", quantized(o, "q08"), "--device", "cpu", "--threads",
-               o.threads, "--ctx-size", 4096, "--prefix-cache", "off", "--draft", "none"]
+    command = our_server(o, quantized(o, "q08"), []) + ["--draft", "none"]
     return [("ours, from quantize", command, lambda c: serve_random(c, o))]
 
 
