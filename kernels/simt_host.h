@@ -91,6 +91,9 @@ void simt_begin_copy(void *to, const void *from, size_t bytes);
 void simt_copies_commit(void);
 void simt_copies_wait(int n);
 
+/* Called for each that has come; NULL, as it is at first: nobody asks. */
+extern void (*simt_copied)(const void *to, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

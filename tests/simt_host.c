@@ -56,6 +56,7 @@ typedef struct {
 
 SimtDim simt_thread_idx, simt_block_idx, simt_block_dim, simt_grid_dim;
 unsigned char *simt_shared;
+void (*simt_copied)(const void *to, size_t bytes);
 
 typedef struct {
     SimtDim grid;
@@ -299,8 +300,11 @@ void simt_copies_wait(int n)
 {
     Fiber *f = &run->fiber[self];
     int done = 0;
-    for (; done < f->n_copies && f->copy[done].group < f->n_groups - n; done++)
-        memcpy(f->copy[done].to, f->copy[done].from, f->copy[done].bytes);
+    for (; done < f->n_copies && f->copy[done].group < f->n_groups - n; done++) {
+        const Copy *c = &f->copy[done];
+        memcpy(c->to, c->from, c->bytes);
+        if (simt_copied) simt_copied(c->to, c->bytes);
+    }
     f->n_copies -= done;
     memmove(f->copy, f->copy + done, (size_t)f->n_copies * sizeof *f->copy);
 }

@@ -348,19 +348,17 @@ void ptx_copy(const PtxThread *t, int line, uint64_t shared, uint64_t global, ui
     const void *from = ptx_global(t, global, bytes, line, PTX_LOAD);
     void *to = ptx_shared(t, shared, bytes, line, PTX_STORE);
     simt_begin_copy(to, from, bytes);
-    if (races_watched) races_copy(t, shared, bytes);
 }
 
-void ptx_copies_commit(const PtxThread *t)
+void ptx_copies_commit(void)
 {
     simt_copies_commit();
-    if (races_watched) races_commit(t);
 }
 
 void ptx_copies_wait(const PtxThread *t, int line, uint32_t n)
 {
+    if (races_watched) races_copies_wait(t, line);
     simt_copies_wait((int)n);
-    if (races_watched) races_copies_wait(t, (int)n, line);
 }
 
 void ptx_launch_dependents(void)

@@ -152,7 +152,7 @@ void ptx_block_sync(const PtxThread *t, int line, uint32_t barrier);
 
 /* cp.async of 4, 8 or 16 bytes, its groups. */
 void ptx_copy(const PtxThread *t, int line, uint64_t shared, uint64_t global, uint32_t bytes);
-void ptx_copies_commit(const PtxThread *t);
+void ptx_copies_commit(void);
 void ptx_copies_wait(const PtxThread *t, int line, uint32_t n);
 
 /* griddepcontrol: of no effect yet is launch_dependents, for what may begin early begins anyway. */

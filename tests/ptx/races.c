@@ -32,18 +32,11 @@ typedef struct {
     Touch other_lane, other_warp; /* loads before `load`, by others */
 } Shared;
 
-typedef struct {
-    uint32_t at, bytes;
-    int group;
-} Copy;
-
 /* Of a thread of the block that runs. */
 typedef struct {
     uint32_t interval, warp_interval;
     Barrier *barrier, *warp_barrier; /* the last it has passed */
     int waited;
-    Copy copy[SIMT_COPIES];
-    int n_copies, n_groups;
 } Thread;
 
 /* Two launches overlap, each with shared memory and threads of its own. */
@@ -163,7 +156,6 @@ void races_begin(const PtxThread *t)
     Thread *of = thread_of(t);
     of->interval = of->warp_interval = 0;
     of->waited = !t->early;
-    of->n_copies = of->n_groups = 0;
     if (t->launch <= last) return;
     last = t->launch;
     if (!t->early) settled = last - 1;
@@ -260,26 +252,22 @@ void races_shared(const PtxThread *t, uint64_t at, uint32_t bytes, int line, Ptx
 
 /* ---- copies to it ---- */
 
-/* Its places are stored to again where its group is waited for; in between they hold 0xff. */
-void races_copy(const PtxThread *t, uint64_t at, uint32_t bytes)
+/* The thread that waits for copies, and where. */
+static const PtxThread *waiting;
+static int waiting_at;
+
+/* Its place is stored to again where it comes; since it was begun that held 0xff. */
+static void copied(const void *to, size_t bytes)
 {
-    Thread *of = thread_of(t);
-    of->copy[of->n_copies++] = (Copy){(uint32_t)at, bytes, of->n_groups};
+    uint64_t at = (uint64_t)((const unsigned char *)to - waiting->shared);
+    races_shared(waiting, at, (uint32_t)bytes, waiting_at, PTX_STORE);
 }
 
-void races_commit(const PtxThread *t)
+void races_copies_wait(const PtxThread *t, int line)
 {
-    thread_of(t)->n_groups++;
-}
-
-void races_copies_wait(const PtxThread *t, int n, int line)
-{
-    Thread *of = thread_of(t);
-    int done = 0;
-    for (; done < of->n_copies && of->copy[done].group < of->n_groups - n; done++)
-        races_shared(t, of->copy[done].at, of->copy[done].bytes, line, PTX_STORE);
-    of->n_copies -= done;
-    memmove(of->copy, of->copy + done, (size_t)of->n_copies * sizeof *of->copy);
+    simt_copied = copied;
+    waiting = t;
+    waiting_at = line;
 }
 
 /* ---- global memory ---- */

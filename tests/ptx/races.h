@@ -41,9 +41,7 @@ void races_warp_sync(const PtxThread *t, int line);
 void races_shared(const PtxThread *t, uint64_t at, uint32_t bytes, int line, PtxAccess access);
 void races_global(const PtxThread *t, uint64_t at, uint32_t bytes, int line, PtxAccess access);
 
-/* Its cp.async: begun (beside the store), its group closed, all but the last n waited for. */
-void races_copy(const PtxThread *t, uint64_t at, uint32_t bytes);
-void races_commit(const PtxThread *t);
-void races_copies_wait(const PtxThread *t, int n, int line);
+/* It is about to wait for its copies: what comes is stored there. */
+void races_copies_wait(const PtxThread *t, int line);
 
 #endif

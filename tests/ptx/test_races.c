@@ -204,7 +204,7 @@ static void copy_in(const PtxThread *t)
 {
     ptx_grid_wait(t);
     ptx_copy(t, __LINE__, self() * 16, given(t) + self() * 16, 16);
-    ptx_copies_commit(t);
+    ptx_copies_commit();
     block_sync(t);
     ptx_copies_wait(t, __LINE__, 0);
 }

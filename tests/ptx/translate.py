@@ -577,11 +577,11 @@ class Entry:
     def op_cp(self, op, m, o):
         name = ".".join(m)
         if name == "async.commit_group":
-            return "ptx_copies_commit(t);"
+            return "ptx_copies_commit();"
         if name == "async.wait_group":
             return f"ptx_copies_wait(t, {self.line}, {self.read(o[0], 'u32')});"
         if name == "async.wait_all":
-            return f"ptx_copies_commit(t); ptx_copies_wait(t, {self.line}, 0);"
+            return f"ptx_copies_commit(); ptx_copies_wait(t, {self.line}, 0);"
         sizes = {"async.cg.shared.global": ["16"], "async.ca.shared.global": ["4", "8", "16"]}
         if len(o) != 3 or o[2] not in sizes.get(name, []):
             raise Unknown(op)
