@@ -15,8 +15,8 @@ int loader_make_int8(Loader *l, const Tensor *t, const unsigned char *data, Weig
     int8_t *code = l->saver ? loader_block(l, n, 1) : loader_room(l, n);
     float *scale = l->saver ? loader_block(l, n_scales, sizeof *scale) : loader_floats(l, n_scales);
     if (!code) return -1;
-    QuantiseInt8 made = {data, loader_weight_type(t), w->rows, w->cols, code, scale};
-    if (be->quantise_int8(be, &made)) return loader_not_finite(l, t, "q8");
+    QuantiseInt made = {data, loader_weight_type(t), WEIGHT_INT8, w->rows, w->cols, code, scale};
+    if (be->quantise_int(be, &made)) return loader_not_finite(l, t, "q8");
     w->data = code;
     w->scale = scale;
     l->bytes += n + n_scales * sizeof *scale;
@@ -88,7 +88,7 @@ int loader_take_int8(Loader *l, const char *leaf, const char *suffix, int n, int
     loader_fetch(l, code), loader_fetch(l, scale);
     if (scale->type != TENSOR_F32) return loader_bad_type(l, scale, "F32");
     if (l->saver) return error_set(l->err, ERR_INPUT, "'%.160s' is q8 already", l->dir);
-    if (!own->backend->quantise_int8)
+    if (!own->backend->quantise_int)
         return error_set(l->err, ERR_INPUT,
                          "the weights are q8, which is for the CPU: take "
                          "--device cpu, or what they were made of");

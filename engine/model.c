@@ -274,9 +274,9 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
         return error_set(l->err, ERR_INPUT,
                          "dummy weights are not quantised to fp8: such ones can be had from the "
                          "start");
-    if (options->quant == QUANT_Q8 && !m->backend->quantise_int8)
+    if (options->quant == QUANT_Q8 && !m->backend->quantise_int)
         return error_set(l->err, ERR_INPUT, "q8 is for the CPU: on a GPU quantise to fp8");
-    if (options->act == ACT_BF16 && !m->backend->quantise_int8)
+    if (options->act == ACT_BF16 && !m->backend->quantise_int)
         return error_set(l->err, ERR_INPUT, "act-dtype bf16 is for the CPU");
     if (options->act == ACT_FP8 && !m->backend->prefill_differs)
         return error_set(l->err, ERR_INPUT, "act-dtype fp8 is for a GPU");

@@ -110,7 +110,7 @@ struct Backend {
     void (*token_logprobs)(Backend *be, const TokenLogprobs *a);
     void (*move_rows)(Backend *be, const MoveRows *a);
     /* -1 if there is a NaN or an infinity. NULL: this backend has no INT8 weights, no BF16_BOTH. */
-    int (*quantise_int8)(Backend *be, const QuantiseInt8 *a);
+    int (*quantise_int)(Backend *be, const QuantiseInt *a);
 
     void (*grow_drafts)(Backend *be, const GrowDrafts *a);
     void (*plant_trees)(Backend *be, const PlantTrees *a);

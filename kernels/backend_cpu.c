@@ -82,10 +82,10 @@ static void sample(Backend *be, const Sample *a)
     if (a->n > 0) cpu->ops->sample(cpu->threads, a, cpu->scratch);
 }
 
-static int quantise_int8(Backend *be, const QuantiseInt8 *a)
+static int quantise_int(Backend *be, const QuantiseInt *a)
 {
     CpuBackend *cpu = (CpuBackend *)be;
-    return cpu->ops->quantise_int8(cpu->threads, a);
+    return cpu->ops->quantise_int(cpu->threads, a);
 }
 
 static void cpu_close(Backend *be)
@@ -212,7 +212,7 @@ Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *
     be->sample = sample;
     be->token_logprobs = token_logprobs;
     be->move_rows = move_rows;
-    be->quantise_int8 = quantise_int8;
+    be->quantise_int = quantise_int;
     be->grow_drafts = grow_drafts;
     be->plant_trees = plant_trees;
     be->accept_trees = accept_trees;

@@ -50,10 +50,10 @@ static void sample(Backend *be, const Sample *a)
     sample_ref(a, ref->candidates);
 }
 
-static int quantise_int8(Backend *be, const QuantiseInt8 *a)
+static int quantise_int(Backend *be, const QuantiseInt *a)
 {
     (void)be;
-    return quantise_int8_ref(a);
+    return quantise_int_ref(a);
 }
 
 static void ref_close(Backend *be)
@@ -91,7 +91,7 @@ Backend *backend_ref_open(int max_vocab)
     be->sample = sample;
     be->token_logprobs = token_logprobs;
     be->move_rows = move_rows;
-    be->quantise_int8 = quantise_int8;
+    be->quantise_int = quantise_int;
     be->grow_drafts = grow_drafts;
     be->plant_trees = plant_trees;
     be->accept_trees = accept_trees;

@@ -24,6 +24,6 @@ void ISA_NAME(moe_ffn)(Threads *t, const MoeFfn *a, Scratch scratch);
 void ISA_NAME(sample)(Threads *t, const Sample *a, Scratch scratch);
 void ISA_NAME(token_logprobs)(Threads *t, const TokenLogprobs *a);
 void ISA_NAME(move_rows)(Threads *t, const MoveRows *a);
-int ISA_NAME(quantise_int8)(Threads *t, const QuantiseInt8 *a);
+int ISA_NAME(quantise_int)(Threads *t, const QuantiseInt *a);
 
 #endif

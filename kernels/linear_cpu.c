@@ -414,7 +414,7 @@ static void panel_both(const Weight *w, int begin, int end, int n, const float *
 /* Whether rows of x are packed for weights of that type; the bytes of n rows, or 0. */
 static int64_t terms_bytes(WeightType type, int n, int cols)
 {
-    if (type == WEIGHT_INT8) return int8_terms_bytes(n, cols);
+    if (weight_is_int(type)) return int8_terms_bytes(n, cols);
 #if VEC_TILES
     if (type != WEIGHT_F32) return bf16_terms_bytes(n, cols);
 #else
@@ -426,7 +426,7 @@ static int64_t terms_bytes(WeightType type, int n, int cols)
 /* Whether n rows are packed for vectors; else they are for tiles. */
 static int in_vectors(WeightType type, int n)
 {
-    return type == WEIGHT_INT8 && n <= INT8_VEC_ROWS;
+    return weight_is_int(type) && n <= INT8_VEC_ROWS;
 }
 
 /* Part `part` of the packing of n rows. */
@@ -441,7 +441,7 @@ static void pack_terms(WeightType type, const float *const *x, int n, int cols, 
     assert(type == WEIGHT_BF16_BOTH);
     both_pack(x, n, cols, part, n_parts, (float *)(void *)terms);
 #else
-    if (type == WEIGHT_INT8)
+    if (weight_is_int(type))
         tiles_int8_pack(x, n, cols, part, n_parts, terms);
     else
         bf16_pack(x, n, cols, part, n_parts, terms);
@@ -459,7 +459,7 @@ static void panel_packed(const Weight *w, int begin, int end, int n, const uint3
     assert(w->type == WEIGHT_BF16_BOTH);
     panel_both(w, begin, end, n, (const float *)(const void *)terms, y);
 #else
-    if (w->type == WEIGHT_INT8)
+    if (weight_is_int(w->type))
         tiles_int8(w, begin, end, n, terms, y);
     else
         panel_tiles(w, begin, end, n, terms, y);

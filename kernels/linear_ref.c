@@ -23,7 +23,8 @@ float weight_at(const Weight *w, int row, int col)
     case WEIGHT_FP8:
         return fp8_to_float(((const uint8_t *)w->data)[i]) * weight_scales(w, row)[col / FP8_BLOCK];
     case WEIGHT_INT8:
-        return weight_int8_at(w, row, col);
+    case WEIGHT_INT4:
+        return weight_int_at(w, row, col);
     case WEIGHT_NONE:
     case N_WEIGHT_TYPES:
         break;

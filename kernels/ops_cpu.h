@@ -42,7 +42,7 @@ typedef struct {
     void (*sample)(Threads *t, const Sample *a, Scratch scratch);
     void (*token_logprobs)(Threads *t, const TokenLogprobs *a);
     void (*move_rows)(Threads *t, const MoveRows *a);
-    int (*quantise_int8)(Threads *t, const QuantiseInt8 *a);
+    int (*quantise_int)(Threads *t, const QuantiseInt *a);
 } CpuOps;
 
 /* SAMPLE_BLOCK: ids are taken in blocks of so many; the last may be padded. */

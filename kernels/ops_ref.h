@@ -30,7 +30,7 @@ void add_norm_ref(const AddNorm *a);
 void gated_norm_ref(const GatedNorm *a);
 void swiglu_ref(const SwiGlu *a);
 void move_rows_ref(const MoveRows *a);
-int quantise_int8_ref(const QuantiseInt8 *a);
+int quantise_int_ref(const QuantiseInt *a);
 
 void conv_gates_ref(const ConvGates *a);
 void gated_delta_ref(const GatedDelta *a);

@@ -9,7 +9,7 @@
 enum { VECS = INT8_BLOCK / VEC_N };
 
 /* 256 elements of a row from column c on, zeros past its end. */
-INLINE void load_row(const QuantiseInt8 *a, int r, int c, Vec v[VECS])
+INLINE void load_row(const QuantiseInt *a, int r, int c, Vec v[VECS])
 {
     size_t i = (size_t)r * (size_t)a->cols + (size_t)c;
     int n = a->cols - c < INT8_BLOCK ? a->cols - c : INT8_BLOCK;
@@ -68,7 +68,7 @@ INLINE void store_codes(Vec sum, int8_t *out)
 }
 
 /* One row of a block of a panel, n_vecs of codes. */
-INLINE int quantise_row(const QuantiseInt8 *a, int r, int c, int n_vecs, int8_t *code, float *scale)
+INLINE int quantise_row(const QuantiseInt *a, int r, int c, int n_vecs, int8_t *code, float *scale)
 {
     const Vec magic =
         v_set(12582912.0f); /* 1.5 * 2^23: the integer is in the low bits of the sum */
@@ -85,12 +85,12 @@ INLINE int quantise_row(const QuantiseInt8 *a, int r, int c, int n_vecs, int8_t 
 }
 
 /* One block of the panel that begins with row r; zeros where there is no row. */
-static int quantise_block(const QuantiseInt8 *a, int r, int c)
+static int quantise_block(const QuantiseInt *a, int r, int c)
 {
-    Weight w = {WEIGHT_INT8, a->rows, a->cols, a->code, a->scale};
+    Weight w = {a->to, a->rows, a->cols, a->code, a->scale};
     int rows = a->rows - r < INT8_ROWS ? a->rows - r : INT8_ROWS,
         columns = int8_steps(&w, c) * INT8_STEP;
-    int8_t *code = a->code + weight_int8_code(&w, r, c);
+    int8_t *code = (int8_t *)a->code + weight_int8_code(&w, r, c);
     float *scale = a->scale + weight_int8_scale(&w, r, c);
     if (rows < INT8_ROWS) {
         memset(code, 0, (size_t)columns * INT8_ROWS);
@@ -102,14 +102,14 @@ static int quantise_block(const QuantiseInt8 *a, int r, int c)
 }
 
 typedef struct {
-    const QuantiseInt8 *a;
+    const QuantiseInt *a;
     int failed; /* set by any thread */
 } Job;
 
 static void quantise_part(const void *arg, int part, int n_parts)
 {
     Job *job = (Job *)(uintptr_t)arg;
-    const QuantiseInt8 *a = job->a;
+    const QuantiseInt *a = job->a;
     int64_t begin, end, blocks = int8_blocks(a->cols);
     cpu_split((a->rows + INT8_ROWS - 1) / INT8_ROWS, part, n_parts, &begin, &end);
     for (int64_t i = begin * blocks; i < end * blocks; i++)
@@ -119,7 +119,7 @@ static void quantise_part(const void *arg, int part, int n_parts)
         }
 }
 
-int ISA_NAME(quantise_int8)(Threads *t, const QuantiseInt8 *a)
+int ISA_NAME(quantise_int)(Threads *t, const QuantiseInt *a)
 {
     assert(a->from == WEIGHT_F32 || a->from == WEIGHT_BF16);
     Job job = {a, 0};

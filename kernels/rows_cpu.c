@@ -27,7 +27,7 @@ static void embed_part(const void *arg, int part, int n_parts)
                 out[k] = bf16_to_float(((const uint16_t *)(const void *)row)[k]);
         else
             for (int k = 0; k < w->cols; k++)
-                out[k] = weight_int8_at(w, a->token[i], k);
+                out[k] = weight_int_at(w, a->token[i], k);
     }
 }
 

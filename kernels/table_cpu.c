@@ -20,5 +20,5 @@ const CpuOps ISA_NAME(cpu_ops) = {
     .sample = ISA_NAME(sample),
     .token_logprobs = ISA_NAME(token_logprobs),
     .move_rows = ISA_NAME(move_rows),
-    .quantise_int8 = ISA_NAME(quantise_int8),
+    .quantise_int = ISA_NAME(quantise_int),
 };

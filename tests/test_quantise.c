@@ -208,31 +208,31 @@ static void test_q8_values(void **state)
         unsigned char *data = mem_alloc(ROWS * COLS + 1, bytes);
         int8_t code[CODES], got[CODES];
         float scale[SCALES], got_scale[SCALES];
-        QuantiseInt8 a = {data + 1, type, ROWS, COLS, code, scale}, b = a;
+        QuantiseInt a = {data + 1, type, WEIGHT_INT8, ROWS, COLS, code, scale}, b = a;
         b.code = got, b.scale = got_scale;
         for (int i = 0; i < ROWS * COLS; i++) {
             float x = i / COLS == 5 ? 0 : rng_float(&r) * ldexpf(1, i / COLS % 40 - 20);
             if (i / COLS == 6) x = ldexpf(x, -120); /* counts as zero */
             memcpy(data + 1 + bytes * (size_t)i, (char *)&x + 4 - bytes, bytes);
         }
-        assert_int_equal(ref->quantise_int8(ref, &a), 0);
+        assert_int_equal(ref->quantise_int(ref, &a), 0);
         check_q8(data + 1, type, ROWS, COLS, code, scale);
         for (int i = 0; i < 2 * N_CPU_ISAS; i++) {
             Backend *be = backend_cpu_open(1 + i % 2 * 2, cpu_isas[i / 2], 512, NULL);
             if (!be) continue;
             memset(got, 99, sizeof got), memset(got_scale, 99, sizeof got_scale);
-            assert_int_equal(be->quantise_int8(be, &b), 0);
+            assert_int_equal(be->quantise_int(be, &b), 0);
             assert_memory_equal(got, code, sizeof code);
             assert_memory_equal(got_scale, scale, sizeof scale);
             be->close(be);
         }
         const float nan = NAN;
         memcpy(data + 1 + bytes * 5000, (const char *)&nan + 4 - bytes, bytes);
-        assert_int_equal(ref->quantise_int8(ref, &a), -1);
+        assert_int_equal(ref->quantise_int(ref, &a), -1);
         for (int i = 0; i < N_CPU_ISAS; i++) {
             Backend *be = backend_cpu_open(2, cpu_isas[i], 512, NULL);
             if (!be) continue;
-            assert_int_equal(be->quantise_int8(be, &b), -1);
+            assert_int_equal(be->quantise_int(be, &b), -1);
             be->close(be);
         }
         mem_free(data);
