@@ -57,7 +57,7 @@ static int place_quantised(Loader *l, const Tensor *t, const unsigned char *data
                            int cols, Weight *w)
 {
     *w = (Weight){.type = l->quantise_to, .rows = rows, .cols = cols};
-    if (w->type == WEIGHT_INT8) return loader_make_int8(l, t, data, w);
+    if (w->type == WEIGHT_INT8) return loader_make_int(l, t, data, w);
     size_t n = (size_t)rows * (size_t)cols, n_scales = (size_t)weight_n_scales(w);
     int stays = l->own->backend->is_host;
     uint8_t *code = stays ? loader_block(l, n, 1) : mem_alloc(n, 1);
@@ -141,8 +141,8 @@ static int take_rows(Loader *l, const Source *s, const int *map, int n, Weight *
 int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
 {
     const Tensor *t, *scale;
-    if (loader_is_int8(l, leaf, ".weight"))
-        return loader_take_int8(l, leaf, ".weight", 1, rows, cols, w);
+    if (loader_is_int(l, leaf, ".weight"))
+        return loader_take_int(l, leaf, ".weight", 1, rows, cols, w);
     if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
     int quantised = is_quantised(l, leaf, t), failed;
     if (quantised || t->type == TENSOR_F16) {
@@ -154,7 +154,7 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
             failed = place_quantised(l, t, random ? random : t->data, rows, cols, w);
         mem_free(random);
         forget(l, t, quantised);
-        if (l->saver && quantised && !failed) failed = loader_save_int8(l, leaf, ".weight", w, 1);
+        if (l->saver && quantised && !failed) failed = loader_save_int(l, leaf, ".weight", w, 1);
         return failed;
     }
     *w = (Weight){.type = loader_weight_type(t), .rows = rows, .cols = cols};
@@ -173,8 +173,7 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
 
 int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int cols, Weight *out)
 {
-    if (loader_is_int8(l, leaf, ""))
-        return loader_take_int8(l, leaf, "", n * parts, rows, cols, out);
+    if (loader_is_int(l, leaf, "")) return loader_take_int(l, leaf, "", n * parts, rows, cols, out);
     const Tensor *t = loader_need(l, leaf, "", 3, (int64_t[]){n, parts * rows, cols});
     if (!t) return -1;
     if (!loader_is_float(t)) return loader_bad_type(l, t, "BF16, F16 or F32");
@@ -193,7 +192,7 @@ int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int co
             choose_x(l, leaf, w);
         }
     if (quantised || halves) forget(l, t, quantised);
-    return l->saver && quantised ? loader_save_int8(l, leaf, "", out, n * parts) : 0;
+    return l->saver && quantised ? loader_save_int(l, leaf, "", out, n * parts) : 0;
 }
 
 int loader_split(Loader *l, const char *leaf, int cols, const SplitPart part[2])
@@ -201,7 +200,7 @@ int loader_split(Loader *l, const char *leaf, int cols, const SplitPart part[2])
     const Tensor *t, *scale;
     float *s = NULL;
     int rows = part[0].n + part[1].n, failed = 0;
-    int apart = l->dummy || loader_is_int8(l, part[0].leaf, ".weight");
+    int apart = l->dummy || loader_is_int(l, part[0].leaf, ".weight");
     for (int i = 0; i < 2 && apart && !failed; i++) /* dummies' rows are as random in any order */
         failed = loader_matrix(l, l->dummy ? leaf : part[i].leaf, part[i].n, cols, part[i].w);
     if (apart) return failed;
@@ -214,7 +213,7 @@ int loader_split(Loader *l, const char *leaf, int cols, const SplitPart part[2])
     for (int i = 0; i < 2 && !failed; i++) {
         failed = take_rows(l, &from, part[i].map, part[i].n, part[i].w);
         if (l->saver && from.is_quantised && !failed)
-            failed = loader_save_int8(l, part[i].leaf, ".weight", part[i].w, 1);
+            failed = loader_save_int(l, part[i].leaf, ".weight", part[i].w, 1);
         choose_x(l, leaf, part[i].w);
     }
     mem_free(s);

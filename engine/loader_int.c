@@ -1,4 +1,4 @@
-/* loader_int8.c: INT8 matrices, made while loading, saved, or taken as they were saved. */
+/* loader_int.c: INT8 matrices, made while loading, saved, or taken as they were saved. */
 #include "engine/loader_parts.h"
 
 #include <stdio.h>
@@ -6,9 +6,9 @@
 
 #include "base/mem.h"
 
-enum { INT8_ALIGN = 64 /* of codes and scales: vectors of them cross no line of the cache */ };
+enum { ALIGN = 64 /* of codes and scales: vectors of them cross no line of the cache */ };
 
-int loader_make_int8(Loader *l, const Tensor *t, const unsigned char *data, Weight *w)
+int loader_make_int(Loader *l, const Tensor *t, const unsigned char *data, Weight *w)
 {
     Backend *be = l->own->backend;
     size_t n = (size_t)weight_data_bytes(w), n_scales = (size_t)weight_n_scales(w);
@@ -26,13 +26,13 @@ int loader_make_int8(Loader *l, const Tensor *t, const unsigned char *data, Weig
 /* How n INT8 matrices like w lie in a checkpoint: codes and scales. */
 typedef struct {
     int64_t code[5], scale[4];
-} Int8Dims;
+} IntDims;
 
-static Int8Dims int8_dims(const Weight *w, int n)
+static IntDims int_dims(const Weight *w, int n)
 {
     int64_t panels = weight_stored_rows(w) / INT8_ROWS;
-    return (Int8Dims){{n, panels, weight_row_bytes(w) / 4, INT8_ROWS, 4},
-                      {n, panels, int8_blocks(w->cols), INT8_ROWS}};
+    return (IntDims){{n, panels, weight_row_bytes(w) / 4, INT8_ROWS, 4},
+                     {n, panels, int8_blocks(w->cols), INT8_ROWS}};
 }
 
 static SavedTensor saved_tensor(const Loader *l, const char *leaf, const char *suffix,
@@ -44,10 +44,10 @@ static SavedTensor saved_tensor(const Loader *l, const char *leaf, const char *s
     return t;
 }
 
-int loader_save_int8(Loader *l, const char *leaf, const char *suffix, Weight *w, int n)
+int loader_save_int(Loader *l, const char *leaf, const char *suffix, Weight *w, int n)
 {
     int one = n == 1; /* has no dimension for it */
-    Int8Dims dims = int8_dims(w, n);
+    IntDims dims = int_dims(w, n);
     SavedTensor code = saved_tensor(l, leaf, suffix, "", "I8", 5 - one, dims.code + one),
                 scale = saved_tensor(l, leaf, suffix, "_scale", "F32", 4 - one, dims.scale + one);
     const void **codes = mem_alloc((size_t)n, sizeof *codes),
@@ -67,18 +67,18 @@ int loader_save_int8(Loader *l, const char *leaf, const char *suffix, Weight *w,
     return failed ? -1 : 0;
 }
 
-int loader_is_int8(const Loader *l, const char *leaf, const char *suffix)
+int loader_is_int(const Loader *l, const char *leaf, const char *suffix)
 {
     const Tensor *t = loader_find(l, leaf, suffix);
     return t && t->type == TENSOR_I8;
 }
 
-int loader_take_int8(Loader *l, const char *leaf, const char *suffix, int n, int rows, int cols,
-                     Weight *out)
+int loader_take_int(Loader *l, const char *leaf, const char *suffix, int n, int rows, int cols,
+                    Weight *out)
 {
     Owned *own = l->own;
     Weight w = {.type = WEIGHT_INT8, .rows = rows, .cols = cols};
-    Int8Dims dims = int8_dims(&w, n);
+    IntDims dims = int_dims(&w, n);
     int one = n == 1;
     char end[32];
     snprintf(end, sizeof end, "%s_scale", suffix);
@@ -92,8 +92,8 @@ int loader_take_int8(Loader *l, const char *leaf, const char *suffix, int n, int
         return error_set(l->err, ERR_INPUT,
                          "the weights are q8, which is for the CPU: take "
                          "--device cpu, or what they were made of");
-    const int8_t *codes = loader_place_matrix(l, code->data, code->bytes, INT8_ALIGN);
-    const float *scales = loader_place_matrix(l, scale->data, scale->bytes, INT8_ALIGN);
+    const int8_t *codes = loader_place_matrix(l, code->data, code->bytes, ALIGN);
+    const float *scales = loader_place_matrix(l, scale->data, scale->bytes, ALIGN);
     if (!codes || !scales) return -1;
     own->n_params += (int64_t)n * rows * cols;
     own->file_bytes += (int64_t)(code->bytes + scale->bytes);
