@@ -46,8 +46,8 @@ const void *loader_place_tensor(Loader *l, const Tensor *t, size_t align);
 /* ---- loader_int.c ---- */
 
 /*
- * w, of which rows and cols are set, as INT8 made of data: some or all elements of t. It lies where
- * it is read, or in two blocks until it is saved.
+ * w, of which type, rows and cols are set, as INT8 or INT4 made of data: some or all elements of t.
+ * It lies where it is read, or in two blocks until it is saved.
  */
 int loader_make_int(Loader *l, const Tensor *t, const unsigned char *data, Weight *w);
 
