@@ -231,8 +231,7 @@ INLINE void int8_take_rest(int is_few, Int8Waiting *w, int t)
 /* What one product of tiles reads: the first step's, 64 columns of each. */
 typedef struct {
     const int8_t *x[2]; /* of each group; of one, twice */
-    const int8_t *w;
-    int64_t panel_bytes;
+    Int8Codes w;
     int64_t ahead;              /* of W, from a line to what is asked for with it */
     int ahead_begin, ahead_end; /* of the lines of a step */
 } Int8Tiles;
@@ -250,7 +249,8 @@ INLINE void int8_ask(const Int8Tiles *a, const int8_t *w)
 INLINE void int8_step(int n_groups, int n_panels, const Int8Tiles *a, int s, const Int8Take *take)
 {
     const int8_t *x0 = a->x[0] + s * INT8_STEP, *x1 = a->x[1] + s * INT8_STEP;
-    const int8_t *w = a->w + s * INT8_STEP_BYTES;
+    const int8_t *w = a->w.at + s * INT8_STEP_BYTES;
+    const int64_t panel_bytes = a->w.panel_bytes;
 #define THEN(i) int8_take(take, 2 * (i)), int8_take(take, 2 * (i) + 1)
     _tile_loadd(6, x0, INT8_BLOCK);
     THEN(0);
@@ -260,10 +260,10 @@ INLINE void int8_step(int n_groups, int n_panels, const Int8Tiles *a, int s, con
     int8_ask(a, w);
     THEN(2);
     if (n_panels > 1) {
-        _tile_loadd(5, w + a->panel_bytes, 64);
+        _tile_loadd(5, w + panel_bytes, 64);
         THEN(3);
         _tile_dpbssd(1, 6, 5);
-        int8_ask(a, w + a->panel_bytes);
+        int8_ask(a, w + panel_bytes);
     } else {
         THEN(3);
     }
@@ -276,15 +276,15 @@ INLINE void int8_step(int n_groups, int n_panels, const Int8Tiles *a, int s, con
         if (n_panels > 1) _tile_dpbssd(3, 7, 5);
     } else {
         if (n_panels > 2) {
-            _tile_loadd(4, w + 2 * a->panel_bytes, 64);
+            _tile_loadd(4, w + 2 * panel_bytes, 64);
             _tile_dpbssd(2, 6, 4);
-            int8_ask(a, w + 2 * a->panel_bytes);
+            int8_ask(a, w + 2 * panel_bytes);
         }
         THEN(5);
         if (n_panels > 3) {
-            _tile_loadd(5, w + 3 * a->panel_bytes, 64);
+            _tile_loadd(5, w + 3 * panel_bytes, 64);
             _tile_dpbssd(3, 6, 5);
-            int8_ask(a, w + 3 * a->panel_bytes);
+            int8_ask(a, w + 3 * panel_bytes);
         }
         THEN(6);
     }
@@ -315,8 +315,24 @@ typedef struct {
     Int8Tile (*high)[INT8_SUMS_HELD];         /* [2] */
     int32_t (*low)[TILE];                     /* [panel][fine row] */
     float (*sum)[INT8_SUMS_HELD][TILE][TILE]; /* [pair of groups] */
+    int8_t *room;                             /* for INT4's block of all panels, unpacked */
     Int8Waiting waiting;
 } Int8Panels;
+
+/* Block b of n_panels; of INT4 unpacked, and the block that lies `ahead` is asked for meanwhile. */
+INLINE Int8Codes int8_panels_codes(const Int8Panels *a, int n_panels, int b, int64_t ahead)
+{
+    const Weight *w = a->p->w;
+    Int8Codes codes = {int8_panel(w, a->r) + b * int8_block_bytes(w),
+                       INT8_ROWS * weight_row_bytes(w)};
+    if (w->type == WEIGHT_INT8) return codes;
+    for (int i = 0; i < n_panels; i++)
+        for (int k = 0; k < INT4_BLOCK_BYTES; k += CACHE_LINE)
+            prefetch_line(codes.at + i * codes.panel_bytes + k, ahead);
+    codes = int4_codes(codes, n_panels, int8_steps(w, b * INT8_BLOCK), a->room);
+    amx_see_stores(a->room);
+    return codes;
+}
 
 /* The products of a block's low bytes, two panels'. */
 INLINE void int8_multiply_lows(int n_panels, Int8Panels *a, int b, Int8Tiles tiles, int steps)
@@ -386,7 +402,7 @@ INLINE void int8_multiply_few(int n_groups, int panel, int n_panels, Int8Panels 
                               Int8Tiles tiles, int steps)
 {
     Int8Tile *sum = a->high[a->which ^= 1];
-    tiles.w += panel * tiles.panel_bytes;
+    tiles.w.at += panel * tiles.w.panel_bytes;
     tiles.x[0] = int8_x_row(a->chunk, b, 0);
     tiles.x[1] = tiles.x[0] + (n_groups - 1) * TILE * INT8_BLOCK;
     int8_multiply(1, n_groups, n_panels, &tiles, steps, &a->waiting);
@@ -406,11 +422,11 @@ INLINE void int8_panels_of_few(int n_panels, Int8Panels *a)
 {
     const Weight *w = a->p->w;
     const int rows = a->chunk.rows;
-    Int8Tiles tiles = {.panel_bytes = INT8_ROWS * weight_row_bytes(w), .ahead_end = TILE};
+    Int8Tiles tiles = {.ahead_end = w->type == WEIGHT_INT8 ? TILE : 0};
     for (int b = 0; b < a->chunk.blocks; b++) {
         int steps = int8_steps(w, b * INT8_BLOCK);
-        tiles.w = int8_panel(w, a->r) + (int64_t)b * INT8_BLOCK_BYTES;
         tiles.ahead = int8_ahead(w, n_panels, b);
+        tiles.w = int8_panels_codes(a, n_panels, b, tiles.ahead);
         if (rows < TILE || !int8_chunk_x(a->chunk, b).n_fine[rows - 1]) {
             int8_multiply_few(1, 0, n_panels, a, b, tiles, steps);
             continue;
@@ -426,16 +442,16 @@ INLINE void int8_panels_of_many(int n_panels, Int8Panels *a)
     const Weight *w = a->p->w;
     const int n_groups = a->chunk.rows / TILE, n_pairs = (n_groups + 1) / 2,
               shares = n_pairs * a->n_chunks;
-    Int8Tiles tiles = {.panel_bytes = INT8_ROWS * weight_row_bytes(w)};
-    tiles.ahead = n_panels * tiles.panel_bytes;
+    Int8Tiles tiles = {.ahead = n_panels * INT8_ROWS * weight_row_bytes(w)};
     for (int b = 0; b < a->chunk.blocks; b++) {
         int steps = int8_steps(w, b * INT8_BLOCK);
-        tiles.w = int8_panel(w, a->r) + (int64_t)b * INT8_BLOCK_BYTES;
+        tiles.w = int8_panels_codes(a, n_panels, b, tiles.ahead);
         int8_multiply_lows(n_panels, a, b, tiles, steps);
         for (int g = 0; g < n_groups; g += 2) {
             int share = a->which_chunk * n_pairs + g / 2;
             tiles.ahead_begin = TILE * share / shares;
             tiles.ahead_end = TILE * (share + 1) / shares;
+            if (w->type == WEIGHT_INT4) tiles.ahead_end = 0;
             if (g + 1 < n_groups)
                 int8_multiply_highs(2, n_panels, a, b, tiles, steps, g);
             else
@@ -490,8 +506,9 @@ static void tiles_int8(const Weight *w, int begin, int end, int n, const uint32_
     _Alignas(64) int32_t low[2 * INT8_CHUNK_ROWS][TILE];
     _Alignas(64) float sum[INT8_CHUNK_ROWS / (2 * TILE)][INT8_SUMS_HELD][TILE][TILE];
     const int together = int8_chunks_at_once(w->cols) * INT8_CHUNK_ROWS;
+    _Alignas(64) int8_t room[INT8_SUMS_HELD * INT8_BLOCK_BYTES];
     Int8Product p = {w, end, n, terms, y};
-    Int8Panels a = {.p = &p, .high = high, .low = low, .sum = sum};
+    Int8Panels a = {.p = &p, .high = high, .low = low, .sum = sum, .room = room};
     amx_begin(n <= INT8_ONE_GROUP ? 2 * n : TILE, 64);
     if (n <= TILE)
         int8_rows(1, &a, begin, end, 0, n);

@@ -53,10 +53,6 @@ enum {
     MANY_PAIRS = 12, /* the same where x is bf16 and one K_BLOCK: 16 rows take 0.85 of the time */
     MANY_OUTS = 64,
     PREFETCH_BYTES = 32768, /* 3 to 12 % less time than 16 KiB where rows have 5 KiB and more */
-    /* INT8 weights: up to here in vectors all the same, which give the same bits. The products of a
-     * pass of 2 rows take 0.99 of the time that they take in tiles; of 4 the same, but their x is
-     * packed in 1.2 times the time (two cores of Granite Rapids). */
-    INT8_VEC_ROWS = VEC_TILES ? 3 : LINEAR_PANEL,
 };
 
 /* Some outputs in a block of k, as W holds them or widened. */

@@ -25,6 +25,7 @@
 #include <math.h>
 
 #include "kernels/linear_cpu.h"
+#include "kernels/unpack_int4.h"
 #include "kernels/vec_int.h"
 
 enum { INT8_LARGEST = 127 * 256 /* |q| */, INT8_SPREAD = 8 };
@@ -170,11 +171,32 @@ typedef struct {
     float *const *y;
 } Int8Product;
 
+/* Bytes of a whole block of a panel. */
+INLINE int64_t int8_block_bytes(const Weight *w)
+{
+    return w->type == WEIGHT_INT4 ? INT4_BLOCK_BYTES : INT8_BLOCK_BYTES;
+}
+
 /* From a block to the next one that is read: after the last, the first of the next outputs. */
 INLINE int64_t int8_ahead(const Weight *w, int n_panels, int64_t block)
 {
-    if (block + 1 < int8_blocks(w->cols)) return INT8_BLOCK_BYTES;
-    return n_panels * INT8_ROWS * weight_row_bytes(w) - block * INT8_BLOCK_BYTES;
+    if (block + 1 < int8_blocks(w->cols)) return int8_block_bytes(w);
+    return n_panels * INT8_ROWS * weight_row_bytes(w) - block * int8_block_bytes(w);
+}
+
+/* Codes of some panels, from a column on. */
+typedef struct {
+    const int8_t *at;
+    int64_t panel_bytes; /* from a panel's codes to the next one's */
+} Int8Codes;
+
+/* n_steps of 64 columns of INT4's panels as INT8's, in room. */
+INLINE Int8Codes int4_codes(Int8Codes w, int n_panels, int n_steps, int8_t *room)
+{
+    const int64_t panel_bytes = (int64_t)n_steps * INT8_STEP * INT8_ROWS;
+    for (int i = 0; i < n_panels; i++)
+        int4_unpack((const uint8_t *)w.at + i * w.panel_bytes, n_steps, room + i * panel_bytes);
+    return (Int8Codes){room, panel_bytes};
 }
 
 #endif

@@ -27,6 +27,12 @@ enum {
     INT8_ONE_TILE = VEC_ISA == 512 ? 8 : INT8_TILE_ROWS,
     INT8_PANELS = VEC_ISA == 512 ? 2 : 1,
     INT8_SUMS = INT8_PANELS * INT8_VECS,
+    INT4_BLOCKS = 2, /* that are unpacked together */
+    INT4_STEPS = INT4_BLOCKS * INT8_BLOCK / INT8_STEP,
+    /* Up to here rows are for vectors even where there are tiles, which give the same bits. The
+     * products of a pass of 2 rows take 0.99 of the time that they take in tiles; of 4 the same,
+     * but their x is packed in 1.2 times the time (two cores of Granite Rapids). */
+    INT8_VEC_ROWS = VEC_TILES ? 3 : LINEAR_PANEL,
 };
 
 /*
@@ -103,22 +109,22 @@ INLINE void vec_int8_pack(const float *const *x, int n, int cols, int part, int 
 
 /* ---- products ---- */
 
-/* Line g of a block asks for what lies from + g * step bytes behind the block's begin. */
+/* Line g of a block asks for what lies step * g bytes from there on, in each panel. */
 typedef struct {
-    int64_t from, step;
+    const int8_t *at;
+    int64_t step, panel_bytes;
 } Ahead;
 
 #if INT8_BYTES
 /* Adds the products of the low bytes of n_rows that begin at x: zeros where a row is coarse. */
-INLINE void int8_low_together(int n_panels, int n_rows, int lines, const uint32_t *x,
-                              const int8_t *w, int64_t panel_bytes,
+INLINE void int8_low_together(int n_panels, int n_rows, int lines, const uint32_t *x, Int8Codes w,
                               IntVec q[INT8_SUMS][INT8_ONE_TILE])
 {
     for (int g = 0; g < lines; g++) {
         IntVec line[INT8_PANELS];
         UNROLL
         for (int o = 0; o < n_panels; o++)
-            line[o] = iv_load(w + g * INT8_LINE + o * panel_bytes);
+            line[o] = iv_load(w.at + g * INT8_LINE + o * w.panel_bytes);
         UNROLL
         for (int i = 0; i < n_rows; i++) {
             IntVec xi = _mm512_set1_epi32((int)x[i * (INT8_BLOCK / 4) + g]);
@@ -131,7 +137,7 @@ INLINE void int8_low_together(int n_panels, int n_rows, int lines, const uint32_
 
 /* The same, fine rows alone: each in two sums, so that no product waits for the one before. */
 INLINE void int8_low_alone(int n_panels, int n_rows, int lines, const uint32_t *x, const Int8X *of,
-                           const int8_t *w, int64_t panel_bytes, IntVec q[INT8_SUMS][INT8_ONE_TILE])
+                           Int8Codes w, IntVec q[INT8_SUMS][INT8_ONE_TILE])
 {
     UNROLL
     for (int i = 0; i < n_rows; i++) {
@@ -142,7 +148,7 @@ INLINE void int8_low_alone(int n_panels, int n_rows, int lines, const uint32_t *
             IntVec x0 = _mm512_set1_epi32((int)xi[g]), x1 = _mm512_set1_epi32((int)xi[g + 1]);
             UNROLL
             for (int o = 0; o < n_panels; o++) {
-                const int8_t *at = w + g * INT8_LINE + o * panel_bytes;
+                const int8_t *at = w.at + g * INT8_LINE + o * w.panel_bytes;
                 q[o][i] = iv_dot_bytes(q[o][i], x0, iv_load(at));
                 odd[o] = iv_dot_bytes(odd[o], x1, iv_load(at + INT8_LINE));
             }
@@ -153,13 +159,9 @@ INLINE void int8_low_alone(int n_panels, int n_rows, int lines, const uint32_t *
     }
 }
 
-/* q[outputs][row] = the sums of one block of so many lines, whose x and w begin here. */
-INLINE void int8_block(int n_panels, int n_rows, int lines, const uint32_t *x, const int8_t *w,
-                       int64_t panel_bytes, Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
+/* Sums begin with what codes + 128 add too much; returns how many rows are fine. */
+INLINE int int8_clear(int n_panels, int n_rows, const Int8X *of, IntVec q[INT8_SUMS][INT8_ONE_TILE])
 {
-    const Int8X *of = int8_x(x, n_rows);
-    const uint32_t *low = x + n_rows * (INT8_BLOCK / 4);
-    const IntVec top = _mm512_set1_epi8(-128);
     int n_fine = 0;
     UNROLL
     for (int i = 0; i < n_rows; i++) {
@@ -168,22 +170,82 @@ INLINE void int8_block(int n_panels, int n_rows, int lines, const uint32_t *x, c
         for (int o = 0; o < n_panels; o++)
             q[o][i] = _mm512_set1_epi32(of[i].offset);
     }
+    return n_fine;
+}
+
+/* Adds a line of each panel, codes + 128, times 4 columns of the rows of x. */
+INLINE void int8_high_line(int n_panels, int n_rows, const uint32_t *x,
+                           const IntVec line[INT8_PANELS], IntVec q[INT8_SUMS][INT8_ONE_TILE])
+{
+    UNROLL
+    for (int i = 0; i < n_rows; i++) {
+        IntVec xi = _mm512_set1_epi32((int)x[i]);
+        UNROLL
+        for (int o = 0; o < n_panels; o++)
+            q[o][i] = iv_dot_bytes(q[o][i], line[o], xi);
+    }
+}
+
+/* The high bytes of x times INT8's codes. */
+INLINE void int8_highs(int n_panels, int n_rows, int lines, const uint32_t *x, Int8Codes w,
+                       Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
+{
+    const IntVec top = _mm512_set1_epi8(-128);
     for (int g = 0; g < lines; g++) { /* (w + 128) high: one of the two is unsigned */
         IntVec line[INT8_PANELS];
         UNROLL
         for (int o = 0; o < n_panels; o++) {
-            const int8_t *at = w + g * INT8_LINE + o * panel_bytes;
+            const int8_t *at = w.at + g * INT8_LINE + o * w.panel_bytes;
             line[o] = _mm512_xor_si512(iv_load(at), top);
-            prefetch_l2(w + o * panel_bytes, ahead.from + g * ahead.step);
+            prefetch_l2(ahead.at + o * ahead.panel_bytes, g * ahead.step);
         }
+        int8_high_line(n_panels, n_rows, x + g * n_rows, line, q);
+    }
+}
+
+/* And INT4's as they lie in memory. */
+INLINE void int4_highs(int n_panels, int n_rows, int lines, const uint32_t *x, Int8Codes w,
+                       Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
+{
+    for (int g = 0; g < lines; g += INT4_RUN / 4) {
+        const int run = g / (INT4_RUN / 4) % 2;
+        const int8_t *at = w.at + g / (INT8_STEP / 4) * INT4_STEP_BYTES;
+        Int4Heads of[INT8_PANELS];
         UNROLL
-        for (int i = 0; i < n_rows; i++) {
-            IntVec xi = _mm512_set1_epi32((int)x[g * n_rows + i]);
+        for (int o = 0; o < n_panels; o++) {
+            of[o] = int4_heads((const uint8_t *)at + o * w.panel_bytes + run * 2 * INT8_ROWS);
+            if (!run) prefetch_l2(ahead.at + o * ahead.panel_bytes, at - w.at);
+        }
+        at += (1 + run * INT4_RUN_LINES) * INT8_LINE;
+        for (int i = 0; i < INT4_RUN_LINES; i++, at += INT8_LINE) {
+            IntVec low[INT8_PANELS], high[INT8_PANELS];
             UNROLL
-            for (int o = 0; o < n_panels; o++)
-                q[o][i] = iv_dot_bytes(q[o][i], line[o], xi);
+            for (int o = 0; o < n_panels; o++) {
+                IntVec bits = iv_load(at + o * w.panel_bytes);
+                low[o] = int4_low(bits, of[o]);
+                high[o] = int4_high(bits, of[o]);
+                prefetch_l2(ahead.at + o * ahead.panel_bytes, at - w.at);
+            }
+            int8_high_line(n_panels, n_rows, x + (g + 2 * i) * n_rows, low, q);
+            int8_high_line(n_panels, n_rows, x + (g + 2 * i + 1) * n_rows, high, q);
         }
     }
+}
+
+/*
+ * q[outputs][row] = the sums of one block of so many lines, whose x and w begin here. Of INT4 it is
+ * w as it lies in memory.
+ */
+INLINE void int8_block(int is_int4, int n_panels, int n_rows, int lines, const uint32_t *x,
+                       Int8Codes w, Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
+{
+    const Int8X *of = int8_x(x, n_rows);
+    const uint32_t *low = x + n_rows * (INT8_BLOCK / 4);
+    int n_fine = int8_clear(n_panels, n_rows, of, q);
+    if (is_int4)
+        int4_highs(n_panels, n_rows, lines, x, w, ahead, q);
+    else
+        int8_highs(n_panels, n_rows, lines, x, w, ahead, q);
     UNROLL
     for (int o = 0; o < n_panels; o++) {
         UNROLL
@@ -191,16 +253,19 @@ INLINE void int8_block(int n_panels, int n_rows, int lines, const uint32_t *x, c
             q[o][i] = _mm512_slli_epi32(q[o][i], 8);
     }
     if (!n_fine) return; /* here: else gcc 12 makes the sums of a fine row 7 % slower */
+    int8_t room[INT8_PANELS * INT8_BLOCK_BYTES];
+    if (is_int4) w = int4_codes(w, n_panels, lines / (INT8_STEP / 4), room);
     if (2 * n_fine > n_rows)
-        int8_low_together(n_panels, n_rows, lines, low, w, panel_bytes, q);
+        int8_low_together(n_panels, n_rows, lines, low, w, q);
     else
-        int8_low_alone(n_panels, n_rows, lines, low, of, w, panel_bytes, q);
+        int8_low_alone(n_panels, n_rows, lines, low, of, w, q);
 }
 #else
 /* q[outputs][row] = the sums of one block of so many lines, whose x and w begin here. */
-INLINE void int8_block(int n_panels, int n_rows, int lines, const uint32_t *x, const int8_t *w,
-                       int64_t panel_bytes, Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
+INLINE void int8_block(int is_int4, int n_panels, int n_rows, int lines, const uint32_t *x,
+                       Int8Codes w, Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
 {
+    assert(!is_int4);
     UNROLL
     for (int o = 0; o < n_panels * INT8_VECS; o++) {
         UNROLL
@@ -211,10 +276,10 @@ INLINE void int8_block(int n_panels, int n_rows, int lines, const uint32_t *x, c
         UNROLL
         for (int o = 0; o < n_panels * INT8_VECS; o++) {
             const int8_t *at =
-                w + g * INT8_LINE + o / INT8_VECS * panel_bytes + o % INT8_VECS * 4 * VEC_N;
+                w.at + g * INT8_LINE + o / INT8_VECS * w.panel_bytes + o % INT8_VECS * 4 * VEC_N;
             IntVec line = iv_load(at), even = iv_even(line), odd = iv_odd(line);
             if (o % INT8_VECS == 0)
-                prefetch_l2(w + o / INT8_VECS * panel_bytes, ahead.from + g * ahead.step);
+                prefetch_l2(ahead.at + o / INT8_VECS * ahead.panel_bytes, g * ahead.step);
             UNROLL
             for (int i = 0; i < n_rows; i++) {
                 q[o][i] = iv_dot(q[o][i], even, x[2 * i]);
@@ -225,38 +290,50 @@ INLINE void int8_block(int n_panels, int n_rows, int lines, const uint32_t *x, c
 }
 #endif
 
-/*
- * What tile t asks for in a block: alone the next block; else its share of the next panels, so that
- * memory is busy while all tiles compute.
- */
-INLINE Ahead int8_vec_ahead(const Weight *w, int n_panels, int n_tiles, int t, int64_t block)
+/* Outputs of n_panels from row r of W on, which begin at y_at of y; of them blocks begin .. end. */
+typedef struct {
+    const Int8Product *p;
+    int r, y_at, n_tiles, begin, end;
+    Int8Codes w;                           /* of these blocks */
+    float (*sum)[INT8_PANELS * INT8_ROWS]; /* [row], of the blocks before */
+} Int8Strip;
+
+/* What tile t asks for in block b: alone the next block; else its share of the next panels, so that
+ * memory is busy while all tiles compute. */
+INLINE Ahead int8_vec_ahead(int n_panels, const Int8Strip *s, int t, int b)
 {
-    if (n_tiles == 1) return (Ahead){int8_ahead(w, n_panels, block), INT8_LINE};
-    int64_t bytes = INT8_ROWS * weight_row_bytes(w), at = block * INT8_BLOCK_BYTES;
-    return (Ahead){n_panels * bytes + (t * bytes + at) / n_tiles - at, INT8_LINE / n_tiles};
+    const Weight *w = s->p->w;
+    const int64_t bytes = INT8_ROWS * weight_row_bytes(w), block = int8_block_bytes(w);
+    const int64_t step = block / (INT8_BLOCK / 4);
+    const int8_t *at = int8_panel(w, s->r);
+    if (s->n_tiles == 1) return (Ahead){at + b * block + int8_ahead(w, n_panels, b), step, bytes};
+    return (Ahead){at + n_panels * bytes + (t * bytes + b * block) / s->n_tiles, step / s->n_tiles,
+                   bytes};
 }
 
-/* Tile t of rows, n_rows of them, n_panels of outputs from row r of W on, which begin at y_at of y.
- */
-INLINE void int8_tile(int n_panels, int n_rows, const Int8Product *p, int t, int r, int y_at)
+/* Tile t of rows, n_rows of them. */
+INLINE void int8_tile(int is_int4, int n_panels, int n_rows, const Int8Strip *s, int t)
 {
-    const int n_tiles = int8_n_tiles(p->n), x0 = tile_begin(p->n, n_tiles, t);
-    const int64_t row_words = int8_row_words(p->w->cols), blocks = int8_blocks(p->w->cols);
-    const int64_t panel_bytes = INT8_ROWS * weight_row_bytes(p->w);
-    const uint32_t *x = p->terms + x0 * row_words;
-    const int8_t *w = int8_panel(p->w, r);
-    const float *w_scale = weight_scales(p->w, r);
+    const Int8Product *p = s->p;
+    const int x0 = tile_begin(p->n, s->n_tiles, t), blocks = int8_blocks(p->w->cols);
+    const uint32_t *x =
+        p->terms + x0 * int8_row_words(p->w->cols) + (int64_t)s->begin * n_rows * INT8_TERM_WORDS;
+    const float *w_scale = weight_scales(p->w, s->r);
+    Int8Codes w = s->w;
     IntVec q[INT8_SUMS][INT8_ONE_TILE];
     float sum[INT8_ONE_TILE][INT8_PANELS * INT8_ROWS];
-    memset(sum, 0, sizeof sum);
-    for (int64_t b = 0; b < blocks; b++, x += n_rows * INT8_TERM_WORDS) {
-        int lines = int8_steps(p->w, (int)b * INT8_BLOCK) * (INT8_STEP / 4);
+    if (s->begin)
+        memcpy(sum, s->sum + x0, (size_t)n_rows * sizeof *sum);
+    else
+        memset(sum, 0, sizeof sum);
+    for (int b = s->begin; b < s->end; b++, x += n_rows * INT8_TERM_WORDS) {
+        int lines = int8_steps(p->w, b * INT8_BLOCK) * (INT8_STEP / 4);
         const Int8X *of = int8_x(x, n_rows);
-        int8_block(n_panels, n_rows, lines, x, w + b * INT8_BLOCK_BYTES, panel_bytes,
-                   int8_vec_ahead(p->w, n_panels, n_tiles, t, b), q);
+        int8_block(is_int4, n_panels, n_rows, lines, x, w, int8_vec_ahead(n_panels, s, t, b), q);
+        w.at += is_int4 ? INT4_BLOCK_BYTES : INT8_BLOCK_BYTES;
         UNROLL
         for (int o = 0; o < n_panels * INT8_VECS; o++) {
-            int64_t panel = o / INT8_VECS * blocks + b;
+            int64_t panel = (int64_t)(o / INT8_VECS) * blocks + b;
             Vec ws = v_load(w_scale + panel * INT8_ROWS + o % INT8_VECS * VEC_N);
             UNROLL
             for (int i = 0; i < n_rows; i++) {
@@ -266,29 +343,76 @@ INLINE void int8_tile(int n_panels, int n_rows, const Int8Product *p, int t, int
             }
         }
     }
-    int n_outs = p->end - r < n_panels * INT8_ROWS ? p->end - r : n_panels * INT8_ROWS;
+    if (s->end < blocks) {
+        memcpy(s->sum + x0, sum, (size_t)n_rows * sizeof *sum);
+        return;
+    }
+    int n_outs = p->end - s->r < n_panels * INT8_ROWS ? p->end - s->r : n_panels * INT8_ROWS;
     for (int i = 0; i < n_rows; i++)
-        memcpy(p->y[x0 + i] + y_at, sum[i], (size_t)n_outs * sizeof(float));
+        memcpy(p->y[x0 + i] + s->y_at, sum[i], (size_t)n_outs * sizeof(float));
 }
 
-/* All rows. */
-INLINE void int8_tiles(int n_panels, const Int8Product *p, int r, int y_at)
+/* All rows of a strip. */
+INLINE void int8_tiles(int is_int4, int n_panels, const Int8Strip *s)
 {
-    int n_tiles = int8_n_tiles(p->n);
-    for (int t = 0; t < n_tiles; t++) {
-        int i = tile_begin(p->n, n_tiles, t), rows = tile_begin(p->n, n_tiles, t + 1) - i;
-        if (rows == 1) int8_tile(n_panels, 1, p, t, r, y_at);
-        if (rows == 2) int8_tile(n_panels, 2, p, t, r, y_at);
+    for (int t = 0; t < s->n_tiles; t++) {
+        int rows = tile_begin(s->p->n, s->n_tiles, t + 1) - tile_begin(s->p->n, s->n_tiles, t);
+        if (rows == 1) int8_tile(is_int4, n_panels, 1, s, t);
+        if (rows == 2) int8_tile(is_int4, n_panels, 2, s, t);
 #if VEC_ISA != 0
-        if (rows == 3) int8_tile(n_panels, 3, p, t, r, y_at);
-        if (rows == 4) int8_tile(n_panels, 4, p, t, r, y_at);
+        if (rows == 3) int8_tile(is_int4, n_panels, 3, s, t);
 #endif
-#if VEC_ISA == 512
-        if (rows == 5) int8_tile(n_panels, 5, p, t, r, y_at);
-        if (rows == 6) int8_tile(n_panels, 6, p, t, r, y_at);
-        if (rows == 7) int8_tile(n_panels, 7, p, t, r, y_at);
-        if (rows == 8) int8_tile(n_panels, 8, p, t, r, y_at);
+#if VEC_ISA != 0 && !VEC_TILES
+        if (rows == 4) int8_tile(is_int4, n_panels, 4, s, t);
 #endif
+#if VEC_ISA == 512 && !VEC_TILES
+        if (rows == 5) int8_tile(is_int4, n_panels, 5, s, t);
+        if (rows == 6) int8_tile(is_int4, n_panels, 6, s, t);
+        if (rows == 7) int8_tile(is_int4, n_panels, 7, s, t);
+        if (rows == 8) int8_tile(is_int4, n_panels, 8, s, t);
+#endif
+    }
+}
+
+typedef void StripFn(const Int8Strip *s);
+
+#define STRIP_FN(name, is_int4, n_panels)                                                          \
+    static void name(const Int8Strip *s)                                                           \
+    {                                                                                              \
+        int8_tiles(is_int4, n_panels, s);                                                          \
+    }
+
+STRIP_FN(int8_strip, 0, INT8_PANELS)
+STRIP_FN(int8_strip_single, 0, 1)
+#if INT8_BYTES
+STRIP_FN(int4_strip, 1, INT8_PANELS)
+STRIP_FN(int4_strip_single, 1, 1)
+#endif
+
+/* n_panels from row r on, for all rows; INT4 as it lies, or some blocks at a time as INT8. */
+static void int8_outputs(int n_panels, const Int8Product *p, int r, int y_at)
+{
+    float sum[INT8_VEC_ROWS][INT8_PANELS * INT8_ROWS];
+    int8_t room[INT8_PANELS * INT4_STEPS * INT8_STEP * INT8_ROWS];
+    const Weight *w = p->w;
+    const int blocks = int8_blocks(w->cols), is_int4 = w->type == WEIGHT_INT4;
+    Int8Strip s = {.p = p, .r = r, .y_at = y_at, .n_tiles = int8_n_tiles(p->n), .sum = sum};
+    StripFn *strip = n_panels == 1 ? int8_strip_single : int8_strip;
+    const Int8Codes all = {int8_panel(w, r), INT8_ROWS * weight_row_bytes(w)};
+#if INT8_BYTES
+    if (is_int4 && s.n_tiles == 1) {
+        s.end = blocks, s.w = all;
+        (n_panels == 1 ? int4_strip_single : int4_strip)(&s);
+        return;
+    }
+#endif
+    for (; s.begin < blocks; s.begin = s.end) {
+        s.end = is_int4 && blocks - s.begin > INT4_BLOCKS ? s.begin + INT4_BLOCKS : blocks;
+        s.w = all;
+        s.w.at += s.begin * int8_block_bytes(w);
+        int steps = (w->cols - s.begin * INT8_BLOCK + INT8_STEP - 1) / INT8_STEP;
+        if (is_int4) s.w = int4_codes(s.w, n_panels, steps < INT4_STEPS ? steps : INT4_STEPS, room);
+        strip(&s);
     }
 }
 
@@ -299,9 +423,9 @@ static void vec_int8(const Weight *w, int begin, int end, int n, const uint32_t 
     Int8Product p = {w, end, n, terms, y};
     int r = begin;
     for (; INT8_PANELS == 2 && r + INT8_ROWS < end; r += 2 * INT8_ROWS)
-        int8_tiles(INT8_PANELS, &p, r, r - begin);
+        int8_outputs(INT8_PANELS, &p, r, r - begin);
     for (; r < end; r += INT8_ROWS)
-        int8_tiles(1, &p, r, r - begin);
+        int8_outputs(1, &p, r, r - begin);
 }
 
 #endif

@@ -34,7 +34,7 @@ enum {
     INT8_LARGEST_CODE = 127,
     INT4_LARGEST_STEP = 16,
     INT4_FINER = 8,   /* t is so many times v */
-    INT4_STEPS = 3,   /* of s that are tried */
+    INT4_TRIED = 3,   /* of s that are tried */
     INT4_LARGEST = 15 /* bits */
 };
 

@@ -1,12 +1,19 @@
 /*
- * quantise_cpu.c: INT8 weights, vectors along a row, panels over threads. The same bits as the
- * definition.
+ * quantise_cpu.c: INT8 and INT4 weights, vectors along a row, panels over threads. The same bits as
+ * the definition.
  */
 #include "kernels/isa_ops.h"
 
 #include <assert.h>
+#include <math.h>
 
-enum { VECS = INT8_BLOCK / VEC_N };
+enum {
+    VECS = INT8_BLOCK / VEC_N,
+    RUN_VECS = INT4_RUN / VEC_N,
+};
+
+/* 1.5 * 2^23: a sum with it is rounded to an integer, which is in its low bits. */
+static const float MAGIC = 12582912.0f;
 
 /* 256 elements of a row from column c on, zeros past its end. */
 INLINE void load_row(const QuantiseInt *a, int r, int c, Vec v[VECS])
@@ -44,10 +51,9 @@ INLINE int find_scale(const Vec v[VECS], float *scale, float *inverse)
     return 0;
 }
 
-/* Stores the low bytes of 32-bit lanes, 4 to a line of a panel, in the order of its columns. */
-INLINE void store_codes(Vec sum, int8_t *out)
+/* The low bytes of 32-bit lanes, 4 a word in the order of a panel's columns. */
+INLINE void low_bytes(Vec sum, uint32_t word[VEC_N / 4])
 {
-    uint32_t word[VEC_N / 4];
 #if VEC_ISA == 512
     __m512i bits = _mm512_shuffle_epi32(_mm512_castps_si512(sum), _MM_PERM_DBCA);
     _mm_storeu_si128((__m128i *)(void *)word, _mm512_cvtepi32_epi8(bits));
@@ -62,42 +68,133 @@ INLINE void store_codes(Vec sum, int8_t *out)
     memcpy(bits, &sum, sizeof bits);
     word[0] = (bits[0] & 255) | (bits[2] & 255) << 8 | (bits[1] & 255) << 16 | bits[3] << 24;
 #endif
+}
+
+/* Codes of INT8, a word to a line of a panel. */
+INLINE void store_codes(Vec sum, uint8_t *out)
+{
+    uint32_t word[VEC_N / 4];
+    low_bytes(sum, word);
     UNROLL
     for (int g = 0; g < VEC_N / 4; g++)
         memcpy(out + g * INT8_LINE, &word[g], sizeof *word);
 }
 
-/* One row of a block of a panel, n_vecs of codes. */
-INLINE int quantise_row(const QuantiseInt *a, int r, int c, int n_vecs, int8_t *code, float *scale)
+/* ---- INT4: a run ---- */
+
+/* A step and a middle that are tried. */
+typedef struct {
+    float step, minus, error;
+} Int4Try;
+
+/* The bits of a run's integers t, rounded but for MAGIC's being in them. */
+INLINE Vec bits_with(Int4Try a, Vec t)
 {
-    const Vec magic =
-        v_set(12582912.0f); /* 1.5 * 2^23: the integer is in the low bits of the sum */
-    Vec v[VECS];
-    float inverse;
-    load_row(a, r, c, v);
-    if (find_scale(v, scale, &inverse)) return -1;
+    Vec at = v_add(t, v_set(INT4_FINER * a.minus));
+    Vec bits = v_add(v_mul(at, v_set(1 / (INT4_FINER * a.step))), v_set(MAGIC));
+    return v_max(v_set(MAGIC), v_min(bits, v_set(MAGIC + INT4_LARGEST)));
+}
+
+INLINE Int4Try try_run(float step, float d, const Vec t[RUN_VECS], float sum_of_ends)
+{
+    const float top = INT4_LARGEST * step, least = top - INT8_LARGEST_CODE;
+    Int4Try a = {.step = step};
+    Vec error = v_set(0);
+    a.minus = (INT4_FINER * top - sum_of_ends + 4 * d * step) / (2 * INT4_FINER) + MAGIC - MAGIC;
+    a.minus = a.minus < least ? least : a.minus > INT8_LARGEST_CODE ? INT8_LARGEST_CODE : a.minus;
     UNROLL
-    for (int k = 0; k < VECS; k++)
-        if (k < n_vecs)
-            store_codes(v_add(v_mul(v[k], v_set(inverse)), magic),
-                        code + k * (VEC_N / 4 * INT8_LINE));
-    return 0;
+    for (int k = 0; k < RUN_VECS; k++) {
+        Vec bits = v_sub(bits_with(a, t[k]), v_set(MAGIC));
+        Vec code = v_sub(v_mul(bits, v_set(step)), v_set(a.minus));
+        Vec off = v_sub(t[k], v_mul(code, v_set(INT4_FINER)));
+        error = v_add(error, v_mul(off, off));
+    }
+    a.error = v_sum(error);
+    return a;
+}
+
+INLINE Int4Try best_run(const Vec t[RUN_VECS])
+{
+    Vec most = t[0], least = v_sub(v_set(0), t[0]);
+    Int4Try best = {.error = INFINITY};
+    UNROLL
+    for (int k = 1; k < RUN_VECS; k++)
+        most = v_max(most, t[k]), least = v_max(least, v_sub(v_set(0), t[k]));
+    const float hi = v_largest(most), lo = -v_largest(least);
+    int widest = (int)ceilf((hi - lo) / (INT4_FINER * INT4_LARGEST));
+    widest = widest < 1 ? 1 : widest > INT4_LARGEST_STEP ? INT4_LARGEST_STEP : widest;
+    for (int s = widest; s > 0 && s > widest - INT4_TRIED; s--)
+        for (int d = -1; d <= 1; d++) {
+            Int4Try a = try_run((float)s, (float)d, t, lo + hi);
+            if (a.error < best.error) best = a;
+        }
+    return best;
+}
+
+/* A run of a row: its step and offset at head, its bits 8 columns a line from `line` on. */
+INLINE void quantise_run(const Vec v[RUN_VECS], float inverse, uint8_t *head, uint8_t *line)
+{
+    Vec t[RUN_VECS];
+    uint32_t word[INT4_RUN / 4];
+    UNROLL
+    for (int k = 0; k < RUN_VECS; k++) {
+        Vec finer = v_mul(v_mul(v[k], v_set(inverse)), v_set(INT4_FINER));
+        t[k] = v_sub(v_add(finer, v_set(MAGIC)), v_set(MAGIC));
+    }
+    Int4Try best = best_run(t);
+    head[0] = (uint8_t)best.step;
+    head[1] = (uint8_t)(128 - (int)best.minus);
+    UNROLL
+    for (int k = 0; k < RUN_VECS; k++)
+        low_bytes(bits_with(best, t[k]), word + k * (VEC_N / 4));
+    for (int i = 0; i < INT4_RUN / 8; i++) {
+        uint32_t both = word[2 * i] | word[2 * i + 1] << 4;
+        memcpy(line + i * INT8_LINE, &both, sizeof both);
+    }
+}
+
+/* ---- a matrix ---- */
+
+/* Row i of 16 of a block of a panel, n_vecs of codes: v times inverse. */
+INLINE void store_row(WeightType to, const Vec v[VECS], float inverse, int n_vecs, int i,
+                      uint8_t *block)
+{
+    if (to == WEIGHT_INT8) {
+        UNROLL
+        for (int k = 0; k < VECS; k++)
+            if (k < n_vecs)
+                store_codes(v_add(v_mul(v[k], v_set(inverse)), v_set(MAGIC)),
+                            block + 4 * i + k * (VEC_N / 4 * INT8_LINE));
+        return;
+    }
+    for (int k = 0; k < n_vecs; k += RUN_VECS) {
+        int c = k * VEC_N;
+        uint8_t *step = block + c / INT8_STEP * INT4_STEP_BYTES;
+        quantise_run(v + k, inverse, step + int4_run(i, c), step + int4_bits(i, c));
+    }
 }
 
 /* One block of the panel that begins with row r; zeros where there is no row. */
 static int quantise_block(const QuantiseInt *a, int r, int c)
 {
     Weight w = {a->to, a->rows, a->cols, a->code, a->scale};
-    int rows = a->rows - r < INT8_ROWS ? a->rows - r : INT8_ROWS,
-        columns = int8_steps(&w, c) * INT8_STEP;
-    int8_t *code = (int8_t *)a->code + weight_int8_code(&w, r, c);
+    const int n_vecs = int8_steps(&w, c) * INT8_STEP / VEC_N;
+    int64_t at = a->to == WEIGHT_INT8 ? weight_int8_code(&w, r, c) : weight_int4_step(&w, r, c);
     float *scale = a->scale + weight_int8_scale(&w, r, c);
-    if (rows < INT8_ROWS) {
-        memset(code, 0, (size_t)columns * INT8_ROWS);
-        memset(scale, 0, INT8_ROWS * sizeof *scale);
+    for (int i = 0; i < INT8_ROWS; i++) {
+        Vec v[VECS];
+        float inverse = 0;
+        if (r + i < a->rows) {
+            load_row(a, r + i, c, v);
+            if (find_scale(v, scale + i, &inverse)) return -1;
+        } else {
+            UNROLL
+            for (int k = 0; k < VECS; k++)
+                v[k] = v_set(0);
+            scale[i] = 0;
+        }
+        store_row(a->to, v, inverse, n_vecs, i, (uint8_t *)a->code + at);
     }
-    for (int i = 0; i < rows; i++)
-        if (quantise_row(a, r + i, c, columns / VEC_N, code + 4 * i, scale + i)) return -1;
     return 0;
 }
 

@@ -61,7 +61,7 @@ static Int4Run best_run(const float t[INT4_RUN])
         lo = fminf(lo, t[i]), hi = fmaxf(hi, t[i]);
     int widest = (int)ceilf((hi - lo) / (INT4_FINER * INT4_LARGEST));
     widest = widest < 1 ? 1 : widest > INT4_LARGEST_STEP ? INT4_LARGEST_STEP : widest;
-    for (int s = widest; s > 0 && s > widest - INT4_STEPS; s--)
+    for (int s = widest; s > 0 && s > widest - INT4_TRIED; s--)
         for (int d = -1; d <= 1; d++) {
             Int4Run run = run_with(s, d, t, lo, hi);
             if (run.error < best.error) best = run;

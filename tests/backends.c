@@ -59,7 +59,7 @@ int is_gpu(int b)
 
 int has_type(int b, WeightType type)
 {
-    return (type != WEIGHT_INT8 && type != WEIGHT_BF16_BOTH) || !is_gpu(b);
+    return (!weight_is_int(type) && type != WEIGHT_BF16_BOTH) || !is_gpu(b);
 }
 
 Sums sums_of(int b)
@@ -99,6 +99,18 @@ int32_t *ints(size_t n)
     return x;
 }
 
+/* Steps and offsets as INT4 may have them. */
+static void set_runs(Rng *r, const Weight *w, unsigned char *data)
+{
+    for (int row = 0; row < weight_stored_rows(w); row++)
+        for (int c = 0; c < w->cols; c += INT4_RUN) {
+            unsigned char *at = data + weight_int4_step(w, row, c) + int4_run(row, c);
+            int step = 1 + rng_int(r, 16);
+            at[0] = (unsigned char)step;
+            at[1] = (unsigned char)(1 + rng_int(r, 255 - 15 * step));
+        }
+}
+
 /* A matrix with random content. */
 Weight random_weight(Rng *r, WeightType type, int rows, int cols)
 {
@@ -115,7 +127,9 @@ Weight random_weight(Rng *r, WeightType type, int rows, int cols)
         if (weight_is_bf16(type)) memcpy(data + 2 * i, &half, 2);
         if (type == WEIGHT_FP8) data[i] = (unsigned char)(rng_next(r) & 0xf7); /* no NaN */
         if (type == WEIGHT_INT8) data[i] = (unsigned char)(rng_int(r, 255) - 127);
+        if (type == WEIGHT_INT4) data[i] = (unsigned char)rng_int(r, 256);
     }
+    if (type == WEIGHT_INT4) set_runs(r, &w, data);
     w.data = data;
     if (n_scales) w.scale = random_floats(r, n_scales, 0.01f);
     return w;

@@ -60,6 +60,16 @@ static const LinearShape linear_shapes[] = {
     {WEIGHT_INT8, 96, 640, 17},
     {WEIGHT_INT8, 47, 1152, 33},
     {WEIGHT_INT8, 18, 2056, 150},
+    {WEIGHT_INT4, 1, 1, 1},
+    {WEIGHT_INT4, 5, 24, 2},
+    {WEIGHT_INT4, 130, 300, 9},
+    {WEIGHT_INT4, 301, 1030, 6},
+    {WEIGHT_INT4, 64, 512, 16},
+    {WEIGHT_INT4, 77, 768, 8},
+    {WEIGHT_INT4, 95, 1056, 3},
+    {WEIGHT_INT4, 3, 40000, 13},
+    {WEIGHT_INT4, 47, 1152, 33},
+    {WEIGHT_INT4, 18, 2056, 150},
     {WEIGHT_BF16, 1213, 1040, 16},
     {WEIGHT_FP8, 1440, 1030, 3},
     {WEIGHT_BF16_BOTH, 1, 1, 1},
@@ -80,7 +90,7 @@ static const LinearShape linear_shapes[] = {
 static double roundings(const Weight *w, Sums sums)
 {
     if (sums == SUMS_FP8_TENSOR) return 1 << 12;
-    if (sums != SUMS_REF && w->type == WEIGHT_INT8) return 2 * int8_blocks(w->cols) + 8;
+    if (sums != SUMS_REF && weight_is_int(w->type)) return 2 * int8_blocks(w->cols) + 8;
     if (sums == SUMS_AMX && w->type == WEIGHT_BF16_BOTH) return 16 + w->cols / 16.0 + 8;
     if (sums == SUMS_AMX && w->type != WEIGHT_F32) return 128 + 16 + w->cols / 16.0 + 8;
     if (sums != SUMS_GPU || w->type == WEIGHT_F32)
@@ -119,7 +129,7 @@ static double lost(const Weight *w, const float *x, const float *row, Sums sums)
         sum += largest * weights * (is_fine ? 0x1p-16 : 0x1.04p-8);
     }
     if (sums == SUMS_GPU && w->type == WEIGHT_FP8) return 0x1p-38 * max * all;
-    if (sums != SUMS_REF && w->type == WEIGHT_INT8) return sum + 0x1p-110 * all;
+    if (sums != SUMS_REF && weight_is_int(w->type)) return sum + 0x1p-110 * all;
     int pairs = sums == SUMS_AMX || (sums != SUMS_REF && w->type == WEIGHT_BF16_BOTH);
     return pairs ? 0x1p-126 * (all + w->cols) : 0;
 }
@@ -280,6 +290,36 @@ static void test_int8_everywhere(void **state)
     free(x), free(want), free(y);
 }
 
+/* INT4 is INT8 in fewer bits: the same products, of few rows and many, fine ones and all coarse. */
+static void test_int4_is_int8(void **state)
+{
+    (void)state;
+    enum { ROWS = 53, COLS = 840, N = 49 };
+    static const int rows[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 24, N};
+    Rng r = rng_new(81);
+    Weight w = random_weight(&r, WEIGHT_INT4, ROWS, COLS), same = w;
+    same.type = WEIGHT_INT8;
+    int8_t *code = calloc((size_t)weight_data_bytes(&same), 1);
+    float *x = random_floats(&r, N * COLS, 1), *want = floats(N * ROWS), *y = floats(N * ROWS);
+    assert_non_null(code);
+    for (int i = 0; i < ROWS; i++)
+        for (int k = 0; k < COLS; k++)
+            code[weight_int8_code(&same, i, k)] = (int8_t)weight_int_code(&w, i, k);
+    same.data = code;
+    for (int outliers = 0; outliers < 2; outliers++) {
+        if (outliers) put_outliers(&r, x, COLS, N, COLS);
+        for (int b = 0; b < n_backends; b++)
+            for (size_t i = 0; i < sizeof rows / sizeof *rows && !is_gpu(b); i++) {
+                int n = rows[i];
+                backend[b]->linear(backend[b], &(Linear){n, x, COLS, 1, {{&same, want, ROWS}}, 0});
+                backend[b]->linear(backend[b], &(Linear){n, x, COLS, 1, {{&w, y, ROWS}}, 0});
+                assert_true(same_bits(about("INT4", b), y, want, (size_t)(n * ROWS), r.seed));
+            }
+    }
+    free_weight(&w);
+    free(code), free(x), free(want), free(y);
+}
+
 /* NaN, infinity and the largest numbers in other rows, and all ranges of numbers in its own. */
 static void test_linear_company(void **state)
 {
@@ -351,6 +391,7 @@ static const Together togethers[] = {
     {5, 264, 4, {{WEIGHT_F32, 9}, {WEIGHT_BF16, 48}, {WEIGHT_F32, 1}, {WEIGHT_FP8, 145}}},
     {7, 2056, 4, {{WEIGHT_INT8, 35}, {WEIGHT_BF16, 35}, {WEIGHT_INT8, 16}, {WEIGHT_INT8, 47}}},
     {9, 136, 3, {{WEIGHT_BF16, 8200}, {WEIGHT_FP8, 20}, {WEIGHT_BF16, 8183}}},
+    {9, 520, 4, {{WEIGHT_INT4, 35}, {WEIGHT_INT4, 17}, {WEIGHT_INT8, 16}, {WEIGHT_BF16, 47}}},
     {17, 288, 4, {{WEIGHT_INT8, 35}, {WEIGHT_INT8, 17}, {WEIGHT_FP8, 16}, {WEIGHT_F32, 47}}},
     {33, 200, 3, {{WEIGHT_FP8, 40}, {WEIGHT_BF16, 20}, {WEIGHT_FP8, 19}}},
     {64, 1031, 4, {{WEIGHT_BF16, 31}, {WEIGHT_FP8, 5}, {WEIGHT_BF16, 16}, {WEIGHT_BF16, 1}}},
@@ -462,6 +503,7 @@ static const ManyShape many_shapes[] = {
     {WEIGHT_FP8, 70, 137, PREFILL_EXACT},       {WEIGHT_FP8, 50, 1168, PREFILL_EXACT},
     {WEIGHT_FP8, 5505, 16, PREFILL_EXACT},      {WEIGHT_F32, 65, 30, PREFILL_EXACT},
     {WEIGHT_INT8, 70, 137, PREFILL_EXACT},      {WEIGHT_INT8, 50, 1168, PREFILL_EXACT},
+    {WEIGHT_INT4, 70, 137, PREFILL_EXACT},      {WEIGHT_INT4, 50, 1168, PREFILL_EXACT},
     {WEIGHT_BF16_BOTH, 70, 137, PREFILL_EXACT}, {WEIGHT_BF16_BOTH, 131, 1160, PREFILL_EXACT},
     {WEIGHT_FP8, 200, 144, PREFILL_FP8},        {WEIGHT_FP8, 70, 137, PREFILL_FP8},
     {WEIGHT_FP8, 50, 1168, PREFILL_FP8},        {WEIGHT_FP8, 5505, 16, PREFILL_FP8},
@@ -542,7 +584,8 @@ static void test_embed_and_gather(void **state)
 {
     (void)state;
     enum { N = 300, DIM = 203, VOCAB = 301 };
-    static const WeightType types[] = {WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT8, WEIGHT_BF16_BOTH};
+    static const WeightType types[] = {WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT8, WEIGHT_INT4,
+                                       WEIGHT_BF16_BOTH};
     for (int t = 0; t < 4; t++) {
         Rng r = rng_new((uint64_t)t);
         Weight w = random_weight(&r, types[t], VOCAB, DIM);
@@ -732,6 +775,7 @@ int main(void)
         cmocka_unit_test(test_linear_alignment),
         cmocka_unit_test(test_linear_ends),
         cmocka_unit_test(test_int8_everywhere),
+        cmocka_unit_test(test_int4_is_int8),
         cmocka_unit_test(test_linear_company),
         cmocka_unit_test(test_linear_many_outputs),
         cmocka_unit_test(test_linear_together),

@@ -90,6 +90,8 @@ static const MoeShape moe_shapes[] = {
     {WEIGHT_F32, 30, 40, 48, 7, 3},
     {WEIGHT_INT8, 19, 136, 140, 6, 3},
     {WEIGHT_INT8, 90, 200, 256, 2, 2},
+    {WEIGHT_INT4, 19, 136, 140, 6, 3},
+    {WEIGHT_INT4, 90, 200, 256, 2, 2},
     {WEIGHT_BF16_BOTH, 19, 136, 140, 6, 3},
     {WEIGHT_BF16_BOTH, 90, 200, 256, 2, 2},
 };
@@ -142,7 +144,7 @@ static void check_moe(const MoeShape *m, int prefill, uint64_t seed)
         backend[b]->moe_ffn(backend[b], &a);
         int bf16_terms =
             sums_of(b) == SUMS_AMX ? m->type != WEIGHT_F32 : is_gpu(b) && m->type == WEIGHT_BF16;
-        int is_rounded = m->type == WEIGHT_INT8 || m->type == WEIGHT_BF16_BOTH;
+        int is_rounded = weight_is_int(m->type) || m->type == WEIGHT_BF16_BOTH;
         double relative = prefill ? 0x1p-5 : is_rounded ? 0x1p-6 : bf16_terms ? 0x1p-15 : 4e-6;
         assert_true(near_all(about("moe", b), a.out, want, all, 0, relative * size, r.seed));
         assert_true(same_bits(about("moe", b), a.out, first, all, r.seed));

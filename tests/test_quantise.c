@@ -201,78 +201,70 @@ static void check_q8(const unsigned char *data, WeightType type, int rows, int c
         }
 }
 
-/* How far v is off the nearest of 16 codes from least on, step apart. */
-static double off_by(double v, int step, int least)
-{
-    double k = fmin(fmax(nearbyint((v - least) / step), 0), 15);
-    return fabs(v - (least + k * step));
-}
-
-/* Of 32 neighbours v the spread decides how wide a step may be. */
-static void check_step(int step, int offset, const double v[32])
-{
-    double lo = v[0], hi = v[0];
-    for (int i = 1; i < 32; i++)
-        lo = fmin(lo, v[i]), hi = fmax(hi, v[i]);
-    int least = (int)ceil((hi - lo) / 15 - 0.02), most = (int)ceil((hi - lo) / 15 + 0.02);
-    assert_true(step >= 1 && step <= 16 && offset >= 1 && offset <= 255 - 15 * step);
-    assert_true(step >= least - 2 && step <= (most < 1 ? 1 : most > 16 ? 16 : most));
-}
-
 /*
- * Every q4 value, in eighths of INT8's codes, is the nearest that the step and the offset of its 32
- * neighbours say; scales are INT8's.
+ * Every q4 value is the nearest that its run's step and offset can say; these are in their ranges,
+ * and no further off in all than the widest step, centred, would be.
  */
 static void check_q4(const unsigned char *data, WeightType type, int rows, int cols,
-                     const uint8_t *code, const float *scale)
+                     const void *code, const float *scale)
 {
-    static const int in_four[] = {0, 2, 1, 3};
-    int padded = (rows + 15) / 16 * 16, n_steps = (cols + 63) / 64, n_blocks = (cols + 255) / 256;
-    for (int r = 0; r < padded; r++)
-        for (int c0 = 0; c0 < n_steps * 64; c0 += 32) {
-            const uint8_t *step = code + (r / 16 * n_steps + c0 / 64) * 9 * 64,
-                          *run = step + c0 % 64 / 32 * 32 + r % 16 * 2;
-            double s = (double)scale[(r / 16 * n_blocks + c0 / 256) * 16 + r % 16], v[32] = {0};
-            for (int c = c0; c < c0 + 32 && c < cols && r < rows; c++)
-                v[c - c0] = element(data, type, (size_t)r * (size_t)cols + (size_t)c) / s;
-            check_step(run[0], run[1], v);
-            for (int c = c0; c < c0 + 32; c++) {
-                uint8_t both = step[64 + c % 64 / 8 * 64 + r % 16 * 4 + in_four[c % 4]];
-                int bits = c % 8 < 4 ? both & 15 : both >> 4, least = run[1] - 128;
-                double off = fabs(v[c - c0] - (run[0] * bits + least));
-                if (off > off_by(v[c - c0], run[0], least) + 0.126)
-                    fail_msg("[%d][%d] = %g is %d * %d + %d", r, c, v[c - c0], run[0], bits, least);
+    Weight w = {WEIGHT_INT4, rows, cols, code, scale};
+    const uint8_t *bytes = code;
+    for (int r = 0; r < rows; r++)
+        for (int c0 = 0; c0 < cols; c0 += 32) {
+            const uint8_t *head = bytes + weight_int4_step(&w, r, c0) + int4_run(r, c0);
+            double s = head[0], lo = head[1] - 128,
+                   unit = (double)scale[weight_int8_scale(&w, r, c0)];
+            double least = 0, most = 0, error = 0;
+            int n = cols - c0 < 32 ? cols - c0 : 32;
+            assert_true(s >= 1 && s <= 16 && head[1] >= 1 && head[1] + 15 * s <= 255);
+            for (int c = c0; c < c0 + n; c++) {
+                double x = element(data, type, (size_t)r * (size_t)cols + (size_t)c) / unit;
+                double y = weight_int_code(&w, r, c), bits = round((x - lo) / s);
+                double best = lo + s * fmin(fmax(bits, 0), 15);
+                if (fabs(x) < 1e-25) x = best = y; /* counts as zero */
+                assert_true(fabs(fabs(x - y) - fabs(x - best)) <= 0.126);
+                error += (x - y) * (x - y);
+                least = fmin(least, x), most = fmax(most, x);
             }
+            double step = fmin(fmax(ceil((most - least) / 15), 1), 16);
+            assert_true(error <= n * pow(step / 2 + 0.75, 2) + 1e-6);
         }
 }
 
 /* The definition, and the same bits from every instruction set. */
-static void test_q8_values(void **state)
+static void check_values(WeightType to)
 {
-    (void)state;
     enum { ROWS = 150, COLS = 300, CODES = 160 * 320, SCALES = 160 * 2 };
     Backend *ref = backend_ref_open(512);
     for (WeightType type = WEIGHT_F32; type <= WEIGHT_BF16; type++) {
         Rng r = rng_new((uint64_t)type);
         size_t bytes = type == WEIGHT_F32 ? 4 : 2;
         unsigned char *data = mem_alloc(ROWS * COLS + 1, bytes);
-        int8_t code[CODES], got[CODES];
+        int8_t code[CODES] = {0}, got[CODES];
         float scale[SCALES], got_scale[SCALES];
-        QuantiseInt a = {data + 1, type, WEIGHT_INT8, ROWS, COLS, code, scale}, b = a;
+        QuantiseInt a = {data + 1, type, to, ROWS, COLS, code, scale}, b = a;
+        const size_t n_codes =
+            (size_t)weight_data_bytes(&(Weight){.type = to, .rows = ROWS, .cols = COLS});
         b.code = got, b.scale = got_scale;
         for (int i = 0; i < ROWS * COLS; i++) {
             float x = i / COLS == 5 ? 0 : rng_float(&r) * ldexpf(1, i / COLS % 40 - 20);
             if (i / COLS == 6) x = ldexpf(x, -120); /* counts as zero */
+            if (i / COLS % 3 == 1) x = x * x * x;   /* runs of other ranges than their block */
+            if (i / COLS % 7 == 2) x = fabsf(x);
             memcpy(data + 1 + bytes * (size_t)i, (char *)&x + 4 - bytes, bytes);
         }
         assert_int_equal(ref->quantise_int(ref, &a), 0);
-        check_q8(data + 1, type, ROWS, COLS, code, scale);
+        if (to == WEIGHT_INT8)
+            check_q8(data + 1, type, ROWS, COLS, code, scale);
+        else
+            check_q4(data + 1, type, ROWS, COLS, code, scale);
         for (int i = 0; i < 2 * N_CPU_ISAS; i++) {
             Backend *be = backend_cpu_open(1 + i % 2 * 2, cpu_isas[i / 2], 512, NULL);
             if (!be) continue;
             memset(got, 99, sizeof got), memset(got_scale, 99, sizeof got_scale);
             assert_int_equal(be->quantise_int(be, &b), 0);
-            assert_memory_equal(got, code, sizeof code);
+            assert_memory_equal(got, code, n_codes);
             assert_memory_equal(got_scale, scale, sizeof scale);
             be->close(be);
         }
@@ -288,6 +280,18 @@ static void test_q8_values(void **state)
         mem_free(data);
     }
     ref->close(ref);
+}
+
+static void test_q8_values(void **state)
+{
+    (void)state;
+    check_values(WEIGHT_INT8);
+}
+
+static void test_q4_values(void **state)
+{
+    (void)state;
+    check_values(WEIGHT_INT4);
 }
 
 static const char *const golden[] = {"qwen35-dense", "qwen35-dense-odd", "qwen35-dense-fp8",
@@ -652,11 +656,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),         cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_models),         cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_q8_values),      cmocka_unit_test(test_int_models),
-        cmocka_unit_test(test_rounded_models), cmocka_unit_test(test_fp8_prompts),
-        cmocka_unit_test(test_device),         cmocka_unit_test(test_logits),
-        cmocka_unit_test(test_errors),         cmocka_unit_test(test_once_in_memory),
-        cmocka_unit_test(test_fetched),
+        cmocka_unit_test(test_q8_values),      cmocka_unit_test(test_q4_values),
+        cmocka_unit_test(test_int_models),     cmocka_unit_test(test_rounded_models),
+        cmocka_unit_test(test_fp8_prompts),    cmocka_unit_test(test_device),
+        cmocka_unit_test(test_logits),         cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_once_in_memory), cmocka_unit_test(test_fetched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,20 @@
 #!/bin/sh
 # Builds llama.cpp for side_by_side.py, from the source package that llama-cpp-python has on PyPI,
-# and converts the models. About half an hour on two cores, 10 GB of disk. What DIR already has is
+# and converts the models. About half an hour on two cores, 12 GB of disk. What DIR already has is
 # left as it is: run it again after a failure, delete what is to be made anew.
 #
 #   build_llama.sh [--a3b] DIR [TOKENIZER_JSON]
 #
 # DIR/v     a Python environment, for the converter alone
-# DIR/ll    the source; DIR/ll/vendor/llama.cpp/build/bin has llama-server and llama-bench
+# DIR/ll    the source; DIR/ll/vendor/llama.cpp/build/bin has llama-server, llama-bench and
+#           llama-quantize
 # DIR/q08   Qwen3.5-0.8B's shape with random weights; TOKENIZER_JSON is that model's, if you have
 #           it (else the demonstration model's, filled up to the same size)
 # DIR/wide  the demonstration model with feed-forward layers of 460 MB, which change no token
-# DIR/gg    demo.gguf, wide.gguf, q08-bf16.gguf, q08-q8.gguf
-# With --a3b, DIR/a3b and gg/a3b-q8.gguf, too: a fifth of Qwen3.5-35B-A3B with random weights. It
-# takes another 32 GB of disk, and side_by_side.py 16 GB of memory.
+# DIR/gg    demo.gguf, wide.gguf, q08-bf16.gguf, q08-q8.gguf, q08-q4km.gguf
+# With --a3b, DIR/a3b, gg/a3b-q8.gguf and gg/a3b-q4km.gguf, too: a fifth of Qwen3.5-35B-A3B with
+# random weights. It takes another quarter of an hour and 41 GB of disk, and side_by_side.py 16 GB
+# of memory.
 set -eu
 
 package="llama-cpp-python==0.3.36" # llama.cpp of 2026-10-01
@@ -70,8 +72,9 @@ grep -q 'volatile("" : : "r"(&tc)' $mmq || {
 }
 
 bin=$llama/build/bin
-if [ -n "$stale" ] || [ ! -x $bin/llama-server ] || [ ! -x $bin/llama-bench ]; then
-    echo "$1/$llama/build: llama-server, llama-bench"
+if [ -n "$stale" ] || [ ! -x $bin/llama-server ] || [ ! -x $bin/llama-bench ] ||
+    [ ! -x $bin/llama-quantize ]; then
+    echo "$1/$llama/build: llama-server, llama-bench, llama-quantize"
     cmake=cmake
     if ! command -v cmake >/dev/null; then
         v/bin/pip install --quiet cmake
@@ -80,7 +83,8 @@ if [ -n "$stale" ] || [ ! -x $bin/llama-server ] || [ ! -x $bin/llama-bench ]; t
     # For this machine's instruction set, as a user would build it.
     quietly configure.log "$cmake" -S $llama -B $llama/build -DCMAKE_BUILD_TYPE=Release \
         -DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF
-    quietly build.log "$cmake" --build $llama/build --target llama-server llama-bench -j "$jobs"
+    quietly build.log "$cmake" --build $llama/build \
+        --target llama-server llama-bench llama-quantize -j "$jobs"
 fi
 
 # Names are given when a file is whole.
@@ -88,6 +92,15 @@ convert() { # convert MODEL_DIR TYPE FILE
     [ ! -f "$3" ] || return 0
     echo "$PWD/$3"
     quietly convert.log v/bin/python "$here/to_gguf.py" $llama "$1" --outtype "$2" --outfile "$3.part"
+    mv "$3.part" "$3"
+}
+
+# Without an importance matrix. The source may be Q8_0: of random weights nothing but the sizes
+# matters, and no other file of a3b is there.
+quantize() { # quantize GGUF TYPE FILE
+    [ ! -f "$3" ] || return 0
+    echo "$PWD/$3"
+    quietly quantize.log $bin/llama-quantize --allow-requantize "$1" "$3.part" "$2" "$jobs"
     mv "$3.part" "$3"
 }
 
@@ -109,6 +122,10 @@ if [ ! -d wide ]; then
 fi
 convert q08 bf16 gg/q08-bf16.gguf
 convert q08 q8_0 gg/q08-q8.gguf
+quantize gg/q08-bf16.gguf Q4_K_M gg/q08-q4km.gguf
 convert "$demo" bf16 gg/demo.gguf
 convert wide bf16 gg/wide.gguf
-[ -z "$a3b" ] || convert a3b q8_0 gg/a3b-q8.gguf
+[ -z "$a3b" ] || {
+    convert a3b q8_0 gg/a3b-q8.gguf
+    quantize gg/a3b-q8.gguf Q4_K_M gg/a3b-q4km.gguf
+}

@@ -46,14 +46,16 @@ DEMO_ROWS = [
     ("resident memory after it, MB", PLAIN, [THEIRS], "resident", 0, None),
 ]
 WIDE_ROWS = [row for row in DEMO_ROWS if row[3] not in ("ready", "resident")]
+FIFTH = "A fifth of Qwen3.5-35B-A3B (8 layers of 40, 49,664 entries), random weights, "
 LESS_IS_BETTER = ("seconds", "ready", "resident", "pass")
 TITLES = {"bf16": "Qwen3.5-0.8B's shape, random weights, bf16",
           "act": "The same weights, x in bf16, as llama.cpp takes it: ours `--act-dtype bf16`",
           "q8": "The same, 8 bits: ours `--quant q8`, theirs Q8_0",
+          "q4": "The same, 4 bits: ours `--quant q4`, theirs Q4_K_M",
           "demo": "The demonstration model, agent loops, real drafts",
           "wide": "The same with wide layers, 460 MB: the same tokens, bound by memory",
-          "a3b": "A fifth of Qwen3.5-35B-A3B (8 layers of 40, 49,664 entries), random weights, 8 "
-                 "bits: ours from `offshoot quantize`, theirs Q8_0"}
+          "a3b": FIFTH + "8 bits: ours from `offshoot quantize`, theirs Q8_0",
+          "a3b-q4": FIFTH + "4 bits: ours from `offshoot quantize --quant q4`, theirs Q4_K_M"}
 
 
 def spread(values, decimals):
@@ -105,7 +107,7 @@ class Report:
         amx = "amx_bf16" in self.head[0]
         agents = {"demo": DEMO_ROWS, "wide": WIDE_ROWS}
         rows = agents.get(group) or random_rows(4.0 if amx else 1.3)
-        if group == "a3b":  # the goals are the 0.8B shape's
+        if group.startswith("a3b"):  # the goals are the 0.8B shape's
             rows = [row[:-1] + (None,) for row in rows]
         return ["", "## " + TITLES[group], "", "| | Offshoot | llama.cpp | ratio | goal |",
                 "|---|---|---|---|---|"] + [self.row(group, spec) for spec in rows
@@ -123,8 +125,9 @@ class Report:
         for group in TITLES:
             if group in self.figures:
                 lines += self.table(group)
-        if "q8" in o.only and "q8" not in self.figures:
-            lines += ["", "8 bits: left out, this binary has no `--quant q8`."]
+        for quant in ("q8", "q4"):
+            if quant in o.only and quant not in self.figures:
+                lines += ["", "%s: left out, this binary has no `--quant %s`." % (quant, quant)]
         lines += ["", "## Commands", "Each server also gets `--port`.", ""]
         lines += ["    " + c for c in self.commands]
         return "\n".join(lines) + "\n"

@@ -28,8 +28,8 @@ from report import Report
 ROOT = Path(__file__).resolve().parents[2]
 VOCAB = 4000  # ids in prompts: every tokenizer has them, and none of them is special
 LENGTH = 3.0  # tokens a step that drafts accepted by lot give on average
-GROUPS = ("bf16", "act", "q8", "demo", "wide")
-ON_REQUEST = ("a3b",)  # what build_llama.sh makes on request only
+GROUPS = ("bf16", "act", "q8", "q4", "demo", "wide")
+ON_REQUEST = ("a3b", "a3b-q4")  # what build_llama.sh makes on request only
 WIDE_LOOPS = 2  # its prompts take their time
 START_LIMIT, TOOL_LIMIT, REQUEST_LIMIT = 300, 1800, 900  # seconds
 
@@ -225,11 +225,12 @@ def without_amx(ours, o):
              lambda c: serve_random(c, o))]
 
 
-def quantized(o, shape):
-    """A folder of 8-bit weights, as their file is: written once."""
-    folder = o.dir / (shape + "-saved")
+def quantized(o, shape, quant):
+    """A folder of weights in 8 bits or 4, as their file is: written once."""
+    folder = o.dir / (shape + {"q8": "-saved", "q4": "-saved-q4"}[quant])
     if not (folder / "model.safetensors").exists():
-        run_tool([o.offshoot, "quantize", "--model", o.dir / shape, "--out", folder])
+        run_tool([o.offshoot, "quantize", "--model", o.dir / shape, "--out", folder,
+                  "--quant", quant])
     return folder
 
 
@@ -270,9 +271,16 @@ def small_turns(o, weights, options):
     return random_turns(o, o.dir / "q08", "q08-%s.gguf" % weights, options, 32768)
 
 
-def saved_turn(o):
-    command = our_server(o, quantized(o, "q08"), []) + ["--draft", "none"]
-    return [("ours, from quantize", command, lambda c: serve_random(c, o))]
+def narrow_turns(o, weights, quant):
+    """The same, and once from a folder as their file is."""
+    saved = our_server(o, quantized(o, "q08", quant), []) + ["--draft", "none"]
+    return small_turns(o, weights, ["--quant", quant]) + [
+        ("ours, from quantize", saved, lambda c: serve_random(c, o))]
+
+
+def experts_turns(o, weights, quant):
+    """The a3b shape."""
+    return random_turns(o, quantized(o, "a3b", quant), "a3b-%s.gguf" % weights, [], 32768 // 5)
 
 
 def agent_turns(o, model, gguf, loops):
@@ -286,14 +294,14 @@ def agent_turns(o, model, gguf, loops):
             ("ours, no drafts", ours + ["--draft", "none"], lambda c: serve_agent(c, o, loops))]
 
 
-def has_q8(o):
-    """Whether this binary takes 8-bit weights."""
-    command = [o.offshoot, "serve", "--model", o.demo, "--device", "cpu", "--quant", "q8"]
+def has(o, quant):
+    """Whether this binary takes weights of so many bits."""
+    command = [o.offshoot, "serve", "--model", o.demo, "--device", "cpu", "--quant", quant]
     try:
         with server(command):
             return True
     except Failed as e:
-        print("8 bits are left out: %s" % e, file=sys.stderr)
+        print("%s is left out: %s" % (quant, e), file=sys.stderr)
         return False
 
 
@@ -303,15 +311,18 @@ def all_turns(o):
         turns["bf16"] = small_turns(o, "bf16", [])
     if "act" in o.only:
         turns["act"] = small_turns(o, "bf16", ["--act-dtype", "bf16"])
-    if "q8" in o.only and has_q8(o):
-        turns["q8"] = small_turns(o, "q8", ["--quant", "q8"]) + saved_turn(o)
+    for quant, weights in (("q8", "q8"), ("q4", "q4km")):
+        if quant in o.only and has(o, quant):
+            turns[quant] = narrow_turns(o, weights, quant)
     if "demo" in o.only:
         turns["demo"] = agent_turns(o, o.demo, o.dir / "gg/demo.gguf", o.loops)
     if "wide" in o.only:
         turns["wide"] = agent_turns(o, o.dir / "wide", o.dir / "gg/wide.gguf",
                                     o.loops or WIDE_LOOPS)
     if "a3b" in o.only:
-        turns["a3b"] = random_turns(o, quantized(o, "a3b"), "a3b-q8.gguf", [], 32768 // 5)
+        turns["a3b"] = experts_turns(o, "q8", "q8")
+    if "a3b-q4" in o.only:
+        turns["a3b-q4"] = experts_turns(o, "q4km", "q4")
     return turns
 
 
@@ -324,7 +335,7 @@ def measure(o, turns, report):
             for name, command, turn in list_ if r % 2 == 0 else list_[::-1]:
                 figures = turn(command)
                 report.add(group, name, figures)
-                print("round %d of %d  %-5s %-20s %s" % (
+                print("round %d of %d  %-6s %-20s %s" % (
                     r + 1, o.rounds, group, name,
                     "  ".join("%s %.4g" % f for f in figures.items())), file=sys.stderr)
 
@@ -383,9 +394,9 @@ def read_options():
     o.llama = o.dir / "ll/vendor/llama.cpp/build/bin"
     o.demo, o.prompt, o.short_prompt = ROOT / "models/demo", 512, 32
     models = ["q08/model.safetensors", "gg/demo.gguf", "gg/q08-bf16.gguf", "gg/q08-q8.gguf",
-              "wide/model.safetensors", "gg/wide.gguf"]
-    if "a3b" in o.only:
-        models += ["a3b/model.safetensors", "gg/a3b-q8.gguf"]
+              "gg/q08-q4km.gguf", "wide/model.safetensors", "gg/wide.gguf"]
+    if set(o.only) & set(ON_REQUEST):
+        models += ["a3b/model.safetensors", "gg/a3b-q8.gguf", "gg/a3b-q4km.gguf"]
     for f in [o.offshoot, o.llama / "llama-server", o.llama / "llama-bench"] + [
             o.dir / name for name in models]:
         if not f.exists():
