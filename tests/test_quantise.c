@@ -580,6 +580,8 @@ static void test_logits(void **state)
                  {"models/demo", "fp8", {.quant = QUANT_FP8}, 0.08},
                  {GOLDEN "qwen35-dense", "q8", {.quant = QUANT_Q8}, 0.12},
                  {"models/demo", "q8", {.quant = QUANT_Q8}, 0.04},
+                 {GOLDEN "qwen35-dense", "q4", {.quant = QUANT_Q4}, 0.65},
+                 {"models/demo", "q4", {.quant = QUANT_Q4}, 0.13},
                  {GOLDEN "qwen35-dense", "x in bf16", {.act = ACT_BF16}, 0.045},
                  {"models/demo", "x in bf16", {.act = ACT_BF16}, 0.01}};
     Backend *be = backend_cpu_open(2, NULL, 1 << 16, NULL);

@@ -105,7 +105,7 @@ static void test_same_model(void **state)
 {
     (void)state;
     Backend *be = backend_cpu_open(2, NULL, 4096, NULL);
-    for (QuantType quant = QUANT_Q8; quant <= QUANT_Q8; quant++) {
+    for (QuantType quant = QUANT_Q8; quant <= QUANT_Q4; quant++) {
         check_saved(GOLDEN "qwen35-dense", quant, be);
         check_saved(GOLDEN "qwen35-dense-odd", quant, be);
         check_saved(GOLDEN "qwen35-moe", quant, be);
@@ -137,6 +137,7 @@ static void test_halves(void **state)
                      (const char *const[]){NULL});
         checkpoint_free(&c);
         check_saved("build/tests/halves", QUANT_Q8, be);
+        check_saved("build/tests/halves", QUANT_Q4, be);
     }
     be->close(be);
 }
@@ -162,7 +163,7 @@ static void test_mapped(void **state)
     (void)state;
     static Matrices all;
     Backend *be = backend_cpu_open(1, NULL, 4096, NULL);
-    for (QuantType quant = QUANT_Q8; quant <= QUANT_Q8; quant++) {
+    for (QuantType quant = QUANT_Q8; quant <= QUANT_Q4; quant++) {
         int n_mapped = 0;
         save(GOLDEN "qwen35-moe", quant, be);
         Model *m = open_ok(SAVED, QUANT_NONE, be);
@@ -195,7 +196,7 @@ static void test_refused(void **state)
     Backend *be = backend_cpu_open(1, NULL, 4096, NULL), *simt = backend_simt_open();
     save_fails(GOLDEN "qwen35-dense-fp8", no_folder(), QUANT_Q8, be,
                "'" GOLDEN "qwen35-dense-fp8' has fp8 weights already");
-    for (QuantType quant = QUANT_Q8; quant <= QUANT_Q8; quant++) {
+    for (QuantType quant = QUANT_Q8; quant <= QUANT_Q4; quant++) {
         int is_q8 = quant == QUANT_Q8;
         QuantType other = is_q8 ? QUANT_Q4 : QUANT_Q8;
         save(DEMO, quant, be);
@@ -237,10 +238,10 @@ static void test_nothing_left(void **state)
     config_write(dir, "config.json", GOLDEN "qwen35-moe/config.json", (const char *const[]){NULL});
     checkpoint_free(&c);
     save_fails(
-        "build/tests/broken", "build/tests/again", QUANT_Q8, be,
+        "build/tests/broken", "build/tests/again", QUANT_Q4, be,
         "cannot load 'model.safetensors': tensor "
         "'model.language_model.layers.1.mlp.experts.gate_up_proj' holds a NaN or an infinity, "
-        "which q8 lacks");
+        "which q4 lacks");
     assert_int_equal(access("build/tests/again", F_OK), -1);
 
     struct rlimit old, small = {1 << 20, 1 << 20};
@@ -280,6 +281,16 @@ static void rows_of_codes(Checkpoint *c)
     checkpoint_put(c, "mtp.fc.weight", "I8", 128, 256, -1);
 }
 
+static void rows_of_halves(Checkpoint *c)
+{
+    checkpoint_put(c, "mtp.fc.weight", "U8", 128, 128, -1);
+}
+
+static void other_kind(Checkpoint *c)
+{
+    snprintf(checkpoint_get(c, "mtp.fc.weight")->dtype, sizeof c->tensor->dtype, "I8");
+}
+
 /* The folder SAVED with something changed. */
 static const char *spoiled(void (*spoil)(Checkpoint *c))
 {
@@ -314,12 +325,42 @@ static void test_broken_files(void **state)
         {QUANT_Q8, rows_of_codes,
          "cannot load 'model.safetensors': tensor 'mtp.fc.weight' is 128 x 256, "
          "expected 8 x 64 x 16 x 4"},
+        {QUANT_Q4, drop_scales,
+         "cannot load 'build/tests/broken': tensor 'mtp.fc.weight_scale' is missing, expected 8 x "
+         "1 x 16"},
+        {QUANT_Q4, rows_of_halves,
+         "cannot load 'model.safetensors': tensor 'mtp.fc.weight' is 128 x 128, expected 8 x 4 x 9 "
+         "x 64"},
+        {QUANT_Q4, other_kind,
+         "cannot load 'model.safetensors': tensor 'mtp.fc.weight' is 8 x 4 x 9 x 64, expected 8 x "
+         "64 x 16 x 4"},
     };
     Backend *be = backend_cpu_open(1, NULL, 4096, NULL);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         save(GOLDEN "qwen35-dense", cases[i].quant, be);
         open_fails(spoiled(cases[i].spoil), QUANT_NONE, be, cases[i].message);
     }
+    be->close(be);
+}
+
+/* Steps, offsets and bits that nothing was quantised to. */
+static void all_ones(Checkpoint *c)
+{
+    for (CheckpointTensor *t = c->tensor; t < c->tensor + c->n; t++)
+        if (!strcmp(t->dtype, "U8")) memset(t->data, 0xff, t->bytes);
+}
+
+/* Any bytes are numbers. */
+static void test_any_bytes(void **state)
+{
+    (void)state;
+    Backend *be = backend_cpu_open(2, NULL, 4096, NULL);
+    Pass pass;
+    save(GOLDEN "qwen35-moe", QUANT_Q4, be);
+    Model *m = open_ok(spoiled(all_ones), QUANT_NONE, be);
+    run_pass(&pass, m);
+    mem_free(pass.logits);
+    model_close(m);
     be->close(be);
 }
 
@@ -350,6 +391,7 @@ static void test_program(void **state)
     expect_run(RUN("quantize", "--model", DEMO, "--out", SAVED, "--quant", "fp8"), 2,
                "--quant is 'fp8', must be q8 or q4");
     check_program("q8", SAVED ": 9.4 MiB of weights in ");
+    check_program("q4", SAVED ": 5.8 MiB of weights in ");
     scratch_dir("saved");
     expect_run(RUN("quantize", "--model", DEMO, "--out", SAVED), 0, ": 9.4 MiB of weights in ");
 }
@@ -360,7 +402,7 @@ int main(void)
         cmocka_unit_test(test_same_model),   cmocka_unit_test(test_halves),
         cmocka_unit_test(test_mapped),       cmocka_unit_test(test_refused),
         cmocka_unit_test(test_nothing_left), cmocka_unit_test(test_broken_files),
-        cmocka_unit_test(test_program),
+        cmocka_unit_test(test_any_bytes),    cmocka_unit_test(test_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
