@@ -447,7 +447,8 @@ static int run_quantize(App *a, Error *err)
     if (!set->out) return error_set(err, ERR_INPUT, "where to? give a folder: --out DIR");
     if (open_backend(a, err)) return -1;
     double begun = clock_ms();
-    if (model_save_q8(set->model, set->out, a->backend, &bytes, err)) return -1;
+    QuantType quant = (QuantType)(QUANT_Q8 + set->saved_quant);
+    if (model_save_quantised(set->model, set->out, quant, a->backend, &bytes, err)) return -1;
     printf("%s: %.1f MiB of weights in %.1f s\n", set->out, (double)bytes / (1 << 20),
            (clock_ms() - begun) / 1e3);
     return 0;
@@ -463,7 +464,8 @@ static const struct {
     {"chat", COMMAND_CHAT, run_chat, "answer one prompt, or talk in the terminal"},
     {"bench", 0, run_bench, "measure acceptance and speed"},
     {"check", COMMAND_CHECK, run_check, "prove that speculation and company change no token"},
-    {"quantize", COMMAND_QUANTIZE, run_quantize, "write a model's folder with 8-bit weights, q8"},
+    {"quantize", COMMAND_QUANTIZE, run_quantize,
+     "write a model's folder with 8-bit or 4-bit weights"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -83,7 +83,7 @@ static float limit_of(int64_t cols)
 static TensorType type_of(const Dummy *d, const char *leaf, const char *suffix, int n_dims)
 {
     if (!strcmp(suffix, ".weight_scale_inv")) return TENSOR_F32;
-    int fp8 = d->type == DUMMY_FP8 && n_dims == 2 && !quantise_keeps_wide(WEIGHT_FP8, leaf);
+    int fp8 = d->type == DUMMY_FP8 && n_dims == 2 && quantise_to(QUANT_FP8, leaf) != WEIGHT_NONE;
     return fp8 ? TENSOR_FP8_E4M3 : TENSOR_BF16;
 }
 

@@ -40,10 +40,10 @@ typedef struct {
 
 typedef struct {
     Owned *own;
-    Dummy *dummy;           /* NULL: tensors come from own->st */
-    WeightType quantise_to; /* what wide matrices become (quantise.h), or WEIGHT_NONE */
-    int rounds_x;           /* bf16 matrices become BF16_BOTH, but for those that q8 keeps wide */
-    Saver *saver;        /* or NULL: INT8 made of wider matrices goes there and has no data here */
+    Dummy *dummy;        /* NULL: tensors come from own->st */
+    QuantType quant;     /* what wide matrices become (quantise.h) */
+    int rounds_x;        /* bf16 matrices become BF16_BOTH, but for those that q8 keeps wide */
+    Saver *saver;        /* or NULL: what is made of wider matrices goes there, not into memory */
     int fetches;         /* tensors are read when they are taken: all of them fit into memory */
     const char *dir;     /* for errors */
     char scope[96];      /* in front of each name looked up */
@@ -86,8 +86,8 @@ int loader_norm(Loader *l, const char *leaf, int n, const float **out);
 
 /*
  * leaf.weight [rows][cols], with leaf.weight_scale_inv if it is FP8. Of a checkpoint that saver.h
- * wrote INT8 as it lies in memory, [panels][4 columns][16][4], with leaf.weight_scale; so the next
- * two.
+ * wrote INT8 or INT4 as they lie in memory, [panels][4 columns][16][4] or [panels][64 columns]
+ * [9][64], with leaf.weight_scale; so the next two.
  */
 int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w);
 
@@ -99,7 +99,7 @@ int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int co
 
 /* One of two matrices that lie in each other: row i of *w is row map[i] of them. */
 typedef struct {
-    const char *leaf; /* its name where it has a tensor of its own, as INT8 */
+    const char *leaf; /* its name where it has a tensor of its own, as INT8, INT4 */
     const int *map;
     int n;
     Weight *w;

@@ -39,30 +39,30 @@ static const void *place_dummy(Loader *l, const Tensor *t)
     return at && !dummy_matrix(l->dummy, t, at, l->err) ? at : NULL;
 }
 
-static int is_quantised(const Loader *l, const char *leaf, const Tensor *t)
+/* What the matrix or stack of them becomes, WEIGHT_NONE: it stays as it is. */
+static WeightType new_type(const Loader *l, const char *leaf, const Tensor *t)
 {
-    return l->quantise_to != WEIGHT_NONE && t->type != TENSOR_FP8_E4M3 &&
-           !quantise_keeps_wide(l->quantise_to, leaf);
+    return t->type == TENSOR_FP8_E4M3 ? WEIGHT_NONE : quantise_to(l->quant, leaf);
 }
 
 /* A matrix that has been taken as it is: what it is multiplied with. */
 static void choose_x(const Loader *l, const char *leaf, Weight *w)
 {
-    if (l->rounds_x && w->type == WEIGHT_BF16 && !quantise_keeps_wide(WEIGHT_INT8, leaf))
+    if (l->rounds_x && w->type == WEIGHT_BF16 && quantise_to(QUANT_Q8, leaf) != WEIGHT_NONE)
         w->type = WEIGHT_BF16_BOTH;
 }
 
-/* A matrix quantised from data, which are some or all elements of t. */
-static int place_quantised(Loader *l, const Tensor *t, const unsigned char *data, int rows,
-                           int cols, Weight *w)
+/* Rows and cols of w as that type, made of data, which are some or all elements of t. */
+static int place_quantised(Loader *l, const Tensor *t, const unsigned char *data, WeightType to,
+                           Weight *w)
 {
-    *w = (Weight){.type = l->quantise_to, .rows = rows, .cols = cols};
-    if (w->type == WEIGHT_INT8) return loader_make_int8(l, t, data, w);
-    size_t n = (size_t)rows * (size_t)cols, n_scales = (size_t)weight_n_scales(w);
+    *w = (Weight){.type = to, .rows = w->rows, .cols = w->cols};
+    if (weight_is_int(to)) return loader_make_int(l, t, data, w);
+    size_t n = (size_t)weight_data_bytes(w), n_scales = (size_t)weight_n_scales(w);
     int stays = l->own->backend->is_host;
     uint8_t *code = stays ? loader_block(l, n, 1) : mem_alloc(n, 1);
     float *scale = loader_floats(l, n_scales);
-    if (quantise_fp8(data, loader_weight_type(t), rows, cols, code, scale)) {
+    if (quantise_fp8(data, loader_weight_type(t), w->rows, w->cols, code, scale)) {
         loader_not_finite(l, t, "FP8");
     } else {
         w->data = loader_place_matrix(l, code, n, 1);
@@ -95,7 +95,8 @@ typedef struct {
     const Tensor *t;
     const unsigned char *data;
     const float *scale; /* of FP8, in host memory */
-    int cols, is_quantised;
+    int cols;
+    WeightType to; /* WEIGHT_NONE: as it is */
 } Source;
 
 /*
@@ -109,7 +110,7 @@ static int take_rows(Loader *l, const Source *s, const int *map, int n, Weight *
     int torn = s->scale && !unpack_keeps_blocks(map, n);
     *w = (Weight){.type = torn ? WEIGHT_F32 : loader_weight_type(s->t), .rows = n, .cols = cols};
     size_t row_bytes = (size_t)weight_row_bytes(w);
-    int stays = l->own->backend->is_host && !s->is_quantised, failed = 0;
+    int stays = l->own->backend->is_host && !s->to, failed = 0;
     void *rows = stays ? loader_block(l, (size_t)n, row_bytes) : mem_alloc((size_t)n, row_bytes);
     if (torn)
         unpack_fp8_rows(s->data, s->scale, cols, map, n, rows);
@@ -117,9 +118,9 @@ static int take_rows(Loader *l, const Source *s, const int *map, int n, Weight *
         unpack_half_rows(s->data, cols, map, n, rows);
     else
         unpack_rows(s->data, row_bytes, map, n, rows);
-    if (is_half && !s->is_quantised) l->widened += (size_t)n * row_bytes;
-    if (s->is_quantised)
-        failed = place_quantised(l, s->t, rows, n, cols, w);
+    if (is_half && !s->to) l->widened += (size_t)n * row_bytes;
+    if (s->to)
+        failed = place_quantised(l, s->t, rows, s->to, w);
     else
         w->data = loader_place_matrix(l, rows, (size_t)n * row_bytes,
                                       (size_t)weight_element_bytes(w->type));
@@ -141,23 +142,24 @@ static int take_rows(Loader *l, const Source *s, const int *map, int n, Weight *
 int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
 {
     const Tensor *t, *scale;
-    if (loader_is_int8(l, leaf, ".weight"))
-        return loader_take_int8(l, leaf, ".weight", 1, rows, cols, w);
+    if (loader_is_int(l, leaf, ".weight"))
+        return loader_take_int(l, leaf, ".weight", 1, rows, cols, w);
     if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
-    int quantised = is_quantised(l, leaf, t), failed;
-    if (quantised || t->type == TENSOR_F16) {
+    WeightType to = new_type(l, leaf, t);
+    *w = (Weight){.type = loader_weight_type(t), .rows = rows, .cols = cols};
+    if (to || t->type == TENSOR_F16) {
+        int failed;
         unsigned char *random = l->dummy ? random_elements(l, t) : NULL;
         if (l->dummy && !random) return -1;
         if (t->type == TENSOR_F16)
-            failed = take_rows(l, &(Source){t, t->data, NULL, cols, quantised}, NULL, rows, w);
+            failed = take_rows(l, &(Source){t, t->data, NULL, cols, to}, NULL, rows, w);
         else
-            failed = place_quantised(l, t, random ? random : t->data, rows, cols, w);
+            failed = place_quantised(l, t, random ? random : t->data, to, w);
         mem_free(random);
-        forget(l, t, quantised);
-        if (l->saver && quantised && !failed) failed = loader_save_int8(l, leaf, ".weight", w, 1);
+        forget(l, t, to != WEIGHT_NONE);
+        if (l->saver && to && !failed) failed = loader_save_int(l, leaf, ".weight", w, 1);
         return failed;
     }
-    *w = (Weight){.type = loader_weight_type(t), .rows = rows, .cols = cols};
     w->data = l->dummy ? place_dummy(l, t)
                        : loader_place_tensor(l, t, (size_t)weight_element_bytes(w->type));
     if (scale) {
@@ -173,27 +175,27 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
 
 int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int cols, Weight *out)
 {
-    if (loader_is_int8(l, leaf, ""))
-        return loader_take_int8(l, leaf, "", n * parts, rows, cols, out);
+    if (loader_is_int(l, leaf, "")) return loader_take_int(l, leaf, "", n * parts, rows, cols, out);
     const Tensor *t = loader_need(l, leaf, "", 3, (int64_t[]){n, parts * rows, cols});
     if (!t) return -1;
     if (!loader_is_float(t)) return loader_bad_type(l, t, "BF16, F16 or F32");
-    int quantised = is_quantised(l, leaf, t), halves = t->type == TENSOR_F16;
+    WeightType to = new_type(l, leaf, t);
+    int halves = t->type == TENSOR_F16;
     size_t element = t->bytes / ((size_t)n * (size_t)(parts * rows) * (size_t)cols),
            bytes = (size_t)rows * (size_t)cols * element;
-    const unsigned char *data = quantised || halves ? t->data : loader_place_tensor(l, t, element);
+    const unsigned char *data = to || halves ? t->data : loader_place_tensor(l, t, element);
     if (!data) return -1;
     for (int i = 0; i < n; i++)
         for (int p = 0; p < parts; p++, data += bytes) {
             Weight *w = &out[p * n + i];
             *w = (Weight){.type = loader_weight_type(t), .rows = rows, .cols = cols, .data = data};
-            if (halves ? take_rows(l, &(Source){t, data, NULL, cols, quantised}, NULL, rows, w)
-                       : quantised && place_quantised(l, t, data, rows, cols, w))
+            if (halves ? take_rows(l, &(Source){t, data, NULL, cols, to}, NULL, rows, w)
+                       : to && place_quantised(l, t, data, to, w))
                 return -1;
             choose_x(l, leaf, w);
         }
-    if (quantised || halves) forget(l, t, quantised);
-    return l->saver && quantised ? loader_save_int8(l, leaf, "", out, n * parts) : 0;
+    if (to || halves) forget(l, t, to != WEIGHT_NONE);
+    return l->saver && to ? loader_save_int(l, leaf, "", out, n * parts) : 0;
 }
 
 int loader_split(Loader *l, const char *leaf, int cols, const SplitPart part[2])
@@ -201,7 +203,7 @@ int loader_split(Loader *l, const char *leaf, int cols, const SplitPart part[2])
     const Tensor *t, *scale;
     float *s = NULL;
     int rows = part[0].n + part[1].n, failed = 0;
-    int apart = l->dummy || loader_is_int8(l, part[0].leaf, ".weight");
+    int apart = l->dummy || loader_is_int(l, part[0].leaf, ".weight");
     for (int i = 0; i < 2 && apart && !failed; i++) /* dummies' rows are as random in any order */
         failed = loader_matrix(l, l->dummy ? leaf : part[i].leaf, part[i].n, cols, part[i].w);
     if (apart) return failed;
@@ -210,14 +212,14 @@ int loader_split(Loader *l, const char *leaf, int cols, const SplitPart part[2])
         s = mem_alloc((size_t)weight_blocks(rows) * (size_t)weight_blocks(cols), sizeof *s);
         unpack_floats(scale, s);
     }
-    Source from = {t, t->data, s, cols, is_quantised(l, leaf, t)};
+    Source from = {t, t->data, s, cols, new_type(l, leaf, t)};
     for (int i = 0; i < 2 && !failed; i++) {
         failed = take_rows(l, &from, part[i].map, part[i].n, part[i].w);
-        if (l->saver && from.is_quantised && !failed)
-            failed = loader_save_int8(l, part[i].leaf, ".weight", part[i].w, 1);
+        if (l->saver && from.to && !failed)
+            failed = loader_save_int(l, part[i].leaf, ".weight", part[i].w, 1);
         choose_x(l, leaf, part[i].w);
     }
     mem_free(s);
-    forget(l, t, from.is_quantised);
+    forget(l, t, from.to != WEIGHT_NONE);
     return failed;
 }

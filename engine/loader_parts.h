@@ -1,6 +1,6 @@
 /*
  * loader_parts.h: what the files of the loader share: loader.c, which finds tensors and reads
- * vectors, loader_memory.c, where they are put, loader_matrix.c and loader_int8.c. Nobody else
+ * vectors, loader_memory.c, where they are put, loader_matrix.c and loader_int.c. Nobody else
  * includes this. Functions that can fail leave an Error in l->err.
  */
 #ifndef OFFSHOOT_ENGINE_LOADER_PARTS_H
@@ -43,22 +43,22 @@ const void *loader_place_matrix(Loader *l, const unsigned char *data, size_t byt
 /* A matrix of the file as it is; a device gets its bytes in loader_finish. */
 const void *loader_place_tensor(Loader *l, const Tensor *t, size_t align);
 
-/* ---- loader_int8.c ---- */
+/* ---- loader_int.c ---- */
 
 /*
- * w, of which rows and cols are set, as INT8 made of data: some or all elements of t. It lies where
- * it is read, or in two blocks until it is saved.
+ * w, of which type, rows and cols are set, as INT8 or INT4 made of data: some or all elements of t.
+ * It lies where it is read, or in two blocks until it is saved.
  */
-int loader_make_int8(Loader *l, const Tensor *t, const unsigned char *data, Weight *w);
+int loader_make_int(Loader *l, const Tensor *t, const unsigned char *data, Weight *w);
 
 /* The n matrices w, which came last, go to the saver and leave memory. */
-int loader_save_int8(Loader *l, const char *leaf, const char *suffix, Weight *w, int n);
+int loader_save_int(Loader *l, const char *leaf, const char *suffix, Weight *w, int n);
 
-/* Whether the file holds leaf + suffix as loader_save_int8 left it. */
-int loader_is_int8(const Loader *l, const char *leaf, const char *suffix);
+/* Whether the file holds leaf + suffix as loader_save_int left it. */
+int loader_is_int(const Loader *l, const char *leaf, const char *suffix);
 
 /* n such matrices, where they lie. */
-int loader_take_int8(Loader *l, const char *leaf, const char *suffix, int n, int rows, int cols,
-                     Weight *out);
+int loader_take_int(Loader *l, const char *leaf, const char *suffix, int n, int rows, int cols,
+                    Weight *out);
 
 #endif

@@ -266,43 +266,61 @@ static int find_prefixes(Loader *l, const ModelConfig *c, Prefixes *p)
                      l->dir);
 }
 
-static int load_model(Loader *l, const ModelOptions *options, Model *m)
+static int is_of_integers(QuantType quant)
 {
-    Prefixes p;
-    if (config_load(&m->config, &m->generation, l->dir, l->err)) return -1;
-    if (options->dummy && options->quant == QUANT_FP8)
+    return quant == QUANT_Q8 || quant == QUANT_Q4;
+}
+
+/* What wide matrices become; config.quant is what the checkpoint says, and then what they are. */
+static int choose_quant(Loader *l, const ModelOptions *options, Model *m)
+{
+    QuantType to = options->quant, *is = &m->config.quant;
+    if (options->dummy) *is = options->dummy == DUMMY_FP8 ? QUANT_FP8 : QUANT_NONE;
+    if (options->dummy && to == QUANT_FP8)
         return error_set(l->err, ERR_INPUT,
                          "dummy weights are not quantised to fp8: such ones can be had from the "
                          "start");
-    if (options->quant == QUANT_Q8 && !m->backend->quantise_int)
-        return error_set(l->err, ERR_INPUT, "q8 is for the CPU: on a GPU quantise to fp8");
-    if (options->act == ACT_BF16 && !m->backend->quantise_int)
+    if (is_of_integers(to) && !m->backend->quantise_int)
+        return error_set(l->err, ERR_INPUT, "%s is for the CPU: on a GPU quantise to fp8",
+                         quant_name(to));
+    if (l->saver && *is)
+        return error_set(l->err, ERR_INPUT, "'%.160s' has %s weights already", l->dir,
+                         quant_name(*is));
+    if (is_of_integers(*is) && to && to != *is)
+        return error_set(l->err, ERR_INPUT, "the weights are %s: %s is made of wider ones",
+                         quant_name(*is), quant_name(to));
+    if (to) *is = to;
+    l->quant = to;
+    return 0;
+}
+
+static int check_act(const Loader *l, ActType act, const Model *m)
+{
+    if (act == ACT_BF16 && !m->backend->quantise_int)
         return error_set(l->err, ERR_INPUT, "act-dtype bf16 is for the CPU");
-    if (options->act == ACT_FP8 && !m->backend->prefill_differs)
+    if (act == ACT_FP8 && !m->backend->prefill_differs)
         return error_set(l->err, ERR_INPUT, "act-dtype fp8 is for a GPU");
+    if (act == ACT_FP8 && m->config.quant != QUANT_FP8)
+        return error_set(l->err, ERR_INPUT,
+                         "act-dtype fp8 is for FP8 weights, this model's are wider: --quant fp8");
+    return 0;
+}
+
+static int load_model(Loader *l, const ModelOptions *options, Model *m)
+{
+    Prefixes p;
+    if (config_load(&m->config, &m->generation, l->dir, l->err) || choose_quant(l, options, m) ||
+        check_act(l, options->act, m))
+        return -1;
     int longest = m->backend->max_head_dim;
     if (longest && m->config.head_dim > longest)
         return error_set(l->err, ERR_INPUT,
                          "the model's 'head_dim' is %d, this GPU has shared memory for %d: use "
                          "--device cpu",
                          m->config.head_dim, longest);
-    static const WeightType to[] = {WEIGHT_NONE, WEIGHT_FP8, WEIGHT_INT8};
-    l->quantise_to = to[options->quant];
     l->rounds_x = options->act == ACT_BF16;
-    if (l->saver && (m->config.q8 || m->config.fp8))
-        return error_set(l->err, ERR_INPUT, "'%.160s' has weights of one byte already", l->dir);
-    if (options->quant == QUANT_FP8 && m->config.q8)
-        return error_set(l->err, ERR_INPUT, "the weights are q8: fp8 is made of wider ones");
-    if (options->quant == QUANT_FP8) m->config.fp8 = 1;
-    if (options->quant == QUANT_Q8 || options->dummy) m->config.q8 = options->quant == QUANT_Q8;
     m->prefill = options->act == ACT_FP8 ? PREFILL_FP8 : PREFILL_EXACT;
-    if (options->dummy) {
-        m->config.fp8 = options->dummy == DUMMY_FP8;
-        l->dummy = dummy_open(options->dummy, m->backend);
-    }
-    if (options->act == ACT_FP8 && !m->config.fp8)
-        return error_set(l->err, ERR_INPUT,
-                         "act-dtype fp8 is for FP8 weights, this model's are wider: --quant fp8");
+    if (options->dummy) l->dummy = dummy_open(options->dummy, m->backend);
     if (loader_open(l)) return -1;
     if (l->saver) saver_begin(l->saver, l->own->st);
     if (find_prefixes(l, &m->config, &p) || load_globals(l, m, p.trunk) ||
@@ -343,12 +361,13 @@ Model *model_open(const char *dir, const ModelOptions *options, Backend *backend
     return NULL;
 }
 
-int model_save_q8(const char *dir, const char *to, Backend *cpu, int64_t *bytes, Error *err)
+int model_save_quantised(const char *dir, const char *to, QuantType quant, Backend *cpu,
+                         int64_t *bytes, Error *err)
 {
     Model *m = new_model(cpu);
     Loader l = {.own = m->owned, .saver = saver_open(to, err), .dir = dir, .err = err};
-    int failed = !l.saver || load_model(&l, &(ModelOptions){.quant = QUANT_Q8}, m) ||
-                 saver_finish(l.saver, dir, bytes, err);
+    int failed = !l.saver || load_model(&l, &(ModelOptions){.quant = quant}, m) ||
+                 saver_finish(l.saver, dir, quant, bytes, err);
     saver_close(l.saver);
     model_close(m);
     return failed ? -1 : 0;

@@ -70,11 +70,10 @@ typedef struct Model {
     void *owned;              /* mapping and copies; for model_close */
 } Model;
 
-typedef enum { QUANT_NONE, QUANT_FP8, QUANT_Q8 } QuantType;
 typedef enum { ACT_F32, ACT_BF16, ACT_FP8 } ActType;
 
 typedef struct {
-    QuantType quant; /* of matrices that are wider, without those that quantise.h keeps so */
+    QuantType quant; /* what wide matrices become, without those that quantise.h keeps so */
     /* What matrices are multiplied with. BF16, on a CPU: bf16 ones, without those that q8 keeps
      * wide; FP8, on a GPU: FP8 ones, by a prompt's rows. */
     ActType act;
@@ -90,12 +89,13 @@ Model *model_open(const char *dir, const ModelOptions *options, Backend *backend
 void model_close(Model *m);
 
 /*
- * Writes the checkpoint in dir to the folder `to` with the matrices that QUANT_Q8 makes INT8 as
- * that: a model that is opened from there is the same, to the bit. Vision and other tensors that
- * the model does not consist of stay behind. No more than one tensor, or one layer's experts, is in
- * memory. *bytes: of the weights written. A folder that holds weights is an error.
+ * Writes the checkpoint in dir to the folder `to` with matrices made INT8 or INT4, as QUANT_Q8 or
+ * QUANT_Q4 make them: a model that is opened from there is the same, to the bit. Vision and other
+ * tensors that the model does not consist of stay behind. No more than one tensor, or one layer's
+ * experts, is in memory. *bytes: of the weights written. A folder that holds weights is an error.
  */
-int model_save_q8(const char *dir, const char *to, Backend *cpu, int64_t *bytes, Error *err);
+int model_save_quantised(const char *dir, const char *to, QuantType quant, Backend *cpu,
+                         int64_t *bytes, Error *err);
 
 /*
  * Bytes of weights that a pass over n rows reads: of the trunk and the LM head, or of the head's

@@ -15,22 +15,31 @@ enum {
     INFINITE = 0x7f800000,     /* the bits of infinity; those of a NaN are larger */
 };
 
-int quantise_keeps_wide(WeightType to, const char *leaf)
+WeightType quantise_to(QuantType quant, const char *leaf)
 {
-    static const char *const wide[] = {
-        "mlp.gate",
-        "mlp.shared_expert_gate",
-        "linear_attn.in_proj_a",
-        "linear_attn.in_proj_b",
-        "linear_attn.in_proj_ba",
-        "linear_attn.conv1d",
+    static const WeightType types[N_QUANT_TYPES] = {WEIGHT_NONE, WEIGHT_FP8, WEIGHT_INT8,
+                                                    WEIGHT_INT4};
+    static const struct {
+        const char *leaf;
+        WeightType types[N_QUANT_TYPES];
+    } others[] = {
+        {"mlp.gate", {WEIGHT_NONE}},
+        {"mlp.shared_expert_gate", {WEIGHT_NONE}},
+        {"linear_attn.in_proj_a", {WEIGHT_NONE}},
+        {"linear_attn.in_proj_b", {WEIGHT_NONE}},
+        {"linear_attn.in_proj_ba", {WEIGHT_NONE}},
+        {"linear_attn.conv1d", {WEIGHT_NONE}},
+        {"embed_tokens", {[QUANT_Q8] = WEIGHT_INT8, [QUANT_Q4] = WEIGHT_INT8}},
+        {"lm_head", {[QUANT_Q8] = WEIGHT_INT8, [QUANT_Q4] = WEIGHT_INT8}},
+        {"self_attn.v_proj",
+         {[QUANT_FP8] = WEIGHT_FP8, [QUANT_Q8] = WEIGHT_INT8, [QUANT_Q4] = WEIGHT_INT8}},
+        {"linear_attn.out_proj",
+         {[QUANT_FP8] = WEIGHT_FP8, [QUANT_Q8] = WEIGHT_INT8, [QUANT_Q4] = WEIGHT_INT8}},
+        {"fc", {[QUANT_Q8] = WEIGHT_INT8, [QUANT_Q4] = WEIGHT_INT4}},
     };
-    static const char *const wide_beside_fp8[] = {"embed_tokens", "lm_head", "fc"};
-    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
-        if (!strcmp(leaf, wide[i])) return 1;
-    for (size_t i = 0; i < sizeof wide_beside_fp8 / sizeof *wide_beside_fp8; i++)
-        if (to == WEIGHT_FP8 && !strcmp(leaf, wide_beside_fp8[i])) return 1;
-    return 0;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strcmp(leaf, others[i].leaf)) return others[i].types[quant];
+    return types[quant];
 }
 
 /* Block rows [first, last) of a matrix. */

@@ -13,7 +13,6 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
-#include "engine/config.h"
 
 enum {
     /* Of a tensor's entry beside its name: type, up to 8 dimensions, two offsets. */
@@ -187,14 +186,14 @@ static int copy_files(const Saver *s, const char *from, Error *err)
     return failed;
 }
 
-static int write_config(const Saver *s, const char *from, Error *err)
+static int write_config(const Saver *s, const char *from, QuantType made, Error *err)
 {
     char *old = path_join(from, "config.json"), *new = path_join(s->dir, "config.json");
     json_t *config = json_read_file(old, MAX_CONFIG_BYTES, err);
     int failed = !config ? -1 : 0;
     if (config) {
         json_object_set_new(config, "quantization_config",
-                            json_pack("{s:s}", "quant_method", QUANT_METHOD_Q8));
+                            json_pack("{s:s}", "quant_method", quant_method(made)));
         if (json_dump_file(config, new, JSON_INDENT(2))) failed = cannot_write(new, err);
     }
     json_decref(config);
@@ -203,10 +202,10 @@ static int write_config(const Saver *s, const char *from, Error *err)
     return failed;
 }
 
-int saver_finish(Saver *s, const char *from, int64_t *bytes, Error *err)
+int saver_finish(Saver *s, const char *from, QuantType made, int64_t *bytes, Error *err)
 {
     if (add_kept(s, err) || write_header(s, err) || copy_files(s, from, err) ||
-        write_config(s, from, err))
+        write_config(s, from, made, err))
         return -1;
     FILE *file = s->file;
     s->file = NULL;

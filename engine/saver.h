@@ -1,5 +1,5 @@
 /*
- * saver.h: a checkpoint folder that is written while a model is loaded (model_save_q8).
+ * saver.h: a checkpoint folder that is written while a model is loaded (model_save_quantised).
  *
  * One model.safetensors, tensors in the order in which they come, so that no more than one of them
  * is in memory: room for the header is kept in front, and what it does not need is blanks. Beside
@@ -10,6 +10,7 @@
 #define OFFSHOOT_ENGINE_SAVER_H
 
 #include "base/error.h"
+#include "engine/config.h"
 #include "engine/safetensors.h"
 
 typedef struct Saver Saver;
@@ -36,8 +37,11 @@ int saver_add(Saver *s, const SavedTensor *t, const void *const *piece, int n_pi
 void saver_keep(Saver *s, const Tensor *t);
 void saver_drop(Saver *s, const Tensor *t);
 
-/* Kept tensors, header, config and the other files of the folder `from`. *bytes: the weights'. */
-int saver_finish(Saver *s, const char *from, int64_t *bytes, Error *err);
+/*
+ * Kept tensors, header, config, which says what was made, and the other files of the folder `from`.
+ * *bytes: the weights'.
+ */
+int saver_finish(Saver *s, const char *from, QuantType made, int64_t *bytes, Error *err);
 
 /* Removes what is not finished. NULL is fine. */
 void saver_close(Saver *s);

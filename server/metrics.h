@@ -25,7 +25,7 @@ typedef struct {
 typedef struct {
     const char *model_name;
     const char *device; /* "cpu" */
-    const char *quant;  /* "none", "fp8" */
+    const char *quant;  /* "none", "q8" */
     double weights_s;   /* what opening the model took; 0: not known */
     int prefix_cache;   /* 1: there is one */
 } MetricsInfo;

@@ -300,9 +300,7 @@ static void open_metrics(Server *s)
     const Service *service = s->service;
     s->metrics = metrics_open(&(MetricsInfo){.model_name = service->model_name,
                                              .device = service->device,
-                                             .quant = s->config->fp8  ? "fp8"
-                                                      : s->config->q8 ? "q8"
-                                                                      : "none",
+                                             .quant = quant_name(s->config->quant),
                                              .weights_s = service->weights_s,
                                              .prefix_cache = s->settings->prefix_cache == ON});
 }

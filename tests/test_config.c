@@ -71,7 +71,7 @@ static void test_golden(void **state)
     assert_int_equal(c.n_channels, 504);
 
     load_ok(&c, &g, GOLDEN("qwen35-dense-fp8"));
-    assert_int_equal(c.fp8, 1);
+    assert_int_equal(c.quant, QUANT_FP8);
     assert_int_equal(c.tied, 0);
 
     load_ok(&c, &g, GOLDEN("qwen35-moe"));
@@ -234,7 +234,14 @@ static void test_choices(void **state)
     load_changed(
         &c, fp8,
         (const char *[]){"quantization_config.weight_block_size", "[128.0, 1.28e2]", NULL});
-    assert_int_equal(c.fp8, 1);
+    assert_int_equal(c.quant, QUANT_FP8);
+    static const char *const methods[] = {
+        [QUANT_Q8] = "\"offshoot_q8\"", [QUANT_Q4] = "\"offshoot_q4\""};
+    for (QuantType quant = QUANT_Q8; quant <= QUANT_Q4; quant++) {
+        load_changed(&c, dense,
+                     (const char *[]){"quantization_config.quant_method", methods[quant], NULL});
+        assert_int_equal(c.quant, quant);
+    }
     load_changed(&c, next, (const char *[]){"norm_topk_prob", "false", NULL});
     assert_int_equal(c.norm_topk, 0);
 
@@ -338,6 +345,7 @@ static const Lie lies[] = {
     {dense, "tie_word_embeddings", "\"yes\"", "'tie_word_embeddings' must be true or false"},
     {fp8, "quantization_config", "[]", "'quantization_config' must be an object"},
     {fp8, "quantization_config.quant_method", "\"gptq\"", "'quant_method' is 'gptq'"},
+    {fp8, "quantization_config.quant_method", "4", "'quant_method' must be a string"},
     {fp8, "quantization_config.quant_method", "", "has no 'quant_method'"},
     {fp8, "quantization_config.fmt", "\"e5m2\"", "'fmt' is 'e5m2'"},
     {fp8, "quantization_config.weight_block_size", "[64, 128]", "'weight_block_size'"},

@@ -51,57 +51,58 @@ enum { N_CONFIGS = sizeof configs / sizeof *configs };
 
 /* ---- what a model's weights take ---- */
 
-static const char *const weight_names[] = {"bf16", "fp8", "q8"};
-enum { BF16, FP8, Q8, N_WEIGHTS };
+static const char *const weight_names[] = {"bf16", "fp8", "q8", "q4"};
+enum { BF16, FP8, Q8, Q4, N_WEIGHTS };
 
-/* Bytes of a matrix in memory, as it is or, unless it stays wide, as q8 makes it. */
-static double bytes_of(const Weight *w, int q8, const char *leaf)
+/* Bytes of a matrix in memory, as what becomes of it. */
+static double bytes_of(const Weight *w, QuantType quant, const char *leaf)
 {
     Weight as = *w;
-    if (q8 && w->type != WEIGHT_NONE && !quantise_keeps_wide(WEIGHT_INT8, leaf))
-        as.type = WEIGHT_INT8;
+    WeightType to = quantise_to(quant, leaf);
+    if (w->type != WEIGHT_NONE && to != WEIGHT_NONE) as.type = to;
     return weight_bytes(&as);
 }
 
-static double attention_bytes(const AttentionWeights *w, int q8)
+static double attention_bytes(const AttentionWeights *w, QuantType quant)
 {
-    return bytes_of(&w->q, q8, "") + bytes_of(&w->k, q8, "") + bytes_of(&w->v, q8, "") +
-           bytes_of(&w->o, q8, "");
+    return bytes_of(&w->q, quant, "") + bytes_of(&w->k, quant, "") +
+           bytes_of(&w->v, quant, "self_attn.v_proj") + bytes_of(&w->o, quant, "");
 }
 
-static double delta_bytes(const DeltaWeights *w, int q8)
+static double delta_bytes(const DeltaWeights *w, QuantType quant)
 {
-    return bytes_of(&w->qkv, q8, "") + bytes_of(&w->z, q8, "") + bytes_of(&w->out, q8, "") +
-           bytes_of(&w->b, q8, "linear_attn.in_proj_b") +
-           bytes_of(&w->a, q8, "linear_attn.in_proj_a");
+    return bytes_of(&w->qkv, quant, "") + bytes_of(&w->z, quant, "") +
+           bytes_of(&w->out, quant, "linear_attn.out_proj") +
+           bytes_of(&w->b, quant, "linear_attn.in_proj_b") +
+           bytes_of(&w->a, quant, "linear_attn.in_proj_a");
 }
 
-static double ffn_bytes(const ModelConfig *c, const FfnWeights *w, int q8)
+static double ffn_bytes(const ModelConfig *c, const FfnWeights *w, QuantType quant)
 {
-    double bytes = bytes_of(&w->gate, q8, "") + bytes_of(&w->up, q8, "") +
-                   bytes_of(&w->down, q8, "") + bytes_of(&w->router, q8, "mlp.gate") +
-                   bytes_of(&w->shared_gate, q8, "mlp.shared_expert_gate");
+    double bytes = bytes_of(&w->gate, quant, "") + bytes_of(&w->up, quant, "") +
+                   bytes_of(&w->down, quant, "") + bytes_of(&w->router, quant, "mlp.gate") +
+                   bytes_of(&w->shared_gate, quant, "mlp.shared_expert_gate");
     Weight up = {.type = w->expert_type, .rows = c->expert_dim, .cols = c->dim};
     Weight down = {.type = w->expert_type, .rows = c->dim, .cols = c->expert_dim};
-    if (w->moe) bytes += c->n_experts * (2 * bytes_of(&up, q8, "") + bytes_of(&down, q8, ""));
+    if (w->moe) bytes += c->n_experts * (2 * bytes_of(&up, quant, "") + bytes_of(&down, quant, ""));
     return bytes;
 }
 
 /* Of all matrices, the draft head's too. */
-static double model_bytes(const Model *m, int q8)
+static double model_bytes(const Model *m, QuantType quant)
 {
     const ModelConfig *c = &m->config;
-    double bytes = bytes_of(&m->embed, q8, "");
-    if (!c->tied) bytes += bytes_of(&m->lm_head, q8, "");
+    double bytes = bytes_of(&m->embed, quant, "embed_tokens");
+    if (!c->tied) bytes += bytes_of(&m->lm_head, quant, "lm_head");
     for (int i = 0; i < c->n_layers; i++) {
         const LayerWeights *w = &m->layer[i];
-        bytes +=
-            c->full_attention[i] ? attention_bytes(&w->attention, q8) : delta_bytes(&w->delta, q8);
-        bytes += ffn_bytes(c, &w->ffn, q8);
+        bytes += c->full_attention[i] ? attention_bytes(&w->attention, quant)
+                                      : delta_bytes(&w->delta, quant);
+        bytes += ffn_bytes(c, &w->ffn, quant);
     }
     if (!m->has_mtp) return bytes;
-    return bytes + bytes_of(&m->head.fc, q8, "") + attention_bytes(&m->head.attention, q8) +
-           ffn_bytes(c, &m->head.ffn, q8);
+    return bytes + bytes_of(&m->head.fc, quant, "fc") + attention_bytes(&m->head.attention, quant) +
+           ffn_bytes(c, &m->head.ffn, quant);
 }
 
 /* The sums above are the loader's, on a model that is there. */
@@ -110,15 +111,16 @@ static void test_sums(void **state)
     (void)state;
     Error err = {0};
     Backend *be = backend_cpu_open(1, NULL, 4096, &err);
-    double as_q8 = 0;
-    for (int q8 = 0; q8 < 2; q8++) {
-        ModelOptions options = {.quant = q8 ? QUANT_Q8 : QUANT_NONE};
-        Model *m = model_open("models/demo", &options, be, &err);
+    double as[N_QUANT_TYPES];
+    for (QuantType quant = QUANT_NONE; quant < N_QUANT_TYPES; quant++) {
+        Model *m = model_open("models/demo", &(ModelOptions){.quant = quant}, be, &err);
         if (!m) fail_msg("%s", err.msg);
         assert_true(m->config.tied && m->has_mtp); /* so that the loader counts all of it */
-        assert_true(model_bytes(m, 0) == (double)(m->weight_bytes + m->head_weight_bytes));
-        if (!q8) as_q8 = model_bytes(m, 1);
-        assert_true(!q8 || model_bytes(m, 0) == as_q8);
+        double bytes = model_bytes(m, QUANT_NONE);
+        assert_true(bytes == (double)(m->weight_bytes + m->head_weight_bytes));
+        for (QuantType to = quant; quant == QUANT_NONE && to < N_QUANT_TYPES; to++)
+            as[to] = model_bytes(m, to);
+        assert_true(bytes == as[quant]);
         model_close(m);
     }
     be->close(be);
@@ -223,7 +225,7 @@ static void describe(const Model *m, const double weights[N_WEIGHTS], const Sett
         for (int is_host = 0; is_host < 2; is_host++)
             all[is_host] = gib(weights[i] + (double)set->memory + (double)scratch[is_host]);
         strbuf_printf(out, "# %-7s %15.0f %11.1f GiB", weight_names[i], weights[i], all[1]);
-        if (i == Q8)
+        if (i >= Q8)
             strbuf_puts(out, "               -\n");
         else
             strbuf_printf(out, " %11.1f GiB\n", all[0]);
@@ -250,9 +252,10 @@ static void check_row(const char *name, const double weights[N_WEIGHTS], const S
     double beside[2];
     for (int is_host = 0; is_host < 2; is_host++)
         beside[is_host] = (double)set->memory + (double)scratch[is_host];
-    snprintf(row, sizeof row, "| [%s](%s.conf) | %d | %.1f | %.1f | %.1f | %.1f | %.1f |\n", name,
-             name, set->max_seqs, gib(weights[BF16] + beside[1]), gib(weights[FP8] + beside[1]),
-             gib(weights[Q8] + beside[1]), gib(weights[BF16] + beside[0]),
+    snprintf(row, sizeof row, "| [%s](%s.conf) | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f |\n",
+             name, name, set->max_seqs, gib(weights[BF16] + beside[1]),
+             gib(weights[FP8] + beside[1]), gib(weights[Q8] + beside[1]),
+             gib(weights[Q4] + beside[1]), gib(weights[BF16] + beside[0]),
              gib(weights[FP8] + beside[0]));
     assert_holds("configs/README.md", row);
 }
@@ -296,7 +299,8 @@ static void test_models(void **state)
         Backend *be = counting_backend_open();
         Model *fp8 = open_shape(be, configs[i].shape, DUMMY_FP8);
         Model *m = open_shape(be, configs[i].shape, DUMMY_BF16);
-        double weights[] = {model_bytes(m, 0), model_bytes(fp8, 0), model_bytes(m, 1)};
+        double weights[] = {model_bytes(m, QUANT_NONE), model_bytes(fp8, QUANT_NONE),
+                            model_bytes(m, QUANT_Q8), model_bytes(m, QUANT_Q4)};
         for (int k = i; k < N_CONFIGS; k++)
             if (!strcmp(configs[i].shape, configs[k].shape))
                 check_config(configs[k].name, m, weights);

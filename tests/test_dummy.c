@@ -90,7 +90,7 @@ static void test_matrices(void **state)
     for (int i = 0; i < N_GOLDEN; i++)
         for (DummyType type = DUMMY_BF16; type <= DUMMY_FP8; type++) {
             Model *m = open_dummy(golden[i], type, be);
-            assert_int_equal(m->config.fp8, type == DUMMY_FP8);
+            assert_int_equal(m->config.quant, type == DUMMY_FP8 ? QUANT_FP8 : QUANT_NONE);
             list_matrices(m, &all);
             for (int k = 0; k < all.n; k++) {
                 int fp8 = type == DUMMY_FP8 && all.list[k].fp8;
@@ -115,7 +115,8 @@ static void test_sizes(void **state)
         snprintf(path, sizeof path, GOLDEN "%s", golden[i]);
         Model *real = model_open(path, NULL, be, &err);
         assert_non_null(real);
-        Model *m = open_dummy(golden[i], real->config.fp8 ? DUMMY_FP8 : DUMMY_BF16, be);
+        Model *m =
+            open_dummy(golden[i], real->config.quant == QUANT_FP8 ? DUMMY_FP8 : DUMMY_BF16, be);
         assert_true(m->n_params == real->n_params);
         assert_int_equal(m->has_mtp, real->has_mtp);
         assert_true(m->weight_bytes == real->weight_bytes);

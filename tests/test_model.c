@@ -191,7 +191,7 @@ static void test_golden(void **state)
                                        GOLDEN "qwen3-next",       "models/demo"};
     for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
         Model *m = open_ok(dirs[i]);
-        check_shapes(m, m->config.fp8 ? WEIGHT_FP8 : WEIGHT_BF16);
+        check_shapes(m, m->config.quant == QUANT_FP8 ? WEIGHT_FP8 : WEIGHT_BF16);
         assert_int_equal(m->weight_bytes, trunk_bytes(dirs[i], m->config.tied));
         check_sizes(m, dirs[i]);
         assert_ptr_equal(m->backend, &backend);
@@ -457,7 +457,7 @@ static void test_misaligned(void **state)
             checkpoint_read(&c, models[i]);
             Model *a = open_ok(models[i]),
                   *b = open_ok(checkpoint_model(&c, path, NULL, NULL, shift));
-            check_shapes(b, a->config.fp8 ? WEIGHT_FP8 : WEIGHT_BF16);
+            check_shapes(b, a->config.quant == QUANT_FP8 ? WEIGHT_FP8 : WEIGHT_BF16);
             assert_memory_equal(a->embed.data, b->embed.data,
                                 (size_t)(a->embed.rows * weight_row_bytes(&a->embed)));
             const DeltaWeights *x = &a->layer[0].delta, *y = &b->layer[0].delta;

@@ -26,7 +26,7 @@ static const struct {
     const char *usage, *options;
 } programs[] = {
     {COMMAND_CHECK, "check", MODEL " memory limit json max-tokens draft-vocab"},
-    {COMMAND_QUANTIZE, "quantize", "model out config threads isa log-level"},
+    {COMMAND_QUANTIZE, "quantize", "model out quant config threads isa log-level"},
     {BENCH_ACCEPT, "bench accept",
      MODEL DRAFTS DRAWS CACHE " memory prefix-cache prompts limit json max-tokens thinking seed"},
     {BENCH_AGENT, "bench agent",

@@ -1,5 +1,5 @@
 /*
- * test_quantise.c: FP8 made at load: the rounding of every value, and whole models.
+ * test_quantise.c: narrow weights made at load: the rounding of every value, and whole models.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -155,12 +155,17 @@ static void test_extremes(void **state)
 
 /* ---- whole models ---- */
 
-static Model *open_model(const char *dir, QuantType quant, Backend *be)
+static Model *open_way(const char *dir, const ModelOptions *way, Backend *be)
 {
     Error err = {0};
-    Model *m = model_open(dir, &(ModelOptions){.quant = quant}, be, &err);
+    Model *m = model_open(dir, way, be, &err);
     if (!m) fail_msg("%s", err.msg);
     return m;
+}
+
+static Model *open_model(const char *dir, QuantType quant, Backend *be)
+{
+    return open_way(dir, &(ModelOptions){.quant = quant}, be);
 }
 
 static size_t matrix_bytes(const Weight *w)
@@ -196,35 +201,67 @@ static void check_q8(const unsigned char *data, WeightType type, int rows, int c
         }
 }
 
+/* How far v is off the nearest of 16 codes from least on, step apart. */
+static double off_by(double v, int step, int least)
+{
+    double k = fmin(fmax(nearbyint((v - least) / step), 0), 15);
+    return fabs(v - (least + k * step));
+}
+
+/* The sum of squares of what 32 are off, each by its nearest. */
+static double all_off(const double v[32], int step, int least)
+{
+    double sum = 0;
+    for (int i = 0; i < 32; i++)
+        sum += pow(off_by(v[i], step, least), 2);
+    return sum;
+}
+
+/* Of 32 neighbours v the spread decides how wide a step may be; returns the widest. */
+static int check_step(int step, int offset, const double v[32])
+{
+    double lo = v[0], hi = v[0];
+    for (int i = 1; i < 32; i++)
+        lo = fmin(lo, v[i]), hi = fmax(hi, v[i]);
+    int least = (int)ceil((hi - lo) / 15 - 0.02), most = (int)ceil((hi - lo) / 15 + 0.02);
+    assert_true(step >= 1 && step <= 16 && offset >= 1 && offset <= 255 - 15 * step);
+    most = most < 1 ? 1 : most > 16 ? 16 : most;
+    assert_true(step >= least - 2 && step <= most);
+    return most;
+}
+
 /*
- * Every q4 value is the nearest that its run's step and offset can say; these are in their ranges,
- * and no further off in all than the widest step, centred, would be.
+ * Every q4 value, in eighths of INT8's codes, is the nearest that the step and the offset of its 32
+ * neighbours say; scales are INT8's. In all these are better than the widest steps, centred.
  */
 static void check_q4(const unsigned char *data, WeightType type, int rows, int cols,
-                     const void *code, const float *scale)
+                     const uint8_t *code, const float *scale)
 {
-    Weight w = {WEIGHT_INT4, rows, cols, code, scale};
-    const uint8_t *bytes = code;
-    for (int r = 0; r < rows; r++)
-        for (int c0 = 0; c0 < cols; c0 += 32) {
-            const uint8_t *head = bytes + weight_int4_step(&w, r, c0) + int4_run(r, c0);
-            double s = head[0], lo = head[1] - 128,
-                   unit = (double)scale[weight_int8_scale(&w, r, c0)];
-            double least = 0, most = 0, error = 0;
-            int n = cols - c0 < 32 ? cols - c0 : 32;
-            assert_true(s >= 1 && s <= 16 && head[1] >= 1 && head[1] + 15 * s <= 255);
-            for (int c = c0; c < c0 + n; c++) {
-                double x = element(data, type, (size_t)r * (size_t)cols + (size_t)c) / unit;
-                double y = weight_int_code(&w, r, c), bits = round((x - lo) / s);
-                double best = lo + s * fmin(fmax(bits, 0), 15);
-                if (fabs(x) < 1e-25) x = best = y; /* counts as zero */
-                assert_true(fabs(fabs(x - y) - fabs(x - best)) <= 0.126);
-                error += (x - y) * (x - y);
-                least = fmin(least, x), most = fmax(most, x);
+    static const int in_four[] = {0, 2, 1, 3};
+    int padded = (rows + 15) / 16 * 16, n_steps = (cols + 63) / 64, n_blocks = (cols + 255) / 256;
+    double chosen = 0, widest = 0;
+    for (int r = 0; r < padded; r++)
+        for (int c0 = 0; c0 < n_steps * 64; c0 += 32) {
+            const uint8_t *step = code + (r / 16 * n_steps + c0 / 64) * 9 * 64,
+                          *run = step + c0 % 64 / 32 * 32 + r % 16 * 2;
+            double s = (double)scale[(r / 16 * n_blocks + c0 / 256) * 16 + r % 16], v[32] = {0};
+            for (int c = c0; c < c0 + 32 && c < cols && r < rows; c++)
+                v[c - c0] = element(data, type, (size_t)r * (size_t)cols + (size_t)c) / s;
+            int most = check_step(run[0], run[1], v);
+            double lo = v[0], hi = v[0];
+            for (int i = 1; i < 32; i++)
+                lo = fmin(lo, v[i]), hi = fmax(hi, v[i]);
+            widest += all_off(v, most, (int)nearbyint((lo + hi - 15 * most) / 2));
+            chosen += all_off(v, run[0], run[1] - 128);
+            for (int c = c0; c < c0 + 32; c++) {
+                uint8_t both = step[64 + c % 64 / 8 * 64 + r % 16 * 4 + in_four[c % 4]];
+                int bits = c % 8 < 4 ? both & 15 : both >> 4, least = run[1] - 128;
+                double off = fabs(v[c - c0] - (run[0] * bits + least));
+                if (off > off_by(v[c - c0], run[0], least) + 0.126)
+                    fail_msg("[%d][%d] = %g is %d * %d + %d", r, c, v[c - c0], run[0], bits, least);
             }
-            double step = fmin(fmax(ceil((most - least) / 15), 1), 16);
-            assert_true(error <= n * pow(step / 2 + 0.75, 2) + 1e-6);
         }
+    if (chosen > 0.97 * widest) fail_msg("off by %g, centred by %g", chosen, widest);
 }
 
 /* The definition, and the same bits from every instruction set. */
@@ -305,7 +342,7 @@ static void test_models(void **state)
         Model *wide = open_model(dir, QUANT_NONE, be), *m = open_model(dir, QUANT_FP8, be);
         list_matrices(wide, &a);
         list_matrices(m, &b);
-        assert_int_equal(m->config.fp8, 1);
+        assert_int_equal(m->config.quant, QUANT_FP8);
         assert_int_equal(a.n, b.n);
         size_t spared = 0;
         for (int k = 0; k < a.n; k++) {
@@ -320,7 +357,7 @@ static void test_models(void **state)
             check_codes(x->data, x->type, x->rows, x->cols, y->data, y->scale);
             spared += matrix_bytes(x) - matrix_bytes(y);
         }
-        if (wide->config.fp8)
+        if (wide->config.quant == QUANT_FP8)
             assert_true(spared == 0 && m->weight_bytes == wide->weight_bytes);
         else
             assert_true(m->weight_bytes < wide->weight_bytes && spared > 0);
@@ -331,45 +368,63 @@ static void test_models(void **state)
     be->close(be);
 }
 
-/* Of wide matrices q8 leaves the routers, the gates and what feeds these. */
-static void check_q8_model(const char *dir, DummyType dummy, Backend *be)
+/* Attention's v, the delta rule's output. */
+static int is_value_or_out(const Model *m, const Weight *w)
+{
+    for (int i = 0; i < m->config.n_layers; i++)
+        if (w == &m->layer[i].attention.v || w == &m->layer[i].delta.out) return 1;
+    return w == &m->head.attention.v;
+}
+
+/* What q8 and q4 make of a matrix: routers, gates and what feeds these stay, and FP8 does. */
+static WeightType type_made(const Model *m, const Matrix *a, WeightType was, QuantType quant)
+{
+    int is_vocab = a->w == &m->embed || a->w == &m->lm_head;
+    if (was == WEIGHT_FP8 || !(a->fp8 || is_vocab || a->w == &m->head.fc)) return was;
+    int is_wider = is_vocab || is_value_or_out(m, a->w);
+    return quant == QUANT_Q4 && !is_wider ? WEIGHT_INT4 : WEIGHT_INT8;
+}
+
+static void check_int_model(const char *dir, const ModelOptions *way, Backend *be)
 {
     static Matrices a, b;
-    int n_wide = 0, n_q8 = 0;
-    Error err = {0};
-    Model *wide = model_open(dir, &(ModelOptions){.dummy = dummy}, be, &err);
-    Model *m = model_open(dir, &(ModelOptions){.quant = QUANT_Q8, .dummy = dummy}, be, &err);
-    if (!wide || !m) fail_msg("%s", err.msg);
+    int n_wide = 0, n_of[N_WEIGHT_TYPES] = {0};
+    Model *wide = open_way(dir, &(ModelOptions){.dummy = way->dummy}, be);
+    Model *m = open_way(dir, way, be);
     list_matrices(wide, &a);
     list_matrices(m, &b);
     assert_int_equal(a.n, b.n);
+    assert_int_equal(m->config.quant, way->quant);
     for (int k = 0; k < a.n; k++) {
         const Weight *x = a.list[k].w, *y = b.list[k].w;
-        if (y->type != WEIGHT_INT8) {
+        assert_int_equal(y->type, type_made(m, &b.list[k], x->type, way->quant));
+        n_of[y->type]++;
+        if (y->type == WEIGHT_INT8) {
+            check_q8(x->data, x->type, x->rows, x->cols, y->data, y->scale);
+        } else if (y->type == WEIGHT_INT4) {
+            check_q4(x->data, x->type, x->rows, x->cols, y->data, y->scale);
+        } else {
             assert_memory_equal(x->data, y->data, matrix_bytes(x));
             n_wide += x->type != WEIGHT_FP8;
-            continue;
         }
-        n_q8++;
-        check_q8(x->data, x->type, x->rows, x->cols, y->data, y->scale);
     }
-    assert_true(m->lm_head.type == WEIGHT_INT8 && m->embed.type == WEIGHT_INT8 && n_q8 > 1);
-    assert_true(n_wide > 0 && (wide->config.fp8 || n_wide < n_q8));
+    int n_made = n_of[WEIGHT_INT8] + n_of[WEIGHT_INT4];
+    assert_true(n_wide > 0 && n_made > 1 && n_of[WEIGHT_INT8] > 0);
+    assert_true(wide->config.quant == QUANT_FP8 || n_wide < n_made);
+    assert_true(m->config.tied == (m->lm_head.data == m->embed.data));
     assert_true(m->weight_bytes < wide->weight_bytes);
     model_close(wide);
     model_close(m);
 }
 
 /* Matrices of bf16 that q8 would quantise are multiplied by bf16, as they lie in the file. */
-static void check_rounded_model(const char *dir, DummyType dummy, Backend *be)
+static void check_rounded_model(const char *dir, const ModelOptions *way, Backend *be)
 {
     static Matrices a, b, c;
     int n_rounded = 0;
-    Error err = {0};
-    Model *as_is = model_open(dir, &(ModelOptions){.dummy = dummy}, be, &err);
-    Model *q8 = model_open(dir, &(ModelOptions){.quant = QUANT_Q8, .dummy = dummy}, be, &err);
-    Model *m = model_open(dir, &(ModelOptions){.act = ACT_BF16, .dummy = dummy}, be, &err);
-    if (!as_is || !q8 || !m) fail_msg("%s", err.msg);
+    Model *as_is = open_way(dir, &(ModelOptions){.dummy = way->dummy}, be);
+    Model *q8 = open_way(dir, &(ModelOptions){.quant = QUANT_Q8, .dummy = way->dummy}, be);
+    Model *m = open_way(dir, way, be);
     list_matrices(as_is, &a);
     list_matrices(q8, &b);
     list_matrices(m, &c);
@@ -388,34 +443,36 @@ static void check_rounded_model(const char *dir, DummyType dummy, Backend *be)
 }
 
 /* A way that is the CPU's alone, of checkpoints and of dummy weights; a GPU refuses. */
-static void check_on_cpu(void (*check)(const char *dir, DummyType dummy, Backend *be),
-                         const ModelOptions *way, const char *refused)
+static void check_on_cpu(void (*check)(const char *dir, const ModelOptions *way, Backend *be),
+                         ModelOptions way, const char *refused)
 {
     Backend *be = backend_ref_open(512), *simt = backend_simt_open();
+    Error err = {0};
+    assert_null(model_open(GOLDEN "qwen35-dense", &way, simt, &err));
+    assert_string_equal(err.msg, refused);
     for (int i = 0; i < N_GOLDEN; i++) {
         char dir[128];
         snprintf(dir, sizeof dir, GOLDEN "%s", golden[i]);
-        for (DummyType dummy = DUMMY_NONE; dummy <= DUMMY_FP8; dummy++)
-            check(dir, dummy, be);
+        for (way.dummy = DUMMY_NONE; way.dummy <= DUMMY_FP8; way.dummy++)
+            check(dir, &way, be);
     }
-    Error err = {0};
-    assert_null(model_open(GOLDEN "qwen35-dense", way, simt, &err));
-    assert_string_equal(err.msg, refused);
     simt->close(simt);
     be->close(be);
 }
 
-static void test_q8_models(void **state)
+static void test_int_models(void **state)
 {
     (void)state;
-    check_on_cpu(check_q8_model, &(ModelOptions){.quant = QUANT_Q8},
+    check_on_cpu(check_int_model, (ModelOptions){.quant = QUANT_Q8},
                  "q8 is for the CPU: on a GPU quantise to fp8");
+    check_on_cpu(check_int_model, (ModelOptions){.quant = QUANT_Q4},
+                 "q4 is for the CPU: on a GPU quantise to fp8");
 }
 
 static void test_rounded_models(void **state)
 {
     (void)state;
-    check_on_cpu(check_rounded_model, &(ModelOptions){.act = ACT_BF16},
+    check_on_cpu(check_rounded_model, (ModelOptions){.act = ACT_BF16},
                  "act-dtype bf16 is for the CPU");
 }
 
@@ -564,6 +621,8 @@ static void test_logits(void **state)
                  {"models/demo", "fp8", {.quant = QUANT_FP8}, 0.08},
                  {GOLDEN "qwen35-dense", "q8", {.quant = QUANT_Q8}, 0.12},
                  {"models/demo", "q8", {.quant = QUANT_Q8}, 0.04},
+                 {GOLDEN "qwen35-dense", "q4", {.quant = QUANT_Q4}, 0.9},
+                 {"models/demo", "q4", {.quant = QUANT_Q4}, 0.2},
                  {GOLDEN "qwen35-dense", "x in bf16", {.act = ACT_BF16}, 0.045},
                  {"models/demo", "x in bf16", {.act = ACT_BF16}, 0.01}};
     Backend *be = backend_cpu_open(2, NULL, 1 << 16, NULL);
@@ -571,9 +630,7 @@ static void test_logits(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Pass wide, narrow;
         Model *a = open_model(cases[i].dir, QUANT_NONE, be);
-        Error err = {0};
-        Model *b = model_open(cases[i].dir, &cases[i].options, be, &err);
-        if (!b) fail_msg("%s", err.msg);
+        Model *b = open_way(cases[i].dir, &cases[i].options, be);
         run_pass(&wide, a);
         run_pass(&narrow, b);
         size_t n = (size_t)PASS_TOKENS * (size_t)a->config.n_vocab;
@@ -643,7 +700,7 @@ int main(void)
         cmocka_unit_test(test_values),         cmocka_unit_test(test_extremes),
         cmocka_unit_test(test_models),         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_q8_values),      cmocka_unit_test(test_q4_values),
-        cmocka_unit_test(test_q8_models),      cmocka_unit_test(test_rounded_models),
+        cmocka_unit_test(test_int_models),     cmocka_unit_test(test_rounded_models),
         cmocka_unit_test(test_fp8_prompts),    cmocka_unit_test(test_device),
         cmocka_unit_test(test_logits),         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_once_in_memory), cmocka_unit_test(test_fetched),

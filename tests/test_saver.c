@@ -1,5 +1,5 @@
 /*
- * test_saver.c: a folder that `offshoot quantize` writes is the model that --quant q8 makes.
+ * test_saver.c: a folder that `offshoot quantize` writes is the model that --quant q8 or q4 makes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -42,12 +42,12 @@ static void open_fails(const char *dir, QuantType quant, Backend *be, const char
 }
 
 /* In the folder SAVED, whose files of a run before are gone. */
-static void save(const char *dir, Backend *be)
+static void save(const char *dir, QuantType quant, Backend *be)
 {
     Error err = {0};
     int64_t bytes = 0;
     scratch_dir("saved");
-    if (model_save_q8(dir, SAVED, be, &bytes, &err)) fail_msg("%s", err.msg);
+    if (model_save_quantised(dir, SAVED, quant, be, &bytes, &err)) fail_msg("%s", err.msg);
     Safetensors *st = safetensors_open(SAVED, &err);
     if (!st) fail_msg("%s", err.msg);
     for (int i = 0; i < safetensors_count(st); i++)
@@ -56,21 +56,22 @@ static void save(const char *dir, Backend *be)
     safetensors_close(st);
 }
 
-static void save_fails(const char *dir, const char *to, Backend *be, const char *message)
+static void save_fails(const char *dir, const char *to, QuantType quant, Backend *be,
+                       const char *message)
 {
     Error err = {0};
     int64_t bytes;
-    assert_int_equal(model_save_q8(dir, to, be, &bytes, &err), -1);
+    assert_int_equal(model_save_quantised(dir, to, quant, be, &bytes, &err), -1);
     assert_string_equal(err.msg, message);
 }
 
 /* Every matrix, every vector through a pass, and what is said of the model. */
-static void check_saved(const char *dir, Backend *be)
+static void check_saved(const char *dir, QuantType quant, Backend *be)
 {
     static Matrices a, b;
-    int n_q8 = 0;
-    save(dir, be);
-    Model *made = open_ok(dir, QUANT_Q8, be), *saved = open_ok(SAVED, QUANT_NONE, be);
+    int n_of[N_WEIGHT_TYPES] = {0};
+    save(dir, quant, be);
+    Model *made = open_ok(dir, quant, be), *saved = open_ok(SAVED, QUANT_NONE, be);
     list_matrices(made, &a);
     list_matrices(saved, &b);
     assert_int_equal(a.n, b.n);
@@ -78,12 +79,13 @@ static void check_saved(const char *dir, Backend *be)
         const Weight *x = a.list[k].w, *y = b.list[k].w;
         assert_true(x->type == y->type && x->rows == y->rows && x->cols == y->cols);
         assert_memory_equal(x->data, y->data, (size_t)weight_data_bytes(x));
-        if (x->type != WEIGHT_INT8) continue;
+        n_of[x->type]++;
+        if (!weight_is_int(x->type)) continue;
         assert_memory_equal(x->scale, y->scale, (size_t)weight_n_scales(x) * sizeof(float));
         assert_int_equal((uintptr_t)y->data % 64 + (uintptr_t)y->scale % 64, 0);
-        n_q8++;
     }
-    assert_true(n_q8 > 1 && saved->config.q8 && made->config.q8);
+    assert_true(n_of[quant == QUANT_Q8 ? WEIGHT_INT8 : WEIGHT_INT4] > 1 && n_of[WEIGHT_INT8] > 1);
+    assert_true(saved->config.quant == quant && made->config.quant == quant);
     assert_true(made->has_mtp == saved->has_mtp && made->n_params == saved->n_params);
     assert_true(made->weight_bytes == saved->weight_bytes);
     assert_true(made->head_weight_bytes == saved->head_weight_bytes);
@@ -103,11 +105,13 @@ static void test_same_model(void **state)
 {
     (void)state;
     Backend *be = backend_cpu_open(2, NULL, 4096, NULL);
-    check_saved(GOLDEN "qwen35-dense", be);
-    check_saved(GOLDEN "qwen35-dense-odd", be);
-    check_saved(GOLDEN "qwen35-moe", be);
-    check_saved(GOLDEN "qwen3-next", be);
-    check_saved(DEMO, be);
+    for (QuantType quant = QUANT_Q8; quant <= QUANT_Q8; quant++) {
+        check_saved(GOLDEN "qwen35-dense", quant, be);
+        check_saved(GOLDEN "qwen35-dense-odd", quant, be);
+        check_saved(GOLDEN "qwen35-moe", quant, be);
+        check_saved(GOLDEN "qwen3-next", quant, be);
+        check_saved(DEMO, quant, be);
+    }
     be->close(be);
 }
 
@@ -132,7 +136,7 @@ static void test_halves(void **state)
         config_write(dir, "config.json", scratch_path(from[i], "config.json"),
                      (const char *const[]){NULL});
         checkpoint_free(&c);
-        check_saved("build/tests/halves", be);
+        check_saved("build/tests/halves", QUANT_Q8, be);
     }
     be->close(be);
 }
@@ -152,25 +156,28 @@ static int lie_in(const char *path, const void *at, size_t n)
     return found;
 }
 
-/* Nothing of one byte is copied when it is opened. */
+/* Nothing that was made is copied when it is opened. */
 static void test_mapped(void **state)
 {
     (void)state;
     static Matrices all;
-    int n_mapped = 0;
     Backend *be = backend_cpu_open(1, NULL, 4096, NULL);
-    save(GOLDEN "qwen35-moe", be);
-    Model *m = open_ok(SAVED, QUANT_NONE, be);
-    list_matrices(m, &all);
-    for (int k = 0; k < all.n; k++) {
-        const Weight *w = all.list[k].w;
-        if (w->type != WEIGHT_INT8) continue;
-        assert_true(lie_in(SAVED "/model.safetensors", w->data, (size_t)weight_data_bytes(w)));
-        assert_true(lie_in(SAVED "/model.safetensors", w->scale, (size_t)weight_n_scales(w) * 4));
-        n_mapped++;
+    for (QuantType quant = QUANT_Q8; quant <= QUANT_Q8; quant++) {
+        int n_mapped = 0;
+        save(GOLDEN "qwen35-moe", quant, be);
+        Model *m = open_ok(SAVED, QUANT_NONE, be);
+        list_matrices(m, &all);
+        for (int k = 0; k < all.n; k++) {
+            const Weight *w = all.list[k].w;
+            size_t n = (size_t)weight_data_bytes(w), n_scales = (size_t)weight_n_scales(w);
+            if (!weight_is_int(w->type)) continue;
+            assert_true(lie_in(SAVED "/model.safetensors", w->data, n));
+            assert_true(lie_in(SAVED "/model.safetensors", w->scale, n_scales * sizeof(float)));
+            n_mapped++;
+        }
+        assert_true(n_mapped > 20);
+        model_close(m);
     }
-    assert_true(n_mapped > 20);
-    model_close(m);
     be->close(be);
 }
 
@@ -186,21 +193,31 @@ static void test_refused(void **state)
 {
     (void)state;
     Backend *be = backend_cpu_open(1, NULL, 4096, NULL), *simt = backend_simt_open();
-    save(DEMO, be);
-    save_fails(DEMO, SAVED, be, "'" SAVED "' holds weights already");
-    save_fails(DEMO, DEMO, be, "'" DEMO "' holds weights already");
-    save_fails(SAVED, no_folder(), be, "'" SAVED "' has weights of one byte already");
-    save_fails(GOLDEN "qwen35-dense-fp8", no_folder(), be,
-               "'" GOLDEN "qwen35-dense-fp8' has weights of one byte already");
-    save_fails(DEMO, SAVED "/config.json/x", be,
+    save_fails(GOLDEN "qwen35-dense-fp8", no_folder(), QUANT_Q8, be,
+               "'" GOLDEN "qwen35-dense-fp8' has fp8 weights already");
+    for (QuantType quant = QUANT_Q8; quant <= QUANT_Q8; quant++) {
+        int is_q8 = quant == QUANT_Q8;
+        QuantType other = is_q8 ? QUANT_Q4 : QUANT_Q8;
+        save(DEMO, quant, be);
+        save_fails(DEMO, SAVED, quant, be, "'" SAVED "' holds weights already");
+        save_fails(SAVED, no_folder(), other, be,
+                   is_q8 ? "'" SAVED "' has q8 weights already"
+                         : "'" SAVED "' has q4 weights already");
+        open_fails(SAVED, QUANT_FP8, be,
+                   is_q8 ? "the weights are q8: fp8 is made of wider ones"
+                         : "the weights are q4: fp8 is made of wider ones");
+        open_fails(SAVED, other, be,
+                   is_q8 ? "the weights are q8: q4 is made of wider ones"
+                         : "the weights are q4: q8 is made of wider ones");
+        open_fails(SAVED, QUANT_NONE, simt,
+                   "the weights are q8 or q4, which is for the CPU: take --device cpu, or what "
+                   "they were made of");
+        model_close(open_ok(SAVED, quant, be));
+    }
+    save_fails(DEMO, DEMO, QUANT_Q8, be, "'" DEMO "' holds weights already");
+    save_fails(DEMO, SAVED "/config.json/x", QUANT_Q8, be,
                "cannot write '" SAVED "/config.json/x': Not a directory");
     assert_int_equal(access("build/tests/again", F_OK), -1);
-    open_fails(SAVED, QUANT_FP8, be, "the weights are q8: fp8 is made of wider ones");
-    open_fails(
-        SAVED, QUANT_NONE, simt,
-        "the weights are q8, which is for the CPU: take --device cpu, or what they were made "
-        "of");
-    model_close(open_ok(SAVED, QUANT_Q8, be));
     simt->close(simt);
     be->close(be);
 }
@@ -220,7 +237,7 @@ static void test_nothing_left(void **state)
     config_write(dir, "config.json", GOLDEN "qwen35-moe/config.json", (const char *const[]){NULL});
     checkpoint_free(&c);
     save_fails(
-        "build/tests/broken", "build/tests/again", be,
+        "build/tests/broken", "build/tests/again", QUANT_Q8, be,
         "cannot load 'model.safetensors': tensor "
         "'model.language_model.layers.1.mlp.experts.gate_up_proj' holds a NaN or an infinity, "
         "which q8 lacks");
@@ -233,7 +250,7 @@ static void test_nothing_left(void **state)
     setrlimit(RLIMIT_FSIZE, &small);
     Error err = {0};
     int64_t bytes;
-    int failed = model_save_q8(DEMO, "build/tests/again", be, &bytes, &err);
+    int failed = model_save_quantised(DEMO, "build/tests/again", QUANT_Q8, be, &bytes, &err);
     setrlimit(RLIMIT_FSIZE, &old);
     assert_int_equal(failed, -1);
     assert_string_equal(err.msg,
@@ -263,51 +280,57 @@ static void rows_of_codes(Checkpoint *c)
     checkpoint_put(c, "mtp.fc.weight", "I8", 128, 256, -1);
 }
 
+/* The folder SAVED with something changed. */
+static const char *spoiled(void (*spoil)(Checkpoint *c))
+{
+    Checkpoint c;
+    const char *dir = scratch_dir("broken");
+    checkpoint_read(&c, SAVED);
+    spoil(&c);
+    checkpoint_write(&c, scratch_path(dir, "model.safetensors"), 0, 1, 0);
+    config_write(dir, "config.json", SAVED "/config.json", (const char *const[]){NULL});
+    checkpoint_free(&c);
+    return dir;
+}
+
 /* A file that lies about a matrix. */
 static void test_broken_files(void **state)
 {
     (void)state;
     static const struct {
+        QuantType quant;
         void (*spoil)(Checkpoint *c);
         const char *message;
     } cases[] = {
-        {drop_scales, "cannot load 'build/tests/broken': tensor 'mtp.fc.weight_scale' is missing, "
-                      "expected 8 x 1 x 16"},
-        {short_scales, "cannot load 'model.safetensors': tensor 'mtp.fc.weight_scale' is 8 x 2 x "
-                       "16, expected 8 x 1 x 16"},
-        {narrow_scales, "cannot load 'model.safetensors': tensor 'mtp.fc.weight_scale' is of type "
-                        "BF16, expected F32"},
-        {rows_of_codes, "cannot load 'model.safetensors': tensor 'mtp.fc.weight' is 128 x 256, "
-                        "expected 8 x 64 x 16 x 4"},
+        {QUANT_Q8, drop_scales,
+         "cannot load 'build/tests/broken': tensor 'mtp.fc.weight_scale' is missing, "
+         "expected 8 x 1 x 16"},
+        {QUANT_Q8, short_scales,
+         "cannot load 'model.safetensors': tensor 'mtp.fc.weight_scale' is 8 x 2 x "
+         "16, expected 8 x 1 x 16"},
+        {QUANT_Q8, narrow_scales,
+         "cannot load 'model.safetensors': tensor 'mtp.fc.weight_scale' is of type "
+         "BF16, expected F32"},
+        {QUANT_Q8, rows_of_codes,
+         "cannot load 'model.safetensors': tensor 'mtp.fc.weight' is 128 x 256, "
+         "expected 8 x 64 x 16 x 4"},
     };
     Backend *be = backend_cpu_open(1, NULL, 4096, NULL);
-    save(GOLDEN "qwen35-dense", be);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Checkpoint c;
-        const char *dir = scratch_dir("broken");
-        checkpoint_read(&c, SAVED);
-        cases[i].spoil(&c);
-        checkpoint_write(&c, scratch_path(dir, "model.safetensors"), 0, 1, 0);
-        config_write(dir, "config.json", SAVED "/config.json", (const char *const[]){NULL});
-        checkpoint_free(&c);
-        open_fails(dir, QUANT_NONE, be, cases[i].message);
+        save(GOLDEN "qwen35-dense", cases[i].quant, be);
+        open_fails(spoiled(cases[i].spoil), QUANT_NONE, be, cases[i].message);
     }
     be->close(be);
 }
 
 /* The program: the same answer, and what it says. */
-static void test_program(void **state)
+static void check_program(const char *quant, const char *says)
 {
-    (void)state;
     static const char question[] = "I want to find an Italian restaurant in San Jose";
     scratch_dir("saved");
     rmdir(SAVED);
-    expect_run(RUN("quantize", "--model", DEMO), 2, "where to? give a folder: --out DIR");
-    expect_run(RUN("quantize", "--out", SAVED), 2, "which model? give its folder: --model DIR");
-    expect_run(RUN("quantize", "--model", DEMO, "--out", SAVED, "x"), 2, "unexpected word 'x'");
-    expect_run(RUN("quantize", "--model", DEMO, "--out", SAVED), 0,
-               SAVED ": 9.4 MiB of weights in ");
-    RunResult made = RUN("chat", "--model", DEMO, "--quant", "q8", "--thinking", "off",
+    expect_run(RUN("quantize", "--model", DEMO, "--out", SAVED, "--quant", quant), 0, says);
+    RunResult made = RUN("chat", "--model", DEMO, "--quant", quant, "--thinking", "off",
                          "--temperature", "0", question),
               saved = RUN("chat", "--model", SAVED, "--thinking", "off", "--temperature", "0",
                           question);
@@ -316,6 +339,19 @@ static void test_program(void **state)
     assert_string_equal(strbuf_str(&made.out), strbuf_str(&saved.out));
     run_result_free(&made);
     run_result_free(&saved);
+}
+
+static void test_program(void **state)
+{
+    (void)state;
+    expect_run(RUN("quantize", "--model", DEMO), 2, "where to? give a folder: --out DIR");
+    expect_run(RUN("quantize", "--out", SAVED), 2, "which model? give its folder: --model DIR");
+    expect_run(RUN("quantize", "--model", DEMO, "--out", SAVED, "x"), 2, "unexpected word 'x'");
+    expect_run(RUN("quantize", "--model", DEMO, "--out", SAVED, "--quant", "fp8"), 2,
+               "--quant is 'fp8', must be q8 or q4");
+    check_program("q8", SAVED ": 9.4 MiB of weights in ");
+    scratch_dir("saved");
+    expect_run(RUN("quantize", "--model", DEMO, "--out", SAVED), 0, ": 9.4 MiB of weights in ");
 }
 
 int main(void)

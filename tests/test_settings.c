@@ -90,6 +90,13 @@ static void test_commands(void **state)
     assert_int_equal(s.quant, QUANT_NONE);
     assert_int_equal(PARSE(COMMAND_CHAT, "--model", "m", "--quant", "fp8"), 0);
     assert_int_equal(s.quant, QUANT_FP8);
+    for (QuantType quant = QUANT_NONE; quant < N_QUANT_TYPES; quant++) {
+        assert_int_equal(PARSE(COMMAND_CHECK, "--quant", quant_name(quant)), 0);
+        assert_int_equal(s.quant, quant);
+        int is_saved = !PARSE(COMMAND_QUANTIZE, "--quant", quant_name(quant));
+        assert_int_equal(is_saved, quant >= QUANT_Q8);
+        assert_true(!is_saved || s.saved_quant == (int)(quant - QUANT_Q8));
+    }
     assert_int_equal(PARSE(COMMAND_SERVE, "--model", "m", "--dummy-weights", "fp8"), 0);
     assert_int_equal(s.dummy_weights, DUMMY_FP8);
     assert_int_equal(PARSE(BENCH_LOAD, "--model", "m", "--dummy-weights", "bf16"), 0);

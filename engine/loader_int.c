@@ -1,4 +1,4 @@
-/* loader_int8.c: INT8 matrices, made while loading, saved, or taken as they were saved. */
+/* loader_int.c: INT8 and INT4 matrices, made while loading, saved, or taken as they were saved. */
 #include "engine/loader_parts.h"
 
 #include <stdio.h>
@@ -6,33 +6,39 @@
 
 #include "base/mem.h"
 
-enum { INT8_ALIGN = 64 /* of codes and scales: vectors of them cross no line of the cache */ };
+enum { ALIGN = 64 /* of codes and scales: vectors of them cross no line of the cache */ };
 
-int loader_make_int8(Loader *l, const Tensor *t, const unsigned char *data, Weight *w)
+int loader_make_int(Loader *l, const Tensor *t, const unsigned char *data, Weight *w)
 {
     Backend *be = l->own->backend;
     size_t n = (size_t)weight_data_bytes(w), n_scales = (size_t)weight_n_scales(w);
-    int8_t *code = l->saver ? loader_block(l, n, 1) : loader_room(l, n);
+    void *code = l->saver ? loader_block(l, n, 1) : loader_room(l, n);
     float *scale = l->saver ? loader_block(l, n_scales, sizeof *scale) : loader_floats(l, n_scales);
     if (!code) return -1;
-    QuantiseInt made = {data, loader_weight_type(t), WEIGHT_INT8, w->rows, w->cols, code, scale};
-    if (be->quantise_int(be, &made)) return loader_not_finite(l, t, "q8");
+    QuantiseInt made = {data, loader_weight_type(t), w->type, w->rows, w->cols, code, scale};
+    if (be->quantise_int(be, &made)) return loader_not_finite(l, t, quant_name(l->quant));
     w->data = code;
     w->scale = scale;
     l->bytes += n + n_scales * sizeof *scale;
     return 0;
 }
 
-/* How n INT8 matrices like w lie in a checkpoint: codes and scales. */
+/* How n matrices like w lie in a checkpoint: codes and scales. */
 typedef struct {
     int64_t code[5], scale[4];
-} Int8Dims;
+} IntDims;
 
-static Int8Dims int8_dims(const Weight *w, int n)
+static IntDims int_dims(const Weight *w, int n)
 {
     int64_t panels = weight_stored_rows(w) / INT8_ROWS;
-    return (Int8Dims){{n, panels, weight_row_bytes(w) / 4, INT8_ROWS, 4},
-                      {n, panels, int8_blocks(w->cols), INT8_ROWS}};
+    IntDims d = {{n, panels, weight_row_bytes(w) / 4, INT8_ROWS, 4},
+                 {n, panels, int8_blocks(w->cols), INT8_ROWS}};
+    if (w->type == WEIGHT_INT4) {
+        d.code[2] = weight_row_bytes(w) * INT8_ROWS / INT4_STEP_BYTES;
+        d.code[3] = INT4_LINES;
+        d.code[4] = INT8_LINE;
+    }
+    return d;
 }
 
 static SavedTensor saved_tensor(const Loader *l, const char *leaf, const char *suffix,
@@ -44,11 +50,12 @@ static SavedTensor saved_tensor(const Loader *l, const char *leaf, const char *s
     return t;
 }
 
-int loader_save_int8(Loader *l, const char *leaf, const char *suffix, Weight *w, int n)
+int loader_save_int(Loader *l, const char *leaf, const char *suffix, Weight *w, int n)
 {
     int one = n == 1; /* has no dimension for it */
-    Int8Dims dims = int8_dims(w, n);
-    SavedTensor code = saved_tensor(l, leaf, suffix, "", "I8", 5 - one, dims.code + one),
+    IntDims dims = int_dims(w, n);
+    const char *dtype = tensor_type_name(w->type == WEIGHT_INT4 ? TENSOR_U8 : TENSOR_I8);
+    SavedTensor code = saved_tensor(l, leaf, suffix, "", dtype, 5 - one, dims.code + one),
                 scale = saved_tensor(l, leaf, suffix, "_scale", "F32", 4 - one, dims.scale + one);
     const void **codes = mem_alloc((size_t)n, sizeof *codes),
                **scales = mem_alloc((size_t)n, sizeof *scales);
@@ -67,18 +74,19 @@ int loader_save_int8(Loader *l, const char *leaf, const char *suffix, Weight *w,
     return failed ? -1 : 0;
 }
 
-int loader_is_int8(const Loader *l, const char *leaf, const char *suffix)
+int loader_is_int(const Loader *l, const char *leaf, const char *suffix)
 {
     const Tensor *t = loader_find(l, leaf, suffix);
-    return t && t->type == TENSOR_I8;
+    return t && (t->type == TENSOR_I8 || t->type == TENSOR_U8);
 }
 
-int loader_take_int8(Loader *l, const char *leaf, const char *suffix, int n, int rows, int cols,
-                     Weight *out)
+int loader_take_int(Loader *l, const char *leaf, const char *suffix, int n, int rows, int cols,
+                    Weight *out)
 {
     Owned *own = l->own;
-    Weight w = {.type = WEIGHT_INT8, .rows = rows, .cols = cols};
-    Int8Dims dims = int8_dims(&w, n);
+    int is_int4 = loader_find(l, leaf, suffix)->type == TENSOR_U8;
+    Weight w = {.type = is_int4 ? WEIGHT_INT4 : WEIGHT_INT8, .rows = rows, .cols = cols};
+    IntDims dims = int_dims(&w, n);
     int one = n == 1;
     char end[32];
     snprintf(end, sizeof end, "%s_scale", suffix);
@@ -87,13 +95,13 @@ int loader_take_int8(Loader *l, const char *leaf, const char *suffix, int n, int
     if (!scale) return -1;
     loader_fetch(l, code), loader_fetch(l, scale);
     if (scale->type != TENSOR_F32) return loader_bad_type(l, scale, "F32");
-    if (l->saver) return error_set(l->err, ERR_INPUT, "'%.160s' is q8 already", l->dir);
+    if (l->saver) return error_set(l->err, ERR_INPUT, "'%.160s' is q8 or q4 already", l->dir);
     if (!own->backend->quantise_int)
         return error_set(l->err, ERR_INPUT,
-                         "the weights are q8, which is for the CPU: take "
+                         "the weights are q8 or q4, which is for the CPU: take "
                          "--device cpu, or what they were made of");
-    const int8_t *codes = loader_place_matrix(l, code->data, code->bytes, INT8_ALIGN);
-    const float *scales = loader_place_matrix(l, scale->data, scale->bytes, INT8_ALIGN);
+    const unsigned char *codes = loader_place_matrix(l, code->data, code->bytes, ALIGN);
+    const float *scales = loader_place_matrix(l, scale->data, scale->bytes, ALIGN);
     if (!codes || !scales) return -1;
     own->n_params += (int64_t)n * rows * cols;
     own->file_bytes += (int64_t)(code->bytes + scale->bytes);
