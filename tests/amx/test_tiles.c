@@ -123,7 +123,13 @@ static void test_bf16(void **state)
     a[2][0] = pair(tiny, 0), a[2][1] = pair(tiny, 0), a[2][2] = pair(1, 0);
     assert_true(bf16_product(0) == 1 + 2 * tiny); /* ascending */
     assert_true(bf16_product(-1) == 2 * tiny);    /* what is there comes last */
-    a[2][0] = pair(0x1p-130f, 0), a[2][1] = a[2][2] = 0;
+    a[2][0] = pair(tiny, tiny), a[2][1] = a[2][2] = 0;
+    assert_true(bf16_product(1) == 1 + 2 * tiny); /* both sums as one */
+    b[0][1] = pair(3, 5);
+    assert_true(bf16_product(0) == 8 * tiny); /* even by even, odd by odd */
+    a[2][0] = pair(tiny, -tiny);
+    assert_true(bf16_product(0) == -2 * tiny);
+    a[2][0] = pair(0x1p-130f, 0);
     b[0][1] = pair(0x1p100f, 1);
     assert_true(bf16_product(0) == 0); /* denormals are zeros as operands, */
     assert_true(bf16_product(0x1p-130f) == 0);
