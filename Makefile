@@ -77,9 +77,9 @@ CXXFLAGS := $(filter-out -std=c11 -Wpedantic -Wstrict-prototypes -Wmissing-proto
 CXXFLAGS += -x c++ -std=c++17 -fno-exceptions -fno-rtti
 
 LINTED   := main.c $(filter-out $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c) tests/*.c tests/fuzz/*.c))
-FORMATTED = $(LINTED) $(CU) $(CU_TEST) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h tests/ptx/*.[ch])
+FORMATTED = $(LINTED) $(CU) $(CU_TEST) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h tests/ptx/*.[ch] tests/amx/*.[ch])
 
-.PHONY: all demo check test ptx-check dist gpu-pack gpu-check gpu-check-long gpu-bench clients page-check fuzz fuzzers lint lint-text bench deps deps-check format clean help
+.PHONY: all demo check test ptx-check amx-check dist gpu-pack gpu-check gpu-check-long gpu-bench clients page-check fuzz fuzzers lint lint-text bench deps deps-check format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -101,6 +101,9 @@ test: $(BUILD)/offshoot $(TESTS) ## all tests; SAN=address,undefined or SAN=thre
 
 ptx-check: deps-check ## what nvcc makes of the kernels, run on the host; PTX_TESTS="round terms" for some
 	@$(if $(PTX_RACES),OFFSHOOT_PTX_RACES=$(PTX_RACES)) tests/ptx/run.sh $(PTX_TESTS)
+
+amx-check: deps-check ## AMX's kernels with the tile unit as functions, where AVX-512 is; AMX_TESTS="kernels moe" for some
+	@SAN=$(SAN) tests/amx/run.sh $(AMX_TESTS)
 
 clients: $(BUILD)/offshoot ## clients and routers from PyPI (openai, lm-eval, ...) and the server; needs network
 	@tests/install_deps.sh clients

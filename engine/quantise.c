@@ -31,6 +31,10 @@ WeightType quantise_to(QuantType quant, const char *leaf)
         {"linear_attn.conv1d", {WEIGHT_NONE}},
         {"embed_tokens", {[QUANT_Q8] = WEIGHT_INT8, [QUANT_Q4] = WEIGHT_INT8}},
         {"lm_head", {[QUANT_Q8] = WEIGHT_INT8, [QUANT_Q4] = WEIGHT_INT8}},
+        {"self_attn.v_proj",
+         {[QUANT_FP8] = WEIGHT_FP8, [QUANT_Q8] = WEIGHT_INT8, [QUANT_Q4] = WEIGHT_INT8}},
+        {"linear_attn.out_proj",
+         {[QUANT_FP8] = WEIGHT_FP8, [QUANT_Q8] = WEIGHT_INT8, [QUANT_Q4] = WEIGHT_INT8}},
         {"fc", {[QUANT_Q8] = WEIGHT_INT8, [QUANT_Q4] = WEIGHT_INT4}},
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)

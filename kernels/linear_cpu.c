@@ -495,7 +495,7 @@ void ISA_NAME(linear_panel)(const Weight *w, int begin, int end, LinearRows rows
         panel_fma(w, begin, end, rows.n - i < FMA_ROWS ? rows.n - i : FMA_ROWS, rows.x + i, y + i);
 }
 
-/* Some rows of x and matrices of one type, for all threads. */
+/* Some rows of x and matrices that take them alike, for all threads. */
 typedef struct {
     const Linear *a;
     int first, end; /* products */
@@ -551,7 +551,13 @@ static void linear_part(const void *arg, int part, int n_parts)
     }
 }
 
-/* Products first .. end, of one type. */
+/* Whether one packing of x serves both types. */
+static int same_terms(WeightType a, WeightType b)
+{
+    return a == b || (weight_is_int(a) && weight_is_int(b));
+}
+
+/* Products first .. end, whose x is packed alike. */
 static void products(Threads *t, const Linear *a, int first, int end, Scratch scratch)
 {
     const WeightType type = a->product[first].w->type;
@@ -577,7 +583,7 @@ void ISA_NAME(linear)(Threads *t, const Linear *a, Scratch scratch)
 {
     for (int first = 0, end; first < a->n_products; first = end) {
         for (end = first + 1; end < a->n_products; end++)
-            if (a->product[end].w->type != a->product[first].w->type) break;
+            if (!same_terms(a->product[end].w->type, a->product[first].w->type)) break;
         products(t, a, first, end, scratch);
     }
 }

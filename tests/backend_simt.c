@@ -359,6 +359,7 @@ int open_gpu_backends(Backend *gpu[MAX_GPU_BACKENDS])
 {
     Error err = {0};
     int n = 0;
+    if (getenv("OFFSHOOT_TEST_CPU_ONLY")) return 0;
     if (!gpu_only()) gpu[n++] = backend_simt_open();
     gpu[n] = backend_cuda_open(getenv("OFFSHOOT_TEST_NO_LIBRARY") ? CUDA_NO_LIBRARY : 0, &err);
     if (!gpu[n] && gpu_only()) {

@@ -24,7 +24,10 @@ enum { MAX_GPU_BACKENDS = 2 };
 /* 1 when only the GPU is to be tested (make gpu-check): then it must be there. */
 int gpu_only(void);
 
-/* Opens simt, and the GPU where there is one; with gpu_only the GPU alone. Returns how many. */
+/*
+ * Opens simt, and the GPU where there is one; with gpu_only the GPU alone, and none at all where
+ * the CPU's instructions are what is tested (make amx-check). Returns how many.
+ */
 int open_gpu_backends(Backend *gpu[MAX_GPU_BACKENDS]);
 
 #endif

@@ -32,8 +32,9 @@ int open_backends(void **state)
         }
     if (n_backends)
         printf("%d backends of the CPU, best %s\n", n_backends, backend[n_backends - 1]->isa);
-    n_backends += mirror_open_gpus(backend + n_backends);
-    if (n_backends) printf("the GPU's kernels on %s\n", backend[n_backends - 1]->isa);
+    int n_gpu = mirror_open_gpus(backend + n_backends);
+    n_backends += n_gpu;
+    if (n_gpu) printf("the GPU's kernels on %s\n", backend[n_backends - 1]->isa);
     return n_backends ? 0 : -1; /* nothing to test is no success */
 }
 

@@ -65,14 +65,15 @@ static double bytes_of(const Weight *w, QuantType quant, const char *leaf)
 
 static double attention_bytes(const AttentionWeights *w, QuantType quant)
 {
-    return bytes_of(&w->q, quant, "") + bytes_of(&w->k, quant, "") + bytes_of(&w->v, quant, "") +
-           bytes_of(&w->o, quant, "");
+    return bytes_of(&w->q, quant, "") + bytes_of(&w->k, quant, "") +
+           bytes_of(&w->v, quant, "self_attn.v_proj") + bytes_of(&w->o, quant, "");
 }
 
 static double delta_bytes(const DeltaWeights *w, QuantType quant)
 {
     return bytes_of(&w->qkv, quant, "") + bytes_of(&w->z, quant, "") +
-           bytes_of(&w->out, quant, "") + bytes_of(&w->b, quant, "linear_attn.in_proj_b") +
+           bytes_of(&w->out, quant, "linear_attn.out_proj") +
+           bytes_of(&w->b, quant, "linear_attn.in_proj_b") +
            bytes_of(&w->a, quant, "linear_attn.in_proj_a");
 }
 
