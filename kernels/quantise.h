@@ -5,9 +5,9 @@
  * reaches 2^-110, scale 1 and zeros. INT8: code = the integer nearest to v, ties to even.
  *
  * INT4, for each run of 32 v: t = the integers nearest to 8 v, lo and hi the least and the largest
- * of them, s0 = ceil((hi - lo) / 120), but 1 .. 16. Of these nine, in this order,
+ * of them, s0 = ceil((hi - lo) / 120), but 1 .. 16. Of these six, in this order,
  *
- *     s = s0, s0 - 1, s0 - 2 (above 0),   d = -1, 0, 1
+ *     s = s0, s0 - 1 (if above 0),   d = -1, 0, 1
  *     m = (120 s - lo - hi + 4 d s) / 16, to an integer, but 15 s - 127 .. 127
  *     bits = (t + 8 m) * (1 / (8 s)), to an integer, but 0 .. 15
  *
@@ -34,7 +34,7 @@ enum {
     INT8_LARGEST_CODE = 127,
     INT4_LARGEST_STEP = 16,
     INT4_FINER = 8,   /* t is so many times v */
-    INT4_TRIED = 3,   /* of s that are tried */
+    INT4_TRIED = 2,   /* of s that are tried */
     INT4_LARGEST = 15 /* bits */
 };
 

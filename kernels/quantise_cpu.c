@@ -82,53 +82,67 @@ INLINE void store_codes(Vec sum, uint8_t *out)
 
 /* ---- INT4: a run ---- */
 
-/* A step and a middle that are tried. */
+/* A step and a middle that are tried: bits = (t + minus) * inverse; both in units of t. */
 typedef struct {
-    float step, minus, error;
+    float step, minus, inverse;
 } Int4Try;
 
-/* The bits of a run's integers t, rounded but for MAGIC's being in them. */
+/* The bits of a run's integers t, to which MAGIC is added. */
 INLINE Vec bits_with(Int4Try a, Vec t)
 {
-    Vec at = v_add(t, v_set(INT4_FINER * a.minus));
-    Vec bits = v_add(v_mul(at, v_set(1 / (INT4_FINER * a.step))), v_set(MAGIC));
+    Vec bits = v_mul(v_add(t, v_set(a.minus)), v_set(a.inverse));
+    bits = v_add(bits, v_set(MAGIC));
     return v_max(v_set(MAGIC), v_min(bits, v_set(MAGIC + INT4_LARGEST)));
 }
 
-INLINE Int4Try try_run(float step, float d, const Vec t[RUN_VECS], float sum_of_ends)
+/* The sum of squares, spread over lanes: of integers, exact in any order, as these products are. */
+INLINE Vec errors_with(Int4Try a, const Vec t[RUN_VECS])
 {
-    const float top = INT4_LARGEST * step, least = top - INT8_LARGEST_CODE;
-    Int4Try a = {.step = step};
     Vec error = v_set(0);
-    a.minus = (INT4_FINER * top - sum_of_ends + 4 * d * step) / (2 * INT4_FINER) + MAGIC - MAGIC;
-    a.minus = a.minus < least ? least : a.minus > INT8_LARGEST_CODE ? INT8_LARGEST_CODE : a.minus;
     UNROLL
     for (int k = 0; k < RUN_VECS; k++) {
         Vec bits = v_sub(bits_with(a, t[k]), v_set(MAGIC));
-        Vec code = v_sub(v_mul(bits, v_set(step)), v_set(a.minus));
-        Vec off = v_sub(t[k], v_mul(code, v_set(INT4_FINER)));
-        error = v_add(error, v_mul(off, off));
+        Vec off = v_fma(bits, v_set(-a.step), v_add(t[k], v_set(a.minus)));
+        error = v_fma(off, off, error);
     }
-    a.error = v_sum(error);
-    return a;
+    return error;
+}
+
+/* The middle of a run whose ends' sum is given, moved by d quarters of a step. */
+INLINE Int4Try try_with(float step, float inverse, float d, float sum_of_ends)
+{
+    const float top = INT4_FINER * INT4_LARGEST * step, largest = INT4_FINER * INT8_LARGEST_CODE;
+    float m = (top - sum_of_ends + 4 * d * step) / (2 * INT4_FINER) + MAGIC - MAGIC;
+    m *= INT4_FINER;
+    m = m > top - largest ? m : top - largest;
+    m = m < largest ? m : largest;
+    return (Int4Try){INT4_FINER * step, m, inverse};
 }
 
 INLINE Int4Try best_run(const Vec t[RUN_VECS])
 {
     Vec most = t[0], least = v_sub(v_set(0), t[0]);
-    Int4Try best = {.error = INFINITY};
     UNROLL
     for (int k = 1; k < RUN_VECS; k++)
         most = v_max(most, t[k]), least = v_max(least, v_sub(v_set(0), t[k]));
     const float hi = v_largest(most), lo = -v_largest(least);
     int widest = (int)ceilf((hi - lo) / (INT4_FINER * INT4_LARGEST));
     widest = widest < 1 ? 1 : widest > INT4_LARGEST_STEP ? INT4_LARGEST_STEP : widest;
-    for (int s = widest; s > 0 && s > widest - INT4_TRIED; s--)
-        for (int d = -1; d <= 1; d++) {
-            Int4Try a = try_run((float)s, (float)d, t, lo + hi);
-            if (a.error < best.error) best = a;
+    int32_t best = INT32_MAX; /* error and which one, so that no branch hangs on chance */
+    for (int i = 0; i < INT4_TRIED && i < widest; i++) {
+        float s = (float)(widest - i), inverse = 1 / (INT4_FINER * s), error[4];
+        v_sum4(errors_with(try_with(s, inverse, -1, lo + hi), t),
+               errors_with(try_with(s, inverse, 0, lo + hi), t),
+               errors_with(try_with(s, inverse, 1, lo + hi), t), v_set(0), error);
+        UNROLL
+        for (int d = 0; d < 3; d++) {
+            int32_t key = (int32_t)error[d] << 4 | (3 * i + d);
+            best = key < best ? key : best;
         }
-    return best;
+    }
+    best &= 15;
+    float s = (float)(widest - best / 3);
+    return try_with(s, 1 / (INT4_FINER * s), (float)(best % 3 - 1), lo + hi);
 }
 
 /* A run of a row: its step and offset at head, its bits 8 columns a line from `line` on. */
@@ -142,8 +156,8 @@ INLINE void quantise_run(const Vec v[RUN_VECS], float inverse, uint8_t *head, ui
         t[k] = v_sub(v_add(finer, v_set(MAGIC)), v_set(MAGIC));
     }
     Int4Try best = best_run(t);
-    head[0] = (uint8_t)best.step;
-    head[1] = (uint8_t)(128 - (int)best.minus);
+    head[0] = (uint8_t)(best.step / INT4_FINER);
+    head[1] = (uint8_t)(128 - (int)(best.minus / INT4_FINER));
     UNROLL
     for (int k = 0; k < RUN_VECS; k++)
         low_bytes(bits_with(best, t[k]), word + k * (VEC_N / 4));
