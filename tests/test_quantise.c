@@ -226,7 +226,7 @@ static int check_step(int step, int offset, const double v[32])
     int least = (int)ceil((hi - lo) / 15 - 0.02), most = (int)ceil((hi - lo) / 15 + 0.02);
     assert_true(step >= 1 && step <= 16 && offset >= 1 && offset <= 255 - 15 * step);
     most = most < 1 ? 1 : most > 16 ? 16 : most;
-    assert_true(step >= least - 1 && step <= most);
+    assert_true(step >= (least > 16 ? 16 : least) - 1 && step <= most);
     return most;
 }
 

@@ -391,7 +391,7 @@ static void test_program(void **state)
     expect_run(RUN("quantize", "--model", DEMO, "--out", SAVED, "--quant", "fp8"), 2,
                "--quant is 'fp8', must be q8 or q4");
     check_program("q8", SAVED ": 9.4 MiB of weights in ");
-    check_program("q4", SAVED ": 5.8 MiB of weights in ");
+    check_program("q4", SAVED ": 6.0 MiB of weights in ");
     scratch_dir("saved");
     expect_run(RUN("quantize", "--model", DEMO, "--out", SAVED), 0, ": 9.4 MiB of weights in ");
 }
