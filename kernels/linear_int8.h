@@ -1,6 +1,6 @@
 /*
- * linear_int8.h: what products with INT8 weights share, in vectors (linear_vec_int8.h) or tiles
- * (linear_amx_int8.h): x as integers.
+ * linear_int8.h: what products with INT8 weights, and INT4, which become INT8, share, in vectors
+ * (linear_vec_int8.h) or tiles (linear_amx_int8.h): x as integers.
  *
  * 256 neighbours of a row of x become integers q, x = scale * q, |q| <= 32,512, in one of two ways
  * that depend on these 256 alone:

@@ -1,8 +1,9 @@
 /*
  * unpack_int4.h: INT4's codes as INT8 has them, for linear_int8.h.
  *
- * A step of at most 16 times 4 bits stays in a byte, so a product of 16 bits is that of two bytes:
- * 4 operations for 64 codes. 4 KiB of codes, 2.25 of INT4, take ... on one core of Zen 4.
+ * A step of at most 16 times 4 bits stays in a byte, so that one product of 16 bits is two of
+ * bytes: some 4 instructions for 64 codes. A file may hold larger steps: then codes are what comes
+ * of it.
  */
 #ifndef OFFSHOOT_KERNELS_UNPACK_INT4_H
 #define OFFSHOOT_KERNELS_UNPACK_INT4_H

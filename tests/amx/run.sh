@@ -59,6 +59,7 @@ if [ $# = 0 ]; then
     }
     check --model models/demo
     check --model models/demo --quant q8
+    check --model models/demo --quant q4
 fi
 echo "amx-check: $passed passed, $failed failed"
 [ "$failed" = 0 ]
