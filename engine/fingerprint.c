@@ -37,12 +37,9 @@ void model_fingerprint(const Model *m, KvType kv_type, int has_head, char text[F
 {
     const Owned *own = m->owned;
     const Backend *be = m->backend;
-    WeightType types[] = {m->embed.type, m->lm_head.type,
-                          m->layer[0].ffn.moe ? m->layer[0].ffn.expert_type
-                                              : m->layer[0].ffn.gate.type};
+    const int32_t options[] = {m->options.quant, m->options.act, m->options.dummy};
     Hash h = hash_key(&m->config, sizeof m->config, 0);
-    h = add(h, types, sizeof types);
-    if (m->prefill == PREFILL_FP8) h = add(h, &m->prefill, sizeof m->prefill);
+    h = add(h, options, sizeof options);
     for (int i = 0; own->st && i < safetensors_count(own->st); i++)
         h = add_tensor(h, safetensors_at(own->st, i));
     snprintf(text, FINGERPRINT_SIZE, "%s %016" PRIx64 "%016" PRIx64 " kv=%s head=%d %s-%s",

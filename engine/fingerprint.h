@@ -2,8 +2,8 @@
  * fingerprint.h: a text that says what states and KV pages mean.
  *
  * Two engines with the same text may read each other's pages and states: same config, same weights
- * (by the sizes, types and some bytes of each tensor and the time of its file), same type of K and
- * V, same operations.
+ * (by the sizes, types and some bytes of each tensor and the time of its file) made into the same
+ * types, same type of K and V, same operations.
  */
 #ifndef OFFSHOOT_ENGINE_FINGERPRINT_H
 #define OFFSHOOT_ENGINE_FINGERPRINT_H

@@ -319,6 +319,7 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
                          "--device cpu",
                          m->config.head_dim, longest);
     l->rounds_x = options->act == ACT_BF16;
+    m->options = *options;
     m->prefill = options->act == ACT_FP8 ? PREFILL_FP8 : PREFILL_EXACT;
     if (options->dummy) l->dummy = dummy_open(options->dummy, m->backend);
     if (loader_open(l)) return -1;

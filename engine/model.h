@@ -52,6 +52,16 @@ typedef struct {
     FfnWeights ffn;
 } HeadWeights;
 
+typedef enum { ACT_F32, ACT_BF16, ACT_FP8 } ActType;
+
+typedef struct {
+    QuantType quant; /* what wide matrices become, without those that quantise.h keeps so */
+    /* What matrices are multiplied with. BF16, on a CPU: bf16 ones, without those that q8 keeps
+     * wide; FP8, on a GPU: FP8 ones, by a prompt's rows. */
+    ActType act;
+    DummyType dummy; /* other than DUMMY_NONE: dir needs no weights, they are random */
+} ModelOptions;
+
 typedef struct Model {
     ModelConfig config;
     GenerationDefaults generation;
@@ -67,18 +77,9 @@ typedef struct Model {
     size_t head_weight_bytes; /* the draft head's beside them */
     int prefill;              /* PREFILL_EXACT or _FP8: of prompts, where they run apart */
     Backend *backend;         /* borrowed */
+    ModelOptions options;     /* as it was opened */
     void *owned;              /* mapping and copies; for model_close */
 } Model;
-
-typedef enum { ACT_F32, ACT_BF16, ACT_FP8 } ActType;
-
-typedef struct {
-    QuantType quant; /* what wide matrices become, without those that quantise.h keeps so */
-    /* What matrices are multiplied with. BF16, on a CPU: bf16 ones, without those that q8 keeps
-     * wide; FP8, on a GPU: FP8 ones, by a prompt's rows. */
-    ActType act;
-    DummyType dummy; /* other than DUMMY_NONE: dir needs no weights, they are random */
-} ModelOptions;
 
 /*
  * Opens the checkpoint in dir for a backend, which must outlive the model; options NULL: as the

@@ -19,17 +19,22 @@ typedef struct {
     char text[FINGERPRINT_SIZE];
 } Print;
 
-static Print print_of(const char *dir, KvType kv_type, int has_head)
+static Print print_with(const char *dir, const ModelOptions *options, KvType kv_type, int has_head)
 {
     Print p = {""};
     Error err = {0};
     Backend *be = backend_ref_open(512);
-    Model *m = model_open(dir, NULL, be, &err);
+    Model *m = model_open(dir, options, be, &err);
     if (!m) fail_msg("%s", err.msg);
     model_fingerprint(m, kv_type, has_head, p.text);
     model_close(m);
     be->close(be);
     return p;
+}
+
+static Print print_of(const char *dir, KvType kv_type, int has_head)
+{
+    return print_with(dir, NULL, kv_type, has_head);
 }
 
 /* Writes c and its config, as if at that second. */
@@ -65,11 +70,32 @@ static void test_rows(void **state)
     assert_string_not_equal(p.text, head.text);
 }
 
+/*
+ * What matrices become and are multiplied with; of FP8 checkpoints, too, some of which hold bf16
+ * matrices beside.
+ */
+static void test_options(void **state)
+{
+    (void)state;
+    static const char *const dirs[] = {GOLDEN, GOLDEN "-fp8"};
+    static const ModelOptions ways[] = {
+        {.quant = QUANT_NONE}, {.quant = QUANT_FP8}, {.quant = QUANT_Q8},
+        {.quant = QUANT_Q4},   {.act = ACT_BF16},    {.quant = QUANT_FP8, .act = ACT_BF16}};
+    enum { WAYS = sizeof ways / sizeof *ways, N = 2 * WAYS };
+    Print p[N];
+    for (int i = 0; i < N; i++) {
+        p[i] = print_with(dirs[i / WAYS], &ways[i % WAYS], KV_F32, 1);
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(p[i].text, p[k].text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights),
         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
