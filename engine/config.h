@@ -40,7 +40,7 @@ typedef struct {
 
     float norm_eps;
     int tied;                /* lm_head is the embedding, unless the file has one */
-    QuantType quant;         /* quantization_config's, or what was made when loading */
+    QuantType quant;         /* quantization_config's, or what --quant asked for */
     int n_mtp;               /* what the config claims, or Qwen3-Next's has although it does not;
                                 the tensors decide (Model.has_mtp) */
     int eos[MAX_EOS], n_eos; /* config.json's, generation_config.json's and the tokenizer's */

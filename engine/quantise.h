@@ -15,7 +15,8 @@
  * ones all; with FP8 also what published FP8 checkpoints keep wide: embedding, LM head, the MTP
  * head's fc. Of Q4 those are INT8 that 4 bits harm the most for their size: embedding and LM head,
  * attention's values, the delta rule's output. The next token's distribution moves by 0.018 nats if
- * none is (the demonstration model, KL divergence), by 0.011 with the first two, 0.009 with all.
+ * none is (the demonstration model, weights alone, KL divergence), by 0.011 with the first two, by
+ * 0.009 with all.
  * leaf: without the prefix of its layer. Vectors are not asked for.
  */
 WeightType quantise_to(QuantType quant, const char *leaf);

@@ -109,7 +109,7 @@ struct Backend {
     void (*sample)(Backend *be, const Sample *a);
     void (*token_logprobs)(Backend *be, const TokenLogprobs *a);
     void (*move_rows)(Backend *be, const MoveRows *a);
-    /* -1 if there is a NaN or an infinity. NULL: this backend has no INT8 weights, no BF16_BOTH. */
+    /* -1 if there is a NaN or an infinity. NULL: this backend has no INT8, INT4 or BF16_BOTH. */
     int (*quantise_int)(Backend *be, const QuantiseInt *a);
 
     void (*grow_drafts)(Backend *be, const GrowDrafts *a);

@@ -321,14 +321,14 @@ typedef struct {
     Int8Waiting waiting;
 } Int8Panels;
 
-/* Block b of n_panels; of INT4 unpacked, and the block that lies `ahead` is asked for meanwhile. */
+/* Block b of n_panels; INT4's is unpacked, and what lies `ahead` asked for with the first chunk. */
 INLINE Int8Codes int8_panels_codes(const Int8Panels *a, int n_panels, int b, int64_t ahead)
 {
     const Weight *w = a->p->w;
     Int8Codes codes = {int8_panel(w, a->r) + b * int8_block_bytes(w),
                        INT8_ROWS * weight_row_bytes(w)};
     if (w->type == WEIGHT_INT8) return codes;
-    for (int i = 0; i < n_panels; i++)
+    for (int i = 0; i < n_panels && !a->which_chunk; i++)
         for (int k = 0; k < INT4_BLOCK_BYTES; k += CACHE_LINE)
             prefetch_line(codes.at + i * codes.panel_bytes + k, ahead);
     codes = int4_codes(codes, n_panels, int8_steps(w, b * INT8_BLOCK), a->room);
@@ -507,8 +507,8 @@ static void tiles_int8(const Weight *w, int begin, int end, int n, const uint32_
     _Alignas(64) Int8Tile high[2][INT8_SUMS_HELD];
     _Alignas(64) int32_t low[2 * INT8_CHUNK_ROWS][TILE];
     _Alignas(64) float sum[INT8_CHUNK_ROWS / (2 * TILE)][INT8_SUMS_HELD][TILE][TILE];
-    const int together = int8_chunks_at_once(w->cols) * INT8_CHUNK_ROWS;
     _Alignas(64) int8_t room[INT8_SUMS_HELD * INT8_BLOCK_BYTES];
+    const int together = int8_chunks_at_once(w->cols) * INT8_CHUNK_ROWS;
     Int8Product p = {w, end, n, terms, y};
     Int8Panels a = {.p = &p, .high = high, .low = low, .sum = sum, .room = room};
     amx_begin(n <= INT8_ONE_GROUP ? 2 * n : TILE, 64);

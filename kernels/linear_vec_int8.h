@@ -113,11 +113,17 @@ INLINE void vec_int8_pack(const float *const *x, int n, int cols, int part, int 
 
 /* ---- products ---- */
 
-/* Line g of a block asks for what lies step * g bytes from there on, in each panel. */
+/* Line g of a block asks for what lies from + g * step bytes behind `at`, in each panel. */
 typedef struct {
     const int8_t *at;
-    int64_t step, panel_bytes;
+    int64_t from, step, panel_bytes;
 } Ahead;
+
+/* The same from what lies so many bytes further on in each panel. */
+INLINE void ask(Ahead ahead, int panel, int64_t bytes)
+{
+    prefetch_l2(ahead.at, panel * ahead.panel_bytes + ahead.from + bytes);
+}
 
 #if INT8_BYTES
 /* Adds the products of the low bytes of n_rows that begin at x: zeros where a row is coarse. */
@@ -201,7 +207,7 @@ INLINE void int8_highs(int n_panels, int n_rows, int lines, const uint32_t *x, I
         for (int o = 0; o < n_panels; o++) {
             const int8_t *at = w.at + g * INT8_LINE + o * w.panel_bytes;
             line[o] = _mm512_xor_si512(iv_load(at), top);
-            prefetch_l2(ahead.at + o * ahead.panel_bytes, g * ahead.step);
+            ask(ahead, o, g * ahead.step);
         }
         int8_high_line(n_panels, n_rows, x + g * n_rows, line, q);
     }
@@ -218,7 +224,7 @@ INLINE void int4_highs(int n_panels, int n_rows, int lines, const uint32_t *x, I
         UNROLL
         for (int o = 0; o < n_panels; o++) {
             of[o] = int4_heads((const uint8_t *)at + o * w.panel_bytes + run * 2 * INT8_ROWS);
-            if (!run) prefetch_l2(ahead.at + o * ahead.panel_bytes, at - w.at);
+            if (!run) ask(ahead, o, at - w.at);
         }
         at += (1 + run * INT4_RUN_LINES) * INT8_LINE;
         for (int i = 0; i < INT4_RUN_LINES; i++, at += INT8_LINE) {
@@ -228,7 +234,7 @@ INLINE void int4_highs(int n_panels, int n_rows, int lines, const uint32_t *x, I
                 IntVec bits = iv_load(at + o * w.panel_bytes);
                 low[o] = int4_low(bits, of[o]);
                 high[o] = int4_high(bits, of[o]);
-                prefetch_l2(ahead.at + o * ahead.panel_bytes, at - w.at);
+                ask(ahead, o, at - w.at);
             }
             int8_high_line(n_panels, n_rows, x + (g + 2 * i) * n_rows, low, q);
             int8_high_line(n_panels, n_rows, x + (g + 2 * i + 1) * n_rows, high, q);
@@ -257,7 +263,7 @@ INLINE void int8_block(int is_int4, int n_panels, int n_rows, int lines, const u
             q[o][i] = _mm512_slli_epi32(q[o][i], 8);
     }
     if (!n_fine) return; /* here: else gcc 12 makes the sums of a fine row 7 % slower */
-    int8_t room[INT8_PANELS * INT8_BLOCK_BYTES];
+    _Alignas(64) int8_t room[INT8_PANELS * INT8_BLOCK_BYTES];
     if (is_int4) w = int4_codes(w, n_panels, lines / (INT8_STEP / 4), room);
     if (2 * n_fine > n_rows)
         int8_low_together(n_panels, n_rows, lines, low, w, q);
@@ -265,7 +271,10 @@ INLINE void int8_block(int is_int4, int n_panels, int n_rows, int lines, const u
         int8_low_alone(n_panels, n_rows, lines, low, of, w, q);
 }
 #else
-/* q[outputs][row] = the sums of one block of so many lines, whose x and w begin here. */
+/*
+ * q[outputs][row] = the sums of one block of so many lines, whose x and w begin here: INT4 is
+ * unpacked before.
+ */
 INLINE void int8_block(int is_int4, int n_panels, int n_rows, int lines, const uint32_t *x,
                        Int8Codes w, Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
 {
@@ -282,8 +291,7 @@ INLINE void int8_block(int is_int4, int n_panels, int n_rows, int lines, const u
             const int8_t *at =
                 w.at + g * INT8_LINE + o / INT8_VECS * w.panel_bytes + o % INT8_VECS * 4 * VEC_N;
             IntVec line = iv_load(at), even = iv_even(line), odd = iv_odd(line);
-            if (o % INT8_VECS == 0)
-                prefetch_l2(ahead.at + o / INT8_VECS * ahead.panel_bytes, g * ahead.step);
+            if (o % INT8_VECS == 0) ask(ahead, o / INT8_VECS, g * ahead.step);
             UNROLL
             for (int i = 0; i < n_rows; i++) {
                 q[o][i] = iv_dot(q[o][i], even, x[2 * i]);
@@ -302,17 +310,20 @@ typedef struct {
     float (*sum)[INT8_PANELS * INT8_ROWS]; /* [row], of the blocks before */
 } Int8Strip;
 
-/* What tile t asks for in block b: alone the next block; else its share of the next panels, so that
- * memory is busy while all tiles compute. */
+/*
+ * What tile t asks for in block b: alone the next block; else its share of the next panels, so that
+ * memory is busy while all tiles compute.
+ */
 INLINE Ahead int8_vec_ahead(int n_panels, const Int8Strip *s, int t, int b)
 {
     const Weight *w = s->p->w;
     const int64_t bytes = INT8_ROWS * weight_row_bytes(w), block = int8_block_bytes(w);
-    const int64_t step = block / (INT8_BLOCK / 4);
-    const int8_t *at = int8_panel(w, s->r);
-    if (s->n_tiles == 1) return (Ahead){at + b * block + int8_ahead(w, n_panels, b), step, bytes};
-    return (Ahead){at + n_panels * bytes + (t * bytes + b * block) / s->n_tiles, step / s->n_tiles,
-                   bytes};
+    Ahead ahead = {int8_panel(w, s->r), b * block + int8_ahead(w, n_panels, b),
+                   block / (INT8_BLOCK / 4), bytes};
+    if (s->n_tiles == 1) return ahead;
+    ahead.from = n_panels * bytes + (t * bytes + b * block) / s->n_tiles;
+    ahead.step /= s->n_tiles;
+    return ahead;
 }
 
 /* Tile t of rows, n_rows of them. */
@@ -397,7 +408,7 @@ STRIP_FN(int4_strip_single, 1, 1)
 static void int8_outputs(int n_panels, const Int8Product *p, int r, int y_at)
 {
     float sum[INT8_VEC_ROWS][INT8_PANELS * INT8_ROWS];
-    int8_t room[INT8_PANELS * INT4_STEPS * INT8_STEP * INT8_ROWS];
+    _Alignas(64) int8_t room[INT8_PANELS * INT4_STEPS * INT8_STEP * INT8_ROWS];
     const Weight *w = p->w;
     const int blocks = int8_blocks(w->cols), is_int4 = w->type == WEIGHT_INT4;
     Int8Strip s = {.p = p, .r = r, .y_at = y_at, .n_tiles = int8_n_tiles(p->n), .sum = sum};

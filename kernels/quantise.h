@@ -12,8 +12,9 @@
  *     bits = (t + 8 m) * (1 / (8 s)), to an integer, but 0 .. 15
  *
  * the first with the least sum of (t - 8 (s bits - m))^2 gives step s, offset 128 - m and the bits.
- * That is 0.87 of the error of the widest range alone, centred, which is s0 and d = 0 (the
- * demonstration model). All of it is exact in f32 but 1 / (8 s) and the product with that.
+ * That is 0.87 of the error (root mean square) of the widest range alone, centred, which is s0 and
+ * d = 0 (the demonstration model). All of it is exact in f32 but 1 / (8 s) and the product with
+ * that.
  *
  * Traffic: the matrix once, its codes once.
  */

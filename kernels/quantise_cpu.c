@@ -140,9 +140,9 @@ INLINE Int4Try best_run(const Vec t[RUN_VECS])
             best = key < best ? key : best;
         }
     }
-    best &= 15;
-    float s = (float)(widest - best / 3);
-    return try_with(s, 1 / (INT4_FINER * s), (float)(best % 3 - 1), lo + hi);
+    const int32_t narrower = (best & 15) / 3, d = (best & 15) % 3 - 1;
+    const float s = (float)(widest - narrower);
+    return try_with(s, 1 / (INT4_FINER * s), (float)d, lo + hi);
 }
 
 /* A run of a row: its step and offset at head, its bits 8 columns a line from `line` on. */

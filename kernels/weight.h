@@ -24,6 +24,8 @@
  *
  *     [panel][64 columns][2 runs][16 rows][step, offset]
  *                        [8 times 8 columns][16 rows][columns 0, 2, 1, 3; 4, 6, 5, 7 above them]
+ *
+ * What pads its columns may be any code: x has zeros there.
  */
 #ifndef OFFSHOOT_KERNELS_WEIGHT_H
 #define OFFSHOOT_KERNELS_WEIGHT_H
@@ -64,8 +66,8 @@ typedef struct {
     WeightType type; /* WEIGHT_NONE: the model has no such matrix */
     int rows, cols;
     const void *data; /* backend memory, aligned to its element */
-    const float
-        *scale; /* FP8: [ceil(rows / 128)][ceil(cols / 128)]; INT8, INT4: above; else NULL */
+    /* FP8: [ceil(rows / 128)][ceil(cols / 128)]; INT8 and INT4: as above; else NULL */
+    const float *scale;
 } Weight;
 
 /* FP8's blocks in n rows or columns. */

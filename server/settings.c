@@ -86,7 +86,7 @@ static OptionTable option_table(Settings *s)
     {"model", OPTION_STRING, &s->model, 0, 0, 0, "DIR", "folder with config.json and safetensors", EVERY},
     {"out", OPTION_STRING, &s->out, 0, 0, 0, "DIR", "the same with --quant's weights; holds none yet", QUANTIZE},
     {"quant", OPTION_CHOICE, &s->quant, 0, 0, QUANT_CHOICES, "TYPE", "fp8; on a CPU q8, q4: when loading (default none)", ALL},
-    {"quant", OPTION_CHOICE, &s->saved_quant, 0, 0, SAVED_CHOICES, "TYPE", "q8 or q4: 8 or 4.6 bits a weight", QUANTIZE},
+    {"quant", OPTION_CHOICE, &s->saved_quant, 0, 0, SAVED_CHOICES, "TYPE", "q8 or q4: 8 or 4.6 bits a weight (default q8)", QUANTIZE},
     {"dummy-weights", OPTION_CHOICE, &s->dummy_weights, 0, 0, DUMMY_CHOICES, "TYPE", "bf16, fp8: random, no weight files", ALL},
     {"config", OPTION_STRING, &s->config, 0, 0, 0, "FILE", "options from a file, 'name = value' a line", EVERY},
 

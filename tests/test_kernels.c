@@ -320,6 +320,29 @@ static void test_int4_is_int8(void **state)
     free(code), free(x), free(want), free(y);
 }
 
+/* A file may hold any steps and offsets: what they make is the same for any number of rows. */
+static void test_int4_of_any_bytes(void **state)
+{
+    (void)state;
+    enum { ROWS = 40, COLS = 600, N = 49 };
+    static const int rows[] = {1, 3, 9, N};
+    Rng r = rng_new(82);
+    Weight w = random_weight(&r, WEIGHT_INT4, ROWS, COLS);
+    unsigned char *data = (unsigned char *)(uintptr_t)w.data;
+    float *x = random_floats(&r, N * COLS, 1), *want = floats(ROWS), *y = floats(N * ROWS);
+    for (int64_t i = 0; i < weight_data_bytes(&w); i++)
+        data[i] = (unsigned char)rng_int(&r, 256);
+    put_outliers(&r, x, COLS, N, COLS);
+    for (int b = 0; b < n_backends; b++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows && !is_gpu(b); i++) {
+            float *to = i ? y : want;
+            backend[b]->linear(backend[b], &(Linear){rows[i], x, COLS, 1, {{&w, to, ROWS}}, 0});
+            assert_true(same_bits(about("INT4", b), to, want, ROWS, r.seed));
+        }
+    free_weight(&w);
+    free(x), free(want), free(y);
+}
+
 /* NaN, infinity and the largest numbers in other rows, and all ranges of numbers in its own. */
 static void test_linear_company(void **state)
 {
@@ -776,6 +799,7 @@ int main(void)
         cmocka_unit_test(test_linear_ends),
         cmocka_unit_test(test_int8_everywhere),
         cmocka_unit_test(test_int4_is_int8),
+        cmocka_unit_test(test_int4_of_any_bytes),
         cmocka_unit_test(test_linear_company),
         cmocka_unit_test(test_linear_many_outputs),
         cmocka_unit_test(test_linear_together),

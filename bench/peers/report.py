@@ -51,7 +51,7 @@ LESS_IS_BETTER = ("seconds", "ready", "resident", "pass")
 TITLES = {"bf16": "Qwen3.5-0.8B's shape, random weights, bf16",
           "act": "The same weights, x in bf16, as llama.cpp takes it: ours `--act-dtype bf16`",
           "q8": "The same, 8 bits: ours `--quant q8`, theirs Q8_0",
-          "q4": "The same, 4 bits: ours `--quant q4`, theirs Q4_K_M",
+          "q4": "Qwen3.5-0.8B's shape, random weights, 4 bits: ours `--quant q4`, theirs Q4_K_M",
           "demo": "The demonstration model, agent loops, real drafts",
           "wide": "The same with wide layers, 460 MB: the same tokens, bound by memory",
           "a3b": FIFTH + "8 bits: ours from `offshoot quantize`, theirs Q8_0",

@@ -5,8 +5,8 @@
  * kernels/backend_cpu.c, which so finds the unit, and may use it once it has asked the system.
  *
  * The arithmetic is that of Intel's manual (TDPBF16PS, TDPBSSD and its like). What a CPU would
- * answer with a fault ends the program and says why, as does a configuration that we never need: a
- * first row to begin with.
+ * answer with a fault ends the program and says why, as do configurations that we never need:
+ * palette 0, and a first row to begin with.
  */
 #ifndef OFFSHOOT_TESTS_AMX_TILES_H
 #define OFFSHOOT_TESTS_AMX_TILES_H
