@@ -146,18 +146,27 @@ SHARED_INLINE int int8_steps(const Weight *w, int c)
     return (left + INT8_STEP - 1) / INT8_STEP;
 }
 
-/* Where the panel of row r begins, INT8's or INT4's. */
+/* From the data's begin to that of row r's panel, INT8's or INT4's. */
+SHARED_INLINE int64_t int_panel_at(const Weight *w, int r)
+{
+    return r / INT8_ROWS * INT8_ROWS * weight_row_bytes(w);
+}
+
 SHARED_INLINE const int8_t *int8_panel(const Weight *w, int r)
 {
-    return (const int8_t *)w->data + r / INT8_ROWS * INT8_ROWS * weight_row_bytes(w);
+    return (const int8_t *)w->data + int_panel_at(w, r);
+}
+
+/* Which byte of a line belongs to row r and column c: of 4, 0, 2, 1, 3. */
+SHARED_INLINE int int_in_line(int r, int c)
+{
+    return r % INT8_ROWS * 4 + ((c & 1) << 1 | (c & 2) >> 1);
 }
 
 /* Which of INT8's codes column c of row r is. */
 SHARED_INLINE int64_t weight_int8_code(const Weight *w, int r, int c)
 {
-    int in_four = (c & 1) << 1 | (c & 2) >> 1;
-    return r / INT8_ROWS * INT8_ROWS * weight_row_bytes(w) + (int64_t)(c / 4) * INT8_LINE +
-           r % INT8_ROWS * 4 + in_four;
+    return int_panel_at(w, r) + (int64_t)(c / 4) * INT8_LINE + int_in_line(r, c);
 }
 
 /* And which of the scales it has. */
@@ -170,8 +179,7 @@ SHARED_INLINE int64_t weight_int8_scale(const Weight *w, int r, int c)
 /* Where INT4's step that column c of row r is in begins. */
 SHARED_INLINE int64_t weight_int4_step(const Weight *w, int r, int c)
 {
-    return r / INT8_ROWS * INT8_ROWS * weight_row_bytes(w) +
-           (int64_t)(c / INT8_STEP) * INT4_STEP_BYTES;
+    return int_panel_at(w, r) + (int64_t)(c / INT8_STEP) * INT4_STEP_BYTES;
 }
 
 /* Where, in its step, the step size and then the offset of the run of column c of row r are. */
@@ -183,8 +191,7 @@ SHARED_INLINE int int4_run(int r, int c)
 /* And the byte with the column's bits: the upper ones for 4 of 8 columns. */
 SHARED_INLINE int int4_bits(int r, int c)
 {
-    int in_four = (c & 1) << 1 | (c & 2) >> 1;
-    return (1 + c % INT8_STEP / 8) * INT8_LINE + r % INT8_ROWS * 4 + in_four;
+    return (1 + c % INT8_STEP / 8) * INT8_LINE + int_in_line(r, c);
 }
 
 /* The code of INT8 that column c of row r has, of either type. */

@@ -32,7 +32,7 @@ programs=$(for t in $tests; do echo "$build/tests/test_$t"; done)
 build "$build/offshoot" $programs
 gcc -O2 -g -std=c11 -ffp-contract=off -Wall -Wextra -I. -D_GNU_SOURCE \
     ${san:+-fsanitize=$san -fno-sanitize-recover=all} -o "$build/test_tiles" \
-    $here/test_tiles.c $here/tiles.c $(pkg-config --cflags --libs cmocka)
+    $here/test_tiles.c $here/tiles.c tests/apart.c $(pkg-config --cflags --libs cmocka)
 
 passed=0
 failed=0

@@ -8,13 +8,13 @@
 
 #include <cmocka.h>
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "tests/amx/tiles.h"
+#include "tests/apart.h"
 
 enum { ALLOW = 0x1023, TILE_DATA = 18 };
 
@@ -229,25 +229,9 @@ static const Fault faults[] = {
     {unused, "loadd: register 3 has no shape"},
 };
 
-/* The first line on stderr of a process that runs it; its status. */
-static int run_apart(const Fault *f, char said[256])
+static void run(const void *fault)
 {
-    int ends[2], status;
-    assert_int_equal(pipe(ends), 0);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (!pid) {
-        dup2(ends[1], STDERR_FILENO);
-        signal(SIGABRT, SIG_DFL);
-        f->run();
-        _exit(0);
-    }
-    close(ends[1]);
-    ssize_t n = read(ends[0], said, 255);
-    said[n > 0 ? n : 0] = '\0';
-    close(ends[0]);
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    return status;
+    ((const Fault *)fault)->run();
 }
 
 /* First of all: the system has not been asked yet. */
@@ -255,8 +239,8 @@ static void test_faults(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
-        char said[256];
-        int status = run_apart(&faults[i], said);
+        char said[APART_SAID];
+        int status = run_apart(run, &faults[i], said);
         size_t n = strlen(faults[i].said);
         if (!WIFSIGNALED(status) || strncmp(said, "tiles: ", 7) ||
             strncmp(said + 7, faults[i].said, n) != 0)

@@ -79,7 +79,7 @@ step() {
     fi
     echo "$*: $result, $(($(date +%s) - begun)) s"
 }
-gcc $cflags -O1 -g -Wall -Wextra -o "$build/test_races" "$here/test_races.c" \
+gcc $cflags -O1 -g -Wall -Wextra -o "$build/test_races" "$here/test_races.c" tests/apart.c \
     "$ptx/ptx_run.o" "$ptx/races.o" "$ptx/device_memory.o" "$ptx/libsimt.a" "$build/liboffshoot.a" \
     $(pkg-config --libs cmocka) -lm -lpthread
 step env OFFSHOOT_PTX_RACES=forward "$build/test_races"

@@ -10,12 +10,11 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
+#include "tests/apart.h"
 #include "tests/ptx/ptx_run.h"
 
 enum { N_THREADS = 64, SHARED = 1024, GLOBAL = 4 * 4 * N_THREADS };
@@ -320,8 +319,9 @@ static void launch(const char *name, void (*body)(const PtxThread *t), unsigned 
     ptx_launch(entry, (SimtDim){2, 1, 1}, n_threads, 0, &of, 1);
 }
 
-static void run(const Case *c)
+static void run(const void *arg)
 {
+    const Case *c = arg;
     Given of = {(uintptr_t)device_memory_take(GLOBAL)};
     for (int i = 0; i < 2; i++) /* two launches overlap; other threads pass no barrier */
         launch("small", barriers_alone, SIMT_WARP, of);
@@ -334,34 +334,13 @@ static void run(const Case *c)
     simt_flush();
 }
 
-/* The first line on stderr of a process that runs it; its status. */
-static int run_apart(const Case *c, char said[256])
-{
-    int ends[2], status;
-    assert_int_equal(pipe(ends), 0);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (!pid) {
-        dup2(ends[1], STDERR_FILENO);
-        signal(SIGABRT, SIG_DFL);
-        run(c);
-        _exit(0);
-    }
-    close(ends[1]);
-    ssize_t n = read(ends[0], said, 255);
-    said[n > 0 ? n : 0] = '\0';
-    close(ends[0]);
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    return status;
-}
-
 static void test_races(void **state)
 {
     (void)state;
     assert_true(races_watched);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char said[256];
-        int status = run_apart(&cases[i], said);
+        char said[APART_SAID];
+        int status = run_apart(run, &cases[i], said);
         int found = WIFSIGNALED(status) && !strncmp(said, "ptx: race for", 13);
         if (found != cases[i].is_race || (!found && status))
             fail_msg("%s: status %#x, %s", cases[i].name, (unsigned)status, said);
