@@ -33,9 +33,10 @@ int contexts_read(Contexts *c, const char *text, int usual, int most, int n_afte
 
 void contexts_fill(const Tokenizer *tok, int n_vocab, uint32_t number, int32_t *id, int n)
 {
+    int size = tokenizer_size(tok), end = size < n_vocab ? size : n_vocab;
     for (int i = 0; i < n; i++) {
-        id[i] = (int32_t)(philox_word(number, (uint32_t)i, 0, 0) % (uint32_t)n_vocab);
+        id[i] = (int32_t)(philox_word(number, (uint32_t)i, 0, 0) % (uint32_t)end);
         while (!tokenizer_has(tok, id[i]))
-            id[i] = (id[i] + 1) % n_vocab;
+            id[i] = (id[i] + 1) % end;
     }
 }

@@ -13,6 +13,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/mem.h"
+#include "bench/contexts.h"
 #include "tests/run_binary.h"
 
 #define MODEL "tests/data/golden/qwen35-dense"
@@ -111,9 +113,36 @@ static void test_refused(void **state)
                "'--synthetic-acceptance' is an option of another command");
 }
 
+/* Where the model's vocabulary is far larger than the tokenizer's, prompts still have all of its
+ * ids, and are there at once. */
+static void test_contexts_of_a_small_tokenizer(void **state)
+{
+    (void)state;
+    enum { LENGTH = 1 << 18, VOCABULARY = 248320 };
+    Error err = {0};
+    Tokenizer *tok = tokenizer_open("models/demo/tokenizer.json", &err);
+    assert_non_null(tok);
+    int size = tokenizer_size(tok), most = 0;
+    int32_t *id = mem_alloc(LENGTH, sizeof *id);
+    int *count = mem_alloc((size_t)size, sizeof *count);
+    contexts_fill(tok, VOCABULARY, 1, id, LENGTH);
+    for (int i = 0; i < LENGTH; i++) {
+        assert_true(tokenizer_has(tok, id[i]));
+        if (++count[id[i]] > most) most = count[id[i]];
+    }
+    assert_true(most < 4 * LENGTH / size);
+    contexts_fill(tok, 8, 1, id, LENGTH);
+    for (int i = 0; i < LENGTH; i++)
+        assert_in_range(id[i], 0, 7);
+    mem_free(count);
+    mem_free(id);
+    tokenizer_close(tok);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_contexts_of_a_small_tokenizer),
         cmocka_unit_test(test_latency),
         cmocka_unit_test(test_kernels),
         cmocka_unit_test(test_refused),
