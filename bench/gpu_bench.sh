@@ -9,7 +9,7 @@ set -u
 
 dist=${BUILD:-build}/dist
 report=${1:-$dist/gpu-bench.md}
-end=$(($(date +%s) + 540))
+end=$(($(date +%s) + ${LIMIT:-540}))
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 

@@ -7,15 +7,16 @@
 #   make gpu-pack BUILD=build-90a CUDA_ARCHS=90a    # build-90a/dist.tar.xz, here unpacked
 #   make gpu-check BUILD=build-90a
 #
-# Prints a report, and writes it to the file as it goes. The short one ends within 8 minutes: what
-# there is no time left for is not run, says so, and is no success.
+# Prints a report, and writes it to the file as it goes. The short one ends within 8 minutes, 3 or 4
+# where the CPU has cores for the tests, which share the GPU side by side; what is measured runs
+# alone. What there is no time left for is not run, says so, and is no success.
 set -u
 
 mode=${1:-short}
 dist=${BUILD:-build}/dist
 report=${2:-$dist/gpu-check.md}
-seconds=450
-[ "$mode" = long ] && seconds=3600
+seconds=${LIMIT:-450}
+[ "$mode" = long ] && seconds=${LIMIT:-3600}
 end=$(($(date +%s) + seconds))
 failed=0
 skipped=0
@@ -74,40 +75,76 @@ grep -q '^gpu kernels: sm_' "$logs/version" || cannot "$(grep '^gpu kernels' "$l
 if (exec 9</dev/nvidia0) 2>/dev/null; then exec 9</dev/nvidia0; fi
 export OFFSHOOT_TEST_GPU_ONLY=1 # the tests leave out the CPU, and fail where the GPU is lost
 
-# blocking COMMAND...: what failed, where the GPU was lost, once more, waiting for each launch: it tells which.
+# blocking COMMAND: what failed, where the GPU was lost, once more, waiting for each launch: it tells which.
 blocking() {
     [ "${1#"$dist"/}" != "$1" ] && grep -q 'the GPU failed' "$logs/out" || return 0
     [ $((end - $(date +%s))) -gt 200 ] || return 0
-    timeout -k 5 60 env CUDA_LAUNCH_BLOCKING=1 "$@" >"$logs/again" 2>&1
+    CUDA_LAUNCH_BLOCKING=1 timeout -k 5 60 sh -c "$1" </dev/null >"$logs/again" 2>&1
     { echo "the same with CUDA_LAUNCH_BLOCKING=1:" && tail -n 10 "$logs/again" && echo; } >>"$logs/failures"
 }
 
-# step NAME SECONDS COMMAND...: one line of the report; the output's end where it fails.
-step() {
-    name=$1 limit=$2
-    shift 2
-    begun=$(date +%s)
-    left=$((end - begun))
-    if [ $left -lt 5 ]; then
+# Runs line $1 of a queue, "NUMBER|SECONDS|COMMAND|NAME", into the files NUMBER.out and NUMBER.rc.
+cat >"$logs/one" <<'EOF'
+IFS='|' read -r number limit command name <<LINE
+$1
+LINE
+begun=$(date +%s)
+left=$((END - begun))
+[ $left -lt 5 ] && { echo "skipped 0 0" >"$LOGS/$number.rc"; exit 0; }
+[ $left -lt "$limit" ] && limit=$left
+timeout -k 5 "$limit" sh -c "$command" >"$LOGS/$number.out" 2>&1
+echo "$? $(($(date +%s) - begun)) $limit" >"$LOGS/$number.rc"
+EOF
+export LOGS="$logs" END=$end
+
+# later NAME SECONDS COMMAND: for the queue.
+n_queued=100
+later() {
+    n_queued=$((n_queued + 1))
+    echo "$n_queued|$2|$3|$1" >>"$logs/queue"
+}
+
+# line NAME RC SECONDS LIMIT COMMAND: of the report; the end of $logs/out where it fails.
+line() {
+    case $2 in
+    skipped)
         skipped=$((skipped + 1))
-        say "| $name | NOT RUN (no time left) | |"
+        say "| $1 | NOT RUN (no time left) | |"
         : >"$logs/out"
         return
-    fi
-    [ $left -lt "$limit" ] && limit=$left
-    if timeout -k 5 "$limit" "$@" >"$logs/out" 2>&1; then
-        result=ok
-    else
-        rc=$?
-        result="FAILED ($rc)"
-        { [ $rc = 124 ] || [ $rc = 137 ]; } && result="TOO LONG (over $limit s)"
+        ;;
+    0) result=ok ;;
+    124 | 137) result="TOO LONG (over $4 s)" ;;
+    *) result="FAILED ($2)" ;;
+    esac
+    if [ "$result" != ok ]; then
         failed=$((failed + 1))
-        { echo "$name:" && tail -n 25 "$logs/out" && echo; } >>"$logs/failures"
-        [ "$result" != "FAILED ($rc)" ] || blocking "$@"
+        { echo "$1:" && tail -n 25 "$logs/out" && echo; } >>"$logs/failures"
+        [ "$result" != "FAILED ($2)" ] || blocking "$5"
     fi
-    say "| $name | $result | $(($(date +%s) - begun)) s |"
+    say "| $1 | $result | $3 s |"
     [ "$result" = ok ] || sed 's/^/    /' "$logs/out" | tail -n 25 >&2
-    grep '^prompt against decoding' "$logs/out" | awk -v of="$name" '{ print of ": " $0 }' >>"$logs/prompts"
+    grep '^prompt against decoding' "$logs/out" | awk -v of="$1" '{ print of ": " $0 }' >>"$logs/prompts"
+}
+
+# What is queued, a program for each core at a time; then its lines of the report, in order.
+# With a name, of what ends too late a line says that it was not run.
+run_queue() {
+    [ -s "$logs/queue" ] || return 0
+    xargs -d '\n' -P "$(nproc)" -n 1 sh "$logs/one" <"$logs/queue"
+    mv "$logs/queue" "$logs/done"
+    while IFS='|' read -r number limit command name; do
+        mv "$logs/$number.out" "$logs/out" 2>/dev/null || : >"$logs/out"
+        read -r rc took limit <"$logs/$number.rc" || rc=1 took=0
+        case $rc in 124 | 137) [ -n "${1:-}" ] && rc=skipped ;; esac
+        line "$name" "$rc" "$took" "$limit" "$command"
+    done <"$logs/done"
+}
+
+# step NAME SECONDS COMMAND: alone.
+step() {
+    later "$@"
+    run_queue
 }
 
 # A model of one of the shapes of tests/data/gpu, for --dummy-weights.
@@ -125,18 +162,15 @@ say
 say "| check | result | time |"
 say "|---|---|---|"
 tests="kernels moe terms recurrence attention prefill sample sample_law sample_cuts round"
-for t in $tests; do
-    step "kernels against their references: test_$t" 90 "$dist/test_$t"
+# Those that take longest begin first.
+for part in 'check d*8*' 'check dense odd*' 'check moe*' 'check next*' '*allocation' '*prompt*' '*preempt*'; do
+    later "the engine on golden models: test_gpu '$part'" 180 "$dist/test_gpu '$part'"
 done
-step "golden models, K and V in f32 and bf16: test_golden" 120 "$dist/test_golden"
-step "trees are their paths, f32 and bf16: test_tree_pass" 120 "$dist/test_tree_pass"
-step "rounds on the device, one step ahead: test_device_round" 60 "$dist/test_device_round"
-step "the prefix cache's tiers: test_device_tiers" 60 "$dist/test_device_tiers"
-step "the engine on golden models, f32 and bf16: test_gpu" 120 "$dist/test_gpu"
+later "golden models, K and V in f32 and bf16: test_golden" 120 "$dist/test_golden"
 check() {
     name=$1
     shift
-    step "offshoot check, $name" 90 "$dist/offshoot" check --device cuda --memory 1G "$@"
+    later "offshoot check, $name" 120 "$dist/offshoot check --device cuda --memory 1G $*"
 }
 for type in f32 bf16; do
     check "demonstration model, $type K and V" --model models/demo --kv-dtype $type --limit 4 \
@@ -154,9 +188,16 @@ for s in dense moe next; do
             --max-tokens 24
     done
 done
+later "trees are their paths, f32 and bf16: test_tree_pass" 120 "$dist/test_tree_pass"
+later "rounds on the device, one step ahead: test_device_round" 60 "$dist/test_device_round"
+later "the prefix cache's tiers: test_device_tiers" 60 "$dist/test_device_tiers"
+for t in $tests; do
+    later "kernels against their references: test_$t" 90 "$dist/test_$t"
+done
+run_queue
 # What is measured goes to the report's end.
 measure() {
-    step "offshoot bench $*" 60 "$dist/offshoot" bench "$@" --device cuda --memory 1G
+    step "offshoot bench $*" 60 "$dist/offshoot bench $* --device cuda --memory 1G"
     [ ! -s "$logs/out" ] || { echo "\$ offshoot bench $*" && cat "$logs/out" && echo; } >>"$logs/bench"
 }
 measure accept --model models/demo --thinking off --temperature 0
@@ -175,29 +216,21 @@ elif ! timeout -k 5 60 $memcheck "$dist/offshoot" version >"$logs/out" 2>&1 ||
     without="compute-sanitizer"
     say "| compute-sanitizer | CANNOT RUN HERE ($(grep -v '^$' "$logs/out" | tail -n 1)) | |"
 else
-    # Side by side, for one takes minutes, each at ports of its own; they end in time to be told apart.
-    room=$((end - $(date +%s) - 30))
+    # Each at ports of its own; one may take minutes.
+    room=$((end - $(date +%s) - 5))
     [ $room -ge 5 ] || room=5
     port=49152
     for t in $tests; do
-        { timeout -k 5 $room $memcheck --port $port --max-connections 32 "$dist/test_$t" \
-            >"$logs/memcheck_$t" 2>&1; echo $? >"$logs/rc_$t"; } &
+        later "compute-sanitizer memcheck, no cuBLASLt: test_$t" $room \
+            "$memcheck --port $port --max-connections 32 $dist/test_$t"
         port=$((port + 32))
     done
-    wait
-    for t in $tests; do
-        if grep -qx -e 124 -e 137 "$logs/rc_$t"; then
-            skipped=$((skipped + 1))
-            say "| compute-sanitizer memcheck, no cuBLASLt: test_$t | NOT RUN (not done in $room s) | |"
-        else
-            step "compute-sanitizer memcheck, no cuBLASLt: test_$t" 120 \
-                sh -c 'cat "$1"; exit "$(cat "$2")"' - "$logs/memcheck_$t" "$logs/rc_$t"
-        fi
-    done
+    run_queue not-run
     for t in $tests; do
         [ "$mode" = long ] || break
-        step "compute-sanitizer racecheck: test_$t" 300 \
-            "$sanitizer" --tool racecheck --error-exitcode 9 "$dist/test_$t"
+        later "compute-sanitizer racecheck: test_$t" 300 \
+            "$sanitizer --tool racecheck --error-exitcode 9 $dist/test_$t"
     done
+    run_queue
 fi
 complete=1
