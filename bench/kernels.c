@@ -4,8 +4,9 @@
  * A pass over n rows of one sequence, a chain behind a context, as a verify pass has them. In state
  * mode replay the rows leave records and all are folded, as if all drafts were accepted. First the
  * pass as it runs, then again through a backend that waits after each operation and keeps its
- * time. A GPU's operations overlap and are launched at once: there an operation's time is what the
- * recorded pass takes with it beyond what it takes without.
+ * time. A GPU's operations overlap and are launched at once: there passes are recorded, several in
+ * a row, so that neither uploads nor waiting for them counts, and an operation's time is what such
+ * a pass takes with it beyond what it takes without.
  *
  * Of the CPU's helper threads it measures what a fork and join takes beyond its parts.
  */
@@ -27,6 +28,8 @@ enum {
     MAX_ROWS = 64,
     MOST_ROWS_BY_OP = 16, /* whose operations are timed one by one */
     TRIES = 9,
+    PASSES = 8,    /* in a recording */
+    WARM_MS = 300, /* of passes before the first: an idle GPU's clocks are low */
     DEFAULT_CONTEXT = 512,
     N_PAGE_SLACK = 8
 };
@@ -49,7 +52,6 @@ typedef struct {
     Line line[MAX_LINES];
     int n_lines;
     const Line *left_out; /* operations of this line are not called, none is waited for */
-    uint64_t owner;       /* of the recording of that */
 } Profile;
 
 /* ---- what an operation must move ---- */
@@ -160,10 +162,8 @@ static void upload(Backend *be, void *dst, const void *src, size_t bytes)
 static void replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
 {
     Profile *p = (Profile *)be;
-    ReplayKey own = *key;
-    own.owner = p->owner;
     if (p->left_out)
-        p->real->replay(p->real, &own, record, ctx);
+        p->real->replay(p->real, key, record, ctx);
     else
         record(ctx);
 }
@@ -187,8 +187,15 @@ typedef struct {
     int replays; /* rows leave records where there are more than one */
     Batch batch;
     int context;
-    double rate; /* bytes per second */
+    uint64_t owner; /* of the recording of passes */
+    double rate;    /* bytes per second */
 } Bench;
+
+/* 1 where passes are launched as a whole. */
+static int is_recorded(const Bench *b)
+{
+    return !b->profile.real->is_host;
+}
 
 /* Rows of random tokens, each the child of the one before, each with its own slot or a record. */
 static void fill_batch(Bench *b, int n)
@@ -206,27 +213,44 @@ static void fill_batch(Bench *b, int n)
     }
 }
 
-static int run_pass(Bench *b, Backend *be, double *ms, Error *err)
+/* The pass with what it needs of the host. */
+static void queue_pass(Bench *b)
 {
-    double begun = clock_ms();
-    b->model.backend = be;
     forward_pass(&b->forward, &b->batch);
-    if (b->profile.leaves_records) {
-        int32_t row[MAX_ROWS];
-        for (int i = 0; i < b->batch.n; i++)
-            row[i] = i;
-        records_fold(&b->records, &b->mem, &(KeptPath){0, b->batch.n, row}, 1);
-    }
-    b->model.backend = b->profile.real;
-    if (b->profile.real->sync(b->profile.real, err)) return -1;
-    *ms = clock_ms() - begun;
-    return 0;
+    if (!b->profile.leaves_records) return;
+    int32_t row[MAX_ROWS];
+    for (int i = 0; i < b->batch.n; i++)
+        row[i] = i;
+    records_fold(&b->records, &b->mem, &(KeptPath){0, b->batch.n, row}, 1);
 }
 
-/* 1 where a pass is launched as a whole. */
-static int is_recorded(const Bench *b)
+/* PASSES of them, on what the last queue_pass has left on the device. */
+static void record_passes(void *ctx)
 {
-    return !b->profile.real->is_host;
+    Bench *b = ctx;
+    int n = b->batch.n;
+    int n_keys = forward_n_keys(&b->mem, batch_last_pos(&b->batch, 0, n));
+    for (int i = 0; i < PASSES; i++) {
+        forward_queue(&b->forward, n, b->batch.n_logits, n_keys);
+        if (b->profile.leaves_records) records_queue_fold(&b->records, &b->mem, 1);
+    }
+}
+
+/* One pass through this backend, or what one of those recorded takes. */
+static int run_pass(Bench *b, Backend *be, double *ms, Error *err)
+{
+    Backend *real = b->profile.real;
+    int recorded = is_recorded(b) && (be == real || b->profile.left_out);
+    double begun = clock_ms();
+    b->model.backend = be;
+    if (recorded)
+        be->replay(be, &(ReplayKey){.owner = b->owner, .n = b->batch.n}, record_passes, b);
+    else
+        queue_pass(b);
+    b->model.backend = real;
+    if (real->sync(real, err)) return -1;
+    *ms = (clock_ms() - begun) / (recorded ? PASSES : 1);
+    return 0;
 }
 
 static int by_ms(const void *pa, const void *pb)
@@ -263,6 +287,7 @@ static void print_lines(const Bench *b, int n)
 static int time_passes(Bench *b, Backend *be, double *mid, Error *err)
 {
     double ms[TRIES];
+    b->owner = backend_new_owner(b->profile.real);
     for (int k = -2; k < TRIES; k++) /* the first two: warm, and recorded */
         if (run_pass(b, be, &ms[k < 0 ? 0 : k], err)) return -1;
     *mid = median(ms, TRIES);
@@ -277,7 +302,6 @@ static int leave_out(Bench *b, Error *err)
     if (time_passes(b, p->real, &all, err)) return -1;
     for (int i = 0; i < p->n_lines; i++) {
         p->left_out = &p->line[i];
-        p->owner = backend_new_owner(p->real);
         int failed = time_passes(b, &p->be, &without, err);
         p->left_out = NULL;
         if (failed) return -1;
@@ -286,15 +310,36 @@ static int leave_out(Bench *b, Error *err)
     return 0;
 }
 
+/* Fills the batch; its rows lie on the device then. */
+static int begin_batch(Bench *b, int n, Error *err)
+{
+    Backend *real = b->profile.real;
+    fill_batch(b, n);
+    if (!is_recorded(b)) return 0;
+    queue_pass(b);
+    return real->sync(real, err);
+}
+
+static int warm_up(Bench *b, Error *err)
+{
+    double begun = clock_ms(), ms;
+    if (begin_batch(b, 1, err)) return -1;
+    b->owner = backend_new_owner(b->profile.real);
+    while (is_recorded(b) && clock_ms() - begun < WARM_MS)
+        if (run_pass(b, b->profile.real, &ms, err)) return -1;
+    return 0;
+}
+
 /* The pass as it runs, by rows; then its operations for a few of these. */
 static int measure(Bench *b, Error *err)
 {
     double one = 0;
+    if (warm_up(b, err)) return -1;
     printf("%5s %10s %7s %10s %8s\n", "rows", "ms", "over 1", "MB", "of rate");
     for (int i = 0; i < N_ROW_COUNTS; i++) {
         double mid;
         int n = row_counts[i];
-        fill_batch(b, n);
+        if (begin_batch(b, n, err)) return -1;
         if (time_passes(b, b->profile.real, &mid, err)) return -1;
         int states = b->profile.leaves_records ? 3 : 1 + n; /* the fold reads one and writes it */
         double bytes =
@@ -307,7 +352,7 @@ static int measure(Bench *b, Error *err)
     for (int i = 0; i < N_ROW_COUNTS && row_counts[i] <= MOST_ROWS_BY_OP; i++) {
         double ms;
         int n = row_counts[i];
-        fill_batch(b, n);
+        if (begin_batch(b, n, err)) return -1;
         b->profile.n_lines = 0;
         for (int k = 0; k < TRIES; k++)
             if (run_pass(b, &b->profile.be, &ms, err)) return -1;
