@@ -84,6 +84,11 @@ typedef struct {
     int aligned; /* 16 bytes of a row can be loaded at once */
 } TileWeight;
 
+SHARED_INLINE int weight_is_aligned(const Weight &w)
+{
+    return ((uintptr_t)w.data | (uintptr_t)weight_row_bytes(&w)) % 16 == 0;
+}
+
 static __device__ __forceinline__ TileWeight tile_weight(const Weight &w, int first_row)
 {
     int g = warp_lane() / 4, last = w.rows - 1;
@@ -92,7 +97,7 @@ static __device__ __forceinline__ TileWeight tile_weight(const Weight &w, int fi
     int64_t row_bytes = weight_row_bytes(&w);
     const unsigned char *data = (const unsigned char *)w.data;
     TileWeight t = {data + first * row_bytes, data + second * row_bytes, NULL, w.cols, 0};
-    t.aligned = ((uintptr_t)data | (uintptr_t)row_bytes) % 16 == 0;
+    t.aligned = weight_is_aligned(w);
     if (w.type == WEIGHT_FP8 && w.scale)
         t.scale =
             w.scale + (int64_t)(first_row / FP8_BLOCK) * ((w.cols + FP8_BLOCK - 1) / FP8_BLOCK);

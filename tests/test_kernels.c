@@ -72,6 +72,13 @@ static const LinearShape linear_shapes[] = {
     {WEIGHT_INT4, 18, 2056, 150},
     {WEIGHT_BF16, 1213, 1040, 16},
     {WEIGHT_FP8, 1440, 1030, 3},
+    /* more tiles of 16 rows than blocks that a GPU gives them, two and three for a block */
+    {WEIGHT_FP8, 8700, 144, 3},
+    {WEIGHT_FP8, 4400, 1296, 4},
+    {WEIGHT_FP8, 4300, 2064, 6},
+    {WEIGHT_FP8, 4241, 3088, 1},
+    {WEIGHT_BF16, 8700, 136, 2},
+    {WEIGHT_BF16, 4250, 1100, 5},
     {WEIGHT_BF16_BOTH, 1, 1, 1},
     {WEIGHT_BF16_BOTH, 5, 24, 2},
     {WEIGHT_BF16_BOTH, 48, 201, 13},

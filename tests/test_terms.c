@@ -21,13 +21,14 @@
 enum { MAX_COLS = 512, MAX_N = MEMO_ROWS + 1, N_MATRICES = 3 };
 
 static const WeightType types[N_MATRICES] = {WEIGHT_FP8, WEIGHT_BF16, WEIGHT_FP8};
-static const int matrix_rows[N_MATRICES] = {35, 17, 130};
-enum { Y_FLOATS = MAX_N * (35 + 17 + 130) };
+enum { FEW = 130, MANY = 4330 }; /* of the last; MANY are more tiles than a GPU gives blocks */
+enum { Y_FLOATS = MAX_N * (35 + 17 + FEW), MANY_N = 8 };
+_Static_assert(MANY_N *(35 + 17 + MANY) <= 3 * Y_FLOATS, "y has room for three times the usual");
 
 /* Memory of a backend, and matrices of `cols` columns. */
 typedef struct {
     Backend *be;
-    int cols;
+    int cols, rows[N_MATRICES];
     Weight w[N_MATRICES];
     float *x, *z, *h, *same, *norm, *y;
     float *gates, *page;         /* of attention: one page of K and V */
@@ -61,13 +62,13 @@ static int32_t *filled_room(Backend *be, int32_t value)
     return room(be, host, sizeof host);
 }
 
-static Case open_case(Backend *be, int cols)
+static Case open_case_of(Backend *be, int cols, int last_rows)
 {
-    Case c = {.be = be, .cols = cols};
+    Case c = {.be = be, .cols = cols, .rows = {35, 17, last_rows}};
     size_t n = (size_t)MAX_N * MAX_COLS;
     for (int i = 0; i < N_MATRICES; i++) {
         Rng r = rng_new(10 + (uint64_t)i);
-        Weight host = random_weight(&r, types[i], matrix_rows[i], cols);
+        Weight host = random_weight(&r, types[i], c.rows[i], cols);
         c.w[i] = host;
         c.w[i].data = room(be, host.data, (size_t)weight_data_bytes(&host));
         if (host.scale)
@@ -77,10 +78,15 @@ static Case open_case(Backend *be, int cols)
     }
     c.x = random_room(be, 1, n), c.z = random_room(be, 2, n), c.norm = random_room(be, 3, n);
     c.h = room(be, NULL, n * sizeof(float)), c.same = room(be, NULL, n * sizeof(float));
-    c.y = room(be, NULL, Y_FLOATS * sizeof(float));
+    c.y = room(be, NULL, 3 * Y_FLOATS * sizeof(float));
     c.gates = random_room(be, 4, 2 * n), c.page = random_room(be, 5, 2 * PAGE_ROWS * MAX_COLS);
     c.pos = filled_room(be, POS), c.base = filled_room(be, POS + 1), c.zeros = filled_room(be, 0);
     return c;
+}
+
+static Case open_case(Backend *be, int cols)
+{
+    return open_case_of(be, cols, FEW);
 }
 
 static void close_case(Case *c)
@@ -98,11 +104,11 @@ static void close_case(Case *c)
 /* All matrices times n rows of x; the products to host memory, which the caller frees. */
 static float *multiply(const Case *c, const float *x, int n)
 {
-    float *host = floats(Y_FLOATS), *y = c->y;
+    float *host = floats(3 * Y_FLOATS), *y = c->y;
     Linear a = {.n = n, .x = x, .x_stride = c->cols, .n_products = N_MATRICES};
     for (int i = 0; i < N_MATRICES; i++) {
-        a.product[i] = (LinearProduct){&c->w[i], y, matrix_rows[i]};
-        y += n * matrix_rows[i];
+        a.product[i] = (LinearProduct){&c->w[i], y, c->rows[i]};
+        y += n * c->rows[i];
     }
     c->be->linear(c->be, &a);
     c->be->download(c->be, host, c->y, (size_t)(y - c->y) * sizeof(float));
@@ -126,7 +132,7 @@ static void check_products(const Case *c, int n, const char *what)
     c->be->copy(c->be, c->same, c->h, bytes);
     assert_false(has_terms(c, c->h));
     float *want = multiply(c, c->same, n);
-    size_t all = (size_t)n * (size_t)(matrix_rows[0] + matrix_rows[1] + matrix_rows[2]);
+    size_t all = (size_t)n * (size_t)(c->rows[0] + c->rows[1] + c->rows[2]);
     assert_true(same_bits(what, got, want, all, (uint64_t)n));
     free(got), free(want);
 }
@@ -234,6 +240,25 @@ static void test_same_products(void **state)
     }
 }
 
+/* Blocks of a GPU walk through tiles of both types. */
+static void test_many_tiles(void **state)
+{
+    (void)state;
+    static const int counts[] = {3, MANY_N};
+    Backend *gpu[MAX_GPU_BACKENDS];
+    int n_gpu = open_gpu_backends(gpu);
+    for (int b = 0; b < n_gpu; b++) {
+        Case c = open_case_of(gpu[b], MAX_COLS, MANY);
+        free(multiply(&c, c.x, 1));
+        for (int i = 0; i < 2; i++) {
+            norm(&c, counts[i]);
+            check_products(&c, counts[i], "many tiles");
+        }
+        close_case(&c);
+        gpu[b]->close(gpu[b]);
+    }
+}
+
 /* ---- what changes rows whose terms wait ---- */
 
 static void upload_over(const Case *c, int n)
@@ -262,7 +287,7 @@ static void multiply_over(const Case *c, int n)
                 .x = c->x,
                 .x_stride = c->cols,
                 .n_products = 1,
-                .product = {{&c->w[1], c->h + 100, matrix_rows[1]}}};
+                .product = {{&c->w[1], c->h + 100, c->rows[1]}}};
     c->be->linear(c->be, &a);
 }
 
@@ -330,6 +355,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_products),
+        cmocka_unit_test(test_many_tiles),
         cmocka_unit_test(test_changed_rows),
         cmocka_unit_test(test_two_arrays),
     };
