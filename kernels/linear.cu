@@ -27,9 +27,11 @@
 #include <assert.h>
 
 enum {
-    GROUP_ROWS = 64,       /* of x, that share a pass over W */
-    BOTH_ROWS = 8,         /* of x, for which matrices of both types share a launch */
-    WALK_BLOCKS = 264,     /* two for each of a Hopper's SMs; how many shows in no bit */
+    GROUP_ROWS = 64,      /* of x, that share a pass over W */
+    BOTH_ROWS = 8,        /* of x, for which matrices of both types share a launch */
+    WALK_BLOCKS = 264,    /* two for each of a Hopper's SMs; how many shows in no bit */
+    ASK_BYTES = 96 << 10, /* of W, that a block asks for ahead: 25 MB in all, half of L2 */
+    ASK_PIECE = 16 << 10,
     WIDE_MIN_BLOCKS = 128, /* SMs of a large GPU, more or less: a schedule, not a result */
     F32_ROWS = 8,
     GEMM_MIN_ROWS = 48, /* of W: below this most of a block would have nothing to do */
@@ -142,11 +144,51 @@ typedef struct {
 template <int T> struct TileWalk {
     Cursor ahead;
     unsigned tile, end_tile;
+    unsigned n_asked;  /* tiles, from the one at hand on, that L2 was asked for */
     int begin, end, b; /* k-blocks of the slice, and the next to be multiplied */
     int n_tiles, set;
     uint32_t at[T];
     float acc[T][4];
 };
+
+/* Asks L2 for a tile; for the begin of each slice alone where all of it is more than ASK_BYTES. */
+template <int T>
+static __device__ __forceinline__ void ask_tile(const LinearTerms &a, const TileWalk<T> &w,
+                                                unsigned tile)
+{
+    enum { RUN = ASK_BYTES / (TILE_ROWS * K_SLICES) };
+    if (tile >= w.end_tile) return;
+    unsigned own;
+    const Weight &m = matrix_of(a, tile, &own).w;
+    int first_row = (int)(own / (unsigned)a.n_groups) * TILE_ROWS, rows = m.rows - first_row;
+    int row_bytes = (int)weight_row_bytes(&m), element = row_bytes / m.cols;
+    const unsigned char *data = (const unsigned char *)m.data + (int64_t)first_row * row_bytes;
+    if (rows > TILE_ROWS) rows = TILE_ROWS;
+    if (w.n_asked) {
+        /* the last warp, which has work where any has */
+        int at = ((int)threadIdx.x - TILE_THREADS + WARP) * ASK_PIECE;
+        int left = rows * row_bytes - at;
+        if (at >= 0 && left > 0)
+            prefetch_l2(data + at, (uint32_t)(left < ASK_PIECE ? left : ASK_PIECE));
+        return;
+    }
+    int from = w.begin * K_BLOCK * element, end = w.end * K_BLOCK * element;
+    if (end > row_bytes) end = row_bytes;
+    if (end > from + RUN) end = from + RUN;
+    if (warp_lane() < rows && from < end)
+        prefetch_l2(data + (int64_t)warp_lane() * row_bytes + from, (uint32_t)(end - from));
+}
+
+/* The first tiles, as many as fit ASK_BYTES. */
+template <int T>
+static __device__ __forceinline__ void ask_first(const LinearTerms &a, TileWalk<T> *w)
+{
+    unsigned own;
+    const Weight &m = matrix_of(a, w->tile, &own).w;
+    w->n_asked = ASK_BYTES / (TILE_ROWS * (unsigned)weight_row_bytes(&m));
+    for (unsigned i = 0; i < (w->n_asked ? w->n_asked : 1); i++)
+        ask_tile<T>(a, *w, w->tile + i * gridDim.x);
+}
 
 template <int T>
 static __device__ __forceinline__ void begin_tile(const LinearTerms &a, const Terms &x,
@@ -225,6 +267,7 @@ static __device__ __forceinline__ int walk_step(const LinearTerms &a, const Term
     w->set = (w->set + 1) % TileParts<T>::SETS;
     w->tile += gridDim.x;
     if (w->tile >= w->end_tile) return 1;
+    if (ALIGNED) ask_tile<T>(a, *w, w->tile + (w->n_asked ? w->n_asked - 1 : 0) * gridDim.x);
     begin_tile<T>(a, x, w);
     return 0;
 }
@@ -248,6 +291,7 @@ static __device__ __forceinline__ void walk_tiles(const LinearTerms &a, const Te
         float even_scale = 1, odd_scale = 1;
         load_next<TYPE, T, ALIGNED>(a, &w, &even, &even_scale);
         load_next<TYPE, T, ALIGNED>(a, &w, &odd, &odd_scale);
+        ask_first<T>(a, &w);
         if (wait) grid_wait();
         if (pass_tiles<T>(a, x, &w, parts)) return;
         while (!walk_step<TYPE, T, ALIGNED>(a, x, &w, &even, &even_scale, parts) &&
@@ -257,6 +301,7 @@ static __device__ __forceinline__ void walk_tiles(const LinearTerms &a, const Te
         WeightBlock<TYPE> next;
         float next_scale = 1;
         load_next<TYPE, T, ALIGNED>(a, &w, &next, &next_scale);
+        if (ALIGNED) ask_first<T>(a, &w);
         if (wait) grid_wait();
         if (pass_tiles<T>(a, x, &w, parts)) return;
         while (!walk_step<TYPE, T, ALIGNED>(a, x, &w, &next, &next_scale, parts)) {

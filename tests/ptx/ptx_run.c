@@ -350,6 +350,13 @@ void ptx_copy(const PtxThread *t, int line, uint64_t shared, uint64_t global, ui
     simt_begin_copy(to, from, bytes);
 }
 
+void ptx_prefetch(const PtxThread *t, int line, uint64_t global, uint32_t bytes)
+{
+    if (global % 16 || bytes % 16) wrong(t, line, "a prefetch of what are no multiples of 16");
+    for (uint32_t at = 0; at < bytes; at += 16)
+        ptx_global(t, global + at, 16, line, PTX_CONSTANT);
+}
+
 void ptx_copies_commit(void)
 {
     simt_copies_commit();

@@ -153,6 +153,8 @@ void ptx_block_sync(const PtxThread *t, int line, uint32_t barrier);
 /* cp.async of 4, 8 or 16 bytes, its groups. */
 void ptx_copy(const PtxThread *t, int line, uint64_t shared, uint64_t global, uint32_t bytes);
 void ptx_copies_commit(void);
+/* cp.async.bulk.prefetch.L2: all of it must be there; of weights, which nobody writes. */
+void ptx_prefetch(const PtxThread *t, int line, uint64_t global, uint32_t bytes);
 void ptx_copies_wait(const PtxThread *t, int line, uint32_t n);
 
 /* griddepcontrol: of no effect yet is launch_dependents, for what may begin early begins anyway. */

@@ -582,6 +582,8 @@ class Entry:
             return f"ptx_copies_wait(t, {self.line}, {self.read(o[0], 'u32')});"
         if name == "async.wait_all":
             return f"ptx_copies_commit(); ptx_copies_wait(t, {self.line}, 0);"
+        if name == "async.bulk.prefetch.L2.global" and len(o) == 2:
+            return f"ptx_prefetch(t, {self.line}, {self.address(o[0])}, {self.read(o[1], 'u32')});"
         sizes = {"async.cg.shared.global": ["16"], "async.ca.shared.global": ["4", "8", "16"]}
         if len(o) != 3 or o[2] not in sizes.get(name, []):
             raise Unknown(op)
