@@ -139,7 +139,9 @@ LINT_GCC   := $(filter 12,$(firstword $(subst ., ,$(shell gcc -dumpversion 2>/de
 DIST_LIBS  = -Wl,-Bstatic $(PKG_LIBS) -Wl,-Bdynamic $(CUDA_LIBS) -lm -static-libgcc -s
 GPU_TESTS := $(patsubst %,$(BUILD)/dist/test_%,kernels moe terms recurrence attention sample \
              sample_law sample_cuts prefill round golden tree_pass device_round device_tiers gpu)
-dist: $(BUILD)/dist/offshoot $(if $(filter 1,$(CUDA)),$(GPU_TESTS)) ## one portable binary, build/dist/offshoot, libraries inside
+CUPTI := $(if $(filter 1,$(CUDA)),$(firstword $(patsubst %/cupti.h,%,$(wildcard $(CUDA_HOME)/include/cupti.h \
+             $(CUDA_HOME)/extras/CUPTI/include/cupti.h))))
+dist: $(BUILD)/dist/offshoot $(if $(filter 1,$(CUDA)),$(GPU_TESTS)) $(if $(CUPTI),$(BUILD)/dist/gpu_trace.so) ## one portable binary, build/dist/offshoot, libraries inside
 	@git describe --always --dirty >$(BUILD)/dist/commit 2>/dev/null || true
 	@ls -l $(BUILD)/dist/offshoot
 gpu-pack: dist ## build/dist.tar.xz, for gpu-check on a machine that cannot build
@@ -193,6 +195,12 @@ $(BUILD)/dist/test_%: $(BUILD)/tests/test_%.o $(TEST_LIB) $(LIB)
 	@mkdir -p $(@D)
 	@cp -L $$($(CC) -print-file-name=libcmocka.so) $(@D)/libcmocka.so.0
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -lcmocka $(DIST_LIBS)
+# When each kernel ran, where the toolkit has CUPTI (bench/gpu_trace).
+$(BUILD)/dist/gpu_trace.so: bench/gpu_trace/trace.c
+	@mkdir -p $(@D)
+	@echo "  CC $@"
+	$(Q)$(CC) -O2 -std=c11 -Wall -Wextra -D_GNU_SOURCE -isystem $(CUPTI) -isystem $(CUDA_HOME)/include -fPIC -shared \
+	    -o $@ $< -L$(CUPTI)/../lib64 -L$(CUDA_HOME)/lib64 -lcupti
 
 FUZZ_HELP := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/fuzz/fuzz_%.c,$(wildcard tests/fuzz/*.c)))
 FUZZ_WRAP := -Wl,--wrap=mapped_file_open,--wrap=mapped_file_close,--wrap=mapped_file_forget,--wrap=access

@@ -128,6 +128,17 @@ done
 for model in $A $B; do
     run "passes and operations" $model kernels --contexts 1024 --kv-dtype bf16
 done
+# The same rounds as above, seen kernel by kernel.
+for model in $A $B; do
+    [ -e "$dist/gpu_trace.so" ] || break
+    export CUDA_INJECTION64_PATH="$(cd "$dist" && pwd)/gpu_trace.so" GPU_TRACE="$logs/trace"
+    run "rounds, kernel by kernel" $model latency --temperature 0 --kv-dtype bf16 --contexts 1024 --requests 1 $chain \
+        --synthetic-acceptance 3.0 && {
+        printf '\n    where the time of a round goes, by bench/gpu_trace:\n'
+        python3 "$(dirname "$0")/gpu_trace/summary.py" "$GPU_TRACE" 2>&1 | head -n 60 | sed 's/^/    /'
+    } >>"$logs/all"
+    unset CUDA_INJECTION64_PATH GPU_TRACE
+done
 say
 say "What the commands printed (shapes stand for folders with their config.json):"
 cat "$logs/all" 2>/dev/null | tee -a "$report"
