@@ -231,7 +231,7 @@ static void record_passes(void *ctx)
     int n = b->batch.n;
     int n_keys = forward_n_keys(&b->mem, batch_last_pos(&b->batch, 0, n));
     for (int i = 0; i < PASSES; i++) {
-        forward_queue(&b->forward, n, b->batch.n_logits, n_keys);
+        forward_queue(&b->forward, n, n_keys);
         if (b->profile.leaves_records) records_queue_fold(&b->records, &b->mem, 1);
     }
 }

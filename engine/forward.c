@@ -449,6 +449,7 @@ static void tap(Forward *f, int layer, int n)
 typedef struct {
     Forward *f;
     int row0, n, logit0, n_logits, n_keys, prefill;
+    int all; /* the logits are of all rows, in their order */
 } Pass;
 
 static void run_layers(Forward *f, const Pass *p)
@@ -486,12 +487,13 @@ static void run_logits(Forward *f, const Pass *p)
     const Model *m = f->model;
     const ModelConfig *c = &m->config;
     Backend *be = m->backend;
-    be->gather_rows(be, &(GatherRows){.n = p->n_logits,
-                                      .dim = c->dim,
-                                      .index = f->logit_row + p->logit0,
-                                      .x = f->final,
-                                      .out = f->h});
-    forward_linear(f, &m->lm_head, p->n_logits, f->h,
+    if (!p->all)
+        be->gather_rows(be, &(GatherRows){.n = p->n_logits,
+                                          .dim = c->dim,
+                                          .index = f->logit_row + p->logit0,
+                                          .x = f->final,
+                                          .out = f->h});
+    forward_linear(f, &m->lm_head, p->n_logits, p->all ? f->final : f->h,
                    f->logits + (size_t)p->logit0 * (size_t)c->n_vocab);
 }
 
@@ -521,9 +523,9 @@ static void queue_pass(Forward *f, Pass p)
                run_pass, &p);
 }
 
-void forward_queue(Forward *f, int n, int n_logits, int n_keys)
+void forward_queue(Forward *f, int n, int n_keys)
 {
-    run_pass(&(Pass){.f = f, .n = n, .n_logits = n_logits, .n_keys = n_keys});
+    run_pass(&(Pass){.f = f, .n = n, .n_logits = n, .n_keys = n_keys, .all = 1});
 }
 
 void forward_logits(Forward *f, const int32_t *row, int n)

@@ -109,9 +109,8 @@ void forward_pass(Forward *f, const Batch *b);
 /* Queues the logits of n rows of final, max_logits at most, row[i]'s to the i-th. */
 void forward_logits(Forward *f, const int32_t *row, int n);
 
-/* The same for n rows that lie in f->meta already, n_logits of them in f->logit_row; not replayed.
- */
-void forward_queue(Forward *f, int n, int n_logits, int n_keys);
+/* A pass over n rows that lie in f->meta already, with the logits of all; not replayed. */
+void forward_queue(Forward *f, int n, int n_keys);
 
 /* Parts shared with the head's pass. All act on the first n rows of f's scratch: h in, y out. */
 void forward_attention(Forward *f, const AttentionWeights *w, int kv_layer, int n, int first,

@@ -173,9 +173,8 @@ static void run_round(void *ctx)
                                             .slot = has_records(e, r->depth) ? NULL : r->slot,
                                             .tree = r->tree,
                                             .meta = e->forward.meta,
-                                            .logit_row = e->forward.logit_row,
                                             .sample = {e->dev.row, e->dev.path}});
-    forward_queue(&e->forward, rows, rows, r->n_keys);
+    forward_queue(&e->forward, rows, r->n_keys);
     sample_round(e, rows);
     accept_round(e, r);
     if (d) d->queue_observe(d->self, r);

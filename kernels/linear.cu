@@ -489,6 +489,13 @@ static int all_aligned(const LinearTerms &a)
     return 1;
 }
 
+/* Blocks that share n tiles out evenly: all end together, and none runs alone at the end. */
+static unsigned walk_blocks(unsigned n)
+{
+    unsigned each = (n + WALK_BLOCKS - 1) / WALK_BLOCKS;
+    return (n + each - 1) / each;
+}
+
 template <WeightType TYPE, int T> static void launch_tiles(const CudaContext *c, LinearTerms a)
 {
     a.n_groups = (a.n + T * TILE_COLUMN_ROWS - 1) / (T * TILE_COLUMN_ROWS);
@@ -501,7 +508,7 @@ template <WeightType TYPE, int T> static void launch_tiles(const CudaContext *c,
     }
     unsigned blocks = place_tiles(&a, TILE_ROWS);
     a.aligned = all_aligned(a);
-    if (TileParts<T>::SETS > 1 && blocks > WALK_BLOCKS) blocks = WALK_BLOCKS;
+    if (TileParts<T>::SETS > 1) blocks = walk_blocks(blocks);
     launch(c, dim3(blocks), TILE_THREADS, 0, linear_kernel<TYPE, T>, a);
 }
 

@@ -125,8 +125,7 @@ typedef struct {
     const int32_t *slot; /* [n * n_nodes], or NULL */
     RoundTree *tree;     /* [n] */
     RowMeta meta;
-    int32_t *logit_row; /* [n * n_nodes]: every row */
-    SampleRows sample;  /* [n * n_nodes] */
+    SampleRows sample; /* [n * n_nodes] */
 } PlantTrees;
 
 /*

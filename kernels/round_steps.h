@@ -145,7 +145,6 @@ ROUND_INLINE void add_target_row(const PlantTrees *a, int i, const RoundTree *t,
     a->meta.dst[row] = a->slot ? a->slot[row] : -1;
     a->meta.kv_row[row] = s->pos + j;
     a->meta.base[row] = s->pos;
-    a->logit_row[row] = row;
     int32_t *path = start_sample_row(&a->sample, row, s, is_node ? depth : 0);
     for (int k = is_node ? j : 0; k > 0; k = t->parent[k])
         path[t->depth[k] - 1] = t->token[k];

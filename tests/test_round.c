@@ -43,7 +43,7 @@ typedef struct {
     int32_t hidden[LEVEL_ROWS];
     SampleRow row[LEVEL_ROWS];
     int32_t path[LEVEL_ROWS * MAX_ROUND_NODES];
-    int32_t slot[LEVEL_ROWS], logit_row[LEVEL_ROWS], next[LEVEL_ROWS];
+    int32_t slot[LEVEL_ROWS], next[LEVEL_ROWS];
     RoundTree tree[MAX_N];
     int32_t move_seq[LEVEL_ROWS], move_from[LEVEL_ROWS], move_to[LEVEL_ROWS], last[MAX_N];
     int32_t end[MAX_SEQ][MAX_ENDS];
@@ -187,7 +187,6 @@ static void plant(Rig *r, const Shape *s, int with_drafts)
                                             .slot = a->slot,
                                             .tree = a->tree,
                                             .meta = meta_of(a),
-                                            .logit_row = a->logit_row,
                                             .sample = {a->row, a->path}});
     pull(r);
 }
@@ -341,7 +340,6 @@ static void check_tree(const Arrays *a, const Shape *s, const Model *m, int i)
         assert_int_equal(a->meta[6][row], a->slot[row]);
         assert_int_equal(a->meta[7][row], q->pos + j);
         assert_int_equal(a->meta[8][row], q->pos);
-        assert_int_equal(a->logit_row[row], row);
         check_sample_row(a, row, q, j < got->n ? depth : 0);
         for (int k = j < got->n ? j : 0; k && a->row[row].n_path; k = got->parent[k])
             assert_int_equal(a->path[row * MAX_ROUND_NODES + got->depth[k] - 1], got->token[k]);
