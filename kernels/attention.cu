@@ -6,10 +6,10 @@
  *
  * Segments are a function of a key's position alone: SEGMENTS below. A block goes through its
  * segment in tiles of 64 keys and leaves maximum, total and sum of values for each of its queries;
- * merge adds a row's segments from left to right. What is done for one query never depends on who
- * shares its block: a score is a chain of fmaf in each of 32 lanes, then a tree over the lanes; a
- * total is a tree over the tile; a value is one chain of fmaf, keys ascending. Keys that are not
- * the row's are stepped over, never multiplied by 0: they may be NaN.
+ * merge adds a row's segments in an order that their number alone decides. What is done for one
+ * query never depends on who shares its block: a score is a chain of fmaf in each of 32 lanes, then
+ * a tree over the lanes; a total is a tree over the tile; a value is one chain of fmaf, keys
+ * ascending. Keys that are not the row's are stepped over, never multiplied by 0: they may be NaN.
  *
  * Two kinds of blocks. Below a row's tail (the segments that hold positions from base on) the key
  * of a position is the same for all rows of a sequence, so a block takes up to MAX_ROWS rows and
@@ -34,38 +34,49 @@ enum {
     MAX_ROWS = 8,                       /* of a block */
     TAIL_BLOCKS = 2,                    /* a row: a tail of up to 64 keys lies in two segments */
     LOADS = 8,                          /* of 16 bytes, in flight per thread, for V and in merge */
+    MERGE_GROUPS = 8,                   /* of segments, each added by threads of its own */
+    ENOUGH_BLOCKS = 264,                /* two on each of 132 SMs */
     LONG_QUERIES = 4,                   /* a thread's, of heads longer than 256 */
 };
 
+enum {
+    MERGE_WARPS = (MERGE_GROUPS * MAX_HEAD_DIM / 4 + WARP - 1) / WARP, /* of the longest heads */
+};
+
 /*
- * Widths of segments: 128 keys below position 8,192, 512 below 131,072, 1,024 beyond. A block
- * works through its segment alone, so a width should stay near n_keys * n_kv_heads / 264 (two
- * blocks on each of 132 SMs); it should be wide enough that a query's partial, as large as one key,
- * is little beside the K and V that its KV head's queries share. 8k keys are 64 segments, 32k 112,
- * 128k 304, 256k 432.
+ * Widths of segments: 64 keys below position 2,048, 128 below 8,192, 256 below 32,768, 512 beyond.
+ * A block works through its segment alone, so a width should stay near n_keys * n_kv_heads / 264
+ * (two blocks on each of 132 SMs); it should be wide enough that a query's partial, as large as one
+ * key, is little beside the K and V that its KV head's queries share. 1k keys are 16 segments, 8k
+ * 80, 32k 176, 128k 368, 256k 624.
  */
 enum {
-    NARROW = 128,
-    MIDDLE = 512,
-    WIDE = 1024,
-    MIDDLE_FROM = 8192,
-    WIDE_FROM = 131072,
-    N_NARROW = MIDDLE_FROM / NARROW,
-    N_BELOW_WIDE = N_NARROW + (WIDE_FROM - MIDDLE_FROM) / MIDDLE,
+    WIDTH_0 = 64,
+    WIDTH_1 = 128,
+    WIDTH_2 = 256,
+    WIDE = 512,
+    FROM_1 = 2048,
+    FROM_2 = 8192,
+    WIDE_FROM = 32768,
+    SEGMENTS_1 = FROM_1 / WIDTH_0, /* before FROM_1, and so on */
+    SEGMENTS_2 = SEGMENTS_1 + (FROM_2 - FROM_1) / WIDTH_1,
+    SEGMENTS_WIDE = SEGMENTS_2 + (WIDE_FROM - FROM_2) / WIDTH_2,
 };
 
 /* The segment that position t lies in, and where a segment begins. */
 SHARED_INLINE int segment_of(int t)
 {
-    if (t < MIDDLE_FROM) return t / NARROW;
-    if (t < WIDE_FROM) return N_NARROW + (t - MIDDLE_FROM) / MIDDLE;
-    return N_BELOW_WIDE + (t - WIDE_FROM) / WIDE;
+    if (t < FROM_1) return t / WIDTH_0;
+    if (t < FROM_2) return SEGMENTS_1 + (t - FROM_1) / WIDTH_1;
+    if (t < WIDE_FROM) return SEGMENTS_2 + (t - FROM_2) / WIDTH_2;
+    return SEGMENTS_WIDE + (t - WIDE_FROM) / WIDE;
 }
 SHARED_INLINE int segment_begin(int s)
 {
-    if (s < N_NARROW) return s * NARROW;
-    if (s < N_BELOW_WIDE) return MIDDLE_FROM + (s - N_NARROW) * MIDDLE;
-    return WIDE_FROM + (s - N_BELOW_WIDE) * WIDE;
+    if (s < SEGMENTS_1) return s * WIDTH_0;
+    if (s < SEGMENTS_2) return FROM_1 + (s - SEGMENTS_1) * WIDTH_1;
+    if (s < SEGMENTS_WIDE) return FROM_2 + (s - SEGMENTS_2) * WIDTH_2;
+    return WIDE_FROM + (s - SEGMENTS_WIDE) * WIDE;
 }
 
 /* ---- prepare ---- */
@@ -131,7 +142,8 @@ typedef struct {
     int block_rows, block_heads; /* queries of a block: rows of a sequence x heads of a KV head */
     int head_parts;              /* blocks for the heads of a KV head */
     float2 *sums;                /* [n_rows][n_heads][n_segments]: maximum and total */
-    float *acc;                  /* the same [head_dim]: sum of p v */
+    float *acc;                  /* the same [acc_dim]: sum of p v */
+    int acc_dim;                 /* head_dim up to a multiple of 4 */
 } Plan;
 
 /*
@@ -414,7 +426,7 @@ static __device__ void store_partials(const Plan &p, const Block &b, const Share
             p.sums[at].x = s->max[q];
             p.sums[at].y = s->total[q];
         }
-        float *out = p.acc + at * dim + d;
+        float *out = p.acc + at * p.acc_dim + d;
         if (d < dim) out[0] = acc[i].x;
         if (d + 1 < dim) out[1] = acc[i].y;
         if (d + 2 < dim) out[2] = acc[i].z;
@@ -515,59 +527,100 @@ static __global__ void __launch_bounds__(THREADS, PER_SM) attend_kernel(Plan p)
 
 /* ---- merge ---- */
 
-/*
- * out = sum_s w_s acc_s / sum_s w_s total_s * sigmoid(gate), w_s = exp2(max_s - max), s ascending.
- * grid.x: the heads of the rows; grid.y: parts of head_dim, a thread each dim. A head that is one
- * part leaves its terms, a warp for 128 of them.
- */
-static __global__ void merge_kernel(Plan p, NewTerms terms)
-{
-    grid_wait();
-    __shared__ float weight[THREADS], total[THREADS], warp_best[WARPS];
-    int dim = p.a.kv.head_dim, tid = (int)threadIdx.x, threads = (int)blockDim.x;
-    int d = (int)blockIdx.y * threads + tid;
-    int64_t head = (int64_t)p.row * p.a.n_heads + blockIdx.x; /* of q and out */
-    int row = p.a.row0 + (int)(head / p.a.n_heads), first = segment_of(p.a.first);
-    int n = segment_of(p.a.pos[row]) + 1 - first;
-    int64_t at = (int64_t)blockIdx.x * p.n_segments + first;
-    const float2 *sums = p.sums + at;
-    const float *acc = p.acc + at * dim + d;
+typedef struct {
+    float best[MERGE_WARPS], total[MERGE_WARPS]; /* of a warp's segments */
+    float4 sum[MERGE_GROUPS][MAX_HEAD_DIM / 4];
+} MergeShared;
 
-    float best = -INFINITY, sum = 0, value = 0;
-    for (int s = tid; s < n; s += threads)
+/* Quads of the partials s, s + MERGE_GROUPS, .. below n, LOADS of them. */
+static __device__ __forceinline__ void load_partials(const Plan &p, const float *acc, int s, int n,
+                                                     float4 x[LOADS])
+{
+    UNROLL for (int i = 0; i < LOADS; i++, s += MERGE_GROUPS)
+    {
+        x[i] = quad(0, 0, 0, 0);
+        if (s < n) x[i] = load_whole_quad(acc + (int64_t)s * p.acc_dim);
+    }
+}
+
+/*
+ * weight[s] = exp2(max_s - max) of the n segments; returns sum_s weight[s] total_s. near: sums of
+ * segment threadIdx.x, where there is one.
+ */
+static __device__ __forceinline__ float weigh(const float2 *sums, int n, float2 near,
+                                              MergeShared *m, float *weight)
+{
+    int tid = (int)threadIdx.x, threads = (int)blockDim.x;
+    float best = tid < n ? near.x : -INFINITY, total = 0;
+    for (int s = tid + threads; s < n; s += threads)
         best = fmaxf(best, sums[s].x);
     best = warp_max(best, WARP);
-    if (tid % WARP == 0) warp_best[tid / WARP] = best;
+    if (tid % WARP == 0) m->best[tid / WARP] = best;
     __syncthreads();
     for (int w = 0; w < threads / WARP; w++)
-        best = fmaxf(best, warp_best[w]);
-    for (int from = 0; from < n; from += threads) {
-        int m = n - from < threads ? n - from : threads;
-        if (tid < m) {
-            weight[tid] = exp2f(sums[from + tid].x - best);
-            total[tid] = sums[from + tid].y;
-        }
-        __syncthreads();
-        for (int s = 0; s < m; s++)
-            sum = fmaf(weight[s], total[s], sum);
-        for (int s = 0; s < m && d < dim; s += LOADS) {
-            float x[LOADS];
-            for (int i = 0; i < LOADS; i++)
-                x[i] = s + i < m ? acc[(int64_t)(from + s + i) * dim] : 0;
-            for (int i = 0; i < LOADS; i++)
-                if (s + i < m) value = fmaf(weight[s + i], x[i], value);
-        }
-        __syncthreads();
+        best = fmaxf(best, m->best[w]);
+    for (int s = tid; s < n; s += threads) {
+        float2 of = s == tid ? near : sums[s];
+        weight[s] = exp2f(of.x - best);
+        total = fmaf(weight[s], of.y, total);
     }
-    if (d < dim) {
-        float gate = p.a.qg[(head * 2 + 1) * dim + d];
-        p.a.out[head * dim + d] = value / sum / (1.0f + expf(-gate));
+    total = warp_sum(total, WARP);
+    if (tid % WARP == 0) m->total[tid / WARP] = total;
+    __syncthreads();
+    total = 0;
+    for (int w = 0; w < threads / WARP; w++)
+        total += m->total[w];
+    return total;
+}
+
+/*
+ * out = sum_s w_s acc_s / sum_s w_s total_s * sigmoid(gate), w_s = exp2(max_s - max). A block for
+ * each head of the rows, a thread for four dims of every eighth segment: one chain of fmaf each,
+ * then those in order. What the row's last position decides is asked for before it is known: sums
+ * and partials up to the launch's last segment, which may be nobody's and then count for nothing.
+ * So it all comes in one trip to memory, as far as 64 segments go. A warp leaves 128 terms.
+ */
+static __global__ void __launch_bounds__(MERGE_WARPS *WARP) merge_kernel(Plan p, NewTerms terms)
+{
+    grid_wait();
+    __shared__ MergeShared m;
+    DYNAMIC_SHARED(float, weight); /* [n_segments] */
+    int dim = p.a.kv.head_dim, quads = p.acc_dim / 4, tid = (int)threadIdx.x;
+    int group = tid / quads, own = tid % quads;
+    int64_t head = (int64_t)p.row * p.a.n_heads + blockIdx.x; /* of q and out */
+    int64_t row = head / p.a.n_heads;
+    int first = segment_of(p.a.first), n_all = p.n_segments - first;
+    int64_t at = (int64_t)blockIdx.x * p.n_segments + first;
+    const float *acc = p.acc + at * p.acc_dim + 4 * own;
+
+    float4 x[LOADS], sum = quad(0, 0, 0, 0);
+    float2 near = {};
+    float gate = tid < dim ? p.a.qg[(head * 2 + 1) * dim + tid] : 0;
+    if (tid < n_all) near = p.sums[at + tid];
+    load_partials(p, acc, group, group < MERGE_GROUPS ? n_all : 0, x);
+    int n = segment_of(p.a.pos[p.a.row0 + row]) + 1 - first;
+    float total = weigh(p.sums + at, n, near, &m, weight);
+    for (int s = group; s < n && group < MERGE_GROUPS; s += MERGE_GROUPS * LOADS) {
+        if (s > group) load_partials(p, acc, s, n, x);
+        UNROLL for (int i = 0; i < LOADS; i++)
+        {
+            int from = s + i * MERGE_GROUPS;
+            if (from < n) add_quad(weight[from], x[i], &sum);
+        }
+    }
+    if (group < MERGE_GROUPS) m.sum[group][own] = sum;
+    __syncthreads();
+    if (tid < dim) {
+        float value = 0;
+        for (int g = 0; g < MERGE_GROUPS; g++)
+            value += ((const float *)m.sum[g])[tid];
+        p.a.out[head * dim + tid] = value / total / (1.0f + expf(-gate));
     }
     if (!terms.bf16.data && !terms.fp8.data) return;
-    __syncthreads(); /* a head is written */
-    int64_t i = head / p.a.n_heads;
-    int cols = p.a.n_heads * dim, block = (int)(head % p.a.n_heads) * (dim / K_BLOCK) + tid / WARP;
-    if (tid / WARP < dim / K_BLOCK) leave_terms(terms, i, block, p.a.out + i * cols, cols);
+    __syncthreads(); /* the head is written */
+    int cols = p.a.n_heads * dim, warp = tid / WARP;
+    int block = (int)(head % p.a.n_heads) * (dim / K_BLOCK) + warp;
+    if (warp < dim / K_BLOCK) leave_terms(terms, row, block, p.a.out + row * cols, cols);
 }
 
 /* ---- launching ---- */
@@ -587,13 +640,17 @@ static void attend(const CudaContext *c, Plan *p)
            attend_kernel<T, QUADS, PER_THREAD, WHOLE, PER_SM>, *p);
 }
 
-/* FEW: queries of a block with 128 registers a thread, so that two blocks share an SM. */
+/*
+ * FEW: queries of a block with 128 registers a thread, so that two blocks share an SM. Few keys
+ * spread over the chip in such blocks, of many each is read once for MANY queries.
+ */
 template <typename T, int QUADS, int FEW, int MANY>
 static void attend_whole(const CudaContext *c, Plan *p)
 {
-    int queries = p->n_rows * (p->a.n_heads / p->a.kv.n_kv_heads);
+    int queries = p->n_rows * (p->a.n_heads / p->a.kv.n_kv_heads), few = Shape<QUADS, FEW>::QUERIES;
+    int blocks = p->n_segments * p->a.kv.n_kv_heads * ((queries + few - 1) / few);
     int many_fit = sizeof(Shared<Shape<QUADS, MANY>, QUADS>) <= c->shared_bytes;
-    if (queries <= Shape<QUADS, FEW>::QUERIES || !many_fit)
+    if (queries <= few || blocks <= ENOUGH_BLOCKS || !many_fit)
         attend<T, QUADS, FEW, 1, 2>(c, p);
     else
         attend<T, QUADS, MANY, 1, 1>(c, p);
@@ -639,25 +696,27 @@ extern "C" void CUDA_NAME(tree_attention)(const CudaContext *c, const TreeAttent
     p.a = *a;
     p.scale = a->scale * 1.44269504f;
     p.n_segments = segment_of(a->n_keys - 1) + 1;
+    p.acc_dim = (dim + 3) / 4 * 4;
     size_t heads = (size_t)a->n_heads * (size_t)p.n_segments; /* partials of a row */
-    size_t row_bytes = heads * (sizeof(float2) + (size_t)dim * sizeof(float));
-    size_t fit = c->scratch_bytes / row_bytes;
+    size_t row_bytes = heads * (sizeof(float2) + (size_t)p.acc_dim * sizeof(float));
+    size_t fit = (c->scratch_bytes - sizeof(float4)) / row_bytes;
     assert(dim <= MAX_HEAD_DIM && a->n_keys > 0 && !a->from);
     assert(fit >= 1);
-    int threads = dim < THREADS ? (dim + WARP - 1) / WARP * WARP : (int)THREADS;
+    int threads = (MERGE_GROUPS * p.acc_dim / 4 + WARP - 1) / WARP * WARP;
     int cols = a->n_heads * dim, rows = fit < (size_t)a->n ? (int)fit : a->n;
     NewTerms terms = {};
-    if (dim % K_BLOCK == 0 && dim <= threads) terms = new_terms(c, a->out, a->n, cols, cols);
+    if (dim % K_BLOCK == 0) terms = new_terms(c, a->out, a->n, cols, cols);
     if (rows < a->n && rows > MAX_ROWS) rows -= rows % MAX_ROWS;
+    size_t sums = ((size_t)rows * heads * sizeof(float2) + 15) / 16 * 16;
     p.sums = (float2 *)(void *)c->scratch;
-    p.acc = (float *)(void *)(p.sums + (size_t)rows * heads);
+    p.acc = (float *)(void *)(c->scratch + sums);
     for (p.row = 0; p.row < a->n; p.row += rows) {
         p.n_rows = a->n - p.row < rows ? a->n - p.row : rows;
         if (a->kv.type == KV_BF16)
             attend_any<Bf16>(c, &p);
         else
             attend_any<float>(c, &p);
-        dim3 grid((unsigned)(p.n_rows * a->n_heads), (unsigned)((dim + threads - 1) / threads));
-        launch(c, grid, threads, 0, merge_kernel, p, terms);
+        launch(c, dim3((unsigned)(p.n_rows * a->n_heads)), threads,
+               (size_t)p.n_segments * sizeof(float), merge_kernel, p, terms);
     }
 }

@@ -33,8 +33,8 @@ typedef struct {
 
 static const float ROPE_SCALE = 1.14f;
 
-/* A GPU's segments of the keys end at 128, 256, .. 8192, 8704, .. 131072, ..: contexts cross these.
- */
+/* A GPU's segments of the keys end at 64, 128, .. 2048, 2176, .. 8192, 8448, .. 32768, 33280, ..:
+ * contexts cross these. */
 static const AttentionShape attention_shapes[] = {
     {1, 1, 4, 2, 16, 1, 0, 0, 1},
     {2, 1, 24, 8, 5, 5, 9, 0, 1},
@@ -48,6 +48,8 @@ static const AttentionShape attention_shapes[] = {
     {10, 1, 300, 30, 8, 2, 88, 0, 4},
     {60, 1, 64, 16, 16, 2, 30, 0, 4},
     {2, 1, 4, 2, 64, 4, 8189, 8001, 4},
+    {2, 1, 64, 16, 32, 5, 2045, 1900, 4},
+    {2, 1, 8, 4, 128, 4, 32766, 32200, 1},
     {1, 1, 4, 4, 512, 3, 131070, 130900, 1},
 };
 
