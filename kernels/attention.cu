@@ -11,11 +11,11 @@
  *
  * Two kinds of blocks. Below a row's tail the key of a position is the same for all rows of a
  * sequence, and they have all keys of a segment: a block takes several rows and reads K and V once
- * for all. The tail is the segments from the one that holds base, or pos where base lies behind it:
- * there a row has a block of its own that gathers the row's ancestors into their positions. So
- * every key of a block is a key of each query whose result is stored. No query meets a key that is
- * not its own, not even with a weight of 0, for which NaN is no number; what the other columns hold
- * does not matter.
+ * for all. The tail is the segments from the one that holds base, or pos + 1 where base lies
+ * behind that: there a row has a block of its own that gathers the row's ancestors into their
+ * positions. So every key of a block is a key of each query whose result is stored. No query meets
+ * a key that is not its own, not even with a weight of 0, for which NaN is no number; what the
+ * other columns hold does not matter.
  *
  * While a tile's scores are made its V is on its way, and during its values the next tile's K.
  *
@@ -36,9 +36,9 @@ enum {
     TAIL_BLOCKS = 2,     /* a row: a tail of up to 64 keys lies in two segments */
     ENOUGH_BLOCKS = 264, /* two on each of 132 SMs */
     PREPARE_WARPS = 8,
-    MERGE_GROUPS = 8, /* of segments, each added by threads of its own */
-    MERGE_LOADS = 8,  /* of 16 bytes, in flight per thread */
-    MERGE_WARPS = MERGE_GROUPS * MAX_HEAD_DIM / 4 / WARP, /* of the longest heads */
+    MERGE_GROUPS = 8,    /* of segments at most, each added by threads of its own */
+    MERGE_LOADS = 8,     /* of 16 bytes, in flight per thread */
+    MERGE_THREADS = 512, /* of a block at most */
 };
 
 /*
@@ -145,6 +145,7 @@ typedef struct {
     float2 *sums;                /* [n_rows][n_heads][n_segments]: maximum and total */
     float *acc;                  /* the same [acc_dim]: sum of p v */
     int acc_dim;                 /* head_dim up to a multiple of 8 */
+    int merge_groups;
 } Plan;
 
 /* Where a block is. */
@@ -337,10 +338,10 @@ static __device__ __forceinline__ void attend_segment(const Plan &p, const Block
     store_partials<GROUP>(p, b, s, sums);
 }
 
-/* The segment that a row's tail begins with. */
+/* The segment that a row's tail begins with; beyond pos: there is none. */
 static __device__ __forceinline__ int tail_of(int pos, int base)
 {
-    return segment_of(base < pos ? base : pos);
+    return segment_of(base <= pos ? base : pos + 1);
 }
 
 /* Where block x begins; what decides it is asked for at once. */
@@ -424,8 +425,8 @@ static __global__ void __launch_bounds__(MAX_WARPS *WARP, 1) attend_kernel(Plan 
 /* ---- merge ---- */
 
 typedef struct {
-    float best[MERGE_WARPS], total[MERGE_WARPS]; /* of a warp's segments */
-    float4 sum[MERGE_GROUPS][MAX_HEAD_DIM / 4];
+    float best[MERGE_THREADS / WARP], total[MERGE_THREADS / WARP]; /* of a warp's segments */
+    float4 sum[MERGE_THREADS];
 } MergeShared;
 
 static __device__ __forceinline__ void add_quad(float w, const float4 &x, float4 *sum)
@@ -436,11 +437,11 @@ static __device__ __forceinline__ void add_quad(float w, const float4 &x, float4
     sum->w = fmaf(w, x.w, sum->w);
 }
 
-/* Quads of the partials s, s + MERGE_GROUPS, .. below n, MERGE_LOADS of them. */
+/* Quads of the partials s, s + merge_groups, .. below n, MERGE_LOADS of them. */
 static __device__ __forceinline__ void load_partials(const Plan &p, const float *acc, int s, int n,
                                                      float4 x[MERGE_LOADS])
 {
-    UNROLL for (int i = 0; i < MERGE_LOADS; i++, s += MERGE_GROUPS)
+    UNROLL for (int i = 0; i < MERGE_LOADS; i++, s += p.merge_groups)
     {
         x[i] = quad(0, 0, 0, 0);
         if (s < n) x[i] = load_whole_quad(acc + (int64_t)s * p.acc_dim);
@@ -479,12 +480,13 @@ static __device__ __forceinline__ float weigh(const float2 *sums, int n, float2 
 
 /*
  * out = sum_s w_s acc_s / sum_s w_s total_s * sigmoid(gate), w_s = exp2(max_s - max). A block for
- * each head of the rows, a thread for four dims of every eighth segment: one chain of fmaf each,
- * then those in order. What the row's last position decides is asked for before it is known: sums
- * and partials up to the launch's last segment, which may be nobody's and then count for nothing.
- * So it all comes in one trip to memory, as far as 64 segments go. A warp leaves 128 terms.
+ * each head of the rows, a thread for four dims of every eighth segment (of long heads every
+ * fourth): one chain of fmaf each, then those in order. What the row's last position decides is
+ * asked for before it is known: sums and partials up to the launch's last segment, which may be
+ * nobody's and then count for nothing. So it all comes in one trip to memory, as far as 64 segments
+ * go. A warp leaves 128 terms.
  */
-static __global__ void __launch_bounds__(MERGE_WARPS *WARP) merge_kernel(Plan p, NewTerms terms)
+static __global__ void __launch_bounds__(MERGE_THREADS, 1) merge_kernel(Plan p, NewTerms terms)
 {
     grid_wait();
     __shared__ MergeShared m;
@@ -501,23 +503,23 @@ static __global__ void __launch_bounds__(MERGE_WARPS *WARP) merge_kernel(Plan p,
     float2 near = {};
     float gate = tid < dim ? p.a.qg[(head * 2 + 1) * dim + tid] : 0;
     if (tid < n_all) near = p.sums[at + tid];
-    load_partials(p, acc, group, group < MERGE_GROUPS ? n_all : 0, x);
+    load_partials(p, acc, group, group < p.merge_groups ? n_all : 0, x);
     int n = segment_of(p.a.pos[p.a.row0 + row]) + 1 - first;
     float total = weigh(p.sums + at, n, near, &m, weight);
-    for (int s = group; s < n && group < MERGE_GROUPS; s += MERGE_GROUPS * MERGE_LOADS) {
+    for (int s = group; s < n && group < p.merge_groups; s += p.merge_groups * MERGE_LOADS) {
         if (s > group) load_partials(p, acc, s, n, x);
         UNROLL for (int i = 0; i < MERGE_LOADS; i++)
         {
-            int from = s + i * MERGE_GROUPS;
+            int from = s + i * p.merge_groups;
             if (from < n) add_quad(weight[from], x[i], &sum);
         }
     }
-    if (group < MERGE_GROUPS) m.sum[group][own] = sum;
+    m.sum[tid] = sum;
     __syncthreads();
     if (tid < dim) {
         float value = 0;
-        for (int g = 0; g < MERGE_GROUPS; g++)
-            value += ((const float *)m.sum[g])[tid];
+        for (int g = 0; g < p.merge_groups; g++)
+            value += ((const float *)&m.sum[g * quads])[tid];
         p.a.out[head * dim + tid] = value / total / (1.0f + expf(-gate));
     }
     if (!terms.bf16.data && !terms.fp8.data) return;
@@ -624,7 +626,9 @@ extern "C" void CUDA_NAME(tree_attention)(const CudaContext *c, const TreeAttent
     size_t fit = (c->scratch_bytes - sizeof(float4)) / row_bytes;
     assert(dim <= MAX_HEAD_DIM && a->n_keys > 0 && !a->from);
     assert(fit >= 1);
-    int threads = (MERGE_GROUPS * p.acc_dim / 4 + WARP - 1) / WARP * WARP;
+    int quads = p.acc_dim / 4, most = MERGE_THREADS / quads;
+    p.merge_groups = most < MERGE_GROUPS ? most : (int)MERGE_GROUPS;
+    int threads = (p.merge_groups * quads + WARP - 1) / WARP * WARP;
     int cols = a->n_heads * dim, rows = fit < (size_t)a->n ? (int)fit : a->n;
     NewTerms terms = {};
     if (dim % K_BLOCK == 0) terms = new_terms(c, a->out, a->n, cols, cols);

@@ -246,7 +246,7 @@ static void run_attention(Backend *be, Paged *p, int first, int n)
 
 /*
  * Row i's path as a chain whose rows lie in place, in one call or one call a row (row0 > 0);
- * committed: base after the row itself.
+ * committed: base after the row itself, or far behind it.
  */
 static void check_attention_path(Backend *be, const Paged *tree, const Paged *start, int i,
                                  int committed, int at_once, const char *what, uint64_t seed)
@@ -267,7 +267,7 @@ static void check_attention_path(Backend *be, const Paged *tree, const Paged *st
         memcpy(one.v + to * kv_row, start->v + from * kv_row, kv_row * sizeof(float));
         rope[m] = start->rope_pos[from], seq[m] = start->seq[from], pos[m] = start->pos[from];
         kv[m] = pos[m], parent[m] = m - 1;
-        base[m] = committed ? pos[m] + 1 : start->base[from];
+        base[m] = committed ? pos[m] + 1 + m % 2 * 100 : start->base[from];
     }
     one.rope_pos = rope, one.seq = seq, one.pos = pos, one.base = base;
     one.parent = parent, one.kv_row = kv;
