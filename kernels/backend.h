@@ -49,6 +49,8 @@ struct Backend {
     uint64_t n_owners;
     int prefill_differs; /* 1: prefill may give other bits, so a prompt's rows must be told apart */
     int max_head_dim;    /* of attention; 0: all that MAX_HEAD_DIM allows */
+    int moe_shared_rows; /* for up to so many, but a prompt's, moe_ffn wants the shared expert's
+                            weights, not its output; 0: it cannot have them */
     int is_host;         /* its memory is the host's: operations read what host pointers point to */
 
     /* Zeroed backend memory, taken before serving starts. NULL and an Error when there is none. */

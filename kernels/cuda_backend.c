@@ -50,6 +50,7 @@ void cuda_backend_fill(CudaBackend *b, const CudaOps *ops)
     b->context.failed = &b->failed;
     b->context.place = b->place;
     be->prefill_differs = 1;
+    be->moe_shared_rows = MOE_FEW_ROWS;
     CUDA_OPERATIONS(CUDA_SET)
 }
 

@@ -19,9 +19,18 @@ typedef struct {
     float *weight;       /* [n][n_top] */
 } MoeRoute;
 
+/* One expert's matrices: [width][dim], [width][dim], [dim][width]. */
+typedef struct {
+    Weight gate, up, down;
+} MoeExpert;
+
 /*
  * out = sum_j weight_j down_j(silu(gate_j x) * (up_j x))  +  sigmoid(shared_gate) * shared,
  * experts in ascending id, the shared one last. A row's sum does not depend on other rows.
+ *
+ * shared is what linear, swiglu and linear give with the shared expert. Where it is NULL that is
+ * done here, to the same bits, by an expert of the others' type and width, in no prompt; a backend
+ * says for how many rows it wants it so (moe_shared_rows in backend.h).
  */
 typedef struct {
     int n, dim, width, n_experts, n_top;
@@ -30,15 +39,19 @@ typedef struct {
     const float *weight;            /* [n][n_top] */
     WeightType type;                /* of all experts */
     const Weight *gate, *up, *down; /* [n_experts] each; [width][dim], [width][dim], [dim][width] */
-    const float *shared;            /* [n][dim], output of the shared expert */
+    const float *shared;            /* [n][dim], output of the shared expert; or NULL */
     const float *shared_gate;       /* [n], its logit */
     float *scratch;                 /* moe_scratch_floats(...) floats */
     float *out;                     /* [n][dim] */
     int prefill;                    /* see backend.h */
+    MoeExpert shared_expert;        /* where shared is NULL */
 } MoeFfn;
 
 /* What every backend can do. */
 enum { MOE_MAX_EXPERTS = 1024, MOE_MAX_TOP = 32 };
+
+/* Rows for which a GPU has kernels of their own, and wants the shared expert among the others. */
+enum { MOE_FEW_ROWS = 16 };
 
 /* Floats of scratch that MoeFfn needs for n rows. */
 static inline int64_t moe_scratch_floats(int n, int dim, int width)

@@ -250,6 +250,7 @@ static void sort_pairs(const MoeFfn *a, int32_t *pair, int32_t *cursor)
 void ISA_NAME(moe_ffn)(Threads *t, const MoeFfn *a, Scratch scratch)
 {
     assert(a->n_top >= 1 && a->n_top <= MOE_MAX_TOP);
+    assert(a->shared);
     int n_pairs = a->n * a->n_top;
     int32_t *pair = (int32_t *)(void *)a->scratch, *cursor = pair + n_pairs;
     int64_t used = n_pairs + a->n;

@@ -3,18 +3,18 @@
  *
  * What a warp multiplies is a walk: the k-blocks of one slice in tile after tile of 16 rows. Its
  * ring always has RING_BYTES of weights on their way, also while the block waits at a barrier or
- * the walk goes on to another expert. Where a k-block lies takes a chain of loads (unit, matrix,
- * scale), so lane i finds that of the i-th of 32 steps; between these the ring runs empty. (In
- * registers, a k-block or two ahead, as tile_sum has them, the loads would start anew after each
- * unit and barrier, and T = 4 would leave no registers for them.)
+ * the walk goes on to another expert. Where a k-block lies takes a chain of loads (unit, scale), so
+ * lane i finds that of the i-th of 32 steps; between these the ring runs empty. The shared expert
+ * is the first unit: its weights are on their way before the plan is there. (In registers, a
+ * k-block or two ahead, as tile_sum has them, the loads would start anew after each unit and
+ * barrier, and T = 4 would leave no registers for them.)
  */
 #ifndef OFFSHOOT_KERNELS_MOE_FEW_H
 #define OFFSHOOT_KERNELS_MOE_FEW_H
 
-#include "kernels/moe_plan.h"
+#include "kernels/moe_few_plan.h"
 
 enum {
-    FEW_ROWS = 16,
     UP_BLOCKS = 264,    /* of a walk: two for each of a Hopper's SMs; how many shows in no bit */
     DOWN_THREADS = 512, /* of a walk, where their rings fit, else half */
 };
@@ -88,9 +88,9 @@ typedef struct {
 
 /* Tiles are numbered through all units: unit * n_row_tiles + its tile. */
 typedef struct {
-    const Unit *unit;
-    const Weight *matrix, *second; /* [expert]; of a tile one after the other; or NULL */
-    int rows, cols;
+    const FewUnit *unit;
+    int matrix, n_matrices;                   /* of a tile one after the other */
+    int rows, cols;                           /* of each */
     unsigned n_units, max_units, n_row_tiles; /* unsigned ones divide faster */
     unsigned tile, stride;                    /* tiles from `tile` on, stride apart */
     int begin, end;                           /* k-blocks, of one slice; none: no steps */
@@ -108,16 +108,17 @@ SHARED_INLINE int used_slices(int n_blocks)
 template <WeightType TYPE> static __device__ __forceinline__ Step step_at(const Walk &w, unsigned i)
 {
     Step s = {NULL, 1, 0, 0, 0, 0};
-    unsigned n_k = (unsigned)(w.end - w.begin), per_tile = w.second ? 2 * n_k : n_k;
+    unsigned n_k = (unsigned)(w.end - w.begin), per_tile = (unsigned)w.n_matrices * n_k;
     if (!n_k) return s;
     unsigned tile = w.tile + i / per_tile * w.stride, unit = tile / w.n_row_tiles;
-    Unit u = w.unit[unit < w.max_units ? unit : 0]; /* beside n_units, not after it */
+    const FewUnit &u = w.unit[unit < w.max_units ? unit : 0]; /* beside n_units, not after it */
+    FewMatrix m = u.matrix[w.matrix + (int)(i % per_tile / n_k)];
+    int first = u.first, n = u.n;
     if (unit >= w.n_units) return s;
-    const Weight &m = (i % per_tile < n_k ? w.matrix : w.second)[u.expert];
-    s.data = (const unsigned char *)m.data;
+    s.data = m.data;
     s.first_row = (int)(tile % w.n_row_tiles) * TILE_ROWS;
     s.block = w.begin + (int)(i % n_k);
-    s.first = u.first, s.n = u.n;
+    s.first = first, s.n = n;
     if (TYPE == WEIGHT_FP8)
         s.scale = m.scale[s.first_row / FP8_BLOCK * weight_blocks(w.cols) + s.block];
     return s;
@@ -144,14 +145,36 @@ static __device__ __forceinline__ void copy_step(const Walk &w, unsigned i)
     copies_commit();
 }
 
-/* The next 32 steps, when nothing of the last is on its way. */
-template <WeightType TYPE> static __device__ __forceinline__ void next_steps(Walk *w)
+/* The next 32 steps, when nothing of the last is on its way, but the first n_begun of these. */
+template <WeightType TYPE>
+static __device__ __forceinline__ void next_steps(Walk *w, unsigned n_begun = 0)
 {
     w->mine = step_at<TYPE>(*w, w->base + (unsigned)warp_lane());
     w->base += WARP;
     w->at = 0;
-    for (unsigned i = 0; i < WeightRing<TYPE>::BLOCKS; i++)
-        copy_step<TYPE>(*w, i);
+    for (unsigned i = 0; i < WeightRing<TYPE>::BLOCKS; i++) {
+        if (i >= n_begun)
+            copy_step<TYPE>(*w, i);
+        else
+            copies_commit(); /* the first has all that were begun */
+    }
+}
+
+/* Begins the walk's first copies where its first tile is of the shared expert; how many. */
+template <WeightType TYPE>
+static __device__ __forceinline__ unsigned begin_shared(const Walk &w, const FewPlan &p)
+{
+    typedef WeightRing<TYPE> Ring;
+    if (!p.n_shared || w.tile >= w.n_row_tiles) return 0;
+    unsigned n_k = (unsigned)(w.end - w.begin), n = 0, all = (unsigned)w.n_matrices * n_k;
+    for (; n < all && n < Ring::BLOCKS; n++) {
+        int m = w.matrix + (int)(n / n_k);
+        const MoeExpert &e = p.a.shared_expert;
+        const Weight &of = m == MATRIX_GATE ? e.gate : m == MATRIX_UP ? e.up : e.down;
+        copy_block<TYPE>(tile_weight(of, (int)w.tile * TILE_ROWS), w.begin + (int)(n % n_k),
+                         w.ring + n * Ring::BLOCK_PIECES);
+    }
+    return n;
 }
 
 /*
@@ -191,20 +214,27 @@ static __device__ __forceinline__ void walk_slice(Walk *w, const Terms &x, const
     }
 }
 
-/* Sets out on slice `slice` of those used, with tiles from `tile` on. */
+/*
+ * Sets out on slice `slice` of those used, with tiles from `tile` on. It is here that the kernel
+ * calls grid_wait.
+ */
 template <WeightType TYPE>
-static __device__ __forceinline__ void begin_walk(Walk *w, const Plan &p, int n_blocks, int slice,
-                                                  unsigned tile, unsigned stride, uint4 *rings)
+static __device__ __forceinline__ void begin_walk(Walk *w, const FewPlan &p, int n_blocks,
+                                                  int slice, unsigned tile, unsigned stride,
+                                                  uint4 *rings)
 {
     int n = used_slices(n_blocks);
     w->unit = p.unit;
-    w->n_units = (unsigned)*p.n_units, w->max_units = (unsigned)(p.a.n * p.a.n_top);
+    w->max_units = (unsigned)few_units(p);
     w->n_row_tiles = (unsigned)row_tiles(w->rows);
     w->tile = tile, w->stride = stride;
     w->begin = slice < n ? n_blocks * slice / n : 0;
     w->end = slice < n ? n_blocks * (slice + 1) / n : 0;
     w->ring = rings + (int)threadIdx.x / WARP * (RING_BYTES / 16) + warp_lane();
-    next_steps<TYPE>(w);
+    unsigned n_begun = begin_shared<TYPE>(*w, p);
+    grid_wait();
+    w->n_units = (unsigned)*p.n_units;
+    next_steps<TYPE>(w, n_begun);
 }
 
 /*
@@ -214,16 +244,15 @@ static __device__ __forceinline__ void begin_walk(Walk *w, const Plan &p, int n_
  * tile's are written while these are added.
  */
 template <WeightType TYPE, int T>
-static __global__ void __launch_bounds__(TILE_THREADS, 2) up_few_kernel(Plan p)
+static __global__ void __launch_bounds__(TILE_THREADS, 2) up_few_kernel(FewPlan p)
 {
-    grid_wait();
     enum { TILE_FLOATS = T * TILE_COLUMN_ROWS * TILE_ROWS, MATRIX_FLOATS = K_SLICES * TILE_FLOATS };
     DYNAMIC_SHARED(uint4, rings);
     float *parts = (float *)(void *)(rings + TILE_WARPS * (RING_BYTES / 16));
     float *h = (float *)(void *)p.h.data;
     int i = (int)threadIdx.x, slice = i / WARP, n_slices = used_slices(p.x.n_blocks);
     Walk w = {};
-    w.matrix = p.a.gate, w.second = p.a.up;
+    w.matrix = MATRIX_GATE, w.n_matrices = 2;
     w.rows = p.a.width, w.cols = p.a.dim;
     begin_walk<TYPE>(&w, p, p.x.n_blocks, slice, blockIdx.x, gridDim.x, rings);
 
@@ -231,14 +260,14 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2) up_few_kernel(Plan p)
         unsigned unit = tile / w.n_row_tiles;
         if (unit >= w.n_units) break;
         float *part = parts + odd * 2 * MATRIX_FLOATS;
-        Unit u = p.unit[unit];
+        int first = p.unit[unit].first, n = p.unit[unit].n;
         uint32_t at[T];
-        unit_offsets<T>(p, u, 1, at);
-        int is_mine = i < u.n * TILE_ROWS, pair = u.first + i / TILE_ROWS;
+        few_rows<T>(p.x, p.unit[unit].rows, n, at);
+        int is_mine = i < n * TILE_ROWS, pair = first + i / TILE_ROWS;
         for (int m = 0; m < 2; m++) {
             float sum[T][2];
-            walk_slice<TYPE, T>(&w, p.x, at, column_tiles(u.n), sum);
-            store_tile<T>(sum, column_tiles(u.n), part + m * MATRIX_FLOATS + slice * TILE_FLOATS);
+            walk_slice<TYPE, T>(&w, p.x, at, column_tiles(n), sum);
+            store_tile<T>(sum, column_tiles(n), part + m * MATRIX_FLOATS + slice * TILE_FLOATS);
         }
         __syncthreads();
         if (is_mine) {
@@ -249,12 +278,6 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2) up_few_kernel(Plan p)
         }
     }
 }
-
-/* One choice of one row, for the sum over its experts. */
-typedef struct {
-    int32_t pair;
-    float weight;
-} Choice;
 
 /* p(s) of each slice and pair; [used slices][n_pairs][16]. */
 template <int T>
@@ -274,40 +297,40 @@ static __device__ __forceinline__ void park(const float (&sum)[T][2], int n, flo
  * A block per 16 outputs. A warp takes one slice of each of its units, so that few units keep all
  * warps busy, and parks what it gets, without a barrier up to its last; then threads add up the
  * products of pairs and the outputs of rows. An SM has one block, with 128 KiB of weights on their
- * way. Shared: the rings; products [used slices][n_pairs][16]; choices [n_pairs].
+ * way. Shared: the rings; products [used slices][n_pairs][16]; choices [n * n_top].
  */
 template <WeightType TYPE, int T>
-static __global__ void __launch_bounds__(DOWN_THREADS, 1) down_few_kernel(Plan p)
+static __global__ void __launch_bounds__(DOWN_THREADS, 1) down_few_kernel(FewPlan p)
 {
-    grid_wait();
     DYNAMIC_SHARED(uint4, rings);
     int i = (int)threadIdx.x, warp = i / WARP, n_threads = (int)blockDim.x;
     int n_slices = used_slices(p.h.n_blocks), n_at_once = n_threads / WARP / n_slices;
     int slice = warp / n_slices < n_at_once ? warp % n_slices : n_slices; /* or idle */
-    int first_row = (int)blockIdx.x * TILE_ROWS, n_pairs = p.a.n * p.a.n_top;
+    int first_row = (int)blockIdx.x * TILE_ROWS, n_pairs = few_pairs(p);
     float *product = (float *)(void *)(rings + n_threads / WARP * (RING_BYTES / 16));
     Choice *choice = (Choice *)(void *)(product + n_slices * n_pairs * TILE_ROWS);
     Walk w = {};
-    w.matrix = p.a.down;
+    w.matrix = MATRIX_DOWN, w.n_matrices = 1;
     w.rows = p.a.dim, w.cols = p.a.width;
     begin_walk<TYPE>(&w, p, p.h.n_blocks, slice,
                      (unsigned)(warp / n_slices) * gridDim.x + blockIdx.x,
                      (unsigned)n_at_once * gridDim.x, rings);
 
-    for (int c = i; c < n_pairs; c += n_threads)
-        choice[c] = Choice{p.place[c], p.a.weight[c]};
+    for (int c = i; c < p.a.n * p.a.n_top; c += n_threads)
+        choice[c] = p.choice[c];
     int n_units = slice < n_slices ? (int)w.n_units : 0;
     for (int unit = warp / n_slices; unit < n_units; unit += n_at_once) {
-        Unit u = {0, of_step(w.mine.first, w.at), of_step(w.mine.n, w.at)};
+        int first = of_step(w.mine.first, w.at), n = of_step(w.mine.n, w.at);
         uint32_t at[T];
         float sum[T][2];
-        unit_offsets<T>(p, u, 0, at);
-        walk_slice<TYPE, T>(&w, p.h, at, column_tiles(u.n), sum);
-        park<T>(sum, u.n, product + (slice * n_pairs + u.first) * TILE_ROWS);
+        few_pairs_at<T>(p.h, first, n, at);
+        walk_slice<TYPE, T>(&w, p.h, at, column_tiles(n), sum);
+        park<T>(sum, n, product + (slice * n_pairs + first) * TILE_ROWS);
     }
     int row = i / TILE_ROWS, d = first_row + i % TILE_ROWS;
     int is_mine = row < p.a.n && d < p.a.dim;
-    float shared = is_mine ? p.a.shared[(int64_t)row * p.a.dim + d] : 0; /* while others come */
+    float shared = 0; /* while others come */
+    if (is_mine && !p.n_shared) shared = p.a.shared[(int64_t)row * p.a.dim + d];
     float gate = is_mine ? p.a.shared_gate[row] : 0;
     __syncthreads();
     for (int k = i; k < n_pairs * TILE_ROWS; k += n_threads)
@@ -319,6 +342,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 1) down_few_kernel(Plan p
         Choice of = choice[c];
         sum = fmaf(of.weight, product[of.pair * TILE_ROWS + i % TILE_ROWS], sum);
     }
+    if (p.n_shared) shared = product[(p.a.n * p.a.n_top) * TILE_ROWS + i]; /* row's pair */
     p.a.out[(int64_t)row * p.a.dim + d] = fmaf(sigmoid(gate), shared, sum);
 }
 

@@ -195,6 +195,13 @@ static void add_weight(Mirror *m, Weight *w)
        times((w->rows + FP8_BLOCK - 1) / FP8_BLOCK, (w->cols + FP8_BLOCK - 1) / FP8_BLOCK, 1));
 }
 
+static void add_expert(Mirror *m, MoeExpert *e)
+{
+    add_weight(m, &e->gate);
+    add_weight(m, &e->up);
+    add_weight(m, &e->down);
+}
+
 static const Weight *add_weights(Mirror *m, const Weight *host, int n)
 {
     Weight *w = copy_structs(m, host, (size_t)n * sizeof *w);
@@ -431,6 +438,7 @@ static void arrays_of_moe_ffn(Mirror *m, MoeFfn *a)
     IN(a->id, times(a->n, a->n_top, 1));
     IN(a->weight, times(a->n, a->n_top, 1));
     IN(a->shared, all);
+    add_expert(m, &a->shared_expert);
     IN(a->shared_gate, (size_t)a->n);
     OUT(a->scratch, (size_t)moe_scratch_floats(a->n, a->dim, a->width));
     OUT(a->out, all);

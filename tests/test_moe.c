@@ -109,6 +109,50 @@ static void check_moe_small_blocks(Backend *be, const MoeFfn *a, const float *wa
     free(small.out);
 }
 
+/* What linear, swiglu and linear give on a backend with a's shared expert; to be freed. */
+static float *shared_output(Backend *be, const MoeFfn *a)
+{
+    const MoeExpert *e = &a->shared_expert;
+    float *gate = outputs((size_t)a->n, (size_t)a->width);
+    float *up = outputs((size_t)a->n, (size_t)a->width);
+    float *out = outputs((size_t)a->n, (size_t)a->dim);
+    be->linear(be, &(Linear){.n = a->n,
+                             .x = a->x,
+                             .x_stride = a->dim,
+                             .n_products = 2,
+                             .product = {{&e->gate, gate, a->width}, {&e->up, up, a->width}}});
+    be->swiglu(be, &(SwiGlu){a->n, a->width, gate, up});
+    be->linear(be, &(Linear){.n = a->n,
+                             .x = gate,
+                             .x_stride = a->width,
+                             .n_products = 1,
+                             .product = {{&e->down, out, a->dim}}});
+    free(gate), free(up);
+    return out;
+}
+
+/* The shared expert's output given and made: the same bits, of all rows and of each alone. */
+static void check_moe_shared(int b, const MoeFfn *of, uint64_t seed)
+{
+    Backend *be = backend[b];
+    size_t dim = (size_t)of->dim, top = (size_t)of->n_top, all = (size_t)of->n * dim;
+    MoeFfn given = *of, made = *of;
+    float *shared = shared_output(be, of), *want = floats(all), *got = floats(all);
+    given.shared = shared, given.out = want;
+    be->moe_ffn(be, &given);
+    made.shared = NULL, made.out = got;
+    be->moe_ffn(be, &made);
+    assert_true(same_bits(about("moe, the shared expert inside", b), got, want, all, seed));
+    for (int k = 0; k < of->n; k = next_alone(k, of->n, 1)) {
+        size_t i = (size_t)k;
+        made.n = 1, made.x = of->x + i * dim, made.id = of->id + i * top;
+        made.weight = of->weight + i * top, made.shared_gate = of->shared_gate + i;
+        be->moe_ffn(be, &made);
+        assert_true(same_bits(about("moe, one row of it", b), got, want + i * dim, dim, seed));
+    }
+    free(shared), free(want), free(got);
+}
+
 static void check_moe(const MoeShape *m, int prefill, uint64_t seed)
 {
     Rng r = rng_new(seed);
@@ -126,8 +170,26 @@ static void check_moe(const MoeShape *m, int prefill, uint64_t seed)
     float *scratch = floats((size_t)moe_scratch_floats(m->n, m->dim, m->width));
     int32_t *id = ints(n * top);
     ref->moe_route(ref, &(MoeRoute){m->n, m->n_experts, m->n_top, 1, logits, id, weight});
-    MoeFfn a = {m->n, m->dim, m->width, m->n_experts, m->n_top,    x,       id,   weight, m->type,
-                gate, up,     down,     shared,       shared_gate, scratch, want, prefill};
+    MoeFfn a = {.n = m->n,
+                .dim = m->dim,
+                .width = m->width,
+                .n_experts = m->n_experts,
+                .n_top = m->n_top,
+                .x = x,
+                .id = id,
+                .weight = weight,
+                .type = m->type,
+                .gate = gate,
+                .up = up,
+                .down = down,
+                .shared = shared,
+                .shared_gate = shared_gate,
+                .scratch = scratch,
+                .out = want,
+                .prefill = prefill};
+    a.shared_expert = (MoeExpert){random_weight(&r, m->type, m->width, m->dim),
+                                  random_weight(&r, m->type, m->width, m->dim),
+                                  random_weight(&r, m->type, m->dim, m->width)};
     ref->moe_ffn(ref, &a);
     /*
      * Products of three sums over up to 1,200 terms: take the largest output. Two bf16 terms
@@ -149,6 +211,7 @@ static void check_moe(const MoeShape *m, int prefill, uint64_t seed)
         assert_true(near_all(about("moe", b), a.out, want, all, 0, relative * size, r.seed));
         assert_true(same_bits(about("moe", b), a.out, first, all, r.seed));
         if (is_gpu(b)) check_moe_small_blocks(backend[b], &a, first, r.seed);
+        if (is_gpu(b) && !prefill) check_moe_shared(b, &a, r.seed);
         for (int k = 0; k < m->n; k = next_alone(k, m->n, is_gpu(b))) {
             size_t i = (size_t)k;
             MoeFfn one = a;
@@ -160,6 +223,8 @@ static void check_moe(const MoeShape *m, int prefill, uint64_t seed)
     }
     for (int e = 0; e < m->n_experts; e++)
         free_weight(&gate[e]), free_weight(&up[e]), free_weight(&down[e]);
+    free_weight(&a.shared_expert.gate), free_weight(&a.shared_expert.up);
+    free_weight(&a.shared_expert.down);
     free(logits), free(weight), free(x), free(shared), free(shared_gate), free(want);
     free(got), free(first), free(alone), free(scratch), free(id);
 }
@@ -206,8 +271,22 @@ static void test_moe_is_linear(void **state)
             for (int k = 0; k < DIM; k++)
                 x[i * DIM + k] *= powf(10, (float)(i - 2));
         x[BROKEN * DIM + 3] = NAN;
-        be->moe_ffn(be, &(MoeFfn){N, DIM, WIDTH, 2, 1, x, id, one, type, gate, up, down, zero, zero,
-                                  NULL, out, prefill});
+        be->moe_ffn(be, &(MoeFfn){.n = N,
+                                  .dim = DIM,
+                                  .width = WIDTH,
+                                  .n_experts = 2,
+                                  .n_top = 1,
+                                  .x = x,
+                                  .id = id,
+                                  .weight = one,
+                                  .type = type,
+                                  .gate = gate,
+                                  .up = up,
+                                  .down = down,
+                                  .shared = zero,
+                                  .shared_gate = zero,
+                                  .out = out,
+                                  .prefill = prefill});
         assert_true(isnan(out[BROKEN * DIM]));
         for (int i = 0; i < N; i++) {
             const float *xi = x + i * DIM;
