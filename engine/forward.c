@@ -412,19 +412,14 @@ static void moe_ffn(Forward *f, const FfnWeights *w, int n)
                                        {&w->gate, gate, w->gate.rows},
                                        {&w->up, up, w->up.rows}});
     if (!inside) ffn_down(f, w, n, gate, up, shared);
-    be->moe_route(be, &(MoeRoute){.n = n,
-                                  .n_experts = c->n_experts,
-                                  .n_top = c->n_experts_used,
-                                  .normalise = c->norm_topk,
-                                  .logits = router,
-                                  .id = f->moe_id,
-                                  .weight = f->moe_weight});
     be->moe_ffn(be, &(MoeFfn){.n = n,
                               .dim = c->dim,
                               .width = c->expert_dim,
                               .n_experts = c->n_experts,
                               .n_top = c->n_experts_used,
+                              .normalise = c->norm_topk,
                               .x = f->h,
+                              .logits = router,
                               .id = f->moe_id,
                               .weight = f->moe_weight,
                               .type = w->expert_type,

@@ -106,7 +106,6 @@ struct Backend {
     void (*attention_prepare)(Backend *be, const AttentionPrepare *a);
     void (*tree_attention)(Backend *be, const TreeAttention *a);
     void (*swiglu)(Backend *be, const SwiGlu *a);
-    void (*moe_route)(Backend *be, const MoeRoute *a);
     void (*moe_ffn)(Backend *be, const MoeFfn *a);
     void (*sample)(Backend *be, const Sample *a);
     void (*token_logprobs)(Backend *be, const TokenLogprobs *a);

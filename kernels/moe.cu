@@ -1,8 +1,9 @@
 /*
- * moe.cu: the routed experts.
+ * moe.cu: routing, and the routed experts.
  *
- * Up to 512 rows at a time, in four launches whose grids n and the shapes fix, of a prompt up to
+ * Up to 512 rows at a time, in five launches whose grids n and the shapes fix, of a prompt up to
  * 2,048, since all experts' weights come once for each:
+ * - route: a warp a row (moe_route.h);
  * - begin: one block makes the plan: which rows chose which expert, as bits; then pairs (row,
  *   choice) in ascending expert and row, cut into units of one expert and up to 64 of its rows;
  *   the others make the terms of x where nobody has left them (linear_tile.h defines the sums);
@@ -15,9 +16,9 @@
  *
  * Few rows have few units, each a few KiB for a block, and are all latency: there a block walks
  * through many, whose weights come by a queue that no unit's end interrupts, and the shared expert
- * is one of the units (moe_few.h). With more rows a unit is work enough: `up` has a block for each,
- * of which those beyond the number of units leave at once, and `down` takes 8 at a time, one a
- * warp.
+ * is one of the units (moe_few.h); and `begin` routes as well. With more rows a unit is work
+ * enough: `up` has a block for each, of which those beyond the number of units leave at once, and
+ * `down` takes 8 at a time, one a warp.
  *
  * Prompts, of which an expert has many rows: a block per unit and 64 of the width, gate and up,
  * then a block per unit and 128 outputs, both as gemm_tile.h does it; down h goes to memory, and a
@@ -435,8 +436,7 @@ template <WeightType TYPE> static void begin_few(const CudaContext *c, FewPlan *
 {
     Split x;
     unsigned parts = split_of_x<TYPE>(c, p->a, &p->x, &x);
-    launch(c, dim3(1 + parts), TILE_THREADS, 2 * (size_t)p->a.n_experts * sizeof(uint32_t),
-           begin_few_kernel<TYPE>, *p, x);
+    launch(c, dim3(1 + parts), TILE_THREADS, few_plan_bytes(&p->a), begin_few_kernel<TYPE>, *p, x);
 }
 
 template <WeightType TYPE, int T>
@@ -516,6 +516,12 @@ static int rows_of_many(const CudaContext *c, const MoeFfn *a)
     return many_rows(&part) ? part.n : 0;
 }
 
+static void route(const CudaContext *c, const MoeFfn *a)
+{
+    launch(c, dim3((unsigned)(a->n + ROUTE_WARPS - 1) / ROUTE_WARPS), ROUTE_WARPS * WARP, 0,
+           route_kernel, *a);
+}
+
 /* All of a's rows, as many at a time as the scratch holds. */
 static void run_groups(const CudaContext *c, const MoeFfn *a)
 {
@@ -528,11 +534,13 @@ static void run_groups(const CudaContext *c, const MoeFfn *a)
             many ? many : at_most(at_most(part.n, MOE_GROUP), c->scratch_bytes / row_bytes(a, 0));
         assert(part.n > 0);
         part.x += (int64_t)i * a->dim;
+        part.logits += (int64_t)i * a->n_experts;
         part.id += (int64_t)i * a->n_top;
         part.weight += (int64_t)i * a->n_top;
         if (a->shared) part.shared += (int64_t)i * a->dim;
         part.shared_gate += i;
         part.out += (int64_t)i * a->dim;
+        if (!down_few_threads(c, &part)) route(c, &part);
         if (a->type == WEIGHT_F32)
             run_f32(c, &part);
         else if (a->type == WEIGHT_FP8)
@@ -562,7 +570,7 @@ static const float *run_shared(const CudaContext *c, const MoeFfn *a)
 
 extern "C" void CUDA_NAME(moe_ffn)(const CudaContext *c, const MoeFfn *a)
 {
-    assert(a->n_top >= 1 && a->n_top <= MOE_MAX_TOP);
+    assert(a->n_top >= 1 && a->n_top <= MOE_MAX_TOP && a->n_top <= a->n_experts);
     assert(a->n_experts <= MOE_MAX_EXPERTS && a->type != WEIGHT_NONE);
     assert(a->shared || !a->prefill);
     MoeFfn all = *a;

@@ -1,13 +1,15 @@
 /*
  * moe_few_plan.h: the plan of up to 16 rows, of which an expert's are one unit; for moe.cu.
  *
- * What comes after needs of a unit where its weights are and which rows have chosen it: it finds
- * both in one place, so that its first weights are one trip to memory away, not three.
+ * One block routes the rows and makes the plan of what they chose. What comes after needs of a unit
+ * where its weights are and which rows have chosen it: it finds both in one place, so that its
+ * first weights are one trip to memory away, not three.
  */
 #ifndef OFFSHOOT_KERNELS_MOE_FEW_PLAN_H
 #define OFFSHOOT_KERNELS_MOE_FEW_PLAN_H
 
 #include "kernels/moe_plan.h"
+#include "kernels/moe_route.h"
 
 enum {
     ROW_BITS = 4, /* of a row's number: MOE_FEW_ROWS are 16 */
@@ -83,15 +85,38 @@ static __device__ void put_shared_unit(const FewPlan &p)
                       p.a.n};
 }
 
+/* A row's choice in shared memory. */
+typedef struct {
+    int32_t expert;
+    float weight;
+} Picked;
+
+/* Routes the rows, a warp each: a bit in chosen[expert], and picked[n * n_top]. */
+static __device__ void route_few(const MoeFfn &a, uint32_t *chosen, Picked *picked)
+{
+    for (int row = (int)threadIdx.x / WARP; row < a.n; row += TILE_WARPS) {
+        Route route = route_row(a, row);
+        put_route(a, row, route);
+        if (warp_lane() >= a.n_top) continue;
+        picked[row * a.n_top + route.rank] = Picked{(int32_t)route.id, route.weight};
+        atomicOr(&chosen[route.id], 1u << row);
+    }
+}
+
+static size_t few_plan_bytes(const MoeFfn *a)
+{
+    return (size_t)a->n_experts * 2 * sizeof(uint32_t) + (size_t)(a->n * a->n_top) * sizeof(Picked);
+}
+
 /*
  * One block's work, which waits for the launch before. A thread has every TILE_THREADS-th expert,
- * whose matrices it looks up before. Shared: for each expert a bit per row and the place of its
- * first pair.
+ * whose matrices it looks up before. Shared: the rows' choices; for each expert a bit per row and
+ * the place of its first pair.
  */
-static __device__ void make_few_plan(const FewPlan &p, uint32_t *chosen)
+static __device__ void make_few_plan(const FewPlan &p, Picked *picked)
 {
     int i = (int)threadIdx.x, n_pairs = p.a.n * p.a.n_top, n_experts = p.a.n_experts;
-    uint32_t *start = chosen + n_experts;
+    uint32_t *chosen = (uint32_t *)(void *)(picked + n_pairs), *start = chosen + n_experts;
     FewMatrix own[OWN_EXPERTS][N_MATRICES] = {};
     UNROLL
     for (int k = 0; k < OWN_EXPERTS; k++) {
@@ -104,8 +129,7 @@ static __device__ void make_few_plan(const FewPlan &p, uint32_t *chosen)
     }
     grid_wait();
     __syncthreads();
-    for (int c = i; c < n_pairs; c += TILE_THREADS)
-        atomicOr(&chosen[p.a.id[c]], 1u << c / p.a.n_top);
+    route_few(p.a, chosen, picked);
     __syncthreads();
 
     int pairs = 0, units = p.n_shared; /* of lower experts */
@@ -131,17 +155,17 @@ static __device__ void make_few_plan(const FewPlan &p, uint32_t *chosen)
 
     for (int c = i; c < n_pairs; c += TILE_THREADS) {
         uint32_t lower = (1u << c / p.a.n_top) - 1; /* rows */
-        int pair = (int)start[p.a.id[c]] + __popc(chosen[p.a.id[c]] & lower);
-        p.choice[c] = Choice{pair, p.a.weight[c]};
+        int e = picked[c].expert;
+        p.choice[c] = Choice{(int)start[e] + __popc(chosen[e] & lower), picked[c].weight};
     }
 }
 
-/* The plan beside the terms of x: neither needs the other. */
+/* Routing and the plan beside the terms of x: neither needs the other. */
 template <WeightType TYPE> static __global__ void begin_few_kernel(FewPlan p, Split x)
 {
-    DYNAMIC_SHARED(uint32_t, chosen);
+    DYNAMIC_SHARED(Picked, picked);
     if (blockIdx.x == 0) {
-        make_few_plan(p, chosen);
+        make_few_plan(p, picked);
         return;
     }
     grid_wait();

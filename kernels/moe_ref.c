@@ -3,7 +3,6 @@
  */
 #include "kernels/ops_ref.h"
 
-#include <assert.h>
 #include <math.h>
 
 /* The best expert after (logit, id) in the order "larger logit first, then lower id". */
@@ -28,7 +27,7 @@ static void sort_by_id(int32_t *id, float *weight, int n)
         }
 }
 
-void moe_route_ref(const MoeRoute *a)
+static void route(const MoeFfn *a)
 {
     for (int i = 0; i < a->n; i++) {
         const float *logit = a->logits + (int64_t)i * a->n_experts;
@@ -76,13 +75,13 @@ static void run_expert(const MoeFfn *a, int i, const MoeExpert *e, float weight,
 
 void moe_ffn_ref(const MoeFfn *a)
 {
+    route(a);
     for (int i = 0; i < a->n; i++) {
         float *out = a->out + (int64_t)i * a->dim;
         for (int d = 0; d < a->dim; d++)
             out[d] = 0;
         for (int j = 0; j < a->n_top; j++) {
             int64_t at = (int64_t)i * a->n_top + j;
-            assert(a->id[at] >= 0 && a->id[at] < a->n_experts);
             MoeExpert e = {a->gate[a->id[at]], a->up[a->id[at]], a->down[a->id[at]]};
             run_expert(a, i, &e, a->weight[at], a->scratch);
         }
