@@ -16,9 +16,9 @@
  *
  * Few rows have few units, each a few KiB for a block, and are all latency: there a block walks
  * through many, whose weights come by a queue that no unit's end interrupts, and the shared expert
- * is one of the units (moe_few.h); and `begin` routes as well. With more rows a unit is work
- * enough: `up` has a block for each, of which those beyond the number of units leave at once, and
- * `down` takes 8 at a time, one a warp.
+ * is one of the units (moe_few.h). There `begin` routes and `down` makes the terms of h: three
+ * launches. With more rows a unit is work enough: `up` has a block for each, of which those beyond
+ * the number of units leave at once, and `down` takes 8 at a time, one a warp.
  *
  * Prompts, of which an expert has many rows: a block per unit and 64 of the width, gate and up,
  * then a block per unit and 128 outputs, both as gemm_tile.h does it; down h goes to memory, and a
@@ -349,15 +349,15 @@ template <WeightType TYPE> static void begin(const CudaContext *c, Plan *p)
     launch(c, dim3(1 + parts), TILE_THREADS, plan_shared_bytes(&p->a), begin_kernel<TYPE>, *p, x);
 }
 
-/* The terms of h of n_pairs, where h lies. */
-static Split split_of_h(const MoeFfn &a, const Terms &h, int n_pairs)
+/* The terms of h, where h lies. */
+static Split split_of_h(const Plan &p)
 {
-    return Split{(const float *)(void *)h.data,
-                 (int64_t)h.n_blocks * K_BLOCK,
-                 n_pairs,
-                 a.width,
-                 h,
-                 a.prefill};
+    return Split{(const float *)(void *)p.h.data,
+                 (int64_t)p.h.n_blocks * K_BLOCK,
+                 p.a.n * p.a.n_top,
+                 p.a.width,
+                 p.h,
+                 p.a.prefill};
 }
 
 template <WeightType TYPE, int TERMS> static void run_many(const CudaContext *c, const MoeFfn *a)
@@ -370,7 +370,7 @@ template <WeightType TYPE, int TERMS> static void run_many(const CudaContext *c,
     begin<TYPE>(c, &p);
     launch(c, dim3((unsigned)(units * ((a->width + 63) / 64))), TILE_THREADS,
            GemmStage<TYPE, 2, TERMS>::ALL_BYTES, up_gemm_kernel<TYPE, TERMS>, p);
-    split_rows(c, TYPE, split_of_h(p.a, p.h, a->n * a->n_top));
+    split_rows(c, TYPE, split_of_h(p));
     launch(c, dim3((unsigned)(units * ((a->dim + 127) / 128))), TILE_THREADS,
            GemmStage<TYPE, 2, TERMS>::ALL_BYTES, down_gemm_kernel<TYPE, TERMS>, p);
     launch(c, dim3((unsigned)a->n * (unsigned)n_parts), TILE_THREADS, 0, combine_kernel, p,
@@ -387,7 +387,7 @@ template <WeightType TYPE, int T> static void run_group(const CudaContext *c, co
     begin<TYPE>(c, &p);
     launch(c, dim3((unsigned)(max_units(a, TILE_X) * row_tiles(a->width))), TILE_THREADS,
            2 * K_SLICES * tile_bytes, up_kernel<TYPE, T>, p);
-    split_rows(c, TYPE, split_of_h(p.a, p.h, a->n * a->n_top));
+    split_rows(c, TYPE, split_of_h(p));
     launch(c, dim3((unsigned)row_tiles(a->dim)), TILE_THREADS,
            TILE_WARPS * tile_bytes + (size_t)a->n * TILE_ROWS * sizeof(float), down_kernel<TYPE, T>,
            p);
@@ -403,14 +403,15 @@ static size_t down_few_bytes(const MoeFfn *a, int n_threads)
     size_t n_slices = (size_t)used_slices(term_blocks(a->width));
     size_t n_choices = (size_t)(a->n * a->n_top);
     size_t n_pairs = n_choices + (size_t)(a->n * n_shared(a));
-    return (size_t)(n_threads / WARP) * RING_BYTES +
+    return (size_t)(n_threads / WARP) * (RING_BYTES + H_TERMS_BYTES) +
            n_pairs * n_slices * TILE_ROWS * sizeof(float) + n_choices * sizeof(Choice);
 }
 
-/* Threads of down_few_kernel; 0 where it cannot have these rows: too many, or their products. */
+/* Threads of down_few_kernel; 0 where it cannot have these rows: too many, or their products, or h
+ * in e4m3. */
 static int down_few_threads(const CudaContext *c, const MoeFfn *a)
 {
-    if (a->n > MOE_FEW_ROWS || a->type == WEIGHT_F32) return 0;
+    if (a->n > MOE_FEW_ROWS || a->type == WEIGHT_F32 || a->prefill == PREFILL_FP8) return 0;
     if (down_few_bytes(a, DOWN_THREADS) <= c->shared_bytes) return DOWN_THREADS;
     return down_few_bytes(a, DOWN_THREADS / 2) <= c->shared_bytes ? DOWN_THREADS / 2 : 0;
 }
@@ -420,11 +421,12 @@ static size_t lay_out_few(FewPlan *p, const MoeFfn *a, unsigned char *memory)
 {
     *p = FewPlan{};
     p->a = *a, p->n_shared = n_shared(a);
-    size_t x = terms_bytes(a->n, a->dim), h = terms_bytes(few_pairs(*p), a->width);
+    size_t x = terms_bytes(a->n, a->dim);
+    size_t h = round_16((size_t)few_pairs(*p) * (size_t)a->width * sizeof(float));
     size_t units = round_16((size_t)few_units(*p) * sizeof(FewUnit));
     if (memory) {
         p->x = terms_in(memory, a->n, a->dim);
-        p->h = terms_in(memory + x, few_pairs(*p), a->width);
+        p->h = (float *)(void *)(memory + x);
         p->unit = (FewUnit *)(void *)(memory + x + h);
         p->n_units = (int32_t *)(void *)(memory + x + h + units);
         p->choice = (Choice *)(void *)(memory + x + h + units + 16);
@@ -451,7 +453,6 @@ static void run_few(const CudaContext *c, const MoeFfn *a, int down_threads)
     begin_few<TYPE>(c, &p);
     launch(c, dim3((unsigned)(tiles < UP_BLOCKS ? tiles : UP_BLOCKS)), TILE_THREADS,
            TILE_WARPS * RING_BYTES + 2 * 2 * K_SLICES * tile_bytes, up_few_kernel<TYPE, T>, p);
-    split_rows(c, TYPE, split_of_h(p.a, p.h, few_pairs(p)));
     launch(c, dim3((unsigned)row_tiles(a->dim)), down_threads, down_few_bytes(a, down_threads),
            down_few_kernel<TYPE, T>, p);
 }

@@ -47,7 +47,8 @@ typedef struct {
     FewUnit *unit;    /* [*n_units] of [few_units()] */
     int32_t *n_units; /* [1] */
     Choice *choice;   /* [n * n_top] */
-    Terms x, h;       /* of rows; of pairs, in their order */
+    Terms x;          /* of rows */
+    float *h;         /* [pairs][width] */
 } FewPlan;
 
 SHARED_INLINE int few_pairs(const FewPlan &p)
@@ -182,18 +183,6 @@ static __device__ __forceinline__ void few_rows(const Terms &x, uint64_t rows, i
         int i = j * TILE_COLUMN_ROWS + warp_lane() / 8;
         i = i < n ? i : n - 1;
         at[j] = term_offset(x, (int)(rows >> i * ROW_BITS) & (MOE_FEW_ROWS - 1));
-    }
-}
-
-/* And as pairs from `first` on. */
-template <int T>
-static __device__ __forceinline__ void few_pairs_at(const Terms &h, int first, int n,
-                                                    uint32_t (&at)[T])
-{
-    UNROLL
-    for (int j = 0; j < T; j++) {
-        int i = j * TILE_COLUMN_ROWS + warp_lane() / 8;
-        at[j] = term_offset(h, first + (i < n ? i : n - 1));
     }
 }
 
