@@ -87,7 +87,8 @@ static Cost attention_cost(const Profile *p, const TreeAttention *a)
                   2.0 * (p->context + a->n) * a->kv.n_kv_heads * a->kv.head_dim * (double)element};
 }
 
-/* The experts that n rows choose on average, if they choose independently. */
+/* The experts that n rows choose on average, if they choose independently; the shared one where it
+ * is inside. */
 static Cost moe_cost(const Profile *p, const MoeFfn *a)
 {
     (void)p;
@@ -95,7 +96,8 @@ static Cost moe_cost(const Profile *p, const MoeFfn *a)
     double missed = 1;
     for (int i = 0; i < a->n; i++)
         missed *= 1 - (double)a->n_top / a->n_experts;
-    return (Cost){0, 0, a->n_experts * (1 - missed) * 3 * weight_bytes(&up)};
+    double used = a->n_experts * (1 - missed) + (a->shared ? 0 : 1);
+    return (Cost){0, 0, used * 3 * weight_bytes(&up)};
 }
 
 static Cost no_cost(const Profile *p, const void *a)

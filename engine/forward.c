@@ -391,43 +391,59 @@ static void ffn_down(Forward *f, const FfnWeights *w, int n, float *gate, const 
     forward_linear(f, &w->down, n, gate, out);
 }
 
-void forward_ffn(Forward *f, const FfnWeights *w, int n)
+/* 1 where moe_ffn wants the shared expert as one more of the others, and it is like them. */
+static int is_shared_inside(const Forward *f, const FfnWeights *w, int n)
+{
+    return !f->prefill && n <= f->model->backend->moe_shared_rows &&
+           w->gate.rows == f->model->config.expert_dim && w->gate.type == w->expert_type &&
+           w->up.type == w->expert_type && w->down.type == w->expert_type;
+}
+
+static void moe_ffn(Forward *f, const FfnWeights *w, int n)
 {
     const ModelConfig *c = &f->model->config;
     Backend *be = f->model->backend;
     float *gate = f->wide[0], *up = f->wide[1];
     float *router = f->wide[2], *shared = f->wide[3], *shared_gate = f->wide[4];
-    forward_products(f, n, f->h, w->moe ? 4 : 2,
-                     (LinearProduct[]){{&w->gate, gate, w->gate.rows},
-                                       {&w->up, up, w->up.rows},
-                                       {&w->router, router, w->router.rows},
-                                       {&w->shared_gate, shared_gate, w->shared_gate.rows}});
-    ffn_down(f, w, n, gate, up, w->moe ? shared : f->y);
-    if (!w->moe) return;
-    be->moe_route(be, &(MoeRoute){.n = n,
-                                  .n_experts = c->n_experts,
-                                  .n_top = c->n_experts_used,
-                                  .normalise = c->norm_topk,
-                                  .logits = router,
-                                  .id = f->moe_id,
-                                  .weight = f->moe_weight});
+    int inside = is_shared_inside(f, w, n);
+    forward_products(f, n, f->h, inside ? 2 : 4,
+                     (LinearProduct[]){{&w->router, router, w->router.rows},
+                                       {&w->shared_gate, shared_gate, w->shared_gate.rows},
+                                       {&w->gate, gate, w->gate.rows},
+                                       {&w->up, up, w->up.rows}});
+    if (!inside) ffn_down(f, w, n, gate, up, shared);
     be->moe_ffn(be, &(MoeFfn){.n = n,
                               .dim = c->dim,
                               .width = c->expert_dim,
                               .n_experts = c->n_experts,
                               .n_top = c->n_experts_used,
+                              .normalise = c->norm_topk,
                               .x = f->h,
+                              .logits = router,
                               .id = f->moe_id,
                               .weight = f->moe_weight,
                               .type = w->expert_type,
                               .gate = w->expert_gate,
                               .up = w->expert_up,
                               .down = w->expert_down,
-                              .shared = shared,
+                              .shared = inside ? NULL : shared,
                               .shared_gate = shared_gate,
                               .scratch = f->moe_scratch,
                               .out = f->y,
-                              .prefill = f->prefill});
+                              .prefill = f->prefill,
+                              .shared_expert = {w->gate, w->up, w->down}});
+}
+
+void forward_ffn(Forward *f, const FfnWeights *w, int n)
+{
+    float *gate = f->wide[0], *up = f->wide[1];
+    if (w->moe) {
+        moe_ffn(f, w, n);
+        return;
+    }
+    forward_products(f, n, f->h, 2,
+                     (LinearProduct[]){{&w->gate, gate, w->gate.rows}, {&w->up, up, w->up.rows}});
+    ffn_down(f, w, n, gate, up, f->y);
 }
 
 static void upload_rows(Forward *f, const Batch *b)

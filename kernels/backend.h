@@ -49,6 +49,8 @@ struct Backend {
     uint64_t n_owners;
     int prefill_differs; /* 1: prefill may give other bits, so a prompt's rows must be told apart */
     int max_head_dim;    /* of attention; 0: all that MAX_HEAD_DIM allows */
+    int moe_shared_rows; /* for up to so many, but a prompt's, moe_ffn wants the shared expert's
+                            weights, not its output; 0: it cannot have them */
     int is_host;         /* its memory is the host's: operations read what host pointers point to */
 
     /* Zeroed backend memory, taken before serving starts. NULL and an Error when there is none. */
@@ -104,7 +106,6 @@ struct Backend {
     void (*attention_prepare)(Backend *be, const AttentionPrepare *a);
     void (*tree_attention)(Backend *be, const TreeAttention *a);
     void (*swiglu)(Backend *be, const SwiGlu *a);
-    void (*moe_route)(Backend *be, const MoeRoute *a);
     void (*moe_ffn)(Backend *be, const MoeFfn *a);
     void (*sample)(Backend *be, const Sample *a);
     void (*token_logprobs)(Backend *be, const TokenLogprobs *a);

@@ -48,7 +48,6 @@ CPU_OP(delta_fold, DeltaFold)
 CPU_OP(attention_prepare, AttentionPrepare)
 CPU_OP(tree_attention, TreeAttention)
 CPU_OP(swiglu, SwiGlu)
-CPU_OP(moe_route, MoeRoute)
 CPU_OP(token_logprobs, TokenLogprobs)
 CPU_OP(move_rows, MoveRows)
 
@@ -207,7 +206,6 @@ Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *
     be->attention_prepare = attention_prepare;
     be->tree_attention = tree_attention;
     be->swiglu = swiglu;
-    be->moe_route = moe_route;
     be->moe_ffn = moe_ffn;
     be->sample = sample;
     be->token_logprobs = token_logprobs;

@@ -35,7 +35,6 @@ REF_OP(delta_fold, DeltaFold)
 REF_OP(attention_prepare, AttentionPrepare)
 REF_OP(tree_attention, TreeAttention)
 REF_OP(swiglu, SwiGlu)
-REF_OP(moe_route, MoeRoute)
 REF_OP(moe_ffn, MoeFfn)
 REF_OP(token_logprobs, TokenLogprobs)
 REF_OP(move_rows, MoveRows)
@@ -86,7 +85,6 @@ Backend *backend_ref_open(int max_vocab)
     be->attention_prepare = attention_prepare;
     be->tree_attention = tree_attention;
     be->swiglu = swiglu;
-    be->moe_route = moe_route;
     be->moe_ffn = moe_ffn;
     be->sample = sample;
     be->token_logprobs = token_logprobs;

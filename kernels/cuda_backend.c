@@ -7,7 +7,7 @@
 /* 1 for those that say which rows they write, or write none. */
 static int keeps_terms(const char *op)
 {
-    static const char *const names[] = {"linear", "swiglu", "moe_route", "moe_ffn"};
+    static const char *const names[] = {"linear", "swiglu", "moe_ffn"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(op, names[i])) return 1;
     return 0;
@@ -50,6 +50,7 @@ void cuda_backend_fill(CudaBackend *b, const CudaOps *ops)
     b->context.failed = &b->failed;
     b->context.place = b->place;
     be->prefill_differs = 1;
+    be->moe_shared_rows = MOE_FEW_ROWS;
     CUDA_OPERATIONS(CUDA_SET)
 }
 

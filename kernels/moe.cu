@@ -1,8 +1,9 @@
 /*
- * moe.cu: the routed experts.
+ * moe.cu: routing, and the routed experts.
  *
- * Up to 512 rows at a time, in four launches whose grids n and the shapes fix, of a prompt up to
+ * Up to 512 rows at a time, in five launches whose grids n and the shapes fix, of a prompt up to
  * 2,048, since all experts' weights come once for each:
+ * - route: a warp a row (moe_route.h);
  * - begin: one block makes the plan: which rows chose which expert, as bits; then pairs (row,
  *   choice) in ascending expert and row, cut into units of one expert and up to 64 of its rows;
  *   the others make the terms of x where nobody has left them (linear_tile.h defines the sums);
@@ -14,9 +15,10 @@
  *   row.
  *
  * Few rows have few units, each a few KiB for a block, and are all latency: there a block walks
- * through many, whose weights come by a queue that no unit's end interrupts (moe_few.h). With more
- * rows a unit is work enough: `up` has a block for each, of which those beyond the number of units
- * leave at once, and `down` takes 8 at a time, one a warp.
+ * through many, whose weights come by a queue that no unit's end interrupts, and the shared expert
+ * is one of the units (moe_few.h). There `begin` routes and `down` makes the terms of h: three
+ * launches. With more rows a unit is work enough: `up` has a block for each, of which those beyond
+ * the number of units leave at once, and `down` takes 8 at a time, one a warp.
  *
  * Prompts, of which an expert has many rows: a block per unit and 64 of the width, gate and up,
  * then a block per unit and 128 outputs, both as gemm_tile.h does it; down h goes to memory, and a
@@ -329,14 +331,22 @@ static size_t plan_shared_bytes(const MoeFfn *a)
     return (size_t)a->n_experts * (size_t)((a->n + 31) / 32 + 1) * sizeof(uint32_t);
 }
 
+/* Where the terms of x are, or what makes them in *terms; of how many blocks' work that is. */
+template <WeightType TYPE>
+static unsigned split_of_x(const CudaContext *c, const MoeFfn &a, Terms *terms, Split *x)
+{
+    int is_fp8 = TYPE == WEIGHT_FP8 && a.prefill == PREFILL_FP8;
+    int is_split = !is_fp8 && find_terms(c, TYPE, a.x, a.n, a.dim, a.dim, terms);
+    *x = Split{a.x, a.dim, a.n, a.dim, *terms, a.prefill};
+    return is_split ? 0 : split_parts(*x);
+}
+
 /* The plan, and the terms of x where nobody has left them. */
 template <WeightType TYPE> static void begin(const CudaContext *c, Plan *p)
 {
-    int is_fp8 = TYPE == WEIGHT_FP8 && p->a.prefill == PREFILL_FP8;
-    int is_split = !is_fp8 && find_terms(c, TYPE, p->a.x, p->a.n, p->a.dim, p->a.dim, &p->x);
-    Split x = {p->a.x, p->a.dim, p->a.n, p->a.dim, p->x, p->a.prefill};
-    launch(c, dim3(1 + (is_split ? 0 : split_parts(x))), TILE_THREADS, plan_shared_bytes(&p->a),
-           begin_kernel<TYPE>, *p, x);
+    Split x;
+    unsigned parts = split_of_x<TYPE>(c, p->a, &p->x, &x);
+    launch(c, dim3(1 + parts), TILE_THREADS, plan_shared_bytes(&p->a), begin_kernel<TYPE>, *p, x);
 }
 
 /* The terms of h, where h lies. */
@@ -383,19 +393,52 @@ template <WeightType TYPE, int T> static void run_group(const CudaContext *c, co
            p);
 }
 
-static size_t down_few_bytes(const MoeFfn *a, int n_threads)
+static int n_shared(const MoeFfn *a)
 {
-    int n_slices = used_slices(term_blocks(a->width));
-    size_t pair_bytes = (size_t)n_slices * TILE_ROWS * sizeof(float) + sizeof(Choice);
-    return (size_t)(n_threads / WARP) * RING_BYTES + (size_t)(a->n * a->n_top) * pair_bytes;
+    return a->shared ? 0 : 1;
 }
 
-/* Threads of down_few_kernel; 0 where it cannot have these rows: too many, or their products. */
+static size_t down_few_bytes(const MoeFfn *a, int n_threads)
+{
+    size_t n_slices = (size_t)used_slices(term_blocks(a->width));
+    size_t n_choices = (size_t)(a->n * a->n_top);
+    size_t n_pairs = n_choices + (size_t)(a->n * n_shared(a));
+    return (size_t)(n_threads / WARP) * (RING_BYTES + H_TERMS_BYTES) +
+           n_pairs * n_slices * TILE_ROWS * sizeof(float) + n_choices * sizeof(Choice);
+}
+
+/* Threads of down_few_kernel; 0 where it cannot have these rows: too many, or their products, or h
+ * in e4m3. */
 static int down_few_threads(const CudaContext *c, const MoeFfn *a)
 {
-    if (a->n > FEW_ROWS) return 0;
+    if (a->n > MOE_FEW_ROWS || a->type == WEIGHT_F32 || a->prefill == PREFILL_FP8) return 0;
     if (down_few_bytes(a, DOWN_THREADS) <= c->shared_bytes) return DOWN_THREADS;
     return down_few_bytes(a, DOWN_THREADS / 2) <= c->shared_bytes ? DOWN_THREADS / 2 : 0;
+}
+
+/* Lays the plan of few rows out in memory, which may be NULL; the bytes it takes. */
+static size_t lay_out_few(FewPlan *p, const MoeFfn *a, unsigned char *memory)
+{
+    *p = FewPlan{};
+    p->a = *a, p->n_shared = n_shared(a);
+    size_t x = terms_bytes(a->n, a->dim);
+    size_t h = round_16((size_t)few_pairs(*p) * (size_t)a->width * sizeof(float));
+    size_t units = round_16((size_t)few_units(*p) * sizeof(FewUnit));
+    if (memory) {
+        p->x = terms_in(memory, a->n, a->dim);
+        p->h = (float *)(void *)(memory + x);
+        p->unit = (FewUnit *)(void *)(memory + x + h);
+        p->n_units = (int32_t *)(void *)(memory + x + h + units);
+        p->choice = (Choice *)(void *)(memory + x + h + units + 16);
+    }
+    return x + h + units + 16 + (size_t)(a->n * a->n_top) * sizeof(Choice);
+}
+
+template <WeightType TYPE> static void begin_few(const CudaContext *c, FewPlan *p)
+{
+    Split x;
+    unsigned parts = split_of_x<TYPE>(c, p->a, &p->x, &x);
+    launch(c, dim3(1 + parts), TILE_THREADS, few_plan_bytes(&p->a), begin_few_kernel<TYPE>, *p, x);
 }
 
 template <WeightType TYPE, int T>
@@ -403,14 +446,13 @@ static void run_few(const CudaContext *c, const MoeFfn *a, int down_threads)
 {
     enum { TILE_X = T * TILE_COLUMN_ROWS };
     const size_t tile_bytes = TILE_X * TILE_ROWS * sizeof(float);
-    Plan p;
-    size_t used = lay_out(&p, a, TILE_X, c->scratch);
+    FewPlan p;
+    size_t used = lay_out_few(&p, a, c->scratch);
     assert(used <= c->scratch_bytes && a->n <= TILE_X);
-    int tiles = max_units(a, TILE_X) * row_tiles(a->width);
-    begin<TYPE>(c, &p);
+    int tiles = few_units(p) * row_tiles(a->width);
+    begin_few<TYPE>(c, &p);
     launch(c, dim3((unsigned)(tiles < UP_BLOCKS ? tiles : UP_BLOCKS)), TILE_THREADS,
            TILE_WARPS * RING_BYTES + 2 * 2 * K_SLICES * tile_bytes, up_few_kernel<TYPE, T>, p);
-    split_rows(c, TYPE, split_of_h(p));
     launch(c, dim3((unsigned)row_tiles(a->dim)), down_threads, down_few_bytes(a, down_threads),
            down_few_kernel<TYPE, T>, p);
 }
@@ -449,9 +491,12 @@ static void run_f32(const CudaContext *c, const MoeFfn *a)
 static size_t row_bytes(const MoeFfn *a, int is_many)
 {
     MoeFfn one = *a;
+    FewPlan plan;
     one.n = 1;
     if (a->type == WEIGHT_F32) return (size_t)a->n_top * (size_t)a->width * sizeof(float);
-    return lay_out(NULL, &one, 1, NULL) + (is_many ? lay_out_many(NULL, &one, NULL) : 0);
+    size_t bytes = lay_out(NULL, &one, 1, NULL), few = lay_out_few(&plan, &one, NULL);
+    if (is_many) return bytes + lay_out_many(NULL, &one, NULL);
+    return few > bytes ? few : bytes;
 }
 
 static int at_most(int n, size_t limit)
@@ -472,11 +517,15 @@ static int rows_of_many(const CudaContext *c, const MoeFfn *a)
     return many_rows(&part) ? part.n : 0;
 }
 
-extern "C" void CUDA_NAME(moe_ffn)(const CudaContext *c, const MoeFfn *a)
+static void route(const CudaContext *c, const MoeFfn *a)
 {
-    assert(a->n_top >= 1 && a->n_top <= MOE_MAX_TOP);
-    assert(a->n_experts <= MOE_MAX_EXPERTS && a->type != WEIGHT_NONE);
-    terms_overwritten(c, a->out, a->n, a->dim);
+    launch(c, dim3((unsigned)(a->n + ROUTE_WARPS - 1) / ROUTE_WARPS), ROUTE_WARPS * WARP, 0,
+           route_kernel, *a);
+}
+
+/* All of a's rows, as many at a time as the scratch holds. */
+static void run_groups(const CudaContext *c, const MoeFfn *a)
+{
     MoeFfn part = *a;
     for (int i = 0; i < a->n; i += part.n) {
         part = *a;
@@ -486,11 +535,13 @@ extern "C" void CUDA_NAME(moe_ffn)(const CudaContext *c, const MoeFfn *a)
             many ? many : at_most(at_most(part.n, MOE_GROUP), c->scratch_bytes / row_bytes(a, 0));
         assert(part.n > 0);
         part.x += (int64_t)i * a->dim;
+        part.logits += (int64_t)i * a->n_experts;
         part.id += (int64_t)i * a->n_top;
         part.weight += (int64_t)i * a->n_top;
-        part.shared += (int64_t)i * a->dim;
+        if (a->shared) part.shared += (int64_t)i * a->dim;
         part.shared_gate += i;
         part.out += (int64_t)i * a->dim;
+        if (!down_few_threads(c, &part)) route(c, &part);
         if (a->type == WEIGHT_F32)
             run_f32(c, &part);
         else if (a->type == WEIGHT_FP8)
@@ -498,4 +549,33 @@ extern "C" void CUDA_NAME(moe_ffn)(const CudaContext *c, const MoeFfn *a)
         else
             run_type<WEIGHT_BF16>(c, &part, many);
     }
+}
+
+/*
+ * What the kernels that have no unit for the shared expert add: in a's scratch, by the operations
+ * that would have made it.
+ */
+static const float *run_shared(const CudaContext *c, const MoeFfn *a)
+{
+    const MoeExpert *e = &a->shared_expert;
+    int64_t h = (int64_t)a->n * a->width;
+    float *gate = a->scratch, *up = gate + h, *out = up + h;
+    Linear first = {a->n, a->x, a->dim, 2, {{&e->gate, gate, a->width}, {&e->up, up, a->width}}, 0};
+    Linear second = {a->n, gate, a->width, 1, {{&e->down, out, a->dim}}, 0};
+    SwiGlu swiglu = {a->n, a->width, gate, up};
+    CUDA_NAME(linear)(c, &first);
+    CUDA_NAME(swiglu)(c, &swiglu);
+    CUDA_NAME(linear)(c, &second);
+    return out;
+}
+
+extern "C" void CUDA_NAME(moe_ffn)(const CudaContext *c, const MoeFfn *a)
+{
+    assert(a->n_top >= 1 && a->n_top <= MOE_MAX_TOP && a->n_top <= a->n_experts);
+    assert(a->n_experts <= MOE_MAX_EXPERTS && a->type != WEIGHT_NONE);
+    assert(a->shared || !a->prefill);
+    MoeFfn all = *a;
+    if (!a->shared && !down_few_threads(c, a)) all.shared = run_shared(c, a);
+    terms_overwritten(c, a->out, a->n, a->dim);
+    run_groups(c, &all);
 }

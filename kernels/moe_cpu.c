@@ -57,7 +57,7 @@ static void pick_experts(const float *logit, int n_experts, int n_top, int32_t *
 
 static void route_part(const void *arg, int part, int n_parts)
 {
-    const MoeRoute *a = arg;
+    const MoeFfn *a = arg;
     float p[MOE_MAX_EXPERTS];
     int64_t begin, end;
     assert(a->n_experts <= MOE_MAX_EXPERTS && a->n_top <= a->n_experts);
@@ -77,11 +77,6 @@ static void route_part(const void *arg, int part, int n_parts)
         for (int j = 0; a->normalise && j < a->n_top; j++)
             weight[j] /= kept;
     }
-}
-
-void ISA_NAME(moe_route)(Threads *t, const MoeRoute *a)
-{
-    cpu_run(t, (int64_t)a->n * a->n_experts * 4, route_part, a);
 }
 
 /* A turn: pairs begin .. end in the order of their expert. */
@@ -250,10 +245,12 @@ static void sort_pairs(const MoeFfn *a, int32_t *pair, int32_t *cursor)
 void ISA_NAME(moe_ffn)(Threads *t, const MoeFfn *a, Scratch scratch)
 {
     assert(a->n_top >= 1 && a->n_top <= MOE_MAX_TOP);
+    assert(a->shared);
     int n_pairs = a->n * a->n_top;
     int32_t *pair = (int32_t *)(void *)a->scratch, *cursor = pair + n_pairs;
     int64_t used = n_pairs + a->n;
     int64_t room = (moe_scratch_floats(a->n, a->dim, a->width) - used) / a->width;
+    cpu_run(t, (int64_t)a->n * a->n_experts * 4, route_part, a);
     sort_pairs(a, pair, cursor);
 
     Turn turn = {

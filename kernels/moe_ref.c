@@ -3,7 +3,6 @@
  */
 #include "kernels/ops_ref.h"
 
-#include <assert.h>
 #include <math.h>
 
 /* The best expert after (logit, id) in the order "larger logit first, then lower id". */
@@ -28,7 +27,7 @@ static void sort_by_id(int32_t *id, float *weight, int n)
         }
 }
 
-void moe_route_ref(const MoeRoute *a)
+static void route(const MoeFfn *a)
 {
     for (int i = 0; i < a->n; i++) {
         const float *logit = a->logits + (int64_t)i * a->n_experts;
@@ -53,7 +52,7 @@ void moe_route_ref(const MoeRoute *a)
 }
 
 /* scratch: 2 * width + dim floats. */
-static void run_expert(const MoeFfn *a, int i, int e, float weight, float *scratch)
+static void run_expert(const MoeFfn *a, int i, const MoeExpert *e, float weight, float *scratch)
 {
     float *gate = scratch, *up = scratch + a->width, *y = scratch + 2 * a->width;
     const float *x = a->x + (int64_t)i * a->dim;
@@ -61,14 +60,14 @@ static void run_expert(const MoeFfn *a, int i, int e, float weight, float *scrat
                          .x = x,
                          .x_stride = a->dim,
                          .n_products = 2,
-                         .product = {{&a->gate[e], gate, a->width}, {&a->up[e], up, a->width}},
+                         .product = {{&e->gate, gate, a->width}, {&e->up, up, a->width}},
                          .prefill = a->prefill});
     swiglu_ref(&(SwiGlu){.n = 1, .dim = a->width, .gate = gate, .up = up});
     linear_ref(&(Linear){.n = 1,
                          .x = gate,
                          .x_stride = a->width,
                          .n_products = 1,
-                         .product = {{&a->down[e], y, a->dim}},
+                         .product = {{&e->down, y, a->dim}},
                          .prefill = a->prefill});
     for (int d = 0; d < a->dim; d++)
         a->out[(int64_t)i * a->dim + d] += weight * y[d];
@@ -76,17 +75,19 @@ static void run_expert(const MoeFfn *a, int i, int e, float weight, float *scrat
 
 void moe_ffn_ref(const MoeFfn *a)
 {
+    route(a);
     for (int i = 0; i < a->n; i++) {
         float *out = a->out + (int64_t)i * a->dim;
         for (int d = 0; d < a->dim; d++)
             out[d] = 0;
         for (int j = 0; j < a->n_top; j++) {
             int64_t at = (int64_t)i * a->n_top + j;
-            assert(a->id[at] >= 0 && a->id[at] < a->n_experts);
-            run_expert(a, i, a->id[at], a->weight[at], a->scratch);
+            MoeExpert e = {a->gate[a->id[at]], a->up[a->id[at]], a->down[a->id[at]]};
+            run_expert(a, i, &e, a->weight[at], a->scratch);
         }
         float share = 1 / (1 + expf(-a->shared_gate[i]));
-        for (int d = 0; d < a->dim; d++)
+        if (!a->shared) run_expert(a, i, &a->shared_expert, share, a->scratch);
+        for (int d = 0; a->shared && d < a->dim; d++)
             out[d] += share * a->shared[(int64_t)i * a->dim + d];
     }
 }

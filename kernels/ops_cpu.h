@@ -37,7 +37,6 @@ typedef struct {
     void (*attention_prepare)(Threads *t, const AttentionPrepare *a);
     void (*tree_attention)(Threads *t, const TreeAttention *a);
     void (*swiglu)(Threads *t, const SwiGlu *a);
-    void (*moe_route)(Threads *t, const MoeRoute *a);
     void (*moe_ffn)(Threads *t, const MoeFfn *a, Scratch scratch);
     void (*sample)(Threads *t, const Sample *a, Scratch scratch);
     void (*token_logprobs)(Threads *t, const TokenLogprobs *a);

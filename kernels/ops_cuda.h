@@ -67,7 +67,6 @@ typedef struct {
     X(attention_prepare, AttentionPrepare)                                                         \
     X(tree_attention, TreeAttention)                                                               \
     X(swiglu, SwiGlu)                                                                              \
-    X(moe_route, MoeRoute)                                                                         \
     X(moe_ffn, MoeFfn)                                                                             \
     X(sample, Sample)                                                                              \
     X(token_logprobs, TokenLogprobs)                                                               \

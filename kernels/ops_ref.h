@@ -39,7 +39,6 @@ void delta_fold_ref(const DeltaFold *a);
 void attention_prepare_ref(const AttentionPrepare *a);
 void tree_attention_ref(const TreeAttention *a);
 
-void moe_route_ref(const MoeRoute *a);
 void moe_ffn_ref(const MoeFfn *a);
 
 /* A candidate of one row while it is sampled. */

@@ -90,7 +90,7 @@ static inline unsigned atomicOr(unsigned *word, unsigned bits)
 }
 
 /* Kinds of simt_exchange. */
-enum { EXCHANGE_SYNC, EXCHANGE_SHUFFLE, EXCHANGE_BALLOT, EXCHANGE_MMA };
+enum { EXCHANGE_SYNC, EXCHANGE_SHUFFLE, EXCHANGE_BALLOT, EXCHANGE_REDUCE, EXCHANGE_MMA };
 #endif
 
 /* ---- launching ---- */
@@ -309,6 +309,15 @@ static __device__ __forceinline__ uint32_t warp_ballot(int predicate)
 {
     return __ballot_sync(0xffffffffu, predicate);
 }
+/* Over all lanes, in every lane, by one instruction. */
+static __device__ __forceinline__ uint32_t warp_largest(uint32_t x)
+{
+    return __reduce_max_sync(0xffffffffu, x);
+}
+static __device__ __forceinline__ uint32_t warp_smallest(uint32_t x)
+{
+    return __reduce_min_sync(0xffffffffu, x);
+}
 #else
 static inline int warp_lane()
 {
@@ -337,6 +346,19 @@ static inline uint32_t warp_ballot(int predicate, const char *file = __builtin_F
     for (int lane = 0; lane < WARP; lane++)
         all |= simt_lane_words(lane)[0] << lane;
     return all;
+}
+static inline uint32_t warp_largest(uint32_t x, const char *file = __builtin_FILE(),
+                                    int line = __builtin_LINE())
+{
+    simt_exchange(&x, 1, EXCHANGE_REDUCE, file, line);
+    for (int lane = 0; lane < WARP; lane++)
+        x = simt_lane_words(lane)[0] > x ? simt_lane_words(lane)[0] : x;
+    return x;
+}
+static inline uint32_t warp_smallest(uint32_t x, const char *file = __builtin_FILE(),
+                                     int line = __builtin_LINE())
+{
+    return ~warp_largest(~x, file, line);
 }
 #endif
 

@@ -15,7 +15,6 @@ const CpuOps ISA_NAME(cpu_ops) = {
     .attention_prepare = ISA_NAME(attention_prepare),
     .tree_attention = ISA_NAME(tree_attention),
     .swiglu = ISA_NAME(swiglu),
-    .moe_route = ISA_NAME(moe_route),
     .moe_ffn = ISA_NAME(moe_ffn),
     .sample = ISA_NAME(sample),
     .token_logprobs = ISA_NAME(token_logprobs),

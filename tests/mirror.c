@@ -195,6 +195,13 @@ static void add_weight(Mirror *m, Weight *w)
        times((w->rows + FP8_BLOCK - 1) / FP8_BLOCK, (w->cols + FP8_BLOCK - 1) / FP8_BLOCK, 1));
 }
 
+static void add_expert(Mirror *m, MoeExpert *e)
+{
+    add_weight(m, &e->gate);
+    add_weight(m, &e->up);
+    add_weight(m, &e->down);
+}
+
 static const Weight *add_weights(Mirror *m, const Weight *host, int n)
 {
     Weight *w = copy_structs(m, host, (size_t)n * sizeof *w);
@@ -411,13 +418,6 @@ static void arrays_of_swiglu(Mirror *m, SwiGlu *a)
     IN(a->up, times(a->n, a->dim, 1));
 }
 
-static void arrays_of_moe_route(Mirror *m, MoeRoute *a)
-{
-    IN(a->logits, times(a->n, a->n_experts, 1));
-    OUT(a->id, times(a->n, a->n_top, 1));
-    OUT(a->weight, times(a->n, a->n_top, 1));
-}
-
 static void arrays_of_moe_ffn(Mirror *m, MoeFfn *a)
 {
     size_t all = times(a->n, a->dim, 1), experts = (size_t)a->n_experts;
@@ -428,9 +428,11 @@ static void arrays_of_moe_ffn(Mirror *m, MoeFfn *a)
     IN(a->up, experts);
     IN(a->down, experts);
     IN(a->x, all);
-    IN(a->id, times(a->n, a->n_top, 1));
-    IN(a->weight, times(a->n, a->n_top, 1));
+    IN(a->logits, times(a->n, a->n_experts, 1));
+    OUT(a->id, times(a->n, a->n_top, 1));
+    OUT(a->weight, times(a->n, a->n_top, 1));
     IN(a->shared, all);
+    add_expert(m, &a->shared_expert);
     IN(a->shared_gate, (size_t)a->n);
     OUT(a->scratch, (size_t)moe_scratch_floats(a->n, a->dim, a->width));
     OUT(a->out, all);

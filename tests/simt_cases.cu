@@ -14,6 +14,8 @@ static __global__ void warp_kernel(WarpCase *c)
     c->words[t] = warp_shuffle(c->word[t], c->from[t]);
     c->flipped[t] = warp_xor(c->x[t], 5);
     c->positive[t] = warp_ballot(c->x[t] > 0);
+    c->largest[t] = warp_largest(c->word[t]);
+    c->smallest[t] = warp_smallest(c->word[t]);
     for (int i = 0; i < 6; i++) {
         c->sum[i][t] = warp_sum(c->x[t], 1 << i);
         c->max[i][t] = warp_max(c->x[t], 1 << i);

@@ -20,6 +20,7 @@ typedef struct {
     float x[CASE_THREADS], shuffled[CASE_THREADS], flipped[CASE_THREADS];
     float sum[6][CASE_THREADS], max[6][CASE_THREADS]; /* over 1, 2, 4 .. 32 lanes */
     uint32_t word[CASE_THREADS], words[CASE_THREADS], positive[CASE_THREADS];
+    uint32_t largest[CASE_THREADS], smallest[CASE_THREADS];
     int32_t from[CASE_THREADS];
 } WarpCase;
 void case_warp(WarpCase *c);

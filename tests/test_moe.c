@@ -12,7 +12,66 @@
 #include "kernels/simt_host.h"
 #include "tests/backends.h"
 
-static const int route_shapes[][3] = {{600, 37, 5}, {9, 1024, 32}, {20, 300, 8}, {2, 1, 1}};
+/* ---- routing: what moe_ffn finds out first, here with one small matrix as all experts' ---- */
+
+typedef struct {
+    int n, n_experts, n_top, normalise;
+    const float *logits;
+    int32_t *id;
+    float *weight;
+} Routing;
+
+static void route(Backend *be, WeightType type, const Routing *a)
+{
+    enum { SIDE = 16 };
+    static Weight expert[MOE_MAX_EXPERTS];
+    Rng r = rng_new(599);
+    Weight w = random_weight(&r, type, SIDE, SIDE);
+    size_t all = (size_t)a->n * SIDE;
+    float *x = random_floats(&r, all, 1), *shared_gate = random_floats(&r, (size_t)a->n, 1);
+    float *out = floats(all), *scratch = floats((size_t)moe_scratch_floats(a->n, SIDE, SIDE));
+    for (int e = 0; e < a->n_experts; e++)
+        expert[e] = w;
+    be->moe_ffn(be, &(MoeFfn){.n = a->n,
+                              .dim = SIDE,
+                              .width = SIDE,
+                              .n_experts = a->n_experts,
+                              .n_top = a->n_top,
+                              .normalise = a->normalise,
+                              .x = x,
+                              .logits = a->logits,
+                              .id = a->id,
+                              .weight = a->weight,
+                              .type = type,
+                              .gate = expert,
+                              .up = expert,
+                              .down = expert,
+                              .shared = x,
+                              .shared_gate = shared_gate,
+                              .scratch = scratch,
+                              .out = out});
+    free_weight(&w);
+    free(x), free(shared_gate), free(out), free(scratch);
+}
+
+/* A row alone is routed by another kernel than many, or by the same. */
+static void check_route_alone(int b, const Routing *a, uint64_t seed)
+{
+    size_t top = (size_t)a->n_top;
+    int32_t *id = ints(top);
+    float *weight = floats(top);
+    for (int k = 0; k < a->n; k = next_alone(k, a->n, is_gpu(b))) {
+        size_t i = (size_t)k;
+        const float *logits = a->logits + i * (size_t)a->n_experts;
+        Routing one = {1, a->n_experts, a->n_top, a->normalise, logits, id, weight};
+        route(backend[b], WEIGHT_BF16, &one);
+        assert_memory_equal(id, a->id + i * top, top * sizeof *id);
+        assert_true(same_bits(about("route, one row", b), weight, a->weight + i * top, top, seed));
+    }
+    free(id), free(weight);
+}
+
+static const int route_shapes[][3] = {{600, 37, 5}, {9, 1024, 32}, {16, 300, 8}, {2, 1, 1}};
 
 static void test_moe_route(void **state)
 {
@@ -25,16 +84,17 @@ static void test_moe_route(void **state)
         float *want = floats(all), *first = floats(all);
         int32_t *id = ints(all), *want_id = ints(all);
         for (size_t i = 0; i < n_logits; i += 3)
-            logits[i] = roundf(logits[i]); /* many ties */
+            logits[i] = roundf(logits[i]); /* many ties, of both zeros too */
         for (int normalise = 0; normalise < 2; normalise++) {
-            ref->moe_route(ref, &(MoeRoute){n, experts, top, normalise, logits, want_id, want});
+            route(ref, WEIGHT_F32, &(Routing){n, experts, top, normalise, logits, want_id, want});
             for (int b = 0; b < n_backends; b++) {
                 float *w = b == leader(b) ? first : weight;
-                backend[b]->moe_route(backend[b],
-                                      &(MoeRoute){n, experts, top, normalise, logits, id, w});
+                Routing a = {n, experts, top, normalise, logits, id, w};
+                route(backend[b], WEIGHT_BF16, &a);
                 assert_memory_equal(id, want_id, all * sizeof *id);
                 assert_true(near_all(about("route", b), w, want, all, 24 * 0x1p-24, 1e-30, r.seed));
                 assert_true(same_bits(about("route", b), w, first, all, r.seed));
+                check_route_alone(b, &a, r.seed);
             }
         }
         for (int j = 1; j < top; j++)
@@ -52,14 +112,18 @@ static void test_moe_route_of_nan(void **state)
     int32_t id[N * TOP];
     for (int e = 0; e < EXPERTS; e++)
         logits[e] = NAN, logits[EXPERTS + e] = -INFINITY, logits[2 * EXPERTS + e] = e % 9 ? NAN : 1;
-    for (int b = 0; b < n_backends; b++) {
-        backend[b]->moe_route(backend[b], &(MoeRoute){N, EXPERTS, TOP, 1, logits, id, weight});
-        for (int i = 0; i < N * TOP; i++) {
-            assert_true(id[i] >= 0 && id[i] < EXPERTS && isnan(weight[i]));
-            assert_true(i % TOP == 0 || id[i] > id[i - 1]);
+    for (int b = 0; b < n_backends; b++)
+        for (int t = 0; t < 2; t++) {
+            route(backend[b], t ? WEIGHT_BF16 : WEIGHT_F32,
+                  &(Routing){N, EXPERTS, TOP, 1, logits, id, weight});
+            for (int i = 0; i < N * TOP; i++) {
+                assert_true(id[i] >= 0 && id[i] < EXPERTS && isnan(weight[i]));
+                assert_true(i % TOP == 0 || id[i] > id[i - 1]);
+            }
         }
-    }
 }
+
+/* ---- all of it ---- */
 
 typedef struct {
     WeightType type;
@@ -109,6 +173,50 @@ static void check_moe_small_blocks(Backend *be, const MoeFfn *a, const float *wa
     free(small.out);
 }
 
+/* What linear, swiglu and linear give on a backend with a's shared expert; to be freed. */
+static float *shared_output(Backend *be, const MoeFfn *a)
+{
+    const MoeExpert *e = &a->shared_expert;
+    float *gate = outputs((size_t)a->n, (size_t)a->width);
+    float *up = outputs((size_t)a->n, (size_t)a->width);
+    float *out = outputs((size_t)a->n, (size_t)a->dim);
+    be->linear(be, &(Linear){.n = a->n,
+                             .x = a->x,
+                             .x_stride = a->dim,
+                             .n_products = 2,
+                             .product = {{&e->gate, gate, a->width}, {&e->up, up, a->width}}});
+    be->swiglu(be, &(SwiGlu){a->n, a->width, gate, up});
+    be->linear(be, &(Linear){.n = a->n,
+                             .x = gate,
+                             .x_stride = a->width,
+                             .n_products = 1,
+                             .product = {{&e->down, out, a->dim}}});
+    free(gate), free(up);
+    return out;
+}
+
+/* The shared expert's output given and made: the same bits, of all rows and of each alone. */
+static void check_moe_shared(int b, const MoeFfn *of, uint64_t seed)
+{
+    Backend *be = backend[b];
+    size_t dim = (size_t)of->dim, all = (size_t)of->n * dim;
+    MoeFfn given = *of, made = *of;
+    float *shared = shared_output(be, of), *want = floats(all), *got = floats(all);
+    given.shared = shared, given.out = want;
+    be->moe_ffn(be, &given);
+    made.shared = NULL, made.out = got;
+    be->moe_ffn(be, &made);
+    assert_true(same_bits(about("moe, the shared expert inside", b), got, want, all, seed));
+    for (int k = 0; k < of->n; k = next_alone(k, of->n, 1)) {
+        size_t i = (size_t)k;
+        made.n = 1, made.x = of->x + i * dim, made.shared_gate = of->shared_gate + i;
+        made.logits = of->logits + i * (size_t)of->n_experts;
+        be->moe_ffn(be, &made);
+        assert_true(same_bits(about("moe, one row of it", b), got, want + i * dim, dim, seed));
+    }
+    free(shared), free(want), free(got);
+}
+
 static void check_moe(const MoeShape *m, int prefill, uint64_t seed)
 {
     Rng r = rng_new(seed);
@@ -125,9 +233,28 @@ static void check_moe(const MoeShape *m, int prefill, uint64_t seed)
     float *first = floats(all), *alone = floats(dim);
     float *scratch = floats((size_t)moe_scratch_floats(m->n, m->dim, m->width));
     int32_t *id = ints(n * top);
-    ref->moe_route(ref, &(MoeRoute){m->n, m->n_experts, m->n_top, 1, logits, id, weight});
-    MoeFfn a = {m->n, m->dim, m->width, m->n_experts, m->n_top,    x,       id,   weight, m->type,
-                gate, up,     down,     shared,       shared_gate, scratch, want, prefill};
+    MoeFfn a = {.n = m->n,
+                .dim = m->dim,
+                .width = m->width,
+                .n_experts = m->n_experts,
+                .n_top = m->n_top,
+                .normalise = 1,
+                .x = x,
+                .logits = logits,
+                .id = id,
+                .weight = weight,
+                .type = m->type,
+                .gate = gate,
+                .up = up,
+                .down = down,
+                .shared = shared,
+                .shared_gate = shared_gate,
+                .scratch = scratch,
+                .out = want,
+                .prefill = prefill};
+    a.shared_expert = (MoeExpert){random_weight(&r, m->type, m->width, m->dim),
+                                  random_weight(&r, m->type, m->width, m->dim),
+                                  random_weight(&r, m->type, m->dim, m->width)};
     ref->moe_ffn(ref, &a);
     /*
      * Products of three sums over up to 1,200 terms: take the largest output. Two bf16 terms
@@ -149,10 +276,11 @@ static void check_moe(const MoeShape *m, int prefill, uint64_t seed)
         assert_true(near_all(about("moe", b), a.out, want, all, 0, relative * size, r.seed));
         assert_true(same_bits(about("moe", b), a.out, first, all, r.seed));
         if (is_gpu(b)) check_moe_small_blocks(backend[b], &a, first, r.seed);
+        if (is_gpu(b) && !prefill) check_moe_shared(b, &a, r.seed);
         for (int k = 0; k < m->n; k = next_alone(k, m->n, is_gpu(b))) {
             size_t i = (size_t)k;
             MoeFfn one = a;
-            one.n = 1, one.x = x + i * dim, one.id = id + i * top, one.weight = weight + i * top;
+            one.n = 1, one.x = x + i * dim, one.logits = logits + i * (size_t)m->n_experts;
             one.shared = shared + i * dim, one.shared_gate = shared_gate + i, one.out = alone;
             backend[b]->moe_ffn(backend[b], &one);
             assert_true(same_bits(about("moe, one row", b), alone, first + i * dim, dim, r.seed));
@@ -160,6 +288,8 @@ static void check_moe(const MoeShape *m, int prefill, uint64_t seed)
     }
     for (int e = 0; e < m->n_experts; e++)
         free_weight(&gate[e]), free_weight(&up[e]), free_weight(&down[e]);
+    free_weight(&a.shared_expert.gate), free_weight(&a.shared_expert.up);
+    free_weight(&a.shared_expert.down);
     free(logits), free(weight), free(x), free(shared), free(shared_gate), free(want);
     free(got), free(first), free(alone), free(scratch), free(id);
 }
@@ -182,8 +312,10 @@ static void test_moe_is_linear(void **state)
 {
     (void)state;
     enum { N = 5, DIM = 144, WIDTH = 1184, BROKEN = 2 };
-    static const int32_t id[N] = {1, 1, 1, 0, 1};
-    static const float one[N] = {1, 1, 1, 1, 1}, zero[N * DIM];
+    static const int32_t chosen[N] = {1, 1, 1, 0, 1};
+    static const float logits[N * 2] = {0, 1, 0, 1, 0, 1, 1, 0, 0, 1}, zero[N * DIM];
+    int32_t id[N];
+    float one[N];
     Backend *be = backend[n_backends - 1];
     if (!is_gpu(n_backends - 1)) skip(); /* FP8 by FP8 is a GPU's */
     static const struct {
@@ -206,9 +338,26 @@ static void test_moe_is_linear(void **state)
             for (int k = 0; k < DIM; k++)
                 x[i * DIM + k] *= powf(10, (float)(i - 2));
         x[BROKEN * DIM + 3] = NAN;
-        be->moe_ffn(be, &(MoeFfn){N, DIM, WIDTH, 2, 1, x, id, one, type, gate, up, down, zero, zero,
-                                  NULL, out, prefill});
+        be->moe_ffn(be, &(MoeFfn){.n = N,
+                                  .dim = DIM,
+                                  .width = WIDTH,
+                                  .n_experts = 2,
+                                  .n_top = 1,
+                                  .normalise = 1,
+                                  .x = x,
+                                  .logits = logits,
+                                  .id = id,
+                                  .weight = one,
+                                  .type = type,
+                                  .gate = gate,
+                                  .up = up,
+                                  .down = down,
+                                  .shared = zero,
+                                  .shared_gate = zero,
+                                  .out = out,
+                                  .prefill = prefill});
         assert_true(isnan(out[BROKEN * DIM]));
+        assert_memory_equal(id, chosen, sizeof id);
         for (int i = 0; i < N; i++) {
             const float *xi = x + i * DIM;
             be->linear(be, &(Linear){1, xi, DIM, 1, {{&gate[id[i]], g, WIDTH}}, prefill});

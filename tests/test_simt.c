@@ -38,6 +38,13 @@ static void test_warps(void **state)
         assert_true(c.flipped[t] == c.x[t ^ 5]);
         for (int lane = 0; lane < 32; lane++)
             assert_int_equal(c.positive[t] >> lane & 1, c.x[first + lane] > 0);
+        int is_largest = 0, is_smallest = 0;
+        for (int lane = first; lane < first + 32; lane++) {
+            assert_true(c.smallest[t] <= c.word[lane] && c.word[lane] <= c.largest[t]);
+            is_largest |= c.word[lane] == c.largest[t];
+            is_smallest |= c.word[lane] == c.smallest[t];
+        }
+        assert_true(is_largest && is_smallest);
         for (int i = 0; i < 6; i++) {
             int width = 1 << i, group = t / width * width;
             double sum = 0;

@@ -57,13 +57,12 @@ static int pick(Case *c, int n)
     return (int)((c->random >> 33) % (uint64_t)n);
 }
 
-static void case_open(Case *c, const char *name, Backend *be, KvType type)
+static void case_open(Case *c, const char *folder, DummyType dummy, Backend *be, KvType type)
 {
     Error err = {0};
-    char path[128];
+    ModelOptions options = {.dummy = dummy};
     memset(c, 0, sizeof *c);
-    snprintf(path, sizeof path, "tests/data/golden/%s", name);
-    c->model = model_open(path, NULL, be, &err);
+    c->model = model_open(folder, &options, be, &err);
     if (!c->model) fail_msg("%s", err.msg);
     int pages = N_SEQS * pages_for(MAX_CTX);
     assert_int_equal(
@@ -250,7 +249,7 @@ static int is_leaf(const Tree *t, int node)
 static void check_promotion(Case *c, int n, int leaf)
 {
     Backend *be = c->model->backend;
-    int path[MAX_TREE_NODES], len = path_to(&c->tree, leaf, path);
+    int path[MAX_TREE_NODES] = {0}, len = path_to(&c->tree, leaf, path);
     int32_t move[3][MAX_TREE_NODES], *to_device;
     for (int d = 0; d < len; d++) {
         move[0][d] = SEQ_TREE;
@@ -314,7 +313,9 @@ static void check_model(const char *name, Backend *be, KvType type, int all)
     } shape[] = {{1, 2, 0},  {2, 9, 3},    {15, 16, 0}, {61, 12, 5},
                  {64, 7, 0}, {130, 64, 9}, {300, 24, 2}};
     Case c;
-    case_open(&c, name, be, type);
+    char folder[128];
+    snprintf(folder, sizeof folder, "tests/data/golden/%s", name);
+    case_open(&c, folder, DUMMY_NONE, be, type);
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
         if (!all && (shape[i].nodes > 12 || !shape[i].company)) continue;
         for (c.replay = 0; c.replay < 2; c.replay++)
@@ -365,14 +366,37 @@ static void test_gpu(void **state)
     }
 }
 
+/*
+ * A shared expert as wide as the others is one of them for a few rows, and for more it is not: one
+ * row gives what it gives among many.
+ */
+static void test_gpu_shared_expert(void **state)
+{
+    (void)state;
+    Backend *gpu[MAX_GPU_BACKENDS];
+    int n = open_gpu_backends(gpu);
+    for (int b = 0; b < n; b++) {
+        for (int type = 0; type < 2; type++) {
+            Case c;
+            case_open(&c, "tests/data/gpu/tiny", type ? DUMMY_FP8 : DUMMY_BF16, gpu[b], KV_F32);
+            assert_true(gpu[b]->moe_shared_rows > 1 && gpu[b]->moe_shared_rows < 24);
+            check_context(&c, 5, 24, 0);
+            case_close(&c);
+        }
+        gpu[b]->close(gpu[b]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tree_is_its_paths),
         cmocka_unit_test(test_reference_backend),
         cmocka_unit_test(test_gpu),
+        cmocka_unit_test(test_gpu_shared_expert),
     };
-    const struct CMUnitTest gpu[] = {cmocka_unit_test(test_gpu)};
+    const struct CMUnitTest gpu[] = {cmocka_unit_test(test_gpu),
+                                     cmocka_unit_test(test_gpu_shared_expert)};
     return gpu_only() ? cmocka_run_group_tests(gpu, NULL, NULL)
                       : cmocka_run_group_tests(tests, NULL, NULL);
 }

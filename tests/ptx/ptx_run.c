@@ -10,7 +10,7 @@
 enum { MAX_ENTRIES = 1024, MAX_PARAM_BYTES = 4096 };
 
 /* Kinds of simt_exchange; a product's is its line, for all lanes must be at the same. */
-enum { KIND_SYNC, KIND_SHUFFLE, KIND_BALLOT, KIND_MMA };
+enum { KIND_SYNC, KIND_SHUFFLE, KIND_BALLOT, KIND_REDUCE, KIND_MMA };
 
 static const PtxEntry *entries[MAX_ENTRIES];
 static int n_entries;
@@ -325,6 +325,20 @@ uint32_t ptx_ballot(const PtxThread *t, int line, int predicate, uint32_t mask)
     for (int lane = 0; lane < SIMT_WARP; lane++)
         all |= simt_lane_words(lane)[0] << lane;
     return all;
+}
+
+uint32_t ptx_redux_max(const PtxThread *t, int line, uint32_t x, uint32_t mask)
+{
+    need_all(t, line, mask);
+    simt_exchange(&x, 1, KIND_REDUCE, t->entry->file, line);
+    for (int lane = 0; lane < SIMT_WARP; lane++)
+        if (simt_lane_words(lane)[0] > x) x = simt_lane_words(lane)[0];
+    return x;
+}
+
+uint32_t ptx_redux_min(const PtxThread *t, int line, uint32_t x, uint32_t mask)
+{
+    return ~ptx_redux_max(t, line, ~x, mask);
 }
 
 void ptx_warp_sync(const PtxThread *t, int line, uint32_t mask)

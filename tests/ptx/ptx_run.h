@@ -147,6 +147,8 @@ PtxFour ptx_mma_f16(const PtxThread *t, int line, uint32_t a0, uint32_t a1, uint
 uint32_t ptx_shfl(const PtxThread *t, int line, char mode, uint32_t a, uint32_t b, uint32_t c,
                   uint32_t mask, int *in_range);
 uint32_t ptx_ballot(const PtxThread *t, int line, int predicate, uint32_t mask);
+uint32_t ptx_redux_max(const PtxThread *t, int line, uint32_t x, uint32_t mask);
+uint32_t ptx_redux_min(const PtxThread *t, int line, uint32_t x, uint32_t mask);
 void ptx_warp_sync(const PtxThread *t, int line, uint32_t mask);
 void ptx_block_sync(const PtxThread *t, int line, uint32_t barrier);
 

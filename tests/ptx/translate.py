@@ -562,6 +562,12 @@ class Entry:
         value = f"ptx_ballot(t, {self.line}, {self.read(o[1], 'pred')}, {self.read(o[2], 'b32')})"
         return self.write(o[0], value, "b32")
 
+    def op_redux(self, op, m, o):
+        if m not in (["sync", "max", "u32"], ["sync", "min", "u32"]):
+            raise Unknown(op)
+        args = f"{self.read(o[1], 'u32')}, {self.read(o[2], 'b32')}"
+        return self.write(o[0], f"ptx_redux_{m[1]}(t, {self.line}, {args})", "u32")
+
     def op_bar(self, op, m, o):
         if m == ["warp", "sync"]:
             return f"ptx_warp_sync(t, {self.line}, {self.read(o[0], 'b32')});"

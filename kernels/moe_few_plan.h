@@ -1,0 +1,189 @@
+/*
+ * moe_few_plan.h: the plan of up to 16 rows, of which an expert's are one unit; for moe.cu.
+ *
+ * One block routes the rows and makes the plan of what they chose. What comes after needs of a unit
+ * where its weights are and which rows have chosen it: it finds both in one place, so that its
+ * first weights are one trip to memory away, not three.
+ */
+#ifndef OFFSHOOT_KERNELS_MOE_FEW_PLAN_H
+#define OFFSHOOT_KERNELS_MOE_FEW_PLAN_H
+
+#include "kernels/moe_plan.h"
+#include "kernels/moe_route.h"
+
+enum {
+    ROW_BITS = 4, /* of a row's number: MOE_FEW_ROWS are 16 */
+    OWN_EXPERTS = MOE_MAX_EXPERTS / TILE_THREADS,
+};
+
+enum { MATRIX_GATE, MATRIX_UP, MATRIX_DOWN, N_MATRICES };
+
+/* What a walk needs of a matrix. */
+typedef struct {
+    const unsigned char *data;
+    const float *scale;
+} FewMatrix;
+
+/* An expert and its rows, n pairs from `first` on. */
+typedef struct {
+    FewMatrix matrix[N_MATRICES];
+    uint64_t rows; /* ROW_BITS each, ascending, the first lowest */
+    int32_t first, n;
+} FewUnit;
+
+/* One choice of one row, for the sum over its experts. */
+typedef struct {
+    int32_t pair;
+    float weight;
+} Choice;
+
+/*
+ * What the kernels of few rows share. Pairs (row, choice) are ascending in expert, then row; after
+ * them one for each row and the shared expert, where it is a unit: the first.
+ */
+typedef struct {
+    MoeFfn a;
+    int n_shared;     /* units of the shared expert: 1, or 0 where its output is given */
+    FewUnit *unit;    /* [*n_units] of [few_units()] */
+    int32_t *n_units; /* [1] */
+    Choice *choice;   /* [n * n_top] */
+    Terms x;          /* of rows */
+    float *h;         /* [pairs][width] */
+} FewPlan;
+
+SHARED_INLINE int few_pairs(const FewPlan &p)
+{
+    return p.a.n * (p.a.n_top + p.n_shared);
+}
+
+/* At most. */
+SHARED_INLINE int few_units(const FewPlan &p)
+{
+    int n_pairs = p.a.n * p.a.n_top;
+    return (n_pairs < p.a.n_experts ? n_pairs : p.a.n_experts) + p.n_shared;
+}
+
+static __device__ __forceinline__ FewMatrix few_matrix(const Weight &w)
+{
+    return FewMatrix{(const unsigned char *)w.data, w.scale};
+}
+
+/* The numbers of the rows whose bits are set. */
+static __device__ uint64_t pack_rows(uint32_t chosen)
+{
+    uint64_t rows = 0;
+    for (int i = 0; chosen; i++, chosen &= chosen - 1)
+        rows |= (uint64_t)(__ffs((int)chosen) - 1) << i * ROW_BITS;
+    return rows;
+}
+
+static __device__ void put_shared_unit(const FewPlan &p)
+{
+    const MoeExpert &e = p.a.shared_expert;
+    *p.unit = FewUnit{{few_matrix(e.gate), few_matrix(e.up), few_matrix(e.down)},
+                      pack_rows((1u << p.a.n) - 1),
+                      p.a.n * p.a.n_top,
+                      p.a.n};
+}
+
+/* A row's choice in shared memory. */
+typedef struct {
+    int32_t expert;
+    float weight;
+} Picked;
+
+/* Routes the rows, a warp each: a bit in chosen[expert], and picked[n * n_top]. */
+static __device__ void route_few(const MoeFfn &a, uint32_t *chosen, Picked *picked)
+{
+    for (int row = (int)threadIdx.x / WARP; row < a.n; row += TILE_WARPS) {
+        Route route = route_row(a, row);
+        put_route(a, row, route);
+        if (warp_lane() >= a.n_top) continue;
+        picked[row * a.n_top + route.rank] = Picked{(int32_t)route.id, route.weight};
+        atomicOr(&chosen[route.id], 1u << row);
+    }
+}
+
+static size_t few_plan_bytes(const MoeFfn *a)
+{
+    return (size_t)a->n_experts * 2 * sizeof(uint32_t) + (size_t)(a->n * a->n_top) * sizeof(Picked);
+}
+
+/*
+ * One block's work, which waits for the launch before. A thread has every TILE_THREADS-th expert,
+ * whose matrices it looks up before. Shared: the rows' choices; for each expert a bit per row and
+ * the place of its first pair.
+ */
+static __device__ void make_few_plan(const FewPlan &p, Picked *picked)
+{
+    int i = (int)threadIdx.x, n_pairs = p.a.n * p.a.n_top, n_experts = p.a.n_experts;
+    uint32_t *chosen = (uint32_t *)(void *)(picked + n_pairs), *start = chosen + n_experts;
+    FewMatrix own[OWN_EXPERTS][N_MATRICES] = {};
+    UNROLL
+    for (int k = 0; k < OWN_EXPERTS; k++) {
+        int e = i + k * TILE_THREADS;
+        if (e >= n_experts) continue;
+        chosen[e] = 0;
+        own[k][MATRIX_GATE] = few_matrix(p.a.gate[e]);
+        own[k][MATRIX_UP] = few_matrix(p.a.up[e]);
+        own[k][MATRIX_DOWN] = few_matrix(p.a.down[e]);
+    }
+    grid_wait();
+    __syncthreads();
+    route_few(p.a, chosen, picked);
+    __syncthreads();
+
+    int pairs = 0, units = p.n_shared; /* of lower experts */
+    UNROLL
+    for (int k = 0; k < OWN_EXPERTS; k++) {
+        int e = i + k * TILE_THREADS, all;
+        if (k * TILE_THREADS >= n_experts) continue;
+        int n = e < n_experts ? __popc(chosen[e]) : 0;
+        /* both counts in one number */
+        int below = block_prefix((n > 0) << 16 | n, &all), first = pairs + (below & 0xffff);
+        if (e < n_experts) start[e] = (uint32_t)first;
+        if (n)
+            p.unit[units + (below >> 16)] =
+                FewUnit{{own[k][MATRIX_GATE], own[k][MATRIX_UP], own[k][MATRIX_DOWN]},
+                        pack_rows(chosen[e]),
+                        first,
+                        n};
+        pairs += all & 0xffff, units += all >> 16;
+    }
+    if (i == 0) *p.n_units = units;
+    if (i == 0 && p.n_shared) put_shared_unit(p);
+    __syncthreads();
+
+    for (int c = i; c < n_pairs; c += TILE_THREADS) {
+        uint32_t lower = (1u << c / p.a.n_top) - 1; /* rows */
+        int e = picked[c].expert;
+        p.choice[c] = Choice{(int)start[e] + __popc(chosen[e] & lower), picked[c].weight};
+    }
+}
+
+/* Routing and the plan beside the terms of x: neither needs the other. */
+template <WeightType TYPE> static __global__ void begin_few_kernel(FewPlan p, Split x)
+{
+    DYNAMIC_SHARED(Picked, picked);
+    if (blockIdx.x == 0) {
+        make_few_plan(p, picked);
+        return;
+    }
+    grid_wait();
+    split_part<TYPE>(x, blockIdx.x - 1);
+}
+
+/* This lane's columns of a unit's tiles, as rows of x; past the last: as the last. */
+template <int T>
+static __device__ __forceinline__ void few_rows(const Terms &x, uint64_t rows, int n,
+                                                uint32_t (&at)[T])
+{
+    UNROLL
+    for (int j = 0; j < T; j++) {
+        int i = j * TILE_COLUMN_ROWS + warp_lane() / 8;
+        i = i < n ? i : n - 1;
+        at[j] = term_offset(x, (int)(rows >> i * ROW_BITS) & (MOE_FEW_ROWS - 1));
+    }
+}
+
+#endif
