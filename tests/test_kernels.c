@@ -646,7 +646,7 @@ static double norm_error(int dim)
 static void test_add_norm(void **state)
 {
     (void)state;
-    static const int dims[] = {1, 24, 48, 200, 1030};
+    static const int dims[] = {1, 24, 48, 200, 1030, 3000, 8321};
     enum { N = 37 };
     for (size_t s = 0; s < sizeof dims / sizeof *dims; s++) {
         Rng r = rng_new(200 + s);
@@ -689,7 +689,7 @@ static void test_add_norm(void **state)
 static void test_gated_norm_and_swiglu(void **state)
 {
     (void)state;
-    static const int dims[] = {1, 24, 48, 128, 200};
+    static const int dims[] = {1, 24, 48, 128, 200, 300};
     enum { N = 19, HEADS = 3 };
     for (size_t s = 0; s < sizeof dims / sizeof *dims; s++) {
         Rng r = rng_new(300 + s);
