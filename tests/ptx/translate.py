@@ -293,10 +293,11 @@ class Entry:
         return f"{C_TYPE[kind]} *to = {at}; " + " ".join(sets)
 
     def op_atom(self, op, m, o):
-        m = [x for x in m if x not in ("relaxed", "cta", "gpu", "sys")]
+        access = "TICKET" if m[:2] == ["acq_rel", "gpu"] else "ATOMIC"
+        m = [x for x in m if x not in ("relaxed", "acq_rel", "cta", "gpu", "sys")]
         space = m.pop(0) if m[0] in ("global", "shared") else ""
         what, kind = m
-        at = self.memory(space, o[1], SIZE[kind], "ATOMIC")
+        at = self.memory(space, o[1], SIZE[kind], access)
         c, b = C_TYPE[kind], self.read(o[2], kind)
         new = {"add": f"was + {b}", "or": f"was | {b}", "and": f"was & {b}", "xor": f"was ^ {b}",
                "exch": b, "min": f"min_{kind}(was, {b})",
