@@ -4,6 +4,7 @@
  * Blocks run in any order, and rows in place overwrite slots that other rows start from. What keeps
  * the blocks apart is said above each kernel.
  */
+#include "kernels/delta_conv.h"
 #include "kernels/delta_walk.h"
 
 #include <assert.h>
@@ -18,23 +19,11 @@
  * Bytes: q, k, v written and qkv read once, its other reads hit L2: 4 MiB for 64 rows of 8,192
  * channels, 1 us at 4.3 TB/s; at decode sizes the launch counts for more.
  */
-enum { CONV_THREADS = 256, CONV_WARPS = CONV_THREADS / WARP, TILE = 4 * WARP, MAX_TILES = 2 };
+enum { CONV_THREADS = 256, CONV_WARPS = CONV_THREADS / WARP, MAX_TILES = 2 };
 static_assert(MAX_TILES * TILE >= MAX_D_K, "a warp holds a head");
 
 /* Up to this many rows one launch does both passes. */
 enum { ROWS_AT_ONCE = 2 * CONV_WARPS };
-
-/*
- * What a launch does. A slot that some row starts from, as the call finds it, is "found"; by the
- * header's contract only rows that descend from a found slot write it.
- *
- * PASS_OUTPUT reads found slots and writes the results, and the inputs left in all other slots:
- * those are nowhere read, since whoever takes a state written in this call takes the inputs from
- * qkv. PASS_FOUND then writes found slots. Its rows read no slot but the one they write, the same
- * thread its own channels. In both passes only the last row that has a slot as dst writes it. So no
- * two blocks of a pass touch one word that either writes.
- */
-enum { PASS_OUTPUT = 1, PASS_FOUND = 2 };
 
 /* The last row before `end` whose slot is the one asked for, or -1. */
 static __device__ int last_with(const int32_t *slots, int end, int32_t slot)
@@ -93,28 +82,6 @@ static __device__ void find_inputs(const ConvGates &a, int n_channels, int i, co
     warp_sync();
 }
 
-/* y = sum_m w[m] input[m], oldest first, of four channels from c on; n of them count. */
-template <bool FAST>
-static __device__ __forceinline__ void convolve(const ConvGates &a, const float *const *input,
-                                                int c, int n, float y[4])
-{
-    int width = FAST ? 4 : a.width;
-    float w[4][4], x[4];
-    for (int j = 0; j < 4; j++) {
-        y[j] = 0;
-        if (FAST) load4<true>(w[j], a.conv_w + (int64_t)(c + j) * 4, 4);
-    }
-    for (int m = 0; m < width; m++) {
-        load4<FAST>(x, input[m] + c, n);
-        for (int j = 0; j < 4; j++) {
-            if (FAST)
-                y[j] = fmaf(w[j][m], x[j], y[j]);
-            else if (j < n)
-                y[j] = fmaf(a.conv_w[(int64_t)(c + j) * width + m], x[j], y[j]);
-        }
-    }
-}
-
 /* What a warp works on: `dim` channels from c on; their results go to out + row * out_stride. */
 typedef struct {
     int c, dim;
@@ -146,13 +113,12 @@ static __device__ void conv_row(const ConvGates &a, const float *const *input, c
         for (int j = 0; j < 4; j++)
             y[t][j] = 0;
         if (at >= u.dim) continue;
-        convolve<FAST>(a, input, u.c + at, u.dim - at, y[t]);
-        for (int j = 0; j < 4; j++) {
-            y[t][j] = silu(y[t][j]);
-            sum = fmaf(y[t][j], y[t][j], sum);
-        }
+        float w[4][4];
+        load_taps<FAST>(a, u.c + at, w);
+        convolve<FAST>(a, w, input, u.c + at, u.dim - at, y[t]);
+        sum = activate(y[t], sum);
     }
-    if (u.is_head) scale = u.scale / sqrtf(warp_sum(sum, WARP) + 1e-6f);
+    if (u.is_head) scale = length_scale(sum, u.scale);
     for (int t = 0; t < MAX_TILES; t++) {
         int at = t * TILE + 4 * warp_lane();
         if (at >= u.dim) continue;
@@ -183,9 +149,8 @@ static __device__ void gates_row(const ConvGates &a, int row)
 {
     for (int h = warp_lane(); h < a.n_v_heads; h += WARP) {
         int64_t g = (int64_t)row * a.n_v_heads + h;
-        float u = a.a[g] + a.dt_bias[h];
         a.beta[g] = sigmoid(a.b[g]);
-        a.decay[g] = expf(a.a_coef[h] * (u > 20.0f ? u : log1pf(expf(u))));
+        a.decay[g] = decay_of(a.a_coef[h], a.a[g], a.dt_bias[h]);
     }
 }
 

@@ -8,7 +8,7 @@
  * microsecond at decode sizes, so what counts is the launch, and in it how often memory is waited
  * for: once, since what a lane has read stays in its registers until its terms are written.
  */
-#include "kernels/terms.h"
+#include "kernels/norm_parts.h"
 
 enum {
     THREADS = 256,
@@ -65,19 +65,6 @@ extern "C" void CUDA_NAME(gather_rows)(const CudaContext *c, const GatherRows *a
 
 /* ---- norms ---- */
 
-/* x += delta of this lane's part of a block. Returns sum + squares. */
-static __device__ __forceinline__ float add_block(float (&x)[2][2], const float (&delta)[2][2],
-                                                  int has_delta, float sum)
-{
-    UNROLL
-    for (int i = 0; i < 4; i++) {
-        float y = x[i / 2][i % 2];
-        if (has_delta) x[i / 2][i % 2] = y = y + delta[i / 2][i % 2];
-        sum = fmaf(y, y, sum);
-    }
-    return sum;
-}
-
 /* Writes x * scale * w, by which x is replaced, and leaves its terms. */
 static __device__ __forceinline__ void put_norm(const AddNorm &a, const NewTerms &terms, int block,
                                                 float scale, float (&x)[2][2],
@@ -124,7 +111,7 @@ static __global__ void __launch_bounds__(NORM_THREADS, 1) add_norm_kernel(AddNor
         if (more) store_block(row, b, a.dim, y);
     }
     if (!a.out) return;
-    float scale = 1.0f / sqrtf(block_sum<NORM_WARPS>(sum) / (float)a.dim + a.eps);
+    float scale = norm_scale(block_sum<NORM_WARPS>(sum), a.dim, a.eps);
     UNROLL
     for (int j = 0; j < HELD; j++)
         if (warp + j * NORM_WARPS < n_blocks)
@@ -144,16 +131,14 @@ extern "C" void CUDA_NAME(add_norm)(const CudaContext *c, const AddNorm *a)
            term_blocks(a->dim) > NORM_WARPS ? add_norm_kernel<4> : add_norm_kernel<1>, *a, terms);
 }
 
-/* Writes x * scale * w * silu(z), by which x is replaced, and leaves its terms where a head is
+/* Writes a block of the norm of x, by which x is replaced, and leaves its terms where a head is
  * whole blocks of 128. */
 static __device__ __forceinline__ void put_gated(const GatedNorm &a, const NewTerms &terms,
                                                  int64_t head, int block, float scale,
                                                  float (&x)[2][2], const float (&z)[2][2],
                                                  const float (&w)[2][2])
 {
-    UNROLL
-    for (int i = 0; i < 4; i++)
-        x[i / 2][i % 2] = x[i / 2][i % 2] * scale * w[i / 2][i % 2] * silu(z[i / 2][i % 2]);
+    gate_block(x, scale, w, z);
     store_block(a.out + head * a.dim, block, a.dim, x);
     leave_terms(terms, head / a.n_heads, (int)(head % a.n_heads) * (a.dim / K_BLOCK) + block, x);
 }
@@ -176,10 +161,10 @@ template <int HELD> static __global__ void gated_norm_kernel(GatedNorm a, NewTer
     }
     UNROLL
     for (int j = 0; j < HELD; j++)
-        sum = add_block(x[j], x[j], 0, sum);
+        sum = add_squares(x[j], sum);
     for (int k = HELD * K_BLOCK + warp_lane(); k < a.dim; k += WARP)
         sum = fmaf(of_head[k], of_head[k], sum);
-    float scale = 1.0f / sqrtf(warp_sum(sum, WARP) / (float)a.dim + a.eps);
+    float scale = norm_scale(warp_sum(sum, WARP), a.dim, a.eps);
     UNROLL
     for (int j = 0; j < HELD; j++)
         put_gated(a, terms, head, j, scale, x[j], z[j], w[j]);
