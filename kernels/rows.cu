@@ -32,16 +32,34 @@ template <int N_WARPS> static __device__ float block_sum(float x)
 
 /* ---- embed, gather ---- */
 
+/* out[k] = read(k) for k < n, by the block. A thread reads several values before it writes them: a
+ * write would hold up the reads behind it, which the compiler cannot know to be of other memory. */
+template <typename Read>
+static __device__ __forceinline__ void write_row(float *out, int n, const Read &read)
+{
+    enum { AT_ONCE = 8 };
+    for (int first = (int)threadIdx.x; first < n; first += AT_ONCE * THREADS) {
+        float x[AT_ONCE];
+        UNROLL
+        for (int i = 0; i < AT_ONCE; i++)
+            x[i] = first + i * THREADS < n ? read(first + i * THREADS) : 0.0f;
+        UNROLL
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + i * THREADS < n) out[first + i * THREADS] = x[i];
+    }
+}
+
 static __global__ void embed_kernel(Embed a, Weight table)
 {
     grid_wait();
-    int64_t row = a.token[blockIdx.x];
+    int64_t row = (int64_t)a.token[blockIdx.x] * table.cols;
     float *out = a.out + (int64_t)blockIdx.x * a.out_stride;
-    for (int k = (int)threadIdx.x; k < table.cols; k += THREADS) {
-        int64_t at = row * table.cols + k;
-        out[k] = table.type == WEIGHT_F32 ? ((const float *)table.data)[at]
-                                          : bf16_to_float(((const uint16_t *)table.data)[at]);
-    }
+    const float *f32 = (const float *)table.data + row;
+    const uint16_t *bf16 = (const uint16_t *)table.data + row;
+    if (table.type == WEIGHT_F32)
+        write_row(out, table.cols, [=](int k) { return f32[k]; });
+    else
+        write_row(out, table.cols, [=](int k) { return bf16_to_float(bf16[k]); });
 }
 
 extern "C" void CUDA_NAME(embed)(const CudaContext *c, const Embed *a)
@@ -54,8 +72,7 @@ static __global__ void gather_kernel(GatherRows a)
     grid_wait();
     const float *x = a.x + (int64_t)a.index[blockIdx.x] * a.dim;
     float *out = a.out + (int64_t)(a.to ? a.to[blockIdx.x] : (int)blockIdx.x) * a.dim;
-    for (int k = (int)threadIdx.x; k < a.dim; k += THREADS)
-        out[k] = x[k];
+    write_row(out, a.dim, [=](int k) { return x[k]; });
 }
 
 extern "C" void CUDA_NAME(gather_rows)(const CudaContext *c, const GatherRows *a)

@@ -606,7 +606,7 @@ static void test_linear_of_prompts(void **state)
 static void test_embed_and_gather(void **state)
 {
     (void)state;
-    enum { N = 300, DIM = 203, VOCAB = 301 };
+    enum { N = 300, DIM = 2101, VOCAB = 301 };
     static const WeightType types[] = {WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT8, WEIGHT_INT4,
                                        WEIGHT_BF16_BOTH};
     for (int t = 0; t < 4; t++) {
