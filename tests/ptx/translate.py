@@ -727,6 +727,12 @@ class Module:
             return
         if line.startswith("{") and line.endswith("}"):  # an inline piece of cuda_fp16.hpp
             line = line[1:-1].strip()
+        if line.startswith("{ "):  # a scope of a few lines: a shared variable's address
+            self.parse_line(e, "{")
+            return self.parse_line(e, line[2:])
+        if line.endswith(" }"):
+            self.parse_line(e, line[:-2])
+            return self.parse_line(e, "}")
         if line and not line.endswith(";") and not line.startswith(".loc"):
             raise Unknown("a statement over several lines")
         for text in line.split(";"):
