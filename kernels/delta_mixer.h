@@ -12,6 +12,7 @@
  * place (norm.x == norm.out == delta.out), and all have the same n rows and the same heads. Left
  * are norm.out, the slots, and of rows with dst < 0 their records: conv.k, delta.v (u) and
  * conv.decay. Whatever else the three hand to each other may have been written or not.
+ * A pass of the model calls this; the three are its definition, and what a GPU runs for many rows.
  */
 typedef struct {
     int n;

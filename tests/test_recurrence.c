@@ -739,6 +739,16 @@ static void check_mixer(Rng *r, int b, const Layer *start, const MixerNorm *norm
     layer_free_results(&want);
 }
 
+/* All rows are one tree, and none leaves a state. */
+static void plant_one_tree(Rng *r, Layer *l)
+{
+    for (int i = 0; i < l->rows; i++) {
+        l->parent[i] = i ? draft_parent(r, DRAFT_RANDOM, l->parent, i, l->rows) : -1;
+        l->src[i] = 0;
+        l->dst[i] = -1;
+    }
+}
+
 static void test_mixer(void **state)
 {
     (void)state;
@@ -758,6 +768,9 @@ static void test_mixer(void **state)
                 check_mixer(&r, b, &states, &norm);
                 check_mixer(&r, b, &t.drafts, &norm);
             }
+            plant_one_tree(&r, &t.drafts);
+            for (int b = 0; b < n_backends; b++)
+                if (b == leader(b)) check_mixer(&r, b, &t.drafts, &norm);
             layer_free(&states), layer_free(&t.slots), layer_free(&t.drafts);
             free(norm.z), free(norm.w);
         }
