@@ -74,10 +74,10 @@ static Cost linear_cost(const Profile *p, const Linear *a)
 }
 
 /* One state read, n written or none. */
-static Cost delta_cost(const Profile *p, const GatedDelta *a)
+static Cost delta_cost(const Profile *p, const DeltaMixer *a)
 {
     int states = 1 + (p->leaves_records ? 0 : a->n);
-    return (Cost){0, 0, 4.0 * states * a->n_v_heads * a->d_k * a->d_v};
+    return (Cost){0, 0, 4.0 * states * a->delta.n_v_heads * a->delta.d_k * a->delta.d_v};
 }
 
 static Cost attention_cost(const Profile *p, const TreeAttention *a)
@@ -108,7 +108,7 @@ static Cost no_cost(const Profile *p, const void *a)
 
 #define COST(p, a)                                                                                 \
     _Generic((a), const Linear *                                                                   \
-             : linear_cost, const GatedDelta *                                                     \
+             : linear_cost, const DeltaMixer *                                                     \
              : delta_cost, const TreeAttention *                                                   \
              : attention_cost, const MoeFfn *                                                      \
              : moe_cost, default                                                                   \

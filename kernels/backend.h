@@ -23,6 +23,7 @@
 
 #include "base/error.h"
 #include "kernels/attention.h"
+#include "kernels/delta_mixer.h"
 #include "kernels/gated_delta.h"
 #include "kernels/linear.h"
 #include "kernels/moe.h"
@@ -102,6 +103,7 @@ struct Backend {
     void (*linear)(Backend *be, const Linear *a);
     void (*conv_gates)(Backend *be, const ConvGates *a);
     void (*gated_delta)(Backend *be, const GatedDelta *a);
+    void (*delta_mixer)(Backend *be, const DeltaMixer *a);
     void (*delta_fold)(Backend *be, const DeltaFold *a);
     void (*attention_prepare)(Backend *be, const AttentionPrepare *a);
     void (*tree_attention)(Backend *be, const TreeAttention *a);

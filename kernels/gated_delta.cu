@@ -1,53 +1,13 @@
 /*
  * gated_delta.cu: the recurrences of a gated DeltaNet layer.
  *
- * A slot keeps a head's state as [d_v][d_k]: a column, of which all is one dot product with k, lies
- * in one piece. The convolution's rows are as the header says.
- *
  * Blocks run in any order, and rows in place overwrite slots that other rows start from. What keeps
  * the blocks apart is said above each kernel.
  */
-#include "kernels/simt.h"
+#include "kernels/delta_conv.h"
+#include "kernels/delta_walk.h"
 
 #include <assert.h>
-
-static __device__ __forceinline__ float *slot_at(const SlotLayer &s, int32_t slot, size_t offset)
-{
-    return (float *)(void *)(s.base + (size_t)slot * s.slot_bytes + offset);
-}
-
-/* Four floats from p on; n of them count, the others are 0. FAST: p is aligned, all count. */
-template <bool FAST> static __device__ __forceinline__ void load4(float x[4], const float *p, int n)
-{
-    if (FAST) {
-        float4 all = *(const float4 *)(const void *)p;
-        x[0] = all.x, x[1] = all.y, x[2] = all.z, x[3] = all.w;
-    } else {
-        for (int j = 0; j < 4; j++)
-            x[j] = j < n ? p[j] : 0;
-    }
-}
-
-template <bool FAST>
-static __device__ __forceinline__ void store4(float *p, const float x[4], int n)
-{
-    if (FAST) {
-        *(float4 *)(void *)p = float4{x[0], x[1], x[2], x[3]};
-    } else {
-        for (int j = 0; j < 4; j++)
-            if (j < n) p[j] = x[j];
-    }
-}
-
-static int is_aligned(const void *p)
-{
-    return (uintptr_t)p % 16 == 0;
-}
-
-static int slots_aligned(const SlotLayer *s, size_t offset)
-{
-    return is_aligned(s->base + offset) && s->slot_bytes % 16 == 0;
-}
 
 /* ---- conv_gates ---- */
 
@@ -59,23 +19,11 @@ static int slots_aligned(const SlotLayer *s, size_t offset)
  * Bytes: q, k, v written and qkv read once, its other reads hit L2: 4 MiB for 64 rows of 8,192
  * channels, 1 us at 4.3 TB/s; at decode sizes the launch counts for more.
  */
-enum { CONV_THREADS = 256, CONV_WARPS = CONV_THREADS / WARP, TILE = 4 * WARP, MAX_TILES = 2 };
+enum { CONV_THREADS = 256, CONV_WARPS = CONV_THREADS / WARP, MAX_TILES = 2 };
 static_assert(MAX_TILES * TILE >= MAX_D_K, "a warp holds a head");
 
 /* Up to this many rows one launch does both passes. */
 enum { ROWS_AT_ONCE = 2 * CONV_WARPS };
-
-/*
- * What a launch does. A slot that some row starts from, as the call finds it, is "found"; by the
- * header's contract only rows that descend from a found slot write it.
- *
- * PASS_OUTPUT reads found slots and writes the results, and the inputs left in all other slots:
- * those are nowhere read, since whoever takes a state written in this call takes the inputs from
- * qkv. PASS_FOUND then writes found slots. Its rows read no slot but the one they write, the same
- * thread its own channels. In both passes only the last row that has a slot as dst writes it. So no
- * two blocks of a pass touch one word that either writes.
- */
-enum { PASS_OUTPUT = 1, PASS_FOUND = 2 };
 
 /* The last row before `end` whose slot is the one asked for, or -1. */
 static __device__ int last_with(const int32_t *slots, int end, int32_t slot)
@@ -134,28 +82,6 @@ static __device__ void find_inputs(const ConvGates &a, int n_channels, int i, co
     warp_sync();
 }
 
-/* y = sum_m w[m] input[m], oldest first, of four channels from c on; n of them count. */
-template <bool FAST>
-static __device__ __forceinline__ void convolve(const ConvGates &a, const float *const *input,
-                                                int c, int n, float y[4])
-{
-    int width = FAST ? 4 : a.width;
-    float w[4][4], x[4];
-    for (int j = 0; j < 4; j++) {
-        y[j] = 0;
-        if (FAST) load4<true>(w[j], a.conv_w + (int64_t)(c + j) * 4, 4);
-    }
-    for (int m = 0; m < width; m++) {
-        load4<FAST>(x, input[m] + c, n);
-        for (int j = 0; j < 4; j++) {
-            if (FAST)
-                y[j] = fmaf(w[j][m], x[j], y[j]);
-            else if (j < n)
-                y[j] = fmaf(a.conv_w[(int64_t)(c + j) * width + m], x[j], y[j]);
-        }
-    }
-}
-
 /* What a warp works on: `dim` channels from c on; their results go to out + row * out_stride. */
 typedef struct {
     int c, dim;
@@ -187,13 +113,12 @@ static __device__ void conv_row(const ConvGates &a, const float *const *input, c
         for (int j = 0; j < 4; j++)
             y[t][j] = 0;
         if (at >= u.dim) continue;
-        convolve<FAST>(a, input, u.c + at, u.dim - at, y[t]);
-        for (int j = 0; j < 4; j++) {
-            y[t][j] = silu(y[t][j]);
-            sum = fmaf(y[t][j], y[t][j], sum);
-        }
+        float w[4][4];
+        load_taps<FAST>(a, u.c + at, w);
+        convolve<FAST>(a, w, input, u.c + at, u.dim - at, y[t]);
+        sum = activate(y[t], sum);
     }
-    if (u.is_head) scale = u.scale / sqrtf(warp_sum(sum, WARP) + 1e-6f);
+    if (u.is_head) scale = length_scale(sum, u.scale);
     for (int t = 0; t < MAX_TILES; t++) {
         int at = t * TILE + 4 * warp_lane();
         if (at >= u.dim) continue;
@@ -224,9 +149,8 @@ static __device__ void gates_row(const ConvGates &a, int row)
 {
     for (int h = warp_lane(); h < a.n_v_heads; h += WARP) {
         int64_t g = (int64_t)row * a.n_v_heads + h;
-        float u = a.a[g] + a.dt_bias[h];
         a.beta[g] = sigmoid(a.b[g]);
-        a.decay[g] = expf(a.a_coef[h] * (u > 20.0f ? u : log1pf(expf(u))));
+        a.decay[g] = decay_of(a.a_coef[h], a.a[g], a.dt_bias[h]);
     }
 }
 
@@ -284,120 +208,15 @@ extern "C" void CUDA_NAME(conv_gates)(const CudaContext *c, const ConvGates *a)
 /* ---- gated_delta ---- */
 
 /*
- * A warp owns COLS columns of one head's state and walks all rows in order: column warp_lane() /
- * LANES, of which a lane keeps k = 32 i + 4 (lane % LANES) + j, j < 4, i < N4, in registers. No
- * other thread touches these words of any slot, and it reads and writes them in the order of its
- * rows: so blocks need nothing of each other, and what the rows before left in a slot is there.
- *
- * One form for prompts, trees and single rows: both sums over the old state S (m = k S, p = q S),
- *     u = beta (v - decay m),  out = decay p + (k q) u,  S = decay S + k u
- * each sum in four parts by j, i ascending, parts as (0 + 1) + (2 + 3), then a tree over the lanes.
- *
- * A row that continues the one before it takes S from registers; else S is fetched while the row
- * before is computed, as are k, q, v and the gates of every row. A chain in place stores its last
- * state alone. Rows that leave no state store u: where such a tree branches, its path is run again
- * from the slot on, from k and u, without a sum. That keeps registers and shared memory free for
- * the usual tree, a chain. Not measured: a stack of tiles in shared memory may be better for bushy
- * trees.
+ * A block has BLOCK_COLS columns of a head, a warp four of them (delta_walk.h). While the warps
+ * walk over the rows of one chunk, the block's threads copy those of the next beside them: all that
+ * a row brings then takes one trip to memory a chunk, not one a row.
  *
  * Sequences of a batch go one after another. At 32 heads of 128 x 128 a row's states are 1,024
  * warps x 2 KiB, which keeps memory busy by itself: 64 rows that leave 128 MiB need 31 us at
- * 4.3 TB/s; their arithmetic, at an estimated 200 cycles a row, 7 us.
+ * 4.3 TB/s; their arithmetic, at an estimated 250 cycles a row of two warps a scheduler, 9 us.
  */
-enum { DELTA_THREADS = 128, COLS = 4, LANES = WARP / COLS, BLOCK_COLS = DELTA_THREADS / LANES };
-
-/* A lane's part of what a row brings. */
-template <int N4> struct DeltaRow {
-    float k[N4][4], q[N4][4];
-    float v, decay, beta;
-};
-
-/* Where a lane works: column col of a head, from k = at on. */
-typedef struct {
-    int head, key_head, col, at;
-    int d_k; /* 0 where there is no such column */
-} DeltaLane;
-
-template <int N4, bool FAST>
-static __device__ __forceinline__ void load_part(float x[N4][4], const float *from,
-                                                 const DeltaLane &l)
-{
-    for (int i = 0; i < N4; i++)
-        load4<FAST>(x[i], from + 4 * LANES * i + l.at, l.d_k - 4 * LANES * i - l.at);
-}
-
-template <int N4, bool FAST>
-static __device__ __forceinline__ void load_row(DeltaRow<N4> *r, const GatedDelta &a,
-                                                const DeltaLane &l, int row)
-{
-    int64_t of_key = ((int64_t)row * a.n_k_heads + l.key_head) * a.d_k;
-    int64_t of_head = (int64_t)row * a.n_v_heads + l.head;
-    load_part<N4, FAST>(r->k, a.k + of_key, l);
-    load_part<N4, FAST>(r->q, a.q + of_key, l);
-    r->v = l.d_k ? a.v[of_head * a.d_v + l.col] : 0;
-    r->decay = a.decay[of_head];
-    r->beta = a.beta[of_head];
-}
-
-template <typename Op>
-static __device__ __forceinline__ float *column_at(const Op &a, const DeltaLane &l, int32_t slot)
-{
-    return slot_at(a.slots, slot, a.slots.state_offset) + ((int64_t)l.head * a.d_v + l.col) * a.d_k;
-}
-
-/* The sum of x over the lanes of a column, from a lane's four parts. */
-static __device__ __forceinline__ float column_sum(const float x[4])
-{
-    return warp_sum((x[0] + x[1]) + (x[2] + x[3]), LANES);
-}
-
-/* S = decay S + k u */
-template <int N4>
-static __device__ __forceinline__ void update_state(float s[N4][4], const float k[N4][4], float u,
-                                                    float decay)
-{
-    for (int i = 0; i < N4; i++)
-        for (int j = 0; j < 4; j++)
-            s[i][j] = fmaf(k[i][j], u, decay * s[i][j]);
-}
-
-/* Takes s one row on; returns the row's output. *u is the same in all lanes of the column. */
-template <int N4>
-static __device__ __forceinline__ float delta_step(float s[N4][4], const DeltaRow<N4> &r, float *u)
-{
-    float m4[4] = {0}, p4[4] = {0}, kq4[4] = {0};
-    for (int i = 0; i < N4; i++)
-        for (int j = 0; j < 4; j++) {
-            m4[j] = fmaf(r.k[i][j], s[i][j], m4[j]);
-            p4[j] = fmaf(r.q[i][j], s[i][j], p4[j]);
-            kq4[j] = fmaf(r.k[i][j], r.q[i][j], kq4[j]);
-        }
-    float m = column_sum(m4), p = column_sum(p4), kq = column_sum(kq4);
-    *u = r.beta * fmaf(-r.decay, m, r.v);
-    update_state<N4>(s, r.k, *u, r.decay);
-    return fmaf(r.decay, p, kq * *u);
-}
-
-/* What is kept of rows: of a call's, or of a layer's. */
-typedef struct {
-    const float *k, *u, *decay;
-    int n_k_heads, n_v_heads, d_k, d_v;
-} DeltaRecords;
-
-template <int N4> struct DeltaRecord {
-    float k[N4][4];
-    float u, decay;
-};
-
-template <int N4, bool FAST>
-static __device__ __forceinline__ void load_record(DeltaRecord<N4> *x, const DeltaRecords &r,
-                                                   const DeltaLane &l, int row)
-{
-    int64_t of_head = (int64_t)row * r.n_v_heads + l.head;
-    load_part<N4, FAST>(x->k, r.k + ((int64_t)row * r.n_k_heads + l.key_head) * r.d_k, l);
-    x->u = l.d_k ? r.u[of_head * r.d_v + l.col] : 0;
-    x->decay = r.decay[of_head];
-}
+enum { DELTA_THREADS = 128, BLOCK_COLS = DELTA_THREADS / LANES };
 
 /* Where a lane of a layer's `block`-th block works. A warp whose first column is past d_v has
  * nothing to do. */
@@ -410,78 +229,82 @@ static __device__ __forceinline__ DeltaLane lane_of(const Op &a, int block)
                      FAST || col < a.d_v ? a.d_k : 0};
 }
 
-template <int N4, bool FAST>
-static __device__ __forceinline__ void store_part(float *to, const float s[N4][4],
-                                                  const DeltaLane &l)
+/* Four keys of a row to shared memory. */
+template <bool FAST>
+static __device__ __forceinline__ void copy_keys(float *to, const float *from, int n)
 {
-    for (int p = 0; p < N4; p++)
-        store4<FAST>(to + 4 * LANES * p + l.at, s[p], l.d_k - 4 * LANES * p - l.at);
-}
-
-/* 1 if row i starts from the state that the row before it has made. */
-static __device__ __forceinline__ int follows(const GatedDelta &a, int i)
-{
-    return a.dst[i] < 0 ? a.parent[i] == i - 1 : a.src[i] == a.dst[i - 1];
-}
-
-/* Takes s from the slot of a tree that leaves no states to its row `last`, by the rows between,
- * whose u this warp has left. */
-template <int N4, bool FAST>
-static __device__ __forceinline__ void replay_path(float s[N4][4], const GatedDelta &a,
-                                                   const DeltaLane &l, int last)
-{
-    DeltaRecords records = {a.k, a.v, a.decay, a.n_k_heads, a.n_v_heads, a.d_k, a.d_v};
-    uint64_t path = 0; /* bit d: row last - d */
-    for (int row = last; row >= 0; row = a.parent[row])
-        path |= (uint64_t)1 << (last - row);
-    for (int d = MAX_DRAFT_ROWS - 1; d >= 0; d--) {
-        if (!(path >> d & 1)) continue;
-        DeltaRecord<N4> row;
-        load_record<N4, FAST>(&row, records, l, last - d);
-        update_state<N4>(s, row.k, row.u, row.decay);
+    float x[4];
+    if (FAST) {
+        copy_16(to, from);
+        return;
     }
+    load4<false>(x, from, n);
+    store4<true>(to, x, 4);
 }
 
-/* u of row i, in place of its v: between two places where the warp meets, so that all lanes have
- * read v, and can read u. */
-static __device__ __forceinline__ void leave_u(const GatedDelta &a, const DeltaLane &l, int i,
-                                               float u)
+/* Begins to copy the rows from `first` on, up to a chunk of them; the block's threads share in it.
+ * What is not copied beside their work is there when they pass a barrier. */
+template <bool FAST, typename Chunk>
+static __device__ __forceinline__ void copy_chunk(Chunk *c, const GatedDelta &a, const DeltaLane &l,
+                                                  int first)
 {
-    warp_sync();
-    if (l.at == 0 && l.d_k) a.v[((int64_t)i * a.n_v_heads + l.head) * a.d_v + l.col] = u;
-    warp_sync();
+    enum { FOURS = Chunk::KEYS / 4 };
+    int n = a.n - first < Chunk::ROWS ? a.n - first : +Chunk::ROWS;
+    int tid = (int)threadIdx.x, first_col = l.col - tid / LANES;
+    for (int x = tid; x < n * FOURS; x += DELTA_THREADS) {
+        int row = x / FOURS, at = x % FOURS * 4;
+        int64_t from = ((int64_t)(first + row) * a.n_k_heads + l.key_head) * a.d_k + at;
+        copy_keys<FAST>(&c->k[row][at], a.k + from, a.d_k - at);
+        copy_keys<FAST>(&c->q[row][at], a.q + from, a.d_k - at);
+    }
+    for (int x = tid; x < n * BLOCK_COLS; x += DELTA_THREADS) {
+        int row = x / BLOCK_COLS, col = x % BLOCK_COLS;
+        if (first_col + col >= a.d_v) continue;
+        int64_t of_head = (int64_t)(first + row) * a.n_v_heads + l.head;
+        copy_4(&c->v[row][col], a.v + of_head * a.d_v + first_col + col);
+    }
+    if (tid < n) {
+        copy_4(&c->decay[tid], a.decay + (int64_t)(first + tid) * a.n_v_heads + l.head);
+        copy_4(&c->beta[tid], a.beta + (int64_t)(first + tid) * a.n_v_heads + l.head);
+        copy_4(&c->src[tid], a.src + first + tid);
+        if (a.parent) copy_4(&c->parent[tid], a.parent + first + tid);
+    }
+    if (tid < n + 2 && first + tid > 0 && first + tid <= a.n)
+        copy_4(&c->dst[tid], a.dst + first + tid - 1);
+    copies_commit();
 }
 
 /* FAST: d_k is 32 N4, d_v a multiple of COLS, everything aligned for load4. */
 template <int N4, bool FAST>
-static __global__ void __launch_bounds__(DELTA_THREADS) gated_delta_kernel(GatedDelta a)
+static __global__ void __launch_bounds__(DELTA_THREADS, N4 > 4 ? 2 : 4)
+    gated_delta_kernel(GatedDelta a)
 {
+    typedef DeltaChunk<N4, BLOCK_COLS> Chunk;
+    __shared__ Chunk chunks[2];
     grid_wait();
     DeltaLane l = lane_of<FAST>(a, (int)blockIdx.x);
-    if (l.col - warp_lane() / LANES >= a.d_v) return;
-    DeltaRow<N4> row, next;
-    float s[N4][4], fetched[N4][4];
-    load_row<N4, FAST>(&row, a, l, 0);
-    load_part<N4, FAST>(s, column_at(a, l, a.src[0]), l);
-    for (int i = 0; i < a.n; i++) {
-        int is_last = i + 1 == a.n;
-        int32_t to = a.dst[i];
-        int goes_on = is_last || follows(a, i + 1);
-        /* who reads the slot in between is the next row alone, and that from registers */
-        int is_overwritten = !is_last && a.dst[i + 1] == to;
-        if (!is_last) load_row<N4, FAST>(&next, a, l, i + 1);
-        if (!goes_on) load_part<N4, FAST>(fetched, column_at(a, l, a.src[i + 1]), l);
-        float u, out = delta_step<N4>(s, row, &u);
-        if (to < 0) leave_u(a, l, i, u);
-        if (l.at == 0 && l.d_k) a.out[((int64_t)i * a.n_v_heads + l.head) * a.d_v + l.col] = out;
-        if (to >= 0 && !is_overwritten) store_part<N4, FAST>(column_at(a, l, to), s, l);
-        if (is_last) break;
-        for (int p = 0; p < N4 && !goes_on; p++)
-            for (int j = 0; j < 4; j++)
-                s[p][j] = fetched[p][j];
-        if (!goes_on && a.dst[i + 1] < 0 && a.parent[i + 1] >= 0)
-            replay_path<N4, FAST>(s, a, l, a.parent[i + 1]);
-        row = next;
+    int has_columns = l.col - warp_lane() / LANES < a.d_v;
+    WalkArrays to = {a.out + (int64_t)l.head * a.d_v, a.v + (int64_t)l.head * a.d_v,
+                     (int64_t)a.n_v_heads * a.d_v, records_of(a, a.k, a.v, l), a.parent};
+    float s[N4][4];
+    copy_chunk<FAST>(&chunks[0], a, l, 0);
+    if (has_columns) load_part<N4, FAST>(s, column_at(a, l, a.src[0]), l);
+    for (int first = 0; first < a.n; first += Chunk::ROWS) {
+        const Chunk &c = chunks[first / Chunk::ROWS % 2];
+        int left = a.n - first, n = left < Chunk::ROWS ? left : +Chunk::ROWS;
+        if (left > n) {
+            copy_chunk<FAST>(&chunks[(first / Chunk::ROWS + 1) % 2], a, l, first + n);
+            copies_wait<1>();
+        } else {
+            copies_wait<0>();
+        }
+        __syncthreads(); /* the chunk is there */
+        WalkPlan plan = plan_walk(c, first, n, a.n);
+        if (has_columns) {
+            if (first && plan.fetch & 1) load_part<N4, FAST>(s, column_at(a, l, c.src[0]), l);
+            walk_chunk<N4, FAST>(s, a, c, plan, to, l, (int)threadIdx.x / LANES, first, n);
+        }
+        __syncthreads(); /* and may be overwritten */
     }
 }
 
@@ -546,7 +369,6 @@ static __global__ void __launch_bounds__(DELTA_THREADS) delta_fold_kernel(DeltaF
 {
     grid_wait();
     DeltaFold a = layer_of(f, (int)blockIdx.y);
-    DeltaRecords records = {a.k, a.u, a.decay, a.n_k_heads, a.n_v_heads, a.d_k, a.d_v};
     const int32_t *path = a.path + (int64_t)blockIdx.z * a.stride;
     int32_t length = a.length[blockIdx.z];
     if (length == 0) return;
@@ -556,6 +378,7 @@ static __global__ void __launch_bounds__(DELTA_THREADS) delta_fold_kernel(DeltaF
     }
     DeltaLane l = lane_of<FAST>(a, (int)blockIdx.x);
     if (l.col - warp_lane() / LANES >= a.d_v) return;
+    DeltaRecords records = records_of(a, a.k, a.u, l);
     DeltaRecord<N4> row, next;
     float s[N4][4];
     load_record<N4, FAST>(&row, records, l, path[0]);

@@ -8,6 +8,7 @@
 #define OFFSHOOT_KERNELS_OPS_CUDA_H
 
 #include "kernels/attention.h"
+#include "kernels/delta_mixer.h"
 #include "kernels/gated_delta.h"
 #include "kernels/linear.h"
 #include "kernels/moe.h"
@@ -63,6 +64,7 @@ typedef struct {
     X(linear, Linear)                                                                              \
     X(conv_gates, ConvGates)                                                                       \
     X(gated_delta, GatedDelta)                                                                     \
+    X(delta_mixer, DeltaMixer)                                                                     \
     X(delta_fold, DeltaFold)                                                                       \
     X(attention_prepare, AttentionPrepare)                                                         \
     X(tree_attention, TreeAttention)                                                               \

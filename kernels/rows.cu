@@ -5,9 +5,10 @@
  * have one order: a warp takes every NORM_WARPS-th run of 128, a lane every 32nd element of it,
  * then a tree over the warp, then the warps in order. What they make is multiplied next, so they
  * leave its terms as well (terms.h). Bytes: each array read or written once; all are below a
- * microsecond at decode sizes, so what counts is the launch.
+ * microsecond at decode sizes, so what counts is the launch, and in it how often memory is waited
+ * for: once, since what a lane has read stays in its registers until its terms are written.
  */
-#include "kernels/terms.h"
+#include "kernels/norm_parts.h"
 
 enum {
     THREADS = 256,
@@ -31,16 +32,34 @@ template <int N_WARPS> static __device__ float block_sum(float x)
 
 /* ---- embed, gather ---- */
 
+/* out[k] = read(k) for k < n, by the block. A thread reads several values before it writes them: a
+ * write would hold up the reads behind it, which the compiler cannot know to be of other memory. */
+template <typename Read>
+static __device__ __forceinline__ void write_row(float *out, int n, const Read &read)
+{
+    enum { AT_ONCE = 8 };
+    for (int first = (int)threadIdx.x; first < n; first += AT_ONCE * THREADS) {
+        float x[AT_ONCE];
+        UNROLL
+        for (int i = 0; i < AT_ONCE; i++)
+            x[i] = first + i * THREADS < n ? read(first + i * THREADS) : 0.0f;
+        UNROLL
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + i * THREADS < n) out[first + i * THREADS] = x[i];
+    }
+}
+
 static __global__ void embed_kernel(Embed a, Weight table)
 {
     grid_wait();
-    int64_t row = a.token[blockIdx.x];
+    int64_t row = (int64_t)a.token[blockIdx.x] * table.cols;
     float *out = a.out + (int64_t)blockIdx.x * a.out_stride;
-    for (int k = (int)threadIdx.x; k < table.cols; k += THREADS) {
-        int64_t at = row * table.cols + k;
-        out[k] = table.type == WEIGHT_F32 ? ((const float *)table.data)[at]
-                                          : bf16_to_float(((const uint16_t *)table.data)[at]);
-    }
+    const float *f32 = (const float *)table.data + row;
+    const uint16_t *bf16 = (const uint16_t *)table.data + row;
+    if (table.type == WEIGHT_F32)
+        write_row(out, table.cols, [=](int k) { return f32[k]; });
+    else
+        write_row(out, table.cols, [=](int k) { return bf16_to_float(bf16[k]); });
 }
 
 extern "C" void CUDA_NAME(embed)(const CudaContext *c, const Embed *a)
@@ -53,8 +72,7 @@ static __global__ void gather_kernel(GatherRows a)
     grid_wait();
     const float *x = a.x + (int64_t)a.index[blockIdx.x] * a.dim;
     float *out = a.out + (int64_t)(a.to ? a.to[blockIdx.x] : (int)blockIdx.x) * a.dim;
-    for (int k = (int)threadIdx.x; k < a.dim; k += THREADS)
-        out[k] = x[k];
+    write_row(out, a.dim, [=](int k) { return x[k]; });
 }
 
 extern "C" void CUDA_NAME(gather_rows)(const CudaContext *c, const GatherRows *a)
@@ -64,39 +82,61 @@ extern "C" void CUDA_NAME(gather_rows)(const CudaContext *c, const GatherRows *a
 
 /* ---- norms ---- */
 
-/* x += delta of this lane's part of a block: k = 128 block + lane + 32 i. Returns sum + squares. */
-static __device__ __forceinline__ float add_block(float *x, const float *delta, int dim, int block,
-                                                  float sum)
+/* Writes x * scale * w, by which x is replaced, and leaves its terms. */
+static __device__ __forceinline__ void put_norm(const AddNorm &a, const NewTerms &terms, int block,
+                                                float scale, float (&x)[2][2],
+                                                const float (&w)[2][2])
 {
     UNROLL
-    for (int i = 0; i < K_BLOCK / WARP; i++) {
-        int k = block * K_BLOCK + i * WARP + warp_lane();
-        if (k >= dim) continue;
-        float y = x[k];
-        if (delta) x[k] = y = y + delta[k];
-        sum = fmaf(y, y, sum);
-    }
-    return sum;
+    for (int i = 0; i < 4; i++)
+        x[i / 2][i % 2] = x[i / 2][i % 2] * scale * w[i / 2][i % 2];
+    store_block(a.out + (int64_t)blockIdx.x * a.out_stride, block, a.dim, x);
+    leave_terms(terms, blockIdx.x, block, x);
 }
 
-/* A block per row, a warp per 128 of it. */
-static __global__ void __launch_bounds__(NORM_THREADS) add_norm_kernel(AddNorm a, NewTerms terms)
+/*
+ * A block per row, a warp per 128 of it. A warp's first HELD blocks stay in registers, and their
+ * weights come before the wait: so a row costs one round trip to memory and a barrier. What a row
+ * has beyond those is read again.
+ */
+template <int HELD>
+static __global__ void __launch_bounds__(NORM_THREADS, 1) add_norm_kernel(AddNorm a, NewTerms terms)
 {
-    grid_wait();
     int warp = (int)threadIdx.x / WARP, n_blocks = term_blocks(a.dim);
-    float *x = a.x + (int64_t)blockIdx.x * a.dim;
-    const float *delta = a.delta ? a.delta + (int64_t)blockIdx.x * a.dim : NULL;
-    float sum = 0;
-    for (int b = warp; b < n_blocks; b += NORM_WARPS)
-        sum = add_block(x, delta, a.dim, b, sum);
+    float w[HELD][2][2], x[HELD][2][2], delta[HELD][2][2] = {}, sum = 0;
+    UNROLL
+    for (int j = 0; j < HELD; j++)
+        load_block(w[j], a.w, warp + j * NORM_WARPS, a.out ? a.dim : 0);
+    grid_wait();
+    float *row = a.x + (int64_t)blockIdx.x * a.dim;
+    const float *more = a.delta ? a.delta + (int64_t)blockIdx.x * a.dim : NULL;
+    UNROLL
+    for (int j = 0; j < HELD; j++) {
+        load_block(x[j], row, warp + j * NORM_WARPS, a.dim);
+        if (more) load_block(delta[j], more, warp + j * NORM_WARPS, a.dim);
+    }
+    UNROLL
+    for (int j = 0; j < HELD; j++) {
+        sum = add_block(x[j], delta[j], more != NULL, sum);
+        if (more) store_block(row, warp + j * NORM_WARPS, a.dim, x[j]);
+    }
+    for (int b = warp + HELD * NORM_WARPS; b < n_blocks; b += NORM_WARPS) {
+        float y[2][2], plus[2][2] = {};
+        load_block(y, row, b, a.dim);
+        if (more) load_block(plus, more, b, a.dim);
+        sum = add_block(y, plus, more != NULL, sum);
+        if (more) store_block(row, b, a.dim, y);
+    }
     if (!a.out) return;
-    float scale = 1.0f / sqrtf(block_sum<NORM_WARPS>(sum) / (float)a.dim + a.eps);
-    float *out = a.out + (int64_t)blockIdx.x * a.out_stride;
-    for (int b = warp; b < n_blocks; b += NORM_WARPS) {
-        int end = term_block_end(b, a.dim);
-        for (int k = b * K_BLOCK + warp_lane(); k < end; k += WARP)
-            out[k] = x[k] * scale * a.w[k];
-        leave_terms(terms, blockIdx.x, b, out, a.dim);
+    float scale = norm_scale(block_sum<NORM_WARPS>(sum), a.dim, a.eps);
+    UNROLL
+    for (int j = 0; j < HELD; j++)
+        if (warp + j * NORM_WARPS < n_blocks)
+            put_norm(a, terms, warp + j * NORM_WARPS, scale, x[j], w[j]);
+    for (int b = warp + HELD * NORM_WARPS; b < n_blocks; b += NORM_WARPS) {
+        load_block(x[0], row, b, a.dim);
+        load_block(w[0], a.w, b, a.dim);
+        put_norm(a, terms, b, scale, x[0], w[0]);
     }
 }
 
@@ -104,27 +144,53 @@ extern "C" void CUDA_NAME(add_norm)(const CudaContext *c, const AddNorm *a)
 {
     NewTerms terms = {};
     if (a->out) terms = new_terms(c, a->out, a->n, a->dim, a->out_stride);
-    launch(c, dim3((unsigned)a->n), NORM_THREADS, 0, add_norm_kernel, *a, terms);
+    launch(c, dim3((unsigned)a->n), NORM_THREADS, 0,
+           term_blocks(a->dim) > NORM_WARPS ? add_norm_kernel<4> : add_norm_kernel<1>, *a, terms);
 }
 
-/* A warp per head. Terms are left where a head is whole blocks of 128. */
-static __global__ void gated_norm_kernel(GatedNorm a, NewTerms terms)
+/* Writes a block of the norm of x, by which x is replaced, and leaves its terms where a head is
+ * whole blocks of 128. */
+static __device__ __forceinline__ void put_gated(const GatedNorm &a, const NewTerms &terms,
+                                                 int64_t head, int block, float scale,
+                                                 float (&x)[2][2], const float (&z)[2][2],
+                                                 const float (&w)[2][2])
 {
+    gate_block(x, scale, w, z);
+    store_block(a.out + head * a.dim, block, a.dim, x);
+    leave_terms(terms, head / a.n_heads, (int)(head % a.n_heads) * (a.dim / K_BLOCK) + block, x);
+}
+
+/* A warp per head. What lies beyond its first HELD blocks is read again. */
+template <int HELD> static __global__ void gated_norm_kernel(GatedNorm a, NewTerms terms)
+{
+    float w[HELD][2][2], x[HELD][2][2], z[HELD][2][2], sum = 0;
+    UNROLL
+    for (int j = 0; j < HELD; j++)
+        load_block(w[j], a.w, j, a.dim);
     grid_wait();
     int64_t head = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (head >= (int64_t)a.n * a.n_heads) return;
-    const float *x = a.x + head * a.dim, *z = a.z + head * a.dim;
-    float *out = a.out + head * a.dim;
-    float sum = 0;
-    for (int k = warp_lane(); k < a.dim; k += WARP)
-        sum = fmaf(x[k], x[k], sum);
-    float scale = 1.0f / sqrtf(warp_sum(sum, WARP) / (float)a.dim + a.eps);
-    for (int k = warp_lane(); k < a.dim; k += WARP)
-        out[k] = x[k] * scale * a.w[k] * silu(z[k]);
-    int64_t row = head / a.n_heads;
-    int cols = a.n_heads * a.dim, first = (int)(head % a.n_heads) * (a.dim / K_BLOCK);
-    for (int b = 0; b < a.dim / K_BLOCK; b++)
-        leave_terms(terms, row, first + b, a.out + row * cols, cols);
+    const float *of_head = a.x + head * a.dim, *gate = a.z + head * a.dim;
+    UNROLL
+    for (int j = 0; j < HELD; j++) {
+        load_block(x[j], of_head, j, a.dim);
+        load_block(z[j], gate, j, a.dim);
+    }
+    UNROLL
+    for (int j = 0; j < HELD; j++)
+        sum = add_squares(x[j], sum);
+    for (int k = HELD * K_BLOCK + warp_lane(); k < a.dim; k += WARP)
+        sum = fmaf(of_head[k], of_head[k], sum);
+    float scale = norm_scale(warp_sum(sum, WARP), a.dim, a.eps);
+    UNROLL
+    for (int j = 0; j < HELD; j++)
+        put_gated(a, terms, head, j, scale, x[j], z[j], w[j]);
+    for (int b = HELD; b < term_blocks(a.dim); b++) {
+        load_block(x[0], of_head, b, a.dim);
+        load_block(z[0], gate, b, a.dim);
+        load_block(w[0], a.w, b, a.dim);
+        put_gated(a, terms, head, b, scale, x[0], z[0], w[0]);
+    }
 }
 
 extern "C" void CUDA_NAME(gated_norm)(const CudaContext *c, const GatedNorm *a)
@@ -133,7 +199,8 @@ extern "C" void CUDA_NAME(gated_norm)(const CudaContext *c, const GatedNorm *a)
     int cols = a->n_heads * a->dim;
     NewTerms terms = {};
     if (a->dim % K_BLOCK == 0) terms = new_terms(c, a->out, a->n, cols, cols);
-    launch(c, dim3((unsigned)blocks), THREADS, 0, gated_norm_kernel, *a, terms);
+    launch(c, dim3((unsigned)blocks), THREADS, 0,
+           a->dim > K_BLOCK ? gated_norm_kernel<2> : gated_norm_kernel<1>, *a, terms);
 }
 
 /* ---- SwiGLU ---- */
@@ -146,12 +213,14 @@ static __global__ void swiglu_kernel(SwiGlu a, NewTerms terms)
     int64_t row = unit / term_blocks(a.dim);
     int block = (int)(unit % term_blocks(a.dim));
     if (row >= a.n) return;
-    float *gate = a.gate + row * a.dim;
-    const float *up = a.up + row * a.dim;
-    int end = term_block_end(block, a.dim);
-    for (int k = block * K_BLOCK + warp_lane(); k < end; k += WARP)
-        gate[k] = silu(gate[k]) * up[k];
-    leave_terms(terms, row, block, gate, a.dim);
+    float gate[2][2], up[2][2];
+    load_block(gate, a.gate + row * a.dim, block, a.dim);
+    load_block(up, a.up + row * a.dim, block, a.dim);
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        gate[i / 2][i % 2] = silu(gate[i / 2][i % 2]) * up[i / 2][i % 2];
+    store_block(a.gate + row * a.dim, block, a.dim, gate);
+    leave_terms(terms, row, block, gate);
 }
 
 extern "C" void CUDA_NAME(swiglu)(const CudaContext *c, const SwiGlu *a)

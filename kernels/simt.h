@@ -432,6 +432,30 @@ static inline void atomic_add(uint64_t *at, uint64_t x)
 }
 #endif
 
+/* ---- tickets: which of a launch's blocks comes last ---- */
+
+/*
+ * A ticket lies at 0 between launches, and n blocks draw it once each: one thread does, between two
+ * barriers of its block. 1 for the last block. It sees what the others have written before they
+ * drew, and leaves the ticket at 0. Which block is the last differs from run to run: what it does
+ * must not.
+ */
+static __device__ __forceinline__ int draw_ticket(uint32_t *ticket, int n)
+{
+#ifdef __CUDACC__
+    uint32_t drawn;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                 : "=r"(drawn)
+                 : "l"(ticket)
+                 : "memory");
+#else
+    uint32_t drawn = (*ticket)++;
+#endif
+    if (drawn + 1 < (uint32_t)n) return 0;
+    *ticket = 0;
+    return 1;
+}
+
 /* ---- activations, one form in all kernels ---- */
 
 static __device__ __forceinline__ float sigmoid(float x)

@@ -15,7 +15,6 @@
 enum {
     K_BLOCK = 128,
     TERM_BLOCK_BYTES = K_BLOCK * 2 * 2,
-    TERM_RUN = 64, /* k's of which a lane of a warp has two */
 };
 
 /* [n][n_blocks][4] runs of 32 k's, 64 bytes high, then 64 bytes low. */
@@ -70,6 +69,28 @@ static __device__ __forceinline__ uint32_t warp_most(uint32_t x)
     return x;
 }
 
+/* This lane's values of block `block` of a row: k = 128 block + 64 run + 32 h + lane is v[run][h].
+ * Beyond the row's end they are 0. */
+static __device__ __forceinline__ void load_block(float (&v)[2][2], const float *x, int block,
+                                                  int cols)
+{
+    UNROLL
+    for (int i = 0; i < K_BLOCK / WARP; i++) {
+        int k = block * K_BLOCK + i * WARP + warp_lane();
+        v[i / 2][i % 2] = k < cols ? x[k] : 0.0f;
+    }
+}
+
+static __device__ __forceinline__ void store_block(float *x, int block, int cols,
+                                                   const float (&v)[2][2])
+{
+    UNROLL
+    for (int i = 0; i < K_BLOCK / WARP; i++) {
+        int k = block * K_BLOCK + i * WARP + warp_lane();
+        if (k < cols) x[k] = v[i / 2][i % 2];
+    }
+}
+
 /* The scale of a block of which this lane has four values: magnitudes are in the order of their
  * bits, those of NaN the last. */
 static __device__ __forceinline__ float fp8_warp_scale(const float (&v)[2][2])
@@ -83,12 +104,24 @@ static __device__ __forceinline__ float fp8_warp_scale(const float (&v)[2][2])
     return fp8_scale(philox_float(warp_most(most)));
 }
 
+/*
+ * Where the high term of value 32 h + lane of run `run` lies in a block, in units of 2 bytes; the
+ * low one 32 further. A lane of tile_sum reads 8 values at a time: 8 neighbours of W in bf16, in
+ * FP8 one half of 16, so that there halves of 8 neighbours take turns.
+ */
+template <WeightType TYPE>
+static __device__ __forceinline__ int term_place(int run, int h, int lane)
+{
+    if (TYPE != WEIGHT_FP8) return run * 128 + h * 64 + lane;
+    return run * 128 + lane / 8 % 2 * 64 + (2 * h + lane / 16) * 8 + lane % 8;
+}
+
 /* put_terms for PREFILL_FP8, beside FP8 weights. */
 static __device__ __forceinline__ void put_fp8_terms(const Terms &out, int64_t row, int block,
                                                      const float (&v)[2][2])
 {
     int64_t at = row * out.n_blocks + block;
-    uint16_t *to = (uint16_t *)(void *)(out.data + at * TERM_BLOCK_BYTES) + warp_lane();
+    uint16_t *to = (uint16_t *)(void *)(out.data + at * TERM_BLOCK_BYTES);
     float scale = fp8_warp_scale(v), inverse = 1.0f / scale;
     if (warp_lane() == 0) out.unit[at] = scale;
     UNROLL
@@ -96,26 +129,20 @@ static __device__ __forceinline__ void put_fp8_terms(const Terms &out, int64_t r
         uint32_t high = fp8_to_fp16_pair(fp8_codes(v[run][0] * inverse, v[run][1] * inverse));
         UNROLL
         for (int h = 0; h < 2; h++) {
-            to[(run * 2 + h) * 64] = (uint16_t)(high >> 16 * h);
-            to[(run * 2 + h) * 64 + 32] = 0;
+            int place = term_place<WEIGHT_FP8>(run, h, warp_lane());
+            to[place] = (uint16_t)(high >> 16 * h);
+            to[place + 32] = 0;
         }
     }
 }
 
-/* Where in a run of 64 k's value `lane` of half h lies. A lane of tile_sum reads 8 at a time: 8
- * neighbours of W in bf16, in FP8 one half of 16. */
-template <WeightType TYPE> static __device__ __forceinline__ int term_k(int h, int lane)
-{
-    return TYPE == WEIGHT_FP8 ? lane / 8 * 16 + h * 8 + lane % 8 : h * 32 + lane;
-}
-
-/* Writes the terms of v, this lane's two values of each run: k = 64 run + term_k(h, lane). */
+/* Writes the terms of v, this lane's values as load_block has them. */
 template <WeightType TYPE>
 static __device__ __forceinline__ void put_terms(const Terms &out, int64_t row, int block,
                                                  const float (&v)[2][2])
 {
     int64_t at = row * out.n_blocks + block;
-    unsigned char *data = out.data + at * TERM_BLOCK_BYTES;
+    uint16_t *to = (uint16_t *)(void *)(out.data + at * TERM_BLOCK_BYTES);
     float scale = 1.0f;
     if (TYPE == WEIGHT_FP8) {
         float max =
@@ -137,9 +164,9 @@ static __device__ __forceinline__ void put_terms(const Terms &out, int64_t row, 
         }
         UNROLL
         for (int h = 0; h < 2; h++) {
-            uint16_t *to = (uint16_t *)(void *)(data + (run * 2 + h) * 128) + warp_lane();
-            to[0] = (uint16_t)(high >> 16 * h);
-            to[32] = (uint16_t)(low >> 16 * h);
+            int place = term_place<TYPE>(run, h, warp_lane());
+            to[place] = (uint16_t)(high >> 16 * h);
+            to[place + 32] = (uint16_t)(low >> 16 * h);
         }
     }
 }
@@ -150,13 +177,7 @@ static __device__ __forceinline__ void split_block(const Terms &out, int64_t row
                                                    const float *x, int cols)
 {
     float v[2][2];
-    UNROLL
-    for (int run = 0; run < 2; run++)
-        UNROLL
-    for (int h = 0; h < 2; h++) {
-        int k = block * K_BLOCK + run * TERM_RUN + term_k<TYPE>(h, warp_lane());
-        v[run][h] = k < cols ? x[k] : 0.0f;
-    }
+    load_block(v, x, block, cols);
     warp_sync(); /* all have read */
     if (TYPE == WEIGHT_FP8 && PROMPT == PREFILL_FP8)
         put_fp8_terms(out, row, block, v);
@@ -171,14 +192,23 @@ typedef struct {
     Terms bf16, fp8;
 } NewTerms;
 
-/* What this warp has written of a block of row `row` of x. */
+/* Of a block of row `row` of x, which this warp holds as load_block has it. */
+static __device__ __forceinline__ void leave_terms(const NewTerms &t, int64_t row, int block,
+                                                   const float (&v)[2][2])
+{
+    if (t.bf16.data) put_terms<WEIGHT_BF16>(t.bf16, row, block, v);
+    if (t.fp8.data) put_terms<WEIGHT_FP8>(t.fp8, row, block, v);
+}
+
+/* The same of what this warp has written. */
 static __device__ __forceinline__ void leave_terms(const NewTerms &t, int64_t row, int block,
                                                    const float *x, int cols)
 {
+    float v[2][2];
     if (!t.bf16.data && !t.fp8.data) return;
     warp_sync(); /* the block is written */
-    if (t.bf16.data) split_block<WEIGHT_BF16>(t.bf16, row, block, x, cols);
-    if (t.fp8.data) split_block<WEIGHT_FP8>(t.fp8, row, block, x, cols);
+    load_block(v, x, block, cols);
+    leave_terms(t, row, block, v);
 }
 
 /* Terms of entry i of the memo. */

@@ -337,6 +337,13 @@ static void arrays_of_gated_delta(Mirror *m, GatedDelta *a)
     IN(a->parent, (size_t)a->n);
 }
 
+static void arrays_of_delta_mixer(Mirror *m, DeltaMixer *a)
+{
+    arrays_of_conv_gates(m, &a->conv);
+    arrays_of_gated_delta(m, &a->delta);
+    arrays_of_gated_norm(m, &a->norm);
+}
+
 static void arrays_of_delta_fold(Mirror *m, DeltaFold *a)
 {
     int n_channels = 2 * a->n_k_heads * a->d_k + a->n_v_heads * a->d_v;

@@ -85,7 +85,7 @@ static void test_kernels(void **state)
     (void)state;
     RunResult r = RUN("bench", "kernels", "--model", MODEL, "--threads", "1", "--contexts", "64");
     static const char *const parts[] = {"\n    1 ",         "\n   64 ",  "\n1 rows, by operation",
-                                        "\n16 rows, by",    "\nlinear ", "\ngated_delta ",
+                                        "\n16 rows, by",    "\nlinear ", "\ndelta_mixer ",
                                         "\ntree_attention "};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         assert_run(&r, 0, parts[i]);

@@ -613,7 +613,7 @@ static void test_linear_of_prompts(void **state)
 static void test_embed_and_gather(void **state)
 {
     (void)state;
-    enum { N = 300, DIM = 203, VOCAB = 301 };
+    enum { N = 300, DIM = 2101, VOCAB = 301 };
     static const WeightType types[] = {WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT8, WEIGHT_INT4,
                                        WEIGHT_BF16_BOTH};
     for (int t = 0; t < 4; t++) {
@@ -653,7 +653,7 @@ static double norm_error(int dim)
 static void test_add_norm(void **state)
 {
     (void)state;
-    static const int dims[] = {1, 24, 48, 200, 1030};
+    static const int dims[] = {1, 24, 48, 200, 1030, 3000, 8321};
     enum { N = 37 };
     for (size_t s = 0; s < sizeof dims / sizeof *dims; s++) {
         Rng r = rng_new(200 + s);
@@ -696,7 +696,7 @@ static void test_add_norm(void **state)
 static void test_gated_norm_and_swiglu(void **state)
 {
     (void)state;
-    static const int dims[] = {1, 24, 48, 128, 200};
+    static const int dims[] = {1, 24, 48, 128, 200, 300};
     enum { N = 19, HEADS = 3 };
     for (size_t s = 0; s < sizeof dims / sizeof *dims; s++) {
         Rng r = rng_new(300 + s);

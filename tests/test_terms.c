@@ -33,9 +33,21 @@ typedef struct {
     float *x, *z, *h, *same, *norm, *y;
     float *gates, *page;         /* of attention: one page of K and V */
     int32_t *pos, *base, *zeros; /* of rows at POS, none of them a draft */
+    float *mixed;                /* what a delta layer reads and hands on */
+    int32_t *none;               /* of rows that leave no state */
 } Case;
 
 enum { POS = 40, PAGE_ROWS = 64 };
+
+/* Of a delta layer: two key heads, four value heads; its channels and a slot's floats. */
+enum {
+    D = 128,
+    KEYS = 2 * D,
+    VALUES = 4 * D,
+    CHANNELS = 2 * KEYS + VALUES,
+    STATE = VALUES * D,
+    MIXED = STATE + 3 * CHANNELS + MAX_N * (CHANNELS + 2 * KEYS + VALUES + 4 * 4) + 4 * CHANNELS,
+};
 
 static void *room(Backend *be, const void *content, size_t bytes)
 {
@@ -81,6 +93,7 @@ static Case open_case_of(Backend *be, int cols, int last_rows)
     c.y = room(be, NULL, 3 * Y_FLOATS * sizeof(float));
     c.gates = random_room(be, 4, 2 * n), c.page = random_room(be, 5, 2 * PAGE_ROWS * MAX_COLS);
     c.pos = filled_room(be, POS), c.base = filled_room(be, POS + 1), c.zeros = filled_room(be, 0);
+    c.mixed = random_room(be, 6, MIXED), c.none = filled_room(be, -1);
     return c;
 }
 
@@ -95,8 +108,8 @@ static void close_case(Case *c)
         c->be->free(c->be, (void *)(uintptr_t)c->w[i].data);
         if (c->w[i].scale) c->be->free(c->be, (void *)(uintptr_t)c->w[i].scale);
     }
-    void *all[] = {c->x,     c->z,    c->norm, c->h,    c->same, c->y,
-                   c->gates, c->page, c->pos,  c->base, c->zeros};
+    void *all[] = {c->x,    c->z,   c->norm, c->h,     c->same,  c->y,   c->gates,
+                   c->page, c->pos, c->base, c->zeros, c->mixed, c->none};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         c->be->free(c->be, all[i]);
 }
@@ -171,6 +184,24 @@ static void gate(const Case *c, int n)
     c->be->swiglu(c->be, &(SwiGlu){.n = n, .dim = c->cols, .gate = c->h, .up = c->z});
 }
 
+/* Rows that each start from slot 0. */
+static void mix(const Case *c, int n)
+{
+    SlotLayer slots = {(unsigned char *)c->mixed, MIXED * sizeof(float), 0, STATE * sizeof(float)};
+    float *qkv = c->mixed + STATE + 3 * CHANNELS, *q = qkv + MAX_N * CHANNELS,
+          *k = q + MAX_N * KEYS;
+    float *v = k + MAX_N * KEYS, *a = v + MAX_N * VALUES, *b = a + MAX_N * 4;
+    float *decay = b + MAX_N * 4, *beta = decay + MAX_N * 4, *w = beta + MAX_N * 4;
+    c->be->delta_mixer(c->be,
+                       &(DeltaMixer){.n = n,
+                                     .conv = {n,     2, 4, D,       D,           4,        qkv,
+                                              a,     b, w, c->norm, c->norm + 4, c->zeros, c->none,
+                                              slots, q, k, v,       decay,       beta,     c->none},
+                                     .delta = {n, 2, 4, D, D, q, k, v, decay, beta, c->zeros,
+                                               c->none, slots, c->h, 0, c->none},
+                                     .norm = {n, 4, D, 1e-6f, c->h, c->z, c->norm, c->h}});
+}
+
 /* One KV head; heads as norm_heads has them. */
 static void attend(const Case *c, int n)
 {
@@ -206,11 +237,16 @@ typedef struct {
     int cols;
 } Maker;
 
-static const Maker makers[] = {
-    {"add_norm", norm, MAX_COLS},         {"add_norm, odd", norm, 333},
-    {"gated_norm", norm_heads, MAX_COLS}, {"gated_norm, small heads", norm_heads, 384},
-    {"attention", attend, MAX_COLS},      {"attention, small heads", attend, 384},
-    {"swiglu", gate, MAX_COLS},           {"swiglu, odd", gate, 131}};
+static const Maker makers[] = {{"add_norm", norm, MAX_COLS},
+                               {"add_norm, odd", norm, 333},
+                               {"add_norm, long", norm, 2300},
+                               {"gated_norm", norm_heads, MAX_COLS},
+                               {"gated_norm, small heads", norm_heads, 384},
+                               {"delta_mixer", mix, MAX_COLS},
+                               {"attention", attend, MAX_COLS},
+                               {"attention, small heads", attend, 384},
+                               {"swiglu", gate, MAX_COLS},
+                               {"swiglu, odd", gate, 131}};
 enum { N_MAKERS = sizeof makers / sizeof *makers };
 
 static void test_same_products(void **state)
@@ -229,6 +265,7 @@ static void test_same_products(void **state)
             assert_int_equal(memo->wanted, BOTH_TYPES);
             for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
                 for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++) {
+                    if (counts[i] * c.cols > MAX_N * MAX_COLS) continue; /* no room */
                     memo->wanted = wanted[k];
                     makers[m].make(&c, counts[i]);
                     assert_int_equal(has_terms(&c, c.h), counts[i] <= MEMO_ROWS);

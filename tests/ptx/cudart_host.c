@@ -90,6 +90,8 @@ void __cudaUnregisterFatBinary(void **handle);
 void __cudaRegisterFunction(void **handle, const char *host, char *device, const char *name,
                             int thread_limit, uint3 *tid, uint3 *bid, dim3 *block, dim3 *grid,
                             int *warp);
+void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int is_extern,
+                       size_t bytes, int is_constant, int is_global);
 cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host);
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args,
                                size_t shared_bytes, cudaStream_t stream);
@@ -128,6 +130,14 @@ void __cudaRegisterFunction(void **handle, const char *host, char *device, const
     if (n_kernels == MAX_KERNELS) abort();
     kernels[n_kernels++] = (Kernel){.host = host, .name = name};
     kernels[n_kernels - 1].module = (const char *)(void *)handle;
+}
+
+/* The host has no use for a kernel's variables; translate.py makes them beside the kernels. */
+void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int is_extern,
+                       size_t bytes, int is_constant, int is_global)
+{
+    (void)handle, (void)host, (void)device, (void)name, (void)is_extern, (void)bytes;
+    (void)is_constant, (void)is_global;
 }
 
 /* NULL: none of that address. Looked up late, for modules list their kernels in any order. */

@@ -46,14 +46,22 @@ typedef struct {
     Thread thread[SIMT_MAX_THREADS];
 } Block;
 
-enum { MAX_BARRIERS = 1 << 13 };
+/* A thread has drawn a ticket. */
+typedef struct {
+    uint64_t at;
+    Touch touch;
+} Draw;
+
+enum { MAX_BARRIERS = 1 << 13, MAX_DRAWS = 1 << 16 };
 
 int races_watched;
 static Block blocks[2];
 static Barrier barriers[MAX_BARRIERS]; /* by hash */
 static Touch *global;                  /* of each byte of the device's memory: the last store */
-static uint32_t settled;               /* launches up to this one have ended */
-static uint32_t last;                  /* of those whose threads have begun */
+static Draw draws[MAX_DRAWS];          /* of one launch, in their order */
+static int n_draws;
+static uint32_t settled; /* launches up to this one have ended */
+static uint32_t last;    /* of those whose threads have begun */
 
 static void *reserve(uint64_t bytes)
 {
@@ -272,11 +280,39 @@ void races_copies_wait(const PtxThread *t, int line)
 
 /* ---- global memory ---- */
 
+static void draw(uint64_t at, const Touch *now)
+{
+    if (n_draws && draws[0].touch.launch != now->launch) n_draws = 0;
+    assert(n_draws < MAX_DRAWS);
+    draws[n_draws++] = (Draw){at, *now};
+}
+
+/* Whether one comes before the other, both by one block. */
+static int comes_first(const Touch *a, const Touch *b)
+{
+    return same_block(a, b) && (a->thread == b->thread || a->interval < b->interval);
+}
+
+/* Whether tickets order two accesses by blocks of a launch. */
+static int by_ticket(const Touch *before, const Touch *now)
+{
+    for (int later = n_draws - 1; later > 0; later--) {
+        if (!comes_first(&draws[later].touch, now)) continue;
+        for (int i = 0; i < later; i++)
+            if (draws[i].at == draws[later].at && comes_first(before, &draws[i].touch)) return 1;
+    }
+    return 0;
+}
+
 void races_global(const PtxThread *t, uint64_t at, uint32_t bytes, int line, PtxAccess access)
 {
     Touch now = touch(t, line, access);
     Thread *of = thread_of(t);
     int stores = access >= PTX_STORE;
+    if (access == PTX_TICKET) {
+        now.access = access = PTX_ATOMIC;
+        draw(at, &now);
+    }
     if (!device_memory_reserved(at)) return; /* a module's variable */
     for (uint64_t i = at; i < at + bytes; i++) {
         Touch *store = &global[i - DEVICE_MEMORY_AT];
@@ -285,7 +321,7 @@ void races_global(const PtxThread *t, uint64_t at, uint32_t bytes, int line, Ptx
         if (same_block(store, &now) && unordered(store, &now, of))
             race(t, "global", i, store, &now);
         if (store->entry && store->launch == now.launch && store->block != now.block &&
-            !(access == PTX_ATOMIC && store->access == PTX_ATOMIC))
+            !(access == PTX_ATOMIC && store->access == PTX_ATOMIC) && !by_ticket(store, &now))
             race(t, "global", i, store, &now);
         if (stores) *store = now;
     }

@@ -237,6 +237,38 @@ static void blocks_apart(const PtxThread *t)
     global_load(t, simt_block_idx.x * N_THREADS + in_next_warp());
 }
 
+static void draw(const PtxThread *t)
+{
+    ++*(uint32_t *)ptx_global(t, given(t) + 3 * N_THREADS * 4, 4, __LINE__, PTX_TICKET);
+}
+
+/* What both blocks store the one that is second loads. */
+static void ticket(const PtxThread *t, int barrier_before, int barrier_behind)
+{
+    static unsigned n;
+    ptx_grid_wait(t);
+    global_store(t, simt_block_idx.x * N_THREADS + self());
+    if (barrier_before) block_sync(t);
+    if (self() == 0) draw(t), n++;
+    if (barrier_behind) block_sync(t);
+    if (n % 2 == 0) global_load(t, (1 - simt_block_idx.x) * N_THREADS + self());
+}
+
+static void behind_tickets(const PtxThread *t)
+{
+    ticket(t, 1, 1);
+}
+
+static void stores_behind_ticket(const PtxThread *t)
+{
+    ticket(t, 0, 1);
+}
+
+static void loads_beside_ticket(const PtxThread *t)
+{
+    ticket(t, 1, 0);
+}
+
 static void global_without_barrier(const PtxThread *t)
 {
     ptx_grid_wait(t);
@@ -296,6 +328,9 @@ static const Case cases[] = {
     {"copies behind a barrier", copies_behind_barrier, NULL, 0, 0},
     {"blocks store to one place", blocks_meet, NULL, 1, 0},
     {"blocks apart", blocks_apart, NULL, 0, 0},
+    {"blocks behind tickets", behind_tickets, NULL, 0, 0},
+    {"stores behind a ticket", stores_behind_ticket, NULL, 1, 0},
+    {"loads beside a ticket", loads_beside_ticket, NULL, 1, 0},
     {"global memory, no barrier", global_without_barrier, NULL, 1, 0},
     {"loads before grid_wait", loads_too_early, blocks_apart, 1, 0},
     {"what has long been stored", loads_too_early, blocks_apart, 0, 1},

@@ -293,10 +293,11 @@ class Entry:
         return f"{C_TYPE[kind]} *to = {at}; " + " ".join(sets)
 
     def op_atom(self, op, m, o):
-        m = [x for x in m if x not in ("relaxed", "cta", "gpu", "sys")]
+        access = "TICKET" if m[:2] == ["acq_rel", "gpu"] else "ATOMIC"
+        m = [x for x in m if x not in ("relaxed", "acq_rel", "cta", "gpu", "sys")]
         space = m.pop(0) if m[0] in ("global", "shared") else ""
         what, kind = m
-        at = self.memory(space, o[1], SIZE[kind], "ATOMIC")
+        at = self.memory(space, o[1], SIZE[kind], access)
         c, b = C_TYPE[kind], self.read(o[2], kind)
         new = {"add": f"was + {b}", "or": f"was | {b}", "and": f"was & {b}", "xor": f"was ^ {b}",
                "exch": b, "min": f"min_{kind}(was, {b})",
@@ -734,6 +735,12 @@ class Module:
             return
         if line.startswith("{") and line.endswith("}"):  # an inline piece of cuda_fp16.hpp
             line = line[1:-1].strip()
+        if line.startswith("{ "):  # a scope of a few lines: a shared variable's address
+            self.parse_line(e, "{")
+            return self.parse_line(e, line[2:])
+        if line.endswith(" }"):
+            self.parse_line(e, line[:-2])
+            return self.parse_line(e, "}")
         if line and not line.endswith(";") and not line.startswith(".loc"):
             raise Unknown("a statement over several lines")
         for text in line.split(";"):
