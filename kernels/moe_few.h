@@ -320,25 +320,17 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2) up_few_kernel(FewPlan 
 
 /* A warp's values of a k-block of h of 4 pairs, and what it makes of them in shared memory. */
 typedef struct {
-    float v[TILE_COLUMN_ROWS][2][2]; /* as put_terms takes them */
+    float v[TILE_COLUMN_ROWS][2][2]; /* as load_block has them */
 } HTile;
 enum { H_TERMS_BYTES = TILE_COLUMN_ROWS * (TERM_BLOCK_BYTES + (int)sizeof(float)) };
 
-/* Of n pairs from `first` on; 0 past the last column. */
-template <WeightType TYPE>
+/* Of n pairs from `first` on. */
 static __device__ __forceinline__ void load_h(const FewPlan &p, int first, int n, int block,
                                               HTile *t)
 {
     UNROLL
-    for (int i = 0; i < TILE_COLUMN_ROWS; i++) {
-        if (i >= n) continue;
-        UNROLL
-        for (int j = 0; j < 4; j++) {
-            int k = block * K_BLOCK + j / 2 * TERM_RUN + term_k<TYPE>(j % 2, warp_lane());
-            int at = (first + i) * p.a.width + k; /* of up to 528 pairs */
-            t->v[i][j / 2][j % 2] = k < p.a.width ? p.h[at] : 0;
-        }
-    }
+    for (int i = 0; i < TILE_COLUMN_ROWS; i++)
+        if (i < n) load_block(t->v[i], p.h + (int64_t)(first + i) * p.a.width, block, p.a.width);
 }
 
 /* The terms of the n first pairs of t. */
@@ -365,12 +357,11 @@ static __device__ __forceinline__ void h_product(const uint32_t (&a)[K_STEPS][4]
 }
 
 /* Asks for the values of the first pairs of the step after this one, unless it is not known yet. */
-template <WeightType TYPE>
 static __device__ __forceinline__ void load_next_h(const Walk &w, const FewPlan &p, HTile *next)
 {
     if (w.at + 1 < WARP)
-        load_h<TYPE>(p, of_step(w.mine.first, w.at + 1), of_step(w.mine.n, w.at + 1),
-                     of_step(w.mine.block, w.at + 1), next);
+        load_h(p, of_step(w.mine.first, w.at + 1), of_step(w.mine.n, w.at + 1),
+               of_step(w.mine.block, w.at + 1), next);
 }
 
 /*
@@ -384,9 +375,9 @@ static __device__ __forceinline__ void down_slice(Walk *w, const FewPlan &p, int
     float acc[T][4] = {};
     int is_one = T == 1 || n <= TILE_COLUMN_ROWS; /* tile of pairs, as most units are */
     for (int b = w->begin; b < w->end; b++) {
-        if (w->at == 0) load_h<TYPE>(p, first, n, b, h);
+        if (w->at == 0) load_h(p, first, n, b, h);
         put_h_terms<TYPE>(*h, n, terms);
-        if (is_one) load_next_h<TYPE>(*w, p, h);
+        if (is_one) load_next_h(*w, p, h);
         uint32_t a[K_STEPS][4];
         float scale = take_block<TYPE>(*w, a);
         h_product<TYPE>(a, scale, terms, acc[0]);
@@ -394,11 +385,11 @@ static __device__ __forceinline__ void down_slice(Walk *w, const FewPlan &p, int
         for (int j = 1; j < T; j++) {
             int left = n - j * TILE_COLUMN_ROWS;
             if (left <= 0) continue;
-            load_h<TYPE>(p, first + j * TILE_COLUMN_ROWS, left, b, h);
+            load_h(p, first + j * TILE_COLUMN_ROWS, left, b, h);
             put_h_terms<TYPE>(*h, left, terms);
             h_product<TYPE>(a, scale, terms, acc[j]);
         }
-        if (!is_one) load_next_h<TYPE>(*w, p, h);
+        if (!is_one) load_next_h(*w, p, h);
         if (++w->at == WARP) next_steps<TYPE>(w);
     }
     add_terms<T>(acc, sum);
