@@ -120,6 +120,14 @@ struct Backend {
     void (*accept_trees)(Backend *be, const AcceptTrees *a);
 };
 
+/* delta_mixer by its definition: the three operations, one after the other. */
+static inline void backend_mix_in_turn(Backend *be, const DeltaMixer *a)
+{
+    be->conv_gates(be, &a->conv);
+    be->gated_delta(be, &a->delta);
+    be->gated_norm(be, &a->norm);
+}
+
 /* Never given before, so that what a closed owner recorded is not taken for a new one's. */
 static inline uint64_t backend_new_owner(Backend *be)
 {

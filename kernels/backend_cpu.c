@@ -51,13 +51,6 @@ CPU_OP(swiglu, SwiGlu)
 CPU_OP(token_logprobs, TokenLogprobs)
 CPU_OP(move_rows, MoveRows)
 
-static void delta_mixer(Backend *be, const DeltaMixer *a)
-{
-    conv_gates(be, &a->conv);
-    gated_delta(be, &a->delta);
-    gated_norm(be, &a->norm);
-}
-
 #define CPU_OP_WITH_SCRATCH(op, Args)                                                              \
     static void op(Backend *be, const Args *a)                                                     \
     {                                                                                              \
@@ -209,7 +202,7 @@ Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *
     be->linear = linear;
     be->conv_gates = conv_gates;
     be->gated_delta = gated_delta;
-    be->delta_mixer = delta_mixer;
+    be->delta_mixer = backend_mix_in_turn;
     be->delta_fold = delta_fold;
     be->attention_prepare = attention_prepare;
     be->tree_attention = tree_attention;

@@ -42,13 +42,6 @@ REF_OP(grow_drafts, GrowDrafts)
 REF_OP(plant_trees, PlantTrees)
 REF_OP(accept_trees, AcceptTrees)
 
-static void delta_mixer(Backend *be, const DeltaMixer *a)
-{
-    conv_gates(be, &a->conv);
-    gated_delta(be, &a->delta);
-    gated_norm(be, &a->norm);
-}
-
 static void sample(Backend *be, const Sample *a)
 {
     RefBackend *ref = (RefBackend *)be;
@@ -88,7 +81,7 @@ Backend *backend_ref_open(int max_vocab)
     be->linear = linear;
     be->conv_gates = conv_gates;
     be->gated_delta = gated_delta;
-    be->delta_mixer = delta_mixer;
+    be->delta_mixer = backend_mix_in_turn;
     be->delta_fold = delta_fold;
     be->attention_prepare = attention_prepare;
     be->tree_attention = tree_attention;

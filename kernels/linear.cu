@@ -5,8 +5,10 @@
  * all matrices of a type. Then one of three schedules of the same sum. Up to 64 rows of x at a
  * time, with the blocks of all matrices of the type in one grid, one matrix after the other:
  * - a block takes 16 rows of W at a time, each of its 8 warps one slice of k; partial sums meet in
- *   shared memory (2 KB for each 4 rows of x). Up to 8 rows of x two blocks for each SM walk
- * through all tiles, and while one tile's sums meet the next one's weights are on their way.
+ *   shared memory (2 KB for each 4 rows of x). Up to 8 rows of x at most two blocks for each SM
+ *   walk through all tiles, and while one tile's sums meet the next one's weights are on their way.
+ *   Before they wait for x they ask L2 for the first 25 MB of W: so the memory is busy while
+ *   launches before this one, a few microseconds each, move next to nothing.
  * - a block owns 128 rows of W, each warp 16 of them and all of k, so that what it reads of x
  *   serves all its warps from L1. For many rows, when that still makes blocks for all SMs.
  * For more rows than 64 both go through shared memory (gemm_tile.h), still the same sum, a launch
@@ -91,7 +93,7 @@ static __device__ __forceinline__ void group_offsets(const Terms &x, int first, 
 
 /* Blocks of k that a warp has on their way; as registers allow. */
 template <WeightType TYPE, int T, int ALIGNED>
-static constexpr int WALK_AHEAD = TYPE == WEIGHT_FP8 &&ALIGNED &&T == 1 ? 2 : 1;
+static constexpr int WALK_AHEAD = (TYPE == WEIGHT_FP8) && (ALIGNED) && (T == 1) ? 2 : 1;
 
 /* Partial sums of a tile; there are two sets, for the next tile's are stored while these are added,
  * where a block has more than one tile. */

@@ -237,9 +237,9 @@ static __device__ __forceinline__ int slice_begin(int n_blocks, int slice)
 /*
  * sum += p(s) for s in [slice, slice_end): with g = lane / 4 and l = lane % 4, sum[j][0] is row g
  * of W and sum[j][1] row g + 8, for row 4j + l of x. at[j]: term_offset of x's row 4j + g / 2 for
- * this lane; tiles from n_tiles on are left out. Weights are loaded a block ahead, those of FP8,
- * half as many bytes, two where a single tile leaves the registers. WAIT: it is here that the
- * kernel calls grid_wait, so that its first weights come while the launch before it still runs.
+ * this lane; tiles from n_tiles on are left out. Weights are loaded a block ahead. WAIT: it is here
+ * that the kernel calls grid_wait, so that its first weights come while the launch before it still
+ * runs.
  */
 template <WeightType TYPE, int T, int ALIGNED, int WAIT>
 static __device__ __forceinline__ void tile_sum_as(const TileWeight &w, const Terms &x,
@@ -251,44 +251,33 @@ static __device__ __forceinline__ void tile_sum_as(const TileWeight &w, const Te
         if (WAIT) grid_wait();
         return;
     }
-    enum { AHEAD = TYPE == WEIGHT_FP8 && ALIGNED && T == 1 ? 2 : 1 };
-    float acc[T][4] = {}, scale = 1, next_scale[AHEAD];
+    float acc[T][4] = {}, next_scale = TYPE == WEIGHT_FP8 ? w.scale[b] : 1;
     uint32_t a[K_STEPS][4];
-    WeightBlock<TYPE> next[AHEAD];
-    UNROLL
-    for (int i = 0; i < AHEAD; i++) {
-        int first = b + i < end ? b + i : end - 1; /* there may be one alone */
-        load_block<TYPE, ALIGNED>(w, first, &next[i]);
-        next_scale[i] = TYPE == WEIGHT_FP8 ? w.scale[first] : 1;
-    }
+    WeightBlock<TYPE> next;
+    load_block<TYPE, ALIGNED>(w, b, &next);
     if (WAIT) grid_wait();
-    while (b < end) {
+    for (; b < end; b++) {
+        float scale = next_scale;
+        fragments<TYPE>(next, a);
+        if (b + 1 < end) {
+            load_block<TYPE, ALIGNED>(w, b + 1, &next);
+            if (TYPE == WEIGHT_FP8) next_scale = w.scale[b + 1];
+        }
         UNROLL
-        for (int i = 0; i < AHEAD; i++, b++) { /* each block to the registers of the one before */
-            if (b >= end) break;
-            fragments<TYPE>(next[i], a);
-            scale = next_scale[i];
-            if (b + AHEAD < end) {
-                load_block<TYPE, ALIGNED>(w, b + AHEAD, &next[i]);
-                if (TYPE == WEIGHT_FP8) next_scale[i] = w.scale[b + AHEAD];
-            }
-            UNROLL
-            for (int j = 0; j < T; j++)
-                if (T <= 2 || j < n_tiles) {
-                    float unit = block_unit<TYPE>(x, at[j], b);
-                    block_product<TYPE>(
-                        a, load_terms(x.data + (size_t)at[j] * 16 + (size_t)b * TERM_BLOCK_BYTES),
-                        scale * unit, acc[j]);
-                }
-            while (slice_begin(x.n_blocks, slice + 1) <= b)
-                slice++;
-            if (slice_begin(x.n_blocks, slice + 1) > b + 1) continue;
-            UNROLL
-            for (int j = 0; j < T; j++) {
-                sum[j][0] += acc[j][0] + acc[j][1];
-                sum[j][1] += acc[j][2] + acc[j][3];
-                acc[j][0] = acc[j][1] = acc[j][2] = acc[j][3] = 0;
-            }
+        for (int j = 0; j < T; j++) {
+            if (j >= n_tiles) continue;
+            float unit = block_unit<TYPE>(x, at[j], b);
+            const unsigned char *terms = x.data + (size_t)at[j] * 16 + (size_t)b * TERM_BLOCK_BYTES;
+            block_product<TYPE>(a, load_terms(terms), scale * unit, acc[j]);
+        }
+        while (slice_begin(x.n_blocks, slice + 1) <= b)
+            slice++;
+        if (slice_begin(x.n_blocks, slice + 1) > b + 1) continue;
+        UNROLL
+        for (int j = 0; j < T; j++) {
+            sum[j][0] += acc[j][0] + acc[j][1];
+            sum[j][1] += acc[j][2] + acc[j][3];
+            acc[j][0] = acc[j][1] = acc[j][2] = acc[j][3] = 0;
         }
     }
 }

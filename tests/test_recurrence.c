@@ -106,9 +106,9 @@ static void layer_free(Layer *l)
     free(l->src), free(l->dst), free(l->parent);
 }
 
-/* Rows first .. first + n of the layer, from slots src[] to dst[]. */
-static void run_rows(Backend *be, Layer *l, int first, int n, const int32_t *src,
-                     const int32_t *dst)
+/* What conv_gates and gated_delta do with rows first .. first + n of the layer, from slots src[] to
+ * dst[]; no norm. */
+static DeltaMixer rows_of(Layer *l, int first, int n, const int32_t *src, const int32_t *dst)
 {
     const DeltaShape *s = &l->s;
     size_t at = (size_t)first, heads = (size_t)s->n_v_heads;
@@ -116,29 +116,38 @@ static void run_rows(Backend *be, Layer *l, int first, int n, const int32_t *src
                        l->conv_at * sizeof(float)};
     float *q = l->q + at * l->qk_row, *k = l->k + at * l->qk_row, *v = l->v + at * l->v_row;
     float *decay = l->decay + at * heads, *beta = l->beta + at * heads;
-    be->conv_gates(be, &(ConvGates){n,
-                                    s->n_k_heads,
-                                    s->n_v_heads,
-                                    s->d_k,
-                                    s->d_v,
-                                    s->width,
-                                    l->qkv + at * (size_t)l->n_channels,
-                                    l->a + at * heads,
-                                    l->b + at * heads,
-                                    l->conv_w,
-                                    l->a_coef,
-                                    l->dt_bias,
-                                    src,
-                                    dst,
-                                    slots,
-                                    q,
-                                    k,
-                                    v,
-                                    decay,
-                                    beta,
-                                    l->parent});
-    be->gated_delta(be, &(GatedDelta){n, s->n_k_heads, s->n_v_heads, s->d_k, s->d_v, q, k, v, decay,
-                                      beta, src, dst, slots, l->out + at * l->v_row, 0, l->parent});
+    return (DeltaMixer){.n = n,
+                        .conv = {n,
+                                 s->n_k_heads,
+                                 s->n_v_heads,
+                                 s->d_k,
+                                 s->d_v,
+                                 s->width,
+                                 l->qkv + at * (size_t)l->n_channels,
+                                 l->a + at * heads,
+                                 l->b + at * heads,
+                                 l->conv_w,
+                                 l->a_coef,
+                                 l->dt_bias,
+                                 src,
+                                 dst,
+                                 slots,
+                                 q,
+                                 k,
+                                 v,
+                                 decay,
+                                 beta,
+                                 l->parent},
+                        .delta = {n, s->n_k_heads, s->n_v_heads, s->d_k, s->d_v, q, k, v, decay,
+                                  beta, src, dst, slots, l->out + at * l->v_row, 0, l->parent}};
+}
+
+static void run_rows(Backend *be, Layer *l, int first, int n, const int32_t *src,
+                     const int32_t *dst)
+{
+    DeltaMixer a = rows_of(l, first, n, src, dst);
+    be->conv_gates(be, &a.conv);
+    be->gated_delta(be, &a.delta);
 }
 
 /* The same; a GPU's kernels run in the reverse order in every other call. */
@@ -652,46 +661,11 @@ typedef struct {
 
 static DeltaMixer mixer_of(Layer *l, const MixerNorm *norm, int first, int n)
 {
-    const DeltaShape *s = &l->s;
-    size_t at = (size_t)first, heads = (size_t)s->n_v_heads;
-    SlotLayer slots = {(unsigned char *)l->slots, l->slot_floats * sizeof(float), 0,
-                       l->conv_at * sizeof(float)};
-    float *q = l->q + at * l->qk_row, *k = l->k + at * l->qk_row, *v = l->v + at * l->v_row;
-    float *decay = l->decay + at * heads, *beta = l->beta + at * heads;
-    float *out = l->out + at * l->v_row;
-    return (DeltaMixer){
-        .n = n,
-        .conv = {n,
-                 s->n_k_heads,
-                 s->n_v_heads,
-                 s->d_k,
-                 s->d_v,
-                 s->width,
-                 l->qkv + at * (size_t)l->n_channels,
-                 l->a + at * heads,
-                 l->b + at * heads,
-                 l->conv_w,
-                 l->a_coef,
-                 l->dt_bias,
-                 l->src + first,
-                 l->dst + first,
-                 slots,
-                 q,
-                 k,
-                 v,
-                 decay,
-                 beta,
-                 l->parent},
-        .delta = {n, s->n_k_heads, s->n_v_heads, s->d_k, s->d_v, q, k, v, decay, beta,
-                  l->src + first, l->dst + first, slots, out, 0, l->parent},
-        .norm = {n, s->n_v_heads, s->d_v, 1e-6f, out, norm->z + at * l->v_row, norm->w, out}};
-}
-
-static void run_three(Backend *be, const DeltaMixer *a)
-{
-    be->conv_gates(be, &a->conv);
-    be->gated_delta(be, &a->delta);
-    be->gated_norm(be, &a->norm);
+    DeltaMixer a = rows_of(l, first, n, l->src + first, l->dst + first);
+    float *out = a.delta.out;
+    a.norm = (GatedNorm){
+        n, l->s.n_v_heads, l->s.d_v, 1e-6f, out, norm->z + (size_t)first * l->v_row, norm->w, out};
+    return a;
 }
 
 static void check_same_mix(const Layer *got, const Layer *want, const char *what, uint64_t seed)
@@ -716,7 +690,7 @@ static void check_mixer(Rng *r, int b, const Layer *start, const MixerNorm *norm
     Backend *be = backend[b];
     Layer want = layer_copy(start);
     DeltaMixer a = mixer_of(&want, norm, 0, want.rows);
-    run_three(be, &a);
+    backend_mix_in_turn(be, &a);
     for (int reverse = 0; reverse < 2; reverse++) {
         Layer got = layer_copy(start);
         a = mixer_of(&got, norm, 0, got.rows);
