@@ -28,6 +28,7 @@ CPPFLAGS += -I. -D_GNU_SOURCE $(PKG_CFLAGS)
 CFLAGS   ?= -O2 -g
 override CFLAGS += -std=c11 -ffp-contract=off -pthread $(WARNINGS) $(if $(CI)$(WERROR),-Werror)
 override CFLAGS += $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+override LDFLAGS += -Wl,--build-id
 LDLIBS   += $(PKG_LIBS) $(CUDA_LIBS) -lm
 
 # The fast CPU kernels are compiled once per instruction set; the backend picks when it is opened.

@@ -36,6 +36,11 @@ int64_t cache_file_bytes(const CacheShape *shape, int n_tokens, int n_pages, int
                      (size_t)n_pages * shape->page_bytes + (size_t)has_state * shape->state_bytes);
 }
 
+int64_t cache_file_room(int64_t bytes)
+{
+    return (bytes + CACHE_FILE_ALIGN - 1) / CACHE_FILE_ALIGN * CACHE_FILE_ALIGN;
+}
+
 /* ---- judging ---- */
 
 static CacheFileKind judge(CacheFileKind kind, Error *why, const char *says)

@@ -50,6 +50,9 @@ typedef enum {
 /* Bytes of the whole file. */
 int64_t cache_file_bytes(const CacheShape *shape, int n_tokens, int n_pages, int has_state);
 
+/* What a file of so many bytes takes of the disk. */
+int64_t cache_file_room(int64_t bytes);
+
 /* Bytes of a head as large as any: what buf below must have. */
 size_t cache_file_buffer_bytes(const CacheShape *shape);
 

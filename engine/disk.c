@@ -8,6 +8,7 @@
 #include "engine/disk.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -73,6 +74,12 @@ static int open_index(Disk *d, int64_t max_bytes, Error *err)
 {
     int64_t run = cache_file_bytes(&d->shape, PAGE_TOKENS, 1, 0);
     int64_t state = cache_file_bytes(&d->shape, PAGE_TOKENS, 0, 1);
+    int64_t least = cache_file_room(run) + cache_file_room(state);
+    if (max_bytes < least)
+        return error_set(err, ERR_LIMIT,
+                         "a disk cache of %" PRId64 " bytes is too small: a state and its tokens "
+                         "take %" PRId64 "; raise --disk-cache",
+                         max_bytes, least);
     int64_t items = max_bytes / (run < state ? run : state) + 2;
     int64_t blocks = max_bytes / (int64_t)d->shape.page_bytes + 1;
     d->max_items = (int)(items < MAX_ITEMS ? items : MAX_ITEMS);
@@ -337,11 +344,6 @@ int disk_load(Disk *d, uint64_t salt, const int32_t *token, int n, int first_pag
 
 /* ---- saving ---- */
 
-static int64_t on_disk(int64_t bytes)
-{
-    return (bytes + CACHE_FILE_ALIGN - 1) / CACHE_FILE_ALIGN * CACHE_FILE_ALIGN;
-}
-
 /* Adds what is new to the index, for a job to write. */
 static void add_items(Disk *d, DiskJob *j, const StorePlan *p, int64_t run_bytes,
                       int64_t state_bytes)
@@ -364,8 +366,9 @@ int disk_save(Disk *d, uint64_t salt, const int32_t *token, int n, int first_pag
         return -1;
     }
     if (free_jobs(d) <= SPARE_JOBS || d->n_gone) return store_refuse(why, TIER_BUSY);
-    int64_t of_run = p.n_new ? on_disk(cache_file_bytes(&d->shape, n - p.n_rest, p.n_new, 0)) : 0;
-    int64_t of_state = on_disk(cache_file_bytes(&d->shape, n, p.n_rest > 0, 1));
+    int64_t of_run =
+        p.n_new ? cache_file_room(cache_file_bytes(&d->shape, n - p.n_rest, p.n_new, 0)) : 0;
+    int64_t of_state = cache_file_room(cache_file_bytes(&d->shape, n, p.n_rest > 0, 1));
     int before = store_count(d->store);
     if (store_make_room(d->store, p.last, p.n_new, of_run + of_state, when_dropped, d))
         return store_refuse(why, TIER_LARGE);

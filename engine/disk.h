@@ -28,7 +28,8 @@ typedef struct {
 
 /*
  * Opens a folder (made when it is not there) and reads what lies in it. At most max_bytes of files,
- * those used last. An Error when the folder cannot be used, ERR_BUSY when another process does.
+ * those used last. An Error when the folder cannot be used, ERR_BUSY when another process does,
+ * ERR_LIMIT when max_bytes hold no state.
  */
 Disk *disk_open(const char *path, int64_t max_bytes, const DiskShape *shape, Error *err);
 

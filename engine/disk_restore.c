@@ -33,11 +33,6 @@ typedef struct {
     int n_refused;
 } Restore;
 
-static int64_t on_disk(int64_t bytes)
-{
-    return (bytes + CACHE_FILE_ALIGN - 1) / CACHE_FILE_ALIGN * CACHE_FILE_ALIGN;
-}
-
 /* ---- one file ---- */
 
 static void refuse(Restore *r, CacheName name, const char *why, int is_removed)
@@ -88,7 +83,7 @@ static const char *add(const Restore *r, Found *f)
     if (read_head(r, f->file.name, &file, &why) != CACHE_FILE_GOOD) return "changed meanwhile";
     const CacheHead *h = &file.head;
     int n_before = (int)h->first_block, n = (int)h->n_tokens;
-    int64_t bytes = on_disk(f->file.bytes);
+    int64_t bytes = cache_file_room(f->file.bytes);
     const int32_t *own = file.token + n_before * PAGE_TOKENS;
     if (store_match(r->store, h->salt, file.token, n_before * PAGE_TOKENS, &last) < n_before)
         return "what it needs is not there";
@@ -132,14 +127,14 @@ static int take_in(Restore *r, const FolderFile *file, int n_files, int64_t max_
     for (int i = 0; i < n_files; i++) {
         Found *f = &found[n];
         *f = (Found){.file = file[i]};
-        is_full = is_full || bytes + on_disk(file[i].bytes) > max_bytes;
+        is_full = is_full || bytes + cache_file_room(file[i].bytes) > max_bytes;
         if (!is_full && !judge(r, f)) continue;
         is_full = is_full || !store_has_room(r->store, n + 1, n_blocks + f->n_blocks);
         if (is_full) {
             refuse(r, file[i].name, "the cache is full", 1);
             continue;
         }
-        bytes += on_disk(file[i].bytes);
+        bytes += cache_file_room(file[i].bytes);
         n_blocks += f->n_blocks;
         n++;
     }
@@ -159,7 +154,7 @@ void disk_restore(DiskFolder *folder, const CacheShape *shape, Store *store, int
     for (int i = 0; i < n; i++) {
         const char *why = NULL;
         if (found[i].kind == CACHE_FILE_OTHER)
-            found[i].item = store_add_other(store, on_disk(found[i].file.bytes));
+            found[i].item = store_add_other(store, cache_file_room(found[i].file.bytes));
         else
             why = add(&r, &found[i]);
         if (why) refuse(&r, found[i].file.name, why, 1);

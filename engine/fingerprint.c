@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/build_id.h"
 #include "base/hash.h"
 #include "engine/loader.h"
 
@@ -38,8 +39,13 @@ void model_fingerprint(const Model *m, KvType kv_type, int has_head, char text[F
     const Owned *own = m->owned;
     const Backend *be = m->backend;
     const int32_t options[] = {m->options.quant, m->options.act, m->options.dummy};
+    char build[BUILD_ID_SIZE];
+    build_id(build);
     Hash h = hash_key(&m->config, sizeof m->config, 0);
     h = add(h, options, sizeof options);
+    h = add(h, build, strlen(build));
+    h = add(h, be->chip, strlen(be->chip));
+    h = add(h, be->library, strlen(be->library));
     for (int i = 0; own->st && i < safetensors_count(own->st); i++)
         h = add_tensor(h, safetensors_at(own->st, i));
     snprintf(text, FINGERPRINT_SIZE, "%s %016" PRIx64 "%016" PRIx64 " kv=%s head=%d %s-%s",

@@ -45,6 +45,7 @@ typedef struct {
 struct Backend {
     const char *name; /* "ref", "cpu" */
     char isa[16];     /* as backend_cpu_open takes it */
+    char chip[64];    /* the GPU's name, by which the library chooses its ways; "" of the CPU */
     char library[64]; /* by which a prompt's products are computed, or why not; "": none is asked */
     int n_threads;
     uint64_t n_owners;

@@ -85,19 +85,38 @@ static void test_refusals(void **state)
     assert_int_equal(why, TIER_MISSING);
     disk_case_must_save(d, &p);
     disk_close(d);
-    d = disk_case_open(path,
-                       2 * ITEM - 1); /* too small: the state of what is there goes, it is older */
-    assert_int_equal(disk_case_found(d, &p), 0);
-    assert_int_equal(disk_stats(d).files, 1);
-    assert_int_equal(disk_case_save(d, &p, &why), -1);
+}
+
+/* Nothing goes for what cannot be kept; what does not fit any more goes, the oldest first. */
+static void test_too_large(void **state)
+{
+    (void)state;
+    static unsigned char bytes[4096];
+    const char *path = scratch_dir("disk");
+    DiskShape shape = disk_case_shape;
+    Prefix small = disk_case_prefix(PAGE_TOKENS, 1), large = disk_case_prefix(PREFIX_MAX, 2);
+    const void *page[PREFIX_PAGES];
+    TierRefused why;
+    for (int i = 0; i < PREFIX_PAGES; i++)
+        page[i] = bytes;
+    shape.page_bytes = sizeof bytes;
+    Disk *d = disk_open(path, 2 * ITEM, &shape, NULL);
+    assert_non_null(d);
+    int job = disk_save(d, small.salt, small.token, small.n, 0, page, bytes, &why);
+    assert_int_equal(disk_case_wait(d, job), 1);
+    assert_int_equal(disk_save(d, large.salt, large.token, large.n, 0, page, bytes, &why), -1);
     assert_int_equal(why, TIER_LARGE);
-    assert_int_equal(disk_stats(d).files, 1); /* nothing went for what cannot be kept */
-    assert_int_equal(disk_case_count(path, "", NULL), 1);
+    assert_int_equal(disk_case_found(d, &small), PAGE_TOKENS);
+    assert_int_equal(disk_case_count(path, "", NULL), 2);
     disk_close(d);
-    d = disk_case_open(path, 0);
-    assert_int_equal(disk_case_count(path, "", NULL), 0);
-    assert_int_equal(disk_case_save(d, &p, &why), -1);
-    assert_int_equal(why, TIER_LARGE);
+    d = disk_open(path, PLENTY, &shape, NULL);
+    assert_non_null(d);
+    job = disk_save(d, large.salt, large.token, large.n, 0, page, bytes, &why);
+    assert_int_equal(disk_case_wait(d, job), 1);
+    disk_close(d);
+    d = disk_open(path, 2 * ITEM, &shape, NULL);
+    assert_non_null(d);
+    assert_int_equal(disk_case_found(d, &large), 0);
     disk_close(d);
 }
 
@@ -588,6 +607,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_too_large),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_many_jobs),
         cmocka_unit_test(test_close_drops_jobs),

@@ -295,6 +295,22 @@ static void test_pipes_in_the_way(void **state)
     alarm(0);
 }
 
+/* The least that is not refused holds a prefix. */
+static void test_smallest(void **state)
+{
+    (void)state;
+    const char *path = scratch_dir("disk_files");
+    Prefix p = disk_case_prefix(PAGE_TOKENS, 1);
+    Error err = {0};
+    assert_null(disk_open(path, 2 * ITEM - 1, &disk_case_shape, &err));
+    assert_int_equal(err.code, ERR_LIMIT);
+    assert_non_null(strstr(err.msg, "raise --disk-cache"));
+    Disk *d = disk_case_open(path, 2 * ITEM);
+    disk_case_must_save(d, &p);
+    assert_int_equal(disk_case_found(d, &p), PAGE_TOKENS);
+    disk_close(d);
+}
+
 /* Another model's files are not read, take their room, and go when they are the oldest. */
 static void test_other_model(void **state)
 {
@@ -440,12 +456,12 @@ int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flipped),          cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_swapped),          cmocka_unit_test(test_other_tokens),
-        cmocka_unit_test(test_lost_file),        cmocka_unit_test(test_foreign_files),
-        cmocka_unit_test(test_other_model),      cmocka_unit_test(test_many_removals),
-        cmocka_unit_test(test_overlap),          cmocka_unit_test(test_versions),
-        cmocka_unit_test(test_pipes_in_the_way),
+        cmocka_unit_test(test_flipped),       cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_swapped),       cmocka_unit_test(test_other_tokens),
+        cmocka_unit_test(test_lost_file),     cmocka_unit_test(test_foreign_files),
+        cmocka_unit_test(test_smallest),      cmocka_unit_test(test_other_model),
+        cmocka_unit_test(test_many_removals), cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_versions),      cmocka_unit_test(test_pipes_in_the_way),
     };
     return cmocka_run_group_tests(tests, disk_case_quiet, NULL);
 }

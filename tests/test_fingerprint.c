@@ -7,9 +7,13 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/build_id.h"
+#include "base/file.h"
+#include "base/strbuf.h"
 #include "engine/fingerprint.h"
 #include "tests/checkpoint.h"
 
@@ -90,12 +94,56 @@ static void test_options(void **state)
     }
 }
 
+/* By what the operations are computed. */
+static void test_machine(void **state)
+{
+    (void)state;
+    Error err = {0};
+    Backend *be = backend_ref_open(512);
+    Model *m = model_open(GOLDEN, NULL, be, &err);
+    Print p[3];
+    if (!m) fail_msg("%s", err.msg);
+    for (int i = 0; i < 3; i++) {
+        *be->chip = i == 1 ? 'x' : 0;
+        *be->library = i == 2 ? 'x' : 0;
+        model_fingerprint(m, KV_F32, 1, p[i].text);
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(p[i].text, p[k].text);
+    }
+    model_close(m);
+    be->close(be);
+}
+
+/* The program's file has the id behind the head of its note: sizes of name and content, type 3. */
+static void test_build(void **state)
+{
+    (void)state;
+    char id[BUILD_ID_SIZE];
+    Error err = {0};
+    StrBuf note = {0};
+    MappedFile self;
+    build_id(id);
+    uint32_t n = (uint32_t)strlen(id) / 2, head[3] = {4, n, 3};
+    assert_true(n >= 8);
+    strbuf_add(&note, (const char *)head, sizeof head);
+    strbuf_add(&note, "GNU", 4);
+    for (uint32_t i = 0; i < n; i++) {
+        unsigned byte;
+        assert_int_equal(sscanf(id + 2 * i, "%2x", &byte), 1);
+        strbuf_add(&note, &(char){(char)byte}, 1);
+    }
+    assert_int_equal(mapped_file_open(&self, "/proc/self/exe", &err), 0);
+    assert_non_null(memmem(self.data, self.size, strbuf_str(&note), note.len));
+    mapped_file_close(&self);
+    strbuf_free(&note);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_weights), cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_options), cmocka_unit_test(test_machine),
+        cmocka_unit_test(test_build),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
