@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/lost_file.h"
 #include "base/mem.h"
 #include "base/thread.h"
 #include "base/version.h"
@@ -591,6 +592,7 @@ int main(int argc, char **argv)
     Error err = {0};
     const char *name = argc > 1 ? argv[1] : "";
     int i = command_index(name), rc = 0;
+    lost_file_ends_process(exit_status[ERR_FILE]);
     if (i >= 0)
         rc = run_command(i, argc - 2, argv + 2, &err);
     else if (!strcmp(name, "version") || !strcmp(name, "--version"))
