@@ -333,6 +333,11 @@ int bench_accept_run(const Service *s, Error *err)
     for (int i = 0; i < 2; i++)
         b->answer[i] = mem_alloc((size_t)b->max_tokens, sizeof(int32_t));
     int failed = measure_file(b, path, err);
+    if (!failed && !b->all.n_answers)
+        failed = error_set(err, ERR_INPUT,
+                           "'%s' gave no answer to measure; prompts too long for the context of "
+                           "%d tokens: %d",
+                           path, b->ctx_size, b->n_skipped);
     if (!failed && set->json) print_json(b);
     if (!failed && !set->json) print_table(b);
     if (!failed && b->all.n_different)

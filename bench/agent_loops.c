@@ -152,8 +152,7 @@ static int add_line(void *ctx, int number, const json_t *line, Error *err)
 int agent_loops_read(AgentLoops *a, const char *path, int limit, const char *fields, Error *err)
 {
     Reading r = {a, fields};
-    if (json_lines_read(path, limit, add_line, &r, err)) return -1;
-    return a->n_loops ? 0 : error_set(err, ERR_FILE, "'%s' has no lines", path);
+    return json_lines_read(path, limit, add_line, &r, err);
 }
 
 void agent_loops_free(AgentLoops *a)

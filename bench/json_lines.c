@@ -14,10 +14,12 @@ int json_lines_read(const char *path, int limit,
     if (!f) return error_set(err, ERR_FILE, "cannot open '%s'", path);
     char *text = NULL;
     size_t cap = 0;
-    int failed = 0;
-    for (int number = 1; !failed && (limit <= 0 || number <= limit); number++) {
+    int failed = 0, n_taken = 0;
+    for (int number = 1; !failed && (limit <= 0 || n_taken < limit); number++) {
         ssize_t n = getline(&text, &cap, f);
         if (n < 0) break;
+        if (strspn(text, " \t\r\n") == (size_t)n) continue;
+        n_taken++;
         json_error_t je;
         Error why = {0};
         json_t *line = json_loadb(text, (size_t)n, 0, &je);
@@ -27,6 +29,7 @@ int json_lines_read(const char *path, int limit,
     }
     if (!failed && ferror(f))
         failed = error_set(err, ERR_FILE, "cannot read '%s': %s", path, strerror(errno));
+    if (!failed && !n_taken) failed = error_set(err, ERR_FILE, "'%s' has no lines", path);
     free(text);
     fclose(f);
     return failed;

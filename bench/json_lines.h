@@ -9,8 +9,8 @@
 #include "base/error.h"
 
 /*
- * Calls take for at most limit lines (0: all), which are numbered from 1, until one fails. Errors
- * name file and line.
+ * Calls take for at most limit lines (0: all) that are not blank, with their numbers from 1, until
+ * one fails. Errors name file and line; that there is none is one.
  */
 int json_lines_read(const char *path, int limit,
                     int (*take)(void *ctx, int number, const json_t *line, Error *err), void *ctx,

@@ -181,6 +181,18 @@ static void test_many_categories(void **state)
     strbuf_free(&lines);
 }
 
+/* Blank lines are none; a file that gives nothing to measure is an error. */
+static void test_no_prompts(void **state)
+{
+    (void)state;
+    static const char prompt[] = "\n{\"turns\": [\"Hello\"]}\n \r\n";
+    expect_run(RUN_ON(prompt, ACCEPT, "--prompts", "/dev/stdin"), 0, "\nall prompts ");
+    expect_run(RUN_ON(" \n\n", ACCEPT, "--prompts", "/dev/stdin"), 5, "has no lines");
+    expect_run(RUN_ON("", ACCEPT, "--prompts", "/dev/stdin"), 5, "has no lines");
+    expect_run(RUN_ON("{\"turns\": []}", ACCEPT, "--prompts", "/dev/stdin"), 2,
+               "no answer to measure");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -188,6 +200,7 @@ int main(void)
         cmocka_unit_test(test_wrong_usage),      cmocka_unit_test(test_check_of_one),
         cmocka_unit_test(test_full_disk),        cmocka_unit_test(test_missing_files),
         cmocka_unit_test(test_draft_vocab),      cmocka_unit_test(test_many_categories),
+        cmocka_unit_test(test_no_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
