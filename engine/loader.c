@@ -102,7 +102,7 @@ static void count_tensor(Owned *own, const Tensor *t)
     int64_t n = 1;
     for (int i = 0; i < t->n_dims; i++)
         n *= t->dim[i];
-    if (!text_ends_with(t->name, ".weight_scale_inv")) own->n_params += n;
+    if (!text_ends_with(t->name, "_scale_inv")) own->n_params += n;
     own->file_bytes += (int64_t)t->bytes;
 }
 

@@ -92,8 +92,8 @@ int loader_norm(Loader *l, const char *leaf, int n, const float **out);
 int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w);
 
 /*
- * leaf [n][parts * rows][cols] in one tensor, as matrices of their own: rows [p * rows, (p + 1) *
- * rows) of its matrix i become out[p * n + i].
+ * leaf [n][parts * rows][cols] in one tensor (with leaf_scale_inv if it is FP8), as matrices of
+ * their own: rows [p * rows, (p + 1) * rows) of its matrix i become out[p * n + i].
  */
 int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int cols, Weight *out);
 

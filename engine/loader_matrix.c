@@ -14,6 +14,16 @@
 #include "engine/quantise.h"
 #include "engine/unpack.h"
 
+/* Scales of FP8; NULL and an Error. */
+static const Tensor *need_scale(const Loader *l, const char *leaf, const char *suffix, int n_dims,
+                                const int64_t *dim)
+{
+    const Tensor *t = loader_need(l, leaf, suffix, n_dims, dim);
+    if (!t || loader_is_float(t) || t->type == TENSOR_FP8_E8M0) return t;
+    loader_bad_type(l, t, "F32, BF16, F16 or F8_E8M0");
+    return NULL;
+}
+
 /* X.weight and, if that is FP8, X.weight_scale_inv. */
 static int find_matrix(const Loader *l, const char *leaf, int rows, int cols, const Tensor **weight,
                        const Tensor **scale)
@@ -24,11 +34,9 @@ static int find_matrix(const Loader *l, const char *leaf, int rows, int cols, co
     if (!t) return -1;
     if (loader_is_float(t)) return 0;
     if (t->type != TENSOR_FP8_E4M3) return loader_bad_type(l, t, "BF16, F16, F32 or F8_E4M3");
-    *scale = loader_need(l, leaf, ".weight_scale_inv", 2,
-                         (int64_t[]){weight_blocks(rows), weight_blocks(cols)});
-    if (!*scale) return -1;
-    if (loader_is_float(*scale) || (*scale)->type == TENSOR_FP8_E8M0) return 0;
-    return loader_bad_type(l, *scale, "F32, BF16, F16 or F8_E8M0");
+    *scale = need_scale(l, leaf, ".weight_scale_inv", 2,
+                        (int64_t[]){weight_blocks(rows), weight_blocks(cols)});
+    return *scale ? 0 : -1;
 }
 
 /* Random elements, made where they will be read. */
@@ -173,12 +181,83 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
     return w->data && (!scale || w->scale) ? 0 : -1;
 }
 
+/* An FP8 stack, [n][parts * rows][cols], and its scales in host memory, a block each. */
+typedef struct {
+    const Tensor *t;
+    const float *scale; /* [n][row_blocks][col_blocks] */
+    int n, parts, rows, cols, row_blocks, col_blocks;
+} Fp8Stack;
+
+/* Each part has blocks of its own: all stays as it lies in the file. */
+static int place_fp8_stack(Loader *l, const Fp8Stack *s, Weight *out)
+{
+    size_t bytes = (size_t)s->rows * (size_t)s->cols, n_scales = (size_t)s->col_blocks,
+           all = (size_t)s->n * (size_t)s->row_blocks * n_scales;
+    const unsigned char *data = loader_place_tensor(l, s->t, 1);
+    const float *scale = loader_place_floats(l, s->scale, all);
+    if (!data || !scale) return -1;
+    l->bytes += all * sizeof *scale;
+    n_scales *= (size_t)s->row_blocks / (size_t)s->parts;
+    for (int i = 0; i < s->n; i++)
+        for (int p = 0; p < s->parts; p++, data += bytes, scale += n_scales)
+            out[p * s->n + i] = (Weight){
+                .type = WEIGHT_FP8, .rows = s->rows, .cols = s->cols, .data = data, .scale = scale};
+    return 0;
+}
+
+static int dequantise_fp8_stack(Loader *l, const Fp8Stack *s, Weight *out)
+{
+    int n_rows = s->parts * s->rows, stays = l->own->backend->is_host, failed = 0;
+    size_t n = (size_t)s->rows * (size_t)s->cols;
+    int *map = mem_alloc((size_t)n_rows, sizeof *map);
+    for (int r = 0; r < n_rows; r++)
+        map[r] = r;
+    for (int i = 0; i < s->n * s->parts; i++) {
+        int matrix = i / s->parts, part = i % s->parts;
+        Weight *w = &out[part * s->n + matrix];
+        float *rows = stays ? loader_block(l, n, sizeof *rows) : mem_alloc(n, sizeof *rows);
+        unpack_fp8_rows(s->t->data + (size_t)(matrix * s->parts) * n,
+                        s->scale + (size_t)matrix * (size_t)(s->row_blocks * s->col_blocks),
+                        s->cols, map + part * s->rows, s->rows, rows);
+        *w = (Weight){.type = WEIGHT_F32, .rows = s->rows, .cols = s->cols};
+        w->data =
+            loader_place_matrix(l, (const unsigned char *)rows, n * sizeof *rows, sizeof *rows);
+        failed = failed || !w->data;
+        if (!stays) mem_free(rows);
+    }
+    mem_free(map);
+    forget(l, s->t, 0);
+    return failed ? -1 : 0;
+}
+
+/*
+ * The experts' width must be a multiple of 128 for their matrices to have blocks of their own: it
+ * is the rows of a part of two, and the columns of what has one. If it is not (in no published
+ * size), all of them are dequantised, for experts are of one type.
+ */
+static int take_fp8_stack(Loader *l, const char *leaf, Fp8Stack *s, Weight *out)
+{
+    s->row_blocks = weight_blocks(s->parts * s->rows), s->col_blocks = weight_blocks(s->cols);
+    const Tensor *scale =
+        need_scale(l, leaf, "_scale_inv", 3, (int64_t[]){s->n, s->row_blocks, s->col_blocks});
+    if (!scale) return -1;
+    float *host = loader_floats(l, (size_t)s->n * (size_t)(s->row_blocks * s->col_blocks));
+    loader_read_floats(l, scale, host);
+    s->scale = host;
+    int torn = (s->parts > 1 ? s->rows : s->cols) % FP8_BLOCK != 0;
+    return torn ? dequantise_fp8_stack(l, s, out) : place_fp8_stack(l, s, out);
+}
+
 int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int cols, Weight *out)
 {
     if (loader_is_int(l, leaf, "")) return loader_take_int(l, leaf, "", n * parts, rows, cols, out);
     const Tensor *t = loader_need(l, leaf, "", 3, (int64_t[]){n, parts * rows, cols});
     if (!t) return -1;
-    if (!loader_is_float(t)) return loader_bad_type(l, t, "BF16, F16 or F32");
+    if (t->type == TENSOR_FP8_E4M3) {
+        Fp8Stack stack = {.t = t, .n = n, .parts = parts, .rows = rows, .cols = cols};
+        return take_fp8_stack(l, leaf, &stack, out);
+    }
+    if (!loader_is_float(t)) return loader_bad_type(l, t, "BF16, F16, F32 or F8_E4M3");
     WeightType to = new_type(l, leaf, t);
     int halves = t->type == TENSOR_F16;
     size_t element = t->bytes / ((size_t)n * (size_t)(parts * rows) * (size_t)cols),

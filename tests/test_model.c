@@ -555,6 +555,76 @@ static void test_halves(void **state)
             }
 }
 
+/* ---- experts stacked in FP8 ---- */
+
+enum { STACK_EXPERTS = 8, STACK_DIM = 96 };
+
+/* [8][rows][cols] codes and a scale for each block of 128 x 128, all of them others. */
+static void put_fp8_stack(Checkpoint *c, const char *name, int rows, int cols)
+{
+    char scale[128];
+    static unsigned seed = 5;
+    CheckpointTensor *t = checkpoint_put(c, name, "F8_E4M3", STACK_EXPERTS, rows, cols);
+    for (size_t i = 0; i < t->bytes; i++)
+        t->data[i] = (unsigned char)(rand_r(&seed) % 127 | (rand_r(&seed) % 2) << 7); /* no NaN */
+    snprintf(scale, sizeof scale, "%s_scale_inv", name);
+    t = checkpoint_put(c, scale, "F32", STACK_EXPERTS, (rows + 127) / 128, (cols + 127) / 128);
+    for (size_t i = 0; i < t->bytes / 4; i++) {
+        float s = 1 + (float)i / 8;
+        memcpy(t->data + 4 * i, &s, 4);
+    }
+}
+
+/* Rows first, first + 1, ... of each expert in that stack are w[expert], of that type. */
+static void is_part(const Checkpoint *c, const char *name, int first, const Weight *w,
+                    WeightType type)
+{
+    char scale[128];
+    snprintf(scale, sizeof scale, "%s_scale_inv", name);
+    const CheckpointTensor *t = checkpoint_get(c, name), *s = checkpoint_get(c, scale);
+    for (int64_t e = 0; e < STACK_EXPERTS; e++) {
+        assert_int_equal(w[e].type, type);
+        for (int r = 0; r < w[e].rows; r++)
+            for (int k = 0; k < w[e].cols; k++) {
+                int64_t row = e * t->dim[1] + first + r,
+                        block = (e * s->dim[1] + (first + r) / 128) * s->dim[2] + k / 128;
+                float times;
+                memcpy(&times, s->data + 4 * block, 4);
+                assert_true(at(&w[e], r, k) == fp8_to_float(t->data[row * t->dim[2] + k]) * times);
+            }
+    }
+}
+
+/* As they lie in the file, or dequantised where gate and up share a block of scales. */
+static void test_fp8_stacks(void **state)
+{
+    (void)state;
+    static const char *const scopes[] = {L(0), L(1), L(2), L(3), "mtp.layers.0."};
+    enum { SCOPES = sizeof scopes / sizeof *scopes };
+    for (int width = 128; width <= 320; width += 64) {
+        Checkpoint c;
+        char gate_up[128], down[128], text[16];
+        WeightType type = width % 128 ? WEIGHT_F32 : WEIGHT_FP8;
+        checkpoint_read(&c, GOLDEN "qwen35-moe");
+        for (int i = 0; i < SCOPES; i++) {
+            snprintf(gate_up, sizeof gate_up, "%smlp.experts.gate_up_proj", scopes[i]);
+            snprintf(down, sizeof down, "%smlp.experts.down_proj", scopes[i]);
+            put_fp8_stack(&c, gate_up, 2 * width, STACK_DIM);
+            put_fp8_stack(&c, down, STACK_DIM, width);
+        }
+        snprintf(text, sizeof text, "%d", width);
+        Model *m = open_ok(checkpoint_model(&c, GOLDEN "qwen35-moe/config.json",
+                                            "text_config.moe_intermediate_size", text, 0));
+        const FfnWeights *f = &m->head.ffn; /* the last that was put */
+        is_part(&c, gate_up, 0, f->expert_gate, type);
+        is_part(&c, gate_up, width, f->expert_up, type);
+        is_part(&c, down, 0, f->expert_down, type);
+        is_part(&c, L(1) "mlp.experts.gate_up_proj", width, m->layer[1].ffn.expert_up, type);
+        model_close(m);
+        checkpoint_free(&c);
+    }
+}
+
 static void test_no_head(void **state)
 {
     (void)state;
@@ -595,17 +665,12 @@ static void test_tied_file_with_lm_head(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_fp8_values),
-        cmocka_unit_test(test_power_of_two_scales),
-        cmocka_unit_test(test_next_rows),
-        cmocka_unit_test(test_prefixes),
-        cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_misaligned),
-        cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_no_head),
-        cmocka_unit_test(test_tied_file_with_lm_head),
+        cmocka_unit_test(test_golden),     cmocka_unit_test(test_values),
+        cmocka_unit_test(test_fp8_values), cmocka_unit_test(test_power_of_two_scales),
+        cmocka_unit_test(test_next_rows),  cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_forms),      cmocka_unit_test(test_misaligned),
+        cmocka_unit_test(test_halves),     cmocka_unit_test(test_fp8_stacks),
+        cmocka_unit_test(test_no_head),    cmocka_unit_test(test_tied_file_with_lm_head),
     };
     host_memory_fill(&backend);
     return cmocka_run_group_tests(tests, NULL, NULL);
