@@ -138,7 +138,7 @@ LINT_GCC   := $(filter 12,$(firstword $(subst ., ,$(shell gcc -dumpversion 2>/de
 # The libraries inside, the C library and the NVIDIA driver outside. Tests of the GPU lie beside it,
 # with cmocka, for machines that have neither our libraries nor a way to get them.
 DIST_LIBS  = -Wl,-Bstatic $(PKG_LIBS) -Wl,-Bdynamic $(CUDA_LIBS) -lm -static-libgcc -s
-GPU_TESTS := $(patsubst %,$(BUILD)/dist/test_%,kernels moe terms recurrence attention sample \
+GPU_TESTS := $(patsubst %,$(BUILD)/dist/test_%,kernels moe terms recurrence fold mixer attention sample \
              sample_law sample_cuts prefill round golden tree_pass device_round device_tiers gpu)
 CUPTI := $(if $(filter 1,$(CUDA)),$(firstword $(patsubst %/cupti.h,%,$(wildcard $(CUDA_HOME)/include/cupti.h \
              $(CUDA_HOME)/extras/CUPTI/include/cupti.h))))
