@@ -99,6 +99,7 @@ rows "chain of 3, launches do not overlap" $A - drafts $one $chain --synthetic-a
 rows "chain of 3, no graphs" $A - drafts $one $chain --synthetic-acceptance 3.0 --cuda-graph off
 rows "chain of 4" $A - drafts $one --tree-nodes 5 --draft-depth 4 --draft-topk 1 --synthetic-acceptance 3.4
 rows "4 levels, top-k 4, 8 rows" $A - drafts $one $tree --synthetic-acceptance 3.4
+rows "chains as they pay" $A - drafts $one --synthetic-acceptance 3.0
 rows "chain of 3, all ids drafted" $B - drafts $one $chain --synthetic-acceptance 3.2 --draft-vocab 0
 rows "chain of 3, states in slots" $B - drafts $one $chain --synthetic-acceptance 3.2 --state-mode slots
 rows "chain of 3, states by replay" $B - drafts $one $chain --synthetic-acceptance 3.2 --state-mode replay

@@ -161,13 +161,12 @@ static void upload(Backend *be, void *dst, const void *src, size_t bytes)
 }
 
 /* Where each operation is waited for nothing is recorded. */
-static void replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
+static int replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
 {
     Profile *p = (Profile *)be;
-    if (p->left_out)
-        p->real->replay(p->real, key, record, ctx);
-    else
-        record(ctx);
+    if (p->left_out) return p->real->replay(p->real, key, record, ctx);
+    record(ctx);
+    return 1;
 }
 
 static void profile_open(Profile *p, Backend *real, int context)

@@ -164,8 +164,8 @@ static void print_head(const Bench *b)
                           ? "; ACCEPTANCE IS SYNTHETIC: drafts are kept by lot, tokens are noise"
                           : "";
     if (b->status.drafter && b->status.draft_auto)
-        printf("drafts: %s, trees of up to %d levels as it pays%s\n", b->status.drafter,
-               b->status.draft_depth, lot);
+        printf("drafts: %s, %s of up to %d levels as it pays%s\n", b->status.drafter,
+               be->is_host ? "trees" : "chains", b->status.draft_depth, lot);
     else if (b->status.drafter)
         printf("drafts: %s, %d levels, top-k %d, %d nodes%s\n", b->status.drafter,
                b->status.draft_depth, set->draft_topk, set->tree_nodes, lot);

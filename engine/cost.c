@@ -160,9 +160,20 @@ double cost_level_ms(const Cost *c, const CostCompany *w, int level, int n_rows)
     return part_ms(c, COST_NEXT_LEVEL, n_rows, b->scored + b->head + w->head_keys * b->head_key);
 }
 
-int cost_safe_rows(const Cost *c)
+double cost_round_ms(const Cost *c, const CostCompany *w, int levels)
 {
-    const CostCurve *k = &c->curve[COST_PASS];
+    const CostBytes *b = &c->bytes;
+    int n = w->n * (levels + 1);
+    assert(n <= COST_ROWS);
+    double head = b->head + w->head_keys * b->head_key; /* each level but the first, the upkeep */
+    double bytes = b->pass[n] + 2 * w->n * b->state + w->keys * b->key + head;
+    if (levels) bytes += levels * b->scored + (levels - 1) * head + w->n * b->fold;
+    return part_ms(c, COST_ROUND, n, bytes);
+}
+
+int cost_safe_rows(const Cost *c, CostPart part)
+{
+    const CostCurve *k = &c->curve[part];
     for (int i = COST_CELLS - 1; i >= 0; i--)
         if (k->n_seen[i] > 1) return 2 * cell_rows[i] < COST_ROWS ? 2 * cell_rows[i] : COST_ROWS;
     return 1;
@@ -203,6 +214,11 @@ int cost_shown_rows(const Cost *c, int n)
     if (c->shown_row_ms > 0) most = n * SHOWN_SHARE * c->prompt_row_ms / c->shown_row_ms;
     if (most < LEAST_SHOWN) most = LEAST_SHOWN;
     return most < n ? (int)most : n;
+}
+
+void cost_learn_round(Cost *c, const CostCompany *who, int levels, double ms)
+{
+    learn(c, COST_ROUND, who->n * (levels + 1), ms / cost_round_ms(c, who, levels));
 }
 
 void cost_learn(Cost *c, const CostStep *s)

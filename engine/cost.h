@@ -32,6 +32,7 @@ typedef enum {
     COST_NEXT_LEVEL,
     COST_UPKEEP,
     COST_DRAFTED_UPKEEP, /* after a pass with drafts */
+    COST_ROUND,          /* all of a step that a device does as one (round.h) */
     N_COST_PARTS
 } CostPart;
 
@@ -79,11 +80,14 @@ int cost_shown_rows(const Cost *c, int n);
 /* What the step took. */
 void cost_learn(Cost *c, const CostStep *s);
 
+/* The same of a device's round, whose sequences all had `levels` levels of drafts, in chains. */
+void cost_learn_round(Cost *c, const CostCompany *who, int levels, double ms);
+
 /*
- * Rows of a pass that are no great risk: twice as many as were seen more than once. So what rows
- * take is learnt from below.
+ * Rows of a pass, or of a round, that are no great risk: twice as many as were seen more than once.
+ * So what rows take is learnt from below.
  */
-int cost_safe_rows(const Cost *c);
+int cost_safe_rows(const Cost *c, CostPart part);
 
 /* Milliseconds of a level of drafts, 1.., that guesses what follows n_rows nodes. */
 double cost_level_ms(const Cost *c, const CostCompany *who, int level, int n_rows);
@@ -93,5 +97,8 @@ double cost_pass_ms(const Cost *c, const CostCompany *who, int n_rows);
 
 /* Of the upkeep of n_kept rows of trees; 0 beside many rows of a prompt, with whose it is done. */
 double cost_upkeep_ms(const Cost *c, const CostCompany *who, int n_kept, int has_drafts);
+
+/* Of a device's round: n (levels + 1) rows, COST_ROWS at most. */
+double cost_round_ms(const Cost *c, const CostCompany *who, int levels);
 
 #endif

@@ -214,7 +214,7 @@ static int open_parts(Engine *e, Error *err)
     if (has_head) {
         if (head_open(&e->head, &e->forward, max_meta, err)) return -1;
         head_set_vocab(&e->head, &o->draft_vocab);
-        if (o->draft_auto) e->head.from = e->head_from;
+        if (o->draft_auto && e->be->is_host) e->head.from = e->head_from;
     }
     init_cost(e);
     if (open_step_arrays(e, err) || open_seqs(e, err) || open_allowed(e, err) || round_open(e, err))
@@ -227,18 +227,15 @@ static int open_parts(Engine *e, Error *err)
     return o->drafter ? o->drafter->bind(o->drafter->self, e, err) : 0;
 }
 
-/*
- * Limits within which shapes are chosen step by step. A device's rounds are recorded for a few
- * shapes, and nobody looks at the time of their parts: they keep the default.
- */
+/* Limits within which shapes are chosen step by step: of a device's rounds, chains. */
 static void open_draft_shape(EngineOptions *o, const Backend *be)
 {
     if (!o->drafter) o->tree_nodes = 1;
-    o->draft_auto = o->draft_auto && o->drafter && be->is_host;
+    o->draft_auto = o->draft_auto && o->drafter && (be->is_host || o->drafter->queue_drafts);
     if (!o->draft_auto) return;
-    o->tree_nodes = GROWTH_NODES;
+    o->tree_nodes = be->is_host ? GROWTH_NODES : MAX_LEVELS + 1;
     o->draft_depth = MAX_LEVELS;
-    o->draft_topk = GROWTH_TOPK;
+    o->draft_topk = be->is_host ? GROWTH_TOPK : 1;
 }
 
 /* Rows of a chunk that ends on a block: at most as many as asked for, but one block. */

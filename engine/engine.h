@@ -62,8 +62,8 @@ typedef struct {
     int tree_nodes;  /* rows verified per step and sequence, root included, 1..MAX_TREE_NODES */
     int draft_depth; /* levels below the root */
     int draft_topk;  /* children proposed per node */
-    int draft_auto;  /* 1: on a host the engine chooses these three, step by step, by what steps
-                        take and how much of drafts is kept (engine/growth.h) */
+    int draft_auto;  /* 1: the engine chooses these three, on a GPU the depth of chains, step by
+                        step, by what steps take and how much of drafts is kept (growth.h) */
     DraftVocab draft_vocab; /* always is borrowed */
     int reserve; /* tokens of an answer for which pages are taken when it starts, so that it
                     does not start in vain */

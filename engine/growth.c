@@ -89,30 +89,45 @@ static Plan plan_of(const GrowthQuery *q, const int *levels)
     return p;
 }
 
+/* Another depth than the best, or the deepest of it: none, one level more or less; where none is
+ * best, a few levels. */
+static int other_depth(const Growth *g, int depth)
+{
+    int turn = g->n_probes % 3;
+    int d = depth ? turn == 0 ? 0 : turn == 1 ? depth + 1 : depth - 1 : turn + 1;
+    return d < MAX_LEVELS ? d : MAX_LEVELS;
+}
+
 /*
- * Another shape than the best: none, one level more or less; where none is best, a few levels. Not
- * before the steps since the last one have taken so long that what it loses is a small share; but
- * some time, as what is thought to be lost may be all wrong. Returns 1 when levels are such ones.
+ * 1: now another shape than the best is tried, which loses lost_ms. Not before the steps since the
+ * last one have taken so long that this is a small share; but some time, as what is thought to be
+ * lost may be all wrong.
  */
+static int may_probe(Growth *g, double best_ms, double lost_ms)
+{
+    g->unprobed_ms += best_ms;
+    int is_dear = lost_ms > g->unprobed_ms * PROBE_SHARE && g->n_unprobed < MOST_UNPROBED;
+    if (++g->n_unprobed < PROBE_STEPS || is_dear) return 0;
+    g->unprobed_ms = 0;
+    g->n_unprobed = 0;
+    g->n_probes++;
+    return 1;
+}
+
+/* Returns 1 when levels are now those of another shape. */
 static int probe(Growth *g, const GrowthQuery *q, int *levels)
 {
-    int other[COST_ROWS], deepest = 0, turn = g->n_probes % 3, n = q->who.n;
+    int other[COST_ROWS], deepest = 0, n = q->who.n;
     for (int i = 0; i < n; i++)
         if (levels[i] > deepest) deepest = levels[i];
-    int d = deepest ? turn == 0 ? 0 : turn == 1 ? deepest + 1 : deepest - 1 : turn + 1;
-    if (d > MAX_LEVELS) d = MAX_LEVELS;
+    int d = other_depth(g, deepest);
     for (int i = 0; i < n; i++)
         other[i] = d < q->most[i] ? d : q->most[i];
     Plan best = plan_of(q, levels), p = plan_of(q, other);
     double best_ms = plan_ms(g, &q->who, &best);
     double lost_ms = plan_ms(g, &q->who, &p) - best_ms * p.tokens / best.tokens;
-    g->unprobed_ms += best_ms;
-    int is_dear = lost_ms > g->unprobed_ms * PROBE_SHARE && g->n_unprobed < MOST_UNPROBED;
-    if (++g->n_unprobed < PROBE_STEPS || is_dear) return 0;
+    if (!may_probe(g, best_ms, lost_ms)) return 0;
     memcpy(levels, other, (size_t)n * sizeof *levels);
-    g->unprobed_ms = 0;
-    g->n_unprobed = 0;
-    g->n_probes++;
     return 1;
 }
 
@@ -123,7 +138,7 @@ void growth_choose(Growth *g, const GrowthQuery *q, int *levels)
     alone.prompt_rows = 0;
     g->who = q->who;
     g->n_drafts = 0;
-    g->most_rows = cost_safe_rows(&g->cost);
+    g->most_rows = cost_safe_rows(&g->cost, COST_PASS);
     if (g->most_rows < alone.n) g->most_rows = alone.n;
     g->token_ms = 1 / scan(g, q, &alone, 0, levels);
     g->n_steps++;
@@ -132,6 +147,57 @@ void growth_choose(Growth *g, const GrowthQuery *q, int *levels)
         scan(g, q, &q->who, g->token_ms, levels);
     else if (probe(g, q, levels))
         g->is_fixed = 1;
+}
+
+/* ---- a device's rounds ---- */
+
+/* Tokens that a round of that depth is expected to give. */
+static double round_tokens(const GrowthQuery *q, int depth)
+{
+    double tokens = q->who.n;
+    for (int i = 0; i < q->who.n; i++) {
+        double chance = 1;
+        for (int d = 1; d <= depth && d <= q->most[i]; d++)
+            tokens += chance *= q->rates[i]->level[d];
+    }
+    return tokens;
+}
+
+/* Levels that a round may have: of use to somebody, and no great risk. */
+static int most_levels(const Growth *g, const GrowthQuery *q)
+{
+    int rows = cost_safe_rows(&g->cost, COST_ROUND), most = 0, n = q->who.n;
+    if (rows < n * (ROUND_LEVELS + 1)) rows = n * (ROUND_LEVELS + 1);
+    if (rows > COST_ROWS) rows = COST_ROWS;
+    for (int i = 0; i < n; i++)
+        if (q->most[i] > most) most = q->most[i];
+    if (most > rows / n - 1) most = rows / n - 1;
+    return most < MAX_LEVELS ? most : MAX_LEVELS;
+}
+
+static double round_rate(const Growth *g, const GrowthQuery *q, int depth)
+{
+    return round_tokens(q, depth) / cost_round_ms(&g->cost, &q->who, depth);
+}
+
+int growth_choose_round(Growth *g, const GrowthQuery *q, int *levels)
+{
+    int n = q->who.n, most = most_levels(g, q), depth = 0;
+    assert(n > 0 && n <= COST_ROWS);
+    for (int d = 1; d <= most; d++)
+        if (round_rate(g, q, d) > round_rate(g, q, depth)) depth = d;
+    int other = other_depth(g, depth) < most ? other_depth(g, depth) : most;
+    double ms = cost_round_ms(&g->cost, &q->who, depth);
+    double lost_ms =
+        cost_round_ms(&g->cost, &q->who, other) - round_tokens(q, other) / round_rate(g, q, depth);
+    g->who = q->who;
+    g->n_steps++;
+    g->n_drafts = 0;
+    g->is_fixed = 1;
+    if (may_probe(g, ms, lost_ms)) depth = other;
+    for (int i = 0; i < n; i++)
+        levels[i] = depth < q->most[i] ? depth : q->most[i];
+    return depth;
 }
 
 /* ---- while drafts grow ---- */

@@ -16,6 +16,9 @@
  * Now and then a step has chains of another depth than the best, so that what has changed is seen;
  * that loses a fiftieth at most. Choices depend on time, so they may decide nothing but speed. No
  * allocation.
+ *
+ * A device does a step as one round, of one depth for all, of which nobody sees the parts or what
+ * the drafter says before it is done (round.h): there only that depth is chosen.
  */
 #ifndef OFFSHOOT_ENGINE_GROWTH_H
 #define OFFSHOOT_ENGINE_GROWTH_H
@@ -25,6 +28,7 @@
 #include "spec/drafter.h"
 
 enum {
+    ROUND_LEVELS = 3,  /* of a device's rounds, before anything is known */
     GROWTH_NODES = 16, /* of a tree, the root included */
     GROWTH_TOPK = 4,   /* children of a node, and nodes of a level that get some */
     PROBE_STEPS = 32,  /* at least from one such step to the next */
@@ -73,6 +77,12 @@ void growth_init(Growth *g, const CostBytes *bytes, int by_lot);
  * Unless g->is_fixed the others' trees grow as far as they pay.
  */
 void growth_choose(Growth *g, const GrowthQuery *q, int *levels);
+
+/*
+ * The same where steps are a device's rounds: one depth of chains, for all; levels[i] is that, or
+ * what sequence i can use of it. Returns it.
+ */
+int growth_choose_round(Growth *g, const GrowthQuery *q, int *levels);
 
 /*
  * Before drafts are proposed, where some are: the requests, and the rates of their sequences.

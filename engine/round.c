@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/state.h"
 
 /* ---- memory ---- */
@@ -218,22 +219,27 @@ static void launch(Engine *e, Flight *f, int ahead)
     r->depth = f->depth;
     r->topk = e->options.draft_topk;
     r->final = e->forward.final;
+    f->who = (CostCompany){.n = f->n};
     for (int i = 0; i < f->n; i++) {
+        const Seq *s = &e->seq[f->index[i]];
         send_seq(e, f->index[i]);
         f->seq_sent[i] = f->index[i];
-        if (e->seq[f->index[i]].n_past > last) last = e->seq[f->index[i]].n_past;
+        if (s->n_past > last) last = s->n_past;
+        f->who.keys += s->n_past;
+        f->who.head_keys += s->n_past - s->first_seen;
     }
     r->n_keys = forward_n_keys(&e->mem, last + ahead + f->depth + 1);
     memcpy(f->slot_sent, f->slot, (size_t)(f->n * f->n_nodes) * sizeof(int32_t));
     be->upload(be, r->seq, f->seq_sent, (size_t)f->n * sizeof(int32_t));
     be->upload(be, r->slot, f->slot_sent, (size_t)(f->n * f->n_nodes) * sizeof(int32_t));
-    be->replay(be,
-               &(ReplayKey){.owner = e->rounds.owner,
-                            .n = f->n,
-                            .m = f->n_nodes,
-                            .first = f->depth,
-                            .n_keys = r->n_keys},
-               run_round, &run);
+    f->is_ahead = e->rounds.n_flying > 0;
+    f->is_settled = be->replay(be,
+                               &(ReplayKey){.owner = e->rounds.owner,
+                                            .n = f->n,
+                                            .m = f->n_nodes,
+                                            .first = f->depth,
+                                            .n_keys = r->n_keys},
+                               run_round, &run);
     if (f->final) be->copy(be, f->final, r->final, final_bytes(e, f->n * f->n_nodes));
     be->download_later(be, f->tree, r->tree, (size_t)f->n * sizeof(RoundTree));
     be->mark(be, mark);
@@ -333,7 +339,7 @@ int round_begin(Engine *e)
     return 1;
 }
 
-/* 1 when the step after flight f is sure to be the same for the same sequences, if none ends. */
+/* 1 when the step after flight f is sure to be a round of the same sequences, if none ends. */
 static int goes_on_alike(const Engine *e, const Flight *f)
 {
     int n_decode = 0;
@@ -347,9 +353,23 @@ static int goes_on_alike(const Engine *e, const Flight *f)
     for (int i = 0; i < f->n; i++) {
         const Seq *s = f->index[i] < 0 ? NULL : &e->seq[f->index[i]];
         if (!s || s->paused || s->max_tokens - seq_n_generated(s) <= 1) return 0;
-        int levels = schedule_useful_depth(e, s);
-        if (f->depth && levels < f->depth) return 0;
     }
+    return 1;
+}
+
+/* What the round after f is to be; 0: that depth is not of use to all. */
+static int shape_ahead(Engine *e, const Flight *f, Flight *next)
+{
+    next->n = f->n;
+    next->n_nodes = f->n_nodes;
+    next->depth = f->depth;
+    if (e->options.draft_auto) {
+        next->depth = schedule_round_depth(e, f->index, f->n);
+        next->n_nodes = next->depth + 1;
+    }
+    for (int i = 0; i < f->n; i++)
+        if (next->depth && schedule_useful_depth(e, &e->seq[f->index[i]]) < next->depth) return 0;
+    memcpy(next->index, f->index, sizeof next->index);
     return 1;
 }
 
@@ -373,11 +393,7 @@ void round_run_ahead(Engine *e)
     for (int i = 0; i < f->n; i++)
         if (memory_reserve(&e->mem, f->index[i], e->seq[f->index[i]].n_tokens + e->overhang))
             return;
-    next->n = f->n;
-    next->n_nodes = f->n_nodes;
-    next->depth = f->depth;
-    memcpy(next->index, f->index, sizeof next->index);
-    if (!slots_ahead(e, f, next)) return;
+    if (!shape_ahead(e, f, next) || !slots_ahead(e, f, next)) return;
     launch(e, next, f->depth + 1);
 }
 
@@ -429,10 +445,25 @@ static void read_tree(Engine *e, const Flight *f, int i)
     w->is_folded = has_records(e, f->depth);
 }
 
+/*
+ * A round took the time between its end and that of the one before it, where it was queued by then;
+ * recording one takes the host longer than running it, and is not what rounds take.
+ */
+static void learn_time(Engine *e, const Flight *f)
+{
+    Rounds *r = &e->rounds;
+    double before = r->read_at;
+    r->read_at = clock_ms();
+    int is_settled = f->is_settled && (r->n_flying < 2 || flight_at(e, 1)->is_settled);
+    if (e->options.draft_auto && f->is_ahead && is_settled)
+        cost_learn_round(&e->growth.cost, &f->who, f->depth, r->read_at - before);
+}
+
 int round_read(Engine *e, Error *err)
 {
     Flight *f = flight_at(e, 0);
     if (e->be->wait(e->be, (int)(f - e->rounds.flight), err)) return -1;
+    learn_time(e, f);
     e->n_work = 0;
     for (int i = 0; i < f->n; i++)
         if (f->index[i] >= 0) read_tree(e, f, i);

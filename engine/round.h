@@ -18,6 +18,7 @@
 #ifndef OFFSHOOT_ENGINE_ROUND_H
 #define OFFSHOOT_ENGINE_ROUND_H
 
+#include "engine/cost.h"
 #include "engine/forward.h"
 #include "engine/head.h"
 #include "spec/tree.h"
@@ -46,6 +47,8 @@ static inline int round_width(const Round *r)
 /* A round in flight. */
 typedef struct {
     int n, n_nodes, depth;
+    CostCompany who;
+    int is_ahead, is_settled;  /* queued behind another; as Backend.replay says */
     int index[MAX_TREE_NODES]; /* sequences; -1: forgotten */
     /*
      * Nodes own_from, ... of each tree have slots of their own, n_own of them: all, or all but the
@@ -66,6 +69,7 @@ typedef struct {
     int open;
     uint64_t owner;
     int n_flying, first; /* of flight[] */
+    double read_at;      /* when the last one was read, ms */
     Flight flight[BACKEND_MARKS];
     Round arrays; /* its pointers alone */
 } Rounds;

@@ -254,6 +254,19 @@ int schedule_useful_depth(const Engine *e, const Seq *s)
     return left < depth ? left : depth;
 }
 
+/* One of n sequences that decode joins those of q; levels of drafts that are of use to it. */
+static int add_query(const Engine *e, const Seq *s, int n, GrowthQuery *q)
+{
+    CostCompany *who = &q->who;
+    int share = e->tree_rows / n - 1, useful = schedule_useful_depth(e, s);
+    int most = useful < share ? useful : share;
+    q->rates[who->n] = &s->rates;
+    q->most[who->n++] = most < 0 ? 0 : most;
+    who->keys += s->n_past;
+    who->head_keys += s->n_past - s->first_seen;
+    return useful;
+}
+
 /*
  * Levels of drafts for each decoding sequence, in order, beside prompt's chunk: what the user has
  * fixed, or what the engine thinks best as long as nothing is drafted.
@@ -261,23 +274,26 @@ int schedule_useful_depth(const Engine *e, const Seq *s)
 static void choose_levels(Engine *e, int n_decode, const Seq *prompt, int *levels)
 {
     GrowthQuery q = {0};
-    CostCompany *who = &q.who;
-    for (int i = 0; who->n < n_decode; i++) {
-        const Seq *s = &e->seq[i];
-        if (!decodes(s)) continue;
-        int share = e->tree_rows / n_decode - 1, useful = schedule_useful_depth(e, s);
-        q.rates[who->n] = &s->rates;
-        who->keys += s->n_past;
-        who->head_keys += s->n_past - s->first_seen;
-        levels[who->n] = useful;
-        if (useful > share) useful = share;
-        q.most[who->n++] = useful < 0 ? 0 : useful;
-    }
+    for (int i = 0, n = 0; n < n_decode; i++)
+        if (decodes(&e->seq[i])) levels[n++] = add_query(e, &e->seq[i], n_decode, &q);
     if (prompt) {
         int left = prompt->n_tokens - prompt->n_past;
-        who->prompt_rows = left < e->options.chunk_rows ? left : e->options.chunk_rows;
+        q.who.prompt_rows = left < e->options.chunk_rows ? left : e->options.chunk_rows;
     }
-    if (who->n && e->options.draft_auto) growth_choose(&e->growth, &q, levels);
+    if (!n_decode || !e->options.draft_auto) return;
+    if (e->be->is_host)
+        growth_choose(&e->growth, &q, levels);
+    else
+        growth_choose_round(&e->growth, &q, levels);
+}
+
+int schedule_round_depth(Engine *e, const int *index, int n)
+{
+    GrowthQuery q = {0};
+    int levels[MAX_SEQS];
+    for (int i = 0; i < n; i++)
+        add_query(e, &e->seq[index[i]], n, &q);
+    return growth_choose_round(&e->growth, &q, levels);
 }
 
 /*

@@ -266,6 +266,9 @@ int draft_levels(const EngineOptions *o);
 /* Levels of drafts that can still be of use to s. */
 int schedule_useful_depth(const Engine *e, const Seq *s);
 
+/* Of a device's round of n sequences whose shape the engine chooses. */
+int schedule_round_depth(Engine *e, const int *index, int n);
+
 /* ---- what a step gives (emit.c) ---- */
 
 /* Why a kept path ends in a stop: AcceptedPath.stop. After STOP_FORCE the sequence goes on. */

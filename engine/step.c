@@ -354,7 +354,8 @@ static int end_step(Engine *e)
     return e->n_work;
 }
 
-/* What the step has shown of time and of drafts; before ended sequences forget it. */
+/* What the step has shown of time and of drafts; before ended sequences forget it. A device's
+ * rounds show their time themselves (round.c), and steps with the host in between are none. */
 static void learn_costs(Engine *e, double draft_ms, double pass_ms, double upkeep_ms)
 {
     CostStep s = {
@@ -376,7 +377,17 @@ static void learn_costs(Engine *e, double draft_ms, double pass_ms, double upkee
         if (has_draft(w))
             growth_learn_kept(g, k++, w->kept.emitted, w->kept.m + (w->kept.stop >= 0));
     }
-    cost_learn(&g->cost, &s);
+    if (e->be->is_host) cost_learn(&g->cost, &s);
+}
+
+/* What a round has shown of drafts. */
+static void learn_rates(Engine *e)
+{
+    for (int i = 0; i < e->n_work; i++) {
+        const Work *w = &e->work[i];
+        rates_learn(&w->seq->rates, &e->growth.all, &w->tree, w->kept.emitted,
+                    w->kept.m + (w->kept.stop >= 0), e->growth.n_steps);
+    }
 }
 
 /* A step of which the host decides all: drafts, the accepted path. */
@@ -407,6 +418,7 @@ static int device_step(Engine *e, Error *err)
     if (!e->n_work) return 0; /* all of its sequences have ended meanwhile */
     accept_paths(e);
     e->totals.verify_ms += lap_ms(e);
+    if (e->options.draft_auto) learn_rates(e);
     return end_step(e);
 }
 

@@ -92,9 +92,9 @@ struct Backend {
      * Queues what record(ctx) queues. A backend with graphs records it when the key comes again and
      * from then on launches the whole at once, without calling record: the same key must mean the
      * same operations with the same arguments, over arrays whose content may differ. record neither
-     * uploads from the host nor downloads.
+     * uploads from the host nor downloads. 1: this was done as it will be from now on.
      */
-    void (*replay)(Backend *be, const ReplayKey *key, void (*record)(void *ctx), void *ctx);
+    int (*replay)(Backend *be, const ReplayKey *key, void (*record)(void *ctx), void *ctx);
     void (*close)(Backend *be);
 
     void (*embed)(Backend *be, const Embed *a);

@@ -77,18 +77,21 @@ static int launch_graph(CudaBackend *b, CudaGraph *g)
     return 0;
 }
 
-void cuda_graphs_replay(CudaGraphs *s, CudaBackend *b, const ReplayKey *key, void (*record)(void *),
-                        void *ctx)
+int cuda_graphs_replay(CudaGraphs *s, CudaBackend *b, const ReplayKey *key, void (*record)(void *),
+                       void *ctx)
 {
+    int is_recorded = s->off;
     if (!s->off) {
         CudaGraph *g = find_graph(s, key);
         int again = g->used != 0;
+        is_recorded = g->exec != NULL;
         g->used = ++s->n_replays;
         if (again && !g->exec) g->exec = record_graph(s, b, record, ctx);
-        if (launch_graph(b, g) || b->failed) return;
+        if (launch_graph(b, g) || b->failed) return is_recorded;
         cuda_forget_terms(b); /* those of what was captured, and has not run */
     }
     record(ctx);
+    return is_recorded;
 }
 
 void cuda_graphs_close(CudaGraphs *s)

@@ -31,8 +31,8 @@ typedef struct {
  * Backend.replay; the caller forgets terms before and after it. Where there is no memory for a
  * graph, or the device cannot capture (then for good), what it would do is queued instead.
  */
-void cuda_graphs_replay(CudaGraphs *s, CudaBackend *b, const ReplayKey *key, void (*record)(void *),
-                        void *ctx);
+int cuda_graphs_replay(CudaGraphs *s, CudaBackend *b, const ReplayKey *key, void (*record)(void *),
+                       void *ctx);
 
 /* When nothing that was queued is under way any more. */
 void cuda_graphs_close(CudaGraphs *s);

@@ -269,12 +269,13 @@ static void close_aside(Device *d)
 }
 
 /* What is recorded counts on no terms from before it, and what comes later on none of it. */
-static void device_replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
+static int device_replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
 {
-    if (of(be)->failed) return;
+    if (of(be)->failed) return 0;
     cuda_forget_terms(of(be));
-    cuda_graphs_replay(&((Device *)be)->graphs, of(be), key, record, ctx);
+    int settled = cuda_graphs_replay(&((Device *)be)->graphs, of(be), key, record, ctx);
     cuda_forget_terms(of(be));
+    return settled;
 }
 
 static void device_linear(Backend *be, const Linear *a)

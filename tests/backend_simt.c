@@ -98,7 +98,7 @@ typedef struct {
     size_t n_runs;
 } Simt;
 
-static void replay_or_record(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
+static int replay_or_record(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
 {
     Simt *s = (Simt *)be;
     Run *run = s->run;
@@ -108,20 +108,24 @@ static void replay_or_record(Backend *be, const ReplayKey *key, void (*record)(v
         s->run = mem_realloc(s->run, s->n_runs + 1, sizeof *run);
         s->run[s->n_runs++] = (Run){.key = *key};
         record(ctx);
+        return 0;
     } else if (!run->record) {
         run->record = simt_record_begin();
         record(ctx);
         simt_record_end();
+        return 0;
     } else {
         simt_record_run(run->record);
+        return 1;
     }
 }
 
-static void simt_replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
+static int simt_replay(Backend *be, const ReplayKey *key, void (*record)(void *), void *ctx)
 {
     cuda_forget_terms((CudaBackend *)be);
-    replay_or_record(be, key, record, ctx);
+    int settled = replay_or_record(be, key, record, ctx);
     cuda_forget_terms((CudaBackend *)be);
+    return settled;
 }
 
 static const Backend *host_of(Backend *be)

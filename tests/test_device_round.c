@@ -17,6 +17,7 @@
 #include "drafts/mtp.h"
 #include "engine/engine.h"
 #include "engine/model.h"
+#include "engine/state.h"
 #include "tests/backend_simt.h"
 #include "tests/tree_log.h"
 
@@ -61,6 +62,7 @@ typedef struct {
     int nodes, depth, topk, n_slots;
     float synthetic;
     StateMode mode;
+    int is_chosen; /* chains, whose depth the engine chooses, here another one each round */
 } Trees;
 
 static Engine *open_engine(Machine *m, const Trees *t, int cache)
@@ -77,6 +79,7 @@ static Engine *open_engine(Machine *m, const Trees *t, int cache)
     o.reserve = 8;
     o.synthetic = t->synthetic;
     o.state_mode = t->mode;
+    o.draft_auto = t->is_chosen;
     o.chunk_rows = 512;
     o.cache = (CacheOptions){.on = cache, .policy = POLICY_LRU, .keep_answers = 1};
     if (t->nodes > 1) {
@@ -170,6 +173,19 @@ static void take_events(Engine *e, Answer *a)
     }
 }
 
+/* Of engines that choose: depths of their rounds, a bit each, and rounds that taught their time. */
+static unsigned depths;
+static long n_learnt;
+
+static int step_engine(Engine *e, const Trees *t, Error *err)
+{
+    if (t->is_chosen) e->growth.n_unprobed = 100 * PROBE_STEPS; /* it is time for another one */
+    int ran = engine_step(e, err);
+    for (int k = 0; k < e->rounds.n_flying && t->is_chosen; k++)
+        depths |= 1u << e->rounds.flight[(e->rounds.first + k) % BACKEND_MARKS].depth;
+    return ran;
+}
+
 /* Asks all at once; returns the totals. */
 static StepTotals run(Machine *m, const Trees *t, const Asked *asked, int n, int hosted, Answer *a)
 {
@@ -192,13 +208,14 @@ static StepTotals run(Machine *m, const Trees *t, const Asked *asked, int n, int
             if (step == asked[i].pause_at + 4 && asked[i].pause_at >= 0)
                 engine_pause(e, asked[i].r.id, 0);
         }
-        int ran = engine_step(e, &err);
+        int ran = step_engine(e, t, &err);
         if (ran < 0) fail_msg("%s", err.msg);
         take_events(e, a);
         engine_status(e, &s);
         if (!ran && !s.running && !s.waiting) break;
         assert_true(step < 1000);
     }
+    n_learnt += e->growth.cost.curve[COST_ROUND].n_learnt;
     close_engine(m, e, t);
     return s.totals;
 }
@@ -225,7 +242,8 @@ static void same_answers(const Asked *asked, int n, const Trees *t, Machine *m, 
         assert_int_equal(got[i].finish, want[i].finish);
         assert_int_equal(got[i].n, want[i].n);
         assert_memory_equal(got[i].token, want[i].token, (size_t)want[i].n * sizeof(int32_t));
-        if (!asked[i].r.min_tokens && !asked[i].r.n_forced && asked[i].pause_at < 0)
+        if (!asked[i].r.min_tokens && !asked[i].r.n_forced && asked[i].pause_at < 0 &&
+            !t->is_chosen)
             assert_int_equal(got[i].n_accepted, want[i].n_accepted); /* the same drafts */
         *accepted += got[i].n_accepted;
     }
@@ -234,9 +252,10 @@ static void same_answers(const Asked *asked, int n, const Trees *t, Machine *m, 
 }
 
 static const Trees trees[] = {
-    {4, 3, 1, 0, 0, STATE_SLOTS},  {7, 3, 3, 0, 0, STATE_SLOTS},     {1, 0, 1, 0, 0, STATE_SLOTS},
-    {4, 3, 1, 9, 0, STATE_SLOTS},  {6, 3, 2, 0, 0.7f, STATE_SLOTS},  {2, 1, 1, 0, 0, STATE_SLOTS},
-    {4, 3, 1, 0, 0, STATE_REPLAY}, {9, 3, 3, 0, 0.6f, STATE_REPLAY},
+    {4, 3, 1, 0, 0, STATE_SLOTS, 0},    {7, 3, 3, 0, 0, STATE_SLOTS, 0},
+    {1, 0, 1, 0, 0, STATE_SLOTS, 0},    {4, 3, 1, 9, 0, STATE_SLOTS, 0},
+    {6, 3, 2, 0, 0.7f, STATE_SLOTS, 0}, {2, 1, 1, 0, 0, STATE_SLOTS, 0},
+    {4, 3, 1, 0, 0, STATE_REPLAY, 0},   {9, 3, 3, 0, 0.6f, STATE_REPLAY, 0},
 };
 enum { N_TREES = sizeof trees / sizeof *trees };
 
@@ -265,6 +284,33 @@ static void test_same_tokens(void **state)
             assert_true(rounds > 5);
             assert_true(ahead > 2);
             assert_true(accepted > 0 || trees[k].nodes == 1);
+        }
+}
+
+/* The depth changes from round to round, also of those that are queued ahead. */
+static void test_chosen_depths(void **state)
+{
+    (void)state;
+    static const StateMode modes[] = {STATE_SLOTS, STATE_REPLAY};
+    int32_t prompt[MAX_ASKED][64];
+    for (int b = 0; b < n_machines; b++)
+        for (int k = 0; k < 4; k++) {
+            const Trees t = {4, 3, 1, 0, 0, modes[k % 2], 1};
+            long rounds = 0, ahead = 0;
+            int accepted = 0, n = k < 2 ? 1 : 3;
+            Asked asked[MAX_ASKED];
+            depths = 0;
+            n_learnt = 0;
+            for (int i = 0; i < n; i++) {
+                asked[i] = ask(i, 40 - 3 * i, prompt[i]);
+                asked[i].guard.stop_at = i == 1 ? 30 : 0;
+            }
+            same_answers(asked, n, &t, &machine[b], &rounds, &ahead, &accepted);
+            assert_true(ahead > 5);
+            assert_true(accepted > 0);
+            assert_true(n_learnt > 0);
+            assert_true(__builtin_popcount(depths) >= 3);
+            assert_true(depths & 1);
         }
 }
 
@@ -389,11 +435,9 @@ static void test_cache(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_tokens),
-        cmocka_unit_test(test_stops_and_forced),
-        cmocka_unit_test(test_cancel_and_pause),
-        cmocka_unit_test(test_long_context),
-        cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_same_tokens),      cmocka_unit_test(test_chosen_depths),
+        cmocka_unit_test(test_stops_and_forced), cmocka_unit_test(test_cancel_and_pause),
+        cmocka_unit_test(test_long_context),     cmocka_unit_test(test_cache),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, open_machines, close_machines);
