@@ -420,7 +420,7 @@ Backend *backend_cuda_open(unsigned leave_out, Error *err)
     }
     b->context.stream = stream;
     snprintf(be->isa, sizeof be->isa, "sm_%d%d", prop.major, prop.minor);
-    snprintf(be->chip, sizeof be->chip, "%s", prop.name);
+    snprintf(be->chip, sizeof be->chip, "%.63s", prop.name);
     b->context.scratch_bytes = scratch_size(prop.totalGlobalMem);
     b->context.scratch = device_alloc(be, b->context.scratch_bytes, err);
     b->context.shared_bytes = prop.sharedMemPerBlockOptin;
