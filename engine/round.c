@@ -101,17 +101,18 @@ void round_close(Engine *e)
 
 /* ---- queueing ---- */
 
-static void sample_round(Engine *e, int rows)
+static void sample_round(Engine *e, const Round *r)
 {
     Backend *be = e->be;
-    be->sample(be, &(Sample){.n = rows,
+    be->sample(be, &(Sample){.n = r->n * r->n_nodes,
                              .n_vocab = e->model->config.n_vocab,
                              .n_top = 1,
                              .logits = e->forward.logits,
                              .allowed = e->allowed,
                              .row = e->dev.row,
                              .id = e->dev.next,
-                             .bad = e->dev.bad});
+                             .bad = e->dev.bad,
+                             .uncut = r->uncut});
 }
 
 /* In state mode replay nodes leave records, unless the root is alone. */
@@ -163,7 +164,6 @@ static void run_round(void *ctx)
     const Round *r = &run->round;
     Engine *e = run->e;
     const Drafter *d = e->options.drafter;
-    int rows = r->n * r->n_nodes;
     if (r->depth) d->queue_drafts(d->self, r);
     e->be->plant_trees(e->be, &(PlantTrees){.n = r->n,
                                             .n_nodes = r->n_nodes,
@@ -174,8 +174,8 @@ static void run_round(void *ctx)
                                             .tree = r->tree,
                                             .meta = e->forward.meta,
                                             .sample = {e->dev.row, e->dev.path}});
-    forward_queue(&e->forward, rows, r->n_keys);
-    sample_round(e, rows);
+    forward_queue(&e->forward, r->n * r->n_nodes, r->n_keys);
+    sample_round(e, r);
     accept_round(e, r);
     if (d) d->queue_observe(d->self, r);
 }
@@ -218,10 +218,13 @@ static void launch(Engine *e, Flight *f, int ahead)
     r->depth = f->depth;
     r->topk = e->options.draft_topk;
     r->final = e->forward.final;
+    r->uncut = 1;
     for (int i = 0; i < f->n; i++) {
+        const Seq *s = &e->seq[f->index[i]];
         send_seq(e, f->index[i]);
         f->seq_sent[i] = f->index[i];
-        if (e->seq[f->index[i]].n_past > last) last = e->seq[f->index[i]].n_past;
+        if (s->n_past > last) last = s->n_past;
+        if (sample_is_cut(&s->req.params)) r->uncut = 0;
     }
     r->n_keys = forward_n_keys(&e->mem, last + ahead + f->depth + 1);
     memcpy(f->slot_sent, f->slot, (size_t)(f->n * f->n_nodes) * sizeof(int32_t));
@@ -232,7 +235,8 @@ static void launch(Engine *e, Flight *f, int ahead)
                             .n = f->n,
                             .m = f->n_nodes,
                             .first = f->depth,
-                            .n_keys = r->n_keys},
+                            .n_keys = r->n_keys,
+                            .uncut = r->uncut},
                run_round, &run);
     if (f->final) be->copy(be, f->final, r->final, final_bytes(e, f->n * f->n_nodes));
     be->download_later(be, f->tree, r->tree, (size_t)f->n * sizeof(RoundTree));

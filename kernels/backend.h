@@ -39,7 +39,7 @@ enum { PREFILL_BLOCK = 64, BACKEND_MARKS = 2, BACKEND_ASIDES = 66 };
 /* What tells one recorded run of operations from another; all of it is compared. */
 typedef struct {
     uint64_t owner; /* whose arrays: from backend_new_owner */
-    int64_t n, m, first, n_keys, prefill;
+    int64_t n, m, first, n_keys, prefill, uncut;
 } ReplayKey;
 
 struct Backend {
