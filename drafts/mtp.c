@@ -143,7 +143,7 @@ static void mtp_observe(void *self, const DraftObserved *r)
 }
 
 /* Queues: the topk best children of each of n rows of the head's output, as m->sample says. */
-static void queue_sample(Mtp *m, int n, int topk, const float *rows)
+static void queue_sample(Mtp *m, int n, int topk, int uncut, const float *rows)
 {
     Backend *be = m->model->backend;
     head_logits(m->head, n, rows, m->logits);
@@ -155,7 +155,8 @@ static void queue_sample(Mtp *m, int n, int topk, const float *rows)
                              .row = m->sample,
                              .id = m->id,
                              .logp = m->logp,
-                             .bad = m->bad});
+                             .bad = m->bad,
+                             .uncut = uncut});
 }
 
 /* The sampled children of a node (-1: the root), best first, join the pool. */
@@ -187,7 +188,7 @@ static void sample_children(Mtp *m, const DraftRequest *req, int n, const int *o
     be->upload(be, m->sample, m->sample_host, (size_t)n * sizeof(SampleRow));
     be->upload(be, m->path, m->path_host, (size_t)n * sizeof m->path_host[0]);
     make_ready(m, n);
-    queue_sample(m, n, topk, m->rows);
+    queue_sample(m, n, topk, sample_rows_uncut(m->sample_host, n), m->rows);
     be->download(be, m->id_host, m->id, (size_t)n * (size_t)topk * sizeof(int32_t));
     be->download(be, m->logp_host, m->logp, (size_t)n * (size_t)topk * sizeof(float));
     be->download(be, m->bad_host, m->bad, (size_t)n);
@@ -337,7 +338,7 @@ static void mtp_queue_drafts(void *self, const Round *r)
                        .sample = {m->sample, m->path}};
     be->grow_drafts(be, &grow);
     queue_gather(m, r->n, r->seq, m->last, m->rows);
-    queue_sample(m, r->n, r->topk, m->rows);
+    queue_sample(m, r->n, r->topk, r->uncut, m->rows);
     grow.n_parents = 1;
     for (grow.level = 1; grow.level <= r->depth; grow.level++) {
         grow.width = grow.level < r->depth ? round_width(r) : 0;
@@ -347,7 +348,7 @@ static void mtp_queue_drafts(void *self, const Round *r)
         const float *said = grow.level == 1 ? m->last : m->head->out;
         queue_gather(m, rows, m->index, said, m->head->hidden);
         head_queue(m->head, rows, grow.row0, r->n_keys);
-        queue_sample(m, rows, r->topk, m->head->out);
+        queue_sample(m, rows, r->topk, r->uncut, m->head->out);
         grow.n_parents = grow.width;
         grow.kv0 += grow.width;
         grow.row0 += rows;

@@ -140,7 +140,8 @@ static void queue_sample(Engine *e, int at, int n, int logit)
                                        .allowed = e->allowed,
                                        .row = e->dev.row + at,
                                        .id = e->dev.next + at,
-                                       .bad = e->dev.bad + at});
+                                       .bad = e->dev.bad + at,
+                                       .uncut = sample_rows_uncut(e->host.row + at, n)});
 }
 
 /* What was sampled at place `at` is what follows node of w's tree. */

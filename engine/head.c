@@ -64,13 +64,15 @@ static void run_head(void *ctx)
     Backend *be = m->backend;
     int n = p->n, row0 = p->row0, dim = m->config.dim;
     float *both = f->wide[3]; /* [n][2 dim]: embedding first */
-    be->embed(be, &(Embed){.n = n,
-                           .table = &m->embed,
-                           .token = h->meta.token + row0,
-                           .out = f->h,
-                           .out_stride = dim});
-    forward_norm(f, n, f->h, NULL, w->embed_norm, both, 2 * dim);
-    forward_norm(f, n, h->hidden, NULL, w->hidden_norm, both + dim, 2 * dim);
+    be->head_input(be, &(HeadInput){.n = n,
+                                    .eps = m->config.norm_eps,
+                                    .table = &m->embed,
+                                    .token = h->meta.token + row0,
+                                    .hidden = h->hidden,
+                                    .embed_norm = w->embed_norm,
+                                    .hidden_norm = w->hidden_norm,
+                                    .embedding = f->h,
+                                    .out = both});
     forward_linear(f, &w->fc, n, both, f->x);
     forward_norm(f, n, f->x, NULL, w->attention.norm, f->h, dim);
     forward_attention(f, &w->attention, f->mem->n_kv_layers - 1, n, 1, h->from, row0, p->n_keys,

@@ -102,17 +102,18 @@ void round_close(Engine *e)
 
 /* ---- queueing ---- */
 
-static void sample_round(Engine *e, int rows)
+static void sample_round(Engine *e, const Round *r)
 {
     Backend *be = e->be;
-    be->sample(be, &(Sample){.n = rows,
+    be->sample(be, &(Sample){.n = r->n * r->n_nodes,
                              .n_vocab = e->model->config.n_vocab,
                              .n_top = 1,
                              .logits = e->forward.logits,
                              .allowed = e->allowed,
                              .row = e->dev.row,
                              .id = e->dev.next,
-                             .bad = e->dev.bad});
+                             .bad = e->dev.bad,
+                             .uncut = r->uncut});
 }
 
 /* In state mode replay nodes leave records, unless the root is alone. */
@@ -164,7 +165,6 @@ static void run_round(void *ctx)
     const Round *r = &run->round;
     Engine *e = run->e;
     const Drafter *d = e->options.drafter;
-    int rows = r->n * r->n_nodes;
     if (r->depth) d->queue_drafts(d->self, r);
     e->be->plant_trees(e->be, &(PlantTrees){.n = r->n,
                                             .n_nodes = r->n_nodes,
@@ -175,8 +175,8 @@ static void run_round(void *ctx)
                                             .tree = r->tree,
                                             .meta = e->forward.meta,
                                             .sample = {e->dev.row, e->dev.path}});
-    forward_queue(&e->forward, rows, r->n_keys);
-    sample_round(e, rows);
+    forward_queue(&e->forward, r->n * r->n_nodes, r->n_keys);
+    sample_round(e, r);
     accept_round(e, r);
     if (d) d->queue_observe(d->self, r);
 }
@@ -207,27 +207,37 @@ static void send_seq(Engine *e, int index)
     s->on_device = 1;
 }
 
+/* The same of all in flight f, and what they are to its round. Returns the last position. */
+static int send_seqs(Engine *e, Flight *f, Round *r)
+{
+    int last = 0;
+    f->who = (CostCompany){.n = f->n};
+    r->uncut = 1;
+    for (int i = 0; i < f->n; i++) {
+        const Seq *s = &e->seq[f->index[i]];
+        send_seq(e, f->index[i]);
+        f->seq_sent[i] = f->index[i];
+        f->who.keys += s->n_past;
+        f->who.head_keys += s->n_past - s->first_seen;
+        if (s->n_past > last) last = s->n_past;
+        if (sample_is_cut(&s->req.params)) r->uncut = 0;
+    }
+    return last;
+}
+
 /* Queues flight f, whose sequences are `ahead` tokens at most beyond what the host knows. */
 static void launch(Engine *e, Flight *f, int ahead)
 {
     Backend *be = e->be;
     RoundRun run = {.e = e, .round = e->rounds.arrays};
     Round *r = &run.round;
-    int last = 0, mark = (int)(f - e->rounds.flight);
+    int last, mark = (int)(f - e->rounds.flight);
     r->n = f->n;
     r->n_nodes = f->n_nodes;
     r->depth = f->depth;
     r->topk = e->options.draft_topk;
     r->final = e->forward.final;
-    f->who = (CostCompany){.n = f->n};
-    for (int i = 0; i < f->n; i++) {
-        const Seq *s = &e->seq[f->index[i]];
-        send_seq(e, f->index[i]);
-        f->seq_sent[i] = f->index[i];
-        if (s->n_past > last) last = s->n_past;
-        f->who.keys += s->n_past;
-        f->who.head_keys += s->n_past - s->first_seen;
-    }
+    last = send_seqs(e, f, r);
     r->n_keys = forward_n_keys(&e->mem, last + ahead + f->depth + 1);
     memcpy(f->slot_sent, f->slot, (size_t)(f->n * f->n_nodes) * sizeof(int32_t));
     be->upload(be, r->seq, f->seq_sent, (size_t)f->n * sizeof(int32_t));
@@ -238,7 +248,8 @@ static void launch(Engine *e, Flight *f, int ahead)
                                             .n = f->n,
                                             .m = f->n_nodes,
                                             .first = f->depth,
-                                            .n_keys = r->n_keys},
+                                            .n_keys = r->n_keys,
+                                            .uncut = r->uncut},
                                run_round, &run);
     if (f->final) be->copy(be, f->final, r->final, final_bytes(e, f->n * f->n_nodes));
     be->download_later(be, f->tree, r->tree, (size_t)f->n * sizeof(RoundTree));

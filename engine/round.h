@@ -28,6 +28,7 @@ typedef struct Round {
     int n, n_nodes; /* trees; nodes of each, pads included; n * n_nodes <= MAX_TREE_NODES */
     int depth;      /* levels of drafts, 0: none */
     int topk, n_keys;
+    int uncut;          /* Sample.uncut of all that is sampled */
     int32_t *seq;       /* [n] */
     RoundSeq *seqs;     /* [max_seqs] */
     int32_t *slot;      /* [n * n_nodes] */

@@ -39,7 +39,7 @@ enum { PREFILL_BLOCK = 64, BACKEND_MARKS = 2, BACKEND_ASIDES = 66 };
 /* What tells one recorded run of operations from another; all of it is compared. */
 typedef struct {
     uint64_t owner; /* whose arrays: from backend_new_owner */
-    int64_t n, m, first, n_keys, prefill;
+    int64_t n, m, first, n_keys, prefill, uncut;
 } ReplayKey;
 
 struct Backend {
@@ -100,6 +100,7 @@ struct Backend {
     void (*embed)(Backend *be, const Embed *a);
     void (*gather_rows)(Backend *be, const GatherRows *a);
     void (*add_norm)(Backend *be, const AddNorm *a);
+    void (*head_input)(Backend *be, const HeadInput *a);
     void (*gated_norm)(Backend *be, const GatedNorm *a);
     void (*linear)(Backend *be, const Linear *a);
     void (*conv_gates)(Backend *be, const ConvGates *a);
@@ -127,6 +128,18 @@ static inline void backend_mix_in_turn(Backend *be, const DeltaMixer *a)
     be->conv_gates(be, &a->conv);
     be->gated_delta(be, &a->delta);
     be->gated_norm(be, &a->norm);
+}
+
+/* head_input likewise. */
+static inline void backend_head_input_in_turn(Backend *be, const HeadInput *a)
+{
+    int dim = a->table->cols;
+    Embed embed = {a->n, a->table, a->token, a->embedding, dim};
+    AddNorm norm = {a->n, dim, a->eps, a->embedding, NULL, a->embed_norm, a->out, 2 * dim};
+    be->embed(be, &embed);
+    be->add_norm(be, &norm);
+    norm.x = a->hidden, norm.w = a->hidden_norm, norm.out = a->out + dim;
+    be->add_norm(be, &norm);
 }
 
 /* Never given before, so that what a closed owner recorded is not taken for a new one's. */

@@ -198,6 +198,7 @@ Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *
     be->embed = embed;
     be->gather_rows = gather_rows;
     be->add_norm = add_norm;
+    be->head_input = backend_head_input_in_turn;
     be->gated_norm = gated_norm;
     be->linear = linear;
     be->conv_gates = conv_gates;

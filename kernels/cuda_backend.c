@@ -57,5 +57,5 @@ void cuda_backend_fill(CudaBackend *b, const CudaOps *ops)
 int cuda_same_key(const ReplayKey *a, const ReplayKey *b)
 {
     return a->owner == b->owner && a->n == b->n && a->m == b->m && a->first == b->first &&
-           a->n_keys == b->n_keys && a->prefill == b->prefill;
+           a->n_keys == b->n_keys && a->prefill == b->prefill && a->uncut == b->uncut;
 }

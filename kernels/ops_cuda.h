@@ -60,6 +60,7 @@ typedef struct {
     X(embed, Embed)                                                                                \
     X(gather_rows, GatherRows)                                                                     \
     X(add_norm, AddNorm)                                                                           \
+    X(head_input, HeadInput)                                                                       \
     X(gated_norm, GatedNorm)                                                                       \
     X(linear, Linear)                                                                              \
     X(conv_gates, ConvGates)                                                                       \

@@ -1,12 +1,13 @@
 /*
  * rows.cu: the small row operations.
  *
- * One block per row (a warp per head for gated_norm, per 128 of a row for swiglu), so a row's sums
- * have one order: a warp takes every NORM_WARPS-th run of 128, a lane every 32nd element of it,
- * then a tree over the warp, then the warps in order. What they make is multiplied next, so they
- * leave its terms as well (terms.h). Bytes: each array read or written once; all are below a
- * microsecond at decode sizes, so what counts is the launch, and in it how often memory is waited
- * for: once, since what a lane has read stays in its registers until its terms are written.
+ * One block per row (two for head_input, a warp per head for gated_norm, per 128 of a row for
+ * swiglu), so a row's sums have one order: a warp takes every NORM_WARPS-th run of 128, a lane
+ * every 32nd element of it, then a tree over the warp, then the warps in order. What they make is
+ * multiplied next, so they leave its terms as well (terms.h). Bytes: each array read or written
+ * once; all are below a microsecond at decode sizes, so what counts is the launch, and in it how
+ * often memory is waited for: once, since what a lane has read stays in its registers until its
+ * terms are written.
  */
 #include "kernels/norm_parts.h"
 
@@ -82,16 +83,50 @@ extern "C" void CUDA_NAME(gather_rows)(const CudaContext *c, const GatherRows *a
 
 /* ---- norms ---- */
 
+/* The blocks of a row that this warp holds. */
+template <int HELD, typename T>
+static __device__ __forceinline__ void load_held(float (&x)[HELD][2][2], const T *row, int dim)
+{
+    UNROLL
+    for (int j = 0; j < HELD; j++)
+        load_block(x[j], row, (int)threadIdx.x / WARP + j * NORM_WARPS, dim);
+}
+
+/* Where the norm of a row goes: dim floats, whose terms are those of row blockIdx.x from block
+ * `first` on. */
+typedef struct {
+    float *out;
+    int dim, first;
+    NewTerms terms;
+} NormPlace;
+
 /* Writes x * scale * w, by which x is replaced, and leaves its terms. */
-static __device__ __forceinline__ void put_norm(const AddNorm &a, const NewTerms &terms, int block,
-                                                float scale, float (&x)[2][2],
-                                                const float (&w)[2][2])
+static __device__ __forceinline__ void put_norm(const NormPlace &to, int block, float scale,
+                                                float (&x)[2][2], const float (&w)[2][2])
 {
     UNROLL
     for (int i = 0; i < 4; i++)
         x[i / 2][i % 2] = x[i / 2][i % 2] * scale * w[i / 2][i % 2];
-    store_block(a.out + (int64_t)blockIdx.x * a.out_stride, block, a.dim, x);
-    leave_terms(terms, blockIdx.x, block, x);
+    store_block(to.out, block, to.dim, x);
+    leave_terms(to.terms, blockIdx.x, to.first + block, x);
+}
+
+/* All blocks of this warp: those that it holds, then the others, which read(x, block) brings. */
+template <int HELD, typename Read>
+static __device__ __forceinline__ void put_norms(const NormPlace &to, float scale,
+                                                 float (&x)[HELD][2][2], float (&w)[HELD][2][2],
+                                                 const float *weight, const Read &read)
+{
+    int warp = (int)threadIdx.x / WARP, n_blocks = term_blocks(to.dim);
+    UNROLL
+    for (int j = 0; j < HELD; j++)
+        if (warp + j * NORM_WARPS < n_blocks)
+            put_norm(to, warp + j * NORM_WARPS, scale, x[j], w[j]);
+    for (int b = warp + HELD * NORM_WARPS; b < n_blocks; b += NORM_WARPS) {
+        read(x[0], b);
+        load_block(w[0], weight, b, to.dim);
+        put_norm(to, b, scale, x[0], w[0]);
+    }
 }
 
 /*
@@ -104,17 +139,12 @@ static __global__ void __launch_bounds__(NORM_THREADS, 1) add_norm_kernel(AddNor
 {
     int warp = (int)threadIdx.x / WARP, n_blocks = term_blocks(a.dim);
     float w[HELD][2][2], x[HELD][2][2], delta[HELD][2][2] = {}, sum = 0;
-    UNROLL
-    for (int j = 0; j < HELD; j++)
-        load_block(w[j], a.w, warp + j * NORM_WARPS, a.out ? a.dim : 0);
+    load_held(w, a.w, a.out ? a.dim : 0);
     grid_wait();
     float *row = a.x + (int64_t)blockIdx.x * a.dim;
     const float *more = a.delta ? a.delta + (int64_t)blockIdx.x * a.dim : NULL;
-    UNROLL
-    for (int j = 0; j < HELD; j++) {
-        load_block(x[j], row, warp + j * NORM_WARPS, a.dim);
-        if (more) load_block(delta[j], more, warp + j * NORM_WARPS, a.dim);
-    }
+    load_held(x, row, a.dim);
+    if (more) load_held(delta, more, a.dim);
     UNROLL
     for (int j = 0; j < HELD; j++) {
         sum = add_block(x[j], delta[j], more != NULL, sum);
@@ -129,15 +159,9 @@ static __global__ void __launch_bounds__(NORM_THREADS, 1) add_norm_kernel(AddNor
     }
     if (!a.out) return;
     float scale = norm_scale(block_sum<NORM_WARPS>(sum), a.dim, a.eps);
-    UNROLL
-    for (int j = 0; j < HELD; j++)
-        if (warp + j * NORM_WARPS < n_blocks)
-            put_norm(a, terms, warp + j * NORM_WARPS, scale, x[j], w[j]);
-    for (int b = warp + HELD * NORM_WARPS; b < n_blocks; b += NORM_WARPS) {
-        load_block(x[0], row, b, a.dim);
-        load_block(w[0], a.w, b, a.dim);
-        put_norm(a, terms, b, scale, x[0], w[0]);
-    }
+    NormPlace to = {a.out + (int64_t)blockIdx.x * a.out_stride, a.dim, 0, terms};
+    put_norms(to, scale, x, w, a.w,
+              [=](float(&again)[2][2], int b) { load_block(again, row, b, a.dim); });
 }
 
 extern "C" void CUDA_NAME(add_norm)(const CudaContext *c, const AddNorm *a)
@@ -146,6 +170,59 @@ extern "C" void CUDA_NAME(add_norm)(const CudaContext *c, const AddNorm *a)
     if (a->out) terms = new_terms(c, a->out, a->n, a->dim, a->out_stride);
     launch(c, dim3((unsigned)a->n), NORM_THREADS, 0,
            term_blocks(a->dim) > NORM_WARPS ? add_norm_kernel<4> : add_norm_kernel<1>, *a, terms);
+}
+
+/*
+ * Blocks (row, half of it): the embedding's, then the hidden row's, each as add_norm_kernel has it.
+ * So what four launches would do takes one, in which the embedding's half waits for memory twice:
+ * for the token, then for its row of the table.
+ */
+template <int HELD>
+static __global__ void __launch_bounds__(NORM_THREADS, 1)
+    head_input_kernel(HeadInput a, Weight table, NewTerms terms)
+{
+    int half = (int)blockIdx.y, dim = table.cols, n_blocks = term_blocks(dim);
+    int warp = (int)threadIdx.x / WARP, is_bf16 = !half && table.type == WEIGHT_BF16;
+    const float *weight = half ? a.hidden_norm : a.embed_norm;
+    float w[HELD][2][2], x[HELD][2][2], sum = 0;
+    load_held(w, weight, dim);
+    grid_wait();
+    int64_t at = (int64_t)(half ? (int)blockIdx.x : a.token[blockIdx.x]) * dim;
+    const float *row = (half ? a.hidden : (const float *)table.data) + at;
+    const uint16_t *narrow = (const uint16_t *)table.data + at;
+    auto read = [=](float(&v)[2][2], int b) {
+        if (is_bf16)
+            load_block(v, narrow, b, dim);
+        else
+            load_block(v, row, b, dim);
+    };
+    if (is_bf16)
+        load_held(x, narrow, dim);
+    else
+        load_held(x, row, dim);
+    UNROLL
+    for (int j = 0; j < HELD; j++)
+        sum = add_squares(x[j], sum);
+    for (int b = warp + HELD * NORM_WARPS; b < n_blocks; b += NORM_WARPS) {
+        float y[2][2];
+        read(y, b);
+        sum = add_squares(y, sum);
+    }
+    float scale = norm_scale(block_sum<NORM_WARPS>(sum), dim, a.eps);
+    NormPlace to = {a.out + (2 * (int64_t)blockIdx.x + half) * dim, dim, half * n_blocks, terms};
+    put_norms(to, scale, x, w, weight, read);
+}
+
+/* Where a half is not whole blocks of 128, a block has values of both, and nobody leaves terms. */
+extern "C" void CUDA_NAME(head_input)(const CudaContext *c, const HeadInput *a)
+{
+    int dim = a->table->cols;
+    NewTerms terms = {};
+    assert(a->table->type == WEIGHT_F32 || a->table->type == WEIGHT_BF16);
+    if (dim % K_BLOCK == 0) terms = new_terms(c, a->out, a->n, 2 * dim, 2 * dim);
+    launch(c, dim3((unsigned)a->n, 2), NORM_THREADS, 0,
+           term_blocks(dim) > NORM_WARPS ? head_input_kernel<4> : head_input_kernel<1>, *a,
+           *a->table, terms);
 }
 
 /* Writes a block of the norm of x, by which x is replaced, and leaves its terms where a head is

@@ -42,6 +42,21 @@ typedef struct {
     int out_stride;
 } AddNorm;
 
+/*
+ * What the first matrix of a draft head multiplies: out[i] is the norm of table[token[i]], beside
+ * it the norm of hidden[i]. Norms as AddNorm's.
+ */
+typedef struct {
+    int n;
+    float eps;
+    const Weight *table; /* as Embed's, [n_vocab][dim] */
+    const int32_t *token;
+    float *hidden;                         /* [n][dim]; left as it is */
+    const float *embed_norm, *hidden_norm; /* [dim] */
+    float *embedding;                      /* [n][dim]; scratch */
+    float *out;                            /* [n][2 dim]; neither of the two */
+} HeadInput;
+
 /* out = (x * rsqrt(mean(x^2) + eps) * w) * silu(z), per head: norm first, gate second. out may be
  * x. */
 typedef struct {

@@ -1,8 +1,9 @@
 /*
  * sample.cu: from logits to the next token, on the device alone.
  *
- * Five launches for a group of rows, grids fixed by n and n_vocab; what a row asks for is known to
- * its blocks only, and those with nothing to do leave:
+ * Five launches for a group of rows, grids fixed by n and n_vocab; the two that look for cuts are
+ * left out where the host knows that there are none (Sample.uncut). What else a row asks for is
+ * known to its blocks only, and those with nothing to do leave:
  *   process    (tiles, rows)  allowed set, bias, ban, penalties; the row goes to the scratch
  *   histogram  (tiles, rows)  rows with top-k or top-p: counts and masses by distance to the best
  *   find_bins  (rows)         the bins that the cuts fall into
@@ -75,16 +76,6 @@ static __device__ RowScratch row_scratch(const Scratch &s, int row)
     r.bin_count = (uint32_t *)(void *)(r.bins + 1);
     r.n_list = r.bin_count + N_BINS;
     return r;
-}
-
-static __device__ __forceinline__ int is_greedy(const SampleParams &s)
-{
-    return s.temperature < 1e-5f || s.top_k == 1;
-}
-
-static __device__ __forceinline__ int is_filtered(const SampleParams &s)
-{
-    return !is_greedy(s) && (s.top_k > 0 || s.top_p < 1);
 }
 
 /* The best key of the row, KEY_NONE or KEY_BAD; in every thread. */
@@ -199,7 +190,7 @@ static __global__ void histogram_kernel(Sample a, Scratch s)
     __shared__ uint32_t count[N_BINS];
     SampleParams params = a.row[s.first_row + (int)blockIdx.y].params;
     RowScratch r = row_scratch(s, (int)blockIdx.y);
-    if (!is_filtered(params)) return;
+    if (!sample_is_cut(&params)) return;
     uint64_t best = row_best(r, s.n_tiles);
     if (best == KEY_NONE || best == KEY_BAD) return;
     Law law = {key_value(best), params.temperature};
@@ -282,7 +273,7 @@ static __global__ void find_bins_kernel(Sample a, Scratch s)
     grid_wait();
     SampleParams params = a.row[s.first_row + (int)blockIdx.x].params;
     RowScratch r = row_scratch(s, (int)blockIdx.x);
-    if (!is_filtered(params)) return;
+    if (!sample_is_cut(&params)) return;
     BinSums sums;
     sum_bins(r, &sums);
     uint64_t total = block_total(sums.mass[BINS_EACH] - sums.mass[0]);
@@ -359,7 +350,7 @@ static __device__ void choose_drawn(const Sample &a, const Scratch &s, const Row
     int t = (int)blockIdx.x, first = NO_BIN, last = NO_BIN;
     uint64_t key[SELECT_EACH], listed[SELECT_EACH];
     float x[SELECT_EACH];
-    if (is_filtered(row.params)) first = r.bins->first, last = r.bins->last;
+    if (sample_is_cut(&row.params)) first = r.bins->first, last = r.bins->last;
     load_tile(r.x, s.n_tiles * SELECT_TILE, t, x);
     double sum = 0;
     for (int j = 0; j < SELECT_EACH; j++) {
@@ -390,7 +381,7 @@ static __global__ void choose_kernel(Sample a, Scratch s)
     RowScratch r = row_scratch(s, (int)blockIdx.y);
     uint64_t best = row_best(r, s.n_tiles);
     if (best == KEY_NONE || best == KEY_BAD) return;
-    if (is_greedy(row.params))
+    if (sample_is_greedy(&row.params))
         choose_greedy(a, s, r, key_value(best));
     else
         choose_drawn(a, s, r, row, {key_value(best), row.params.temperature});
@@ -461,7 +452,7 @@ static __global__ void finish_kernel(Sample a, Scratch s)
     SampleRow row = a.row[i];
     RowScratch r = row_scratch(s, (int)blockIdx.x);
     uint64_t top = row_best(r, s.n_tiles);
-    int bad = top == KEY_NONE || top == KEY_BAD, greedy = is_greedy(row.params);
+    int bad = top == KEY_NONE || top == KEY_BAD, greedy = sample_is_greedy(&row.params);
     Law law = {key_value(top), row.params.temperature};
     double sum = 0;
     if (!bad) {
@@ -500,8 +491,10 @@ extern "C" void CUDA_NAME(sample)(const CudaContext *c, const Sample *a)
         unsigned n = (unsigned)(a->n - s.first_row < group ? a->n - s.first_row : group);
         dim3 tiles((unsigned)s.n_tiles, n), rows(n);
         launch(c, tiles, SELECT_THREADS, 0, process_kernel, *a, s);
-        launch(c, tiles, SELECT_THREADS, 0, histogram_kernel, *a, s);
-        launch(c, rows, SELECT_THREADS, 0, find_bins_kernel, *a, s);
+        if (!a->uncut) {
+            launch(c, tiles, SELECT_THREADS, 0, histogram_kernel, *a, s);
+            launch(c, rows, SELECT_THREADS, 0, find_bins_kernel, *a, s);
+        }
         launch(c, tiles, SELECT_THREADS, 0, choose_kernel, *a, s);
         launch(c, rows, SELECT_THREADS, 0, finish_kernel, *a, s);
     }

@@ -13,6 +13,8 @@
 
 #include <stdint.h>
 
+#include "kernels/inline.h"
+
 enum { MAX_TOP = 64 };
 
 typedef struct {
@@ -26,6 +28,18 @@ typedef struct {
     uint64_t seed;
     uint32_t choice; /* which of n answers to one prompt */
 } SampleParams;
+
+/* 1 where the largest logit is chosen. */
+SHARED_INLINE int sample_is_greedy(const SampleParams *p)
+{
+    return p->temperature < 1e-5f || p->top_k == 1;
+}
+
+/* 1 where top-k or top-p cut the candidates. */
+SHARED_INLINE int sample_is_cut(const SampleParams *p)
+{
+    return !sample_is_greedy(p) && (p->top_k > 0 || p->top_p < 1);
+}
 
 /* One row to sample. Arrays are backend memory. */
 typedef struct SampleRow {
@@ -68,7 +82,17 @@ typedef struct {
     float *logp; /* [n][n_top], or NULL */
     /* 1 where a row holds a NaN or has no candidate: id is -1 there. */
     uint8_t *bad; /* [n] */
+    int uncut;    /* 1: no row is cut (sample_is_cut), and nobody need look; 0: some may be */
 } Sample;
+
+/* Sample.uncut of n rows that the host can read. */
+static inline int sample_rows_uncut(const SampleRow *row, int n)
+{
+    int i = 0;
+    while (i < n && !sample_is_cut(&row[i].params))
+        i++;
+    return i == n;
+}
 
 /*
  * Log-probabilities of the unprocessed row (log softmax in f32): of token[i] to chosen[i], with its

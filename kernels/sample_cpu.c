@@ -381,7 +381,7 @@ static void sample_row(const Sample *a, int i, float *scratch)
     if (!process(a, i, x)) {
         TopList none = {.n = 0};
         write_row(a, i, &none, 0, 0);
-    } else if (s->temperature < 1e-5f || s->top_k == 1) {
+    } else if (sample_is_greedy(s)) {
         sample_greedy(a, i, x);
     } else {
         sample_drawn(a, i, x, ids, p);

@@ -105,7 +105,7 @@ static double rank_candidates(const Sample *a, int i, Candidate *c, int n, int g
 static void sample_row(const Sample *a, int i, Candidate *c)
 {
     const SampleParams *s = &a->row[i].params;
-    int greedy = s->temperature < 1e-5f || s->top_k == 1;
+    int greedy = sample_is_greedy(s);
     int n = collect(a, i, c);
     a->bad[i] = n <= 0;
     if (n < 0) n = 0;

@@ -81,6 +81,17 @@ static __device__ __forceinline__ void load_block(float (&v)[2][2], const float 
     }
 }
 
+/* The same of a row in bf16. */
+static __device__ __forceinline__ void load_block(float (&v)[2][2], const uint16_t *x, int block,
+                                                  int cols)
+{
+    UNROLL
+    for (int i = 0; i < K_BLOCK / WARP; i++) {
+        int k = block * K_BLOCK + i * WARP + warp_lane();
+        v[i / 2][i % 2] = k < cols ? bf16_to_float(x[k]) : 0.0f;
+    }
+}
+
 static __device__ __forceinline__ void store_block(float *x, int block, int cols,
                                                    const float (&v)[2][2])
 {

@@ -268,6 +268,20 @@ static void arrays_of_add_norm(Mirror *m, AddNorm *a)
     OUT(a->out, strided(a->n, a->out_stride, a->dim));
 }
 
+static void arrays_of_head_input(Mirror *m, HeadInput *a)
+{
+    *m->weight = *a->table;
+    a->table = m->weight;
+    add_weight(m, m->weight);
+    size_t dim = (size_t)m->weight->cols, all = (size_t)a->n * dim;
+    IN(a->token, (size_t)a->n);
+    IN(a->hidden, all);
+    IN(a->embed_norm, dim);
+    IN(a->hidden_norm, dim);
+    OUT(a->embedding, all);
+    OUT(a->out, 2 * all);
+}
+
 static void arrays_of_gated_norm(Mirror *m, GatedNorm *a)
 {
     size_t all = times(a->n, a->n_heads, a->dim);

@@ -21,7 +21,7 @@
 #include "tests/backend_simt.h"
 #include "tests/tree_log.h"
 
-enum { MAX_ASKED = 4, MOST = 40 };
+enum { MAX_ASKED = 5, MOST = 40 };
 
 typedef struct {
     Backend *be;
@@ -314,6 +314,35 @@ static void test_chosen_depths(void **state)
         }
 }
 
+/* Two that run for long, and beside them one without cuts, then one with some, then one without:
+ * rounds of one shape, recorded with and without the search for cuts. */
+static void test_cuts_come_and_go(void **state)
+{
+    (void)state;
+    static const int lengths[MAX_ASKED] = {40, 40, 12, 12, 12}, shapes[] = {0, 2, 6};
+    int32_t prompt[MAX_ASKED][64];
+    for (int b = 0; b < n_machines; b++)
+        for (int k = 0; k < 6; k++) {
+            long rounds = 0, ahead = 0;
+            int accepted = 0;
+            Asked asked[MAX_ASKED];
+            for (int i = 0; i < MAX_ASKED; i++) {
+                asked[i] = ask(i % 3, lengths[i], prompt[i]);
+                asked[i].r.id = (uint64_t)i + 1;
+                asked[i].r.params.seed = (uint64_t)i;
+            }
+            asked[1].r.params.temperature = 0;
+            asked[1].r.params.top_k = 5; /* of a greedy row it is none */
+            if (k % 2)
+                asked[3].r.params.top_k = 2;
+            else
+                asked[3].r.params.top_p = 0.6f;
+            same_answers(asked, MAX_ASKED, &trees[shapes[k / 2]], &machine[b], &rounds, &ahead,
+                         &accepted);
+            assert_true(rounds > 12);
+        }
+}
+
 /* A watcher's stop or forced tokens at each place of accepted runs. */
 static void test_stops_and_forced(void **state)
 {
@@ -347,12 +376,12 @@ static void test_cancel_and_pause(void **state)
         int accepted = 0;
         for (int at = 3; at < 8; at += 2) {
             Asked asked[MAX_ASKED];
-            for (int i = 0; i < MAX_ASKED; i++)
+            for (int i = 0; i < 4; i++)
                 asked[i] = ask(i, 20, prompt[i]);
             asked[0].cancel_at = at;
             asked[1].pause_at = at + 1;
-            same_answers(asked, MAX_ASKED, &trees[at % 4 == 1 ? 0 : 6], &machine[b], &rounds,
-                         &ahead, &accepted);
+            same_answers(asked, 4, &trees[at % 4 == 1 ? 0 : 6], &machine[b], &rounds, &ahead,
+                         &accepted);
             asked[0] = ask(0, 40, prompt[0]); /* alone: what is in flight is all there is */
             asked[0].cancel_at = at;
             same_answers(asked, 1, &trees[0], &machine[b], &rounds, &ahead, &accepted);
@@ -435,9 +464,17 @@ static void test_cache(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_tokens),      cmocka_unit_test(test_chosen_depths),
-        cmocka_unit_test(test_stops_and_forced), cmocka_unit_test(test_cancel_and_pause),
-        cmocka_unit_test(test_long_context),     cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_same_tokens),
+        cmocka_unit_test(test_chosen_depths),
+        cmocka_unit_test(test_cuts_come_and_go),
+        cmocka_unit_test(test_stops_and_forced),
+        cmocka_unit_test(test_cancel_and_pause),
+        cmocka_unit_test(test_long_context),
+        cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_stops_and_forced),
+        cmocka_unit_test(test_cancel_and_pause),
+        cmocka_unit_test(test_long_context),
+        cmocka_unit_test(test_cache),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, open_machines, close_machines);

@@ -693,6 +693,54 @@ static void test_add_norm(void **state)
     }
 }
 
+/* Two norms side by side, of rows of a table and of others: the bits of three operations. */
+static void check_head_input(WeightType type, int dim, uint64_t seed)
+{
+    enum { N = 13, VOCAB = 37 };
+    Rng r = rng_new(seed);
+    size_t cols = (size_t)dim, all = N * cols;
+    Weight table = random_weight(&r, type, VOCAB, dim);
+    float *hidden = random_floats(&r, all, 3), *before = floats(all), *scratch = floats(all);
+    float *embed_norm = random_floats(&r, cols, 2), *hidden_norm = random_floats(&r, cols, 2);
+    float *want = floats(2 * all), *got = floats(2 * all), *turn = floats(2 * all);
+    int32_t token[N];
+    for (int i = 0; i < N; i++)
+        token[i] = rng_int(&r, VOCAB);
+    memcpy(before, hidden, all * sizeof *before);
+    HeadInput a = {N, 1e-6f, &table, token, hidden, embed_norm, hidden_norm, scratch, want};
+    ref->head_input(ref, &a);
+    for (int b = 0; b < n_backends; b++) {
+        Backend *be = backend[b];
+        HeadInput c = a;
+        if (!has_type(b, type)) continue;
+        c.out = got;
+        be->head_input(be, &c);
+        assert_true(
+            near_all(about("head_input", b), got, want, 2 * all, norm_error(dim), 1e-30, seed));
+        c.out = turn;
+        backend_head_input_in_turn(be, &c);
+        assert_true(same_bits(about("head_input, in turn", b), got, turn, 2 * all, seed));
+        c.n = 1, c.token += N / 2, c.hidden += N / 2 * cols;
+        be->head_input(be, &c);
+        assert_true(same_bits(about("head_input, one row", b), turn, got + N / 2 * 2 * cols,
+                              2 * cols, seed));
+        assert_memory_equal(hidden, before, all * sizeof *before);
+    }
+    free_weight(&table);
+    free(hidden), free(before), free(scratch), free(embed_norm), free(hidden_norm);
+    free(want), free(got), free(turn);
+}
+
+static void test_head_input(void **state)
+{
+    (void)state;
+    static const WeightType types[] = {WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT8, WEIGHT_INT4};
+    static const int dims[] = {1, 48, 200, 1030, 2048, 3000, 8321};
+    for (int t = 0; t < 4; t++)
+        for (size_t s = 0; s < sizeof dims / sizeof *dims; s++)
+            check_head_input(types[t], dims[s], 320 + 10 * (uint64_t)t + s);
+}
+
 static void test_gated_norm_and_swiglu(void **state)
 {
     (void)state;
@@ -814,6 +862,7 @@ int main(void)
         cmocka_unit_test(test_linear_by_library),
         cmocka_unit_test(test_embed_and_gather),
         cmocka_unit_test(test_add_norm),
+        cmocka_unit_test(test_head_input),
         cmocka_unit_test(test_gated_norm_and_swiglu),
         cmocka_unit_test(test_move_rows),
         cmocka_unit_test(test_open_refuses_unknown_isa),

@@ -106,7 +106,7 @@ static void test_structs(void **state)
     SampleRow row[2] = {{.counts = counts, .ban = path},
                         {.counts = counts, .path = path, .n_path = 2, .pos = 9}};
     Backend *be = open_fake();
-    be->sample(be, &(Sample){2, DIM, 1, logits, NULL, row, id, NULL, bad});
+    be->sample(be, &(Sample){2, DIM, 1, logits, NULL, row, id, NULL, bad, 0});
     assert_true(sample_seen.row != row && !sample_seen.allowed && !sample_seen.logp);
     assert_true(rows_seen[0].counts == rows_seen[1].counts && rows_seen[0].counts != counts);
     assert_true(!rows_seen[0].ban && !rows_seen[0].path && rows_seen[1].path != path);

@@ -26,6 +26,7 @@ static float *random_logits(Rng *r, size_t n)
 
 typedef struct {
     int n, n_vocab, n_top;
+    int uncut; /* what is said of all rows at once; of one alone: what it is */
     float *logits;
     uint64_t *allowed, *row_allowed; /* of all rows; of some */
     SampleRow *row;
@@ -113,15 +114,17 @@ static Result run_rows(Backend *be, const RandomRows *x, int one_by_one)
     assert_true(res.id && res.logp && res.bad);
     for (int i = 0; i < x->n; i += one_by_one ? 1 : x->n) {
         size_t at = (size_t)i;
-        be->sample(be, &(Sample){.n = one_by_one ? 1 : x->n,
-                                 .n_vocab = x->n_vocab,
-                                 .n_top = x->n_top,
-                                 .logits = x->logits + at * (size_t)x->n_vocab,
-                                 .allowed = x->allowed,
-                                 .row = x->row + at,
-                                 .id = res.id + at * top,
-                                 .logp = res.logp + at * top,
-                                 .bad = res.bad + at});
+        be->sample(be,
+                   &(Sample){.n = one_by_one ? 1 : x->n,
+                             .n_vocab = x->n_vocab,
+                             .n_top = x->n_top,
+                             .logits = x->logits + at * (size_t)x->n_vocab,
+                             .allowed = x->allowed,
+                             .row = x->row + at,
+                             .id = res.id + at * top,
+                             .logp = res.logp + at * top,
+                             .bad = res.bad + at,
+                             .uncut = one_by_one ? sample_rows_uncut(x->row + at, 1) : x->uncut});
     }
     return res;
 }
@@ -194,6 +197,28 @@ static void test_random_rows(void **state)
     check_random_rows(3, 200, 301, 4);
     check_random_rows(4, 60, 5003, 64);
     check_random_rows(5, 60, 4096, 1);
+}
+
+/* Rows without cuts, some of them greedy ones whose top-k or top-p does not count, and a cut one.
+ */
+static void test_uncut_rows(void **state)
+{
+    (void)state;
+    enum { N = 60 };
+    Rng r = rng_new(6);
+    RandomRows x = random_rows(&r, N, 5003, 4);
+    for (int i = 0; i < N; i++)
+        if (sample_is_cut(&x.row[i].params)) x.row[i].params.top_k = i % 3 ? 0 : 1;
+    for (int i = 0; i < N; i++)
+        if (sample_is_cut(&x.row[i].params)) x.row[i].params.top_p = 1;
+    x.uncut = sample_rows_uncut(x.row, N);
+    assert_int_equal(x.uncut, 1);
+    check_rows(&x, 6);
+    x.row[N - 1].params = plain_params;
+    x.row[N - 1].params.top_p = 0.9f;
+    assert_int_equal(sample_rows_uncut(x.row, N), 0);
+    assert_int_equal(sample_rows_uncut(x.row, N - 1), 1);
+    free_rows(&x);
 }
 
 /* An id that a reduced draft vocabulary has: one of the first, or near the end. */
@@ -333,7 +358,7 @@ static void test_path_is_counts(void **state)
 static int32_t one_id(Backend *be, float *logits, int n_vocab, SampleRow row, uint8_t *bad)
 {
     int32_t id = -2;
-    be->sample(be, &(Sample){1, n_vocab, 1, logits, NULL, &row, &id, NULL, bad});
+    be->sample(be, &(Sample){1, n_vocab, 1, logits, NULL, &row, &id, NULL, bad, 0});
     return id;
 }
 
@@ -357,7 +382,7 @@ static void test_greedy_ties(void **state)
         assert_int_equal(bad, 0);
 
         int32_t id[4];
-        Sample a = {1, N, 4, logits, NULL, &row, id, NULL, &bad};
+        Sample a = {1, N, 4, logits, NULL, &row, id, NULL, &bad, 0};
         row.n_ban = 0;
         sampler[b]->sample(sampler[b], &a);
         assert_true(id[0] == 70 && id[1] == 200 && id[2] == 300 && id[3] == 0);
@@ -438,10 +463,11 @@ static void test_no_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_rows),    cmocka_unit_test(test_out_of_reach),
-        cmocka_unit_test(test_masks_of_rows),  cmocka_unit_test(test_path_is_counts),
-        cmocka_unit_test(test_greedy_ties),    cmocka_unit_test(test_nonsense),
-        cmocka_unit_test(test_token_logprobs), cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_random_rows),    cmocka_unit_test(test_uncut_rows),
+        cmocka_unit_test(test_out_of_reach),   cmocka_unit_test(test_masks_of_rows),
+        cmocka_unit_test(test_path_is_counts), cmocka_unit_test(test_greedy_ties),
+        cmocka_unit_test(test_nonsense),       cmocka_unit_test(test_token_logprobs),
+        cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests_name("sample", tests, open_samplers, close_samplers);
 }

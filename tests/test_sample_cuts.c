@@ -114,7 +114,7 @@ static void run(Backend *be, float *x, int n_vocab, int n_top, const SampleParam
         row[i].pos = 1000 + (int)params[i].seed;
     }
     memset(res, 0x55, sizeof *res);
-    be->sample(be, &(Sample){n, n_vocab, n_top, x, NULL, row, res->id, res->logp, res->bad});
+    be->sample(be, &(Sample){n, n_vocab, n_top, x, NULL, row, res->id, res->logp, res->bad, 0});
 }
 
 static void check_same(const Result *got, const Result *want, int n, int n_top, const char *what)
@@ -226,8 +226,8 @@ static void test_borders(void **state)
                 row.params.presence = 0.1f, row.params.frequency = 0.7f;
                 row.params.repetition = 1.1f;
                 row.n_ban = (int)i % 3;
-                Sample a = {1,    VOCAB,   8,         x,       only == 1 ? allowed : NULL,
-                            &row, want.id, want.logp, want.bad};
+                Sample a = {1,    VOCAB,   8,         x,        only == 1 ? allowed : NULL,
+                            &row, want.id, want.logp, want.bad, 0};
                 ref->sample(ref, &a);
                 a.id = got.id, a.logp = got.logp, a.bad = got.bad;
                 gpu->sample(gpu, &a);
@@ -262,7 +262,7 @@ static void test_bad_rows(void **state)
         if (k % 5 == 0)
             for (int v = 0; v < VOCAB; v++)
                 x[3 * VOCAB + v] = v == id ? 1 : -INFINITY;
-        Sample a = {N, VOCAB, 2, x, k % 2 ? allowed : NULL, row, want.id, want.logp, want.bad};
+        Sample a = {N, VOCAB, 2, x, k % 2 ? allowed : NULL, row, want.id, want.logp, want.bad, 0};
         ref->sample(ref, &a);
         a.id = got.id, a.logp = got.logp, a.bad = got.bad;
         gpu->sample(gpu, &a);

@@ -295,7 +295,7 @@ static void test_flat_vocabulary(void **state)
         SampleRow row = {.params = plain_params, .pos = i};
         Backend *be = best_sampler;
         row.params.seed = 0xfeedfacecafebeefu;
-        be->sample(be, &(Sample){1, MAX_VOCAB, MAX_TOP, logits, NULL, &row, id, NULL, &bad});
+        be->sample(be, &(Sample){1, MAX_VOCAB, MAX_TOP, logits, NULL, &row, id, NULL, &bad, 0});
         first[id[0] / BUCKET]++;
         for (int j = 0; j < MAX_TOP; j++)
             all[id[j] / BUCKET]++;
@@ -319,7 +319,7 @@ static void test_logp_sums_to_one(void **state)
             if (greedy) row.params.temperature = 0;
             memcpy(logits, small_logits, sizeof logits);
             sampler[b]->sample(sampler[b],
-                               &(Sample){1, SMALL, MAX_TOP, logits, NULL, &row, id, logp, &bad});
+                               &(Sample){1, SMALL, MAX_TOP, logits, NULL, &row, id, logp, &bad, 0});
             for (int j = 0; j < SMALL; j++) {
                 sum += exp((double)logp[j]);
                 assert_true(id[j] >= 0 && (!j || logp[j] <= logp[j - 1]));

@@ -163,6 +163,22 @@ static void norm(const Case *c, int n)
                                       .out_stride = c->cols});
 }
 
+/* Of rows of x, taken as a table. */
+static void norm_both(const Case *c, int n)
+{
+    int dim = c->cols / 2;
+    Weight table = {WEIGHT_F32, MAX_N, dim, c->x, NULL};
+    c->be->head_input(c->be, &(HeadInput){.n = n,
+                                          .eps = 1e-6f,
+                                          .table = &table,
+                                          .token = c->pos,
+                                          .hidden = c->z,
+                                          .embed_norm = c->norm,
+                                          .hidden_norm = c->norm + dim,
+                                          .embedding = c->same,
+                                          .out = c->h});
+}
+
 /* Heads of 128, or of 256 where those are whole. */
 static void norm_heads(const Case *c, int n)
 {
@@ -240,6 +256,8 @@ typedef struct {
 static const Maker makers[] = {{"add_norm", norm, MAX_COLS},
                                {"add_norm, odd", norm, 333},
                                {"add_norm, long", norm, 2300},
+                               {"head_input", norm_both, MAX_COLS},
+                               {"head_input, long", norm_both, 2304},
                                {"gated_norm", norm_heads, MAX_COLS},
                                {"gated_norm, small heads", norm_heads, 384},
                                {"delta_mixer", mix, MAX_COLS},
@@ -273,6 +291,22 @@ static void test_same_products(void **state)
                 }
             close_case(&c);
         }
+        gpu[b]->close(gpu[b]);
+    }
+}
+
+/* Halves of rows that end within a block of 128. */
+static void test_odd_halves(void **state)
+{
+    (void)state;
+    Backend *gpu[MAX_GPU_BACKENDS];
+    int n_gpu = open_gpu_backends(gpu);
+    for (int b = 0; b < n_gpu; b++) {
+        Case c = open_case(gpu[b], 2 * 131);
+        free(multiply(&c, c.x, 1));
+        norm_both(&c, 4);
+        check_products(&c, 4, "head_input, odd");
+        close_case(&c);
         gpu[b]->close(gpu[b]);
     }
 }
@@ -391,9 +425,8 @@ static void test_two_arrays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_products),
-        cmocka_unit_test(test_many_tiles),
-        cmocka_unit_test(test_changed_rows),
+        cmocka_unit_test(test_same_products), cmocka_unit_test(test_odd_halves),
+        cmocka_unit_test(test_many_tiles),    cmocka_unit_test(test_changed_rows),
         cmocka_unit_test(test_two_arrays),
     };
     return cmocka_run_group_tests_name("terms", tests, NULL, NULL);

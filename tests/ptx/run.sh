@@ -94,7 +94,7 @@ refused() {
     grep -q "^cuda: refuses a $1" "$build/refused" && grep -q "$2" "$build/refused"
 }
 for what in capture captured graph; do
-    step refused $what 'PASSED .* 5 test'
+    step refused $what 'PASSED .* 7 test'
 done
 step refused launch 'the GPU failed: .*, at _Z.* blocks of'
 check() {
