@@ -109,6 +109,7 @@ struct Backend {
     void (*tree_attention)(Backend *be, const TreeAttention *a);
     void (*swiglu)(Backend *be, const SwiGlu *a);
     void (*moe_ffn)(Backend *be, const MoeFfn *a);
+    void (*routed_ffn)(Backend *be, const RoutedFfn *a);
     void (*sample)(Backend *be, const Sample *a);
     void (*token_logprobs)(Backend *be, const TokenLogprobs *a);
     void (*move_rows)(Backend *be, const MoveRows *a);
@@ -126,6 +127,13 @@ static inline void backend_mix_in_turn(Backend *be, const DeltaMixer *a)
     be->conv_gates(be, &a->conv);
     be->gated_delta(be, &a->delta);
     be->gated_norm(be, &a->norm);
+}
+
+/* routed_ffn by its definition. */
+static inline void backend_route_in_turn(Backend *be, const RoutedFfn *a)
+{
+    be->linear(be, &a->router);
+    be->moe_ffn(be, &a->ffn);
 }
 
 /* Never given before, so that what a closed owner recorded is not taken for a new one's. */
