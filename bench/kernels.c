@@ -100,6 +100,11 @@ static Cost moe_cost(const Profile *p, const MoeFfn *a)
     return (Cost){0, 0, used * 3 * weight_bytes(&up)};
 }
 
+static Cost routed_cost(const Profile *p, const RoutedFfn *a)
+{
+    return (Cost){0, 0, linear_cost(p, &a->router).bytes + moe_cost(p, &a->ffn).bytes};
+}
+
 static Cost no_cost(const Profile *p, const void *a)
 {
     (void)p, (void)a;
@@ -111,7 +116,8 @@ static Cost no_cost(const Profile *p, const void *a)
              : linear_cost, const DeltaMixer *                                                     \
              : delta_cost, const TreeAttention *                                                   \
              : attention_cost, const MoeFfn *                                                      \
-             : moe_cost, default                                                                   \
+             : moe_cost, const RoutedFfn *                                                         \
+             : routed_cost, default                                                                \
              : no_cost)(p, a)
 
 /* ---- the backend that looks at its watch ---- */

@@ -233,16 +233,23 @@ size_t forward_bytes(const Model *model, int max_rows, int max_logits)
     return bytes;
 }
 
-void forward_products(Forward *f, int n, const float *x, int n_products,
-                      const LinearProduct *product)
+static Linear products_of(const Forward *f, int n, const float *x, int n_products,
+                          const LinearProduct *product)
 {
-    Backend *be = f->model->backend;
     Linear a = {.n = n,
                 .x = x,
                 .x_stride = product->w->cols,
                 .n_products = n_products,
                 .prefill = f->prefill};
     memcpy(a.product, product, (size_t)n_products * sizeof *product);
+    return a;
+}
+
+void forward_products(Forward *f, int n, const float *x, int n_products,
+                      const LinearProduct *product)
+{
+    Backend *be = f->model->backend;
+    Linear a = products_of(f, n, x, n_products, product);
     be->linear(be, &a);
 }
 
@@ -407,32 +414,38 @@ static void moe_ffn(Forward *f, const FfnWeights *w, int n)
     float *gate = f->wide[0], *up = f->wide[1];
     float *router = f->wide[2], *shared = f->wide[3], *shared_gate = f->wide[4];
     int inside = is_shared_inside(f, w, n);
-    forward_products(f, n, f->h, inside ? 2 : 4,
-                     (LinearProduct[]){{&w->router, router, w->router.rows},
-                                       {&w->shared_gate, shared_gate, w->shared_gate.rows},
-                                       {&w->gate, gate, w->gate.rows},
-                                       {&w->up, up, w->up.rows}});
-    if (!inside) ffn_down(f, w, n, gate, up, shared);
-    be->moe_ffn(be, &(MoeFfn){.n = n,
-                              .dim = c->dim,
-                              .width = c->expert_dim,
-                              .n_experts = c->n_experts,
-                              .n_top = c->n_experts_used,
-                              .normalise = c->norm_topk,
-                              .x = f->h,
-                              .logits = router,
-                              .id = f->moe_id,
-                              .weight = f->moe_weight,
-                              .type = w->expert_type,
-                              .gate = w->expert_gate,
-                              .up = w->expert_up,
-                              .down = w->expert_down,
-                              .shared = inside ? NULL : shared,
-                              .shared_gate = shared_gate,
-                              .scratch = f->moe_scratch,
-                              .out = f->y,
-                              .prefill = f->prefill,
-                              .shared_expert = {w->gate, w->up, w->down}});
+    Linear first = products_of(f, n, f->h, inside ? 2 : 4,
+                               (LinearProduct[]){{&w->router, router, w->router.rows},
+                                                 {&w->shared_gate, shared_gate, 1},
+                                                 {&w->gate, gate, w->gate.rows},
+                                                 {&w->up, up, w->up.rows}});
+    MoeFfn ffn = {.n = n,
+                  .dim = c->dim,
+                  .width = c->expert_dim,
+                  .n_experts = c->n_experts,
+                  .n_top = c->n_experts_used,
+                  .normalise = c->norm_topk,
+                  .x = f->h,
+                  .logits = router,
+                  .id = f->moe_id,
+                  .weight = f->moe_weight,
+                  .type = w->expert_type,
+                  .gate = w->expert_gate,
+                  .up = w->expert_up,
+                  .down = w->expert_down,
+                  .shared = inside ? NULL : shared,
+                  .shared_gate = shared_gate,
+                  .scratch = f->moe_scratch,
+                  .out = f->y,
+                  .prefill = f->prefill,
+                  .shared_expert = {w->gate, w->up, w->down}};
+    if (inside) {
+        be->routed_ffn(be, &(RoutedFfn){.n = n, .router = first, .ffn = ffn});
+        return;
+    }
+    be->linear(be, &first);
+    ffn_down(f, w, n, gate, up, shared);
+    be->moe_ffn(be, &ffn);
 }
 
 void forward_ffn(Forward *f, const FfnWeights *w, int n)

@@ -111,6 +111,7 @@ struct Backend {
     void (*tree_attention)(Backend *be, const TreeAttention *a);
     void (*swiglu)(Backend *be, const SwiGlu *a);
     void (*moe_ffn)(Backend *be, const MoeFfn *a);
+    void (*routed_ffn)(Backend *be, const RoutedFfn *a);
     void (*sample)(Backend *be, const Sample *a);
     void (*token_logprobs)(Backend *be, const TokenLogprobs *a);
     void (*move_rows)(Backend *be, const MoveRows *a);
@@ -140,6 +141,13 @@ static inline void backend_head_input_in_turn(Backend *be, const HeadInput *a)
     be->add_norm(be, &norm);
     norm.x = a->hidden, norm.w = a->hidden_norm, norm.out = a->out + dim;
     be->add_norm(be, &norm);
+}
+
+/* routed_ffn likewise. */
+static inline void backend_route_in_turn(Backend *be, const RoutedFfn *a)
+{
+    be->linear(be, &a->router);
+    be->moe_ffn(be, &a->ffn);
 }
 
 /* Never given before, so that what a closed owner recorded is not taken for a new one's. */

@@ -209,6 +209,7 @@ Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *
     be->tree_attention = tree_attention;
     be->swiglu = swiglu;
     be->moe_ffn = moe_ffn;
+    be->routed_ffn = backend_route_in_turn;
     be->sample = sample;
     be->token_logprobs = token_logprobs;
     be->move_rows = move_rows;

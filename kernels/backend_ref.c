@@ -88,6 +88,7 @@ Backend *backend_ref_open(int max_vocab)
     be->tree_attention = tree_attention;
     be->swiglu = swiglu;
     be->moe_ffn = moe_ffn;
+    be->routed_ffn = backend_route_in_turn;
     be->sample = sample;
     be->token_logprobs = token_logprobs;
     be->move_rows = move_rows;

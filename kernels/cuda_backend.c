@@ -7,7 +7,7 @@
 /* 1 for those that say which rows they write, or write none. */
 static int keeps_terms(const char *op)
 {
-    static const char *const names[] = {"linear", "swiglu", "moe_ffn"};
+    static const char *const names[] = {"linear", "swiglu", "moe_ffn", "routed_ffn"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(op, names[i])) return 1;
     return 0;

@@ -210,6 +210,17 @@ block_product(const uint32_t (&a)[K_STEPS][4], const TermBlock &x, float scale, 
         acc[i] = TYPE == WEIGHT_FP8 ? fmaf(scale, t[i], acc[i]) : acc[i] + t[i];
 }
 
+/* High and low terms' sums together. */
+template <int T>
+static __device__ __forceinline__ void add_terms(const float (&acc)[T][4], float (&sum)[T][2])
+{
+    UNROLL
+    for (int j = 0; j < T; j++) {
+        sum[j][0] = acc[j][0] + acc[j][1];
+        sum[j][1] = acc[j][2] + acc[j][3];
+    }
+}
+
 /* Where a lane's column of tile j begins in the terms: row `row` of x, in pieces of 16 bytes. */
 static __device__ __forceinline__ uint32_t term_offset(const Terms &x, int row)
 {

@@ -16,7 +16,8 @@
  *
  * Few rows have few units, each a few KiB for a block, and are all latency: there a block walks
  * through many, whose weights come by a queue that no unit's end interrupts, and the shared expert
- * is one of the units (moe_few.h). There `begin` routes and `down` makes the terms of h: three
+ * is one of the units (moe_few.h). There `begin` routes, and where the router's product comes with
+ * the rest (routed_ffn) makes that too (moe_few_router.h); `down` makes the terms of h: three
  * launches. With more rows a unit is work enough: `up` has a block for each, of which those beyond
  * the number of units leave at once, and `down` takes 8 at a time, one a warp.
  *
@@ -434,15 +435,38 @@ static size_t lay_out_few(FewPlan *p, const MoeFfn *a, unsigned char *memory)
     return x + h + units + 16 + (size_t)(a->n * a->n_top) * sizeof(Choice);
 }
 
-template <WeightType TYPE> static void begin_few(const CudaContext *c, FewPlan *p)
+/* The terms of x beside bf16; in memory, and by a launch, where nobody has left them. */
+static Terms router_terms(const CudaContext *c, const MoeFfn *a, unsigned char *memory)
+{
+    Terms x;
+    if (find_terms(c, WEIGHT_BF16, a->x, a->n, a->dim, a->dim, &x)) return x;
+    x = terms_in(memory, a->n, a->dim);
+    split_rows(c, WEIGHT_BF16, Split{a->x, a->dim, a->n, a->dim, x, 0});
+    return x;
+}
+
+/* Routing and the plan, and the terms of x where nobody has left them; the logits, too, where there
+ * is a router. memory: terms_bytes of x. */
+template <WeightType TYPE, int T>
+static void begin_few(const CudaContext *c, FewPlan *p, const Linear *router, unsigned char *memory)
 {
     Split x;
+    size_t shared = few_shared_bytes(&p->a);
+    if (!router) {
+        unsigned parts = split_of_x<TYPE>(c, p->a, &p->x, &x);
+        launch(c, dim3(1 + parts), TILE_THREADS, shared, begin_few_kernel<TYPE>, *p, x);
+        return;
+    }
+    const LinearProduct *product = router->product;
+    Router r = {*product[0].w, *product[1].w, product[0].y, product[1].y,
+                router_terms(c, &p->a, memory)};
     unsigned parts = split_of_x<TYPE>(c, p->a, &p->x, &x);
-    launch(c, dim3(1 + parts), TILE_THREADS, few_plan_bytes(&p->a), begin_few_kernel<TYPE>, *p, x);
+    launch(c, dim3((unsigned)router_tiles(r) + parts), TILE_THREADS, shared,
+           router_few_kernel<TYPE, T>, *p, r, x);
 }
 
 template <WeightType TYPE, int T>
-static void run_few(const CudaContext *c, const MoeFfn *a, int down_threads)
+static void run_few(const CudaContext *c, const MoeFfn *a, int down_threads, const Linear *router)
 {
     enum { TILE_X = T * TILE_COLUMN_ROWS };
     const size_t tile_bytes = TILE_X * TILE_ROWS * sizeof(float);
@@ -450,11 +474,24 @@ static void run_few(const CudaContext *c, const MoeFfn *a, int down_threads)
     size_t used = lay_out_few(&p, a, c->scratch);
     assert(used <= c->scratch_bytes && a->n <= TILE_X);
     int tiles = few_units(p) * row_tiles(a->width);
-    begin_few<TYPE>(c, &p);
+    begin_few<TYPE, T>(c, &p, router, c->scratch + round_16(used));
     launch(c, dim3((unsigned)(tiles < UP_BLOCKS ? tiles : UP_BLOCKS)), TILE_THREADS,
            TILE_WARPS * RING_BYTES + 2 * 2 * K_SLICES * tile_bytes, up_few_kernel<TYPE, T>, p);
     launch(c, dim3((unsigned)row_tiles(a->dim)), down_threads, down_few_bytes(a, down_threads),
            down_few_kernel<TYPE, T>, p);
+}
+
+/* router: makes the logits; NULL: they are there. */
+template <WeightType TYPE>
+static void run_few_rows(const CudaContext *c, const MoeFfn *a, int down_threads,
+                         const Linear *router)
+{
+    if (a->n <= 4)
+        run_few<TYPE, 1>(c, a, down_threads, router);
+    else if (a->n <= 8)
+        run_few<TYPE, 2>(c, a, down_threads, router);
+    else
+        run_few<TYPE, 4>(c, a, down_threads, router);
 }
 
 /* is_many: rows_of_many said so. */
@@ -465,12 +502,8 @@ template <WeightType TYPE> static void run_type(const CudaContext *c, const MoeF
         run_many<WEIGHT_FP8, 1>(c, a);
     else if (is_many)
         run_many<TYPE, 2>(c, a);
-    else if (few && a->n <= 4)
-        run_few<TYPE, 1>(c, a, few);
-    else if (few && a->n <= 8)
-        run_few<TYPE, 2>(c, a, few);
     else if (few)
-        run_few<TYPE, 4>(c, a, few);
+        run_few_rows<TYPE>(c, a, few, NULL);
     else if (a->n <= 32)
         run_group<TYPE, 8>(c, a);
     else
@@ -569,13 +602,53 @@ static const float *run_shared(const CudaContext *c, const MoeFfn *a)
     return out;
 }
 
-extern "C" void CUDA_NAME(moe_ffn)(const CudaContext *c, const MoeFfn *a)
+static void check_shape(const MoeFfn *a)
 {
     assert(a->n_top >= 1 && a->n_top <= MOE_MAX_TOP && a->n_top <= a->n_experts);
     assert(a->n_experts <= MOE_MAX_EXPERTS && a->type != WEIGHT_NONE);
+    assert(((uintptr_t)a->gate | (uintptr_t)a->up | (uintptr_t)a->down) % 16 == 0);
+}
+
+extern "C" void CUDA_NAME(moe_ffn)(const CudaContext *c, const MoeFfn *a)
+{
+    check_shape(a);
     assert(a->shared || !a->prefill);
     MoeFfn all = *a;
     if (!a->shared && !down_few_threads(c, a)) all.shared = run_shared(c, a);
     terms_overwritten(c, a->out, a->n, a->dim);
     run_groups(c, &all);
+}
+
+/* Threads of down_few_kernel where one launch makes the logits and routes; 0 where it cannot. */
+static int routed_few_threads(const CudaContext *c, const RoutedFfn *a)
+{
+    FewPlan plan;
+    size_t bytes = round_16(lay_out_few(&plan, &a->ffn, NULL)) + terms_bytes(a->n, a->ffn.dim);
+    if (a->ffn.prefill || bytes > c->scratch_bytes) return 0;
+    for (const LinearProduct *p = a->router.product; p < a->router.product + 2; p++)
+        if (p->w->type != WEIGHT_BF16 || !weight_is_aligned(*p->w)) return 0;
+    return down_few_threads(c, &a->ffn);
+}
+
+extern "C" void CUDA_NAME(routed_ffn)(const CudaContext *c, const RoutedFfn *a)
+{
+    const LinearProduct *product = a->router.product;
+    assert(a->router.n == a->n && a->ffn.n == a->n && a->router.n_products == 2);
+    assert(a->router.x == a->ffn.x && a->router.x_stride == a->ffn.dim);
+    assert(product[0].y == a->ffn.logits && product[0].y_stride == a->ffn.n_experts);
+    assert(product[1].y == a->ffn.shared_gate && product[1].y_stride == 1);
+    int threads = routed_few_threads(c, a);
+    if (!threads) {
+        CUDA_NAME(linear)(c, &a->router);
+        CUDA_NAME(moe_ffn)(c, &a->ffn);
+        return;
+    }
+    check_shape(&a->ffn);
+    terms_overwritten(c, a->ffn.logits, a->n, a->ffn.n_experts);
+    terms_overwritten(c, a->ffn.shared_gate, a->n, 1);
+    terms_overwritten(c, a->ffn.out, a->n, a->ffn.dim);
+    if (a->ffn.type == WEIGHT_FP8)
+        run_few_rows<WEIGHT_FP8>(c, &a->ffn, threads, &a->router);
+    else
+        run_few_rows<WEIGHT_BF16>(c, &a->ffn, threads, &a->router);
 }

@@ -1,12 +1,12 @@
 /*
- * moe.h: routing and the routed experts.
+ * moe.h: the router, routing and the routed experts.
  */
 #ifndef OFFSHOOT_KERNELS_MOE_H
 #define OFFSHOOT_KERNELS_MOE_H
 
 #include <stdint.h>
 
-#include "kernels/weight.h"
+#include "kernels/linear.h"
 
 /* One expert's matrices: [width][dim], [width][dim], [dim][width]. */
 typedef struct {
@@ -31,7 +31,8 @@ typedef struct {
     int32_t *id;                    /* [n][n_top], what routing gives */
     float *weight;                  /* [n][n_top] */
     WeightType type;                /* of all experts */
-    const Weight *gate, *up, *down; /* [n_experts] each; [width][dim], [width][dim], [dim][width] */
+    const Weight *gate, *up, *down; /* [n_experts] each; [width][dim], [width][dim], [dim][width];
+                                       for a GPU at multiples of 16 bytes */
     const float *shared;            /* [n][dim], output of the shared expert; or NULL */
     const float *shared_gate;       /* [n], its logit */
     float *scratch;                 /* moe_scratch_floats(...) floats */
@@ -39,6 +40,17 @@ typedef struct {
     int prefill;                    /* see backend.h */
     MoeExpert shared_expert;        /* where shared is NULL */
 } MoeFfn;
+
+/*
+ * Both in this order, to the bit: router's two products, of x, are ffn.logits and ffn.shared_gate.
+ * A pass of the model calls this where a backend wants the shared expert's weights; the two are its
+ * definition, and what a GPU runs for many rows.
+ */
+typedef struct {
+    int n;
+    Linear router;
+    MoeFfn ffn;
+} RoutedFfn;
 
 /* What every backend can do. */
 enum { MOE_MAX_EXPERTS = 1024, MOE_MAX_TOP = 32 };

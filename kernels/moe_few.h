@@ -12,7 +12,7 @@
 #ifndef OFFSHOOT_KERNELS_MOE_FEW_H
 #define OFFSHOOT_KERNELS_MOE_FEW_H
 
-#include "kernels/moe_few_plan.h"
+#include "kernels/moe_few_router.h"
 
 enum {
     UP_BLOCKS = 264,    /* of a walk: two for each of a Hopper's SMs; how many shows in no bit */
@@ -210,17 +210,6 @@ static __device__ __forceinline__ float take_block(const Walk &w, uint32_t (&a)[
     fragments<TYPE>(block, a);
     copy_step<TYPE>(w, w.at + Ring::BLOCKS);
     return warp_shuffle(w.mine.scale, (int)w.at);
-}
-
-/* High and low terms' sums together. */
-template <int T>
-static __device__ __forceinline__ void add_terms(const float (&acc)[T][4], float (&sum)[T][2])
-{
-    UNROLL
-    for (int j = 0; j < T; j++) {
-        sum[j][0] = acc[j][0] + acc[j][1];
-        sum[j][1] = acc[j][2] + acc[j][3];
-    }
 }
 
 /*

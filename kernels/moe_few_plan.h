@@ -3,7 +3,8 @@
  *
  * One block routes the rows and makes the plan of what they chose. What comes after needs of a unit
  * where its weights are and which rows have chosen it: it finds both in one place, so that its
- * first weights are one trip to memory away, not three.
+ * first weights are one trip to memory away, not three. The logits may be made in the same launch
+ * (moe_few_router.h), or were made before it.
  */
 #ifndef OFFSHOOT_KERNELS_MOE_FEW_PLAN_H
 #define OFFSHOOT_KERNELS_MOE_FEW_PLAN_H
@@ -11,18 +12,19 @@
 #include "kernels/moe_plan.h"
 #include "kernels/moe_route.h"
 
-enum {
-    ROW_BITS = 4, /* of a row's number: MOE_FEW_ROWS are 16 */
-    OWN_EXPERTS = MOE_MAX_EXPERTS / TILE_THREADS,
-};
+enum { ROW_BITS = 4 }; /* of a row's number: MOE_FEW_ROWS are 16 */
 
 enum { MATRIX_GATE, MATRIX_UP, MATRIX_DOWN, N_MATRICES };
 
-/* What a walk needs of a matrix. */
+/* What a walk needs of a matrix, as it lies in a Weight. */
 typedef struct {
     const unsigned char *data;
     const float *scale;
 } FewMatrix;
+static_assert(sizeof(FewMatrix) == 16 && sizeof(Weight) % 16 == 0 &&
+                  offsetof(Weight, data) % 16 == 0 &&
+                  offsetof(Weight, scale) == offsetof(Weight, data) + sizeof(void *),
+              "one copy of 16 bytes");
 
 /* An expert and its rows, n pairs from `first` on. */
 typedef struct {
@@ -92,62 +94,72 @@ typedef struct {
     float weight;
 } Picked;
 
-/* Routes the rows, a warp each: a bit in chosen[expert], and picked[n * n_top]. */
-static __device__ void route_few(const MoeFfn &a, uint32_t *chosen, Picked *picked)
+/* What the block that makes the plan has in shared memory. */
+typedef struct {
+    FewMatrix (*matrix)[N_MATRICES]; /* [n_experts] */
+    Picked *picked;                  /* [n * n_top] */
+    uint32_t *chosen, *start;        /* [n_experts] each: a bit per row; where its pairs begin */
+} FewShared;
+
+static __device__ __forceinline__ FewShared few_shared(const MoeFfn &a, uint4 *memory)
+{
+    FewMatrix(*matrix)[N_MATRICES] = (FewMatrix(*)[N_MATRICES])(void *)memory;
+    Picked *picked = (Picked *)(void *)(matrix + a.n_experts);
+    uint32_t *chosen = (uint32_t *)(void *)(picked + a.n * a.n_top);
+    return FewShared{matrix, picked, chosen, chosen + a.n_experts};
+}
+
+static size_t few_shared_bytes(const MoeFfn *a)
+{
+    size_t each = N_MATRICES * sizeof(FewMatrix) + 2 * sizeof(uint32_t);
+    return (size_t)a->n_experts * each + (size_t)(a->n * a->n_top) * sizeof(Picked);
+}
+
+/* What can be done before the logits are there: begins to copy where experts' matrices are. */
+static __device__ __forceinline__ void begin_few_plan(const MoeFfn &a, const FewShared &s)
+{
+    for (int e = (int)threadIdx.x; e < a.n_experts; e += TILE_THREADS) {
+        s.chosen[e] = 0;
+        copy_16(&s.matrix[e][MATRIX_GATE], &a.gate[e].data);
+        copy_16(&s.matrix[e][MATRIX_UP], &a.up[e].data);
+        copy_16(&s.matrix[e][MATRIX_DOWN], &a.down[e].data);
+    }
+    copies_commit();
+}
+
+/* Routes the rows, a warp each. */
+static __device__ __forceinline__ void route_few(const MoeFfn &a, const FewShared &s)
 {
     for (int row = (int)threadIdx.x / WARP; row < a.n; row += TILE_WARPS) {
         Route route = route_row(a, row);
         put_route(a, row, route);
         if (warp_lane() >= a.n_top) continue;
-        picked[row * a.n_top + route.rank] = Picked{(int32_t)route.id, route.weight};
-        atomicOr(&chosen[route.id], 1u << row);
+        s.picked[row * a.n_top + route.rank] = Picked{(int32_t)route.id, route.weight};
+        atomicOr(&s.chosen[route.id], 1u << row);
     }
 }
 
-static size_t few_plan_bytes(const MoeFfn *a)
-{
-    return (size_t)a->n_experts * 2 * sizeof(uint32_t) + (size_t)(a->n * a->n_top) * sizeof(Picked);
-}
-
-/*
- * One block's work, which waits for the launch before. A thread has every TILE_THREADS-th expert,
- * whose matrices it looks up before. Shared: the rows' choices; for each expert a bit per row and
- * the place of its first pair.
- */
-static __device__ void make_few_plan(const FewPlan &p, Picked *picked)
+/* One block's work, a thread every TILE_THREADS-th expert. begin_few_plan's copies have come to
+ * those who made them, and a barrier has been passed since. */
+static __device__ __forceinline__ void make_few_plan(const FewPlan &p, const FewShared &s)
 {
     int i = (int)threadIdx.x, n_pairs = p.a.n * p.a.n_top, n_experts = p.a.n_experts;
-    uint32_t *chosen = (uint32_t *)(void *)(picked + n_pairs), *start = chosen + n_experts;
-    FewMatrix own[OWN_EXPERTS][N_MATRICES] = {};
-    UNROLL
-    for (int k = 0; k < OWN_EXPERTS; k++) {
-        int e = i + k * TILE_THREADS;
-        if (e >= n_experts) continue;
-        chosen[e] = 0;
-        own[k][MATRIX_GATE] = few_matrix(p.a.gate[e]);
-        own[k][MATRIX_UP] = few_matrix(p.a.up[e]);
-        own[k][MATRIX_DOWN] = few_matrix(p.a.down[e]);
-    }
-    grid_wait();
-    __syncthreads();
-    route_few(p.a, chosen, picked);
+    route_few(p.a, s);
     __syncthreads();
 
     int pairs = 0, units = p.n_shared; /* of lower experts */
-    UNROLL
-    for (int k = 0; k < OWN_EXPERTS; k++) {
-        int e = i + k * TILE_THREADS, all;
-        if (k * TILE_THREADS >= n_experts) continue;
-        int n = e < n_experts ? __popc(chosen[e]) : 0;
+    for (int e0 = 0; e0 < n_experts; e0 += TILE_THREADS) {
+        int e = e0 + i, all;
+        uint32_t chosen = e < n_experts ? s.chosen[e] : 0;
+        int n = __popc(chosen);
         /* both counts in one number */
         int below = block_prefix((n > 0) << 16 | n, &all), first = pairs + (below & 0xffff);
-        if (e < n_experts) start[e] = (uint32_t)first;
-        if (n)
-            p.unit[units + (below >> 16)] =
-                FewUnit{{own[k][MATRIX_GATE], own[k][MATRIX_UP], own[k][MATRIX_DOWN]},
-                        pack_rows(chosen[e]),
-                        first,
-                        n};
+        if (e < n_experts) s.start[e] = (uint32_t)first;
+        if (n) {
+            const FewMatrix *m = s.matrix[e];
+            p.unit[units + (below >> 16)] = FewUnit{
+                {m[MATRIX_GATE], m[MATRIX_UP], m[MATRIX_DOWN]}, pack_rows(chosen), first, n};
+        }
         pairs += all & 0xffff, units += all >> 16;
     }
     if (i == 0) *p.n_units = units;
@@ -156,21 +168,26 @@ static __device__ void make_few_plan(const FewPlan &p, Picked *picked)
 
     for (int c = i; c < n_pairs; c += TILE_THREADS) {
         uint32_t lower = (1u << c / p.a.n_top) - 1; /* rows */
-        int e = picked[c].expert;
-        p.choice[c] = Choice{(int)start[e] + __popc(chosen[e] & lower), picked[c].weight};
+        int e = s.picked[c].expert;
+        p.choice[c] = Choice{(int)s.start[e] + __popc(s.chosen[e] & lower), s.picked[c].weight};
     }
 }
 
-/* Routing and the plan beside the terms of x: neither needs the other. */
+/* Routing and the plan of logits that are there, beside the terms of x: neither needs the other. */
 template <WeightType TYPE> static __global__ void begin_few_kernel(FewPlan p, Split x)
 {
-    DYNAMIC_SHARED(Picked, picked);
-    if (blockIdx.x == 0) {
-        make_few_plan(p, picked);
+    DYNAMIC_SHARED(uint4, memory);
+    if (blockIdx.x > 0) {
+        grid_wait();
+        split_part<TYPE>(x, blockIdx.x - 1);
         return;
     }
+    FewShared s = few_shared(p.a, memory);
+    begin_few_plan(p.a, s);
     grid_wait();
-    split_part<TYPE>(x, blockIdx.x - 1);
+    copies_wait<0>();
+    __syncthreads();
+    make_few_plan(p, s);
 }
 
 /* This lane's columns of a unit's tiles, as rows of x; past the last: as the last. */

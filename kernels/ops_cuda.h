@@ -71,6 +71,7 @@ typedef struct {
     X(tree_attention, TreeAttention)                                                               \
     X(swiglu, SwiGlu)                                                                              \
     X(moe_ffn, MoeFfn)                                                                             \
+    X(routed_ffn, RoutedFfn)                                                                       \
     X(sample, Sample)                                                                              \
     X(token_logprobs, TokenLogprobs)                                                               \
     X(move_rows, MoveRows)

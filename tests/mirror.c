@@ -459,6 +459,12 @@ static void arrays_of_moe_ffn(Mirror *m, MoeFfn *a)
     OUT(a->out, all);
 }
 
+static void arrays_of_routed_ffn(Mirror *m, RoutedFfn *a)
+{
+    arrays_of_linear(m, &a->router);
+    arrays_of_moe_ffn(m, &a->ffn);
+}
+
 /* logits are left as they were: an input, whatever the type says. */
 static void arrays_of_sample(Mirror *m, Sample *a)
 {

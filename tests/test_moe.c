@@ -1,6 +1,7 @@
 /*
  * test_moe.c: routing and the routed experts on every backend, against the definition and against
- * themselves: a row gives the same bits alone and in company.
+ * themselves: a row gives the same bits alone and in company, and with the router's product in the
+ * same operation.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -373,13 +374,147 @@ static void test_moe_is_linear(void **state)
     }
 }
 
+/* ---- with the router's product ---- */
+
+typedef struct {
+    MoeShape m;
+    WeightType router;
+} RoutedShape;
+
+static const RoutedShape routed_shapes[] = {
+    {{WEIGHT_FP8, 1, 2048, 16, 33, 3}, WEIGHT_BF16},           /* slices of two k-blocks */
+    {{WEIGHT_FP8, 4, 136, 40, MOST_EXPERTS, 10}, WEIGHT_BF16}, /* most slices are empty */
+    {{WEIGHT_BF16, 7, 1160, 24, 40, 8}, WEIGHT_BF16}, /* of one and of two, the last is cut */
+    {{WEIGHT_FP8, 16, 3208, 16, 20, 4}, WEIGHT_BF16}, /* of three and of four */
+    {{WEIGHT_FP8, 24, 1160, 24, 40, 8}, WEIGHT_BF16}, /* many rows: linear makes the logits, */
+    {{WEIGHT_BF16, 16, 24, 1040, 40, 32},
+     WEIGHT_BF16},                                  /* and for more products than a block holds, */
+    {{WEIGHT_BF16, 5, 133, 24, 9, 4}, WEIGHT_BF16}, /* for rows that are not whole pieces, */
+    {{WEIGHT_BF16, 3, 136, 24, 9, 4}, WEIGHT_F32},  /* and of other types */
+    {{WEIGHT_FP8, 3, 136, 24, 9, 4}, WEIGHT_FP8},
+    {{WEIGHT_F32, 2, 48, 24, 9, 4}, WEIGHT_BF16},
+};
+
+/* What it writes. */
+typedef struct {
+    float *logits, *shared_gate, *weight, *out;
+    int32_t *id;
+} RoutedRows;
+
+static RoutedRows routed_rows(const MoeShape *m)
+{
+    size_t n = (size_t)m->n, top = (size_t)m->n_top;
+    return (RoutedRows){floats(n * (size_t)m->n_experts), floats(n), floats(n * top),
+                        floats(n * (size_t)m->dim), ints(n * top)};
+}
+
+static void free_routed_rows(const RoutedRows *r)
+{
+    free(r->logits), free(r->shared_gate), free(r->weight), free(r->out), free(r->id);
+}
+
+/* a of n rows from `first` on, which go to `to`. */
+static RoutedFfn routed_part(const RoutedFfn *a, int first, int n, const RoutedRows *to)
+{
+    RoutedFfn part = *a;
+    size_t at = (size_t)first * (size_t)a->ffn.dim;
+    part.n = part.router.n = part.ffn.n = n;
+    part.router.x = part.ffn.x = a->ffn.x + at;
+    if (a->ffn.shared) part.ffn.shared = a->ffn.shared + at;
+    part.ffn.logits = part.router.product[0].y = to->logits;
+    part.ffn.shared_gate = part.router.product[1].y = to->shared_gate;
+    part.ffn.id = to->id, part.ffn.weight = to->weight, part.ffn.out = to->out;
+    return part;
+}
+
+/* The n rows of got are those of want from `first` on. */
+static void check_routed_rows(const char *what, const MoeFfn *a, const RoutedRows *got,
+                              const RoutedRows *want, int first, int n, uint64_t seed)
+{
+    size_t at = (size_t)first, rows = (size_t)n, dim = (size_t)a->dim, top = (size_t)a->n_top;
+    size_t experts = (size_t)a->n_experts;
+    assert_true(same_bits(what, got->logits, want->logits + at * experts, rows * experts, seed));
+    assert_true(same_bits(what, got->shared_gate, want->shared_gate + at, rows, seed));
+    assert_true(same_bits(what, got->weight, want->weight + at * top, rows * top, seed));
+    assert_true(same_bits(what, got->out, want->out + at * dim, rows * dim, seed));
+    assert_memory_equal(got->id, want->id + at * top, rows * top * sizeof *got->id);
+}
+
+/* On backend b: as the two operations, and each row alone as in company. */
+static void check_routed(int b, const MoeShape *m, const RoutedFfn *a, uint64_t seed)
+{
+    Backend *be = backend[b];
+    RoutedRows want = routed_rows(m), got = routed_rows(m);
+    RoutedFfn all = routed_part(a, 0, m->n, &want);
+    backend_route_in_turn(be, &all);
+    all = routed_part(a, 0, m->n, &got);
+    be->routed_ffn(be, &all);
+    check_routed_rows(about("routed_ffn", b), &a->ffn, &got, &want, 0, m->n, seed);
+    for (int i = 0; i < m->n; i = next_alone(i, m->n, is_gpu(b))) {
+        RoutedFfn one = routed_part(a, i, 1, &got);
+        be->routed_ffn(be, &one);
+        check_routed_rows(about("routed_ffn, one row", b), &a->ffn, &got, &want, i, 1, seed);
+    }
+    free_routed_rows(&want), free_routed_rows(&got);
+}
+
+static void check_routed_shape(const RoutedShape *s, uint64_t seed)
+{
+    const MoeShape *m = &s->m;
+    Rng r = rng_new(seed);
+    static Weight gate[MOST_EXPERTS], up[MOST_EXPERTS], down[MOST_EXPERTS];
+    for (int e = 0; e < m->n_experts; e++) {
+        gate[e] = random_weight(&r, m->type, m->width, m->dim);
+        up[e] = random_weight(&r, m->type, m->width, m->dim);
+        down[e] = random_weight(&r, m->type, m->dim, m->width);
+    }
+    Weight router = random_weight(&r, s->router, m->n_experts, m->dim);
+    Weight shared_gate = random_weight(&r, s->router, 1, m->dim);
+    MoeExpert shared_expert = {gate[0], up[0], down[0]};
+    size_t all = (size_t)m->n * (size_t)m->dim;
+    float *x = random_floats(&r, all, 1), *shared = random_floats(&r, all, 1);
+    float *scratch = floats((size_t)moe_scratch_floats(m->n, m->dim, m->width));
+    RoutedFfn a = {.router = {.x_stride = m->dim,
+                              .n_products = 2,
+                              .product = {{&router, NULL, m->n_experts}, {&shared_gate, NULL, 1}}},
+                   .ffn = {.dim = m->dim,
+                           .width = m->width,
+                           .n_experts = m->n_experts,
+                           .n_top = m->n_top,
+                           .normalise = 1,
+                           .x = x,
+                           .type = m->type,
+                           .gate = gate,
+                           .up = up,
+                           .down = down,
+                           .shared = shared,
+                           .scratch = scratch,
+                           .shared_expert = shared_expert}};
+    for (int b = 0; b < n_backends; b++) {
+        a.ffn.shared = shared;
+        check_routed(b, m, &a, r.seed);
+        a.ffn.shared = NULL;
+        if (is_gpu(b)) check_routed(b, m, &a, r.seed);
+    }
+    for (int e = 0; e < m->n_experts; e++)
+        free_weight(&gate[e]), free_weight(&up[e]), free_weight(&down[e]);
+    free_weight(&router), free_weight(&shared_gate);
+    free(x), free(shared), free(scratch);
+}
+
+static void test_routed_ffn(void **state)
+{
+    (void)state;
+    for (size_t s = 0; s < sizeof routed_shapes / sizeof *routed_shapes; s++)
+        check_routed_shape(&routed_shapes[s], 900 + s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_moe_route),
-        cmocka_unit_test(test_moe_ffn),
-        cmocka_unit_test(test_moe_route_of_nan),
-        cmocka_unit_test(test_moe_is_linear),
+        cmocka_unit_test(test_moe_route),        cmocka_unit_test(test_moe_ffn),
+        cmocka_unit_test(test_moe_route_of_nan), cmocka_unit_test(test_moe_is_linear),
+        cmocka_unit_test(test_routed_ffn),
     };
     return cmocka_run_group_tests_name("moe", tests, open_backends, close_backends);
 }

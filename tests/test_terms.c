@@ -74,20 +74,29 @@ static int32_t *filled_room(Backend *be, int32_t value)
     return room(be, host, sizeof host);
 }
 
+static Weight random_matrix(Backend *be, uint64_t seed, WeightType type, int rows, int cols)
+{
+    Rng r = rng_new(seed);
+    Weight host = random_weight(&r, type, rows, cols), w = host;
+    w.data = room(be, host.data, (size_t)weight_data_bytes(&host));
+    if (host.scale)
+        w.scale = room(be, host.scale, (size_t)weight_n_scales(&host) * sizeof *host.scale);
+    free_weight(&host);
+    return w;
+}
+
+static void free_matrix(Backend *be, const Weight *w)
+{
+    be->free(be, (void *)(uintptr_t)w->data);
+    if (w->scale) be->free(be, (void *)(uintptr_t)w->scale);
+}
+
 static Case open_case_of(Backend *be, int cols, int last_rows)
 {
     Case c = {.be = be, .cols = cols, .rows = {35, 17, last_rows}};
     size_t n = (size_t)MAX_N * MAX_COLS;
-    for (int i = 0; i < N_MATRICES; i++) {
-        Rng r = rng_new(10 + (uint64_t)i);
-        Weight host = random_weight(&r, types[i], c.rows[i], cols);
-        c.w[i] = host;
-        c.w[i].data = room(be, host.data, (size_t)weight_data_bytes(&host));
-        if (host.scale)
-            c.w[i].scale =
-                room(be, host.scale, (size_t)weight_n_scales(&host) * sizeof *host.scale);
-        free_weight(&host);
-    }
+    for (int i = 0; i < N_MATRICES; i++)
+        c.w[i] = random_matrix(be, 10 + (uint64_t)i, types[i], c.rows[i], cols);
     c.x = random_room(be, 1, n), c.z = random_room(be, 2, n), c.norm = random_room(be, 3, n);
     c.h = room(be, NULL, n * sizeof(float)), c.same = room(be, NULL, n * sizeof(float));
     c.y = room(be, NULL, 3 * Y_FLOATS * sizeof(float));
@@ -104,10 +113,8 @@ static Case open_case(Backend *be, int cols)
 
 static void close_case(Case *c)
 {
-    for (int i = 0; i < N_MATRICES; i++) {
-        c->be->free(c->be, (void *)(uintptr_t)c->w[i].data);
-        if (c->w[i].scale) c->be->free(c->be, (void *)(uintptr_t)c->w[i].scale);
-    }
+    for (int i = 0; i < N_MATRICES; i++)
+        free_matrix(c->be, &c->w[i]);
     void *all[] = {c->x,    c->z,   c->norm, c->h,     c->same,  c->y,   c->gates,
                    c->page, c->pos, c->base, c->zeros, c->mixed, c->none};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -422,12 +429,103 @@ static void test_two_arrays(void **state)
     }
 }
 
+/* ---- a router and experts, of which both types' terms are taken ---- */
+
+/* Experts that are all the same: w[0] as gate and up, and this as down; the router is w[1]. */
+typedef struct {
+    Weight down, *of; /* gate, up, down of each, on the device */
+    float *rows;      /* what routed_ffn needs and writes */
+} Experts;
+
+enum { TOP = 3, ROUTED_ROWS = 17, EXPERTS_ROWS = 35, N_EXPERTS = 17, PER_ROW = 4 * MAX_COLS };
+
+static Experts open_experts(const Case *c)
+{
+    Experts e = {.down = random_matrix(c->be, 20, WEIGHT_FP8, c->cols, EXPERTS_ROWS)};
+    Weight host[3 * N_EXPERTS];
+    for (int i = 0; i < N_EXPERTS; i++)
+        host[i] = host[N_EXPERTS + i] = c->w[0], host[2 * N_EXPERTS + i] = e.down;
+    e.of = room(c->be, host, sizeof host);
+    e.rows = room(c->be, NULL, ROUTED_ROWS * PER_ROW * sizeof(float));
+    return e;
+}
+
+/* n rows of x; what comes out to host memory, which the caller frees. */
+static float *route(const Case *c, const Experts *e, const float *x, int n)
+{
+    size_t all = (size_t)(n * c->cols);
+    float *logits = e->rows, *gate = logits + n * N_EXPERTS, *weight = gate + n, *out, *host;
+    int32_t *id = (int32_t *)(void *)(weight + n * TOP);
+    out = weight + 2 * n * TOP;
+    Weight one = c->w[1];
+    one.rows = 1;
+    RoutedFfn a = {.n = n,
+                   .router = {.n = n,
+                              .x = x,
+                              .x_stride = c->cols,
+                              .n_products = 2,
+                              .product = {{&c->w[1], logits, N_EXPERTS}, {&one, gate, 1}}},
+                   .ffn = {.n = n,
+                           .dim = c->cols,
+                           .width = EXPERTS_ROWS,
+                           .n_experts = N_EXPERTS,
+                           .n_top = TOP,
+                           .x = x,
+                           .logits = logits,
+                           .id = id,
+                           .weight = weight,
+                           .type = WEIGHT_FP8,
+                           .gate = e->of,
+                           .up = e->of + N_EXPERTS,
+                           .down = e->of + 2 * N_EXPERTS,
+                           .shared_gate = gate,
+                           .scratch = out + all,
+                           .out = out,
+                           .shared_expert = {c->w[0], c->w[0], e->down}}};
+    c->be->routed_ffn(c->be, &a);
+    host = floats(all);
+    c->be->download(c->be, host, out, all * sizeof *host);
+    return host;
+}
+
+static void test_routed_ffn(void **state)
+{
+    (void)state;
+    enum { BOTH_TYPES = 1 << WEIGHT_BF16 | 1 << WEIGHT_FP8 };
+    static const unsigned wanted[] = {BOTH_TYPES, 1 << WEIGHT_FP8, 1 << WEIGHT_BF16};
+    static const int counts[] = {1, 4, 7, 16, ROUTED_ROWS};
+    Backend *gpu[MAX_GPU_BACKENDS];
+    int n_gpu = open_gpu_backends(gpu);
+    for (int b = 0; b < n_gpu; b++) {
+        Case c = open_case(gpu[b], MAX_COLS);
+        Experts e = open_experts(&c);
+        TermsMemo *memo = &((CudaBackend *)gpu[b])->memo;
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+            for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++) {
+                size_t all = (size_t)(counts[i] * c.cols);
+                memo->wanted = wanted[k];
+                norm(&c, counts[i]);
+                float *got = route(&c, &e, c.h, counts[i]);
+                assert_true(has_terms(&c, c.h));
+                assert_int_equal(memo->wanted, BOTH_TYPES);
+                c.be->copy(c.be, c.same, c.h, all * sizeof(float));
+                float *want = route(&c, &e, c.same, counts[i]);
+                assert_true(same_bits("routed_ffn", got, want, all, (uint64_t)counts[i]));
+                free(got), free(want);
+            }
+        free_matrix(c.be, &e.down);
+        c.be->free(c.be, e.of), c.be->free(c.be, e.rows);
+        close_case(&c);
+        gpu[b]->close(gpu[b]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_products), cmocka_unit_test(test_odd_halves),
         cmocka_unit_test(test_many_tiles),    cmocka_unit_test(test_changed_rows),
-        cmocka_unit_test(test_two_arrays),
+        cmocka_unit_test(test_two_arrays),    cmocka_unit_test(test_routed_ffn),
     };
     return cmocka_run_group_tests_name("terms", tests, NULL, NULL);
 }
