@@ -322,7 +322,7 @@ static void test_cuts_come_and_go(void **state)
     static const int lengths[MAX_ASKED] = {40, 40, 12, 12, 12}, shapes[] = {0, 2, 6};
     int32_t prompt[MAX_ASKED][64];
     for (int b = 0; b < n_machines; b++)
-        for (int k = 0; k < 6; k++) {
+        for (int k = 0; k < 3; k++) {
             long rounds = 0, ahead = 0;
             int accepted = 0;
             Asked asked[MAX_ASKED];
@@ -337,7 +337,7 @@ static void test_cuts_come_and_go(void **state)
                 asked[3].r.params.top_k = 2;
             else
                 asked[3].r.params.top_p = 0.6f;
-            same_answers(asked, MAX_ASKED, &trees[shapes[k / 2]], &machine[b], &rounds, &ahead,
+            same_answers(asked, MAX_ASKED, &trees[shapes[k]], &machine[b], &rounds, &ahead,
                          &accepted);
             assert_true(rounds > 12);
         }
@@ -467,10 +467,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_same_tokens),
         cmocka_unit_test(test_chosen_depths),
         cmocka_unit_test(test_cuts_come_and_go),
-        cmocka_unit_test(test_stops_and_forced),
-        cmocka_unit_test(test_cancel_and_pause),
-        cmocka_unit_test(test_long_context),
-        cmocka_unit_test(test_cache),
         cmocka_unit_test(test_stops_and_forced),
         cmocka_unit_test(test_cancel_and_pause),
         cmocka_unit_test(test_long_context),
