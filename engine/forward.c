@@ -258,8 +258,7 @@ void forward_linear(Forward *f, const Weight *w, int n, const float *x, float *y
     forward_products(f, n, x, 1, &(LinearProduct){w, y, w->rows});
 }
 
-void forward_norm(Forward *f, int n, float *x, const float *delta, const float *w, float *out,
-                  int out_stride)
+void forward_norm(Forward *f, int n, float *x, const float *delta, const float *w, float *out)
 {
     const ModelConfig *c = &f->model->config;
     Backend *be = f->model->backend;
@@ -270,7 +269,7 @@ void forward_norm(Forward *f, int n, float *x, const float *delta, const float *
                                 .delta = delta,
                                 .w = w,
                                 .out = out,
-                                .out_stride = out_stride});
+                                .out_stride = c->dim});
 }
 
 /* h to y through a gated DeltaNet layer, the i-th recurrent one, for rows row0 and after. */
@@ -498,16 +497,16 @@ static void run_layers(Forward *f, const Pass *p)
     for (int i = 0; i < c->n_layers; i++) {
         const LayerWeights *w = &m->layer[i];
         const float *norm = c->full_attention[i] ? w->attention.norm : w->delta.norm;
-        forward_norm(f, n, f->x, i ? f->y : NULL, norm, f->h, c->dim);
+        forward_norm(f, n, f->x, i ? f->y : NULL, norm, f->h);
         tap(f, i, n);
         if (c->full_attention[i])
             forward_attention(f, &w->attention, full++, n, 0, NULL, p->row0, p->n_keys, &f->meta);
         else
             delta_layer(f, &w->delta, recurrent++, p->row0, n);
-        forward_norm(f, n, f->x, f->y, w->ffn.norm, f->h, c->dim);
+        forward_norm(f, n, f->x, f->y, w->ffn.norm, f->h);
         forward_ffn(f, &w->ffn, n);
     }
-    forward_norm(f, n, f->x, f->y, m->final_norm, final, c->dim);
+    forward_norm(f, n, f->x, f->y, m->final_norm, final);
     tap(f, c->n_layers, n);
     f->prefill = 0; /* how many logits are wanted is no property of the prompt */
 }

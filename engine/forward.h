@@ -120,7 +120,6 @@ void forward_linear(Forward *f, const Weight *w, int n, const float *x, float *y
 /* The same for matrices of the same x, MAX_PRODUCTS at most; all rows lie close. */
 void forward_products(Forward *f, int n, const float *x, int n_products,
                       const LinearProduct *product);
-void forward_norm(Forward *f, int n, float *x, const float *delta, const float *w, float *out,
-                  int out_stride);
+void forward_norm(Forward *f, int n, float *x, const float *delta, const float *w, float *out);
 
 #endif

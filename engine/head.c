@@ -62,7 +62,7 @@ static void run_head(void *ctx)
     const Model *m = f->model;
     const HeadWeights *w = &m->head;
     Backend *be = m->backend;
-    int n = p->n, row0 = p->row0, dim = m->config.dim;
+    int n = p->n, row0 = p->row0;
     float *both = f->wide[3]; /* [n][2 dim]: embedding first */
     be->head_input(be, &(HeadInput){.n = n,
                                     .eps = m->config.norm_eps,
@@ -74,12 +74,12 @@ static void run_head(void *ctx)
                                     .embedding = f->h,
                                     .out = both});
     forward_linear(f, &w->fc, n, both, f->x);
-    forward_norm(f, n, f->x, NULL, w->attention.norm, f->h, dim);
+    forward_norm(f, n, f->x, NULL, w->attention.norm, f->h);
     forward_attention(f, &w->attention, f->mem->n_kv_layers - 1, n, 1, h->from, row0, p->n_keys,
                       &h->meta);
-    forward_norm(f, n, f->x, f->y, w->ffn.norm, f->h, dim);
+    forward_norm(f, n, f->x, f->y, w->ffn.norm, f->h);
     forward_ffn(f, &w->ffn, n);
-    forward_norm(f, n, f->x, f->y, w->final_norm, h->out, dim);
+    forward_norm(f, n, f->x, f->y, w->final_norm, h->out);
 }
 
 void head_pass(Head *h, const Batch *b, int row0)
