@@ -59,6 +59,15 @@ typedef struct {
     int prompt_rows;  /* beside them */
 } CostCompany;
 
+/* A sequence joins them: n_tokens of context, of which the drafter has seen those from first_seen.
+ */
+static inline void cost_join(CostCompany *who, int n_tokens, int first_seen)
+{
+    who->n++;
+    who->keys += n_tokens;
+    who->head_keys += n_tokens - first_seen;
+}
+
 /* A step that was. */
 typedef struct {
     CostCompany who;

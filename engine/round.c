@@ -211,14 +211,13 @@ static void send_seq(Engine *e, int index)
 static int send_seqs(Engine *e, Flight *f, Round *r)
 {
     int last = 0;
-    f->who = (CostCompany){.n = f->n};
+    f->who = (CostCompany){0};
     r->uncut = 1;
     for (int i = 0; i < f->n; i++) {
         const Seq *s = &e->seq[f->index[i]];
         send_seq(e, f->index[i]);
         f->seq_sent[i] = f->index[i];
-        f->who.keys += s->n_past;
-        f->who.head_keys += s->n_past - s->first_seen;
+        cost_join(&f->who, s->n_past, s->first_seen);
         if (s->n_past > last) last = s->n_past;
         if (sample_is_cut(&s->req.params)) r->uncut = 0;
     }

@@ -257,13 +257,11 @@ int schedule_useful_depth(const Engine *e, const Seq *s)
 /* One of n sequences that decode joins those of q; levels of drafts that are of use to it. */
 static int add_query(const Engine *e, const Seq *s, int n, GrowthQuery *q)
 {
-    CostCompany *who = &q->who;
-    int share = e->tree_rows / n - 1, useful = schedule_useful_depth(e, s);
+    int share = e->tree_rows / n - 1, useful = schedule_useful_depth(e, s), at = q->who.n;
     int most = useful < share ? useful : share;
-    q->rates[who->n] = &s->rates;
-    q->most[who->n++] = most < 0 ? 0 : most;
-    who->keys += s->n_past;
-    who->head_keys += s->n_past - s->first_seen;
+    q->rates[at] = &s->rates;
+    q->most[at] = most < 0 ? 0 : most;
+    cost_join(&q->who, s->n_past, s->first_seen);
     return useful;
 }
 

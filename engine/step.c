@@ -358,8 +358,7 @@ static int end_step(Engine *e)
  * rounds show their time themselves (round.c), and steps with the host in between are none. */
 static void learn_costs(Engine *e, double draft_ms, double pass_ms, double upkeep_ms)
 {
-    CostStep s = {
-        .who = {.n = e->n_trees}, .draft_ms = draft_ms, .pass_ms = pass_ms, .upkeep_ms = upkeep_ms};
+    CostStep s = {.draft_ms = draft_ms, .pass_ms = pass_ms, .upkeep_ms = upkeep_ms};
     Growth *g = &e->growth;
     growth_level_rows(g, s.level_rows);
     for (int i = 0, k = 0; i < e->n_work; i++) {
@@ -372,8 +371,7 @@ static void learn_costs(Engine *e, double draft_ms, double pass_ms, double upkee
         }
         s.n_rows += w->tree.n;
         s.n_kept += w->kept.m + 1;
-        s.who.keys += w->start;
-        s.who.head_keys += w->start - w->seq->first_seen;
+        cost_join(&s.who, w->start, w->seq->first_seen);
         if (has_draft(w))
             growth_learn_kept(g, k++, w->kept.emitted, w->kept.m + (w->kept.stop >= 0));
     }

@@ -6,13 +6,11 @@
 
 #include <cmocka.h>
 
-#include "engine/cost.h"
+#include "tests/cost_case.h"
 
 static void open_cost(Cost *c)
 {
-    CostBytes b = {.state = 1e6, .key = 1e3, .head_key = 1e2, .head = 1e7, .scored = 1e7};
-    for (int n = 1; n <= COST_ROWS; n++)
-        b.pass[n] = 1e8;
+    CostBytes b = cost_case_bytes();
     cost_init(c, &b);
 }
 

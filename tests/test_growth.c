@@ -14,21 +14,13 @@
 
 #include "engine/growth.h"
 #include "tests/analyzer.h"
+#include "tests/cost_case.h"
 
 /* Milliseconds: a pass of n rows takes pass + (n - 1) * row; a level, level; the upkeep, upkeep. */
 typedef struct {
     double pass, row, level, upkeep;
     int stall_every; /* steps; then the pass takes 50 times as long. 0: never */
 } Machine;
-
-/* A little model: weights of 100 MB, a head of 10. */
-static CostBytes some_bytes(void)
-{
-    CostBytes b = {.state = 1e6, .key = 1e3, .head_key = 1e2, .head = 1e7, .scored = 1e7};
-    for (int n = 1; n <= COST_ROWS; n++)
-        b.pass[n] = 1e8;
-    return b;
-}
 
 /*
  * The best guess at a token is right with chance kept + spread or kept - spread, as likely, and the
@@ -52,7 +44,7 @@ typedef struct {
 
 static void open_world(World *w, int n, Machine machine, double kept)
 {
-    CostBytes b = some_bytes();
+    CostBytes b = cost_case_bytes();
     memset(w, 0, sizeof *w);
     growth_init(&w->growth, &b, 0);
     w->machine = machine;
@@ -62,12 +54,6 @@ static void open_world(World *w, int n, Machine machine, double kept)
         w->kept[i] = kept;
         w->rates[i] = w->growth.all;
     }
-}
-
-static double lot(World *w)
-{
-    w->random = w->random * 6364136223846793005u + 1442695040888963407u;
-    return (double)(w->random >> 11) / 9007199254740992.0;
 }
 
 /* A draft as the text's author sees it. */
@@ -81,7 +67,8 @@ enum { NO_GUESS = 1000 };
 /* The guesses after a node, n of them; what comes is thrown by lot. */
 static void add_guesses(World *w, int i, Draft *d, int node, int n)
 {
-    double chance = w->kept[i] + (lot(w) < 0.5 ? w->spread : -w->spread), dice = lot(w);
+    double chance = w->kept[i] + (cost_case_lot(&w->random) < 0.5 ? w->spread : -w->spread),
+           dice = cost_case_lot(&w->random);
     double said = w->is_wise ? chance : w->kept[i], second = (1 - chance) * w->second;
     d->right[node] = dice < chance ? 0 : dice < chance + second ? 1 : NO_GUESS;
     for (int k = 0; k < n; k++) {
@@ -455,7 +442,7 @@ static void test_by_lot(void **state)
 {
     (void)state;
     World w;
-    CostBytes b = some_bytes();
+    CostBytes b = cost_case_bytes();
     open_world(&w, 1, CHEAP_ROWS, 0.9);
     growth_init(&w.growth, &b, 1);
     run(&w, 300);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/growth.h"
+#include "tests/cost_case.h"
 
 /* Milliseconds of a round: what all have, each row of the pass, each level of drafts. */
 typedef struct {
@@ -32,9 +33,7 @@ typedef struct {
 
 static void open_world(World *w, int n, Machine machine, double kept)
 {
-    CostBytes b = {.state = 1e6, .key = 1e3, .head_key = 1e2, .head = 1e7, .scored = 1e7};
-    for (int i = 1; i <= COST_ROWS; i++)
-        b.pass[i] = 1e8;
+    CostBytes b = cost_case_bytes();
     memset(w, 0, sizeof *w);
     growth_init(&w->growth, &b, 0);
     w->machine = machine;
@@ -43,12 +42,6 @@ static void open_world(World *w, int n, Machine machine, double kept)
     w->most = COST_ROWS / n - 1 < MAX_LEVELS ? COST_ROWS / n - 1 : MAX_LEVELS;
     for (int i = 0; i < n; i++)
         w->rates[i] = w->growth.all;
-}
-
-static double lot(World *w)
-{
-    w->random = w->random * 6364136223846793005u + 1442695040888963407u;
-    return (double)(w->random >> 11) / 9007199254740992.0;
 }
 
 /* A chain of that depth, of tokens 1, 2, ..., of which the target keeps some: their number. */
@@ -61,7 +54,7 @@ static int verify(World *w, int i, int depth)
     tree_init(&t, 0);
     for (int d = 1; d <= depth; d++)
         tree_add(&t, d - 1, d, t.value[d - 1] * 0.5f);
-    while (m < depth && lot(w) < w->kept)
+    while (m < depth && cost_case_lot(&w->random) < w->kept)
         m++;
     for (int d = 0; d <= m; d++)
         token[d] = d < m ? d + 1 : OTHER;
