@@ -23,6 +23,9 @@
 #include "bench/bench.h"
 #include "bench/check.h"
 #include "drafts/mtp.h"
+#include "drafts/ngram.h"
+#include "drafts/suffix.h"
+#include "drafts/union.h"
 #include "engine/engine.h"
 #include "engine/model.h"
 #include "kernels/backend.h"
@@ -179,11 +182,17 @@ static int open_template(App *a, Error *err)
 static int open_drafter(App *a, Error *err)
 {
     if (a->settings.draft == DRAFT_NONE || a->settings.tree_nodes == 1) return 0;
-    if (!a->model->has_mtp) {
-        log_warn("draft_none model=%s: it has no MTP head, decoding is plain", a->settings.model);
-        return 0;
+    int kind = a->settings.draft, wants_head = kind == DRAFT_MTP || kind == DRAFT_UNION;
+    if (wants_head && !a->model->has_mtp) {
+        const char *left = kind == DRAFT_MTP ? "decoding is plain" : "drafts are copies alone";
+        log_warn("draft_none model=%s: it has no MTP head, %s", a->settings.model, left);
+        if (kind == DRAFT_MTP) return 0;
+        kind = DRAFT_SUFFIX;
     }
-    return mtp_drafter_open(a->model, &a->drafter, err);
+    if (kind == DRAFT_UNION) return union_drafter_open(a->model, &a->drafter, err);
+    if (kind == DRAFT_MTP) return mtp_drafter_open(a->model, &a->drafter, err);
+    (kind == DRAFT_NGRAM ? ngram_drafter_open : suffix_drafter_open)(&a->drafter);
+    return 0;
 }
 
 /* Added tokens have the highest ids, and answers with tool calls are full of them. */

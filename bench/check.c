@@ -10,7 +10,10 @@
 #include "bench/forms.h"
 #include "bench/prompt_check.h"
 #include "drafts/mtp.h"
+#include "drafts/ngram.h"
 #include "drafts/scripted.h"
+#include "drafts/suffix.h"
+#include "drafts/union.h"
 #include "engine/engine.h"
 #include "engine/memory.h"
 
@@ -182,10 +185,15 @@ typedef struct {
 static int open_drafter(const Check *c, const CheckVariant *v, Drafter *d, Error *err)
 {
     static const ScriptMode mode[] = {
-        [DRAFT_PERFECT] = SCRIPT_PERFECT, [DRAFT_LIAR] = SCRIPT_LIE, [DRAFT_MIXED] = SCRIPT_MIXED};
+        [BY_PERFECT] = SCRIPT_PERFECT, [BY_LIAR] = SCRIPT_LIE, [BY_MIXED] = SCRIPT_MIXED};
     Script scripts[MAX_QUESTIONS];
-    if (v->draft == DRAFT_OFF) return 0;
-    if (v->draft == DRAFT_HEAD) return mtp_drafter_open(c->setup->model, d, err);
+    if (v->draft == BY_NOBODY) return 0;
+    if (v->draft == BY_HEAD) return mtp_drafter_open(c->setup->model, d, err);
+    if (v->draft == BY_UNION) return union_drafter_open(c->setup->model, d, err);
+    if (v->draft == BY_NGRAM || v->draft == BY_SUFFIX) {
+        (v->draft == BY_NGRAM ? ngram_drafter_open : suffix_drafter_open)(d);
+        return 0;
+    }
     for (int i = 0; i < c->n; i++)
         scripts[i] = c->q[i].script;
     return scripted_drafter_open(c->setup->model, mode[v->draft], scripts, c->n, 5, d, err);
@@ -360,7 +368,8 @@ static int run_variants(Check *c, Error *err)
     add_stop(c);
     for (int i = 0; i < n_check_variants; i++) {
         CheckVariant v = check_variants[i];
-        if (v.draft == DRAFT_HEAD && !c->setup->model->has_mtp) continue;
+        int wants_head = v.draft == BY_HEAD || v.draft == BY_UNION;
+        if (wants_head && !c->setup->model->has_mtp) continue;
         v.draft_max = v.draft_max == -2 ? 0 : -1;
         if (run_variant(c, &v, 0, err)) return -1;
     }

@@ -6,7 +6,17 @@
 
 #include "engine/engine.h"
 
-typedef enum { DRAFT_OFF, DRAFT_HEAD, DRAFT_PERFECT, DRAFT_LIAR, DRAFT_MIXED } CheckDraft;
+/* Nobody; the drafters of --draft; those that know the answers (drafts/scripted.h). */
+typedef enum {
+    BY_NOBODY,
+    BY_HEAD,
+    BY_NGRAM,
+    BY_SUFFIX,
+    BY_UNION,
+    BY_PERFECT,
+    BY_LIAR,
+    BY_MIXED,
+} CheckDraft;
 
 /* One way to run all questions; everything that is 0 means "as always". */
 typedef struct {

@@ -16,6 +16,7 @@ _Static_assert((int)MAX_EXPANDED <= (int)MAX_ROUND_NODES, "they fit a frontier")
 
 typedef struct {
     DraftPool pool;
+    int n_given, node[MAX_POOL]; /* of the pool's nodes, where they are in the request's tree */
     int n_expanded;
 } Draft;
 
@@ -199,28 +200,32 @@ static void sample_children(Mtp *m, const DraftRequest *req, int n, const int *o
     }
 }
 
-/* Level 1 of every draft, from the head's rows at the roots. */
-static void first_level(Mtp *m, const DraftRequest *req, int n, int topk)
+/* Level 1 of the drafts that get one (bit 0 of nodes), from the head's rows at the roots. */
+static void first_level(Mtp *m, const DraftRequest *req, int n, int topk, const uint64_t *nodes)
 {
-    int owner[MAX_TREE_NODES], node[MAX_TREE_NODES];
+    int owner[MAX_TREE_NODES], node[MAX_TREE_NODES], rows = 0;
     int32_t index[MAX_TREE_NODES];
     for (int i = 0; i < n; i++) {
-        m->draft[i].pool.n = m->draft[i].n_expanded = 0;
-        owner[i] = i;
-        node[i] = -1;
-        index[i] = req[i].seq;
+        m->draft[i].pool.n = m->draft[i].n_expanded = m->draft[i].n_given = 0;
+        if (!(nodes[i] & 1)) continue;
+        owner[rows] = i;
+        node[rows] = -1;
+        index[rows++] = req[i].seq;
     }
-    gather(m, n, index, m->last, m->rows);
-    sample_children(m, req, n, owner, node, topk);
+    gather(m, rows, index, m->last, m->rows);
+    sample_children(m, req, rows, owner, node, topk);
 }
 
-/* The tree gets the pool's nodes that it does not have yet: node c of the pool is its c + 1. */
-static void give_nodes(const DraftPool *p, const DraftRequest *r)
+/* The tree gets the pool's nodes that it does not have yet; those of others may be there. */
+static void give_nodes(Draft *d, const DraftRequest *r)
 {
-    for (int i = r->tree->n - 1; i < p->n; i++) {
-        int at = tree_add(r->tree, p->node[i].parent + 1, p->node[i].token, expf(p->node[i].logp));
-        assert(at == i + 1);
-        (void)at;
+    for (; d->n_given < d->pool.n; d->n_given++) {
+        const DraftNode *c = &d->pool.node[d->n_given];
+        int parent = c->parent < 0 ? 0 : d->node[c->parent];
+        float above = c->parent < 0 ? 0 : d->pool.node[c->parent].logp;
+        float value = r->tree->value[parent] * expf(c->logp - above);
+        d->node[d->n_given] = tree_join(r->tree, parent, c->token, value, GUESS_HEAD);
+        assert(d->node[d->n_given] > 0);
     }
 }
 
@@ -241,13 +246,13 @@ static void ask_guide(Mtp *m, const DraftRequest *req, int n, int depth, const D
 {
     uint64_t nodes[MAX_TREE_NODES];
     for (int i = 0; i < n; i++)
-        give_nodes(&m->draft[i].pool, &req[i]);
+        give_nodes(&m->draft[i], &req[i]);
     guide->expand(guide->self, depth, nodes);
     for (int i = 0; i < n; i++) {
         DraftPool *p = &m->draft[i].pool;
         p->n_frontier = 0;
         for (int c = 0; c < p->n; c++)
-            if (nodes[i] >> (c + 1) & 1) p->frontier[p->n_frontier++] = c;
+            if (nodes[i] >> m->draft[i].node[c] & 1) p->frontier[p->n_frontier++] = c;
     }
 }
 
@@ -293,11 +298,15 @@ static void mtp_propose(void *self, const DraftRequest *req, int n, const DraftG
     Mtp *m = self;
     int topk = req[0].topk; /* the engine's, the same in all */
     int owner[MAX_TREE_NODES], node[MAX_TREE_NODES];
+    uint64_t roots[MAX_TREE_NODES];
     size_t dim = (size_t)m->model->config.dim;
     Backend *be = m->model->backend;
     assert(n <= MAX_TREE_NODES);
     batch_clear(&m->batch);
-    first_level(m, req, n, topk);
+    for (int i = 0; i < n; i++)
+        roots[i] = 1;
+    if (guide && !guide->expand(guide->self, 0, roots)) return;
+    first_level(m, req, n, topk, roots);
     for (int depth = 1;; depth++) {
         if (guide)
             ask_guide(m, req, n, depth, guide);
@@ -313,7 +322,7 @@ static void mtp_propose(void *self, const DraftRequest *req, int n, const DraftG
         sample_children(m, req, rows, owner, node, topk);
     }
     for (int i = 0; i < n && !guide; i++) {
-        give_nodes(&m->draft[i].pool, &req[i]);
+        give_nodes(&m->draft[i], &req[i]);
         tree_order(req[i].tree, req[i].max_nodes);
     }
 }
@@ -377,6 +386,7 @@ int mtp_drafter_open(const Model *model, Drafter *out, Error *err)
     m->model = model;
     *out = (Drafter){.name = "mtp",
                      .self = m,
+                     .uses_head = 1,
                      .bind = mtp_bind,
                      .begin = mtp_begin,
                      .observe = mtp_observe,

@@ -23,6 +23,7 @@ void constrain_drafts(Work *w)
         t->parent[n] = parent;
         t->depth[n] = t->depth[i];
         t->value[n] = t->value[i];
+        t->from[n] = t->from[i];
         moved[i] = n++;
     }
     t->n = n;

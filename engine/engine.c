@@ -121,6 +121,12 @@ static int open_allowed(Engine *e, Error *err)
     return 0;
 }
 
+int engine_uses_head(const Engine *e)
+{
+    const Drafter *d = e->options.drafter;
+    return d && d->uses_head && e->model->has_mtp;
+}
+
 /* KV rows past the committed ones: the tree's, or those of the head's passes while drafting. */
 static int overhang_rows(const Engine *e)
 {
@@ -143,13 +149,14 @@ static void init_cost(Engine *e)
     double kv = 2.0 * (double)e->mem.kv_row_bytes, scored = e->head.n_scored;
     CostBytes b = {.state = (double)memory_slot_bytes(c),
                    .key = kv * c->n_full,
-                   .head_key = m->has_mtp ? kv : 0,
-                   .head = model_head_bytes(m, 1),
+                   .head_key = engine_uses_head(e) ? kv : 0,
+                   .head = engine_uses_head(e) ? model_head_bytes(m, 1) : 0,
                    .scored = weight_bytes(&m->lm_head) * scored / c->n_vocab,
                    .fold = e->forward.records ? 2.0 * (double)memory_slot_bytes(c) : 0};
     for (int n = 1; n <= COST_ROWS; n++)
         b.pass[n] = model_pass_bytes(m, n);
-    growth_init(&e->growth, &b, e->options.synthetic > 0);
+    growth_init(&e->growth, &b, e->options.synthetic > 0,
+                e->options.drafter && e->options.drafter->is_free);
 }
 
 /* On a device whose prompts run in blocks a prompt's states are exact at whole blocks alone. */
@@ -194,7 +201,7 @@ static int open_parts(Engine *e, Error *err)
     int max_rows = o->chunk_rows + before + 1, max_logits = LOGIT_ROWS;
     e->max_scored = max_rows;
     if (apart) e->max_scored = max_logits = MAX_TREE_ROWS + PROMPT_SCORE_ROWS;
-    int max_meta = max_rows + MAX_TREE_ROWS * MAX_SEQS, has_head = m->has_mtp && o->drafter;
+    int max_meta = max_rows + MAX_TREE_ROWS * MAX_SEQS, has_head = engine_uses_head(e);
     e->scratch_bytes = forward_bytes(m, max_rows, max_logits);
     if (has_head) e->scratch_bytes += head_bytes(m, max_rows, max_meta);
     if (budget_plan(e, max_rows, &budget, err)) return -1;
@@ -234,7 +241,7 @@ static void open_draft_shape(EngineOptions *o, const Backend *be)
     o->draft_auto = o->draft_auto && o->drafter && (be->is_host || o->drafter->queue_drafts);
     if (!o->draft_auto) return;
     o->tree_nodes = be->is_host ? GROWTH_NODES : MAX_LEVELS + 1;
-    o->draft_depth = MAX_LEVELS;
+    o->draft_depth = o->drafter->is_free ? GROWTH_NODES - 1 : MAX_LEVELS;
     o->draft_topk = be->is_host ? GROWTH_TOPK : 1;
 }
 

@@ -2,6 +2,7 @@
 #include "engine/growth.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 /* Of the time that may be lost by looking. */
@@ -9,6 +10,9 @@ static const double PROBE_SHARE = 1.0 / 50;
 
 /* After so many steps looking is not put off any more. */
 enum { MOST_UNPROBED = 8 * PROBE_STEPS };
+
+/* Steps that what a token took is the mean of. */
+enum { SEEN_STEPS = 64 };
 
 /* ---- before anything is drafted: chains ---- */
 
@@ -141,6 +145,7 @@ void growth_choose(Growth *g, const GrowthQuery *q, int *levels)
     g->most_rows = cost_safe_rows(&g->cost, COST_PASS);
     if (g->most_rows < alone.n) g->most_rows = alone.n;
     g->token_ms = 1 / scan(g, q, &alone, 0, levels);
+    if (g->is_free && g->seen_tokens > 0) g->token_ms = g->seen_ms / g->seen_tokens;
     g->n_steps++;
     g->is_fixed = g->by_lot;
     if (q->who.prompt_rows)
@@ -229,14 +234,14 @@ static void rank_nodes(Growth *g, Ranking *r)
     r->n = 0;
     for (int i = 0; i < g->n_drafts; i++) {
         GrowthDraft *d = &g->draft[i];
-        rates_value(d->rates, d->tree, d->n_valued, d->chance);
-        d->n_valued = d->tree->n;
+        rates_value(d->rates, d->tree, d->chance);
         for (int k = 1; k < d->tree->n; k++)
             offer(r, g->most_rows - g->who.n, (Guess){d->chance[k], i, k, 0});
     }
 }
 
-/* Of each draft the best nodes of the level, as many as there is room for children. */
+/* Of each draft the best nodes of the level that a head can go on from, as many as there is room
+ * for children. */
 static void rank_parents(const Growth *g, int level, Ranking *parents)
 {
     parents->n = 0;
@@ -245,11 +250,22 @@ static void rank_parents(const Growth *g, int level, Ranking *parents)
         Ranking best = {.n = 0};
         int most = (MAX_TREE_NODES - d->tree->n) / GROWTH_TOPK;
         if (most > GROWTH_TOPK) most = GROWTH_TOPK;
-        for (int k = 1; k < d->tree->n; k++)
-            if (d->tree->depth[k] == level) offer(&best, most, (Guess){d->chance[k], i, k, 0});
+        for (int k = 0; k < d->tree->n; k++)
+            if (d->tree->depth[k] == level && d->tree->from[k] != GUESS_COPY)
+                offer(&best, most, (Guess){d->chance[k], i, k, 0});
         for (int k = 0; k < best.n; k++)
             offer(parents, g->most_rows - g->who.n, best.guess[k]);
     }
+}
+
+/* The chance that a head's best guess after the node is right and nobody's so far. */
+static float first_chance(const GrowthDraft *d, int node, int level)
+{
+    const Tree *t = d->tree;
+    float left = d->chance[node], most = left * (float)d->rates->level[level];
+    for (int i = node + 1; i < t->n; i++)
+        if (t->parent[i] == node) left -= d->chance[i];
+    return left < most ? fmaxf(left, 0) : most;
 }
 
 /* Adds to r what level + ahead would bring of best children below the parents. */
@@ -260,7 +276,8 @@ static void add_descendants(const Growth *g, const Ranking *parents, int level, 
         Guess guess = parents->guess[k];
         const GrowthDraft *d = &g->draft[guess.draft];
         if (level + ahead > d->max_depth) continue;
-        for (guess.ahead = 1; guess.ahead <= ahead; guess.ahead++)
+        guess.chance = first_chance(d, guess.node, level + 1);
+        for (guess.ahead = 2; guess.ahead <= ahead; guess.ahead++)
             guess.chance *= (float)d->rates->level[level + guess.ahead];
         guess.ahead = ahead;
         offer(r, g->most_rows - g->who.n, guess);
@@ -349,7 +366,6 @@ const DraftGuide *growth_begin(Growth *g, const DraftRequest *request, DraftRate
         d->tree = request[i].tree;
         d->max_nodes = request[i].max_nodes;
         d->max_depth = request[i].max_depth;
-        d->n_valued = 1;
     }
     set_times(g);
     return g->is_fixed ? NULL : &g->guide;
@@ -381,6 +397,12 @@ void growth_learn_kept(Growth *g, int i, const int32_t *token, int n)
     rates_learn(d->rates, &g->all, &d->grown, token, n, g->n_steps);
 }
 
+void growth_learn_step(Growth *g, double ms, int n_tokens)
+{
+    g->seen_ms += ms - g->seen_ms / SEEN_STEPS;
+    g->seen_tokens += n_tokens - g->seen_tokens / SEEN_STEPS;
+}
+
 void growth_level_rows(const Growth *g, int level_rows[MAX_LEVELS + 1])
 {
     memset(level_rows, 0, (MAX_LEVELS + 1) * sizeof *level_rows);
@@ -389,17 +411,19 @@ void growth_level_rows(const Growth *g, int level_rows[MAX_LEVELS + 1])
         uint64_t has_child = 0;
         for (int k = 1; k < t->n; k++) {
             uint64_t parent = (uint64_t)1 << t->parent[k];
+            if (t->from[k] == GUESS_COPY) continue;
             if (!(has_child & parent) && t->depth[k] <= MAX_LEVELS) level_rows[t->depth[k]]++;
             has_child |= parent;
         }
     }
 }
 
-void growth_init(Growth *g, const CostBytes *bytes, int by_lot)
+void growth_init(Growth *g, const CostBytes *bytes, int by_lot, int is_free)
 {
     memset(g, 0, sizeof *g);
     cost_init(&g->cost, bytes);
     rates_init(&g->all);
     g->by_lot = by_lot;
+    g->is_free = is_free;
     g->guide = (DraftGuide){.self = g, .expand = expand};
 }

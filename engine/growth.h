@@ -5,7 +5,8 @@
  *     E = sequences + the sum of the chances that each draft is kept
  * tokens and takes T, as cost.h knows it: drafting, the pass over all rows, the upkeep. What a
  * token is worth is the time that it takes otherwise: T / E of the best chains, by what is known
- * before anything is drafted. Drafts then grow by what the drafter says of each guess (rates.h). A
+ * before anything is drafted; or of the last steps, where some drafts cost nothing, of which
+ * nothing is known before. Drafts then grow by what the drafter says of each guess (rates.h). A
  * level is drafted when it, with those behind it, is expected to bring more than it takes: after
  * the nodes whose best child would be verified then. At last the nodes with the largest E tokens -
  * T are verified, which may be a chain, a tree, or none. Beside a prompt's rows, which are computed
@@ -46,7 +47,6 @@ typedef struct {
     DraftRates *rates;
     Tree *tree;
     int max_nodes, max_depth;
-    int n_valued; /* nodes of which chance is known */
     float chance[MAX_TREE_NODES];
     Tree grown; /* as it was before it was cut */
 } GrowthDraft;
@@ -54,7 +54,9 @@ typedef struct {
 typedef struct {
     Cost cost;
     DraftRates all;
-    int by_lot; /* drafts are kept by lot, chains of them: what is said of guesses means nothing */
+    int by_lot;  /* drafts are kept by lot, chains of them: what is said of guesses means nothing */
+    int is_free; /* Drafter.is_free */
+    double seen_ms, seen_tokens; /* of the last steps without a prompt, older ones for less */
     long n_steps;
     int n_probes, n_unprobed; /* steps since the last */
     double unprobed_ms;       /* that they were thought to take */
@@ -70,7 +72,7 @@ typedef struct {
     DraftGuide guide;
 } Growth;
 
-void growth_init(Growth *g, const CostBytes *bytes, int by_lot);
+void growth_init(Growth *g, const CostBytes *bytes, int by_lot, int is_free);
 
 /*
  * The depth of chains, by what is known before anything is drafted; 0: a sequence goes without.
@@ -97,7 +99,10 @@ void growth_cut(Growth *g);
 /* The target chose n >= 0 tokens after the root of request i, and along its tree. */
 void growth_learn_kept(Growth *g, int i, const int32_t *token, int n);
 
-/* Nodes after which each level guessed, of all drafts together. */
+/* What a step without a prompt's rows took, and how many tokens it gave. */
+void growth_learn_step(Growth *g, double ms, int n_tokens);
+
+/* Nodes after which a head guessed each level, of all drafts together. */
 void growth_level_rows(const Growth *g, int level_rows[MAX_LEVELS + 1]);
 
 #endif

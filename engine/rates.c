@@ -18,13 +18,13 @@ static const double FIRST_RATE = 0.7;
 enum { BELIEVED = 4 };
 
 /* Where bins end: finer where a guess is nearly sure, as many are. */
-static const float bin_end[RATE_BINS] = {0.02F, 0.05F, 0.1F, 0.15F, 0.2F,  0.3F,  0.4F,  0.5F,
+static const float bin_end[SAID_BINS] = {0.02F, 0.05F, 0.1F, 0.15F, 0.2F,  0.3F,  0.4F,  0.5F,
                                          0.6F,  0.7F,  0.8F, 0.9F,  0.95F, 0.98F, 0.99F, 1.0F};
 
 static int bin_of(float p)
 {
     int i = 0;
-    while (i < RATE_BINS - 1 && p >= bin_end[i])
+    while (i < SAID_BINS - 1 && p >= bin_end[i])
         i++;
     return i;
 }
@@ -34,8 +34,10 @@ void rates_init(DraftRates *r)
     *r = (DraftRates){0};
     for (int d = 1; d <= MAX_LEVELS; d++)
         r->level[d] = FIRST_RATE;
-    for (int i = 0; i < RATE_BINS; i++)
-        r->best[i].chance = r->sibling[i].chance = ((i ? bin_end[i - 1] : 0) + bin_end[i]) / 2;
+    for (int k = 0; k < RATE_BINS; k++) {
+        int i = k % SAID_BINS;
+        r->bin[k].chance = ((i ? bin_end[i - 1] : 0) + bin_end[i]) / 2;
+    }
 }
 
 /* What the drafter thinks of node i, its parent given. */
@@ -45,17 +47,45 @@ static float said_of(const Tree *t, int i)
     return above > 0 ? t->value[i] / above : 0;
 }
 
-void rates_value(const DraftRates *r, const Tree *t, int first, float *chance)
+/* A set of the nodes that are their parent's best child, of a head's guesses or of the others. */
+static uint64_t best_children(const Tree *t)
 {
-    uint64_t has_child = 0;
+    int best[2][MAX_TREE_NODES] = {0}; /* of each node: the copies', the head's */
+    uint64_t set = 0;
     _Static_assert(MAX_TREE_NODES <= 64, "a bit for each node");
+    for (int i = 1; i < t->n; i++) {
+        int *b = &best[t->from[i] != GUESS_COPY][t->parent[i]];
+        if (!*b || t->value[i] > t->value[*b]) *b = i;
+    }
+    for (int i = 0; i < t->n; i++)
+        set |= UINT64_C(1) << best[0][i] | UINT64_C(1) << best[1][i];
+    return set;
+}
+
+static int is_in(uint64_t set, int i)
+{
+    return (int)(set >> i & 1);
+}
+
+/* The bin of node i. */
+static int bin_at(const Tree *t, int i, int is_best)
+{
+    assert(t->from[i] > 0 && t->from[i] <= GUESS_BOTH);
+    return ((t->from[i] - 1) * 2 + is_best) * SAID_BINS + bin_of(said_of(t, i));
+}
+
+void rates_value(const DraftRates *r, const Tree *t, float *chance)
+{
+    uint64_t best = best_children(t);
+    float sum[MAX_TREE_NODES] = {0};
     chance[0] = 1;
     for (int i = 1; i < t->n; i++) {
-        uint64_t parent = (uint64_t)1 << t->parent[i];
-        const RateBin *bins = has_child & parent ? r->sibling : r->best;
-        has_child |= parent;
-        if (i < first) continue;
-        chance[i] = chance[t->parent[i]] * (float)bins[bin_of(said_of(t, i))].chance;
+        chance[i] = (float)r->bin[bin_at(t, i, is_in(best, i))].chance;
+        sum[t->parent[i]] += chance[i];
+    }
+    for (int i = 1; i < t->n; i++) {
+        int p = t->parent[i];
+        chance[i] *= chance[p] / (sum[p] > 1 ? sum[p] : 1);
     }
 }
 
@@ -81,23 +111,24 @@ static void move_bin(RateBin *b, int is_right, const Weights *w)
 static void learn_child(DraftRates *r, const Tree *t, int i, int is_best, int is_right, long step,
                         const Weights *w)
 {
-    int bin = bin_of(said_of(t, i));
-    move_bin(is_best ? &r->best[bin] : &r->sibling[bin], is_right, w);
-    if (is_best && t->depth[i] <= MAX_LEVELS) move_level(r, t->depth[i], is_right, step, w);
+    int is_head = t->from[i] != GUESS_COPY;
+    move_bin(&r->bin[bin_at(t, i, is_best)], is_right, w);
+    if (is_best && is_head && t->depth[i] <= MAX_LEVELS)
+        move_level(r, t->depth[i], is_right, step, w);
 }
 
 void rates_learn(DraftRates *r, DraftRates *all, const Tree *t, const int32_t *token, int n,
                  long step)
 {
+    uint64_t best = best_children(t);
     for (int d = 0, node = 0; d < n && node >= 0; d++) {
-        int is_best = 1, next = -1;
+        int next = -1;
         for (int i = node + 1; i < t->n; i++) {
             if (t->parent[i] != node) continue;
-            int is_right = t->token[i] == token[d];
+            int is_right = t->token[i] == token[d], is_best = is_in(best, i);
             learn_child(r, t, i, is_best, is_right, step, &OF_ONE);
             learn_child(all, t, i, is_best, is_right, step, &OF_ALL);
             if (is_right) next = i;
-            is_best = 0;
         }
         node = next;
     }

@@ -12,31 +12,30 @@
 #include "spec/tree.h"
 
 enum { MAX_LEVELS = 7 }; /* of a tree whose shape the engine chooses */
-enum { RATE_BINS = 16 };
+enum { SAID_BINS = 16, RATE_BINS = GUESS_BOTH * 2 * SAID_BINS };
 
-/* Guesses that the drafter thinks about as likely. */
+/* Guesses that their drafter thinks about as likely. */
 typedef struct {
     double chance;
     int n_seen; /* up to some number */
 } RateBin;
 
-/* level[d]: the chance of a node's best child at level d, before one knows it; [0] is not used. */
+/* level[d]: the chance of the head's best guess at level d, before one knows it; [0] is not used.
+ */
 typedef struct {
     double level[MAX_LEVELS + 1];
     long seen_at[MAX_LEVELS + 1]; /* the step */
-    RateBin best[RATE_BINS];      /* a node's best child */
-    RateBin sibling[RATE_BINS];   /* its others */
+    RateBin bin[RATE_BINS]; /* by who guessed, a node's best child or another, what was said */
 } DraftRates;
 
 /* A drafter's word is believed, the levels are those of a fair one. */
 void rates_init(DraftRates *r);
 
 /*
- * The chance of t's nodes from the first-th on, each as its value / its parent's says, times its
- * parent's chance: chance[i] of node i, the root's 1. Those before `first` are known. Children of
- * a node are in t best first.
+ * The chance of t's nodes, each as its value / its parent's says, times its parent's chance:
+ * chance[i] of node i, the root's 1. Those of a node's children add up to its own at most.
  */
-void rates_value(const DraftRates *r, const Tree *t, int first, float *chance);
+void rates_value(const DraftRates *r, const Tree *t, float *chance);
 
 /*
  * What the target chose after the root of t, and along it: n >= 0 tokens. Learns from every child

@@ -446,6 +446,7 @@ static void read_tree(Engine *e, const Flight *f, int i)
     memcpy(w->tree.parent, t->parent, sizeof t->parent);
     memcpy(w->tree.depth, t->depth, sizeof t->depth);
     memcpy(w->tree.value, t->value, sizeof t->value);
+    memset(w->tree.from + 1, GUESS_HEAD, sizeof w->tree.from - 1);
     memcpy(e->host.next + w->sampled, t->next, (size_t)t->n * sizeof *t->next);
     assert(tree_valid(&w->tree, e->model->config.n_vocab));
     assert(w->tree.token[0] == s->token[s->n_tokens - 1]);

@@ -22,6 +22,9 @@
 #include "base/clock.h"
 #include "engine/state.h"
 
+/* Slots for drafts that cost nothing to make, where each node needs one. */
+enum { FREE_LEVELS = 3 };
+
 static int find_free_seq(const Engine *e)
 {
     for (int i = 0; i < e->options.max_seqs; i++)
@@ -297,7 +300,8 @@ int schedule_round_depth(Engine *e, const int *index, int n)
 /*
  * A tree of up to max_rows rows: as many nodes as there are slots for, the root in the main slot.
  * n_after more sequences will want slots in this step. In state mode replay it needs none, so that
- * one that grows as far as it pays may be larger than the chain of `levels`.
+ * one that grows as far as it pays may be larger than the chain of `levels`; and one that may get
+ * drafts that cost nothing is asked for in any case.
  */
 static void plan_tree(Engine *e, Seq *s, int levels, int max_rows, int n_after)
 {
@@ -306,10 +310,12 @@ static void plan_tree(Engine *e, Seq *s, int levels, int max_rows, int n_after)
     tree_init(&w->tree, s->token[s->n_tokens - 1]);
     int nodes = e->options.tree_nodes;
     int grows = e->options.draft_auto && !e->growth.is_fixed;
+    if (grows && e->growth.is_free && levels < FREE_LEVELS) levels = FREE_LEVELS;
     w->max_depth = levels;
     w->max_nodes = 1;
     if (levels < 1) return;
     if (grows) w->max_depth = schedule_useful_depth(e, s);
+    if (w->max_depth < 1) return;
     if (e->options.draft_auto && !(grows && e->forward.records)) nodes = levels + 1;
     if (nodes > max_rows) nodes = max_rows;
     if (nodes < 2) return;

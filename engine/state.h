@@ -201,6 +201,9 @@ int request_check(const Engine *e, const EngineRequest *r, Error *err);
 /* The next free event, zeroed but for its type and id. */
 Event *engine_add_event(Engine *e, EventType type, uint64_t id);
 
+/* 1: it has the model's draft head open, and its drafter keeps the head's rows up. */
+int engine_uses_head(const Engine *e);
+
 /* Where its prefix cache takes states. */
 KeepRules engine_keep_rules(const Engine *e);
 

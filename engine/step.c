@@ -50,6 +50,7 @@ static void draft_trees(Engine *e)
                                     .max_nodes = w->max_nodes,
                                     .max_depth = w->max_depth,
                                     .topk = is_chain ? 1 : e->options.draft_topk,
+                                    .token = w->seq->token,
                                     .row = &e->host.row[n],
                                     .tree = &w->tree};
         n++;
@@ -260,7 +261,7 @@ static void show_drafter(Engine *e)
 {
     const Drafter *d = e->options.drafter;
     e->host.n_seen = 0;
-    for (int i = 0; i < e->n_work && d; i++) {
+    for (int i = 0; i < e->n_work && d && d->observe; i++) {
         const Work *w = &e->work[i];
         if (!is_shown(e, w)) continue;
         if (!w->is_tree) show_chunk(e, w);
@@ -376,6 +377,8 @@ static void learn_costs(Engine *e, double draft_ms, double pass_ms, double upkee
             growth_learn_kept(g, k++, w->kept.emitted, w->kept.m + (w->kept.stop >= 0));
     }
     if (e->be->is_host) cost_learn(&g->cost, &s);
+    if (e->n_trees && !s.who.prompt_rows)
+        growth_learn_step(g, draft_ms + pass_ms + upkeep_ms, s.n_kept);
 }
 
 /* What a round has shown of drafts. */

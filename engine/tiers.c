@@ -54,7 +54,7 @@ static int open_disk(Engine *e, Error *err)
     char fingerprint[FINGERPRINT_SIZE];
     Error why = {0};
     if (!o->cache_dir) return 0;
-    model_fingerprint(e->model, o->kv_type, o->drafter && e->model->has_mtp, fingerprint);
+    model_fingerprint(e->model, o->kv_type, engine_uses_head(e), fingerprint);
     t->disk = disk_open(o->cache_dir, o->disk_cache,
                         &(DiskShape){.fingerprint = fingerprint,
                                      .page_bytes = mem->page_bytes,

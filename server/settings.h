@@ -105,8 +105,8 @@ enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 #define KV_CHOICES    "f32|bf16"          /* in the order of kernels/attention.h's types */
 #define ACT_CHOICES   "f32|bf16|fp8"      /* in the order of engine/model.h's types */
 
-#define DRAFT_CHOICES "mtp|none"
-enum { DRAFT_MTP, DRAFT_NONE };
+#define DRAFT_CHOICES "mtp|ngram|suffix|union|none"
+enum { DRAFT_MTP, DRAFT_NGRAM, DRAFT_SUFFIX, DRAFT_UNION, DRAFT_NONE };
 enum { AUTO, ON, OFF }; /* thinking, color, prefix_cache */
 
 #define EFFORT_CHOICES "auto|low|medium|xhigh"

@@ -32,6 +32,7 @@ typedef struct {
         root_pos;  /* position of the root = tokens committed; every token up to it was observed */
     int max_nodes; /* root included, >= 2 */
     int max_depth, topk;
+    const int32_t *token; /* [root_pos + 1] the sequence so far, the root last; borrowed */
     /* How the target samples the token at root_pos + 1 when it follows the root; for deeper nodes
      * pos and path go on from there. */
     const struct SampleRow *row;
@@ -42,8 +43,8 @@ typedef struct {
  * Who weighs what drafts cost, where their shape is not fixed. A drafter that heeds it adds to each
  * request's tree what it finds, at most topk children of a node, best first, and asks which nodes
  * get children next: expand sets bit k of nodes[i] for node k of request i's tree, one of the
- * level's (the root's children have 1), and returns 0 when no tree grows any more. Trees may grow
- * to MAX_TREE_NODES: what is verified of them is the guide's affair.
+ * level's (the root has 0, its children 1; none that was copied alone), and returns 0 when no tree
+ * grows any more. Trees may grow to MAX_TREE_NODES: what is verified of them is the guide's affair.
  */
 typedef struct {
     void *self;
@@ -53,6 +54,8 @@ typedef struct {
 typedef struct {
     const char *name;
     void *self;
+    int uses_head; /* 1: the model's draft head; else the engine leaves that out */
+    int is_free;   /* 1: guesses cost nothing, as much as making trees; it is always asked */
     /* Called by engine_open, when the engine's memory exists; once: a drafter serves one engine. */
     int (*bind)(void *self, struct Engine *engine, Error *err);
     /*
@@ -60,7 +63,7 @@ typedef struct {
      * them. What is in the engine's memory of the rows before is there.
      */
     void (*begin)(void *self, int seq, const int32_t *token, int n);
-    void (*observe)(void *self, const DraftObserved *rows);
+    void (*observe)(void *self, const DraftObserved *rows); /* NULL: it need not see them */
     /* guide NULL: shapes are as requested. Who does not ask it keeps to them as well. */
     void (*propose)(void *self, const DraftRequest *request, int n_requests,
                     const DraftGuide *guide);

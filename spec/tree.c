@@ -11,6 +11,7 @@ void tree_init(Tree *t, int32_t root_token)
     t->parent[0] = -1;
     t->depth[0] = 0;
     t->value[0] = 1;
+    t->from[0] = 0;
 }
 
 int tree_child(const Tree *t, int node, int32_t token)
@@ -31,6 +32,33 @@ int tree_add(Tree *t, int parent, int32_t token, float value)
     t->parent[i] = parent;
     t->depth[i] = t->depth[parent] + 1;
     t->value[i] = value < t->value[parent] ? value : t->value[parent];
+    t->from[i] = GUESS_HEAD;
+    return i;
+}
+
+/* A larger value for a node; those below keep their share of it. */
+static void raise_value(Tree *t, int node, float value)
+{
+    float before[MAX_TREE_NODES];
+    memcpy(before, t->value, (size_t)t->n * sizeof *before);
+    t->value[node] = value < t->value[t->parent[node]] ? value : t->value[t->parent[node]];
+    for (int i = node + 1; i < t->n; i++) {
+        int p = t->parent[i];
+        if (t->value[p] == before[p]) continue;
+        float share = before[p] > 0 ? before[i] / before[p] : 0;
+        t->value[i] = t->value[p] * share;
+    }
+}
+
+int tree_join(Tree *t, int parent, int32_t token, float value, uint8_t from)
+{
+    int n = t->n, i = tree_add(t, parent, token, value);
+    if (i == n) {
+        t->from[i] = from;
+    } else if (i >= 0) {
+        t->from[i] |= from;
+        if (value > t->value[i]) raise_value(t, i, value);
+    }
     return i;
 }
 
@@ -42,6 +70,7 @@ static int append(Tree *t, const Tree *from, int i, int new_parent)
     t->parent[k] = new_parent;
     t->depth[k] = from->depth[i];
     t->value[k] = from->value[i];
+    t->from[k] = from->from[i];
     return k;
 }
 

@@ -14,22 +14,36 @@
 
 enum { MAX_TREE_NODES = 64 };
 
+/* Who guessed a node; a bit each, as several may agree. */
+enum {
+    GUESS_HEAD = 1, /* a draft head; anybody who thinks about what comes */
+    GUESS_COPY = 2, /* what the sequence said before */
+    GUESS_BOTH = GUESS_HEAD | GUESS_COPY,
+};
+
 typedef struct {
     int n; /* nodes, root included; 1 is plain decoding */
     int32_t token[MAX_TREE_NODES];
     int32_t parent[MAX_TREE_NODES];
     int32_t depth[MAX_TREE_NODES]; /* root 0 */
     float value[MAX_TREE_NODES];   /* estimated chance that the node is accepted; root 1 */
+    uint8_t from[MAX_TREE_NODES];  /* GUESS_ bits; root 0 */
 } Tree;
 
 /* A tree of the root alone. */
 void tree_init(Tree *t, int32_t root_token);
 
 /*
- * Adds a child and returns its index; an existing child with this token is returned as it is. -1
- * when the tree is full. value is cut to the parent's.
+ * Adds a child, a head's guess, and returns its index; an existing child with this token is
+ * returned as it is. -1 when the tree is full. value is cut to the parent's.
  */
 int tree_add(Tree *t, int parent, int32_t token, float value);
+
+/*
+ * The same of a guess by `from`, a GUESS_ bit, which an existing child gets too, and the larger
+ * value of both; what follows it is then worth as much more.
+ */
+int tree_join(Tree *t, int parent, int32_t token, float value, uint8_t from);
 
 /* The child of node with this token, or -1. */
 int tree_child(const Tree *t, int node, int32_t token);

@@ -34,7 +34,10 @@ typedef struct {
     int is_wise;
     DraftRates rates[COST_ROWS];
     int n, most, prompt_rows;
-    int n_lost; /* drafts' nodes that were not verified */
+    int n_lost;            /* drafts' nodes that were not verified */
+    int n_copies;          /* levels of copies that every draft begins with, in a chain */
+    double copied, said;   /* the chance that one is right, and what is said of it */
+    double copies, headed; /* of them verified, steps that asked the head; of the last run */
     uint64_t random;
     long n_steps;
     double tokens, ms;        /* of all steps of the last run */
@@ -42,11 +45,12 @@ typedef struct {
     double nodes;
 } World;
 
-static void open_world(World *w, int n, Machine machine, double kept)
+static void open_world_of(World *w, int n, Machine machine, double kept, int n_copies)
 {
     CostBytes b = cost_case_bytes();
     memset(w, 0, sizeof *w);
-    growth_init(&w->growth, &b, 0);
+    w->n_copies = n_copies;
+    growth_init(&w->growth, &b, 0, n_copies > 0);
     w->machine = machine;
     w->n = n;
     w->most = COST_ROWS / n - 1 < MAX_LEVELS ? COST_ROWS / n - 1 : MAX_LEVELS;
@@ -56,13 +60,28 @@ static void open_world(World *w, int n, Machine machine, double kept)
     }
 }
 
+static void open_world(World *w, int n, Machine machine, double kept)
+{
+    open_world_of(w, n, machine, kept, 0);
+}
+
 /* A draft as the text's author sees it. */
 typedef struct {
     Tree tree;
     int32_t right[MAX_TREE_NODES]; /* what the target chooses after each node */
 } Draft;
 
-enum { NO_GUESS = 1000 };
+enum { COPY = 500, NO_GUESS = 1000 };
+
+/* What a copying drafter does: a chain, of which each node is right by lot. */
+static void add_copies(World *w, Draft *d, int most)
+{
+    for (int k = 0; k < w->n_copies && k < most; k++) {
+        if (cost_case_lot(&w->random) < w->copied) d->right[k] = COPY;
+        tree_join(&d->tree, k, COPY, d->tree.value[k] * (float)w->said, GUESS_COPY);
+        d->right[k + 1] = NO_GUESS;
+    }
+}
 
 /* The guesses after a node, n of them; what comes is thrown by lot. */
 static void add_guesses(World *w, int i, Draft *d, int node, int n)
@@ -70,7 +89,8 @@ static void add_guesses(World *w, int i, Draft *d, int node, int n)
     double chance = w->kept[i] + (cost_case_lot(&w->random) < 0.5 ? w->spread : -w->spread),
            dice = cost_case_lot(&w->random);
     double said = w->is_wise ? chance : w->kept[i], second = (1 - chance) * w->second;
-    d->right[node] = dice < chance ? 0 : dice < chance + second ? 1 : NO_GUESS;
+    if (d->right[node] != COPY)
+        d->right[node] = dice < chance ? 0 : dice < chance + second ? 1 : NO_GUESS;
     for (int k = 0; k < n; k++) {
         double p = k == 0 ? said : k == 1 ? (1 - said) * w->second : 0;
         int at = tree_add(&d->tree, node, k, d->tree.value[node] * (float)p);
@@ -83,8 +103,16 @@ static void propose(World *w, const DraftRequest *r, const int *owner, Draft *dr
                     const DraftGuide *guide)
 {
     uint64_t nodes[COST_ROWS];
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        draft[i].right[0] = NO_GUESS;
+        if (guide) add_copies(w, &draft[i], r[i].max_nodes - 1);
+    }
+    if (guide && !guide->expand(guide->self, 0, nodes)) memset(nodes, 0, sizeof nodes);
+    for (int i = 0; i < n; i++) {
+        if (guide && !(nodes[i] & 1)) continue;
         add_guesses(w, owner[i], &draft[i], 0, r[i].topk);
+        w->headed++;
+    }
     for (int level = 1; guide ? guide->expand(guide->self, level, nodes) : level < MAX_LEVELS;
          level++) {
         for (int i = 0; i < n; i++) {
@@ -92,6 +120,8 @@ static void propose(World *w, const DraftRequest *r, const int *owner, Draft *dr
             int last = t->n;
             for (int k = 1; k < last; k++) {
                 if (t->depth[k] != level) continue;
+                assert_true(!guide || !(nodes[i] >> k & 1) || t->from[k] != GUESS_COPY);
+                if (t->from[k] == GUESS_COPY) continue;
                 if (guide ? !(nodes[i] >> k & 1) : level >= r[i].max_depth) continue;
                 assert_true(level < r[i].max_depth);
                 assert_true(t->n + r[i].topk <= MAX_TREE_NODES);
@@ -106,7 +136,7 @@ static void check_values(const World *w, int i, const Tree *grown, const Tree *k
 {
     float chance[MAX_TREE_NODES];
     int at[MAX_TREE_NODES] = {0};
-    rates_value(&w->rates[i], grown, 1, chance);
+    rates_value(&w->rates[i], grown, chance);
     for (int k = 1; k < kept->n; k++) {
         at[k] = tree_child(grown, at[kept->parent[k]], kept->token[k]);
         assert_true(at[k] > 0);
@@ -152,11 +182,13 @@ static void step(World *w)
     growth_choose(&w->growth, &q, levels);
     for (int i = 0; i < w->n; i++) {
         assert_in_range(levels[i], 0, w->most);
-        if (!levels[i]) continue;
         int fixed = w->growth.is_fixed;
+        if (!levels[i] && (fixed || !w->n_copies)) continue;
         tree_init(&draft[n].tree, 0);
         rates[n] = &w->rates[i];
-        r[n] = (DraftRequest){.max_depth = fixed ? levels[i] : w->most,
+        r[n] = (DraftRequest){.max_depth = fixed         ? levels[i]
+                                           : w->n_copies ? most_nodes(w) - 1
+                                                         : w->most,
                               .max_nodes = fixed ? levels[i] + 1 : most_nodes(w),
                               .topk = fixed ? 1 : GROWTH_TOPK,
                               .tree = &draft[n].tree};
@@ -185,6 +217,8 @@ static void step(World *w)
         s.n_kept += walk(&draft[i], &kept, token, &n_tokens);
         w->levels[owner[i]] += depth;
         w->nodes += kept.n - 1;
+        for (int k = 1; k < kept.n; k++)
+            w->copies += kept.from[k] == GUESS_COPY;
         growth_learn_kept(&w->growth, i, token, n_tokens);
     }
     s.pass_ms = m->pass + (s.n_rows + s.who.prompt_rows - 1) * m->row;
@@ -193,6 +227,7 @@ static void step(World *w)
     w->tokens += s.n_kept;
     w->ms += s.draft_ms + s.pass_ms + s.upkeep_ms;
     cost_learn(&w->growth.cost, &s);
+    growth_learn_step(&w->growth, s.draft_ms + s.pass_ms + s.upkeep_ms, s.n_kept);
 }
 
 /* Mean levels a step and sequence. */
@@ -200,7 +235,7 @@ static double run(World *w, int n_steps)
 {
     double sum = 0;
     memset(w->levels, 0, sizeof w->levels);
-    w->tokens = w->ms = w->nodes = 0;
+    w->tokens = w->ms = w->nodes = w->copies = w->headed = 0;
     for (int i = 0; i < n_steps; i++)
         step(w);
     for (int i = 0; i < w->n; i++)
@@ -444,7 +479,7 @@ static void test_by_lot(void **state)
     World w;
     CostBytes b = cost_case_bytes();
     open_world(&w, 1, CHEAP_ROWS, 0.9);
-    growth_init(&w.growth, &b, 1);
+    growth_init(&w.growth, &b, 1, 0);
     run(&w, 300);
     double depth = run(&w, 1000);
     assert_true(depth > 4);
@@ -502,7 +537,7 @@ static void test_room(void **state)
         Tree t;
         int levels[COST_ROWS], n = 0;
         uint64_t nodes;
-        open_world(&w, 1, CHEAP_ROWS, 0.9);
+        open_world(&w, 1, (Machine){.pass = 800, .row = 1, .level = 2, .upkeep = 2}, 0.9);
         run(&w, 500);
         DraftRequest r = {.max_nodes = MAX_TREE_NODES, .max_depth = 4, .tree = &t};
         GrowthQuery q = {.who = {1, 500, 500, 0}, .rates = {&w.rates[0]}, .most = {4}};
@@ -512,13 +547,68 @@ static void test_room(void **state)
         w.growth.most_rows = COST_ROWS;
         tree_init(&t, 0);
         while (t.n < rooms[k].n)
-            tree_add(&t, 0, t.n, 0.9F);
+            tree_add(&t, t.n <= GROWTH_TOPK + 1 ? 0 : t.n - 1, t.n, 0.19F);
         const DraftGuide *guide = growth_begin(&w.growth, &r, (DraftRates *[]){&w.rates[0]}, 1);
         guide->expand(guide->self, 1, &nodes);
         for (int i = 0; i < 64; i++)
             n += (int)(nodes >> i & 1);
         if (n != rooms[k].most) fail_msg("%d nodes, of which %d get children", t.n, n);
     }
+}
+
+/* Copies that are right: deeper than any head drafts, which is asked no more, good or bad. */
+static void test_good_copies(void **state)
+{
+    (void)state;
+    static const double kept[] = {0.05, 0.8};
+    for (int k = 0; k < 2; k++) {
+        World w;
+        open_world_of(&w, 1, CHEAP_ROWS, kept[k], GROWTH_NODES - 1);
+        w.copied = 0.98;
+        w.said = 0.85; /* what is said is not what is true */
+        run(&w, 600);
+        run(&w, 2000);
+        assert_true(w.copies / 2000 > MAX_LEVELS + 4);
+        assert_true(w.headed / 2000 < 0.05);
+        double tokens = 0, chance = 1;
+        for (int d = 0; d < GROWTH_NODES; d++, chance *= w.copied)
+            tokens += chance;
+        const Machine *m = &w.machine;
+        double best = tokens / (m->pass + (GROWTH_NODES - 1) * m->row + m->upkeep);
+        assert_true(w.tokens / w.ms > 0.93 * best);
+    }
+}
+
+/* Copies that are wrong: as if there were none. */
+static void test_bad_copies(void **state)
+{
+    (void)state;
+    for (int n = 1; n < 4; n += 2) {
+        World w;
+        open_world_of(&w, n, CHEAP_ROWS, 0.8, 6);
+        w.copied = 0;
+        w.said = 0.85;
+        w.is_wise = 1;
+        run(&w, 600);
+        run(&w, 2000);
+        assert_true(w.copies / 2000 < 0.2);
+        assert_true(w.headed / 2000 > 0.95 * n);
+        assert_true(w.tokens / w.ms > 0.9 * best_rate(&w));
+    }
+}
+
+/* The head is asked where what it adds pays: beside copies that are right now and then. */
+static void test_fair_copies(void **state)
+{
+    (void)state;
+    World w;
+    open_world_of(&w, 1, CHEAP_ROWS, 0.9, 6);
+    w.copied = 0.3;
+    w.said = 0.3;
+    run(&w, 600);
+    run(&w, 2000);
+    assert_true(w.copies / 2000 > 0.5 && w.headed / 2000 > 0.9);
+    assert_true(w.nodes / 2000 > w.copies / 2000 + 3);
 }
 
 int main(void)
@@ -540,6 +630,9 @@ int main(void)
         cmocka_unit_test(test_limits_of_trees),
         cmocka_unit_test(test_grows_slowly),
         cmocka_unit_test(test_room),
+        cmocka_unit_test(test_good_copies),
+        cmocka_unit_test(test_bad_copies),
+        cmocka_unit_test(test_fair_copies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,8 +55,8 @@ static int expand_best(void *self, int level, uint64_t *nodes)
 {
     const DraftRequest *r = self;
     const Tree *t = r->tree;
-    nodes[0] = 0;
-    for (int k = 0; k < r->topk && level < r->max_depth; k++) {
+    nodes[0] = !level;
+    for (int k = 0; level && k < r->topk && level < r->max_depth; k++) {
         int best = -1;
         for (int i = 1; i < t->n; i++)
             if (t->depth[i] == level && !(nodes[0] >> i & 1) &&
@@ -124,6 +124,7 @@ static void case_open(Case *c, const char *dir, int topk, DraftVocab vocab)
     assert_int_equal(mtp_drafter_open(c->model, &c->spy.mtp, &err), 0);
     static Drafter drafter;
     drafter = (Drafter){.name = "spy",
+                        .uses_head = 1,
                         .self = &c->spy,
                         .bind = spy_bind,
                         .begin = spy_begin,

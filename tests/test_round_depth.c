@@ -35,7 +35,7 @@ static void open_world(World *w, int n, Machine machine, double kept)
 {
     CostBytes b = cost_case_bytes();
     memset(w, 0, sizeof *w);
-    growth_init(&w->growth, &b, 0);
+    growth_init(&w->growth, &b, 0, 0);
     w->machine = machine;
     w->kept = kept;
     w->n = n;

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "tests/random_tree.h"
@@ -45,6 +46,57 @@ static void test_add_keeps_the_invariants(void **state)
                 assert_node(&t, i, token, parent, t.depth[parent] + 1, value < most ? value : most);
         }
         assert_true(tree_valid(&t, VOCAB));
+    }
+}
+
+/* A tree made of random joins, against one node at a time: value, who guessed it, and its share. */
+static void test_join(void **state)
+{
+    (void)state;
+    Rng rng = rng_new(SEED + 7);
+    for (int round = 0; round < TREES / 4; round++) {
+        Tree t, before;
+        tree_init(&t, 0);
+        for (int tries = 0; tries < 60; tries++) {
+            int parent = rng_int(&rng, t.n), old;
+            int32_t token = rng_int(&rng, VOCAB / 2);
+            float value = t.value[parent] * random_value(&rng, 0);
+            uint8_t from = rng_int(&rng, 2) ? GUESS_HEAD : GUESS_COPY;
+            before = t;
+            old = tree_child(&t, parent, token);
+            int i = tree_join(&t, parent, token, value, from);
+            if (old < 0) {
+                assert_int_equal(i, t.n - 1);
+                assert_node(&t, i, token, parent, t.depth[parent] + 1, value);
+                assert_int_equal(t.from[i], from);
+                assert_memory_equal(t.value, before.value, (size_t)i * sizeof *t.value);
+                continue;
+            }
+            assert_int_equal(i, old);
+            assert_int_equal(t.n, before.n);
+            assert_int_equal(t.from[i], before.from[i] | from);
+            assert_true(t.value[i] == (value > before.value[i] ? value : before.value[i]));
+            for (int k = 1; k < t.n; k++) {
+                int p = t.parent[k], in_it = k;
+                while (in_it > i)
+                    in_it = t.parent[in_it];
+                if (in_it != i) assert_true(t.value[k] == before.value[k]);
+                if (in_it != i || k == i || !(before.value[p] > 0)) continue;
+                float share = before.value[k] / before.value[p];
+                assert_true(fabsf(t.value[k] - t.value[p] * share) <= 1e-6F * t.value[p]);
+            }
+        }
+        assert_true(tree_valid(&t, VOCAB));
+        before = t;
+        tree_order(&t, 20);
+        for (int k = 1; k < t.n; k++) { /* it stays known who guessed a node */
+            int at = 0, path[MAX_TREE_NODES], n = 0;
+            for (int i = k; i; i = t.parent[i])
+                path[n++] = t.token[i];
+            while (n)
+                at = tree_child(&before, at, path[--n]);
+            assert_int_equal(t.from[k], before.from[at]);
+        }
     }
 }
 
@@ -260,6 +312,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_add_keeps_the_invariants),
+        cmocka_unit_test(test_join),
         cmocka_unit_test(test_child_finds_only_children),
         cmocka_unit_test(test_a_full_tree_takes_no_more),
         cmocka_unit_test(test_a_value_that_is_no_number_is_cut),
