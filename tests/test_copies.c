@@ -15,7 +15,7 @@
 #include "drafts/scripted.h"
 #include "drafts/suffix.h"
 #include "drafts/union.h"
-#include "engine/growth.h"
+#include "engine/state.h"
 #include "tests/asked.h"
 #include "tests/near.h"
 
@@ -358,6 +358,34 @@ static void test_deep_copies(void **state)
     assert_true(deepest[1] > MAX_LEVELS);
 }
 
+/* Copies are tried though nothing is thought of drafts: they are weighed when they are there. */
+static void test_always_asked(void **state)
+{
+    (void)state;
+    int32_t prompt[64];
+    for (int i = 0; i < 64; i++)
+        prompt[i] = 100 + i % 8;
+    for (int mode = 0; mode < 2; mode++) {
+        Drafter d = suffix();
+        EngineOptions o = asked_options(4, 3, 1);
+        o.drafter = &d;
+        o.draft_auto = 1;
+        o.state_mode = mode ? STATE_REPLAY : STATE_SLOTS;
+        AskedEngine e;
+        asked_open(&e, o);
+        for (int i = 1; i <= MAX_LEVELS; i++)
+            e.engine->growth.all.level[i] = 0;
+        EngineRequest r = asked_greedy(1, prompt, 64, 64);
+        r.ignore_eos = 1;
+        AskedAnswer a = {0};
+        asked_submit(e.engine, &r);
+        asked_run(e.engine, &a, 1);
+        assert_true(a.done.stats.n_steps_drafted > PROBE_STEPS / 8);
+        asked_close(&e);
+        d.close(d.self);
+    }
+}
+
 /* ---- both in one tree ---- */
 
 static Drafter spied;
@@ -406,10 +434,11 @@ static void test_union_has_both(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ngram_find),    cmocka_unit_test(test_ngram_drafts),
-        cmocka_unit_test(test_suffix_counts), cmocka_unit_test(test_suffix_sequences),
-        cmocka_unit_test(test_suffix_window), cmocka_unit_test(test_same_answers),
-        cmocka_unit_test(test_deep_copies),   cmocka_unit_test(test_union_has_both),
+        cmocka_unit_test(test_ngram_find),     cmocka_unit_test(test_ngram_drafts),
+        cmocka_unit_test(test_suffix_counts),  cmocka_unit_test(test_suffix_sequences),
+        cmocka_unit_test(test_suffix_window),  cmocka_unit_test(test_same_answers),
+        cmocka_unit_test(test_deep_copies),    cmocka_unit_test(test_always_asked),
+        cmocka_unit_test(test_union_has_both),
     };
     return cmocka_run_group_tests(tests, asked_open_demo, asked_close_demo);
 }

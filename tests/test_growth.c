@@ -34,9 +34,10 @@ typedef struct {
     int is_wise;
     DraftRates rates[COST_ROWS];
     int n, most, prompt_rows;
-    int n_lost;            /* drafts' nodes that were not verified */
-    int n_copies;          /* levels of copies that every draft begins with, in a chain */
-    double copied, said;   /* the chance that one is right, and what is said of it */
+    int n_lost;          /* drafts' nodes that were not verified */
+    int n_copies;        /* levels of copies that every draft begins with, in a chain */
+    double copied, said; /* the chance that one is right, and what is said of it */
+    int n_good;          /* levels of which that is true; 0: all. Below them it is 0.3, and said */
     double copies, headed; /* of them verified, steps that asked the head; of the last run */
     uint64_t random;
     long n_steps;
@@ -77,8 +78,10 @@ enum { COPY = 500, NO_GUESS = 1000 };
 static void add_copies(World *w, Draft *d, int most)
 {
     for (int k = 0; k < w->n_copies && k < most; k++) {
-        if (cost_case_lot(&w->random) < w->copied) d->right[k] = COPY;
-        tree_join(&d->tree, k, COPY, d->tree.value[k] * (float)w->said, GUESS_COPY);
+        int is_good = !w->n_good || k < w->n_good;
+        if (cost_case_lot(&w->random) < (is_good ? w->copied : 0.3)) d->right[k] = COPY;
+        float said = is_good ? (float)w->said : 0.3F;
+        tree_join(&d->tree, k, COPY, d->tree.value[k] * said, GUESS_COPY);
         d->right[k + 1] = NO_GUESS;
     }
 }
@@ -597,6 +600,20 @@ static void test_bad_copies(void **state)
     }
 }
 
+/* What a token is worth is what tokens take with copies: rows are not spent on doubtful ones. */
+static void test_dear_copies(void **state)
+{
+    (void)state;
+    World w;
+    open_world_of(&w, 1, (Machine){.pass = 20, .row = 4, .level = 2, .upkeep = 1}, 0.05, 8);
+    w.n_good = 4;
+    w.copied = 0.98;
+    w.said = 0.85;
+    run(&w, 600);
+    run(&w, 2000);
+    assert_true(w.copies / 2000 > 3.7 && w.copies / 2000 < 4.3);
+}
+
 /* The head is asked where what it adds pays: beside copies that are right now and then. */
 static void test_fair_copies(void **state)
 {
@@ -632,6 +649,7 @@ int main(void)
         cmocka_unit_test(test_room),
         cmocka_unit_test(test_good_copies),
         cmocka_unit_test(test_bad_copies),
+        cmocka_unit_test(test_dear_copies),
         cmocka_unit_test(test_fair_copies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

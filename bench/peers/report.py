@@ -8,6 +8,7 @@ PLAIN, DRAFTS, ALL_IDS = "ours", "our drafts", "our drafts, all ids"
 NO_AMX, SAVED = "ours, no AMX", "ours, from quantize"
 THEIRS, THEIR_DRAFTS = "theirs", "their drafts"
 BEST = [THEIRS, THEIR_DRAFTS]
+COPIES, THEIR_COPIES, BOTH = "our copies", "their copies", "ours, both"
 
 
 def random_rows(prompt_goal):
@@ -42,11 +43,19 @@ DEMO_ROWS = [
     ("without drafts, tokens/s", "ours, no drafts", [THEIRS], "decode", 0, None),
     ("with drafts, tokens/s", PLAIN, [THEIR_DRAFTS], "decode", 0, None),
     ("with drafts, acceptance length", PLAIN, [THEIR_DRAFTS], "acceptance", 2, None),
+    ("drafts copied from the text alone, tokens/s, beside their better", COPIES,
+     [THEIRS, THEIR_COPIES], "decode", 0, None),
+    ("the same beside their copies", COPIES, [THEIR_COPIES], "decode", 0, None),
+    ("the same, acceptance length", COPIES, [THEIR_COPIES], "acceptance", 2, None),
+    ("copies and the head, tokens/s, beside their best", BOTH, BEST + [THEIR_COPIES], "decode", 0,
+     None),
+    ("the same, acceptance length", BOTH, [THEIR_DRAFTS], "acceptance", 2, None),
     ("start to ready, s", PLAIN, [THEIRS], "ready", 2, (OURS_AT_MOST, 0.3)),
     ("resident memory after it, MB", PLAIN, [THEIRS], "resident", 0, None),
 ]
 WIDE_ROWS = [row for row in DEMO_ROWS if row[3] not in ("ready", "resident")]
 FIFTH = "A fifth of Qwen3.5-35B-A3B (8 layers of 40, 49,664 entries), random weights, "
+WHICH = {THEIRS: "plain", THEIR_DRAFTS: "drafts", THEIR_COPIES: "copies"}
 LESS_IS_BETTER = ("seconds", "ready", "resident", "pass")
 TITLES = {"bf16": "Qwen3.5-0.8B's shape, random weights, bf16",
           "act": "The same weights, x in bf16, as llama.cpp takes it: ours `--act-dtype bf16`",
@@ -98,7 +107,7 @@ class Report:
             value = statistics.median(ours if kind == OURS_AT_MOST else ratios)
             met = value >= bound if kind == AT_LEAST else value <= bound
             said = "%s %g: %s" % (kind, bound, "met" if met else "missed")
-        which = "" if len(their_turns) == 1 else " plain" if name == THEIRS else " drafts"
+        which = "" if len(their_turns) == 1 else " " + WHICH[name]
         return "| %s | %s | %s%s | %s | %s |" % (title, spread(ours, decimals),
                                                  spread(theirs, decimals), which,
                                                  spread(ratios, 2), said)

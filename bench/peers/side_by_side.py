@@ -287,11 +287,17 @@ def agent_turns(o, model, gguf, loops):
     theirs = [o.llama / "llama-server", "-m", gguf, "-t", o.threads, "-np", 1, "-c", 8192,
               "--no-ui", "--jinja"]
     mtp = ["--spec-type", "draft-mtp", "--spec-draft-n-max", 3]
+    # of its n-gram drafters the one that lost least here, by what it copies
+    copies = ["--spec-type", "ngram-map-k", "--spec-ngram-map-k-size-n", 3,
+              "--spec-ngram-map-k-size-m", 8]
     ours = [o.offshoot, "serve", "--model", model, "--device", "cpu", "--threads", o.threads]
     return [("theirs", theirs, lambda c: serve_agent(c, o, loops)),
             ("ours", ours, lambda c: serve_agent(c, o, loops)),
             ("their drafts", theirs + mtp, lambda c: serve_agent(c, o, loops)),
-            ("ours, no drafts", ours + ["--draft", "none"], lambda c: serve_agent(c, o, loops))]
+            ("ours, no drafts", ours + ["--draft", "none"], lambda c: serve_agent(c, o, loops)),
+            ("their copies", theirs + copies, lambda c: serve_agent(c, o, loops)),
+            ("our copies", ours + ["--draft", "suffix"], lambda c: serve_agent(c, o, loops)),
+            ("ours, both", ours + ["--draft", "union"], lambda c: serve_agent(c, o, loops))]
 
 
 def has(o, quant):
