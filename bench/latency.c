@@ -113,7 +113,7 @@ static double floor_rate(const Bench *b, int context, int way)
         model_pass_bytes(b->model, rows) + (1 + rows) * state_bytes(b) + kv_bytes(b, answer);
     if (way == DRAFTED) {
         double scored = (double)b->status.draft_vocab / b->status.n_vocab;
-        bytes += levels * model_head_bytes(b->model, 1);
+        if (scored > 0) bytes += levels * model_head_bytes(b->model, 1);
         bytes += levels * scored * weight_bytes(&b->model->lm_head);
     }
     return b->way[way].acceptance * b->rate / bytes;

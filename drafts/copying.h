@@ -1,5 +1,6 @@
 /*
- * copying.h: what the drafters share that guess by what the sequence has said before.
+ * copying.h: what the drafters share that guess by what the sequence has said before, or what its
+ * client predicts.
  */
 #ifndef OFFSHOOT_DRAFTS_COPYING_H
 #define OFFSHOOT_DRAFTS_COPYING_H
@@ -16,9 +17,10 @@ static inline float copying_chance(int n)
     return (float)n / ((float)n + 1.5F);
 }
 
-/* Whether the set has the id; NULL: all are in it. */
+/* Whether it is an id, and the set has it; NULL: all are in it. */
 static inline int copying_allowed(const uint64_t *allowed, int32_t token)
 {
+    if (token < 0) return 0;
     return !allowed || (allowed[token / 64] >> (token % 64) & 1);
 }
 

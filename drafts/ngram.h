@@ -3,8 +3,8 @@
  *
  * Prompt lookup: of the places where the sequence's last tokens stood before it takes the one with
  * the most of them in common, of such the latest, and proposes what followed there: a chain, that
- * goes on by its own tokens where it reaches the sequence's end. It needs no draft head and no
- * memory.
+ * goes on by its own tokens where it reaches the sequence's end. What the client predicts is looked
+ * through, too. It needs no draft head and no memory.
  */
 #ifndef OFFSHOOT_DRAFTS_NGRAM_H
 #define OFFSHOOT_DRAFTS_NGRAM_H
@@ -20,9 +20,10 @@ enum {
 void ngram_drafter_open(Drafter *out);
 
 /*
- * Where the last tokens of token[0..n) stood before: the index behind them, and in *matched how
- * many they are, NGRAM_MIN..NGRAM_MAX. -1: nowhere.
+ * Where in text[0..n_text) the last tokens of token[0..n) stand, before its own end if it is the
+ * same: the index behind them, and in *matched how many they are, NGRAM_MIN..NGRAM_MAX. -1:
+ * nowhere.
  */
-int ngram_find(const int32_t *token, int n, int *matched);
+int ngram_find(const int32_t *text, int n_text, const int32_t *token, int n, int *matched);
 
 #endif

@@ -11,6 +11,7 @@ enum {
     MOST_GUESSES = 8, /* after a node */
     MOST_SHORTER = 4, /* ends of the sequence that have a say in them */
     MOST_EDGES = 32,  /* of a state that are looked at, the latest */
+    NO_TOKEN = -1,
 };
 
 /* Guesses that are less likely do not matter. */
@@ -35,9 +36,9 @@ static int suffix_bind(void *self, struct Engine *engine, Error *err)
     s->allowed = o->allowed;
     s->max_seqs = o->max_seqs;
     s->known = mem_alloc((size_t)s->max_seqs, sizeof *s->known);
+    int most = o->ctx_size + MAX_PREDICTED + 1;
     for (int i = 0; i < s->max_seqs; i++)
-        automaton_open(&s->known[i].automaton,
-                       o->ctx_size < SUFFIX_WINDOW ? o->ctx_size : SUFFIX_WINDOW);
+        automaton_open(&s->known[i].automaton, most < SUFFIX_WINDOW ? most : SUFFIX_WINDOW);
     return 0;
 }
 
@@ -58,17 +59,28 @@ static void suffix_begin(void *self, int seq, const int32_t *token, int n)
     s->known[seq].first = s->known[seq].n = 0;
 }
 
-/* Where there is no room for more it begins anew with the last of them. */
-static void learn(Known *k, const int32_t *token, int n)
+/* The automaton begins with what the client predicts, and a token that is none. */
+static void learn_predicted(Known *k, const DraftRequest *r)
+{
+    automaton_clear(&k->automaton);
+    for (int i = 0; i < r->n_predicted; i++)
+        automaton_add(&k->automaton, r->predicted[i]);
+    if (r->n_predicted) automaton_add(&k->automaton, NO_TOKEN);
+}
+
+/* Where there is no room for more it begins anew with the last tokens. */
+static void learn(Known *k, const DraftRequest *r)
 {
     Automaton *a = &k->automaton;
-    if (n - k->first > a->max_tokens) {
+    int n = r->root_pos + 1;
+    if (!k->first && !k->n) learn_predicted(k, r);
+    if (a->n_tokens + n - (k->first + k->n) > a->max_tokens) {
         k->first = n - (a->max_tokens - a->max_tokens / 4);
         k->n = 0;
+        automaton_clear(a);
     }
-    if (!k->n) automaton_clear(a);
     while (k->first + k->n < n)
-        automaton_add(a, token[k->first + k->n++]);
+        automaton_add(a, r->token[k->first + k->n++]);
 }
 
 /* The last `matched` tokens before what is to be guessed: one of the sequences of state. */
@@ -176,7 +188,7 @@ static void draft_tree(const Suffix *s, const DraftRequest *r)
     Known *k = &s->known[r->seq];
     const Automaton *a = &k->automaton;
     Candidates c = {.n = 0};
-    learn(k, r->token, r->root_pos + 1);
+    learn(k, r);
     int32_t match = automaton_match(a);
     add_candidates(s, a, r, 0, (End){match, a->state[match].len}, &c);
     while (c.n && r->tree->n < r->max_nodes) {

@@ -15,7 +15,8 @@
 
 enum { SUFFIX_WINDOW = 32768 }; /* tokens of a sequence that are known: the last ones */
 
-/* Memory, 110 bytes a token, is touched as sequences grow. */
+/* Memory, 110 bytes a token, is touched as sequences grow. What a request predicts is in it, too.
+ */
 void suffix_drafter_open(Drafter *out);
 
 #endif

@@ -29,6 +29,7 @@ enum {
     MAX_STOP_IDS = 64,
     MAX_LOGIT_BIAS = 1024,
     MAX_FORCED = 16,
+    MAX_PREDICTED = 8192,
 };
 
 /*
@@ -115,6 +116,12 @@ typedef struct {
     uint64_t salt;         /* requests of different salts share nothing */
     const int32_t *forced; /* what the answer goes on with when the watcher says WATCH_FORCE */
     int n_forced;          /* at most MAX_FORCED; borrowed; they count as generated */
+    /*
+     * What the answer is likely to repeat: for drafters that copy (drafts/copying.h). No token
+     * depends on it. At most MAX_PREDICTED; borrowed
+     */
+    const int32_t *predicted;
+    int n_predicted;
     Constraint constraint; /* what the answer must look like */
     Watcher watcher;       /* called on the engine's thread for each token before it is let out */
 } EngineRequest;

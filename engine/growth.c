@@ -2,7 +2,6 @@
 #include "engine/growth.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 /* Of the time that may be lost by looking. */
@@ -258,17 +257,24 @@ static void rank_parents(const Growth *g, int level, Ranking *parents)
     }
 }
 
-/* The chance that a head's best guess after the node is right and nobody's so far. */
-static float first_chance(const GrowthDraft *d, int node, int level)
+/* Tokens that the nodes below `node` are expected to give at this depth. */
+static float known_below(const GrowthDraft *d, int node, int depth)
 {
     const Tree *t = d->tree;
-    float left = d->chance[node], most = left * (float)d->rates->level[level];
-    for (int i = node + 1; i < t->n; i++)
-        if (t->parent[i] == node) left -= d->chance[i];
-    return left < most ? fmaxf(left, 0) : most;
+    uint64_t below = UINT64_C(1) << node;
+    float sum = 0;
+    for (int i = node + 1; i < t->n; i++) {
+        if (!(below >> t->parent[i] & 1)) continue;
+        below |= UINT64_C(1) << i;
+        if (t->depth[i] == depth) sum += d->chance[i];
+    }
+    return sum;
 }
 
-/* Adds to r what level + ahead would bring of best children below the parents. */
+/*
+ * Adds to r what level + ahead would bring of best children below the parents: what a head's are
+ * worth, less what is known there already, as they may be the same.
+ */
 static void add_descendants(const Growth *g, const Ranking *parents, int level, int ahead,
                             Ranking *r)
 {
@@ -276,11 +282,11 @@ static void add_descendants(const Growth *g, const Ranking *parents, int level, 
         Guess guess = parents->guess[k];
         const GrowthDraft *d = &g->draft[guess.draft];
         if (level + ahead > d->max_depth) continue;
-        guess.chance = first_chance(d, guess.node, level + 1);
-        for (guess.ahead = 2; guess.ahead <= ahead; guess.ahead++)
+        for (guess.ahead = 1; guess.ahead <= ahead; guess.ahead++)
             guess.chance *= (float)d->rates->level[level + guess.ahead];
         guess.ahead = ahead;
-        offer(r, g->most_rows - g->who.n, guess);
+        guess.chance -= known_below(d, guess.node, level + ahead);
+        if (guess.chance > 0) offer(r, g->most_rows - g->who.n, guess);
     }
 }
 
@@ -305,13 +311,25 @@ static double cut_ranking(const Growth *g, Ranking *r)
     return best;
 }
 
-/* What the levels take that the descendants in r need. */
+/* Whether r has a descendant of the same node as guess k that is farther ahead. */
+static int has_deeper(const Ranking *r, int k)
+{
+    const Guess *a = &r->guess[k];
+    for (int i = 0; i < r->n; i++) {
+        const Guess *b = &r->guess[i];
+        if (b->draft == a->draft && b->node == a->node && b->ahead > a->ahead) return 1;
+    }
+    return 0;
+}
+
+/* What the levels take that the descendants in r need, and those on the way to them. */
 static double levels_ms(const Growth *g, int level, const Ranking *r)
 {
     int n_rows[MAX_LEVELS + 1] = {0};
     double ms = 0;
     for (int k = 0; k < r->n; k++)
-        n_rows[r->guess[k].ahead]++;
+        for (int a = 1; a <= r->guess[k].ahead && !has_deeper(r, k); a++)
+            n_rows[a]++;
     for (int a = 1; level + a <= MAX_LEVELS && n_rows[a]; a++)
         ms += cost_level_ms(&g->cost, &g->who, level + a, n_rows[a]);
     return ms;
@@ -336,7 +354,7 @@ static int expand(void *self, int level, uint64_t *nodes)
     }
     int n = 0;
     for (int k = 0; k < best.n; k++) {
-        if (best.guess[k].ahead != 1) continue;
+        if (best.guess[k].ahead < 1) continue;
         nodes[best.guess[k].draft] |= (uint64_t)1 << best.guess[k].node;
         n++;
     }

@@ -69,6 +69,7 @@ int request_check(const Engine *e, const EngineRequest *r, Error *err)
     if (check_count("prompt tokens", r->prompt, r->n_prompt, e->options.ctx_size, err) ||
         check_count("stop token ids", r->stop_ids, r->n_stop_ids, MAX_STOP_IDS, err) ||
         check_count("forced tokens", r->forced, r->n_forced, MAX_FORCED, err) ||
+        check_count("predicted tokens", r->predicted, r->n_predicted, MAX_PREDICTED, err) ||
         check_count("logit_bias ids", r->bias_id, r->n_bias, MAX_LOGIT_BIAS, err) ||
         check_count("logit_bias values", r->bias, r->n_bias, MAX_LOGIT_BIAS, err))
         return -1;
@@ -79,6 +80,7 @@ int request_check(const Engine *e, const EngineRequest *r, Error *err)
     if (check_ids("prompt token", r->prompt, r->n_prompt, vocab, err) ||
         check_ids("stop token id", r->stop_ids, r->n_stop_ids, vocab, err) ||
         check_ids("forced token", r->forced, r->n_forced, vocab, err) ||
+        check_ids("predicted token", r->predicted, r->n_predicted, vocab, err) ||
         check_ids("logit_bias id", r->bias_id, r->n_bias, vocab, err))
         return -1;
     return check_params(&r->params, err);

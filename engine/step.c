@@ -51,6 +51,8 @@ static void draft_trees(Engine *e)
                                     .max_depth = w->max_depth,
                                     .topk = is_chain ? 1 : e->options.draft_topk,
                                     .token = w->seq->token,
+                                    .predicted = w->seq->req.predicted,
+                                    .n_predicted = w->seq->req.n_predicted,
                                     .row = &e->host.row[n],
                                     .tree = &w->tree};
         n++;

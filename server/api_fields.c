@@ -274,6 +274,25 @@ static int read_cache_fields(ApiRequest *r, const json_t *body, ApiError *err)
     return 0;
 }
 
+/*
+ * OpenAI's predicted outputs: a text, or a list of parts that are. It may only make answers come
+ * faster, so what is none of these is as if it were not there.
+ */
+static void read_prediction(ApiRequest *r, const json_t *body)
+{
+    const json_t *content = json_field(json_field(body, "prediction"), "content");
+    size_t i;
+    json_t *part;
+    if (json_is_string(content))
+        strbuf_add(&r->predicted, json_string_value(content), json_string_length(content));
+    json_array_foreach((json_t *)content, i, part)
+    {
+        const json_t *text = json_field(part, "text");
+        if (json_is_string(text))
+            strbuf_add(&r->predicted, json_string_value(text), json_string_length(text));
+    }
+}
+
 int api_read_fields(ApiRequest *r, const json_t *body, int n_vocab, ApiError *err)
 {
     if (api_refuse_unsupported(body, err) || read_plain(r, body, err) || read_seed(r, body, err) ||
@@ -282,5 +301,6 @@ int api_read_fields(ApiRequest *r, const json_t *body, int n_vocab, ApiError *er
         read_stream_options(r, body, err))
         return -1;
     r->service_tier = json_field(body, "service_tier") != NULL;
+    read_prediction(r, body);
     return read_cache_fields(r, body, err);
 }

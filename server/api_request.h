@@ -148,6 +148,7 @@ typedef struct {
     float *bias;
     int n_bias;
     TokenList allowed_ids; /* what the answer's tokens must be of; none: anything */
+    StrBuf predicted;      /* what the answer is likely to repeat */
 } ApiRequest;
 
 /* What a request gets that does not say. */

@@ -2,7 +2,8 @@
  * api_text.c: the routes between text and tokens, which need no engine: tokenize, detokenize,
  * apply-template, and what counts the tokens of other APIs' requests.
  *
- * /tokenize has no bound but the body's, so both its tokens and its reply are made in slices.
+ * /tokenize has no bound but the body's, so both its tokens and its reply are made in slices. A few
+ * bytes of a body can name a token of a hundred, so the text of /detokenize has that bound, too.
  */
 #include "server/server_state.h"
 
@@ -222,10 +223,16 @@ static int detokenize(TextTask *t, size_t *budget)
     if (!json_is_array(list))
         return api_error(&t->err, ERR_INPUT, "tokens", "tokens must be a list of token ids");
     if (api_read_ids(list, "tokens", t->server->n_vocab, &t->ids, &t->err)) return -1;
+    size_t most = (size_t)t->server->limits.http.body_bytes;
     detokenizer_init(&d, t->server->service->tok, 1);
-    for (int i = 0; i < t->ids.n; i++)
+    for (int i = 0; i < t->ids.n && text.len <= most; i++)
         detokenizer_push(&d, t->ids.id[i], &text);
     detokenizer_finish(&d, &text);
+    if (text.len > most) {
+        strbuf_free(&text);
+        return api_error(&t->err, ERR_LIMIT, "tokens",
+                         "tokens are more text than the %zu bytes of the largest body", most);
+    }
     json_t *whole = json_text_n(strbuf_str(&text), text.len);
     json_t *out = json_pack("{s:O, s:o}", "prompt", whole, "content", whole);
     json_print(out, &t->reply);

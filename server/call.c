@@ -30,6 +30,7 @@ void call_free(Call *call)
         answer_close(&call->answers[i]);
     for (int i = 0; i < call->n_prompts; i++)
         token_list_free(&call->prompt[i]);
+    token_list_free(&call->predicted);
     encoding_free(&call->encoding);
     stream_close(&call->stream);
     mem_free(call->answers);

@@ -79,6 +79,27 @@ static int tokenize(Call *call, size_t *budget, ApiError *err)
     return -1;
 }
 
+/* What the answers may copy, for drafters that do; whatever is wrong with it, it is not needed. */
+static int tokenize_predicted(Call *call, size_t *budget)
+{
+    const Service *service = call->server->service;
+    const StrBuf *text = &call->api.predicted;
+    Encoding *e = &call->encoding;
+    ApiError ignored = {0};
+    int rc = 0, draft = service->settings->draft;
+    if (!text->len || draft == DRAFT_MTP || draft == DRAFT_NONE) return 0;
+    call->predicted.limit = MAX_PREDICTED;
+    if (!e->encoder)
+        rc = encoding_text(e, service->tok, text->data, text->len, 0, &call->predicted,
+                           "prediction", &ignored);
+    if (!rc) rc = encoding_some(e, budget, &ignored);
+    if (rc > 0) return 1;
+    encoding_free(e);
+    *e = (Encoding){0};
+    if (call->predicted.n > MAX_PREDICTED) call->predicted.n = MAX_PREDICTED;
+    return 0;
+}
+
 static int open_answers(Call *call, ApiError *err)
 {
     const Server *s = call->server;
@@ -102,6 +123,8 @@ static int open_answers(Call *call, ApiError *err)
         a->index = i;
         a->request.n_stable = call->n_stable ? call->n_stable[i / n] : 0;
         a->request.answer_changes = call->answer_changes;
+        a->request.predicted = call->predicted.id;
+        a->request.n_predicted = call->predicted.n;
         if (call->grammar) {
             a->structure = (GrammarAnswer){call->grammar, structures_pool(s->structures), 0};
             a->request.constraint = grammar_constraint(&a->structure);
@@ -187,6 +210,8 @@ static int run(void *owner)
     int rc = call->api.body ? 0 : read_request(call, err);
     if (!rc && !call->is_encoded) rc = tokenize(call, &budget, err);
     if (!rc) call->is_encoded = 1;
+    if (!rc && !call->is_predicted) rc = tokenize_predicted(call, &budget);
+    if (!rc) call->is_predicted = 1;
     if (!rc) rc = find_grammar(call, err);
     if (!rc) rc = end_reading(call, err);
     call->refused = rc < 0;

@@ -32,7 +32,9 @@ typedef struct {
         root_pos;  /* position of the root = tokens committed; every token up to it was observed */
     int max_nodes; /* root included, >= 2 */
     int max_depth, topk;
-    const int32_t *token; /* [root_pos + 1] the sequence so far, the root last; borrowed */
+    const int32_t *token;     /* [root_pos + 1] the sequence so far, the root last; borrowed */
+    const int32_t *predicted; /* [n_predicted] what the client thinks is to come; borrowed */
+    int n_predicted;
     /* How the target samples the token at root_pos + 1 when it follows the root; for deeper nodes
      * pos and path go on from there. */
     const struct SampleRow *row;

@@ -139,6 +139,7 @@ Served *served_open_engine(const ServedOptions *options)
                              .limits = o.limits,
                              .max_seqs = o.max_seqs,
                              .max_waiting = o.max_waiting,
+                             .draft = o.draft,
                              .messages_thinking = o.messages_thinking,
                              .prefix_cache = o.cache.on ? ON : OFF,
                              .temperature = NAN,

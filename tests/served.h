@@ -14,6 +14,7 @@ typedef struct {
     int ctx_size;              /* 0: the model's */
     int plain;                 /* 1: no drafter */
     const Drafter *drafter;    /* instead of the model's own; the test's, who closes it */
+    int draft;                 /* what the settings say that it is */
     CacheOptions cache;        /* off */
     const char *cache_dir;     /* NULL: none */
     const char *api_key, *cors;

@@ -620,6 +620,37 @@ static void test_tokenizer_routes(void **state)
     }
 }
 
+/* A body can name more text than any body may have; that is an error, and a little less is not. */
+static void test_detokenize_bound(void **state)
+{
+    (void)state;
+    enum { MOST = 20000, EACH = 1000 };
+    ServedOptions o = served_defaults();
+    o.limits.http.body_bytes = MOST;
+    Served *s = served_start(&o);
+    json_t *long_text = json_pack("{s:s}", "prompt", "international");
+    char *body = json_dumps(long_text, 0);
+    json_t *ids = served_post(s, "/tokenize", body, 200);
+    int n_ids = (int)served_int_at(ids, "count");
+    free(body);
+    for (int is_more = 0; is_more < 2; is_more++) {
+        json_t *list = json_array();
+        int bytes = is_more ? MOST + 13 : MOST;
+        for (int i = 0; i < bytes / 13; i++)
+            for (int k = 0; k < n_ids; k++)
+                json_array_append(list, json_array_get(json_object_get(ids, "tokens"), (size_t)k));
+        json_t *ask = json_pack("{s:o}", "tokens", list);
+        body = json_dumps(ask, JSON_COMPACT);
+        assert_true(strlen(body) < MOST);
+        json_t *reply = served_post(s, "/detokenize", body, is_more ? 400 : 200);
+        if (!is_more) assert_int_equal(strlen(served_text_at(reply, "content")), MOST / 13 * 13);
+        json_decref(reply), json_decref(ask);
+        free(body);
+    }
+    json_decref(ids), json_decref(long_text);
+    assert_int_equal(served_stop(s), 0);
+}
+
 /* The template's text tokenises to the reference's prompt, by every route that says so. */
 static void test_template_routes(void **state)
 {
@@ -661,6 +692,7 @@ int main(void)
         cmocka_unit_test(test_allowed_ids),
         cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_tokenizer_routes),
+        cmocka_unit_test(test_detokenize_bound),
         cmocka_unit_test(test_template_routes),
     };
     return cmocka_run_group_tests(tests, served_open, served_close);
