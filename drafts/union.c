@@ -34,20 +34,6 @@ static void union_observe(void *self, const DraftObserved *rows)
     u->head.observe(u->head.self, rows);
 }
 
-/* The nodes of `from`, where `to` has room. */
-static void join_tree(Tree *to, const Tree *from)
-{
-    int at[MAX_TREE_NODES] = {0};
-    for (int i = 1; i < from->n; i++) {
-        int parent = at[from->parent[i]];
-        float above = from->value[from->parent[i]];
-        float share = above > 0 ? from->value[i] / above : 0;
-        at[i] = parent < 0 ? -1
-                           : tree_join(to, parent, from->token[i], to->value[parent] * share,
-                                       from->from[i]);
-    }
-}
-
 /* Each makes a tree of its own. */
 static void propose_fixed(Union *u, const DraftRequest *request, int n)
 {
@@ -59,7 +45,7 @@ static void propose_fixed(Union *u, const DraftRequest *request, int n)
     u->copies.propose(u->copies.self, u->request, n, NULL);
     u->head.propose(u->head.self, request, n, NULL);
     for (int i = 0; i < n; i++) {
-        join_tree(request[i].tree, &u->tree[i]);
+        tree_merge(request[i].tree, &u->tree[i]);
         tree_order(request[i].tree, request[i].max_nodes);
     }
 }

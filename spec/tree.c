@@ -62,6 +62,25 @@ int tree_join(Tree *t, int parent, int32_t token, float value, uint8_t from)
     return i;
 }
 
+/* What node i has of its parent's value. */
+static float share_of(const Tree *t, int i)
+{
+    float above = t->value[t->parent[i]];
+    return above > 0 ? t->value[i] / above : 0;
+}
+
+void tree_merge(Tree *t, const Tree *from)
+{
+    int at[MAX_TREE_NODES] = {0};
+    for (int i = 1; i < from->n; i++) {
+        int p = at[from->parent[i]];
+        if (p >= 0)
+            at[i] = tree_join(t, p, from->token[i], t->value[p] * share_of(from, i), from->from[i]);
+        else
+            at[i] = -1;
+    }
+}
+
 /* Copies node i of from, whose parent became new_parent, to the end of t. */
 static int append(Tree *t, const Tree *from, int i, int new_parent)
 {

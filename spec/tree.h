@@ -48,6 +48,11 @@ int tree_join(Tree *t, int parent, int32_t token, float value, uint8_t from);
 /* The child of node with this token, or -1. */
 int tree_child(const Tree *t, int node, int32_t token);
 
+/* Joins the nodes of `from` below the same root, each with its share of its parent, while t has
+ * room.
+ */
+void tree_merge(Tree *t, const Tree *from);
+
 /*
  * Keeps the max_nodes best nodes by value (ties: the earlier node) and puts them in depth-first
  * order, best child first (ties: the smaller token). As no value rises along a path, the best nodes

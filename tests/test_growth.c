@@ -38,6 +38,7 @@ typedef struct {
     int n_copies;        /* levels of copies that every draft begins with, in a chain */
     double copied, said; /* the chance that one is right, and what is said of it */
     int n_good;          /* levels of which that is true; 0: all. Below them it is 0.3, and said */
+    int agrees;          /* the head says what the copy says, of one level */
     double copies, headed; /* of them verified, steps that asked the head; of the last run */
     uint64_t random;
     long n_steps;
@@ -96,7 +97,8 @@ static void add_guesses(World *w, int i, Draft *d, int node, int n)
         d->right[node] = dice < chance ? 0 : dice < chance + second ? 1 : NO_GUESS;
     for (int k = 0; k < n; k++) {
         double p = k == 0 ? said : k == 1 ? (1 - said) * w->second : 0;
-        int at = tree_add(&d->tree, node, k, d->tree.value[node] * (float)p);
+        int32_t token = k == 0 && w->agrees && tree_child(&d->tree, node, COPY) > 0 ? COPY : k;
+        int at = tree_join(&d->tree, node, token, d->tree.value[node] * (float)p, GUESS_HEAD);
         if (at >= 0) d->right[at] = NO_GUESS;
     }
 }
@@ -582,6 +584,37 @@ static void test_good_copies(void **state)
     }
 }
 
+/* Copies as deep as the head would go and better: it is not asked, though there is room for more.
+ */
+static void test_better_copies(void **state)
+{
+    (void)state;
+    World w;
+    open_world_of(&w, 1, CHEAP_ROWS, 0.8, MAX_LEVELS);
+    w.copied = 0.98;
+    w.said = 0.85;
+    run(&w, 600);
+    run(&w, 2000);
+    assert_true(w.copies / 2000 > MAX_LEVELS - 0.5 && w.headed / 2000 < 0.1);
+}
+
+/*
+ * One copy that is nearly as good as the head's guess: that adds little at the first level, but
+ * what is behind it is worth asking for.
+ */
+static void test_short_copies(void **state)
+{
+    (void)state;
+    World w;
+    open_world_of(&w, 1, (Machine){.pass = 80, .row = 3, .level = 1, .upkeep = 2}, 0.9, 1);
+    w.copied = 0.85;
+    w.said = 0.85;
+    w.agrees = 1;
+    run(&w, 600);
+    run(&w, 2000);
+    assert_true(w.headed / 2000 > 0.9);
+}
+
 /* Copies that are wrong: as if there were none. */
 static void test_bad_copies(void **state)
 {
@@ -648,6 +681,8 @@ int main(void)
         cmocka_unit_test(test_grows_slowly),
         cmocka_unit_test(test_room),
         cmocka_unit_test(test_good_copies),
+        cmocka_unit_test(test_better_copies),
+        cmocka_unit_test(test_short_copies),
         cmocka_unit_test(test_bad_copies),
         cmocka_unit_test(test_dear_copies),
         cmocka_unit_test(test_fair_copies),

@@ -100,6 +100,54 @@ static void test_join(void **state)
     }
 }
 
+/* All paths of both, each node at least as good as in either, and of the better parent its share.
+ */
+static void test_merge(void **state)
+{
+    (void)state;
+    Rng rng = rng_new(SEED + 8);
+    for (int round = 0; round < TREES / 4; round++) {
+        Tree a, b, t, again;
+        random_tree(&rng, 1 + rng_int(&rng, 31), VOCAB / 2, &a);
+        random_tree(&rng, 1 + rng_int(&rng, 31), VOCAB / 2, &b);
+        for (int i = 1; i < b.n; i++)
+            b.from[i] = GUESS_COPY;
+        t = a;
+        tree_merge(&t, &b);
+        assert_true(tree_valid(&t, VOCAB));
+        int n_both = 0, at[MAX_TREE_NODES] = {0};
+        for (int i = 1; i < b.n; i++) {
+            int p = at[b.parent[i]], k = at[i] = tree_child(&t, p, b.token[i]);
+            assert_true(k > 0);
+            float above = b.value[b.parent[i]], share = above > 0 ? b.value[i] / above : 0;
+            if (k < a.n) {
+                n_both++;
+                assert_int_equal(t.from[k], GUESS_BOTH);
+            } else {
+                assert_int_equal(t.from[k], GUESS_COPY);
+                assert_true(fabsf(t.value[k] - t.value[p] * share) <= 1e-5F);
+            }
+        }
+        assert_int_equal(t.n, a.n + b.n - 1 - n_both);
+        tree_init(&again, a.token[0]);
+        tree_merge(&again, &a);
+        for (int i = 1; i < a.n; i++)
+            assert_true(fabsf(again.value[i] - a.value[i]) <= 1e-5F);
+    }
+    Tree full, more;
+    tree_init(&full, 0);
+    tree_init(&more, 0);
+    for (int i = 1; i < MAX_TREE_NODES - 2; i++)
+        tree_add(&full, 0, i, 0.01F);
+    for (int i = 1; i < 8; i++)
+        tree_add(&more, i - 1, i < 4 ? 100 + i : i, 0.5F);
+    tree_merge(&full, &more);
+    assert_int_equal(full.n, MAX_TREE_NODES); /* a path's beginning; the rest finds no room */
+    for (int i = 1; i < MAX_TREE_NODES - 2; i++)
+        assert_true(full.value[i] == 0.01F); /* nor a place elsewhere */
+    assert_true(tree_valid(&full, 200));
+}
+
 static void test_child_finds_only_children(void **state)
 {
     (void)state;
@@ -313,6 +361,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_add_keeps_the_invariants),
         cmocka_unit_test(test_join),
+        cmocka_unit_test(test_merge),
         cmocka_unit_test(test_child_finds_only_children),
         cmocka_unit_test(test_a_full_tree_takes_no_more),
         cmocka_unit_test(test_a_value_that_is_no_number_is_cut),
