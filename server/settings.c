@@ -168,7 +168,7 @@ static OptionTable option_table(Settings *s)
     {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", 0, TALKS},
     {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", "of draws by lot (default 1)", ACCEPT | AGENT | SHARED},
 
-    {"draft", OPTION_CHOICE, &s->draft, 0, 0, DRAFT_CHOICES, "KIND", "mtp (the model's head), ngram, suffix, union or none", DRAFTS | TURN},
+    {"draft", OPTION_CHOICE, &s->draft, 0, 0, DRAFT_CHOICES, "KIND", "mtp, ngram, suffix, union, none", DRAFTS | TURN},
     {"tree-nodes", OPTION_INT, &s->tree_nodes, 1, MAX_TREE_NODES, 0, "N", "rows verified per step, root too (default auto)", DRAFTS & ~ACCEPT},
     {"tree-nodes", OPTION_INT, &s->tree_nodes, 1, MAX_TREE_NODES, 0, "N", "rows verified per step, root too (default 4)", ACCEPT},
     {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels; --draft-topk: guesses each (default auto)", DRAFTS & ~ACCEPT},
