@@ -4,10 +4,9 @@
  * The same questions are answered plainly and alone, then again in every way that must not matter:
  * repeated, in company, in other prompt chunks, with one state slot, with chains and trees of the
  * MTP head, of all ids and of few, with copies of what was said before and without, of a drafter
- * that lies, of one that is perfect, of random trees;
- * greedy and seeded; some must be answered in JSON. Tokens are compared as equal, not as close. A
- * last line says how far a prompt's arithmetic is from decoding's: on a GPU they may differ in last
- * bits, on a CPU not at all.
+ * that lies, of one that is perfect, of random trees; greedy and seeded; some must be answered in
+ * JSON. Tokens are compared as equal, not as close. A last line says how far a prompt's arithmetic
+ * is from decoding's: on a GPU they may differ in last bits, on a CPU not at all.
  */
 #ifndef OFFSHOOT_BENCH_CHECK_H
 #define OFFSHOOT_BENCH_CHECK_H

@@ -327,9 +327,11 @@ static double levels_ms(const Growth *g, int level, const Ranking *r)
 {
     int n_rows[MAX_LEVELS + 1] = {0};
     double ms = 0;
-    for (int k = 0; k < r->n; k++)
-        for (int a = 1; a <= r->guess[k].ahead && !has_deeper(r, k); a++)
+    for (int k = 0; k < r->n; k++) {
+        if (has_deeper(r, k)) continue;
+        for (int a = 1; a <= r->guess[k].ahead; a++)
             n_rows[a]++;
+    }
     for (int a = 1; level + a <= MAX_LEVELS && n_rows[a]; a++)
         ms += cost_level_ms(&g->cost, &g->who, level + a, n_rows[a]);
     return ms;

@@ -70,7 +70,7 @@ void head_set_vocab(Head *h, const DraftVocab *v);
 void head_logits(Head *h, int n, const float *out, float *logits);
 void head_init_logits(Head *h, int n, float *logits);
 
-/* The engine's head, or NULL when the model has none; for drafters. */
+/* The engine's head, or NULL where its drafter uses none; for drafters. */
 Head *engine_head(Engine *e);
 const EngineOptions *engine_options(const Engine *e);
 const uint64_t *engine_allowed(const Engine *e); /* backend memory or NULL */

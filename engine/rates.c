@@ -40,13 +40,6 @@ void rates_init(DraftRates *r)
     }
 }
 
-/* What the drafter thinks of node i, its parent given. */
-static float said_of(const Tree *t, int i)
-{
-    float above = t->value[t->parent[i]];
-    return above > 0 ? t->value[i] / above : 0;
-}
-
 /* A set of the nodes that are their parent's best child, of a head's guesses or of the others. */
 static uint64_t best_children(const Tree *t)
 {
@@ -71,7 +64,7 @@ static int is_in(uint64_t set, int i)
 static int bin_at(const Tree *t, int i, int is_best)
 {
     assert(t->from[i] > 0 && t->from[i] <= GUESS_BOTH);
-    return ((t->from[i] - 1) * 2 + is_best) * SAID_BINS + bin_of(said_of(t, i));
+    return ((t->from[i] - 1) * 2 + is_best) * SAID_BINS + bin_of(tree_share(t, i));
 }
 
 void rates_value(const DraftRates *r, const Tree *t, float *chance)

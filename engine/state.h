@@ -148,7 +148,7 @@ struct Engine {
     Memory mem;
     Forward forward;
     Records records;             /* open in state mode replay; in the budget, as mem is */
-    Head head;                   /* open when the model has one and a drafter is set */
+    Head head;                   /* open with engine_uses_head */
     Growth growth;               /* with draft_auto */
     int32_t head_from[MAX_SEQS]; /* of each sequence first_seen */
     int leaves_rows_out;         /* rows in the cache may be none that a drafter has seen */

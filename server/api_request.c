@@ -306,9 +306,9 @@ void api_request_free(ApiRequest *r)
         token_list_free(&r->prompts[i].ids);
     mem_free(r->prompts);
     mem_free(r->bias_id);
-    strbuf_free(&r->predicted);
     mem_free(r->bias);
     token_list_free(&r->allowed_ids);
+    strbuf_free(&r->predicted);
     json_decref(r->messages);
     json_decref(r->tools);
     json_decref(r->forced);

@@ -59,9 +59,9 @@ struct Call {
     int *n_stable;                     /* [n_prompts] as EngineRequest's; NULL: 0 */
     int n_prompts;
     int n_encoded;          /* prompts that are done */
-    TokenList predicted;    /* what its answers are likely to repeat: the first MAX_PREDICTED */
-    int is_predicted;       /* it is tokens */
     Encoding encoding;      /* of the next one */
+    TokenList predicted;    /* what its answers are likely to repeat: the first MAX_PREDICTED */
+    int is_predicted;       /* that is tokens */
     int starts_in_think;    /* the prompt ends in <think> */
     int is_encoded;         /* all prompts are tokens */
     const Grammar *grammar; /* of its answers, or NULL */

@@ -39,14 +39,11 @@ int tree_add(Tree *t, int parent, int32_t token, float value)
 /* A larger value for a node; those below keep their share of it. */
 static void raise_value(Tree *t, int node, float value)
 {
-    float before[MAX_TREE_NODES];
-    memcpy(before, t->value, (size_t)t->n * sizeof *before);
+    Tree before = *t;
     t->value[node] = value < t->value[t->parent[node]] ? value : t->value[t->parent[node]];
     for (int i = node + 1; i < t->n; i++) {
         int p = t->parent[i];
-        if (t->value[p] == before[p]) continue;
-        float share = before[p] > 0 ? before[i] / before[p] : 0;
-        t->value[i] = t->value[p] * share;
+        if (t->value[p] != before.value[p]) t->value[i] = t->value[p] * tree_share(&before, i);
     }
 }
 
@@ -62,20 +59,14 @@ int tree_join(Tree *t, int parent, int32_t token, float value, uint8_t from)
     return i;
 }
 
-/* What node i has of its parent's value. */
-static float share_of(const Tree *t, int i)
-{
-    float above = t->value[t->parent[i]];
-    return above > 0 ? t->value[i] / above : 0;
-}
-
 void tree_merge(Tree *t, const Tree *from)
 {
     int at[MAX_TREE_NODES] = {0};
     for (int i = 1; i < from->n; i++) {
         int p = at[from->parent[i]];
         if (p >= 0)
-            at[i] = tree_join(t, p, from->token[i], t->value[p] * share_of(from, i), from->from[i]);
+            at[i] =
+                tree_join(t, p, from->token[i], t->value[p] * tree_share(from, i), from->from[i]);
         else
             at[i] = -1;
     }

@@ -45,6 +45,13 @@ int tree_add(Tree *t, int parent, int32_t token, float value);
  */
 int tree_join(Tree *t, int parent, int32_t token, float value, uint8_t from);
 
+/* What a node has of its parent's value: its chance, the parent given. 0 where that is 0. */
+static inline float tree_share(const Tree *t, int node)
+{
+    float above = t->value[t->parent[node]];
+    return above > 0 ? t->value[node] / above : 0;
+}
+
 /* The child of node with this token, or -1. */
 int tree_child(const Tree *t, int node, int32_t token);
 

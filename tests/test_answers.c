@@ -624,7 +624,7 @@ static void test_tokenizer_routes(void **state)
 static void test_detokenize_bound(void **state)
 {
     (void)state;
-    enum { MOST = 20000, EACH = 1000 };
+    enum { MOST = 20000 };
     ServedOptions o = served_defaults();
     o.limits.http.body_bytes = MOST;
     Served *s = served_start(&o);

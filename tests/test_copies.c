@@ -406,36 +406,49 @@ static void spy_propose(void *self, const DraftRequest *request, int n, const Dr
     }
 }
 
+/*
+ * An answer of n tokens to a text that repeats itself, drafted by suffixes in shapes that the
+ * engine chooses; nothing is thought of drafts where level is 0. Returns its verify steps.
+ */
+static int answer_spied(int is_free, StateMode mode, double level, int n, EngineStatus *status)
+{
+    int32_t prompt[64];
+    for (int i = 0; i < 64; i++)
+        prompt[i] = 100 + i % 8;
+    spied = suffix();
+    Drafter d = spied;
+    d.propose = spy_propose;
+    d.is_free = is_free;
+    EngineOptions o = asked_options(4, 3, 1);
+    o.drafter = &d;
+    o.draft_auto = 1;
+    o.state_mode = mode;
+    AskedEngine e;
+    asked_open(&e, o);
+    engine_status(e.engine, status);
+    for (int i = 1; i <= MAX_LEVELS; i++)
+        e.engine->growth.all.level[i] *= level;
+    EngineRequest r = asked_greedy(1, prompt, 64, n);
+    r.ignore_eos = 1;
+    AskedAnswer a = {0};
+    n_asked = deepest = 0;
+    asked_submit(e.engine, &r);
+    asked_run(e.engine, &a, 1);
+    asked_close(&e);
+    d.close(d.self);
+    return a.done.stats.n_steps;
+}
+
 /* Drafts that cost nothing may go deeper than those of a head, where the engine chooses shapes. */
 static void test_deep_copies(void **state)
 {
     (void)state;
-    int32_t prompt[64];
-    for (int i = 0; i < 64; i++)
-        prompt[i] = 100 + i % 8;
     for (int is_free = 0; is_free < 2; is_free++) {
         int most = is_free ? GROWTH_NODES - 1 : MAX_LEVELS;
-        spied = suffix();
-        Drafter d = spied;
-        d.propose = spy_propose;
-        d.is_free = is_free;
-        EngineOptions o = asked_options(4, 3, 1);
-        o.drafter = &d;
-        o.draft_auto = 1;
-        AskedEngine e;
-        asked_open(&e, o);
         EngineStatus status;
-        engine_status(e.engine, &status);
+        answer_spied(is_free, STATE_AUTO, 1, 100, &status);
         assert_int_equal(status.draft_depth, most);
-        EngineRequest r = asked_greedy(1, prompt, 64, 100);
-        r.ignore_eos = 1;
-        AskedAnswer a = {0};
-        deepest = 0;
-        asked_submit(e.engine, &r);
-        asked_run(e.engine, &a, 1);
         assert_int_equal(deepest, most);
-        asked_close(&e);
-        d.close(d.self);
     }
 }
 
@@ -443,30 +456,10 @@ static void test_deep_copies(void **state)
 static void test_always_asked(void **state)
 {
     (void)state;
-    int32_t prompt[64];
-    for (int i = 0; i < 64; i++)
-        prompt[i] = 100 + i % 8;
     for (int mode = 0; mode < 2; mode++) {
-        spied = suffix();
-        Drafter d = spied;
-        d.propose = spy_propose;
-        EngineOptions o = asked_options(4, 3, 1);
-        o.drafter = &d;
-        o.draft_auto = 1;
-        o.state_mode = mode ? STATE_REPLAY : STATE_SLOTS;
-        AskedEngine e;
-        asked_open(&e, o);
-        for (int i = 1; i <= MAX_LEVELS; i++)
-            e.engine->growth.all.level[i] = 0;
-        EngineRequest r = asked_greedy(1, prompt, 64, 64);
-        r.ignore_eos = 1;
-        AskedAnswer a = {0};
-        n_asked = 0;
-        asked_submit(e.engine, &r);
-        asked_run(e.engine, &a, 1);
-        assert_true(n_asked >= a.done.stats.n_steps - 4); /* the last has nothing to gain */
-        asked_close(&e);
-        d.close(d.self);
+        EngineStatus status;
+        int n_steps = answer_spied(1, mode ? STATE_REPLAY : STATE_SLOTS, 0, 64, &status);
+        assert_true(n_asked >= n_steps - 4); /* the last has nothing to gain */
     }
 }
 
