@@ -1,17 +1,14 @@
 /*
  * attention_cpu.c: gated attention over a token tree and paged K, V.
  *
- * A unit of work is up to GROUP_ROWS consecutive rows of one sequence and up to GROUP_HEADS heads
- * that read one KV head. It walks the tiles in order and within a tile row after row, so that K and
- * V of a tile (64 KiB each for heads of 256, in bf16 half) come from memory once for all of them.
- * bf16 is widened where it is read, so the order of operations is that of f32. What is done for one
- * row and head never depends on its group:
- *     scores: lanes over head_dim, summed; tile maximum; rescale; p = exp(score - max), added up in
- *     lanes that lie on absolute positions; then acc += p_t v_t with t rising.
+ * A unit of work is rows of one sequence and heads that read one KV head, as many as fit: it walks
+ * the tiles in order, so K and V come from memory once for all of them. What a unit does with a
+ * tile is attention_vec.h's.
  *
- * Against the definition: a score carries head_dim / VEC_N + 5 roundings of sum |q k|, which exp
- * turns into a relative error of the same size; sums over T keys add T roundings of positive terms,
- * 64 at a time.
+ * Bytes are those of K and V, operations 2 head_dim multiply-adds a key and query. Two cores of
+ * Zen 4 (AVX-512, 118 G multiply-adds/s; memory 31 GB/s), 8 heads on 2 of K and V, of 256, f32,
+ * behind 16,384 tokens: one row 29 GB/s (17 where no tile is asked for ahead), 4 rows 75 G
+ * multiply-adds/s (46), 8 rows 85 (62), 64 rows of a prompt 92 (61: units of 8 rows, row by row).
  */
 #include "kernels/isa_ops.h"
 
@@ -19,21 +16,7 @@
 #include <math.h>
 #include <string.h>
 
-enum {
-    GROUP_ROWS = 8,
-    GROUP_HEADS = VEC_ISA == 512 ? 4 : 2,
-    GROUP_KEYS = 4, /* of a score tile: what v_sum4 takes */
-    ACC_VECS = 4,
-};
-
-/* K of one row and KV head; V lies v_offset - k_offset bytes further. */
-static unsigned char *kv_row_at(const KvLayer *kv, int seq, int row, int kv_head)
-{
-    int32_t page = kv->table[(int64_t)seq * kv->table_stride + row / kv->page_tokens];
-    int64_t head = (int64_t)(row % kv->page_tokens) * kv->n_kv_heads + kv_head;
-    return kv->pages + (size_t)page * kv->page_bytes + kv->k_offset +
-           (size_t)(head * kv->head_dim) * kv_type_bytes(kv->type);
-}
+#include "kernels/attention_vec.h"
 
 static void store_head(const KvLayer *kv, unsigned char *to, const float *x)
 {
@@ -114,291 +97,173 @@ void ISA_NAME(attention_prepare)(Threads *t, const AttentionPrepare *a)
     cpu_run(t, heads * a->kv.head_dim * 4, prepare_part, a);
 }
 
-/* What one (row, head) carries from tile to tile. */
-typedef struct {
-    float max, total;
-    float acc[MAX_HEAD_DIM];
-} Running;
-
-typedef struct {
-    const TreeAttention *a;
-    int row, n_rows;            /* rows of the unit, of q and out; + row0: of the tables */
-    int kv_head, head, n_heads; /* heads of the unit, all on kv_head */
-    Running run[GROUP_ROWS][GROUP_HEADS];
-
-    /* the tile: keys of positions tile + begin .. tile + end - 1 */
-    int tile, begin, end;
-    const unsigned char *k[ATTENTION_TILE], *v[ATTENTION_TILE];
-    /* q k, then exp(scale q k - max); 0 outside. The last scores are stored with some more. */
-    float p[GROUP_HEADS][ATTENTION_TILE + GROUP_KEYS];
-} Unit;
-
-static void point_at(Unit *u, int t, int kv_row)
-{
-    const KvLayer *kv = &u->a->kv;
-    unsigned char *k = kv_row_at(kv, u->a->seq[u->a->row0 + u->row], kv_row, u->kv_head);
-    u->k[t - u->tile] = k;
-    u->v[t - u->tile] = k - kv->k_offset + kv->v_offset;
-}
-
 /* Finds the keys of the tile for row j of the tables: committed rows, then ancestors. */
 static void find_keys(Unit *u, int j)
 {
     const TreeAttention *a = u->a;
-    int first = u->tile + u->begin, last = u->tile + u->end - 1, base = a->base[j];
+    int first = u->tile + u->begin, last = u->tile + u->end - 1, base = a->base[j], seq = a->seq[j];
     for (int t = first; t <= last && t < base; t++)
-        point_at(u, t, t);
+        u->k[t - u->tile] = kv_row_at(&a->kv, seq, t, u->kv_head);
     if (last < base) return;
     while (a->pos[j] > last)
         j = a->parent[j];
     for (int t = last; t >= first && t >= base; t--) {
         assert(a->pos[j] == t);
-        point_at(u, t, a->kv_row[j]);
+        u->k[t - u->tile] = kv_row_at(&a->kv, seq, a->kv_row[j], u->kv_head);
         if (t > base) j = a->parent[j];
     }
 }
 
-/* Elements d .. of a head's K or V, of which n_left exist. */
-INLINE Vec load_some(KvType type, const unsigned char *head, int d, int n_left)
+/* Finds the committed keys of the tile behind; the last one stands for those that are not. */
+static void look_ahead(Unit *u)
 {
-    if (type == KV_BF16) return v_bf16_some((const uint16_t *)(const void *)head + d, n_left);
-    return v_load_some((const float *)(const void *)head + d, n_left);
+    int row = u->a->row0 + u->row, begin = u->tile + ATTENTION_TILE, n = u->a->base[row] - begin;
+    u->n_ahead = n > 0 ? ATTENTION_TILE : 0;
+    for (int t = 0; t < u->n_ahead; t++)
+        u->ahead[t] = kv_row_at(&u->a->kv, u->a->seq[row], begin + (t < n ? t : n - 1), u->kv_head);
 }
 
-/* q k of n_heads heads for the tile's keys. */
-INLINE void score_heads(Unit *u, int n_heads, KvType type, const float *q)
-{
-    int dim = u->a->kv.head_dim;
-    for (int t = u->begin; t < u->end; t += GROUP_KEYS) {
-        const unsigned char *k[GROUP_KEYS];
-        Vec acc[GROUP_HEADS][GROUP_KEYS];
-        UNROLL
-        for (int g = 0; g < GROUP_KEYS; g++)
-            k[g] = u->k[t + g < u->end ? t + g : u->end - 1];
-        UNROLL
-        for (int h = 0; h < n_heads; h++) {
-            UNROLL
-            for (int g = 0; g < GROUP_KEYS; g++)
-                acc[h][g] = v_set(0);
-        }
-        for (int d = 0; d < dim; d += VEC_N) {
-            Vec kd[GROUP_KEYS];
-            UNROLL
-            for (int g = 0; g < GROUP_KEYS; g++)
-                kd[g] = load_some(type, k[g], d, dim - d);
-            UNROLL
-            for (int h = 0; h < n_heads; h++) {
-                Vec qd = v_load_some(q + h * dim + d, dim - d);
-                UNROLL
-                for (int g = 0; g < GROUP_KEYS; g++)
-                    acc[h][g] = v_fma(qd, kd[g], acc[h][g]);
-            }
-        }
-        UNROLL
-        for (int h = 0; h < n_heads; h++)
-            v_sum4(acc[h][0], acc[h][1], acc[h][2], acc[h][3], &u->p[h][t]);
-    }
-}
-
-/* q k to exp(scale q k - max) in place; returns what the sums so far are multiplied by. */
-static float softmax_tile(float *p, float scale, int begin, int end, Running *run)
-{
-    for (int t = 0; t < begin; t++)
-        p[t] = -INFINITY;
-    for (int t = end; t < ATTENTION_TILE; t++)
-        p[t] = -INFINITY;
-    Vec best = v_set(run->max), sum = v_set(0);
-    for (int t = 0; t < ATTENTION_TILE; t += VEC_N) {
-        Vec score = v_mul(v_load(p + t), v_set(scale));
-        v_store(p + t, score);
-        best = v_max(score, best);
-    }
-    float max = v_largest(best);
-    for (int t = 0; t < ATTENTION_TILE; t += VEC_N) {
-        Vec e = v_exp(v_sub(v_load(p + t), v_set(max)));
-        v_store(p + t, e);
-        sum = v_add(sum, e);
-    }
-    float lane[VEC_N];
-    v_store(lane, v_exp(v_set(run->max - max)));
-    run->total = run->total * lane[0] + v_sum(sum);
-    run->max = max;
-    return lane[0];
-}
-
-/* acc = acc * rescale + sum_t p_t v_t for n_vecs vectors of head_dim from d on. */
-INLINE void add_values(Unit *u, Running *run, const float *rescale, int n_heads, KvType type,
-                       int n_vecs, int d, int n_left)
-{
-    Vec acc[GROUP_HEADS][ACC_VECS];
-    UNROLL
-    for (int h = 0; h < n_heads; h++) {
-        UNROLL
-        for (int j = 0; j < n_vecs; j++)
-            acc[h][j] = v_mul(v_load(run[h].acc + d + j * VEC_N), v_set(rescale[h]));
-    }
-    for (int t = u->begin; t < u->end; t++) {
-        Vec vj[ACC_VECS];
-        UNROLL
-        for (int j = 0; j < n_vecs; j++)
-            vj[j] = load_some(type, u->v[t], d + j * VEC_N, n_left - j * VEC_N);
-        UNROLL
-        for (int h = 0; h < n_heads; h++) {
-            Vec p = v_set(u->p[h][t]);
-            UNROLL
-            for (int j = 0; j < n_vecs; j++)
-                acc[h][j] = v_fma(p, vj[j], acc[h][j]);
-        }
-    }
-    UNROLL
-    for (int h = 0; h < n_heads; h++) {
-        UNROLL
-        for (int j = 0; j < n_vecs; j++)
-            v_store(run[h].acc + d + j * VEC_N, acc[h][j]);
-    }
-}
-
-INLINE void attend_typed(Unit *u, int n_heads, KvType type, int i)
+/* 1 if row i and the next have all of the tile and the same keys: committed, or i's ancestors. */
+static int shares_keys(const Unit *u, int i)
 {
     const TreeAttention *a = u->a;
-    int dim = a->kv.head_dim, d = 0;
-    Running *run = u->run[i - u->row];
-    float rescale[GROUP_HEADS];
-    score_heads(u, n_heads, type, a->q + ((int64_t)i * a->n_heads + u->head) * dim);
-    for (int h = 0; h < n_heads; h++)
-        rescale[h] = softmax_tile(u->p[h], a->scale, u->begin, u->end, &run[h]);
-    for (; d + ACC_VECS * VEC_N <= dim; d += ACC_VECS * VEC_N)
-        add_values(u, run, rescale, n_heads, type, ACC_VECS, d, ACC_VECS * VEC_N);
-    for (; d < dim; d += VEC_N)
-        add_values(u, run, rescale, n_heads, type, 1, d, dim - d);
+    int j = a->row0 + i, behind = u->tile + ATTENTION_TILE;
+    if (a->pos[j] + 1 < behind || a->pos[j + 1] + 1 < behind) return 0;
+    if (behind <= a->base[j] && behind <= a->base[j + 1]) return 1;
+    return a->base[j] == a->base[j + 1] && a->parent[j + 1] == j;
 }
 
-INLINE void attend_heads(Unit *u, int n_heads, int i)
+/* The tile, for rows with the same keys together. */
+static void attend_tile(Unit *u)
 {
-    if (u->a->kv.type == KV_BF16)
-        attend_typed(u, n_heads, KV_BF16, i);
-    else
-        attend_typed(u, n_heads, KV_F32, i);
-}
-
-/* The tile's part of row i. */
-static void attend_row(Unit *u, int i)
-{
-    switch (u->n_heads) {
-    case 1:
-        attend_heads(u, 1, i);
-        break;
-    case 2:
-        attend_heads(u, 2, i);
-        break;
-#if VEC_ISA == 512
-    case 3:
-        attend_heads(u, 3, i);
-        break;
-    case 4:
-        attend_heads(u, 4, i);
-        break;
-#endif
-    default:
-        assert(!"more heads than a unit has");
+    const int32_t *pos = u->a->pos + u->a->row0;
+    int end_row = u->row + u->n_rows;
+    look_ahead(u);
+    for (int i = u->row, next; i < end_row; i = next) {
+        int n_keys = pos[i] + 1 - u->tile;
+        next = i + 1;
+        if (n_keys <= u->begin) continue;
+        u->end = n_keys < ATTENTION_TILE ? n_keys : ATTENTION_TILE;
+        find_keys(u, u->a->row0 + i);
+        while (next < end_row && shares_keys(u, next - 1))
+            next++;
+        attend(u, (i - u->row) * u->n_heads, (next - u->row) * u->n_heads);
+        u->n_ahead = 0;
     }
 }
 
 /* out = acc / total * sigmoid(gate) */
-static void finish_row(const Unit *u, int i)
+static void finish_query(const Unit *u, int x)
 {
     const TreeAttention *a = u->a;
     int dim = a->kv.head_dim;
-    for (int h = 0; h < u->n_heads; h++) {
-        const Running *run = &u->run[i - u->row][h];
-        int64_t head = (int64_t)i * a->n_heads + u->head + h;
-        const float *gate = a->qg + (head * 2 + 1) * dim;
-        Vec total = v_set(run->total);
-        for (int d = 0; d < dim; d += VEC_N) {
-            Vec y = v_div(v_load(run->acc + d), total);
-            y = v_mul(y, v_sigmoid(v_load_some(gate + d, dim - d)));
-            v_store_some(a->out + head * dim + d, y, dim - d);
-        }
+    int64_t head = query_head(u, x);
+    const float *gate = a->qg + (head * 2 + 1) * dim, *acc = u->acc + x * u->stride;
+    Vec total = v_set(u->total[x]);
+    for (int d = 0; d < dim; d += VEC_N) {
+        Vec y = v_div(v_load(acc + d), total);
+        y = v_mul(y, v_sigmoid(v_load_some(gate + d, dim - d)));
+        v_store_some(a->out + head * dim + d, y, dim - d);
     }
 }
 
 static void attend_unit(Unit *u)
 {
     const TreeAttention *a = u->a;
-    const int32_t *pos = a->pos + a->row0 + u->row, *base = a->base + a->row0 + u->row;
-    int first = attention_first(a, a->row0 + u->row), last = pos[0], lowest_base = base[0];
-    int padded = (a->kv.head_dim + VEC_N - 1) / VEC_N * VEC_N;
-    for (int i = 0; i < u->n_rows; i++) {
-        if (pos[i] > last) last = pos[i];
-        if (base[i] < lowest_base) lowest_base = base[i];
-        for (int h = 0; h < u->n_heads; h++) {
-            u->run[i][h].max = -INFINITY;
-            u->run[i][h].total = 0;
-            memset(u->run[i][h].acc, 0, (size_t)padded * sizeof(float));
-        }
-    }
+    int first = attention_first(a, a->row0 + u->row), last = 0, n_queries = u->n_rows * u->n_heads;
+    for (int i = u->row; i < u->row + u->n_rows; i++)
+        if (a->pos[a->row0 + i] > last) last = a->pos[a->row0 + i];
+    u->stride = whole_vecs(a->kv.head_dim);
+    for (int x = 0; x < n_queries; x++)
+        u->max[x] = -INFINITY, u->total[x] = 0;
+    memset(u->acc, 0, (size_t)(n_queries * u->stride) * sizeof *u->acc);
     for (u->tile = first / ATTENTION_TILE * ATTENTION_TILE; u->tile <= last;
          u->tile += ATTENTION_TILE) {
-        int n_found = 0; /* keys known from the row before, when all of them are committed */
         u->begin = first > u->tile ? first - u->tile : 0;
-        for (int i = 0; i < u->n_rows; i++) {
-            if (pos[i] < u->tile + u->begin) continue;
-            int n = pos[i] + 1 - u->tile;
-            u->end = n < ATTENTION_TILE ? n : ATTENTION_TILE;
-            if (n_found < u->end) find_keys(u, a->row0 + u->row + i);
-            n_found = u->tile + u->end <= lowest_base ? u->end : 0;
-            attend_row(u, u->row + i);
-        }
+        attend_tile(u);
     }
-    for (int i = u->row; i < u->row + u->n_rows; i++)
-        finish_row(u, i);
+    for (int x = 0; x < n_queries; x++)
+        finish_query(u, x);
 }
 
-/* Rows from i on that form one group. */
-static int group_rows(const TreeAttention *a, int i)
+/* How many rows and heads a unit has at most. */
+typedef struct {
+    const TreeAttention *a;
+    int rows, heads;
+} Plan;
+
+/* Rows from row i on that are of its sequence. */
+static int rows_together(const TreeAttention *a, int i)
 {
     const int32_t *seq = a->seq + a->row0 + i;
     int n = 1;
-    while (n < GROUP_ROWS && i + n < a->n && seq[n] == seq[0])
+    while (i + n < a->n && seq[n] == seq[0])
         n++;
     return n;
 }
 
-typedef struct {
-    const TreeAttention *a;
-    int heads; /* of a unit at most */
-} Plan;
+static int parts_of(int n, int most)
+{
+    return (n + most - 1) / most;
+}
+
+static int n_units(const Plan *p)
+{
+    const TreeAttention *a = p->a;
+    int n = 0;
+    for (int i = 0, rows; i < a->n; i += rows) {
+        rows = rows_together(a, i);
+        n += parts_of(rows, p->rows);
+    }
+    return n * a->kv.n_kv_heads * parts_of(a->n_heads / a->kv.n_kv_heads, p->heads);
+}
+
+/* Large units, for each reads K and V, but if possible one for every thread. */
+static Plan plan_units(const TreeAttention *a, int n_threads)
+{
+    int per_kv = a->n_heads / a->kv.n_kv_heads, most = UNIT_FLOATS / whole_vecs(a->kv.head_dim);
+    if (most > UNIT_QUERIES) most = UNIT_QUERIES;
+    Plan p = {a, 0, per_kv < most ? per_kv : most};
+    p.rows = most / p.heads;
+    while (p.rows > FEW_ROWS && n_units(&p) < n_threads)
+        p.rows = parts_of(p.rows, 2);
+    while (p.heads > 1 && n_units(&p) < n_threads)
+        p.heads = parts_of(p.heads, 2);
+    return p;
+}
 
 /* Units are dealt out in turn: in a prompt later rows have more keys. */
 static void attention_part(const void *arg, int part, int n_parts)
 {
     const Plan *plan = arg;
     const TreeAttention *a = plan->a;
-    int per_kv = a->n_heads / a->kv.n_kv_heads, unit = 0;
+    int per_kv = a->n_heads / a->kv.n_kv_heads, head_parts = parts_of(per_kv, plan->heads);
+    int unit = 0;
     Unit u;
     u.a = a;
-    for (u.row = 0; u.row < a->n; u.row += u.n_rows) {
-        u.n_rows = group_rows(a, u.row);
-        for (u.kv_head = 0; u.kv_head < a->kv.n_kv_heads; u.kv_head++)
-            for (int h = 0; h < per_kv; h += plan->heads) {
-                u.head = u.kv_head * per_kv + h;
-                u.n_heads = per_kv - h < plan->heads ? per_kv - h : plan->heads;
-                if (unit++ % n_parts == part) attend_unit(&u);
-            }
+    for (int i = 0, rows; i < a->n; i += rows) {
+        rows = rows_together(a, i);
+        int row_parts = parts_of(rows, plan->rows), n = row_parts * a->kv.n_kv_heads * head_parts;
+        for (int k = 0; k < n; k++) {
+            if (unit++ % n_parts != part) continue;
+            int g = k / (a->kv.n_kv_heads * head_parts), h = k % head_parts;
+            u.kv_head = k / head_parts % a->kv.n_kv_heads;
+            u.row = i + rows * g / row_parts;
+            u.n_rows = i + rows * (g + 1) / row_parts - u.row;
+            u.head = u.kv_head * per_kv + per_kv * h / head_parts;
+            u.n_heads = u.kv_head * per_kv + per_kv * (h + 1) / head_parts - u.head;
+            attend_unit(&u);
+        }
     }
 }
 
 void ISA_NAME(tree_attention)(Threads *t, const TreeAttention *a)
 {
-    int64_t work = 0, units = 0;
-    int per_kv = a->n_heads / a->kv.n_kv_heads;
+    int64_t work = 0;
     assert(a->kv.head_dim <= MAX_HEAD_DIM);
-    for (int i = 0; i < a->n; i += group_rows(a, i))
-        units += (int64_t)a->kv.n_kv_heads * ((per_kv + GROUP_HEADS - 1) / GROUP_HEADS);
     for (int i = 0; i < a->n; i++)
         work += (int64_t)(a->pos[a->row0 + i] - attention_first(a, a->row0 + i) + 1) * a->n_heads *
                 a->kv.head_dim * 2;
-    /* few units for many threads: K is read more often, but by all of them */
-    Plan plan = {a, units < threads_count(t) ? 1 : GROUP_HEADS};
+    Plan plan = plan_units(a, threads_count(t));
     cpu_run(t, work, attention_part, &plan);
 }

@@ -5,6 +5,7 @@
 #define OFFSHOOT_KERNELS_LINEAR_CPU_H
 
 #include "kernels/ops_cpu.h"
+#include "kernels/prefetch.h"
 #include "kernels/vec.h"
 
 /*
@@ -16,21 +17,6 @@ enum {
     LINEAR_PANEL = VEC_TILES ? 512 : 48,
     LINEAR_GROUP = VEC_TILES ? 16 : 1,
 };
-
-/* Asks for the line `ahead` bytes further on; past the end of W it is a hint like any other. */
-INLINE void prefetch_line(const void *at, int64_t ahead)
-{
-    __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)ahead));
-}
-
-/*
- * The same into L2 alone. L1 has few places for lines that are on their way: a stream of W came at
- * 23 GB/s into L1 and at 29 into L2, of 31 that a plain loop reads (two cores of Zen 4).
- */
-INLINE void prefetch_l2(const void *at, int64_t ahead)
-{
-    __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)ahead), 0, 2);
-}
 
 /* Rows are cut into n_tiles tiles as even as they get: where one begins. */
 INLINE int tile_begin(int n_rows, int n_tiles, int tile)

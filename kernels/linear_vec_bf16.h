@@ -14,8 +14,6 @@
 #include "kernels/linear_cpu.h"
 #include "kernels/vec_int.h"
 
-enum { CACHE_LINE = 64 };
-
 /* Where pairs may be: a CPU with VNNI is asked whether it has them. */
 #if VEC_ISA == 512 && INT8_BYTES && !VEC_TILES
 #define BF16_PAIRS 1

@@ -53,6 +53,7 @@ static const AttentionShape attention_shapes[] = {
     {2, 1, 4, 2, 64, 4, 8189, 8001, 4},
     {2, 1, 8, 4, 128, 4, 32766, 32200, 1},
     {1, 1, 4, 4, 512, 3, 131070, 130900, 1},
+    {4, 1, 24, 8, 16, 40, 230, 0, 1}, /* more queries than a CPU's unit takes */
 };
 
 /* Two sequences of n rows each; pages in random order. */
@@ -501,6 +502,7 @@ static void test_chains(void **state)
         {2, 1, 64, 16, 16, 37, 8150, 8101, 8}, /* more rows than the GPU's scratch takes here */
         {1, 1, 8, 4, 16, 132, 127, 61, 1},     /* a tail in three segments */
         {12, 2, 256, 64, 5, 9, 123, 3, 8},
+        {4, 2, 40, 8, 16, 140, 100, 3, 8}, /* whole tiles of a CPU's unit are not committed */
     };
     for (size_t i = 0; i < 2 * sizeof shapes / sizeof *shapes; i++) {
         Rng r = rng_new(600 + i);
