@@ -5,7 +5,7 @@ import statistics
 # against the ratio ours / theirs, or against ours alone.
 AT_LEAST, OURS_AT_MOST = "ratio >=", "ours <="
 PLAIN, DRAFTS, ALL_IDS = "ours", "our drafts", "our drafts, all ids"
-NO_AMX, SAVED = "ours, no AMX", "ours, from quantize"
+NO_AMX, SAVED, HALF = "ours, no AMX", "ours, from quantize", "ours, bf16 K and V"
 THEIRS, THEIR_DRAFTS = "theirs", "their drafts"
 BEST = [THEIRS, THEIR_DRAFTS]
 COPIES, THEIR_COPIES, BOTH = "our copies", "their copies", "ours, both"
@@ -54,6 +54,17 @@ DEMO_ROWS = [
     ("resident memory after it, MB", PLAIN, [THEIRS], "resident", 0, None),
 ]
 WIDE_ROWS = [row for row in DEMO_ROWS if row[3] not in ("ready", "resident")]
+LONG_ROWS = [
+    ("prompt, tokens/s", PLAIN, [THEIRS], "prompt", 1, None),
+    ("plain decode behind it, tokens/s", PLAIN, [THEIRS], "decode", 2, None),
+    ("drafts, 3.0 tokens a step by lot: tokens/s, beside their better", DRAFTS, BEST, "decode", 2,
+     None),
+    ("the same, beside their drafts", DRAFTS, [THEIR_DRAFTS], "decode", 2, None),
+    ("prompt, ours with `--kv-dtype bf16`", HALF, [THEIRS], "prompt", 1, None),
+    ("plain decode, ours with `--kv-dtype bf16`", HALF, [THEIRS], "decode", 2, None),
+    ("resident memory after it, MB", PLAIN, [THEIRS], "resident", 0, None),
+    ("the same, ours with `--kv-dtype bf16`", HALF, [THEIRS], "resident", 0, None),
+]
 FIFTH = "A fifth of Qwen3.5-35B-A3B (8 layers of 40, 49,664 entries), random weights, "
 WHICH = {THEIRS: "plain", THEIR_DRAFTS: "drafts", THEIR_COPIES: "copies"}
 LESS_IS_BETTER = ("seconds", "ready", "resident", "pass")
@@ -63,6 +74,8 @@ TITLES = {"bf16": "Qwen3.5-0.8B's shape, random weights, bf16",
           "q4": "Qwen3.5-0.8B's shape, random weights, 4 bits: ours `--quant q4`, theirs Q4_K_M",
           "demo": "The demonstration model, agent loops, real drafts",
           "wide": "The same with wide layers, 460 MB: the same tokens, bound by memory",
+          "long": "Qwen3.5-0.8B's shape, 8 bits, long prompts (`--long-prompt`): ours from "
+                  "`offshoot quantize`, theirs Q8_0",
           "a3b": FIFTH + "8 bits: ours from `offshoot quantize`, theirs Q8_0",
           "a3b-q4": FIFTH + "4 bits: ours from `offshoot quantize --quant q4`, theirs Q4_K_M"}
 
@@ -114,8 +127,8 @@ class Report:
 
     def table(self, group):
         amx = "amx_bf16" in self.head[0]
-        agents = {"demo": DEMO_ROWS, "wide": WIDE_ROWS}
-        rows = agents.get(group) or random_rows(4.0 if amx else 1.3)
+        special = {"demo": DEMO_ROWS, "wide": WIDE_ROWS, "long": LONG_ROWS}
+        rows = special.get(group) or random_rows(4.0 if amx else 1.3)
         if group.startswith("a3b"):  # the goals are the 0.8B shape's
             rows = [row[:-1] + (None,) for row in rows]
         return ["", "## " + TITLES[group], "", "| | Offshoot | llama.cpp | ratio | goal |",
@@ -129,8 +142,9 @@ class Report:
         lines += [
             "- `bench/peers/side_by_side.py`: %d threads, %d rounds; median [least..most]; ratio "
             "is ours / theirs, taken within a round" % (o.threads, o.rounds),
-            "- answers of %d tokens behind %d, greedy, one request at a time; nothing comes from a "
-            "cache, but for the agent loops" % (o.tokens, o.short_prompt)]
+            "- answers of %d tokens behind %d, long prompts %d, greedy, one request at a time; "
+            "nothing comes from a cache, but for the agent loops" % (
+                o.tokens, o.short_prompt, o.long_prompt)]
         for group in TITLES:
             if group in self.figures:
                 lines += self.table(group)

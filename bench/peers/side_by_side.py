@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VOCAB = 4000  # ids in prompts: every tokenizer has them, and none of them is special
 LENGTH = 3.0  # tokens a step that drafts accepted by lot give on average
 GROUPS = ("bf16", "act", "q8", "q4", "demo", "wide")
-ON_REQUEST = ("a3b", "a3b-q4")  # what build_llama.sh makes on request only
+ON_REQUEST = ("long", "a3b", "a3b-q4")  # of a3b build_llama.sh makes the models on request only
 WIDE_LOOPS = 2  # its prompts take their time
 START_LIMIT, TOOL_LIMIT, REQUEST_LIMIT = 300, 1800, 900  # seconds
 
@@ -167,6 +167,20 @@ def serve_random(command, o):
         return decode_and_prompt(up, o)
 
 
+def serve_long(command, o):
+    """One request, as its server times it: to the first token, and from there to the last."""
+    with server(command) as up:
+        up.complete(o.short_prompt, 8)  # warm
+        seconds, reply = up.complete(o.long_prompt, o.tokens)
+        timings = reply["timings"]
+        prompt, rest = timings["prompt_ms"] / 1e3, timings["predicted_ms"] / 1e3
+        if abs(prompt + rest - seconds) > 0.02 * seconds:
+            raise Failed("%.2f s, of which the server knows %.2f" % (seconds, prompt + rest))
+        n = o.tokens - 1
+        return {"decode": n / rest, "prompt": o.long_prompt / prompt, "resident": up.resident_mb(),
+                "acceptance": n / (n - timings.get("draft_n_accepted", 0))}
+
+
 def by_lot(figures):
     """A few dozen draws miss the average by some percent; what is measured is a step's time."""
     return dict(figures, decode=figures["decode"] * LENGTH / figures["acceptance"])
@@ -234,24 +248,37 @@ def quantized(o, shape, quant):
     return folder
 
 
-def on_cpu(o):
-    return ["--device", "cpu", "--threads", o.threads, "--ctx-size", 4096]
+def on_cpu(o, context=4096):
+    return ["--device", "cpu", "--threads", o.threads, "--ctx-size", context]
 
 
-def our_server(o, model, options):
-    return [o.offshoot, "serve", "--model", model] + on_cpu(o) + options + ["--prefix-cache", "off"]
+def our_server(o, model, options, context=4096):
+    return [o.offshoot, "serve", "--model", model] + on_cpu(o, context) + options + [
+        "--prefix-cache", "off"]
+
+
+def their_server(o, gguf, context=4096):
+    return [o.llama / "llama-server", "-m", o.dir / "gg" / gguf, "-t", o.threads, "-np", 1,
+            "-c", context, "--no-ui", "--no-cache-prompt", "--cache-ram", 0,
+            "--ctx-checkpoints", 0]
+
+
+def their_lots(o):
+    return ["--spec-type", "draft-mtp", "--spec-draft-n-max", 3, "--spec-synth-len", LENGTH]
+
+
+def our_lots(o, bench, context):
+    return [o.offshoot, "bench", "latency"] + bench + [
+        "--json", "--temperature", 0, "--contexts", context, "--max-tokens", o.tokens,
+        "--requests", 1, "--synthetic-acceptance", LENGTH, "--draft-depth", 3]
 
 
 def random_turns(o, model, gguf, options, draft_vocab):
     """Both programs on random weights: (name, command, function of the command), in turns."""
     ours = our_server(o, model, options)
     bench = ["--model", model] + on_cpu(o) + options
-    latency = [o.offshoot, "bench", "latency"] + bench + [
-        "--json", "--temperature", 0, "--contexts", o.short_prompt, "--max-tokens", o.tokens,
-        "--requests", 1, "--synthetic-acceptance", LENGTH, "--draft-depth", 3]
-    theirs = [o.llama / "llama-server", "-m", o.dir / "gg" / gguf, "-t", o.threads, "-np", 1,
-              "-c", 4096, "--no-ui", "--no-cache-prompt", "--cache-ram", 0, "--ctx-checkpoints", 0]
-    mtp = ["--spec-type", "draft-mtp", "--spec-draft-n-max", 3, "--spec-synth-len", LENGTH]
+    latency = our_lots(o, bench, o.short_prompt)
+    theirs = their_server(o, gguf)
     kernels = [o.offshoot, "bench", "kernels"] + bench + ["--contexts", 128]
     llama_bench = [o.llama / "llama-bench", "-m", o.dir / "gg" / gguf, "-t", o.threads,
                    "-p", "1,4,8,16", "-n", 0, "-d", 128, "-r", 5, "-o", "json"]
@@ -259,7 +286,7 @@ def random_turns(o, model, gguf, options, draft_vocab):
         ("ours", ours + ["--draft", "none"], lambda c: serve_random(c, o)),
         ("theirs", theirs, lambda c: serve_random(c, o)),
         ("our drafts", latency + ["--draft-vocab", draft_vocab], lambda c: our_drafts(c)),
-        ("their drafts", theirs + mtp, lambda c: by_lot(serve_random(c, o))),
+        ("their drafts", theirs + their_lots(o), lambda c: by_lot(serve_random(c, o))),
         ("our drafts, all ids", latency + ["--draft-vocab", 0], lambda c: our_drafts(c)),
         ("their passes", llama_bench, lambda c: passes(c, read_their_passes)),
         ("our passes", kernels, lambda c: passes(c, read_our_passes)),
@@ -276,6 +303,20 @@ def narrow_turns(o, weights, quant):
     saved = our_server(o, quantized(o, "q08", quant), []) + ["--draft", "none"]
     return small_turns(o, weights, ["--quant", quant]) + [
         ("ours, from quantize", saved, lambda c: serve_random(c, o))]
+
+
+def long_turns(o, model, gguf):
+    """The 0.8B shape in 8 bits behind a long prompt."""
+    context = o.long_prompt + 1024
+    bench = ["--model", model] + on_cpu(o, context)
+    theirs = their_server(o, gguf, context)
+    ours = our_server(o, model, ["--draft", "none"], context)
+    return [
+        ("ours", ours, lambda c: serve_long(c, o)),
+        ("theirs", theirs, lambda c: serve_long(c, o)),
+        ("our drafts", our_lots(o, bench, o.long_prompt), lambda c: our_drafts(c)),
+        ("their drafts", theirs + their_lots(o), lambda c: by_lot(serve_long(c, o))),
+        ("ours, bf16 K and V", ours + ["--kv-dtype", "bf16"], lambda c: serve_long(c, o))]
 
 
 def experts_turns(o, weights, quant):
@@ -325,6 +366,8 @@ def all_turns(o):
     if "wide" in o.only:
         turns["wide"] = agent_turns(o, o.dir / "wide", o.dir / "gg/wide.gguf",
                                     o.loops or WIDE_LOOPS)
+    if "long" in o.only:
+        turns["long"] = long_turns(o, quantized(o, "q08", "q8"), "q08-q8.gguf")
     if "a3b" in o.only:
         turns["a3b"] = experts_turns(o, "q8", "q8")
     if "a3b-q4" in o.only:
@@ -387,6 +430,8 @@ def read_options():
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--tokens", type=int, default=128, help="of an answer (default 128)")
+    p.add_argument("--long-prompt", type=int, default=8192,
+                   help="tokens of the prompts of the group `long` (default 8192)")
     p.add_argument("--loops", type=int, default=0,
                    help="agent loops (default: all 12, of the wide model %d)" % WIDE_LOOPS)
     p.add_argument("--only", default=",".join(GROUPS), help="some of " + ",".join(GROUPS + ON_REQUEST))
@@ -401,7 +446,7 @@ def read_options():
     o.demo, o.prompt, o.short_prompt = ROOT / "models/demo", 512, 32
     models = ["q08/model.safetensors", "gg/demo.gguf", "gg/q08-bf16.gguf", "gg/q08-q8.gguf",
               "gg/q08-q4km.gguf", "wide/model.safetensors", "gg/wide.gguf"]
-    if set(o.only) & set(ON_REQUEST):
+    if set(o.only) & {"a3b", "a3b-q4"}:
         models += ["a3b/model.safetensors", "gg/a3b-q8.gguf", "gg/a3b-q4km.gguf"]
     for f in [o.offshoot, o.llama / "llama-server", o.llama / "llama-bench"] + [
             o.dir / name for name in models]:
