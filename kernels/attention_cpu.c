@@ -18,6 +18,12 @@
 
 #include "kernels/attention_vec.h"
 
+enum {
+    SEGMENT_KEYS = 512,
+    SEGMENTS = 8,   /* from a power of two to the next */
+    PER_THREAD = 4, /* units of one segment each, for all threads to end together */
+};
+
 static void store_head(const KvLayer *kv, unsigned char *to, const float *x)
 {
     uint16_t half[MAX_HEAD_DIM];
@@ -152,45 +158,128 @@ static void attend_tile(Unit *u)
     }
 }
 
-/* out = acc / total * sigmoid(gate) */
-static void finish_query(const Unit *u, int x)
+/*
+ * Keys are walked in segments that end at 512, 1024, .. 8192, 9216, .. 16384, 18432, .., eight from
+ * there to each next power of two: where there are few queries, threads share their keys. Where the
+ * segment of position t ends.
+ */
+static int segment_end(int t)
 {
-    const TreeAttention *a = u->a;
-    int dim = a->kv.head_dim;
-    int64_t head = query_head(u, x);
-    const float *gate = a->qg + (head * 2 + 1) * dim, *acc = u->acc + x * u->stride;
-    Vec total = v_set(u->total[x]);
-    for (int d = 0; d < dim; d += VEC_N) {
-        Vec y = v_div(v_load(acc + d), total);
-        y = v_mul(y, v_sigmoid(v_load_some(gate + d, dim - d)));
-        v_store_some(a->out + head * dim + d, y, dim - d);
-    }
+    int keys = SEGMENT_KEYS;
+    while (t / keys >= 2 * SEGMENTS)
+        keys *= 2;
+    return (t / keys + 1) * keys;
 }
 
-static void attend_unit(Unit *u)
+/* Tiles of the segment with position t, from t on; the sums of queries that have none are empty. */
+static void attend_segment(Unit *u, int t, int last)
 {
-    const TreeAttention *a = u->a;
-    int first = attention_first(a, a->row0 + u->row), last = 0, n_queries = u->n_rows * u->n_heads;
-    for (int i = u->row; i < u->row + u->n_rows; i++)
-        if (a->pos[a->row0 + i] > last) last = a->pos[a->row0 + i];
-    u->stride = whole_vecs(a->kv.head_dim);
+    int n_queries = u->n_rows * u->n_heads, end = segment_end(t);
     for (int x = 0; x < n_queries; x++)
-        u->max[x] = -INFINITY, u->total[x] = 0;
-    memset(u->acc, 0, (size_t)(n_queries * u->stride) * sizeof *u->acc);
-    for (u->tile = first / ATTENTION_TILE * ATTENTION_TILE; u->tile <= last;
+        u->sums.max[x] = -INFINITY, u->sums.total[x] = 0;
+    memset(u->sums.acc, 0, (size_t)(n_queries * u->stride) * sizeof *u->sums.acc);
+    for (u->tile = t / ATTENTION_TILE * ATTENTION_TILE; u->tile < end && u->tile <= last;
          u->tile += ATTENTION_TILE) {
-        u->begin = first > u->tile ? first - u->tile : 0;
+        u->begin = t > u->tile ? t - u->tile : 0;
         attend_tile(u);
     }
-    for (int x = 0; x < n_queries; x++)
-        finish_query(u, x);
 }
 
-/* How many rows and heads a unit has at most. */
+/* out = acc / total * sigmoid(gate) of row and head `at`. */
+static void finish(const TreeAttention *a, int64_t at, float total, const float *acc)
+{
+    int dim = a->kv.head_dim;
+    const float *gate = a->qg + (at * 2 + 1) * dim;
+    for (int d = 0; d < dim; d += VEC_N) {
+        Vec y = v_div(v_load(acc + d), v_set(total));
+        y = v_mul(y, v_sigmoid(v_load_some(gate + d, dim - d)));
+        v_store_some(a->out + at * dim + d, y, dim - d);
+    }
+}
+
+/* The position of query x. */
+static int query_pos(const Unit *u, int x)
+{
+    return u->a->pos[u->a->row0 + u->row + x / u->n_heads];
+}
+
+/* The last position of the unit's rows. */
+static int last_pos(const Unit *u)
+{
+    const int32_t *pos = u->a->pos + u->a->row0;
+    int last = 0;
+    for (int i = u->row; i < u->row + u->n_rows; i++)
+        if (pos[i] > last) last = pos[i];
+    return last;
+}
+
+/* All segments of a unit, one after the other. */
+static void attend_all(Unit *u)
+{
+    int n_queries = u->n_rows * u->n_heads, last = last_pos(u);
+    Sums *all = &u->all;
+    for (int x = 0; x < n_queries; x++)
+        all->max[x] = -INFINITY, all->total[x] = 0;
+    memset(all->acc, 0, (size_t)(n_queries * u->stride) * sizeof *all->acc);
+    for (int t = attention_first(u->a, u->a->row0 + u->row); t <= last; t = segment_end(t)) {
+        attend_segment(u, t, last);
+        for (int x = 0; x < n_queries; x++)
+            if (query_pos(u, x) >= t)
+                add_sums(&all->max[x], &all->total[x], all->acc + x * u->stride, u->sums.max[x],
+                         u->sums.total[x], u->sums.acc + x * u->stride, u->stride);
+    }
+    for (int x = 0; x < n_queries; x++)
+        finish(u->a, query_head(u, x), all->total[x], all->acc + x * u->stride);
+}
+
+/* How the work is cut: units of so many rows and heads at most, of all segments or of one. */
 typedef struct {
     const TreeAttention *a;
     int rows, heads;
+    int n_segments; /* from a->first on; 1: a unit has them all */
+    float *sums;    /* else [n][n_heads][n_segments][SUM + head_dim in whole vectors] */
 } Plan;
+
+/* Places of a query's sums. */
+enum { SUM_MAX, SUM_TOTAL, SUM = VEC_N > 2 ? VEC_N : 2 };
+
+static float *sums_at(const Plan *p, int64_t query, int segment)
+{
+    return p->sums + (query * p->n_segments + segment) * (SUM + whole_vecs(p->a->kv.head_dim));
+}
+
+/* Segment `segment`, which begins at position t, of a unit. */
+static void attend_one(Unit *u, const Plan *p, int segment, int t)
+{
+    int first = attention_first(u->a, u->a->row0 + u->row), last = last_pos(u);
+    if (first >= segment_end(t) || last < t) return;
+    attend_segment(u, first > t ? first : t, last);
+    for (int x = 0; x < u->n_rows * u->n_heads; x++) {
+        float *to = sums_at(p, query_head(u, x), segment);
+        to[SUM_MAX] = u->sums.max[x], to[SUM_TOTAL] = u->sums.total[x];
+        memcpy(to + SUM, u->sums.acc + x * u->stride, (size_t)u->stride * sizeof *to);
+    }
+}
+
+/* Adds up segments where each was a unit. */
+static void add_part(const void *arg, int part, int n_parts)
+{
+    const Plan *p = arg;
+    const TreeAttention *a = p->a;
+    int dim = whole_vecs(a->kv.head_dim);
+    int64_t begin, end;
+    cpu_split((int64_t)a->n * a->n_heads, part, n_parts, &begin, &end);
+    for (int64_t at = begin; at < end; at++) {
+        int row = a->row0 + (int)(at / a->n_heads), first = attention_first(a, row);
+        float max = -INFINITY, total = 0, acc[MAX_HEAD_DIM] = {0};
+        for (int s = 0, t = a->first; s < p->n_segments; s++, t = segment_end(t)) {
+            const float *more = sums_at(p, at, s);
+            if (first < segment_end(t) && t <= a->pos[row])
+                add_sums(&max, &total, acc, more[SUM_MAX], more[SUM_TOTAL], more + SUM, dim);
+        }
+        finish(a, at, total, acc);
+    }
+}
 
 /* Rows from row i on that are of its sequence. */
 static int rows_together(const TreeAttention *a, int i)
@@ -218,52 +307,86 @@ static int n_units(const Plan *p)
     return n * a->kv.n_kv_heads * parts_of(a->n_heads / a->kv.n_kv_heads, p->heads);
 }
 
-/* Large units, for each reads K and V, but if possible one for every thread. */
-static Plan plan_units(const TreeAttention *a, int n_threads)
+/* Segments that the rows have. */
+static int count_segments(const TreeAttention *a)
+{
+    int last = 0, n = 0;
+    for (int i = a->row0; i < a->row0 + a->n; i++)
+        if (a->pos[i] > last) last = a->pos[i];
+    for (int t = a->first; t <= last; t = segment_end(t))
+        n++;
+    return n;
+}
+
+static int sums_fit(const Plan *p, int n_segments, Scratch scratch)
+{
+    size_t floats = (size_t)(SUM + whole_vecs(p->a->kv.head_dim));
+    return floats * (size_t)(p->a->n * p->a->n_heads) * (size_t)n_segments * sizeof(float) <=
+           scratch.bytes;
+}
+
+/*
+ * Large units, for each reads K and V; of fewer rows while there is not one for every thread. Then
+ * each segment is a unit, if that makes so many that all threads have as much to do; else heads are
+ * shared out, which reads K and V again, and segments last.
+ */
+static Plan plan_units(const TreeAttention *a, int n_threads, Scratch scratch)
 {
     int per_kv = a->n_heads / a->kv.n_kv_heads, most = UNIT_FLOATS / whole_vecs(a->kv.head_dim);
     if (most > UNIT_QUERIES) most = UNIT_QUERIES;
-    Plan p = {a, 0, per_kv < most ? per_kv : most};
+    Plan p = {.a = a, .n_segments = 1, .sums = scratch.data};
+    p.heads = per_kv < most ? per_kv : most;
     p.rows = most / p.heads;
     while (p.rows > FEW_ROWS && n_units(&p) < n_threads)
         p.rows = parts_of(p.rows, 2);
-    while (p.heads > 1 && n_units(&p) < n_threads)
-        p.heads = parts_of(p.heads, 2);
+    int n_segments = count_segments(a);
+    if (n_units(&p) >= n_threads || !sums_fit(&p, n_segments, scratch)) n_segments = 1;
+    if (n_units(&p) * n_segments < PER_THREAD * n_threads)
+        while (p.heads > 1 && n_units(&p) < n_threads)
+            p.heads = parts_of(p.heads, 2);
+    if (n_units(&p) < n_threads) p.n_segments = n_segments;
     return p;
 }
 
 /* Units are dealt out in turn: in a prompt later rows have more keys. */
 static void attention_part(const void *arg, int part, int n_parts)
 {
-    const Plan *plan = arg;
-    const TreeAttention *a = plan->a;
-    int per_kv = a->n_heads / a->kv.n_kv_heads, head_parts = parts_of(per_kv, plan->heads);
-    int unit = 0;
+    const Plan *p = arg;
+    const TreeAttention *a = p->a;
+    int per_kv = a->n_heads / a->kv.n_kv_heads, head_parts = parts_of(per_kv, p->heads), unit = 0;
     Unit u;
     u.a = a;
+    u.stride = whole_vecs(a->kv.head_dim);
     for (int i = 0, rows; i < a->n; i += rows) {
         rows = rows_together(a, i);
-        int row_parts = parts_of(rows, plan->rows), n = row_parts * a->kv.n_kv_heads * head_parts;
+        int row_parts = parts_of(rows, p->rows), n = row_parts * a->kv.n_kv_heads * head_parts;
         for (int k = 0; k < n; k++) {
-            if (unit++ % n_parts != part) continue;
             int g = k / (a->kv.n_kv_heads * head_parts), h = k % head_parts;
             u.kv_head = k / head_parts % a->kv.n_kv_heads;
             u.row = i + rows * g / row_parts;
             u.n_rows = i + rows * (g + 1) / row_parts - u.row;
             u.head = u.kv_head * per_kv + per_kv * h / head_parts;
             u.n_heads = u.kv_head * per_kv + per_kv * (h + 1) / head_parts - u.head;
-            attend_unit(&u);
+            for (int s = 0, t = a->first; s < p->n_segments; s++, t = segment_end(t)) {
+                if (unit++ % n_parts != part) continue;
+                if (p->n_segments > 1)
+                    attend_one(&u, p, s, t);
+                else
+                    attend_all(&u);
+            }
         }
     }
 }
 
-void ISA_NAME(tree_attention)(Threads *t, const TreeAttention *a)
+void ISA_NAME(tree_attention)(Threads *t, const TreeAttention *a, Scratch scratch)
 {
     int64_t work = 0;
     assert(a->kv.head_dim <= MAX_HEAD_DIM);
     for (int i = 0; i < a->n; i++)
         work += (int64_t)(a->pos[a->row0 + i] - attention_first(a, a->row0 + i) + 1) * a->n_heads *
                 a->kv.head_dim * 2;
-    Plan plan = plan_units(a, threads_count(t));
+    Plan plan = plan_units(a, threads_count(t), scratch);
     cpu_run(t, work, attention_part, &plan);
+    if (plan.n_segments > 1)
+        cpu_run(t, (int64_t)a->n * a->n_heads * plan.n_segments * a->kv.head_dim, add_part, &plan);
 }

@@ -4,15 +4,16 @@
  * A unit's queries are its rows, head after head. Those that have the same keys go together,
  * QUERIES at a time; what is done for one of them never depends on the others:
  *     scores: lanes over head_dim, summed; tile maximum; rescale; p = exp(score - max), added up in
- *     lanes that lie on absolute positions; then acc += p_t v_t with t rising.
+ *     lanes that lie on absolute positions; then acc += p_t v_t with t rising. Each segment of the
+ *     keys begins anew, and its sums are added to those of the segments before it.
  * Each group of queries asks for its share of the next tile, so that memory is busy all the time.
  * bf16 is widened where it is read, so the order of operations is that of f32.
  *
  * Six queries at a time widen and read less often, and are no faster.
  *
  * Against the definition: a score carries head_dim / VEC_N + 5 roundings of sum |q k|, which exp
- * turns into a relative error of the same size; sums over T keys add T roundings of positive terms,
- * 64 at a time.
+ * turns into a relative error of the same size; sums over a segment's T keys add T roundings of
+ * positive terms, 64 at a time.
  */
 #ifndef OFFSHOOT_KERNELS_ATTENTION_VEC_H
 #define OFFSHOOT_KERNELS_ATTENTION_VEC_H
@@ -24,24 +25,29 @@
 #include "kernels/prefetch.h"
 
 enum {
-    UNIT_QUERIES = 128,
-    UNIT_FLOATS = 128 * 256, /* of sums: 128 KiB, in L2 beside two tiles of K and V */
-    FEW_ROWS = 8,            /* a unit has more of them only where threads have enough to do */
+    UNIT_QUERIES = 64,
+    UNIT_FLOATS = 64 * 256, /* of sums: 64 KiB, twice in L2 beside two tiles of K and V */
+    FEW_ROWS = 8,           /* a unit has more of them only where threads have enough to do */
     QUERIES = VEC_ISA == 512 ? 4 : 2,
     GROUP_KEYS = 4, /* of scores: what v_sum4 takes */
     ACC_VECS = 4,
 };
+
+/* Of queries: the largest score, the sums of exp(score - max) and of exp(score - max) v. */
+typedef struct {
+    _Alignas(CACHE_LINE) float acc[UNIT_FLOATS]; /* [query][stride] */
+    float max[UNIT_QUERIES], total[UNIT_QUERIES];
+} Sums;
 
 /* Some rows of a sequence and some heads on one KV head. */
 typedef struct {
     const TreeAttention *a;
     int row, n_rows; /* of q and out; + row0: of the tables */
     int kv_head, head, n_heads;
+    int stride; /* head_dim in whole vectors */
 
-    /* what a query carries from tile to tile, and what the last one multiplied it by */
-    float max[UNIT_QUERIES], total[UNIT_QUERIES], rescale[UNIT_QUERIES];
-    float acc[UNIT_FLOATS]; /* [query][stride], whole vectors */
-    int stride;
+    Sums sums, all;              /* of the segment, and with those before it */
+    float rescale[UNIT_QUERIES]; /* what the tile has multiplied the sums by */
 
     /* the tile: keys of positions tile + begin .. tile + end - 1 */
     int tile, begin, end;
@@ -160,7 +166,7 @@ INLINE void softmax_tile(Unit *u, int x)
         p[t] = -INFINITY;
     for (int t = u->end; t < ATTENTION_TILE; t++)
         p[t] = -INFINITY;
-    Vec best = v_set(u->max[x]), sum = v_set(0);
+    Vec best = v_set(u->sums.max[x]), sum = v_set(0);
     for (int t = 0; t < ATTENTION_TILE; t += VEC_N) {
         Vec scaled = v_mul(v_load(p + t), v_set(u->a->scale));
         v_store(p + t, scaled);
@@ -173,10 +179,10 @@ INLINE void softmax_tile(Unit *u, int x)
         sum = v_add(sum, e);
     }
     float lane[VEC_N];
-    v_store(lane, v_exp(v_set(u->max[x] - max)));
+    v_store(lane, v_exp(v_set(u->sums.max[x] - max)));
     u->rescale[x] = lane[0];
-    u->total[x] = u->total[x] * lane[0] + v_sum(sum);
-    u->max[x] = max;
+    u->sums.total[x] = u->sums.total[x] * lane[0] + v_sum(sum);
+    u->sums.max[x] = max;
 }
 
 /* acc = acc * rescale + sum_t p_t v_t of n queries, n_vecs vectors of head_dim from d on. */
@@ -184,7 +190,7 @@ INLINE void add_values(Unit *u, KvType type, int n, const Group *of, int n_vecs,
 {
     const int line = line_of(type);
     const size_t offset = u->a->kv.v_offset - u->a->kv.k_offset;
-    float *to = u->acc + of->x * u->stride + d;
+    float *to = u->sums.acc + of->x * u->stride + d;
     Vec acc[QUERIES][ACC_VECS];
     UNROLL
     for (int i = 0; i < n; i++) {
@@ -254,6 +260,20 @@ INLINE void attend_typed(Unit *u, KvType type, const Group *of)
     default:
         assert(!"a group has at most QUERIES queries");
     }
+}
+
+/* Adds the sums of one more segment; no segment yet is -INFINITY, 0 and zeros. n: whole vectors. */
+INLINE void add_sums(float *max, float *total, float *acc, float more_max, float more_total,
+                     const float *more, int n)
+{
+    float high = more_max > *max ? more_max : *max;
+    Vec old = v_exp(v_set(*max - high)), new = v_exp(v_set(more_max - high));
+    float lane[2][VEC_N];
+    v_store(lane[0], old), v_store(lane[1], new);
+    for (int d = 0; d < n; d += VEC_N)
+        v_store(acc + d, v_fma(v_load(more + d), new, v_mul(v_load(acc + d), old)));
+    *total = *total * lane[0][0] + more_total * lane[1][0];
+    *max = high;
 }
 
 /* The tile's part of queries x .. end - 1, whose keys are the same. */

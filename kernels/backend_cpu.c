@@ -46,7 +46,6 @@ CPU_OP(conv_gates, ConvGates)
 CPU_OP(gated_delta, GatedDelta)
 CPU_OP(delta_fold, DeltaFold)
 CPU_OP(attention_prepare, AttentionPrepare)
-CPU_OP(tree_attention, TreeAttention)
 CPU_OP(swiglu, SwiGlu)
 CPU_OP(token_logprobs, TokenLogprobs)
 CPU_OP(move_rows, MoveRows)
@@ -59,6 +58,7 @@ CPU_OP(move_rows, MoveRows)
     }
 
 CPU_OP_WITH_SCRATCH(linear, Linear)
+CPU_OP_WITH_SCRATCH(tree_attention, TreeAttention)
 CPU_OP_WITH_SCRATCH(moe_ffn, MoeFfn)
 
 /* Some nodes of a few sequences: the definition is as fast as it gets. */

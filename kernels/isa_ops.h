@@ -17,7 +17,7 @@ void ISA_NAME(conv_gates)(Threads *t, const ConvGates *a);
 void ISA_NAME(gated_delta)(Threads *t, const GatedDelta *a);
 void ISA_NAME(delta_fold)(Threads *t, const DeltaFold *a);
 void ISA_NAME(attention_prepare)(Threads *t, const AttentionPrepare *a);
-void ISA_NAME(tree_attention)(Threads *t, const TreeAttention *a);
+void ISA_NAME(tree_attention)(Threads *t, const TreeAttention *a, Scratch scratch);
 void ISA_NAME(swiglu)(Threads *t, const SwiGlu *a);
 void ISA_NAME(moe_ffn)(Threads *t, const MoeFfn *a, Scratch scratch);
 void ISA_NAME(sample)(Threads *t, const Sample *a, Scratch scratch);

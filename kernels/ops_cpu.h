@@ -35,7 +35,7 @@ typedef struct {
     void (*gated_delta)(Threads *t, const GatedDelta *a);
     void (*delta_fold)(Threads *t, const DeltaFold *a);
     void (*attention_prepare)(Threads *t, const AttentionPrepare *a);
-    void (*tree_attention)(Threads *t, const TreeAttention *a);
+    void (*tree_attention)(Threads *t, const TreeAttention *a, Scratch scratch);
     void (*swiglu)(Threads *t, const SwiGlu *a);
     void (*moe_ffn)(Threads *t, const MoeFfn *a, Scratch scratch);
     void (*sample)(Threads *t, const Sample *a, Scratch scratch);
