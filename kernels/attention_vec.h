@@ -53,8 +53,8 @@ typedef struct {
     int tile, begin, end;
     /* K of them; V lies v_offset - k_offset bytes further */
     const unsigned char *k[ATTENTION_TILE];
-    const unsigned char *ahead[ATTENTION_TILE]; /* of the next tile's first n_ahead, to ask for */
-    int n_ahead;
+    const unsigned char *ahead[ATTENTION_TILE]; /* of the next tile's, to ask for */
+    int n_ahead;                                /* ATTENTION_TILE, or 0: none to ask for */
     /* q k, then exp(scale q k - max); 0 outside. The last scores are stored with some more. */
     float p[UNIT_QUERIES][ATTENTION_TILE + GROUP_KEYS];
 } Unit;
