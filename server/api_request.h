@@ -15,9 +15,10 @@
 #include "text/tokenizer.h"
 
 enum {
-    MAX_PROMPTS = 512,  /* in one request */
-    MAX_N = 128,        /* answers to each */
-    MAX_ANSWERS = 1024, /* prompts times n */
+    MAX_PROMPTS = 512,          /* in one request */
+    MAX_N = 128,                /* answers to each */
+    MAX_ANSWERS = 1024,         /* prompts times n */
+    MAX_PROMPT_PROBS = 1 << 18, /* prompt tokens times answers to each times alternatives */
     MAX_JSON_DEPTH = 128,
     MAX_JSON_LISTS = 1 << 18, /* lists and objects in a body */
     MAX_JSON_VALUES = 1 << 22,

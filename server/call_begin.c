@@ -194,10 +194,28 @@ static int find_grammar(Call *call, ApiError *err)
     return call->grammar ? TASK_DONE : -1;
 }
 
+/* Log-probabilities of prompt tokens: about 1 KB of memory each while the reply is written. */
+static int check_scores(const Call *call, ApiError *err)
+{
+    const ApiRequest *api = &call->api;
+    int k = api->echo ? api->n_logprobs : -1;
+    if (api->n_prompt_logprobs > k) k = api->n_prompt_logprobs;
+    int64_t n = 0;
+    for (int i = 0; i < call->n_prompts; i++)
+        n += call->prompt[i].n;
+    n *= (int64_t)api->best_of * (k + 1); /* 0 where none are asked for */
+    if (n <= MAX_PROMPT_PROBS) return 0;
+    return api_error(err, ERR_LIMIT, api->n_prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
+                     "%lld log-probabilities of prompt tokens are more than %d: ask for fewer "
+                     "alternatives, answers or prompts",
+                     (long long)n, MAX_PROMPT_PROBS);
+}
+
 static int end_reading(Call *call, ApiError *err)
 {
     for (int i = 0; i < call->n_prompts; i++)
         if (check_length(call, call->prompt[i].n, err)) return -1;
+    if (check_scores(call, err)) return -1;
     return open_answers(call, err);
 }
 

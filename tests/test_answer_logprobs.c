@@ -156,12 +156,52 @@ static void test_chat_logprobs(void **state)
     json_decref(r);
 }
 
+/* What n prompts of 1,000 tokens each are answered, with what else the request says. */
+static json_t *ask_long(int n, const char *rest, int status)
+{
+    StrBuf body = {0};
+    strbuf_puts(&body, "{\"prompt\": [");
+    for (int i = 0; i < n; i++) {
+        strbuf_puts(&body, i ? ", [5" : "[5");
+        for (int k = 1; k < 1000; k++)
+            strbuf_puts(&body, ", 5");
+        strbuf_puts(&body, "]");
+    }
+    strbuf_printf(&body, "], %s}", rest);
+    json_t *reply = served_post(served, "/v1/completions", strbuf_str(&body), status);
+    strbuf_free(&body);
+    return reply;
+}
+
+/* A reply too large to be held in memory is refused, by what would be in it. */
+static void test_too_many(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *rest, *param; /* NULL: answered */
+    } asked[] = {
+        {"\"max_tokens\": 1, \"prompt_logprobs\": 20", "prompt_logprobs"},
+        {"\"max_tokens\": 0, \"echo\": true, \"logprobs\": 10, \"n\": 2", "logprobs"},
+        {"\"max_tokens\": 1, \"logprobs\": 20", NULL},
+        {"\"max_tokens\": 0, \"echo\": true, \"logprobs\": 1", NULL},
+    };
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        json_t *reply = ask_long(13, asked[i].rest, asked[i].param ? 400 : 200);
+        if (asked[i].param)
+            assert_string_equal(served_text_at(reply, "error.param"), asked[i].param);
+        else
+            assert_int_equal(json_array_size(served_at(reply, "choices")), 13);
+        json_decref(reply);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scoring),
         cmocka_unit_test(test_generated_logprobs),
         cmocka_unit_test(test_chat_logprobs),
+        cmocka_unit_test(test_too_many),
     };
     return cmocka_run_group_tests(tests, served_open, served_close);
 }
