@@ -171,13 +171,18 @@ static int segment_end(int t)
     return (t / keys + 1) * keys;
 }
 
+static void clear_sums(Sums *s, int n_queries, int stride)
+{
+    for (int x = 0; x < n_queries; x++)
+        s->max[x] = -INFINITY, s->total[x] = 0;
+    memset(s->acc, 0, (size_t)(n_queries * stride) * sizeof *s->acc);
+}
+
 /* Tiles of the segment with position t, from t on; the sums of queries that have none are empty. */
 static void attend_segment(Unit *u, int t, int last)
 {
-    int n_queries = u->n_rows * u->n_heads, end = segment_end(t);
-    for (int x = 0; x < n_queries; x++)
-        u->sums.max[x] = -INFINITY, u->sums.total[x] = 0;
-    memset(u->sums.acc, 0, (size_t)(n_queries * u->stride) * sizeof *u->sums.acc);
+    int end = segment_end(t);
+    clear_sums(&u->sums, u->n_rows * u->n_heads, u->stride);
     for (u->tile = t / ATTENTION_TILE * ATTENTION_TILE; u->tile < end && u->tile <= last;
          u->tile += ATTENTION_TILE) {
         u->begin = t > u->tile ? t - u->tile : 0;
@@ -203,12 +208,12 @@ static int query_pos(const Unit *u, int x)
     return u->a->pos[u->a->row0 + u->row + x / u->n_heads];
 }
 
-/* The last position of the unit's rows. */
-static int last_pos(const Unit *u)
+/* The last position of n rows. */
+static int last_pos(const TreeAttention *a, int row, int n)
 {
-    const int32_t *pos = u->a->pos + u->a->row0;
+    const int32_t *pos = a->pos + a->row0 + row;
     int last = 0;
-    for (int i = u->row; i < u->row + u->n_rows; i++)
+    for (int i = 0; i < n; i++)
         if (pos[i] > last) last = pos[i];
     return last;
 }
@@ -216,11 +221,9 @@ static int last_pos(const Unit *u)
 /* All segments of a unit, one after the other. */
 static void attend_all(Unit *u)
 {
-    int n_queries = u->n_rows * u->n_heads, last = last_pos(u);
+    int n_queries = u->n_rows * u->n_heads, last = last_pos(u->a, u->row, u->n_rows);
     Sums *all = &u->all;
-    for (int x = 0; x < n_queries; x++)
-        all->max[x] = -INFINITY, all->total[x] = 0;
-    memset(all->acc, 0, (size_t)(n_queries * u->stride) * sizeof *all->acc);
+    clear_sums(all, n_queries, u->stride);
     for (int t = attention_first(u->a, u->a->row0 + u->row); t <= last; t = segment_end(t)) {
         attend_segment(u, t, last);
         for (int x = 0; x < n_queries; x++)
@@ -251,7 +254,8 @@ static float *sums_at(const Plan *p, int64_t query, int segment)
 /* Segment `segment`, which begins at position t, of a unit. */
 static void attend_one(Unit *u, const Plan *p, int segment, int t)
 {
-    int first = attention_first(u->a, u->a->row0 + u->row), last = last_pos(u);
+    int first = attention_first(u->a, u->a->row0 + u->row);
+    int last = last_pos(u->a, u->row, u->n_rows);
     if (first >= segment_end(t) || last < t) return;
     attend_segment(u, first > t ? first : t, last);
     for (int x = 0; x < u->n_rows * u->n_heads; x++) {
@@ -310,9 +314,7 @@ static int n_units(const Plan *p)
 /* Segments that the rows have. */
 static int count_segments(const TreeAttention *a)
 {
-    int last = 0, n = 0;
-    for (int i = a->row0; i < a->row0 + a->n; i++)
-        if (a->pos[i] > last) last = a->pos[i];
+    int last = last_pos(a, 0, a->n), n = 0;
     for (int t = a->first; t <= last; t = segment_end(t))
         n++;
     return n;
@@ -339,8 +341,8 @@ static Plan plan_units(const TreeAttention *a, int n_threads, Scratch scratch)
     p.rows = most / p.heads;
     while (p.rows > FEW_ROWS && n_units(&p) < n_threads)
         p.rows = parts_of(p.rows, 2);
-    int n_segments = count_segments(a);
-    if (n_units(&p) >= n_threads || !sums_fit(&p, n_segments, scratch)) n_segments = 1;
+    int n_segments = n_units(&p) < n_threads ? count_segments(a) : 1;
+    if (!sums_fit(&p, n_segments, scratch)) n_segments = 1;
     if (n_units(&p) * n_segments < PER_THREAD * n_threads)
         while (p.heads > 1 && n_units(&p) < n_threads)
             p.heads = parts_of(p.heads, 2);

@@ -8,8 +8,7 @@
 
 enum { CACHE_LINE = 64 };
 
-/* Asks for the line `ahead` bytes further on; past the end of memory it is a hint like any other.
- */
+/* Asks for the line `ahead` bytes further on; where no memory is, that is a hint like any other. */
 INLINE void prefetch_line(const void *at, int64_t ahead)
 {
     __builtin_prefetch((const void *)((uintptr_t)at + (uintptr_t)ahead));
