@@ -91,6 +91,22 @@ rows "chain of 3" $B "345, then 385 tokens/s (2.9, 2.6 ms a token)" drafts $two 
 rows "chain of 3" $C "650 tokens/s" drafts $two $chain --synthetic-acceptance 3.413
 rows "4 levels, top-k 4, 8 rows" $C "650 tokens/s" drafts $two $tree --synthetic-acceptance 4.231
 
+# Where the time goes comes before what each part brings, should time run out.
+for model in $A $B; do
+    run "passes and operations" $model kernels --contexts 1024 --kv-dtype bf16
+done
+# The same rounds as above, seen kernel by kernel.
+for model in $A $B; do
+    [ -e "$dist/gpu_trace.so" ] || break
+    export CUDA_INJECTION64_PATH="$(cd "$dist" && pwd)/gpu_trace.so" GPU_TRACE="$logs/trace"
+    run "rounds, kernel by kernel" $model latency --temperature 0 --kv-dtype bf16 --contexts 1024 --requests 1 $chain \
+        --synthetic-acceptance 3.0 && {
+        printf '\n    where the time of a round goes, by bench/gpu_trace:\n'
+        python3 "$(dirname "$0")/gpu_trace/summary.py" "$GPU_TRACE" 2>&1 | head -n 60 | sed 's/^/    /'
+    } >>"$logs/all"
+    unset CUDA_INJECTION64_PATH GPU_TRACE
+done
+
 # What each part brings, losses included.
 rows "chain of 3, all ids drafted" $A - drafts $one $chain --synthetic-acceptance 3.0 --draft-vocab 0
 rows "chain of 3, states in slots" $A - drafts $one $chain --synthetic-acceptance 3.0 --state-mode slots
@@ -125,20 +141,6 @@ for n in 1 2 4 8; do
         awk -v of="$A, $n at a time" '$1 == "off" {
             printf "- %s: %s s, prompts %.0f tokens/s, answers %s tokens/s; first token %s ms (median), %s (95 %%)\n",
                 of, $3, $4 / $3, $8, $10, $11 }' "$logs/out" | tee -a "$report"
-done
-for model in $A $B; do
-    run "passes and operations" $model kernels --contexts 1024 --kv-dtype bf16
-done
-# The same rounds as above, seen kernel by kernel.
-for model in $A $B; do
-    [ -e "$dist/gpu_trace.so" ] || break
-    export CUDA_INJECTION64_PATH="$(cd "$dist" && pwd)/gpu_trace.so" GPU_TRACE="$logs/trace"
-    run "rounds, kernel by kernel" $model latency --temperature 0 --kv-dtype bf16 --contexts 1024 --requests 1 $chain \
-        --synthetic-acceptance 3.0 && {
-        printf '\n    where the time of a round goes, by bench/gpu_trace:\n'
-        python3 "$(dirname "$0")/gpu_trace/summary.py" "$GPU_TRACE" 2>&1 | head -n 60 | sed 's/^/    /'
-    } >>"$logs/all"
-    unset CUDA_INJECTION64_PATH GPU_TRACE
 done
 say
 say "What the commands printed (shapes stand for folders with their config.json):"

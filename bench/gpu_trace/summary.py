@@ -2,9 +2,10 @@
 """summary.py TRACE [FIRST]: where the time of a round goes, from what trace.c wrote.
 
 A round begins with each kernel whose name has FIRST in it (plant_kernel: of the tree), but for
-drafts, which come before it. Of the last whole rounds, as long as they are alike, each kernel and
-grid: calls a round, the mean time from its begin to its end, and what it adds: how much later it
-ends than all before it. What kernels add, and gaps, are the round.
+drafts, which come before it. A table for each number of launches that many rounds have, such as
+with and without drafts. Of the last of these, each kernel and grid: calls a round, the mean time
+from its begin to its end, and what it adds: how much later it ends than all before it. What kernels
+add, and gaps, are the round.
 """
 import collections
 import re
@@ -12,6 +13,7 @@ import statistics
 import sys
 
 ROUNDS = 40  # at most
+FEWEST = 8  # of the most frequent kind's rounds, one in so many
 
 
 def read(path):
@@ -29,15 +31,7 @@ def short(name):
     return kernel.group(1) + ("<" + ",".join(numbers) + ">" if numbers else "")
 
 
-def main():
-    records = list(read(sys.argv[1]))
-    first = sys.argv[2] if len(sys.argv) > 2 else "plant_kernel"
-    starts = [i for i, r in enumerate(records) if first in r[6]]
-    rounds = [records[a:b] for a, b in zip(starts, starts[1:])]
-    if not rounds:
-        sys.exit(f"no two kernels named {first} among {len(records)} records")
-    usual = collections.Counter(len(r) for r in rounds).most_common(1)[0][0]
-    rounds = [r for r in rounds if len(r) == usual][-ROUNDS:]
+def summary(rounds):
     lines = {}
     gaps, walls = [], []
     for r in rounds:
@@ -54,7 +48,7 @@ def main():
         gaps.append(gap)
         walls.append(reached - r[0][0])
     n = len(rounds)
-    print(f"{n} rounds of {usual} launches: {statistics.median(walls) / 1e3:.1f} us each, of which"
+    print(f"{n} rounds of {len(rounds[0])} launches: {statistics.median(walls) / 1e3:.1f} us each, of which"
           f" {statistics.median(gaps) / 1e3:.1f} us nothing runs")
     print(f"{'kernel':40} {'grid':>12} {'threads':>7} {'regs':>4} {'shared':>7} {'calls':>5}"
           f" {'us each':>8} {'adds us':>8}")
@@ -62,6 +56,19 @@ def main():
         name, grid, threads, registers, shared = key
         print(f"{name[:40]:40} {grid:>12} {threads:>7} {registers:>4} {shared:>7} {calls / n:>5.1f}"
               f" {time / calls / 1e3:>8.2f} {adds / n / 1e3:>8.1f}")
+
+
+def main():
+    records = list(read(sys.argv[1]))
+    first = sys.argv[2] if len(sys.argv) > 2 else "plant_kernel"
+    starts = [i for i, r in enumerate(records) if first in r[6]]
+    rounds = [records[a:b] for a, b in zip(starts, starts[1:])]
+    kinds = collections.Counter(len(r) for r in rounds)
+    if not rounds:
+        sys.exit(f"no two kernels named {first} among {len(records)} records")
+    for length, count in sorted(kinds.items()):
+        if count >= max(kinds.values()) / FEWEST:
+            summary([r for r in rounds if len(r) == length][-ROUNDS:])
 
 
 main()
