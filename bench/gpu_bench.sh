@@ -91,10 +91,16 @@ rows "chain of 3" $B "345, then 385 tokens/s (2.9, 2.6 ms a token)" drafts $two 
 rows "chain of 3" $C "650 tokens/s" drafts $two $chain --synthetic-acceptance 3.413
 rows "4 levels, top-k 4, 8 rows" $C "650 tokens/s" drafts $two $tree --synthetic-acceptance 4.231
 
-# Where the time goes comes before what each part brings, should time run out.
-for model in $A $B; do
-    run "passes and operations" $model kernels --contexts 1024 --kv-dtype bf16
+# Prompts, and where the time goes, come before what each part brings, should time run out.
+for act in f32 fp8; do
+    for model in $A $B; do
+        run "prompt" $model latency --contexts 8192 --max-tokens 2 --requests 3 --draft none --act-dtype $act &&
+            awk -v of="$model, --act-dtype $act" \
+                '$2 == "plain" { printf "- %s: %.0f ms, %s tokens/s\n", of, 8192 / $3 * 1e3, $3 }' \
+                "$logs/out" >>"$logs/prompts"
+    done
 done
+run "passes and operations" $A kernels --contexts 1024 --kv-dtype bf16
 # The same rounds as above, seen kernel by kernel.
 for model in $A $B; do
     [ -e "$dist/gpu_trace.so" ] || break
@@ -102,7 +108,7 @@ for model in $A $B; do
     run "rounds, kernel by kernel" $model latency --temperature 0 --kv-dtype bf16 --contexts 1024 --requests 1 $chain \
         --synthetic-acceptance 3.0 && {
         printf '\n    where the time of a round goes, by bench/gpu_trace:\n'
-        python3 "$(dirname "$0")/gpu_trace/summary.py" "$GPU_TRACE" 2>&1 | head -n 60 | sed 's/^/    /'
+        python3 "$(dirname "$0")/gpu_trace/summary.py" "$GPU_TRACE" 2>&1 | head -n 90 | sed 's/^/    /'
     } >>"$logs/all"
     unset CUDA_INJECTION64_PATH GPU_TRACE
 done
@@ -124,14 +130,7 @@ rows "chain of 3, launches do not overlap" $B - drafts $one $chain --synthetic-a
 say
 say "Prompts of 8,192 tokens, milliseconds to the end (goals: 138 and 750); x of products in two 16-bit terms, in e4m3:"
 say
-for act in f32 fp8; do
-    for model in $A $B; do
-        run "prompt" $model latency --contexts 8192 --max-tokens 2 --requests 3 --draft none --act-dtype $act &&
-            awk -v of="$model, --act-dtype $act" \
-                '$2 == "plain" { printf "- %s: %.0f ms, %s tokens/s\n", of, 8192 / $3 * 1e3, $3 }' \
-                "$logs/out" | tee -a "$report"
-    done
-done
+cat "$logs/prompts" 2>/dev/null | tee -a "$report"
 say
 say "Random prompts of 32,768 tokens, answers of 128, eight requests, so many at a time; no drafts, no cache:"
 say
@@ -142,6 +141,7 @@ for n in 1 2 4 8; do
             printf "- %s: %s s, prompts %.0f tokens/s, answers %s tokens/s; first token %s ms (median), %s (95 %%)\n",
                 of, $3, $4 / $3, $8, $10, $11 }' "$logs/out" | tee -a "$report"
 done
+run "passes and operations" $B kernels --contexts 1024 --kv-dtype bf16
 say
 say "What the commands printed (shapes stand for folders with their config.json):"
 cat "$logs/all" 2>/dev/null | tee -a "$report"

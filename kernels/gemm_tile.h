@@ -193,12 +193,8 @@ static __device__ __forceinline__ void gemm_products(const unsigned char *stage,
             UNROLL
             for (int s = 0; s < 2; s++) {
                 if (TYPE == WEIGHT_FP8) {
-                    uint32_t one = word_of(first[m], i * 2 + s),
-                             two = word_of(second[m], i * 2 + s);
-                    a[m][s][0] = fp8_to_fp16_pair((uint16_t)one);
-                    a[m][s][1] = fp8_to_fp16_pair((uint16_t)two);
-                    a[m][s][2] = fp8_to_fp16_pair((uint16_t)(one >> 16));
-                    a[m][s][3] = fp8_to_fp16_pair((uint16_t)(two >> 16));
+                    fp8_to_fp16_pairs(word_of(first[m], i * 2 + s), &a[m][s][0], &a[m][s][2]);
+                    fp8_to_fp16_pairs(word_of(second[m], i * 2 + s), &a[m][s][1], &a[m][s][3]);
                 } else {
                     a[m][s][0] = word_of(first[m], s * 2);
                     a[m][s][1] = word_of(second[m], s * 2);

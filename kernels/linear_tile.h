@@ -160,12 +160,8 @@ static __device__ __forceinline__ void fragments(const WeightBlock<TYPE> &b,
     UNROLL
     for (int s = 0; s < K_STEPS; s++) {
         if (TYPE == WEIGHT_FP8) {
-            uint32_t first = word_of(b.first[s / 4], s % 4),
-                     second = word_of(b.second[s / 4], s % 4);
-            a[s][0] = fp8_to_fp16_pair((uint16_t)first);
-            a[s][1] = fp8_to_fp16_pair((uint16_t)second);
-            a[s][2] = fp8_to_fp16_pair((uint16_t)(first >> 16));
-            a[s][3] = fp8_to_fp16_pair((uint16_t)(second >> 16));
+            fp8_to_fp16_pairs(word_of(b.first[s / 4], s % 4), &a[s][0], &a[s][2]);
+            fp8_to_fp16_pairs(word_of(b.second[s / 4], s % 4), &a[s][1], &a[s][3]);
         } else {
             a[s][0] = word_of(b.first[s / 2], s % 2 * 2);
             a[s][1] = word_of(b.second[s / 2], s % 2 * 2);

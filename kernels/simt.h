@@ -257,6 +257,23 @@ static __device__ __forceinline__ void copy_4(void *shared, const void *global)
                  : "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global)
                  : "memory");
 }
+/* The same where `is` is not 0, without a branch. */
+static __device__ __forceinline__ void copy_16_if(int is, void *shared, const void *global)
+{
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0;"
+                 " @p cp.async.cg.shared.global [%0], [%1], 16;}"
+                 :
+                 : "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global), "r"(is)
+                 : "memory");
+}
+static __device__ __forceinline__ void copy_4_if(int is, void *shared, const void *global)
+{
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0;"
+                 " @p cp.async.ca.shared.global [%0], [%1], 4;}"
+                 :
+                 : "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global), "r"(is)
+                 : "memory");
+}
 static __device__ __forceinline__ void copies_commit()
 {
     asm volatile("cp.async.commit_group;" : : : "memory");
@@ -273,6 +290,14 @@ static inline void copy_16(void *shared, const void *global)
 static inline void copy_4(void *shared, const void *global)
 {
     simt_begin_copy(shared, global, 4);
+}
+static inline void copy_16_if(int is, void *shared, const void *global)
+{
+    if (is) copy_16(shared, global);
+}
+static inline void copy_4_if(int is, void *shared, const void *global)
+{
+    if (is) copy_4(shared, global);
 }
 static inline void copies_commit()
 {
@@ -495,6 +520,21 @@ static __device__ __forceinline__ uint32_t fp8_to_fp16_pair(uint16_t codes)
     __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3);
     return (uint32_t)pair.x | (uint32_t)pair.y << 16;
 }
+/* Four, the first two in *low. On sm_89 and later an instruction reads either half of a register,
+ * which the compiler does not find by itself. */
+static __device__ __forceinline__ void fp8_to_fp16_pairs(uint32_t codes, uint32_t *low,
+                                                         uint32_t *high)
+{
+#if __CUDA_ARCH__ >= 890
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2;"
+        " cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h;}"
+        : "=r"(*low), "=r"(*high)
+        : "r"(codes));
+#else
+    *low = fp8_to_fp16_pair((uint16_t)codes);
+    *high = fp8_to_fp16_pair((uint16_t)(codes >> 16));
+#endif
+}
 /* Two values as e4m3 codes; what is beyond 448 becomes that. */
 static __device__ __forceinline__ uint16_t fp8_codes(float first, float second)
 {
@@ -520,6 +560,11 @@ static inline uint16_t fp8_codes(float first, float second)
 static inline uint32_t fp8_to_fp16_pair(uint16_t codes)
 {
     return fp16_pair(fp8_to_float((uint8_t)codes), fp8_to_float((uint8_t)(codes >> 8)));
+}
+static inline void fp8_to_fp16_pairs(uint32_t codes, uint32_t *low, uint32_t *high)
+{
+    *low = fp8_to_fp16_pair((uint16_t)codes);
+    *high = fp8_to_fp16_pair((uint16_t)(codes >> 16));
 }
 #endif
 
