@@ -79,55 +79,99 @@ SHARED_INLINE int segment_begin(int s)
 
 /* ---- prepare ---- */
 
-/* out = rope(norm(x) * w) for one head, by one warp. */
-template <typename T>
-static __device__ void norm_rope(const AttentionPrepare &a, const float *x, const float *w,
-                                 int rope_pos, T *out)
+/* A head in a warp: k = 32 i + lane is held[i], which is 0 beyond its end. */
+template <int HELD>
+static __device__ __forceinline__ void load_head(const float *x, int dim, float (&held)[HELD])
+{
+    UNROLL
+    for (int i = 0; i < HELD; i++) {
+        int k = i * WARP + warp_lane();
+        held[i] = k < dim ? x[k] : 0.0f;
+    }
+}
+
+template <int HELD, typename T>
+static __device__ __forceinline__ void store_head(T *out, int dim, const float (&held)[HELD])
+{
+    UNROLL
+    for (int i = 0; i < HELD; i++) {
+        int k = i * WARP + warp_lane();
+        if (k < dim) kv_store(out + k, held[i]);
+    }
+}
+
+/* out = rope(norm(x) * w) for one head, by one warp; head: memory of its own for dim floats. */
+template <int HELD, typename T>
+static __device__ __forceinline__ void norm_rope(const AttentionPrepare &a, float (&x)[HELD],
+                                                 const float (&w)[HELD], float first_freq,
+                                                 int rope_pos, float *head, T *out)
 {
     int dim = a.kv.head_dim, half = a.n_rot / 2;
     float sum = 0;
-    for (int k = warp_lane(); k < dim; k += WARP)
-        sum = fmaf(x[k], x[k], sum);
+    UNROLL
+    for (int i = 0; i < HELD; i++)
+        sum = fmaf(x[i], x[i], sum);
     float scale = 1.0f / sqrtf(warp_sum(sum, WARP) / (float)dim + a.eps);
+    UNROLL
+    for (int i = 0; i < HELD; i++)
+        x[i] = x[i] * scale * w[i];
+    store_head(head, dim, x);
+    warp_sync();
     for (int f = warp_lane(); f < half; f += WARP) {
         /* positions reach a million: cosf and sinf, which reduce their angle with care */
-        float angle = (float)rope_pos * a.inv_freq[f];
+        float angle = (float)rope_pos * (f < WARP ? first_freq : a.inv_freq[f]);
         float c = cosf(angle) * a.rope_scale, s = sinf(angle) * a.rope_scale;
-        float x0 = x[f] * scale * w[f], x1 = x[f + half] * scale * w[f + half];
-        kv_store(out + f, x0 * c - x1 * s);
-        kv_store(out + f + half, x1 * c + x0 * s);
+        kv_store(out + f, head[f] * c - head[f + half] * s);
+        kv_store(out + f + half, head[f + half] * c + head[f] * s);
     }
     for (int k = 2 * half + warp_lane(); k < dim; k += WARP)
-        kv_store(out + k, x[k] * scale * w[k]);
+        kv_store(out + k, head[k]);
 }
 
-template <typename T> static __global__ void prepare_kernel(AttentionPrepare a)
+/* A warp asks for all that it needs at once: a store would hold up the loads behind it. */
+template <int HELD, typename T>
+static __global__ void __launch_bounds__(PREPARE_WARPS *WARP) prepare_kernel(AttentionPrepare a)
 {
-    grid_wait();
+    __shared__ float heads[PREPARE_WARPS][HELD * WARP];
     int dim = a.kv.head_dim, n_kv = a.kv.n_kv_heads, per_row = a.n_heads + n_kv;
-    int64_t unit = (int64_t)blockIdx.x * PREPARE_WARPS + threadIdx.x / WARP, i = unit / per_row;
-    int h = (int)(unit % per_row);
+    int warp = (int)threadIdx.x / WARP;
+    int64_t unit = (int64_t)blockIdx.x * PREPARE_WARPS + warp, i = unit / per_row;
+    int h = (int)(unit % per_row), is_q = h < a.n_heads;
+    float x[HELD], w[HELD], v[HELD];
+    load_head(is_q ? a.q_norm : a.k_norm, dim, w);
+    float first_freq = warp_lane() < a.n_rot / 2 ? a.inv_freq[warp_lane()] : 0.0f;
+    grid_wait();
     if (i >= a.n) return;
-    if (h < a.n_heads) {
+    int rope_pos = a.rope_pos[i];
+    if (is_q) {
         int64_t head = i * a.n_heads + h;
-        norm_rope(a, a.qg + head * 2 * dim, a.q_norm, a.rope_pos[i], a.q + head * dim);
+        load_head(a.qg + head * 2 * dim, dim, x);
+        norm_rope(a, x, w, first_freq, rope_pos, heads[warp], a.q + head * dim);
         return;
     }
     h -= a.n_heads;
     int64_t from = (i * n_kv + h) * dim;
+    load_head(a.k + from, dim, x);
+    load_head(a.v + from, dim, v);
     unsigned char *row = a.kv.pages + kv_row_at<T>(a.kv, a.seq[i], a.kv_row[i], h);
-    norm_rope(a, a.k + from, a.k_norm, a.rope_pos[i], (T *)(void *)(row + a.kv.k_offset));
-    T *v = (T *)(void *)(row + a.kv.v_offset);
-    for (int k = warp_lane(); k < dim; k += WARP)
-        kv_store(v + k, a.v[from + k]);
+    store_head((T *)(void *)(row + a.kv.v_offset), dim, v);
+    norm_rope(a, x, w, first_freq, rope_pos, heads[warp], (T *)(void *)(row + a.kv.k_offset));
+}
+
+template <int HELD> static void launch_prepare(const CudaContext *c, const AttentionPrepare &a)
+{
+    int64_t units = (int64_t)a.n * (a.n_heads + a.kv.n_kv_heads);
+    launch(c, dim3((unsigned)((units + PREPARE_WARPS - 1) / PREPARE_WARPS)), PREPARE_WARPS * WARP,
+           0, a.kv.type == KV_BF16 ? prepare_kernel<HELD, Bf16> : prepare_kernel<HELD, float>, a);
 }
 
 extern "C" void CUDA_NAME(attention_prepare)(const CudaContext *c, const AttentionPrepare *a)
 {
-    int64_t units = (int64_t)a->n * (a->n_heads + a->kv.n_kv_heads);
     assert(a->kv.head_dim <= MAX_HEAD_DIM && a->n_rot <= a->kv.head_dim);
-    launch(c, dim3((unsigned)((units + PREPARE_WARPS - 1) / PREPARE_WARPS)), PREPARE_WARPS * WARP,
-           0, a->kv.type == KV_BF16 ? prepare_kernel<Bf16> : prepare_kernel<float>, *a);
+    if (a->kv.head_dim <= MAX_HEAD_DIM / 2)
+        launch_prepare<MAX_HEAD_DIM / 2 / WARP>(c, *a);
+    else
+        launch_prepare<MAX_HEAD_DIM / WARP>(c, *a);
 }
 
 /* ---- attend ---- */
