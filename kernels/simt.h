@@ -260,16 +260,16 @@ static __device__ __forceinline__ void copy_4(void *shared, const void *global)
 /* The same where `is` is not 0, without a branch. */
 static __device__ __forceinline__ void copy_16_if(int is, void *shared, const void *global)
 {
-    asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0;"
-                 " @p cp.async.cg.shared.global [%0], [%1], 16;}"
+    asm volatile("{.reg .pred %%is; setp.ne.s32 %%is, %2, 0;"
+                 " @%%is cp.async.cg.shared.global [%0], [%1], 16;}"
                  :
                  : "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global), "r"(is)
                  : "memory");
 }
 static __device__ __forceinline__ void copy_4_if(int is, void *shared, const void *global)
 {
-    asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0;"
-                 " @p cp.async.ca.shared.global [%0], [%1], 4;}"
+    asm volatile("{.reg .pred %%is; setp.ne.s32 %%is, %2, 0;"
+                 " @%%is cp.async.ca.shared.global [%0], [%1], 4;}"
                  :
                  : "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global), "r"(is)
                  : "memory");
@@ -526,8 +526,8 @@ static __device__ __forceinline__ void fp8_to_fp16_pairs(uint32_t codes, uint32_
                                                          uint32_t *high)
 {
 #if __CUDA_ARCH__ >= 890
-    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2;"
-        " cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h;}"
+    asm("{.reg .b16 %%low, %%high; mov.b32 {%%low, %%high}, %2;"
+        " cvt.rn.f16x2.e4m3x2 %0, %%low; cvt.rn.f16x2.e4m3x2 %1, %%high;}"
         : "=r"(*low), "=r"(*high)
         : "r"(codes));
 #else
