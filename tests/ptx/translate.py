@@ -733,8 +733,10 @@ class Module:
         if line in ("{", "}"):
             e.depth += 1 if line == "{" else -1
             return
-        if line.startswith("{") and line.endswith("}"):  # an inline piece of cuda_fp16.hpp
-            line = line[1:-1].strip()
+        if line.startswith("{") and line.endswith("}"):  # an inline piece of ours or cuda_fp16.hpp
+            self.parse_line(e, "{")
+            self.parse_line(e, line[1:-1].strip())
+            return self.parse_line(e, "}")
         if line.startswith("{ "):  # a scope of a few lines: a shared variable's address
             self.parse_line(e, "{")
             return self.parse_line(e, line[2:])
