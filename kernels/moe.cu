@@ -401,10 +401,11 @@ static int n_shared(const MoeFfn *a)
 
 static size_t down_few_bytes(const MoeFfn *a, int n_threads)
 {
+    int ring = a->type == WEIGHT_FP8 ? DownRing<WEIGHT_FP8>::BYTES : DownRing<WEIGHT_BF16>::BYTES;
     size_t n_slices = (size_t)used_slices(term_blocks(a->width));
     size_t n_choices = (size_t)(a->n * a->n_top);
     size_t n_pairs = n_choices + (size_t)(a->n * n_shared(a));
-    return (size_t)(n_threads / WARP) * (RING_BYTES + H_TERMS_BYTES) +
+    return (size_t)(n_threads / WARP) * (size_t)(ring + H_TERMS_BYTES) +
            n_pairs * n_slices * TILE_ROWS * sizeof(float) + n_choices * sizeof(Choice);
 }
 
@@ -476,7 +477,8 @@ static void run_few(const CudaContext *c, const MoeFfn *a, int down_threads, con
     int tiles = few_units(p) * row_tiles(a->width);
     begin_few<TYPE, T>(c, &p, router, c->scratch + round_16(used));
     launch(c, dim3((unsigned)(tiles < UP_BLOCKS ? tiles : UP_BLOCKS)), TILE_THREADS,
-           TILE_WARPS * RING_BYTES + 2 * 2 * K_SLICES * tile_bytes, up_few_kernel<TYPE, T>, p);
+           TILE_WARPS * UpRing<TYPE>::BYTES + 2 * 2 * K_SLICES * tile_bytes, up_few_kernel<TYPE, T>,
+           p);
     launch(c, dim3((unsigned)row_tiles(a->dim)), down_threads, down_few_bytes(a, down_threads),
            down_few_kernel<TYPE, T>, p);
 }

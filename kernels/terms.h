@@ -147,6 +147,20 @@ static __device__ __forceinline__ void put_fp8_terms(const Terms &out, int64_t r
     }
 }
 
+/* The terms of two values, times the scale of their block: high ones, low ones. */
+template <WeightType TYPE>
+static __device__ __forceinline__ void two_terms(float x0, float x1, uint32_t *high, uint32_t *low)
+{
+    if (TYPE == WEIGHT_FP8) {
+        *high = fp16_pair(x0, x1);
+        *low =
+            fp16_pair(x0 - fp16_value((uint16_t)*high), x1 - fp16_value((uint16_t)(*high >> 16)));
+    } else {
+        *high = bf16_pair(x0, x1);
+        *low = bf16_pair(x0 - bf16_low(*high), x1 - bf16_high(*high));
+    }
+}
+
 /* Writes the terms of v, this lane's values as load_block has them. */
 template <WeightType TYPE>
 static __device__ __forceinline__ void put_terms(const Terms &out, int64_t row, int block,
@@ -164,15 +178,7 @@ static __device__ __forceinline__ void put_terms(const Terms &out, int64_t row, 
     UNROLL
     for (int run = 0; run < 2; run++) {
         uint32_t high, low;
-        float x0 = v[run][0] * scale, x1 = v[run][1] * scale;
-        if (TYPE == WEIGHT_FP8) {
-            high = fp16_pair(x0, x1);
-            low =
-                fp16_pair(x0 - fp16_value((uint16_t)high), x1 - fp16_value((uint16_t)(high >> 16)));
-        } else {
-            high = bf16_pair(x0, x1);
-            low = bf16_pair(x0 - bf16_low(high), x1 - bf16_high(high));
-        }
+        two_terms<TYPE>(v[run][0] * scale, v[run][1] * scale, &high, &low);
         UNROLL
         for (int h = 0; h < 2; h++) {
             int place = term_place<TYPE>(run, h, warp_lane());
