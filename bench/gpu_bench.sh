@@ -89,7 +89,6 @@ rows "chain of 3" $A "1,111 tokens/s (0.9 ms a token)" drafts $two $chain --synt
 rows "plain decoding" $B "88 % of the floor" plain $two --draft none
 rows "chain of 3" $B "345, then 385 tokens/s (2.9, 2.6 ms a token)" drafts $two $chain --synthetic-acceptance 3.2
 rows "chain of 3" $C "650 tokens/s" drafts $two $chain --synthetic-acceptance 3.413
-rows "4 levels, top-k 4, 8 rows" $C "650 tokens/s" drafts $two $tree --synthetic-acceptance 4.231
 
 # Prompts, and where the time goes, come before what each part brings, should time run out.
 for act in f32 fp8; do
@@ -114,6 +113,7 @@ for model in $A $B; do
 done
 
 # What each part brings, losses included.
+rows "4 levels, top-k 4, 8 rows" $C "650 tokens/s" drafts $two $tree --synthetic-acceptance 4.231
 rows "chain of 3, all ids drafted" $A - drafts $one $chain --synthetic-acceptance 3.0 --draft-vocab 0
 rows "chain of 3, states in slots" $A - drafts $one $chain --synthetic-acceptance 3.0 --state-mode slots
 rows "chain of 3, states by replay" $A - drafts $one $chain --synthetic-acceptance 3.0 --state-mode replay
