@@ -76,7 +76,7 @@ static __device__ __forceinline__ void router_sum(RouterSlice *s, const Terms &x
     enum { AT_ONCE = T <= 2 }; /* the terms of ROUTER_AHEAD k-blocks, as registers allow */
     float acc[T][4] = {};
     for (int b = s->begin; b < s->end; b += ROUTER_AHEAD) {
-        TermBlock terms[ROUTER_AHEAD][T];
+        TermBlock terms[ROUTER_AHEAD][T] = {};
         UNROLL
         for (int i = 0; AT_ONCE && i < ROUTER_AHEAD; i++)
             if (b + i < s->end) load_tiles<T>(x, at, b + i, terms[i]);
