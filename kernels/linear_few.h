@@ -7,7 +7,7 @@
  * unit, when the slices' sums meet. Its first steps are on their way before the launch before this
  * one has ended.
  *
- * What bounds it, as measured on an H200 (bench/reports/2026-11-26-h200-linear.md):
+ * What bounds it, as measured on an H200 (bench/reports/2026-11-26-h200-speed.md):
  * - x: beside a tile of FP8 weights, 16 bytes for each k, its terms of 4 rows are as many bytes,
  * and L1 has no room for all of them beside shared memory. So two tiles share what is loaded of x
  *   where there are enough of them; where there are not, x is loaded a k-block ahead.
