@@ -21,7 +21,8 @@
 enum { MAX_COLS = 512, MAX_N = MEMO_ROWS + 1, N_MATRICES = 3 };
 
 static const WeightType types[N_MATRICES] = {WEIGHT_FP8, WEIGHT_BF16, WEIGHT_FP8};
-enum { FEW = 130, MANY = 4314 }; /* of the last; MANY: an odd number of tiles, more than a GPU gives blocks */
+/* Of the last; MANY are an odd number of tiles, and more of them than a GPU gives blocks. */
+enum { FEW = 130, MANY = 4314 };
 enum { Y_FLOATS = MAX_N * (35 + 17 + FEW), MANY_N = 8 };
 _Static_assert(MANY_N *(35 + 17 + MANY) <= 3 * Y_FLOATS, "y has room for three times the usual");
 
