@@ -10,6 +10,7 @@
  *
  * Of the CPU's helper threads it measures what a fork and join takes beyond its parts.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,8 @@ enum {
     MAX_ROWS = 64,
     MOST_ROWS_BY_OP = 16, /* whose operations are timed one by one */
     TRIES = 9,
-    PASSES = 8,    /* in a recording */
+    MAX_PASSES = 8, /* in a recording, which lasts RECORDING_MS or is one pass */
+    RECORDING_MS = 8,
     WARM_MS = 300, /* of passes before the first: an idle GPU's clocks are low */
     DEFAULT_CONTEXT = 512,
     N_PAGE_SLACK = 8
@@ -194,7 +196,8 @@ typedef struct {
     int replays; /* rows leave records where there are more than one */
     Batch batch;
     int context;
-    uint64_t owner; /* of the recording of passes */
+    uint64_t owner; /* of the recording of passes, */
+    int n_passes;   /* so many */
     double rate;    /* bytes per second */
 } Bench;
 
@@ -231,13 +234,13 @@ static void queue_pass(Bench *b)
     records_fold(&b->records, &b->mem, &(KeptPath){0, b->batch.n, row}, 1);
 }
 
-/* PASSES of them, on what the last queue_pass has left on the device. */
+/* n_passes of them, on what the last queue_pass has left on the device. */
 static void record_passes(void *ctx)
 {
     Bench *b = ctx;
     int n = b->batch.n;
     int n_keys = forward_n_keys(&b->mem, batch_last_pos(&b->batch, 0, n));
-    for (int i = 0; i < PASSES; i++) {
+    for (int i = 0; i < b->n_passes; i++) {
         forward_queue(&b->forward, n, n_keys);
         if (b->profile.leaves_records) records_queue_fold(&b->records, &b->mem, 1);
     }
@@ -256,7 +259,7 @@ static int run_pass(Bench *b, Backend *be, double *ms, Error *err)
         queue_pass(b);
     b->model.backend = real;
     if (real->sync(real, err)) return -1;
-    *ms = (clock_ms() - begun) / (recorded ? PASSES : 1);
+    *ms = (clock_ms() - begun) / (recorded ? b->n_passes : 1);
     return 0;
 }
 
@@ -317,49 +320,53 @@ static int leave_out(Bench *b, Error *err)
     return 0;
 }
 
-/* Fills the batch; its rows lie on the device then. */
-static int begin_batch(Bench *b, int n, Error *err)
+/* Fills the batch; its rows lie on the device then. ms: about what a pass takes, so that of long
+ * ones few are recorded together. */
+static int begin_batch(Bench *b, int n, double ms, Error *err)
 {
     Backend *real = b->profile.real;
+    int fit = ms > 0 ? (int)fmin(RECORDING_MS / ms, MAX_PASSES) : MAX_PASSES;
+    b->n_passes = fit > 0 ? fit : 1;
     fill_batch(b, n);
     if (!is_recorded(b)) return 0;
     queue_pass(b);
     return real->sync(real, err);
 }
 
-static int warm_up(Bench *b, Error *err)
+/* *ms: what the last pass took, or 0. */
+static int warm_up(Bench *b, double *ms, Error *err)
 {
-    double begun = clock_ms(), ms;
-    if (begin_batch(b, 1, err)) return -1;
+    double begun = clock_ms();
+    *ms = 0;
+    if (begin_batch(b, 1, 0, err)) return -1;
     b->owner = backend_new_owner(b->profile.real);
     while (is_recorded(b) && clock_ms() - begun < WARM_MS)
-        if (run_pass(b, b->profile.real, &ms, err)) return -1;
+        if (run_pass(b, b->profile.real, ms, err)) return -1;
     return 0;
 }
 
 /* The pass as it runs, by rows; then its operations for a few of these. */
 static int measure(Bench *b, Error *err)
 {
-    double one = 0;
-    if (warm_up(b, err)) return -1;
+    double mid[N_ROW_COUNTS], last;
+    if (warm_up(b, &last, err)) return -1;
     printf("%5s %10s %7s %10s %8s\n", "rows", "ms", "over 1", "MB", "of rate");
     for (int i = 0; i < N_ROW_COUNTS; i++) {
-        double mid;
         int n = row_counts[i];
-        if (begin_batch(b, n, err)) return -1;
-        if (time_passes(b, b->profile.real, &mid, err)) return -1;
+        if (begin_batch(b, n, last, err)) return -1;
+        if (time_passes(b, b->profile.real, &mid[i], err)) return -1;
+        last = mid[i];
         int states = b->profile.leaves_records ? 3 : 1 + n; /* the fold reads one and writes it */
         double bytes =
             model_pass_bytes(&b->model, n) + states * (double)memory_slot_bytes(&b->model.config);
-        if (i == 0) one = mid;
-        printf("%5d %10.3f %7.2f %10.1f", n, mid, mid / one, bytes / 1e6);
-        if (b->rate > 0) printf(" %7.0f%%", bytes / (mid / 1e3) / b->rate * 100);
+        printf("%5d %10.3f %7.2f %10.1f", n, last, last / mid[0], bytes / 1e6);
+        if (b->rate > 0) printf(" %7.0f%%", bytes / (last / 1e3) / b->rate * 100);
         printf("\n");
     }
     for (int i = 0; i < N_ROW_COUNTS && row_counts[i] <= MOST_ROWS_BY_OP; i++) {
         double ms;
         int n = row_counts[i];
-        if (begin_batch(b, n, err)) return -1;
+        if (begin_batch(b, n, mid[i], err)) return -1;
         b->profile.n_lines = 0;
         for (int k = 0; k < TRIES; k++)
             if (run_pass(b, &b->profile.be, &ms, err)) return -1;

@@ -7,13 +7,14 @@
  * unit, when the slices' sums meet. Its first steps are on their way before the launch before this
  * one has ended.
  *
- * What bounds it, as measured on an H200 (bench/reports/2026-11-26-h200-speed.md):
- * - x: beside a tile of FP8 weights, 16 bytes for each k, its terms of 4 rows are as many bytes,
- * and L1 has no room for all of them beside shared memory. So two tiles share what is loaded of x
- *   where there are enough of them; where there are not, x is loaded a k-block ahead.
+ * Bytes: W once. On an H200 (2026-11-26, bench/reports/2026-11-26-h200-speed.md; a plain loop reads
+ * 4.5 TB/s) 34816 x 5120 in FP8 takes 48 us behind a small launch, of which 39 are its bytes, 5120
+ * x 17408 27 us (20), 12352 x 2048 8.6 us (5.6); 4 rows 0.3 to 1 us more. What bounds it:
+ * - x: the terms of 4 rows are as many bytes as a tile of FP8 weights, 16 for each k, and L1 has no
+ *   room for all of them beside shared memory. So two tiles share what is loaded of x where there
+ *   are enough of them; where there are not, x is loaded a k-block ahead.
  * - The queue: who asks for memory waits behind all that is on its way. 4.5 TB/s and a microsecond
- *   are 4.5 MB; the rings have 17. More of them, or asking L2 for what comes after them, made
- *   the launches around it slower than it made this one faster.
+ *   are 4.5 MB; the rings have 17. Asking L2 for what comes after them made all launches slower.
  */
 #ifndef OFFSHOOT_KERNELS_LINEAR_FEW_H
 #define OFFSHOOT_KERNELS_LINEAR_FEW_H
@@ -112,13 +113,8 @@ static __device__ __forceinline__ float few_take(const unsigned char *tile,
                                                  uint32_t (&weights)[K_STEPS][4])
 {
     typedef FewRing<TYPE, M> Ring;
-    const uint4 *piece = (const uint4 *)(const void *)tile + warp_lane();
     WeightBlock<TYPE> block;
-    UNROLL
-    for (int i = 0; i < Ring::PIECES; i++) {
-        block.first[i] = piece[i * WARP];
-        block.second[i] = piece[(Ring::PIECES + i) * WARP];
-    }
+    read_block<TYPE>((const uint4 *)(const void *)tile + warp_lane(), &block);
     fragments<TYPE>(block, weights);
     if (TYPE != WEIGHT_FP8) return 1;
     return ((const float *)(const void *)(tile + Ring::BLOCK))[warp_lane()];

@@ -152,6 +152,19 @@ static __device__ __forceinline__ void load_block(const TileWeight &w, int block
     }
 }
 
+/* Of a block that the lane has copied to shared memory, piece by piece, WARP pieces apart: those of
+ * its first row, then of its second. A copy to the same place may begin right after. */
+template <WeightType TYPE>
+static __device__ __forceinline__ void read_block(const uint4 *from, WeightBlock<TYPE> *out)
+{
+    typedef WeightBlock<TYPE> B;
+    UNROLL
+    for (int i = 0; i < B::PIECES; i++) {
+        out->first[i] = from[i * WARP];
+        out->second[i] = from[(B::PIECES + i) * WARP];
+    }
+}
+
 /* The A fragments of the block's 8 steps. */
 template <WeightType TYPE>
 static __device__ __forceinline__ void fragments(const WeightBlock<TYPE> &b,

@@ -79,18 +79,6 @@ static __device__ __forceinline__ void copy_block(const TileWeight &w, int block
     }
 }
 
-/* Of a block that has come. A copy to the same place may begin right after. */
-template <WeightType TYPE>
-static __device__ __forceinline__ void read_block(const uint4 *from, WeightBlock<TYPE> *out)
-{
-    typedef WeightBlock<TYPE> B;
-    UNROLL
-    for (int i = 0; i < B::PIECES; i++) {
-        out->first[i] = from[i * WARP];
-        out->second[i] = from[(B::PIECES + i) * WARP];
-    }
-}
-
 /* ---- walks ---- */
 
 /* A k-block of a tile of 16 rows of a matrix, and of the unit's pairs. */
