@@ -62,21 +62,16 @@ static __device__ __forceinline__ void few_aim(const LinearTerms &a, const FewSh
                                                int begin, int end, FewAhead<M> *w)
 {
     enum { BYTES_OF = FewRing<TYPE, M>::BYTES_OF };
-    int cols = a.matrix[0].w.cols, g = warp_lane() / 4;
     w->left = end - begin;
     UNROLL
     for (int m = 0; m < M; m++) {
         unsigned tile = w->unit * M + (unsigned)m, own;
         tile = tile < share.n ? tile : share.n - 1;
         const Weight &of = matrix_of(a, share.first + tile, &own).w;
-        int row = (int)own * TILE_ROWS, last = of.rows - 1;
-        int first = row + g < last ? row + g : last;
-        int second = row + g + 8 < last ? row + g + 8 : last;
-        w->from[m] = (const unsigned char *)of.data +
-                     ((int64_t)first * cols + begin * K_BLOCK) * BYTES_OF + warp_lane() % 4 * 16;
-        w->second[m] = (second - first) * cols * BYTES_OF;
-        if (TYPE == WEIGHT_FP8)
-            w->scale[m] = of.scale + (int64_t)(row / FP8_BLOCK) * weight_blocks(cols) + begin;
+        TileWeight t = tile_weight(of, (int)own * TILE_ROWS);
+        w->from[m] = t.first + begin * K_BLOCK * BYTES_OF + warp_lane() % 4 * 16;
+        w->second[m] = (int)(t.second - t.first);
+        if (TYPE == WEIGHT_FP8) w->scale[m] = t.scale + begin;
     }
 }
 
