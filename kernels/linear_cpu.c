@@ -1,7 +1,7 @@
 /*
  * linear_cpu.c: y = x W' in register tiles; INT8 weights are linear_vec_int8.h's, and with a
  * tile unit all but f32, and but few rows for INT8, are linear_amx.h's and linear_amx_int8.h's.
- * BF16_BOTH's x is linear_vec_bf16.h's.
+ * BF16_BOTH's x is linear_vec_bf16.h's, and bf16 weights are linear_vec_halves.h's with AVX-512.
  *
  * A tile is FMA_OUTS outputs x TILE_ROWS rows, one vector accumulator each, lanes over k. After
  * each K_BLOCK of k the lanes are summed and added to y. That order is the same in every tile shape
@@ -15,17 +15,12 @@
  * rows, k outermost, so that the x of a panel's K_BLOCK (192 KiB) stays in L2 while W passes.
  * Either the x of a tile (24 KiB) stays in L1 for 64 outputs, whose W comes from L2, asked for in
  * shares as well; or, where widening costs more than that saves, W is widened to f32 once for all
- * rows of a panel (AVX2: 0.8 of the time; FP8 with AVX-512: 0.86; bf16 with AVX-512 would lose 5 to
- * 10 %).
+ * rows of a panel (AVX2: 0.8 of the time; FP8 with AVX-512: 0.86).
  *
- * 4096 x 1024 bf16 on two cores of Zen 4 (AVX-512): 0.26 ms for 1 to 4 rows, 32 GB/s, the rate of a
- * plain loop; 0.40 ms for 8, 0.70 ms for 16, then 90 to 95 G multiply-adds/s of the 118 there are.
- * Slower: tiles of 2 outputs x 12 rows, which widen W less often; x left L1. No faster: dot
- * products of bf16 pairs (AVX-512 BF16) with x as two terms, which are as many instructions: 0.95
- * of the time for a prompt, 1.05 for 8 rows (with x as one, BF16_BOTH: 0.55). W from L2, one core,
- * reaches 28 G with one row and 53 of 59 with 8: the rest goes between two tiles, where few
- * instructions are wanted. A strip by value cost 17 and 2 % of the time; sums one row after the
- * other, not four at once, 2 %.
+ * Slower: x left L1. No faster: dot products of bf16 pairs (AVX-512 BF16) with x as two terms,
+ * which are as many instructions: 0.95 of the time for a prompt, 1.05 for 8 rows (with x as one,
+ * BF16_BOTH: 0.55). A strip by value cost 17 and 2 % of the time; sums one row after the other, not
+ * four at once, 2 %.
  *
  * Against the definition: a lane adds cols / VEC_N products in f32, so the error is below
  * (K_BLOCK / VEC_N + cols / K_BLOCK + log2 VEC_N + 2) * 2^-24 * sum |x w|.
@@ -36,6 +31,7 @@
 
 #include "kernels/isa_ops.h"
 #include "kernels/linear_vec_bf16.h"
+#include "kernels/linear_vec_halves.h"
 #include "kernels/linear_vec_int8.h"
 #if VEC_TILES
 #include "kernels/linear_amx.h"
@@ -251,8 +247,10 @@ typedef void TileFn(const Strip *s, int n, const float *const *x, float *const *
 
 TILE_FN(tiles_f32, WEIGHT_F32, FMA_OUTS)
 TILE_FN(tiles_f32_single, WEIGHT_F32, 1)
+#if VEC_ISA != 512
 TILE_FN(tiles_bf16, WEIGHT_BF16, FMA_OUTS)
 TILE_FN(tiles_bf16_single, WEIGHT_BF16, 1)
+#endif
 TILE_FN(tiles_fp8, WEIGHT_FP8, FMA_OUTS)
 TILE_FN(tiles_fp8_single, WEIGHT_FP8, 1)
 #if BF16_PAIRS
@@ -271,9 +269,13 @@ static TileFn *tile_fn(WeightType type, int is_single)
     case WEIGHT_BF16_BOTH:
         return is_single ? tiles_pairs_single : tiles_pairs;
 #endif
-    default:
-        assert(type == WEIGHT_BF16);
+#if VEC_ISA != 512
+    case WEIGHT_BF16:
         return is_single ? tiles_bf16_single : tiles_bf16;
+#endif
+    default:
+        assert(!"a type that has tiles");
+        return NULL;
     }
 }
 
@@ -319,7 +321,7 @@ static void few_rows(const Weight *w, int begin, int end, int n, const float *co
 /* Where a panel of x has W widened for it. */
 static int widens(WeightType type)
 {
-    return type == WEIGHT_FP8 || (type == WEIGHT_BF16 && VEC_ISA != 512);
+    return type == WEIGHT_FP8 || type == WEIGHT_BF16;
 }
 
 /* A row is not in the same sets of L1 as the next. */
@@ -407,6 +409,13 @@ static void panel_both(const Weight *w, int begin, int end, int n, const float *
 
 /* ---- all ways ---- */
 
+#if HALVES
+INLINE int in_halves(WeightType type)
+{
+    return type == WEIGHT_BF16 || (type == WEIGHT_BF16_BOTH && !has_pairs());
+}
+#endif
+
 /* Whether rows of x are packed for weights of that type; the bytes of n rows, or 0. */
 static int64_t terms_bytes(WeightType type, int n, int cols)
 {
@@ -414,6 +423,9 @@ static int64_t terms_bytes(WeightType type, int n, int cols)
 #if VEC_TILES
     if (type != WEIGHT_F32) return bf16_terms_bytes(n, cols);
 #else
+#if HALVES
+    if (in_halves(type)) return n * halves_stride(cols) * 4;
+#endif
     if (type == WEIGHT_BF16_BOTH) return n * both_stride(cols) * 4;
 #endif
     return 0;
@@ -434,8 +446,15 @@ static void pack_terms(WeightType type, const float *const *x, int n, int cols, 
         return;
     }
 #if !VEC_TILES
+    float *rows = (float *)(void *)terms;
+#if HALVES
+    if (in_halves(type)) {
+        halves_pack(x, n, cols, type == WEIGHT_BF16_BOTH, part, n_parts, rows);
+        return;
+    }
+#endif
     assert(type == WEIGHT_BF16_BOTH);
-    both_pack(x, n, cols, part, n_parts, (float *)(void *)terms);
+    both_pack(x, n, cols, part, n_parts, rows);
 #else
     if (weight_is_int(type))
         tiles_int8_pack(x, n, cols, part, n_parts, terms);
@@ -452,8 +471,15 @@ static void panel_packed(const Weight *w, int begin, int end, int n, const uint3
         return;
     }
 #if !VEC_TILES
+    const float *rows = (const float *)(const void *)terms;
+#if HALVES
+    if (in_halves(w->type)) {
+        halves_panel(w, begin, end, n, rows, y);
+        return;
+    }
+#endif
     assert(w->type == WEIGHT_BF16_BOTH);
-    panel_both(w, begin, end, n, (const float *)(const void *)terms, y);
+    panel_both(w, begin, end, n, rows, y);
 #else
     if (weight_is_int(w->type))
         tiles_int8(w, begin, end, n, terms, y);

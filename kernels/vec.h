@@ -169,6 +169,39 @@ INLINE __m256i v_narrow(Vec x)
     __asm__("vcvtneps2bf16 %1, %0" : "=v"(b) : "v"(x));
     return b;
 }
+/* The first ones of all pairs, the second ones. */
+INLINE Vec v_pairs_first(Vec pairs)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
+}
+INLINE Vec v_pairs_second(Vec pairs)
+{
+    const __m512i high = _mm512_set1_epi32((int)0xffff0000u);
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), high));
+}
+/* The even and the odd ones of 2 VEC_N values in a row, low and high. */
+INLINE void v_part_pairs(Vec low, Vec high, Vec *even, Vec *odd)
+{
+    const __m512i at = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    *even = _mm512_permutex2var_ps(low, at, high);
+    *odd = _mm512_permutex2var_ps(low, _mm512_add_epi32(at, _mm512_set1_epi32(1)), high);
+}
+/* To the nearest bf16, as bf16_from_float does. */
+INLINE Vec v_round_bf16(Vec x)
+{
+    const __m512i bits = _mm512_castps_si512(x), high = _mm512_set1_epi32((int)0xffff0000u);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i near = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    near = _mm512_mask_or_epi32(near, is_nan, bits, _mm512_set1_epi32(0x400000));
+    return _mm512_castsi512_ps(_mm512_and_si512(near, high));
+}
+/* a, in a register: else gcc makes memory the operand of each of its uses, one load for each. */
+INLINE Vec v_in_register(Vec a)
+{
+    __asm__("" : "+v"(a));
+    return a;
+}
 /* Sign to bits 15 and 14, the rest below; without bit 14 that is a half with the same fields. */
 INLINE Vec v_widen_fp8(__m128i b)
 {
@@ -191,8 +224,9 @@ INLINE __m128 v_fold(Vec a)
 /* v_fold of four vectors, side by side. */
 INLINE Vec v_fold4(Vec a, Vec b, Vec c, Vec d)
 {
-    Vec ab = v_add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
-    Vec cd = v_add(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    const __mmask16 high = 0xff00;
+    Vec ab = v_add(_mm512_mask_blend_ps(high, a, b), _mm512_shuffle_f32x4(a, b, 0x4e));
+    Vec cd = v_add(_mm512_mask_blend_ps(high, c, d), _mm512_shuffle_f32x4(c, d, 0x4e));
     return v_add(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
 }
 /* The sums of four vectors of each of four rows: _MM_TRANSPOSE4_PS in all quarters at once. */
