@@ -396,7 +396,7 @@ static void panel_both(const Weight *w, int begin, int end, int n, const float *
                        float *const *y)
 {
     Weight as = *w;
-    if (!has_pairs()) as.type = WEIGHT_BF16;
+    if (!BF16_PAIRS) as.type = WEIGHT_BF16;
     for (int i = 0; i < n; i += FMA_ROWS) {
         const float *x[FMA_ROWS];
         int rows = n - i < FMA_ROWS ? n - i : FMA_ROWS;

@@ -1,6 +1,7 @@
 /*
  * linear_vec_bf16.h: x of BF16_BOTH for linear_cpu.c's products in vectors: rows of bf16 where the
- * CPU multiplies and adds pairs of them (AVX-512 BF16), else rounded, but as wide as before.
+ * CPU multiplies and adds pairs of them (AVX-512 BF16), else rounded, but as wide as before. With
+ * AVX-512 but without pairs linear_vec_halves.h rounds them.
  *
  * Pairs are two products an instruction, W needs no widening and x is half as large: 1.8 times the
  * rate of x in f32 (Zen 4: 104 of 118 G multiply-adds/s of one core, W from L2; 54 of 59).
@@ -34,7 +35,7 @@ INLINE int has_pairs(void)
 INLINE int64_t both_stride(int cols)
 {
     const int line = CACHE_LINE / 4;
-    int floats = has_pairs() ? (cols + 1) / 2 : cols;
+    int floats = BF16_PAIRS ? (cols + 1) / 2 : cols;
     return (floats + line - 1) / line * line + line;
 }
 
@@ -42,13 +43,14 @@ INLINE void both_pack_row(const float *x, int cols, float *out)
 {
 #if BF16_PAIRS
     uint16_t *pairs = (uint16_t *)(void *)out;
-    for (int k = 0; has_pairs() && k < cols; k += VEC_N) {
+    for (int k = 0; k < cols; k += VEC_N) {
         int n = cols - k < VEC_N ? cols - k : VEC_N;
         _mm256_mask_storeu_epi16(pairs + k, v_mask(n), v_narrow(v_load_some(x + k, n)));
     }
-#endif
-    for (int k = 0; !has_pairs() && k < cols; k++)
+#else
+    for (int k = 0; k < cols; k++)
         out[k] = bf16_to_float(bf16_from_float(x[k]));
+#endif
 }
 
 /* Part `part` of the packing of n rows. */

@@ -168,7 +168,7 @@ INLINE void halves_tile(int n_outs, int n_rows, int n_ahead, const Halves *h, co
             line[o] = v_pairs_n((const uint16_t *)(const void *)(w + o * stride), k);
         halves_line(n_outs, n_rows, line, x, acc);
     }
-    if (n_outs == HALVES_MOST_OUTS) {
+    if (n_outs == HALVES_MOST_OUTS) { /* at most HALVES_FEW rows; more are compiled, never run */
         v_sum4_rows(n_rows < 4 ? n_rows : 4, acc, y, y_at, h->adds);
         return;
     }
@@ -217,24 +217,22 @@ HALVES_FN(halves_one, 2, HALVES_ROWS, 2)
 HALVES_FN(halves_one_of_many, 2, HALVES_ROWS, 1)
 HALVES_FN(halves_single, 1, HALVES_ROWS, 0)
 
-/* The n_outs outputs from h.at on, for the t-th tile of n rows of x. */
-static void halves_outputs(Halves h, int n_outs, int t, int n, const float *x, float *const *y,
-                           int y_at)
+/* The n_outs outputs from h.at on, for so many rows: the t-th tile of n_tiles. */
+static void halves_outputs(Halves h, int n_outs, int t, int n_tiles, int rows, const float *x,
+                           float *const *y, int y_at)
 {
-    const int n_tiles = halves_tiles(n), i = tile_begin(n, n_tiles, t),
-              rows = tile_begin(n, n_tiles, t + 1) - i;
-    const int each = n <= HALVES_FEW ? HALVES_MOST_OUTS : 2, n_ahead = n_tiles == 1 ? each : 1;
+    const int each = rows <= HALVES_FEW ? HALVES_MOST_OUTS : 2, n_ahead = n_tiles == 1 ? each : 1;
     const int64_t ahead_each = (int64_t)n_ahead * (h.n_k / HALVES_LINE) * CACHE_LINE;
     HalvesFn *fn = n_tiles > 1 ? halves_one_of_many : each == 2 ? halves_one : halves_few;
     int o = 0;
     h.ahead += (uintptr_t)(t * (n_outs / each) * ahead_each);
     for (; o + each <= n_outs; o += each, h.at += each * h.stride) {
         if (t >= 2) h.ahead = (uintptr_t)h.at; /* two tiles have asked for all */
-        fn(rows, &h, x, y + i, y_at + o);
+        fn(rows, &h, x, y, y_at + o);
         h.ahead += (uintptr_t)ahead_each;
     }
     for (; o < n_outs; o++, h.at += h.stride)
-        halves_single(rows, &h, x, y + i, y_at + o);
+        halves_single(rows, &h, x, y, y_at + o);
 }
 
 /* y[i][r - begin] of packed rows. */
@@ -242,6 +240,7 @@ static void halves_panel(const Weight *w, int begin, int end, int n, const float
                          float *const *y)
 {
     const int64_t stride = weight_row_bytes(w), x_stride = halves_stride(w->cols);
+    const int n_tiles = halves_tiles(n);
     int64_t fit = HALVES_GROUP_BYTES / stride / HALVES_MOST_OUTS * HALVES_MOST_OUTS;
     int group = fit < HALVES_MOST_OUTS ? HALVES_MOST_OUTS : (int)fit;
     if (fit > HALVES_GROUP_OUTS) group = HALVES_GROUP_OUTS;
@@ -253,11 +252,10 @@ static void halves_panel(const Weight *w, int begin, int end, int n, const float
             const int64_t k_bytes = (int64_t)k0 * weight_element_bytes(w->type);
             Halves h = {at + k_bytes, stride, n_k, k0 > 0, (uintptr_t)at};
             h.ahead += (uintptr_t)(outs * (stride + k_bytes));
-            for (int t = 0; t < halves_tiles(n); t++) {
-                int i = tile_begin(n, halves_tiles(n), t);
-                int rows = tile_begin(n, halves_tiles(n), t + 1) - i;
-                halves_outputs(h, outs, t, n, terms + i * x_stride + (int64_t)k0 * rows, y,
-                               r - begin);
+            for (int t = 0; t < n_tiles; t++) {
+                int i = tile_begin(n, n_tiles, t), rows = tile_begin(n, n_tiles, t + 1) - i;
+                const float *x = terms + i * x_stride + (int64_t)k0 * rows;
+                halves_outputs(h, outs, t, n_tiles, rows, x, y + i, r - begin);
             }
         }
     }
