@@ -66,8 +66,9 @@ static int n_cores(void)
 static int open_gpu(App *a, int optional, Error *err)
 {
     Error why = {0};
-    unsigned leave_out =
-        (a->settings.cuda_graph ? 0 : CUDA_NO_GRAPH) | (a->settings.pdl ? 0 : CUDA_NO_OVERLAP);
+    const Settings *s = &a->settings;
+    unsigned leave_out = (s->cuda_graph ? 0 : CUDA_NO_GRAPH) | (s->pdl ? 0 : CUDA_NO_OVERLAP) |
+                         (s->wgmma ? 0 : CUDA_NO_WGMMA);
     a->backend = backend_cuda_open(leave_out, &why);
     if (a->backend) return 0;
     if (!optional) return error_set(err, why.code, "%s", why.msg);
@@ -538,6 +539,7 @@ static void print_version(void)
     printf("gpu kernels: %s\n", gpu ? gpu->isa : err.msg);
     if (!gpu) return;
     printf("gpu library: %s\n", gpu->library);
+    printf("gpu wgmma: %s\n", gpu->wgmma);
     gpu->close(gpu);
 }
 

@@ -118,6 +118,9 @@ rows "chain of 3, all ids drafted" $A - drafts $one $chain --synthetic-acceptanc
 rows "chain of 3, states in slots" $A - drafts $one $chain --synthetic-acceptance 3.0 --state-mode slots
 rows "chain of 3, states by replay" $A - drafts $one $chain --synthetic-acceptance 3.0 --state-mode replay
 rows "chain of 3, launches do not overlap" $A - drafts $one $chain --synthetic-acceptance 3.0 --pdl off
+run "prompt" $B latency --contexts 8192 --max-tokens 2 --requests 3 --draft none --wgmma off &&
+    awk -v of="$B, --wgmma off" '$2 == "plain" { printf "- %s: %.0f ms, %s tokens/s\n", of, 8192 / $3 * 1e3, $3 }' \
+        "$logs/out" >>"$logs/prompts"
 rows "chain of 3, no graphs" $A - drafts $one $chain --synthetic-acceptance 3.0 --cuda-graph off
 rows "chain of 4" $A - drafts $one --tree-nodes 5 --draft-depth 4 --draft-topk 1 --synthetic-acceptance 3.4
 rows "4 levels, top-k 4, 8 rows" $A - drafts $one $tree --synthetic-acceptance 3.4

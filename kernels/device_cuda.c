@@ -18,6 +18,7 @@
 #include "kernels/cuda_backend.h"
 #include "kernels/cuda_graphs.h"
 #include "kernels/upload_ring.h"
+#include "kernels/wgmma_check.h"
 
 enum {
     MIN_COMPUTE_MAJOR = 8,
@@ -310,6 +311,20 @@ static void open_library(Device *d)
     log_debug("device=cuda library=\"%s\"", be->library);
 }
 
+/* Hopper's way to multiply many rows, where it gives the bits of every GPU's. */
+static void open_wgmma(CudaBackend *b, const struct cudaDeviceProp *prop, int left_out)
+{
+    const char *why = "used";
+    if (left_out)
+        why = "none (left out)";
+    else if (prop->major != 9 || prop->minor)
+        why = "none (sm_90 has it)";
+    else if (!wgmma_check(b))
+        why = "none (other bits than mma)";
+    snprintf(b->be.wgmma, sizeof b->be.wgmma, "%s", why);
+    log_debug("device=cuda wgmma=\"%s\"", why);
+}
+
 static void device_close(Backend *be)
 {
     Device *d = (Device *)be;
@@ -430,6 +445,7 @@ Backend *backend_cuda_open(unsigned leave_out, Error *err)
     d->terms = b->context.scratch ? device_alloc(be, TERMS_BYTES, err) : NULL;
     if (d->terms) {
         cuda_keep_terms(b, d->terms, TERMS_BYTES);
+        open_wgmma(b, &prop, (leave_out & CUDA_NO_WGMMA) != 0);
         if (leave_out & CUDA_NO_LIBRARY)
             snprintf(be->library, sizeof be->library, "none (left out)");
         else

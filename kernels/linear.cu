@@ -9,7 +9,8 @@
  *   (2 KB for each 4 rows of x);
  * - or, where that still makes blocks for all SMs, a block owns 128 rows of W, each warp 16 of them
  *   and all of k, so that what it reads of x serves all its warps from L1;
- * - more rows go through shared memory, W and x (gemm_tile.h), a launch for each matrix.
+ * - more rows go through shared memory, W and x (gemm_tile.h), a launch for each matrix; beside FP8
+ *   weights, on Hopper, by warpgroups (gemm_wgmma.h).
  * In the middle two the blocks of all matrices of the type are one grid, one matrix after the
  * other, and a thread keeps 128 (bf16) or 64 bytes of W in flight while the k-block before them is
  * multiplied: 32 or 16 KB a block.
@@ -21,7 +22,7 @@
  * lanes along k.
  */
 #include "kernels/gemm_library.h"
-#include "kernels/gemm_tile.h"
+#include "kernels/gemm_wgmma.h"
 #include "kernels/linear_few.h"
 
 #include <assert.h>
@@ -164,6 +165,55 @@ static void launch_gemm(const CudaContext *c, const LinearTerms &a)
         launch_gemm_rows<TYPE, 2, TERMS>(c, a);
 }
 
+/* ---- many rows, FP8 weights, by warpgroups ---- */
+
+/* A block per 128 rows of the one matrix and 64 of x. */
+template <int TERMS>
+static __global__ void __launch_bounds__(TILE_THREADS, 1) gemm_wgmma_kernel(LinearTerms a)
+{
+    grid_wait();
+    WGMMA_SHARED(unsigned char, stages);
+    const Matrix &mat = a.matrix[0];
+    int first_row = (int)(blockIdx.x / (unsigned)a.n_groups) * WG_W_ROWS;
+    int first = (int)(blockIdx.x % (unsigned)a.n_groups) * GEMM_X;
+    int n = a.n - first < GEMM_X ? a.n - first : GEMM_X, x_row[WG_X_ROWS];
+    WgmmaWeights rows = {{mat.w, mat.w}, {first_row, first_row + 8}, TILE_ROWS};
+    UNROLL
+    for (int i = 0; i < WG_X_ROWS; i++)
+        x_row[i] = first + (wgmma_x_row(i) < n ? wgmma_x_row(i) : n - 1);
+    float sum[WG_OWN][2] = {};
+    wgmma_sum<TERMS>(rows, a.x, x_row, stages, sum);
+
+    int row = first_row + (int)threadIdx.x / WARP * TILE_ROWS + warp_lane() / 4;
+    UNROLL
+    for (int j = 0; j < WG_OWN; j++) {
+        int m = first + wgmma_own_row<TERMS>(j);
+        if (m >= a.n) continue;
+        float *y = mat.y + m * mat.y_stride;
+        UNROLL
+        for (int i = 0; i < 2; i++)
+            if (row + i * 8 < mat.w.rows) y[row + i * 8] = sum[j][i];
+    }
+}
+
+template <int TERMS> static void launch_wgmma(const CudaContext *c, LinearTerms a)
+{
+    assert(a.n_matrices == 1);
+    a.n_groups = (a.n + GEMM_X - 1) / GEMM_X;
+    int blocks = (a.matrix[0].w.rows + WG_W_ROWS - 1) / WG_W_ROWS * a.n_groups;
+    launch(c, dim3((unsigned)blocks), TILE_THREADS, WgmmaStage<TERMS>::ALL_BYTES,
+           gemm_wgmma_kernel<TERMS>, a);
+}
+
+/* How the terms of x lie for n rows of it: by row where all matrices of the type take them so. */
+static TermOrder order_of(const CudaContext *c, WeightType type, const LinearTerms &a, int n)
+{
+    if (type != WEIGHT_FP8 || n <= GROUP_ROWS || !can_wgmma(c)) return TERMS_BY_LANE;
+    for (int i = 0; i < a.n_matrices; i++)
+        if (a.matrix[i].w.rows < GEMM_MIN_ROWS) return TERMS_BY_LANE;
+    return TERMS_BY_ROW;
+}
+
 /* ---- f32 ---- */
 
 /* A warp per row of W and 8 rows of x. A lane adds k = 128 b + 4 lane + i, b then i ascending. */
@@ -226,7 +276,11 @@ template <WeightType TYPE> static void launch_many(const CudaContext *c, const L
         LinearTerms one = a;
         one.n_matrices = 1;
         one.matrix[0] = a.matrix[i];
-        if (one.matrix[0].w.rows < GEMM_MIN_ROWS)
+        if (a.order == TERMS_BY_ROW && a.prefill == PREFILL_FP8)
+            launch_wgmma<1>(c, one);
+        else if (a.order == TERMS_BY_ROW)
+            launch_wgmma<2>(c, one);
+        else if (one.matrix[0].w.rows < GEMM_MIN_ROWS)
             launch_tiles<TYPE, 16>(c, one);
         else if (TYPE == WEIGHT_FP8 && a.prefill == PREFILL_FP8)
             launch_gemm<WEIGHT_FP8, 1>(c, one);
@@ -336,10 +390,11 @@ template <WeightType TYPE> static void linear_terms(const CudaContext *c, const 
     for (int i = 0; i < a->n; i += chunk) {
         t.n = a->n - i < chunk ? a->n - i : chunk;
         if (!is_split) {
+            t.order = order_of(c, TYPE, t, t.n);
             t.x = terms_in(c->scratch, t.n, cols);
-            split_rows(
-                c, TYPE,
-                Split{a->x + (int64_t)i * a->x_stride, a->x_stride, t.n, cols, t.x, a->prefill});
+            split_rows(c, TYPE,
+                       Split{a->x + (int64_t)i * a->x_stride, a->x_stride, t.n, cols, t.x,
+                             a->prefill, t.order});
         }
         launch_type<TYPE>(c, t);
         for (int m = 0; m < t.n_matrices; m++)

@@ -22,8 +22,9 @@ typedef struct {
     Terms x;               /* of the type; of bf16 */
     Terms x_fp8;           /* of both */
     int n;
-    int n_groups; /* of 4 T rows */
-    int prefill;  /* backend.h */
+    int n_groups;    /* of 4 T rows */
+    int prefill;     /* backend.h */
+    TermOrder order; /* of x */
 } LinearTerms;
 
 /* The matrix that a tile or block of the launch belongs to; *own: which of that matrix's it is. */

@@ -43,18 +43,28 @@ typedef struct {
     int n, cols;
     Terms out;
     int prefill; /* backend.h */
+    TermOrder order;
 } Split;
 
 /* Block `block` of those that split x: a warp per 128 of a row. */
-template <WeightType TYPE> static __device__ void split_part(const Split &a, unsigned block)
+template <WeightType TYPE, TermOrder ORDER>
+static __device__ void split_part_in(const Split &a, unsigned block)
 {
     int64_t unit = (int64_t)block * TILE_WARPS + threadIdx.x / WARP, row = unit / a.out.n_blocks;
     int b = (int)(unit % a.out.n_blocks);
     if (row >= a.n) return;
     if (TYPE == WEIGHT_FP8 && a.prefill == PREFILL_FP8)
-        split_block<TYPE, PREFILL_FP8>(a.out, row, b, a.x + row * a.x_stride, a.cols);
+        split_block<TYPE, ORDER, PREFILL_FP8>(a.out, row, b, a.x + row * a.x_stride, a.cols);
     else
-        split_block<TYPE>(a.out, row, b, a.x + row * a.x_stride, a.cols);
+        split_block<TYPE, ORDER>(a.out, row, b, a.x + row * a.x_stride, a.cols);
+}
+
+template <WeightType TYPE> static __device__ void split_part(const Split &a, unsigned block)
+{
+    if (TYPE == WEIGHT_FP8 && a.order == TERMS_BY_ROW)
+        split_part_in<WEIGHT_FP8, TERMS_BY_ROW>(a, block);
+    else
+        split_part_in<TYPE, TERMS_BY_LANE>(a, block);
 }
 
 template <WeightType TYPE> static __global__ void split_kernel(Split a)

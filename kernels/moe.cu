@@ -22,12 +22,12 @@
  * the number of units leave at once, and `down` takes 8 at a time, one a warp.
  *
  * Prompts, of which an expert has many rows: a block per unit and 64 of the width, gate and up,
- * then a block per unit and 128 outputs, both as gemm_tile.h does it; down h goes to memory, and a
- * last kernel adds up as above. The same sums, so which of the two runs is no matter.
+ * then a block per unit and 128 outputs, both as gemm_tile.h does it, or gemm_wgmma.h; down h goes
+ * to memory, and a last kernel adds up as above. The same sums, so which of them runs is no matter.
  *
  * Floor: each used expert's weights once, over the memory's rate.
  */
-#include "kernels/gemm_tile.h"
+#include "kernels/gemm_wgmma.h"
 #include "kernels/moe_few.h"
 
 #include <assert.h>
@@ -222,6 +222,66 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) down_gemm_kernel(Plan 
     }
 }
 
+/* up_gemm_kernel by warpgroups: of a warp's 16 rows eight are gate's, eight up's. */
+template <int TERMS>
+static __global__ void __launch_bounds__(TILE_THREADS, 1) up_wgmma_kernel(Plan p)
+{
+    grid_wait();
+    enum { WARP_ROWS = TILE_ROWS / 2, BLOCK_ROWS = WG_W_ROWS / 2 };
+    WGMMA_SHARED(unsigned char, stages);
+    int n_row_tiles = (p.a.width + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    int unit = (int)blockIdx.x / n_row_tiles, x_row[WG_X_ROWS];
+    if (unit >= *p.n_units) return;
+    Unit u = p.unit[unit];
+    int first_row = (int)blockIdx.x % n_row_tiles * BLOCK_ROWS;
+    WgmmaWeights rows = {{p.a.gate[u.expert], p.a.up[u.expert]}, {first_row, first_row}, WARP_ROWS};
+    UNROLL
+    for (int i = 0; i < WG_X_ROWS; i++)
+        x_row[i] = p.pair[u.first + (wgmma_x_row(i) < u.n ? wgmma_x_row(i) : u.n - 1)].row;
+    float sum[WG_OWN][2] = {};
+    wgmma_sum<TERMS>(rows, p.x, x_row, stages, sum);
+
+    int row = first_row + (int)threadIdx.x / WARP * WARP_ROWS + warp_lane() / 4;
+    float *h = (float *)(void *)p.h.data + row;
+    UNROLL
+    for (int j = 0; j < WG_OWN; j++) {
+        int i = wgmma_own_row<TERMS>(j);
+        if (i < u.n && row < p.a.width)
+            h[(int64_t)(u.first + i) * p.h.n_blocks * K_BLOCK] = silu(sum[j][0]) * sum[j][1];
+    }
+}
+
+/* down_gemm_kernel by warpgroups. */
+template <int TERMS>
+static __global__ void __launch_bounds__(TILE_THREADS, 1) down_wgmma_kernel(Plan p)
+{
+    grid_wait();
+    WGMMA_SHARED(unsigned char, stages);
+    int n_row_tiles = (p.a.dim + WG_W_ROWS - 1) / WG_W_ROWS;
+    int unit = (int)blockIdx.x / n_row_tiles, x_row[WG_X_ROWS];
+    if (unit >= *p.n_units) return;
+    Unit u = p.unit[unit];
+    int first_row = (int)blockIdx.x % n_row_tiles * WG_W_ROWS;
+    Weight w = p.a.down[u.expert];
+    WgmmaWeights rows = {{w, w}, {first_row, first_row + 8}, TILE_ROWS};
+    UNROLL
+    for (int i = 0; i < WG_X_ROWS; i++)
+        x_row[i] = u.first + (wgmma_x_row(i) < u.n ? wgmma_x_row(i) : u.n - 1);
+    float sum[WG_OWN][2] = {};
+    wgmma_sum<TERMS>(rows, p.h, x_row, stages, sum);
+
+    int row = first_row + (int)threadIdx.x / WARP * TILE_ROWS + warp_lane() / 4;
+    UNROLL
+    for (int j = 0; j < WG_OWN; j++) {
+        int i = wgmma_own_row<TERMS>(j);
+        if (i >= u.n) continue;
+        float *y = p.y + (int64_t)(u.first + i) * p.a.dim;
+        UNROLL
+        for (int k = 0; k < 2; k++)
+            if (row + k * 8 < p.a.dim) y[row + k * 8] = sum[j][k];
+    }
+}
+
 /* A thread per output of a row: its experts' in ascending id, the shared one last. */
 static __global__ void combine_kernel(Plan p, int n_parts)
 {
@@ -332,33 +392,62 @@ static size_t plan_shared_bytes(const MoeFfn *a)
     return (size_t)a->n_experts * (size_t)((a->n + 31) / 32 + 1) * sizeof(uint32_t);
 }
 
-/* Where the terms of x are, or what makes them in *terms; of how many blocks' work that is. */
+/* Where the terms of x are, or what makes them in *terms, in this order; of how many blocks' work
+ * that is. Those that are there are by lane. */
 template <WeightType TYPE>
-static unsigned split_of_x(const CudaContext *c, const MoeFfn &a, Terms *terms, Split *x)
+static unsigned split_of_x(const CudaContext *c, const MoeFfn &a, Terms *terms, Split *x,
+                           TermOrder order = TERMS_BY_LANE)
 {
     int is_fp8 = TYPE == WEIGHT_FP8 && a.prefill == PREFILL_FP8;
     int is_split = !is_fp8 && find_terms(c, TYPE, a.x, a.n, a.dim, a.dim, terms);
-    *x = Split{a.x, a.dim, a.n, a.dim, *terms, a.prefill};
+    assert(!is_split || order == TERMS_BY_LANE);
+    *x = Split{a.x, a.dim, a.n, a.dim, *terms, a.prefill, order};
     return is_split ? 0 : split_parts(*x);
 }
 
 /* The plan, and the terms of x where nobody has left them. */
-template <WeightType TYPE> static void begin(const CudaContext *c, Plan *p)
+template <WeightType TYPE>
+static void begin(const CudaContext *c, Plan *p, TermOrder order = TERMS_BY_LANE)
 {
     Split x;
-    unsigned parts = split_of_x<TYPE>(c, p->a, &p->x, &x);
+    unsigned parts = split_of_x<TYPE>(c, p->a, &p->x, &x, order);
     launch(c, dim3(1 + parts), TILE_THREADS, plan_shared_bytes(&p->a), begin_kernel<TYPE>, *p, x);
 }
 
 /* The terms of h, where h lies. */
-static Split split_of_h(const Plan &p)
+static Split split_of_h(const Plan &p, TermOrder order = TERMS_BY_LANE)
 {
     return Split{(const float *)(void *)p.h.data,
                  (int64_t)p.h.n_blocks * K_BLOCK,
                  p.a.n * p.a.n_top,
                  p.a.width,
                  p.h,
-                 p.a.prefill};
+                 p.a.prefill,
+                 order};
+}
+
+/* Both products of all units, up_blocks and down_blocks of them. */
+template <WeightType TYPE, int TERMS>
+static void run_units(const CudaContext *c, Plan *p, unsigned up_blocks, unsigned down_blocks)
+{
+    begin<TYPE>(c, p);
+    launch(c, dim3(up_blocks), TILE_THREADS, GemmStage<TYPE, 2, TERMS>::ALL_BYTES,
+           up_gemm_kernel<TYPE, TERMS>, *p);
+    split_rows(c, TYPE, split_of_h(*p));
+    launch(c, dim3(down_blocks), TILE_THREADS, GemmStage<TYPE, 2, TERMS>::ALL_BYTES,
+           down_gemm_kernel<TYPE, TERMS>, *p);
+}
+
+/* The same by warpgroups. */
+template <int TERMS>
+static void run_units_wgmma(const CudaContext *c, Plan *p, unsigned up_blocks, unsigned down_blocks)
+{
+    begin<WEIGHT_FP8>(c, p, TERMS_BY_ROW);
+    launch(c, dim3(up_blocks), TILE_THREADS, WgmmaStage<TERMS>::ALL_BYTES, up_wgmma_kernel<TERMS>,
+           *p);
+    split_rows(c, WEIGHT_FP8, split_of_h(*p, TERMS_BY_ROW));
+    launch(c, dim3(down_blocks), TILE_THREADS, WgmmaStage<TERMS>::ALL_BYTES,
+           down_wgmma_kernel<TERMS>, *p);
 }
 
 template <WeightType TYPE, int TERMS> static void run_many(const CudaContext *c, const MoeFfn *a)
@@ -367,13 +456,14 @@ template <WeightType TYPE, int TERMS> static void run_many(const CudaContext *c,
     size_t used = lay_out(&p, a, GEMM_X, c->scratch);
     used += lay_out_many(&p, a, c->scratch + used);
     assert(used <= c->scratch_bytes);
-    int units = max_units(a, GEMM_X), n_parts = (a->dim + TILE_THREADS - 1) / TILE_THREADS;
-    begin<TYPE>(c, &p);
-    launch(c, dim3((unsigned)(units * ((a->width + 63) / 64))), TILE_THREADS,
-           GemmStage<TYPE, 2, TERMS>::ALL_BYTES, up_gemm_kernel<TYPE, TERMS>, p);
-    split_rows(c, TYPE, split_of_h(p));
-    launch(c, dim3((unsigned)(units * ((a->dim + 127) / 128))), TILE_THREADS,
-           GemmStage<TYPE, 2, TERMS>::ALL_BYTES, down_gemm_kernel<TYPE, TERMS>, p);
+    unsigned units = (unsigned)max_units(a, GEMM_X);
+    unsigned up = units * (unsigned)((a->width + 63) / 64);
+    unsigned down = units * (unsigned)((a->dim + 127) / 128);
+    int n_parts = (a->dim + TILE_THREADS - 1) / TILE_THREADS;
+    if (TYPE == WEIGHT_FP8 && can_wgmma(c) && a->n > MEMO_ROWS)
+        run_units_wgmma<TERMS>(c, &p, up, down);
+    else
+        run_units<TYPE, TERMS>(c, &p, up, down);
     launch(c, dim3((unsigned)a->n * (unsigned)n_parts), TILE_THREADS, 0, combine_kernel, p,
            n_parts);
 }

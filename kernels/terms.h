@@ -17,7 +17,15 @@ enum {
     TERM_BLOCK_BYTES = K_BLOCK * 2 * 2,
 };
 
-/* [n][n_blocks][4] runs of 32 k's, 64 bytes high, then 64 bytes low. */
+/*
+ * How a row's terms lie. BY_LANE: [n_blocks][4] runs of 32 k's, 64 bytes high, then 64 bytes low,
+ * as a warp's lanes take them to mma (term_place). BY_ROW, beside FP8 weights: [n_blocks][2] runs
+ * of 64 k's, 128 bytes high, then 128 bytes low, as wgmma takes them from shared memory: in the
+ * order of k within its products, which are the same.
+ */
+typedef enum { TERMS_BY_LANE, TERMS_BY_ROW } TermOrder;
+
+/* [n] rows */
 typedef struct {
     unsigned char *data;
     float *unit; /* [n][n_blocks]; beside FP8 weights alone */
@@ -117,17 +125,37 @@ static __device__ __forceinline__ float fp8_warp_scale(const float (&v)[2][2])
 
 /*
  * Where the high term of value 32 h + lane of run `run` lies in a block, in units of 2 bytes; the
- * low one 32 further. A lane of tile_sum reads 8 values at a time: 8 neighbours of W in bf16, in
- * FP8 one half of 16, so that there halves of 8 neighbours take turns.
+ * low one LOW_TERM further. A lane of tile_sum reads 8 values at a time: 8 neighbours of W in bf16,
+ * in FP8 one half of 16, so that there halves of 8 neighbours take turns.
  */
 template <WeightType TYPE>
-static __device__ __forceinline__ int term_place(int run, int h, int lane)
+static __device__ __forceinline__ int term_place_by_lane(int run, int h, int lane)
 {
     if (TYPE != WEIGHT_FP8) return run * 128 + h * 64 + lane;
     return run * 128 + lane / 8 % 2 * 64 + (2 * h + lane / 16) * 8 + lane % 8;
 }
 
+/*
+ * The same by row. Value 16 l + 4 s + 2 w + i of a run goes to product s of mma, where lane l has
+ * it in word w as its i-th: along k that is place 8 w + 2 l + i.
+ */
+static __device__ __forceinline__ int term_place_by_row(int run, int h, int lane)
+{
+    int l = 2 * h + lane / 16, s = lane % 16 / 4, w = lane % 4 / 2;
+    return run * 128 + s * 16 + w * 8 + l * 2 + lane % 2;
+}
+
+template <WeightType TYPE, TermOrder ORDER = TERMS_BY_LANE>
+static __device__ __forceinline__ int term_place(int run, int h, int lane)
+{
+    return ORDER == TERMS_BY_ROW ? term_place_by_row(run, h, lane)
+                                 : term_place_by_lane<TYPE>(run, h, lane);
+}
+
+template <TermOrder ORDER> static constexpr int LOW_TERM = ORDER == TERMS_BY_ROW ? 64 : 32;
+
 /* put_terms for PREFILL_FP8, beside FP8 weights. */
+template <TermOrder ORDER>
 static __device__ __forceinline__ void put_fp8_terms(const Terms &out, int64_t row, int block,
                                                      const float (&v)[2][2])
 {
@@ -140,9 +168,9 @@ static __device__ __forceinline__ void put_fp8_terms(const Terms &out, int64_t r
         uint32_t high = fp8_to_fp16_pair(fp8_codes(v[run][0] * inverse, v[run][1] * inverse));
         UNROLL
         for (int h = 0; h < 2; h++) {
-            int place = term_place<WEIGHT_FP8>(run, h, warp_lane());
+            int place = term_place<WEIGHT_FP8, ORDER>(run, h, warp_lane());
             to[place] = (uint16_t)(high >> 16 * h);
-            to[place + 32] = 0;
+            to[place + LOW_TERM<ORDER>] = 0;
         }
     }
 }
@@ -162,7 +190,7 @@ static __device__ __forceinline__ void two_terms(float x0, float x1, uint32_t *h
 }
 
 /* Writes the terms of v, this lane's values as load_block has them. */
-template <WeightType TYPE>
+template <WeightType TYPE, TermOrder ORDER = TERMS_BY_LANE>
 static __device__ __forceinline__ void put_terms(const Terms &out, int64_t row, int block,
                                                  const float (&v)[2][2])
 {
@@ -181,15 +209,15 @@ static __device__ __forceinline__ void put_terms(const Terms &out, int64_t row, 
         two_terms<TYPE>(v[run][0] * scale, v[run][1] * scale, &high, &low);
         UNROLL
         for (int h = 0; h < 2; h++) {
-            int place = term_place<TYPE>(run, h, warp_lane());
+            int place = term_place<TYPE, ORDER>(run, h, warp_lane());
             to[place] = (uint16_t)(high >> 16 * h);
-            to[place + 32] = (uint16_t)(low >> 16 * h);
+            to[place + LOW_TERM<ORDER>] = (uint16_t)(low >> 16 * h);
         }
     }
 }
 
 /* This warp's terms of a block of a row of x, which may lie where they go. */
-template <WeightType TYPE, int PROMPT = PREFILL_EXACT>
+template <WeightType TYPE, TermOrder ORDER, int PROMPT = PREFILL_EXACT>
 static __device__ __forceinline__ void split_block(const Terms &out, int64_t row, int block,
                                                    const float *x, int cols)
 {
@@ -197,9 +225,9 @@ static __device__ __forceinline__ void split_block(const Terms &out, int64_t row
     load_block(v, x, block, cols);
     warp_sync(); /* all have read */
     if (TYPE == WEIGHT_FP8 && PROMPT == PREFILL_FP8)
-        put_fp8_terms(out, row, block, v);
+        put_fp8_terms<ORDER>(out, row, block, v);
     else
-        put_terms<TYPE>(out, row, block, v);
+        put_terms<TYPE, ORDER>(out, row, block, v);
 }
 
 /* ---- what an operation that makes x leaves of it for the linear that comes next ---- */

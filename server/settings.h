@@ -91,6 +91,7 @@ typedef struct {
     int log_level;
     int device;          /* index into DEVICE_CHOICES */
     int cuda_graph, pdl; /* a GPU's runs of operations are recorded; its launches overlap */
+    int wgmma;           /* its products of many rows go by warpgroups */
     const char *isa;     /* amx, avx512, avx2, plain: CPU kernels; NULL: the best there is */
 } Settings;
 

@@ -332,6 +332,7 @@ Backend *backend_simt_open(void)
     cuda_backend_fill(b, &checked_ops);
     b->context.scratch = mem_map(SCRATCH_BYTES + GUARD_BYTES);
     b->context.scratch_bytes = SCRATCH_BYTES;
+    b->context.wgmma = 1; /* as on Hopper, whose shared memory it takes (simt_limit_shared) */
     cuda_keep_terms(b, mem_map(TERMS_BYTES), TERMS_BYTES);
     be->name = "simt";
     snprintf(be->isa, sizeof be->isa, "simt");

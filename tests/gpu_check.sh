@@ -179,7 +179,7 @@ done
 check "demonstration model in FP8, prompts by FP8 x" --model models/demo --quant fp8 --act-dtype fp8 \
     --limit 2 --max-tokens 24
 # Where the first two fail and one of these does not, it is by launches that overlap, or by graphs.
-for part in pdl cuda-graph; do
+for part in pdl cuda-graph wgmma; do
     check "demonstration model, --$part off" --model models/demo --limit 2 --max-tokens 24 --$part off
 done
 for s in dense moe next; do

@@ -547,6 +547,7 @@ Backend *mirror_open(Backend *device)
     host_memory_fill(be);
     be->name = device->name;
     memcpy(be->isa, device->isa, sizeof be->isa);
+    memcpy(be->wgmma, device->wgmma, sizeof be->wgmma);
     be->n_threads = device->n_threads;
     be->close = mirror_close;
     MODEL_OPERATIONS(MIRRORED_SET)

@@ -18,6 +18,7 @@
 
 #include "base/mem.h"
 #include "kernels/ops_ref.h"
+#include "kernels/simt_host.h"
 #include "tests/backends.h"
 
 /* ---- linear ---- */
@@ -529,6 +530,15 @@ static void test_linear_by_library(void **state)
     }
 }
 
+/* A GPU that has wgmma uses it: it was asked, and gave the same bits as by mma (wgmma_check.h). */
+static void test_wgmma_is_used(void **state)
+{
+    (void)state;
+    const Backend *be = backend[n_backends - 1];
+    if (strcmp(be->name, "cuda") != 0 || strcmp(be->isa, "sm_90") != 0) skip();
+    assert_string_equal(be->wgmma, "used");
+}
+
 typedef struct {
     int type, rows, cols, prefill;
 } ManyShape;
@@ -555,6 +565,19 @@ static Sums sums_of_prompt(int b, const Weight *w, int prefill)
     int fits = w->cols % (4 * FP8_BLOCK) == 0 && w->rows % 16 == 0;
     int by_library = !strcmp(backend[b]->name, "cuda") && prefill == PREFILL_FP8 && fits;
     return by_library && w->type == WEIGHT_FP8 ? SUMS_FP8_TENSOR : sums_of(b);
+}
+
+/* A GPU whose blocks have less shared memory than wgmma's kernel takes gives the same bits. */
+static void check_small_blocks(Backend *be, const Linear *of, const float *want, size_t n,
+                               uint64_t seed)
+{
+    Linear a = *of;
+    float *got = a.product->y = outputs(n, 1);
+    simt_limit_shared(SIMT_SHARED_ADA);
+    be->linear(be, &a);
+    simt_limit_shared(SIMT_SHARED_HOPPER);
+    assert_true(same_bits("linear of a prompt in small blocks", got, want, n, seed));
+    free(got);
 }
 
 /*
@@ -586,6 +609,7 @@ static void test_linear_of_prompts(void **state)
             check_prompt(&w, prefill, x + SOME * cols, shape->cols, 2, y + SOME * rows, shape->rows,
                          sums_of_prompt(b, &w, prefill), about("linear of a prompt", b), r.seed);
             assert_true(isnan(y[BROKEN * rows]) && isfinite(y[(BROKEN + 1) * rows]));
+            if (!strcmp(be->name, "simt")) check_small_blocks(be, &a, y, BROKEN * rows, r.seed);
             for (int k = 0; k < CUTS; k++) {
                 size_t from = SOME, n = (size_t)cut[k] < N - from ? (size_t)cut[k] : N - from;
                 a.n = (int)n, a.x = x + from * cols, a.product->y = got;
@@ -866,6 +890,7 @@ int main(void)
         cmocka_unit_test(test_linear_company),
         cmocka_unit_test(test_linear_many_outputs),
         cmocka_unit_test(test_linear_together),
+        cmocka_unit_test(test_wgmma_is_used),
         cmocka_unit_test(test_linear_of_prompts),
         cmocka_unit_test(test_linear_by_library),
         cmocka_unit_test(test_embed_and_gather),

@@ -14,7 +14,7 @@
 #include "server/settings.h"
 
 #define MODEL                                                                                      \
-    "model quant dummy-weights config device cuda-graph pdl threads isa log-level kv-dtype "       \
+    "model quant dummy-weights config device cuda-graph pdl wgmma threads isa log-level kv-dtype " \
     "act-dtype ctx-size"
 #define DRAFTS " draft tree-nodes draft-depth draft-topk draft-vocab state-mode ubatch-size"
 #define DRAWS  " temperature top-p min-p top-k"

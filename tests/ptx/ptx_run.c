@@ -59,6 +59,7 @@ static void run_thread(void *argument)
                    simt_shared, a->launch,       a->early};
     if (races_watched) races_begin(&t);
     a->entry->body(&t);
+    ptx_wgmma_end(&t);
 }
 
 void ptx_launch(const PtxEntry *entry, SimtDim grid, unsigned block, uint32_t dynamic_bytes,
@@ -237,8 +238,7 @@ static float f16_value(uint16_t bits)
     return cvt_f32_f16(bits);
 }
 
-/* Tensor cores cut what does not fit instead of rounding it. */
-static float cut(double x)
+float ptx_cut(double x)
 {
     float r = (float)x;
     if (fabs((double)r) > fabs(x) && !isinf(x)) r = nextafterf(r, 0);
@@ -261,7 +261,7 @@ static inline __attribute__((always_inline)) PtxFour product(const PtxThread *t,
         double all = c[i];
         for (int k = 0; k < 16; k++)
             all += (double)of->a[row][k] * (double)of->b[column][k];
-        d.x[i] = cut(all);
+        d.x[i] = ptx_cut(all);
     }
     return d;
 }
@@ -351,6 +351,7 @@ void ptx_warp_sync(const PtxThread *t, int line, uint32_t mask)
 void ptx_block_sync(const PtxThread *t, int line, uint32_t barrier)
 {
     if (barrier) wrong(t, line, "a barrier other than 0");
+    ptx_wgmma_passed();
     simt_sync_block(t->entry->file, line);
     if (races_watched) races_block_sync(t, line);
 }
@@ -380,6 +381,7 @@ void ptx_copies_wait(const PtxThread *t, int line, uint32_t n)
 {
     if (races_watched) races_copies_wait(t, line);
     simt_copies_wait((int)n);
+    ptx_wgmma_copied();
 }
 
 void ptx_launch_dependents(void)

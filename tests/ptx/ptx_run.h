@@ -137,11 +137,32 @@ typedef struct {
     float x[4];
 } PtxFour;
 
+/* Tensor cores cut what does not fit f32 instead of rounding it. */
+float ptx_cut(double x);
+
 /* m16n8k16, row.col, f32 accumulators: d = a b + c. */
 PtxFour ptx_mma_bf16(const PtxThread *t, int line, uint32_t a0, uint32_t a1, uint32_t a2,
                      uint32_t a3, uint32_t b0, uint32_t b1, float c0, float c1, float c2, float c3);
 PtxFour ptx_mma_f16(const PtxThread *t, int line, uint32_t a0, uint32_t a1, uint32_t a2,
                     uint32_t a3, uint32_t b0, uint32_t b1, float c0, float c1, float c2, float c3);
+
+/*
+ * wgmma, m64nNk16 of fp16, A from registers: d = a b + (adds ? d : 0), where b is a descriptor of
+ * rows of 128 bytes along k, swizzled. The products are there at once, which no program may count
+ * on; what is watched is memory: B must have been shown (fence.proxy.async) by all of the block
+ * before their last barrier, and be the same at the wait that ends the group. A product whose group
+ * is not committed, or a kernel that ends before it has waited, is a fault.
+ */
+void ptx_wgmma_f16(const PtxThread *t, int line, int n, float *d, uint32_t a0, uint32_t a1,
+                   uint32_t a2, uint32_t a3, uint64_t b, int adds);
+void ptx_wgmma_fence(const PtxThread *t, int line);
+void ptx_wgmma_commit(const PtxThread *t, int line);
+void ptx_wgmma_wait(const PtxThread *t, int line, uint32_t n);
+void ptx_show_shared(void);
+/* For ptx_run.c: the thread has waited for copies, passed a barrier of the block, ended. */
+void ptx_wgmma_copied(void);
+void ptx_wgmma_passed(void);
+void ptx_wgmma_end(const PtxThread *t);
 
 /* shfl.sync, mode i(dx), b(fly), u(p), d(own); *in_range is the predicate. */
 uint32_t ptx_shfl(const PtxThread *t, int line, char mode, uint32_t a, uint32_t b, uint32_t c,

@@ -46,7 +46,7 @@ translated() {
 
 mkdir -p "$build/nvcc" "$ptx"
 build "$build/liboffshoot.a" "$build/tests/libhelpers.a" "$build/main.o"
-for file in ptx_run races device_memory streams cudart_host cublaslt_host; do
+for file in ptx_run wgmma races device_memory streams cudart_host cublaslt_host; do
     gcc $cflags -O3 -g -Wall -Wextra -isystem "$cuda/include" -c -o "$ptx/$file.o" "$here/$file.c"
 done
 for file in "$build"/nvcc/*.ptx; do
@@ -80,7 +80,7 @@ step() {
     echo "$*: $result, $(($(date +%s) - begun)) s"
 }
 gcc $cflags -O1 -g -Wall -Wextra -o "$build/test_races" "$here/test_races.c" tests/apart.c \
-    "$ptx/ptx_run.o" "$ptx/races.o" "$ptx/device_memory.o" "$ptx/libsimt.a" "$build/liboffshoot.a" \
+    "$ptx/ptx_run.o" "$ptx/wgmma.o" "$ptx/races.o" "$ptx/device_memory.o" "$ptx/libsimt.a" "$build/liboffshoot.a" \
     $(pkg-config --libs cmocka) -lm -lpthread
 step env OFFSHOOT_PTX_RACES=forward "$build/test_races"
 for program in $programs; do

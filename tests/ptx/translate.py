@@ -579,7 +579,12 @@ class Entry:
     def op_membar(self, op, m, o):
         return ";"  # threads run one by one, in order
 
-    op_fence = op_membar
+    def op_fence(self, op, m, o):
+        if m[0] == "proxy":
+            if m != ["proxy", "async", "shared::cta"]:
+                raise Unknown(op)
+            return "ptx_show_shared();"
+        return self.op_membar(op, m, o)
 
     def op_cp(self, op, m, o):
         name = ".".join(m)
@@ -610,6 +615,26 @@ class Entry:
         args = [self.read(x, "b32") for x in a + b] + [self.read(x, "f32") for x in c]
         sets = [self.write(x, f"d.x[{i}]", "f32") for i, x in enumerate(d)]
         return f"PtxFour d = ptx_mma_{kind}(t, {self.line}, {', '.join(args)}); " + " ".join(sets)
+
+    def op_wgmma(self, op, m, o):
+        name = ".".join(m)
+        if name == "fence.sync.aligned":
+            return f"ptx_wgmma_fence(t, {self.line});"
+        if name == "commit_group.sync.aligned":
+            return f"ptx_wgmma_commit(t, {self.line});"
+        if name == "wait_group.sync.aligned":
+            return f"ptx_wgmma_wait(t, {self.line}, {self.read(o[0], 'u32')});"
+        shape = re.fullmatch(r"mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.f16\.f16", name)
+        d, a = (split(x[1:-1]) for x in o[:2])
+        n = int(shape[1]) if shape else 0
+        # A from registers, neither operand negated, B along k
+        if not n or n % 8 or len(d) != n // 2 or len(a) != 4 or o[4:] != ["1", "1", "0"]:
+            raise Unknown(op)
+        start = ", ".join(self.read(x, "f32") for x in d)
+        args = [self.read(x, "b32") for x in a] + [self.read(o[2], "u64"), self.read(o[3], "pred")]
+        sets = [self.write(x, f"d[{i}]", "f32") for i, x in enumerate(d)]
+        call = f"ptx_wgmma_f16(t, {self.line}, {n}, d, {', '.join(args)});"
+        return f"float d[{n // 2}] = {{{start}}}; {call} " + " ".join(sets)
 
     # ---- statements ----
 

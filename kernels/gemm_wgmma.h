@@ -1,0 +1,290 @@
+/*
+ * gemm_wgmma.h: many rows of x times many rows of a matrix in FP8, by a block of two warpgroups
+ * with wgmma; for linear.cu and moe.cu, on Hopper.
+ *
+ * The sum is linear_tile.h's, with the same k's in the same places of each product as gemm_tile.h:
+ * a schedule, where wgmma adds up as mma does (wgmma_check.h asks the GPU). A block has 128 rows of
+ * W, 16 a warp, and 64 of x. W comes through shared memory 64 k's at a time and is A, converted on
+ * its way from there to registers. The terms of x are B, for which they lie row by row in memory
+ * (TERMS_BY_ROW): each of a row's terms is a column, two to a row of x, or one where x is e4m3 and
+ * its low terms are zeros.
+ *
+ * A block's columns are halves, whose products take turns: while one half's sums of a k-block are
+ * added to a slice's, the tensor cores have the other's. So at each barrier (64 k's) both
+ * warpgroups have work queued. A thread holds 32 outputs, for two terms as 64 sums of a k-block, 64
+ * of a slice and 32 of all.
+ *
+ * Shared: 8 stages of 24 KB (two terms), copied 6 stages ahead; for one term 16 KB.
+ *
+ * Floor: 4 operations a product for two terms, on an H200 (990 T operations/s in 16 bits) 256 rows
+ * of 17408 x 5120 92 us; half of that for one. A block reads 24 KB for 512 clocks of its SM's
+ * tensor cores, 48 bytes a clock. Not measured yet.
+ */
+#ifndef OFFSHOOT_KERNELS_GEMM_WGMMA_H
+#define OFFSHOOT_KERNELS_GEMM_WGMMA_H
+
+#include "kernels/gemm_tile.h"
+#include "kernels/wgmma.h"
+
+enum {
+    WG_STAGES = 8,
+    WG_AHEAD = WG_STAGES - 2, /* the stage before this one may still be read by products */
+    WG_W_ROWS = TILE_WARPS * TILE_ROWS,
+    WG_W_STEP = TILE_THREADS / (HALF_K / 16), /* rows that all threads copy at once */
+    WG_W_PIECES = WG_W_ROWS / WG_W_STEP,      /* a thread copies of a stage */
+    WG_X_STEP = TILE_THREADS / (WGMMA_ROW / 16),
+    WG_X_ROWS = GEMM_X / WG_X_STEP, /* of x, of which a thread copies one piece of each term */
+    WG_OWN = GEMM_X / 4,            /* rows of x, of which a thread has sums */
+    STEPS = HALF_K / 16,
+};
+
+template <int TERMS> struct WgmmaStage {
+    enum {
+        COLUMNS = GEMM_X * TERMS / 2, /* of a half */
+        REGISTERS = COLUMNS / 2,
+        HALF_BYTES = COLUMNS * WGMMA_ROW,
+        X_BYTES = 2 * HALF_BYTES,
+        BYTES = X_BYTES + WG_W_ROWS * HALF_K,
+        UNITS_AT = WG_STAGES * BYTES, /* a float for each row of x, of odd stages */
+        ALL_BYTES = UNITS_AT + WG_STAGES * GEMM_X * 4,
+        TILE_OWN = 2 / TERMS, /* rows of x in a thread's two columns of eight */
+    };
+};
+
+/* The kernels of two terms take more. */
+static inline int can_wgmma(const CudaContext *c)
+{
+    return c->wgmma && c->shared_bytes >= WgmmaStage<2>::ALL_BYTES;
+}
+
+/* Rows g of warp v: row first[0] + v * step + g of w[0] for g < 8, then first[1] + v * step + g - 8
+ * of w[1]. Both matrices have the same shape; first and step are multiples of 8. */
+typedef struct {
+    Weight w[2];
+    int first[2], step;
+} WgmmaWeights;
+
+/* What a thread copies: pieces of 16 bytes of rows of W and of x. */
+typedef struct {
+    const unsigned char *w[WG_W_PIECES]; /* rows */
+    const unsigned char *x[WG_X_ROWS];   /* pieces of their high terms */
+    const float *unit;                   /* of this thread's row of x; NULL where it brings none */
+    int cols, aligned;
+} WgmmaCopies;
+
+/* The row of the block's 64 whose terms this thread copies as its i-th. */
+static __device__ __forceinline__ int wgmma_x_row(int i)
+{
+    return (int)threadIdx.x / (WGMMA_ROW / 16) + i * WG_X_STEP;
+}
+
+/* The row of the block's 64 of which this thread has the i-th of its WG_OWN sums. */
+template <int TERMS> static __device__ __forceinline__ int wgmma_own_row(int i)
+{
+    enum { OWN = WgmmaStage<TERMS>::TILE_OWN };
+    return i / OWN * (8 / TERMS) + warp_lane() % 4 * OWN + i % OWN;
+}
+
+/* Where warp v's rows begin, those of w[0] for i = 0, of w[1] for 1. */
+static __device__ __forceinline__ int wgmma_w_row(const WgmmaWeights &rows, int v, int i)
+{
+    return rows.first[i] + v * rows.step;
+}
+
+/* x_row[i]: the row of x that is wgmma_x_row(i) here. Rows of W past the last read as the last. */
+static __device__ __forceinline__ WgmmaCopies wgmma_copies(const WgmmaWeights &rows, const Terms &x,
+                                                           const int (&x_row)[WG_X_ROWS])
+{
+    WgmmaCopies c;
+    int last = rows.w[0].rows - 1, piece = (int)threadIdx.x % (WGMMA_ROW / 16);
+    c.cols = rows.w[0].cols;
+    c.aligned = weight_is_aligned(rows.w[0]) && weight_is_aligned(rows.w[1]);
+    UNROLL
+    for (int i = 0; i < WG_W_PIECES; i++) {
+        int r = (int)threadIdx.x / (HALF_K / 16) + i * WG_W_STEP, second = r % TILE_ROWS / 8;
+        int row = (second ? rows.first[1] : rows.first[0]) + r / TILE_ROWS * rows.step + r % 8;
+        const void *data = second ? rows.w[1].data : rows.w[0].data;
+        c.w[i] = (const unsigned char *)data +
+                 (int64_t)(row < last ? row : last) * weight_row_bytes(&rows.w[0]);
+    }
+    c.unit = NULL;
+    UNROLL
+    for (int i = 0; i < WG_X_ROWS; i++) {
+        c.x[i] = x.data + (int64_t)x_row[i] * x.n_blocks * TERM_BLOCK_BYTES + piece * 16;
+        if (piece == i) c.unit = x.unit + (int64_t)x_row[i] * x.n_blocks;
+    }
+    return c;
+}
+
+/* Begins the copies of k's [64 half, 64 half + 64). */
+template <int TERMS>
+static __device__ __forceinline__ void wgmma_issue(const WgmmaCopies &c, int half,
+                                                   unsigned char *shared)
+{
+    typedef WgmmaStage<TERMS> S;
+    unsigned char *stage = shared + half % WG_STAGES * S::BYTES;
+    int w_piece = (int)threadIdx.x % (HALF_K / 16), k = half * HALF_K + w_piece * 16;
+    UNROLL
+    for (int i = 0; i < WG_W_PIECES; i++) {
+        int row = (int)threadIdx.x / (HALF_K / 16) + i * WG_W_STEP;
+        unsigned char *to = stage + S::X_BYTES + row * HALF_K + w_piece * 16;
+        if (!c.aligned)
+            *(uint4 *)(void *)to = gather_16<WEIGHT_FP8>(c.w[i], k, c.cols);
+        else if (k >= c.cols)
+            *(uint4 *)(void *)to = uint4{0, 0, 0, 0};
+        else
+            copy_16(to, c.w[i] + k);
+    }
+    int piece = (int)threadIdx.x % (WGMMA_ROW / 16);
+    UNROLL
+    for (int i = 0; i < WG_X_ROWS * TERMS; i++)
+        copy_16(stage + wgmma_piece_at(wgmma_x_row(i / TERMS) * TERMS + i % TERMS, piece),
+                c.x[i / TERMS] + (int64_t)half * X_STEP_BYTES + i % TERMS * WGMMA_ROW);
+    if (half % 2 && c.unit)
+        copy_4(shared + S::UNITS_AT + (half % WG_STAGES * GEMM_X + wgmma_x_row(piece)) * 4,
+               c.unit + half / 2);
+}
+
+/* Waits until stage `half` is there for all of the block, and begins the copies of a later one. */
+template <int TERMS>
+static __device__ __forceinline__ void wgmma_next(const WgmmaCopies &c, int half, int n_halves,
+                                                  unsigned char *shared)
+{
+    copies_wait<WG_AHEAD - 1>();
+    wgmma_show_shared();
+    __syncthreads(); /* and nobody reads stage half - 2 any more */
+    if (half + WG_AHEAD < n_halves) wgmma_issue<TERMS>(c, half + WG_AHEAD, shared);
+    copies_commit();
+}
+
+/* A of the four products of a stage: this warp's rows of W. */
+template <int TERMS>
+static __device__ __forceinline__ void wgmma_weights(const unsigned char *stage,
+                                                     uint32_t (&a)[STEPS][4])
+{
+    int g = warp_lane() / 4, l = warp_lane() % 4, v = (int)threadIdx.x / WARP;
+    const unsigned char *row =
+        stage + WgmmaStage<TERMS>::X_BYTES + (v * TILE_ROWS + g) * HALF_K + l * 16;
+    uint4 first = load_16(row), second = load_16(row + 8 * HALF_K);
+    UNROLL
+    for (int s = 0; s < STEPS; s++) {
+        fp8_to_fp16_pairs(word_of(first, s), &a[s][0], &a[s][2]);
+        fp8_to_fp16_pairs(word_of(second, s), &a[s][1], &a[s][3]);
+    }
+}
+
+/* Begins t = A B + (adds ? t : 0) over a stage's k's, for the columns that begin at x. */
+template <int N>
+static __device__ __forceinline__ void
+wgmma_products(const unsigned char *x, const uint32_t (&a)[STEPS][4], int adds, float (&t)[N])
+{
+    WgmmaRows rows = wgmma_rows(x);
+    UNROLL
+    for (int s = 0; s < STEPS; s++)
+        wgmma_fp16(t, a[s], wgmma_at(rows, s * WGMMA_STEP), adds || s > 0);
+    wgmma_commit();
+}
+
+/* acc += scale unit t: the end of a k-block for half `side` of the columns. unit: of its 64. */
+template <int TERMS, int N>
+static __device__ __forceinline__ void wgmma_end_block(const float (&scale)[2], const float *unit,
+                                                       int side, float (&t)[N], float (&acc)[N])
+{
+    typedef WgmmaStage<TERMS> S;
+    wgmma_take(t);
+    UNROLL
+    for (int j = 0; j < N / 4; j++) {
+        float of_x[2]; /* columns 2 l and 2 l + 1 */
+        UNROLL
+        for (int i = 0; i < 2; i++)
+            of_x[i] = unit[side * GEMM_X / 2 +
+                           wgmma_own_row<TERMS>(j * S::TILE_OWN + (TERMS == 1 ? i : 0))];
+        UNROLL
+        for (int i = 0; i < 4; i++)
+            acc[j * 4 + i] = fmaf(scale[i / 2] * of_x[i % 2], t[j * 4 + i], acc[j * 4 + i]);
+    }
+}
+
+/* sum += high and low terms' sums, acc = 0: the end of a slice for half `side` of the columns. */
+template <int TERMS, int N>
+static __device__ __forceinline__ void wgmma_end_slice(int side, float (&acc)[N],
+                                                       float (&sum)[WG_OWN][2])
+{
+    enum { OWN = WgmmaStage<TERMS>::TILE_OWN };
+    UNROLL
+    for (int j = 0; j < N / 4; j++) {
+        const float *a = &acc[j * 4];
+        UNROLL
+        for (int i = 0; i < OWN; i++) {
+            float *to = sum[side * WG_OWN / 2 + j * OWN + i];
+            to[0] += TERMS == 2 ? a[0] + a[1] : a[i];
+            to[1] += TERMS == 2 ? a[2] + a[3] : a[2 + i];
+        }
+    }
+    UNROLL
+    for (int i = 0; i < N; i++)
+        acc[i] = 0;
+}
+
+/*
+ * sum += what this warp, the v-th, has of rows times the block's 64 rows of x: with g = lane / 4
+ * sum[i][0] is row wgmma_w_row(rows, v, 0) + g of w[0], sum[i][1] row wgmma_w_row(rows, v, 1) + g
+ * of w[1], for row wgmma_own_row(i) of x. x: TERMS_BY_ROW. shared: WgmmaStage::ALL_BYTES of the
+ * block, WGMMA_SHARED.
+ */
+template <int TERMS>
+static __device__ __forceinline__ void wgmma_sum(const WgmmaWeights &rows, const Terms &x,
+                                                 const int (&x_row)[WG_X_ROWS],
+                                                 unsigned char *shared, float (&sum)[WG_OWN][2])
+{
+    typedef WgmmaStage<TERMS> S;
+    const WgmmaCopies copies = wgmma_copies(rows, x, x_row);
+    const float *scale_row[2], *units = (const float *)(const void *)(shared + S::UNITS_AT);
+    int v = (int)threadIdx.x / WARP, last_group = (rows.w[0].rows - 1) / FP8_BLOCK;
+    UNROLL
+    for (int i = 0; i < 2; i++) {
+        int group = wgmma_w_row(rows, v, i) / FP8_BLOCK;
+        scale_row[i] =
+            rows.w[i].scale + (int64_t)(group < last_group ? group : last_group) * x.n_blocks;
+    }
+    float t[2][S::REGISTERS] = {}, acc[2][S::REGISTERS] = {}, scale[2];
+    uint32_t a[2][STEPS][4]; /* of a k-block's stages */
+    int n_halves = 2 * x.n_blocks, slice = 0;
+    for (int h = 0; h < WG_AHEAD; h++) {
+        if (h < n_halves) wgmma_issue<TERMS>(copies, h, shared);
+        copies_commit();
+    }
+    wgmma_next<TERMS>(copies, 0, n_halves, shared);
+    wgmma_weights<TERMS>(shared, a[0]);
+    for (int b = 0; b < x.n_blocks; b++) {
+        int h = 2 * b;
+        const unsigned char *even = shared + h % WG_STAGES * S::BYTES, *odd = even + S::BYTES;
+        const float *unit = units + (h + 1) % WG_STAGES * GEMM_X;
+        UNROLL
+        for (int i = 0; i < 2; i++)
+            scale[i] = scale_row[i][b];
+        wgmma_begin();
+        wgmma_products(even, a[0], 0, t[0]);
+        wgmma_products(even + S::HALF_BYTES, a[0], 0, t[1]);
+        wgmma_next<TERMS>(copies, h + 1, n_halves, shared);
+        wgmma_weights<TERMS>(odd, a[1]);
+        wgmma_begin();
+        wgmma_products(odd, a[1], 1, t[0]);
+        wgmma_products(odd + S::HALF_BYTES, a[1], 1, t[1]);
+        wgmma_wait<1>();
+        if (h + 2 < n_halves) {
+            wgmma_next<TERMS>(copies, h + 2, n_halves, shared);
+            wgmma_weights<TERMS>(shared + (h + 2) % WG_STAGES * S::BYTES, a[0]);
+        }
+        wgmma_end_block<TERMS>(scale, unit, 0, t[0], acc[0]);
+        while (slice_begin(x.n_blocks, slice + 1) <= b)
+            slice++;
+        int slice_ends = slice_begin(x.n_blocks, slice + 1) == b + 1;
+        if (slice_ends) wgmma_end_slice<TERMS>(0, acc[0], sum);
+        wgmma_wait<0>();
+        wgmma_end_block<TERMS>(scale, unit, 1, t[1], acc[1]);
+        if (slice_ends) wgmma_end_slice<TERMS>(1, acc[1], sum);
+    }
+}
+
+#endif
