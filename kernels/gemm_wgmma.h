@@ -69,7 +69,7 @@ typedef struct {
     const unsigned char *w[WG_W_PIECES]; /* rows */
     const unsigned char *x[WG_X_ROWS];   /* pieces of their high terms */
     const float *unit;                   /* of this thread's row of x; NULL where it brings none */
-    int cols, aligned;
+    int cols, aligned, n_x;
 } WgmmaCopies;
 
 /* The row of the block's 64 whose terms this thread copies as its i-th. */
@@ -91,11 +91,12 @@ static __device__ __forceinline__ int wgmma_w_row(const WgmmaWeights &rows, int 
     return rows.first[i] + v * rows.step;
 }
 
-/* x_row[i]: the row of x that is wgmma_x_row(i) here. Rows of W past the last read as the last. */
+/* Rows of W past the last read as the last; rows of x from n_x on are not read. */
 static __device__ __forceinline__ WgmmaCopies wgmma_copies(const WgmmaWeights &rows, const Terms &x,
-                                                           const int (&x_row)[WG_X_ROWS])
+                                                           const int (&x_row)[WG_X_ROWS], int n_x)
 {
     WgmmaCopies c;
+    c.n_x = n_x;
     int last = rows.w[0].rows - 1, piece = (int)threadIdx.x % (WGMMA_ROW / 16);
     c.cols = rows.w[0].cols;
     c.aligned = weight_is_aligned(rows.w[0]) && weight_is_aligned(rows.w[1]);
@@ -111,7 +112,7 @@ static __device__ __forceinline__ WgmmaCopies wgmma_copies(const WgmmaWeights &r
     UNROLL
     for (int i = 0; i < WG_X_ROWS; i++) {
         c.x[i] = x.data + (int64_t)x_row[i] * x.n_blocks * TERM_BLOCK_BYTES + piece * 16;
-        if (piece == i) c.unit = x.unit + (int64_t)x_row[i] * x.n_blocks;
+        if (piece == i && wgmma_x_row(i) < n_x) c.unit = x.unit + (int64_t)x_row[i] * x.n_blocks;
     }
     return c;
 }
@@ -138,8 +139,9 @@ static __device__ __forceinline__ void wgmma_issue(const WgmmaCopies &c, int hal
     int piece = (int)threadIdx.x % (WGMMA_ROW / 16);
     UNROLL
     for (int i = 0; i < WG_X_ROWS * TERMS; i++)
-        copy_16(stage + wgmma_piece_at(wgmma_x_row(i / TERMS) * TERMS + i % TERMS, piece),
-                c.x[i / TERMS] + (int64_t)half * X_STEP_BYTES + i % TERMS * WGMMA_ROW);
+        copy_16_if(wgmma_x_row(i / TERMS) < c.n_x,
+                   stage + wgmma_piece_at(wgmma_x_row(i / TERMS) * TERMS + i % TERMS, piece),
+                   c.x[i / TERMS] + (int64_t)half * X_STEP_BYTES + i % TERMS * WGMMA_ROW);
     if (half % 2 && c.unit)
         copy_4(shared + S::UNITS_AT + (half % WG_STAGES * GEMM_X + wgmma_x_row(piece)) * 4,
                c.unit + half / 2);
@@ -226,19 +228,13 @@ static __device__ __forceinline__ void wgmma_end_slice(int side, float (&acc)[N]
         acc[i] = 0;
 }
 
-/*
- * sum += what this warp, the v-th, has of rows times the block's 64 rows of x: with g = lane / 4
- * sum[i][0] is row wgmma_w_row(rows, v, 0) + g of w[0], sum[i][1] row wgmma_w_row(rows, v, 1) + g
- * of w[1], for row wgmma_own_row(i) of x. x: TERMS_BY_ROW. shared: WgmmaStage::ALL_BYTES of the
- * block, WGMMA_SHARED.
- */
-template <int TERMS>
-static __device__ __forceinline__ void wgmma_sum(const WgmmaWeights &rows, const Terms &x,
-                                                 const int (&x_row)[WG_X_ROWS],
-                                                 unsigned char *shared, float (&sum)[WG_OWN][2])
+/* wgmma_sum of the first SIDES halves of the columns. */
+template <int TERMS, int SIDES>
+static __device__ __forceinline__ void wgmma_sum_of(const WgmmaWeights &rows, const Terms &x,
+                                                    const WgmmaCopies &copies,
+                                                    unsigned char *shared, float (&sum)[WG_OWN][2])
 {
     typedef WgmmaStage<TERMS> S;
-    const WgmmaCopies copies = wgmma_copies(rows, x, x_row);
     const float *scale_row[2], *units = (const float *)(const void *)(shared + S::UNITS_AT);
     int v = (int)threadIdx.x / WARP, last_group = (rows.w[0].rows - 1) / FP8_BLOCK;
     UNROLL
@@ -247,7 +243,7 @@ static __device__ __forceinline__ void wgmma_sum(const WgmmaWeights &rows, const
         scale_row[i] =
             rows.w[i].scale + (int64_t)(group < last_group ? group : last_group) * x.n_blocks;
     }
-    float t[2][S::REGISTERS] = {}, acc[2][S::REGISTERS] = {}, scale[2];
+    float t[SIDES][S::REGISTERS] = {}, acc[SIDES][S::REGISTERS] = {}, scale[2];
     uint32_t a[2][STEPS][4]; /* of a k-block's stages */
     int n_halves = 2 * x.n_blocks, slice = 0;
     for (int h = 0; h < WG_AHEAD; h++) {
@@ -264,27 +260,48 @@ static __device__ __forceinline__ void wgmma_sum(const WgmmaWeights &rows, const
         for (int i = 0; i < 2; i++)
             scale[i] = scale_row[i][b];
         wgmma_begin();
-        wgmma_products(even, a[0], 0, t[0]);
-        wgmma_products(even + S::HALF_BYTES, a[0], 0, t[1]);
+        UNROLL
+        for (int i = 0; i < SIDES; i++)
+            wgmma_products(even + i * S::HALF_BYTES, a[0], 0, t[i]);
         wgmma_next<TERMS>(copies, h + 1, n_halves, shared);
         wgmma_weights<TERMS>(odd, a[1]);
         wgmma_begin();
-        wgmma_products(odd, a[1], 1, t[0]);
-        wgmma_products(odd + S::HALF_BYTES, a[1], 1, t[1]);
-        wgmma_wait<1>();
+        UNROLL
+        for (int i = 0; i < SIDES; i++)
+            wgmma_products(odd + i * S::HALF_BYTES, a[1], 1, t[i]);
+        wgmma_wait<SIDES - 1>(); /* all but the last side's odd stage */
         if (h + 2 < n_halves) {
             wgmma_next<TERMS>(copies, h + 2, n_halves, shared);
             wgmma_weights<TERMS>(shared + (h + 2) % WG_STAGES * S::BYTES, a[0]);
         }
-        wgmma_end_block<TERMS>(scale, unit, 0, t[0], acc[0]);
         while (slice_begin(x.n_blocks, slice + 1) <= b)
             slice++;
         int slice_ends = slice_begin(x.n_blocks, slice + 1) == b + 1;
-        if (slice_ends) wgmma_end_slice<TERMS>(0, acc[0], sum);
-        wgmma_wait<0>();
-        wgmma_end_block<TERMS>(scale, unit, 1, t[1], acc[1]);
-        if (slice_ends) wgmma_end_slice<TERMS>(1, acc[1], sum);
+        UNROLL
+        for (int i = 0; i < SIDES; i++) {
+            if (i) wgmma_wait<0>();
+            wgmma_end_block<TERMS>(scale, unit, i, t[i], acc[i]);
+            if (slice_ends) wgmma_end_slice<TERMS>(i, acc[i], sum);
+        }
     }
+}
+
+/*
+ * sum += what this warp, the v-th, has of rows times the block's n_x rows of x: with g = lane / 4
+ * sum[i][0] is row wgmma_w_row(rows, v, 0) + g of w[0], sum[i][1] row wgmma_w_row(rows, v, 1) + g
+ * of w[1], for row wgmma_own_row(i) of x; of rows from n_x on anything. x: TERMS_BY_ROW; x_row[i]:
+ * the row of x that is wgmma_x_row(i) here. shared: WgmmaStage::ALL_BYTES, WGMMA_SHARED.
+ */
+template <int TERMS>
+static __device__ __forceinline__ void wgmma_sum(const WgmmaWeights &rows, const Terms &x,
+                                                 const int (&x_row)[WG_X_ROWS], int n_x,
+                                                 unsigned char *shared, float (&sum)[WG_OWN][2])
+{
+    const WgmmaCopies copies = wgmma_copies(rows, x, x_row, n_x);
+    if (n_x > GEMM_X / 2)
+        wgmma_sum_of<TERMS, 2>(rows, x, copies, shared, sum);
+    else
+        wgmma_sum_of<TERMS, 1>(rows, x, copies, shared, sum);
 }
 
 #endif

@@ -180,9 +180,9 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) gemm_wgmma_kernel(Line
     WgmmaWeights rows = {{mat.w, mat.w}, {first_row, first_row + 8}, TILE_ROWS};
     UNROLL
     for (int i = 0; i < WG_X_ROWS; i++)
-        x_row[i] = first + (wgmma_x_row(i) < n ? wgmma_x_row(i) : n - 1);
+        x_row[i] = first + wgmma_x_row(i);
     float sum[WG_OWN][2] = {};
-    wgmma_sum<TERMS>(rows, a.x, x_row, stages, sum);
+    wgmma_sum<TERMS>(rows, a.x, x_row, n, stages, sum);
 
     int row = first_row + (int)threadIdx.x / WARP * TILE_ROWS + warp_lane() / 4;
     UNROLL

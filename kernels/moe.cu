@@ -239,7 +239,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) up_wgmma_kernel(Plan p
     for (int i = 0; i < WG_X_ROWS; i++)
         x_row[i] = p.pair[u.first + (wgmma_x_row(i) < u.n ? wgmma_x_row(i) : u.n - 1)].row;
     float sum[WG_OWN][2] = {};
-    wgmma_sum<TERMS>(rows, p.x, x_row, stages, sum);
+    wgmma_sum<TERMS>(rows, p.x, x_row, u.n, stages, sum);
 
     int row = first_row + (int)threadIdx.x / WARP * WARP_ROWS + warp_lane() / 4;
     float *h = (float *)(void *)p.h.data + row;
@@ -266,9 +266,9 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) down_wgmma_kernel(Plan
     WgmmaWeights rows = {{w, w}, {first_row, first_row + 8}, TILE_ROWS};
     UNROLL
     for (int i = 0; i < WG_X_ROWS; i++)
-        x_row[i] = u.first + (wgmma_x_row(i) < u.n ? wgmma_x_row(i) : u.n - 1);
+        x_row[i] = u.first + wgmma_x_row(i);
     float sum[WG_OWN][2] = {};
-    wgmma_sum<TERMS>(rows, p.h, x_row, stages, sum);
+    wgmma_sum<TERMS>(rows, p.h, x_row, u.n, stages, sum);
 
     int row = first_row + (int)threadIdx.x / WARP * TILE_ROWS + warp_lane() / 4;
     UNROLL
@@ -532,7 +532,7 @@ static Terms router_terms(const CudaContext *c, const MoeFfn *a, unsigned char *
     Terms x;
     if (find_terms(c, WEIGHT_BF16, a->x, a->n, a->dim, a->dim, &x)) return x;
     x = terms_in(memory, a->n, a->dim);
-    split_rows(c, WEIGHT_BF16, Split{a->x, a->dim, a->n, a->dim, x, 0});
+    split_rows(c, WEIGHT_BF16, Split{a->x, a->dim, a->n, a->dim, x, 0, TERMS_BY_LANE});
     return x;
 }
 
