@@ -87,6 +87,15 @@ INLINE void v_store(float *p, Vec a)
 {
     _mm512_storeu_ps(p, a);
 }
+/* v_store past the caches, aligned; other threads see it after v_stream_end. */
+INLINE void v_stream(float *p, Vec a)
+{
+    _mm512_stream_ps(p, a);
+}
+INLINE void v_stream_end(void)
+{
+    _mm_sfence();
+}
 INLINE void v_store_n(float *p, Vec a, int n)
 {
     _mm512_mask_storeu_ps(p, v_mask(n), a);
@@ -287,6 +296,14 @@ INLINE void v_store(float *p, Vec a)
 {
     _mm256_storeu_ps(p, a);
 }
+INLINE void v_stream(float *p, Vec a)
+{
+    _mm256_stream_ps(p, a);
+}
+INLINE void v_stream_end(void)
+{
+    _mm_sfence();
+}
 INLINE void v_store_n(float *p, Vec a, int n)
 {
     _mm256_maskstore_ps(p, v_mask(n), a);
@@ -394,6 +411,13 @@ INLINE void v_load4(const float *p, Vec a[4])
 INLINE void v_store(float *p, Vec a)
 {
     memcpy(p, &a, sizeof a);
+}
+INLINE void v_stream(float *p, Vec a)
+{
+    v_store(p, a);
+}
+INLINE void v_stream_end(void)
+{
 }
 INLINE void v_store_n(float *p, Vec a, int n)
 {

@@ -1,9 +1,24 @@
 /* delta_layer.c: see delta_layer.h. */
 #include "tests/delta_layer.h"
 
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdlib.h>
 
+#include <cmocka.h>
+
 #include "kernels/simt_host.h"
+
+/* As memory has them: on a cache line, unless a layer's sizes are odd. */
+static float *slots_new(const Layer *l)
+{
+    enum { CACHE_LINE = 64 };
+    size_t bytes = (size_t)l->n_slots * l->slot_floats * sizeof(float);
+    float *slots = aligned_alloc(CACHE_LINE, (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
+    assert_non_null(slots);
+    return slots;
+}
 
 Layer layer_new(Rng *r, const DeltaShape *s)
 {
@@ -23,7 +38,8 @@ Layer layer_new(Rng *r, const DeltaShape *s)
     l.dt_bias = random_floats(r, heads, 1);
     for (size_t h = 0; h < heads; h++)
         l.a_coef[h] = -0.01f - fabsf(l.a_coef[h]);
-    l.slots = random_floats(r, (size_t)l.n_slots * l.slot_floats, 1);
+    l.slots = slots_new(&l);
+    rng_fill(r, l.slots, (size_t)l.n_slots * l.slot_floats, 1);
     l.src = ints(rows), l.dst = ints(rows);
     l.q = floats(rows * l.qk_row), l.k = floats(rows * l.qk_row), l.v = floats(rows * l.v_row);
     l.decay = floats(rows * heads), l.beta = floats(rows * heads);
@@ -35,7 +51,7 @@ Layer layer_copy(const Layer *from)
 {
     Layer l = *from;
     size_t rows = (size_t)l.rows, heads = (size_t)l.s.n_v_heads;
-    l.slots = floats((size_t)l.n_slots * l.slot_floats);
+    l.slots = slots_new(&l);
     memcpy(l.slots, from->slots, (size_t)l.n_slots * l.slot_floats * sizeof(float));
     l.q = floats(rows * l.qk_row), l.k = floats(rows * l.qk_row), l.v = floats(rows * l.v_row);
     l.decay = floats(rows * heads), l.beta = floats(rows * heads);
