@@ -79,10 +79,16 @@ step() {
     fi
     echo "$*: $result, $(($(date +%s) - begun)) s"
 }
-gcc $cflags -O1 -g -Wall -Wextra -o "$build/test_races" "$here/test_races.c" tests/apart.c \
-    "$ptx/ptx_run.o" "$ptx/wgmma.o" "$ptx/races.o" "$ptx/device_memory.o" "$ptx/libsimt.a" "$build/liboffshoot.a" \
-    $(pkg-config --libs cmocka) -lm -lpthread
+# own TEST: of what the kernels run on.
+own() {
+    gcc $cflags -O1 -g -Wall -Wextra -o "$build/test_$1" "$here/test_$1.c" tests/apart.c "$ptx/ptx_run.o" \
+        "$ptx/wgmma.o" "$ptx/races.o" "$ptx/device_memory.o" "$ptx/libsimt.a" "$build/liboffshoot.a" \
+        $(pkg-config --libs cmocka) -lm -lpthread
+}
+own races
+own wgmma
 step env OFFSHOOT_PTX_RACES=forward "$build/test_races"
+step "$build/test_wgmma"
 for program in $programs; do
     step "$program"
 done
