@@ -60,7 +60,7 @@ CPPFLAGS   += -isystem $(CUDA_HOME)/include
 CUDA_LIBS  := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt
 endif
 
-ISA_SRC  := $(filter-out kernels/backend_cpu.c,$(wildcard kernels/*_cpu.c))
+ISA_SRC  := $(if $(filter kernels,$(DIRS)),$(filter-out kernels/backend_cpu.c,$(wildcard kernels/*_cpu.c)))
 CU       := $(wildcard $(DIRS:%=%/*.cu))
 ON_CUDA  := $(addprefix kernels/,device_cuda.c cuda_graphs.c upload_ring.c cublaslt.c)
 NOT_HERE := $(if $(filter 1,$(CUDA)),kernels/device_none.c,$(ON_CUDA))

@@ -51,8 +51,8 @@ static void fill(Image *m)
     }
 }
 
-/* y, zeros where no kernel wrote it. 0 where the device failed. */
-static int multiply(CudaBackend *b, Image *m, int prefill, int by_wgmma, float *y)
+/* The bits of y, zeros where no kernel wrote it. 0 where the device failed. */
+static int multiply(CudaBackend *b, Image *m, int prefill, int by_wgmma, uint32_t y[N * ROWS])
 {
     Backend *be = &b->be;
     Weight w = {.type = WEIGHT_FP8, .rows = ROWS, .cols = COLS, .data = m->code, .scale = m->scale};
@@ -69,16 +69,15 @@ int wgmma_check(CudaBackend *b)
     Backend *be = &b->be;
     Error err = {0};
     Image *device = be->alloc(be, sizeof *device, &err), *host = mem_alloc(1, sizeof *host);
-    float *by_mma = mem_alloc(N * ROWS, sizeof *by_mma);
+    uint32_t *by_mma = mem_alloc(N * ROWS, sizeof *by_mma), *y = mem_alloc(N * ROWS, sizeof *y);
     int same = device != NULL;
     fill(host);
     if (device) be->upload(be, device, host, sizeof *host);
     for (int prefill = PREFILL_EXACT; same && prefill <= PREFILL_FP8; prefill++)
-        same = multiply(b, device, prefill, 0, by_mma) &&
-               multiply(b, device, prefill, 1, host->y) &&
-               !memcmp(by_mma, host->y, sizeof host->y) && host->y[0] != 0;
+        same = multiply(b, device, prefill, 0, by_mma) && multiply(b, device, prefill, 1, y) &&
+               !memcmp(by_mma, y, N * ROWS * sizeof *y) && y[0] != 0;
     if (device) be->free(be, device);
-    mem_free(host), mem_free(by_mma);
+    mem_free(host), mem_free(by_mma), mem_free(y);
     b->context.wgmma = same;
     return same;
 }
