@@ -9,10 +9,10 @@
  * (TERMS_BY_ROW): each of a row's terms is a column, two to a row of x, or one where x is e4m3 and
  * its low terms are zeros.
  *
- * A block's columns are halves, whose products take turns: while one half's sums of a k-block are
- * added to a slice's, the tensor cores have the other's. So at each barrier (64 k's) both
- * warpgroups have work queued. A thread holds 32 outputs, for two terms as 64 sums of a k-block, 64
- * of a slice and 32 of all.
+ * A block's columns are halves: while the first half's sums of a k-block are added to a slice's,
+ * the tensor cores have the second's; those of the second are added with nothing of this warpgroup
+ * queued. At the barriers, each 64 k's, both warpgroups have products queued. A thread holds 32
+ * outputs, for two terms as 64 sums of a k-block, 64 of a slice and 32 of all.
  *
  * Shared: 8 stages of 24 KB (two terms), copied 6 stages ahead; for one term 16 KB.
  *
@@ -279,7 +279,7 @@ static __device__ __forceinline__ void wgmma_sum_of(const WgmmaWeights &rows, co
         int slice_ends = slice_begin(x.n_blocks, slice + 1) == b + 1;
         UNROLL
         for (int i = 0; i < SIDES; i++) {
-            if (i) wgmma_wait<0>();
+            if (i) wgmma_wait<0>(); /* behind a branch, or ptxas would add up the first after it */
             wgmma_end_block<TERMS>(scale, unit, i, t[i], acc[i]);
             if (slice_ends) wgmma_end_slice<TERMS>(i, acc[i], sum);
         }
