@@ -100,16 +100,22 @@ for act in f32 fp8; do
     done
 done
 run "passes and operations" $A kernels --contexts 1024 --kv-dtype bf16
-# The same rounds as above, seen kernel by kernel.
-for model in $A $B; do
-    [ -e "$dist/gpu_trace.so" ] || break
+# traced WHAT KERNEL MODEL OPTIONS...: where the time goes from one such kernel to the next.
+traced() {
+    what=$1 kernel=$2 of=$3
+    shift 3
+    [ -e "$dist/gpu_trace.so" ] || return
     export CUDA_INJECTION64_PATH="$(cd "$dist" && pwd)/gpu_trace.so" GPU_TRACE="$logs/trace"
-    run "rounds, kernel by kernel" $model latency --temperature 0 --kv-dtype bf16 --contexts 1024 --requests 1 $chain \
-        --synthetic-acceptance 3.0 && {
-        printf '\n    where the time of a round goes, by bench/gpu_trace:\n'
-        python3 "$(dirname "$0")/gpu_trace/summary.py" "$GPU_TRACE" 2>&1 | head -n 90 | sed 's/^/    /'
+    run "$what, kernel by kernel" "$of" latency --temperature 0 --kv-dtype bf16 --requests 1 "$@" && {
+        printf '\n    where the time of %s goes, by bench/gpu_trace:\n' "$what"
+        python3 "$(dirname "$0")/gpu_trace/summary.py" "$GPU_TRACE" "$kernel" 2>&1 | head -n 90 | sed 's/^/    /'
     } >>"$logs/all"
     unset CUDA_INJECTION64_PATH GPU_TRACE
+}
+# The same rounds as above, and passes of a prompt.
+for model in $A $B; do
+    traced "rounds" plant_kernel $model --contexts 1024 $chain --synthetic-acceptance 3.0
+    traced "a prompt's passes" embed_kernel $model --contexts 8192 --max-tokens 2 --draft none
 done
 
 # What each part brings, losses included.
