@@ -304,4 +304,32 @@ static __device__ __forceinline__ void wgmma_sum(const WgmmaWeights &rows, const
         wgmma_sum_of<TERMS, 1>(rows, x, copies, shared, sum);
 }
 
+/*
+ * y[i] = w x[first + i] for the block's rows of w from first_row on and its n rows of x. y: row 0
+ * of those, y_stride floats apart.
+ */
+template <int TERMS>
+static __device__ __forceinline__ void wgmma_block(const Weight &w, int first_row, const Terms &x,
+                                                   int first, int n, unsigned char *shared,
+                                                   float *y, int64_t y_stride)
+{
+    WgmmaWeights rows = {{w, w}, {first_row, first_row + 8}, TILE_ROWS};
+    int x_row[WG_X_ROWS];
+    UNROLL
+    for (int i = 0; i < WG_X_ROWS; i++)
+        x_row[i] = first + wgmma_x_row(i);
+    float sum[WG_OWN][2] = {};
+    wgmma_sum<TERMS>(rows, x, x_row, n, shared, sum);
+
+    int row = first_row + (int)threadIdx.x / WARP * TILE_ROWS + warp_lane() / 4;
+    UNROLL
+    for (int j = 0; j < WG_OWN; j++) {
+        int i = wgmma_own_row<TERMS>(j);
+        if (i >= n) continue;
+        UNROLL
+        for (int k = 0; k < 2; k++)
+            if (row + k * 8 < w.rows) y[i * y_stride + row + k * 8] = sum[j][k];
+    }
+}
+
 #endif

@@ -176,24 +176,9 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) gemm_wgmma_kernel(Line
     const Matrix &mat = a.matrix[0];
     int first_row = (int)(blockIdx.x / (unsigned)a.n_groups) * WG_W_ROWS;
     int first = (int)(blockIdx.x % (unsigned)a.n_groups) * GEMM_X;
-    int n = a.n - first < GEMM_X ? a.n - first : GEMM_X, x_row[WG_X_ROWS];
-    WgmmaWeights rows = {{mat.w, mat.w}, {first_row, first_row + 8}, TILE_ROWS};
-    UNROLL
-    for (int i = 0; i < WG_X_ROWS; i++)
-        x_row[i] = first + wgmma_x_row(i);
-    float sum[WG_OWN][2] = {};
-    wgmma_sum<TERMS>(rows, a.x, x_row, n, stages, sum);
-
-    int row = first_row + (int)threadIdx.x / WARP * TILE_ROWS + warp_lane() / 4;
-    UNROLL
-    for (int j = 0; j < WG_OWN; j++) {
-        int m = first + wgmma_own_row<TERMS>(j);
-        if (m >= a.n) continue;
-        float *y = mat.y + m * mat.y_stride;
-        UNROLL
-        for (int i = 0; i < 2; i++)
-            if (row + i * 8 < mat.w.rows) y[row + i * 8] = sum[j][i];
-    }
+    int n = a.n - first < GEMM_X ? a.n - first : GEMM_X;
+    wgmma_block<TERMS>(mat.w, first_row, a.x, first, n, stages, mat.y + first * mat.y_stride,
+                       mat.y_stride);
 }
 
 template <int TERMS> static void launch_wgmma(const CudaContext *c, LinearTerms a)

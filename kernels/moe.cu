@@ -258,28 +258,12 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) down_wgmma_kernel(Plan
     grid_wait();
     WGMMA_SHARED(unsigned char, stages);
     int n_row_tiles = (p.a.dim + WG_W_ROWS - 1) / WG_W_ROWS;
-    int unit = (int)blockIdx.x / n_row_tiles, x_row[WG_X_ROWS];
+    int unit = (int)blockIdx.x / n_row_tiles;
     if (unit >= *p.n_units) return;
     Unit u = p.unit[unit];
     int first_row = (int)blockIdx.x % n_row_tiles * WG_W_ROWS;
-    Weight w = p.a.down[u.expert];
-    WgmmaWeights rows = {{w, w}, {first_row, first_row + 8}, TILE_ROWS};
-    UNROLL
-    for (int i = 0; i < WG_X_ROWS; i++)
-        x_row[i] = u.first + wgmma_x_row(i);
-    float sum[WG_OWN][2] = {};
-    wgmma_sum<TERMS>(rows, p.h, x_row, u.n, stages, sum);
-
-    int row = first_row + (int)threadIdx.x / WARP * TILE_ROWS + warp_lane() / 4;
-    UNROLL
-    for (int j = 0; j < WG_OWN; j++) {
-        int i = wgmma_own_row<TERMS>(j);
-        if (i >= u.n) continue;
-        float *y = p.y + (int64_t)(u.first + i) * p.a.dim;
-        UNROLL
-        for (int k = 0; k < 2; k++)
-            if (row + k * 8 < p.a.dim) y[row + k * 8] = sum[j][k];
-    }
+    wgmma_block<TERMS>(p.a.down[u.expert], first_row, p.h, u.first, u.n, stages,
+                       p.y + (int64_t)u.first * p.a.dim, p.a.dim);
 }
 
 /* A thread per output of a row: its experts' in ascending id, the shared one last. */
@@ -426,28 +410,21 @@ static Split split_of_h(const Plan &p, TermOrder order = TERMS_BY_LANE)
                  order};
 }
 
-/* Both products of all units, up_blocks and down_blocks of them. */
-template <WeightType TYPE, int TERMS>
-static void run_units(const CudaContext *c, Plan *p, unsigned up_blocks, unsigned down_blocks)
-{
-    begin<TYPE>(c, p);
-    launch(c, dim3(up_blocks), TILE_THREADS, GemmStage<TYPE, 2, TERMS>::ALL_BYTES,
-           up_gemm_kernel<TYPE, TERMS>, *p);
-    split_rows(c, TYPE, split_of_h(*p));
-    launch(c, dim3(down_blocks), TILE_THREADS, GemmStage<TYPE, 2, TERMS>::ALL_BYTES,
-           down_gemm_kernel<TYPE, TERMS>, *p);
-}
+/* The two products of all units. */
+typedef struct {
+    void (*up)(Plan), (*down)(Plan);
+    size_t shared_bytes;
+    TermOrder order; /* of the terms that they take */
+} UnitKernels;
 
-/* The same by warpgroups. */
-template <int TERMS>
-static void run_units_wgmma(const CudaContext *c, Plan *p, unsigned up_blocks, unsigned down_blocks)
+template <WeightType TYPE, int TERMS>
+static UnitKernels unit_kernels(const CudaContext *c, const MoeFfn *a)
 {
-    begin<WEIGHT_FP8>(c, p, TERMS_BY_ROW);
-    launch(c, dim3(up_blocks), TILE_THREADS, WgmmaStage<TERMS>::ALL_BYTES, up_wgmma_kernel<TERMS>,
-           *p);
-    split_rows(c, WEIGHT_FP8, split_of_h(*p, TERMS_BY_ROW));
-    launch(c, dim3(down_blocks), TILE_THREADS, WgmmaStage<TERMS>::ALL_BYTES,
-           down_wgmma_kernel<TERMS>, *p);
+    if (TYPE == WEIGHT_FP8 && can_wgmma(c) && a->n > MEMO_ROWS)
+        return UnitKernels{up_wgmma_kernel<TERMS>, down_wgmma_kernel<TERMS>,
+                           WgmmaStage<TERMS>::ALL_BYTES, TERMS_BY_ROW};
+    return UnitKernels{up_gemm_kernel<TYPE, TERMS>, down_gemm_kernel<TYPE, TERMS>,
+                       GemmStage<TYPE, 2, TERMS>::ALL_BYTES, TERMS_BY_LANE};
 }
 
 template <WeightType TYPE, int TERMS> static void run_many(const CudaContext *c, const MoeFfn *a)
@@ -456,14 +433,14 @@ template <WeightType TYPE, int TERMS> static void run_many(const CudaContext *c,
     size_t used = lay_out(&p, a, GEMM_X, c->scratch);
     used += lay_out_many(&p, a, c->scratch + used);
     assert(used <= c->scratch_bytes);
-    unsigned units = (unsigned)max_units(a, GEMM_X);
-    unsigned up = units * (unsigned)((a->width + 63) / 64);
-    unsigned down = units * (unsigned)((a->dim + 127) / 128);
-    int n_parts = (a->dim + TILE_THREADS - 1) / TILE_THREADS;
-    if (TYPE == WEIGHT_FP8 && can_wgmma(c) && a->n > MEMO_ROWS)
-        run_units_wgmma<TERMS>(c, &p, up, down);
-    else
-        run_units<TYPE, TERMS>(c, &p, up, down);
+    int units = max_units(a, GEMM_X), n_parts = (a->dim + TILE_THREADS - 1) / TILE_THREADS;
+    const UnitKernels k = unit_kernels<TYPE, TERMS>(c, a);
+    begin<TYPE>(c, &p, k.order);
+    launch(c, dim3((unsigned)(units * ((a->width + 63) / 64))), TILE_THREADS, k.shared_bytes, k.up,
+           p);
+    split_rows(c, TYPE, split_of_h(p, k.order));
+    launch(c, dim3((unsigned)(units * ((a->dim + 127) / 128))), TILE_THREADS, k.shared_bytes,
+           k.down, p);
     launch(c, dim3((unsigned)a->n * (unsigned)n_parts), TILE_THREADS, 0, combine_kernel, p,
            n_parts);
 }

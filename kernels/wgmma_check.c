@@ -1,7 +1,6 @@
 /* wgmma_check.c: see wgmma_check.h. */
 #include "kernels/wgmma_check.h"
 
-#include <assert.h>
 #include <math.h>
 #include <string.h>
 

@@ -133,7 +133,7 @@ void ptx_fault(const PtxThread *t, const char *space, uint64_t at, uint32_t byte
     abort();
 }
 
-static _Noreturn void wrong(const PtxThread *t, int line, const char *what)
+void ptx_wrong(const PtxThread *t, int line, const char *what)
 {
     fprintf(stderr, "ptx: %s\n", what);
     ptx_print_place(t, line);
@@ -287,7 +287,7 @@ PtxFour ptx_mma_f16(const PtxThread *t, int line, uint32_t a0, uint32_t a1, uint
 /* The runtime below waits for all lanes. */
 static void need_all(const PtxThread *t, int line, uint32_t mask)
 {
-    if (mask != 0xffffffffu) wrong(t, line, "a warp's instruction for some lanes only");
+    if (mask != 0xffffffffu) ptx_wrong(t, line, "a warp's instruction for some lanes only");
 }
 
 uint32_t ptx_shfl(const PtxThread *t, int line, char mode, uint32_t a, uint32_t b, uint32_t c,
@@ -350,7 +350,7 @@ void ptx_warp_sync(const PtxThread *t, int line, uint32_t mask)
 
 void ptx_block_sync(const PtxThread *t, int line, uint32_t barrier)
 {
-    if (barrier) wrong(t, line, "a barrier other than 0");
+    if (barrier) ptx_wrong(t, line, "a barrier other than 0");
     ptx_wgmma_passed();
     simt_sync_block(t->entry->file, line);
     if (races_watched) races_block_sync(t, line);
@@ -367,7 +367,7 @@ void ptx_copy(const PtxThread *t, int line, uint64_t shared, uint64_t global, ui
 
 void ptx_prefetch(const PtxThread *t, int line, uint64_t global, uint32_t bytes)
 {
-    if (global % 16 || bytes % 16) wrong(t, line, "a prefetch of what are no multiples of 16");
+    if (global % 16 || bytes % 16) ptx_wrong(t, line, "a prefetch of what are no multiples of 16");
     for (uint32_t at = 0; at < bytes; at += 16)
         ptx_global(t, global + at, 16, line, PTX_CONSTANT);
 }

@@ -67,6 +67,8 @@ void *ptx_generic(const PtxThread *t, uint64_t at, uint32_t bytes, int line, Ptx
                   void *local, uint32_t local_bytes);
 _Noreturn void ptx_fault(const PtxThread *t, const char *space, uint64_t at, uint32_t bytes,
                          int line);
+/* A rule that is broken at a line. Ends the program, too. */
+_Noreturn void ptx_wrong(const PtxThread *t, int line, const char *what);
 /* For messages: where a thread is; what line of source a line of PTX came from. */
 enum { PTX_SOURCE_BYTES = 272 };
 void ptx_print_place(const PtxThread *t, int line);

@@ -4,9 +4,6 @@
  * A thread computes its elements of D where it begins a product; what B was then is kept as a
  * checksum until the wait that ends the product's group.
  */
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "tests/ptx/ptx_run.h"
 
 enum { MOST_PRODUCTS = 64, KIND_WGMMA = 1 << 28, K = 16, ROW_BYTES = 128, PIECE_BYTES = 16 };
@@ -24,13 +21,6 @@ static struct {
     int hides, passed; /* has copies that it has not shown; went so through its last barrier */
 } thread[SIMT_MAX_THREADS];
 
-static _Noreturn void wrong(const PtxThread *t, int line, const char *what)
-{
-    fprintf(stderr, "ptx: %s\n", what);
-    ptx_print_place(t, line);
-    abort();
-}
-
 /* ---- B ---- */
 
 static uint64_t field(uint64_t descriptor, int low, int bits)
@@ -42,14 +32,14 @@ static uint64_t field(uint64_t descriptor, int low, int bits)
 static void check_descriptor(const PtxThread *t, int line, uint64_t b)
 {
     uint64_t start = field(b, 0, 14) << 4;
-    if (field(b, 62, 2) != 1) wrong(t, line, "wgmma: not the swizzle of 128 bytes");
+    if (field(b, 62, 2) != 1) ptx_wrong(t, line, "wgmma: not the swizzle of 128 bytes");
     if (field(b, 49, 3) || field(b, 14, 2) || field(b, 30, 2) || field(b, 46, 3) ||
         field(b, 52, 10))
-        wrong(t, line, "wgmma: bits of a descriptor that must be 0");
+        ptx_wrong(t, line, "wgmma: bits of a descriptor that must be 0");
     if (field(b, 32, 14) << 4 != 8 * ROW_BYTES)
-        wrong(t, line, "wgmma: eight rows do not follow eight");
+        ptx_wrong(t, line, "wgmma: eight rows do not follow eight");
     if (start % (8 * ROW_BYTES) > ROW_BYTES - 2 * K)
-        wrong(t, line, "wgmma: rows do not begin at a multiple of 1,024 bytes");
+        ptx_wrong(t, line, "wgmma: rows do not begin at a multiple of 1,024 bytes");
 }
 
 /* Half `half` of the 16 values of column n: the address, swizzled: bits 7 to 9 on bits 4 to 6. */
@@ -97,8 +87,9 @@ void ptx_wgmma_f16(const PtxThread *t, int line, int n, float *d, uint32_t a0, u
     float row[2][K];
     check_descriptor(t, line, b);
     for (unsigned i = 0; i < simt_block_dim.x; i++)
-        if (thread[i].passed) wrong(t, line, "wgmma of shared memory that a thread has not shown");
-    if (thread[self].n_products == MOST_PRODUCTS) wrong(t, line, "wgmma: too many at once");
+        if (thread[i].passed)
+            ptx_wrong(t, line, "wgmma of shared memory that a thread has not shown");
+    if (thread[self].n_products == MOST_PRODUCTS) ptx_wrong(t, line, "wgmma: too many at once");
     simt_exchange(word, 4, KIND_WGMMA + line, t->entry->file, line);
     for (int i = 0; i < 2; i++)
         a_row(simt_lane() / 4 + i * 8, row[i]);
@@ -136,7 +127,7 @@ void ptx_wgmma_wait(const PtxThread *t, int line, uint32_t n)
         if (p.group >= ended)
             thread[self].product[kept++] = p;
         else if (checksum(t, p.line, p.b, p.n) != p.checksum)
-            wrong(t, p.line, "wgmma: its shared memory has changed before the wait");
+            ptx_wrong(t, p.line, "wgmma: its shared memory has changed before the wait");
     }
     thread[self].n_products = kept;
 }
@@ -162,6 +153,6 @@ void ptx_wgmma_end(const PtxThread *t)
 {
     unsigned self = simt_thread_idx.x;
     if (thread[self].n_products)
-        wrong(t, thread[self].product[0].line, "wgmma: nobody waits for it");
+        ptx_wrong(t, thread[self].product[0].line, "wgmma: nobody waits for it");
     thread[self].n_groups = thread[self].hides = thread[self].passed = 0;
 }
