@@ -190,13 +190,13 @@ typedef struct {
     int64_t panel_bytes; /* from a panel's codes to the next one's */
 } Int8Codes;
 
-/* n_steps of 64 columns of INT4's panels as INT8's, in room. */
+/* n_steps of 64 columns, a block at most, of INT4's panels as INT8's, in room for a block each. */
 INLINE Int8Codes int4_codes(Int8Codes w, int n_panels, int n_steps, int8_t *room)
 {
-    const int64_t panel_bytes = (int64_t)n_steps * INT8_STEP * INT8_ROWS;
     for (int i = 0; i < n_panels; i++)
-        int4_unpack((const uint8_t *)w.at + i * w.panel_bytes, n_steps, room + i * panel_bytes);
-    return (Int8Codes){room, panel_bytes};
+        int4_unpack((const uint8_t *)w.at + i * w.panel_bytes, n_steps,
+                    room + i * INT8_BLOCK_BYTES);
+    return (Int8Codes){room, INT8_BLOCK_BYTES};
 }
 
 #endif

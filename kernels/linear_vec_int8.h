@@ -14,7 +14,8 @@
  * 3584 x 1024 on two cores of Zen 5: 0.12 ms for 1 row, 0.13 for 8, 0.15 for 16; 48 rows reach 600
  * G multiply-adds/s (pairs of 16 bits, all of them fine: 250) of the 900 that nothing but
  * multiplications do. 131,072 x 1024 on two cores of Zen 4, 38 GB/s: INT8 3.5 ms for 1 row, 3.7 for
- * 4, 4.4 for 8, 7.2 for 16; INT4, 75 MB for 134, 2.0, 2.3, 3.5 and 7.2.
+ * 4, 4.4 for 8, 7.2 for 16; INT4, 75 MB for 134, 2.0, 2.3, 3.5 and 7.2. Of Cascade Lake, 23 GB/s:
+ * INT8 6.0 ms for 1 row, 6.9 for 8, 8.4 for 16, 10.2 for 24, 21.3 for 48.
  */
 #ifndef OFFSHOOT_KERNELS_LINEAR_VEC_INT8_H
 #define OFFSHOOT_KERNELS_LINEAR_VEC_INT8_H
@@ -31,13 +32,26 @@ enum {
     INT8_ONE_TILE = VEC_ISA == 512 ? 8 : INT8_TILE_ROWS,
     INT8_PANELS = VEC_ISA == 512 ? 2 : 1,
     INT8_SUMS = INT8_PANELS * INT8_VECS,
-    INT4_BLOCKS = 2, /* that are unpacked together */
-    INT4_STEPS = INT4_BLOCKS * INT8_BLOCK / INT8_STEP,
+    INT8_OUTS = INT8_PANELS * INT8_ROWS,
     /* Up to here rows are for vectors even where there are tiles, which give the same bits. The
      * products of a pass of 2 rows take 0.99 of the time that they take in tiles; of 4 the same,
      * but their x is packed in 1.2 times the time (two cores of Granite Rapids). */
     INT8_VEC_ROWS = VEC_TILES ? 3 : LINEAR_PANEL,
+    INT8_MOST_TILES = (INT8_VEC_ROWS + INT8_TILE_ROWS - 1) / INT8_TILE_ROWS,
 };
+
+/*
+ * How tiles of rows read a block of W. Several take turns in each block, so that its codes come
+ * from L1 for all but the first, which leaves them there + 128, as products of bytes want them.
+ * Where each tile passed all of the columns 16 rows took 1.05 to 1.08 of the time, 24 1.2 and 48
+ * 1.25 (two cores of Cascade Lake).
+ */
+typedef enum {
+    INT8_ALONE, /* one tile: codes as they lie in memory */
+    INT4_ALONE, /* one tile: bits as they lie in memory */
+    INT8_FIRST,
+    INT8_NEXT,
+} Int8Turn;
 
 /*
  * ---- x: [tile][block] of q [4 columns][row of the tile][4 columns' q], and of each row an Int8X
@@ -113,28 +127,49 @@ INLINE void vec_int8_pack(const float *const *x, int n, int cols, int part, int 
 
 /* ---- products ---- */
 
-/* Line g of a block asks for what lies from + g * step bytes behind `at`, in each panel. */
+/*
+ * What is asked for while a block is multiplied, a line with each of the block's: alone in each
+ * panel what lies `step` bytes after the line before, panel_bytes between panels; else one for all.
+ */
 typedef struct {
     const int8_t *at;
-    int64_t from, step, panel_bytes;
+    int64_t step, panel_bytes;
 } Ahead;
 
-/* The same from what lies so many bytes further on in each panel. */
-INLINE void ask(Ahead ahead, int panel, int64_t bytes)
+INLINE int is_alone(Int8Turn turn)
 {
-    prefetch_l2(ahead.at, panel * ahead.panel_bytes + ahead.from + bytes);
+    return turn <= INT4_ALONE;
+}
+
+/* So many bytes behind `at`. */
+INLINE void ask(Int8Turn turn, int n_panels, Ahead ahead, int64_t bytes)
+{
+    prefetch_l2(ahead.at, bytes);
+    if (is_alone(turn) && n_panels > 1) prefetch_l2(ahead.at, ahead.panel_bytes + bytes);
 }
 
 #if INT8_BYTES
+/* A line of codes + 128, or of them as codes. */
+INLINE IntVec int8_flip(IntVec line)
+{
+    return _mm512_xor_si512(line, _mm512_set1_epi8(-128));
+}
+
+/* A line of codes as a turn finds them when it has multiplied the high bytes. */
+INLINE IntVec int8_codes(Int8Turn turn, const int8_t *at)
+{
+    return is_alone(turn) ? iv_load(at) : int8_flip(iv_load(at));
+}
+
 /* Adds the products of the low bytes of n_rows that begin at x: zeros where a row is coarse. */
-INLINE void int8_low_together(int n_panels, int n_rows, int lines, const uint32_t *x, Int8Codes w,
-                              IntVec q[INT8_SUMS][INT8_ONE_TILE])
+INLINE void int8_low_together(Int8Turn turn, int n_panels, int n_rows, int lines, const uint32_t *x,
+                              Int8Codes w, IntVec q[INT8_SUMS][INT8_ONE_TILE])
 {
     for (int g = 0; g < lines; g++) {
         IntVec line[INT8_PANELS];
         UNROLL
         for (int o = 0; o < n_panels; o++)
-            line[o] = iv_load(w.at + g * INT8_LINE + o * w.panel_bytes);
+            line[o] = int8_codes(turn, w.at + g * INT8_LINE + o * w.panel_bytes);
         UNROLL
         for (int i = 0; i < n_rows; i++) {
             IntVec xi = _mm512_set1_epi32((int)x[i * (INT8_BLOCK / 4) + g]);
@@ -146,8 +181,8 @@ INLINE void int8_low_together(int n_panels, int n_rows, int lines, const uint32_
 }
 
 /* The same, fine rows alone: each in two sums, so that no product waits for the one before. */
-INLINE void int8_low_alone(int n_panels, int n_rows, int lines, const uint32_t *x, const Int8X *of,
-                           Int8Codes w, IntVec q[INT8_SUMS][INT8_ONE_TILE])
+INLINE void int8_low_alone(Int8Turn turn, int n_panels, int n_rows, int lines, const uint32_t *x,
+                           const Int8X *of, Int8Codes w, IntVec q[INT8_SUMS][INT8_ONE_TILE])
 {
     UNROLL
     for (int i = 0; i < n_rows; i++) {
@@ -159,8 +194,8 @@ INLINE void int8_low_alone(int n_panels, int n_rows, int lines, const uint32_t *
             UNROLL
             for (int o = 0; o < n_panels; o++) {
                 const int8_t *at = w.at + g * INT8_LINE + o * w.panel_bytes;
-                q[o][i] = iv_dot_bytes(q[o][i], x0, iv_load(at));
-                odd[o] = iv_dot_bytes(odd[o], x1, iv_load(at + INT8_LINE));
+                q[o][i] = iv_dot_bytes(q[o][i], x0, int8_codes(turn, at));
+                odd[o] = iv_dot_bytes(odd[o], x1, int8_codes(turn, at + INT8_LINE));
             }
         }
         UNROLL
@@ -196,18 +231,20 @@ INLINE void int8_high_line(int n_panels, int n_rows, const uint32_t *x,
     }
 }
 
-/* The high bytes of x times INT8's codes. */
-INLINE void int8_highs(int n_panels, int n_rows, int lines, const uint32_t *x, Int8Codes w,
-                       Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
+/* The high bytes of x times INT8's codes, w's or, in the turns after the first, those in room. */
+INLINE void int8_highs(Int8Turn turn, int n_panels, int n_rows, int lines, const uint32_t *x,
+                       Int8Codes w, int8_t *room, Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
 {
-    const IntVec top = _mm512_set1_epi8(-128);
     for (int g = 0; g < lines; g++) { /* (w + 128) high: one of the two is unsigned */
         IntVec line[INT8_PANELS];
+        ask(turn, n_panels, ahead, g * ahead.step);
         UNROLL
         for (int o = 0; o < n_panels; o++) {
-            const int8_t *at = w.at + g * INT8_LINE + o * w.panel_bytes;
-            line[o] = _mm512_xor_si512(iv_load(at), top);
-            ask(ahead, o, g * ahead.step);
+            int8_t *in_room = room + o * INT8_BLOCK_BYTES + g * INT8_LINE;
+            line[o] = turn == INT8_NEXT
+                          ? iv_load(in_room)
+                          : int8_flip(iv_load(w.at + o * w.panel_bytes + g * INT8_LINE));
+            if (turn == INT8_FIRST) _mm512_store_si512(in_room, line[o]);
         }
         int8_high_line(n_panels, n_rows, x + g * n_rows, line, q);
     }
@@ -224,17 +261,17 @@ INLINE void int4_highs(int n_panels, int n_rows, int lines, const uint32_t *x, I
         UNROLL
         for (int o = 0; o < n_panels; o++) {
             of[o] = int4_heads((const uint8_t *)at + o * w.panel_bytes + run * 2 * INT8_ROWS);
-            if (!run) ask(ahead, o, at - w.at);
         }
+        if (!run) ask(INT4_ALONE, n_panels, ahead, at - w.at);
         at += (1 + run * INT4_RUN_LINES) * INT8_LINE;
         for (int i = 0; i < INT4_RUN_LINES; i++, at += INT8_LINE) {
             IntVec low[INT8_PANELS], high[INT8_PANELS];
+            ask(INT4_ALONE, n_panels, ahead, at - w.at);
             UNROLL
             for (int o = 0; o < n_panels; o++) {
                 IntVec bits = iv_load(at + o * w.panel_bytes);
                 low[o] = int4_low(bits, of[o]);
                 high[o] = int4_high(bits, of[o]);
-                ask(ahead, o, at - w.at);
             }
             int8_high_line(n_panels, n_rows, x + (g + 2 * i) * n_rows, low, q);
             int8_high_line(n_panels, n_rows, x + (g + 2 * i + 1) * n_rows, high, q);
@@ -243,19 +280,19 @@ INLINE void int4_highs(int n_panels, int n_rows, int lines, const uint32_t *x, I
 }
 
 /*
- * q[outputs][row] = the sums of one block of so many lines, whose x and w begin here. Of INT4 it is
- * w as it lies in memory.
+ * q[outputs][row] = the sums of one block of so many lines, whose x and w begin here; of room each
+ * panel has its part.
  */
-INLINE void int8_block(int is_int4, int n_panels, int n_rows, int lines, const uint32_t *x,
-                       Int8Codes w, Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
+INLINE void int8_block(Int8Turn turn, int n_panels, int n_rows, int lines, const uint32_t *x,
+                       Int8Codes w, int8_t *room, Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
 {
     const Int8X *of = int8_x(x, n_rows);
     const uint32_t *low = x + n_rows * (INT8_BLOCK / 4);
     int n_fine = int8_clear(n_panels, n_rows, of, q);
-    if (is_int4)
+    if (turn == INT4_ALONE)
         int4_highs(n_panels, n_rows, lines, x, w, ahead, q);
     else
-        int8_highs(n_panels, n_rows, lines, x, w, ahead, q);
+        int8_highs(turn, n_panels, n_rows, lines, x, w, room, ahead, q);
     UNROLL
     for (int o = 0; o < n_panels; o++) {
         UNROLL
@@ -263,22 +300,19 @@ INLINE void int8_block(int is_int4, int n_panels, int n_rows, int lines, const u
             q[o][i] = _mm512_slli_epi32(q[o][i], 8);
     }
     if (!n_fine) return; /* here: else gcc 12 makes the sums of a fine row 7 % slower */
-    _Alignas(64) int8_t room[INT8_PANELS * INT8_BLOCK_BYTES];
-    if (is_int4) w = int4_codes(w, n_panels, lines / (INT8_STEP / 4), room);
+    if (turn == INT4_ALONE) w = int4_codes(w, n_panels, lines / (INT8_STEP / 4), room);
+    if (!is_alone(turn)) w = (Int8Codes){room, INT8_BLOCK_BYTES};
     if (2 * n_fine > n_rows)
-        int8_low_together(n_panels, n_rows, lines, low, w, q);
+        int8_low_together(turn, n_panels, n_rows, lines, low, w, q);
     else
-        int8_low_alone(n_panels, n_rows, lines, low, of, w, q);
+        int8_low_alone(turn, n_panels, n_rows, lines, low, of, w, q);
 }
 #else
-/*
- * q[outputs][row] = the sums of one block of so many lines, whose x and w begin here: INT4 is
- * unpacked before.
- */
-INLINE void int8_block(int is_int4, int n_panels, int n_rows, int lines, const uint32_t *x,
-                       Int8Codes w, Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
+/* q[outputs][row] = the sums of one block of so many lines, whose x and w begin here. */
+INLINE void int8_block(Int8Turn turn, int n_panels, int n_rows, int lines, const uint32_t *x,
+                       Int8Codes w, int8_t *room, Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
 {
-    assert(!is_int4);
+    (void)room;
     UNROLL
     for (int o = 0; o < n_panels * INT8_VECS; o++) {
         UNROLL
@@ -286,12 +320,12 @@ INLINE void int8_block(int is_int4, int n_panels, int n_rows, int lines, const u
             q[o][i] = (IntVec){0};
     }
     for (int g = 0; g < lines; g++, x += 2 * n_rows) {
+        ask(turn, n_panels, ahead, g * ahead.step);
         UNROLL
         for (int o = 0; o < n_panels * INT8_VECS; o++) {
             const int8_t *at =
                 w.at + g * INT8_LINE + o / INT8_VECS * w.panel_bytes + o % INT8_VECS * 4 * VEC_N;
             IntVec line = iv_load(at), even = iv_even(line), odd = iv_odd(line);
-            if (o % INT8_VECS == 0) ask(ahead, o / INT8_VECS, g * ahead.step);
             UNROLL
             for (int i = 0; i < n_rows; i++) {
                 q[o][i] = iv_dot(q[o][i], even, x[2 * i]);
@@ -302,145 +336,161 @@ INLINE void int8_block(int is_int4, int n_panels, int n_rows, int lines, const u
 }
 #endif
 
-/* Outputs of n_panels from row r of W on, which begin at y_at of y; of them blocks begin .. end. */
+/* Outputs of some panels from row r of W on, which begin at y_at of y. */
 typedef struct {
     const Int8Product *p;
-    int r, y_at, n_tiles, begin, end;
-    Int8Codes w;                           /* of these blocks */
-    float (*sum)[INT8_PANELS * INT8_ROWS]; /* [row], of the blocks before */
+    int r, y_at, n_tiles;
+    int first[INT8_MOST_TILES + 1]; /* row of each tile, then n */
+    float (*sum)[INT8_OUTS];        /* [row], of the blocks before */
+    int8_t *room;                   /* for the codes of a block */
 } Int8Strip;
 
-/*
- * What tile t asks for in block b: alone the next block; else its share of the next panels, so that
- * memory is busy while all tiles compute.
- */
-INLINE Ahead int8_vec_ahead(int n_panels, const Int8Strip *s, int t, int b)
+/* Block b of n_rows from row i on; its codes are w. */
+INLINE void int8_tile(Int8Turn turn, int n_panels, int n_rows, const Int8Strip *s, int i, int b,
+                      Int8Codes w, Ahead ahead)
+{
+    const Int8Product *p = s->p;
+    const int blocks = int8_blocks(p->w->cols),
+              lines = int8_steps(p->w, b * INT8_BLOCK) * (INT8_STEP / 4);
+    const uint32_t *x = p->terms + i * int8_row_words(p->w->cols);
+    const float *w_scale = weight_scales(p->w, s->r) + (int64_t)b * INT8_ROWS;
+    IntVec q[INT8_SUMS][INT8_ONE_TILE];
+    x += (int64_t)b * n_rows * INT8_TERM_WORDS;
+    int8_block(turn, n_panels, n_rows, lines, x, w, s->room, ahead, q);
+    UNROLL
+    for (int o = 0; o < n_panels * INT8_VECS; o++) {
+        int64_t panel = (int64_t)(o / INT8_VECS) * blocks * INT8_ROWS;
+        Vec ws = v_load(w_scale + panel + o % INT8_VECS * VEC_N);
+        UNROLL
+        for (int k = 0; k < n_rows; k++) {
+            Vec scale = v_mul(v_set(int8_x(x, n_rows)[k].scale), ws);
+            float *at = &s->sum[i + k][o * VEC_N];
+            v_store(at, v_fma(iv_float(q[o][k]), scale, v_load(at)));
+        }
+    }
+}
+
+/* Of one tile there may be any rows that fit; of several none has less than half of them. */
+INLINE void int8_tile_of(Int8Turn turn, int n_panels, int n_rows, const Int8Strip *s, int i, int b,
+                         Int8Codes w, Ahead ahead)
+{
+#define ROWS(n)                                                                                    \
+    case n:                                                                                        \
+        if (is_alone(turn) || 2 * (n) >= INT8_TILE_ROWS)                                           \
+            int8_tile(turn, n_panels, n, s, i, b, w, ahead);                                       \
+        break
+    switch (n_rows) {
+        ROWS(1);
+        ROWS(2);
+#if VEC_ISA != 0
+        ROWS(3);
+#endif
+#if VEC_ISA != 0 && !VEC_TILES
+        ROWS(4);
+#endif
+#if VEC_ISA == 512 && !VEC_TILES
+        ROWS(5);
+        ROWS(6);
+        ROWS(7);
+        ROWS(8);
+#endif
+    default:
+        assert(!"a tile has at most INT8_ONE_TILE rows");
+    }
+#undef ROWS
+}
+
+/* Block b's codes, INT8's as they lie in memory, INT4's unpacked. */
+INLINE Int8Codes int8_codes_of(int n_panels, const Int8Strip *s, int b)
+{
+    const Weight *w = s->p->w;
+    Int8Codes codes = {int8_panel(w, s->r) + b * int8_block_bytes(w),
+                       INT8_ROWS * weight_row_bytes(w)};
+    if (w->type == WEIGHT_INT8) return codes;
+    return int4_codes(codes, n_panels, int8_steps(w, b * INT8_BLOCK), s->room);
+}
+
+/* All blocks of one tile, the next of which is asked for with each. */
+INLINE void int8_alone(Int8Turn turn, int n_panels, const Int8Strip *s)
 {
     const Weight *w = s->p->w;
     const int64_t bytes = INT8_ROWS * weight_row_bytes(w), block = int8_block_bytes(w);
-    Ahead ahead = {int8_panel(w, s->r), b * block + int8_ahead(w, n_panels, b),
-                   block / (INT8_BLOCK / 4), bytes};
-    if (s->n_tiles == 1) return ahead;
-    ahead.from = n_panels * bytes + (t * bytes + b * block) / s->n_tiles;
-    ahead.step /= s->n_tiles;
-    return ahead;
+    const int8_t *at = int8_panel(w, s->r);
+    for (int b = 0; b < int8_blocks(w->cols); b++, at += block) {
+        Ahead ahead = {at + int8_ahead(w, n_panels, b), block / (INT8_BLOCK / 4), bytes};
+        Int8Codes codes = {at, bytes};
+        if (turn != INT4_ALONE) codes = int8_codes_of(n_panels, s, b);
+        int8_tile_of(turn, n_panels, s->p->n, s, 0, b, codes, ahead);
+    }
 }
 
-/* Tile t of rows, n_rows of them. */
-INLINE void int8_tile(int is_int4, int n_panels, int n_rows, const Int8Strip *s, int t)
+/* All blocks of several tiles, each of which asks for its share of the next panels. */
+INLINE void int8_in_turn(int n_panels, const Int8Strip *s)
 {
-    const Int8Product *p = s->p;
-    const int x0 = tile_begin(p->n, s->n_tiles, t), blocks = int8_blocks(p->w->cols);
-    const uint32_t *x =
-        p->terms + x0 * int8_row_words(p->w->cols) + (int64_t)s->begin * n_rows * INT8_TERM_WORDS;
-    const float *w_scale = weight_scales(p->w, s->r);
-    Int8Codes w = s->w;
-    IntVec q[INT8_SUMS][INT8_ONE_TILE];
-    float sum[INT8_ONE_TILE][INT8_PANELS * INT8_ROWS];
-    if (s->begin)
-        memcpy(sum, s->sum + x0, (size_t)n_rows * sizeof *sum);
-    else
-        memset(sum, 0, sizeof sum);
-    for (int b = s->begin; b < s->end; b++, x += n_rows * INT8_TERM_WORDS) {
-        int lines = int8_steps(p->w, b * INT8_BLOCK) * (INT8_STEP / 4);
-        const Int8X *of = int8_x(x, n_rows);
-        int8_block(is_int4, n_panels, n_rows, lines, x, w, int8_vec_ahead(n_panels, s, t, b), q);
-        w.at += is_int4 ? INT4_BLOCK_BYTES : INT8_BLOCK_BYTES;
-        UNROLL
-        for (int o = 0; o < n_panels * INT8_VECS; o++) {
-            int64_t panel = (int64_t)(o / INT8_VECS) * blocks + b;
-            Vec ws = v_load(w_scale + panel * INT8_ROWS + o % INT8_VECS * VEC_N);
-            UNROLL
-            for (int i = 0; i < n_rows; i++) {
-                Vec scale = v_mul(v_set(of[i].scale), ws);
-                float *at = &sum[i][o * VEC_N];
-                v_store(at, v_fma(iv_float(q[o][i]), scale, v_load(at)));
-            }
+    const Weight *w = s->p->w;
+    const int64_t bytes = n_panels * INT8_ROWS * weight_row_bytes(w);
+    Ahead ahead = {.at = int8_panel(w, s->r)};
+    ahead.step = n_panels * int8_block_bytes(w) / (INT8_BLOCK / 4) / s->n_tiles;
+    if (s->r + n_panels * INT8_ROWS < s->p->end) ahead.at += bytes;
+    for (int b = 0; b < int8_blocks(w->cols); b++) {
+        Int8Codes codes = int8_codes_of(n_panels, s, b);
+        for (int t = 0; t < s->n_tiles; t++, ahead.at += ahead.step * (INT8_BLOCK / 4)) {
+            int i = s->first[t], n_rows = s->first[t + 1] - i;
+            if (t == 0)
+                int8_tile_of(INT8_FIRST, n_panels, n_rows, s, i, b, codes, ahead);
+            else
+                int8_tile_of(INT8_NEXT, n_panels, n_rows, s, i, b, codes, ahead);
         }
     }
-    if (s->end < blocks) {
-        memcpy(s->sum + x0, sum, (size_t)n_rows * sizeof *sum);
-        return;
-    }
+}
+
+/* n_panels from s->r on, for all rows. */
+INLINE void int8_outputs(int n_panels, const Int8Strip *s)
+{
+    const Int8Product *p = s->p;
+    memset(s->sum, 0, (size_t)p->n * sizeof *s->sum);
+#if !VEC_TILES
+    if (s->n_tiles > 1)
+        int8_in_turn(n_panels, s);
+    else
+#endif
+        if (INT8_BYTES && p->w->type == WEIGHT_INT4)
+        int8_alone(INT4_ALONE, n_panels, s);
+    else
+        int8_alone(INT8_ALONE, n_panels, s);
     int n_outs = p->end - s->r < n_panels * INT8_ROWS ? p->end - s->r : n_panels * INT8_ROWS;
-    for (int i = 0; i < n_rows; i++)
-        memcpy(p->y[x0 + i] + s->y_at, sum[i], (size_t)n_outs * sizeof(float));
+    for (int i = 0; i < p->n; i++)
+        memcpy(p->y[i] + s->y_at, s->sum[i], (size_t)n_outs * sizeof(float));
 }
 
-/* All rows of a strip. */
-INLINE void int8_tiles(int is_int4, int n_panels, const Int8Strip *s)
+static void int8_outputs_of_two(const Int8Strip *s)
 {
-    for (int t = 0; t < s->n_tiles; t++) {
-        int rows = tile_begin(s->p->n, s->n_tiles, t + 1) - tile_begin(s->p->n, s->n_tiles, t);
-        if (rows == 1) int8_tile(is_int4, n_panels, 1, s, t);
-        if (rows == 2) int8_tile(is_int4, n_panels, 2, s, t);
-#if VEC_ISA != 0
-        if (rows == 3) int8_tile(is_int4, n_panels, 3, s, t);
-#endif
-#if VEC_ISA != 0 && !VEC_TILES
-        if (rows == 4) int8_tile(is_int4, n_panels, 4, s, t);
-#endif
-#if VEC_ISA == 512 && !VEC_TILES
-        if (rows == 5) int8_tile(is_int4, n_panels, 5, s, t);
-        if (rows == 6) int8_tile(is_int4, n_panels, 6, s, t);
-        if (rows == 7) int8_tile(is_int4, n_panels, 7, s, t);
-        if (rows == 8) int8_tile(is_int4, n_panels, 8, s, t);
-#endif
-    }
+    int8_outputs(INT8_PANELS, s);
 }
 
-typedef void StripFn(const Int8Strip *s);
-
-#define STRIP_FN(name, is_int4, n_panels)                                                          \
-    static void name(const Int8Strip *s)                                                           \
-    {                                                                                              \
-        int8_tiles(is_int4, n_panels, s);                                                          \
-    }
-
-STRIP_FN(int8_strip, 0, INT8_PANELS)
-STRIP_FN(int8_strip_single, 0, 1)
-#if INT8_BYTES
-STRIP_FN(int4_strip, 1, INT8_PANELS)
-STRIP_FN(int4_strip_single, 1, 1)
-#endif
-
-/* n_panels from row r on, for all rows; INT4 as it lies, or some blocks at a time as INT8. */
-static void int8_outputs(int n_panels, const Int8Product *p, int r, int y_at)
+static void int8_outputs_of_one(const Int8Strip *s)
 {
-    float sum[INT8_VEC_ROWS][INT8_PANELS * INT8_ROWS];
-    _Alignas(64) int8_t room[INT8_PANELS * INT4_STEPS * INT8_STEP * INT8_ROWS];
-    const Weight *w = p->w;
-    const int blocks = int8_blocks(w->cols), is_int4 = w->type == WEIGHT_INT4;
-    Int8Strip s = {.p = p, .r = r, .y_at = y_at, .n_tiles = int8_n_tiles(p->n), .sum = sum};
-    StripFn *strip = n_panels == 1 ? int8_strip_single : int8_strip;
-    const Int8Codes all = {int8_panel(w, r), INT8_ROWS * weight_row_bytes(w)};
-#if INT8_BYTES
-    if (is_int4 && s.n_tiles == 1) {
-        s.end = blocks, s.w = all;
-        (n_panels == 1 ? int4_strip_single : int4_strip)(&s);
-        return;
-    }
-#endif
-    for (; s.begin < blocks; s.begin = s.end) {
-        s.end = is_int4 && blocks - s.begin > INT4_BLOCKS ? s.begin + INT4_BLOCKS : blocks;
-        s.w = all;
-        s.w.at += s.begin * int8_block_bytes(w);
-        int steps = (w->cols - s.begin * INT8_BLOCK + INT8_STEP - 1) / INT8_STEP;
-        if (is_int4) s.w = int4_codes(s.w, n_panels, steps < INT4_STEPS ? steps : INT4_STEPS, room);
-        strip(&s);
-    }
+    int8_outputs(1, s);
 }
 
 /* y[i][r - begin] for n packed rows and begin <= r < end, begin a multiple of INT8_ROWS. */
 static void vec_int8(const Weight *w, int begin, int end, int n, const uint32_t *terms,
                      float *const *y)
 {
+    float sum[INT8_VEC_ROWS][INT8_OUTS];
+    _Alignas(64) int8_t room[INT8_PANELS * INT8_BLOCK_BYTES];
     Int8Product p = {w, end, n, terms, y};
-    int r = begin;
-    for (; INT8_PANELS == 2 && r + INT8_ROWS < end; r += 2 * INT8_ROWS)
-        int8_outputs(INT8_PANELS, &p, r, r - begin);
-    for (; r < end; r += INT8_ROWS)
-        int8_outputs(1, &p, r, r - begin);
+    Int8Strip s = {.p = &p, .r = begin, .n_tiles = int8_n_tiles(n), .sum = sum, .room = room};
+    for (int t = 0; t <= s.n_tiles; t++)
+        s.first[t] = tile_begin(n, s.n_tiles, t);
+    for (; INT8_PANELS == 2 && s.r + INT8_ROWS < end; s.r += 2 * INT8_ROWS) {
+        s.y_at = s.r - begin;
+        int8_outputs_of_two(&s);
+    }
+    for (; s.r < end; s.r += INT8_ROWS) {
+        s.y_at = s.r - begin;
+        int8_outputs_of_one(&s);
+    }
 }
 
 #endif
