@@ -342,8 +342,12 @@ typedef struct {
     int r, y_at, n_tiles;
     int first[INT8_MOST_TILES + 1]; /* row of each tile, then n */
     float (*sum)[INT8_OUTS];        /* [row], of the blocks before */
+    int is_whole;                   /* all outputs of the panels are wanted: y takes them */
     int8_t *room;                   /* for the codes of a block */
 } Int8Strip;
+
+/* Before the first block. */
+static const float no_sums[INT8_OUTS];
 
 /* Block b of n_rows from row i on; its codes are w. */
 INLINE void int8_tile(Int8Turn turn, int n_panels, int n_rows, const Int8Strip *s, int i, int b,
@@ -358,14 +362,15 @@ INLINE void int8_tile(Int8Turn turn, int n_panels, int n_rows, const Int8Strip *
     x += (int64_t)b * n_rows * INT8_TERM_WORDS;
     int8_block(turn, n_panels, n_rows, lines, x, w, s->room, ahead, q);
     UNROLL
-    for (int o = 0; o < n_panels * INT8_VECS; o++) {
-        int64_t panel = (int64_t)(o / INT8_VECS) * blocks * INT8_ROWS;
-        Vec ws = v_load(w_scale + panel + o % INT8_VECS * VEC_N);
+    for (int k = 0; k < n_rows; k++) {
+        const Vec x_scale = v_set(int8_x(x, n_rows)[k].scale);
+        const float *before = b ? s->sum[i + k] : no_sums;
+        float *after = s->is_whole && b + 1 == blocks ? p->y[i + k] + s->y_at : s->sum[i + k];
         UNROLL
-        for (int k = 0; k < n_rows; k++) {
-            Vec scale = v_mul(v_set(int8_x(x, n_rows)[k].scale), ws);
-            float *at = &s->sum[i + k][o * VEC_N];
-            v_store(at, v_fma(iv_float(q[o][k]), scale, v_load(at)));
+        for (int o = 0; o < n_panels * INT8_VECS; o++) {
+            int64_t panel = (int64_t)(o / INT8_VECS) * blocks * INT8_ROWS;
+            Vec scale = v_mul(x_scale, v_load(w_scale + panel + o % INT8_VECS * VEC_N));
+            v_store(after + o * VEC_N, v_fma(iv_float(q[o][k]), scale, v_load(before + o * VEC_N)));
         }
     }
 }
@@ -444,11 +449,12 @@ INLINE void int8_in_turn(int n_panels, const Int8Strip *s)
     }
 }
 
-/* n_panels from s->r on, for all rows. */
-INLINE void int8_outputs(int n_panels, const Int8Strip *s)
+/* n_panels from row r on, for all rows. */
+INLINE void int8_outputs(int n_panels, Int8Strip *s, int r, int y_at)
 {
     const Int8Product *p = s->p;
-    memset(s->sum, 0, (size_t)p->n * sizeof *s->sum);
+    const int n_outs = p->end - r;
+    s->r = r, s->y_at = y_at, s->is_whole = n_outs >= n_panels * INT8_ROWS;
 #if !VEC_TILES
     if (s->n_tiles > 1)
         int8_in_turn(n_panels, s);
@@ -458,19 +464,18 @@ INLINE void int8_outputs(int n_panels, const Int8Strip *s)
         int8_alone(INT4_ALONE, n_panels, s);
     else
         int8_alone(INT8_ALONE, n_panels, s);
-    int n_outs = p->end - s->r < n_panels * INT8_ROWS ? p->end - s->r : n_panels * INT8_ROWS;
-    for (int i = 0; i < p->n; i++)
-        memcpy(p->y[i] + s->y_at, s->sum[i], (size_t)n_outs * sizeof(float));
+    for (int i = 0; i < p->n && !s->is_whole; i++)
+        memcpy(p->y[i] + y_at, s->sum[i], (size_t)n_outs * sizeof(float));
 }
 
-static void int8_outputs_of_two(const Int8Strip *s)
+static void int8_outputs_of_two(Int8Strip *s, int r, int y_at)
 {
-    int8_outputs(INT8_PANELS, s);
+    int8_outputs(INT8_PANELS, s, r, y_at);
 }
 
-static void int8_outputs_of_one(const Int8Strip *s)
+static void int8_outputs_of_one(Int8Strip *s, int r, int y_at)
 {
-    int8_outputs(1, s);
+    int8_outputs(1, s, r, y_at);
 }
 
 /* y[i][r - begin] for n packed rows and begin <= r < end, begin a multiple of INT8_ROWS. */
@@ -480,17 +485,14 @@ static void vec_int8(const Weight *w, int begin, int end, int n, const uint32_t 
     float sum[INT8_VEC_ROWS][INT8_OUTS];
     _Alignas(64) int8_t room[INT8_PANELS * INT8_BLOCK_BYTES];
     Int8Product p = {w, end, n, terms, y};
-    Int8Strip s = {.p = &p, .r = begin, .n_tiles = int8_n_tiles(n), .sum = sum, .room = room};
+    Int8Strip s = {.p = &p, .n_tiles = int8_n_tiles(n), .sum = sum, .room = room};
+    int r = begin;
     for (int t = 0; t <= s.n_tiles; t++)
         s.first[t] = tile_begin(n, s.n_tiles, t);
-    for (; INT8_PANELS == 2 && s.r + INT8_ROWS < end; s.r += 2 * INT8_ROWS) {
-        s.y_at = s.r - begin;
-        int8_outputs_of_two(&s);
-    }
-    for (; s.r < end; s.r += INT8_ROWS) {
-        s.y_at = s.r - begin;
-        int8_outputs_of_one(&s);
-    }
+    for (; INT8_PANELS == 2 && r + INT8_ROWS < end; r += 2 * INT8_ROWS)
+        int8_outputs_of_two(&s, r, r - begin);
+    for (; r < end; r += INT8_ROWS)
+        int8_outputs_of_one(&s, r, r - begin);
 }
 
 #endif
