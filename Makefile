@@ -103,7 +103,7 @@ test: $(BUILD)/offshoot $(TESTS) ## all tests; SAN=address,undefined or SAN=thre
 ptx-check: deps-check ## what nvcc makes of the kernels, run on the host; PTX_TESTS="round terms" for some
 	@$(if $(PTX_RACES),OFFSHOOT_PTX_RACES=$(PTX_RACES)) tests/ptx/run.sh $(PTX_TESTS)
 
-amx-check: deps-check ## AMX's kernels with the tile unit as functions, where AVX-512 is; AMX_TESTS="kernels moe" for some
+amx-check: deps-check ## AMX's kernels with the tile unit as functions, where AVX-512 is; AMX_TESTS="linear moe" for some
 	@SAN=$(SAN) tests/amx/run.sh $(AMX_TESTS)
 
 clients: $(BUILD)/offshoot ## clients and routers from PyPI (openai, lm-eval, ...) and the server; needs network
@@ -138,7 +138,7 @@ LINT_GCC   := $(filter 12,$(firstword $(subst ., ,$(shell gcc -dumpversion 2>/de
 # The libraries inside, the C library and the NVIDIA driver outside. Tests of the GPU lie beside it,
 # with cmocka, for machines that have neither our libraries nor a way to get them.
 DIST_LIBS  = -Wl,-Bstatic $(PKG_LIBS) -Wl,-Bdynamic $(CUDA_LIBS) -lm -static-libgcc -s
-GPU_TESTS := $(patsubst %,$(BUILD)/dist/test_%,kernels moe terms recurrence fold mixer attention sample \
+GPU_TESTS := $(patsubst %,$(BUILD)/dist/test_%,linear rows moe terms recurrence fold mixer attention sample \
              sample_law sample_cuts prefill round golden tree_pass device_round device_tiers gpu)
 CUPTI := $(if $(filter 1,$(CUDA)),$(firstword $(patsubst %/cupti.h,%,$(wildcard $(CUDA_HOME)/include/cupti.h \
              $(CUDA_HOME)/extras/CUPTI/include/cupti.h))))

@@ -4,7 +4,7 @@
  *
  * Everything is column-major there: our row-major w [rows][cols] is its cols x rows, taken
  * transposed; x [n][cols] is cols x n; y [n][rows] is rows x n. An algorithm may not split k, so
- * that an output is one sum whatever n is; whether that holds on a GPU, test_kernels asks there.
+ * that an output is one sum whatever n is; whether that holds on a GPU, test_linear asks there.
  *
  * e4m3 with a scale for 128 x 128 weights and for 128 k's of a row of x is cuBLASLt's from 12.9 on,
  * on Hopper alone: elsewhere it finds no algorithm. Scales of W lie as in the checkpoint, those of

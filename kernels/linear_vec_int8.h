@@ -156,7 +156,7 @@ INLINE IntVec int8_flip(IntVec line)
 }
 
 /* A line of codes as a turn finds them when it has multiplied the high bytes. */
-INLINE IntVec int8_codes(Int8Turn turn, const int8_t *at)
+INLINE IntVec int8_line(Int8Turn turn, const int8_t *at)
 {
     return is_alone(turn) ? iv_load(at) : int8_flip(iv_load(at));
 }
@@ -169,7 +169,7 @@ INLINE void int8_low_together(Int8Turn turn, int n_panels, int n_rows, int lines
         IntVec line[INT8_PANELS];
         UNROLL
         for (int o = 0; o < n_panels; o++)
-            line[o] = int8_codes(turn, w.at + g * INT8_LINE + o * w.panel_bytes);
+            line[o] = int8_line(turn, w.at + g * INT8_LINE + o * w.panel_bytes);
         UNROLL
         for (int i = 0; i < n_rows; i++) {
             IntVec xi = _mm512_set1_epi32((int)x[i * (INT8_BLOCK / 4) + g]);
@@ -194,8 +194,8 @@ INLINE void int8_low_alone(Int8Turn turn, int n_panels, int n_rows, int lines, c
             UNROLL
             for (int o = 0; o < n_panels; o++) {
                 const int8_t *at = w.at + g * INT8_LINE + o * w.panel_bytes;
-                q[o][i] = iv_dot_bytes(q[o][i], x0, int8_codes(turn, at));
-                odd[o] = iv_dot_bytes(odd[o], x1, int8_codes(turn, at + INT8_LINE));
+                q[o][i] = iv_dot_bytes(q[o][i], x0, int8_line(turn, at));
+                odd[o] = iv_dot_bytes(odd[o], x1, int8_line(turn, at + INT8_LINE));
             }
         }
         UNROLL
@@ -455,12 +455,9 @@ INLINE void int8_outputs(int n_panels, Int8Strip *s, int r, int y_at)
     const Int8Product *p = s->p;
     const int n_outs = p->end - r;
     s->r = r, s->y_at = y_at, s->is_whole = n_outs >= n_panels * INT8_ROWS;
-#if !VEC_TILES
     if (s->n_tiles > 1)
         int8_in_turn(n_panels, s);
-    else
-#endif
-        if (INT8_BYTES && p->w->type == WEIGHT_INT4)
+    else if (INT8_BYTES && p->w->type == WEIGHT_INT4)
         int8_alone(INT4_ALONE, n_panels, s);
     else
         int8_alone(INT8_ALONE, n_panels, s);

@@ -161,7 +161,7 @@ sed 's/^/    /' "$logs/version" | tee -a "$report"
 say
 say "| check | result | time |"
 say "|---|---|---|"
-tests="kernels moe terms recurrence fold mixer attention prefill sample sample_law sample_cuts round"
+tests="linear rows moe terms recurrence fold mixer attention prefill sample sample_law sample_cuts round"
 # Those that take longest begin first.
 for part in 'check d*8*' 'check dense odd*' 'check moe*' 'check next*' '*allocation' '*prompt*' '*preempt*'; do
     later "the engine on golden models: test_gpu '$part'" 180 "$dist/test_gpu '$part'"

@@ -20,7 +20,7 @@ san=${SAN:-}
 build=build-amx${san:+-$(echo "$san" | tr , -)}
 here=tests/amx
 jobs=${JOBS:-$(nproc)}
-tests=${*:-kernels moe quantise recurrence fold mixer attention sample saver golden}
+tests=${*:-linear rows moe quantise recurrence fold mixer attention sample saver golden}
 
 # build TARGET...: the program with tiles.c in its library.
 build() {

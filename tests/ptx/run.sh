@@ -16,7 +16,7 @@ build=build-ptx
 here=tests/ptx
 ptx="$build/ptx"
 jobs=${JOBS:-$(nproc)}
-tests=${*:-kernels moe terms recurrence fold mixer attention prefill sample sample_law sample_cuts round golden \
+tests=${*:-linear rows moe terms recurrence fold mixer attention prefill sample sample_law sample_cuts round golden \
     tree_pass device_round device_tiers gpu}
 
 nvccflags="-std=c++17 -O3 -lineinfo -fmad=false -Xcompiler -Wall,-Wextra,-fno-exceptions"
