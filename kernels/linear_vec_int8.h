@@ -14,8 +14,8 @@
  * 3584 x 1024 on two cores of Zen 5: 0.12 ms for 1 row, 0.13 for 8, 0.15 for 16; 48 rows reach 600
  * G multiply-adds/s (pairs of 16 bits, all of them fine: 250) of the 900 that nothing but
  * multiplications do. 131,072 x 1024 on two cores of Zen 4, 38 GB/s: INT8 3.5 ms for 1 row, 3.7 for
- * 4, 4.4 for 8, 7.2 for 16; INT4, 75 MB for 134, 2.0, 2.3, 3.5 and 7.2. Of Cascade Lake, 23 GB/s:
- * INT8 6.0 ms for 1 row, 6.9 for 8, 8.4 for 16, 10.2 for 24, 21.3 for 48.
+ * 4, 4.4 for 8, 7.2 for 16; INT4, 75 MB for 134, 2.0, 2.3, 3.5 and 7.2. 65,536 x 1024 on
+ * two of Cascade Lake, 22 GB/s: INT8 3.0 ms for 1 row, 3.2 for 8, 4.0 for 16, 9.4 for 48.
  */
 #ifndef OFFSHOOT_KERNELS_LINEAR_VEC_INT8_H
 #define OFFSHOOT_KERNELS_LINEAR_VEC_INT8_H
@@ -43,8 +43,8 @@ enum {
 /*
  * How tiles of rows read a block of W. Several take turns in each block, so that its codes come
  * from L1 for all but the first, which leaves them there + 128, as products of bytes want them.
- * Where each tile passed all of the columns 16 rows took 1.05 to 1.08 of the time, 24 1.2 and 48
- * 1.25 (two cores of Cascade Lake).
+ * Where each tile passed all of the columns, and sums were copied to y, 16 rows took 1.08 of the
+ * time, 24 1.3 and 48 1.4 (two cores of Cascade Lake).
  */
 typedef enum {
     INT8_ALONE, /* one tile: codes as they lie in memory */
