@@ -133,7 +133,7 @@ void http_reply_free(HttpReply *reply)
 
 const char *http_header(const HttpReply *reply, const char *name)
 {
-    static char value[256];
+    static _Thread_local char value[256];
     const char *line = reply->head.data;
     size_t n = strlen(name);
     while ((line = strstr(line, "\r\n")) != NULL) {

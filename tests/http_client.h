@@ -32,7 +32,7 @@ void http_send(int fd, const char *method, const char *path, const char *headers
 int http_read(int fd, StrBuf *rest, int no_body, HttpReply *reply);
 void http_reply_free(HttpReply *reply);
 
-/* Value of a header in a static buffer, NULL when it is absent. */
+/* Value of a header in a buffer of the calling thread, NULL when it is absent. */
 const char *http_header(const HttpReply *reply, const char *name);
 
 /* A whole exchange on a connection of its own. */
