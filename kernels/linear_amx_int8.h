@@ -325,8 +325,7 @@ typedef struct {
 INLINE Int8Codes int8_panels_codes(const Int8Panels *a, int n_panels, int b, int64_t ahead)
 {
     const Weight *w = a->p->w;
-    Int8Codes codes = {int8_panel(w, a->r) + b * int8_block_bytes(w),
-                       INT8_ROWS * weight_row_bytes(w)};
+    Int8Codes codes = int8_codes_at(w, a->r, b);
     if (w->type == WEIGHT_INT8) return codes;
     for (int i = 0; i < n_panels && !a->which_chunk; i++)
         for (int k = 0; k < INT4_BLOCK_BYTES; k += CACHE_LINE)

@@ -190,6 +190,12 @@ typedef struct {
     int64_t panel_bytes; /* from a panel's codes to the next one's */
 } Int8Codes;
 
+/* Those of the panels from row r on in block b, as they lie in memory. */
+INLINE Int8Codes int8_codes_at(const Weight *w, int r, int b)
+{
+    return (Int8Codes){int8_panel(w, r) + b * int8_block_bytes(w), INT8_ROWS * weight_row_bytes(w)};
+}
+
 /* n_steps of 64 columns, a block at most, of INT4's panels as INT8's, in room for a block each. */
 INLINE Int8Codes int4_codes(Int8Codes w, int n_panels, int n_steps, int8_t *room)
 {

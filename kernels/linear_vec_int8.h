@@ -406,11 +406,9 @@ INLINE void int8_tile_of(Int8Turn turn, int n_panels, int n_rows, const Int8Stri
 }
 
 /* Block b's codes, INT8's as they lie in memory, INT4's unpacked. */
-INLINE Int8Codes int8_codes_of(int n_panels, const Int8Strip *s, int b)
+INLINE Int8Codes int8_unpacked(Int8Codes codes, int n_panels, const Int8Strip *s, int b)
 {
     const Weight *w = s->p->w;
-    Int8Codes codes = {int8_panel(w, s->r) + b * int8_block_bytes(w),
-                       INT8_ROWS * weight_row_bytes(w)};
     if (w->type == WEIGHT_INT8) return codes;
     return int4_codes(codes, n_panels, int8_steps(w, b * INT8_BLOCK), s->room);
 }
@@ -419,12 +417,11 @@ INLINE Int8Codes int8_codes_of(int n_panels, const Int8Strip *s, int b)
 INLINE void int8_alone(Int8Turn turn, int n_panels, const Int8Strip *s)
 {
     const Weight *w = s->p->w;
-    const int64_t bytes = INT8_ROWS * weight_row_bytes(w), block = int8_block_bytes(w);
-    const int8_t *at = int8_panel(w, s->r);
-    for (int b = 0; b < int8_blocks(w->cols); b++, at += block) {
-        Ahead ahead = {at + int8_ahead(w, n_panels, b), block / (INT8_BLOCK / 4), bytes};
-        Int8Codes codes = {at, bytes};
-        if (turn != INT4_ALONE) codes = int8_codes_of(n_panels, s, b);
+    const int64_t step = int8_block_bytes(w) / (INT8_BLOCK / 4);
+    for (int b = 0; b < int8_blocks(w->cols); b++) {
+        Int8Codes codes = int8_codes_at(w, s->r, b);
+        Ahead ahead = {codes.at + int8_ahead(w, n_panels, b), step, codes.panel_bytes};
+        if (turn != INT4_ALONE) codes = int8_unpacked(codes, n_panels, s, b);
         int8_tile_of(turn, n_panels, s->p->n, s, 0, b, codes, ahead);
     }
 }
@@ -438,7 +435,7 @@ INLINE void int8_in_turn(int n_panels, const Int8Strip *s)
     ahead.step = n_panels * int8_block_bytes(w) / (INT8_BLOCK / 4) / s->n_tiles;
     if (s->r + n_panels * INT8_ROWS < s->p->end) ahead.at += bytes;
     for (int b = 0; b < int8_blocks(w->cols); b++) {
-        Int8Codes codes = int8_codes_of(n_panels, s, b);
+        Int8Codes codes = int8_unpacked(int8_codes_at(w, s->r, b), n_panels, s, b);
         for (int t = 0; t < s->n_tiles; t++, ahead.at += ahead.step * (INT8_BLOCK / 4)) {
             int i = s->first[t], n_rows = s->first[t + 1] - i;
             if (t == 0)
