@@ -16,7 +16,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "kernels/ops_ref.h"
 #include "kernels/simt_host.h"
 #include "tests/backends.h"

@@ -11,8 +11,6 @@
 
 #include <cmocka.h>
 
-#include "base/mem.h"
-#include "kernels/ops_ref.h"
 #include "kernels/simt_host.h"
 #include "tests/backends.h"
 
@@ -22,8 +20,8 @@ static void test_embed_and_gather(void **state)
     enum { N = 300, DIM = 2101, VOCAB = 301 };
     static const WeightType types[] = {WEIGHT_F32, WEIGHT_BF16, WEIGHT_INT8, WEIGHT_INT4,
                                        WEIGHT_BF16_BOTH};
-    for (int t = 0; t < 4; t++) {
-        Rng r = rng_new((uint64_t)t);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        Rng r = rng_new(t);
         Weight w = random_weight(&r, types[t], VOCAB, DIM);
         int32_t *token = ints(N), *index = ints(N), *to = ints(N);
         float *out = floats(N * (DIM + 2)), *want = floats(N * (DIM + 2));
