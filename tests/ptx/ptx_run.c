@@ -258,10 +258,7 @@ static inline __attribute__((always_inline)) PtxFour product(const PtxThread *t,
     int group = simt_lane() >> 2, in_group = simt_lane() % 4;
     for (int i = 0; i < 4; i++) {
         int row = i < 2 ? group : group + 8, column = in_group * 2 + (i & 1);
-        double all = c[i];
-        for (int k = 0; k < 16; k++)
-            all += (double)of->a[row][k] * (double)of->b[column][k];
-        d.x[i] = ptx_cut(all);
+        d.x[i] = ptx_add_products(c[i], of->a[row], of->b[column]);
     }
     return d;
 }

@@ -142,6 +142,14 @@ typedef struct {
 /* Tensor cores cut what does not fit f32 instead of rounding it. */
 float ptx_cut(double x);
 
+/* A value of D, by either product: 16 products are added to what was there, then cut. */
+PTX_OP float ptx_add_products(double sum, const float a[16], const float b[16])
+{
+    for (int k = 0; k < 16; k++)
+        sum += (double)a[k] * (double)b[k];
+    return ptx_cut(sum);
+}
+
 /* m16n8k16, row.col, f32 accumulators: d = a b + c. */
 PtxFour ptx_mma_bf16(const PtxThread *t, int line, uint32_t a0, uint32_t a1, uint32_t a2,
                      uint32_t a3, uint32_t b0, uint32_t b1, float c0, float c1, float c2, float c3);
@@ -149,14 +157,18 @@ PtxFour ptx_mma_f16(const PtxThread *t, int line, uint32_t a0, uint32_t a1, uint
                     uint32_t a3, uint32_t b0, uint32_t b1, float c0, float c1, float c2, float c3);
 
 /*
- * wgmma, m64nNk16 of fp16, A from registers: d = a b + (adds ? d : 0), where b is a descriptor of
- * rows of 128 bytes along k, swizzled. The products are there at once, which no program may count
- * on; what is watched is memory: B must have been shown (fence.proxy.async) by all of the block
- * before their last barrier, and be the same at the wait that ends the group. A product whose group
- * is not committed, or a kernel that ends before it has waited, is a fault.
+ * wgmma, m64nNk16: d = a b + (adds ? d : 0). a: four registers, or a descriptor; b: a descriptor.
+ * Descriptors are of swizzled rows of 128 bytes: a row of A or a column of B along k or, where B is
+ * transposed, the 64 columns of a k. The products are there at once, which no program may count on;
+ * what is watched is memory: what is read of it must have been shown (fence.proxy.async) by all of
+ * the block before their last barrier, and be the same at the wait that ends the group. A product
+ * whose group is not committed, or a kernel that ends before it has waited, is a fault.
  */
-void ptx_wgmma_f16(const PtxThread *t, int line, int n, float *d, uint32_t a0, uint32_t a1,
-                   uint32_t a2, uint32_t a3, uint64_t b, int adds);
+typedef enum { PTX_F16, PTX_BF16 } PtxHalf;
+void ptx_wgmma_registers(const PtxThread *t, int line, PtxHalf kind, int n, float *d,
+                         const uint32_t a[4], uint64_t b, int transposed, int adds);
+void ptx_wgmma_shared(const PtxThread *t, int line, PtxHalf kind, int n, float *d, uint64_t a,
+                      uint64_t b, int adds);
 void ptx_wgmma_fence(const PtxThread *t, int line);
 void ptx_wgmma_commit(const PtxThread *t, int line);
 void ptx_wgmma_wait(const PtxThread *t, int line, uint32_t n);

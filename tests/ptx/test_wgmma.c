@@ -20,25 +20,37 @@
 
 enum {
     N_THREADS = 128,
-    COLUMNS = 32,
-    K = 64, /* a row of B, four products */
-    B_BYTES = COLUMNS * K * 2,
-    SHARED = 2 * B_BYTES,
+    ROWS = 64,
+    MOST_COLUMNS = 256,
+    K = 64, /* a row of A, a column of B: four products */
+    B_BYTES = MOST_COLUMNS * K * 2,
+    A_BYTES = ROWS * K * 2,
+    SHARED = B_BYTES + A_BYTES, /* in this order */
     STEPS = K / 16,
 };
 
-#define SWIZZLE   ((uint64_t)1 << 62)
-#define EIGHT     ((uint64_t)64 << 32) /* from 8 rows to the next 8, in units of 16 bytes */
-#define FROM_HERE (SWIZZLE | EIGHT | (uint64_t)1 << 16)
+#define SWIZZLE (UINT64_C(1) << 62)
+#define EIGHT   (UINT64_C(64) << 32) /* from 8 rows to the next 8, in units of 16 bytes */
+#define B_HERE  (SWIZZLE | EIGHT | UINT64_C(1) << 16)
+#define A_HERE  (B_HERE + B_BYTES / 16)
 
 typedef struct {
-    uint64_t b; /* device memory: B as it lies in shared memory */
+    uint64_t shared; /* device memory: what is to lie in shared memory */
 } Given;
 
 typedef struct {
+    PtxHalf kind;
+    int columns, a_shared, transposed;
+} Form;
+
+typedef enum { NOTHING, OF_A, OF_B } Part;
+
+typedef struct {
     const char *name, *said; /* NULL: it ends well */
-    uint64_t descriptor;
-    int hides, changes, stays; /* does not show its copies; changes B too early; does not wait */
+    const Form *form;
+    uint64_t b, a;
+    Part changes;     /* too early */
+    int hides, stays; /* does not show its copies; does not wait */
 } Case;
 
 static const Case *now;
@@ -54,34 +66,34 @@ static int b_value(int column, int k)
     return (column * 5 + k * k) % 13 - 6;
 }
 
-/* The code of an integer up to 8 in fp16. */
-static uint16_t fp16_code(int x)
+static int b_value_across(int k, int column)
 {
-    uint16_t sign = x < 0 ? 0x8000 : 0;
-    int size = abs(x), e = 0;
-    if (!size) return 0;
-    while (size >> (e + 1))
-        e++;
-    return (uint16_t)(sign | (15 + e) << 10 | (size << (10 - e) & 0x3ff));
+    return b_value(column, k);
 }
 
-/* Column by column, pieces of 16 bytes exchanged by the row's number. */
-static void lay_out_b(uint16_t *to)
+static uint16_t code(PtxHalf kind, int x)
 {
-    for (int c = 0; c < COLUMNS; c++)
-        for (int k = 0; k < K; k++)
-            to[c * K + (k / 8 ^ c % 8) * 8 + k % 8] = fp16_code(b_value(c, k));
+    return kind == PTX_F16 ? cvt_rn_f16_f32((float)x) : cvt_rn_bf16_f32((float)x);
+}
+
+/* Row by row, pieces of 16 bytes exchanged by the row's number. */
+static void lay_out(uint16_t *to, PtxHalf kind, int rows, int (*of)(int row, int i))
+{
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < 64; i++)
+            to[r * 64 + (i / 8 ^ r % 8) * 8 + i % 8] = code(kind, of(r, i));
 }
 
 static uint32_t a_pair(int row, int k)
 {
-    return fp16_code(a_value(row, k)) | (uint32_t)fp16_code(a_value(row, k + 1)) << 16;
+    PtxHalf kind = now->form->kind;
+    return code(kind, a_value(row, k)) | (uint32_t)code(kind, a_value(row, k + 1)) << 16;
 }
 
 static void check_sums(const float *d)
 {
     int thread = (int)simt_thread_idx.x, row = thread / 32 * 16 + thread % 32 / 4;
-    for (int i = 0; i < COLUMNS / 2; i++) {
+    for (int i = 0; i < now->form->columns / 2; i++) {
         int r = row + i / 2 % 2 * 8, c = i / 4 * 8 + thread % 4 * 2 + i % 2, want = 0;
         for (int k = 0; k < K; k++)
             want += a_value(r, k) * b_value(c, k);
@@ -91,32 +103,43 @@ static void check_sums(const float *d)
     }
 }
 
+/* Of k's [16 step, 16 step + 16). */
+static void product(const PtxThread *t, int step, float *d)
+{
+    const Form *f = now->form;
+    int thread = (int)simt_thread_idx.x, row = thread / 32 * 16 + thread % 32 / 4;
+    int k = step * 16 + thread % 4 * 2;
+    uint64_t b = now->b + (uint64_t)step * (f->transposed ? 16 * 128 / 16 : 2);
+    uint32_t a[4] = {a_pair(row, k), a_pair(row + 8, k), a_pair(row, k + 8),
+                     a_pair(row + 8, k + 8)};
+    if (f->a_shared)
+        ptx_wgmma_shared(t, __LINE__, f->kind, f->columns, d, now->a + (uint64_t)step * 2, b,
+                         step > 0);
+    else
+        ptx_wgmma_registers(t, __LINE__, f->kind, f->columns, d, a, b, f->transposed, step > 0);
+}
+
 static void kernel(const PtxThread *t)
 {
-    uint64_t from = ((const Given *)(const void *)t->param)->b;
-    int thread = (int)simt_thread_idx.x, row = thread / 32 * 16 + thread % 32 / 4,
-        k0 = thread % 4 * 2;
-    float d[COLUMNS / 2];
+    uint64_t from = ((const Given *)(const void *)t->param)->shared;
+    float d[MOST_COLUMNS / 2];
     ptx_grid_wait(t);
-    for (uint64_t at = simt_thread_idx.x * 16; at < B_BYTES; at += N_THREADS * 16)
+    for (uint64_t at = simt_thread_idx.x * 16; at < SHARED; at += N_THREADS * 16)
         ptx_copy(t, __LINE__, at, from + at, 16);
     ptx_copies_commit();
     ptx_copies_wait(t, __LINE__, 0);
     if (!now->hides) ptx_show_shared();
     ptx_block_sync(t, __LINE__, 0);
-    for (int i = 0; i < COLUMNS / 2; i++)
+    for (int i = 0; i < MOST_COLUMNS / 2; i++)
         d[i] = 1e9f; /* the first product does not add */
     ptx_wgmma_fence(t, __LINE__);
-    for (int s = 0; s < STEPS; s++) {
-        int k = s * 16 + k0;
-        ptx_wgmma_f16(t, __LINE__, COLUMNS, d, a_pair(row, k), a_pair(row + 8, k),
-                      a_pair(row, k + 8), a_pair(row + 8, k + 8), now->descriptor + (uint64_t)s * 2,
-                      s > 0);
-    }
+    for (int s = 0; s < STEPS; s++)
+        product(t, s, d);
     ptx_wgmma_commit(t, __LINE__);
     if (now->changes) {
+        uint64_t at = now->changes == OF_A ? B_BYTES : 0;
         ptx_block_sync(t, __LINE__, 0);
-        if (thread == 0) *(uint16_t *)ptx_shared(t, 0, 2, __LINE__, PTX_STORE) ^= 1;
+        if (simt_thread_idx.x == 0) *(uint16_t *)ptx_shared(t, at, 2, __LINE__, PTX_STORE) ^= 1;
         ptx_block_sync(t, __LINE__, 0);
     }
     if (now->stays) return;
@@ -124,21 +147,53 @@ static void kernel(const PtxThread *t)
     check_sums(d);
 }
 
+static const Form fp16 = {PTX_F16, 32, 0, 0};
+static const Form bf16 = {PTX_BF16, 8, 0, 0};
+static const Form widest = {PTX_F16, 256, 1, 0};
+static const Form a_shared = {PTX_BF16, 64, 1, 0};
+static const Form transposed = {PTX_BF16, 64, 0, 1};
+
+#define NOT_SHOWN  "ptx: wgmma of shared memory that a thread has not shown"
+#define CHANGED    "ptx: wgmma: its shared memory has changed before the wait"
+#define NO_WAIT    "ptx: wgmma: nobody waits for it"
+#define NO_SWIZZLE "ptx: wgmma: not the swizzle of 128 bytes"
+#define OVERLAP    "ptx: wgmma: eight rows do not follow eight"
+#define OFF_PLACE  "ptx: wgmma: rows do not begin at a multiple of 1,024 bytes"
+#define BITS       "ptx: wgmma: bits of a descriptor that must be 0"
+#define BEYOND     "ptx: no shared memory at"
+
 static const Case cases[] = {
-    {"a product", NULL, FROM_HERE, 0, 0, 0},
-    {"copies not shown", "ptx: wgmma of shared memory that a thread has not shown", FROM_HERE, 1, 0,
-     0},
-    {"B changes", "ptx: wgmma: its shared memory has changed before the wait", FROM_HERE, 0, 1, 0},
-    {"nobody waits", "ptx: wgmma: nobody waits for it", FROM_HERE, 0, 0, 1},
-    {"no swizzle", "ptx: wgmma: not the swizzle of 128 bytes", EIGHT, 0, 0, 0},
-    {"rows that overlap", "ptx: wgmma: eight rows do not follow eight", SWIZZLE | EIGHT / 2, 0, 0,
-     0},
-    {"rows off their place", "ptx: wgmma: rows do not begin at a multiple of 1,024 bytes",
-     FROM_HERE + 8, 0, 0, 0},
-    {"an offset of the base", "ptx: wgmma: bits of a descriptor that must be 0",
-     FROM_HERE | (uint64_t)1 << 49, 0, 0, 0},
-    {"beyond the block's memory", "ptx: no shared memory at", FROM_HERE + SHARED / 16, 0, 0, 0},
-    {"other columns", "row 0, column 0: ", FROM_HERE + B_BYTES / 2 / 16, 0, 0, 0},
+    {"fp16", NULL, &fp16, .b = B_HERE},
+    {"bf16", NULL, &bf16, .b = B_HERE},
+    {"fp16, A shared, 256 columns", NULL, &widest, .b = B_HERE, .a = A_HERE},
+    {"bf16, A shared", NULL, &a_shared, .b = B_HERE, .a = A_HERE},
+    {"bf16, B transposed", NULL, &transposed, .b = B_HERE},
+    {"copies not shown", NOT_SHOWN, &fp16, .b = B_HERE, .hides = 1},
+    {"copies not shown, A shared", NOT_SHOWN, &a_shared, .b = B_HERE, .a = A_HERE, .hides = 1},
+    {"copies not shown, B transposed", NOT_SHOWN, &transposed, .b = B_HERE, .hides = 1},
+    {"B changes", CHANGED, &fp16, .b = B_HERE, .changes = OF_B},
+    {"A changes", CHANGED, &a_shared, .b = B_HERE, .a = A_HERE, .changes = OF_A},
+    {"B changes, A shared", CHANGED, &a_shared, .b = B_HERE, .a = A_HERE, .changes = OF_B},
+    {"B changes, transposed", CHANGED, &transposed, .b = B_HERE, .changes = OF_B},
+    {"nobody waits", NO_WAIT, &fp16, .b = B_HERE, .stays = 1},
+    {"nobody waits, A shared", NO_WAIT, &a_shared, .b = B_HERE, .a = A_HERE, .stays = 1},
+    {"no swizzle", NO_SWIZZLE, &fp16, .b = EIGHT},
+    {"no swizzle of A", NO_SWIZZLE, &a_shared, .b = B_HERE, .a = EIGHT},
+    {"no descriptor of A", NO_SWIZZLE, &a_shared, .b = B_HERE, .a = 0},
+    {"rows that overlap", OVERLAP, &fp16, .b = SWIZZLE | EIGHT / 2},
+    {"rows of A that overlap", OVERLAP, &a_shared, .b = B_HERE, .a = A_HERE - EIGHT / 2},
+    {"k's that overlap", OVERLAP, &transposed, .b = B_HERE - EIGHT / 2},
+    {"rows off their place", OFF_PLACE, &fp16, .b = B_HERE + 8},
+    {"rows of A off their place", OFF_PLACE, &a_shared, .b = B_HERE, .a = A_HERE + 8},
+    {"k's off their place", OFF_PLACE, &transposed, .b = B_HERE + 2},
+    {"an offset of the base", BITS, &fp16, .b = B_HERE | UINT64_C(1) << 49},
+    {"an offset of A's base", BITS, &a_shared, .b = B_HERE, .a = A_HERE | UINT64_C(1) << 49},
+    {"beyond the block's memory", BEYOND, &fp16, .b = B_HERE + SHARED / 16},
+    {"A beyond the block's memory", BEYOND, &a_shared, .b = B_HERE, .a = A_HERE + A_BYTES / 16},
+    {"k's beyond the block's memory", BEYOND, &transposed, .b = B_HERE + SHARED / 16},
+    {"other columns", "row 0, column 0: ", &fp16, .b = B_HERE + 1024 / 16},
+    {"other rows", "row 0, column 0: ", &a_shared, .b = B_HERE, .a = B_HERE},
+    {"other k's", "row 0, column 0: ", &transposed, .b = B_HERE + 1024 / 16},
 };
 
 static void run(const void *arg)
@@ -152,9 +207,12 @@ static void run(const void *arg)
                                    .n_params = 1,
                                    .shared_bytes = SHARED,
                                    .max_threads = N_THREADS};
-    Given of = {(uintptr_t)device_memory_take(B_BYTES)};
+    Given of = {(uintptr_t)device_memory_take(SHARED)};
+    uint16_t *b = (uint16_t *)(of.shared + (DEVICE_BYTES_AT - DEVICE_MEMORY_AT));
     now = arg;
-    lay_out_b((uint16_t *)(of.b + (DEVICE_BYTES_AT - DEVICE_MEMORY_AT)));
+    const Form *f = now->form;
+    lay_out(b, f->kind, f->transposed ? K : f->columns, f->transposed ? b_value_across : b_value);
+    lay_out(b + B_BYTES / 2, f->kind, ROWS, a_value);
     ptx_launch(&entry, (SimtDim){1, 1, 1}, N_THREADS, 0, &of, 0);
     simt_flush();
 }

@@ -624,16 +624,28 @@ class Entry:
             return f"ptx_wgmma_commit(t, {self.line});"
         if name == "wait_group.sync.aligned":
             return f"ptx_wgmma_wait(t, {self.line}, {self.read(o[0], 'u32')});"
-        shape = re.fullmatch(r"mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.f16\.f16", name)
-        d, a = (split(x[1:-1]) for x in o[:2])
-        n = int(shape[1]) if shape else 0
-        # A from registers, neither operand negated, B along k
-        if not n or n % 8 or len(d) != n // 2 or len(a) != 4 or o[4:] != ["1", "1", "0"]:
+        shape = r"mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.(bf16|f16)\.\2"
+        known = re.fullmatch(shape, name)
+        if not known:
             raise Unknown(op)
+        n, kind, d = int(known[1]), "PTX_" + known[2].upper(), split(o[0][1:-1])
+        b, adds = self.read(o[2], "u64"), self.read(o[3], "pred")
+        if n % 8 or not 8 <= n <= 256 or len(d) != n // 2:
+            raise Unknown(op)
+        # Neither operand is negated. A in shared memory lies along k, so does B but for n = 64.
+        if o[1].startswith("{"):
+            a, transposed = split(o[1][1:-1]), o[4:] == ["1", "1", "1"]
+            if len(a) != 4 or not (o[4:] == ["1", "1", "0"] or transposed and n == 64):
+                raise Unknown(op)
+            words = ", ".join(self.read(x, "b32") for x in a)
+            what, args = "registers", f"(uint32_t[]){{{words}}}, {b}, {int(transposed)}"
+        else:
+            if o[4:] != ["1", "1", "0", "0"]:
+                raise Unknown(op)
+            what, args = "shared", f"{self.read(o[1], 'u64')}, {b}"
         start = ", ".join(self.read(x, "f32") for x in d)
-        args = [self.read(x, "b32") for x in a] + [self.read(o[2], "u64"), self.read(o[3], "pred")]
         sets = [self.write(x, f"d[{i}]", "f32") for i, x in enumerate(d)]
-        call = f"ptx_wgmma_f16(t, {self.line}, {n}, d, {', '.join(args)});"
+        call = f"ptx_wgmma_{what}(t, {self.line}, {kind}, {n}, d, {args}, {adds});"
         return f"float d[{n // 2}] = {{{start}}}; {call} " + " ".join(sets)
 
     # ---- statements ----

@@ -1,17 +1,17 @@
 /*
  * wgmma.c: wgmma of ptx_run.h, written from the PTX ISA.
  *
- * A thread computes its elements of D where it begins a product; what B was then is kept as a
- * checksum until the wait that ends the product's group.
+ * A thread computes its elements of D where it begins a product; what it read of shared memory is
+ * kept as a checksum until the wait that ends the product's group.
  */
 #include "tests/ptx/ptx_run.h"
 
-enum { MOST_PRODUCTS = 64, KIND_WGMMA = 1 << 28, K = 16, ROW_BYTES = 128, PIECE_BYTES = 16 };
+enum { MOST_PRODUCTS = 64, KIND_WGMMA = 1 << 28, K = 16, ROW_BYTES = 128 };
 
-/* B of a product that a thread has begun. */
+/* What a thread has begun; its descriptors. */
 typedef struct {
-    uint64_t b, checksum;
-    int n, line, group;
+    uint64_t a, b, checksum; /* a: 0 where it came from registers */
+    int n, transposed, line, group;
 } Product;
 
 /* Of the running block's threads. */
@@ -21,89 +21,130 @@ static struct {
     int hides, passed; /* has copies that it has not shown; went so through its last barrier */
 } thread[SIMT_MAX_THREADS];
 
-/* ---- B ---- */
+/* ---- shared memory ---- */
 
 static uint64_t field(uint64_t descriptor, int low, int bits)
 {
     return descriptor >> low & (((uint64_t)1 << bits) - 1);
 }
 
-/* What all our descriptors are: swizzled by 128 bytes, no offset of the base, 8 rows after 8. */
-static void check_descriptor(const PtxThread *t, int line, uint64_t b)
+/*
+ * What all our descriptors are: swizzled by 128 bytes, no offset of the base, 8 rows after 8. A
+ * product takes `bytes` of each row.
+ */
+static void check_descriptor(const PtxThread *t, int line, uint64_t of, uint64_t bytes)
 {
-    uint64_t start = field(b, 0, 14) << 4;
-    if (field(b, 62, 2) != 1) ptx_wrong(t, line, "wgmma: not the swizzle of 128 bytes");
-    if (field(b, 49, 3) || field(b, 14, 2) || field(b, 30, 2) || field(b, 46, 3) ||
-        field(b, 52, 10))
+    uint64_t start = field(of, 0, 14) << 4;
+    if (field(of, 62, 2) != 1) ptx_wrong(t, line, "wgmma: not the swizzle of 128 bytes");
+    if (field(of, 49, 3) || field(of, 14, 2) || field(of, 30, 2) || field(of, 46, 3) ||
+        field(of, 52, 10))
         ptx_wrong(t, line, "wgmma: bits of a descriptor that must be 0");
-    if (field(b, 32, 14) << 4 != 8 * ROW_BYTES)
+    if (field(of, 32, 14) << 4 != 8 * ROW_BYTES)
         ptx_wrong(t, line, "wgmma: eight rows do not follow eight");
-    if (start % (8 * ROW_BYTES) > ROW_BYTES - 2 * K)
+    if (start % (8 * ROW_BYTES) > ROW_BYTES - bytes)
         ptx_wrong(t, line, "wgmma: rows do not begin at a multiple of 1,024 bytes");
 }
 
-/* Half `half` of the 16 values of column n: the address, swizzled: bits 7 to 9 on bits 4 to 6. */
-static const uint16_t *piece(const PtxThread *t, int line, uint64_t b, int n, int half)
+/* Where value i of a row lies. The address is swizzled: bits 7 to 9 on bits 4 to 6. */
+static uint64_t place(uint64_t of, int row, int i)
 {
-    uint64_t stride = field(b, 32, 14) << 4;
-    uint64_t at = (field(b, 0, 14) << 4) + (uint64_t)(n / 8) * stride +
-                  (uint64_t)(n % 8) * ROW_BYTES + (uint64_t)half * PIECE_BYTES;
-    at ^= field(at, 7, 3) << 4;
-    return ptx_shared(t, at, PIECE_BYTES, line, PTX_LOAD);
+    uint64_t stride = field(of, 32, 14) << 4;
+    uint64_t at = (field(of, 0, 14) << 4) + (uint64_t)(row / 8) * stride +
+                  (uint64_t)(row % 8) * ROW_BYTES + (uint64_t)i * sizeof(uint16_t);
+    return at ^ field(at, 7, 3) << 4;
 }
 
-/* Of the columns that this thread reads: of each eight two. */
+static uint64_t place_of_b(const Product *p, int column, int k)
+{
+    return p->transposed ? place(p->b, k, column) : place(p->b, column, k);
+}
+
+static uint16_t value(const PtxThread *t, int line, uint64_t at)
+{
+    return *(const uint16_t *)ptx_shared(t, at, sizeof(uint16_t), line, PTX_LOAD);
+}
+
+/* Of the rows that this thread reads: of its warp's 16 two. */
+static int own_row(int i)
+{
+    return (int)simt_thread_idx.x / SIMT_WARP % 4 * 16 + simt_lane() / 4 + i * 8;
+}
+
+/* Of its columns: of each eight two. */
 static int own_column(int i)
 {
     return i / 2 * 8 + simt_lane() % 4 * 2 + i % 2;
 }
 
-static uint64_t checksum(const PtxThread *t, int line, uint64_t b, int n)
+/* Of what this thread reads. */
+static uint64_t checksum(const PtxThread *t, const Product *p)
 {
-    uint64_t sum = 0;
-    for (int i = 0; i < n / 4; i++)
+    uint64_t sum = 0, factor = 0x9e3779b97f4a7c15u;
+    for (int i = 0; p->a && i < 2; i++)
         for (int k = 0; k < K; k++)
-            sum = sum * 0x9e3779b97f4a7c15u + piece(t, line, b, own_column(i), k / 8)[k % 8];
+            sum = sum * factor + value(t, p->line, place(p->a, own_row(i), k));
+    for (int i = 0; i < p->n / 4; i++)
+        for (int k = 0; k < K; k++)
+            sum = sum * factor + value(t, p->line, place_of_b(p, own_column(i), k));
     return sum;
 }
 
 /* ---- products ---- */
 
-/* Row `row` of the warp's 16 of A, whose lanes have brought four words each. */
-static void a_row(int row, float out[K])
+static float number(PtxHalf kind, uint16_t bits)
 {
-    for (int k = 0; k < K; k++) {
-        const uint32_t *word = simt_lane_words(row % 8 * 4 + k % 8 / 2);
-        uint32_t pair = word[row / 8 + k / 8 * 2];
-        out[k] = cvt_f32_f16((uint16_t)(k % 2 ? pair >> 16 : pair));
-    }
+    return kind == PTX_F16 ? cvt_f32_f16(bits) : cvt_f32_bf16(bits);
 }
 
-void ptx_wgmma_f16(const PtxThread *t, int line, int n, float *d, uint32_t a0, uint32_t a1,
-                   uint32_t a2, uint32_t a3, uint64_t b, int adds)
+/* Value k of this thread's row i of A, whose lanes have brought four words each. */
+static uint16_t brought(int i, int k)
 {
-    uint32_t word[4] = {a0, a1, a2, a3};
+    const uint32_t *word = simt_lane_words(simt_lane() / 4 * 4 + k % 8 / 2);
+    uint32_t pair = word[i + k / 8 * 2];
+    return (uint16_t)(k % 2 ? pair >> 16 : pair);
+}
+
+/* word: A, where it comes from registers. */
+static void begin(const PtxThread *t, Product p, PtxHalf kind, const uint32_t *word, float *d,
+                  int adds)
+{
     unsigned self = simt_thread_idx.x;
-    float row[2][K];
-    check_descriptor(t, line, b);
+    float row[2][K], column[K];
+    if (!word) check_descriptor(t, p.line, p.a, 2 * K);
+    check_descriptor(t, p.line, p.b, p.transposed ? ROW_BYTES : 2 * K);
     for (unsigned i = 0; i < simt_block_dim.x; i++)
         if (thread[i].passed)
-            ptx_wrong(t, line, "wgmma of shared memory that a thread has not shown");
-    if (thread[self].n_products == MOST_PRODUCTS) ptx_wrong(t, line, "wgmma: too many at once");
-    simt_exchange(word, 4, KIND_WGMMA + line, t->entry->file, line);
+            ptx_wrong(t, p.line, "wgmma of shared memory that a thread has not shown");
+    if (thread[self].n_products == MOST_PRODUCTS) ptx_wrong(t, p.line, "wgmma: too many at once");
+    simt_exchange(word, word ? 4 : 0, KIND_WGMMA + p.line, t->entry->file, p.line);
     for (int i = 0; i < 2; i++)
-        a_row(simt_lane() / 4 + i * 8, row[i]);
-    for (int i = 0; i < n / 4; i++)
+        for (int k = 0; k < K; k++) {
+            uint64_t at = place(p.a, own_row(i), k);
+            row[i][k] = number(kind, word ? brought(i, k) : value(t, p.line, at));
+        }
+    for (int i = 0; i < p.n / 4; i++) {
+        for (int k = 0; k < K; k++)
+            column[k] = number(kind, value(t, p.line, place_of_b(&p, own_column(i), k)));
         for (int r = 0; r < 2; r++) {
             float *to = &d[i / 2 * 4 + r * 2 + i % 2];
-            double sum = adds ? *to : 0;
-            for (int k = 0; k < K; k++)
-                sum += (double)row[r][k] *
-                       (double)cvt_f32_f16(piece(t, line, b, own_column(i), k / 8)[k % 8]);
-            *to = ptx_cut(sum);
+            *to = ptx_add_products(adds ? *to : 0, row[r], column);
         }
-    thread[self].product[thread[self].n_products++] =
-        (Product){b, checksum(t, line, b, n), n, line, thread[self].n_groups};
+    }
+    p.checksum = checksum(t, &p);
+    p.group = thread[self].n_groups;
+    thread[self].product[thread[self].n_products++] = p;
+}
+
+void ptx_wgmma_registers(const PtxThread *t, int line, PtxHalf kind, int n, float *d,
+                         const uint32_t a[4], uint64_t b, int transposed, int adds)
+{
+    begin(t, (Product){.b = b, .n = n, .transposed = transposed, .line = line}, kind, a, d, adds);
+}
+
+void ptx_wgmma_shared(const PtxThread *t, int line, PtxHalf kind, int n, float *d, uint64_t a,
+                      uint64_t b, int adds)
+{
+    begin(t, (Product){.a = a, .b = b, .n = n, .line = line}, kind, NULL, d, adds);
 }
 
 void ptx_wgmma_fence(const PtxThread *t, int line)
@@ -126,7 +167,7 @@ void ptx_wgmma_wait(const PtxThread *t, int line, uint32_t n)
         Product p = thread[self].product[i];
         if (p.group >= ended)
             thread[self].product[kept++] = p;
-        else if (checksum(t, p.line, p.b, p.n) != p.checksum)
+        else if (checksum(t, &p) != p.checksum)
             ptx_wrong(t, p.line, "wgmma: its shared memory has changed before the wait");
     }
     thread[self].n_products = kept;
