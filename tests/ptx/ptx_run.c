@@ -374,11 +374,23 @@ void ptx_copies_commit(void)
     simt_copies_commit();
 }
 
+/* The thread that waits for copies, and where. */
+static const PtxThread *waiting;
+static int waiting_at;
+
+/* Its place is stored to again where it comes; since it was begun that held 0xff. */
+static void copied(const void *to, size_t bytes)
+{
+    uint64_t at = (uint64_t)((const unsigned char *)to - waiting->shared);
+    ptx_shared(waiting, at, (uint32_t)bytes, waiting_at, PTX_STORE);
+}
+
 void ptx_copies_wait(const PtxThread *t, int line, uint32_t n)
 {
-    if (races_watched) races_copies_wait(t, line);
+    simt_copied = copied;
+    waiting = t;
+    waiting_at = line;
     simt_copies_wait((int)n);
-    ptx_wgmma_copied();
 }
 
 void ptx_launch_dependents(void)

@@ -33,6 +33,7 @@ typedef struct {
     uint32_t max_threads;  /* .maxntid; 1024 where there is none */
     const PtxVariable *variable;
     int n_variables;
+    int wgmma; /* it has such instructions */
 } PtxEntry;
 
 /* For a module's constructor. A module is what was compiled from one source: linear of linear.cu.
@@ -95,10 +96,14 @@ PTX_OP void *ptx_global(const PtxThread *t, uint64_t at, uint32_t bytes, int lin
     return to;
 }
 
+/* For ptx_shared: a kernel that has wgmma stores. */
+void ptx_wgmma_stored(const PtxThread *t, uint64_t at, uint32_t bytes);
+
 PTX_OP void *ptx_shared(const PtxThread *t, uint64_t at, uint32_t bytes, int line, PtxAccess access)
 {
     if (__builtin_expect(at + bytes > t->shared_bytes || at > t->shared_bytes || at % bytes, 0))
         ptx_fault(t, "shared", at, bytes, line);
+    if (access >= PTX_STORE && t->entry->wgmma) ptx_wgmma_stored(t, at, bytes);
     if (__builtin_expect(races_watched, 0)) races_shared(t, at, bytes, line, access);
     return t->shared + at;
 }
@@ -160,9 +165,10 @@ PtxFour ptx_mma_f16(const PtxThread *t, int line, uint32_t a0, uint32_t a1, uint
  * wgmma, m64nNk16: d = a b + (adds ? d : 0). a: four registers, or a descriptor; b: a descriptor.
  * Descriptors are of swizzled rows of 128 bytes: a row of A or a column of B along k or, where B is
  * transposed, the 64 columns of a k. The products are there at once, which no program may count on;
- * what is watched is memory: what is read of it must have been shown (fence.proxy.async) by all of
- * the block before their last barrier, and be the same at the wait that ends the group. A product
- * whose group is not committed, or a kernel that ends before it has waited, is a fault.
+ * what is watched is memory: what is read of it must have been shown (fence.proxy.async) by the
+ * thread that stored it, or waited for its copy, before that thread's last barrier, and be the same
+ * at the wait that ends the group. A product whose group is not committed, or a kernel that ends
+ * before it has waited, is a fault.
  */
 typedef enum { PTX_F16, PTX_BF16 } PtxHalf;
 void ptx_wgmma_registers(const PtxThread *t, int line, PtxHalf kind, int n, float *d,
@@ -173,8 +179,7 @@ void ptx_wgmma_fence(const PtxThread *t, int line);
 void ptx_wgmma_commit(const PtxThread *t, int line);
 void ptx_wgmma_wait(const PtxThread *t, int line, uint32_t n);
 void ptx_show_shared(void);
-/* For ptx_run.c: the thread has waited for copies, passed a barrier of the block, ended. */
-void ptx_wgmma_copied(void);
+/* For ptx_run.c: the thread has passed a barrier of the block, ended. */
 void ptx_wgmma_passed(void);
 void ptx_wgmma_end(const PtxThread *t);
 

@@ -258,26 +258,6 @@ void races_shared(const PtxThread *t, uint64_t at, uint32_t bytes, int line, Ptx
         shared_byte(t, &b->byte[at + i], at + i, &now);
 }
 
-/* ---- copies to it ---- */
-
-/* The thread that waits for copies, and where. */
-static const PtxThread *waiting;
-static int waiting_at;
-
-/* Its place is stored to again where it comes; since it was begun that held 0xff. */
-static void copied(const void *to, size_t bytes)
-{
-    uint64_t at = (uint64_t)((const unsigned char *)to - waiting->shared);
-    races_shared(waiting, at, (uint32_t)bytes, waiting_at, PTX_STORE);
-}
-
-void races_copies_wait(const PtxThread *t, int line)
-{
-    simt_copied = copied;
-    waiting = t;
-    waiting_at = line;
-}
-
 /* ---- global memory ---- */
 
 static void draw(uint64_t at, const Touch *now)

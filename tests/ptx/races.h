@@ -43,7 +43,4 @@ void races_warp_sync(const PtxThread *t, int line);
 void races_shared(const PtxThread *t, uint64_t at, uint32_t bytes, int line, PtxAccess access);
 void races_global(const PtxThread *t, uint64_t at, uint32_t bytes, int line, PtxAccess access);
 
-/* It is about to wait for its copies: what comes is stored there. */
-void races_copies_wait(const PtxThread *t, int line);
-
 #endif

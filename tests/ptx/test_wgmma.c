@@ -25,7 +25,8 @@ enum {
     K = 64, /* a row of A, a column of B: four products */
     B_BYTES = MOST_COLUMNS * K * 2,
     A_BYTES = ROWS * K * 2,
-    SHARED = B_BYTES + A_BYTES, /* in this order */
+    PRODUCT = B_BYTES + A_BYTES, /* in this order */
+    SHARED = PRODUCT + 1024,
     STEPS = K / 16,
 };
 
@@ -43,14 +44,16 @@ typedef struct {
     int columns, a_shared, transposed;
 } Form;
 
-typedef enum { NOTHING, OF_A, OF_B } Part;
+typedef enum { NOTHING, OF_A, OF_B, ELSEWHERE } Part;
+typedef enum { ONCE, TWICE, NEVER, TOO_EARLY } Showing;
 
 typedef struct {
     const char *name, *said; /* NULL: it ends well */
     const Form *form;
     uint64_t b, a;
-    Part changes;     /* too early */
-    int hides, stays; /* does not show its copies; does not wait */
+    Part changes, stores; /* before the wait; what it has shown before */
+    Showing shows;        /* what it has copied; again, behind the barrier; before it is there */
+    int stays;            /* does not wait */
 } Case;
 
 static const Case *now;
@@ -103,6 +106,13 @@ static void check_sums(const float *d)
     }
 }
 
+static void store(const PtxThread *t, Part part, int bits)
+{
+    uint64_t at = part == OF_A ? B_BYTES : part == OF_B ? 0 : PRODUCT;
+    if (part && simt_thread_idx.x == 0)
+        *(uint16_t *)ptx_shared(t, at, 2, __LINE__, PTX_STORE) ^= (uint16_t)bits;
+}
+
 /* Of k's [16 step, 16 step + 16). */
 static void product(const PtxThread *t, int step, float *d)
 {
@@ -124,12 +134,15 @@ static void kernel(const PtxThread *t)
     uint64_t from = ((const Given *)(const void *)t->param)->shared;
     float d[MOST_COLUMNS / 2];
     ptx_grid_wait(t);
-    for (uint64_t at = simt_thread_idx.x * 16; at < SHARED; at += N_THREADS * 16)
+    for (uint64_t at = simt_thread_idx.x * 16; at < PRODUCT; at += N_THREADS * 16)
         ptx_copy(t, __LINE__, at, from + at, 16);
     ptx_copies_commit();
+    if (now->shows == TOO_EARLY) ptx_show_shared();
     ptx_copies_wait(t, __LINE__, 0);
-    if (!now->hides) ptx_show_shared();
+    if (now->shows <= TWICE) ptx_show_shared();
+    store(t, now->stores, 0);
     ptx_block_sync(t, __LINE__, 0);
+    if (now->shows == TWICE) ptx_show_shared();
     for (int i = 0; i < MOST_COLUMNS / 2; i++)
         d[i] = 1e9f; /* the first product does not add */
     ptx_wgmma_fence(t, __LINE__);
@@ -137,9 +150,8 @@ static void kernel(const PtxThread *t)
         product(t, s, d);
     ptx_wgmma_commit(t, __LINE__);
     if (now->changes) {
-        uint64_t at = now->changes == OF_A ? B_BYTES : 0;
         ptx_block_sync(t, __LINE__, 0);
-        if (simt_thread_idx.x == 0) *(uint16_t *)ptx_shared(t, at, 2, __LINE__, PTX_STORE) ^= 1;
+        store(t, now->changes, 1);
         ptx_block_sync(t, __LINE__, 0);
     }
     if (now->stays) return;
@@ -168,9 +180,15 @@ static const Case cases[] = {
     {"fp16, A shared, 256 columns", NULL, &widest, .b = B_HERE, .a = A_HERE},
     {"bf16, A shared", NULL, &a_shared, .b = B_HERE, .a = A_HERE},
     {"bf16, B transposed", NULL, &transposed, .b = B_HERE},
-    {"copies not shown", NOT_SHOWN, &fp16, .b = B_HERE, .hides = 1},
-    {"copies not shown, A shared", NOT_SHOWN, &a_shared, .b = B_HERE, .a = A_HERE, .hides = 1},
-    {"copies not shown, B transposed", NOT_SHOWN, &transposed, .b = B_HERE, .hides = 1},
+    {"copies not shown", NOT_SHOWN, &fp16, .b = B_HERE, .shows = NEVER},
+    {"copies not shown, A shared", NOT_SHOWN, &a_shared, .b = B_HERE, .a = A_HERE, .shows = NEVER},
+    {"copies not shown, B transposed", NOT_SHOWN, &transposed, .b = B_HERE, .shows = NEVER},
+    {"shown before they come", NOT_SHOWN, &fp16, .b = B_HERE, .shows = TOO_EARLY},
+    {"a store not shown", NOT_SHOWN, &fp16, .b = B_HERE, .stores = OF_B},
+    {"a store shown behind the barrier", NOT_SHOWN, &fp16, .b = B_HERE, .stores = OF_B,
+     .shows = TWICE},
+    {"a store to A not shown", NOT_SHOWN, &a_shared, .b = B_HERE, .a = A_HERE, .stores = OF_A},
+    {"a store elsewhere not shown", NULL, &a_shared, .b = B_HERE, .a = A_HERE, .stores = ELSEWHERE},
     {"B changes", CHANGED, &fp16, .b = B_HERE, .changes = OF_B},
     {"A changes", CHANGED, &a_shared, .b = B_HERE, .a = A_HERE, .changes = OF_A},
     {"B changes, A shared", CHANGED, &a_shared, .b = B_HERE, .a = A_HERE, .changes = OF_B},
@@ -189,7 +207,7 @@ static const Case cases[] = {
     {"an offset of the base", BITS, &fp16, .b = B_HERE | UINT64_C(1) << 49},
     {"an offset of A's base", BITS, &a_shared, .b = B_HERE, .a = A_HERE | UINT64_C(1) << 49},
     {"beyond the block's memory", BEYOND, &fp16, .b = B_HERE + SHARED / 16},
-    {"A beyond the block's memory", BEYOND, &a_shared, .b = B_HERE, .a = A_HERE + A_BYTES / 16},
+    {"A beyond the block's memory", BEYOND, &a_shared, .b = B_HERE, .a = A_HERE + SHARED / 16},
     {"k's beyond the block's memory", BEYOND, &transposed, .b = B_HERE + SHARED / 16},
     {"other columns", "row 0, column 0: ", &fp16, .b = B_HERE + 1024 / 16},
     {"other rows", "row 0, column 0: ", &a_shared, .b = B_HERE, .a = B_HERE},
@@ -206,8 +224,9 @@ static void run(const void *arg)
                                    .param = &param,
                                    .n_params = 1,
                                    .shared_bytes = SHARED,
-                                   .max_threads = N_THREADS};
-    Given of = {(uintptr_t)device_memory_take(SHARED)};
+                                   .max_threads = N_THREADS,
+                                   .wgmma = 1};
+    Given of = {(uintptr_t)device_memory_take(PRODUCT)};
     uint16_t *b = (uint16_t *)(of.shared + (DEVICE_BYTES_AT - DEVICE_MEMORY_AT));
     now = arg;
     const Form *f = now->form;

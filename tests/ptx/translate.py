@@ -92,6 +92,7 @@ class Entry:
         self.shared, self.shared_bytes = {}, 0
         self.local, self.local_bytes = {}, 0
         self.max_threads = 1024
+        self.wgmma = 0
         self.code = []
         self.line = 0
         self.depth, self.inner = 0, set()  # of scopes; what registers they declare
@@ -618,6 +619,7 @@ class Entry:
 
     def op_wgmma(self, op, m, o):
         name = ".".join(m)
+        self.wgmma = 1
         if name == "fence.sync.aligned":
             return f"ptx_wgmma_fence(t, {self.line});"
         if name == "commit_group.sync.aligned":
@@ -803,6 +805,7 @@ class Module:
         for e in self.entries:
             what = [f'"{self.name}"', f'"{e.name}"', f'"{self.file}"', f"k_{e.name}", f"p_{e.name}"]
             what += [len(e.params), e.shared_bytes, e.max_threads, "variable", len(variables)]
+            what += [e.wgmma]
             out.append(f"    {{{', '.join(str(w) for w in what)}}},")
         out += ["};", "", "__attribute__((constructor)) static void list(void)", "{"]
         out += ["    ptx_register(entry, sizeof entry / sizeof *entry);", "}", ""]

@@ -18,8 +18,13 @@ typedef struct {
 static struct {
     Product product[MOST_PRODUCTS]; /* not waited for, in order */
     int n_products, n_groups;       /* groups committed */
-    int hides, passed; /* has copies that it has not shown; went so through its last barrier */
+    uint32_t shown, passed; /* how often, ever, it has shown its stores; had, at its last barrier */
 } thread[SIMT_MAX_THREADS];
+
+/* The last store to two bytes of shared memory; shown: its thread's then. */
+static struct {
+    uint32_t launch, block, thread, shown;
+} stored[SIMT_SHARED_HOPPER / 2];
 
 /* ---- shared memory ---- */
 
@@ -62,6 +67,22 @@ static uint64_t place_of_b(const Product *p, int column, int k)
 static uint16_t value(const PtxThread *t, int line, uint64_t at)
 {
     return *(const uint16_t *)ptx_shared(t, at, sizeof(uint16_t), line, PTX_LOAD);
+}
+
+static uint32_t block_number(void)
+{
+    SimtDim b = simt_block_idx, n = simt_grid_dim;
+    return (b.z * n.y + b.y) * n.x + b.x;
+}
+
+/* A value that a product begins with. */
+static uint16_t shown_value(const PtxThread *t, int line, uint64_t at)
+{
+    uint16_t x = value(t, line, at);
+    if (stored[at / 2].launch == t->launch && stored[at / 2].block == block_number() &&
+        thread[stored[at / 2].thread].passed <= stored[at / 2].shown)
+        ptx_wrong(t, line, "wgmma of shared memory that a thread has not shown");
+    return x;
 }
 
 /* Of the rows that this thread reads: of its warp's 16 two. */
@@ -112,19 +133,16 @@ static void begin(const PtxThread *t, Product p, PtxHalf kind, const uint32_t *w
     float row[2][K], column[K];
     if (!word) check_descriptor(t, p.line, p.a, 2 * K);
     check_descriptor(t, p.line, p.b, p.transposed ? ROW_BYTES : 2 * K);
-    for (unsigned i = 0; i < simt_block_dim.x; i++)
-        if (thread[i].passed)
-            ptx_wrong(t, p.line, "wgmma of shared memory that a thread has not shown");
     if (thread[self].n_products == MOST_PRODUCTS) ptx_wrong(t, p.line, "wgmma: too many at once");
     simt_exchange(word, word ? 4 : 0, KIND_WGMMA + p.line, t->entry->file, p.line);
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < K; k++) {
             uint64_t at = place(p.a, own_row(i), k);
-            row[i][k] = number(kind, word ? brought(i, k) : value(t, p.line, at));
+            row[i][k] = number(kind, word ? brought(i, k) : shown_value(t, p.line, at));
         }
     for (int i = 0; i < p.n / 4; i++) {
         for (int k = 0; k < K; k++)
-            column[k] = number(kind, value(t, p.line, place_of_b(&p, own_column(i), k)));
+            column[k] = number(kind, shown_value(t, p.line, place_of_b(&p, own_column(i), k)));
         for (int r = 0; r < 2; r++) {
             float *to = &d[i / 2 * 4 + r * 2 + i % 2];
             *to = ptx_add_products(adds ? *to : 0, row[r], column);
@@ -177,17 +195,22 @@ void ptx_wgmma_wait(const PtxThread *t, int line, uint32_t n)
 
 void ptx_show_shared(void)
 {
-    thread[simt_thread_idx.x].hides = 0;
+    thread[simt_thread_idx.x].shown++;
 }
 
-void ptx_wgmma_copied(void)
+void ptx_wgmma_stored(const PtxThread *t, uint64_t at, uint32_t bytes)
 {
-    thread[simt_thread_idx.x].hides = 1;
+    for (uint64_t i = at / 2; i < (at + bytes + 1) / 2; i++) {
+        stored[i].launch = t->launch;
+        stored[i].block = block_number();
+        stored[i].shown = thread[simt_thread_idx.x].shown;
+        stored[i].thread = simt_thread_idx.x;
+    }
 }
 
 void ptx_wgmma_passed(void)
 {
-    thread[simt_thread_idx.x].passed = thread[simt_thread_idx.x].hides;
+    thread[simt_thread_idx.x].passed = thread[simt_thread_idx.x].shown;
 }
 
 void ptx_wgmma_end(const PtxThread *t)
@@ -195,5 +218,5 @@ void ptx_wgmma_end(const PtxThread *t)
     unsigned self = simt_thread_idx.x;
     if (thread[self].n_products)
         ptx_wrong(t, thread[self].product[0].line, "wgmma: nobody waits for it");
-    thread[self].n_groups = thread[self].hides = thread[self].passed = 0;
+    thread[self].n_groups = 0;
 }
