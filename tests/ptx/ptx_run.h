@@ -168,7 +168,7 @@ PtxFour ptx_mma_f16(const PtxThread *t, int line, uint32_t a0, uint32_t a1, uint
  * what is watched is memory: what is read of it must have been shown (fence.proxy.async) by the
  * thread that stored it, or waited for its copy, before that thread's last barrier, and be the same
  * at the wait that ends the group. A product whose group is not committed, or a kernel that ends
- * before it has waited, is a fault.
+ * before it has waited, is a fault, as is a product that is not the same for all of a warpgroup.
  */
 typedef enum { PTX_F16, PTX_BF16 } PtxHalf;
 void ptx_wgmma_registers(const PtxThread *t, int line, PtxHalf kind, int n, float *d,

@@ -54,6 +54,7 @@ typedef struct {
     Part changes, stores; /* before the wait; what it has shown before */
     Showing shows;        /* what it has copied; again, behind the barrier; before it is there */
     int stays;            /* does not wait */
+    Part differs;         /* for the last thread; ELSEWHERE: whether it adds */
 } Case;
 
 static const Case *now;
@@ -119,14 +120,17 @@ static void product(const PtxThread *t, int step, float *d)
     const Form *f = now->form;
     int thread = (int)simt_thread_idx.x, row = thread / 32 * 16 + thread % 32 / 4;
     int k = step * 16 + thread % 4 * 2;
-    uint64_t b = now->b + (uint64_t)step * (f->transposed ? 16 * 128 / 16 : 2);
+    Part differs = thread == N_THREADS - 1 ? now->differs : NOTHING;
+    int adds = step > 0 || differs == ELSEWHERE;
+    uint64_t a_rows = now->a + (uint64_t)step * 2 + (differs == OF_A ? 1024 / 16 : 0);
+    uint64_t b = now->b + (differs == OF_B ? 1024 / 16 : 0) +
+                 (uint64_t)step * (f->transposed ? 16 * 128 / 16 : 2);
     uint32_t a[4] = {a_pair(row, k), a_pair(row + 8, k), a_pair(row, k + 8),
                      a_pair(row + 8, k + 8)};
     if (f->a_shared)
-        ptx_wgmma_shared(t, __LINE__, f->kind, f->columns, d, now->a + (uint64_t)step * 2, b,
-                         step > 0);
+        ptx_wgmma_shared(t, __LINE__, f->kind, f->columns, d, a_rows, b, adds);
     else
-        ptx_wgmma_registers(t, __LINE__, f->kind, f->columns, d, a, b, f->transposed, step > 0);
+        ptx_wgmma_registers(t, __LINE__, f->kind, f->columns, d, a, b, f->transposed, adds);
 }
 
 static void kernel(const PtxThread *t)
@@ -167,6 +171,7 @@ static const Form transposed = {PTX_BF16, 64, 0, 1};
 
 #define NOT_SHOWN  "ptx: wgmma of shared memory that a thread has not shown"
 #define CHANGED    "ptx: wgmma: its shared memory has changed before the wait"
+#define NOT_SAME   "ptx: wgmma: not the same for all of a warpgroup"
 #define NO_WAIT    "ptx: wgmma: nobody waits for it"
 #define NO_SWIZZLE "ptx: wgmma: not the swizzle of 128 bytes"
 #define OVERLAP    "ptx: wgmma: eight rows do not follow eight"
@@ -193,6 +198,9 @@ static const Case cases[] = {
     {"A changes", CHANGED, &a_shared, .b = B_HERE, .a = A_HERE, .changes = OF_A},
     {"B changes, A shared", CHANGED, &a_shared, .b = B_HERE, .a = A_HERE, .changes = OF_B},
     {"B changes, transposed", CHANGED, &transposed, .b = B_HERE, .changes = OF_B},
+    {"not the same B", NOT_SAME, &transposed, .b = B_HERE, .differs = OF_B},
+    {"not the same A", NOT_SAME, &a_shared, .b = B_HERE, .a = A_HERE, .differs = OF_A},
+    {"not all add", NOT_SAME, &fp16, .b = B_HERE, .differs = ELSEWHERE},
     {"nobody waits", NO_WAIT, &fp16, .b = B_HERE, .stays = 1},
     {"nobody waits, A shared", NO_WAIT, &a_shared, .b = B_HERE, .a = A_HERE, .stays = 1},
     {"no swizzle", NO_SWIZZLE, &fp16, .b = EIGHT},

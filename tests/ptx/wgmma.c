@@ -6,7 +6,7 @@
  */
 #include "tests/ptx/ptx_run.h"
 
-enum { MOST_PRODUCTS = 64, KIND_WGMMA = 1 << 28, K = 16, ROW_BYTES = 128 };
+enum { MOST_PRODUCTS = 64, KIND_WGMMA = 1 << 28, K = 16, ROW_BYTES = 128, WARPGROUP = 128 };
 
 /* What a thread has begun; its descriptors. */
 typedef struct {
@@ -18,8 +18,18 @@ typedef struct {
 static struct {
     Product product[MOST_PRODUCTS]; /* not waited for, in order */
     int n_products, n_groups;       /* groups committed */
+    uint32_t n_begun;               /* products, by the block */
     uint32_t shown, passed; /* how often, ever, it has shown its stores; had, at its last barrier */
 } thread[SIMT_MAX_THREADS];
+
+/* A product as the first thread of a warpgroup has begun it. */
+typedef struct {
+    uint32_t launch, block, number; /* number: of the block's, from 1 */
+    int line, adds;
+    uint64_t a, b;
+} First;
+
+static First begun[SIMT_MAX_THREADS / WARPGROUP][MOST_PRODUCTS]; /* by number */
 
 /* The last store to two bytes of shared memory; shown: its thread's then. */
 static struct {
@@ -125,6 +135,18 @@ static uint16_t brought(int i, int k)
     return (uint16_t)(k % 2 ? pair >> 16 : pair);
 }
 
+/* All of a warpgroup begin the same. Not seen where one thread is MOST_PRODUCTS ahead. */
+static void check_same(const PtxThread *t, const Product *p, int adds)
+{
+    unsigned self = simt_thread_idx.x;
+    uint32_t number = ++thread[self].n_begun;
+    First own = {t->launch, block_number(), number, p->line, !!adds, p->a, p->b};
+    First *of = &begun[self / WARPGROUP][number % MOST_PRODUCTS];
+    if (of->launch != own.launch || of->block != own.block || of->number != number) *of = own;
+    if (of->line != own.line || of->adds != own.adds || of->a != own.a || of->b != own.b)
+        ptx_wrong(t, p->line, "wgmma: not the same for all of a warpgroup");
+}
+
 /* word: A, where it comes from registers. */
 static void begin(const PtxThread *t, Product p, PtxHalf kind, const uint32_t *word, float *d,
                   int adds)
@@ -133,6 +155,7 @@ static void begin(const PtxThread *t, Product p, PtxHalf kind, const uint32_t *w
     float row[2][K], column[K];
     if (!word) check_descriptor(t, p.line, p.a, 2 * K);
     check_descriptor(t, p.line, p.b, p.transposed ? ROW_BYTES : 2 * K);
+    check_same(t, &p, adds);
     if (thread[self].n_products == MOST_PRODUCTS) ptx_wrong(t, p.line, "wgmma: too many at once");
     simt_exchange(word, word ? 4 : 0, KIND_WGMMA + p.line, t->entry->file, p.line);
     for (int i = 0; i < 2; i++)
@@ -219,4 +242,5 @@ void ptx_wgmma_end(const PtxThread *t)
     if (thread[self].n_products)
         ptx_wrong(t, thread[self].product[0].line, "wgmma: nobody waits for it");
     thread[self].n_groups = 0;
+    thread[self].n_begun = 0;
 }
