@@ -1,40 +1,22 @@
 /*
  * attention_prefill.cu: gated attention of a prompt's rows.
  *
- * A query is a row's head. A block takes 128 queries of one KV head, rows by rows their heads side
- * by side, and goes over their keys in tiles of 64 by position; K and V of a tile come to shared
- * memory once for all. A warp has 16 queries: scores, their exp2 and the sums of values stay in its
- * registers, where scores become the first operand of the product with V. Products take both
- * operands in two terms (mma_terms.h), sums are f32.
- *
- * One form for every row: tiles ascending from the one that holds `first`; per tile the maximum,
- * rescale, add. A query's row of a product depends on nothing of the other rows, and a tile that
- * holds none of its keys changes no bit of it: maximum and total stay, 0 is added to sums. So it
- * does not matter which rows share its block. Keys before `first` and beyond the block's last row
- * are never read; V counts as 0 there. A key between is a row of this prompt: a number.
+ * See attention_prompt.h for what is computed. On Hopper by wgmma, heads of up to 256 dims
+ * (attention_wgmma.h). Else by mma: a block takes 128 queries, K and V of a tile come to shared
+ * memory once for all, split into terms on the way, and scores become the first operand of the
+ * product with V.
  *
  * Bytes: K and V once per 128 queries, q twice. Floor: 12 n_keys head_dim operations a query (each
  * product is three), 3,700 cycles for 64 keys of 256 dims at 1,024 fmaf a cycle: a prompt of 2,048
- * rows with 24 heads on 132 SMs 3 ms at 1.9 GHz, and mma.sync reaches some 60 % of that.
+ * rows with 24 heads on 132 SMs 3 ms at 1.9 GHz. Measured on an H200: 58,000 cycles.
  */
-#include "kernels/kv_tile.h"
-#include "kernels/mma_terms.h"
+#include "kernels/attention_wgmma.h"
 
 enum {
-    THREADS = 256,
     WARPS = THREADS / WARP,
     QUERIES = 16 * WARPS,
-    TILE = ATTENTION_TILE,
-    KEY_TILES = TILE / 8, /* tiles of B and of scores, along the keys */
-    STAGED = 4,           /* 16-byte loads of a thread in flight */
+    STAGED = 4, /* 16-byte loads of a thread in flight */
 };
-
-typedef struct {
-    TreeAttention a;
-    float scale;               /* a.scale * log2(e): scores are powers of two */
-    int per_kv;                /* heads of a KV head */
-    int q_aligned, kv_aligned; /* heads lie on 16 bytes */
-} Plan;
 
 /*
  * STEPS: of 16 dims of K, a head's and zeros; V_TILES: of 8 dims of V, of a block.
@@ -47,46 +29,7 @@ template <int STEPS, int V_TILES> struct Shared {
     size_t at[2][TILE]; /* of a tile's keys, in the K or V of its page; of the next tile's */
 };
 
-/* Where a block is. */
-typedef struct {
-    int kv_head, query; /* its first, of n per_kv */
-    int v_dim;          /* its first dim of V */
-    int begin, end;     /* the positions of its keys */
-} Block;
-
-/* Four elements from p on, of which n exist, the others 0. */
-template <typename T>
-static __device__ __forceinline__ float4 load_elements(const T *p, int n, int aligned)
-{
-    return aligned && n >= 4 ? load_quad<1>(p, n) : load_quad<0>(p, n);
-}
-
 /* ---- keys and values to shared memory ---- */
-
-/* Looks up the tile's keys; those that the block does not have are given no place. */
-template <typename T>
-static __device__ void find_keys(const Plan &p, const Block &b, int tile, size_t *at)
-{
-    const KvLayer &kv = p.a.kv;
-    int t = tile + (int)threadIdx.x;
-    if (threadIdx.x >= TILE || t < b.begin || t >= b.end) return;
-    int64_t entry = (int64_t)p.a.seq[p.a.row0] * kv.table_stride + t / kv.page_tokens;
-    int64_t head = (int64_t)(t % kv.page_tokens) * kv.n_kv_heads + b.kv_head;
-    at[threadIdx.x] =
-        (size_t)kv.table[entry] * kv.page_bytes + (size_t)(head * kv.head_dim) * sizeof(T);
-}
-
-/* Four dims of key t from dim d on; zeros where the block has no such key or dim. */
-template <typename T>
-static __device__ __forceinline__ float4 element_quad(const Plan &p, const Block &b,
-                                                      const size_t *at, size_t offset, int tile,
-                                                      int key, int d)
-{
-    const KvLayer &kv = p.a.kv;
-    int t = tile + key, n = t >= b.begin && t < b.end ? kv.head_dim - d : 0;
-    const unsigned char *from = kv.pages + offset + (n > 0 ? at[key] + (size_t)d * sizeof(T) : 0);
-    return load_elements((const T *)(const void *)from, n, p.kv_aligned);
-}
 
 /* Entries of K of a tile, STAGED for each thread; part: which. */
 template <typename T>
@@ -138,93 +81,6 @@ static __device__ __forceinline__ void put_v(BTerms *v, int part, const float4 x
     to[4] = split_four(x[0].y, x[1].y, x[2].y, x[3].y);
     to[8] = split_four(x[0].z, x[1].z, x[2].z, x[3].z);
     to[12] = split_four(x[0].w, x[1].w, x[2].w, x[3].w);
-}
-
-/* ---- a warp's queries ---- */
-
-/* The two queries of a lane, g and g + 8. */
-typedef struct {
-    const float *q[2];
-    int pos[2]; /* -1: there is no such query */
-    float max[2], total[2];
-} Queries;
-
-static __device__ __forceinline__ int64_t query_head(const Plan &p, const Block &b, int query)
-{
-    return (int64_t)(query / p.per_kv) * p.a.n_heads + b.kv_head * p.per_kv + query % p.per_kv;
-}
-
-static __device__ __forceinline__ int lane_query(const Block &b, int i)
-{
-    return b.query + (int)threadIdx.x / WARP * 16 + warp_lane() / 4 + 8 * i;
-}
-
-static __device__ __forceinline__ void start_queries(const Plan &p, const Block &b, Queries *q)
-{
-    UNROLL for (int i = 0; i < 2; i++)
-    {
-        int query = lane_query(b, i), exists = query < p.a.n * p.per_kv;
-        q->pos[i] = exists ? p.a.pos[p.a.row0 + query / p.per_kv] : -1;
-        q->q[i] = p.a.q + query_head(p, b, exists ? query : b.query) * p.a.kv.head_dim;
-        q->max[i] = -INFINITY;
-        q->total[i] = 0;
-    }
-}
-
-/* Scores to exp2(score - maximum); sums are rescaled. One lane's 2 x 16 of a tile's scores. */
-template <int V_TILES>
-static __device__ __forceinline__ void softmax(const Plan &p, const Block &b, int tile, Queries *q,
-                                               float score[KEY_TILES][4], float sum[V_TILES][4])
-{
-    int l = warp_lane() % 4;
-    float rescale[2];
-    UNROLL for (int i = 0; i < 2; i++)
-    {
-        float max = q->max[i], total = 0;
-        UNROLL for (int k = 0; k < 2 * KEY_TILES; k++)
-        {
-            float *x = &score[k / 2][2 * i + k % 2];
-            int t = tile + k / 2 * 8 + 2 * l + k % 2;
-            *x = t >= b.begin && t <= q->pos[i] ? *x * p.scale : -INFINITY;
-            max = fmaxf(max, *x);
-        }
-        max = warp_max(max, 4);
-        UNROLL for (int k = 0; k < 2 * KEY_TILES; k++)
-        {
-            float *x = &score[k / 2][2 * i + k % 2];
-            *x = exp2f(*x - max);
-            total += *x;
-        }
-        rescale[i] = exp2f(q->max[i] - max);
-        q->total[i] = fmaf(q->total[i], rescale[i], warp_sum(total, 4));
-        q->max[i] = max;
-    }
-    UNROLL for (int c = 0; c < V_TILES; c++)
-    {
-        UNROLL for (int e = 0; e < 4; e++) sum[c][e] *= rescale[e / 2];
-    }
-}
-
-template <int V_TILES>
-static __device__ __forceinline__ void store_queries(const Plan &p, const Block &b,
-                                                     const Queries &q, float sum[V_TILES][4])
-{
-    int dim = p.a.kv.head_dim;
-    UNROLL for (int i = 0; i < 2; i++)
-    {
-        if (q.pos[i] < 0) continue;
-        int64_t head = query_head(p, b, lane_query(b, i));
-        const float *gate = p.a.qg + (head * 2 + 1) * dim;
-        UNROLL for (int c = 0; c < V_TILES; c++)
-        {
-            UNROLL for (int e = 0; e < 2; e++)
-            {
-                int d = b.v_dim + 8 * c + warp_lane() % 4 * 2 + e;
-                if (d < dim)
-                    p.a.out[head * dim + d] = sum[c][2 * i + e] / q.total[i] * sigmoid(gate[d]);
-            }
-        }
-    }
 }
 
 /* ---- a block ---- */
@@ -289,22 +145,14 @@ add_values(const Plan &p, const Block &b, Shared<STEPS, V_TILES> *s, const size_
     }
 }
 
-/* grid.x: 128 queries, the last first, which have the most keys. grid.y: KV heads. grid.z: parts of
- * V's dims. */
+/* grid.z: parts of V's dims; see this_block. */
 template <typename T, int STEPS, int V_TILES>
 static __global__ void __launch_bounds__(THREADS, 1) prefill_kernel(Plan p)
 {
     grid_wait();
     typedef Shared<STEPS, V_TILES> Memory;
     DYNAMIC_SHARED(Memory, s);
-    Block b;
-    b.kv_head = (int)blockIdx.y;
-    b.query = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES;
-    b.v_dim = (int)blockIdx.z * 8 * V_TILES;
-    int last = (b.query + QUERIES - 1) / p.per_kv;
-    b.begin = p.a.first;
-    b.end = p.a.pos[p.a.row0 + (last < p.a.n ? last : p.a.n - 1)] + 1;
-
+    const Block b = this_block(p, QUERIES, (int)blockIdx.z * 8 * V_TILES);
     float sum[V_TILES][4], score[KEY_TILES][4];
     UNROLL for (int c = 0; c < V_TILES; c++)
     {
@@ -333,15 +181,28 @@ static __global__ void __launch_bounds__(THREADS, 1) prefill_kernel(Plan p)
 
 /* ---- launching ---- */
 
+static dim3 grid_of(const Plan &p, int n_queries, int v_dims)
+{
+    int64_t queries = (int64_t)p.a.n * p.per_kv;
+    return dim3((unsigned)((queries + n_queries - 1) / n_queries), (unsigned)p.a.kv.n_kv_heads,
+                (unsigned)((p.a.kv.head_dim + v_dims - 1) / v_dims));
+}
+
+template <typename T, int CHUNKS> static int attend_wgmma(const CudaContext *c, const Plan &p)
+{
+    typedef PromptShared<T, CHUNKS> S;
+    launch(c, grid_of(p, S::QUERIES, CHUNKS * CHUNK), THREADS, sizeof(S),
+           prefill_wgmma_kernel<T, CHUNKS>, p);
+    return 1;
+}
+
 /* 0 where a block cannot have that much shared memory. */
 template <typename T, int STEPS, int V_TILES> static int attend(const CudaContext *c, const Plan &p)
 {
-    int64_t queries = (int64_t)p.a.n * p.per_kv;
-    dim3 grid((unsigned)((queries + QUERIES - 1) / QUERIES), (unsigned)p.a.kv.n_kv_heads,
-              (unsigned)((p.a.kv.head_dim + 8 * V_TILES - 1) / (8 * V_TILES)));
     size_t shared = sizeof(Shared<STEPS, V_TILES>);
     if (shared > c->shared_bytes) return 0;
-    launch(c, grid, THREADS, shared, prefill_kernel<T, STEPS, V_TILES>, p);
+    launch(c, grid_of(p, QUERIES, 8 * V_TILES), THREADS, shared, prefill_kernel<T, STEPS, V_TILES>,
+           p);
     return 1;
 }
 
@@ -352,6 +213,11 @@ template <typename T> static int attend_any(const CudaContext *c, Plan p)
     size_t row = (size_t)kv.head_dim * sizeof(T);
     size_t all = (size_t)(uintptr_t)kv.pages | kv.page_bytes | kv.k_offset | kv.v_offset | row;
     p.kv_aligned = all % (4 * sizeof(T)) == 0;
+    if (can_attend_wgmma<T>(c, kv)) {
+        if (kv.head_dim <= CHUNK) return attend_wgmma<T, 1>(c, p);
+        if (kv.head_dim <= 2 * CHUNK) return attend_wgmma<T, 2>(c, p);
+        return attend_wgmma<T, 4>(c, p);
+    }
     if (kv.head_dim <= 64) return attend<T, 4, 8>(c, p);
     if (kv.head_dim <= 128) return attend<T, 8, 16>(c, p);
     if (kv.head_dim <= 256) return attend<T, 16, 32>(c, p);

@@ -274,6 +274,14 @@ static __device__ __forceinline__ void copy_4_if(int is, void *shared, const voi
                  : "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global), "r"(is)
                  : "memory");
 }
+/* Where `is` is 0, zeros; nothing is read. */
+static __device__ __forceinline__ void copy_16_or_zeros(int is, void *shared, const void *global)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :
+                 : "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global), "r"(is ? 16 : 0)
+                 : "memory");
+}
 static __device__ __forceinline__ void copies_commit()
 {
     asm volatile("cp.async.commit_group;" : : : "memory");
@@ -298,6 +306,11 @@ static inline void copy_16_if(int is, void *shared, const void *global)
 static inline void copy_4_if(int is, void *shared, const void *global)
 {
     if (is) copy_4(shared, global);
+}
+static inline void copy_16_or_zeros(int is, void *shared, const void *global)
+{
+    static const uint4 zeros = {};
+    copy_16(shared, is ? global : &zeros);
 }
 static inline void copies_commit()
 {

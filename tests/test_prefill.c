@@ -277,16 +277,18 @@ static void test_delta(void **state)
 typedef struct {
     int n_heads, n_kv_heads, head_dim, page_tokens;
     int start, n, first; /* positions start .. start + n - 1; the first key */
-    int lead;            /* floats of a page before K: with 4 every row lies on 16 bytes */
+    int lead; /* elements of a page before K: with 8 rows of either type may lie on 16 bytes */
 } AttentionCase;
 
 static const AttentionCase attention_cases[] = {
     {1, 1, 4, 16, 0, 1, 0, 1},       {3, 1, 24, 5, 0, 70, 0, 1},
-    {2, 2, 40, 7, 64, 100, 3, 4},    {2, 1, 256, 16, 0, 130, 0, 4},
-    {2, 2, 128, 32, 64, 200, 1, 4},  {1, 1, 256, 64, 128, 140, 65, 4},
-    {8, 1, 64, 16, 192, 65, 130, 1}, {3, 3, 100, 10, 64, 64, 0, 4},
-    {5, 1, 300, 8, 64, 20, 1, 4},    {1, 1, 512, 8, 0, 20, 0, 1},
-    {150, 1, 8, 16, 64, 3, 0, 4},    {12, 2, 256, 16, 256, 9, 40, 1},
+    {2, 2, 40, 7, 64, 100, 3, 8},    {2, 1, 256, 16, 0, 130, 0, 8},
+    {2, 2, 128, 32, 64, 200, 1, 8},  {1, 1, 256, 64, 128, 140, 65, 1},
+    {8, 1, 64, 16, 192, 65, 130, 1}, {3, 3, 100, 10, 64, 64, 0, 8},
+    {5, 1, 300, 8, 64, 20, 1, 8},    {1, 1, 512, 8, 0, 20, 0, 1},
+    {150, 1, 8, 16, 64, 3, 0, 8},    {12, 2, 256, 16, 256, 9, 40, 8},
+    {4, 2, 128, 16, 64, 80, 0, 1},   {6, 1, 192, 16, 64, 40, 50, 8},
+    {3, 1, 72, 8, 64, 129, 10, 8},
 };
 
 /* A prompt's rows, all K and V where they belong. */
