@@ -9,12 +9,12 @@
  * (TERMS_BY_ROW): each of a row's terms is a column, two to a row of x, or one where x is e4m3 and
  * its low terms are zeros.
  *
- * A block's columns are halves: while the first half's sums of a k-block are added to a slice's,
- * the tensor cores have the second's; those of the second are added with nothing of this warpgroup
- * queued. At the barriers, each 64 k's, both warpgroups have products queued. A thread holds 32
- * outputs, for two terms as 64 sums of a k-block, 64 of a slice and 32 of all.
+ * A block's columns are halves, whose sums of a k-block are added to a slice's in turn: meanwhile
+ * the tensor cores have the other half's products, as at the barrier, each k-block, those of both.
+ * A thread holds 32 outputs, for two terms as 64 sums of a k-block, 64 of a slice and 32 of all.
  *
- * Shared: 8 stages of 24 KB (two terms), copied 6 stages ahead; for one term 16 KB.
+ * Shared: 8 stages of 24 KB (two terms), two a k-block, copied 3 k-blocks ahead; for one term 16
+ * KB.
  *
  * Floor: 4 operations a product for two terms, on an H200 (990 T operations/s in 16 bits) 256 rows
  * of 17408 x 5120 92 us; half of that for one. A block reads 24 KB for 512 clocks of its SM's
@@ -27,8 +27,8 @@
 #include "kernels/wgmma.h"
 
 enum {
-    WG_STAGES = 8,
-    WG_AHEAD = WG_STAGES - 2, /* the stage before this one may still be read by products */
+    WG_STAGES = 8, /* of 64 k's, two a k-block */
+    WG_AHEAD = 3,  /* k-blocks: the one before this one may still be read by products */
     WG_W_ROWS = TILE_WARPS * TILE_ROWS,
     WG_W_STEP = TILE_THREADS / (HALF_K / 16), /* rows that all threads copy at once */
     WG_W_PIECES = WG_W_ROWS / WG_W_STEP,      /* a thread copies of a stage */
@@ -93,13 +93,14 @@ static __device__ __forceinline__ int wgmma_w_row(const WgmmaWeights &rows, int 
 
 /* Rows of W past the last read as the last; rows of x from n_x on are not read. */
 static __device__ __forceinline__ WgmmaCopies wgmma_copies(const WgmmaWeights &rows, const Terms &x,
-                                                           const int (&x_row)[WG_X_ROWS], int n_x)
+                                                           const int (&x_row)[WG_X_ROWS], int n_x,
+                                                           int aligned)
 {
     WgmmaCopies c;
     c.n_x = n_x;
     int last = rows.w[0].rows - 1, piece = (int)threadIdx.x % (WGMMA_ROW / 16);
     c.cols = rows.w[0].cols;
-    c.aligned = weight_is_aligned(rows.w[0]) && weight_is_aligned(rows.w[1]);
+    c.aligned = aligned;
     UNROLL
     for (int i = 0; i < WG_W_PIECES; i++) {
         int r = (int)threadIdx.x / (HALF_K / 16) + i * WG_W_STEP, second = r % TILE_ROWS / 8;
@@ -117,6 +118,15 @@ static __device__ __forceinline__ WgmmaCopies wgmma_copies(const WgmmaWeights &r
     return c;
 }
 
+/* Where this thread's piece i of W goes. */
+template <int TERMS>
+static __device__ __forceinline__ unsigned char *wgmma_w_place(unsigned char *stage, int i)
+{
+    int row = (int)threadIdx.x / (HALF_K / 16) + i * WG_W_STEP;
+    return stage + WgmmaStage<TERMS>::X_BYTES + row * HALF_K +
+           (int)threadIdx.x % (HALF_K / 16) * 16;
+}
+
 /* Begins the copies of k's [64 half, 64 half + 64). */
 template <int TERMS>
 static __device__ __forceinline__ void wgmma_issue(const WgmmaCopies &c, int half,
@@ -124,17 +134,16 @@ static __device__ __forceinline__ void wgmma_issue(const WgmmaCopies &c, int hal
 {
     typedef WgmmaStage<TERMS> S;
     unsigned char *stage = shared + half % WG_STAGES * S::BYTES;
-    int w_piece = (int)threadIdx.x % (HALF_K / 16), k = half * HALF_K + w_piece * 16;
-    UNROLL
-    for (int i = 0; i < WG_W_PIECES; i++) {
-        int row = (int)threadIdx.x / (HALF_K / 16) + i * WG_W_STEP;
-        unsigned char *to = stage + S::X_BYTES + row * HALF_K + w_piece * 16;
-        if (!c.aligned)
-            *(uint4 *)(void *)to = gather_16<WEIGHT_FP8>(c.w[i], k, c.cols);
-        else if (k >= c.cols)
-            *(uint4 *)(void *)to = uint4{0, 0, 0, 0};
-        else
-            copy_16(to, c.w[i] + k);
+    int k = half * HALF_K + (int)threadIdx.x % (HALF_K / 16) * 16;
+    if (c.aligned) {
+        UNROLL
+        for (int i = 0; i < WG_W_PIECES; i++)
+            copy_16_or_zeros(k < c.cols, wgmma_w_place<TERMS>(stage, i), c.w[i] + k);
+    } else {
+        UNROLL
+        for (int i = 0; i < WG_W_PIECES; i++)
+            *(uint4 *)(void *)wgmma_w_place<TERMS>(stage, i) =
+                gather_16<WEIGHT_FP8>(c.w[i], k, c.cols);
     }
     int piece = (int)threadIdx.x % (WGMMA_ROW / 16);
     UNROLL
@@ -147,16 +156,24 @@ static __device__ __forceinline__ void wgmma_issue(const WgmmaCopies &c, int hal
                c.unit + half / 2);
 }
 
-/* Waits until stage `half` is there for all of the block, and begins the copies of a later one. */
+/* Begins the copies of k-block b, if there is one. */
 template <int TERMS>
-static __device__ __forceinline__ void wgmma_next(const WgmmaCopies &c, int half, int n_halves,
-                                                  unsigned char *shared)
+static __device__ __forceinline__ void wgmma_issue_block(const WgmmaCopies &c, int b, int n_blocks,
+                                                         unsigned char *shared)
 {
-    copies_wait<WG_AHEAD - 1>();
-    wgmma_show_shared();
-    __syncthreads(); /* and nobody reads stage half - 2 any more */
-    if (half + WG_AHEAD < n_halves) wgmma_issue<TERMS>(c, half + WG_AHEAD, shared);
+    if (b < n_blocks) {
+        wgmma_issue<TERMS>(c, 2 * b, shared);
+        wgmma_issue<TERMS>(c, 2 * b + 1, shared);
+    }
     copies_commit();
+}
+
+/* Waits until all copies but those of the last N k-blocks are there, for all of the block. */
+template <int N> static __device__ __forceinline__ void wgmma_ready()
+{
+    copies_wait<N>();
+    wgmma_show_shared();
+    __syncthreads();
 }
 
 /* A of the four products of a stage: this warp's rows of W. */
@@ -228,14 +245,69 @@ static __device__ __forceinline__ void wgmma_end_slice(int side, float (&acc)[N]
         acc[i] = 0;
 }
 
+/* A thread's part of a sum that goes on. */
+template <int TERMS, int SIDES> struct WgmmaPart {
+    uint32_t a[2][STEPS][4]; /* of a k-block's stages */
+    float t[SIDES][WgmmaStage<TERMS>::REGISTERS], acc[SIDES][WgmmaStage<TERMS>::REGISTERS];
+    int slice;
+};
+
+/*
+ * k-block b, whose first stage's products are on their way; MORE: begins those of the next one,
+ * side by side as each side's sums have been added. So tensor cores have work queued at all times:
+ * two groups of products at the barrier and while this warp gets a stage ready, one while it adds.
+ */
+template <int TERMS, int SIDES, int MORE>
+static __device__ __forceinline__ void
+wgmma_k_block(const WgmmaCopies &copies, const float *const (&scale_row)[2], int n_blocks, int b,
+              unsigned char *shared, WgmmaPart<TERMS, SIDES> &part, float (&sum)[WG_OWN][2])
+{
+    typedef WgmmaStage<TERMS> S;
+    int h = 2 * b;
+    const unsigned char *odd = shared + (h + 1) % WG_STAGES * S::BYTES;
+    const unsigned char *next = shared + (h + 2) % WG_STAGES * S::BYTES;
+    const float *unit = (const float *)(const void *)(shared + S::UNITS_AT);
+    float scale[2];
+    wgmma_weights<TERMS>(odd, part.a[1]);
+    wgmma_begin();
+    UNROLL
+    for (int i = 0; i < SIDES; i++)
+        wgmma_products(odd + i * S::HALF_BYTES, part.a[1], 1, part.t[i]);
+    wgmma_wait<SIDES>(); /* the first stage's: a[0] is free */
+    if constexpr (MORE) {
+        wgmma_ready<WG_AHEAD - 2>(); /* b + 1 is there, b - 1 no longer read */
+        wgmma_weights<TERMS>(next, part.a[0]);
+    }
+    UNROLL
+    for (int i = 0; i < 2; i++)
+        scale[i] = scale_row[i][b];
+    while (slice_begin(n_blocks, part.slice + 1) <= b)
+        part.slice++;
+    int slice_ends = slice_begin(n_blocks, part.slice + 1) == b + 1;
+    UNROLL
+    for (int i = 0; i < SIDES; i++) {
+        if (MORE || i < SIDES - 1)
+            wgmma_wait<SIDES - 1>();
+        else
+            wgmma_wait<0>();
+        wgmma_end_block<TERMS>(scale, unit + (h + 1) % WG_STAGES * GEMM_X, i, part.t[i],
+                               part.acc[i]);
+        if (slice_ends) wgmma_end_slice<TERMS>(i, part.acc[i], sum);
+        if constexpr (MORE) {
+            wgmma_begin();
+            wgmma_products(next + i * S::HALF_BYTES, part.a[0], 0, part.t[i]);
+            if (i == 0) wgmma_issue_block<TERMS>(copies, b + WG_AHEAD, n_blocks, shared);
+        }
+    }
+}
+
 /* wgmma_sum of the first SIDES halves of the columns. */
 template <int TERMS, int SIDES>
 static __device__ __forceinline__ void wgmma_sum_of(const WgmmaWeights &rows, const Terms &x,
                                                     const WgmmaCopies &copies,
                                                     unsigned char *shared, float (&sum)[WG_OWN][2])
 {
-    typedef WgmmaStage<TERMS> S;
-    const float *scale_row[2], *units = (const float *)(const void *)(shared + S::UNITS_AT);
+    const float *scale_row[2];
     int v = (int)threadIdx.x / WARP, last_group = (rows.w[0].rows - 1) / FP8_BLOCK;
     UNROLL
     for (int i = 0; i < 2; i++) {
@@ -243,61 +315,34 @@ static __device__ __forceinline__ void wgmma_sum_of(const WgmmaWeights &rows, co
         scale_row[i] =
             rows.w[i].scale + (int64_t)(group < last_group ? group : last_group) * x.n_blocks;
     }
-    float t[SIDES][S::REGISTERS] = {}, acc[SIDES][S::REGISTERS] = {}, scale[2];
-    uint32_t a[2][STEPS][4]; /* of a k-block's stages */
-    int n_halves = 2 * x.n_blocks, slice = 0;
-    for (int h = 0; h < WG_AHEAD; h++) {
-        if (h < n_halves) wgmma_issue<TERMS>(copies, h, shared);
-        copies_commit();
-    }
-    wgmma_next<TERMS>(copies, 0, n_halves, shared);
-    wgmma_weights<TERMS>(shared, a[0]);
-    for (int b = 0; b < x.n_blocks; b++) {
-        int h = 2 * b;
-        const unsigned char *even = shared + h % WG_STAGES * S::BYTES, *odd = even + S::BYTES;
-        const float *unit = units + (h + 1) % WG_STAGES * GEMM_X;
-        UNROLL
-        for (int i = 0; i < 2; i++)
-            scale[i] = scale_row[i][b];
-        wgmma_begin();
-        UNROLL
-        for (int i = 0; i < SIDES; i++)
-            wgmma_products(even + i * S::HALF_BYTES, a[0], 0, t[i]);
-        wgmma_next<TERMS>(copies, h + 1, n_halves, shared);
-        wgmma_weights<TERMS>(odd, a[1]);
-        wgmma_begin();
-        UNROLL
-        for (int i = 0; i < SIDES; i++)
-            wgmma_products(odd + i * S::HALF_BYTES, a[1], 1, t[i]);
-        wgmma_wait<SIDES - 1>(); /* all but the last side's odd stage */
-        if (h + 2 < n_halves) {
-            wgmma_next<TERMS>(copies, h + 2, n_halves, shared);
-            wgmma_weights<TERMS>(shared + (h + 2) % WG_STAGES * S::BYTES, a[0]);
-        }
-        while (slice_begin(x.n_blocks, slice + 1) <= b)
-            slice++;
-        int slice_ends = slice_begin(x.n_blocks, slice + 1) == b + 1;
-        UNROLL
-        for (int i = 0; i < SIDES; i++) {
-            if (i) wgmma_wait<0>(); /* behind a branch, or ptxas would add up the first after it */
-            wgmma_end_block<TERMS>(scale, unit, i, t[i], acc[i]);
-            if (slice_ends) wgmma_end_slice<TERMS>(i, acc[i], sum);
-        }
-    }
+    WgmmaPart<TERMS, SIDES> part = {};
+    for (int i = 0; i < WG_AHEAD; i++)
+        wgmma_issue_block<TERMS>(copies, i, x.n_blocks, shared);
+    wgmma_ready<WG_AHEAD - 1>();
+    wgmma_weights<TERMS>(shared, part.a[0]);
+    wgmma_begin();
+    UNROLL
+    for (int i = 0; i < SIDES; i++)
+        wgmma_products(shared + i * WgmmaStage<TERMS>::HALF_BYTES, part.a[0], 0, part.t[i]);
+    int b = 0;
+    for (; b + 1 < x.n_blocks; b++)
+        wgmma_k_block<TERMS, SIDES, 1>(copies, scale_row, x.n_blocks, b, shared, part, sum);
+    wgmma_k_block<TERMS, SIDES, 0>(copies, scale_row, x.n_blocks, b, shared, part, sum);
 }
 
 /*
  * sum += what this warp, the v-th, has of rows times the block's n_x rows of x: with g = lane / 4
  * sum[i][0] is row wgmma_w_row(rows, v, 0) + g of w[0], sum[i][1] row wgmma_w_row(rows, v, 1) + g
  * of w[1], for row wgmma_own_row(i) of x; of rows from n_x on anything. x: TERMS_BY_ROW; x_row[i]:
- * the row of x that is wgmma_x_row(i) here. shared: WgmmaStage::ALL_BYTES, WGMMA_SHARED.
+ * the row of x that is wgmma_x_row(i) here. aligned: weight_is_aligned of both matrices. shared:
+ * WgmmaStage::ALL_BYTES, WGMMA_SHARED.
  */
 template <int TERMS>
-static __device__ __forceinline__ void wgmma_sum(const WgmmaWeights &rows, const Terms &x,
-                                                 const int (&x_row)[WG_X_ROWS], int n_x,
-                                                 unsigned char *shared, float (&sum)[WG_OWN][2])
+static __device__ __forceinline__ void
+wgmma_sum(const WgmmaWeights &rows, const Terms &x, const int (&x_row)[WG_X_ROWS], int n_x,
+          int aligned, unsigned char *shared, float (&sum)[WG_OWN][2])
 {
-    const WgmmaCopies copies = wgmma_copies(rows, x, x_row, n_x);
+    const WgmmaCopies copies = wgmma_copies(rows, x, x_row, n_x, aligned);
     if (n_x > GEMM_X / 2)
         wgmma_sum_of<TERMS, 2>(rows, x, copies, shared, sum);
     else
@@ -305,13 +350,13 @@ static __device__ __forceinline__ void wgmma_sum(const WgmmaWeights &rows, const
 }
 
 /*
- * y[i] = w x[first + i] for the block's rows of w from first_row on and its n rows of x. y: row 0
- * of those, y_stride floats apart.
+ * y[i] = w x[first + i] for the block's rows of w from first_row on and its n rows of x. aligned:
+ * weight_is_aligned(w). y: row 0 of those, y_stride floats apart.
  */
 template <int TERMS>
-static __device__ __forceinline__ void wgmma_block(const Weight &w, int first_row, const Terms &x,
-                                                   int first, int n, unsigned char *shared,
-                                                   float *y, int64_t y_stride)
+static __device__ __forceinline__ void
+wgmma_block(const Weight &w, int aligned, int first_row, const Terms &x, int first, int n,
+            unsigned char *shared, float *y, int64_t y_stride)
 {
     WgmmaWeights rows = {{w, w}, {first_row, first_row + 8}, TILE_ROWS};
     int x_row[WG_X_ROWS];
@@ -319,7 +364,7 @@ static __device__ __forceinline__ void wgmma_block(const Weight &w, int first_ro
     for (int i = 0; i < WG_X_ROWS; i++)
         x_row[i] = first + wgmma_x_row(i);
     float sum[WG_OWN][2] = {};
-    wgmma_sum<TERMS>(rows, x, x_row, n, shared, sum);
+    wgmma_sum<TERMS>(rows, x, x_row, n, aligned, shared, sum);
 
     int row = first_row + (int)threadIdx.x / WARP * TILE_ROWS + warp_lane() / 4;
     UNROLL

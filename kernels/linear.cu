@@ -167,7 +167,7 @@ static void launch_gemm(const CudaContext *c, const LinearTerms &a)
 
 /* ---- many rows, FP8 weights, by warpgroups ---- */
 
-/* A block per 128 rows of the one matrix and 64 of x. */
+/* A block per 128 rows of the one matrix, which is aligned, and 64 of x. */
 template <int TERMS>
 static __global__ void __launch_bounds__(TILE_THREADS, 1) gemm_wgmma_kernel(LinearTerms a)
 {
@@ -177,7 +177,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) gemm_wgmma_kernel(Line
     int first_row = (int)(blockIdx.x / (unsigned)a.n_groups) * WG_W_ROWS;
     int first = (int)(blockIdx.x % (unsigned)a.n_groups) * GEMM_X;
     int n = a.n - first < GEMM_X ? a.n - first : GEMM_X;
-    wgmma_block<TERMS>(mat.w, first_row, a.x, first, n, stages, mat.y + first * mat.y_stride,
+    wgmma_block<TERMS>(mat.w, 1, first_row, a.x, first, n, stages, mat.y + first * mat.y_stride,
                        mat.y_stride);
 }
 
@@ -190,12 +190,14 @@ template <int TERMS> static void launch_wgmma(const CudaContext *c, LinearTerms 
            gemm_wgmma_kernel<TERMS>, a);
 }
 
-/* How the terms of x lie for n rows of it: by row where all matrices of the type take them so. */
+/* How the terms of x lie for n rows of it: by row where all matrices of the type take them so,
+ * which wgmma's kernel can copy. */
 static TermOrder order_of(const CudaContext *c, WeightType type, const LinearTerms &a, int n)
 {
     if (type != WEIGHT_FP8 || n <= GROUP_ROWS || !can_wgmma(c)) return TERMS_BY_LANE;
     for (int i = 0; i < a.n_matrices; i++)
-        if (a.matrix[i].w.rows < GEMM_MIN_ROWS) return TERMS_BY_LANE;
+        if (a.matrix[i].w.rows < GEMM_MIN_ROWS || !weight_is_aligned(a.matrix[i].w))
+            return TERMS_BY_LANE;
     return TERMS_BY_ROW;
 }
 

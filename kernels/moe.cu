@@ -239,7 +239,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) up_wgmma_kernel(Plan p
     for (int i = 0; i < WG_X_ROWS; i++)
         x_row[i] = p.pair[u.first + (wgmma_x_row(i) < u.n ? wgmma_x_row(i) : u.n - 1)].row;
     float sum[WG_OWN][2] = {};
-    wgmma_sum<TERMS>(rows, p.x, x_row, u.n, stages, sum);
+    int aligned = weight_is_aligned(rows.w[0]) && weight_is_aligned(rows.w[1]);
+    wgmma_sum<TERMS>(rows, p.x, x_row, u.n, aligned, stages, sum);
 
     int row = first_row + (int)threadIdx.x / WARP * WARP_ROWS + warp_lane() / 4;
     float *h = (float *)(void *)p.h.data + row;
@@ -262,7 +263,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) down_wgmma_kernel(Plan
     if (unit >= *p.n_units) return;
     Unit u = p.unit[unit];
     int first_row = (int)blockIdx.x % n_row_tiles * WG_W_ROWS;
-    wgmma_block<TERMS>(p.a.down[u.expert], first_row, p.h, u.first, u.n, stages,
+    Weight w = p.a.down[u.expert];
+    wgmma_block<TERMS>(w, weight_is_aligned(w), first_row, p.h, u.first, u.n, stages,
                        p.y + (int64_t)u.first * p.a.dim, p.a.dim);
 }
 
