@@ -50,16 +50,19 @@ static __device__ int block_prefix(int x, int *total)
     return before + sum - x;
 }
 
-/* Bits of n words. */
-static __device__ int count_bits(const uint32_t *word, int n)
+/* Bits of n words, `stride` words apart. */
+static __device__ int count_bits(const uint32_t *word, int stride, int n)
 {
     int count = 0;
     for (int i = 0; i < n; i++)
-        count += __popc(word[i]);
+        count += __popc(word[i * stride]);
     return count;
 }
 
-/* One block's work. Shared: for each expert a bit per row and the place of its first pair. */
+/*
+ * One block's work. Shared: a bit per row and expert, [words of rows][n_experts], so that threads
+ * that count the bits of neighbours meet no bank twice; then the place of each expert's first pair.
+ */
 static __device__ void make_plan(const Plan &p, uint32_t *chosen)
 {
     int n_words = (p.a.n + 31) / 32, n_pairs = p.a.n * p.a.n_top;
@@ -69,14 +72,14 @@ static __device__ void make_plan(const Plan &p, uint32_t *chosen)
     __syncthreads();
     for (int i = (int)threadIdx.x; i < n_pairs; i += TILE_THREADS) {
         int row = i / p.a.n_top;
-        atomicOr(&chosen[p.a.id[i] * n_words + row / 32], 1u << row % 32);
+        atomicOr(&chosen[row / 32 * p.a.n_experts + p.a.id[i]], 1u << row % 32);
     }
     __syncthreads();
 
     int pairs = 0, units = 0; /* of lower experts */
     for (int e0 = 0; e0 < p.a.n_experts; e0 += TILE_THREADS) {
         int e = e0 + (int)threadIdx.x, n = 0, all;
-        if (e < p.a.n_experts) n = count_bits(chosen + e * n_words, n_words);
+        if (e < p.a.n_experts) n = count_bits(chosen + e, p.a.n_experts, n_words);
         /* both counts in one number: neither reaches 2^15 */
         int below = block_prefix((n + p.unit_rows - 1) / p.unit_rows << 16 | n, &all);
         int first = pairs + (below & 0xffff), unit = units + (below >> 16);
@@ -90,8 +93,8 @@ static __device__ void make_plan(const Plan &p, uint32_t *chosen)
 
     for (int i = (int)threadIdx.x; i < n_pairs; i += TILE_THREADS) {
         int row = i / p.a.n_top;
-        const uint32_t *word = chosen + p.a.id[i] * n_words;
-        int rank = count_bits(word, row / 32) + __popc(word[row / 32] & ((1u << row % 32) - 1));
+        const uint32_t *word = chosen + p.a.id[i], own = word[row / 32 * p.a.n_experts];
+        int rank = count_bits(word, p.a.n_experts, row / 32) + __popc(own & ((1u << row % 32) - 1));
         int at = (int)start[p.a.id[i]] + rank;
         p.pair[at] = Pair{row, p.a.weight[i]};
         p.place[i] = at;
