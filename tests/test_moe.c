@@ -393,6 +393,7 @@ static const RoutedShape routed_shapes[] = {
     {{WEIGHT_BF16, 3, 136, 24, 9, 4}, WEIGHT_F32},  /* and of other types */
     {{WEIGHT_FP8, 3, 136, 24, 9, 4}, WEIGHT_FP8},
     {{WEIGHT_F32, 2, 48, 24, 9, 4}, WEIGHT_BF16},
+    {{WEIGHT_BF16, 13, 1160, 24, 20, 4}, WEIGHT_BF16}, /* most rows of few */
 };
 
 /* What it writes. */
