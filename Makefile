@@ -78,7 +78,7 @@ CXXFLAGS := $(filter-out -std=c11 -Wpedantic -Wstrict-prototypes -Wmissing-proto
 CXXFLAGS += -x c++ -std=c++17 -fno-exceptions -fno-rtti
 
 LINTED   := main.c $(filter-out $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c) tests/*.c tests/fuzz/*.c))
-FORMATTED = $(LINTED) $(CU) $(CU_TEST) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h tests/ptx/*.[ch] tests/amx/*.[ch])
+FORMATTED = $(LINTED) $(CU) $(CU_TEST) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h tests/ptx/*.[ch] tests/amx/*.[ch] tests/gpu/*.c tests/gpu/*.cu)
 
 .PHONY: all demo check test ptx-check amx-check dist gpu-pack gpu-check gpu-check-long gpu-bench clients page-check fuzz fuzzers lint lint-text bench deps deps-check format clean help
 .DELETE_ON_ERROR:
@@ -142,7 +142,7 @@ GPU_TESTS := $(patsubst %,$(BUILD)/dist/test_%,linear rows moe terms recurrence 
              sample_law sample_cuts prefill round golden tree_pass device_round device_tiers gpu)
 CUPTI := $(if $(filter 1,$(CUDA)),$(firstword $(patsubst %/cupti.h,%,$(wildcard $(CUDA_HOME)/include/cupti.h \
              $(CUDA_HOME)/extras/CUPTI/include/cupti.h))))
-dist: $(BUILD)/dist/offshoot $(if $(filter 1,$(CUDA)),$(GPU_TESTS)) $(if $(CUPTI),$(BUILD)/dist/gpu_trace.so) ## one portable binary, build/dist/offshoot, libraries inside
+dist: $(BUILD)/dist/offshoot $(if $(filter 1,$(CUDA)),$(GPU_TESTS) $(BUILD)/dist/racy) $(if $(CUPTI),$(BUILD)/dist/gpu_trace.so) ## one portable binary, build/dist/offshoot, libraries inside
 	@git describe --always --dirty >$(BUILD)/dist/commit 2>/dev/null || true
 	@ls -l $(BUILD)/dist/offshoot
 gpu-pack: dist ## build/dist.tar.xz, for gpu-check on a machine that cannot build
@@ -192,10 +192,17 @@ $(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(TEST_LIB) $(LIB)
 $(BUILD)/dist/offshoot: $(BUILD)/main.o $(LIB)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(DIST_LIBS)
-$(BUILD)/dist/test_%: $(BUILD)/tests/test_%.o $(TEST_LIB) $(LIB)
+LAUNCHED := $(if $(filter 1,$(CUDA)),$(BUILD)/tests/gpu/launched.o)
+LAUNCHED_WRAP := $(if $(LAUNCHED),-Wl$(comma)--wrap=cudaLaunchKernelExC)
+$(BUILD)/dist/test_%: $(BUILD)/tests/test_%.o $(LAUNCHED) $(TEST_LIB) $(LIB)
 	@mkdir -p $(@D)
 	@cp -L $$($(CC) -print-file-name=libcmocka.so) $(@D)/libcmocka.so.0
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -lcmocka $(DIST_LIBS)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(LAUNCHED_WRAP) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -lcmocka $(DIST_LIBS)
+# What racecheck must find (tests/gpu_check.sh).
+$(BUILD)/dist/racy: tests/gpu/racy.cu
+	@mkdir -p $(@D)
+	@echo "  NVCC $@"
+	$(Q)nvcc $(NVCCFLAGS) -o $@ $<
 # When each kernel ran, where the toolkit has CUPTI (bench/gpu_trace).
 $(BUILD)/dist/gpu_trace.so: bench/gpu_trace/trace.c
 	@mkdir -p $(@D)

@@ -366,7 +366,9 @@ int open_gpu_backends(Backend *gpu[MAX_GPU_BACKENDS])
     int n = 0;
     if (getenv("OFFSHOOT_TEST_CPU_ONLY")) return 0;
     if (!gpu_only()) gpu[n++] = backend_simt_open();
-    gpu[n] = backend_cuda_open(getenv("OFFSHOOT_TEST_NO_LIBRARY") ? CUDA_NO_LIBRARY : 0, &err);
+    unsigned leave_out = getenv("OFFSHOOT_TEST_NO_LIBRARY") ? CUDA_NO_LIBRARY : 0;
+    if (getenv("OFFSHOOT_TEST_NO_WGMMA")) leave_out |= CUDA_NO_WGMMA;
+    gpu[n] = backend_cuda_open(leave_out, &err);
     if (!gpu[n] && gpu_only()) {
         fprintf(stderr, "%s\n", err.msg);
         abort();

@@ -1,5 +1,6 @@
 #!/bin/sh
-# make gpu-check [REPORT=FILE]: every check that needs a GPU; `long` adds the slow ones.
+# make gpu-check [REPORT=FILE]: every check that needs a GPU; `long` adds racecheck of each kernel,
+# `race` is racecheck alone.
 #
 # Needs a GPU, a driver and what `make dist` builds; where it is missing it is built here. For a
 # machine that cannot build, make it elsewhere and carry it over:
@@ -162,48 +163,135 @@ say
 say "| check | result | time |"
 say "|---|---|---|"
 tests="linear rows moe terms recurrence fold mixer attention prefill sample sample_law sample_cuts round"
-# Those that take longest begin first.
-for part in 'check d*8*' 'check dense odd*' 'check moe*' 'check next*' '*allocation' '*prompt*' '*preempt*'; do
-    later "the engine on golden models: test_gpu '$part'" 180 "$dist/test_gpu '$part'"
-done
-later "golden models, K and V in f32 and bf16: test_golden" 120 "$dist/test_golden"
+
 check() {
     name=$1
     shift
     later "offshoot check, $name" 120 "$dist/offshoot check --device cuda --memory 1G $*"
 }
-for type in f32 bf16; do
-    check "demonstration model, $type K and V" --model models/demo --kv-dtype $type --limit 4 \
-        --max-tokens 32
-done
-check "demonstration model in FP8, prompts by FP8 x" --model models/demo --quant fp8 --act-dtype fp8 \
-    --limit 2 --max-tokens 24
-# Where the first two fail and one of these does not, it is by launches that overlap, or by graphs.
-for part in pdl cuda-graph wgmma; do
-    check "demonstration model, --$part off" --model models/demo --limit 2 --max-tokens 24 --$part off
-done
-for s in dense moe next; do
-    for type in bf16 fp8; do
-        check "random $s $type" --model "$(shape $s)" --dummy-weights $type --limit 2 \
-            --max-tokens 24
-    done
-done
-later "trees are their paths, f32 and bf16: test_tree_pass" 120 "$dist/test_tree_pass"
-later "rounds on the device, one step ahead: test_device_round" 60 "$dist/test_device_round"
-later "the prefix cache's tiers: test_device_tiers" 60 "$dist/test_device_tiers"
-for t in $tests; do
-    later "kernels against their references: test_$t" 90 "$dist/test_$t"
-done
-run_queue
+
 # What is measured goes to the report's end.
 measure() {
     step "offshoot bench $*" 60 "$dist/offshoot bench $* --device cuda --memory 1G"
     [ ! -s "$logs/out" ] || { echo "\$ offshoot bench $*" && cat "$logs/out" && echo; } >>"$logs/bench"
 }
-measure accept --model models/demo --thinking off --temperature 0
-measure latency --model models/demo --temperature 0 --contexts 512,4096
-measure latency --model models/demo --temperature 0 --contexts 512 --state-mode slots
-measure kernels --model models/demo
+
+# All but the sanitizer.
+everything() {
+    # Those that take longest begin first.
+    for part in 'check d*8*' 'check dense odd*' 'check moe*' 'check next*' '*allocation' '*prompt*' '*preempt*'; do
+        later "the engine on golden models: test_gpu '$part'" 180 "$dist/test_gpu '$part'"
+    done
+    later "golden models, K and V in f32 and bf16: test_golden" 120 "$dist/test_golden"
+    for type in f32 bf16; do
+        check "demonstration model, $type K and V" --model models/demo --kv-dtype $type --limit 4 \
+            --max-tokens 32
+    done
+    check "demonstration model in FP8, prompts by FP8 x" --model models/demo --quant fp8 --act-dtype fp8 \
+        --limit 2 --max-tokens 24
+    # Where the first two fail and one of these does not, it is by launches that overlap, or by graphs.
+    for part in pdl cuda-graph wgmma; do
+        check "demonstration model, --$part off" --model models/demo --limit 2 --max-tokens 24 --$part off
+    done
+    for s in dense moe next; do
+        for type in bf16 fp8; do
+            check "random $s $type" --model "$(shape $s)" --dummy-weights $type --limit 2 \
+                --max-tokens 24
+        done
+    done
+    later "trees are their paths, f32 and bf16: test_tree_pass" 120 "$dist/test_tree_pass"
+    later "rounds on the device, one step ahead: test_device_round" 60 "$dist/test_device_round"
+    later "the prefix cache's tiers: test_device_tiers" 60 "$dist/test_device_tiers"
+    for t in $tests; do
+        later "kernels against their references: test_$t" 90 "$dist/test_$t"
+    done
+    run_queue
+    measure accept --model models/demo --thinking off --temperature 0
+    measure latency --model models/demo --temperature 0 --contexts 512,4096
+    measure latency --model models/demo --temperature 0 --contexts 512 --state-mode slots
+    measure kernels --model models/demo
+}
+
+# Each at ports of its own; one may take minutes.
+port=49152
+memcheck_tests() {
+    room=$((end - $(date +%s) - 5))
+    [ $room -ge 5 ] || room=5
+    for t in $tests; do
+        later "compute-sanitizer memcheck, no cuBLASLt: test_$t" $room \
+            "$memcheck --port $port --max-connections 32 $dist/test_$t"
+        port=$((port + 32))
+    done
+    run_queue not-run
+}
+
+# settings RUN: the environment of a test, which RUN names: linear, as for memcheck; linear+mma,
+# without wgmma, too; linear+library, with all there is.
+settings() {
+    case $1 in
+    *+library) ;;
+    *+mma) echo "OFFSHOOT_TEST_NO_LIBRARY=1 OFFSHOOT_TEST_NO_WGMMA=1" ;;
+    *) echo "OFFSHOOT_TEST_NO_LIBRARY=1" ;;
+    esac
+}
+
+# useless KERNEL: nobody launches it, or nobody here.
+useless() {
+    case $1 in
+    probe_kernel) ;;
+    *_wgmma_kernel) ! grep -q '^gpu wgmma: used' "$logs/version" ;;
+    split_plain_kernel | round_fp8_kernel) ! grep -q '^gpu library: cuBLASLt' "$logs/version" ;;
+    *) false ;;
+    esac
+}
+
+# Runs "$@", which is racecheck of a program: that must end well and have said that it found none.
+cat >"$logs/races" <<'EOF'
+file=$(mktemp -p "$LOGS")
+{
+    "$@" 2>&1
+    echo $? >"$file.rc"
+} | tee "$file"
+read -r rc <"$file.rc"
+[ "$rc" = 0 ] || exit "$rc"
+grep -q 'RACECHECK SUMMARY: 0 hazards' "$file" && exit
+echo "racecheck has not said that it found none"
+exit 1
+EOF
+
+# A race is a kernel's, whatever is computed with it, and a launch that is checked takes some 0.1 s.
+# So the tests say what they launch; then a process checks the first launches of a kernel, or of
+# some, and ends. What no test launches fails.
+racecheck_tests() {
+    mkdir "$logs/launches"
+    : >"$logs/plan"
+    for run in linear+library linear+mma moe+mma prefill+mma $tests; do
+        later "what it launches: $run" 90 \
+            "OFFSHOOT_TEST_LAUNCHES=$logs/launches/$run $(settings "$run") $dist/test_${run%+*}"
+    done
+    run_queue
+    step "what racecheck is to look at" 30 \
+        "python3 tests/gpu/race_plan.py $dist/test_linear $logs/launches/* >$logs/plan"
+    racecheck="sh $logs/races $sanitizer --tool racecheck --launch-timeout 60 --error-exitcode 9"
+    racecheck="$racecheck --max-connections 32"
+    later "compute-sanitizer racecheck finds a race where one is" 60 \
+        "$racecheck --port $port --kernel-name kne=_Z11racy_kernelPi $dist/racy; [ \$? = 9 ]"
+    while read -r run last kernel names; do
+        if [ "$run" = none ]; then
+            useless "$kernel" || later "compute-sanitizer racecheck: $kernel" 5 \
+                "echo 'no test launches $names'; exit 1"
+            continue
+        fi
+        port=$((port + 32))
+        filter=$(printf ' --kernel-name kne=%s' $names)
+        command="$racecheck --port $port$filter $dist/test_${run%+*}"
+        later "compute-sanitizer racecheck: $(echo $names | wc -w) of $kernel, $run" 300 \
+            "OFFSHOOT_TEST_LAST=$last $(settings "$run") $command"
+    done <"$logs/plan"
+    run_queue
+}
+
+[ "$mode" = race ] || everything
 # Where a sanitizer cannot work at all, that is no fault of a kernel. Errors of calls are for the
 # backend to note. cuBLASLt's products are left out: all of its kernels would be checked, too.
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
@@ -216,21 +304,8 @@ elif ! timeout -k 5 60 $memcheck "$dist/offshoot" version >"$logs/out" 2>&1 ||
     without="compute-sanitizer"
     say "| compute-sanitizer | CANNOT RUN HERE ($(grep -v '^$' "$logs/out" | tail -n 1)) | |"
 else
-    # Each at ports of its own; one may take minutes.
-    room=$((end - $(date +%s) - 5))
-    [ $room -ge 5 ] || room=5
-    port=49152
-    for t in $tests; do
-        later "compute-sanitizer memcheck, no cuBLASLt: test_$t" $room \
-            "$memcheck --port $port --max-connections 32 $dist/test_$t"
-        port=$((port + 32))
-    done
-    run_queue not-run
-    for t in $tests; do
-        [ "$mode" = long ] || break
-        later "compute-sanitizer racecheck: test_$t" 300 \
-            "$sanitizer --tool racecheck --error-exitcode 9 $dist/test_$t"
-    done
-    run_queue
+    [ "$mode" = race ] || memcheck_tests
+    [ "$mode" = short ] || racecheck_tests
 fi
+[ "$mode" = race ] && [ -n "${without:-}" ] && exit 1
 complete=1
