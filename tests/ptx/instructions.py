@@ -406,9 +406,11 @@ class Instructions(Operands):
         if name == "async.bulk.prefetch.L2.global" and len(o) == 2:
             return f"ptx_prefetch(t, {self.line}, {self.address(o[0])}, {self.read(o[1], 'u32')});"
         sizes = {"async.cg.shared.global": ["16"], "async.ca.shared.global": ["4", "8", "16"]}
-        if len(o) != 3 or o[2] not in sizes.get(name, []):
+        if len(o) not in (3, 4) or o[2] not in sizes.get(name, []):
             raise Unknown(op)
-        return f"ptx_copy(t, {self.line}, {self.address(o[0])}, {self.address(o[1])}, {o[2]});"
+        read = self.read(o[3], "u32") if len(o) == 4 else o[2]
+        places = f"{self.address(o[0])}, {self.address(o[1])}"
+        return f"ptx_copy(t, {self.line}, {places}, {o[2]}, {read});"
 
     def op_griddepcontrol(self, op, m, o):
         return {"wait": "ptx_grid_wait(t);", "launch_dependents": "ptx_launch_dependents();"}[m[0]]

@@ -355,9 +355,12 @@ void ptx_block_sync(const PtxThread *t, int line, uint32_t barrier)
 
 /* ---- copies, grids ---- */
 
-void ptx_copy(const PtxThread *t, int line, uint64_t shared, uint64_t global, uint32_t bytes)
+void ptx_copy(const PtxThread *t, int line, uint64_t shared, uint64_t global, uint32_t bytes,
+              uint32_t read)
 {
-    const void *from = ptx_global(t, global, bytes, line, PTX_LOAD);
+    static const unsigned char zeros[16];
+    if (read && read != bytes) ptx_wrong(t, line, "a copy of neither all bytes nor none");
+    const void *from = read ? ptx_global(t, global, bytes, line, PTX_LOAD) : zeros;
     void *to = ptx_shared(t, shared, bytes, line, PTX_STORE);
     simt_begin_copy(to, from, bytes);
 }

@@ -192,8 +192,12 @@ uint32_t ptx_redux_min(const PtxThread *t, int line, uint32_t x, uint32_t mask);
 void ptx_warp_sync(const PtxThread *t, int line, uint32_t mask);
 void ptx_block_sync(const PtxThread *t, int line, uint32_t barrier);
 
-/* cp.async of 4, 8 or 16 bytes, its groups. */
-void ptx_copy(const PtxThread *t, int line, uint64_t shared, uint64_t global, uint32_t bytes);
+/*
+ * cp.async of 4, 8 or 16 bytes, its groups. Of the bytes `read` are read, all or none, the others
+ * are 0.
+ */
+void ptx_copy(const PtxThread *t, int line, uint64_t shared, uint64_t global, uint32_t bytes,
+              uint32_t read);
 void ptx_copies_commit(void);
 /* cp.async.bulk.prefetch.L2: all of it must be there; of weights, which nobody writes. */
 void ptx_prefetch(const PtxThread *t, int line, uint64_t global, uint32_t bytes);

@@ -202,7 +202,7 @@ static void adds_and_loads_behind_barrier(const PtxThread *t)
 static void copy_in(const PtxThread *t)
 {
     ptx_grid_wait(t);
-    ptx_copy(t, __LINE__, self() * 16, given(t) + self() * 16, 16);
+    ptx_copy(t, __LINE__, self() * 16, given(t) + self() * 16, 16, 16);
     ptx_copies_commit();
     block_sync(t);
     ptx_copies_wait(t, __LINE__, 0);

@@ -139,7 +139,7 @@ static void kernel(const PtxThread *t)
     float d[MOST_COLUMNS / 2];
     ptx_grid_wait(t);
     for (uint64_t at = simt_thread_idx.x * 16; at < PRODUCT; at += N_THREADS * 16)
-        ptx_copy(t, __LINE__, at, from + at, 16);
+        ptx_copy(t, __LINE__, at, from + at, 16, 16);
     ptx_copies_commit();
     if (now->shows == TOO_EARLY) ptx_show_shared();
     ptx_copies_wait(t, __LINE__, 0);
