@@ -226,21 +226,21 @@ memcheck_tests() {
 }
 
 # settings RUN: the environment of a test, which RUN names: linear, as for memcheck; linear+mma,
-# without wgmma, too; linear+library, with all there is.
+# without wgmma, too.
 settings() {
     case $1 in
-    *+library) ;;
     *+mma) echo "OFFSHOOT_TEST_NO_LIBRARY=1 OFFSHOOT_TEST_NO_WGMMA=1" ;;
     *) echo "OFFSHOOT_TEST_NO_LIBRARY=1" ;;
     esac
 }
 
-# useless KERNEL: nobody launches it, or nobody here.
+# useless KERNEL: nobody launches it, or nobody here; or beside cuBLASLt alone, whose kernels fault
+# under the sanitizer: two that have no shared memory, where it looks for races.
 useless() {
     case $1 in
     probe_kernel) ;;
     *_wgmma_kernel) ! grep -q '^gpu wgmma: used' "$logs/version" ;;
-    split_plain_kernel | round_fp8_kernel) ! grep -q '^gpu library: cuBLASLt' "$logs/version" ;;
+    split_plain_kernel | round_fp8_kernel) ;;
     *) false ;;
     esac
 }
@@ -265,7 +265,7 @@ EOF
 racecheck_tests() {
     mkdir "$logs/launches"
     : >"$logs/plan"
-    for run in linear+library linear+mma moe+mma prefill+mma $tests; do
+    for run in linear+mma moe+mma prefill+mma $tests; do
         later "what it launches: $run" 90 \
             "OFFSHOOT_TEST_LAUNCHES=$logs/launches/$run $(settings "$run") $dist/test_${run%+*}"
     done
