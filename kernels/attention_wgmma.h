@@ -13,7 +13,8 @@
  * take 192 KB either way.
  *
  * Floor: 8 n_keys head_dim operations a query in bf16 (each product is two), for 128 queries and 64
- * keys of 256 dims 4,096 cycles at 2,048 a cycle; in f32, for 64 queries, 3,072.
+ * keys of 256 dims 4,096 cycles at 2,048 a cycle; in f32, for 64 queries, 3,072. Measured on an
+ * H200: 9,100 and 12,600; by mma 58,000 for 128 queries.
  */
 #ifndef OFFSHOOT_KERNELS_ATTENTION_WGMMA_H
 #define OFFSHOOT_KERNELS_ATTENTION_WGMMA_H
