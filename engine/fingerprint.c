@@ -46,6 +46,7 @@ void model_fingerprint(const Model *m, KvType kv_type, int has_head, char text[F
     h = add(h, build, strlen(build));
     h = add(h, be->chip, strlen(be->chip));
     h = add(h, be->library, strlen(be->library));
+    h = add(h, be->wgmma, strlen(be->wgmma));
     for (int i = 0; own->st && i < safetensors_count(own->st); i++)
         h = add_tensor(h, safetensors_at(own->st, i));
     snprintf(text, FINGERPRINT_SIZE, "%s %016" PRIx64 "%016" PRIx64 " kv=%s head=%d %s-%s",

@@ -46,7 +46,7 @@ struct Backend {
     const char *name; /* "ref", "cpu" */
     char isa[16];     /* as backend_cpu_open takes it */
     char chip[64];    /* the GPU's name, by which the library chooses its ways; "" of the CPU */
-    char wgmma[32];   /* whether FP8 weights times many rows go by it, or why not; "": not asked */
+    char wgmma[32];   /* whether prompts go by it, or why not; "": not asked */
     char library[64]; /* by which a prompt's products are computed, or why not; "": none is asked */
     int n_threads;
     uint64_t n_owners;
@@ -169,7 +169,7 @@ Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *
 
 /*
  * What backend_cuda_open leaves out: recording runs of operations; launches that overlap; prompts'
- * products by cuBLASLt; products by wgmma.
+ * products by cuBLASLt; prompts' products and attention by wgmma.
  */
 enum { CUDA_NO_GRAPH = 1, CUDA_NO_OVERLAP = 2, CUDA_NO_LIBRARY = 4, CUDA_NO_WGMMA = 8 };
 

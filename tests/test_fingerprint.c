@@ -101,11 +101,12 @@ static void test_machine(void **state)
     Error err = {0};
     Backend *be = backend_ref_open(512);
     Model *m = model_open(GOLDEN, NULL, be, &err);
-    Print p[3];
+    Print p[4];
     if (!m) fail_msg("%s", err.msg);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         *be->chip = i == 1 ? 'x' : 0;
         *be->library = i == 2 ? 'x' : 0;
+        *be->wgmma = i == 3 ? 'x' : 0;
         model_fingerprint(m, KV_F32, 1, p[i].text);
         for (int k = 0; k < i; k++)
             assert_string_not_equal(p[i].text, p[k].text);
