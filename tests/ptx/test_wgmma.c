@@ -46,6 +46,7 @@ typedef struct {
 
 typedef enum { NOTHING, OF_A, OF_B, ELSEWHERE } Part;
 typedef enum { ONCE, TWICE, NEVER, TOO_EARLY } Showing;
+typedef enum { WHOLE, HALF, ZEROS } Copies;
 
 typedef struct {
     const char *name, *said; /* NULL: it ends well */
@@ -53,6 +54,7 @@ typedef struct {
     uint64_t b, a;
     Part changes, stores; /* before the wait; what it has shown before */
     Showing shows;        /* what it has copied; again, behind the barrier; before it is there */
+    Copies copies;        /* how much of each it reads */
     int stays;            /* does not wait */
     Part differs;         /* for the last thread; ELSEWHERE: whether it adds */
 } Case;
@@ -137,9 +139,10 @@ static void kernel(const PtxThread *t)
 {
     uint64_t from = ((const Given *)(const void *)t->param)->shared;
     float d[MOST_COLUMNS / 2];
+    uint32_t read = now->copies == WHOLE ? 16 : now->copies == HALF ? 8 : 0;
     ptx_grid_wait(t);
     for (uint64_t at = simt_thread_idx.x * 16; at < PRODUCT; at += N_THREADS * 16)
-        ptx_copy(t, __LINE__, at, from + at, 16, 16);
+        ptx_copy(t, __LINE__, at, from + at, 16, read);
     ptx_copies_commit();
     if (now->shows == TOO_EARLY) ptx_show_shared();
     ptx_copies_wait(t, __LINE__, 0);
@@ -185,6 +188,9 @@ static const Case cases[] = {
     {"fp16, A shared, 256 columns", NULL, &widest, .b = B_HERE, .a = A_HERE},
     {"bf16, A shared", NULL, &a_shared, .b = B_HERE, .a = A_HERE},
     {"bf16, B transposed", NULL, &transposed, .b = B_HERE},
+    {"copies of nothing", "row 0, column 0: 0 for ", &fp16, .b = B_HERE, .copies = ZEROS},
+    {"copies of halves", "ptx: a copy of neither all bytes nor none", &fp16, .b = B_HERE,
+     .copies = HALF},
     {"copies not shown", NOT_SHOWN, &fp16, .b = B_HERE, .shows = NEVER},
     {"copies not shown, A shared", NOT_SHOWN, &a_shared, .b = B_HERE, .a = A_HERE, .shows = NEVER},
     {"copies not shown, B transposed", NOT_SHOWN, &transposed, .b = B_HERE, .shows = NEVER},
