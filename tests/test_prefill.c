@@ -441,6 +441,22 @@ static void check_attention(int b, Paged *p, const float *want, uint64_t seed)
     free(plain);
 }
 
+/* Rows of f32 that bf16 cannot hold, whose second terms count. */
+static void check_fine(Rng *r, Paged *p)
+{
+    size_t all = (size_t)(p->s.n * p->s.n_heads * p->s.head_dim);
+    float *want = floats(all);
+    for (size_t i = 0; i < 2 * (size_t)p->n_pages * p->page_floats; i++)
+        p->pages[i] += 0x1p-9f * rng_float(r);
+    run_rows(ref, p, 0, p->s.n, 1, want);
+    for (int b = 0; b < n_backends; b++) {
+        if (b != leader(b)) continue;
+        run_rows(backend[b], p, 0, p->s.n, 1, p->out);
+        assert_true(near_all(about("fine rows", b), p->out, want, all, 0, 2e-4, r->seed));
+    }
+    free(want);
+}
+
 static void test_attention(void **state)
 {
     (void)state;
@@ -451,6 +467,7 @@ static void test_attention(void **state)
         run_rows(ref, &p, 0, p.s.n, 1, want);
         for (int b = 0; b < n_backends; b++)
             if (b == leader(b)) check_attention(b, &p, want, r.seed);
+        check_fine(&r, &p);
         free(want);
         paged_free(&p);
     }
