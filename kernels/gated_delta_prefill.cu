@@ -17,7 +17,10 @@
  * the rows after it zeros alone: products with 0, so that a number that is none reaches the rows of
  * its block before it, too. Where passes end only decides when a state goes through memory.
  *
- * Three launches for a group of blocks and heads whose tiles fit the scratch:
+ * Three launches for a group of blocks and heads whose tiles fit the scratch, 4 MiB a block for 16
+ * and 32 heads of 128. What the first two leave may have left L2 by then: 2,048 rows' 132 MB are 63
+ * us of an H200's memory, hidden behind the scan; groups that stay in L2 gave those two launches
+ * too few blocks to fill the machine, 80 us a group of 448 rows.
  *     pack     for each block and key head: K and Q in two terms, as tiles of B
  *     prepare  for each block and value head: U0, -W, P and the c
  *     scan     for each value head and 64 columns: block after block
@@ -34,11 +37,12 @@ enum {
     ROW_TILES = BLOCK / 8,
     STEP_TILES = ROW_TILES * WARP, /* BTerms of a block's rows, 16 columns */
     MAX_STEPS = MAX_D_K / 16,
-    /* Scratch of a group: it should still lie in L2 (50 MB) when it is read back. */
-    GROUP_BYTES = 32 << 20,
+    AT_ONCE = 4, /* loads of a thread that are on their way together, in twos or fours */
 };
 
-static_assert(BLOCK == 64 && WARPS * 16 == BLOCK, "a warp has 16 rows of a block");
+static_assert(BLOCK == 64 && WARPS * 16 == BLOCK && 2 * BLOCK == THREADS,
+              "a warp has 16 rows of a block");
+static_assert(4 * STEP_TILES % (AT_ONCE * THREADS) == 0, "all of a round's loads exist");
 
 /*
  * A group. Tiles of B: of rows, tile (s, r) has rows 8 r .. 8 r + 7 and the columns 16 s .. 16 s +
@@ -102,28 +106,52 @@ static __device__ __forceinline__ float key_at(const Plan &p, int block, int key
     return p.a.k[((int64_t)row * p.a.n_k_heads + key_head) * p.a.d_k + c];
 }
 
+/* Entry i of k_rows or q_rows as numbers, x being k or q. */
+static __device__ __forceinline__ float4 row_entry(const Plan &p, const float *x, int block,
+                                                   int key_head, int i)
+{
+    int tile = i / WARP, t = tile % ROW_TILES * 8 + i % WARP / 4;
+    return row_quad(p, x, block, key_head, t, tile / ROW_TILES * 16 + 4 * (i % 4));
+}
+
+/* Entry i of k_cols. */
+static __device__ __forceinline__ float4 column_entry(const Plan &p, int block, int key_head, int i)
+{
+    int tile = i / WARP, t = tile / (2 * p.steps) * 16 + 2 * (i % 4);
+    int c = column_of(tile % (2 * p.steps), i % WARP / 4);
+    return float4{key_at(p, block, key_head, t, c), key_at(p, block, key_head, t + 1, c),
+                  key_at(p, block, key_head, t + 8, c), key_at(p, block, key_head, t + 9, c)};
+}
+
 /*
- * grid: blocks x key heads. A thread makes every 128th BTerms of the three. Bytes: q and k read
- * (k twice, the second time from L1), 1.5 times as much written.
+ * grid: blocks x key heads. A thread makes every 128th BTerms of the three, AT_ONCE at a time: no
+ * load waits for what was loaded before it. Bytes: q and k read (k twice, the second time from L1),
+ * 1.5 times as much written.
  */
 static __global__ void __launch_bounds__(THREADS) pack_kernel(Plan p)
 {
     grid_wait();
     int item = (int)blockIdx.x, key_head = p.key_head + item % p.n_key_heads;
-    int block = p.block + item / p.n_key_heads;
-    int64_t n = (int64_t)p.steps * STEP_TILES;
-    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
-        int tile = i / WARP, g = i % WARP / 4, l = i % 4;
-        int t = tile % ROW_TILES * 8 + g, c = tile / ROW_TILES * 16 + 4 * l;
-        p.k_rows[item * n + i] = split(row_quad(p, p.a.k, block, key_head, t, c));
-        p.q_rows[item * n + i] = split(row_quad(p, p.a.q, block, key_head, t, c));
+    int block = p.block + item / p.n_key_heads, n = p.steps * STEP_TILES;
+    int64_t first = (int64_t)item * n;
+    for (int i0 = (int)threadIdx.x; i0 < n; i0 += AT_ONCE * THREADS) {
+        float4 k[AT_ONCE], q[AT_ONCE];
+        UNROLL for (int j = 0; j < AT_ONCE; j++)
+        {
+            k[j] = row_entry(p, p.a.k, block, key_head, i0 + j * THREADS);
+            q[j] = row_entry(p, p.a.q, block, key_head, i0 + j * THREADS);
+        }
+        UNROLL for (int j = 0; j < AT_ONCE; j++)
+        {
+            p.k_rows[first + i0 + j * THREADS] = split(k[j]);
+            p.q_rows[first + i0 + j * THREADS] = split(q[j]);
+        }
     }
-    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
-        int tile = i / WARP, g = i % WARP / 4, l = i % 4;
-        int t = tile / (2 * p.steps) * 16 + 2 * l, c = column_of(tile % (2 * p.steps), g);
-        p.k_cols[item * n + i] =
-            split_four(key_at(p, block, key_head, t, c), key_at(p, block, key_head, t + 1, c),
-                       key_at(p, block, key_head, t + 8, c), key_at(p, block, key_head, t + 9, c));
+    for (int i0 = (int)threadIdx.x; i0 < n; i0 += AT_ONCE * THREADS) {
+        float4 k[AT_ONCE];
+        UNROLL for (int j = 0; j < AT_ONCE; j++) k[j] =
+            column_entry(p, block, key_head, i0 + j * THREADS);
+        UNROLL for (int j = 0; j < AT_ONCE; j++) p.k_cols[first + i0 + j * THREADS] = split(k[j]);
     }
 }
 
@@ -151,12 +179,14 @@ static __device__ void multiply_keys(const Plan &p, Prepared *s, const BTerms *k
     for (int step = 0; step < p.steps; step++) {
         int own = (step * ROW_TILES + 2 * warp) * WARP + lane;
         ATerms of_k = rows_as_a(k[own], k[own + WARP]), of_q = rows_as_a(q[own], q[own + WARP]);
+        BTerms b[ROW_TILES]; /* all on their way before the first is multiplied */
+        UNROLL for (int r = 0; r < ROW_TILES; r++) b[r] =
+            k[(step * ROW_TILES + (r > 2 * warp + 1 ? 0 : r)) * WARP + lane];
         UNROLL for (int r = 0; r < ROW_TILES; r++)
         {
             if (r > 2 * warp + 1) continue;
-            BTerms b = k[(step * ROW_TILES + r) * WARP + lane];
-            mma_terms(kk[r], of_k, b);
-            mma_terms(qk[r], of_q, b);
+            mma_terms(kk[r], of_k, b[r]);
+            mma_terms(qk[r], of_q, b[r]);
         }
     }
     UNROLL for (int r = 0; r < ROW_TILES; r++)
@@ -171,18 +201,65 @@ static __device__ void multiply_keys(const Plan &p, Prepared *s, const BTerms *k
     }
 }
 
-/* Column j of M, and of P in place of Q K', by one thread each; the products c_tj along it. */
+/* AT_ONCE numbers of shared memory, on 16 bytes. */
+static __device__ __forceinline__ void load_some(const float *from, float (&to)[AT_ONCE])
+{
+    float4 x = *(const float4 *)(const void *)from;
+    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+}
+
+/* c_tj for AT_ONCE rows from t on; c is that of the row before, and becomes that of the last. */
+static __device__ __forceinline__ void decays_to(const Prepared *s, int t, int j, float *c,
+                                                 float (&to)[AT_ONCE])
+{
+    float by[AT_ONCE];
+    load_some(&s->decay[t], by);
+    UNROLL for (int i = 0; i < AT_ONCE; i++)
+    {
+        if (t + i > j) *c *= by[i];
+        to[i] = *c;
+    }
+}
+
+/* Column j of M. */
+static __device__ void column_of_m(Prepared *s, int j, float *to_end)
+{
+    float c = 1;
+    for (int t = 0; t < BLOCK; t += AT_ONCE) {
+        float by[AT_ONCE], beta[AT_ONCE], x[AT_ONCE];
+        UNROLL for (int i = 0; i < AT_ONCE; i++) x[i] = s->kk[t + i][j];
+        load_some(&s->beta[t], beta);
+        decays_to(s, t, j, &c, by);
+        UNROLL for (int i = 0; i < AT_ONCE; i++) if (t + i > j) s->m[j][t + i] =
+            beta[i] * (by[i] * x[i]);
+    }
+    to_end[j] = c;
+}
+
+/* Column j of P in place of that of Q K'. */
+static __device__ void column_of_p(Prepared *s, int j)
+{
+    float c = 1, first = s->decay[0];
+    for (int t = 0; t < BLOCK; t += AT_ONCE) {
+        float by[AT_ONCE], x[AT_ONCE];
+        UNROLL for (int i = 0; i < AT_ONCE; i++) x[i] = s->qk[t + i][j];
+        decays_to(s, t, j, &c, by);
+        UNROLL for (int i = 0; i < AT_ONCE; i++)
+        {
+            s->qk[t + i][j] = t + i < j ? 0 : by[i] * x[i];
+            if (j == 0) s->from_start[t + i] = first * by[i];
+        }
+    }
+}
+
+/* Both by a thread a column; the products c_tj along it. */
 static __device__ void decay_columns(Prepared *s, float *to_end)
 {
-    int j = (int)threadIdx.x % BLOCK, of_m = (int)threadIdx.x < BLOCK;
-    float c = 1;
-    for (int t = 0; t < BLOCK; t++) {
-        if (t > j) c *= s->decay[t];
-        if (of_m && t > j) s->m[j][t] = s->beta[t] * (c * s->kk[t][j]);
-        if (!of_m) s->qk[t][j] = t < j ? 0 : c * s->qk[t][j];
-        if (!of_m && j == 0) s->from_start[t] = s->decay[0] * c;
-    }
-    if (of_m) to_end[j] = c;
+    int j = (int)threadIdx.x % BLOCK;
+    if ((int)threadIdx.x < BLOCK)
+        column_of_m(s, j, to_end);
+    else
+        column_of_p(s, j);
 }
 
 /*
@@ -213,11 +290,18 @@ static __device__ void solve_column(Prepared *s)
 static __device__ void load_column(const Plan &p, Prepared *s, const float *x, int64_t stride,
                                    int block, int exists, const float *scale, const float *scale2)
 {
+    enum { LOADS = 4 * AT_ONCE };
     int n = p.a.n - block * BLOCK;
     if (!exists) n = 0;
-    for (int t = 0; t < BLOCK; t++) {
-        float by = scale2 ? -scale[t] * scale2[t] : scale[t];
-        s->x[t][threadIdx.x] = t < n ? by * x[t * stride] : 0;
+    for (int t0 = 0; t0 < BLOCK; t0 += LOADS) {
+        float of[LOADS];
+        UNROLL for (int i = 0; i < LOADS; i++) of[i] = t0 + i < n ? x[(t0 + i) * stride] : 0;
+        UNROLL for (int i = 0; i < LOADS; i++)
+        {
+            int t = t0 + i;
+            float by = scale2 ? -scale[t] * scale2[t] : scale[t];
+            s->x[t][threadIdx.x] = t < n ? by * of[i] : 0;
+        }
     }
 }
 
@@ -312,10 +396,16 @@ static __global__ void __launch_bounds__(THREADS, 3) prepare_kernel(Plan p)
  *
  * grid: value heads of the group x parts of 64 columns. Per block a warp has 3 (24 steps + 20)
  * products of 16 x 8 x 16: 636 for d_k = 128, at an estimated 13 cycles of a quarter of an SM 4.4
- * us; a prompt of 2,048 rows is 32 blocks in sequence, 0.14 ms. Tiles: 112 KiB from L2 a block,
- * 0.7 us of an SM's share.
+ * us; a prompt of 2,048 rows is 32 blocks in sequence, 0.14 ms. Tiles: 112 KiB a block, 0.7 us of
+ * an SM's share of L2. With one stage asked ahead 2,048 rows took 0.35 ms, half of it waiting for
+ * tiles, decays and U0 (H200, 2026-11-27), hence the ring.
  */
-enum { STAGE_TILES = ROW_TILES, STAGE = STAGE_TILES * WARP, HELD = STAGE / THREADS };
+enum {
+    STAGE_TILES = ROW_TILES,
+    STAGE = STAGE_TILES * WARP,
+    PIECES = STAGE / THREADS, /* that a thread copies of a stage */
+    RING = 4,                 /* stages on their way or in use */
+};
 
 /*
  * Stages of a block, 8 tiles each: for each of STEPS steps W's, then Q's; four of P's; STEPS of
@@ -335,55 +425,56 @@ static __device__ __forceinline__ uint32_t stage_at(const Plan &p, int block, in
     return p.k_at + key_item * n + at - 4 * STAGE;
 }
 
+/* What is copied beside the warps' work. */
 typedef struct {
-    BTerms b[2][STAGE];
+    BTerms b[RING][STAGE];
+    float4 u0[WARPS][STEP_TILES]; /* of the block that comes next, each lane's for itself */
+    float decays[2][2 * BLOCK];   /* of even and odd blocks */
 } Stages;
 
-/*
- * How tiles reach shared memory. With HOLDS, the stage after the next one is on its way in
- * registers; a state of 256 rows leaves none for it.
- */
 template <int STEPS> struct Feed {
-    enum { N_STAGES = 3 * STEPS + 4, HOLDS = STEPS <= 8 };
-    static_assert(N_STAGES % 2 == 0, "all blocks begin with the same half of the stages");
+    enum { N_STAGES = 3 * STEPS + 4 };
+    static_assert(N_STAGES % RING == 0, "all blocks begin with the same stage of the ring");
     Stages *s;
-    int in_group, block;
-    BTerms held[HOLDS ? HELD : 1];
+    int in_group, block, v_group, is_active;
 };
 
-/* Entry i of a thread's part of a stage, of this block or the next. */
+/* Begins to copy a stage of this block or the next. */
 template <int STEPS>
-static __device__ __forceinline__ BTerms stage_entry(const Plan &p, const Feed<STEPS> &f, int stage,
-                                                     int i)
+static __device__ __forceinline__ void copy_stage(const Plan &p, const Feed<STEPS> &f, int stage)
 {
     enum { N = Feed<STEPS>::N_STAGES };
     int next = stage >= N && f.block + 1 < p.n_blocks;
-    /* after the last block the last one's are read again: nobody looks at them */
-    uint32_t from = stage_at<STEPS>(p, f.block + next, f.in_group, stage % N);
-    return p.k_rows[from + (uint32_t)(i * THREADS) + threadIdx.x];
+    /* after the last block the last one's come again: nobody looks at them */
+    uint32_t from = stage_at<STEPS>(p, f.block + next, f.in_group, stage % N) + threadIdx.x;
+    UNROLL for (int i = 0; i < PIECES; i++)
+        copy_16(&f.s->b[stage % RING][i * THREADS + (int)threadIdx.x],
+                p.k_rows + from + (uint32_t)(i * THREADS));
+    copies_commit();
 }
 
+/* Begins to copy what else block `block` of the group takes, if there is one; the next stage's
+ * commit closes the group. */
 template <int STEPS>
-static __device__ __forceinline__ void hold(const Plan &p, Feed<STEPS> *f, int stage)
+static __device__ __forceinline__ void copy_block(const Plan &p, const Feed<STEPS> &f, int block)
 {
-    UNROLL for (int i = 0; i < HELD && f->HOLDS; i++) f->held[f->HOLDS ? i : 0] =
-        stage_entry<STEPS>(p, *f, stage, i);
+    int n_heads = p.n_key_heads * (p.a.n_v_heads / p.a.n_k_heads), lane = warp_lane();
+    int64_t item = (int64_t)block * n_heads + f.in_group;
+    if (block >= p.n_blocks) return;
+    copy_4(&f.s->decays[block % 2][threadIdx.x], p.decays + item * 2 * BLOCK + threadIdx.x);
+    if (!f.is_active) return;
+    UNROLL for (int r = 0; r < ROW_TILES; r++)
+        copy_16(&f.s->u0[threadIdx.x / WARP][r * WARP + lane],
+                p.u0 + (item * p.v_groups + f.v_group) * STEP_TILES + r * WARP + lane);
 }
 
+/* Done with a stage: waits for the next one, and has its place filled. */
 template <int STEPS>
-static __device__ __forceinline__ void put(const Plan &p, Feed<STEPS> *f, int stage)
+static __device__ __forceinline__ void turn(const Plan &p, const Feed<STEPS> &f, int stage)
 {
-    UNROLL for (int i = 0; i < HELD; i++) f->s->b[stage % 2][i * THREADS + (int)threadIdx.x] =
-        f->HOLDS ? f->held[f->HOLDS ? i : 0] : stage_entry<STEPS>(p, *f, stage, i);
-}
-
-/* Done with a stage: the next one goes to shared memory. */
-template <int STEPS>
-static __device__ __forceinline__ void turn(const Plan &p, Feed<STEPS> *f, int stage)
-{
-    put(p, f, stage + 1);
-    hold(p, f, stage + 2);
+    copies_wait<RING - 2>();
     __syncthreads();
+    copy_stage(p, f, stage + RING);
 }
 
 /* The warp's state: element (g + 8 (e / 2), column_of(i, 2 l + e % 2)) of tile i. */
@@ -426,27 +517,30 @@ static __device__ __forceinline__ void store_out(const Plan &p, int block, int h
     }
 }
 
-/* A warp's part of one block; s is the state, u0 NULL if the warp has no columns. */
+/* A warp's part of one block; s is the state. */
 template <int STEPS>
-static __device__ __forceinline__ void scan_block(const Plan &p, Feed<STEPS> *f,
-                                                  float s[2 * STEPS][4], int head, int column,
-                                                  const float4 *u0, const float *decays)
+static __device__ __forceinline__ void scan_block(const Plan &p, const Feed<STEPS> &f,
+                                                  float s[2 * STEPS][4], int head, int column)
 {
     int lane = warp_lane(), l = lane % 4;
+    const float4 *u0 = f.s->u0[threadIdx.x / WARP];
+    const float *decays = f.s->decays[f.block % 2];
     float u[ROW_TILES][4], out[ROW_TILES][4];
     UNROLL for (int r = 0; r < ROW_TILES; r++)
     {
-        float4 x = u0 ? u0[r * WARP + lane] : float4{0, 0, 0, 0};
+        float4 x = f.is_active ? u0[r * WARP + lane] : float4{0, 0, 0, 0};
         u[r][0] = x.x, u[r][1] = x.y, u[r][2] = x.z, u[r][3] = x.w;
         UNROLL for (int e = 0; e < 4; e++) out[r][e] = 0;
     }
+    copy_block(p, f, f.block + 1);
     UNROLL for (int step = 0; step < STEPS; step++)
     {
         ATerms a = result_as_a(s[2 * step], s[2 * step + 1]);
-        UNROLL for (int r = 0; r < ROW_TILES; r++) mma_terms(u[r], a, f->s->b[0][r * WARP + lane]);
+        UNROLL for (int r = 0; r < ROW_TILES; r++)
+            mma_terms(u[r], a, f.s->b[2 * step % RING][r * WARP + lane]);
         turn(p, f, 2 * step);
         UNROLL for (int r = 0; r < ROW_TILES; r++)
-            mma_terms(out[r], a, f->s->b[1][r * WARP + lane]);
+            mma_terms(out[r], a, f.s->b[(2 * step + 1) % RING][r * WARP + lane]);
         turn(p, f, 2 * step + 1);
     }
     UNROLL for (int r = 0; r < ROW_TILES; r++)
@@ -457,7 +551,7 @@ static __device__ __forceinline__ void scan_block(const Plan &p, Feed<STEPS> *f,
     {
         ATerms a = result_as_a(u[2 * i], u[2 * i + 1]);
         UNROLL for (int r = 2 * i; r < ROW_TILES; r++)
-            mma_terms(out[r], a, f->s->b[i % 2][r * WARP + lane]);
+            mma_terms(out[r], a, f.s->b[(2 * STEPS + i) % RING][r * WARP + lane]);
         turn(p, f, 2 * STEPS + i);
     }
     float all = decays[BLOCK - 1];
@@ -475,12 +569,12 @@ static __device__ __forceinline__ void scan_block(const Plan &p, Feed<STEPS> *f,
         UNROLL for (int c = 0; c < 2 * STEPS; c++)
         {
             int tile = i * 2 * STEPS + c, stage = 2 * STEPS + 4 + tile / STAGE_TILES;
-            const BTerms *b = f->s->b[stage % 2] + tile % STAGE_TILES * WARP + lane;
+            const BTerms *b = f.s->b[stage % RING] + tile % STAGE_TILES * WARP + lane;
             mma_terms(s[c], a, *b);
             if (tile % STAGE_TILES == STAGE_TILES - 1) turn(p, f, stage);
         }
     }
-    store_out(p, f->block, head, column, out);
+    store_out(p, f.block, head, column, out);
 }
 
 template <int STEPS> static __global__ void __launch_bounds__(THREADS, 2) scan_kernel(Plan p)
@@ -495,19 +589,14 @@ template <int STEPS> static __global__ void __launch_bounds__(THREADS, 2) scan_k
     float s[2 * STEPS][4];
     move_state<STEPS>(p, head, column, p.block == 0 ? p.a.src[0] : p.a.dst[p.a.n - 1], s, 0);
 
-    Feed<STEPS> f;
-    f.s = &stages;
-    f.in_group = in_group;
-    f.block = 0;
-    hold(p, &f, 0);
-    put(p, &f, 0);
-    hold(p, &f, 1);
+    Feed<STEPS> f = {&stages, in_group, 0, v_group, is_active};
+    copy_block(p, f, 0);
+    UNROLL for (int stage = 0; stage < RING; stage++) copy_stage(p, f, stage);
+    copies_wait<RING - 1>();
     __syncthreads();
-    for (; f.block < p.n_blocks; f.block++) {
-        int64_t item = (int64_t)f.block * n_heads + in_group;
-        const float4 *u0 = is_active ? p.u0 + (item * p.v_groups + v_group) * STEP_TILES : NULL;
-        scan_block(p, &f, s, head, column, u0, p.decays + item * 2 * BLOCK);
-    }
+    for (; f.block < p.n_blocks; f.block++)
+        scan_block(p, f, s, head, column);
+    copies_wait<0>();
     move_state<STEPS>(p, head, column, p.a.dst[p.a.n - 1], s, 1);
 }
 
@@ -558,8 +647,7 @@ extern "C" void CUDA_NAME(gated_delta_prefill)(const CudaContext *c, const Gated
     size_t value =
         step + (size_t)(4 + p.v_groups) * STEP_TILES * sizeof(BTerms) + 2 * BLOCK * sizeof(float);
     size_t unit = 3 * step + value * (size_t)(a->n_v_heads / a->n_k_heads);
-    size_t room = c->scratch_bytes < GROUP_BYTES ? c->scratch_bytes : (size_t)GROUP_BYTES;
-    if (room < unit) room = c->scratch_bytes;
+    size_t room = c->scratch_bytes;
     assert(a->d_k >= 1 && a->d_k <= MAX_D_K && a->n_v_heads % a->n_k_heads == 0);
     assert(unit <= room);
     int n_blocks = (a->n + BLOCK - 1) / BLOCK;
