@@ -12,15 +12,21 @@
 /* ---- conv_gates ---- */
 
 /*
- * A warp takes one row of a head of q or k, or of TILE channels of v; a lane takes channels
- * 4 lane .. 4 lane + 3 of each TILE. One block column more computes the gates. Each warp finds its
- * row's ancestors itself: a chain's parent is the row before, found in one look at 32 rows.
+ * A unit is a head of q or k, or TILE channels of v, of which a lane takes channels 4 lane .. 4
+ * lane + 3 of each TILE; one more, the last, is the gates. A warp takes rows, and of each the units
+ * of its block's column: few rows have a column for each unit, a prompt's few columns. So a row's
+ * ancestors are found once a column, each a trip to memory or two: a chain's parent is the row
+ * before, found in one look at 32 rows.
  *
- * Bytes: q, k, v written and qkv read once, its other reads hit L2: 4 MiB for 64 rows of 8,192
- * channels, 1 us at 4.3 TB/s; at decode sizes the launch counts for more.
+ * Bytes: q, k, v written and qkv read once, its other reads hit L1 or L2: 4 MiB for 64 rows of
+ * 8,192 channels, 1 us at 4.3 TB/s; at decode sizes the launch counts for more. 2,048 rows are 128
+ * MiB, 31 us; with a column for each of 65 to 81 units they took 74 to 93 (H200, 2026-11-27).
  */
 enum { CONV_THREADS = 256, CONV_WARPS = CONV_THREADS / WARP, MAX_TILES = 2 };
 static_assert(MAX_TILES * TILE >= MAX_D_K, "a warp holds a head");
+
+/* Blocks that many rows get: two for each place on the SMs of an H200. */
+enum { CONV_BLOCKS = 2 * 4 * 132 };
 
 /* Up to this many rows one launch does both passes. */
 enum { ROWS_AT_ONCE = 2 * CONV_WARPS };
@@ -154,40 +160,45 @@ static __device__ void gates_row(const ConvGates &a, int row)
     }
 }
 
+/* Units without the gates. */
+SHARED_INLINE int conv_units(const ConvGates &a)
+{
+    return 2 * a.n_k_heads + (a.n_v_heads * a.d_v + TILE - 1) / TILE;
+}
+
 /* FAST: width 4, everything aligned for load4. With both passes the grid has one row of blocks. */
 template <bool FAST>
 static __global__ void __launch_bounds__(CONV_THREADS, 4) conv_gates_kernel(ConvGates a, int passes)
 {
     grid_wait();
     __shared__ const float *inputs[CONV_WARPS][MAX_CONV_WIDTH];
-    int warp = (int)threadIdx.x / WARP, unit = (int)blockIdx.x;
+    int warp = (int)threadIdx.x / WARP, column = (int)blockIdx.x, n_columns = (int)gridDim.x;
     const float **input = inputs[warp];
     int first = (int)blockIdx.y * CONV_WARPS + warp, step = (int)gridDim.y * CONV_WARPS;
-    int n_channels = 2 * a.n_k_heads * a.d_k + a.n_v_heads * a.d_v;
-    int is_gates = unit + 1 == (int)gridDim.x;
-    Channels u = channels_of(a, unit);
+    int n_channels = 2 * a.n_k_heads * a.d_k + a.n_v_heads * a.d_v, n_units = conv_units(a);
 
     for (int row = first; row < a.n && passes & PASS_OUTPUT; row += step) {
-        if (is_gates) {
-            gates_row(a, row);
-            continue;
-        }
+        if (n_units % n_columns == column) gates_row(a, row);
+        if (column >= n_units) continue;
         find_inputs(a, n_channels, row, input);
-        conv_row<FAST>(a, input, u, row);
-        if (pass_of(a, row) == PASS_OUTPUT) leave_inputs<FAST>(a, n_channels, input, u, row);
+        for (int unit = column; unit < n_units; unit += n_columns)
+            conv_row<FAST>(a, input, channels_of(a, unit), row);
+        if (pass_of(a, row) != PASS_OUTPUT) continue;
+        for (int unit = column; unit < n_units; unit += n_columns)
+            leave_inputs<FAST>(a, n_channels, input, channels_of(a, unit), row);
     }
-    if (is_gates) return;
     if (passes == (PASS_OUTPUT | PASS_FOUND)) __syncthreads(); /* of this block's channels alone */
     for (int row = first; row < a.n && passes & PASS_FOUND; row += step) {
         if (pass_of(a, row) != PASS_FOUND) continue;
         find_inputs(a, n_channels, row, input);
-        leave_inputs<FAST>(a, n_channels, input, u, row);
+        for (int unit = column; unit < n_units; unit += n_columns)
+            leave_inputs<FAST>(a, n_channels, input, channels_of(a, unit), row);
     }
 }
 
 extern "C" void CUDA_NAME(conv_gates)(const CudaContext *c, const ConvGates *a)
 {
-    int d_vs = a->n_v_heads * a->d_v, tiles = (d_vs + TILE - 1) / TILE;
+    int d_vs = a->n_v_heads * a->d_v, columns = conv_units(*a) + 1;
     int aligned = is_aligned(a->qkv) && is_aligned(a->conv_w) && is_aligned(a->q) &&
                   is_aligned(a->k) && is_aligned(a->v) &&
                   slots_aligned(&a->slots, a->slots.conv_offset);
@@ -195,12 +206,12 @@ extern "C" void CUDA_NAME(conv_gates)(const CudaContext *c, const ConvGates *a)
     int groups = (a->n + CONV_WARPS - 1) / CONV_WARPS;
     void (*kernel)(ConvGates, int) = fast ? conv_gates_kernel<true> : conv_gates_kernel<false>;
     assert(a->width >= 1 && a->width <= MAX_CONV_WIDTH && a->d_k <= MAX_D_K);
-    dim3 grid((unsigned)(2 * a->n_k_heads + tiles + 1));
     if (a->n <= ROWS_AT_ONCE) {
-        launch(c, grid, CONV_THREADS, 0, kernel, *a, PASS_OUTPUT | PASS_FOUND);
+        launch(c, dim3((unsigned)columns), CONV_THREADS, 0, kernel, *a, PASS_OUTPUT | PASS_FOUND);
         return;
     }
-    grid.y = (unsigned)groups;
+    int some = (CONV_BLOCKS + groups - 1) / groups;
+    dim3 grid((unsigned)(some < columns ? some : columns), (unsigned)groups);
     launch(c, grid, CONV_THREADS, 0, kernel, *a, +PASS_OUTPUT);
     if (a->width > 1) launch(c, grid, CONV_THREADS, 0, kernel, *a, +PASS_FOUND);
 }
