@@ -103,6 +103,7 @@ for model in $A $B; do
     prompt $model
     prompt $model --kv-dtype bf16
     prompt $model --kv-dtype bf16 --act-dtype fp8
+    prompt $model --kv-dtype bf16 --act-dtype fp8 --ubatch-size 8192
 done
 run "passes and operations" $A kernels --contexts 1024 --kv-dtype bf16
 # traced WHAT KERNEL MODEL OPTIONS...: where the time goes from one such kernel to the next.

@@ -24,8 +24,8 @@ enum {
     MIN_COMPUTE_MAJOR = 8,
     OVERLAP_PTX = 90, /* Hopper's; older code would not wait */
     MIN_SCRATCH = 64 << 20,
-    MAX_SCRATCH = 256 << 20, /* 2,048 rows of a prompt with ten experts each */
-    SCRATCH_SHARE = 256,     /* of the GPU's memory, between these */
+    MAX_SCRATCH = 768 << 20, /* 8,192 rows of a prompt with eight experts each */
+    SCRATCH_SHARE = 160,     /* of the GPU's memory, between these */
     TERMS_BYTES = 24 << 20,  /* in four parts of 64 rows of 24,000 values */
 };
 

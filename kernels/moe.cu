@@ -2,11 +2,13 @@
  * moe.cu: routing, and the routed experts.
  *
  * Up to 512 rows at a time, in five launches whose grids n and the shapes fix, of a prompt up to
- * 2,048, since all experts' weights come once for each:
+ * 8,192, since all experts' weights come once for each, and a unit is the fuller the more rows
+ * choose its expert: of 2,048 rows, 8 of 256 experts each, a third of the units' columns is empty.
  * - route: a warp a row (moe_route.h);
  * - begin: one block makes the plan: which rows chose which expert, as bits; then pairs (row,
  *   choice) in ascending expert and row, cut into units of one expert and up to 64 of its rows;
- *   the others make the terms of x where nobody has left them (linear_tile.h defines the sums);
+ *   the others make the terms of x where nobody has left them (linear_tile.h defines the sums). Of
+ *   a prompt's many rows several blocks count some each, and one launch more puts them in place;
  * - up: of a unit and 16 of the experts' width, a warp per slice of k, gate then up; h = silu(gate)
  *   * up of each pair;
  * - split: the terms of h, where h lies;
@@ -34,9 +36,7 @@
 
 enum {
     MOE_GROUP = 512, /* rows at a time: bounds what a block of `down` keeps in shared memory */
-    MOE_PROMPT_GROUP = 2048, /* by the prompts' kernels */
-    MOST_PAIRS = 1 << 15,    /* in a plan, fewer */
-    PLAN_STATIC = 1 << 10,   /* shared bytes of `begin` beside the plan's, at most */
+    MOE_PROMPT_GROUP = 8192, /* by the prompts' kernels */
     GEMM_MEAN_ROWS = 8,      /* of an expert: below, most of a unit of 64 rows would be empty */
 };
 
@@ -346,9 +346,10 @@ static int many_rows(const MoeFfn *a)
 }
 
 /* Lays the plan of a's rows out in memory, which may be NULL; the bytes it takes. */
-static size_t lay_out(Plan *p, const MoeFfn *a, int unit_rows, unsigned char *memory)
+static size_t lay_out(Plan *p, const MoeFfn *a, int unit_rows, int n_parts, unsigned char *memory)
 {
     int n_pairs = a->n * a->n_top;
+    size_t counts = round_16((size_t)n_parts * (size_t)a->n_experts * sizeof(int32_t));
     size_t x = terms_bytes(a->n, a->dim), h = terms_bytes(n_pairs, a->width);
     size_t pairs = round_16((size_t)n_pairs * sizeof(Pair));
     size_t units = round_16((size_t)n_pairs * sizeof(Unit));
@@ -362,8 +363,15 @@ static size_t lay_out(Plan *p, const MoeFfn *a, int unit_rows, unsigned char *me
                   terms_in(memory, a->n, a->dim),
                   terms_in(memory + x, n_pairs, a->width),
                   (int32_t *)(void *)(memory + x + h + pairs + units),
+                  n_parts,
+                  (int32_t *)(void *)(memory + x + h + pairs + units + place + 16),
                   NULL};
-    return x + h + pairs + units + place + 16;
+    return x + h + pairs + units + place + 16 + counts;
+}
+
+static int plan_parts(int n_rows)
+{
+    return (n_rows + PLAN_ROWS - 1) / PLAN_ROWS;
 }
 
 /* What the prompts' kernels need after that. */
@@ -373,9 +381,10 @@ static size_t lay_out_many(Plan *p, const MoeFfn *a, unsigned char *memory)
     return (size_t)a->n * (size_t)a->n_top * (size_t)a->dim * sizeof(float);
 }
 
-static size_t plan_shared_bytes(const MoeFfn *a)
+static size_t plan_shared_bytes(const Plan &p)
 {
-    return (size_t)a->n_experts * (size_t)((a->n + 31) / 32 + 1) * sizeof(uint32_t);
+    int rows = p.n_parts > 1 ? +PLAN_ROWS : p.a.n;
+    return (size_t)p.a.n_experts * (size_t)(bit_words(rows) + 1) * sizeof(uint32_t);
 }
 
 /* Where the terms of x are, or what makes them in *terms, in this order; of how many blocks' work
@@ -396,8 +405,10 @@ template <WeightType TYPE>
 static void begin(const CudaContext *c, Plan *p, TermOrder order = TERMS_BY_LANE)
 {
     Split x;
-    unsigned parts = split_of_x<TYPE>(c, p->a, &p->x, &x, order);
-    launch(c, dim3(1 + parts), TILE_THREADS, plan_shared_bytes(&p->a), begin_kernel<TYPE>, *p, x);
+    unsigned of_x = split_of_x<TYPE>(c, p->a, &p->x, &x, order), n = (unsigned)p->n_parts;
+    size_t shared = plan_shared_bytes(*p);
+    launch(c, dim3(n + of_x), TILE_THREADS, shared, begin_kernel<TYPE>, *p, x);
+    if (n > 1) launch(c, dim3(n), TILE_THREADS, shared, place_kernel, *p);
 }
 
 /* The terms of h, where h lies. */
@@ -432,7 +443,7 @@ static UnitKernels unit_kernels(const CudaContext *c, const MoeFfn *a)
 template <WeightType TYPE, int TERMS> static void run_many(const CudaContext *c, const MoeFfn *a)
 {
     Plan p;
-    size_t used = lay_out(&p, a, GEMM_X, c->scratch);
+    size_t used = lay_out(&p, a, GEMM_X, plan_parts(a->n), c->scratch);
     used += lay_out_many(&p, a, c->scratch + used);
     assert(used <= c->scratch_bytes);
     int units = max_units(a, GEMM_X), n_parts = (a->dim + TILE_THREADS - 1) / TILE_THREADS;
@@ -452,7 +463,7 @@ template <WeightType TYPE, int T> static void run_group(const CudaContext *c, co
     enum { TILE_X = T * TILE_COLUMN_ROWS };
     const size_t tile_bytes = TILE_X * TILE_ROWS * sizeof(float);
     Plan p;
-    size_t used = lay_out(&p, a, TILE_X, c->scratch);
+    size_t used = lay_out(&p, a, TILE_X, 1, c->scratch);
     assert(used <= c->scratch_bytes);
     begin<TYPE>(c, &p);
     launch(c, dim3((unsigned)(max_units(a, TILE_X) * row_tiles(a->width))), TILE_THREADS,
@@ -598,7 +609,7 @@ static size_t row_bytes(const MoeFfn *a, int is_many)
     FewPlan plan;
     one.n = 1;
     if (a->type == WEIGHT_F32) return (size_t)a->n_top * (size_t)a->width * sizeof(float);
-    size_t bytes = lay_out(NULL, &one, 1, NULL), few = lay_out_few(&plan, &one, NULL);
+    size_t bytes = lay_out(NULL, &one, 1, 1, NULL), few = lay_out_few(&plan, &one, NULL);
     if (is_many) return bytes + lay_out_many(NULL, &one, NULL);
     return few > bytes ? few : bytes;
 }
@@ -612,12 +623,11 @@ static int at_most(int n, size_t limit)
 static int rows_of_many(const CudaContext *c, const MoeFfn *a)
 {
     MoeFfn part = *a;
-    size_t words = (c->shared_bytes - PLAN_STATIC) / ((size_t)a->n_experts * sizeof(uint32_t));
-    if (a->type == WEIGHT_F32 || words < 2) return 0;
-    part.n = at_most(a->n, MOE_PROMPT_GROUP);
-    part.n = at_most(part.n, (words - 1) * 32); /* plan_shared_bytes */
-    part.n = at_most(part.n, (size_t)(MOST_PAIRS - 1) / (size_t)a->n_top);
-    part.n = at_most(part.n, c->scratch_bytes / row_bytes(a, 1));
+    if (a->type == WEIGHT_F32) return 0;
+    int most = at_most(MOE_PROMPT_GROUP, c->scratch_bytes / row_bytes(a, 1));
+    if (most < 1) return 0;
+    int groups = (a->n + most - 1) / most; /* as even as they get: all read the weights */
+    part.n = (a->n + groups - 1) / groups;
     return many_rows(&part) ? part.n : 0;
 }
 

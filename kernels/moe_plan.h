@@ -17,6 +17,9 @@ typedef struct {
     float weight;
 } Pair;
 
+/* Rows of a part of a plan that several blocks make. */
+enum { PLAN_ROWS = 256 };
+
 /* What the kernels of a group share. */
 typedef struct {
     MoeFfn a;
@@ -26,6 +29,8 @@ typedef struct {
     int32_t *n_units; /* [1] */
     Terms x, h;       /* of rows; of pairs, in their order */
     int32_t *place;   /* [n * n_top]: of each choice, its pair */
+    int n_parts;      /* blocks that make the plan: one, or one for each PLAN_ROWS rows */
+    int32_t *counts;  /* [n_parts][n_experts] where they are several: a part's pairs of each */
     float *y;         /* [n * n_top][dim]: down h of each pair, in their order; prompts only */
 } Plan;
 
@@ -59,57 +64,117 @@ static __device__ int count_bits(const uint32_t *word, int stride, int n)
     return count;
 }
 
-/*
- * One block's work. Shared: a bit per row and expert, [words of rows][n_experts], so that threads
- * that count the bits of neighbours meet no bank twice; then the place of each expert's first pair.
- */
-static __device__ void make_plan(const Plan &p, uint32_t *chosen)
+/* A block's rows, and a bit for each and each expert: [words of rows][n_experts], so that threads
+ * that count the bits of neighbours meet no bank twice. */
+typedef struct {
+    int part, first, n;
+    uint32_t *chosen;
+} PlanPart;
+
+SHARED_INLINE int bit_words(int n_rows)
 {
-    int n_words = (p.a.n + 31) / 32, n_pairs = p.a.n * p.a.n_top;
-    uint32_t *start = chosen + p.a.n_experts * n_words;
-    for (int i = (int)threadIdx.x; i < p.a.n_experts * n_words; i += TILE_THREADS)
-        chosen[i] = 0;
+    return (n_rows + 31) / 32;
+}
+
+/* The part with its bits; shared: those, and a word per expert. */
+static __device__ PlanPart open_part(const Plan &p, int part, uint32_t *shared)
+{
+    int first = part * PLAN_ROWS, n = p.a.n - first, n_top = p.a.n_top;
+    if (p.n_parts > 1 && n > PLAN_ROWS) n = PLAN_ROWS;
+    for (int i = (int)threadIdx.x; i < p.a.n_experts * bit_words(n); i += TILE_THREADS)
+        shared[i] = 0;
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < n_pairs; i += TILE_THREADS) {
-        int row = i / p.a.n_top;
-        atomicOr(&chosen[row / 32 * p.a.n_experts + p.a.id[i]], 1u << row % 32);
+    for (int i = (int)threadIdx.x; i < n * n_top; i += TILE_THREADS) {
+        int row = i / n_top, id = p.a.id[first * n_top + i];
+        atomicOr(&shared[row / 32 * p.a.n_experts + id], 1u << row % 32);
     }
     __syncthreads();
+    return PlanPart{part, first, n, shared};
+}
 
+static __device__ __forceinline__ int part_count(const Plan &p, const PlanPart &own, int expert)
+{
+    return count_bits(own.chosen + expert, p.a.n_experts, bit_words(own.n));
+}
+
+/* An expert's pairs in all parts; *before: in those before this one. */
+static __device__ int all_count(const Plan &p, const PlanPart &own, int expert, int *before)
+{
+    int all = 0;
+    *before = 0;
+    if (p.n_parts == 1) return part_count(p, own, expert);
+    for (int part = 0; part < p.n_parts; part++) {
+        int n = p.counts[part * p.a.n_experts + expert];
+        if (part < own.part) *before += n;
+        all += n;
+    }
+    return all;
+}
+
+/* Where each expert's first pair of this part goes, in the shared words behind the bits; the first
+ * part also cuts all pairs into units. */
+static __device__ void find_starts(const Plan &p, const PlanPart &own, int32_t *start)
+{
     int pairs = 0, units = 0; /* of lower experts */
     for (int e0 = 0; e0 < p.a.n_experts; e0 += TILE_THREADS) {
-        int e = e0 + (int)threadIdx.x, n = 0, all;
-        if (e < p.a.n_experts) n = count_bits(chosen + e, p.a.n_experts, n_words);
-        /* both counts in one number: neither reaches 2^15 */
-        int below = block_prefix((n + p.unit_rows - 1) / p.unit_rows << 16 | n, &all);
-        int first = pairs + (below & 0xffff), unit = units + (below >> 16);
-        if (e < p.a.n_experts) start[e] = (uint32_t)first;
-        for (int i = 0; i < n; i += p.unit_rows)
+        int e = e0 + (int)threadIdx.x, n = 0, before = 0, n_pairs, n_units;
+        if (e < p.a.n_experts) n = all_count(p, own, e, &before);
+        int first = pairs + block_prefix(n, &n_pairs);
+        int unit = units + block_prefix((n + p.unit_rows - 1) / p.unit_rows, &n_units);
+        if (e < p.a.n_experts) start[e] = first + before;
+        for (int i = 0; i < n && own.part == 0; i += p.unit_rows)
             p.unit[unit++] = Unit{e, first + i, n - i < p.unit_rows ? n - i : p.unit_rows};
-        pairs += all & 0xffff, units += all >> 16;
+        pairs += n_pairs, units += n_units;
     }
-    if (threadIdx.x == 0) *p.n_units = units;
+    if (own.part == 0 && threadIdx.x == 0) *p.n_units = units;
     __syncthreads();
+}
 
-    for (int i = (int)threadIdx.x; i < n_pairs; i += TILE_THREADS) {
-        int row = i / p.a.n_top;
-        const uint32_t *word = chosen + p.a.id[i], own = word[row / 32 * p.a.n_experts];
-        int rank = count_bits(word, p.a.n_experts, row / 32) + __popc(own & ((1u << row % 32) - 1));
-        int at = (int)start[p.a.id[i]] + rank;
-        p.pair[at] = Pair{row, p.a.weight[i]};
-        p.place[i] = at;
+/* Puts this part's pairs into their order. */
+static __device__ void place_part(const Plan &p, const PlanPart &own)
+{
+    int n_experts = p.a.n_experts, n_top = p.a.n_top;
+    int32_t *start = (int32_t *)(own.chosen + n_experts * bit_words(own.n));
+    find_starts(p, own, start);
+    for (int i = (int)threadIdx.x; i < own.n * n_top; i += TILE_THREADS) {
+        int row = i / n_top, choice = own.first * n_top + i, id = p.a.id[choice];
+        const uint32_t *word = own.chosen + id;
+        uint32_t lower = word[row / 32 * n_experts] & ((1u << row % 32) - 1);
+        int at = start[id] + count_bits(word, n_experts, row / 32) + __popc(lower);
+        p.pair[at] = Pair{own.first + row, p.a.weight[choice]};
+        p.place[choice] = at;
     }
 }
 
-/* The plan beside the terms of x: neither needs the other. */
+/* The first half of a part's work, or all of it where there is no other part. */
+static __device__ void begin_part(const Plan &p, int part, uint32_t *shared)
+{
+    PlanPart own = open_part(p, part, shared);
+    if (p.n_parts == 1) {
+        place_part(p, own);
+        return;
+    }
+    for (int e = (int)threadIdx.x; e < p.a.n_experts; e += TILE_THREADS)
+        p.counts[part * p.a.n_experts + e] = part_count(p, own, e);
+}
+
+/* The plan, or what its parts count, beside the terms of x: neither needs the other. */
 template <WeightType TYPE> static __global__ void begin_kernel(Plan p, Split x)
 {
     grid_wait();
-    DYNAMIC_SHARED(uint32_t, chosen);
-    if (blockIdx.x == 0)
-        make_plan(p, chosen);
+    DYNAMIC_SHARED(uint32_t, shared);
+    if ((int)blockIdx.x < p.n_parts)
+        begin_part(p, (int)blockIdx.x, shared);
     else
-        split_part<TYPE>(x, blockIdx.x - 1);
+        split_part<TYPE>(x, blockIdx.x - (unsigned)p.n_parts);
+}
+
+/* A block per part, where there are several. */
+static __global__ void place_kernel(Plan p)
+{
+    grid_wait();
+    DYNAMIC_SHARED(uint32_t, shared);
+    place_part(p, open_part(p, (int)blockIdx.x, shared));
 }
 
 SHARED_INLINE int row_tiles(int rows)

@@ -143,8 +143,10 @@ static const MoeShape moe_shapes[] = {
     {WEIGHT_BF16, 160, 16, 16, 40, 1}, /* past 48 KiB of shared memory by the kernel's own, */
     {WEIGHT_FP8, 255, 16, 16, 40, 1},  /* before more rows raise the limit */
     {WEIGHT_FP8, 130, 16, 32, 17, 16}, /* more rows than the GPU's scratch holds */
-    {WEIGHT_BF16, 530, 16, 16, 5, 1},  /* or than its kernels keep in shared memory */
-    {WEIGHT_FP8, 90, 200, 140, 3, 2},  /* a prompt: whole units, some, odd sizes */
+    {WEIGHT_BF16, 530, 16, 16, 5, 1},  /* or than its kernels keep in shared memory: three parts */
+    {WEIGHT_FP8, 300, 16, 16, 30, 3}, /* a prompt whose plan has two parts; with the scratch of a */
+    {WEIGHT_BF16, 520, 16, 16, 300, 8}, /* GPU three, and more experts than a block has threads */
+    {WEIGHT_FP8, 90, 200, 140, 3, 2},   /* a prompt: whole units, some, odd sizes */
     {WEIGHT_BF16, 66, 133, 65, 4, 3},
     {WEIGHT_FP8, 1, 16, 16, 1, 1},       /* one unit of one tile and one slice */
     {WEIGHT_FP8, 4, 144, 512, 40, 8},    /* few rows: four slices, many experts of one row */
