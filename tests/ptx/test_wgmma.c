@@ -181,6 +181,7 @@ static const Form transposed = {PTX_BF16, 64, 0, 1};
 #define OFF_PLACE  "ptx: wgmma: rows do not begin at a multiple of 1,024 bytes"
 #define BITS       "ptx: wgmma: bits of a descriptor that must be 0"
 #define BEYOND     "ptx: no shared memory at"
+#define WRONG      "row " /* whichever thread comes first */
 
 static const Case cases[] = {
     {"fp16", NULL, &fp16, .b = B_HERE},
@@ -188,7 +189,7 @@ static const Case cases[] = {
     {"fp16, A shared, 256 columns", NULL, &widest, .b = B_HERE, .a = A_HERE},
     {"bf16, A shared", NULL, &a_shared, .b = B_HERE, .a = A_HERE},
     {"bf16, B transposed", NULL, &transposed, .b = B_HERE},
-    {"copies of nothing", "row 0, column 0: 0 for ", &fp16, .b = B_HERE, .copies = ZEROS},
+    {"copies of nothing", WRONG, &fp16, .b = B_HERE, .copies = ZEROS},
     {"copies of halves", "ptx: a copy of neither all bytes nor none", &fp16, .b = B_HERE,
      .copies = HALF},
     {"copies not shown", NOT_SHOWN, &fp16, .b = B_HERE, .shows = NEVER},
@@ -223,9 +224,9 @@ static const Case cases[] = {
     {"beyond the block's memory", BEYOND, &fp16, .b = B_HERE + SHARED / 16},
     {"A beyond the block's memory", BEYOND, &a_shared, .b = B_HERE, .a = A_HERE + SHARED / 16},
     {"k's beyond the block's memory", BEYOND, &transposed, .b = B_HERE + SHARED / 16},
-    {"other columns", "row 0, column 0: ", &fp16, .b = B_HERE + 1024 / 16},
-    {"other rows", "row 0, column 0: ", &a_shared, .b = B_HERE, .a = B_HERE},
-    {"other k's", "row 0, column 0: ", &transposed, .b = B_HERE + 1024 / 16},
+    {"other columns", WRONG, &fp16, .b = B_HERE + 1024 / 16},
+    {"other rows", WRONG, &a_shared, .b = B_HERE, .a = B_HERE},
+    {"other k's", WRONG, &transposed, .b = B_HERE + 1024 / 16},
 };
 
 static void run(const void *arg)
