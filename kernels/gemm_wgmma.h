@@ -14,7 +14,8 @@
  * A thread holds 32 outputs, for two terms as 64 sums of a k-block, 64 of a slice and 32 of all.
  *
  * Shared: 8 stages of 24 KB (two terms), two a k-block, copied 3 k-blocks ahead; for one term 16
- * KB.
+ * KB. A block may have many tiles, one after the other; the ring of stages knows no end of a tile,
+ * so that the next one's first k-blocks come while this one's last are multiplied.
  *
  * Floor: 4 operations a product for two terms, on an H200 (990 T operations/s in 16 bits) 2,048
  * rows of 17408 x 5120 740 us; half of that for one. Measured: 1,620 to 1,780 us. A k-block is
@@ -37,6 +38,7 @@ enum {
     WG_X_STEP = TILE_THREADS / (WGMMA_ROW / 16),
     WG_X_ROWS = GEMM_X / WG_X_STEP, /* of x, of which a thread copies one piece of each term */
     WG_OWN = GEMM_X / 4,            /* rows of x, of which a thread has sums */
+    WG_BLOCKS = 132,                /* of an H200, which has room for one on an SM */
     STEPS = HALF_K / 16,
 };
 
@@ -60,7 +62,8 @@ static inline int can_wgmma(const CudaContext *c)
 }
 
 /* Rows g of warp v: row first[0] + v * step + g of w[0] for g < 8, then first[1] + v * step + g - 8
- * of w[1]. Both matrices have the same shape; first and step are multiples of 8. */
+ * of w[1]. Both matrices have the same shape, and weight_is_aligned; first and step are multiples
+ * of 8. */
 typedef struct {
     Weight w[2];
     int first[2], step;
@@ -68,10 +71,10 @@ typedef struct {
 
 /* What a thread copies: pieces of 16 bytes of rows of W and of x. */
 typedef struct {
-    const unsigned char *w[WG_W_PIECES]; /* rows */
-    const unsigned char *x[WG_X_ROWS];   /* pieces of their high terms */
-    const float *unit;                   /* of this thread's row of x; NULL where it brings none */
-    int cols, aligned, n_x;
+    const unsigned char *w;    /* its first row */
+    int32_t w_at[WG_W_PIECES]; /* the others, from there */
+    uint32_t x_at[WG_X_ROWS];  /* pieces of their high terms, from those of all rows on */
+    int cols, n_x;
 } WgmmaCopies;
 
 /* The row of the block's 64 whose terms this thread copies as its i-th. */
@@ -87,36 +90,37 @@ template <int TERMS> static __device__ __forceinline__ int wgmma_own_row(int i)
     return i / OWN * (8 / TERMS) + warp_lane() % 4 * OWN + i % OWN;
 }
 
-/* Where warp v's rows begin, those of w[0] for i = 0, of w[1] for 1. */
-static __device__ __forceinline__ int wgmma_w_row(const WgmmaWeights &rows, int v, int i)
-{
-    return rows.first[i] + v * rows.step;
-}
+/* What a tile multiplies. */
+typedef struct {
+    WgmmaWeights rows;
+    int x_row[WG_X_ROWS]; /* of x, that which is wgmma_x_row(i) here */
+    int n_x;
+} WgmmaSource;
 
 /* Rows of W past the last read as the last; rows of x from n_x on are not read. */
-static __device__ __forceinline__ WgmmaCopies wgmma_copies(const WgmmaWeights &rows, const Terms &x,
-                                                           const int (&x_row)[WG_X_ROWS], int n_x,
-                                                           int aligned)
+static __device__ __forceinline__ WgmmaCopies wgmma_copies(const WgmmaSource &of, const Terms &x)
 {
+    const WgmmaWeights &rows = of.rows;
+    const int(&x_row)[WG_X_ROWS] = of.x_row;
     WgmmaCopies c;
-    c.n_x = n_x;
+    c.n_x = of.n_x;
     int last = rows.w[0].rows - 1, piece = (int)threadIdx.x % (WGMMA_ROW / 16);
+    int r = (int)threadIdx.x / (HALF_K / 16), second = r % TILE_ROWS / 8; /* of all its rows */
+    int first = (second ? rows.first[1] : rows.first[0]) + r / TILE_ROWS * rows.step + r % 8;
+    int64_t row_bytes = weight_row_bytes(&rows.w[0]);
+    static_assert(WG_W_STEP % TILE_ROWS == 0, "a thread copies rows of one of the two");
+    first = first < last ? first : last;
     c.cols = rows.w[0].cols;
-    c.aligned = aligned;
+    c.w = (const unsigned char *)(second ? rows.w[1].data : rows.w[0].data) + first * row_bytes;
     UNROLL
     for (int i = 0; i < WG_W_PIECES; i++) {
-        int r = (int)threadIdx.x / (HALF_K / 16) + i * WG_W_STEP, second = r % TILE_ROWS / 8;
-        int row = (second ? rows.first[1] : rows.first[0]) + r / TILE_ROWS * rows.step + r % 8;
-        const void *data = second ? rows.w[1].data : rows.w[0].data;
-        c.w[i] = (const unsigned char *)data +
-                 (int64_t)(row < last ? row : last) * weight_row_bytes(&rows.w[0]);
+        int further = i * (WG_W_STEP / TILE_ROWS) * rows.step, most = last - first;
+        c.w_at[i] = (int32_t)((further < most ? further : most) * row_bytes);
     }
-    c.unit = NULL;
     UNROLL
-    for (int i = 0; i < WG_X_ROWS; i++) {
-        c.x[i] = x.data + (int64_t)x_row[i] * x.n_blocks * TERM_BLOCK_BYTES + piece * 16;
-        if (piece == i && wgmma_x_row(i) < n_x) c.unit = x.unit + (int64_t)x_row[i] * x.n_blocks;
-    }
+    for (int i = 0; i < WG_X_ROWS; i++)
+        c.x_at[i] =
+            (uint32_t)x_row[i] * (uint32_t)(x.n_blocks * TERM_BLOCK_BYTES) + (uint32_t)piece * 16;
     return c;
 }
 
@@ -129,45 +133,92 @@ static __device__ __forceinline__ unsigned char *wgmma_w_place(unsigned char *st
            (int)threadIdx.x % (HALF_K / 16) * 16;
 }
 
-/* Begins the copies of k's [64 half, 64 half + 64). */
+/* Begins the copies of k's [64 half, 64 half + 64) to stage `at` of the ring. */
 template <int TERMS>
-static __device__ __forceinline__ void wgmma_issue(const WgmmaCopies &c, int half,
-                                                   unsigned char *shared)
+static __device__ __forceinline__ void wgmma_issue(const WgmmaCopies &c, const Terms &x, int half,
+                                                   int at, unsigned char *shared)
 {
     typedef WgmmaStage<TERMS> S;
-    unsigned char *stage = shared + half % WG_STAGES * S::BYTES;
+    unsigned char *stage = shared + at * S::BYTES;
     int k = half * HALF_K + (int)threadIdx.x % (HALF_K / 16) * 16;
-    if (c.aligned) {
-        UNROLL
-        for (int i = 0; i < WG_W_PIECES; i++)
-            copy_16_or_zeros(k < c.cols, wgmma_w_place<TERMS>(stage, i), c.w[i] + k);
-    } else {
-        UNROLL
-        for (int i = 0; i < WG_W_PIECES; i++)
-            *(uint4 *)(void *)wgmma_w_place<TERMS>(stage, i) =
-                gather_16<WEIGHT_FP8>(c.w[i], k, c.cols);
-    }
+    UNROLL
+    for (int i = 0; i < WG_W_PIECES; i++)
+        copy_16_or_zeros(k < c.cols, wgmma_w_place<TERMS>(stage, i), c.w + c.w_at[i] + k);
     int piece = (int)threadIdx.x % (WGMMA_ROW / 16);
     UNROLL
     for (int i = 0; i < WG_X_ROWS * TERMS; i++)
         copy_16_if(wgmma_x_row(i / TERMS) < c.n_x,
                    stage + wgmma_piece_at(wgmma_x_row(i / TERMS) * TERMS + i % TERMS, piece),
-                   c.x[i / TERMS] + (int64_t)half * X_STEP_BYTES + i % TERMS * WGMMA_ROW);
-    if (half % 2 && c.unit)
-        copy_4(shared + S::UNITS_AT + (half % WG_STAGES * GEMM_X + wgmma_x_row(piece)) * 4,
-               c.unit + half / 2);
+                   x.data + c.x_at[i / TERMS] + (int64_t)half * X_STEP_BYTES +
+                       i % TERMS * WGMMA_ROW);
+    if (half % 2 == 0) return;
+    UNROLL
+    for (int i = 0; i < WG_X_ROWS; i++) /* one thread brings a row's unit */
+        copy_4_if(piece == i && wgmma_x_row(i) < c.n_x,
+                  shared + S::UNITS_AT + (at * GEMM_X + wgmma_x_row(i)) * 4,
+                  x.unit + c.x_at[i] / TERM_BLOCK_BYTES + half / 2);
 }
 
-/* Begins the copies of k-block b, if there is one. */
+/* Begins the copies of a tile's k-block b, if there is one, to where the ring has k-block `at`. */
 template <int TERMS>
-static __device__ __forceinline__ void wgmma_issue_block(const WgmmaCopies &c, int b, int n_blocks,
-                                                         unsigned char *shared)
+static __device__ __forceinline__ void wgmma_issue_block(const WgmmaCopies &c, const Terms &x,
+                                                         int b, int at, unsigned char *shared)
 {
-    if (b < n_blocks) {
-        wgmma_issue<TERMS>(c, 2 * b, shared);
-        wgmma_issue<TERMS>(c, 2 * b + 1, shared);
+    if (b < x.n_blocks) {
+        wgmma_issue<TERMS>(c, x, 2 * b, 2 * at % WG_STAGES, shared);
+        wgmma_issue<TERMS>(c, x, 2 * b + 1, 2 * at % WG_STAGES + 1, shared);
     }
     copies_commit();
+}
+
+/* What the sums of a tile need to know of it. */
+typedef struct {
+    int first[2], step; /* of WgmmaWeights */
+    int w_rows, n_x;
+    const float *scale[2]; /* of both matrices */
+    int own[2];            /* the kernel's */
+} WgmmaTile;
+
+/* A block's tiles, in turn: the first is its own number, the others are drawn. */
+enum { WG_TILES = 4 }; /* that are on their way at most: a k-block each */
+typedef struct {
+    int id[WG_TILES];
+    WgmmaTile tile[WG_TILES];
+} WgmmaTurns;
+
+/* The k-blocks of all of a block's tiles on their way to the stages. */
+typedef struct {
+    WgmmaCopies copies;   /* of the tile that it is at */
+    int turn, b, is_tile; /* which of the block's that is, its next k-block; 0: there are no more */
+    int n_issued;         /* k-blocks in all */
+} WgmmaStream;
+
+/* Draws the block's tile number `turn`: one thread does, a barrier before all know. */
+static __device__ __forceinline__ void wgmma_draw(WgmmaTurns *turns, int turn, uint32_t *ticket)
+{
+    if (threadIdx.x) return;
+    turns->id[turn % WG_TILES] = (int)(turn ? gridDim.x + atomic_add(ticket, 1) : blockIdx.x);
+}
+
+/* Begins the copies of the next k-block, if there is one. */
+template <int TERMS, typename Tiles>
+static __device__ __forceinline__ void wgmma_next(const Tiles &tiles, const Terms &x,
+                                                  WgmmaTurns *turns, WgmmaStream *s,
+                                                  unsigned char *shared)
+{
+    if (s->b == 0) {
+        int id = turns->id[s->turn % WG_TILES];
+        s->is_tile = id < tiles.n;
+        if (s->is_tile) {
+            WgmmaSource source;
+            WgmmaTile tile = tiles.open(id, &source);
+            s->copies = wgmma_copies(source, x);
+            if (threadIdx.x == 0) turns->tile[s->turn % WG_TILES] = tile;
+        }
+    }
+    wgmma_issue_block<TERMS>(s->copies, x, s->is_tile ? s->b : x.n_blocks, s->n_issued, shared);
+    s->n_issued++;
+    if (++s->b == x.n_blocks) s->b = 0, s->turn++;
 }
 
 /* Waits until all copies but those of the last N k-blocks are there, for all of the block. */
@@ -254,20 +305,28 @@ template <int TERMS, int SIDES> struct WgmmaPart {
     int slice;
 };
 
+/* What a tile's k-blocks have in common. */
+typedef struct {
+    const float *scale[2]; /* of this warp's rows */
+    int n_blocks;
+    int at; /* of the tile's first k-block, in the ring: all of the block's before it */
+} WgmmaRun;
+
 /*
  * k-block b, whose first stage's products are on their way; MORE: begins those of the next one,
- * side by side as each side's sums have been added. So tensor cores have work queued at all times:
- * two groups of products at the barrier and while this warp gets a stage ready, one while it adds.
+ * side by side as each side's sums have been added, and, by `next`, more copies, WG_AHEAD k-blocks
+ * from here. So tensor cores have work queued at all times: two groups of products at the barrier
+ * and while this warp gets a stage ready, one while it adds.
  */
-template <int TERMS, int SIDES, int MORE>
+template <int TERMS, int SIDES, int MORE, typename Next>
 static __device__ __forceinline__ void
-wgmma_k_block(const WgmmaCopies &copies, const float *const (&scale_row)[2], int n_blocks, int b,
-              unsigned char *shared, WgmmaPart<TERMS, SIDES> &part, float (&sum)[WG_OWN][2])
+wgmma_k_block(const WgmmaRun &run, int b, const Next &next, unsigned char *shared,
+              WgmmaPart<TERMS, SIDES> &part, float (&sum)[WG_OWN][2])
 {
     typedef WgmmaStage<TERMS> S;
-    int h = 2 * b;
-    const unsigned char *odd = shared + (h + 1) % WG_STAGES * S::BYTES;
-    const unsigned char *next = shared + (h + 2) % WG_STAGES * S::BYTES;
+    int h = 2 * (run.at + b), odd_at = (h + 1) % WG_STAGES;
+    const unsigned char *odd = shared + odd_at * S::BYTES;
+    const unsigned char *even = shared + (h + 2) % WG_STAGES * S::BYTES; /* of b + 1 */
     const float *unit = (const float *)(const void *)(shared + S::UNITS_AT);
     float scale[2];
     wgmma_weights<TERMS>(odd, part.a[1]);
@@ -278,105 +337,153 @@ wgmma_k_block(const WgmmaCopies &copies, const float *const (&scale_row)[2], int
     wgmma_wait<SIDES>(); /* the first stage's: a[0] is free */
     if constexpr (MORE) {
         wgmma_ready<WG_AHEAD - 2>(); /* b + 1 is there, b - 1 no longer read */
-        wgmma_weights<TERMS>(next, part.a[0]);
+        wgmma_weights<TERMS>(even, part.a[0]);
     }
     UNROLL
     for (int i = 0; i < 2; i++)
-        scale[i] = scale_row[i][b];
-    while (slice_begin(n_blocks, part.slice + 1) <= b)
+        scale[i] = run.scale[i][b];
+    while (slice_begin(run.n_blocks, part.slice + 1) <= b)
         part.slice++;
-    int slice_ends = slice_begin(n_blocks, part.slice + 1) == b + 1;
+    int slice_ends = slice_begin(run.n_blocks, part.slice + 1) == b + 1;
     UNROLL
     for (int i = 0; i < SIDES; i++) {
         if (MORE || i < SIDES - 1)
             wgmma_wait<SIDES - 1>();
         else
             wgmma_wait<0>();
-        wgmma_end_block<TERMS>(scale, unit + (h + 1) % WG_STAGES * GEMM_X, i, part.t[i],
-                               part.acc[i]);
+        wgmma_end_block<TERMS>(scale, unit + odd_at * GEMM_X, i, part.t[i], part.acc[i]);
         if (slice_ends) wgmma_end_slice<TERMS>(i, part.acc[i], sum);
         if constexpr (MORE) {
             wgmma_begin();
-            wgmma_products(next + i * S::HALF_BYTES, part.a[0], 0, part.t[i]);
-            if (i == 0) wgmma_issue_block<TERMS>(copies, b + WG_AHEAD, n_blocks, shared);
+            wgmma_products(even + i * S::HALF_BYTES, part.a[0], 0, part.t[i]);
+            if (i == 0) next(b + WG_AHEAD);
         }
     }
 }
 
-/* wgmma_sum of the first SIDES halves of the columns. */
-template <int TERMS, int SIDES>
-static __device__ __forceinline__ void wgmma_sum_of(const WgmmaWeights &rows, const Terms &x,
-                                                    const WgmmaCopies &copies,
+/* A tile's sums of the first SIDES halves of the columns; its first k-block is there. */
+template <int TERMS, int SIDES, typename Next>
+static __device__ __forceinline__ void wgmma_sum_of(const WgmmaRun &run, const Next &next,
                                                     unsigned char *shared, float (&sum)[WG_OWN][2])
 {
-    const float *scale_row[2];
-    int v = (int)threadIdx.x / WARP, last_group = (rows.w[0].rows - 1) / FP8_BLOCK;
-    UNROLL
-    for (int i = 0; i < 2; i++) {
-        int group = wgmma_w_row(rows, v, i) / FP8_BLOCK;
-        scale_row[i] =
-            rows.w[i].scale + (int64_t)(group < last_group ? group : last_group) * x.n_blocks;
-    }
+    typedef WgmmaStage<TERMS> S;
+    const unsigned char *first = shared + 2 * run.at % WG_STAGES * S::BYTES;
     WgmmaPart<TERMS, SIDES> part = {};
-    for (int i = 0; i < WG_AHEAD; i++)
-        wgmma_issue_block<TERMS>(copies, i, x.n_blocks, shared);
-    wgmma_ready<WG_AHEAD - 1>();
-    wgmma_weights<TERMS>(shared, part.a[0]);
+    wgmma_weights<TERMS>(first, part.a[0]);
     wgmma_begin();
     UNROLL
     for (int i = 0; i < SIDES; i++)
-        wgmma_products(shared + i * WgmmaStage<TERMS>::HALF_BYTES, part.a[0], 0, part.t[i]);
+        wgmma_products(first + i * S::HALF_BYTES, part.a[0], 0, part.t[i]);
     int b = 0;
-    for (; b + 1 < x.n_blocks; b++)
-        wgmma_k_block<TERMS, SIDES, 1>(copies, scale_row, x.n_blocks, b, shared, part, sum);
-    wgmma_k_block<TERMS, SIDES, 0>(copies, scale_row, x.n_blocks, b, shared, part, sum);
+    for (; b + 1 < run.n_blocks; b++)
+        wgmma_k_block<TERMS, SIDES, 1>(run, b, next, shared, part, sum);
+    wgmma_k_block<TERMS, SIDES, 0>(run, b, next, shared, part, sum);
 }
 
-/*
- * sum += what this warp, the v-th, has of rows times the block's n_x rows of x: with g = lane / 4
- * sum[i][0] is row wgmma_w_row(rows, v, 0) + g of w[0], sum[i][1] row wgmma_w_row(rows, v, 1) + g
- * of w[1], for row wgmma_own_row(i) of x; of rows from n_x on anything. x: TERMS_BY_ROW; x_row[i]:
- * the row of x that is wgmma_x_row(i) here. aligned: weight_is_aligned of both matrices. shared:
- * WgmmaStage::ALL_BYTES, WGMMA_SHARED.
- */
-template <int TERMS>
-static __device__ __forceinline__ void
-wgmma_sum(const WgmmaWeights &rows, const Terms &x, const int (&x_row)[WG_X_ROWS], int n_x,
-          int aligned, unsigned char *shared, float (&sum)[WG_OWN][2])
+/* This warp's scales. */
+static __device__ __forceinline__ WgmmaRun wgmma_run(const WgmmaTile &tile, int n_blocks, int at)
 {
-    const WgmmaCopies copies = wgmma_copies(rows, x, x_row, n_x, aligned);
-    if (n_x > GEMM_X / 2)
-        wgmma_sum_of<TERMS, 2>(rows, x, copies, shared, sum);
-    else
-        wgmma_sum_of<TERMS, 1>(rows, x, copies, shared, sum);
-}
-
-/*
- * y[i] = w x[first + i] for the block's rows of w from first_row on and its n rows of x. aligned:
- * weight_is_aligned(w). y: row 0 of those, y_stride floats apart.
- */
-template <int TERMS>
-static __device__ __forceinline__ void
-wgmma_block(const Weight &w, int aligned, int first_row, const Terms &x, int first, int n,
-            unsigned char *shared, float *y, int64_t y_stride)
-{
-    WgmmaWeights rows = {{w, w}, {first_row, first_row + 8}, TILE_ROWS};
-    int x_row[WG_X_ROWS];
+    int v = (int)threadIdx.x / WARP, last_group = (tile.w_rows - 1) / FP8_BLOCK;
+    WgmmaRun run = {{}, n_blocks, at};
     UNROLL
-    for (int i = 0; i < WG_X_ROWS; i++)
-        x_row[i] = first + wgmma_x_row(i);
-    float sum[WG_OWN][2] = {};
-    wgmma_sum<TERMS>(rows, x, x_row, n, aligned, shared, sum);
+    for (int i = 0; i < 2; i++) {
+        int group = (tile.first[i] + v * tile.step) / FP8_BLOCK;
+        run.scale[i] =
+            tile.scale[i] + (int64_t)(group < last_group ? group : last_group) * n_blocks;
+    }
+    return run;
+}
 
-    int row = first_row + (int)threadIdx.x / WARP * TILE_ROWS + warp_lane() / 4;
+/* sum += a tile's sums. */
+template <int TERMS, typename Next>
+static __device__ __forceinline__ void wgmma_sum(const WgmmaTile &tile, const WgmmaRun &run,
+                                                 const Next &next, unsigned char *shared,
+                                                 float (&sum)[WG_OWN][2])
+{
+    if (tile.n_x > GEMM_X / 2)
+        wgmma_sum_of<TERMS, 2>(run, next, shared, sum);
+    else
+        wgmma_sum_of<TERMS, 1>(run, next, shared, sum);
+}
+
+/* A block's only tile, as `tiles` below have it. It takes fewer registers than many do. */
+template <int TERMS, typename Tiles>
+static __device__ __forceinline__ void wgmma_one_tile(const Tiles &tiles, const Terms &x,
+                                                      unsigned char *shared)
+{
+    WgmmaSource source;
+    const WgmmaTile tile = tiles.open((int)blockIdx.x, &source);
+    const WgmmaCopies copies = wgmma_copies(source, x);
+    const WgmmaRun run = wgmma_run(tile, x.n_blocks, 0);
+    const auto next = [&](int b) { wgmma_issue_block<TERMS>(copies, x, b, b, shared); };
+    float sum[WG_OWN][2] = {};
+    for (int i = 0; i < WG_AHEAD; i++)
+        next(i);
+    wgmma_ready<WG_AHEAD - 1>();
+    wgmma_sum<TERMS>(tile, run, next, shared, sum);
+    tiles.finish(tile, sum);
+}
+
+/*
+ * A block's tiles of rows of W times rows of x, which lies TERMS_BY_ROW. tiles has
+ *     n                   how many there are for all blocks (not for a block's only one)
+ *     open(id, &source)   what tile id < n multiplies; returns what its sums need to know
+ *     finish(tile, sum)   takes them: with g = lane / 4 and v the warp, sum[i][0] is row first[0]
+ *                         + v step + g of the first matrix, sum[i][1] row first[1] + v step + g of
+ *                         the second, for row wgmma_own_row(i) of x; of rows from n_x on anything
+ * ticket: [1], 0 when the kernel begins. shared: WgmmaStage::ALL_BYTES, WGMMA_SHARED.
+ */
+template <int TERMS, typename Tiles>
+static __device__ __forceinline__ void wgmma_tiles(const Tiles &tiles, const Terms &x,
+                                                   uint32_t *ticket, unsigned char *shared)
+{
+    __shared__ WgmmaTurns turns;
+    WgmmaStream stream = {};
+    for (int turn = 0; turn < WG_TILES - 1; turn++)
+        wgmma_draw(&turns, turn, ticket);
+    __syncthreads();
+    const auto next = [&](int) { wgmma_next<TERMS>(tiles, x, &turns, &stream, shared); };
+    for (int i = 0; i < WG_AHEAD - 1; i++)
+        next(i);
+    for (int turn = 0;; turn++) {
+        wgmma_ready<WG_AHEAD - 2>(); /* the first k-block; nobody is at the tile before any more */
+        if (turns.id[turn % WG_TILES] >= tiles.n) break;
+        wgmma_draw(&turns, turn + WG_TILES - 1, ticket);
+        const WgmmaTile tile = turns.tile[turn % WG_TILES];
+        const WgmmaRun run = wgmma_run(tile, x.n_blocks, turn * x.n_blocks);
+        float sum[WG_OWN][2] = {};
+        next(WG_AHEAD - 1);
+        wgmma_sum<TERMS>(tile, run, next, shared, sum);
+        tiles.finish(tile, sum);
+    }
+}
+
+/* For `finish`: y[i] = the sums of row i of a tile's x, whose rows of W are 16 a warp. */
+template <int TERMS>
+static __device__ __forceinline__ void
+wgmma_store(const WgmmaTile &tile, const float (&sum)[WG_OWN][2], float *y, int64_t y_stride)
+{
+    int row = tile.first[0] + (int)threadIdx.x / WARP * TILE_ROWS + warp_lane() / 4;
     UNROLL
     for (int j = 0; j < WG_OWN; j++) {
         int i = wgmma_own_row<TERMS>(j);
-        if (i >= n) continue;
+        if (i >= tile.n_x) continue;
         UNROLL
         for (int k = 0; k < 2; k++)
-            if (row + k * 8 < w.rows) y[i * y_stride + row + k * 8] = sum[j][k];
+            if (row + k * 8 < tile.w_rows) y[i * y_stride + row + k * 8] = sum[j][k];
     }
+}
+
+/* For `open`: rows of W from first_row on, 16 a warp, times n_x rows of x from `first` on. */
+static __device__ __forceinline__ WgmmaTile wgmma_open(const Weight &w, int first_row, int first,
+                                                       int n_x, WgmmaSource *of)
+{
+    of->rows = WgmmaWeights{{w, w}, {first_row, first_row + 8}, TILE_ROWS};
+    of->n_x = n_x;
+    UNROLL
+    for (int i = 0; i < WG_X_ROWS; i++)
+        of->x_row[i] = first + wgmma_x_row(i);
+    return WgmmaTile{{first_row, first_row + 8}, TILE_ROWS, w.rows, n_x, {w.scale, w.scale}, {}};
 }
 
 #endif

@@ -167,18 +167,31 @@ static void launch_gemm(const CudaContext *c, const LinearTerms &a)
 
 /* ---- many rows, FP8 weights, by warpgroups ---- */
 
-/* A block per 128 rows of the one matrix, which is aligned, and 64 of x. */
+/* Tiles of 128 rows of the one matrix, which is aligned, and 64 of x. */
+template <int TERMS> struct LinearTiles {
+    const LinearTerms &a;
+    __device__ WgmmaTile open(int id, WgmmaSource *of) const
+    {
+        int first_row = id / a.n_groups * WG_W_ROWS, first = id % a.n_groups * GEMM_X;
+        int n_x = a.n - first < GEMM_X ? a.n - first : GEMM_X;
+        WgmmaTile tile = wgmma_open(a.matrix[0].w, first_row, first, n_x, of);
+        tile.own[0] = first;
+        return tile;
+    }
+    __device__ void finish(const WgmmaTile &tile, const float (&sum)[WG_OWN][2]) const
+    {
+        const Matrix &mat = a.matrix[0];
+        wgmma_store<TERMS>(tile, sum, mat.y + tile.own[0] * mat.y_stride, mat.y_stride);
+    }
+};
+
+/* A block a tile. */
 template <int TERMS>
 static __global__ void __launch_bounds__(TILE_THREADS, 1) gemm_wgmma_kernel(LinearTerms a)
 {
     grid_wait();
     WGMMA_SHARED(unsigned char, stages);
-    const Matrix &mat = a.matrix[0];
-    int first_row = (int)(blockIdx.x / (unsigned)a.n_groups) * WG_W_ROWS;
-    int first = (int)(blockIdx.x % (unsigned)a.n_groups) * GEMM_X;
-    int n = a.n - first < GEMM_X ? a.n - first : GEMM_X;
-    wgmma_block<TERMS>(mat.w, 1, first_row, a.x, first, n, stages, mat.y + first * mat.y_stride,
-                       mat.y_stride);
+    wgmma_one_tile<TERMS>(LinearTiles<TERMS>{a}, a.x, stages);
 }
 
 template <int TERMS> static void launch_wgmma(const CudaContext *c, LinearTerms a)

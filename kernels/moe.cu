@@ -222,50 +222,77 @@ static __global__ void __launch_bounds__(TILE_THREADS, 1) down_gemm_kernel(Plan 
     }
 }
 
-/* up_gemm_kernel by warpgroups: of a warp's 16 rows eight are gate's, eight up's. */
+/* Tiles of up_gemm_kernel by warpgroups: of a warp's 16 rows eight are gate's, eight up's. */
+template <int TERMS> struct UpTiles {
+    enum { WARP_ROWS = TILE_ROWS / 2, BLOCK_ROWS = WG_W_ROWS / 2 };
+    const Plan &p;
+    int n_row_tiles, n;
+    __device__ WgmmaTile open(int id, WgmmaSource *of) const
+    {
+        Unit u = p.unit[id / n_row_tiles];
+        int first = id % n_row_tiles * BLOCK_ROWS;
+        Weight gate = p.a.gate[u.expert], up = p.a.up[u.expert];
+        of->rows = WgmmaWeights{{gate, up}, {first, first}, WARP_ROWS};
+        of->n_x = u.n;
+        UNROLL
+        for (int i = 0; i < WG_X_ROWS; i++)
+            of->x_row[i] = p.pair[u.first + (wgmma_x_row(i) < u.n ? wgmma_x_row(i) : u.n - 1)].row;
+        return WgmmaTile{{first, first},         WARP_ROWS, gate.rows, u.n,
+                         {gate.scale, up.scale}, {u.first}};
+    }
+    __device__ void finish(const WgmmaTile &tile, const float (&sum)[WG_OWN][2]) const
+    {
+        int row = tile.first[0] + (int)threadIdx.x / WARP * WARP_ROWS + warp_lane() / 4;
+        float *h = (float *)(void *)p.h.data + row;
+        UNROLL
+        for (int j = 0; j < WG_OWN; j++) {
+            int i = wgmma_own_row<TERMS>(j);
+            if (i < tile.n_x && row < p.a.width)
+                h[(int64_t)(tile.own[0] + i) * p.h.n_blocks * K_BLOCK] =
+                    silu(sum[j][0]) * sum[j][1];
+        }
+    }
+};
+
+/* Tiles of down_gemm_kernel by warpgroups. */
+template <int TERMS> struct DownTiles {
+    const Plan &p;
+    int n_row_tiles, n;
+    __device__ WgmmaTile open(int id, WgmmaSource *of) const
+    {
+        Unit u = p.unit[id / n_row_tiles];
+        Weight w = p.a.down[u.expert];
+        int first_row = id % n_row_tiles * WG_W_ROWS;
+        WgmmaTile tile = wgmma_open(w, first_row, u.first, u.n, of);
+        tile.own[0] = u.first;
+        return tile;
+    }
+    __device__ void finish(const WgmmaTile &tile, const float (&sum)[WG_OWN][2]) const
+    {
+        wgmma_store<TERMS>(tile, sum, p.y + (int64_t)tile.own[0] * p.a.dim, p.a.dim);
+    }
+};
+
+/* A block for each SM, which takes tiles as long as there are any: a tile has few k-blocks, as many
+ * as it takes to fill the stages. Tickets: up's, down's. */
 template <int TERMS>
 static __global__ void __launch_bounds__(TILE_THREADS, 1) up_wgmma_kernel(Plan p)
 {
+    typedef UpTiles<TERMS> Tiles;
     grid_wait();
-    enum { WARP_ROWS = TILE_ROWS / 2, BLOCK_ROWS = WG_W_ROWS / 2 };
     WGMMA_SHARED(unsigned char, stages);
-    int n_row_tiles = (p.a.width + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    int unit = (int)blockIdx.x / n_row_tiles, x_row[WG_X_ROWS];
-    if (unit >= *p.n_units) return;
-    Unit u = p.unit[unit];
-    int first_row = (int)blockIdx.x % n_row_tiles * BLOCK_ROWS;
-    WgmmaWeights rows = {{p.a.gate[u.expert], p.a.up[u.expert]}, {first_row, first_row}, WARP_ROWS};
-    UNROLL
-    for (int i = 0; i < WG_X_ROWS; i++)
-        x_row[i] = p.pair[u.first + (wgmma_x_row(i) < u.n ? wgmma_x_row(i) : u.n - 1)].row;
-    float sum[WG_OWN][2] = {};
-    int aligned = weight_is_aligned(rows.w[0]) && weight_is_aligned(rows.w[1]);
-    wgmma_sum<TERMS>(rows, p.x, x_row, u.n, aligned, stages, sum);
-
-    int row = first_row + (int)threadIdx.x / WARP * WARP_ROWS + warp_lane() / 4;
-    float *h = (float *)(void *)p.h.data + row;
-    UNROLL
-    for (int j = 0; j < WG_OWN; j++) {
-        int i = wgmma_own_row<TERMS>(j);
-        if (i < u.n && row < p.a.width)
-            h[(int64_t)(u.first + i) * p.h.n_blocks * K_BLOCK] = silu(sum[j][0]) * sum[j][1];
-    }
+    int n_row_tiles = (p.a.width + Tiles::BLOCK_ROWS - 1) / Tiles::BLOCK_ROWS;
+    wgmma_tiles<TERMS>(Tiles{p, n_row_tiles, *p.n_units * n_row_tiles}, p.x, p.tickets, stages);
 }
 
-/* down_gemm_kernel by warpgroups. */
 template <int TERMS>
 static __global__ void __launch_bounds__(TILE_THREADS, 1) down_wgmma_kernel(Plan p)
 {
     grid_wait();
     WGMMA_SHARED(unsigned char, stages);
     int n_row_tiles = (p.a.dim + WG_W_ROWS - 1) / WG_W_ROWS;
-    int unit = (int)blockIdx.x / n_row_tiles;
-    if (unit >= *p.n_units) return;
-    Unit u = p.unit[unit];
-    int first_row = (int)blockIdx.x % n_row_tiles * WG_W_ROWS;
-    Weight w = p.a.down[u.expert];
-    wgmma_block<TERMS>(w, weight_is_aligned(w), first_row, p.h, u.first, u.n, stages,
-                       p.y + (int64_t)u.first * p.a.dim, p.a.dim);
+    wgmma_tiles<TERMS>(DownTiles<TERMS>{p, n_row_tiles, *p.n_units * n_row_tiles}, p.h,
+                       p.tickets + 1, stages);
 }
 
 /* A thread per output of a row: its experts' in ascending id, the shared one last. */
@@ -360,6 +387,7 @@ static size_t lay_out(Plan *p, const MoeFfn *a, int unit_rows, int n_parts, unsi
                   (Pair *)(void *)(memory + x + h),
                   (Unit *)(void *)(memory + x + h + pairs),
                   (int32_t *)(void *)(memory + x + h + pairs + units + place),
+                  (uint32_t *)(void *)(memory + x + h + pairs + units + place + 4),
                   terms_in(memory, a->n, a->dim),
                   terms_in(memory + x, n_pairs, a->width),
                   (int32_t *)(void *)(memory + x + h + pairs + units),
@@ -428,16 +456,22 @@ typedef struct {
     void (*up)(Plan), (*down)(Plan);
     size_t shared_bytes;
     TermOrder order; /* of the terms that they take */
+    int most_blocks; /* 0: one for each tile */
 } UnitKernels;
 
 template <WeightType TYPE, int TERMS>
 static UnitKernels unit_kernels(const CudaContext *c, const MoeFfn *a)
 {
-    if (TYPE == WEIGHT_FP8 && can_wgmma(c) && a->n > MEMO_ROWS)
+    if (TYPE == WEIGHT_FP8 && can_wgmma(c) && a->n > MEMO_ROWS && (a->dim | a->width) % 16 == 0)
         return UnitKernels{up_wgmma_kernel<TERMS>, down_wgmma_kernel<TERMS>,
-                           WgmmaStage<TERMS>::ALL_BYTES, TERMS_BY_ROW};
+                           WgmmaStage<TERMS>::ALL_BYTES, TERMS_BY_ROW, WG_BLOCKS};
     return UnitKernels{up_gemm_kernel<TYPE, TERMS>, down_gemm_kernel<TYPE, TERMS>,
-                       GemmStage<TYPE, 2, TERMS>::ALL_BYTES, TERMS_BY_LANE};
+                       GemmStage<TYPE, 2, TERMS>::ALL_BYTES, TERMS_BY_LANE, 0};
+}
+
+static dim3 unit_grid(const UnitKernels &k, int n_tiles)
+{
+    return dim3((unsigned)(k.most_blocks && n_tiles > k.most_blocks ? k.most_blocks : n_tiles));
 }
 
 template <WeightType TYPE, int TERMS> static void run_many(const CudaContext *c, const MoeFfn *a)
@@ -448,12 +482,11 @@ template <WeightType TYPE, int TERMS> static void run_many(const CudaContext *c,
     assert(used <= c->scratch_bytes);
     int units = max_units(a, GEMM_X), n_parts = (a->dim + TILE_THREADS - 1) / TILE_THREADS;
     const UnitKernels k = unit_kernels<TYPE, TERMS>(c, a);
+    int up_tiles = units * ((a->width + 63) / 64), down_tiles = units * ((a->dim + 127) / 128);
     begin<TYPE>(c, &p, k.order);
-    launch(c, dim3((unsigned)(units * ((a->width + 63) / 64))), TILE_THREADS, k.shared_bytes, k.up,
-           p);
+    launch(c, unit_grid(k, up_tiles), TILE_THREADS, k.shared_bytes, k.up, p);
     split_rows(c, TYPE, split_of_h(p, k.order));
-    launch(c, dim3((unsigned)(units * ((a->dim + 127) / 128))), TILE_THREADS, k.shared_bytes,
-           k.down, p);
+    launch(c, unit_grid(k, down_tiles), TILE_THREADS, k.shared_bytes, k.down, p);
     launch(c, dim3((unsigned)a->n * (unsigned)n_parts), TILE_THREADS, 0, combine_kernel, p,
            n_parts);
 }

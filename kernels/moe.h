@@ -32,7 +32,8 @@ typedef struct {
     float *weight;                  /* [n][n_top] */
     WeightType type;                /* of all experts */
     const Weight *gate, *up, *down; /* [n_experts] each; [width][dim], [width][dim], [dim][width];
-                                       for a GPU at multiples of 16 bytes */
+                                       for a GPU at multiples of 16 bytes, as their data where rows
+                                       are multiples of 16 bytes */
     const float *shared;            /* [n][dim], output of the shared expert; or NULL */
     const float *shared_gate;       /* [n], its logit */
     float *scratch;                 /* moe_scratch_floats(...) floats */

@@ -23,15 +23,16 @@ enum { PLAN_ROWS = 256 };
 /* What the kernels of a group share. */
 typedef struct {
     MoeFfn a;
-    int unit_rows;    /* a unit has at most */
-    Pair *pair;       /* [n * n_top], ascending in expert, then row */
-    Unit *unit;       /* [*n_units] of [n * n_top] */
-    int32_t *n_units; /* [1] */
-    Terms x, h;       /* of rows; of pairs, in their order */
-    int32_t *place;   /* [n * n_top]: of each choice, its pair */
-    int n_parts;      /* blocks that make the plan: one, or one for each PLAN_ROWS rows */
-    int32_t *counts;  /* [n_parts][n_experts] where they are several: a part's pairs of each */
-    float *y;         /* [n * n_top][dim]: down h of each pair, in their order; prompts only */
+    int unit_rows;     /* a unit has at most */
+    Pair *pair;        /* [n * n_top], ascending in expert, then row */
+    Unit *unit;        /* [*n_units] of [n * n_top] */
+    int32_t *n_units;  /* [1] */
+    uint32_t *tickets; /* [2], of `up` and `down` */
+    Terms x, h;        /* of rows; of pairs, in their order */
+    int32_t *place;    /* [n * n_top]: of each choice, its pair */
+    int n_parts;       /* blocks that make the plan: one, or one for each PLAN_ROWS rows */
+    int32_t *counts;   /* [n_parts][n_experts] where they are several: a part's pairs of each */
+    float *y;          /* [n * n_top][dim]: down h of each pair, in their order; prompts only */
 } Plan;
 
 /* The sum of x over lower threads of the block; *total over all. */
@@ -126,7 +127,7 @@ static __device__ void find_starts(const Plan &p, const PlanPart &own, int32_t *
             p.unit[unit++] = Unit{e, first + i, n - i < p.unit_rows ? n - i : p.unit_rows};
         pairs += n_pairs, units += n_units;
     }
-    if (own.part == 0 && threadIdx.x == 0) *p.n_units = units;
+    if (own.part == 0 && threadIdx.x == 0) *p.n_units = units, p.tickets[0] = p.tickets[1] = 0;
     __syncthreads();
 }
 

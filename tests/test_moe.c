@@ -148,6 +148,8 @@ static const MoeShape moe_shapes[] = {
     {WEIGHT_BF16, 520, 16, 16, 300, 8}, /* GPU three, and more experts than a block has threads */
     {WEIGHT_FP8, 90, 200, 140, 3, 2},   /* a prompt: whole units, some, odd sizes */
     {WEIGHT_BF16, 66, 133, 65, 4, 3},
+    {WEIGHT_FP8, 70, 144, 1040, 9, 2},   /* more tiles of up than blocks, of two k-blocks; */
+    {WEIGHT_FP8, 70, 1040, 32, 17, 2},   /* of down, of one */
     {WEIGHT_FP8, 1, 16, 16, 1, 1},       /* one unit of one tile and one slice */
     {WEIGHT_FP8, 4, 144, 512, 40, 8},    /* few rows: four slices, many experts of one row */
     {WEIGHT_FP8, 7, 133, 650, 12, 5},    /* rows that are not whole pieces, idle warps */
