@@ -24,10 +24,14 @@
  * the number of units leave at once, and `down` takes 8 at a time, one a warp.
  *
  * Prompts, of which an expert has many rows: a block per unit and 64 of the width, gate and up,
- * then a block per unit and 128 outputs, both as gemm_tile.h does it, or gemm_wgmma.h; down h goes
- * to memory, and a last kernel adds up as above. The same sums, so which of them runs is no matter.
+ * then a block per unit and 128 outputs, both as gemm_tile.h does it, or gemm_wgmma.h, with one
+ * block for each SM, which takes one after the other; down h goes to memory, and a last kernel adds
+ * up as above. The same sums, so which of them runs is no matter.
  *
- * Floor: each used expert's weights once, over the memory's rate.
+ * Floor: each used expert's weights once, over the memory's rate. Prompts of 2,048 rows, 8 of 256
+ * experts of 512 x 2,048 for each, x in two terms, on an H200 (2026-11-27, a block for each tile,
+ * one for the plan): up 570 us, down 350, of which filling the stages for each tile was 40 to 55 %
+ * by reckoning; the weights alone take 190.
  */
 #include "kernels/gemm_wgmma.h"
 #include "kernels/moe_few.h"
