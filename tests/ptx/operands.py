@@ -53,6 +53,7 @@ class Operands:
         self.local, self.local_bytes = {}, 0
         self.max_threads = 1024
         self.wgmma = 0
+        self.dynamic_align = 16
         self.code = []
         self.line = 0
         self.depth, self.inner = 0, set()  # of scopes; what registers they declare
@@ -79,7 +80,10 @@ class Operands:
         if name in self.module.variables:
             v = self.module.variables[name]
             if v.space == "shared":
-                return str(self.place_shared(v)) if v.count else "DYNAMIC"
+                if v.count:
+                    return str(self.place_shared(v))
+                self.dynamic_align = max(self.dynamic_align, v.align)
+                return "DYNAMIC"
             return f"(uintptr_t)v_{c_name(name)}"
         raise Unknown(f"name '{name}'")
 

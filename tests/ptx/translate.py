@@ -100,8 +100,10 @@ class Entry(Instructions):
             kind_ = kind if kind in UNWRITTEN else "b" + kind[1:]
             for name in names:
                 out.append(f"    {C_TYPE[kind_]} {name} = {UNWRITTEN[kind_]};")
-        dynamic = (self.shared_bytes + 15) // 16 * 16
-        out += [line.replace("DYNAMIC", str(dynamic)) for line in self.code]
+        # As ptxas does: what the block has of its own ends where dynamic memory may begin.
+        align = self.dynamic_align
+        self.shared_bytes = (self.shared_bytes + align - 1) // align * align
+        out += [line.replace("DYNAMIC", str(self.shared_bytes)) for line in self.code]
         return out + ["}", ""]
 
 
