@@ -176,7 +176,7 @@ typedef struct {
     int first[2], step; /* of WgmmaWeights */
     int w_rows, n_x;
     const float *scale[2]; /* of both matrices */
-    int own[2];            /* the kernel's */
+    int own;               /* the kernel's */
 } WgmmaTile;
 
 /* A block's tiles, in turn: the first is its own number, the others are drawn. */
@@ -483,7 +483,7 @@ static __device__ __forceinline__ WgmmaTile wgmma_open(const Weight &w, int firs
     UNROLL
     for (int i = 0; i < WG_X_ROWS; i++)
         of->x_row[i] = first + wgmma_x_row(i);
-    return WgmmaTile{{first_row, first_row + 8}, TILE_ROWS, w.rows, n_x, {w.scale, w.scale}, {}};
+    return WgmmaTile{{first_row, first_row + 8}, TILE_ROWS, w.rows, n_x, {w.scale, w.scale}, 0};
 }
 
 #endif

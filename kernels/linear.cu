@@ -175,13 +175,13 @@ template <int TERMS> struct LinearTiles {
         int first_row = id / a.n_groups * WG_W_ROWS, first = id % a.n_groups * GEMM_X;
         int n_x = a.n - first < GEMM_X ? a.n - first : GEMM_X;
         WgmmaTile tile = wgmma_open(a.matrix[0].w, first_row, first, n_x, of);
-        tile.own[0] = first;
+        tile.own = first;
         return tile;
     }
     __device__ void finish(const WgmmaTile &tile, const float (&sum)[WG_OWN][2]) const
     {
         const Matrix &mat = a.matrix[0];
-        wgmma_store<TERMS>(tile, sum, mat.y + tile.own[0] * mat.y_stride, mat.y_stride);
+        wgmma_store<TERMS>(tile, sum, mat.y + tile.own * mat.y_stride, mat.y_stride);
     }
 };
 

@@ -242,7 +242,7 @@ template <int TERMS> struct UpTiles {
         for (int i = 0; i < WG_X_ROWS; i++)
             of->x_row[i] = p.pair[u.first + (wgmma_x_row(i) < u.n ? wgmma_x_row(i) : u.n - 1)].row;
         return WgmmaTile{{first, first},         WARP_ROWS, gate.rows, u.n,
-                         {gate.scale, up.scale}, {u.first}};
+                         {gate.scale, up.scale}, u.first};
     }
     __device__ void finish(const WgmmaTile &tile, const float (&sum)[WG_OWN][2]) const
     {
@@ -252,8 +252,7 @@ template <int TERMS> struct UpTiles {
         for (int j = 0; j < WG_OWN; j++) {
             int i = wgmma_own_row<TERMS>(j);
             if (i < tile.n_x && row < p.a.width)
-                h[(int64_t)(tile.own[0] + i) * p.h.n_blocks * K_BLOCK] =
-                    silu(sum[j][0]) * sum[j][1];
+                h[(int64_t)(tile.own + i) * p.h.n_blocks * K_BLOCK] = silu(sum[j][0]) * sum[j][1];
         }
     }
 };
@@ -268,12 +267,12 @@ template <int TERMS> struct DownTiles {
         Weight w = p.a.down[u.expert];
         int first_row = id % n_row_tiles * WG_W_ROWS;
         WgmmaTile tile = wgmma_open(w, first_row, u.first, u.n, of);
-        tile.own[0] = u.first;
+        tile.own = u.first;
         return tile;
     }
     __device__ void finish(const WgmmaTile &tile, const float (&sum)[WG_OWN][2]) const
     {
-        wgmma_store<TERMS>(tile, sum, p.y + (int64_t)tile.own[0] * p.a.dim, p.a.dim);
+        wgmma_store<TERMS>(tile, sum, p.y + (int64_t)tile.own * p.a.dim, p.a.dim);
     }
 };
 
