@@ -29,6 +29,7 @@
 #include "kernels/mma_terms.h"
 
 #include "kernels/backend.h"
+#include "kernels/delta_slots.h"
 
 enum {
     BLOCK = PREFILL_BLOCK,
@@ -72,7 +73,7 @@ static __device__ __forceinline__ int column_of(int i, int n)
 }
 
 /* Four floats from p on, of which n exist, the others 0. */
-static __device__ __forceinline__ float4 load4(const float *p, int n, int aligned)
+static __device__ __forceinline__ float4 load_quad(const float *p, int n, int aligned)
 {
     if (aligned && n >= 4) return *(const float4 *)(const void *)p;
     float4 x;
@@ -96,7 +97,7 @@ static __device__ __forceinline__ float4 row_quad(const Plan &p, const float *x,
 {
     int row = block * BLOCK + t, n = row < p.a.n ? p.a.d_k - c : 0;
     int64_t at = ((int64_t)row * p.a.n_k_heads + key_head) * p.a.d_k + c;
-    return load4(x + (n > 0 ? at : 0), n, p.aligned);
+    return load_quad(x + (n > 0 ? at : 0), n, p.aligned);
 }
 
 static __device__ __forceinline__ float key_at(const Plan &p, int block, int key_head, int t, int c)
@@ -201,19 +202,12 @@ static __device__ void multiply_keys(const Plan &p, Prepared *s, const BTerms *k
     }
 }
 
-/* AT_ONCE numbers of shared memory, on 16 bytes. */
-static __device__ __forceinline__ void load_some(const float *from, float (&to)[AT_ONCE])
-{
-    float4 x = *(const float4 *)(const void *)from;
-    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
-}
-
 /* c_tj for AT_ONCE rows from t on; c is that of the row before, and becomes that of the last. */
 static __device__ __forceinline__ void decays_to(const Prepared *s, int t, int j, float *c,
                                                  float (&to)[AT_ONCE])
 {
     float by[AT_ONCE];
-    load_some(&s->decay[t], by);
+    load4<true>(by, &s->decay[t], AT_ONCE);
     UNROLL for (int i = 0; i < AT_ONCE; i++)
     {
         if (t + i > j) *c *= by[i];
@@ -228,7 +222,7 @@ static __device__ void column_of_m(Prepared *s, int j, float *to_end)
     for (int t = 0; t < BLOCK; t += AT_ONCE) {
         float by[AT_ONCE], beta[AT_ONCE], x[AT_ONCE];
         UNROLL for (int i = 0; i < AT_ONCE; i++) x[i] = s->kk[t + i][j];
-        load_some(&s->beta[t], beta);
+        load4<true>(beta, &s->beta[t], AT_ONCE);
         decays_to(s, t, j, &c, by);
         UNROLL for (int i = 0; i < AT_ONCE; i++) if (t + i > j) s->m[j][t + i] =
             beta[i] * (by[i] * x[i]);
@@ -483,8 +477,7 @@ static __device__ void move_state(const Plan &p, int head, int column, int32_t s
                                   float s[2 * STEPS][4], int is_store)
 {
     int lane = warp_lane(), d_k = p.a.d_k;
-    float *state = (float *)(void *)(p.a.slots.base + (size_t)slot * p.a.slots.slot_bytes +
-                                     p.a.slots.state_offset);
+    float *state = slot_at(p.a.slots, slot, p.a.slots.state_offset);
     UNROLL for (int i = 0; i < 2 * STEPS; i++)
     {
         UNROLL for (int e = 0; e < 4; e++)
