@@ -43,6 +43,7 @@ typedef struct {
     int n_words;
 
     Backend *backend;
+    QuantType file_quant; /* of the weights in the model's folder */
     Model *model;
     Tokenizer *tok;
     uint64_t *allowed; /* bit set of the ids that the tokenizer has */
@@ -83,6 +84,7 @@ static int open_backend(App *a, Error *err)
     GenerationDefaults generation;
     const Settings *set = &a->settings;
     if (config_load(&config, &generation, set->model, err)) return -1;
+    a->file_quant = config.quant;
     if (set->device != DEVICE_CPU && open_gpu(a, set->device == DEVICE_AUTO, err)) return -1;
     if (a->backend) return 0;
     int n_threads = set->threads ? set->threads : n_cores();
@@ -90,10 +92,22 @@ static int open_backend(App *a, Error *err)
     return a->backend ? 0 : -1;
 }
 
+/* If nothing is said, of wide weights on a CPU a head in 8 bits, whose drafts take half the time.
+ */
+static QuantType draft_quant(const App *a)
+{
+    const Settings *set = &a->settings;
+    int has_head = set->draft == DRAFT_MTP || set->draft == DRAFT_UNION,
+        is_wide = !set->quant && a->file_quant < QUANT_Q8;
+    if (set->draft_quant != AUTO) return (QuantType)(set->draft_quant - 1);
+    return a->backend->is_host && has_head && is_wide ? QUANT_Q8 : QUANT_NONE;
+}
+
 static int open_model(App *a, Error *err)
 {
     const Settings *set = &a->settings;
     ModelOptions options = {.quant = (QuantType)set->quant,
+                            .draft_quant = draft_quant(a),
                             .act = (ActType)set->act_dtype,
                             .dummy = (DummyType)set->dummy_weights};
     if (options.dummy)

@@ -112,9 +112,8 @@ static double floor_rate(const Bench *b, int context, int way)
     double bytes =
         model_pass_bytes(b->model, rows) + (1 + rows) * state_bytes(b) + kv_bytes(b, answer);
     if (way == DRAFTED) {
-        double scored = (double)b->status.draft_vocab / b->status.n_vocab;
-        if (scored > 0) bytes += levels * model_head_bytes(b->model, 1);
-        bytes += levels * scored * weight_bytes(&b->model->lm_head);
+        if (b->status.draft_vocab) bytes += levels * model_head_bytes(b->model, 1);
+        bytes += levels * b->status.draft_vocab_bytes;
     }
     return b->way[way].acceptance * b->rate / bytes;
 }

@@ -77,7 +77,7 @@ static int mtp_bind(void *self, struct Engine *engine, Error *err)
     }
     /* On the host most rows are never used, and not to be touched before they are. */
     m->n_ready = be->is_host ? 1 : MAX_TREE_NODES;
-    head_init_logits(m->head, m->n_ready, m->logits);
+    scored_init_logits(&m->head->scored, m->n_ready, m->logits);
     return 0;
 }
 
@@ -147,7 +147,7 @@ static void mtp_observe(void *self, const DraftObserved *r)
 static void queue_sample(Mtp *m, int n, int topk, int uncut, const float *rows)
 {
     Backend *be = m->model->backend;
-    head_logits(m->head, n, rows, m->logits);
+    scored_logits(&m->head->scored, n, rows, m->logits);
     be->sample(be, &(Sample){.n = n,
                              .n_vocab = m->model->config.n_vocab,
                              .n_top = topk,

@@ -160,7 +160,10 @@ void engine_print_memory(const Engine *e, FILE *out)
             ";\n%d sequences of the full context of %d tokens fit (--memory, --ctx-size); %s\n",
             m->n_frames / seq_frames, e->options.ctx_size,
             e->options.cache.on ? "the prefix cache has what they leave" : "no prefix cache");
-    if (e->head.n_scored && e->head.n_scored < e->model->config.n_vocab)
-        fprintf(out, "drafts are of %d of %d ids (--draft-vocab)\n", e->head.n_scored,
-                e->model->config.n_vocab);
+    int scored = e->head.scored.n_ids, all = e->model->config.n_vocab;
+    if (scored && scored < all)
+        fprintf(out, "drafts are of %d of %d ids (--draft-vocab)\n", scored, all);
+    if (scored && e->model->options.draft_quant)
+        fprintf(out, "the draft head's weights are %s (--draft-quant)\n",
+                quant_name(e->model->options.draft_quant));
 }

@@ -146,12 +146,12 @@ static void init_cost(Engine *e)
 {
     const Model *m = e->model;
     const ModelConfig *c = &m->config;
-    double kv = 2.0 * (double)e->mem.kv_row_bytes, scored = e->head.n_scored;
+    double kv = 2.0 * (double)e->mem.kv_row_bytes;
     CostBytes b = {.state = (double)memory_slot_bytes(c),
                    .key = kv * c->n_full,
                    .head_key = engine_uses_head(e) ? kv : 0,
                    .head = engine_uses_head(e) ? model_head_bytes(m, 1) : 0,
-                   .scored = weight_bytes(&m->lm_head) * scored / c->n_vocab,
+                   .scored = scored_bytes(&e->head.scored),
                    .fold = e->forward.records ? 2.0 * (double)memory_slot_bytes(c) : 0};
     for (int n = 1; n <= COST_ROWS; n++)
         b.pass[n] = model_pass_bytes(m, n);
@@ -203,7 +203,7 @@ static int open_parts(Engine *e, Error *err)
     if (apart) e->max_scored = max_logits = MAX_TREE_ROWS + PROMPT_SCORE_ROWS;
     int max_meta = max_rows + MAX_TREE_ROWS * MAX_SEQS, has_head = engine_uses_head(e);
     e->scratch_bytes = forward_bytes(m, max_rows, max_logits);
-    if (has_head) e->scratch_bytes += head_bytes(m, max_rows, max_meta);
+    if (has_head) e->scratch_bytes += head_bytes(m, max_rows, max_meta, &o->draft_vocab);
     if (budget_plan(e, max_rows, &budget, err)) return -1;
     MemoryOptions memory = {.kv_type = o->kv_type,
                             .n_frames = budget.n_frames,
@@ -219,8 +219,7 @@ static int open_parts(Engine *e, Error *err)
         return -1;
     batch_open(&e->batch, max_rows);
     if (has_head) {
-        if (head_open(&e->head, &e->forward, max_meta, err)) return -1;
-        head_set_vocab(&e->head, &o->draft_vocab);
+        if (head_open(&e->head, &e->forward, max_meta, &o->draft_vocab, err)) return -1;
         if (o->draft_auto && e->be->is_host) e->head.from = e->head_from;
     }
     init_cost(e);
@@ -474,7 +473,8 @@ void engine_status(const Engine *e, EngineStatus *s)
                         .draft_depth = draft_levels(&e->options),
                         .draft_auto = e->options.draft_auto,
                         .drafter = e->options.drafter ? e->options.drafter->name : NULL,
-                        .draft_vocab = e->head.n_scored,
+                        .draft_vocab = e->head.scored.n_ids,
+                        .draft_vocab_bytes = scored_bytes(&e->head.scored),
                         .n_params = e->model->n_params,
                         .file_bytes = e->model->file_bytes};
     s->cache.waits = e->n_prefix_waits;

@@ -297,8 +297,9 @@ typedef struct {
     int draft_auto;      /* 1: the engine chooses the shape of each */
     const char *drafter; /* its name, or NULL */
     int draft_vocab;     /* ids that the model's head scores for drafts; 0: it drafts nothing */
-    int64_t n_params;    /* of the model */
-    int64_t file_bytes;  /* of these in the checkpoint */
+    double draft_vocab_bytes; /* of their rows of weights */
+    int64_t n_params;         /* of the model */
+    int64_t file_bytes;       /* of these in the checkpoint */
 } EngineStatus;
 
 void engine_status(const Engine *e, EngineStatus *s);

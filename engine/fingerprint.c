@@ -38,7 +38,8 @@ void model_fingerprint(const Model *m, KvType kv_type, int has_head, char text[F
 {
     const Owned *own = m->owned;
     const Backend *be = m->backend;
-    const int32_t options[] = {m->options.quant, m->options.act, m->options.dummy};
+    const int32_t options[] = {m->options.quant, m->options.act, m->options.dummy,
+                               m->options.draft_quant};
     char build[BUILD_ID_SIZE];
     build_id(build);
     Hash h = hash_key(&m->config, sizeof m->config, 0);

@@ -14,13 +14,7 @@
 
 #include "engine/engine.h"
 #include "engine/forward.h"
-
-/* More runs of ids than this are joined across the smallest gaps: each is a matrix product. */
-enum { MAX_HEAD_RANGES = 8 };
-
-typedef struct {
-    int first, end; /* ids first .. end - 1 */
-} IdRange;
+#include "engine/scored.h"
 
 typedef struct Head {
     Forward *f;     /* its scratch is used */
@@ -31,17 +25,15 @@ typedef struct Head {
     const int32_t *from; /* [max_seqs]: index of each sequence's first row; NULL: 1. Borrowed */
     float *hidden;       /* [f->max_rows][dim]: the caller puts a pass's hidden rows here */
     float *out;          /* [f->max_rows][dim]: a pass's normed output, valid until the next */
-
-    IdRange range[MAX_HEAD_RANGES + 1]; /* ids that are scored, ascending */
-    int n_ranges, n_scored;             /* n_scored: ids in all of them */
+    Scored scored;
 } Head;
 
-/* Scores all ids until head_set_vocab says else. */
-int head_open(Head *h, Forward *f, int max_meta, Error *err);
+/* Scores the ids of v. */
+int head_open(Head *h, Forward *f, int max_meta, const DraftVocab *v, Error *err);
 void head_close(Head *h);
 
 /* Bytes that head_open takes. */
-size_t head_bytes(const Model *model, int max_rows, int max_meta);
+size_t head_bytes(const Model *model, int max_rows, int max_meta, const DraftVocab *v);
 
 /*
  * Appends a row to b: token at position pos >= 1, parent an earlier row of b (maybe of an earlier
@@ -56,19 +48,6 @@ void head_pass(Head *h, const Batch *b, int row0);
 
 /* The same for n rows that lie in h->meta already, from row0 on; not replayed. */
 void head_queue(Head *h, int n, int row0, int n_keys);
-
-/*
- * From now on scores the ids of v, and with them some of their neighbours where runs of ids are
- * joined or rows of weights share scales.
- */
-void head_set_vocab(Head *h, const DraftVocab *v);
-
-/*
- * logits [n][n_vocab] of n rows of out's kind. Columns of ids that are not scored stay as they are:
- * head_init_logits makes them -inf once, in backend memory of n rows.
- */
-void head_logits(Head *h, int n, const float *out, float *logits);
-void head_init_logits(Head *h, int n, float *logits);
 
 /* The engine's head, or NULL where its drafter uses none; for drafters. */
 Head *engine_head(Engine *e);

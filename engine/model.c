@@ -271,24 +271,32 @@ static int is_of_integers(QuantType quant)
     return quant == QUANT_Q8 || quant == QUANT_Q4;
 }
 
-/* What wide matrices become; config.quant is what the checkpoint says, and then what they are. */
-static int choose_quant(Loader *l, const ModelOptions *options, Model *m)
+/* That the backend has `to`, and it can be made of what the weights are. */
+static int check_quant(const Loader *l, const Model *m, QuantType to)
 {
-    QuantType to = options->quant, *is = &m->config.quant;
-    if (options->dummy) *is = options->dummy == DUMMY_FP8 ? QUANT_FP8 : QUANT_NONE;
-    if (options->dummy && to == QUANT_FP8)
-        return error_set(l->err, ERR_INPUT,
-                         "dummy weights are not quantised to fp8: such ones can be had from the "
-                         "start");
+    QuantType is = m->config.quant;
     if (is_of_integers(to) && !m->backend->quantise_int)
         return error_set(l->err, ERR_INPUT, "%s is for the CPU: on a GPU quantise to fp8",
                          quant_name(to));
+    if (is_of_integers(is) && to && to != is)
+        return error_set(l->err, ERR_INPUT, "the weights are %s: %s is made of wider ones",
+                         quant_name(is), quant_name(to));
+    return 0;
+}
+
+/* What wide matrices become; config.quant is what the checkpoint says, and then what they are. */
+static int choose_quant(Loader *l, const ModelOptions *options, Model *m)
+{
+    QuantType to = options->quant, head = options->draft_quant, *is = &m->config.quant;
+    if (options->dummy) *is = options->dummy == DUMMY_FP8 ? QUANT_FP8 : QUANT_NONE;
+    if (options->dummy && (to == QUANT_FP8 || (head == QUANT_FP8 && *is != QUANT_FP8)))
+        return error_set(l->err, ERR_INPUT,
+                         "dummy weights are not quantised to fp8: such ones can be had from the "
+                         "start");
     if (l->saver && *is)
         return error_set(l->err, ERR_INPUT, "'%.160s' has %s weights already", l->dir,
                          quant_name(*is));
-    if (is_of_integers(*is) && to && to != *is)
-        return error_set(l->err, ERR_INPUT, "the weights are %s: %s is made of wider ones",
-                         quant_name(*is), quant_name(to));
+    if (check_quant(l, m, to) || check_quant(l, m, head)) return -1;
     if (to) *is = to;
     l->quant = to;
     return 0;
@@ -328,6 +336,7 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
         load_layers(l, m, p.trunk))
         return -1;
     m->weight_bytes = l->bytes;
+    if (options->draft_quant) l->quant = options->draft_quant;
     if (load_head(l, m, p.mtp) || loader_finish(l)) return -1;
     m->head_weight_bytes = l->bytes - m->weight_bytes;
     return 0;

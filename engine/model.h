@@ -56,6 +56,9 @@ typedef enum { ACT_F32, ACT_BF16, ACT_FP8 } ActType;
 
 typedef struct {
     QuantType quant; /* what wide matrices become, without those that quantise.h keeps so */
+    /* The same of the draft head's layer, and of the rows of the LM head that it scores (scored.h),
+     * NONE: as the rest. No token depends on it. */
+    QuantType draft_quant;
     /* What matrices are multiplied with. BF16, on a CPU: bf16 ones, without those that q8 keeps
      * wide; FP8, on a GPU: FP8 ones, by a prompt's rows. */
     ActType act;

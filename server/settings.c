@@ -175,7 +175,8 @@ static OptionTable option_table(Settings *s)
     {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels; --draft-topk: guesses each (default auto)", DRAFTS & ~ACCEPT},
     {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels; --draft-topk: guesses each (default 3, 1)", ACCEPT},
     {"draft-topk", OPTION_INT, &s->draft_topk, 1, MAX_TREE_NODES - 1, 0, "N", 0, DRAFTS},
-    {"draft-vocab", OPTION_INT, &s->draft_vocab, 0, INT_MAX, 0, "N", "ids that guesses come from; 0: all (default 32768)", DRAFTS | CHECK},
+    {"draft-vocab", OPTION_INT, &s->draft_vocab, 0, INT_MAX, 0, "N", "ids; 0: all; --draft-quant (default 32768, auto)", DRAFTS | CHECK},
+    {"draft-quant", OPTION_CHOICE, &s->draft_quant, 0, 0, DRAFT_QUANT_CHOICES, "TYPE", 0, DRAFTS | CHECK},
     {"state-mode", OPTION_CHOICE, &s->state_mode, 0, 0, STATE_CHOICES, "MODE", "slots or replay: drafts' states", DRAFTS | KERNELS},
 
     {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens (default: the model's)", ALL & ~CHECK},

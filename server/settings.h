@@ -61,6 +61,7 @@ typedef struct {
     int64_t host_cache;    /* bytes of host memory for what the cache lets go */
     int draft;             /* index into DRAFT_CHOICES */
     int draft_depth, draft_topk, draft_vocab, tree_nodes;
+    int draft_quant; /* index into DRAFT_QUANT_CHOICES */
     int draft_auto; /* 1: the user has given none of depth, topk, nodes; these are their defaults */
     int state_mode; /* index into STATE_CHOICES */
     /* auto (the template's default), on, off: index; an index into EFFORT_CHOICES */
@@ -98,9 +99,10 @@ typedef struct {
 #define DEVICE_CHOICES "auto|cuda|cpu"
 enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 
-#define QUANT_CHOICES "none|fp8|q8|q4" /* in the order of engine/config.h's types */
-#define SAVED_CHOICES "q8|q4"          /* the same, from QUANT_Q8 on */
-#define DUMMY_CHOICES "none|bf16|fp8"  /* in the order of engine/dummy.h's types */
+#define QUANT_CHOICES       "none|fp8|q8|q4" /* in the order of engine/config.h's types */
+#define SAVED_CHOICES       "q8|q4"          /* the same, from QUANT_Q8 on */
+#define DRAFT_QUANT_CHOICES "auto|" QUANT_CHOICES
+#define DUMMY_CHOICES       "none|bf16|fp8" /* in the order of engine/dummy.h's types */
 
 #define STATE_CHOICES "auto|slots|replay" /* in the order of engine/engine.h's modes */
 #define KV_CHOICES    "f32|bf16"          /* in the order of kernels/attention.h's types */

@@ -83,8 +83,9 @@ static void test_options(void **state)
     (void)state;
     static const char *const dirs[] = {GOLDEN, GOLDEN "-fp8"};
     static const ModelOptions ways[] = {
-        {.quant = QUANT_NONE}, {.quant = QUANT_FP8}, {.quant = QUANT_Q8},
-        {.quant = QUANT_Q4},   {.act = ACT_BF16},    {.quant = QUANT_FP8, .act = ACT_BF16}};
+        {.quant = QUANT_NONE},    {.quant = QUANT_FP8}, {.quant = QUANT_Q8},
+        {.quant = QUANT_Q4},      {.act = ACT_BF16},    {.quant = QUANT_FP8, .act = ACT_BF16},
+        {.draft_quant = QUANT_Q8}};
     enum { WAYS = sizeof ways / sizeof *ways, N = 2 * WAYS };
     Print p[N];
     for (int i = 0; i < N; i++) {

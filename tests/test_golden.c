@@ -68,7 +68,7 @@ static void case_open(Case *c, const char *name, const char *dir, Backend *be, K
     assert_int_equal(memory_open_plain(&c->mem, c->model, type, 1, pages, seqs, MAX_T + 1, &err),
                      0);
     assert_int_equal(forward_open(&c->f, c->model, &c->mem, MAX_ROWS, MAX_ROWS, &err), 0);
-    assert_int_equal(head_open(&c->head, &c->f, MAX_T, &err), 0);
+    assert_int_equal(head_open(&c->head, &c->f, MAX_T, &(DraftVocab){0}, &err), 0);
     batch_open(&c->batch, MAX_ROWS);
     for (int s = 0; s < seqs; s++)
         assert_int_equal(memory_reserve(&c->mem, s, MAX_T + 1), 0);
@@ -179,7 +179,7 @@ static void run_head(Case *c, int chunk, float *logits[HEAD_STEPS])
                        (size_t)n * dim * sizeof(float));
             head_pass(&c->head, &c->batch, 0);
             be->download(be, in + (size_t)done * dim, c->head.out, (size_t)n * dim * sizeof(float));
-            head_logits(&c->head, n, c->head.out, out);
+            scored_logits(&c->head.scored, n, c->head.out, out);
             be->download(be, logits[s - 1] + (size_t)done * m->n_vocab, out,
                          (size_t)n * m->n_vocab * sizeof(float));
         }

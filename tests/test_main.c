@@ -164,6 +164,30 @@ static void test_draft_vocab(void **state)
     run_result_free(&r);
 }
 
+/* What the start-up table says of the draft head's weights, in 8 bits unless something is said. */
+static void test_draft_quant(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *option, *value, *says;
+    } cases[] = {
+        {"--draft-quant", "auto", "the draft head's weights are q8 (--draft-quant)\n"},
+        {"--draft-quant", "q4", "the draft head's weights are q4 (--draft-quant)\n"},
+        {"--draft-quant", "fp8", "the draft head's weights are fp8 (--draft-quant)\n"},
+        {"--draft-quant", "none", NULL},
+        {"--draft", "union", "the draft head's weights are q8 (--draft-quant)\n"},
+        {"--draft", "ngram", NULL},
+        {"--quant", "q4", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        RunResult r = RUN("chat", "--model", "models/demo", "--device", "cpu", "--max-tokens", "1",
+                          "--log-level", "debug", cases[i].option, cases[i].value, "hi");
+        assert_run(&r, 0, cases[i].says ? cases[i].says : "scratch");
+        if (!cases[i].says) assert_null(strstr(strbuf_str(&r.err), "the draft head's"));
+        run_result_free(&r);
+    }
+}
+
 /* A category more than there is room for is an error, not a part of another one. */
 static void test_many_categories(void **state)
 {
@@ -199,8 +223,8 @@ int main(void)
         cmocka_unit_test(test_version_and_help), cmocka_unit_test(test_bench_help),
         cmocka_unit_test(test_wrong_usage),      cmocka_unit_test(test_check_of_one),
         cmocka_unit_test(test_full_disk),        cmocka_unit_test(test_missing_files),
-        cmocka_unit_test(test_draft_vocab),      cmocka_unit_test(test_many_categories),
-        cmocka_unit_test(test_no_prompts),
+        cmocka_unit_test(test_draft_vocab),      cmocka_unit_test(test_draft_quant),
+        cmocka_unit_test(test_many_categories),  cmocka_unit_test(test_no_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

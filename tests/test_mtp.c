@@ -155,9 +155,9 @@ static void case_close(Case *c)
 /* 1 if the head may draft this id. */
 static int scored(const Case *c, int id)
 {
-    const Head *h = engine_head(c->engine);
-    for (int i = 0; i < h->n_ranges; i++)
-        if (id >= h->range[i].first && id < h->range[i].end) return 1;
+    const Scored *s = &engine_head(c->engine)->scored;
+    for (int i = 0; i < s->n_ranges; i++)
+        if (id >= s->range[i].first && id < s->range[i].end) return 1;
     return 0;
 }
 

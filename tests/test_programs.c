@@ -16,16 +16,17 @@
 #define MODEL                                                                                      \
     "model quant dummy-weights config device cuda-graph pdl wgmma threads isa log-level kv-dtype " \
     "act-dtype ctx-size"
-#define DRAFTS " draft tree-nodes draft-depth draft-topk draft-vocab state-mode ubatch-size"
-#define DRAWS  " temperature top-p min-p top-k"
-#define TIERS  " cache-answers cache-dir disk-cache host-cache"
-#define CACHE  TIERS " cache-policy cache-alpha"
+#define DRAFTS                                                                                     \
+    " draft tree-nodes draft-depth draft-topk draft-vocab draft-quant state-mode ubatch-size"
+#define DRAWS " temperature top-p min-p top-k"
+#define TIERS " cache-answers cache-dir disk-cache host-cache"
+#define CACHE TIERS " cache-policy cache-alpha"
 
 static const struct {
     unsigned command;
     const char *usage, *options;
 } programs[] = {
-    {COMMAND_CHECK, "check", MODEL " memory limit json max-tokens draft-vocab"},
+    {COMMAND_CHECK, "check", MODEL " memory limit json max-tokens draft-vocab draft-quant"},
     {COMMAND_QUANTIZE, "quantize", "model out quant config threads isa log-level"},
     {BENCH_ACCEPT, "bench accept",
      MODEL DRAFTS DRAWS CACHE " memory prefix-cache prompts limit json max-tokens thinking seed"},

@@ -417,6 +417,49 @@ static void check_int_model(const char *dir, const ModelOptions *way, Backend *b
     model_close(m);
 }
 
+/* The head's matrices are those of a model of which all was quantised, the others as in the file.
+ */
+static void check_draft_quant(const char *dir, QuantType quant, DummyType dummy, Backend *be)
+{
+    static Matrices a, b, c;
+    int is_head = 0, n_made = 0;
+    Model *wide = open_way(dir, &(ModelOptions){.dummy = dummy}, be);
+    Model *all = open_way(dir, &(ModelOptions){.quant = quant, .dummy = dummy}, be);
+    Model *m = open_way(dir, &(ModelOptions){.draft_quant = quant, .dummy = dummy}, be);
+    list_matrices(wide, &a);
+    list_matrices(all, &b);
+    list_matrices(m, &c);
+    assert_true(m->has_mtp && a.n == c.n);
+    for (int k = 0; k < a.n; k++) {
+        is_head |= c.list[k].w == &m->head.fc;
+        const Weight *want = (is_head ? &b : &a)->list[k].w, *got = c.list[k].w;
+        assert_int_equal(got->type, want->type);
+        assert_memory_equal(got->data, want->data, matrix_bytes(want));
+        n_made += is_head && got->type != a.list[k].w->type;
+    }
+    assert_true(is_head && (n_made > 1 || wide->config.quant == QUANT_FP8));
+    assert_true(m->config.quant == wide->config.quant && m->weight_bytes == wide->weight_bytes);
+    assert_true(m->head_weight_bytes == all->head_weight_bytes);
+    model_close(wide);
+    model_close(all);
+    model_close(m);
+}
+
+static void test_draft_quant(void **state)
+{
+    (void)state;
+    Backend *be = backend_ref_open(512);
+    for (int i = 0; i < N_GOLDEN; i++) {
+        char dir[128];
+        snprintf(dir, sizeof dir, GOLDEN "%s", golden[i]);
+        for (QuantType quant = QUANT_FP8; quant < N_QUANT_TYPES; quant++)
+            for (DummyType dummy = DUMMY_NONE; dummy <= DUMMY_FP8; dummy++)
+                if (quant != QUANT_FP8 || dummy == DUMMY_NONE)
+                    check_draft_quant(dir, quant, dummy, be);
+    }
+    be->close(be);
+}
+
 /* Matrices of bf16 that q8 would quantise are multiplied by bf16, as they lie in the file. */
 static void check_rounded_model(const char *dir, const ModelOptions *way, Backend *be)
 {
@@ -463,6 +506,12 @@ static void check_on_cpu(void (*check)(const char *dir, const ModelOptions *way,
 static void test_int_models(void **state)
 {
     (void)state;
+    Backend *simt = backend_simt_open();
+    Error err = {0};
+    assert_null(
+        model_open(GOLDEN "qwen35-dense", &(ModelOptions){.draft_quant = QUANT_Q8}, simt, &err));
+    assert_string_equal(err.msg, "q8 is for the CPU: on a GPU quantise to fp8");
+    simt->close(simt);
     check_on_cpu(check_int_model, (ModelOptions){.quant = QUANT_Q8},
                  "q8 is for the CPU: on a GPU quantise to fp8");
     check_on_cpu(check_int_model, (ModelOptions){.quant = QUANT_Q4},
@@ -692,18 +741,22 @@ static void test_errors(void **state)
     }
     expect_error(GOLDEN "qwen35-dense", &(ModelOptions){.quant = QUANT_FP8, .dummy = DUMMY_BF16},
                  "dummy weights are not quantised");
+    expect_error(GOLDEN "qwen35-dense",
+                 &(ModelOptions){.draft_quant = QUANT_FP8, .dummy = DUMMY_BF16},
+                 "dummy weights are not quantised");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),         cmocka_unit_test(test_extremes),
-        cmocka_unit_test(test_models),         cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_q8_values),      cmocka_unit_test(test_q4_values),
-        cmocka_unit_test(test_int_models),     cmocka_unit_test(test_rounded_models),
-        cmocka_unit_test(test_fp8_prompts),    cmocka_unit_test(test_device),
-        cmocka_unit_test(test_logits),         cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_once_in_memory), cmocka_unit_test(test_fetched),
+        cmocka_unit_test(test_values),      cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_models),      cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_q8_values),   cmocka_unit_test(test_q4_values),
+        cmocka_unit_test(test_int_models),  cmocka_unit_test(test_rounded_models),
+        cmocka_unit_test(test_fp8_prompts), cmocka_unit_test(test_device),
+        cmocka_unit_test(test_logits),      cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_draft_quant), cmocka_unit_test(test_once_in_memory),
+        cmocka_unit_test(test_fetched),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,10 +93,15 @@ static void test_commands(void **state)
     for (QuantType quant = QUANT_NONE; quant < N_QUANT_TYPES; quant++) {
         assert_int_equal(PARSE(COMMAND_CHECK, "--quant", quant_name(quant)), 0);
         assert_int_equal(s.quant, quant);
+        assert_int_equal(PARSE(COMMAND_CHAT, "--draft-quant", quant_name(quant)), 0);
+        assert_int_equal(s.draft_quant, 1 + quant);
         int is_saved = !PARSE(COMMAND_QUANTIZE, "--quant", quant_name(quant));
         assert_int_equal(is_saved, quant >= QUANT_Q8);
         assert_true(!is_saved || s.saved_quant == (int)(quant - QUANT_Q8));
     }
+    assert_int_equal(PARSE(COMMAND_SERVE, "--draft-quant", "auto"), 0);
+    assert_int_equal(s.draft_quant, AUTO);
+    assert_int_equal(PARSE(BENCH_KERNELS, "--draft-quant", "q8"), -1);
     assert_int_equal(PARSE(COMMAND_SERVE, "--model", "m", "--dummy-weights", "fp8"), 0);
     assert_int_equal(s.dummy_weights, DUMMY_FP8);
     assert_int_equal(PARSE(BENCH_LOAD, "--model", "m", "--dummy-weights", "bf16"), 0);
