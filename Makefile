@@ -80,7 +80,7 @@ CXXFLAGS += -x c++ -std=c++17 -fno-exceptions -fno-rtti
 LINTED   := main.c $(filter-out $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c) tests/*.c tests/fuzz/*.c))
 FORMATTED = $(LINTED) $(CU) $(CU_TEST) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h tests/ptx/*.[ch] tests/amx/*.[ch] tests/gpu/*.c tests/gpu/*.cu)
 
-.PHONY: all demo check test ptx-check amx-check dist gpu-pack gpu-check gpu-check-long gpu-bench clients page-check fuzz fuzzers lint lint-text bench deps deps-check format clean help
+.PHONY: FORCE all demo check test ptx-check amx-check dist gpu-pack gpu-check gpu-check-long gpu-bench clients page-check fuzz fuzzers lint lint-text bench deps deps-check format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -180,10 +180,15 @@ $(BUILD)/offshoot: $(BUILD)/main.o $(LIB)
 
 # Archives, so that a test links only what it uses. q, not r: two folders may each have an object
 # of the same name.
-$(LIB): $(OBJ)
+$(LIB): $(OBJ) $(BUILD)/objects
 $(TEST_LIB): $(TEST_OBJ)
 $(LIB) $(TEST_LIB):
-	@rm -f $@ && ar qcs $@ $^
+	@rm -f $@ && ar qcs $@ $(filter %.o,$^)
+
+# Of which objects the library consists: other ones with CUDA=0.
+$(BUILD)/objects: FORCE
+	@mkdir -p $(@D) && echo '$(OBJ)' | cmp -s - $@ || echo '$(OBJ)' >$@
+FORCE:
 
 $(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(TEST_LIB) $(LIB)
 	@echo "  LD $@"
