@@ -186,6 +186,9 @@ static int open_template(App *a, Error *err)
     if (chat_template_open(&a->service.tmpl, dir, a->model->config.model_type, err) ||
         tokenizer_config_open(&a->service.tok_config, dir, err) || add_eos(a, err))
         return -1;
+    if (a->model->config.n_eos_outside)
+        log_warn("eos_outside model=%s: %d end tokens are no ids of its %d and never come", dir,
+                 a->model->config.n_eos_outside, a->model->config.n_vocab);
     if (!a->service.tmpl.known)
         log_warn("template_unknown model=%s: prompts follow the family's usual template", dir);
     if (a->service.tmpl.always_thinks && a->settings.thinking == OFF)

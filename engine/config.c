@@ -287,10 +287,9 @@ static int add_eos(const Reader *r, const json_t *v)
 {
     json_int_t id;
     if (!json_whole(v, &id)) return bad(r, "eos_token_id", "must be an integer or a list of them");
-    if (id < 0 || id >= r->c->n_vocab)
-        return error_set(r->err, ERR_INPUT, "%s: 'eos_token_id' is %lld, must be 0 to %d", r->where,
-                         (long long)id, r->c->n_vocab - 1);
-    return config_add_eos(r->c, (int)id, r->where, r->err);
+    if (id >= 0 && id < r->c->n_vocab) return config_add_eos(r->c, (int)id, r->where, r->err);
+    r->c->n_eos_outside++;
+    return 0;
 }
 
 static int read_eos(const Reader *r, const json_t *obj)
