@@ -44,7 +44,7 @@ typedef struct {
     int n_mtp;               /* what the config claims, or Qwen3-Next's has although it does not;
                                 the tensors decide (Model.has_mtp) */
     int eos[MAX_EOS], n_eos; /* config.json's, generation_config.json's and the tokenizer's */
-    int n_eos_outside;       /* end tokens in these files that the vocabulary lacks: none ever ends */
+    int n_eos_outside; /* end tokens in these files that the vocabulary lacks: none ever ends */
 } ModelConfig;
 
 /* Sampling defaults of generation_config.json; NaN or -1 where it says nothing. */

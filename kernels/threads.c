@@ -32,6 +32,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 enum {
     SPINS = 3000,   /* 30 to 60 us on Zen 4 and Sapphire Rapids */
@@ -242,7 +243,7 @@ Threads *threads_open(int n)
     atomic_init(&t->patience, 0);
 
     for (t->n = 1; t->n < n; t->n++)
-        if (pthread_create(&t->helper[t->n - 1], NULL, helper_main, t)) {
+        if (thread_start(&t->helper[t->n - 1], helper_main, t, "compute", NULL)) {
             log_warn("threads asked=%d got=%d", n, t->n);
             break;
         }
