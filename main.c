@@ -262,6 +262,8 @@ static int open_engine(App *a, Error *err)
     options.state_mode = (StateMode)set->state_mode;
     options.draft_vocab = draft_vocab(a);
     set->prefix_cache = wants_cache(a) ? ON : OFF; /* the rest need not guess */
+    if (set->prefix_cache == OFF && (set->cache_dir || set->host_cache))
+        log_warn("prefix_cache=off: --cache-dir and --host-cache keep nothing");
     options.cache = cache_options(set);
     options.cache_dir = set->cache_dir;
     options.disk_cache = set->disk_cache;

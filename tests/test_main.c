@@ -164,6 +164,20 @@ static void test_draft_vocab(void **state)
     run_result_free(&r);
 }
 
+/* Tiers of a cache that is off are named, and nothing else is. */
+static void test_cache_off(void **state)
+{
+    (void)state;
+    static const char *const says = "prefix_cache=off: --cache-dir and --host-cache keep nothing\n";
+    for (int off = 0; off < 2; off++) {
+        RunResult r = RUN("chat", "--model", "models/demo", "--device", "cpu", "--max-tokens", "1",
+                          "--prefix-cache", off ? "off" : "on", "--host-cache", "8M", "hi");
+        assert_run(&r, 0, "");
+        assert_int_equal(strstr(strbuf_str(&r.err), says) != NULL, off);
+        run_result_free(&r);
+    }
+}
+
 /* What the start-up table says of the draft head's weights, in 8 bits unless something is said. */
 static void test_draft_quant(void **state)
 {
@@ -224,7 +238,8 @@ int main(void)
         cmocka_unit_test(test_wrong_usage),      cmocka_unit_test(test_check_of_one),
         cmocka_unit_test(test_full_disk),        cmocka_unit_test(test_missing_files),
         cmocka_unit_test(test_draft_vocab),      cmocka_unit_test(test_draft_quant),
-        cmocka_unit_test(test_many_categories),  cmocka_unit_test(test_no_prompts),
+        cmocka_unit_test(test_cache_off),        cmocka_unit_test(test_many_categories),
+        cmocka_unit_test(test_no_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
