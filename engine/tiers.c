@@ -123,6 +123,13 @@ int tiers_open(Engine *e, Error *err)
     Tiers *t = &e->tiers;
     size_t stride = (size_t)e->mem.table_stride;
     if (!e->options.cache.on) return 0;
+    if (e->options.ctx_size < PAGE_TOKENS) {
+        if (e->options.cache_dir || e->options.host_cache)
+            log_warn("no --cache-dir, no --host-cache: a context of %d tokens is less than the %d "
+                     "that they keep",
+                     e->options.ctx_size, PAGE_TOKENS);
+        return 0;
+    }
     t->from = mem_alloc(stride, sizeof *t->from);
     t->to = mem_alloc(stride, sizeof *t->to);
     t->page = mem_alloc(stride, sizeof *t->page);
@@ -458,6 +465,18 @@ static int poll_aside(Engine *e, int wait)
     return n > 0;
 }
 
+/* A reading that failed has left anything in the page in which the hit ends: its rows are needed.
+ */
+static void mend_hit(Engine *e, const Seq *s)
+{
+    int n = s->load_hit.n, last = n / PAGE_TOKENS;
+    int32_t own = memory_pages(&e->mem, seq_index(e, s))[last], *page = e->tiers.page;
+    if (n % PAGE_TOKENS == 0) return;
+    cache_pages(e->mem.cache, s->node, n, page);
+    e->be->copy(e->be, memory_page(&e->mem, own), memory_page(&e->mem, page[last]),
+                e->mem.page_bytes);
+}
+
 /* Those whose load has come to its end. */
 static void begin_all(Engine *e)
 {
@@ -466,10 +485,12 @@ static void begin_all(Engine *e)
         if (s->state == SEQ_LOADING && s->waits_staging) read_from_disk(e, s);
         if (s->state != SEQ_LOADING || s->waits_staging || s->load_job >= 0 || s->is_uploaded)
             continue;
-        if (s->load_failed)
+        if (s->load_failed) {
+            mend_hit(e, s);
             schedule_begin(e, s, &s->load_hit);
-        else
+        } else {
             begin_loaded(e, s, &s->load_hit);
+        }
     }
 }
 

@@ -18,6 +18,7 @@
 #include "tests/checkpoint.h"
 
 enum { N_TURNS = 3, FIRST = 90, MORE = 25, MOST = 30, FRAME_BYTES = 9 * 98304 };
+enum { MAX_FILES = 16, MAX_NAME = 64 }; /* of rows in the folder; characters */
 
 static const char *folder;
 
@@ -319,6 +320,102 @@ static void test_not_ours(void **state)
     asked_close(&s);
 }
 
+/* The names of files of rows. */
+static int list_rows(char name[][MAX_NAME])
+{
+    static const char ending[] = ".run";
+    int n = 0;
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));) {
+        size_t length = strlen(e->d_name), end = sizeof ending - 1;
+        if (length < end || length >= MAX_NAME || strcmp(e->d_name + length - end, ending))
+            continue;
+        assert_true(n < MAX_FILES);
+        snprintf(name[n++], MAX_NAME, "%s", e->d_name);
+    }
+    closedir(d);
+    return n;
+}
+
+/* Writes over the first page in each file of rows that is not one of `known`. */
+static void spoil_rows(char known[][MAX_NAME], int n_known)
+{
+    long page_bytes = (long)memory_page_bytes(asked_model, KV_F32);
+    char name[MAX_FILES][MAX_NAME];
+    int n = list_rows(name), n_spoilt = 0;
+    for (int i = 0; i < n; i++) {
+        int is_known = 0;
+        for (int k = 0; k < n_known; k++)
+            is_known |= !strcmp(name[i], known[k]);
+        if (is_known) continue;
+        FILE *f = fopen(scratch_path(folder, name[i]), "r+b");
+        assert_non_null(f);
+        assert_int_equal(fseek(f, 0, SEEK_END), 0);
+        fseek(f, ftell(f) % page_bytes, SEEK_SET);
+        for (int k = 0; k < 1000; k++)
+            fputc(k, f);
+        fclose(f);
+        n_spoilt++;
+    }
+    assert_true(n_spoilt > 0);
+}
+
+/*
+ * What is read behind a prefix in memory begins in the page in which that ends. If it is spoilt,
+ * the rows before it are what they were, now and for those who find them later.
+ */
+static void test_spoilt_behind(void **state)
+{
+    (void)state;
+    AskedEngine s;
+    AskedAnswer a;
+    EngineStatus st;
+    char first[MAX_FILES][MAX_NAME];
+    empty_folder();
+    keep_first(options(1));
+    int n_first = list_rows(first);
+    asked_open(&s, options(1));
+    ask(&s, 1, &a);
+    settle(&s);
+    asked_close(&s);
+    spoil_rows(first, n_first);
+    asked_open(&s, options(1));
+    ask(&s, 0, &a);
+    int had = turns.request[0].n_prompt + turns.want[0].n - 1;
+    assert_true(had % PAGE_TOKENS > 0);
+    for (int round = 0; round < 2; round++) {
+        ask(&s, 1, &a);
+        same_answer(1, &a);
+        assert_int_equal(a.done.stats.n_cached, round ? turns.request[1].n_prompt : had);
+    }
+    engine_status(s.engine, &st);
+    assert_int_equal(st.disk.failed, 1);
+    settle(&s);
+    asked_close(&s);
+}
+
+/* No prefix of such a context is worth a place: there are no tiers, and all else goes on. */
+static void test_short_context(void **state)
+{
+    (void)state;
+    AskedEngine s;
+    AskedAnswer a = {0};
+    EngineStatus st;
+    EngineOptions o = options(1);
+    empty_folder();
+    o.ctx_size = PAGE_TOKENS - 1;
+    o.host_cache = 40 * FRAME_BYTES;
+    asked_open(&s, o);
+    EngineRequest r = asked_greedy(1, turns.prompt[0], 8, 4);
+    asked_submit(s.engine, &r);
+    asked_run(s.engine, &a, 1);
+    assert_true(a.n > 0);
+    engine_status(s.engine, &st);
+    assert_true(!st.disk.on && !st.host_cache.max_bytes);
+    asked_close(&s);
+}
+
 /* Two on one folder: the second goes without. Cancelled while it is read: nothing is lost. */
 static void test_company(void **state)
 {
@@ -415,6 +512,8 @@ int main(void)
         cmocka_unit_test(test_host_memory),
         cmocka_unit_test(test_found_above_is_young),
         cmocka_unit_test(test_not_ours),
+        cmocka_unit_test(test_spoilt_behind),
+        cmocka_unit_test(test_short_context),
         cmocka_unit_test(test_company),
         cmocka_unit_test(test_flush),
     };
