@@ -458,6 +458,7 @@ int draft_levels(const EngineOptions *o)
 void engine_status(const Engine *e, EngineStatus *s)
 {
     *s = (EngineStatus){.waiting = e->n_waiting,
+                        .queued = e->n_waiting,
                         .slots = slots_used(e->mem.frames) + slots_free_count(e->mem.frames),
                         .slots_free = slots_free_count(e->mem.frames),
                         .state_mode = e->options.state_mode,

@@ -272,6 +272,7 @@ typedef struct {
 /* What is running, waiting (preempted ones too), free; what was done; and what does not change. */
 typedef struct {
     int running, waiting;
+    int queued; /* of those that wait: that have not begun */
     int slots, slots_free;
     StateMode state_mode; /* slots or replay */
     int pages, pages_free;

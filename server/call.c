@@ -195,7 +195,10 @@ void call_flush_all(Server *s)
 /* A reader that was behind too long makes place for those who wait. */
 void call_drop_slow(Server *s)
 {
-    if (!s->dispatch || !dispatch_n_waiting(s->dispatch)) return;
+    if (!s->dispatch) return;
+    EngineStatus engine;
+    dispatch_status(s->dispatch, &engine);
+    if (!dispatch_n_waiting(s->dispatch) && !engine.queued) return;
     double limit = clock_ms() - s->limits.behind_s * 1e3;
     for (Call *call = s->calls; call; call = call->next)
         if (call->behind_ms > 0 && call->behind_ms < limit && call->stream.ex)

@@ -109,22 +109,22 @@ static void test_slow_reader_pauses(void **state)
     assert_int_equal(served_stop(s), 0);
 }
 
-/* The only sequence belongs to one who does not read: after a while those who wait come first. */
-static void test_slow_reader_makes_place(void **state)
+/* n others wait for the only sequence, which belongs to one who does not read. */
+static void check_place_for(int n)
 {
-    (void)state;
+    enum { MOST = 4 };
     ServedOptions o = served_defaults();
     o.limits.http.unsent_bytes = 256 << 10;
     o.limits.behind_s = 1;
     o.max_seqs = 1;
     Served *s = served_start(&o);
-    int fd = start_slow_reader(s), waiting[4];
+    int fd = start_slow_reader(s), waiting[MOST];
     wait_until_still(s);
-    for (int i = 0; i < 4; i++) { /* more than the engine takes beside the one that runs */
+    for (int i = 0; i < n; i++) {
         waiting[i] = http_connect(s->port);
         http_send(waiting[i], "POST", COMPLETIONS, "", SHORT);
     }
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < n; i++) {
         HttpReply reply;
         StrBuf rest = {0};
         assert_int_equal(http_read(waiting[i], &rest, 0, &reply), 0);
@@ -136,6 +136,15 @@ static void test_slow_reader_makes_place(void **state)
     served_wait_idle(s);
     close(fd);
     assert_int_equal(served_stop(s), 0);
+}
+
+/* After a while those who wait come first: in the engine, which takes one beside the one that runs,
+ * and before it. */
+static void test_slow_reader_makes_place(void **state)
+{
+    (void)state;
+    check_place_for(1);
+    check_place_for(4);
 }
 
 /* ---- large bodies ---- */
