@@ -92,15 +92,15 @@ static int open_backend(App *a, Error *err)
     return a->backend ? 0 : -1;
 }
 
-/* If nothing is said, of wide weights on a CPU a head in 8 bits, whose drafts take half the time.
- */
+/* If nothing is said, on a CPU half the bits of the model: that halves what drafts read. */
 static QuantType draft_quant(const App *a)
 {
+    static const QuantType half[N_QUANT_TYPES] = {QUANT_Q8, QUANT_Q8, QUANT_Q4, QUANT_Q4};
     const Settings *set = &a->settings;
-    int has_head = set->draft == DRAFT_MTP || set->draft == DRAFT_UNION,
-        is_wide = !set->quant && a->file_quant < QUANT_Q8;
+    int has_head = set->draft == DRAFT_MTP || set->draft == DRAFT_UNION;
     if (set->draft_quant != AUTO) return (QuantType)(set->draft_quant - 1);
-    return a->backend->is_host && has_head && is_wide ? QUANT_Q8 : QUANT_NONE;
+    if (!a->backend->is_host || !has_head) return QUANT_NONE;
+    return half[set->quant ? (QuantType)set->quant : a->file_quant];
 }
 
 static int open_model(App *a, Error *err)

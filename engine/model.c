@@ -271,17 +271,12 @@ static int is_of_integers(QuantType quant)
     return quant == QUANT_Q8 || quant == QUANT_Q4;
 }
 
-/* That the backend has `to`, and it can be made of what the weights are. */
+/* That the backend has it. */
 static int check_quant(const Loader *l, const Model *m, QuantType to)
 {
-    QuantType is = m->config.quant;
-    if (is_of_integers(to) && !m->backend->quantise_int)
-        return error_set(l->err, ERR_INPUT, "%s is for the CPU: on a GPU quantise to fp8",
-                         quant_name(to));
-    if (is_of_integers(is) && to && to != is)
-        return error_set(l->err, ERR_INPUT, "the weights are %s: %s is made of wider ones",
-                         quant_name(is), quant_name(to));
-    return 0;
+    if (!is_of_integers(to) || m->backend->quantise_int) return 0;
+    return error_set(l->err, ERR_INPUT, "%s is for the CPU: on a GPU quantise to fp8",
+                     quant_name(to));
 }
 
 /* What wide matrices become; config.quant is what the checkpoint says, and then what they are. */
@@ -296,6 +291,9 @@ static int choose_quant(Loader *l, const ModelOptions *options, Model *m)
     if (l->saver && *is)
         return error_set(l->err, ERR_INPUT, "'%.160s' has %s weights already", l->dir,
                          quant_name(*is));
+    if (is_of_integers(*is) && to && to != *is)
+        return error_set(l->err, ERR_INPUT, "the weights are %s: %s is made of wider ones",
+                         quant_name(*is), quant_name(to));
     if (check_quant(l, m, to) || check_quant(l, m, head)) return -1;
     if (to) *is = to;
     l->quant = to;

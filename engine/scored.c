@@ -7,7 +7,11 @@
 #include "base/mem.h"
 #include "engine/quantise.h"
 
-enum { ALIGN = 64 /* of codes and scales: vectors of them cross no line of the cache */ };
+enum {
+    ALIGN = 64,        /* of codes and scales: vectors of them cross no line of the cache */
+    WIDENED_ROWS = 256 /* of INT8 at a time, whole panels */
+};
+_Static_assert(WIDENED_ROWS % INT8_ROWS == 0, "parts begin with a panel");
 
 /* ---- the ids ---- */
 
@@ -69,10 +73,10 @@ static WeightType copy_type(const Scored *s)
 {
     static const WeightType types[N_QUANT_TYPES] = {WEIGHT_NONE, WEIGHT_FP8, WEIGHT_INT8,
                                                     WEIGHT_INT4};
-    WeightType is = s->model->lm_head.type;
-    if (s->n_ids == s->model->config.n_vocab || (is != WEIGHT_F32 && !weight_is_bf16(is)))
-        return WEIGHT_NONE;
-    return types[s->model->options.draft_quant];
+    WeightType is = s->model->lm_head.type, to = types[s->model->options.draft_quant];
+    int is_narrower =
+        is == WEIGHT_F32 || weight_is_bf16(is) || (is == WEIGHT_INT8 && to == WEIGHT_INT4);
+    return is_narrower && s->n_ids < s->model->config.n_vocab ? to : WEIGHT_NONE;
 }
 
 static Weight copy_of(const Scored *s, int i)
@@ -100,11 +104,31 @@ size_t scored_copy_bytes(const Scored *s)
     return bytes;
 }
 
-/* w in fewer bits, in host memory. */
-static int make_copy(Backend *be, const Weight *w, const void *data, WeightType to, void *code,
+/* INT4 of INT8's rows, some at a time. */
+static int narrow_int8(Backend *be, const Weight *w, const Weight *to, char *code, float *scale)
+{
+    int failed = 0, cols = w->cols;
+    float *wide = mem_alloc((size_t)WIDENED_ROWS * (size_t)cols, sizeof *wide);
+    for (int r = 0; r < w->rows && !failed; r += WIDENED_ROWS) {
+        int n = w->rows - r < WIDENED_ROWS ? w->rows - r : WIDENED_ROWS;
+        for (int i = 0; i < n; i++)
+            for (int c = 0; c < cols; c++)
+                wide[(size_t)i * (size_t)cols + (size_t)c] = weight_int_at(w, r + i, c);
+        QuantiseInt a = {wide, WEIGHT_F32, to->type, n, cols, code, scale};
+        failed = be->quantise_int(be, &a);
+        code += WIDENED_ROWS * weight_row_bytes(to);
+        scale += WIDENED_ROWS * int8_blocks(cols);
+    }
+    mem_free(wide);
+    return failed;
+}
+
+/* w, whose data is that, in fewer bits, in host memory. */
+static int make_copy(Backend *be, const Weight *w, const void *data, const Weight *as, void *code,
                      float *scale)
 {
-    WeightType from = w->type == WEIGHT_F32 ? WEIGHT_F32 : WEIGHT_BF16;
+    WeightType from = w->type == WEIGHT_F32 ? WEIGHT_F32 : WEIGHT_BF16, to = as->type;
+    if (w->type == WEIGHT_INT8) return narrow_int8(be, w, as, code, scale);
     if (to == WEIGHT_FP8) return quantise_fp8(data, from, w->rows, w->cols, code, scale);
     QuantiseInt a = {data, from, to, w->rows, w->cols, code, scale};
     return be->quantise_int(be, &a);
@@ -117,7 +141,7 @@ static int make_copy_there(Backend *be, const Weight *w, const Weight *to, void 
     void *data = mem_alloc(bytes, 1), *codes = mem_alloc(n_codes, 1),
          *scales = mem_alloc(scale_bytes(to), 1);
     be->download(be, data, w->data, bytes);
-    int failed = make_copy(be, w, data, to->type, codes, scales);
+    int failed = make_copy(be, w, data, to, codes, scales);
     if (!failed) {
         be->upload(be, code, codes, n_codes);
         be->upload(be, scale, scales, scale_bytes(to));
@@ -137,7 +161,7 @@ int scored_copy(Scored *s, Error *err)
         Weight *w = &s->rows[i], to = copy_of(s, i);
         void *code = at, *scale = at + aligned((size_t)weight_data_bytes(&to));
         to.data = code, to.scale = scale;
-        int failed = be->is_host ? make_copy(be, w, w->data, to.type, code, scale)
+        int failed = be->is_host ? make_copy(be, w, w->data, &to, code, scale)
                                  : make_copy_there(be, w, &to, code, scale);
         if (failed)
             return error_set(err, ERR_FILE,

@@ -1,11 +1,11 @@
 /*
  * scored.h: the ids that a draft head scores, and the LM head's rows for them: where they are in
- * the model's matrix, or, where it is wide and the model's draft_quant says so, copies in fewer
- * bits. No token depends on either: a guess is verified by the matrix itself.
+ * the model's matrix, or, where the model's draft_quant says so, copies in fewer bits. No token
+ * depends on either: a guess is verified by the matrix itself.
  *
  * Each level of a draft reads these rows: of 32,768 ids of Qwen3.5-0.8B 67 MB in bf16, 34 in INT8,
- * beside 41 and 21 of the head's layer. Where all ids are scored copies would be half the matrix
- * again, or more: then there are none.
+ * 19 in INT4, beside 41, 21 and 14 of the head's layer. Where all ids are scored copies would be
+ * half the matrix again: then there are none.
  */
 #ifndef OFFSHOOT_ENGINE_SCORED_H
 #define OFFSHOOT_ENGINE_SCORED_H

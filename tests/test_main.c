@@ -191,7 +191,8 @@ static void test_draft_quant(void **state)
         {"--draft-quant", "none", NULL},
         {"--draft", "union", "the draft head's weights are q8 (--draft-quant)\n"},
         {"--draft", "ngram", NULL},
-        {"--quant", "q4", NULL},
+        {"--quant", "q8", "the draft head's weights are q4 (--draft-quant)\n"},
+        {"--quant", "q4", "the draft head's weights are q4 (--draft-quant)\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         RunResult r = RUN("chat", "--model", "models/demo", "--device", "cpu", "--max-tokens", "1",

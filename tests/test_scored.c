@@ -172,8 +172,13 @@ static void test_logits(void **state)
 /* What a range's rows become by the definition. */
 static Weight narrow_rows(const Weight *w, WeightType to, IdRange r)
 {
-    WeightType from = w->type == WEIGHT_F32 ? WEIGHT_F32 : WEIGHT_BF16;
+    WeightType from = weight_is_bf16(w->type) ? WEIGHT_BF16 : WEIGHT_F32;
     const char *data = (const char *)w->data + r.first * weight_row_bytes(w);
+    float *wide = floats((size_t)w->cols * (size_t)(r.end - r.first));
+    for (int i = r.first; i < r.end && w->type == WEIGHT_INT8; i++)
+        for (int c = 0; c < w->cols; c++)
+            wide[(i - r.first) * w->cols + c] = weight_int_at(w, i, c);
+    if (w->type == WEIGHT_INT8) data = (const char *)wide;
     Weight made = {.type = to, .rows = r.end - r.first, .cols = w->cols};
     void *code = malloc((size_t)weight_data_bytes(&made));
     float *scale = floats((size_t)weight_n_scales(&made));
@@ -184,6 +189,7 @@ static Weight narrow_rows(const Weight *w, WeightType to, IdRange r)
                          0);
     else
         assert_int_equal(ref->quantise_int(ref, &a), 0);
+    free(wide);
     made.data = code, made.scale = scale;
     return made;
 }
@@ -191,7 +197,7 @@ static Weight narrow_rows(const Weight *w, WeightType to, IdRange r)
 /* Logits of copies are products with rows that the definition has made. */
 static void check_copies(int b, Rng *r, WeightType type, QuantType quant, WeightType to)
 {
-    const int32_t always[] = {7, 301, 302, 303, 440};
+    const int32_t always[] = {7, 311, 312, 313, 410};
     Error err = {0};
     Weight w = random_weight(r, type, N_VOCAB, DIM);
     Model m = model_of(backend[b], w, 450);
@@ -200,7 +206,7 @@ static void check_copies(int b, Rng *r, WeightType type, QuantType quant, Weight
     float *got = floats(size), *want = floats(size), *x = random_floats(r, (size_t)N * DIM, 1);
     double bytes = 0;
     m.options.draft_quant = quant;
-    scored_open(&s, &m, &(DraftVocab){100, always, 5});
+    scored_open(&s, &m, &(DraftVocab){280, always, 5});
     assert_true(scored_copy_bytes(&s) > 0);
     assert_int_equal(scored_copy(&s, &err), 0);
     scored_init_logits(&s, N, got);
@@ -234,6 +240,7 @@ static void test_copies(void **state)
             if (!has_type(b, WEIGHT_INT8)) continue;
             check_copies(b, &r, wide[t], QUANT_Q8, WEIGHT_INT8);
             check_copies(b, &r, wide[t], QUANT_Q4, WEIGHT_INT4);
+            check_copies(b, &r, WEIGHT_INT8, QUANT_Q4, WEIGHT_INT4);
         }
 }
 
@@ -245,10 +252,9 @@ static void test_no_copies(void **state)
         WeightType type;
         QuantType quant;
         int n_first;
-    } cases[] = {{WEIGHT_BF16, QUANT_Q8, 0},
-                 {WEIGHT_BF16, QUANT_NONE, 100},
-                 {WEIGHT_INT8, QUANT_Q4, 100},
-                 {WEIGHT_FP8, QUANT_Q8, 100}};
+    } cases[] = {{WEIGHT_BF16, QUANT_Q8, 0},   {WEIGHT_BF16, QUANT_NONE, 100},
+                 {WEIGHT_INT8, QUANT_Q8, 100}, {WEIGHT_INT8, QUANT_NONE, 100},
+                 {WEIGHT_INT4, QUANT_Q8, 100}, {WEIGHT_FP8, QUANT_Q8, 100}};
     Rng r = rng_new(71);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Error err = {0};
