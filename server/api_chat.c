@@ -111,11 +111,8 @@ static void choice(const Call *call, const Answer *a, int index, StrBuf *out)
     write_message(call, a, out);
     json_write(out, ",s:o, s:s?, s:o", "logprobs", logprobs(call, a, 0), "finish_reason",
                answer_finish_reason(a), "stop_reason", call_stop_reason(a));
-    if (call->api.n_prompt_logprobs >= 0)
-        json_write(out, ",s:o", "prompt_logprobs", call_prompt_logprobs(call, a));
     call_add_ids(call, a, 0, out);
     call_add_trees(call, a, out);
-    call_add_prompt_ids(call, a, out);
     strbuf_puts(out, "}");
 }
 
@@ -136,7 +133,7 @@ static void end_delta(Call *call, Answer *a, StrBuf *out)
     a->n_ids_taken = a->tokens.n;
     tree_list_clear(&a->trees);
     strbuf_puts(out, "}");
-    choices_chunk_end(call, 0);
+    choices_chunk_end(call, 0, 0);
 }
 
 /* A call's name comes once, with its id; a client that joins what it gets would double it. */
@@ -173,9 +170,8 @@ static void send_role(Call *call, Answer *a)
     StrBuf *out = choices_chunk_begin(call);
     json_write(out, "{s:i, s:{s:s, s:s}, s:n, s:n", "index", a->index, "delta", "role", "assistant",
                "content", "", "logprobs", "finish_reason");
-    call_add_prompt_ids(call, a, out);
     strbuf_puts(out, "}");
-    choices_chunk_end(call, 0);
+    choices_chunk_end(call, 1, 0);
     a->opened = 1;
 }
 
@@ -196,7 +192,7 @@ static void stream(Call *call, Answer *a)
     call_add_ids(call, a, a->n_ids_taken, out);
     call_add_trees(call, a, out);
     strbuf_puts(out, "}");
-    choices_chunk_end(call, 1);
+    choices_chunk_end(call, 0, 1);
 }
 
 static const ApiFormat format = {

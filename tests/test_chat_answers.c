@@ -468,6 +468,38 @@ static void test_ids(void **state)
     json_decref(reply);
 }
 
+/* A chat's prompt stands beside its choices: whole, and in the first chunk of each choice. */
+static void test_ids_of_a_chat(void **state)
+{
+    (void)state;
+    static const char fields[] = "\"return_token_ids\": true, \"n\": 2, \"max_tokens\": 5, ";
+    char whole[128];
+    snprintf(whole, sizeof whole, "%s\"prompt_logprobs\": 1, ", fields);
+    json_t *reply = ask(whole), *ids = json_object_get(reply, "prompt_token_ids"), *event;
+    long n = served_int_at(reply, "usage.prompt_tokens");
+    assert_int_equal(json_array_size(ids), n);
+    assert_int_equal(json_array_size(json_object_get(reply, "prompt_logprobs")), n);
+    assert_null(served_at(reply, "choices.0.prompt_token_ids"));
+    assert_null(served_at(reply, "choices.0.prompt_logprobs"));
+    assert_int_equal(json_array_size(served_at(reply, "choices.1.token_ids")), 5);
+    char *body = question(fields, 1);
+    json_t *events = served_events(served, CHAT, body);
+    size_t i;
+    json_array_foreach(events, i, event)
+    {
+        json_t *sent = json_object_get(event, "prompt_token_ids");
+        if (served_at(event, "choices.0.delta.role"))
+            assert_true(json_equal(sent, ids));
+        else
+            assert_null(sent);
+        assert_null(served_at(event, "choices.0.prompt_token_ids"));
+    }
+    assert_true(json_equal(json_object_get(json_array_get(events, 0), "prompt_token_ids"), ids));
+    json_decref(events);
+    free(body);
+    json_decref(reply);
+}
+
 /* Steps by accepted drafts, and what follows from them, agree with the timings. */
 static void check_speculation(const json_t *reply)
 {
@@ -548,6 +580,7 @@ int main(void)
         cmocka_unit_test(test_best_of),
         cmocka_unit_test(test_prompt_logprobs),
         cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_ids_of_a_chat),
         cmocka_unit_test(test_figures),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
