@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "server/json_out.h"
 
-/* Text, log-probability and bytes of a token. */
+/* Text (or token_id:N), log-probability and bytes of a token. */
 static json_t *token_entry(const Call *call, int32_t token, float logprob)
 {
     size_t len;
@@ -19,8 +19,9 @@ static json_t *token_entry(const Call *call, int32_t token, float logprob)
     json_t *bytes = json_array();
     for (size_t i = 0; i < len; i++)
         json_array_append_new(bytes, json_integer((unsigned char)text[i]));
-    return json_pack("{s:o, s:o, s:o}", "token", json_text_n(text, len), "logprob",
-                     call_logprob(logprob), "bytes", bytes);
+    json_t *name = call->api.tokens_as_ids ? call_token_text(call, token) : json_text_n(text, len);
+    return json_pack("{s:o, s:o, s:o}", "token", name, "logprob", call_logprob(logprob), "bytes",
+                     bytes);
 }
 
 /* An entry for each token from..n but the end token, each with exactly k alternatives. */
