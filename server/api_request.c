@@ -239,6 +239,8 @@ static int read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defau
     if (api_read_bool(body, "logprobs", &logprobs, err) ||
         api_read_int(body, "top_logprobs", 0, MAX_LOGPROBS, &n_top, err))
         return -1;
+    if (json_is_true(json_field(body, "echo")))
+        return api_error(err, ERR_INPUT, "echo", "echo is not supported in a chat");
     if (n_top && !logprobs)
         return api_error(err, ERR_INPUT, "top_logprobs", "top_logprobs needs logprobs: true");
     if (logprobs) r->n_logprobs = n_top;
