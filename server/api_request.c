@@ -284,6 +284,8 @@ int api_request_read(ApiRequest *r, ApiKind kind, json_t *body, const ApiDefault
                       .parallel_calls = 1,
                       .cache_prompt = 1,
                       .skip_special = 1};
+    r->id = api_word(json_field(body, "request_id"));      /* vLLM's name */
+    if (!r->id) r->id = api_word(json_field(body, "rid")); /* SGLang's */
     const json_t *model = json_field(body, "model");
     if (model && !json_is_string(model))
         return api_error(err, ERR_INPUT, "model", "model must be a string");

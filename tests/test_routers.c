@@ -22,6 +22,8 @@
 #define ENDLESS     "{\"prompt\": \"Hello\", \"max_tokens\": 8000, \"ignore_eos\": true}"
 #define STREAMED                                                                                   \
     "{\"prompt\": \"Hello\", \"max_tokens\": 8000, \"ignore_eos\": true, \"stream\": true}"
+#define NAMED                                                                                      \
+    "{\"prompt\": \"Hello\", \"max_tokens\": 8000, \"ignore_eos\": true, \"rid\": \"three\"}"
 #define CHAT                                                                                       \
     "{\"messages\": [{\"role\": \"user\", \"content\": \"Is there a good restaurant in town, "     \
     "with "                                                                                        \
@@ -420,7 +422,7 @@ static void test_abort(void **state)
         const char *headers, *body;
     } asked[] = {{"X-Request-Id: one\r\n", ENDLESS},
                  {"X-Request-Id: two\r\n", STREAMED},
-                 {"X-Request-Id: three\r\n", ENDLESS},
+                 {"", NAMED},
                  {"", STREAMED}};
     ServedOptions o = served_defaults();
     o.max_seqs = 2;
