@@ -24,14 +24,18 @@ static json_t *token_entry(const Call *call, int32_t token, float logprob)
                      bytes);
 }
 
-/* An entry for each token from..n but the end token, each with exactly k alternatives. */
+/*
+ * An entry for each token from..n, each with exactly k alternatives. The end token has one only
+ * where ids are sent, too, of which it is one.
+ */
 static json_t *logprobs(const Call *call, const Answer *a, int from)
 {
     const TokenProbs *p = &a->probs;
+    int ends = call->api.return_token_ids || call->api.return_tokens;
     if (call->api.n_logprobs < 0) return json_null();
     json_t *content = json_array();
     for (int i = from; i < p->n; i++) {
-        if (answer_is_end(a, p->token[i])) continue;
+        if (!ends && answer_is_end(a, p->token[i])) continue;
         json_t *entry = token_entry(call, p->token[i], p->logprob[i]), *tops = json_array();
         for (int j = 0; j < p->k; j++) {
             size_t at = (size_t)i * (size_t)p->k + (size_t)j;

@@ -156,7 +156,7 @@ static void test_chat_logprobs(void **state)
     json_decref(r);
 }
 
-/* By ids instead of texts, alternatives too. */
+/* By ids instead of texts, alternatives too; one for each of the ids, the end token's too. */
 static void test_chat_logprobs_by_id(void **state)
 {
     (void)state;
@@ -168,7 +168,9 @@ static void test_chat_logprobs_by_id(void **state)
                     200);
     const json_t *content = served_at(r, "choices.0.logprobs.content"), *entry;
     const json_t *ids = served_at(r, "choices.0.token_ids");
-    assert_true(json_array_size(content) > 0);
+    assert_string_equal(served_text_at(r, "choices.0.finish_reason"), "stop");
+    assert_int_equal(json_array_size(content), json_array_size(ids));
+    assert_int_equal(json_array_size(ids), served_int_at(r, "usage.completion_tokens"));
     for (size_t i = 0; (entry = json_array_get(content, i)) != NULL; i++) {
         char want[32];
         snprintf(want, sizeof want, "token_id:%d", (int)json_integer_value(json_array_get(ids, i)));
