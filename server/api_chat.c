@@ -11,7 +11,7 @@
 #include "base/random.h"
 #include "server/json_out.h"
 
-/* Text, log-probability and bytes of a token. */
+/* Text (or token_id:N), log-probability and bytes of a token. */
 static json_t *token_entry(const Call *call, int32_t token, float logprob)
 {
     size_t len;
@@ -19,18 +19,23 @@ static json_t *token_entry(const Call *call, int32_t token, float logprob)
     json_t *bytes = json_array();
     for (size_t i = 0; i < len; i++)
         json_array_append_new(bytes, json_integer((unsigned char)text[i]));
-    return json_pack("{s:o, s:o, s:o}", "token", json_text_n(text, len), "logprob",
-                     call_logprob(logprob), "bytes", bytes);
+    json_t *name = call->api.tokens_as_ids ? call_token_text(call, token) : json_text_n(text, len);
+    return json_pack("{s:o, s:o, s:o}", "token", name, "logprob", call_logprob(logprob), "bytes",
+                     bytes);
 }
 
-/* An entry for each token from..n but the end token, each with exactly k alternatives. */
+/*
+ * An entry for each token from..n, each with exactly k alternatives. The end token has one only
+ * where ids are sent, too, of which it is one.
+ */
 static json_t *logprobs(const Call *call, const Answer *a, int from)
 {
     const TokenProbs *p = &a->probs;
+    int ends = call->api.return_token_ids || call->api.return_tokens;
     if (call->api.n_logprobs < 0) return json_null();
     json_t *content = json_array();
     for (int i = from; i < p->n; i++) {
-        if (answer_is_end(a, p->token[i])) continue;
+        if (!ends && answer_is_end(a, p->token[i])) continue;
         json_t *entry = token_entry(call, p->token[i], p->logprob[i]), *tops = json_array();
         for (int j = 0; j < p->k; j++) {
             size_t at = (size_t)i * (size_t)p->k + (size_t)j;
@@ -111,11 +116,8 @@ static void choice(const Call *call, const Answer *a, int index, StrBuf *out)
     write_message(call, a, out);
     json_write(out, ",s:o, s:s?, s:o", "logprobs", logprobs(call, a, 0), "finish_reason",
                answer_finish_reason(a), "stop_reason", call_stop_reason(a));
-    if (call->api.n_prompt_logprobs >= 0)
-        json_write(out, ",s:o", "prompt_logprobs", call_prompt_logprobs(call, a));
     call_add_ids(call, a, 0, out);
     call_add_trees(call, a, out);
-    call_add_prompt_ids(call, a, out);
     strbuf_puts(out, "}");
 }
 
@@ -136,7 +138,7 @@ static void end_delta(Call *call, Answer *a, StrBuf *out)
     a->n_ids_taken = a->tokens.n;
     tree_list_clear(&a->trees);
     strbuf_puts(out, "}");
-    choices_chunk_end(call, 0);
+    choices_chunk_end(call, 0, 0);
 }
 
 /* A call's name comes once, with its id; a client that joins what it gets would double it. */
@@ -173,9 +175,8 @@ static void send_role(Call *call, Answer *a)
     StrBuf *out = choices_chunk_begin(call);
     json_write(out, "{s:i, s:{s:s, s:s}, s:n, s:n", "index", a->index, "delta", "role", "assistant",
                "content", "", "logprobs", "finish_reason");
-    call_add_prompt_ids(call, a, out);
     strbuf_puts(out, "}");
-    choices_chunk_end(call, 0);
+    choices_chunk_end(call, 1, 0);
     a->opened = 1;
 }
 
@@ -196,7 +197,7 @@ static void stream(Call *call, Answer *a)
     call_add_ids(call, a, a->n_ids_taken, out);
     call_add_trees(call, a, out);
     strbuf_puts(out, "}");
-    choices_chunk_end(call, 1);
+    choices_chunk_end(call, 0, 1);
 }
 
 static const ApiFormat format = {

@@ -135,7 +135,7 @@ static void stream(Call *call, Answer *a)
     call_add_trees(call, a, out);
     if (!a->opened) call_add_prompt_ids(call, a, out);
     strbuf_puts(out, "}");
-    choices_chunk_end(call, done);
+    choices_chunk_end(call, 0, done);
     a->opened = 1;
     a->n_probs_taken = a->probs.n;
     a->n_ids_taken = a->tokens.n;

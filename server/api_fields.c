@@ -69,6 +69,7 @@ static const FloatField float_fields[] = {
 static const BoolField bool_fields[] = {
     {"ignore_eos", AT(ignore_eos)},
     {"stream", AT(stream)},
+    {"no_stop_trim", AT(include_stop)}, /* SGLang's name */
     {"include_stop_str_in_output", AT(include_stop)},
     {"skip_special_tokens", AT(skip_special)},
     {"return_token_ids", AT(return_token_ids)},
@@ -112,7 +113,11 @@ int api_refuse_unsupported(const json_t *body, ApiError *err)
                                        "bad_words",
                                        "logits_processors",
                                        "logprob_token_ids",
-                                       "repetition_detection"};
+                                       "repetition_detection",
+                                       "stop_regex",
+                                       "custom_logit_processor",
+                                       "lora",
+                                       "lora_path"};
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
         const json_t *v = json_field(body, keys[k]);
         int asks = v && !json_is_false(v) && !(json_is_string(v) && !json_string_length(v)) &&

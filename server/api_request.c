@@ -239,6 +239,8 @@ static int read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defau
     if (api_read_bool(body, "logprobs", &logprobs, err) ||
         api_read_int(body, "top_logprobs", 0, MAX_LOGPROBS, &n_top, err))
         return -1;
+    if (json_is_true(json_field(body, "echo")))
+        return api_error(err, ERR_INPUT, "echo", "echo is not supported in a chat");
     if (n_top && !logprobs)
         return api_error(err, ERR_INPUT, "top_logprobs", "top_logprobs needs logprobs: true");
     if (logprobs) r->n_logprobs = n_top;
@@ -282,6 +284,8 @@ int api_request_read(ApiRequest *r, ApiKind kind, json_t *body, const ApiDefault
                       .parallel_calls = 1,
                       .cache_prompt = 1,
                       .skip_special = 1};
+    r->id = api_word(json_field(body, "request_id"));      /* vLLM's name */
+    if (!r->id) r->id = api_word(json_field(body, "rid")); /* SGLang's */
     const json_t *model = json_field(body, "model");
     if (model && !json_is_string(model))
         return api_error(err, ERR_INPUT, "model", "model must be a string");

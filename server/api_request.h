@@ -108,6 +108,7 @@ typedef struct {
     ApiKind kind;
     json_t *body;      /* owned; lends strings and lists */
     const char *model; /* as asked for, or NULL */
+    const char *id;    /* its own, lent by the body; or NULL */
 
     ApiPrompt *prompts; /* API_COMPLETION */
     int n_prompts;

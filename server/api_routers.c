@@ -4,6 +4,8 @@
  */
 #include "server/call.h"
 
+#include <time.h>
+
 #include "base/version.h"
 #include "server/json_out.h"
 #include "server/orders.h"
@@ -43,21 +45,65 @@ void api_model_info(Server *s, Exchange *ex)
                             s->config->model_type, "context_length", s->ctx_size));
 }
 
-/* Tokens of prompts and answers that are under way: the work that a new request would wait for. */
-void api_load(Server *s, Exchange *ex)
-{
+typedef struct {
     EngineStatus status;
-    json_int_t n_tokens = 0;
-    int n_live = dispatch_n_live(s->dispatch);
-    dispatch_status(s->dispatch, &status);
+    int n_live, n_waiting; /* answers; the others run */
+    json_int_t n_used;     /* tokens of prompts and answers in the engine */
+    json_int_t n_tokens;   /* of all: the work that a new request would wait for */
+} Load;
+
+static void add_answer(Load *load, const Answer *a)
+{
+    json_int_t n = a->request.n_prompt + a->n_tokens;
+    if (a->state == ANSWER_DONE) return;
+    load->n_tokens += n;
+    if (a->state == ANSWER_RUNNING) load->n_used += n;
+}
+
+static Load read_load(const Server *s)
+{
+    Load load = {.n_live = dispatch_n_live(s->dispatch)};
+    dispatch_status(s->dispatch, &load.status);
     for (const Call *call = s->calls; call; call = call->next)
         for (int i = 0; !call->is_read && i < call->n_answers; i++)
-            if (call->answers[i].state != ANSWER_DONE)
-                n_tokens += call->answers[i].request.n_prompt + call->answers[i].n_tokens;
-    int n_waiting = n_live > status.running ? n_live - status.running : 0;
+            add_answer(&load, &call->answers[i]);
+    if (load.n_live > load.status.running) load.n_waiting = load.n_live - load.status.running;
+    return load;
+}
+
+/* SGLang's older list. */
+void api_load(Server *s, Exchange *ex)
+{
+    Load load = read_load(s);
     exchange_json(ex, 200,
-                  json_pack("[{s:i, s:i, s:i, s:I}]", "dp_rank", 0, "num_reqs", n_live,
-                            "num_waiting_reqs", n_waiting, "num_tokens", n_tokens));
+                  json_pack("[{s:i, s:i, s:i, s:I}]", "dp_rank", 0, "num_reqs", load.n_live,
+                            "num_waiting_reqs", load.n_waiting, "num_tokens", load.n_tokens));
+}
+
+/* Its newer object. What is not measured here, as throughput, is not in it. */
+void api_loads(Server *s, Exchange *ex)
+{
+    Load load = read_load(s);
+    int n_running = load.n_live - load.n_waiting, n_most = load.status.max_seqs;
+    int n_room = load.status.pages * PAGE_TOKENS;
+    double usage = (double)load.n_used / n_room, utilization = (double)n_running / n_most;
+    char timestamp[32];
+    time_t now = time(NULL);
+    struct tm utc;
+    strftime(timestamp, sizeof timestamp, "%Y-%m-%dT%H:%M:%S+00:00", gmtime_r(&now, &utc));
+    json_t *rank = json_pack(
+        "{s:i, s:i, s:i, s:i, s:I, s:I, s:i, s:i, s:f, s:f}", "dp_rank", 0, "num_running_reqs",
+        n_running, "num_waiting_reqs", load.n_waiting, "num_total_reqs", load.n_live,
+        "num_used_tokens", load.n_used, "num_total_tokens", load.n_tokens, "max_total_num_tokens",
+        n_room, "max_running_requests", n_most, "token_usage", usage, "utilization", utilization);
+    json_t *sums = json_pack("{s:i, s:i, s:i, s:I, s:I, s:f, s:f}", "total_running_reqs", n_running,
+                             "total_waiting_reqs", load.n_waiting, "total_reqs", load.n_live,
+                             "total_used_tokens", load.n_used, "total_tokens", load.n_tokens,
+                             "avg_token_usage", usage, "avg_utilization", utilization);
+    exchange_json(ex, 200,
+                  json_pack("{s:s, s:s, s:i, s:[o], s:o}", "timestamp", timestamp, "version",
+                            OFFSHOOT_VERSION, "dp_rank_count", 1, "loads", rank, "aggregate",
+                            sums));
 }
 
 void api_health_generate(Server *s, Exchange *ex)

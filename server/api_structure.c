@@ -1,8 +1,8 @@
 /*
  * api_structure.c: what a request says that its answer must look like; see api_request.h.
  *
- * OpenAI's response_format, vLLM's structured_outputs and llama.cpp's json_schema, one of them at a
- * time. What is not followed is refused: silence would give an answer of any form.
+ * OpenAI's response_format, vLLM's structured_outputs, llama.cpp's json_schema and SGLang's regex,
+ * one of them at a time. What is not followed is refused: silence would give an answer of any form.
  */
 #include "server/api_request.h"
 
@@ -98,6 +98,13 @@ static int read_structured_outputs(ApiStructure *s, const json_t *body, ApiError
     return 0;
 }
 
+/* 1 for a value that asks for something. */
+static int asks(const json_t *v)
+{
+    return v && !json_is_false(v) && (!json_is_string(v) || json_string_length(v)) &&
+           (!json_is_array(v) || json_array_size(v)) && (!json_is_object(v) || json_object_size(v));
+}
+
 /* llama.cpp's: the schema alone. An empty one is its way to ask for nothing. */
 static int read_bare_schema(ApiStructure *s, const json_t *body, ApiError *err)
 {
@@ -107,19 +114,23 @@ static int read_bare_schema(ApiStructure *s, const json_t *body, ApiError *err)
     return is_schema(v) ? 0 : refuse("json_schema", "must be a schema", err);
 }
 
-/* 1 for a value that asks for something. */
-static int asks(const json_t *v)
+/* SGLang's: the pattern alone. */
+static int read_bare_pattern(ApiStructure *s, const json_t *body, ApiError *err)
 {
-    return v && !json_is_false(v) && (!json_is_string(v) || json_string_length(v)) &&
-           (!json_is_array(v) || json_array_size(v)) && (!json_is_object(v) || json_object_size(v));
+    const json_t *v = json_field(body, "regex");
+    if (!asks(v)) return 0;
+    *s = (ApiStructure){STRUCTURE_PATTERN, v, 0, "regex", "regex"};
+    return json_is_string(v) ? 0 : refuse("regex", "must be a string", err);
 }
 
 static int refuse_others(const json_t *body, ApiError *err)
 {
     static const char *const guided[] = {"guided_json", "guided_regex", "guided_choice",
                                          "guided_grammar", "guided_json_object"};
-    if (asks(json_field(body, "grammar")))
-        return refuse("grammar", "is not supported; use json_schema", err);
+    static const char *const grammars[] = {"grammar", "ebnf", "structural_tag"};
+    for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++)
+        if (asks(json_field(body, grammars[i])))
+            return refuse(grammars[i], "is not supported; use json_schema", err);
     for (size_t i = 0; i < sizeof guided / sizeof *guided; i++)
         if (asks(json_field(body, guided[i])))
             return refuse(guided[i], "is not supported; use structured_outputs", err);
@@ -141,7 +152,7 @@ static int parse_schema(ApiRequest *r, ApiError *err)
 int api_read_structure(ApiRequest *r, const json_t *body, ApiError *err)
 {
     static int (*const read[])(ApiStructure *, const json_t *, ApiError *) = {
-        read_response_format, read_structured_outputs, read_bare_schema};
+        read_response_format, read_structured_outputs, read_bare_schema, read_bare_pattern};
     if (refuse_others(body, err)) return -1;
     for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
         ApiStructure one = {0};

@@ -118,13 +118,14 @@ int call_tokenize_chat(Call *call, int limit, size_t *budget, ApiError *err);
 
 /*
  * choices.c: an ApiFormat's reply, end and fail for replies that are choices; and a chunk with the
- * choice that is written in between, the last of the answer if last.
+ * choice that is written in between: with the ids of the first prompt beside it if prompt, the last
+ * of the answer if last.
  */
 void choices_reply(Call *call, StrBuf *body);
 void choices_end(Call *call);
 void choices_fail(Call *call, int status, const char *code, const char *message);
 StrBuf *choices_chunk_begin(Call *call);
-void choices_chunk_end(Call *call, int last);
+void choices_chunk_end(Call *call, int prompt, int last);
 
 /* "model" of the reply: as asked for, or ours. */
 const char *call_model(const Call *call);
@@ -146,8 +147,8 @@ void call_timings(const Call *call, StrBuf *out);
 void call_metrics(const Call *call, StrBuf *out);
 
 /*
- * Further members of a choice: the ids of its tokens from from_id on, of its prompt, if the request
- * wants them.
+ * Further members, if the request wants them: of a choice the ids of its tokens from from_id on; of
+ * a completion's choice, of a chat's reply or chunk the ids of the prompt.
  */
 void call_add_ids(const Call *call, const Answer *a, int from_id, StrBuf *out);
 void call_add_prompt_ids(const Call *call, const Answer *a, StrBuf *out);

@@ -268,6 +268,12 @@ static void start(Call *call)
     atomic_store(&s->n_live, dispatch_n_live(s->dispatch));
 }
 
+static void set_id(Call *call)
+{
+    const char *id = exchange_id(call->stream.ex);
+    snprintf(call->id, sizeof call->id, "%s%s", call->format->id_prefix, id);
+}
+
 static void done(void *owner)
 {
     Call *call = owner;
@@ -277,6 +283,8 @@ static void done(void *owner)
     mem_free(call->body);
     call->body = NULL;
     if (ex) exchange_forget_body(ex);
+    if (ex) exchange_offer_id(ex, call->api.id);
+    if (ex) set_id(call);
     if (ex && !call->refused && !call->server->lost) {
         start(call);
         return;
@@ -296,7 +304,7 @@ static Call *new_call(Server *s, Exchange *ex, const ApiFormat *format)
                    .created = time(NULL),
                    .started_ms = clock_ms(),
                    .is_read = 1};
-    snprintf(call->id, sizeof call->id, "%s%s", format->id_prefix, exchange_id(ex));
+    set_id(call);
     call->next = s->calls;
     if (s->calls) s->calls->prev = call;
     s->calls = call;

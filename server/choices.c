@@ -40,6 +40,15 @@ static void add_figures(const Call *call, StrBuf *out)
     add_timings(call, out);
 }
 
+/* vLLM's reply to a chat has what is said of the prompt beside its choices. */
+static void add_prompt(const Call *call, StrBuf *out)
+{
+    const Answer *a = &call->answers[0];
+    if (call->api.n_prompt_logprobs >= 0)
+        json_write(out, ",s:o", "prompt_logprobs", call_prompt_logprobs(call, a));
+    call_add_prompt_ids(call, a, out);
+}
+
 /* The head is the same in all chunks of a call. */
 StrBuf *choices_chunk_begin(Call *call)
 {
@@ -49,10 +58,11 @@ StrBuf *choices_chunk_begin(Call *call)
     return out;
 }
 
-void choices_chunk_end(Call *call, int last)
+void choices_chunk_end(Call *call, int prompt, int last)
 {
     StrBuf *out = &call->stream.pending;
     strbuf_puts(out, "]");
+    if (prompt) call_add_prompt_ids(call, &call->answers[0], out);
     if (call->api.continuous_usage)
         add_usage(call, out);
     else if (call->api.include_usage)
@@ -119,6 +129,7 @@ void choices_reply(Call *call, StrBuf *body)
         write_choices(call, call->answers + (size_t)i * (size_t)call->api.best_of, i * call->api.n,
                       body);
     strbuf_puts(body, "]");
+    if (call->api.kind == API_CHAT) add_prompt(call, body);
     add_usage(call, body);
     add_figures(call, body);
     strbuf_puts(body, "}");

@@ -43,18 +43,41 @@ void exchange_free(Exchange *ex)
     if (handed && !--http->n_open && http->idle) http->idle(http->handler.ctx);
 }
 
-/* The client's own id if it is fit for a log line. */
+/* Fit for a log line. */
+static int id_is_fit(const char *id)
+{
+    size_t n = id ? strlen(id) : 0;
+    int fit = n > 0 && n <= MAX_REQUEST_ID;
+    for (size_t i = 0; fit && i < n; i++)
+        fit = id[i] > ' ' && id[i] < 0x7f;
+    return fit;
+}
+
+/* In all replies, under both names that clients know. */
+static void tell_id(Exchange *ex)
+{
+    struct evkeyvalq *headers = evhttp_request_get_output_headers(ex->req);
+    evhttp_remove_header(headers, "X-Request-Id");
+    evhttp_remove_header(headers, "request-id");
+    exchange_add_header(ex, "X-Request-Id", ex->id);
+    if (http_is_anthropic(ex->path)) exchange_add_header(ex, "request-id", ex->id);
+}
+
+/* The client's own id, or ours. */
 static void set_id(Exchange *ex)
 {
     const char *given = exchange_header(ex, "X-Request-Id");
-    size_t n = given ? strlen(given) : 0;
-    int fit = n > 0 && n <= MAX_REQUEST_ID;
-    for (size_t i = 0; fit && i < n; i++)
-        fit = given[i] > ' ' && given[i] < 0x7f;
-    if (fit)
-        memcpy(ex->id, given, n + 1);
+    if (id_is_fit(given))
+        snprintf(ex->id, sizeof ex->id, "%s", given);
     else
         random_hex(ex->id, 16);
+}
+
+void exchange_offer_id(Exchange *ex, const char *id)
+{
+    if (!id_is_fit(id) || id_is_fit(exchange_header(ex, "X-Request-Id"))) return;
+    snprintf(ex->id, sizeof ex->id, "%s", id);
+    tell_id(ex);
 }
 
 /* A path that holds a NUL is none of ours, and must not pass for the part before it. */
@@ -76,9 +99,8 @@ void exchange_begin(Exchange *ex)
     ex->route = "other";
     set_id(ex);
     set_path(ex);
-    exchange_add_header(ex, "X-Request-Id", ex->id);
+    tell_id(ex);
     exchange_add_header(ex, "Server", SERVER_NAME);
-    if (http_is_anthropic(ex->path)) exchange_add_header(ex, "request-id", ex->id);
 }
 
 /* Out of file descriptors: a pause, so that waiting for one does not take a whole core. */

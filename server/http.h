@@ -82,6 +82,9 @@ const char *exchange_header(const Exchange *ex, const char *name); /* NULL when 
 const char *exchange_id(const Exchange *ex); /* the client's X-Request-Id, or ours */
 const char *exchange_body(Exchange *ex, size_t *len);
 
+/* Another id that the client has given, or NULL: it counts if it is fit and the header's is not. */
+void exchange_offer_id(Exchange *ex, const char *id);
+
 /* The body is not needed any more; its memory goes. */
 void exchange_forget_body(Exchange *ex);
 

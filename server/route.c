@@ -50,7 +50,7 @@ static const Route routes[] = {
     {"/get_server_info", METHOD_GET, 1, 0, api_server_info},
     {"/model_info", METHOD_GET, 1, 0, api_model_info},
     {"/get_model_info", METHOD_GET, 1, 0, api_model_info},
-    {"/v1/loads", METHOD_GET, 1, 0, api_load},
+    {"/v1/loads", METHOD_GET, 1, 0, api_loads},
     {"/get_load", METHOD_GET, 1, 0, api_load},
     {"/get_loads", METHOD_GET, 1, 0, api_load},
     {"/health_generate", METHOD_GET, 1, 0, api_health_generate},

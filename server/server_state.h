@@ -132,6 +132,7 @@ void api_tokenizer_info(Server *s, Exchange *ex);
 void api_server_info(Server *s, Exchange *ex);
 void api_model_info(Server *s, Exchange *ex);
 void api_load(Server *s, Exchange *ex);
+void api_loads(Server *s, Exchange *ex);
 void api_health_generate(Server *s, Exchange *ex);
 void api_flush_cache(Server *s, Exchange *ex);
 void api_abort_request(Server *s, Exchange *ex);

@@ -156,6 +156,30 @@ static void test_chat_logprobs(void **state)
     json_decref(r);
 }
 
+/* By ids instead of texts, alternatives too; one for each of the ids, the end token's too. */
+static void test_chat_logprobs_by_id(void **state)
+{
+    (void)state;
+    json_t *r =
+        served_post(served, CHAT,
+                    "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello, who are you?\"}], "
+                    "\"temperature\": 0, \"logprobs\": true, \"top_logprobs\": 1, "
+                    "\"return_token_ids\": true, \"return_tokens_as_token_ids\": true}",
+                    200);
+    const json_t *content = served_at(r, "choices.0.logprobs.content"), *entry;
+    const json_t *ids = served_at(r, "choices.0.token_ids");
+    assert_string_equal(served_text_at(r, "choices.0.finish_reason"), "stop");
+    assert_int_equal(json_array_size(content), json_array_size(ids));
+    assert_int_equal(json_array_size(ids), served_int_at(r, "usage.completion_tokens"));
+    for (size_t i = 0; (entry = json_array_get(content, i)) != NULL; i++) {
+        char want[32];
+        snprintf(want, sizeof want, "token_id:%d", (int)json_integer_value(json_array_get(ids, i)));
+        assert_string_equal(served_text_at(entry, "token"), want);
+        assert_string_equal(served_text_at(entry, "top_logprobs.0.token"), want);
+    }
+    json_decref(r);
+}
+
 /* What n prompts of 1,000 tokens each are answered, with what else the request says. */
 static json_t *ask_long(int n, const char *rest, int status)
 {
@@ -198,9 +222,8 @@ static void test_too_many(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scoring),
-        cmocka_unit_test(test_generated_logprobs),
-        cmocka_unit_test(test_chat_logprobs),
+        cmocka_unit_test(test_scoring),       cmocka_unit_test(test_generated_logprobs),
+        cmocka_unit_test(test_chat_logprobs), cmocka_unit_test(test_chat_logprobs_by_id),
         cmocka_unit_test(test_too_many),
     };
     return cmocka_run_group_tests(tests, served_open, served_close);

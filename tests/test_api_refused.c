@@ -136,6 +136,12 @@ static const Refused refused[] = {
     {API_COMPLETION, P "\"logits_processors\": [\"x\"]}", "logits_processors"},
     {API_COMPLETION, P "\"logprob_token_ids\": [5]}", "logprob_token_ids"},
     {API_COMPLETION, P "\"repetition_detection\": {\"min_count\": 3}}", "repetition_detection"},
+    {API_COMPLETION, P "\"stop_regex\": \"a+\"}", "stop_regex"},
+    {API_CHAT, M "\"custom_logit_processor\": \"x\"}", "custom_logit_processor"},
+    {API_COMPLETION, P "\"lora_path\": \"x\"}", "lora_path"},
+    {API_COMPLETION, P "\"lora\": [{\"id\": 0, \"scale\": 1}]}", "lora"},
+    {API_CHAT, M "\"echo\": true}", "echo"},
+    {API_CHAT, M "\"no_stop_trim\": 1}", "no_stop_trim"},
     {API_COMPLETION, P "\"grammar\": \"root ::= x\"}", "grammar"},
     {API_COMPLETION, P "\"response_format\": \"text\"}", "response_format"},
     /* chat */

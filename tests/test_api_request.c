@@ -51,7 +51,9 @@ static void test_nulls_and_unknown_fields(void **state)
         "\"tools\": null, \"tool_choice\": null, \"chat_template_kwargs\": null, "
         "\"enable_thinking\": null, \"reasoning_effort\": null, \"user\": null, "
         "\"no_such_field\": [1, {}], \"metadata\": {\"a\": \"b\"}, \"use_beam_search\": false, "
-        "\"allowed_token_ids\": [], \"bad_words\": [], \"logits_processors\": null}";
+        "\"allowed_token_ids\": [], \"bad_words\": [], \"logits_processors\": null, \"lora\": [], "
+        "\"lora_path\": null, \"stop_regex\": \"\", \"custom_logit_processor\": null, "
+        "\"no_stop_trim\": null}";
     char text[2048];
     snprintf(text, sizeof text, "%s%s", P, fields);
     ApiRequest r = api_case_ok(API_COMPLETION, text);
@@ -109,13 +111,15 @@ static void test_fields(void **state)
     assert_int_equal(r.bias_id[0], 6);
     api_request_free(&r);
 
-    r = api_case_ok(API_COMPLETION, P "\"top_p\": 0, \"logit_bias\": [[5, 2]], \"seed\": -1, "
-                                      "\"logprobs\": true, \"stop\": \"x\"}");
+    r = api_case_ok(API_COMPLETION,
+                    P "\"top_p\": 0, \"logit_bias\": [[5, 2]], \"seed\": -1, "
+                      "\"logprobs\": true, \"stop\": \"x\", \"no_stop_trim\": true}");
     assert_true(r.params.temperature == 0 && r.params.top_p == 1);
     assert_true(r.params.seed == 77);
     assert_int_equal(r.bias_id[0], 5);
     assert_int_equal(r.n_logprobs, 1);
     assert_int_equal(r.n_stop, 1);
+    assert_int_equal(r.include_stop, 1);
     api_request_free(&r);
 }
 

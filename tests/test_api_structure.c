@@ -80,6 +80,9 @@ static const Refused refused[] = {
     {OUTPUTS("'choice': ['a'], 'json_object': true"), "structured_outputs",
      "several forms at once"},
     {"'grammar': 'root ::= x'", "grammar", "grammar is not supported; use json_schema"},
+    {"'ebnf': 'root ::= x'", "ebnf", "ebnf is not supported; use json_schema"},
+    {"'structural_tag': {'format': {}}", "structural_tag", "is not supported; use json_schema"},
+    {"'regex': 5", "regex", "must be a string"},
     {"'guided_json': {'type': 'object'}", "guided_json",
      "guided_json is not supported; use structured_outputs"},
     {"'guided_regex': 'a'", "guided_regex", "use structured_outputs"},
@@ -89,6 +92,8 @@ static const Refused refused[] = {
     /* two forms at once */
     {"'json_schema': true, " OUTPUTS("'regex': 'a'"), "json_schema",
      "structured_outputs and json_schema cannot both say what the answer is"},
+    {"'regex': 'a', 'json_schema': true", "regex",
+     "json_schema and regex cannot both say what the answer is"},
     {OUTPUTS("'json_object': true") ", " FORMAT("{'name': 'n'}"), "structured_outputs",
      "response_format and structured_outputs cannot both say what the answer is"},
 };
@@ -178,10 +183,12 @@ static const Read taken[] = {
     {OUTPUTS("'json': '{\\\"type\\\": \\\"null\\\"}'"), "structured_outputs.json", STRUCTURE_SCHEMA,
      0}, /* vLLM takes the schema as a text, too */
     {OUTPUTS("'regex': 'a+'"), "structured_outputs.regex", STRUCTURE_PATTERN, 0},
+    {"'regex': 'a+'", "regex", STRUCTURE_PATTERN, 0},
     {OUTPUTS("'choice': ['a', 'b']"), "structured_outputs.choice", STRUCTURE_CHOICE, 0},
     /* what asks for nothing, as clients send it */
     {"'grammar': '', 'guided_json': {}, 'guided_regex': '', 'guided_choice': [], "
-     "'guided_grammar': null, 'guided_json_object': false",
+     "'guided_grammar': null, 'guided_json_object': false, 'regex': '', 'ebnf': null, "
+     "'structural_tag': ''",
      NULL, STRUCTURE_FREE, 0},
     {"'response_format': {'type': 'text'}, 'json_schema': {}, " OUTPUTS("'json_object': true"),
      NULL, STRUCTURE_OBJECT, 0},

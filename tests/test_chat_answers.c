@@ -222,6 +222,37 @@ static void test_reasoning(void **state)
     free(thought);
 }
 
+/* Reasoning that ends by itself within its bound: where it is shown changes no token. */
+static void test_shown_reasoning(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {"", ", \"separate_reasoning\": false",
+                                       ", \"reasoning_format\": \"none\""};
+    static const char *const form =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"I want to find an Italian restaurant "
+        "in San Jose\"}], \"temperature\": 0, \"max_tokens\": 30, \"logit_bias\": {\"4095\": 10}, "
+        "\"thinking_budget\": 12, \"response_format\": {\"type\": \"json_object\"}, "
+        "\"return_token_ids\": true, \"enable_thinking\": true%s}";
+    json_t *reply[3];
+    for (int i = 0; i < 3; i++) {
+        char body[512];
+        snprintf(body, sizeof body, form, ways[i]);
+        reply[i] = served_post(served, CHAT, body, 200);
+        assert_true(json_equal((json_t *)served_at(reply[i], "choices.0.token_ids"),
+                               (json_t *)served_at(reply[0], "choices.0.token_ids")));
+        assert_int_equal(
+            served_int_at(reply[i], "usage.completion_tokens_details.reasoning_tokens"), 7);
+    }
+    const json_t *apart = served_at(reply[0], "choices.0.message");
+    char both[512];
+    snprintf(both, sizeof both, "%s</think>\n\n%s", served_text_at(apart, "reasoning"),
+             served_text_at(apart, "content"));
+    for (int i = 1; i < 3; i++)
+        assert_string_equal(served_text_at(reply[i], "choices.0.message.content"), both);
+    for (int i = 0; i < 3; i++)
+        json_decref(reply[i]);
+}
+
 /* ---- prompts ---- */
 
 /* The client's last turn is gone on with: as completing the prompt that the template makes of it.
@@ -437,6 +468,38 @@ static void test_ids(void **state)
     json_decref(reply);
 }
 
+/* A chat's prompt stands beside its choices: whole, and in the first chunk of each choice. */
+static void test_ids_of_a_chat(void **state)
+{
+    (void)state;
+    static const char fields[] = "\"return_token_ids\": true, \"n\": 2, \"max_tokens\": 5, ";
+    char whole[128];
+    snprintf(whole, sizeof whole, "%s\"prompt_logprobs\": 1, ", fields);
+    json_t *reply = ask(whole), *ids = json_object_get(reply, "prompt_token_ids"), *event;
+    long n = served_int_at(reply, "usage.prompt_tokens");
+    assert_int_equal(json_array_size(ids), n);
+    assert_int_equal(json_array_size(json_object_get(reply, "prompt_logprobs")), n);
+    assert_null(served_at(reply, "choices.0.prompt_token_ids"));
+    assert_null(served_at(reply, "choices.0.prompt_logprobs"));
+    assert_int_equal(json_array_size(served_at(reply, "choices.1.token_ids")), 5);
+    char *body = question(fields, 1);
+    json_t *events = served_events(served, CHAT, body);
+    size_t i;
+    json_array_foreach(events, i, event)
+    {
+        json_t *sent = json_object_get(event, "prompt_token_ids");
+        if (served_at(event, "choices.0.delta.role"))
+            assert_true(json_equal(sent, ids));
+        else
+            assert_null(sent);
+        assert_null(served_at(event, "choices.0.prompt_token_ids"));
+    }
+    assert_true(json_equal(json_object_get(json_array_get(events, 0), "prompt_token_ids"), ids));
+    json_decref(events);
+    free(body);
+    json_decref(reply);
+}
+
 /* Steps by accepted drafts, and what follows from them, agree with the timings. */
 static void check_speculation(const json_t *reply)
 {
@@ -510,12 +573,14 @@ int main(void)
         cmocka_unit_test(test_call_stream),
         cmocka_unit_test(test_cut_call),
         cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_shown_reasoning),
         cmocka_unit_test(test_continue_final_message),
         cmocka_unit_test(test_template_of_thinking),
         cmocka_unit_test(test_no_control_tokens_in_messages),
         cmocka_unit_test(test_best_of),
         cmocka_unit_test(test_prompt_logprobs),
         cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_ids_of_a_chat),
         cmocka_unit_test(test_figures),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -118,6 +118,22 @@ static void matches_what_it_says(void **state)
         expect_case(cases[i].pattern, &cases[i]);
 }
 
+static void matches_as_a_whole(void **state)
+{
+    (void)state;
+    Dfa whole, same;
+    static const char *const pair[][2] = {
+        {"", "^$"}, {"a|b", "^(a|b)$"}, {"^a|b$", "^(a|b)$"}, {"(a|.{9})+", "^(a|.{9})+$"}};
+    for (size_t i = 0; i < sizeof pair / sizeof *pair; i++) {
+        assert_int_equal(pattern_compile_whole(&whole, pair[i][0], strlen(pair[i][0]), NULL), 0);
+        assert_null(dfa_fault(&whole, MINIMAL_UP_TO));
+        compile(&same, pair[i][1]);
+        assert_true(dfa_equal(&whole, &same));
+        dfa_free(&whole);
+        dfa_free(&same);
+    }
+}
+
 static void takes_nul_bytes(void **state)
 {
     Dfa d;
@@ -333,10 +349,15 @@ static void knows_formats(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matches_what_it_says), cmocka_unit_test(takes_nul_bytes),
-        cmocka_unit_test(dies_at_once),         cmocka_unit_test(sets_hold_each_code_point),
-        cmocka_unit_test(takes_utf8_alone),     cmocka_unit_test(equal_patterns_are_equal),
-        cmocka_unit_test(leaves_out_literals),  cmocka_unit_test(knows_its_size),
+        cmocka_unit_test(matches_what_it_says),
+        cmocka_unit_test(matches_as_a_whole),
+        cmocka_unit_test(takes_nul_bytes),
+        cmocka_unit_test(dies_at_once),
+        cmocka_unit_test(sets_hold_each_code_point),
+        cmocka_unit_test(takes_utf8_alone),
+        cmocka_unit_test(equal_patterns_are_equal),
+        cmocka_unit_test(leaves_out_literals),
+        cmocka_unit_test(knows_its_size),
         cmocka_unit_test(knows_formats),
     };
     return cmocka_run_group_tests_name("pattern", tests, NULL, NULL);

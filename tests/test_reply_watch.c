@@ -133,7 +133,7 @@ static int token_tag(int32_t token)
 static void join_tokens(const ReplyOptions *o, const int32_t *token, int n, StrBuf *out,
                         uint8_t *cut)
 {
-    int parses = o->scan.tools || o->scan.parse_reasoning;
+    int parses = o->scan.tools || o->scan.parse_reasoning || o->scan.starts_in_think;
     memset(cut, 0, 8 * MAX_RANDOM);
     for (int i = 0; i < n; i++) {
         size_t len;
@@ -248,6 +248,31 @@ static void stops_in_visible_content(void **state)
     expect_verdicts(o, CALL "<function=f></function>" ENDCALL, "hhhhhhhhhhhh.hhhhhhhhhh.S");
 }
 
+/* Reasoning that is shown as content, its tag too, ends where it ends. */
+static void shown_reasoning_ends(void **state)
+{
+    (void)state;
+    ReplyOptions o = {.scan = {.tok = demo, .starts_in_think = 1}};
+    ReplyWatch *watch = reply_watch_open(&o, &err);
+    Watcher w = reply_watch_watcher(watch);
+    Reply *reply = reply_open(&o);
+    const int32_t token[] = {token_of['a'], tokenizer_added_id(demo, "</think>"), token_of['b']};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(reply_watch_in_think(watch), i < 2);
+        w.token(w.self, token[i]);
+        reply_token(reply, token[i]);
+    }
+    reply_end(reply, 1);
+    assert_int_equal(reply_n_reasoning_tokens(reply), 2);
+    assert_int_equal(reply_n_pieces(reply), 1);
+    ReplyPiece piece = reply_piece(reply, 0);
+    assert_int_equal(piece.kind, REPLY_CONTENT);
+    assert_int_equal(piece.len, 10);
+    assert_memory_equal(piece.text, "a</think>b", 10);
+    reply_close(reply);
+    reply_watch_close(watch);
+}
+
 static void refuses_bad_stop_strings(void **state)
 {
     static const char *const empty[] = {""};
@@ -263,6 +288,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ends_where_the_reply_does),
         cmocka_unit_test(stops_in_visible_content),
+        cmocka_unit_test(shown_reasoning_ends),
         cmocka_unit_test(refuses_bad_stop_strings),
     };
     return cmocka_run_group_tests(tests, open_demo, close_demo);

@@ -22,6 +22,8 @@
 #define ENDLESS     "{\"prompt\": \"Hello\", \"max_tokens\": 8000, \"ignore_eos\": true}"
 #define STREAMED                                                                                   \
     "{\"prompt\": \"Hello\", \"max_tokens\": 8000, \"ignore_eos\": true, \"stream\": true}"
+#define NAMED                                                                                      \
+    "{\"prompt\": \"Hello\", \"max_tokens\": 8000, \"ignore_eos\": true, \"rid\": \"three\"}"
 #define CHAT                                                                                       \
     "{\"messages\": [{\"role\": \"user\", \"content\": \"Is there a good restaurant in town, "     \
     "with "                                                                                        \
@@ -123,6 +125,37 @@ static void expect_load(const Served *s, const char *path, int n, int n_waiting,
     json_decref(load);
 }
 
+/* The newer object: tokens of what runs and of all, and the sums over its one rank. */
+static void expect_loads(const Served *s, int n, int n_waiting, long least_used, long least)
+{
+    static const char *const same[][2] = {
+        {"num_running_reqs", "total_running_reqs"}, {"num_waiting_reqs", "total_waiting_reqs"},
+        {"num_total_reqs", "total_reqs"},           {"num_used_tokens", "total_used_tokens"},
+        {"num_total_tokens", "total_tokens"},       {"token_usage", "avg_token_usage"},
+        {"utilization", "avg_utilization"}};
+    json_t *body = get(s, "/v1/loads");
+    const json_t *rank = served_at(body, "loads.0"), *sums = served_at(body, "aggregate");
+    assert_int_equal(json_array_size(served_at(body, "loads")), 1);
+    assert_int_equal(served_int_at(body, "dp_rank_count"), 1);
+    assert_int_equal(strlen(served_text_at(body, "timestamp")), 25);
+    assert_text(body, "version", "0.1.0");
+    assert_int_equal(served_int_at(rank, "dp_rank"), 0);
+    assert_int_equal(served_int_at(rank, "num_running_reqs"), n - n_waiting);
+    assert_int_equal(served_int_at(rank, "num_waiting_reqs"), n_waiting);
+    assert_int_equal(served_int_at(rank, "max_running_requests"), 1);
+    long used = served_int_at(rank, "num_used_tokens");
+    long all = served_int_at(rank, "num_total_tokens");
+    if (used < least_used || all < least || all - used > least - least_used || (!n && all))
+        fail_msg("%ld of %ld tokens", used, all);
+    double usage = (double)used / (double)served_int_at(rank, "max_total_num_tokens");
+    assert_true(json_real_value(served_at(rank, "token_usage")) - usage < 1e-6);
+    assert_true(usage - json_real_value(served_at(rank, "token_usage")) < 1e-6);
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        assert_true(
+            json_equal(json_object_get(rank, same[i][0]), json_object_get(sums, same[i][1])));
+    json_decref(body);
+}
+
 static void test_load(void **state)
 {
     (void)state;
@@ -149,11 +182,11 @@ static void test_load(void **state)
     page_close(&p);
     expect_load(s, "/get_load", 3, 2, 3 * n_prompt + 20);
     expect_load(s, "/get_loads", 3, 2, 3 * n_prompt + 20);
-    expect_load(s, "/v1/loads", 3, 2, 3 * n_prompt + 20);
+    expect_loads(s, 3, 2, n_prompt + 20, 3 * n_prompt + 20);
     for (int i = 0; i < 3; i++)
         close(fd[i]);
     served_wait_idle(s);
-    expect_load(s, "/v1/loads", 0, 0, 0);
+    expect_loads(s, 0, 0, 0, 0);
     assert_int_equal(served_stop(s), 0);
 }
 
@@ -389,7 +422,7 @@ static void test_abort(void **state)
         const char *headers, *body;
     } asked[] = {{"X-Request-Id: one\r\n", ENDLESS},
                  {"X-Request-Id: two\r\n", STREAMED},
-                 {"X-Request-Id: three\r\n", ENDLESS},
+                 {"", NAMED},
                  {"", STREAMED}};
     ServedOptions o = served_defaults();
     o.max_seqs = 2;

@@ -178,6 +178,42 @@ static void test_request_ids(void **state)
     r = http_exchange(s->port, "GET", "/health", "X-Request-Id: a b\r\n", "");
     assert_int_equal(strlen(http_header(&r, "X-Request-Id")), 32);
     http_reply_free(&r);
+    static const struct {
+        const char *header, *fields, *id; /* NULL: ours */
+    } given[] = {
+        {"", "\"request_id\": \"of-vllm\"", "of-vllm"},
+        {"", "\"rid\": \"of-sglang\"", "of-sglang"},
+        {"X-Request-Id: a b\r\n", "\"rid\": \"c\"", "c"},
+        {"X-Request-Id: a\r\n", "\"request_id\": \"b\", \"rid\": \"c\"", "a"},
+        {"", "\"request_id\": \"a b\"", NULL},
+        {"", "\"rid\": \"\"", NULL},
+        {"", "\"rid\": [\"a\"]", NULL},
+        {"", "\"rid\": \"a\\u0000b\"", NULL},
+        {"", "\"rid\": \"a\\r\\nX-B: c\"", NULL},
+    };
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        char body[160];
+        snprintf(body, sizeof body, "{\"prompt\": \"Hello\", \"max_tokens\": 1, %s}",
+                 given[i].fields);
+        r = http_exchange(s->port, "POST", COMPLETIONS, given[i].header, body);
+        const char *id = http_header(&r, "X-Request-Id");
+        json = json_loads(r.body.data, 0, NULL);
+        if (given[i].id)
+            assert_string_equal(id, given[i].id);
+        else
+            assert_int_equal(strlen(id), 32);
+        assert_string_equal(served_text_at(json, "id") + strlen("cmpl-"), id);
+        json_decref(json);
+        http_reply_free(&r);
+    }
+    r = http_exchange(s->port, "POST", "/v1/messages", "",
+                      "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], "
+                      "\"max_tokens\": 1, \"rid\": \"mine\"}");
+    assert_string_equal(http_header(&r, "request-id"), "mine");
+    json = json_loads(r.body.data, 0, NULL);
+    assert_text(json, "id", "msg_mine");
+    json_decref(json);
+    http_reply_free(&r);
     assert_int_equal(served_stop(s), 0);
 }
 

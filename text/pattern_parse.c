@@ -214,6 +214,16 @@ int pattern_parse(PatternTree *tree, const char *text, size_t len, Error *err)
     return 0;
 }
 
+void pattern_anchor(PatternTree *tree)
+{
+    PatternParser p = {.tree = tree};
+    int sequence = add_node(&p, NODE_SEQUENCE), last = -1;
+    add_child(tree, sequence, &last, add_node(&p, NODE_AT_START));
+    add_child(tree, sequence, &last, tree->root);
+    add_child(tree, sequence, &last, add_node(&p, NODE_AT_END));
+    tree->root = sequence;
+}
+
 void pattern_tree_free(PatternTree *tree)
 {
     for (int i = 0; i < tree->n; i++)

@@ -558,7 +558,7 @@ void reply_scan_tag(ReplyScan *s, ScanTag tag)
 
 int reply_scan_tag_of(const ReplyScan *s, int32_t token)
 {
-    int parses = s->opt.tools || s->opt.parse_reasoning;
+    int parses = s->opt.tools || s->opt.parse_reasoning || s->opt.starts_in_think;
     for (int i = 0; i < N_SCAN_TAGS && parses; i++)
         if (token >= 0 && s->tag_id[i] == token) return i;
     return -1;

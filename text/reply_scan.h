@@ -70,7 +70,8 @@ void reply_scan_close(ReplyScan *s);
 
 /* A token: one of the two below, or nothing at all. */
 void reply_scan_token(ReplyScan *s, int32_t token);
-int reply_scan_tag_of(const ReplyScan *s, int32_t token); /* -1: it is no tag */
+/* -1: it is no tag, as with no tools and no reasoning to look for. */
+int reply_scan_tag_of(const ReplyScan *s, int32_t token);
 void reply_scan_tag(ReplyScan *s, ScanTag tag);
 void reply_scan_bytes(ReplyScan *s, const char *bytes, size_t len);
 
