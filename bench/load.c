@@ -186,7 +186,7 @@ static int collect(Load *l, Error *err)
         c->list[n] = one;
         n += !one.left_out;
     }
-    if (!n) return error_set(err, ERR_LIMIT, "no prompt fits the server's context");
+    if (!n) return load_cases_none_fits(c, err);
     l->n_mixed = n;
     return 0;
 }

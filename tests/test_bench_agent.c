@@ -468,7 +468,10 @@ static void test_shared_prefix_is_refused(void **state)
         {"--connections", "257", "expected one number", 2},
         {"--groups", "1000000", "is the most", 3},
         {"--system-tokens", "0", "system-tokens", 2},
-        {"--ctx-size", "64", "no prompt fits", 3},
+        {"--ctx-size", "64",
+         "of the shortest request: This model's maximum context length is 64 tokens. However, your "
+         "prompt has 356",
+         3},
     };
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         expect_run(RUN("bench", "shared-prefix", DEMO, "--groups", "1", "--group-prompts", "2",
