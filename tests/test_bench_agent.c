@@ -17,6 +17,7 @@
 
 #include "base/mem.h"
 #include "bench/agent_loops.h"
+#include "bench/json_lines.h"
 #include "bench/replay.h"
 #include "tests/analyzer.h"
 #include "tests/run_binary.h"
@@ -185,6 +186,12 @@ static void test_bad_files(void **state)
     agent_loops_free(&a);
     assert_int_equal(agent_loops_read(&a, "/nowhere", 0, "{}", &err), -1);
     assert_int_equal(err.code, ERR_FILE);
+    assert_string_equal(err.msg, "cannot open '/nowhere': No such file or directory");
+    assert_string_equal(json_lines_path("/nowhere", "/none", &err), "/nowhere");
+    assert_string_equal(json_lines_path(NULL, "/dev/null", &err), "/dev/null");
+    assert_null(json_lines_path(NULL, "/none", &err));
+    assert_string_equal(err.msg,
+                        "cannot open '/none': No such file or directory; give --prompts FILE");
     agent_loops_free(&a);
 }
 
