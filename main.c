@@ -29,6 +29,7 @@
 #include "engine/engine.h"
 #include "engine/model.h"
 #include "kernels/backend.h"
+#include "server/access.h"
 #include "server/service.h"
 #include "server/settings.h"
 #include "spec/accept.h"
@@ -375,17 +376,21 @@ static int load_service(void *ctx, Service *service, Error *err)
     return 0;
 }
 
-/* A variable that the shell does not know must not leave the server open. */
-static int check_keys(const App *a, Error *err)
+/* A variable that the shell does not know must not leave the server open, or shut for all. */
+static int check_access(const Settings *set, Error *err)
 {
-    if (!a->settings.api_key || *a->settings.api_key) return 0;
-    return error_set(err, ERR_INPUT, "--api-key is '', must hold a key");
+    if (set->api_key && !*set->api_key)
+        return error_set(err, ERR_INPUT, "--api-key is '', must hold a key");
+    if (set->served_name && !*set->served_name)
+        return error_set(err, ERR_INPUT, "--served-model-name is '', must be a name");
+    return access_check(set->api_key, set->cors, err);
 }
 
 static int run_serve(App *a, Error *err)
 {
     ServiceLoader loader = {load_service, a};
-    if (too_many_words(a, 0, err) || check_model_given(a, err) || check_keys(a, err)) return -1;
+    if (too_many_words(a, 0, err) || check_model_given(a, err) || check_access(&a->settings, err))
+        return -1;
     int rc = serve_run(&a->settings, &loader, err);
     if (rc == SERVE_LEFT_LOADING) _exit(0); /* nothing can be closed under the loader */
     return rc;

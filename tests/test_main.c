@@ -108,6 +108,40 @@ static void test_wrong_usage(void **state)
     assert_complains(RUN("chat", "--model", "models/demo", "--isa", "mmx", "hi"), 2, "mmx");
 }
 
+/* What would let nobody in, or no page, is a slip. */
+static void test_wrong_access(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *option, *value, *says;
+    } cases[] = {
+        {"--api-key", "", "--api-key is ''"},
+        {"--api-key", ",", "--api-key has an empty key"},
+        {"--api-key", "one,", "--api-key has an empty key"},
+        {"--api-key", "one, ,two", "--api-key has an empty key"},
+        {"--served-model-name", "", "--served-model-name is ''"},
+        {"--cors", "foo", "--cors has 'foo', must be '*' or scheme://host[:port]"},
+        {"--cors", "*,http://a", "--cors has '*', must be"},
+        {"--cors", "http://a,,http://b", "--cors has '', must be"},
+        {"--cors", "http://a/", "--cors has 'http://a/', must be"},
+        {"--cors", "http://", "--cors has 'http://', must be"},
+        {"--cors", "http://:80", "--cors has 'http://:80', must be"},
+        {"--cors", "http://a:", "--cors has 'http://a:', must be"},
+        {"--cors", "http://a:b", "--cors has 'http://a:b', must be"},
+        {"--cors", "://a", "--cors has '://a', must be"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_complains(
+            RUN("serve", "--model", "/nowhere", "--port", "0", cases[i].option, cases[i].value), 2,
+            cases[i].says);
+    static const char *const origins[] = {
+        "", "*", "null", "http://localhost:3000, https://a.example,app://-", "http://[::1]:80"};
+    for (size_t i = 0; i < sizeof origins / sizeof *origins; i++)
+        expect_run(RUN("serve", "--model", "/nowhere", "--port", "0", "--api-key", "one, two",
+                       "--cors", origins[i]),
+                   5, "/nowhere");
+}
+
 /* A report that is cut short by a full disk must not look like a whole one. */
 static void test_full_disk(void **state)
 {
@@ -221,10 +255,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version_and_help), cmocka_unit_test(test_bench_help),
-        cmocka_unit_test(test_wrong_usage),      cmocka_unit_test(test_check_of_one),
-        cmocka_unit_test(test_full_disk),        cmocka_unit_test(test_missing_files),
-        cmocka_unit_test(test_draft_vocab),      cmocka_unit_test(test_draft_quant),
-        cmocka_unit_test(test_many_categories),  cmocka_unit_test(test_no_prompts),
+        cmocka_unit_test(test_wrong_usage),      cmocka_unit_test(test_wrong_access),
+        cmocka_unit_test(test_check_of_one),     cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_missing_files),    cmocka_unit_test(test_draft_vocab),
+        cmocka_unit_test(test_draft_quant),      cmocka_unit_test(test_many_categories),
+        cmocka_unit_test(test_no_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
