@@ -5,6 +5,7 @@
  * takes an App that is opened only in part. Nothing else in the program wires parts together.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
@@ -617,8 +618,19 @@ static const int exit_status[] = {
     [ERR_BUSY] = 4, [ERR_FILE] = 5,  [ERR_DEVICE] = 6,
 };
 
+/*
+ * A file that is opened must not become the output or the log because that was closed: in its place
+ * goes what can be neither read nor written.
+ */
+static void reserve_standard_files(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd ? O_RDONLY : O_WRONLY);
+}
+
 int main(int argc, char **argv)
 {
+    reserve_standard_files();
     Error err = {0};
     const char *name = argc > 1 ? argv[1] : "";
     int i = command_index(name), rc = 0;

@@ -155,6 +155,24 @@ static void test_full_disk(void **state)
     }
 }
 
+/* What is opened first does not come in the place of what was closed: it is an empty file there. */
+static void test_closed_files(void **state)
+{
+    (void)state;
+    static const char *const closed[] = {"0<&-", "1>&-", "2>&-"};
+    char command[160];
+    for (int fd = 0; fd < 3; fd++) {
+        snprintf(command, sizeof command, "exec %s bench prefix --trace /proc/self/fd/%d %s %s",
+                 OFFSHOOT_BINARY, fd, fd == 2 ? "" : "2>/dev/null", closed[fd]);
+        int status = system(command);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 2); /* it holds no request */
+    }
+    int status = system("exec " OFFSHOOT_BINARY " help serve 2>/dev/null >&-");
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 5);
+}
+
 static void test_missing_files(void **state)
 {
     (void)state;
@@ -257,9 +275,9 @@ int main(void)
         cmocka_unit_test(test_version_and_help), cmocka_unit_test(test_bench_help),
         cmocka_unit_test(test_wrong_usage),      cmocka_unit_test(test_wrong_access),
         cmocka_unit_test(test_check_of_one),     cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_missing_files),    cmocka_unit_test(test_draft_vocab),
-        cmocka_unit_test(test_draft_quant),      cmocka_unit_test(test_many_categories),
-        cmocka_unit_test(test_no_prompts),
+        cmocka_unit_test(test_closed_files),     cmocka_unit_test(test_missing_files),
+        cmocka_unit_test(test_draft_vocab),      cmocka_unit_test(test_draft_quant),
+        cmocka_unit_test(test_many_categories),  cmocka_unit_test(test_no_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
