@@ -397,9 +397,28 @@ static int run_serve(App *a, Error *err)
     return rc;
 }
 
+/* A text that is completed as it is has no place for what a template would say. */
+static int check_raw(const Settings *set, Error *err)
+{
+    const struct {
+        const char *name;
+        int is_given;
+    } options[] = {{"system", set->system != NULL},
+                   {"tools", set->tools != NULL},
+                   {"thinking", set->thinking != AUTO},
+                   {"preserve-thinking", set->preserve_thinking != AUTO},
+                   {"reasoning-effort", set->effort != AUTO}};
+    for (size_t i = 0; set->raw && i < sizeof options / sizeof *options; i++)
+        if (options[i].is_given)
+            return error_set(err, ERR_INPUT,
+                             "--raw takes no --%s: the prompt is completed as it is",
+                             options[i].name);
+    return 0;
+}
+
 static int run_chat(App *a, Error *err)
 {
-    if (too_many_words(a, 1, err) || open_all(a, err)) return -1;
+    if (too_many_words(a, 1, err) || check_raw(&a->settings, err) || open_all(a, err)) return -1;
     return chat_run(&a->service, a->n_words ? a->words[0] : NULL, err);
 }
 
