@@ -113,6 +113,7 @@ typedef struct {
     int n_prompts;
     json_t *messages, *tools; /* API_CHAT: owned, normalised; tools may be NULL */
     JsonCost texts;           /* of JSON in strings: arguments of the calls in messages, schema */
+    ChatFamily family;        /* of the template */
     ChatOptions chat;         /* its effort is lent by the body or the settings */
     int parse_calls;          /* 0: tool calls stay text (tool_choice none, no tools) */
     int parallel_calls;       /* 0: an answer ends after its first call */
@@ -156,6 +157,7 @@ typedef struct {
 typedef struct {
     SampleParams sampling;
     int max_tokens; /* -1: to the context's end */
+    ChatFamily family;
     ChatOptions chat;
     int n_vocab;
     int may_be_empty; /* a chat's max_tokens may be 0: it only fills the prefix cache */

@@ -310,6 +310,38 @@ static void test_messages(void **state)
     }
 }
 
+/* Templates other than Qwen3.5's have a turn for each system message, and take strings alone. */
+static void test_messages_as_they_are(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } rows[] = {
+        {"[{\"role\":\"developer\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"b\"},"
+         "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"system\",\"content\":null}]",
+         "[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"b\"},"
+         "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"system\",\"content\":null}]"},
+        {"[{\"role\":\"user\",\"content\":[\"\",\"a\",\"\",{\"type\":\"text\",\"text\":\"b\"}]},"
+         "{\"role\":\"system\",\"content\":[\"" BILLING "\",\"d\",\"e\"]},"
+         "{\"role\":\"system\",\"content\":\"" BILLING "\"}]",
+         "[{\"role\":\"user\",\"content\":\"a\\nb\"},"
+         "{\"role\":\"system\",\"content\":\"d\\ne\"}]"},
+    };
+    static const ChatFamily families[] = {CHAT_QWEN3_NEXT, CHAT_QWEN3_NEXT_THINKING,
+                                          CHAT_QWEN3_CODER};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (size_t k = 0; k < sizeof families / sizeof *families; k++) {
+            char text[1024];
+            snprintf(text, sizeof text, "{\"messages\": %s}", rows[i].in);
+            ApiRequest r = api_case_chat_of(families[k], text);
+            char *out = json_dumps(r.messages, JSON_COMPACT);
+            assert_string_equal(out, rows[i].out);
+            free(out);
+            api_request_free(&r);
+        }
+    }
+}
+
 /* The limits hold for the texts of calls together: of two that are large the second stays text. */
 static void test_costly_arguments(void **state)
 {
@@ -619,6 +651,7 @@ int main(void)
         cmocka_unit_test(test_chat_fields),
         cmocka_unit_test(test_thinking),
         cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_messages_as_they_are),
         cmocka_unit_test(test_costly_arguments),
         cmocka_unit_test(test_long_integers),
         cmocka_unit_test(test_tools),

@@ -269,10 +269,11 @@ static void renders_qwen3_next(void **state)
                   NULL, &generate,
                   "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n4<|im_end|>\n"
                   "<|im_start|>user\ntimes 3?<|im_end|>\n<|im_start|>assistant\n<think>\n");
-    /* Parts are joined; the template itself would drop them. */
+    /* Parts are lines; the template itself would drop them. */
     expect_prompt(&next,
-                  "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}]",
-                  NULL, &no_prompt, "<|im_start|>user\na<|im_end|>\n");
+                  "[{\"role\": \"user\", \"content\": [{\"text\": \"\"}, {\"text\": \"a\"}, "
+                  "{\"text\": \"\"}, {\"text\": \"b\"}]}]",
+                  NULL, &no_prompt, "<|im_start|>user\na\nb<|im_end|>\n");
 }
 
 #define CALL(call) "[" USER("x") ", {\"role\": \"assistant\", \"tool_calls\": [" call "]}]"
