@@ -390,6 +390,39 @@ static void test_long_integers(void **state)
     api_request_free(&r);
 }
 
+/* The prompt shows all digits, of arguments and of parameters; a grammar reads reals. */
+static void test_digits(void **state)
+{
+    (void)state;
+    static const char shown[] =
+        "[{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"function\": {\"name\": "
+        "\"f\", \"arguments\": {\"n\": 12345678901234567890}}}, {\"function\": {\"name\": \"f\", "
+        "\"arguments\": {\"n\": [-12345678901234567890, 1e+20, 0, \"12345678901234567890\"]}}}]}]"
+        "[{\"function\": {\"name\": \"f\", \"x\": 1.8446744073709552e+19, \"parameters\": "
+        "{\"maximum\": "
+        "18446744073709551615}}}]";
+    ApiRequest r = api_case_ok(
+        API_CHAT,
+        "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": "
+        "\"f\", \"arguments\": {\"n\": 12345678901234567890}}}, {\"function\": {\"name\": "
+        "\"f\", \"arguments\": \"{\\\"n\\\": [-12345678901234567890, 1e20, -0, "
+        "\\\"12345678901234567890\\\"]}\"}}]}], \"tools\": [{\"function\": {\"name\": \"f\", "
+        "\"x\": 18446744073709551615, \"parameters\": {\"maximum\": "
+        "18446744073709551615}}}], \"response_format\": {\"type\": \"json_object\", "
+        "\"schema\": {\"properties\": {\"input\": {\"maximum\": 18446744073709551615}}}}}");
+    StrBuf text = {0};
+    chat_dump_json(r.messages, &text);
+    chat_dump_json(r.prompt_tools, &text);
+    assert_string_equal(strbuf_str(&text), shown);
+    strbuf_free(&text);
+    const json_t *f = json_object_get(json_array_get(r.tools, 0), "function");
+    const json_t *input =
+        json_object_get(json_object_get(r.structure.value, "properties"), "input");
+    assert_true(json_is_real(json_object_get(json_object_get(f, "parameters"), "maximum")));
+    assert_true(json_is_real(json_object_get(input, "maximum")));
+    api_request_free(&r);
+}
+
 static void test_tools(void **state)
 {
     (void)state;
@@ -654,6 +687,7 @@ int main(void)
         cmocka_unit_test(test_messages_as_they_are),
         cmocka_unit_test(test_costly_arguments),
         cmocka_unit_test(test_long_integers),
+        cmocka_unit_test(test_digits),
         cmocka_unit_test(test_tools),
         cmocka_unit_test(test_cache_fields),
         cmocka_unit_test(test_billing_line),
