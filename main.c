@@ -5,6 +5,7 @@
  * takes an App that is opened only in part. Nothing else in the program wires parts together.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
@@ -29,6 +30,7 @@
 #include "engine/engine.h"
 #include "engine/model.h"
 #include "kernels/backend.h"
+#include "server/access.h"
 #include "server/service.h"
 #include "server/settings.h"
 #include "spec/accept.h"
@@ -380,25 +382,48 @@ static int load_service(void *ctx, Service *service, Error *err)
     return 0;
 }
 
-/* A variable that the shell does not know must not leave the server open. */
-static int check_keys(const App *a, Error *err)
+/* A variable that the shell does not know must not leave the server open, or shut for all. */
+static int check_access(const Settings *set, Error *err)
 {
-    if (!a->settings.api_key || *a->settings.api_key) return 0;
-    return error_set(err, ERR_INPUT, "--api-key is '', must hold a key");
+    if (set->api_key && !*set->api_key)
+        return error_set(err, ERR_INPUT, "--api-key is '', must hold a key");
+    if (set->served_name && !*set->served_name)
+        return error_set(err, ERR_INPUT, "--served-model-name is '', must be a name");
+    return access_check(set->api_key, set->cors, err);
 }
 
 static int run_serve(App *a, Error *err)
 {
     ServiceLoader loader = {load_service, a};
-    if (too_many_words(a, 0, err) || check_model_given(a, err) || check_keys(a, err)) return -1;
+    if (too_many_words(a, 0, err) || check_model_given(a, err) || check_access(&a->settings, err))
+        return -1;
     int rc = serve_run(&a->settings, &loader, err);
     if (rc == SERVE_LEFT_LOADING) _exit(0); /* nothing can be closed under the loader */
     return rc;
 }
 
+/* A text that is completed as it is has no place for what a template would say. */
+static int check_raw(const Settings *set, Error *err)
+{
+    const struct {
+        const char *name;
+        int is_given;
+    } options[] = {{"system", set->system != NULL},
+                   {"tools", set->tools != NULL},
+                   {"thinking", set->thinking != AUTO},
+                   {"preserve-thinking", set->preserve_thinking != AUTO},
+                   {"reasoning-effort", set->effort != AUTO}};
+    for (size_t i = 0; set->raw && i < sizeof options / sizeof *options; i++)
+        if (options[i].is_given)
+            return error_set(err, ERR_INPUT,
+                             "--raw takes no --%s: the prompt is completed as it is",
+                             options[i].name);
+    return 0;
+}
+
 static int run_chat(App *a, Error *err)
 {
-    if (too_many_words(a, 1, err) || open_all(a, err)) return -1;
+    if (too_many_words(a, 1, err) || check_raw(&a->settings, err) || open_all(a, err)) return -1;
     return chat_run(&a->service, a->n_words ? a->words[0] : NULL, err);
 }
 
@@ -617,8 +642,19 @@ static const int exit_status[] = {
     [ERR_BUSY] = 4, [ERR_FILE] = 5,  [ERR_DEVICE] = 6,
 };
 
+/*
+ * A file that is opened must not become the output or the log because that was closed: in its place
+ * goes what can be neither read nor written.
+ */
+static void reserve_standard_files(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd ? O_RDONLY : O_WRONLY);
+}
+
 int main(int argc, char **argv)
 {
+    reserve_standard_files();
     Error err = {0};
     const char *name = argc > 1 ? argv[1] : "";
     int i = command_index(name), rc = 0;

@@ -4,7 +4,8 @@
  * Built on jansson (which already refuses invalid UTF-8, NUL and nesting beyond 2,048 levels).
  * Files are taken as Python's json writes and reads them, which made most of them: of a key that is
  * given twice the last value counts, NaN and Infinity are null, and an integer beyond 64 bits
- * (transformers' 1e30 for a length that nobody set) is a real.
+ * (transformers' 1e30 for a length that nobody set) is a real: the largest, if it has more than 308
+ * digits. As Python has it, an integer of more than 4,300 digits is none.
  */
 #ifndef OFFSHOOT_BASE_JSON_H
 #define OFFSHOOT_BASE_JSON_H
@@ -14,16 +15,27 @@
 #include "base/error.h"
 
 /*
- * json_loadb, but an integer beyond 64 bits, which JSON does not bound, is a real; with not_finite,
- * NaN, Infinity and -Infinity are null.
+ * json_loadb, but an integer beyond 64 bits, which JSON does not bound, keeps its digits:
+ * json_digits has them. To everything else it is a string, so where it is not only printed it is to
+ * be rounded. With not_finite NaN, Infinity and -Infinity are null.
  */
-json_t *json_load_wide(const char *text, size_t len, size_t flags, int not_finite,
-                       json_error_t *je);
+json_t *json_load_digits(const char *text, size_t len, size_t flags, int not_finite,
+                         json_error_t *je);
+
+/* The digits and the sign of an integer beyond 64 bits that kept them; NULL: v is another value. */
+const char *json_digits(const json_t *v);
+
+/* Makes reals of those in the object or array v, but not where keeps, unless NULL, says so. */
+void json_round(json_t *v, int (*keeps)(const char *key, const json_t *value));
+
+/* v, an object, array or NULL, with reals in their place: a new reference. */
+json_t *json_rounded(const json_t *v);
 
 /*
  * Loads a file of at most max_bytes. NULL and an Error that names the file; else a new reference.
  */
 json_t *json_read_file(const char *path, size_t max_bytes, Error *err);
+json_t *json_read_file_digits(const char *path, size_t max_bytes, Error *err);
 
 /* The same of a text that came from path; flags are jansson's. */
 json_t *json_read_text(const char *text, size_t len, size_t flags, const char *path, Error *err);

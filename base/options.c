@@ -331,6 +331,28 @@ static int is_option(const char *word)
     return word[0] == '-' && (word[1] == '-' || isalpha((unsigned char)word[1]));
 }
 
+/* What others take for on, off or neither: no prompt, when it stands behind a switch. */
+static int is_like_switch(const char *word)
+{
+    static const char *const words[] = {"true", "false", "yes", "no", "1",
+                                        "0",    "auto",  "on",  "off"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcasecmp(word, words[i])) return 1;
+    return 0;
+}
+
+/* The value of a switch: the next word, if it is on or off; else on. NULL and an error. */
+static const char *switch_value(const Option *o, const char *next, int *i, Error *err)
+{
+    if (next && choice_index("off|on", next) >= 0) {
+        ++*i;
+        return next;
+    }
+    if (!next || !is_like_switch(next)) return "on";
+    error_set(err, ERR_INPUT, "'--%s' takes on or off, not '%s'", o->name, next);
+    return NULL;
+}
+
 /* Reads the word at argv[*i] and its value, moves *i past both. */
 static int next_word(const Option *table, unsigned command, int argc, char **argv, int *i,
                      Word *word, Error *err)
@@ -353,13 +375,13 @@ static int next_word(const Option *table, unsigned command, int argc, char **arg
     const char *next = *i < argc ? argv[*i] : NULL;
     if (name[len] == '=')
         word->value = name + len + 1;
-    else if (o->type == OPTION_SWITCH && (!next || choice_index("off|on", next) < 0))
-        word->value = "on";
+    else if (o->type == OPTION_SWITCH)
+        word->value = switch_value(o, next, i, err);
     else if (!next || !strncmp(next, "--", 2))
         return error_set(err, ERR_INPUT, "'--%s' needs a value", o->name);
     else
         word->value = argv[(*i)++];
-    return 0;
+    return word->value ? 0 : -1;
 }
 
 int options_parse(const Option *table, unsigned command, int argc, char **argv, const char **rest,

@@ -316,8 +316,9 @@ static void print_json(const Bench *b)
 int bench_accept_run(const Service *s, Error *err)
 {
     const Settings *set = s->settings;
-    const char *path = set->prompts ? set->prompts : "bench/prompts/small.jsonl";
+    const char *path = json_lines_path(set->prompts, "bench/prompts/small.jsonl", err);
     EngineStatus status;
+    if (!path) return -1;
     engine_status(s->engine, &status);
     Bench *b = mem_alloc(1, sizeof *b);
     b->s = s;

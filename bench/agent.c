@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "bench/agent_loops.h"
+#include "bench/json_lines.h"
 #include "bench/replay.h"
 
 enum { DEFAULT_ANSWER = 96 };
@@ -116,9 +117,10 @@ int bench_agent_run(const Service *s, const EngineOpener *opener, Error *err)
     const Settings *set = s->settings;
     AgentLoops loops = {0};
     Replay replay = {0};
+    const char *path = json_lines_path(set->prompts, SAMPLE, err);
+    if (!path) return -1;
     char *fields = request_fields(set); /* jansson's */
-    int failed =
-        agent_loops_read(&loops, set->prompts ? set->prompts : SAMPLE, set->limit, fields, err);
+    int failed = agent_loops_read(&loops, path, set->limit, fields, err);
     free(fields);
     if (!failed) {
         ReplayPlan plan = {

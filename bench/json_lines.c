@@ -5,13 +5,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+const char *json_lines_path(const char *given, const char *sample, Error *err)
+{
+    if (given || !access(sample, R_OK)) return given ? given : sample;
+    error_set(err, ERR_FILE, "cannot open '%s': %s; give --prompts FILE", sample, strerror(errno));
+    return NULL;
+}
 
 int json_lines_read(const char *path, int limit,
                     int (*take)(void *ctx, int number, const json_t *line, Error *err), void *ctx,
                     Error *err)
 {
     FILE *f = fopen(path, "r");
-    if (!f) return error_set(err, ERR_FILE, "cannot open '%s'", path);
+    if (!f) return error_set(err, ERR_FILE, "cannot open '%s': %s", path, strerror(errno));
     char *text = NULL;
     size_t cap = 0;
     int failed = 0, n_taken = 0;

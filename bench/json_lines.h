@@ -8,6 +8,9 @@
 
 #include "base/error.h"
 
+/* given, or else the sample, which lies in the repository: NULL and an error where it is not. */
+const char *json_lines_path(const char *given, const char *sample, Error *err);
+
 /*
  * Calls take for at most limit lines (0: all) that are not blank, with their numbers from 1, until
  * one fails. Errors name file and line; that there is none is one.

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "bench/bench.h"
+#include "bench/json_lines.h"
 #include "bench/load_cpu.h"
 #include "bench/load_phase.h"
 #include "bench/local_server.h"
@@ -186,7 +187,7 @@ static int collect(Load *l, Error *err)
         c->list[n] = one;
         n += !one.left_out;
     }
-    if (!n) return error_set(err, ERR_LIMIT, "no prompt fits the server's context");
+    if (!n) return load_cases_none_fits(c, err);
     l->n_mixed = n;
     return 0;
 }
@@ -374,8 +375,8 @@ static int judge(const Load *l, Error *err)
 static int run_all(Load *l, Error *err)
 {
     const Settings *set = l->s->settings;
-    const char *path = set->prompts ? set->prompts : "bench/prompts/small.jsonl";
-    if (load_cases_add_mix(&l->cases, path, set->limit, err)) return -1;
+    const char *path = json_lines_path(set->prompts, "bench/prompts/small.jsonl", err);
+    if (!path || load_cases_add_mix(&l->cases, path, set->limit, err)) return -1;
     if (add_filler(l, err) || raise_file_limit(l, err)) return -1;
     if (reach_server(l, err) || collect(l, err)) return -1;
     if (l->n_fill) fill_pool(l);

@@ -75,6 +75,7 @@ void load_cases_free(LoadCases *c)
 {
     for (int i = 0; i < c->n; i++) {
         mem_free(c->list[i].name);
+        mem_free(c->list[i].left_out);
         free(c->list[i].body[0]);
         free(c->list[i].body[1]);
         load_answer_free(&c->list[i].alone);
@@ -176,6 +177,17 @@ static int add_line(void *ctx, int number, const json_t *line, Error *err)
     }
     json_decref(messages);
     return 0;
+}
+
+int load_cases_none_fits(const LoadCases *c, Error *err)
+{
+    const LoadCase *shortest = &c->list[0];
+    for (int i = 1; i < c->n; i++)
+        if (c->list[i].left_out && strlen(c->list[i].body[1]) < strlen(shortest->body[1]))
+            shortest = &c->list[i];
+    return error_set(err, ERR_LIMIT,
+                     "no prompt fits the server's context; of the shortest request: %s",
+                     shortest->left_out ? shortest->left_out : "nothing");
 }
 
 char *load_cases_text(size_t n_bytes)

@@ -15,7 +15,7 @@ typedef struct {
     const char *path;
     char *body[2];    /* for a whole reply, for a stream */
     LoadAnswer alone; /* .form is NULL until it was collected */
-    int left_out;     /* it does not fit the server's context */
+    char *left_out;   /* NULL, or it does not fit the server's context, who says this of it */
 } LoadCase;
 
 typedef struct {
@@ -46,6 +46,9 @@ void load_cases_add_ids(LoadCases *c, const char *name, const int32_t *id, int n
 
 /* Makes it the completion of n tokens instead, asked for as a stream alone. */
 void load_case_set_ids(LoadCase *one, const int32_t *id, int n, const char *fields);
+
+/* An error for cases that were all left out: what the server says of the shortest request. -1. */
+int load_cases_none_fits(const LoadCases *c, Error *err);
 
 /* About n_bytes of made up text, always the same; to be freed with mem_free. */
 char *load_cases_text(size_t n_bytes);

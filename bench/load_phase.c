@@ -245,13 +245,24 @@ static void take_answer(Worker *w, const StrBuf *body)
     load_answer_free(&got);
 }
 
+/* What a server says in its error, or all that it sent. */
+static char *refusal(const StrBuf *body)
+{
+    json_t *root = json_loadb(strbuf_str(body), body->len, 0, NULL);
+    const char *message =
+        json_string_value(json_object_get(json_object_get(root, "error"), "message"));
+    char *copy = mem_strdup(message ? message : strbuf_str(body));
+    json_decref(root);
+    return copy;
+}
+
 /* A prompt that does not fit the server's context is no fault: the case is not asked again. */
 static int leave_out(Worker *w, const LoadReply *reply)
 {
     const char *says = strbuf_str(reply->body);
     if (w->phase->plan->order == CASES_BY_LOT || reply->status != 400) return 0;
     if (!strstr(says, "context_length_exceeded") && !strstr(says, "exceed_context_size")) return 0;
-    w->one->left_out = 1;
+    if (!w->one->left_out) w->one->left_out = refusal(reply->body);
     w->phase->result->n_answered++;
     return 1;
 }

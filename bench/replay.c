@@ -142,7 +142,7 @@ static int count_lost(Replay *r, const ReplayRow *row, const LoadCases *cases)
     int n_lost = 0;
     r->n_left_out = 0;
     for (int k = 0; k < r->n_turns; k++) {
-        r->n_left_out += cases->list[k].left_out;
+        r->n_left_out += cases->list[k].left_out != NULL;
         n_lost += !row->turn[k].answered && !cases->list[k].left_out;
     }
     return n_lost;
@@ -166,8 +166,7 @@ static int ask_all(Replay *r, const ReplayPlan *plan, const char *url, const cha
     int n_lost = count_lost(r, row, plan->cases);
     if (n_lost)
         return error_set(err, ERR_DEVICE, "%d of %d requests got no answer", n_lost, r->n_turns);
-    if (r->n_left_out == r->n_turns)
-        return error_set(err, ERR_LIMIT, "no prompt fits the server's context");
+    if (r->n_left_out == r->n_turns) return load_cases_none_fits(plan->cases, err);
     if (!plan->quiet) print_row(r, r->n_rows - 1);
     return 0;
 }

@@ -4,6 +4,7 @@
  * Every line says by its keys what it is, so files may be mixed. A prompt that begins with what the
  * session's request before held shares its parts.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -229,7 +230,8 @@ static int read_lines(Reader *r, FILE *f, const char *path, Error *err)
         rc = add_line(r, text, (size_t)n, &why);
         if (rc) error_set(err, why.code, "'%s' line %d: %s", path, number, why.msg);
     }
-    if (!rc && ferror(f)) rc = error_set(err, ERR_FILE, "cannot read '%s'", path);
+    if (!rc && ferror(f))
+        rc = error_set(err, ERR_FILE, "cannot read '%s': %s", path, strerror(errno));
     if (!rc && !r->t->n) rc = error_set(err, ERR_INPUT, "'%s' holds no request", path);
     free(text);
     return rc;
@@ -240,8 +242,8 @@ int trace_read(Trace *t, const char *path, const TraceLoad *load, const Tokenize
     int standard = !strcmp(path, "-");
     FILE *f = standard ? stdin : fopen(path, "r");
     if (!f)
-        return error_set(err, ERR_FILE, "cannot open '%s'; --trace takes a file, chat or agent",
-                         path);
+        return error_set(err, ERR_FILE, "cannot open '%s': %s; --trace takes a file, chat or agent",
+                         path, strerror(errno));
     Reader r = {.t = t, .text = {.tok = tok, .load = load, .state = (uint64_t)load->seed}};
     r.old = mem_alloc(TRACE_MOST, sizeof *r.old);
     r.now = mem_alloc(TRACE_MOST, sizeof *r.now);

@@ -67,18 +67,26 @@ int cache_name_equal(CacheName a, CacheName b)
 
 /* ---- the folder ---- */
 
-/* mkdir -p: what is there already is no failure; whether it will do, open says. */
-static void make_folders(const char *path)
+/* Keeps the first errno of several folders in *why; what is there already is no failure. */
+static void make_folder(const char *path, int *why)
 {
+    if (mkdir(path, 0700) && errno != EEXIST && !*why) *why = errno;
+}
+
+/* mkdir -p: 0, or why a folder was not made. Whether what is there will do, open says. */
+static int make_folders(const char *path)
+{
+    int why = 0;
     char *part = mem_strdup(path);
     for (char *c = part + 1; *part && *c; c++) {
         if (*c != '/') continue;
         *c = 0;
-        mkdir(part, 0700);
+        make_folder(part, &why);
         *c = '/';
     }
-    mkdir(part, 0700);
+    make_folder(part, &why);
     mem_free(part);
+    return why;
 }
 
 static int take_lock(DiskFolder *f, const char *path, Error *err)
@@ -105,10 +113,11 @@ static int try_to_write(const DiskFolder *f, const char *path, Error *err)
 int disk_folder_open(DiskFolder *f, const char *path, Error *err)
 {
     *f = (DiskFolder){.fd = -1, .lock_fd = -1};
-    make_folders(path);
+    int why = make_folders(path);
     f->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (f->fd < 0)
-        return error_set(err, ERR_FILE, "cannot use '%s' as a folder: %s", path, strerror(errno));
+        return error_set(err, ERR_FILE, "cannot use '%s' as a folder: %s", path,
+                         strerror(errno == ENOENT && why ? why : errno));
     if (take_lock(f, path, err) || try_to_write(f, path, err)) {
         disk_folder_close(f);
         return -1;

@@ -16,6 +16,50 @@ static const char *next_entry(const char **list, size_t *len)
     return entry;
 }
 
+/* Characters at text that are of the set. */
+static size_t n_of(const char *text, size_t len, const char *set)
+{
+    size_t n = 0;
+    while (n < len && text[n] && strchr(set, text[n]))
+        n++;
+    return n;
+}
+
+/* Whether an entry is an origin as browsers send it: scheme://host[:port], or null. */
+static int is_like_origin(const char *entry, size_t len)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
+                      digits[] = "0123456789";
+    if (len == 4 && !memcmp(entry, "null", 4)) return 1;
+    const char *host = memmem(entry, len, "://", 3), *end = entry + len;
+    if (!host || !n_of(entry, 1, letters)) return 0;
+    host += 3;
+    const char *colon = memrchr(host, ':', (size_t)(end - host));
+    if (colon && n_of(colon + 1, (size_t)(end - colon - 1), digits) == (size_t)(end - colon - 1)) {
+        if (colon + 1 == end) return 0;
+        end = colon;
+    }
+    size_t n = (size_t)(end - host);
+    for (size_t i = 0; i < n; i++)
+        if (strchr(" /?#@\\\"'*", host[i])) return 0;
+    return n > 0 && (*host == '[' || !memchr(host, ':', n));
+}
+
+int access_check(const char *keys, const char *origins, Error *err)
+{
+    const char *entry;
+    size_t n;
+    while (next_entry(&keys, &n))
+        if (!n) return error_set(err, ERR_INPUT, "--api-key has an empty key");
+    if (!origins || !*origins || !strcmp(origins, "*")) return 0;
+    while ((entry = next_entry(&origins, &n)) != NULL)
+        if (!is_like_origin(entry, n))
+            return error_set(err, ERR_INPUT,
+                             "--cors has '%.*s', must be '*' or scheme://host[:port],...",
+                             n < 60 ? (int)n : 60, entry);
+    return 0;
+}
+
 /*
  * Takes as long for a wrong key as for the right one: time must not tell how much of it is right.
  */

@@ -4,7 +4,11 @@
 #ifndef OFFSHOOT_SERVER_ACCESS_H
 #define OFFSHOOT_SERVER_ACCESS_H
 
+#include "base/error.h"
 #include "server/http.h"
+
+/* An error for lists that nobody could mean: with an empty key, with what is no origin. */
+int access_check(const char *keys, const char *origins, Error *err);
 
 /* keys: separated by commas; NULL or "": everybody may. */
 int access_has_key(const char *keys, const Exchange *ex);

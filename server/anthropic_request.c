@@ -208,23 +208,46 @@ static int add_message(size_t i, const json_t *m, json_t *out, ApiError *err)
     return by_user ? add_user(p, content, out) : add_assistant(p, content, out);
 }
 
-/* Blocks of a system text are messages to the chat's reader, which joins what comes first. */
-static int add_system(const json_t *system, json_t *out, ApiError *err)
+/* Adds a block as a paragraph; one that is a billing line and nothing else is none. */
+static void add_paragraph(const json_t *text, int *n, StrBuf *out)
 {
+    const char *s = json_string_value(text);
+    size_t len = json_string_length(text), n_dropped = api_billing_line(s, len);
+    if (n_dropped && n_dropped == len) return;
+    if (++*n > 1) strbuf_puts(out, "\n\n");
+    strbuf_add(out, s + n_dropped, len - n_dropped);
+}
+
+/* Blocks of a system text are one message. */
+static int add_system_blocks(const json_t *blocks, json_t *out, ApiError *err)
+{
+    StrBuf all = {0};
     json_t *block;
     size_t i;
-    if (json_is_string(system))
-        json_array_append_new(out, translate_message("system", json_incref((json_t *)system)));
-    else if (system && !json_is_array(system))
-        return api_error(err, ERR_INPUT, "system", "system must be a string or a list of blocks");
-    json_array_foreach(system, i, block)
+    int n = 0, rc = 0;
+    json_array_foreach(blocks, i, block)
     {
-        json_t *text = json_object_get(block, "text");
-        if (!is_text(block) || !json_is_string(text))
-            return api_refuse(api_place("system", i, "", err), "must be a text block");
-        json_array_append_new(out, translate_message("system", json_incref(text)));
+        const json_t *text = json_object_get(block, "text");
+        if (is_text(block) && json_is_string(text))
+            add_paragraph(text, &n, &all);
+        else
+            rc = api_refuse(api_place("system", i, "", err), "must be a text block");
+        if (rc) break;
     }
-    return 0;
+    if (!rc && n)
+        json_array_append_new(out,
+                              translate_message("system", json_stringn(strbuf_str(&all), all.len)));
+    strbuf_free(&all);
+    return rc;
+}
+
+static int add_system(const json_t *system, json_t *out, ApiError *err)
+{
+    if (json_is_array(system)) return add_system_blocks(system, out, err);
+    if (!system) return 0;
+    if (!json_is_string(system))
+        return api_error(err, ERR_INPUT, "system", "system must be a string or a list of blocks");
+    return json_array_append_new(out, translate_message("system", json_incref((json_t *)system)));
 }
 
 /* A last message of the assistant's is the beginning of its answer, unless it calls tools. */

@@ -45,16 +45,23 @@ size_t api_billing_line(const char *text, size_t len)
     return n;
 }
 
-/* dropped: NULL but for a text of the system's; bytes of billing lines are added to it. */
-static void add_text(const json_t *text, size_t *dropped, StrBuf *out)
+/* Where the texts of a content go. */
+typedef struct {
+    const char *join; /* between two of them */
+    size_t *dropped;  /* NULL but for the system's: bytes of billing lines are added to it */
+    StrBuf text;
+} Content;
+
+static void add_text(const json_t *text, Content *c)
 {
     const char *s = json_string_value(text);
-    size_t len = json_string_length(text), n = dropped ? api_billing_line(s, len) : 0;
-    strbuf_add(out, s + n, len - n);
-    if (n) *dropped += n;
+    size_t len = json_string_length(text), n = c->dropped ? api_billing_line(s, len) : 0;
+    if (len > n && c->text.len) strbuf_puts(&c->text, c->join);
+    strbuf_add(&c->text, s + n, len - n);
+    if (n) *c->dropped += n;
 }
 
-static int add_part(ApiPlace p, const json_t *part, size_t *dropped, StrBuf *out)
+static int add_part(ApiPlace p, const json_t *part, Content *c)
 {
     const json_t *text = part;
     if (json_is_object(part)) {
@@ -71,29 +78,32 @@ static int add_part(ApiPlace p, const json_t *part, size_t *dropped, StrBuf *out
         }
     }
     if (!json_is_string(text)) return api_refuse(p, "has a part without text");
-    add_text(text, dropped, out);
+    add_text(text, c);
     return 0;
 }
 
-/* Content as one string, or JSON null when there is none. NULL and an error for other types. */
-static json_t *read_content(ApiPlace p, const json_t *content, size_t *dropped)
+/*
+ * Content as one string, or JSON null when there is none. NULL and an error for other types. Parts
+ * are lines to a template that takes strings alone, as vLLM has it.
+ */
+static json_t *read_content(const ApiRequest *r, ApiPlace p, const json_t *content, size_t *dropped)
 {
+    Content c = {.join = chat_is_of_qwen35(r->family) ? "" : "\n", .dropped = dropped};
     if (!content || json_is_null(content)) return json_null();
     if (json_is_string(content) && !dropped) return json_incref((json_t *)content);
     if (!json_is_string(content) && !json_is_array(content)) {
         api_refuse(p, "must be a string or a list of parts");
         return NULL;
     }
-    StrBuf text = {0};
     json_t *joined = NULL, *part;
     size_t i;
-    if (json_is_string(content)) add_text(content, dropped, &text);
+    if (json_is_string(content)) add_text(content, &c);
     json_array_foreach(content, i, part)
     {
-        if (add_part(p, part, dropped, &text)) break;
+        if (add_part(p, part, &c)) break;
     }
-    if (i == json_array_size(content)) joined = json_stringn(strbuf_str(&text), text.len);
-    strbuf_free(&text);
+    if (i == json_array_size(content)) joined = json_stringn(strbuf_str(&c.text), c.text.len);
+    strbuf_free(&c.text);
     return joined;
 }
 
@@ -175,8 +185,8 @@ static void add_system(StrBuf *system, const json_t *content)
 }
 
 /*
- * The templates take one system message, at the beginning. Several there are joined in *system; one
- * that comes later (agents send such) is a user turn.
+ * Qwen3.5's template takes one system message, at the beginning. Several there are joined in
+ * *system; one that comes later (agents send such) is a user turn. The others take all as they are.
  */
 static int read_message(ApiRequest *r, size_t i, const json_t *m, StrBuf *system, ApiError *err)
 {
@@ -188,7 +198,7 @@ static int read_message(ApiRequest *r, size_t i, const json_t *m, StrBuf *system
                           "must be system, developer, user, assistant or tool");
     size_t dropped = 0;
     int is_system = !strcmp(role, "system");
-    json_t *content = read_content(api_place("messages", i, ".content", err),
+    json_t *content = read_content(r, api_place("messages", i, ".content", err),
                                    json_object_get(m, "content"), is_system ? &dropped : NULL);
     if (!content) return -1;
     if (!is_system) return add_message(r, i, role, content, m, err);
@@ -196,6 +206,7 @@ static int read_message(ApiRequest *r, size_t i, const json_t *m, StrBuf *system
         json_decref(content);
         return 0;
     }
+    if (!chat_is_of_qwen35(r->family)) return add_message(r, i, role, content, m, err);
     if (json_array_size(r->messages)) return add_message(r, i, "user", content, m, err);
     add_system(system, content);
     json_decref(content);
@@ -316,6 +327,7 @@ static int read_prompt_end(ApiRequest *r, const json_t *body, ApiError *err)
 
 int api_read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defaults, ApiError *err)
 {
+    r->family = defaults->family;
     r->chat = defaults->chat;
     if (read_messages(r, body, err) || read_prompt_end(r, body, err) ||
         api_read_tools(r, body, err) || read_thinking(r, body, err))

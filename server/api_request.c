@@ -131,10 +131,20 @@ static int check_cost(JsonCost cost, ApiError *err)
     return 0;
 }
 
+static int is_for_prompt(const char *key, const json_t *value)
+{
+    static const char *const keys[] = {"arguments", "input", "parameters", "input_schema"};
+    for (size_t i = 0; json_is_object(value) && i < sizeof keys / sizeof *keys; i++)
+        if (!strcmp(key, keys[i])) return 1;
+    return 0;
+}
+
 json_t *api_parse_body(const char *text, size_t len, ApiError *err)
 {
     JsonCost none = {0};
-    return api_parse_one(&none, text, len, err);
+    json_t *body = api_parse_one(&none, text, len, err);
+    json_round(body, is_for_prompt);
+    return body;
 }
 
 json_t *api_parse_one(JsonCost *spent, const char *text, size_t len, ApiError *err)
@@ -143,7 +153,7 @@ json_t *api_parse_one(JsonCost *spent, const char *text, size_t len, ApiError *e
     JsonCost cost = add_cost(*spent, text, len);
     if (check_cost(cost, err)) return NULL;
     *spent = cost;
-    json_t *body = json_load_wide(text, len, JSON_ALLOW_NUL, 0, &je);
+    json_t *body = json_load_digits(text, len, JSON_ALLOW_NUL, 0, &je);
     if (json_is_object(body)) return body;
     if (body)
         api_error(err, ERR_INPUT, NULL, "the body is not a JSON object");
@@ -315,6 +325,7 @@ void api_request_free(ApiRequest *r)
     strbuf_free(&r->predicted);
     json_decref(r->messages);
     json_decref(r->tools);
+    json_decref(r->prompt_tools);
     json_decref(r->forced);
     json_decref(r->schema);
     json_decref(r->allowed_tools);

@@ -113,7 +113,9 @@ typedef struct {
     ApiPrompt *prompts; /* API_COMPLETION */
     int n_prompts;
     json_t *messages, *tools; /* API_CHAT: owned, normalised; tools may be NULL */
+    json_t *prompt_tools;     /* the same with all digits of their numbers, for the prompt alone */
     JsonCost texts;           /* of JSON in strings: arguments of the calls in messages, schema */
+    ChatFamily family;        /* of the template */
     ChatOptions chat;         /* its effort is lent by the body or the settings */
     int parse_calls;          /* 0: tool calls stay text (tool_choice none, no tools) */
     int parallel_calls;       /* 0: an answer ends after its first call */
@@ -122,7 +124,7 @@ typedef struct {
     int names_tool;           /* 1: the request names the one */
     int strict_tools;         /* 1: one at least is strict */
     ApiStructure structure;
-    json_t *schema; /* structure's, where it came as a text; owned, or NULL */
+    json_t *schema; /* structure's; owned, or NULL */
     ReasoningMode reasoning;
     int thinking_budget; /* tokens of reasoning at most; -1: no bound */
 
@@ -157,15 +159,22 @@ typedef struct {
 typedef struct {
     SampleParams sampling;
     int max_tokens; /* -1: to the context's end */
+    ChatFamily family;
     ChatOptions chat;
     int n_vocab;
     int may_be_empty; /* a chat's max_tokens may be 0: it only fills the prefix cache */
 } ApiDefaults;
 
-/* Parses JSON that came from outside: an object within the limits above. NULL and *err. */
+/*
+ * Parses JSON that came from outside: an object within the limits above. NULL and *err. Integers
+ * beyond 64 bits keep their digits in arguments of calls and parameters of tools, which the prompt
+ * shows; elsewhere they are reals.
+ */
 json_t *api_parse_body(const char *text, size_t len, ApiError *err);
 
-/* The same for one of several texts: the limits are for all, and *spent is what they cost so far.
+/*
+ * The same for one of several texts, whose integers keep their digits everywhere: the limits are
+ * for all, and *spent is what they cost so far.
  */
 json_t *api_parse_one(JsonCost *spent, const char *text, size_t len, ApiError *err);
 

@@ -137,14 +137,18 @@ static int refuse_others(const json_t *body, ApiError *err)
     return 0;
 }
 
-/* vLLM takes a schema as a text, too. */
+/* vLLM takes a schema as a text, too. No prompt shows it. */
 static int parse_schema(ApiRequest *r, ApiError *err)
 {
     ApiError ignored = {0};
     ApiStructure *s = &r->structure;
-    if (s->kind != STRUCTURE_SCHEMA || !json_is_string(s->value)) return 0;
-    r->schema = api_parse_one(&r->texts, json_string_value(s->value), json_string_length(s->value),
-                              &ignored);
+    if (s->kind != STRUCTURE_SCHEMA) return 0;
+    json_t *parsed = NULL;
+    if (json_is_string(s->value))
+        parsed = api_parse_one(&r->texts, json_string_value(s->value), json_string_length(s->value),
+                               &ignored);
+    r->schema = json_rounded(json_is_string(s->value) ? parsed : s->value);
+    json_decref(parsed);
     s->value = r->schema;
     return r->schema ? 0 : refuse(s->param, "has json that is no schema", err);
 }

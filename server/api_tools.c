@@ -160,20 +160,28 @@ static int has_strict(const json_t *tools)
     return 0;
 }
 
-int api_read_tools(ApiRequest *r, const json_t *body, ApiError *err)
+/* Those of the list that the model may call, checked. NULL and an error. */
+static json_t *read_list(const json_t *list, ApiError *err)
 {
-    json_t *list = find_tools(body, err), *tool;
+    json_t *tools = json_array(), *tool;
     size_t i;
-    int rc = 0;
-    if (!list && err->error.code) return -1;
-    if (list) r->tools = json_array();
     json_array_foreach(list, i, tool)
     {
-        rc = add_tool(r->tools, i, tool, err);
-        if (rc) break;
+        if (!add_tool(tools, i, tool, err)) continue;
+        json_decref(tools);
+        return NULL;
     }
+    return tools;
+}
+
+int api_read_tools(ApiRequest *r, const json_t *body, ApiError *err)
+{
+    json_t *list = find_tools(body, err);
+    if (!list && err->error.code) return -1;
+    r->prompt_tools = list ? read_list(list, err) : NULL;
     json_decref(list);
-    if (rc) return -1;
+    if (list && !r->prompt_tools) return -1;
+    r->tools = json_rounded(r->prompt_tools);
     r->parse_calls = json_array_size(r->tools) > 0;
     r->strict_tools = has_strict(r->tools);
     const json_t *choice = json_field(body, "tool_choice");

@@ -58,7 +58,7 @@ static int add_message(Chat *c, const char *role, const char *content, Error *er
 
 static int load_tools(Chat *c, const char *path, Error *err)
 {
-    c->tools = json_read_file(path, MAX_TOOLS_BYTES, err);
+    c->tools = json_read_file_digits(path, MAX_TOOLS_BYTES, err);
     if (!c->tools) return -1;
     int ok = json_is_array(c->tools);
     for (size_t i = 0; ok && i < json_array_size(c->tools); i++)

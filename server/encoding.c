@@ -36,7 +36,7 @@ int encoding_text(Encoding *e, const Tokenizer *tok, const char *text, size_t le
 int chat_prompt(const Service *service, const ApiRequest *api, StrBuf *text, ChatMarks *marks,
                 ApiError *err)
 {
-    if (chat_render(&service->tmpl, api->messages, api->tools, &api->chat, text, marks,
+    if (chat_render(&service->tmpl, api->messages, api->prompt_tools, &api->chat, text, marks,
                     &err->error))
         return api_in_field(err, "messages");
     return 0;

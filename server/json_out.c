@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "text/utf8.h"
 
 static void print_value(const json_t *value, StrBuf *out);
@@ -170,7 +171,10 @@ static void print_value(const json_t *value, StrBuf *out)
         print_array(value, out);
         break;
     case JSON_STRING:
-        print_string(json_string_value(value), json_string_length(value), out);
+        if (json_digits(value))
+            strbuf_puts(out, json_digits(value));
+        else
+            print_string(json_string_value(value), json_string_length(value), out);
         break;
     case JSON_INTEGER:
         print_integer(json_integer_value(value), out);

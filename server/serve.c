@@ -54,6 +54,7 @@ ApiDefaults server_defaults(const Server *s, int max_tokens)
     return (ApiDefaults){
         .sampling = service_sampling(s->service),
         .max_tokens = settings->default_max_tokens >= 0 ? settings->default_max_tokens : max_tokens,
+        .family = s->service->tmpl.family,
         .chat = service_chat_options(settings),
         .n_vocab = s->n_vocab,
     };

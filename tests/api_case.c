@@ -18,12 +18,29 @@ const ApiDefaults api_case_defaults = {
     .n_vocab = 100,
 };
 
-int api_case_read(ApiRequest *r, ApiKind kind, const char *text, size_t len, ApiError *err)
+static int read_by(const ApiDefaults *defaults, ApiRequest *r, ApiKind kind, const char *text,
+                   size_t len, ApiError *err)
 {
     *err = (ApiError){0};
     *r = (ApiRequest){0};
     json_t *body = api_parse_body(text, len, err);
-    return body ? api_request_read(r, kind, body, &api_case_defaults, err) : -1;
+    return body ? api_request_read(r, kind, body, defaults, err) : -1;
+}
+
+int api_case_read(ApiRequest *r, ApiKind kind, const char *text, size_t len, ApiError *err)
+{
+    return read_by(&api_case_defaults, r, kind, text, len, err);
+}
+
+ApiRequest api_case_chat_of(ChatFamily family, const char *text)
+{
+    ApiDefaults defaults = api_case_defaults;
+    ApiRequest r;
+    ApiError err;
+    defaults.family = family;
+    if (read_by(&defaults, &r, API_CHAT, text, strlen(text), &err))
+        fail_msg("%s: %s", text, err.error.msg);
+    return r;
 }
 
 ApiRequest api_case_ok(ApiKind kind, const char *text)

@@ -17,4 +17,7 @@ int api_case_read(ApiRequest *r, ApiKind kind, const char *text, size_t len, Api
 /* The same of a body that is good. */
 ApiRequest api_case_ok(ApiKind kind, const char *text);
 
+/* A chat that is good, for a model whose template is of this family. */
+ApiRequest api_case_chat_of(ChatFamily family, const char *text);
+
 #endif

@@ -314,6 +314,38 @@ static void test_messages(void **state)
     }
 }
 
+/* Templates other than Qwen3.5's have a turn for each system message, and take strings alone. */
+static void test_messages_as_they_are(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in, *out;
+    } rows[] = {
+        {"[{\"role\":\"developer\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"b\"},"
+         "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"system\",\"content\":null}]",
+         "[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"b\"},"
+         "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"system\",\"content\":null}]"},
+        {"[{\"role\":\"user\",\"content\":[\"\",\"a\",\"\",{\"type\":\"text\",\"text\":\"b\"}]},"
+         "{\"role\":\"system\",\"content\":[\"" BILLING "\",\"d\",\"e\"]},"
+         "{\"role\":\"system\",\"content\":\"" BILLING "\"}]",
+         "[{\"role\":\"user\",\"content\":\"a\\nb\"},"
+         "{\"role\":\"system\",\"content\":\"d\\ne\"}]"},
+    };
+    static const ChatFamily families[] = {CHAT_QWEN3_NEXT, CHAT_QWEN3_NEXT_THINKING,
+                                          CHAT_QWEN3_CODER};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (size_t k = 0; k < sizeof families / sizeof *families; k++) {
+            char text[1024];
+            snprintf(text, sizeof text, "{\"messages\": %s}", rows[i].in);
+            ApiRequest r = api_case_chat_of(families[k], text);
+            char *out = json_dumps(r.messages, JSON_COMPACT);
+            assert_string_equal(out, rows[i].out);
+            free(out);
+            api_request_free(&r);
+        }
+    }
+}
+
 /* The limits hold for the texts of calls together: of two that are large the second stays text. */
 static void test_costly_arguments(void **state)
 {
@@ -359,6 +391,39 @@ static void test_long_integers(void **state)
                 0.12345678901234567890123);
     assert_string_equal(json_string_value(json_object_get(r.body, "x")), "\"99999999999999999999");
     assert_true(r.params.seed == INT64_MAX);
+    api_request_free(&r);
+}
+
+/* The prompt shows all digits, of arguments and of parameters; a grammar reads reals. */
+static void test_digits(void **state)
+{
+    (void)state;
+    static const char shown[] =
+        "[{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"function\": {\"name\": "
+        "\"f\", \"arguments\": {\"n\": 12345678901234567890}}}, {\"function\": {\"name\": \"f\", "
+        "\"arguments\": {\"n\": [-12345678901234567890, 1e+20, 0, \"12345678901234567890\"]}}}]}]"
+        "[{\"function\": {\"name\": \"f\", \"x\": 1.8446744073709552e+19, \"parameters\": "
+        "{\"maximum\": "
+        "18446744073709551615}}}]";
+    ApiRequest r = api_case_ok(
+        API_CHAT,
+        "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": "
+        "\"f\", \"arguments\": {\"n\": 12345678901234567890}}}, {\"function\": {\"name\": "
+        "\"f\", \"arguments\": \"{\\\"n\\\": [-12345678901234567890, 1e20, -0, "
+        "\\\"12345678901234567890\\\"]}\"}}]}], \"tools\": [{\"function\": {\"name\": \"f\", "
+        "\"x\": 18446744073709551615, \"parameters\": {\"maximum\": "
+        "18446744073709551615}}}], \"response_format\": {\"type\": \"json_object\", "
+        "\"schema\": {\"properties\": {\"input\": {\"maximum\": 18446744073709551615}}}}}");
+    StrBuf text = {0};
+    chat_dump_json(r.messages, &text);
+    chat_dump_json(r.prompt_tools, &text);
+    assert_string_equal(strbuf_str(&text), shown);
+    strbuf_free(&text);
+    const json_t *f = json_object_get(json_array_get(r.tools, 0), "function");
+    const json_t *input =
+        json_object_get(json_object_get(r.structure.value, "properties"), "input");
+    assert_true(json_is_real(json_object_get(json_object_get(f, "parameters"), "maximum")));
+    assert_true(json_is_real(json_object_get(input, "maximum")));
     api_request_free(&r);
 }
 
@@ -623,8 +688,10 @@ int main(void)
         cmocka_unit_test(test_chat_fields),
         cmocka_unit_test(test_thinking),
         cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_messages_as_they_are),
         cmocka_unit_test(test_costly_arguments),
         cmocka_unit_test(test_long_integers),
+        cmocka_unit_test(test_digits),
         cmocka_unit_test(test_tools),
         cmocka_unit_test(test_cache_fields),
         cmocka_unit_test(test_billing_line),

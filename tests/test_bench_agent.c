@@ -17,6 +17,7 @@
 
 #include "base/mem.h"
 #include "bench/agent_loops.h"
+#include "bench/json_lines.h"
 #include "bench/replay.h"
 #include "tests/analyzer.h"
 #include "tests/run_binary.h"
@@ -185,6 +186,12 @@ static void test_bad_files(void **state)
     agent_loops_free(&a);
     assert_int_equal(agent_loops_read(&a, "/nowhere", 0, "{}", &err), -1);
     assert_int_equal(err.code, ERR_FILE);
+    assert_string_equal(err.msg, "cannot open '/nowhere': No such file or directory");
+    assert_string_equal(json_lines_path("/nowhere", "/none", &err), "/nowhere");
+    assert_string_equal(json_lines_path(NULL, "/dev/null", &err), "/dev/null");
+    assert_null(json_lines_path(NULL, "/none", &err));
+    assert_string_equal(err.msg,
+                        "cannot open '/none': No such file or directory; give --prompts FILE");
     agent_loops_free(&a);
 }
 
@@ -468,7 +475,10 @@ static void test_shared_prefix_is_refused(void **state)
         {"--connections", "257", "expected one number", 2},
         {"--groups", "1000000", "is the most", 3},
         {"--system-tokens", "0", "system-tokens", 2},
-        {"--ctx-size", "64", "no prompt fits", 3},
+        {"--ctx-size", "64",
+         "of the shortest request: This model's maximum context length is 64 tokens. However, your "
+         "prompt has 356",
+         3},
     };
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         expect_run(RUN("bench", "shared-prefix", DEMO, "--groups", "1", "--group-prompts", "2",

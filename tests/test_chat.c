@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/strbuf.h"
 #include "tests/textdata.h"
@@ -269,10 +270,44 @@ static void renders_qwen3_next(void **state)
                   NULL, &generate,
                   "<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n4<|im_end|>\n"
                   "<|im_start|>user\ntimes 3?<|im_end|>\n<|im_start|>assistant\n<think>\n");
-    /* Parts are joined; the template itself would drop them. */
+    /* Parts are lines; the template itself would drop them. */
     expect_prompt(&next,
-                  "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}]",
-                  NULL, &no_prompt, "<|im_start|>user\na<|im_end|>\n");
+                  "[{\"role\": \"user\", \"content\": [{\"text\": \"\"}, {\"text\": \"a\"}, "
+                  "{\"text\": \"\"}, {\"text\": \"b\"}]}]",
+                  NULL, &no_prompt, "<|im_start|>user\na\nb<|im_end|>\n");
+}
+
+/* Integers beyond 64 bits, in arguments that came as a text and in tools: all their digits. */
+static void renders_digits(void **state)
+{
+    (void)state;
+    static const char calls[] =
+        "[" USER("x") ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": "
+                      "[{\"function\": {\"name\": \"f\", \"arguments\": \"{\\\"n\\\": "
+                      "-12345678901234567890, \\\"l\\\": [12345678901234567890]}\"}}]}]";
+    static const char tools[] =
+        "[{\"name\": \"f\", \"n\": 18446744073709551615, \"parameters\": {\"properties\": {\"a\": "
+        "{\"type\": 18446744073709551616, \"maximum\": 18446744073709551617}}}}]";
+    static const char *const parts[] = {"-12345678901234567890", "[12345678901234567890]",
+                                        "18446744073709551615", "18446744073709551616",
+                                        "18446744073709551617"};
+    const ChatTemplate templates[] = {qwen35, qwen38, next, thinking, coder};
+    for (size_t i = 0; i < sizeof templates / sizeof *templates; i++) {
+        json_error_t je;
+        StrBuf out = {0};
+        json_t *messages = parse(calls);
+        json_t *list = json_load_digits(tools, sizeof tools - 1, 0, 0, &je);
+        if (chat_render(&templates[i], messages, list, &generate, &out, NULL, &err))
+            fail_msg("%s", err.msg);
+        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
+            if (!strstr(out.data, parts[k])) fail_msg("%s is not in\n%s", parts[k], out.data);
+        assert_null(strchr(out.data, '\xff'));
+        assert_null(strstr(out.data, "\"1"));
+        assert_null(strstr(out.data, "e+19"));
+        strbuf_free(&out);
+        json_decref(messages);
+        json_decref(list);
+    }
 }
 
 #define CALL(call) "[" USER("x") ", {\"role\": \"assistant\", \"tool_calls\": [" call "]}]"
@@ -777,6 +812,7 @@ int main(void)
         cmocka_unit_test(renders_tools),
         cmocka_unit_test(renders_calls),
         cmocka_unit_test(renders_qwen3_next),
+        cmocka_unit_test(renders_digits),
         cmocka_unit_test(says_what_is_wrong),
         cmocka_unit_test(knows_efforts),
         cmocka_unit_test(is_lenient_with_calls),

@@ -14,6 +14,7 @@
 #include "tests/checkpoint.h"
 #include "tests/run_binary.h"
 
+#define RAW "chat", "--model", "models/demo", "--memory", "64M", "--threads", "2", "--raw"
 #define DEMO                                                                                       \
     "chat", "--model", "models/demo", "--memory", "64M", "--threads", "2", "--thinking", "off"
 #define WITH_TOOLS DEMO, "--tools", "models/demo/tools.json"
@@ -203,7 +204,7 @@ static void test_control_characters(void **state)
 static void test_raw_and_length(void **state)
 {
     (void)state;
-    RunResult r = RUN(DEMO, GREEDY, "--raw", "--max-tokens", "5", "I want to find");
+    RunResult r = RUN(RAW, GREEDY, "--max-tokens", "5", "I want to find");
     assert_run(&r, 0, "; 5 tokens, ");
     assert_run(&r, 0, "prompt 4 tokens");
     run_result_free(&r);
@@ -244,11 +245,29 @@ static void test_bad_tools(void **state)
     assert_fails(RUN(DEMO, "--tools", "tests", "hi"), 5, "'tests'");
 }
 
+/* Nothing of a template goes with a prompt that is completed as it is. */
+static void test_raw_alone(void **state)
+{
+    (void)state;
+    static const char *const options[][2] = {{"--system", "Be short."},
+                                             {"--tools", "models/demo/tools.json"},
+                                             {"--thinking", "off"},
+                                             {"--preserve-thinking", "on"},
+                                             {"--reasoning-effort", "low"}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        char says[80];
+        snprintf(says, sizeof says, "--raw takes no %s: the prompt is completed as it is\n",
+                 options[i][0]);
+        assert_fails(RUN(RAW, options[i][0], options[i][1], "hi"), 2, says);
+    }
+    expect_run(RUN(RAW, "--thinking", "auto", "--max-tokens", "1", "hi"), 0, "; 1 tokens");
+}
+
 static void test_hostile(void **state)
 {
     (void)state;
     assert_fails(RUN(DEMO, ""), 2, "the prompt is empty");
-    assert_fails(RUN(DEMO, "--raw", ""), 2, "the prompt is empty");
+    assert_fails(RUN(RAW, ""), 2, "the prompt is empty");
     assert_fails(RUN(DEMO, "broken \xc3("), 2, "not valid UTF-8");
     assert_fails(RUN(DEMO, "--system", "\xff", "hi"), 2, "the system message");
     assert_fails(RUN(WITH_TOOLS, "--ctx-size", "64", ITALIAN), 3, "64");
@@ -257,11 +276,17 @@ static void test_hostile(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stated_answers), cmocka_unit_test(test_drafting_changes_nothing),
-        cmocka_unit_test(test_colors),         cmocka_unit_test(test_conversation),
-        cmocka_unit_test(test_raw_and_length), cmocka_unit_test(test_bad_tools),
-        cmocka_unit_test(test_hostile),        cmocka_unit_test(test_end_of_a_turn),
-        cmocka_unit_test(test_terminal),       cmocka_unit_test(test_control_characters),
+        cmocka_unit_test(test_stated_answers),
+        cmocka_unit_test(test_drafting_changes_nothing),
+        cmocka_unit_test(test_colors),
+        cmocka_unit_test(test_conversation),
+        cmocka_unit_test(test_raw_and_length),
+        cmocka_unit_test(test_bad_tools),
+        cmocka_unit_test(test_raw_alone),
+        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_end_of_a_turn),
+        cmocka_unit_test(test_terminal),
+        cmocka_unit_test(test_control_characters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -487,6 +488,72 @@ static void test_python_json(void **state)
     json_decref(root);
 }
 
+static json_t *load_digits(const char *text, json_error_t *je)
+{
+    return json_load_digits(text, strlen(text), JSON_ALLOW_NUL, 0, je);
+}
+
+static void expect_digits(const json_t *v, const char *want)
+{
+    if (want && json_digits(v))
+        assert_string_equal(json_digits(v), want);
+    else
+        assert_ptr_equal(json_digits(v), want);
+}
+
+/* Integers beyond 64 bits can keep their digits; nothing else does. */
+static void test_digits(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"a\": [9223372036854775808, -9223372036854775809, "
+                               "9223372036854775807, -9223372036854775808, "
+                               "\"9223372036854775808\", 9223372036854775808.0, 1E20], \"b\": 1, "
+                               "\"b\": {\"c\": 18446744073709551615}, \"d\": \"\\u0000\"}";
+    json_error_t je;
+    json_t *root = load_digits(text, &je);
+    if (!root) fail_msg("%s", je.text);
+    json_t *rounded = json_rounded(root), *same = json_rounded(rounded);
+    const json_t *a = json_object_get(root, "a"), *b = json_object_get(root, "b");
+    expect_digits(json_array_get(a, 0), "9223372036854775808");
+    expect_digits(json_array_get(a, 1), "-9223372036854775809");
+    for (size_t i = 2; i < 7; i++)
+        expect_digits(json_array_get(a, i), NULL);
+    expect_digits(json_object_get(b, "c"), "18446744073709551615");
+
+    a = json_object_get(rounded, "a");
+    assert_true(json_real_value(json_array_get(a, 0)) == 0x1p63);
+    assert_true(json_real_value(json_array_get(a, 1)) == -0x1p63);
+    assert_true(json_is_string(json_array_get(a, 4)));
+    assert_true(json_is_real(json_object_get(json_object_get(rounded, "b"), "c")));
+    assert_ptr_equal(same, rounded);
+    json_decref(same);
+    json_decref(rounded);
+    json_decref(root);
+}
+
+/* As Python has it; and what is wrong stays so where such an integer is read again. */
+static void test_long_integers(void **state)
+{
+    (void)state;
+    enum { MOST = 4300 };
+    static const char *const wrong[] = {
+        "[1E400]", "[18446744073709551615, 1E400]", "[18446744073709551615x]",
+        "[18446744073709551615, 018446744073709551615]", "{18446744073709551615: 1}"};
+    char text[MOST + 8] = "[-";
+    json_error_t je;
+    memset(text + 2, '9', MOST);
+    memcpy(text + 2 + MOST, "]", 2);
+    json_t *root = load_digits(text, &je);
+    assert_int_equal(strlen(json_digits(json_array_get(root, 0))), 1 + MOST);
+    json_round(root, NULL);
+    assert_true(json_real_value(json_array_get(root, 0)) == -DBL_MAX);
+    json_decref(root);
+    memcpy(text + 2 + MOST, "9]", 3);
+    assert_null(load_digits(text, &je));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_null(load_digits(wrong[i], &je));
+}
+
 /* Files that are no JSON object at all. */
 static void test_broken_files(void **state)
 {
@@ -519,6 +586,7 @@ int main(void)
         cmocka_unit_test(test_forms),       cmocka_unit_test(test_choices),
         cmocka_unit_test(test_lies),        cmocka_unit_test(test_generation_lies),
         cmocka_unit_test(test_python_json), cmocka_unit_test(test_broken_files),
+        cmocka_unit_test(test_digits),      cmocka_unit_test(test_long_integers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

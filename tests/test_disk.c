@@ -420,7 +420,9 @@ static int open_as_nobody(const char *path)
     if (chdir(path) || chmod(".", 0555)) return 1;
     if (!geteuid() && (setgid(65534) || setuid(65534))) return 2;
     if (disk_open(".", PLENTY, &disk_case_shape, &err)) return 3;
-    return strstr(err.msg, "cannot write in '.'") ? 0 : 4;
+    if (!strstr(err.msg, "cannot write in '.'")) return 4;
+    if (disk_open("new/cache", PLENTY, &disk_case_shape, &err)) return 5;
+    return strstr(err.msg, "cannot use 'new/cache' as a folder: Permission denied") ? 0 : 6;
 }
 
 static void test_read_only_folder(void **state)

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "server/json_out.h"
 #include "tests/analyzer.h"
 #include "tests/textdata.h"
@@ -39,6 +40,20 @@ static void test_line_ends_are_escaped(void **state)
         json_decref(s);
         strbuf_free(&out);
     }
+}
+
+/* An integer that kept its digits is one. */
+static void test_digits(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"a\":[18446744073709551615,-99999999999999999999]}";
+    json_error_t je;
+    json_t *v = json_load_digits(text, sizeof text - 1, 0, 0, &je);
+    StrBuf out = {0};
+    json_print(v, &out);
+    assert_string_equal(strbuf_str(&out), text);
+    json_decref(v);
+    strbuf_free(&out);
 }
 
 /* Nine digits bring a float back, so a log-probability printed twice is the same text and value. */
@@ -245,6 +260,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_line_ends_are_escaped),
         cmocka_unit_test(test_floats_come_back),
+        cmocka_unit_test(test_digits),
         cmocka_unit_test(test_settings_are_short),
         cmocka_unit_test(test_reals_as_jansson_prints),
         cmocka_unit_test(test_written_as_packed),

@@ -108,6 +108,40 @@ static void test_wrong_usage(void **state)
     assert_complains(RUN("chat", "--model", "models/demo", "--isa", "mmx", "hi"), 2, "mmx");
 }
 
+/* What would let nobody in, or no page, is a slip. */
+static void test_wrong_access(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *option, *value, *says;
+    } cases[] = {
+        {"--api-key", "", "--api-key is ''"},
+        {"--api-key", ",", "--api-key has an empty key"},
+        {"--api-key", "one,", "--api-key has an empty key"},
+        {"--api-key", "one, ,two", "--api-key has an empty key"},
+        {"--served-model-name", "", "--served-model-name is ''"},
+        {"--cors", "foo", "--cors has 'foo', must be '*' or scheme://host[:port]"},
+        {"--cors", "*,http://a", "--cors has '*', must be"},
+        {"--cors", "http://a,,http://b", "--cors has '', must be"},
+        {"--cors", "http://a/", "--cors has 'http://a/', must be"},
+        {"--cors", "http://", "--cors has 'http://', must be"},
+        {"--cors", "http://:80", "--cors has 'http://:80', must be"},
+        {"--cors", "http://a:", "--cors has 'http://a:', must be"},
+        {"--cors", "http://a:b", "--cors has 'http://a:b', must be"},
+        {"--cors", "://a", "--cors has '://a', must be"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_complains(
+            RUN("serve", "--model", "/nowhere", "--port", "0", cases[i].option, cases[i].value), 2,
+            cases[i].says);
+    static const char *const origins[] = {
+        "", "*", "null", "http://localhost:3000, https://a.example,app://-", "http://[::1]:80"};
+    for (size_t i = 0; i < sizeof origins / sizeof *origins; i++)
+        expect_run(RUN("serve", "--model", "/nowhere", "--port", "0", "--api-key", "one, two",
+                       "--cors", origins[i]),
+                   5, "/nowhere");
+}
+
 /* A report that is cut short by a full disk must not look like a whole one. */
 static void test_full_disk(void **state)
 {
@@ -119,6 +153,24 @@ static void test_full_disk(void **state)
         assert_true(WIFEXITED(status));
         assert_int_equal(WEXITSTATUS(status), 5);
     }
+}
+
+/* What is opened first does not come in the place of what was closed: it is an empty file there. */
+static void test_closed_files(void **state)
+{
+    (void)state;
+    static const char *const closed[] = {"0<&-", "1>&-", "2>&-"};
+    char command[160];
+    for (int fd = 0; fd < 3; fd++) {
+        snprintf(command, sizeof command, "exec %s bench prefix --trace /proc/self/fd/%d %s %s",
+                 OFFSHOOT_BINARY, fd, fd == 2 ? "" : "2>/dev/null", closed[fd]);
+        int status = system(command);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 2); /* it holds no request */
+    }
+    int status = system("exec " OFFSHOOT_BINARY " help serve 2>/dev/null >&-");
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 5);
 }
 
 static void test_missing_files(void **state)
@@ -236,8 +288,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version_and_help), cmocka_unit_test(test_bench_help),
-        cmocka_unit_test(test_wrong_usage),      cmocka_unit_test(test_check_of_one),
-        cmocka_unit_test(test_full_disk),        cmocka_unit_test(test_missing_files),
+        cmocka_unit_test(test_wrong_usage),      cmocka_unit_test(test_wrong_access),
+        cmocka_unit_test(test_check_of_one),     cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_closed_files),     cmocka_unit_test(test_missing_files),
         cmocka_unit_test(test_draft_vocab),      cmocka_unit_test(test_draft_quant),
         cmocka_unit_test(test_cache_off),        cmocka_unit_test(test_many_categories),
         cmocka_unit_test(test_no_prompts),

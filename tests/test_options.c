@@ -137,6 +137,27 @@ static void test_switch(void **state)
     assert_error(PARSE("--raw=yes"), ERR_INPUT, "--raw is 'yes', must be on or off");
 }
 
+/* A word that others take for on or off is no prompt behind a switch; elsewhere it is. */
+static void test_word_behind_switch(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"true", "False", "YES", "no", "1", "0", "auto", "ON"};
+    char says[64];
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        snprintf(says, sizeof says, "'--raw' takes on or off, not '%s'", words[i]);
+        assert_error(PARSE("--raw", words[i]), ERR_INPUT, says);
+        assert_error(PARSE("--raw", words[i], "a prompt"), ERR_INPUT, says);
+        assert_int_equal(PARSE("--raw=on", words[i]), 0);
+        assert_int_equal(n_rest, 1);
+        assert_int_equal(PARSE(words[i], "--raw"), 0);
+        assert_int_equal(n_rest, 1);
+        assert_int_equal(PARSE("--raw", "on", words[i]), 0);
+        assert_int_equal(n_rest, 1);
+    }
+    assert_int_equal(PARSE("--raw", "yesterday"), 0);
+    assert_string_equal(rest[0], "yesterday");
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -284,6 +305,7 @@ int main(void)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_words_and_order),
         cmocka_unit_test(test_switch),
+        cmocka_unit_test(test_word_behind_switch),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_config_values),
         cmocka_unit_test(test_command_line_wins),

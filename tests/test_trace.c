@@ -210,6 +210,8 @@ static void test_bad_files(void **state)
     Error err = {0};
     assert_int_equal(trace_open(&t, "no/such/file", NULL, NULL, &err), -1);
     assert_int_equal(err.code, ERR_FILE);
+    refuse_source("no/such/file", NULL, "No such file or directory; --trace takes a file");
+    refuse_source("/tmp", NULL, "cannot read '/tmp': Is a directory");
     refuse("\n\n", "holds no request");
     refuse("{\"input_tokens\": [1], \"output_tokens\": [2], \"session_id\": 0}\n{", "line 2: ");
     refuse("[]", "neither input_tokens");

@@ -82,6 +82,8 @@ static void check_refused(Translate translate, const Row *rows, size_t n)
     "}, {'role': 'user', 'content': 'go on'}]"
 #define PART(text) "{'type': 'text', 'text': '" text "'}"
 
+#define BILLING "x-anthropic-billing-header: cc_version=2.1; cch=36ee5;"
+
 static void test_anthropic_messages(void **state)
 {
     (void)state;
@@ -125,12 +127,16 @@ static void test_anthropic_messages(void **state)
         {"{'messages': [{'role': 'assistant', 'content': [{'type': 'tool_use', 'name': 'f', "
          "'input': null}]}]}",
          "continue_final_message", "null"},
-        /* Blocks of a system text are as messages: the chat's reader joins them. */
+        /* Blocks of a system text are the paragraphs of one, without the line that changes. */
         {"{'system': 's', " HI "}", "messages",
          "[{'role': 'system', 'content': 's'}, {'role': 'user', 'content': 'hi'}]"},
         {"{'system': [" PART("s") ", " PART("t") "], " HI "}", "messages",
-         "[{'role': 'system', 'content': 's'}, {'role': 'system', 'content': 't'}, {'role': "
-         "'user', 'content': 'hi'}]"},
+         "[{'role': 'system', 'content': 's\\n\\nt'}, {'role': 'user', 'content': 'hi'}]"},
+        {"{'system': [" PART(BILLING) ", " PART(BILLING "\\n\\ns") ", " PART("") "], " HI "}",
+         "messages",
+         "[{'role': 'system', 'content': 's\\n\\n'}, {'role': 'user', 'content': 'hi'}]"},
+        {"{'system': [" PART(BILLING) "], " HI "}", "messages",
+         "[{'role': 'user', 'content': 'hi'}]"},
         {"{'system': 's', " HI "}", "system", "null"},
         /* One behind the user's words goes before them, but after a tool's result. */
         {"{'messages': [{'role': 'user', 'content': 'a'}, {'role': 'system', 'content': 's'}]}",

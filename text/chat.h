@@ -28,6 +28,15 @@ static inline int chat_calls_are_xml(ChatFamily family)
     return family != CHAT_QWEN3_NEXT && family != CHAT_QWEN3_NEXT_THINKING;
 }
 
+/*
+ * Qwen3.5 and what came after it: one system message, at the beginning, and contents in parts. The
+ * other templates have a turn for each system message and take contents as strings alone.
+ */
+static inline int chat_is_of_qwen35(ChatFamily family)
+{
+    return family == CHAT_QWEN35 || family == CHAT_QWEN38;
+}
+
 typedef struct {
     ChatFamily family;
     int thinking_default;  /* what enable_thinking means when a request does not say */
@@ -81,7 +90,8 @@ typedef struct {
  * as a string (as in the OpenAI API). Errors (ERR_INPUT) are those of the template: no messages,
  * unknown role, system message not first, no user query, values of the wrong type, an unknown
  * effort, thinking switched off where it cannot be; continue_final without an assistant's message
- * at the end. Qwen3-Next and Qwen3-Coder allow a later system message and need no user query, as
+ * at the end. Parts of a content are joined: as lines, where the template takes strings alone.
+ * Qwen3-Next and Qwen3-Coder allow a later system message and need no user query, as
  * their templates do. On an error *out may hold a part of the prompt. *marks, unless NULL, is
  * filled (and is to be freed in any case).
  */

@@ -39,7 +39,7 @@ typedef struct {
 /* Qwen3.5 and what came after it: contents trimmed, a <think> that a switch empties. */
 static inline int chat_is_qwen35(const Render *r)
 {
-    return r->t->family == CHAT_QWEN35 || r->t->family == CHAT_QWEN38;
+    return chat_is_of_qwen35(r->t->family);
 }
 
 static inline Span span_of(const json_t *string)

@@ -149,7 +149,9 @@ static int add_part(Render *r, size_t i, Message *m, const json_t *part)
     const json_t *text = json_object_get(part, "text");
     if (!json_is_string(text))
         return error_set(r->err, ERR_INPUT, "messages[%zu]: unexpected item type in content", i);
-    strbuf_add(&m->content, json_string_value(text), json_string_length(text));
+    size_t len = json_string_length(text);
+    if (len && m->content.len && !chat_is_qwen35(r)) strbuf_puts(&m->content, "\n");
+    strbuf_add(&m->content, json_string_value(text), len);
     return 0;
 }
 

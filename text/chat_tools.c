@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "base/json.h"
 #include "text/chat_parts.h"
 #include "text/pyjson.h"
 
@@ -80,7 +81,7 @@ static void put_other_keys(const Render *r, const json_t *object, const char *co
         strbuf_puts(r->out, "\n<");
         chat_put(r, name);
         strbuf_puts(r->out, ">");
-        if (json_is_string(value))
+        if (json_is_string(value) && !json_digits(value))
             chat_put(r, span_of(value));
         else
             chat_put_json(r, value);
@@ -193,7 +194,7 @@ static json_t *read_arguments(const Render *r, size_t i, const json_t *call)
     if (json_is_string(value)) {
         Span text = chat_trim(span_of(value));
         if (!text.n) return json_object();
-        object = json_loadb(text.s, text.n, JSON_ALLOW_NUL, &je);
+        object = json_load_digits(text.s, text.n, JSON_ALLOW_NUL, 0, &je);
     }
     if (json_is_object(object)) return object;
     json_decref(object);

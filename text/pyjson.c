@@ -8,6 +8,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "base/json.h"
 #include "text/utf8.h"
 
 /* json.dumps escapes the quote, the backslash and control characters; DEL and the rest go as is. */
@@ -173,7 +174,10 @@ static void write_value(const json_t *value, const Style *style, StrBuf *out)
         write_array(value, style, out);
         break;
     case JSON_STRING:
-        style->string(json_string_value(value), json_string_length(value), out);
+        if (json_digits(value))
+            strbuf_puts(out, json_digits(value));
+        else
+            style->string(json_string_value(value), json_string_length(value), out);
         break;
     case JSON_INTEGER:
         strbuf_printf(out, "%lld", (long long)json_integer_value(value));
@@ -200,7 +204,7 @@ void pyjson_dump(const json_t *value, StrBuf *out)
 
 void pyjson_str(const json_t *value, StrBuf *out)
 {
-    if (json_is_string(value))
+    if (json_is_string(value) && !json_digits(value))
         strbuf_add(out, json_string_value(value), json_string_length(value));
     else
         write_value(value, &python, out);

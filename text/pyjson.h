@@ -1,5 +1,6 @@
 /*
- * pyjson.h: JSON values as Python prints them, which is what the models saw in training.
+ * pyjson.h: JSON values as Python prints them, which is what the models saw in training. Integers
+ * beyond 64 bits are those that kept their digits (base/json.h).
  */
 #ifndef OFFSHOOT_TEXT_PYJSON_H
 #define OFFSHOOT_TEXT_PYJSON_H
