@@ -282,6 +282,72 @@ static void test_dead_ends(void **state)
     }
 }
 
+/* ---- many required properties ---- */
+
+/* An object whose n properties, all required, have this schema; or this value. */
+static void add_schema_of(StrBuf *out, int n, const char *value)
+{
+    strbuf_puts(out, "{'type':'object','properties':{");
+    for (int i = 0; i < n; i++)
+        strbuf_printf(out, "%s'p%d':%s", i ? "," : "", i, value);
+    strbuf_puts(out, "},'required':[");
+    for (int i = 0; i < n; i++)
+        strbuf_printf(out, "%s'p%d'", i ? "," : "", i);
+    strbuf_puts(out, "],'additionalProperties':false}");
+}
+
+static void add_object_of(StrBuf *out, int n, const char *value)
+{
+    strbuf_puts(out, "{");
+    for (int i = 0; i < n; i++)
+        strbuf_printf(out, "%s'p%d':%s", i ? "," : "", i, value);
+    strbuf_puts(out, "}");
+}
+
+/* Objects with n_outer required properties, each an object with n_inner of them. */
+typedef struct {
+    int n_outer, n_inner;
+} Sizes;
+
+static void expect_required(const char *before, const char *behind, Sizes n, const char *const *at)
+{
+    StrBuf inner = {0}, one = {0}, schema = {0}, text = {0};
+    Error err = {0};
+    add_schema_of(&inner, n.n_inner, "{'type':'null'}");
+    add_object_of(&one, n.n_inner, "null");
+    strbuf_puts(&schema, before);
+    add_schema_of(&schema, n.n_outer, inner.data);
+    strbuf_puts(&schema, behind);
+    strbuf_puts(&text, at[0]);
+    add_object_of(&text, n.n_outer, one.data);
+    strbuf_puts(&text, at[1]);
+    Grammar *g = grammar_of(schema.data, 1, &err);
+    if (!g) fail_msg("%d, %d: %s", n.n_outer, n.n_inner, err.msg);
+    if (expect(g, before, text.data, 1)) fail_msg("%d, %d", n.n_outer, n.n_inner);
+    grammar_free(g);
+    strbuf_free(&inner);
+    strbuf_free(&one);
+    strbuf_free(&schema);
+    strbuf_free(&text);
+}
+
+/* However many names come one after the other, what is behind them ends. */
+static void test_many_required(void **state)
+{
+    static const Sizes sizes[] = {{99, 1},  {100, 1}, {101, 1}, {1000, 1}, {1, 99},
+                                  {1, 100}, {1, 101}, {1, 997}, {70, 40},  {40, 70}};
+    static const char *const places[][4] = {
+        {"", "", "", ""},
+        {"{'type':'object','properties':{'o':", "},'additionalProperties':false}", "{'o':", "}"},
+        {"{'anyOf':[{'type':'null'},", "]}", "", ""},
+        {"{'type':'array','items':", "}", "[", "]"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (size_t k = 0; k < sizeof places / sizeof *places; k++)
+            expect_required(places[k][0], places[k][1], sizes[i], &places[k][2]);
+}
+
 /* ---- refused ---- */
 
 static const struct {
@@ -480,7 +546,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),    cmocka_unit_test(test_dead_ends),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_long_path),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_limits),  cmocka_unit_test(test_many_required),
     };
     return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);
 }
