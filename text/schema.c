@@ -4,7 +4,6 @@
 #include "text/schema_parts.h"
 
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -160,46 +159,6 @@ uint32_t schema_any(SchemaCompiler *c)
 }
 
 /* ---- references ---- */
-
-/* One step of a JSON pointer, RFC 6901. NULL: it leads nowhere. */
-static const json_t *pointer_step(const json_t *at, const char *step, size_t len)
-{
-    char name[MAX_SCHEMA_NAME + 1];
-    size_t n = 0;
-    if (len > MAX_SCHEMA_NAME) return NULL;
-    for (size_t i = 0; i < len; i++) {
-        int is_escape = step[i] == '~' && i + 1 < len && (step[i + 1] == '0' || step[i + 1] == '1');
-        name[n++] = (char)(is_escape ? "~/"[step[i + 1] == '1'] : step[i]);
-        i += (size_t)is_escape;
-    }
-    name[n] = 0;
-    if (!json_is_array(at)) return json_object_get(at, name);
-    char *end;
-    unsigned long i = strtoul(name, &end, 10);
-    return n && !*end && name[0] != '-' ? json_array_get(at, i) : NULL;
-}
-
-const json_t *schema_target(const json_t *root, const char *ref)
-{
-    const json_t *at = root;
-    if (*ref++ != '#') return NULL;
-    while (at && *ref == '/') {
-        size_t len = strcspn(++ref, "/");
-        at = pointer_step(at, ref, len);
-        ref += len;
-    }
-    return *ref ? NULL : at;
-}
-
-const json_t *schema_resolve(const json_t *root, const json_t *schema)
-{
-    for (int i = 0; i < MAX_SCHEMA_DEPTH; i++) {
-        const char *ref = json_string_value(json_object_get(schema, "$ref"));
-        if (!ref) return schema;
-        schema = schema_target(root, ref);
-    }
-    return NULL;
-}
 
 static const char *const no_constraint[] = {"title",    "description", "default",  "examples",
                                             "$schema",  "$id",         "$comment", "deprecated",
