@@ -237,22 +237,98 @@ static int expect(const Grammar *g, const char *schema, const char *text, int is
     return takes != is_good;
 }
 
-static void test_rows(void **state)
+static void check_rows(const Row *row, size_t n, int strict)
 {
     int n_wrong = 0;
-    (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < n; i++) {
         Error err = {0};
-        Grammar *g = grammar_of(rows[i].schema, 0, &err);
-        if (!g) print_error("%s: %s\n", rows[i].schema, err.msg);
+        Grammar *g = grammar_of(row[i].schema, strict, &err);
+        if (!g) print_error("%s: %s\n", row[i].schema, err.msg);
         assert_non_null(g);
-        for (int j = 0; j < 10 && rows[i].good[j]; j++)
-            n_wrong += expect(g, rows[i].schema, rows[i].good[j], 1);
-        for (int j = 0; j < 12 && rows[i].bad[j]; j++)
-            n_wrong += expect(g, rows[i].schema, rows[i].bad[j], 0);
+        assert_string_equal(err.msg, "");
+        for (int j = 0; j < 10 && row[i].good[j]; j++)
+            n_wrong += expect(g, row[i].schema, row[i].good[j], 1);
+        for (int j = 0; j < 12 && row[i].bad[j]; j++)
+            n_wrong += expect(g, row[i].schema, row[i].bad[j], 0);
         grammar_free(g);
     }
     assert_int_equal(n_wrong, 0);
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    check_rows(rows, sizeof rows / sizeof *rows, 0);
+}
+
+/* ---- several schemas in one ---- */
+
+static const Row merged[] = {
+    /* ways that nothing can be of are none */
+    {"{'anyOf':[{'type':'string'},{'type':'integer'}],'type':'string'}", {"'a'"}, {"1"}},
+    {"{'oneOf':[{'const':1},{'const':2}],'anyOf':[{'const':2},{'const':3}]}",
+     {"2"},
+     {"1", "3", ""}},
+    {"{'anyOf':[false,{'type':'null'}]}", {"null"}, {"", "1"}},
+    {"{'anyOf':[{'$ref':'#/$defs/n'},{'$ref':'#/$defs/i'}],'minimum':5,'$defs':{"
+     "'n':{'type':'integer','maximum':4},'i':{'type':'integer','maximum':6}}}",
+     {"5", "6"},
+     {"4", "", "7"}},
+    {"{'anyOf':[{'allOf':[{'type':'null'},{'type':'string'}]},{'type':'integer'}]}",
+     {"1"},
+     {"null", "'a'", ""}},
+    {"{'anyOf':[{'type':'string','minLength':2,'maxLength':1},{'type':'null'},{'type':'string',"
+     "'pattern':'^a?$','minLength':2},{'minItems':2,'maxItems':1}]}",
+     {"null"},
+     {"''", "'a'", "'aa'", "[", ""}},
+    {"{'type':['integer','string'],'minimum':3,'maximum':2}", {"'a'"}, {"2", "3", ""}},
+    /* what is needed inside cannot be */
+    {"{'type':'object','properties':{'k':{'enum':['a','b']}},'required':['k'],'anyOf':["
+     "{'properties':{'k':{'const':'b'},'v':{'type':'null'}},'required':['v']},"
+     "{'properties':{'k':{'type':'integer'}}}],"
+     "'additionalProperties':false}",
+     {"{'k':'b','v':null}"},
+     {"{'k':'b'}", "{'k':1}", "{}", "{'k':'a'}"}},
+    {"{'anyOf':[{'type':'array','items':{'type':'integer','minimum':2,'maximum':1},'minItems':1},"
+     "{'type':'array','prefixItems':[{'allOf':[true,false]}],'minItems':1},{'type':'null'}]}",
+     {"null"},
+     {"[]", "[1]", "[", ""}},
+    {"{'type':'array','prefixItems':[false]}", {"[]"}, {"[1]"}},
+    {"{'type':'array','prefixItems':[{'type':'null'},false,{'type':'null'}],'items':true}",
+     {"[]", "[null]"},
+     {"[null,null]", "[null,null,null]"}},
+    /* each of one with each of the other */
+    {"{'type':'object','properties':{'a':{},'b':{},'c':{},'d':{}},'additionalProperties':false,"
+     "'allOf':[{'anyOf':[{'required':['a']},{'required':['b']}]},"
+     "{'anyOf':[{'required':['c']},{'required':['d']}]}]}",
+     {"{'a':1,'c':1}", "{'b':1,'d':1}", "{'a':1,'b':1,'d':1}"},
+     {"{}", "{'a':1}", "{'a':1,'b':1}", "{'d':1}", "{'c':1,'d':1}"}},
+    {"{'allOf':[{'anyOf':[{'type':'integer'},{'type':'string'}]},"
+     "{'anyOf':[{'type':'number','minimum':3},{'type':'null'},{'const':'x'}]}]}",
+     {"3", "'x'"},
+     {"2", "null", "'y'", ""}},
+    /* what stands beside a reference */
+    {"{'allOf':[{'$ref':'#/$defs/s','minLength':2},{'maxLength':3}],"
+     "'$defs':{'s':{'$ref':'#/$defs/t','pattern':'^a'},'t':{'type':'string'}}}",
+     {"'aa'", "'aaa'"},
+     {"'a'", "'aaaa'", "'ba'"}},
+    {"{'allOf':[{'const':1},{'const':1.0},{'enum':[2,1.0]}]}", {"1"}, {"2"}},
+    {"{'allOf':[{'type':'number','minimum':0,'maximum':2},{'multipleOf':0.2},{'multipleOf':0.3}]}",
+     {"0", "0.6", "1.2", "1.8"},
+     {"0.2", "0.3", "0.4", "0.9", "1", "2"}},
+    {"{'allOf':[{'type':'number','maximum':9},{'multipleOf':1.5},{'multipleOf':2.5}]}",
+     {"0", "7.5", "-7.5", "-15"},
+     {"1.5", "2.5", "3", "5"}},
+    {"{'allOf':[{'type':'integer'},{'multipleOf':4},{'multipleOf':6.0},{'multipleOf':0.5}]}",
+     {"0", "12", "-24"},
+     {"4", "6", "8", "1"}},
+};
+
+static void test_merged(void **state)
+{
+    (void)state;
+    check_rows(merged, sizeof merged / sizeof *merged, 1);
+    check_rows(merged, sizeof merged / sizeof *merged, 0);
 }
 
 /* ---- no way on ---- */
@@ -370,6 +446,26 @@ static const struct {
     {"{'$ref':'#/oneOf/+0','oneOf':[{'type':'null'}]}",
      "schema: $ref \"#/oneOf/+0\" leads nowhere in this schema", 1},
     {"{'allOf':[{'type':'string'},{'type':'null'}]}", "schema: its parts contradict each other", 1},
+    {"{'allOf':[false],'type':'string'}", "schema: nothing can be of schema false", 0},
+    {"{'allOf':[{'type':'null'},false]}", "schema: nothing can be of schema false", 0},
+    {"{'allOf':[false,true]}", "schema: nothing can be of schema false", 1},
+    {"{'allOf':[{'type':'null'},7]}", "schema: a schema must be an object", 0},
+    {"{'anyOf':[{'type':'null'},{'type':'string'}],'type':'integer'}",
+     "schema: its parts contradict each other", 0},
+    {"{'anyOf':[false,{'type':'integer','minimum':2,'maximum':1}]}",
+     "schema.anyOf[1]: no integer is within its bounds", 0},
+    {"{'type':'object','properties':{'a':{'allOf':[{'$ref':'#/$defs/i'},{'const':true}]}},"
+     "'anyOf':[{'type':'string'},{'required':['a']}],'$defs':{'i':{'type':'integer'}}}",
+     "schema.anyOf[1].properties.a: none of its values is of its type", 1},
+    {"{'anyOf':[{'type':'null'},{'properties':{'a':{'type':'integer','minimum':2,'maximum':1}}}]}",
+     "schema.anyOf[1].properties.a: no integer is within its bounds", 0},
+    {"{'allOf':[{'$ref':'#/$defs/x'}]}", "schema: $ref \"#/$defs/x\" leads nowhere", 1},
+    {"{'allOf':[{'$ref':'#/$defs/x'}],'$defs':{'x':{'$ref':'#/$defs/x'}}}",
+     "schema: $ref \"#/$defs/x\" leads to itself", 0},
+    {"{'allOf':[{'type':'string','pattern':'^a'},{'pattern':'b$'}]}",
+     "schema: \"pattern\" of several parts is not supported in strict mode", 1},
+    {"{'allOf':[{'type':'number','multipleOf':0.2},{'multipleOf':1e-10}]}",
+     "schema: \"multipleOf\" of several parts is not supported in strict mode", 1},
     {"{'type':'object','required':['a'],'additionalProperties':false}",
      "schema: \"a\" is required and may not be there", 1},
     {"{'type':'text'}", "schema: type \"text\" is none of JSON's", 0},
@@ -504,6 +600,28 @@ static void expect_limit(const char *first, const char *const *one, const char *
     assert_non_null(strstr(err.msg, error));
 }
 
+/* Two lists of n ways at once: all pairs of them are tried, up to a limit. */
+static void expect_pairs(int n, int is_good)
+{
+    StrBuf list = {0}, schema = {0};
+    Error err = {0};
+    for (int i = 0; i < n; i++)
+        strbuf_printf(&list, "%s{'const':%d}", i ? "," : "", i);
+    strbuf_printf(&schema, "{'allOf':[{'anyOf':[%s]},{'anyOf':[%s]}]}", list.data, list.data);
+    char *at = strstr(schema.data, "]},{'anyOf'");
+    memcpy(strstr(at, "'const':0") - 1, "{'const':1", strlen("{'const':1")); /* they differ */
+    Grammar *g = grammar_of(schema.data, 1, &err);
+    assert_int_equal(g != NULL, is_good);
+    if (g) assert_int_equal(grammar_takes(grammar_case, g, "7"), 1);
+    if (g) assert_int_equal(grammar_takes(grammar_case, g, "0"), 0);
+    if (!g)
+        assert_string_equal(err.msg, "schema: \"anyOf\" of several parts is not supported in "
+                                     "strict mode");
+    grammar_free(g);
+    strbuf_free(&list);
+    strbuf_free(&schema);
+}
+
 static void test_limits(void **state)
 {
     static const char *const property[] = {",'p", "':{'type':'null'}"};
@@ -547,15 +665,18 @@ static void test_limits(void **state)
     expect_limit("{'anyOf':[{}", slow, "]}", 250, "takes more than 500 ms");
     expect_limit("{'allOf':[{'enum':[0]},{'enum':[0", value, "]}]}", 5000, "a list of 1 to 4096");
     expect_limit("{'anyOf':[{}", pattern, "]}", 100, "more than 16384 states");
+    expect_pairs(8, 1);
+    expect_pairs(9, 0);
     expect_limit("{'enum':[0", value, "]}", 4096, "a list of 1 to 4096");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),    cmocka_unit_test(test_dead_ends),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_long_path),
-        cmocka_unit_test(test_limits),  cmocka_unit_test(test_many_required),
+        cmocka_unit_test(test_rows),          cmocka_unit_test(test_merged),
+        cmocka_unit_test(test_dead_ends),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_long_path),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_many_required),
     };
     return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);
 }

@@ -142,3 +142,42 @@ int schema_multiple(const json_t *value, int is_whole, SchemaMultiple *out)
     mem_free(a);
     return rc;
 }
+
+static json_int_t greatest_divisor(json_int_t a, json_int_t b)
+{
+    while (b) {
+        json_int_t left = a % b;
+        a = b, b = left;
+    }
+    return a;
+}
+
+/* Of integers over 0; 0: it is too large. */
+static json_int_t least_multiple(json_int_t a, json_int_t b)
+{
+    json_int_t part = a / greatest_divisor(a, b);
+    return part > INT64_MAX / b ? 0 : part * b;
+}
+
+json_t *schema_common_multiple(const json_t *a, const json_t *b)
+{
+    int m, p, n, q;
+    if (json_is_integer(a) && json_is_integer(b)) {
+        json_int_t x = json_integer_value(a), y = json_integer_value(b);
+        json_int_t multiple = x > 0 && y > 0 ? least_multiple(x, y) : 0;
+        return multiple ? json_integer(multiple) : NULL;
+    }
+    if (read_units(a, &m, &p) || read_units(b, &n, &q)) return NULL;
+    /* both in units of the last digit of either: at most 10^9 times 1024 */
+    json_int_t x = m, y = n, one = 1;
+    for (; p < q; p++)
+        x *= 10;
+    for (; q < p; q++)
+        y *= 10;
+    for (; q > 0; q--)
+        one *= 10;
+    json_int_t multiple = least_multiple(x, y);
+    if (!multiple) return NULL;
+    return multiple % one ? json_real((double)multiple / (double)one)
+                          : json_integer(multiple / one);
+}
