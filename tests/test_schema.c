@@ -331,6 +331,81 @@ static void test_merged(void **state)
     check_rows(merged, sizeof merged / sizeof *merged, 0);
 }
 
+/* ---- fixed values, and what stands beside them ---- */
+
+static const Row valued[] = {
+    {"{'enum':['a','abc',1],'minLength':2}", {"'abc'", "1"}, {"'a'"}},
+    {"{'enum':['\xc3\xa9\xe2\x82\xac','abc',''],'maxLength':2,'minLength':1}",
+     {"'\xc3\xa9\xe2\x82\xac'"},
+     {"'abc'", "''"}},
+    {"{'type':'integer','enum':[1,5],'minimum':3}", {"5"}, {"1"}},
+    {"{'enum':[1,2,3,4,5],'exclusiveMinimum':1,'maximum':4,'exclusiveMaximum':4}",
+     {"2", "3"},
+     {"1", "4", "5"}},
+    {"{'enum':[9007199254740993,9007199254740992],'minimum':9007199254740993}",
+     {"9007199254740993"},
+     {"9007199254740992"}},
+    {"{'enum':[0,6,4,-9,1e30,3.0,0.3,7],'multipleOf':3}",
+     {"0", "6", "-9", "3.0"},
+     {"4", "0.3", "7"}},
+    {"{'enum':[0.2,0.6,3,1e-9,0.61,2e20],'multipleOf':0.2}",
+     {"0.2", "0.6", "3", "2e20"},
+     {"1e-9", "0.61"}},
+    {"{'enum':[[],[1],[1,2],[1,'x'],['x']],'minItems':1,'prefixItems':[{'type':'integer'}],"
+     "'items':{'type':'integer'}}",
+     {"[1]", "[1,2]"},
+     {"[]", "[1,'x']", "['x']"}},
+    {"{'enum':[[],['x'],['x',1]],'items':[{'type':'string'}],'additionalItems':false}",
+     {"[]", "['x']"},
+     {"['x',1]"}},
+    {"{'enum':[{},{'a':1}],'required':['a']}", {"{'a':1}"}, {"{}"}},
+    {"{'enum':[{},{'a':1},{'a':'x'},{'x1':1},{'x1':null},{'b':2}],'properties':{'a':{'type':"
+     "'integer'}},'patternProperties':{'^x':{'type':'null'}},'additionalProperties':false}",
+     {"{}", "{'a':1}", "{'x1':null}"},
+     {"{'a':'x'}", "{'x1':1}", "{'b':2}"}},
+    {"{'enum':[{},{'a':1},{'ab':1},{'ab':1,'ac':1}],'propertyNames':{'minLength':2},"
+     "'minProperties':1,'maxProperties':1}",
+     {"{'ab':1}"},
+     {"{}", "{'a':1}", "{'ab':1,'ac':1}"}},
+    {"{'type':'string','enum':['ab','b','2026-01-01','2026-13-01'],'pattern':'^(a|2)',"
+     "'format':'date'}",
+     {"'2026-01-01'"},
+     {"'ab'", "'b'", "'2026-13-01'"}},
+    {"{'anyOf':[{'type':'string','minLength':2},{'type':'integer'}],'enum':['a','bb',2]}",
+     {"'bb'", "2"},
+     {"'a'"}},
+    {"{'anyOf':[{'type':'string'},{'type':'integer'}],'enum':['a']}", {"'a'"}, {"1", "''"}},
+    {"{'const':2,'enum':[1,2.0],'type':'integer'}", {"2"}, {"1", "2.0"}},
+    {"{'enum':['a',null],'type':'string','minLength':1,'nullable':true}", {"'a'", "null"}, {"''"}},
+    /* what is inside of them */
+    {"{'enum':[{'a':[1]},{'a':[0]},{'a':['x']},{'a':[null]}],'properties':{'a':{'items':{'anyOf':["
+     "{'$ref':'#/$defs/n','minimum':1},{'allOf':[{'type':'string'},{'maxLength':0}]},"
+     "{'oneOf':[{'const':null}]}]}}},'$defs':{'n':{'type':['integer','number']}}}",
+     {"{'a':[1]}", "{'a':[null]}"},
+     {"{'a':[0]}", "{'a':['x']}"}},
+    {"{'enum':[[[]],[[[1]]],[]],'$ref':'#/$defs/t','$defs':{'t':{'items':{'$ref':'#/$defs/t'},"
+     "'type':'array'}}}",
+     {"[[]]", "[]"},
+     {"[[[1]]]"}},
+    {"{'enum':[{'a':1},{'b':1},{'c':{}}],'properties':{'a':false,'b':true,'c':{'enum':[1]}}}",
+     {"{'b':1}"},
+     {"{'a':1}", "{'c':{}}"}},
+};
+
+static void test_valued(void **state)
+{
+    static const Row passed_over[] = {
+        {"{'enum':['a',1],'pattern':'(?=a)','not':{'const':1},'contains':{},'multipleOf':0}",
+         {"'a'", "1"},
+         {"2"}},
+        {"{'enum':[[1]],'items':{'$ref':'#/x','not':{}},'minItems':'x'}", {"[1]"}, {"[]"}},
+    };
+    (void)state;
+    check_rows(valued, sizeof valued / sizeof *valued, 1);
+    check_rows(valued, sizeof valued / sizeof *valued, 0);
+    check_rows(passed_over, sizeof passed_over / sizeof *passed_over, 0);
+}
+
 /* ---- no way on ---- */
 
 /* What could never be ended well is refused where it begins. */
@@ -456,7 +531,7 @@ static const struct {
      "schema.anyOf[1]: no integer is within its bounds", 0},
     {"{'type':'object','properties':{'a':{'allOf':[{'$ref':'#/$defs/i'},{'const':true}]}},"
      "'anyOf':[{'type':'string'},{'required':['a']}],'$defs':{'i':{'type':'integer'}}}",
-     "schema.anyOf[1].properties.a: none of its values is of its type", 1},
+     "schema.anyOf[1].properties.a: what stands beside its values allows none of them", 1},
     {"{'anyOf':[{'type':'null'},{'properties':{'a':{'type':'integer','minimum':2,'maximum':1}}}]}",
      "schema.anyOf[1].properties.a: no integer is within its bounds", 0},
     {"{'allOf':[{'$ref':'#/$defs/x'}]}", "schema: $ref \"#/$defs/x\" leads nowhere", 1},
@@ -502,7 +577,19 @@ static const struct {
     {"{'anyOf':[]}", "schema: anyOf must be a list of 1 to 4096", 0},
     {"{'anyOf':[{'type':'null'},{'type':7}]}", "schema.anyOf[1]: type must be", 0},
     {"{'enum':[]}", "schema: enum must be a list of 1 to 4096", 0},
-    {"{'type':'integer','enum':['a']}", "schema: none of its values is of its type", 0},
+    {"{'type':'integer','enum':['a']}", "schema: what stands beside its values allows none of them",
+     0},
+    {"{'const':10,'maximum':5}", "schema: what stands beside its values allows none of them", 0},
+    {"{'allOf':[{'const':10},{'type':'number','exclusiveMaximum':0}]}",
+     "schema: what stands beside its values allows none of them", 1},
+    {"{'const':1,'enum':[2]}", "schema: what stands beside its values allows none of them", 0},
+    {"{'enum':['a'],'pattern':'(?=a)'}", "schema.pattern: ", 1},
+    {"{'enum':[1],'multipleOf':1009.5}", "schema.multipleOf: it takes too many remainders", 1},
+    {"{'enum':[[1]],'items':{'not':{}}}", "schema: keyword \"not\" is not supported", 1},
+    {"{'enum':[[1]],'items':{'$ref':'#/x'}}", "schema: $ref \"#/x\" leads nowhere", 1},
+    {"{'enum':[[1]],'items':7}", "schema: a schema must be an object", 0},
+    {"{'enum':[[1]],'items':{'$ref':'#/$defs/a'},'$defs':{'a':{'$ref':'#/$defs/a'}}}",
+     "schema: the schema is nested deeper than 64", 0},
     {"{'properties':{'a':false},'required':['a'],'additionalProperties':false}",
      "schema: \"a\" is required", 1},
     {"{'minProperties':1,'additionalProperties':false}",
@@ -622,6 +709,22 @@ static void expect_pairs(int n, int is_good)
     strbuf_free(&schema);
 }
 
+/* A value that is looked at by 2^n ways. */
+static void expect_late(void)
+{
+    enum { N = 28 };
+    StrBuf schema = {0};
+    Error err = {0};
+    strbuf_puts(&schema, "{'enum':[[1]],'items':{'$ref':'#/$defs/a0'},'$defs':{");
+    for (int i = 0; i < N; i++)
+        strbuf_printf(&schema, "'a%d':{'allOf':[{'$ref':'#/$defs/a%d'},{'$ref':'#/$defs/a%d'}]},",
+                      i, i + 1, i + 1);
+    strbuf_printf(&schema, "'a%d':{'type':'integer'}}}", N);
+    assert_null(grammar_of(schema.data, 1, &err));
+    assert_string_equal(err.msg, "schema: compiling the schema takes more than 500 ms");
+    strbuf_free(&schema);
+}
+
 static void test_limits(void **state)
 {
     static const char *const property[] = {",'p", "':{'type':'null'}"};
@@ -665,6 +768,7 @@ static void test_limits(void **state)
     expect_limit("{'anyOf':[{}", slow, "]}", 250, "takes more than 500 ms");
     expect_limit("{'allOf':[{'enum':[0]},{'enum':[0", value, "]}]}", 5000, "a list of 1 to 4096");
     expect_limit("{'anyOf':[{}", pattern, "]}", 100, "more than 16384 states");
+    expect_late();
     expect_pairs(8, 1);
     expect_pairs(9, 0);
     expect_limit("{'enum':[0", value, "]}", 4096, "a list of 1 to 4096");
@@ -673,10 +777,10 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),          cmocka_unit_test(test_merged),
-        cmocka_unit_test(test_dead_ends),     cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_long_path),     cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_many_required),
+        cmocka_unit_test(test_rows),    cmocka_unit_test(test_merged),
+        cmocka_unit_test(test_valued),  cmocka_unit_test(test_dead_ends),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_long_path),
+        cmocka_unit_test(test_limits),  cmocka_unit_test(test_many_required),
     };
     return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);
 }

@@ -21,6 +21,7 @@ SchemaCompiler *schema_begin(GrammarBuilder *b)
 void schema_end(SchemaCompiler *c)
 {
     if (!c) return;
+    schema_check_end(c);
     json_decref(c->made);
     strbuf_free(&c->path);
     mem_free(c->ref);
@@ -293,12 +294,18 @@ static uint32_t set_part(SchemaCompiler *c, uint32_t part, uint32_t to)
     return c->failed ? 0 : part;
 }
 
+int schema_ref_nowhere(SchemaCompiler *c, const char *ref)
+{
+    if (!c->strict) return 0;
+    schema_fail(c, ERR_INPUT, "$ref \"%.80s\" leads nowhere in this schema", ref);
+    return -1;
+}
+
 static uint32_t ref_part(SchemaCompiler *c, const json_t *schema, const char *ref)
 {
     const json_t *to = schema_target(c->root, ref), *rest = rest_of(c, schema, "$ref");
     uint32_t part;
-    if (!to && !c->strict) return schema_any(c);
-    if (!to) return schema_fail(c, ERR_INPUT, "$ref \"%.80s\" leads nowhere in this schema", ref);
+    if (!to) return schema_ref_nowhere(c, ref) ? 0 : schema_any(c);
     if (met_before(c, to, rest, &part)) return part;
     if (rest) to = both(c, to, rest);
     return set_part(c, part, to ? schema_part(c, to) : 0);
@@ -329,9 +336,7 @@ static const json_t *without_ref(SchemaCompiler *c, const json_t *one)
     const char *ref = json_string_value(json_object_get(one, "$ref"));
     for (int i = 0; i < MAX_SCHEMA_DEPTH && one && ref; i++) {
         const json_t *to = schema_target(c->root, ref), *rest = rest_of(c, one, "$ref");
-        if (!to && c->strict)
-            schema_fail(c, ERR_INPUT, "$ref \"%.80s\" leads nowhere in this schema", ref);
-        if (!to) to = json_true();
+        if (!to) to = schema_ref_nowhere(c, ref) ? json_false() : json_true();
         one = rest ? both(c, to, rest) : to;
         ref = json_string_value(json_object_get(one, "$ref"));
     }
@@ -375,7 +380,7 @@ const char *schema_not_followed_keyword(const json_t *schema)
     return NULL;
 }
 
-static int check_keywords(SchemaCompiler *c, const json_t *schema)
+int schema_check_keywords(SchemaCompiler *c, const json_t *schema)
 {
     const char *keyword = c->strict ? schema_not_followed_keyword(schema) : NULL;
     if (!keyword) return 0;
@@ -429,25 +434,22 @@ static uint32_t type_part(SchemaCompiler *c, const json_t *schema, const char *t
     return c->texts.as ? schema_text_type(c, schema, type) : schema_type(c, schema, type);
 }
 
-/* Values of an enum or a const that are of the schema's type, too. */
-static uint32_t values_part(SchemaCompiler *c, const json_t *schema, const json_t *values)
+/* The values that a keyword lists and that are of what stands beside it. */
+static uint32_t values_part(SchemaCompiler *c, const json_t *schema, const char *keyword,
+                            const json_t *values)
 {
-    const json_t *type = json_object_get(schema, "type"), *value, *one;
+    const json_t *rest = rest_of(c, schema, keyword), *value;
     json_t *fit = json_array();
-    size_t i, k;
+    size_t i;
+    uint32_t part = 0;
     json_array_foreach((json_t *)values, i, value)
     {
-        int is_fit = !type || schema_has_type(value, json_string_value(type));
-        json_array_foreach((json_t *)type, k, one)
-        {
-            is_fit |= schema_has_type(value, json_string_value(one));
-        }
-        if (json_is_true(json_object_get(schema, "nullable"))) is_fit |= json_is_null(value);
-        if (is_fit) json_array_append(fit, (json_t *)value);
+        if (!rest || schema_has(c, rest, value)) json_array_append(fit, (json_t *)value);
     }
-    uint32_t part = json_array_size(fit)
-                        ? (c->texts.as ? schema_text_values(c, fit) : schema_enum(c, fit))
-                        : schema_empty(c, "none of its values is of its type");
+    if (!json_array_size(fit))
+        schema_empty(c, "what stands beside its values allows none of them");
+    else if (!c->failed)
+        part = c->texts.as ? schema_text_values(c, fit) : schema_enum(c, fit);
     json_decref(fit);
     return part;
 }
@@ -475,21 +477,28 @@ static uint32_t types_part(SchemaCompiler *c, const json_t *schema)
 static uint32_t object_part(SchemaCompiler *c, const json_t *schema)
 {
     const json_t *ref = json_object_get(schema, "$ref"), *one = json_object_get(schema, "const");
-    if (check_keywords(c, schema)) return 0;
+    if (schema_check_keywords(c, schema)) return 0;
     if (json_is_string(ref)) return ref_part(c, schema, json_string_value(ref));
     if (json_object_get(schema, "allOf")) return all_of_part(c, schema);
     if (json_object_get(schema, "anyOf")) return any_of_part(c, schema, "anyOf");
     if (json_object_get(schema, "oneOf")) return any_of_part(c, schema, "oneOf");
     if (one) {
         json_t *list = json_pack("[O]", one);
-        uint32_t part = values_part(c, schema, list);
+        uint32_t part = values_part(c, schema, "const", list);
         json_decref(list);
         return part;
     }
     const json_t *values = json_object_get(schema, "enum");
     if (values && (!json_array_size(values) || json_array_size(values) > MAX_SCHEMA_ENUM))
         return schema_fail(c, ERR_INPUT, "enum must be a list of 1 to %d", MAX_SCHEMA_ENUM);
-    return values ? values_part(c, schema, values) : types_part(c, schema);
+    return values ? values_part(c, schema, "enum", values) : types_part(c, schema);
+}
+
+int schema_is_late(SchemaCompiler *c)
+{
+    if (clock_thread_ms() - c->began_ms <= MAX_SCHEMA_MS) return 0;
+    schema_fail(c, ERR_LIMIT, "compiling the schema takes more than %d ms", MAX_SCHEMA_MS);
+    return 1;
 }
 
 uint32_t schema_part(SchemaCompiler *c, const json_t *schema)
@@ -498,9 +507,7 @@ uint32_t schema_part(SchemaCompiler *c, const json_t *schema)
     if (c->failed || is_full(c)) return 0;
     if (++c->n_nodes > MAX_SCHEMA_NODES)
         return schema_fail(c, ERR_LIMIT, "the schema has more than %d parts", MAX_SCHEMA_NODES);
-    if (clock_thread_ms() - c->began_ms > MAX_SCHEMA_MS)
-        return schema_fail(c, ERR_LIMIT, "compiling the schema takes more than %d ms",
-                           MAX_SCHEMA_MS);
+    if (schema_is_late(c)) return 0;
     if (++c->depth > MAX_SCHEMA_DEPTH)
         schema_fail(c, ERR_LIMIT, "the schema is nested deeper than %d", MAX_SCHEMA_DEPTH);
     else if (json_is_true(schema))

@@ -13,7 +13,13 @@ typedef struct {
     uint32_t part;
 } SchemaRef;
 
-enum { N_FORMATS = 6, N_RANGES = 16, MAX_BOUND_PART = 32 };
+enum { N_FORMATS = 6, N_RANGES = 16, N_CHECKED = 4, MAX_BOUND_PART = 32 };
+
+/* A pattern that fixed values were matched with. */
+typedef struct {
+    const char *pattern; /* the same text, not an equal one */
+    Dfa dfa;
+} SchemaPattern;
 
 /* A bound of numbers in decimal, whole.part, without zeros at either end. */
 typedef struct {
@@ -65,6 +71,8 @@ struct SchemaCompiler {
         int automaton;
     } format[N_FORMATS];
     int n_formats;
+    SchemaPattern checked[N_CHECKED];
+    unsigned n_checked;
     SchemaRange range[N_RANGES]; /* those that were made first */
     int n_ranges;
     uint32_t digits[MAX_BOUND_PART + 1]; /* up to so many, any */
@@ -155,6 +163,9 @@ uint32_t schema_any_number(SchemaCompiler *c);
 /* schema_multiple.c: 0, or -1 where value is no multipleOf that we follow. is_whole: no point. */
 int schema_multiple(const json_t *value, int is_whole, SchemaMultiple *out);
 
+/* 1 if value is a multiple of a number, 0 if not; -1: that is not to be told. */
+int schema_is_multiple(const json_t *value, const json_t *of);
+
 /* The number whose multiples are those of both, a new reference; NULL: it is not to be had. */
 json_t *schema_common_multiple(const json_t *a, const json_t *b);
 
@@ -173,6 +184,17 @@ json_t *schema_merge(const json_t *a, const json_t *b, const char **lost);
 
 /* json_equal, but 1 is 1.0. */
 int schema_same_value(const json_t *a, const json_t *b);
+
+/* schema_check.c: 1 if a fixed value is of schema; 0: it is not, or that is not to be told. */
+int schema_has(SchemaCompiler *c, const json_t *schema, const json_t *value);
+void schema_check_end(SchemaCompiler *c);
+
+/* -1, and it failed: a keyword is not followed, or a $ref leads nowhere, where that matters. */
+int schema_check_keywords(SchemaCompiler *c, const json_t *schema);
+int schema_ref_nowhere(SchemaCompiler *c, const char *ref);
+
+/* 1, and it failed, when compiling has taken too long. */
+int schema_is_late(SchemaCompiler *c);
 
 /* 1 if value is of this type ("integer", ...). */
 int schema_has_type(const json_t *value, const char *type);
