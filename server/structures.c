@@ -185,14 +185,10 @@ static uint32_t choice_part(GrammarBuilder *b, const json_t *list)
 
 static uint32_t pattern_part(GrammarBuilder *b, const ApiStructure *a, Error *err)
 {
-    StrBuf whole = {0};
     Error why = {0};
     Dfa dfa;
-    strbuf_puts(&whole, "^(?:");
-    strbuf_add(&whole, json_string_value(a->value), json_string_length(a->value));
-    strbuf_puts(&whole, ")$");
-    int rc = pattern_compile(&dfa, whole.data, whole.len, &why);
-    strbuf_free(&whole);
+    int rc = pattern_compile_whole(&dfa, json_string_value(a->value), json_string_length(a->value),
+                                   &why);
     int index = rc ? -1 : grammar_automaton(b, &dfa, &why);
     if (index >= 0) return grammar_text(b, index, 0, -1, 0, 0);
     error_set(err, why.code, "%s: %s", a->field, why.msg);

@@ -131,6 +131,34 @@ static void takes_nul_bytes(void **state)
     dfa_free(&d);
 }
 
+/* As a whole: between the pattern's ends, whatever it holds, and with its own offsets. */
+static void matches_whole_texts(void **state)
+{
+    static const Case whole[] = {
+        {"", {""}, {"a"}},
+        {"a|bc", {"a", "bc"}, {"", "ab", "xa", "abc", "bcx"}},
+        {"a*", {"", "aa"}, {"ab", "b"}},
+        {"^a$|b", {"a", "b"}, {"ab", "aa"}},
+    };
+    Dfa d;
+    Error err = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+        const Case *c = &whole[i];
+        assert_int_equal(pattern_compile_whole(&d, c->pattern, strlen(c->pattern), &err), 0);
+        assert_null(dfa_fault(&d, MINIMAL_UP_TO));
+        for (int k = 0; k < 7 && c->yes[k]; k++)
+            assert_true(dfa_matches(&d, c->yes[k], strlen(c->yes[k])));
+        for (int k = 0; k < 13 && c->no[k]; k++)
+            assert_false(dfa_matches(&d, c->no[k], strlen(c->no[k])));
+        dfa_free(&d);
+    }
+    assert_int_equal(pattern_compile_whole(&d, "a)|(b", 5, &err), -1);
+    assert_string_equal(err.msg, "unbalanced ')' at 1");
+    assert_int_equal(pattern_compile_whole(&d, "a\\", 2, &err), -1);
+    assert_string_equal(err.msg, "nothing follows the '\\' at 1");
+}
+
 /* Dead at the first byte after which nothing can match, and not before. */
 static void dies_at_once(void **state)
 {
@@ -333,10 +361,15 @@ static void knows_formats(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matches_what_it_says), cmocka_unit_test(takes_nul_bytes),
-        cmocka_unit_test(dies_at_once),         cmocka_unit_test(sets_hold_each_code_point),
-        cmocka_unit_test(takes_utf8_alone),     cmocka_unit_test(equal_patterns_are_equal),
-        cmocka_unit_test(leaves_out_literals),  cmocka_unit_test(knows_its_size),
+        cmocka_unit_test(matches_what_it_says),
+        cmocka_unit_test(takes_nul_bytes),
+        cmocka_unit_test(matches_whole_texts),
+        cmocka_unit_test(dies_at_once),
+        cmocka_unit_test(sets_hold_each_code_point),
+        cmocka_unit_test(takes_utf8_alone),
+        cmocka_unit_test(equal_patterns_are_equal),
+        cmocka_unit_test(leaves_out_literals),
+        cmocka_unit_test(knows_its_size),
         cmocka_unit_test(knows_formats),
     };
     return cmocka_run_group_tests_name("pattern", tests, NULL, NULL);

@@ -47,6 +47,9 @@ static inline uint16_t dfa_step(const Dfa *d, uint16_t state, uint8_t byte)
  */
 int pattern_compile(Dfa *d, const char *pattern, size_t len, Error *err);
 
+/* The same of whole strings, as if it stood between ^(?: and )$. */
+int pattern_compile_whole(Dfa *d, const char *pattern, size_t len, Error *err);
+
 /*
  * Leaves of d's strings those of at least so many characters (code points), least > 0. 0; or -1 and
  * d is as it was: ERR_INPUT where there are none, ERR_LIMIT where that takes too many states.

@@ -53,6 +53,9 @@ typedef struct {
 int pattern_parse(PatternTree *tree, const char *text, size_t len, Error *err);
 void pattern_tree_free(PatternTree *tree);
 
+/* The tree with ^ before it and $ behind. */
+void pattern_tree_anchor(PatternTree *tree);
+
 /*
  * Reads the escape at p, in a class or not: 1 and its code point, or 0 when it is one of \d \w \s
  * and their negations, which are added to set. -1 and an Error for any other.
