@@ -312,6 +312,23 @@ static const Row merged[] = {
      "'$defs':{'s':{'$ref':'#/$defs/t','pattern':'^a'},'t':{'type':'string'}}}",
      {"'aa'", "'aaa'"},
      {"'a'", "'aaaa'", "'ba'"}},
+    {"{'allOf':[{'allOf':[{'type':'integer'}]},{'allOf':[{'minimum':3}]}],'maximum':4}",
+     {"3", "4"},
+     {"2", "5", "'a'"}},
+    /* the same of both is followed once, so that it may hold itself */
+    {"{'allOf':[{'$ref':'#/$defs/n'},{'$ref':'#/$defs/m'}],'$defs':{'n':{'type':'object',"
+     "'properties':{'next':{'anyOf':[{'$ref':'#'},{'const':1}]}},'additionalProperties':false},"
+     "'m':{'properties':{'next':{'anyOf':[{'$ref':'#'},{'const':1}]}},'minProperties':1}}}",
+     {"{'next':1}", "{'next':{'next':1}}"},
+     {"{}", "1"}},
+    /* items of the one are among the first of the other */
+    {"{'type':'array','prefixItems':[{'type':'string'},{}],'allOf':[{'items':{'enum':['a',1]}}]}",
+     {"[]", "['a']", "['a',1,'a']"},
+     {"['b']", "[1]", "['a',2]", "['a',1,2]"}},
+    {"{'type':'array','allOf':[{'prefixItems':[{'minimum':1}],'items':{'type':'integer'}},"
+     "{'prefixItems':[{'type':'integer'},{'maximum':5},{'const':7}]}]}",
+     {"[1,5,7,9]", "[]"},
+     {"[0]", "['a']", "[1,6]", "[1,1,8]", "[1,1,7,'a']"}},
     {"{'allOf':[{'const':1},{'const':1.0},{'enum':[2,1.0]}]}", {"1"}, {"2"}},
     {"{'allOf':[{'type':'number','minimum':0,'maximum':2},{'multipleOf':0.2},{'multipleOf':0.3}]}",
      {"0", "0.6", "1.2", "1.8"},

@@ -86,7 +86,7 @@ static json_t *all_names(const json_t *a, const json_t *b)
 /* A schema of what is of both. */
 static json_t *both_schemas(const json_t *a, const json_t *b)
 {
-    if (json_is_false(a) || json_is_true(b)) return json_incref((json_t *)a);
+    if (json_is_false(a) || json_is_true(b) || json_equal(a, b)) return json_incref((json_t *)a);
     if (json_is_false(b) || json_is_true(a)) return json_incref((json_t *)b);
     return json_pack("{s:[O,O]}", "allOf", a, b);
 }
@@ -124,6 +124,33 @@ static json_t *all_pairs(const json_t *a, const json_t *b)
     return out;
 }
 
+static json_t *both_lists(const json_t *a, const json_t *b)
+{
+    json_t *out = json_copy((json_t *)a);
+    json_array_extend(out, (json_t *)b);
+    return out;
+}
+
+/* What a schema says of item i of a list. */
+static const json_t *item_schema(const json_t *schema, size_t i)
+{
+    const json_t *first = json_object_get(schema, "prefixItems");
+    const json_t *items = json_object_get(schema, "items");
+    if (i < json_array_size(first)) return json_array_get(first, i);
+    return items ? items : json_true();
+}
+
+/* The first items of both: what is behind those of the one may be among those of the other. */
+static json_t *both_firsts(const json_t *a, const json_t *b)
+{
+    size_t n = json_array_size(json_object_get(a, "prefixItems"));
+    size_t m = json_array_size(json_object_get(b, "prefixItems"));
+    json_t *out = json_array();
+    for (size_t i = 0; i < n || i < m; i++)
+        json_array_append_new(out, both_schemas(item_schema(a, i), item_schema(b, i)));
+    return out;
+}
+
 static int is_one_of(const char *key, const char *const *list)
 {
     while (*list && strcmp(*list, key) != 0)
@@ -145,11 +172,12 @@ static json_t *merge_keyword(const char *key, const json_t *a, const json_t *b)
     static const char *const upper[] = {"maximum",  "exclusiveMaximum", "maxLength",
                                         "maxItems", "maxProperties",    NULL};
     static const char *const schemas[] = {"items", "additionalProperties", "propertyNames", NULL};
-    static const char *const alone[] = {"const", "pattern", "prefixItems", "$ref", NULL};
+    static const char *const alone[] = {"const", "pattern", "$ref", NULL};
     if (schema_same_value(a, b)) return json_incref((json_t *)a);
     if (!strcmp(key, "type")) return common(a, b, 1);
     if (!strcmp(key, "enum")) return common(a, b, 0);
     if (!strcmp(key, "required")) return all_names(a, b);
+    if (!strcmp(key, "allOf")) return both_lists(a, b);
     if (!strcmp(key, "properties")) return merge_properties(a, b);
     if (is_one_of(key, lower)) return stricter(a, b, 1);
     if (is_one_of(key, upper)) return stricter(a, b, 0);
@@ -177,5 +205,7 @@ json_t *schema_merge(const json_t *a, const json_t *b, const char **lost)
             *lost = key;
         }
     }
+    if (json_object_get(out, "prefixItems"))
+        json_object_set_new(out, "prefixItems", both_firsts(a, b));
     return out;
 }
