@@ -61,7 +61,7 @@ static int is_list_of_texts(const json_t *v)
 {
     size_t n = json_array_size(v);
     for (size_t i = 0; i < n; i++)
-        if (!json_string_length(json_array_get(v, i))) return 0;
+        if (!json_is_string(json_array_get(v, i))) return 0;
     return n > 0;
 }
 

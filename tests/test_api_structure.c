@@ -70,7 +70,6 @@ static const Refused refused[] = {
     {OUTPUTS("'regex': {}"), "structured_outputs", "has a regex that is no text"},
     {OUTPUTS("'choice': 'a'"), "structured_outputs", "has a choice that is no list of texts"},
     {OUTPUTS("'choice': []"), "structured_outputs", "has a choice that is no list of texts"},
-    {OUTPUTS("'choice': ['a', '']"), "structured_outputs", "has a choice that is no list of texts"},
     {OUTPUTS("'choice': ['a', 5]"), "structured_outputs", "has a choice that is no list of texts"},
     {OUTPUTS("'grammar': 'root ::= x'"), "structured_outputs", "takes json, regex, choice"},
     {OUTPUTS("'structural_tag': 'x'"), "structured_outputs", "takes json, regex, choice"},
@@ -185,6 +184,7 @@ static const Read taken[] = {
     {OUTPUTS("'regex': 'a+'"), "structured_outputs.regex", STRUCTURE_PATTERN, 0},
     {"'regex': 'a+'", "regex", STRUCTURE_PATTERN, 0},
     {OUTPUTS("'choice': ['a', 'b']"), "structured_outputs.choice", STRUCTURE_CHOICE, 0},
+    {OUTPUTS("'choice': ['', 'b']"), "structured_outputs.choice", STRUCTURE_CHOICE, 0},
     /* what asks for nothing, as clients send it */
     {"'grammar': '', 'guided_json': {}, 'guided_regex': '', 'guided_choice': [], "
      "'guided_grammar': null, 'guided_json_object': false, 'regex': '', 'ebnf': null, "

@@ -118,22 +118,6 @@ static void matches_what_it_says(void **state)
         expect_case(cases[i].pattern, &cases[i]);
 }
 
-static void matches_as_a_whole(void **state)
-{
-    (void)state;
-    Dfa whole, same;
-    static const char *const pair[][2] = {
-        {"", "^$"}, {"a|b", "^(a|b)$"}, {"^a|b$", "^(a|b)$"}, {"(a|.{9})+", "^(a|.{9})+$"}};
-    for (size_t i = 0; i < sizeof pair / sizeof *pair; i++) {
-        assert_int_equal(pattern_compile_whole(&whole, pair[i][0], strlen(pair[i][0]), NULL), 0);
-        assert_null(dfa_fault(&whole, MINIMAL_UP_TO));
-        compile(&same, pair[i][1]);
-        assert_true(dfa_equal(&whole, &same));
-        dfa_free(&whole);
-        dfa_free(&same);
-    }
-}
-
 static void takes_nul_bytes(void **state)
 {
     Dfa d;
@@ -145,6 +129,34 @@ static void takes_nul_bytes(void **state)
                              "0",
                              3));
     dfa_free(&d);
+}
+
+/* As a whole: between the pattern's ends, whatever it holds, and with its own offsets. */
+static void matches_whole_texts(void **state)
+{
+    static const Case whole[] = {
+        {"", {""}, {"a"}},
+        {"a|bc", {"a", "bc"}, {"", "ab", "xa", "abc", "bcx"}},
+        {"a*", {"", "aa"}, {"ab", "b"}},
+        {"^a$|b", {"a", "b"}, {"ab", "aa"}},
+    };
+    Dfa d;
+    Error err = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+        const Case *c = &whole[i];
+        assert_int_equal(pattern_compile_whole(&d, c->pattern, strlen(c->pattern), &err), 0);
+        assert_null(dfa_fault(&d, MINIMAL_UP_TO));
+        for (int k = 0; k < 7 && c->yes[k]; k++)
+            assert_true(dfa_matches(&d, c->yes[k], strlen(c->yes[k])));
+        for (int k = 0; k < 13 && c->no[k]; k++)
+            assert_false(dfa_matches(&d, c->no[k], strlen(c->no[k])));
+        dfa_free(&d);
+    }
+    assert_int_equal(pattern_compile_whole(&d, "a)|(b", 5, &err), -1);
+    assert_string_equal(err.msg, "unbalanced ')' at 1");
+    assert_int_equal(pattern_compile_whole(&d, "a\\", 2, &err), -1);
+    assert_string_equal(err.msg, "nothing follows the '\\' at 1");
 }
 
 /* Dead at the first byte after which nothing can match, and not before. */
@@ -350,8 +362,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matches_what_it_says),
-        cmocka_unit_test(matches_as_a_whole),
         cmocka_unit_test(takes_nul_bytes),
+        cmocka_unit_test(matches_whole_texts),
         cmocka_unit_test(dies_at_once),
         cmocka_unit_test(sets_hold_each_code_point),
         cmocka_unit_test(takes_utf8_alone),

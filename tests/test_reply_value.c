@@ -69,6 +69,9 @@ static const struct {
     {"{\"allOf\": []}", 0},
     {"{\"$ref\": \"#/$defs/count\", \"description\": \"d\"}", I},
     {"{\"$ref\": \"#/$defs/a~1b~0c\"}", B},
+    {"{\"$ref\": \"#/%24defs/Box%3Cint%3e%7E1a~1b\"}", B},
+    {"{\"$ref\": \"#/$defs/Box<int>~1a%2Fb\"}", 0},
+    {"{\"$ref\": \"#/$defs/Box%3Cint%3e%00\"}", 0},
     {"{\"$ref\": \"#/$defs/list/1\"}", A},
     {"{\"$ref\": \"#/$defs/list/7\"}", 0},
     {"{\"$ref\": \"#/$defs/none\"}", 0},
@@ -82,7 +85,8 @@ static const struct {
 
 static const char DEFS[] =
     "{\"colour\": {\"enum\": [\"red\"]}, \"count\": {\"type\": \"integer\"}, \"a/b~c\": {\"type\": "
-    "\"boolean\"}, \"list\": [{}, {\"type\": \"array\"}], \"loop\": {\"$ref\": \"#/$defs/loop\"}, "
+    "\"boolean\"}, \"Box<int>/a/b\": {\"type\": \"boolean\"}, \"Box<int>\": {\"type\": "
+    "\"null\"}, \"list\": [{}, {\"type\": \"array\"}], \"loop\": {\"$ref\": \"#/$defs/loop\"}, "
     "\"ring\": {\"$ref\": \"#/$defs/ring2\"}, \"ring2\": {\"$ref\": \"#/$defs/ring\"}, \"tree\": "
     "{\"anyOf\": [{\"type\": \"object\"}, {\"$ref\": \"#/$defs/tree\"}]}}";
 

@@ -217,6 +217,9 @@ static const Row rows[] = {
      {"{'c':{'v':null},'d':{},'e':{'w':null}}", "{'e':{'v':null,'w':null}}"},
      {"{'c':{}}", "{'e':{'v':null}}", "{'c':{'w':null}}"}},
     {"{'$ref':'#/$defs/a~1b','$defs':{'a/b':{'type':'null'}}}", {"null"}, {"1"}},
+    {"{'$ref':'#/$defs/Box%3Cint%3E','$defs':{'Box<int>':{'type':'null'}}}", {"null"}, {"1"}},
+    {"{'$ref':'#/%24defs/%c3%A9%7e1%25','$defs':{'\xc3\xa9/%':{'type':'null'}}}", {"null"}, {"1"}},
+    {"{'$ref':'#/$defs/100%/%zz','$defs':{'100%':{'%zz':{'type':'null'}}}}", {"null"}, {"1"}},
     {"{'$ref':'#/$defs/s','minLength':2,'$defs':{'s':{'type':'string'}}}", {"'ab'"}, {"'a'"}},
     {"true", {"1", "'x'", "[{}]", "{'a':[null,true,-1.5]}"}, {"", "[", "nil"}},
     {"{'type':'object'}", {"{}", "{'a':{'b':[1,2,{}]}}"}, {"[]", "1", "'x'"}},
@@ -234,22 +237,190 @@ static int expect(const Grammar *g, const char *schema, const char *text, int is
     return takes != is_good;
 }
 
-static void test_rows(void **state)
+static void check_rows(const Row *row, size_t n, int strict)
 {
     int n_wrong = 0;
-    (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < n; i++) {
         Error err = {0};
-        Grammar *g = grammar_of(rows[i].schema, 0, &err);
-        if (!g) print_error("%s: %s\n", rows[i].schema, err.msg);
+        Grammar *g = grammar_of(row[i].schema, strict, &err);
+        if (!g) print_error("%s: %s\n", row[i].schema, err.msg);
         assert_non_null(g);
-        for (int j = 0; j < 10 && rows[i].good[j]; j++)
-            n_wrong += expect(g, rows[i].schema, rows[i].good[j], 1);
-        for (int j = 0; j < 12 && rows[i].bad[j]; j++)
-            n_wrong += expect(g, rows[i].schema, rows[i].bad[j], 0);
+        assert_string_equal(err.msg, "");
+        for (int j = 0; j < 10 && row[i].good[j]; j++)
+            n_wrong += expect(g, row[i].schema, row[i].good[j], 1);
+        for (int j = 0; j < 12 && row[i].bad[j]; j++)
+            n_wrong += expect(g, row[i].schema, row[i].bad[j], 0);
         grammar_free(g);
     }
     assert_int_equal(n_wrong, 0);
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    check_rows(rows, sizeof rows / sizeof *rows, 0);
+}
+
+/* ---- several schemas in one ---- */
+
+static const Row merged[] = {
+    /* ways that nothing can be of are none */
+    {"{'anyOf':[{'type':'string'},{'type':'integer'}],'type':'string'}", {"'a'"}, {"1"}},
+    {"{'oneOf':[{'const':1},{'const':2}],'anyOf':[{'const':2},{'const':3}]}",
+     {"2"},
+     {"1", "3", ""}},
+    {"{'anyOf':[false,{'type':'null'}]}", {"null"}, {"", "1"}},
+    {"{'anyOf':[{'$ref':'#/$defs/n'},{'$ref':'#/$defs/i'}],'minimum':5,'$defs':{"
+     "'n':{'type':'integer','maximum':4},'i':{'type':'integer','maximum':6}}}",
+     {"5", "6"},
+     {"4", "", "7"}},
+    {"{'anyOf':[{'allOf':[{'type':'null'},{'type':'string'}]},{'type':'integer'}]}",
+     {"1"},
+     {"null", "'a'", ""}},
+    {"{'anyOf':[{'type':'string','minLength':2,'maxLength':1},{'type':'null'},{'type':'string',"
+     "'pattern':'^a?$','minLength':2},{'minItems':2,'maxItems':1}]}",
+     {"null"},
+     {"''", "'a'", "'aa'", "[", ""}},
+    {"{'type':['integer','string'],'minimum':3,'maximum':2}", {"'a'"}, {"2", "3", ""}},
+    /* what is needed inside cannot be */
+    {"{'type':'object','properties':{'k':{'enum':['a','b']}},'required':['k'],'anyOf':["
+     "{'properties':{'k':{'const':'b'},'v':{'type':'null'}},'required':['v']},"
+     "{'properties':{'k':{'type':'integer'}}}],"
+     "'additionalProperties':false}",
+     {"{'k':'b','v':null}"},
+     {"{'k':'b'}", "{'k':1}", "{}", "{'k':'a'}"}},
+    {"{'anyOf':[{'type':'array','items':{'type':'integer','minimum':2,'maximum':1},'minItems':1},"
+     "{'type':'array','prefixItems':[{'allOf':[true,false]}],'minItems':1},{'type':'null'}]}",
+     {"null"},
+     {"[]", "[1]", "[", ""}},
+    {"{'type':'array','prefixItems':[false]}", {"[]"}, {"[1]"}},
+    {"{'type':'array','prefixItems':[{'type':'null'},false,{'type':'null'}],'items':true}",
+     {"[]", "[null]"},
+     {"[null,null]", "[null,null,null]"}},
+    /* each of one with each of the other */
+    {"{'type':'object','properties':{'a':{},'b':{},'c':{},'d':{}},'additionalProperties':false,"
+     "'allOf':[{'anyOf':[{'required':['a']},{'required':['b']}]},"
+     "{'anyOf':[{'required':['c']},{'required':['d']}]}]}",
+     {"{'a':1,'c':1}", "{'b':1,'d':1}", "{'a':1,'b':1,'d':1}"},
+     {"{}", "{'a':1}", "{'a':1,'b':1}", "{'d':1}", "{'c':1,'d':1}"}},
+    {"{'allOf':[{'anyOf':[{'type':'integer'},{'type':'string'}]},"
+     "{'anyOf':[{'type':'number','minimum':3},{'type':'null'},{'const':'x'}]}]}",
+     {"3", "'x'"},
+     {"2", "null", "'y'", ""}},
+    /* what stands beside a reference */
+    {"{'allOf':[{'$ref':'#/$defs/s','minLength':2},{'maxLength':3}],"
+     "'$defs':{'s':{'$ref':'#/$defs/t','pattern':'^a'},'t':{'type':'string'}}}",
+     {"'aa'", "'aaa'"},
+     {"'a'", "'aaaa'", "'ba'"}},
+    {"{'allOf':[{'allOf':[{'type':'integer'}]},{'allOf':[{'minimum':3}]}],'maximum':4}",
+     {"3", "4"},
+     {"2", "5", "'a'"}},
+    /* the same of both is followed once, so that it may hold itself */
+    {"{'allOf':[{'$ref':'#/$defs/n'},{'$ref':'#/$defs/m'}],'$defs':{'n':{'type':'object',"
+     "'properties':{'next':{'anyOf':[{'$ref':'#'},{'const':1}]}},'additionalProperties':false},"
+     "'m':{'properties':{'next':{'anyOf':[{'$ref':'#'},{'const':1}]}},'minProperties':1}}}",
+     {"{'next':1}", "{'next':{'next':1}}"},
+     {"{}", "1"}},
+    /* items of the one are among the first of the other */
+    {"{'type':'array','prefixItems':[{'type':'string'},{}],'allOf':[{'items':{'enum':['a',1]}}]}",
+     {"[]", "['a']", "['a',1,'a']"},
+     {"['b']", "[1]", "['a',2]", "['a',1,2]"}},
+    {"{'type':'array','allOf':[{'prefixItems':[{'minimum':1}],'items':{'type':'integer'}},"
+     "{'prefixItems':[{'type':'integer'},{'maximum':5},{'const':7}]}]}",
+     {"[1,5,7,9]", "[]"},
+     {"[0]", "['a']", "[1,6]", "[1,1,8]", "[1,1,7,'a']"}},
+    {"{'allOf':[{'const':1},{'const':1.0},{'enum':[2,1.0]}]}", {"1"}, {"2"}},
+    {"{'allOf':[{'type':'number','minimum':0,'maximum':2},{'multipleOf':0.2},{'multipleOf':0.3}]}",
+     {"0", "0.6", "1.2", "1.8"},
+     {"0.2", "0.3", "0.4", "0.9", "1", "2"}},
+    {"{'allOf':[{'type':'number','maximum':9},{'multipleOf':1.5},{'multipleOf':2.5}]}",
+     {"0", "7.5", "-7.5", "-15"},
+     {"1.5", "2.5", "3", "5"}},
+    {"{'allOf':[{'type':'integer'},{'multipleOf':4},{'multipleOf':6.0},{'multipleOf':0.5}]}",
+     {"0", "12", "-24"},
+     {"4", "6", "8", "1"}},
+};
+
+static void test_merged(void **state)
+{
+    (void)state;
+    check_rows(merged, sizeof merged / sizeof *merged, 1);
+    check_rows(merged, sizeof merged / sizeof *merged, 0);
+}
+
+/* ---- fixed values, and what stands beside them ---- */
+
+static const Row valued[] = {
+    {"{'enum':['a','abc',1],'minLength':2}", {"'abc'", "1"}, {"'a'"}},
+    {"{'enum':['\xc3\xa9\xe2\x82\xac','abc',''],'maxLength':2,'minLength':1}",
+     {"'\xc3\xa9\xe2\x82\xac'"},
+     {"'abc'", "''"}},
+    {"{'type':'integer','enum':[1,5],'minimum':3}", {"5"}, {"1"}},
+    {"{'enum':[1,2,3,4,5],'exclusiveMinimum':1,'maximum':4,'exclusiveMaximum':4}",
+     {"2", "3"},
+     {"1", "4", "5"}},
+    {"{'enum':[9007199254740993,9007199254740992],'minimum':9007199254740993}",
+     {"9007199254740993"},
+     {"9007199254740992"}},
+    {"{'enum':[0,6,4,-9,1e30,3.0,0.3,7],'multipleOf':3}",
+     {"0", "6", "-9", "3.0"},
+     {"4", "0.3", "7"}},
+    {"{'enum':[0.2,0.6,3,1e-9,0.61,2e20],'multipleOf':0.2}",
+     {"0.2", "0.6", "3", "2e20"},
+     {"1e-9", "0.61"}},
+    {"{'enum':[[],[1],[1,2],[1,'x'],['x']],'minItems':1,'prefixItems':[{'type':'integer'}],"
+     "'items':{'type':'integer'}}",
+     {"[1]", "[1,2]"},
+     {"[]", "[1,'x']", "['x']"}},
+    {"{'enum':[[],['x'],['x',1]],'items':[{'type':'string'}],'additionalItems':false}",
+     {"[]", "['x']"},
+     {"['x',1]"}},
+    {"{'enum':[{},{'a':1}],'required':['a']}", {"{'a':1}"}, {"{}"}},
+    {"{'enum':[{},{'a':1},{'a':'x'},{'x1':1},{'x1':null},{'b':2}],'properties':{'a':{'type':"
+     "'integer'}},'patternProperties':{'^x':{'type':'null'}},'additionalProperties':false}",
+     {"{}", "{'a':1}", "{'x1':null}"},
+     {"{'a':'x'}", "{'x1':1}", "{'b':2}"}},
+    {"{'enum':[{},{'a':1},{'ab':1},{'ab':1,'ac':1}],'propertyNames':{'minLength':2},"
+     "'minProperties':1,'maxProperties':1}",
+     {"{'ab':1}"},
+     {"{}", "{'a':1}", "{'ab':1,'ac':1}"}},
+    {"{'type':'string','enum':['ab','b','2026-01-01','2026-13-01'],'pattern':'^(a|2)',"
+     "'format':'date'}",
+     {"'2026-01-01'"},
+     {"'ab'", "'b'", "'2026-13-01'"}},
+    {"{'anyOf':[{'type':'string','minLength':2},{'type':'integer'}],'enum':['a','bb',2]}",
+     {"'bb'", "2"},
+     {"'a'"}},
+    {"{'anyOf':[{'type':'string'},{'type':'integer'}],'enum':['a']}", {"'a'"}, {"1", "''"}},
+    {"{'const':2,'enum':[1,2.0],'type':'integer'}", {"2"}, {"1", "2.0"}},
+    {"{'enum':['a',null],'type':'string','minLength':1,'nullable':true}", {"'a'", "null"}, {"''"}},
+    /* what is inside of them */
+    {"{'enum':[{'a':[1]},{'a':[0]},{'a':['x']},{'a':[null]}],'properties':{'a':{'items':{'anyOf':["
+     "{'$ref':'#/$defs/n','minimum':1},{'allOf':[{'type':'string'},{'maxLength':0}]},"
+     "{'oneOf':[{'const':null}]}]}}},'$defs':{'n':{'type':['integer','number']}}}",
+     {"{'a':[1]}", "{'a':[null]}"},
+     {"{'a':[0]}", "{'a':['x']}"}},
+    {"{'enum':[[[]],[[[1]]],[]],'$ref':'#/$defs/t','$defs':{'t':{'items':{'$ref':'#/$defs/t'},"
+     "'type':'array'}}}",
+     {"[[]]", "[]"},
+     {"[[[1]]]"}},
+    {"{'enum':[{'a':1},{'b':1},{'c':{}}],'properties':{'a':false,'b':true,'c':{'enum':[1]}}}",
+     {"{'b':1}"},
+     {"{'a':1}", "{'c':{}}"}},
+};
+
+static void test_valued(void **state)
+{
+    static const Row passed_over[] = {
+        {"{'enum':['a',1],'pattern':'(?=a)','not':{'const':1},'contains':{},'multipleOf':0}",
+         {"'a'", "1"},
+         {"2"}},
+        {"{'enum':[[1]],'items':{'$ref':'#/x','not':{}},'minItems':'x'}", {"[1]"}, {"[]"}},
+    };
+    (void)state;
+    check_rows(valued, sizeof valued / sizeof *valued, 1);
+    check_rows(valued, sizeof valued / sizeof *valued, 0);
+    check_rows(passed_over, sizeof passed_over / sizeof *passed_over, 0);
 }
 
 /* ---- no way on ---- */
@@ -282,6 +453,72 @@ static void test_dead_ends(void **state)
     }
 }
 
+/* ---- many required properties ---- */
+
+/* An object whose n properties, all required, have this schema; or this value. */
+static void add_schema_of(StrBuf *out, int n, const char *value)
+{
+    strbuf_puts(out, "{'type':'object','properties':{");
+    for (int i = 0; i < n; i++)
+        strbuf_printf(out, "%s'p%d':%s", i ? "," : "", i, value);
+    strbuf_puts(out, "},'required':[");
+    for (int i = 0; i < n; i++)
+        strbuf_printf(out, "%s'p%d'", i ? "," : "", i);
+    strbuf_puts(out, "],'additionalProperties':false}");
+}
+
+static void add_object_of(StrBuf *out, int n, const char *value)
+{
+    strbuf_puts(out, "{");
+    for (int i = 0; i < n; i++)
+        strbuf_printf(out, "%s'p%d':%s", i ? "," : "", i, value);
+    strbuf_puts(out, "}");
+}
+
+/* Objects with n_outer required properties, each an object with n_inner of them. */
+typedef struct {
+    int n_outer, n_inner;
+} Sizes;
+
+static void expect_required(const char *before, const char *behind, Sizes n, const char *const *at)
+{
+    StrBuf inner = {0}, one = {0}, schema = {0}, text = {0};
+    Error err = {0};
+    add_schema_of(&inner, n.n_inner, "{'type':'null'}");
+    add_object_of(&one, n.n_inner, "null");
+    strbuf_puts(&schema, before);
+    add_schema_of(&schema, n.n_outer, inner.data);
+    strbuf_puts(&schema, behind);
+    strbuf_puts(&text, at[0]);
+    add_object_of(&text, n.n_outer, one.data);
+    strbuf_puts(&text, at[1]);
+    Grammar *g = grammar_of(schema.data, 1, &err);
+    if (!g) fail_msg("%d, %d: %s", n.n_outer, n.n_inner, err.msg);
+    if (expect(g, before, text.data, 1)) fail_msg("%d, %d", n.n_outer, n.n_inner);
+    grammar_free(g);
+    strbuf_free(&inner);
+    strbuf_free(&one);
+    strbuf_free(&schema);
+    strbuf_free(&text);
+}
+
+/* However many names come one after the other, what is behind them ends. */
+static void test_many_required(void **state)
+{
+    static const Sizes sizes[] = {{99, 1},  {100, 1}, {101, 1}, {1000, 1}, {1, 99},
+                                  {1, 100}, {1, 101}, {1, 997}, {70, 40},  {40, 70}};
+    static const char *const places[][4] = {
+        {"", "", "", ""},
+        {"{'type':'object','properties':{'o':", "},'additionalProperties':false}", "{'o':", "}"},
+        {"{'anyOf':[{'type':'null'},", "]}", "", ""},
+        {"{'type':'array','items':", "}", "[", "]"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (size_t k = 0; k < sizeof places / sizeof *places; k++)
+            expect_required(places[k][0], places[k][1], sizes[i], &places[k][2]);
+}
+
 /* ---- refused ---- */
 
 static const struct {
@@ -294,7 +531,33 @@ static const struct {
     {"{'type':'object','properties':{'a':{'items':{'contains':{}}}}}",
      "schema.properties.a.items: keyword \"contains\" is not supported in strict mode", 1},
     {"{'$ref':'#/$defs/x'}", "schema: $ref \"#/$defs/x\" leads nowhere in this schema", 1},
+    {"{'$ref':'#/$defs/a%00','$defs':{'a':{'type':'null'}}}",
+     "schema: $ref \"#/$defs/a%00\" leads nowhere in this schema", 1},
+    {"{'$ref':'#/$defs/a%2Fb','$defs':{'a/b':{'type':'null'}}}", /* a separator, too */
+     "schema: $ref \"#/$defs/a%2Fb\" leads nowhere in this schema", 1},
+    {"{'$ref':'#/oneOf/+0','oneOf':[{'type':'null'}]}",
+     "schema: $ref \"#/oneOf/+0\" leads nowhere in this schema", 1},
     {"{'allOf':[{'type':'string'},{'type':'null'}]}", "schema: its parts contradict each other", 1},
+    {"{'allOf':[false],'type':'string'}", "schema: nothing can be of schema false", 0},
+    {"{'allOf':[{'type':'null'},false]}", "schema: nothing can be of schema false", 0},
+    {"{'allOf':[false,true]}", "schema: nothing can be of schema false", 1},
+    {"{'allOf':[{'type':'null'},7]}", "schema: a schema must be an object", 0},
+    {"{'anyOf':[{'type':'null'},{'type':'string'}],'type':'integer'}",
+     "schema: its parts contradict each other", 0},
+    {"{'anyOf':[false,{'type':'integer','minimum':2,'maximum':1}]}",
+     "schema.anyOf[1]: no integer is within its bounds", 0},
+    {"{'type':'object','properties':{'a':{'allOf':[{'$ref':'#/$defs/i'},{'const':true}]}},"
+     "'anyOf':[{'type':'string'},{'required':['a']}],'$defs':{'i':{'type':'integer'}}}",
+     "schema.anyOf[1].properties.a: what stands beside its values allows none of them", 1},
+    {"{'anyOf':[{'type':'null'},{'properties':{'a':{'type':'integer','minimum':2,'maximum':1}}}]}",
+     "schema.anyOf[1].properties.a: no integer is within its bounds", 0},
+    {"{'allOf':[{'$ref':'#/$defs/x'}]}", "schema: $ref \"#/$defs/x\" leads nowhere", 1},
+    {"{'allOf':[{'$ref':'#/$defs/x'}],'$defs':{'x':{'$ref':'#/$defs/x'}}}",
+     "schema: $ref \"#/$defs/x\" leads to itself", 0},
+    {"{'allOf':[{'type':'string','pattern':'^a'},{'pattern':'b$'}]}",
+     "schema: \"pattern\" of several parts is not supported in strict mode", 1},
+    {"{'allOf':[{'type':'number','multipleOf':0.2},{'multipleOf':1e-10}]}",
+     "schema: \"multipleOf\" of several parts is not supported in strict mode", 1},
     {"{'type':'object','required':['a'],'additionalProperties':false}",
      "schema: \"a\" is required and may not be there", 1},
     {"{'type':'text'}", "schema: type \"text\" is none of JSON's", 0},
@@ -331,7 +594,19 @@ static const struct {
     {"{'anyOf':[]}", "schema: anyOf must be a list of 1 to 4096", 0},
     {"{'anyOf':[{'type':'null'},{'type':7}]}", "schema.anyOf[1]: type must be", 0},
     {"{'enum':[]}", "schema: enum must be a list of 1 to 4096", 0},
-    {"{'type':'integer','enum':['a']}", "schema: none of its values is of its type", 0},
+    {"{'type':'integer','enum':['a']}", "schema: what stands beside its values allows none of them",
+     0},
+    {"{'const':10,'maximum':5}", "schema: what stands beside its values allows none of them", 0},
+    {"{'allOf':[{'const':10},{'type':'number','exclusiveMaximum':0}]}",
+     "schema: what stands beside its values allows none of them", 1},
+    {"{'const':1,'enum':[2]}", "schema: what stands beside its values allows none of them", 0},
+    {"{'enum':['a'],'pattern':'(?=a)'}", "schema.pattern: ", 1},
+    {"{'enum':[1],'multipleOf':1009.5}", "schema.multipleOf: it takes too many remainders", 1},
+    {"{'enum':[[1]],'items':{'not':{}}}", "schema: keyword \"not\" is not supported", 1},
+    {"{'enum':[[1]],'items':{'$ref':'#/x'}}", "schema: $ref \"#/x\" leads nowhere", 1},
+    {"{'enum':[[1]],'items':7}", "schema: a schema must be an object", 0},
+    {"{'enum':[[1]],'items':{'$ref':'#/$defs/a'},'$defs':{'a':{'$ref':'#/$defs/a'}}}",
+     "schema: the schema is nested deeper than 64", 0},
     {"{'properties':{'a':false},'required':['a'],'additionalProperties':false}",
      "schema: \"a\" is required", 1},
     {"{'minProperties':1,'additionalProperties':false}",
@@ -429,6 +704,44 @@ static void expect_limit(const char *first, const char *const *one, const char *
     assert_non_null(strstr(err.msg, error));
 }
 
+/* Two lists of n ways at once: all pairs of them are tried, up to a limit. */
+static void expect_pairs(int n, int is_good)
+{
+    StrBuf list = {0}, schema = {0};
+    Error err = {0};
+    for (int i = 0; i < n; i++)
+        strbuf_printf(&list, "%s{'const':%d}", i ? "," : "", i);
+    strbuf_printf(&schema, "{'allOf':[{'anyOf':[%s]},{'anyOf':[%s]}]}", list.data, list.data);
+    char *at = strstr(schema.data, "]},{'anyOf'");
+    memcpy(strstr(at, "'const':0") - 1, "{'const':1", strlen("{'const':1")); /* they differ */
+    Grammar *g = grammar_of(schema.data, 1, &err);
+    assert_int_equal(g != NULL, is_good);
+    if (g) assert_int_equal(grammar_takes(grammar_case, g, "7"), 1);
+    if (g) assert_int_equal(grammar_takes(grammar_case, g, "0"), 0);
+    if (!g)
+        assert_string_equal(err.msg, "schema: \"anyOf\" of several parts is not supported in "
+                                     "strict mode");
+    grammar_free(g);
+    strbuf_free(&list);
+    strbuf_free(&schema);
+}
+
+/* A value that is looked at by 2^n ways. */
+static void expect_late(void)
+{
+    enum { N = 28 };
+    StrBuf schema = {0};
+    Error err = {0};
+    strbuf_puts(&schema, "{'enum':[[1]],'items':{'$ref':'#/$defs/a0'},'$defs':{");
+    for (int i = 0; i < N; i++)
+        strbuf_printf(&schema, "'a%d':{'allOf':[{'$ref':'#/$defs/a%d'},{'$ref':'#/$defs/a%d'}]},",
+                      i, i + 1, i + 1);
+    strbuf_printf(&schema, "'a%d':{'type':'integer'}}}", N);
+    assert_null(grammar_of(schema.data, 1, &err));
+    assert_string_equal(err.msg, "schema: compiling the schema takes more than 500 ms");
+    strbuf_free(&schema);
+}
+
 static void test_limits(void **state)
 {
     static const char *const property[] = {",'p", "':{'type':'null'}"};
@@ -472,15 +785,19 @@ static void test_limits(void **state)
     expect_limit("{'anyOf':[{}", slow, "]}", 250, "takes more than 500 ms");
     expect_limit("{'allOf':[{'enum':[0]},{'enum':[0", value, "]}]}", 5000, "a list of 1 to 4096");
     expect_limit("{'anyOf':[{}", pattern, "]}", 100, "more than 16384 states");
+    expect_late();
+    expect_pairs(8, 1);
+    expect_pairs(9, 0);
     expect_limit("{'enum':[0", value, "]}", 4096, "a list of 1 to 4096");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),    cmocka_unit_test(test_dead_ends),
+        cmocka_unit_test(test_rows),    cmocka_unit_test(test_merged),
+        cmocka_unit_test(test_valued),  cmocka_unit_test(test_dead_ends),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_long_path),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_limits),  cmocka_unit_test(test_many_required),
     };
     return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);
 }

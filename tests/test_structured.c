@@ -248,6 +248,13 @@ static void test_choice_and_pattern(void **state)
     if (strcmp(text, "maybe") != 0 && strcmp(text, "no") != 0 && strcmp(text, "nobody") != 0)
         fail_msg("%s", text);
     json_decref(reply);
+    reply = ask_all("'structured_outputs':{'choice':['']}"); /* nothing is a text, too */
+    assert_string_equal(content_of(reply), "");
+    assert_string_equal(reason_of(reply), "stop");
+    json_decref(reply);
+    reply = ask_all("'structured_outputs':{'choice':['','nobody']}");
+    if (*content_of(reply)) assert_string_equal(content_of(reply), "nobody");
+    json_decref(reply);
     reply = ask_all("'structured_outputs':{'regex':'(Yes|No), [A-Z][a-z]{2,9} [0-9]{3}\\\\.'}");
     StrBuf quoted = {0};
     strbuf_printf(&quoted, "\"%s\"", content_of(reply));
@@ -365,6 +372,8 @@ static const struct {
     {"'structured_outputs':{'regex':'yes)|(?:no'}", "invalid_schema", "structured_outputs",
      "structured_outputs.regex: unbalanced ')' at 3"},
     {"'structured_outputs':{'regex':'a)(b'}", "invalid_schema", "structured_outputs",
+     "structured_outputs.regex: unbalanced ')' at 1"},
+    {"'structured_outputs':{'regex':'a)|(b'}", "invalid_schema", "structured_outputs",
      "structured_outputs.regex: unbalanced ')' at 1"},
     {"'json_schema':{'$ref':'#'}", "invalid_schema", "json_schema",
      "it refers to itself without end"},

@@ -47,7 +47,7 @@ static inline uint16_t dfa_step(const Dfa *d, uint16_t state, uint8_t byte)
  */
 int pattern_compile(Dfa *d, const char *pattern, size_t len, Error *err);
 
-/* The same, anchored at both ends: strings that match as a whole. */
+/* The same of whole strings, as if it stood between ^(?: and )$. */
 int pattern_compile_whole(Dfa *d, const char *pattern, size_t len, Error *err);
 
 /*

@@ -8,9 +8,8 @@
 
 static int parse_choice(PatternParser *p);
 
-static int add_node(PatternParser *p, NodeKind kind)
+static int add_node(PatternTree *t, NodeKind kind)
 {
-    PatternTree *t = p->tree;
     if (t->n == t->cap) {
         t->cap = t->cap ? 2 * t->cap : 16;
         t->node = mem_realloc(t->node, (size_t)t->cap, sizeof *t->node);
@@ -93,7 +92,7 @@ static int parse_repeat(PatternParser *p, int node)
         return error_set(p->err, ERR_INPUT, "bad repeat range at %zu", p->at);
     p->at += n;
     if (at_char(p, '?')) p->at++;
-    int repeat = add_node(p, NODE_REPEAT);
+    int repeat = add_node(p->tree, NODE_REPEAT);
     PatternNode *r = &p->tree->node[repeat];
     r->child = node;
     r->min = min;
@@ -153,7 +152,7 @@ static int parse_set(PatternParser *p)
         return -1;
     }
     code_set_normalise(&set);
-    int node = add_node(p, NODE_SET);
+    int node = add_node(p->tree, NODE_SET);
     p->tree->node[node].set = set;
     return node;
 }
@@ -163,8 +162,8 @@ static int parse_term(PatternParser *p)
     int min, max;
     if (quantifier(p, &min, &max))
         return error_set(p->err, ERR_INPUT, "dangling quantifier at %zu", p->at);
-    if (skip(p, "^")) return add_node(p, NODE_AT_START);
-    if (skip(p, "$")) return add_node(p, NODE_AT_END);
+    if (skip(p, "^")) return add_node(p->tree, NODE_AT_START);
+    if (skip(p, "$")) return add_node(p->tree, NODE_AT_END);
     int node = at_char(p, '(') ? parse_group(p) : parse_set(p);
     return node < 0 ? -1 : parse_repeat(p, node);
 }
@@ -180,7 +179,7 @@ static void add_child(PatternTree *t, int parent, int *last, int child)
 
 static int parse_sequence(PatternParser *p)
 {
-    int sequence = add_node(p, NODE_SEQUENCE), last = -1;
+    int sequence = add_node(p->tree, NODE_SEQUENCE), last = -1;
     while (p->at < p->len && !at_char(p, '|') && !at_char(p, ')')) {
         int node = parse_term(p);
         if (node < 0) return -1;
@@ -191,7 +190,7 @@ static int parse_sequence(PatternParser *p)
 
 static int parse_choice(PatternParser *p)
 {
-    int choice = add_node(p, NODE_CHOICE), last = -1;
+    int choice = add_node(p->tree, NODE_CHOICE), last = -1;
     do {
         int node = parse_sequence(p);
         if (node < 0) return -1;
@@ -214,13 +213,12 @@ int pattern_parse(PatternTree *tree, const char *text, size_t len, Error *err)
     return 0;
 }
 
-void pattern_anchor(PatternTree *tree)
+void pattern_tree_anchor(PatternTree *tree)
 {
-    PatternParser p = {.tree = tree};
-    int sequence = add_node(&p, NODE_SEQUENCE), last = -1;
-    add_child(tree, sequence, &last, add_node(&p, NODE_AT_START));
+    int sequence = add_node(tree, NODE_SEQUENCE), last = -1;
+    add_child(tree, sequence, &last, add_node(tree, NODE_AT_START));
     add_child(tree, sequence, &last, tree->root);
-    add_child(tree, sequence, &last, add_node(&p, NODE_AT_END));
+    add_child(tree, sequence, &last, add_node(tree, NODE_AT_END));
     tree->root = sequence;
 }
 

@@ -53,8 +53,8 @@ typedef struct {
 int pattern_parse(PatternTree *tree, const char *text, size_t len, Error *err);
 void pattern_tree_free(PatternTree *tree);
 
-/* ^ before the whole pattern, $ behind it. */
-void pattern_anchor(PatternTree *tree);
+/* The tree with ^ before it and $ behind. */
+void pattern_tree_anchor(PatternTree *tree);
 
 /*
  * Reads the escape at p, in a class or not: 1 and its code point, or 0 when it is one of \d \w \s

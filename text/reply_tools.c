@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "base/strbuf.h"
 #include "text/schema.h"
 
 typedef struct {
@@ -80,35 +79,6 @@ static unsigned value_type(const json_t *value)
     }
 }
 
-/* One step of a JSON pointer, its escapes undone; moves *path past it. */
-static const json_t *pointer_step(const json_t *at, const char **path)
-{
-    StrBuf key = {0};
-    const char *p = *path + 1;
-    for (; *p && *p != '/'; p++) {
-        int escaped = *p == '~' && (p[1] == '0' || p[1] == '1');
-        char c = *p;
-        if (escaped) c = *++p == '0' ? '~' : '/';
-        strbuf_add(&key, &c, 1);
-    }
-    *path = p;
-    const char *name = strbuf_str(&key);
-    const json_t *next = json_object_get(at, name);
-    if (json_is_array(at) && *name >= '0' && *name <= '9')
-        next = json_array_get(at, strtoul(name, NULL, 10));
-    strbuf_free(&key);
-    return next;
-}
-
-static const json_t *resolve(const json_t *root, const char *ref)
-{
-    const json_t *at = root;
-    if (strnlen(ref, MAX_REF_BYTES + 1) > MAX_REF_BYTES || *ref++ != '#') return NULL;
-    while (at && *ref == '/')
-        at = pointer_step(at, &ref);
-    return *ref ? NULL : at;
-}
-
 static unsigned types_of_list(Walk *w, const json_t *list)
 {
     unsigned types = 0;
@@ -180,7 +150,7 @@ static unsigned types_said(Walk *w, const json_t *schema, int depth)
     if ((v = json_object_get(schema, "const"))) return value_type(v);
     if (json_is_array(v = json_object_get(schema, "enum"))) return types_of_values(w, v);
     if (json_is_string(v = json_object_get(schema, "$ref")))
-        return schema_types(w, resolve(w->root, json_string_value(v)), depth + 1);
+        return schema_types(w, schema_target(w->root, json_string_value(v)), depth + 1);
     if (json_is_array(v = json_object_get(schema, "anyOf"))) return types_of_any(w, v, depth);
     if (json_is_array(v = json_object_get(schema, "oneOf"))) return types_of_any(w, v, depth);
     if (json_is_array(v = json_object_get(schema, "allOf"))) return types_of_all(w, v, depth);
@@ -222,7 +192,7 @@ static const json_t *find_properties(const json_t *root)
 {
     const json_t *ref, *at = root;
     for (int i = 0; i < MAX_TYPES_DEPTH && json_is_string(ref = json_object_get(at, "$ref")); i++)
-        at = resolve(root, json_string_value(ref));
+        at = schema_target(root, json_string_value(ref));
     return json_object_get(at, "properties");
 }
 

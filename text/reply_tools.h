@@ -27,7 +27,6 @@ enum {
 
 enum {
     MAX_TYPES_DEPTH = 32,       /* references and unions looked through */
-    MAX_REF_BYTES = 1024,       /* of a "$ref" that is followed */
     MAX_SCHEMA_STEPS = 1 << 20, /* schemas looked at, over all tools */
 };
 

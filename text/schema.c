@@ -4,7 +4,6 @@
 #include "text/schema_parts.h"
 
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -22,6 +21,7 @@ SchemaCompiler *schema_begin(GrammarBuilder *b)
 void schema_end(SchemaCompiler *c)
 {
     if (!c) return;
+    schema_check_end(c);
     json_decref(c->made);
     strbuf_free(&c->path);
     mem_free(c->ref);
@@ -51,17 +51,33 @@ static void say_where(const SchemaCompiler *c, ErrorCode code, const char *what)
     error_set(c->err, code, "%.*s...%s: %s", (int)head, path, path + tail, what);
 }
 
-uint32_t schema_fail(SchemaCompiler *c, ErrorCode code, const char *fmt, ...)
+/* Once: what failed first is told. */
+static void fail(SchemaCompiler *c, ErrorCode code, int empty_level, const char *fmt, va_list args)
 {
     enum { MAX_WHAT = 160 };
     char what[MAX_WHAT];
-    va_list args;
-    if (c->failed) return 0;
+    if (c->failed) return;
     c->failed = 1;
-    va_start(args, fmt);
+    c->empty_level = empty_level;
     vsnprintf(what, sizeof what, fmt, args);
-    va_end(args);
     say_where(c, code, what);
+}
+
+uint32_t schema_fail(SchemaCompiler *c, ErrorCode code, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    fail(c, code, -1, fmt, args);
+    va_end(args);
+    return 0;
+}
+
+uint32_t schema_empty(SchemaCompiler *c, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    fail(c, ERR_INPUT, c->level, fmt, args);
+    va_end(args);
     return 0;
 }
 
@@ -114,6 +130,29 @@ uint32_t schema_ways(SchemaCompiler *c, const uint32_t *way, int n)
     return n == 1 ? way[0] : grammar_any_of(c->b, way, n);
 }
 
+/* The ways of one value, without those that nothing can be of. */
+typedef struct {
+    uint32_t *way;
+    int n;
+} Ways;
+
+static void add_way(SchemaCompiler *c, Ways *w, uint32_t part)
+{
+    if (c->failed && c->empty_level == c->level)
+        c->failed = 0; /* its error stays for the end */
+    else
+        w->way[w->n++] = part;
+}
+
+/* Where there is none, why the last one is none is what is wrong. */
+static uint32_t join_ways(SchemaCompiler *c, const Ways *w)
+{
+    if (!w->n) c->failed = 1;
+    if (c->failed) return 0;
+    *c->err = (Error){0};
+    return schema_ways(c, w->way, w->n);
+}
+
 /* A blank, or a newline with its indentation, or nothing. */
 static uint32_t make_blank(SchemaCompiler *c)
 {
@@ -131,6 +170,11 @@ uint32_t schema_blank(SchemaCompiler *c, uint32_t next)
 {
     if (!c->blank) c->blank = make_blank(c);
     return grammar_call(c->b, c->blank, next);
+}
+
+uint32_t schema_no_way(SchemaCompiler *c)
+{
+    return grammar_bytes(c->b, &(GrammarEdge){.to = 0}, 0);
 }
 
 uint32_t schema_nested(SchemaCompiler *c, uint32_t body)
@@ -160,46 +204,6 @@ uint32_t schema_any(SchemaCompiler *c)
 }
 
 /* ---- references ---- */
-
-/* One step of a JSON pointer, RFC 6901. NULL: it leads nowhere. */
-static const json_t *pointer_step(const json_t *at, const char *step, size_t len)
-{
-    char name[MAX_SCHEMA_NAME + 1];
-    size_t n = 0;
-    if (len > MAX_SCHEMA_NAME) return NULL;
-    for (size_t i = 0; i < len; i++) {
-        int is_escape = step[i] == '~' && i + 1 < len && (step[i + 1] == '0' || step[i + 1] == '1');
-        name[n++] = (char)(is_escape ? "~/"[step[i + 1] == '1'] : step[i]);
-        i += (size_t)is_escape;
-    }
-    name[n] = 0;
-    if (!json_is_array(at)) return json_object_get(at, name);
-    char *end;
-    unsigned long i = strtoul(name, &end, 10);
-    return n && !*end && name[0] != '-' ? json_array_get(at, i) : NULL;
-}
-
-const json_t *schema_target(const json_t *root, const char *ref)
-{
-    const json_t *at = root;
-    if (*ref++ != '#') return NULL;
-    while (at && *ref == '/') {
-        size_t len = strcspn(++ref, "/");
-        at = pointer_step(at, ref, len);
-        ref += len;
-    }
-    return *ref ? NULL : at;
-}
-
-const json_t *schema_resolve(const json_t *root, const json_t *schema)
-{
-    for (int i = 0; i < MAX_SCHEMA_DEPTH; i++) {
-        const char *ref = json_string_value(json_object_get(schema, "$ref"));
-        if (!ref) return schema;
-        schema = schema_target(root, ref);
-    }
-    return NULL;
-}
 
 static const char *const no_constraint[] = {"title",    "description", "default",  "examples",
                                             "$schema",  "$id",         "$comment", "deprecated",
@@ -242,19 +246,21 @@ static int lists_are_fit(SchemaCompiler *c, const json_t *schema)
     return 1;
 }
 
-/* Both at once, kept until the end; NULL and an error, or a where b is passed over. */
+/* Both at once, kept until the end; NULL and an error. */
 static const json_t *both(SchemaCompiler *c, const json_t *a, const json_t *b)
 {
+    const char *lost = NULL;
     if (!lists_are_fit(c, a) || !lists_are_fit(c, b)) return NULL;
-    if (json_is_true(b)) return a;
-    if (!json_is_object(a) || !json_is_object(b)) return json_is_true(a) ? b : a;
-    json_t *merged = schema_merge(a, b);
-    if (merged) {
-        json_array_append_new(c->made, merged);
-        return merged;
+    if (json_is_true(a) || !json_is_object(b)) return json_is_true(b) ? a : b;
+    if (!json_is_object(a)) return a;
+    json_t *merged = schema_merge(a, b, &lost);
+    if (!merged) {
+        schema_empty(c, "its parts contradict each other");
+        return NULL;
     }
-    if (!c->strict) return a;
-    schema_fail(c, ERR_INPUT, "its parts contradict each other");
+    json_array_append_new(c->made, merged);
+    if (!lost || !c->strict) return merged;
+    schema_fail(c, ERR_INPUT, "\"%s\" of several parts is not supported in strict mode", lost);
     return NULL;
 }
 
@@ -272,7 +278,7 @@ static int met_before(SchemaCompiler *c, const json_t *of, const json_t *rest, u
             (rest && !json_equal(r->rest, rest)))
             continue;
         int is_open = !c->b->g->edge[c->b->g->node[r->part].first_edge].to;
-        *part = form && is_open ? grammar_bytes(c->b, &(GrammarEdge){.to = 0}, 0) : r->part;
+        *part = form && is_open ? schema_no_way(c) : r->part;
         return 1;
     }
     *part = schema_forward(c);
@@ -281,17 +287,28 @@ static int met_before(SchemaCompiler *c, const json_t *of, const json_t *rest, u
     return 0;
 }
 
+/* Sets what met_before gave. Where it failed it leads nowhere: others may refer to it, too. */
+static uint32_t set_part(SchemaCompiler *c, uint32_t part, uint32_t to)
+{
+    schema_set_forward(c, part, c->failed ? schema_no_way(c) : to);
+    return c->failed ? 0 : part;
+}
+
+int schema_ref_nowhere(SchemaCompiler *c, const char *ref)
+{
+    if (!c->strict) return 0;
+    schema_fail(c, ERR_INPUT, "$ref \"%.80s\" leads nowhere in this schema", ref);
+    return -1;
+}
+
 static uint32_t ref_part(SchemaCompiler *c, const json_t *schema, const char *ref)
 {
     const json_t *to = schema_target(c->root, ref), *rest = rest_of(c, schema, "$ref");
     uint32_t part;
-    if (!to && !c->strict) return schema_any(c);
-    if (!to) return schema_fail(c, ERR_INPUT, "$ref \"%.80s\" leads nowhere in this schema", ref);
+    if (!to) return schema_ref_nowhere(c, ref) ? 0 : schema_any(c);
     if (met_before(c, to, rest, &part)) return part;
     if (rest) to = both(c, to, rest);
-    if (!to) return 0;
-    schema_set_forward(c, part, schema_part(c, to));
-    return part;
+    return set_part(c, part, to ? schema_part(c, to) : 0);
 }
 
 /* ---- several schemas in one ---- */
@@ -302,19 +319,29 @@ static uint32_t any_of_part(SchemaCompiler *c, const json_t *schema, const char 
     size_t n = json_array_size(list);
     if (!n || n > MAX_SCHEMA_ENUM)
         return schema_fail(c, ERR_INPUT, "%s must be a list of 1 to %d", keyword, MAX_SCHEMA_ENUM);
-    uint32_t *way = mem_alloc(n + 1, sizeof *way);
-    int n_ways = 0;
+    Ways w = {mem_alloc(n, sizeof *w.way), 0};
     for (size_t i = 0; i < n && !c->failed; i++) {
         const json_t *one = json_array_get(list, i);
-        if (json_is_false(one)) continue;
         if (rest) one = both(c, rest, one);
-        if (one) way[n_ways++] = schema_part_at(c, one, keyword, (int)i);
+        add_way(c, &w, one ? schema_part_at(c, one, keyword, (int)i) : 0);
     }
-    uint32_t part = n_ways && !c->failed
-                        ? schema_ways(c, way, n_ways)
-                        : schema_fail(c, ERR_INPUT, "nothing can be of %s", keyword);
-    mem_free(way);
+    uint32_t part = join_ways(c, &w);
+    mem_free(w.way);
     return part;
+}
+
+/* A part of allOf with what it refers to in it; NULL and an error. */
+static const json_t *without_ref(SchemaCompiler *c, const json_t *one)
+{
+    const char *ref = json_string_value(json_object_get(one, "$ref"));
+    for (int i = 0; i < MAX_SCHEMA_DEPTH && one && ref; i++) {
+        const json_t *to = schema_target(c->root, ref), *rest = rest_of(c, one, "$ref");
+        if (!to) to = schema_ref_nowhere(c, ref) ? json_false() : json_true();
+        one = rest ? both(c, to, rest) : to;
+        ref = json_string_value(json_object_get(one, "$ref"));
+    }
+    if (ref) schema_fail(c, ERR_INPUT, "$ref \"%.80s\" leads to itself", ref);
+    return c->failed ? NULL : one;
 }
 
 static uint32_t all_of_part(SchemaCompiler *c, const json_t *schema)
@@ -323,15 +350,11 @@ static uint32_t all_of_part(SchemaCompiler *c, const json_t *schema)
     uint32_t part;
     if (!json_array_size(list)) return schema_fail(c, ERR_INPUT, "allOf must be a list");
     if (met_before(c, list, all, &part)) return part;
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *one = schema_resolve(c->root, json_array_get(list, i));
-        if (!one && c->strict) return schema_fail(c, ERR_INPUT, "allOf[%zu] leads nowhere", i);
-        if (!one) continue;
-        all = all ? both(c, all, one) : one;
-        if (!all) return 0;
+    for (size_t i = 0; i < json_array_size(list) && !c->failed; i++) {
+        const json_t *one = without_ref(c, json_array_get(list, i));
+        all = all && one ? both(c, all, one) : one;
     }
-    schema_set_forward(c, part, all ? schema_part(c, all) : schema_any(c));
-    return part;
+    return set_part(c, part, all ? schema_part(c, all) : 0);
 }
 
 /* ---- one schema ---- */
@@ -357,7 +380,7 @@ const char *schema_not_followed_keyword(const json_t *schema)
     return NULL;
 }
 
-static int check_keywords(SchemaCompiler *c, const json_t *schema)
+int schema_check_keywords(SchemaCompiler *c, const json_t *schema)
 {
     const char *keyword = c->strict ? schema_not_followed_keyword(schema) : NULL;
     if (!keyword) return 0;
@@ -411,25 +434,22 @@ static uint32_t type_part(SchemaCompiler *c, const json_t *schema, const char *t
     return c->texts.as ? schema_text_type(c, schema, type) : schema_type(c, schema, type);
 }
 
-/* Values of an enum or a const that are of the schema's type, too. */
-static uint32_t values_part(SchemaCompiler *c, const json_t *schema, const json_t *values)
+/* The values that a keyword lists and that are of what stands beside it. */
+static uint32_t values_part(SchemaCompiler *c, const json_t *schema, const char *keyword,
+                            const json_t *values)
 {
-    const json_t *type = json_object_get(schema, "type"), *value, *one;
+    const json_t *rest = rest_of(c, schema, keyword), *value;
     json_t *fit = json_array();
-    size_t i, k;
+    size_t i;
+    uint32_t part = 0;
     json_array_foreach((json_t *)values, i, value)
     {
-        int is_fit = !type || schema_has_type(value, json_string_value(type));
-        json_array_foreach((json_t *)type, k, one)
-        {
-            is_fit |= schema_has_type(value, json_string_value(one));
-        }
-        if (json_is_true(json_object_get(schema, "nullable"))) is_fit |= json_is_null(value);
-        if (is_fit) json_array_append(fit, (json_t *)value);
+        if (!rest || schema_has(c, rest, value)) json_array_append(fit, (json_t *)value);
     }
-    uint32_t part = json_array_size(fit)
-                        ? (c->texts.as ? schema_text_values(c, fit) : schema_enum(c, fit))
-                        : schema_fail(c, ERR_INPUT, "none of its values is of its type");
+    if (!json_array_size(fit))
+        schema_empty(c, "what stands beside its values allows none of them");
+    else if (!c->failed)
+        part = c->texts.as ? schema_text_values(c, fit) : schema_enum(c, fit);
     json_decref(fit);
     return part;
 }
@@ -438,41 +458,47 @@ static uint32_t types_part(SchemaCompiler *c, const json_t *schema)
 {
     const json_t *type = json_object_get(schema, "type");
     uint32_t way[16];
-    int n = 0;
+    Ways w = {way, 0};
     if (type && !json_is_string(type) && !json_array_size(type))
         return schema_fail(c, ERR_INPUT, "type must be a string or a list of them");
     if (json_array_size(type) > 8) return schema_fail(c, ERR_INPUT, "type names more than 8");
-    for (size_t i = 0; i < json_array_size(type); i++) {
+    for (size_t i = 0; i < json_array_size(type) && !c->failed; i++) {
         const char *name = json_string_value(json_array_get(type, i));
-        way[n++] = type_part(c, schema, name ? name : "");
+        add_way(c, &w, type_part(c, schema, name ? name : ""));
     }
-    if (json_is_string(type)) way[n++] = type_part(c, schema, json_string_value(type));
-    const char *implied = type ? NULL : schema_implied_type(schema);
-    if (implied) way[n++] = type_part(c, schema, implied);
-    if (!n) return schema_any(c);
-    if (json_is_true(json_object_get(schema, "nullable")))
-        way[n++] = c->texts.as ? schema_text_null(c) : schema_word(c, "null");
-    return schema_ways(c, way, n);
+    const char *one = type ? json_string_value(type) : schema_implied_type(schema);
+    if (one) add_way(c, &w, type_part(c, schema, one));
+    if (!type && !one) return schema_any(c);
+    if (json_is_true(json_object_get(schema, "nullable")) && !c->failed)
+        add_way(c, &w, c->texts.as ? schema_text_null(c) : schema_word(c, "null"));
+    return join_ways(c, &w);
 }
 
 static uint32_t object_part(SchemaCompiler *c, const json_t *schema)
 {
     const json_t *ref = json_object_get(schema, "$ref"), *one = json_object_get(schema, "const");
-    if (check_keywords(c, schema)) return 0;
+    if (schema_check_keywords(c, schema)) return 0;
     if (json_is_string(ref)) return ref_part(c, schema, json_string_value(ref));
     if (json_object_get(schema, "allOf")) return all_of_part(c, schema);
     if (json_object_get(schema, "anyOf")) return any_of_part(c, schema, "anyOf");
     if (json_object_get(schema, "oneOf")) return any_of_part(c, schema, "oneOf");
     if (one) {
         json_t *list = json_pack("[O]", one);
-        uint32_t part = values_part(c, schema, list);
+        uint32_t part = values_part(c, schema, "const", list);
         json_decref(list);
         return part;
     }
     const json_t *values = json_object_get(schema, "enum");
     if (values && (!json_array_size(values) || json_array_size(values) > MAX_SCHEMA_ENUM))
         return schema_fail(c, ERR_INPUT, "enum must be a list of 1 to %d", MAX_SCHEMA_ENUM);
-    return values ? values_part(c, schema, values) : types_part(c, schema);
+    return values ? values_part(c, schema, "enum", values) : types_part(c, schema);
+}
+
+int schema_is_late(SchemaCompiler *c)
+{
+    if (clock_thread_ms() - c->began_ms <= MAX_SCHEMA_MS) return 0;
+    schema_fail(c, ERR_LIMIT, "compiling the schema takes more than %d ms", MAX_SCHEMA_MS);
+    return 1;
 }
 
 uint32_t schema_part(SchemaCompiler *c, const json_t *schema)
@@ -481,19 +507,17 @@ uint32_t schema_part(SchemaCompiler *c, const json_t *schema)
     if (c->failed || is_full(c)) return 0;
     if (++c->n_nodes > MAX_SCHEMA_NODES)
         return schema_fail(c, ERR_LIMIT, "the schema has more than %d parts", MAX_SCHEMA_NODES);
-    if (clock_thread_ms() - c->began_ms > MAX_SCHEMA_MS)
-        return schema_fail(c, ERR_LIMIT, "compiling the schema takes more than %d ms",
-                           MAX_SCHEMA_MS);
+    if (schema_is_late(c)) return 0;
     if (++c->depth > MAX_SCHEMA_DEPTH)
         schema_fail(c, ERR_LIMIT, "the schema is nested deeper than %d", MAX_SCHEMA_DEPTH);
     else if (json_is_true(schema))
         part = schema_any(c);
     else if (json_is_object(schema))
         part = object_part(c, schema);
+    else if (json_is_false(schema))
+        schema_empty(c, "nothing can be of schema false");
     else
-        schema_fail(c, ERR_INPUT,
-                    json_is_false(schema) ? "nothing can be of schema false"
-                                          : "a schema must be an object");
+        schema_fail(c, ERR_INPUT, "a schema must be an object");
     c->depth--;
     return c->failed ? 0 : part;
 }

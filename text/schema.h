@@ -18,6 +18,7 @@ enum {
     MAX_SCHEMA_DEPTH = 64,
     MAX_SCHEMA_ENUM = 4096, /* values in one list */
     MAX_SCHEMA_NAME = 512,  /* bytes of a property's name */
+    MAX_SCHEMA_REF = 2048,  /* bytes of a $ref that is followed */
     MAX_SCHEMA_MS = 500,    /* of a thread's time; patterns take it */
 };
 

@@ -1,11 +1,11 @@
 /*
  * schema_merge.c: one schema that asks for what two ask for.
  */
-#include <math.h>
-#include <stdint.h>
 #include <string.h>
 
 #include "text/schema_parts.h"
+
+enum { MAX_PAIRS = 64 };
 
 int schema_has_type(const json_t *value, const char *type)
 {
@@ -22,13 +22,20 @@ int schema_has_type(const json_t *value, const char *type)
            (x <= 1e15 && x >= -1e15 && x <= (double)(long long)x && x >= (double)(long long)x);
 }
 
+int schema_same_value(const json_t *a, const json_t *b)
+{
+    if (!json_is_number(a) || !json_is_number(b) || json_equal(a, b)) return json_equal(a, b);
+    double x = json_number_value(a), y = json_number_value(b);
+    return !(x < y || x > y);
+}
+
 static int is_in(const json_t *list, const json_t *value)
 {
     json_t *one;
     size_t i;
     json_array_foreach((json_t *)list, i, one)
     {
-        if (json_equal(one, value)) return 1;
+        if (schema_same_value(one, value)) return 1;
     }
     return 0;
 }
@@ -79,7 +86,7 @@ static json_t *all_names(const json_t *a, const json_t *b)
 /* A schema of what is of both. */
 static json_t *both_schemas(const json_t *a, const json_t *b)
 {
-    if (json_is_false(a) || json_is_true(b)) return json_incref((json_t *)a);
+    if (json_is_false(a) || json_is_true(b) || json_equal(a, b)) return json_incref((json_t *)a);
     if (json_is_false(b) || json_is_true(a)) return json_incref((json_t *)b);
     return json_pack("{s:[O,O]}", "allOf", a, b);
 }
@@ -105,22 +112,43 @@ static json_t *stricter(const json_t *a, const json_t *b, int largest)
     return json_incref((json_t *)(a_is_larger == largest ? a : b));
 }
 
-/*
- * The number whose multiples are those of both; of numbers that are no integers only if it is one
- * of them, else the first will do.
- */
-static json_t *common_multiple(const json_t *a, const json_t *b)
+/* Each of one list with each of the other; NULL: they are too many. */
+static json_t *all_pairs(const json_t *a, const json_t *b)
 {
-    double x = json_number_value(a), y = json_number_value(b);
-    int b_is_multiple = x > 0 && y >= x && !(fmod(y, x) > 0);
-    if (!json_is_integer(a) || !json_is_integer(b) || b_is_multiple || !(x > 0 && y > 0))
-        return json_incref((json_t *)(b_is_multiple ? b : a));
-    json_int_t p = json_integer_value(a), q = json_integer_value(b), g = p, rest = q;
-    while (rest) {
-        json_int_t left = g % rest;
-        g = rest, rest = left;
-    }
-    return p / g > INT64_MAX / q ? json_incref((json_t *)a) : json_integer(p / g * q);
+    size_t n = json_array_size(a), m = json_array_size(b);
+    if (n * m > MAX_PAIRS) return NULL;
+    json_t *out = json_array();
+    for (size_t i = 0; i < n * m; i++)
+        json_array_append_new(out,
+                              both_schemas(json_array_get(a, i / m), json_array_get(b, i % m)));
+    return out;
+}
+
+static json_t *both_lists(const json_t *a, const json_t *b)
+{
+    json_t *out = json_copy((json_t *)a);
+    json_array_extend(out, (json_t *)b);
+    return out;
+}
+
+/* What a schema says of item i of a list. */
+static const json_t *item_schema(const json_t *schema, size_t i)
+{
+    const json_t *first = json_object_get(schema, "prefixItems");
+    const json_t *items = json_object_get(schema, "items");
+    if (i < json_array_size(first)) return json_array_get(first, i);
+    return items ? items : json_true();
+}
+
+/* The first items of both: what is behind those of the one may be among those of the other. */
+static json_t *both_firsts(const json_t *a, const json_t *b)
+{
+    size_t n = json_array_size(json_object_get(a, "prefixItems"));
+    size_t m = json_array_size(json_object_get(b, "prefixItems"));
+    json_t *out = json_array();
+    for (size_t i = 0; i < n || i < m; i++)
+        json_array_append_new(out, both_schemas(item_schema(a, i), item_schema(b, i)));
+    return out;
 }
 
 static int is_one_of(const char *key, const char *const *list)
@@ -130,7 +158,13 @@ static int is_one_of(const char *key, const char *const *list)
     return *list != NULL;
 }
 
-/* What a keyword says in both; NULL: they contradict each other. A new reference. */
+/* 1: it says what values are, and where the two have none in common there are none. */
+static int says_values(const char *key)
+{
+    return !strcmp(key, "type") || !strcmp(key, "enum") || !strcmp(key, "const");
+}
+
+/* What a keyword says in both, a new reference; NULL: no value is so, or it is not to be had. */
 static json_t *merge_keyword(const char *key, const json_t *a, const json_t *b)
 {
     static const char *const lower[] = {"minimum",  "exclusiveMinimum", "minLength",
@@ -138,38 +172,40 @@ static json_t *merge_keyword(const char *key, const json_t *a, const json_t *b)
     static const char *const upper[] = {"maximum",  "exclusiveMaximum", "maxLength",
                                         "maxItems", "maxProperties",    NULL};
     static const char *const schemas[] = {"items", "additionalProperties", "propertyNames", NULL};
-    if (json_equal(a, b)) return json_incref((json_t *)a);
+    static const char *const alone[] = {"const", "pattern", "$ref", NULL};
+    if (schema_same_value(a, b)) return json_incref((json_t *)a);
     if (!strcmp(key, "type")) return common(a, b, 1);
     if (!strcmp(key, "enum")) return common(a, b, 0);
     if (!strcmp(key, "required")) return all_names(a, b);
+    if (!strcmp(key, "allOf")) return both_lists(a, b);
     if (!strcmp(key, "properties")) return merge_properties(a, b);
     if (is_one_of(key, lower)) return stricter(a, b, 1);
     if (is_one_of(key, upper)) return stricter(a, b, 0);
-    if (!strcmp(key, "multipleOf")) return common_multiple(a, b);
+    if (!strcmp(key, "multipleOf")) return schema_common_multiple(a, b);
+    if (!strcmp(key, "anyOf") || !strcmp(key, "oneOf")) return all_pairs(a, b);
     if (is_one_of(key, schemas)) return both_schemas(a, b);
-    if (!strcmp(key, "anyOf") || !strcmp(key, "oneOf") || !strcmp(key, "const") ||
-        !strcmp(key, "pattern") || !strcmp(key, "prefixItems") || !strcmp(key, "$ref"))
-        return NULL;
+    if (is_one_of(key, alone)) return NULL;
     return json_incref((json_t *)a); /* it says nothing that we follow */
 }
 
-json_t *schema_merge(const json_t *a, const json_t *b)
+json_t *schema_merge(const json_t *a, const json_t *b, const char **lost)
 {
     json_t *out = json_copy((json_t *)a), *value;
     const char *key;
     json_object_foreach((json_t *)b, key, value)
     {
         json_t *ours = json_object_get(out, key);
-        if (!ours) {
-            json_object_set(out, key, value);
-            continue;
-        }
-        json_t *merged = merge_keyword(key, ours, value);
-        if (!merged) {
+        json_t *merged = ours ? merge_keyword(key, ours, value) : json_incref(value);
+        if (merged) {
+            json_object_set_new(out, key, merged);
+        } else if (says_values(key)) {
             json_decref(out);
             return NULL;
+        } else {
+            *lost = key;
         }
-        json_object_set_new(out, key, merged);
     }
+    if (json_object_get(out, "prefixItems"))
+        json_object_set_new(out, "prefixItems", both_firsts(a, b));
     return out;
 }

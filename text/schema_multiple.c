@@ -15,6 +15,7 @@
 enum {
     MAX_UNITS = 1024,
     MAX_ALIKE = 128, /* states with as many digits behind the point */
+    MAX_DIGITS = 40, /* of a double or an integer, at most */
     N_KEYS = 21,     /* what tells remainders apart: whether one may end, where digits lead */
 };
 
@@ -141,4 +142,79 @@ int schema_multiple(const json_t *value, int is_whole, SchemaMultiple *out)
     mem_free(a->key);
     mem_free(a);
     return rc;
+}
+
+/* The digits of a number, and how many of them are behind the point, which may be less than 0. */
+static int read_digits(const json_t *value, char *digits)
+{
+    char *text = schema_number_text(value), *at = text;
+    int n = 0, n_parts = 0, is_part = 0;
+    for (; *at && *at != 'e' && n < MAX_DIGITS; at++) {
+        if (*at == '.') is_part = 1;
+        if (*at < '0' || *at > '9') continue;
+        digits[n++] = *at;
+        n_parts += is_part;
+    }
+    if (*at == 'e') n_parts -= atoi(at + 1);
+    free(text);
+    digits[n] = 0;
+    return n_parts;
+}
+
+int schema_is_multiple(const json_t *value, const json_t *of)
+{
+    char digits[MAX_DIGITS + 1] = {0};
+    int m, p, r = 0;
+    if (json_is_integer(value) && json_is_integer(of) && json_integer_value(of) > 0)
+        return json_integer_value(value) % json_integer_value(of) == 0;
+    if (read_units(of, &m, &p)) return -1;
+    int n_more = p - read_digits(value, digits); /* zeros that make it as many units */
+    size_t n = strlen(digits);
+    for (; n_more < 0 && n && digits[n - 1] == '0'; n_more++)
+        n--;
+    if (n_more < 0 && n) return 0; /* a part of a unit is left */
+    for (size_t i = 0; i < n; i++)
+        r = (10 * r + (digits[i] - '0')) % m;
+    for (; n_more > 0 && r; n_more--)
+        r = 10 * r % m;
+    return !r;
+}
+
+static json_int_t greatest_divisor(json_int_t a, json_int_t b)
+{
+    while (b) {
+        json_int_t left = a % b;
+        a = b, b = left;
+    }
+    return a;
+}
+
+/* Of integers over 0; 0: it is too large. */
+static json_int_t least_multiple(json_int_t a, json_int_t b)
+{
+    json_int_t part = a / greatest_divisor(a, b);
+    return part > INT64_MAX / b ? 0 : part * b;
+}
+
+json_t *schema_common_multiple(const json_t *a, const json_t *b)
+{
+    int m, p, n, q;
+    if (json_is_integer(a) && json_is_integer(b)) {
+        json_int_t x = json_integer_value(a), y = json_integer_value(b);
+        json_int_t multiple = x > 0 && y > 0 ? least_multiple(x, y) : 0;
+        return multiple ? json_integer(multiple) : NULL;
+    }
+    if (read_units(a, &m, &p) || read_units(b, &n, &q)) return NULL;
+    /* both in units of the last digit of either: at most 10^9 times 1024 */
+    json_int_t x = m, y = n, one = 1;
+    for (; p < q; p++)
+        x *= 10;
+    for (; q < p; q++)
+        y *= 10;
+    for (; q > 0; q--)
+        one *= 10;
+    json_int_t multiple = least_multiple(x, y);
+    if (!multiple) return NULL;
+    return multiple % one ? json_real((double)multiple / (double)one)
+                          : json_integer(multiple / one);
 }

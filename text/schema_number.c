@@ -334,8 +334,7 @@ static uint32_t make_range(SchemaCompiler *c, const SchemaRange *of, const Schem
     for (int i = 0; i < n_negative; i++)
         way[n++] = grammar_range(c->b, '-', '-', negative[i]);
     if (n) return schema_ways(c, way, n);
-    return schema_fail(c, ERR_INPUT, "no %s is within its bounds",
-                       of->is_whole ? "integer" : "number");
+    return schema_empty(c, "no %s is within its bounds", of->is_whole ? "integer" : "number");
 }
 
 static int same_bound(const SchemaBound *a, const SchemaBound *b)
@@ -356,7 +355,7 @@ static uint32_t range_part(SchemaCompiler *c, SchemaRange of, const SchemaMultip
             return known->part;
     }
     of.part = make_range(c, &of, multiple);
-    if (c->n_ranges < N_RANGES) c->range[c->n_ranges++] = of;
+    if (of.part && c->n_ranges < N_RANGES) c->range[c->n_ranges++] = of;
     return of.part;
 }
 

@@ -9,6 +9,23 @@
 
 enum { MAX_OTHER_NAME = 256, MAX_ITEMS_BOUND = 1000 };
 
+/* Behind a value inside this one: where that one may not be left out and can not be, nor can this.
+ */
+static void leave_level(SchemaCompiler *c, int is_needed)
+{
+    if (c->failed && c->empty_level == c->level && is_needed) c->empty_level--;
+    c->level--;
+}
+
+static uint32_t inner_at(SchemaCompiler *c, const json_t *schema, const char *step, int index,
+                         int is_needed)
+{
+    c->level++;
+    uint32_t part = schema_part_at(c, schema, step, index);
+    leave_level(c, is_needed);
+    return part;
+}
+
 /* ---- objects ---- */
 
 typedef struct {
@@ -44,7 +61,7 @@ static int read_required(SchemaCompiler *c, const json_t *required, json_t *know
             continue;
         }
         if (!p->has_others && c->strict) {
-            schema_fail(c, ERR_INPUT, "\"%.80s\" is required and may not be there", name);
+            schema_empty(c, "\"%.80s\" is required and may not be there", name);
             return -1;
         }
         if (!p->has_others) continue;
@@ -167,7 +184,7 @@ static int read_counts(SchemaCompiler *c, const json_t *schema, Properties *p)
     p->needs_one = least > 0;
     if (c->failed || (lost && lose(c, lost))) return -1;
     if (!least || p->n || p->has_others) return 0;
-    schema_fail(c, ERR_INPUT, "minProperties is more than there may be");
+    schema_empty(c, "minProperties is more than there may be");
     return -1;
 }
 
@@ -220,7 +237,9 @@ static uint32_t property_value(SchemaCompiler *c, const Property *p, uint32_t ot
 {
     if (!p->schema) return other;
     size_t before = schema_enter(c, "properties", p->name);
+    c->level++;
     uint32_t value = schema_part(c, p->schema);
+    leave_level(c, p->is_required);
     schema_leave(c, before);
     return value;
 }
@@ -239,7 +258,7 @@ static uint32_t make_names(SchemaCompiler *c, const Properties *p, const uint32_
     size_t n = (size_t)p->n;
     uint32_t others = 0, other = 0;
     if (p->has_others) {
-        other = p->others ? schema_part_at(c, p->others, p->others_are, -1) : schema_any(c);
+        other = p->others ? inner_at(c, p->others, p->others_are, -1, 0) : schema_any(c);
         others = other_names(c, p, colon(c, other, after[p->n]));
     }
     if (p->names >= 0) return others;
@@ -323,6 +342,8 @@ static Items read_items(SchemaCompiler *c, const json_t *schema)
     }
     it.first = first;
     it.n_first = (int)json_array_size(first);
+    for (int i = 0; i < it.n_first; i++) /* nor can there be more where one can not be */
+        if (json_is_false(json_array_get(first, (size_t)i)) && (it.hi < 0 || it.hi > i)) it.hi = i;
     if (it.hi >= 0 && it.n_first > it.hi) it.n_first = it.hi;
     if (json_is_false(items) && (it.hi < 0 || it.hi > it.n_first)) it.hi = it.n_first;
     if (json_is_object(items)) it.items = items;
@@ -353,12 +374,13 @@ uint32_t schema_array(SchemaCompiler *c, const json_t *schema)
     uint32_t end = grammar_range(c->b, ']', ']', 0), next = 0, item = 0;
     int has_rest = it.hi < 0 || it.hi > it.n_first;
     if (c->failed) return 0;
-    if (it.hi >= 0 && it.lo > it.hi)
-        return schema_fail(c, ERR_INPUT, "minItems is more than there may be");
-    if (has_rest) item = it.items ? schema_part_at(c, it.items, "items", -1) : schema_any(c);
+    if (it.hi >= 0 && it.lo > it.hi) return schema_empty(c, "minItems is more than there may be");
+    if (has_rest)
+        item = it.items ? inner_at(c, it.items, "items", -1, it.lo > it.n_first) : schema_any(c);
     if (has_rest) next = grammar_call(c->b, item, repeat_items(c, &it, item, it.n_first + 1, end));
     for (int i = it.n_first - 1; i >= 0 && !c->failed; i--) {
-        uint32_t part = schema_part_at(c, json_array_get(it.first, (size_t)i), "prefixItems", i);
+        const json_t *one = json_array_get(it.first, (size_t)i);
+        uint32_t part = inner_at(c, one, "prefixItems", i, it.lo > i);
         next = grammar_call(c->b, part, end_or(c, i + 1 >= it.lo, end, next));
     }
     if (c->failed) return 0;

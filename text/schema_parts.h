@@ -13,7 +13,13 @@ typedef struct {
     uint32_t part;
 } SchemaRef;
 
-enum { N_FORMATS = 6, N_RANGES = 16, MAX_BOUND_PART = 32 };
+enum { N_FORMATS = 6, N_RANGES = 16, N_CHECKED = 4, MAX_BOUND_PART = 32 };
+
+/* A pattern that fixed values were matched with. */
+typedef struct {
+    const char *pattern; /* the same text, not an equal one */
+    Dfa dfa;
+} SchemaPattern;
 
 /* A bound of numbers in decimal, whole.part, without zeros at either end. */
 typedef struct {
@@ -53,6 +59,8 @@ struct SchemaCompiler {
     StrBuf path;     /* where we are */
     Error *err;
     int failed;
+    int level;       /* lists and objects around this value */
+    int empty_level; /* it failed because no value of this level can be; -1: for other reasons */
     /* parts that are made once; 0: not yet */
     uint32_t blank, number, any, any_object, text;
     SchemaRef *ref;
@@ -63,6 +71,8 @@ struct SchemaCompiler {
         int automaton;
     } format[N_FORMATS];
     int n_formats;
+    SchemaPattern checked[N_CHECKED];
+    unsigned n_checked;
     SchemaRange range[N_RANGES]; /* those that were made first */
     int n_ranges;
     uint32_t digits[MAX_BOUND_PART + 1]; /* up to so many, any */
@@ -86,6 +96,10 @@ uint32_t schema_part_at(SchemaCompiler *c, const json_t *schema, const char *ste
 uint32_t schema_fail(SchemaCompiler *c, ErrorCode code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* The same where no value can be of the schema: another way may be left. */
+uint32_t schema_empty(SchemaCompiler *c, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /* Says what is wrong with a keyword here, where what is not followed is an error. */
 void schema_not_followed(SchemaCompiler *c, const char *keyword, ErrorCode code, const char *fmt,
                          ...) __attribute__((format(printf, 4, 5)));
@@ -103,6 +117,9 @@ uint32_t schema_type(SchemaCompiler *c, const json_t *schema, const char *type);
 
 /* What may stand between two parts, then next. */
 uint32_t schema_blank(SchemaCompiler *c, uint32_t next);
+
+/* A node that nothing comes out of. */
+uint32_t schema_no_way(SchemaCompiler *c);
 
 /* A part with lists or objects in it: counts towards the nesting. */
 uint32_t schema_nested(SchemaCompiler *c, uint32_t body);
@@ -146,6 +163,12 @@ uint32_t schema_any_number(SchemaCompiler *c);
 /* schema_multiple.c: 0, or -1 where value is no multipleOf that we follow. is_whole: no point. */
 int schema_multiple(const json_t *value, int is_whole, SchemaMultiple *out);
 
+/* 1 if value is a multiple of a number, 0 if not; -1: that is not to be told. */
+int schema_is_multiple(const json_t *value, const json_t *of);
+
+/* The number whose multiples are those of both, a new reference; NULL: it is not to be had. */
+json_t *schema_common_multiple(const json_t *a, const json_t *b);
+
 /* The shortest text that is this number again, 1.1, not 1.1000000000000001; to be freed. */
 char *schema_number_text(const json_t *value);
 
@@ -153,8 +176,25 @@ char *schema_number_text(const json_t *value);
 uint32_t schema_object(SchemaCompiler *c, const json_t *schema);
 uint32_t schema_array(SchemaCompiler *c, const json_t *schema);
 
-/* schema_merge.c: both at once: a new reference, or NULL where they contradict each other. */
-json_t *schema_merge(const json_t *a, const json_t *b);
+/*
+ * schema_merge.c: both at once: a new reference, or NULL where they contradict each other. *lost: a
+ * keyword of both of which only a's is followed; as it was where there is none.
+ */
+json_t *schema_merge(const json_t *a, const json_t *b, const char **lost);
+
+/* json_equal, but 1 is 1.0. */
+int schema_same_value(const json_t *a, const json_t *b);
+
+/* schema_check.c: 1 if a fixed value is of schema; 0: it is not, or that is not to be told. */
+int schema_has(SchemaCompiler *c, const json_t *schema, const json_t *value);
+void schema_check_end(SchemaCompiler *c);
+
+/* -1, and it failed: a keyword is not followed, or a $ref leads nowhere, where that matters. */
+int schema_check_keywords(SchemaCompiler *c, const json_t *schema);
+int schema_ref_nowhere(SchemaCompiler *c, const char *ref);
+
+/* 1, and it failed, when compiling has taken too long. */
+int schema_is_late(SchemaCompiler *c);
 
 /* 1 if value is of this type ("integer", ...). */
 int schema_has_type(const json_t *value, const char *type);

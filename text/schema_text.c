@@ -20,12 +20,6 @@ static int takes_strings(const SchemaCompiler *c)
     return !types || types & TYPE_STRING;
 }
 
-/* No way to go on. */
-static uint32_t nothing(SchemaCompiler *c)
-{
-    return grammar_bytes(c->b, &(GrammarEdge){.to = 0}, 0);
-}
-
 static uint32_t found(SchemaCompiler *c, uint32_t part)
 {
     c->texts.n_found++;
@@ -35,17 +29,10 @@ static uint32_t found(SchemaCompiler *c, uint32_t part)
 uint32_t schema_text_any(SchemaCompiler *c)
 {
     c->texts.is_any = c->texts.has_null = 1;
-    return nothing(c);
+    return schema_no_way(c);
 }
 
 /* ---- fixed values ---- */
-
-static int same_value(const json_t *a, const json_t *b)
-{
-    if (!json_is_number(a) || !json_is_number(b) || json_equal(a, b)) return json_equal(a, b);
-    double x = json_number_value(a), y = json_number_value(b);
-    return !(x < y || x > y);
-}
 
 static int is_read_as(const SchemaCompiler *c, const StrBuf *text, const json_t *value)
 {
@@ -55,7 +42,7 @@ static int is_read_as(const SchemaCompiler *c, const StrBuf *text, const json_t 
     reply_value_text(&v, strbuf_str(text), text->len, &out);
     reply_value_end(&v, &out);
     json_t *back = json_loadb(strbuf_str(&out), out.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-    int is_same = back && same_value(back, value);
+    int is_same = back && schema_same_value(back, value);
     json_decref(back);
     strbuf_free(&out);
     reply_value_free(&v);
@@ -118,7 +105,7 @@ uint32_t schema_text_values(SchemaCompiler *c, const json_t *values)
         }
     }
     if (n_words) way[n_ways++] = grammar_words(c->b, word, n_words);
-    uint32_t part = n_ways ? found(c, schema_ways(c, way, n_ways)) : nothing(c);
+    uint32_t part = n_ways ? found(c, schema_ways(c, way, n_ways)) : schema_no_way(c);
     for (i = 0; i < 2 * n; i++)
         strbuf_free(&text[i]);
     mem_free(text);
@@ -163,13 +150,14 @@ static int any_text(SchemaCompiler *c)
 static uint32_t text_string(SchemaCompiler *c, const json_t *schema)
 {
     int lo, hi, automaton, is_open;
-    if (!takes_strings(c)) return nothing(c);
+    if (!takes_strings(c)) return schema_no_way(c);
     automaton = schema_characters(c, schema, &lo, &hi);
+    if (c->failed) return 0;
     c->texts.has_string = 1;
     is_open = automaton < 0;
     if (is_open && !lo && hi < 0 && !(c->texts.as->types & (TYPE_OBJECT | TYPE_ARRAY))) {
         c->texts.is_any = 1;
-        return nothing(c);
+        return schema_no_way(c);
     }
     if (is_open) automaton = any_text(c);
     if (automaton < 0) return 0;
@@ -200,11 +188,11 @@ uint32_t schema_text_type(SchemaCompiler *c, const json_t *schema, const char *t
         json_decref(list);
         return part;
     }
-    if (!is_readable(c, type)) return nothing(c);
+    if (!is_readable(c, type)) return schema_no_way(c);
     c->texts.as = NULL; /* what is inside stands as JSON */
     uint32_t part = schema_type(c, schema, type);
     c->texts.as = as;
-    return found(c, part);
+    return c->failed ? 0 : found(c, part);
 }
 
 /* ---- of a schema ---- */

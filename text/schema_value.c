@@ -70,7 +70,7 @@ int schema_pattern(SchemaCompiler *c, const char *pattern, size_t len, int least
     if (!c->texts.as) forbid_controls(&dfa);
     if (least && dfa_at_least(&dfa, least, &err)) {
         if (err.code == ERR_INPUT)
-            schema_fail(c, err.code, "no text of minLength characters matches its pattern");
+            schema_empty(c, "no text of minLength characters matches its pattern");
         else
             schema_not_followed(c, "minLength", err.code, "%s", err.msg);
         err = (Error){0};
@@ -105,7 +105,7 @@ int schema_characters(SchemaCompiler *c, const json_t *schema, int *lo, int *hi)
     int automaton;
     *lo = schema_bound(c, schema, "minLength", MAX_LENGTH_BOUND, 0);
     *hi = schema_bound(c, schema, "maxLength", MAX_LENGTH_BOUND, -1);
-    if (*hi >= 0 && *lo > *hi) schema_fail(c, ERR_INPUT, "minLength is over maxLength");
+    if (*hi >= 0 && *lo > *hi) schema_empty(c, "minLength is over maxLength");
     if (c->failed) return -1;
     if (json_is_string(pattern))
         automaton = schema_pattern(c, json_string_value(pattern), json_string_length(pattern), *lo);
@@ -113,7 +113,7 @@ int schema_characters(SchemaCompiler *c, const json_t *schema, int *lo, int *hi)
         automaton = format_automaton(c, json_string_value(json_object_get(schema, "format")), *lo);
     if (automaton >= 0) *lo = 0; /* its own automaton knows */
     if (automaton >= 0 && schema_shortest(c, automaton) > (*hi < 0 ? UINT16_MAX - 1 : *hi))
-        schema_fail(c, ERR_INPUT, "no text within maxLength matches its pattern");
+        schema_empty(c, "no text within maxLength matches its pattern");
     return automaton;
 }
 
