@@ -84,6 +84,15 @@ static const char *members_of(char letter)
     return NULL;
 }
 
+#define LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+/* An expression that is read from p on. */
+typedef struct {
+    const char *pattern, *p;
+    int in_class;
+    int branch_begins; /* nothing of the branch was read but options */
+} Translation;
+
 /* Bytes of the POSIX class, as [:alpha:], that begins at p; 0: none does. */
 static size_t posix_class(const char *p)
 {
@@ -99,83 +108,125 @@ static size_t class_start(const char *p)
     return n + (p[n] == ']');
 }
 
-/* A backslash and a letter, beyond a class: there \w has the fractions and powers of Latin-1 too.
+/*
+ * Bytes of the escape that begins at p, where both read it the same or we say it to PCRE2 in
+ * another way; 0: they do not. \x80 and above is a byte to Oniguruma, and \pL is pL.
  */
-static void translate_escape(char letter, StrBuf *out)
+static size_t escape_len(const char *p, int in_class)
 {
-    const char *members = members_of(letter), *word = WORD "\\xb2\\xb3\\xb9\\xbc-\\xbe";
-    if (letter == 'w' || letter == 'W')
-        strbuf_printf(out, letter == 'w' ? "[%s]" : "[^%s]", word);
-    else if (letter == 'b')
+    static const char hex[] = "0123456789ABCDEFabcdef";
+    const char *letters = in_class ? "sSwdDhHvbnrtfae" : "sSwWdDhHvbBnrtfaeAzZ";
+    if (p[1] == 'x' && p[2] != '{') return strspn(p + 2, "01234567") && strspn(p + 3, hex) ? 4 : 0;
+    if (p[1] && strchr("xpP", p[1])) {
+        if (p[2] != '{') return 0;
+        size_t n = 3 + (p[1] != 'x' && p[3] == '^');
+        n += strspn(p + n, p[1] == 'x' ? hex : LETTERS "_");
+        return p[n] == '}' ? n + 1 : 0;
+    }
+    if (!strspn(p + 1, LETTERS "0123456789")) return p[1] ? 2 : 0;
+    return strchr(letters, p[1]) ? 2 : 0;
+}
+
+/* One beyond a class, of n bytes: there \w has the fractions and powers of Latin-1 too. */
+static void translate_escape(const char *p, size_t n, StrBuf *out)
+{
+    const char *members = members_of(p[1]), *word = WORD "\\xb2\\xb3\\xb9\\xbc-\\xbe";
+    if (p[1] == 'w' || p[1] == 'W')
+        strbuf_printf(out, p[1] == 'w' ? "[%s]" : "[^%s]", word);
+    else if (p[1] == 'b')
         strbuf_printf(out, "(?:(?<=[%s])(?![%s])|(?<![%s])(?=[%s]))", word, word, word, word);
-    else if (letter == 'B')
+    else if (p[1] == 'B')
         strbuf_printf(out, "(?:(?<=[%s])(?=[%s])|(?<![%s])(?![%s]))", word, word, word, word);
     else if (members)
         strbuf_printf(out, "[%s]", members);
     else
-        strbuf_printf(out, "\\%c", letter);
+        strbuf_add(out, p, n);
 }
 
-/* Bytes of the options that a group begins with, as (?im-x: has them; 0: there are none. */
+/* Bytes of the options that a group begins with, as (?im-i: has them; 0: there are none. */
 static size_t options_len(const char *p)
 {
-    if (p[0] != '(' || p[1] != '?') return 0;
-    size_t n = 2 + strspn(p + 2, "imx-");
-    return n > 2 && (p[n] == ':' || p[n] == ')') ? n : 0;
+    size_t n = 2 + strspn(p + 2, "im-");
+    return n > 2 && (p[n] == ':' || p[n] == ')') ? n + 1 : 0;
 }
 
-/* What stands beyond a class, but for escapes: bytes of it. */
-static size_t translate_plain(const char *p, StrBuf *out)
+/* Bytes of what a group begins with; 0: both read it otherwise, or one of them not at all. */
+static size_t group_len(const char *p)
 {
-    size_t n = options_len(p),
-           n_digits = p[0] == '{' && p[1] == ',' ? strspn(p + 2, "0123456789") : 0;
+    static const char *const starts[] = {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!"};
+    if (p[1] == '*') return 0;
+    if (p[1] != '?') return 1;
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
+        if (!strncmp(p, starts[i], strlen(starts[i]))) return strlen(starts[i]);
+    return options_len(p);
+}
+
+/* What stands beyond a class, but for escapes: n bytes. */
+static void translate_plain(const char *p, size_t n, StrBuf *out)
+{
+    size_t n_digits = p[0] == '{' && p[1] == ',' ? strspn(p + 2, "0123456789") : 0;
     for (size_t i = 0; i < n; i++) /* Oniguruma's m is the s of all others */
-        strbuf_add(out, p[i] == 'm' ? "s" : p + i, 1);
-    if (n) return n;
-    strbuf_add(out, p, 1);
+        strbuf_add(out, n > 1 && p[i] == 'm' ? "s" : p + i, 1);
     if (n_digits && p[2 + n_digits] == '}') strbuf_puts(out, "0"); /* {,3} */
-    return 1;
 }
 
-/* Names what PCRE2 reads otherwise and we do not say to it in another way; NULL: nothing. */
-static const char *foreign(const char *p, int in_class)
+/* Of what is refused, where the pattern has n bytes of it. */
+static int refuse(const Translation *t, size_t n, const char *where, Error *err)
 {
-    if (!strncmp(p, "\\Q", 2)) return "\\Q";
-    if (!in_class) return NULL;
-    if (!strncmp(p, "\\W", 2)) return "\\W in a class";
-    if (!strncmp(p, "&&", 2)) return "&& in a class";
-    return *p == '[' && !posix_class(p) ? "a class in a class" : NULL;
+    while (n && (t->p[n - 1] & 0x80))
+        n--;
+    return error_set(err, ERR_FILE, "split regex: %.*s%s is not supported (byte %zu)", (int)n, t->p,
+                     where, (size_t)(t->p - t->pattern));
+}
+
+/* Within a class, at t->p. */
+static int translate_member(Translation *t, StrBuf *out, Error *err)
+{
+    const char *p = t->p, *members = *p == '\\' ? members_of(p[1]) : NULL;
+    size_t n = *p == '\\' ? escape_len(p, 1) : *p == '[' ? posix_class(p) : 1;
+    if (!n) return refuse(t, *p == '\\' ? 2 : 1, " in a class", err);
+    if (!strncmp(p, "&&", 2)) return refuse(t, 2, " in a class", err);
+    strbuf_add(out, members ? members : p, members ? strlen(members) : n);
+    t->in_class = *p != ']';
+    t->p += n;
+    return 0;
+}
+
+/*
+ * Beyond a class, at t->p. Options go on to the end of their group; those amid a branch make one of
+ * it and of the branches behind, to Oniguruma alone.
+ */
+static int translate_item(Translation *t, StrBuf *out, Error *err)
+{
+    const char *p = t->p;
+    size_t n = *p == '\\'  ? escape_len(p, 0)
+               : *p == '(' ? group_len(p)
+               : *p == '[' ? class_start(p)
+                           : 1;
+    int opens = *p == '|' || *p == '(', is_options = opens && n > 1 && p[n - 1] == ')';
+    if (!n) return refuse(t, *p == '\\' || !p[2] ? 2 : 3, "", err);
+    if (is_options && !t->branch_begins) return refuse(t, n, " amid a branch", err);
+    t->branch_begins = opens;
+    t->in_class = *p == '[';
+    if (*p == '\\')
+        translate_escape(p, n, out);
+    else if (t->in_class)
+        strbuf_add(out, p, n);
+    else
+        translate_plain(p, n, out);
+    t->p += n;
+    return 0;
 }
 
 /*
  * Oniguruma's syntax in PCRE2's words. ^ and $ are compiled as ends of lines, which they are to it.
- * Returns NULL, or the name of what it cannot say.
  */
-static const char *translate(const char *pattern, StrBuf *out)
+static int translate(const char *pattern, StrBuf *out, Error *err)
 {
-    int in_class = 0;
-    size_t n;
-    for (const char *p = pattern; *p; p += n) {
-        const char *name = foreign(p, in_class);
-        if (name) return name;
-        n = *p == '\\' && p[1] ? 2 : 1;
-        if (n == 2 && in_class) {
-            const char *members = members_of(p[1]);
-            strbuf_add(out, members ? members : p, members ? strlen(members) : 2);
-        } else if (n == 2) {
-            translate_escape(p[1], out);
-        } else if (!in_class && *p != '[') {
-            n = translate_plain(p, out);
-        } else {
-            if (!in_class)
-                n = class_start(p);
-            else if (posix_class(p))
-                n = posix_class(p);
-            in_class = n > 1 || *p != ']';
-            strbuf_add(out, p, n);
-        }
-    }
-    return NULL;
+    Translation t = {.pattern = pattern, .p = pattern, .branch_begins = 1};
+    while (*t.p)
+        if (t.in_class ? translate_member(&t, out, err) : translate_item(&t, out, err)) return -1;
+    return 0;
 }
 
 static pcre2_code *compile(const char *pattern, Error *err)
@@ -188,9 +239,7 @@ static pcre2_code *compile(const char *pattern, Error *err)
                   MAX_PATTERN);
         return NULL;
     }
-    const char *name = translate(pattern, &regex);
-    if (name) {
-        error_set(err, ERR_FILE, "split regex: %s is not supported", name);
+    if (translate(pattern, &regex, err)) {
         strbuf_free(&regex);
         return NULL;
     }
