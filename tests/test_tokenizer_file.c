@@ -149,6 +149,14 @@ static void reads_oniguruma(void **state)
         {"\\x41{2}|\\x{e9}|.", "AA\u00e9A", "AA|\u00e9|A"},
         {"[\\x{e8}-\\x{ea}\\x42\\b]+|.", "A\u00e9B", "A|\u00e9B"},
         {"\\Aa|a\\z|\\p{^Lu}|.", "aba", "a|b|a"},
+        {"\\p{N}{1,3}+|.", "1234a", "1234|a"},
+        {"a{2}?b|.", "aab-b-ab", "aab|-|b|-|a|b"},
+        {"a{1,2}?b|a{2}+|.", "aabaaaa", "aab|aaaa"},
+        {"a{2}{2}|\\w{2,}+|.", "aaaaabc-a", "aaaa|abc|-|a"},
+        {"\u00e9{2}?e|[ab]{2}?c|.", "\u00e9\u00e9eabcec", "\u00e9\u00e9e|abc|e|c"},
+        {"a{,3}+b|\\x61{2}?-|.", "aaaabaa-", "aaaab|aa-"},
+        {"a++a|b?+b|.", "aabbb", "a|a|bb|b"},
+        {"a{ 1,2 }|a{,}|.", "aa{ 1,2 }a{,}", "a|a{ 1,2 }|a{,}"},
         {"(?>a|ab)(?=b)(?<!b)|.", "aba", "a|b|a"},
     };
     static const char *const refused[][2] = {
@@ -174,6 +182,8 @@ static void reads_oniguruma(void **state)
         {"\\x", "\\x is not supported"},
         {"a(?i)b|c", "(?i) amid a branch is not supported (byte 1)"},
         {"(?i)a(?-i)b", "(?-i) amid a branch"},
+        {"(ab){2}?", "? behind the {} of a group"},
+        {"(?:ab){1,2}+", "+ behind the {} of a group is not supported (byte 11)"},
         {"(?x)a b", "(?x is not supported"},
         {"(?#a)b", "(?# is not supported"},
         {"(?<n>a)", "(?< is not supported"},

@@ -84,13 +84,17 @@ static const char *members_of(char letter)
     return NULL;
 }
 
+#define DIGITS  "0123456789"
 #define LETTERS "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 /* An expression that is read from p on. */
 typedef struct {
     const char *pattern, *p;
     int in_class;
-    int branch_begins; /* nothing of the branch was read but options */
+    int branch_begins;  /* nothing of the branch was read but options */
+    size_t atom;        /* where in PCRE2's words what was read last begins, but for repeats */
+    int after_group;    /* it is the end of a group */
+    int after_interval; /* a {n,m} was read last */
 } Translation;
 
 /* Bytes of the POSIX class, as [:alpha:], that begins at p; 0: none does. */
@@ -123,7 +127,7 @@ static size_t escape_len(const char *p, int in_class)
         n += strspn(p + n, p[1] == 'x' ? hex : LETTERS "_");
         return p[n] == '}' ? n + 1 : 0;
     }
-    if (!strspn(p + 1, LETTERS "0123456789")) return p[1] ? 2 : 0;
+    if (!strspn(p + 1, LETTERS DIGITS)) return p[1] ? 2 : 0;
     return strchr(letters, p[1]) ? 2 : 0;
 }
 
@@ -161,13 +165,39 @@ static size_t group_len(const char *p)
     return options_len(p);
 }
 
-/* What stands beyond a class, but for escapes: n bytes. */
+/* Bytes of the {n}, {n,}, {,m} or {n,m} that begins at p; 0: none does. */
+static size_t interval_len(const char *p)
+{
+    size_t low = strspn(p + 1, DIGITS), n = 1 + low, high = 0;
+    if (p[n] == ',') {
+        high = strspn(p + n + 1, DIGITS);
+        n += 1 + high;
+    }
+    return *p == '{' && p[n] == '}' && low + high ? n + 1 : 0;
+}
+
+/*
+ * Bytes of what stands beyond a class, but for escapes. To Oniguruma {n,m}? alone is of the
+ * shortest match: a + behind such a repeat repeats it, and so does the ? of {n}?.
+ */
+static size_t plain_len(const char *p)
+{
+    size_t n = interval_len(p);
+    if (*p == '(') return group_len(p);
+    if (*p == '[') return class_start(p);
+    return n ? n + (p[n] == '?' && memchr(p, ',', n)) : 1;
+}
+
+/* n bytes of it. */
 static void translate_plain(const char *p, size_t n, StrBuf *out)
 {
-    size_t n_digits = p[0] == '{' && p[1] == ',' ? strspn(p + 2, "0123456789") : 0;
-    for (size_t i = 0; i < n; i++) /* Oniguruma's m is the s of all others */
-        strbuf_add(out, n > 1 && p[i] == 'm' ? "s" : p + i, 1);
-    if (n_digits && p[2 + n_digits] == '}') strbuf_puts(out, "0"); /* {,3} */
+    if (*p == '{') {
+        strbuf_puts(out, n == 1 ? "\\{" : p[1] == ',' ? "{0" : "{");
+        strbuf_add(out, p + 1, n - 1);
+    } else {
+        for (size_t i = 0; i < n; i++) /* Oniguruma's m is the s of all others */
+            strbuf_add(out, n > 1 && p[i] == 'm' ? "s" : p + i, 1);
+    }
 }
 
 /* Of what is refused, where the pattern has n bytes of it. */
@@ -192,6 +222,15 @@ static int translate_member(Translation *t, StrBuf *out, Error *err)
     return 0;
 }
 
+/* Of what out has from `from` on, so that it can be repeated. */
+static void make_group(StrBuf *out, size_t from)
+{
+    strbuf_puts(out, "(?:)");
+    memmove(out->data + from + 3, out->data + from, out->len - from - 4);
+    memcpy(out->data + from, "(?:", 3);
+    out->data[out->len - 1] = ')';
+}
+
 /*
  * Beyond a class, at t->p. Options go on to the end of their group; those amid a branch make one of
  * it and of the branches behind, to Oniguruma alone.
@@ -199,13 +238,18 @@ static int translate_member(Translation *t, StrBuf *out, Error *err)
 static int translate_item(Translation *t, StrBuf *out, Error *err)
 {
     const char *p = t->p;
-    size_t n = *p == '\\'  ? escape_len(p, 0)
-               : *p == '(' ? group_len(p)
-               : *p == '[' ? class_start(p)
-                           : 1;
+    size_t n = *p == '\\' ? escape_len(p, 0) : plain_len(p);
     int opens = *p == '|' || *p == '(', is_options = opens && n > 1 && p[n - 1] == ')';
     if (!n) return refuse(t, *p == '\\' || !p[2] ? 2 : 3, "", err);
     if (is_options && !t->branch_begins) return refuse(t, n, " amid a branch", err);
+    if (t->after_interval && (strchr("*+?", *p) || interval_len(p))) {
+        if (t->after_group) return refuse(t, 1, " behind the {} of a group", err);
+        make_group(out, t->atom);
+    } else if (!interval_len(p) && (*p & 0xc0) != 0x80) {
+        t->atom = out->len;
+        t->after_group = *p == ')';
+    }
+    t->after_interval = interval_len(p) == n;
     t->branch_begins = opens;
     t->in_class = *p == '[';
     if (*p == '\\')
