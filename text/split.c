@@ -58,6 +58,14 @@ struct SplitRun {
  * no marks, its \h are blanks and its \v are line ends. White space and all else go from a property
  * to a property, so that a hyphen beside them stays one.
  */
+#define SPACE "\\p{Z}\\x09-\\x0d\\x{85}\\p{Zl}"
+#define NO_SPACE                                                                                   \
+    "\\p{L}\\x00-\\x08\\x0e-\\x1f\\x21-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}" \
+    "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}"                 \
+    "\\x{3001}-\\x{10ffff}\\p{L}"
+#define HEX    "0-9A-Fa-f"
+#define NO_HEX "\\x00-/:-@G-`g-\\x{10ffff}"
+#define GRAPH  "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Co}"
 #define WORD                                                                                       \
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}"      \
     "\\x{1f170}-\\x{1f189}\\p{Pc}"
@@ -65,15 +73,36 @@ static const struct {
     char letter;
     const char *members;
 } escapes[] = {
-    {'s', "\\p{Z}\\x09-\\x0d\\x{85}\\p{Zl}"},
-    {'S',
-     "\\p{L}\\x00-\\x08\\x0e-\\x1f\\x21-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}"
-     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}"
-     "\\x{3001}-\\x{10ffff}\\p{L}"},
-    {'w', WORD},
-    {'h', "0-9A-Fa-f"}, /* a hexadecimal digit */
-    {'H', "\\x00-/:-@G-`g-\\x{10ffff}"},
-    {'v', "\\x0b"},
+    {'s', SPACE}, {'S', NO_SPACE}, {'w', WORD}, {'h', HEX}, {'H', NO_HEX}, {'v', "\\x0b"},
+};
+
+/*
+ * POSIX classes, within a class. [:alpha:], [:alnum:] and [:lower:] have letters that no property
+ * of PCRE2's has.
+ */
+static const struct {
+    const char *name, *members;
+} posix_classes[] = {
+    {"[:digit:]", "\\p{Nd}"},
+    {"[:^digit:]", "\\P{Nd}"},
+    {"[:xdigit:]", HEX},
+    {"[:^xdigit:]", NO_HEX},
+    {"[:cntrl:]", "\\p{Cc}"},
+    {"[:^cntrl:]", "\\P{Cc}"},
+    {"[:ascii:]", "[:ascii:]"},
+    {"[:^ascii:]", "[:^ascii:]"},
+    {"[:space:]", SPACE},
+    {"[:^space:]", NO_SPACE},
+    {"[:blank:]", "\\p{Zs}\\x09\\p{Zs}"},
+    {"[:word:]", WORD},
+    {"[:upper:]", "\\p{Lu}\\x{2160}-\\x{216f}\\x{24b6}-\\x{24cf}\\x{1f130}-\\x{1f149}"
+                  "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}\\p{Lu}"},
+    {"[:punct:]", "\\p{P}\\p{S}"},
+    {"[:^punct:]", "\\p{C}\\p{L}\\p{M}\\p{N}\\p{Z}"},
+    {"[:graph:]", GRAPH},
+    {"[:^graph:]", "\\p{Cc}\\p{Cn}\\p{Z}"},
+    {"[:print:]", GRAPH "\\p{Zs}"},
+    {"[:^print:]", "\\p{Cc}\\p{Cn}\\p{Zl}\\p{Zp}"},
 };
 
 /* The members of \letter; NULL where both mean the same. */
@@ -103,6 +132,15 @@ static size_t posix_class(const char *p)
     if (p[0] != '[' || p[1] != ':') return 0;
     size_t n = 2 + strspn(p + 2, "^abcdefghijklmnopqrstuvwxyz");
     return p[n] == ':' && p[n + 1] == ']' ? n + 2 : 0;
+}
+
+/* The members of that of n bytes; NULL: it has others that we do not say to PCRE2. */
+static const char *posix_members(const char *p, size_t n)
+{
+    for (size_t i = 0; i < sizeof posix_classes / sizeof *posix_classes; i++)
+        if (n == strlen(posix_classes[i].name) && !strncmp(p, posix_classes[i].name, n))
+            return posix_classes[i].members;
+    return NULL;
 }
 
 /* Of the class that begins at p, [ or [^, and a ] that is its first member. */
@@ -216,6 +254,8 @@ static int translate_member(Translation *t, StrBuf *out, Error *err)
     size_t n = *p == '\\' ? escape_len(p, 1) : *p == '[' ? posix_class(p) : 1;
     if (!n) return refuse(t, *p == '\\' ? 2 : 1, " in a class", err);
     if (!strncmp(p, "&&", 2)) return refuse(t, 2, " in a class", err);
+    if (*p == '[') members = posix_members(p, n);
+    if (*p == '[' && !members) return refuse(t, n, "", err);
     strbuf_add(out, members ? members : p, members ? strlen(members) : n);
     t->in_class = *p != ']';
     t->p += n;
