@@ -169,6 +169,12 @@ static void reads_oniguruma(void **state)
         {"[[:^print:]]+|.", "\ue000\u061c\u3000\u2028\t", "\ue000|\u061c|\u3000|\u2028\t"},
         {"[[:digit:][:^ascii:]]+|.", "a1\u0661\u00e9-", "a|1\u0661\u00e9|-"},
         {"[[:xdigit:]]+|[^[:cntrl:]]+|\\s", "afg\n", "af|g|\n"},
+        {"\\p{Han}+|.", "\u4e00\u3001\u3007", "\u4e00|\u3001|\u3007"},
+        {"\\P{Han}+|.", "\u4e00\u3001a", "\u4e00|\u3001a"},
+        {"\\p{^Han}+|.", "\u4e00\u3001a", "\u4e00|\u3001a"},
+        {"[\\p{Katakana}\\p{Hiragana}]+|.", "\u30a2\u3042\u30fc", "\u30a2\u3042|\u30fc"},
+        {"[^\\p{Latin}]+|.", "a\u0363\u00b7", "a|\u0363\u00b7"},
+        {"\\P{^Han}+|.", "\u4e00\u3001\u3007", "\u4e00|\u3001|\u3007"},
         {"(?>a|ab)(?=b)(?<!b)|.", "aba", "a|b|a"},
     };
     static const char *const refused[][2] = {
@@ -200,6 +206,7 @@ static void reads_oniguruma(void **state)
         {"[[:^alnum:]]", "[:^alnum:]"},
         {"[[:lower:]]", "[:lower:]"},
         {"[[:^upper:]]", "[:^upper:]"},
+        {"\\p{Alphabetic}", "unknown property"},
         {"(?x)a b", "(?x is not supported"},
         {"(?#a)b", "(?# is not supported"},
         {"(?<n>a)", "(?< is not supported"},

@@ -28,6 +28,10 @@ enum {
 /* The JIT of 10.39 counts no steps within a group that is repeated n times; 10.42's does. */
 enum { JIT_COUNTS = PCRE2_MAJOR > 10 || PCRE2_MINOR >= 42 };
 
+/* From 10.40 on \p{Han} is of Script_Extensions, and \p{sc:Han} of Script, as all names were
+ * before. */
+enum { SAYS_SCRIPT = PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40 };
+
 struct Splitter {
     pcre2_code *code[MAX_SPLITS];
     int n;
@@ -169,6 +173,32 @@ static size_t escape_len(const char *p, int in_class)
     return strchr(letters, p[1]) ? 2 : 0;
 }
 
+/*
+ * \p{..} or \P{..}, of n bytes. General categories have one or two letters; all other names are of
+ * scripts, but for these.
+ */
+static void translate_property(const char *p, size_t n, StrBuf *out)
+{
+    static const char *const no_scripts[] = {
+        "Any}",   "ASCII}",       "White_Space}",        "Uppercase}",
+        "Emoji}", "Ideographic}", "Emoji_Presentation}", "Extended_Pictographic}"};
+    size_t head = p[3] == '^' ? 4 : 3;
+    int is_script = SAYS_SCRIPT && n - head > 3;
+    for (size_t i = 0; i < sizeof no_scripts / sizeof *no_scripts; i++)
+        if (!strncmp(p + head, no_scripts[i], strlen(no_scripts[i]))) is_script = 0;
+    strbuf_printf(out, "%.*s%s%.*s", (int)head, p, is_script ? "sc:" : "", (int)(n - head),
+                  p + head);
+}
+
+/* One that PCRE2 reads as Oniguruma does, but for names. */
+static void copy_escape(const char *p, size_t n, StrBuf *out)
+{
+    if (p[1] == 'p' || p[1] == 'P')
+        translate_property(p, n, out);
+    else
+        strbuf_add(out, p, n);
+}
+
 /* One beyond a class, of n bytes: there \w has the fractions and powers of Latin-1 too. */
 static void translate_escape(const char *p, size_t n, StrBuf *out)
 {
@@ -182,7 +212,7 @@ static void translate_escape(const char *p, size_t n, StrBuf *out)
     else if (members)
         strbuf_printf(out, "[%s]", members);
     else
-        strbuf_add(out, p, n);
+        copy_escape(p, n, out);
 }
 
 /* Bytes of the options that a group begins with, as (?im-i: has them; 0: there are none. */
@@ -256,7 +286,12 @@ static int translate_member(Translation *t, StrBuf *out, Error *err)
     if (!strncmp(p, "&&", 2)) return refuse(t, 2, " in a class", err);
     if (*p == '[') members = posix_members(p, n);
     if (*p == '[' && !members) return refuse(t, n, "", err);
-    strbuf_add(out, members ? members : p, members ? strlen(members) : n);
+    if (members)
+        strbuf_puts(out, members);
+    else if (*p == '\\')
+        copy_escape(p, n, out);
+    else
+        strbuf_add(out, p, n);
     t->in_class = *p != ']';
     t->p += n;
     return 0;
