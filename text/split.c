@@ -128,6 +128,8 @@ typedef struct {
     size_t atom;        /* where in PCRE2's words what was read last begins, but for repeats */
     int after_group;    /* it is the end of a group */
     int after_interval; /* a {n,m} was read last */
+    int depth;          /* groups that are open */
+    int caseless;       /* one more than depth was at (?i), which ends with its group; or 0 */
 } Translation;
 
 /* Bytes of the POSIX class, as [:alpha:], that begins at p; 0: none does. */
@@ -277,6 +279,31 @@ static int refuse(const Translation *t, size_t n, const char *where, Error *err)
                      where, (size_t)(t->p - t->pattern));
 }
 
+/*
+ * Whether what begins at p is another text, too, to Oniguruma alone where case does not matter: a
+ * class has both cases of its members whatever they are by, and two letters are a ligature or ß.
+ */
+static int has_other_cases(const char *p, int in_class)
+{
+    static const char *const pairs[] = {"ff", "fi", "fl", "ss", "st"};
+    if (in_class) return *p == '[' || (*p == '\\' && strchr("pPH", p[1]));
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if ((p[0] | 0x20) == pairs[i][0] && (p[1] | 0x20) == pairs[i][1]) return 1;
+    return 0;
+}
+
+/* Groups and their options, of n bytes at t->p. */
+static void count_groups(Translation *t, size_t n)
+{
+    int is_options = t->p[0] == '(' && n > 1 && t->p[n - 1] == ')';
+    if (t->p[0] == '(' && !is_options) t->depth++;
+    size_t at = strcspn(t->p, "i");
+    if (t->p[0] == '(' && at < n && at < strcspn(t->p, "-") && !t->caseless)
+        t->caseless = t->depth + 1;
+    if (t->p[0] == ')') t->depth--;
+    if (t->caseless > t->depth + 1) t->caseless = 0;
+}
+
 /* Within a class, at t->p. */
 static int translate_member(Translation *t, StrBuf *out, Error *err)
 {
@@ -284,6 +311,7 @@ static int translate_member(Translation *t, StrBuf *out, Error *err)
     size_t n = *p == '\\' ? escape_len(p, 1) : *p == '[' ? posix_class(p) : 1;
     if (!n) return refuse(t, *p == '\\' ? 2 : 1, " in a class", err);
     if (!strncmp(p, "&&", 2)) return refuse(t, 2, " in a class", err);
+    if (t->caseless && has_other_cases(p, 1)) return refuse(t, n, " in a class under (?i)", err);
     if (*p == '[') members = posix_members(p, n);
     if (*p == '[' && !members) return refuse(t, n, "", err);
     if (members)
@@ -317,6 +345,8 @@ static int translate_item(Translation *t, StrBuf *out, Error *err)
     int opens = *p == '|' || *p == '(', is_options = opens && n > 1 && p[n - 1] == ')';
     if (!n) return refuse(t, *p == '\\' || !p[2] ? 2 : 3, "", err);
     if (is_options && !t->branch_begins) return refuse(t, n, " amid a branch", err);
+    if (t->caseless && has_other_cases(p, 0)) return refuse(t, 2, " under (?i)", err);
+    count_groups(t, n);
     if (t->after_interval && (strchr("*+?", *p) || interval_len(p))) {
         if (t->after_group) return refuse(t, 1, " behind the {} of a group", err);
         make_group(out, t->atom);
