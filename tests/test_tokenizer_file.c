@@ -120,9 +120,30 @@ static void knows_white_space(void **state)
     }
 }
 
+/* An expression, a text, and its pieces with a | between them. */
+static void check_pieces(const char *const row[3])
+{
+    Splitter *s = splitter_open(row, 1, &err);
+    if (!s) fail_msg("%s: %s", row[0], err.msg);
+    SplitRun *run = split_open(s);
+    StrBuf all = {0};
+    size_t budget = SIZE_MAX, len;
+    const char *piece;
+    split_begin(run, row[1], strlen(row[1]));
+    while (split_next(run, &budget, &piece, &len, &err) == SPLIT_PIECE) {
+        if (all.len) strbuf_puts(&all, "|");
+        strbuf_add(&all, piece, len);
+    }
+    if (strcmp(strbuf_str(&all), row[2]) != 0)
+        fail_msg("%s: '%s', not '%s'", row[0], strbuf_str(&all), row[2]);
+    strbuf_free(&all);
+    split_close(run);
+    splitter_close(s);
+}
+
 /*
- * What Oniguruma and PCRE2 read otherwise. The pieces, with a | between them, are those of the
- * Split of the Python package `tokenizers`.
+ * What Oniguruma and PCRE2 read otherwise. The pieces are those of the Split of the Python package
+ * `tokenizers`.
  */
 static void reads_oniguruma(void **state)
 {
@@ -197,6 +218,9 @@ static void reads_oniguruma(void **state)
         {"(a)\\1", "\\1"},
         {"\\012", "\\0"},
         {"(a)\\g1", "\\g"},
+        {"a\\p", "\\p is not"},
+        {"[\\P", "\\P in a class"},
+        {"(?", "(? is not supported"},
         {"\\pL", "\\p is not supported"},
         {"[\\PL]", "\\P in a class"},
         {"\\p{L&}", "\\p"},
@@ -228,28 +252,37 @@ static void reads_oniguruma(void **state)
         {"a(*SKIP)b", "(*S is not supported"},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        Splitter *s = splitter_open(&rows[i][0], 1, &err);
-        if (!s) fail_msg("%s: %s", rows[i][0], err.msg);
-        SplitRun *run = split_open(s);
-        StrBuf all = {0};
-        size_t budget = SIZE_MAX, len;
-        const char *piece;
-        split_begin(run, rows[i][1], strlen(rows[i][1]));
-        while (split_next(run, &budget, &piece, &len, &err) == SPLIT_PIECE) {
-            if (all.len) strbuf_puts(&all, "|");
-            strbuf_add(&all, piece, len);
-        }
-        if (strcmp(strbuf_str(&all), rows[i][2]) != 0)
-            fail_msg("%s: '%s', not '%s'", rows[i][0], strbuf_str(&all), rows[i][2]);
-        strbuf_free(&all);
-        split_close(run);
-        splitter_close(s);
-    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check_pieces(rows[i]);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         assert_null(splitter_open(&refused[i][0], 1, &err));
         if (!strstr(err.msg, refused[i][1])) fail_msg("%s: %s", refused[i][0], err.msg);
     }
+}
+
+/* Those of vocabularies that are published, likewise. */
+static void reads_published_expressions(void **state)
+{
+    static const char *const rows[][3] = {
+        {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?[^\\s\\p{L}\\p{N}]++"
+         "[\\r\\n]*+|\\s++$|\\s*[\\r\\n]|\\s+(?!\\S)|\\s",
+         "I'LL 12345 \u00e9t\u00e9!\n\n  x ", "I|'LL| |12345| \u00e9t\u00e9|!\n\n| | x| "},
+        {"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+         "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+"
+         "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}|"
+         " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+         "aBC'S heLLo 12345 ://\n  x ", "a|BC'S| he|LLo| |123|45| ://\n| | x| "},
+        {"[!\"#$%&'()*+,\\-./"
+         ":;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
+         " ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+         "_ab \u00e9\u0301 1\u20ac\n  x", "_ab| \u00e9\u0301| |1|\u20ac\n| | x"},
+        {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
+         " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+         "we'RE 1234 a\u0301!\n \n b", "we|'RE| |123|4| a|\u0301!\n| \n| b"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check_pieces(rows[i]);
 }
 
 /* What add_tokens of transformers made. */
@@ -760,6 +793,7 @@ int main(void)
         cmocka_unit_test(splits_like_oniguruma),
         cmocka_unit_test(knows_white_space),
         cmocka_unit_test(reads_oniguruma),
+        cmocka_unit_test(reads_published_expressions),
         cmocka_unit_test(finds_a_normalized_token),
         cmocka_unit_test(reads_what_python_writes),
         cmocka_unit_test(knows_two_tokens_of_one_text),
