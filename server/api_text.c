@@ -291,11 +291,9 @@ static void text_gone(void *owner)
     atomic_store(&t->is_gone, 1);
 }
 
-static int text_run(void *owner)
+static int run_steps(TextTask *t)
 {
-    TextTask *t = owner;
     size_t budget = SLICE_BYTES;
-    if (atomic_load(&t->is_gone)) return 0;
     for (; t->steps[t->step]; t->step++) {
         int rc = t->steps[t->step](t, &budget);
         t->refused = rc < 0;
@@ -303,6 +301,21 @@ static int text_run(void *owner)
         if (rc) return rc > 0;
     }
     return 0;
+}
+
+/* A large request takes long to free: that is done where it was read. */
+static void free_request(TextTask *t)
+{
+    json_decref(t->request);
+    t->request = NULL;
+}
+
+static int text_run(void *owner)
+{
+    TextTask *t = owner;
+    int more = !atomic_load(&t->is_gone) && run_steps(t);
+    if (!more) free_request(t);
+    return more;
 }
 
 static void text_done(void *owner)
@@ -314,7 +327,7 @@ static void text_done(void *owner)
         exchange_text(t->ex, 200, "application/json", &t->reply);
     encoding_free(&t->encoding);
     token_list_free(&t->ids);
-    json_decref(t->request);
+    free_request(t);
     strbuf_free(&t->reply);
     mem_free(t->body);
     mem_free(t);

@@ -22,6 +22,41 @@ static void unlink_call(Call *call)
     if (call->server->calls == call) call->server->calls = call->next;
 }
 
+/*
+ * What a body has become. A large one takes a second or two to free, so the worker does it, as it
+ * has made it; only when the server ends, or thousands wait for that, it is done here.
+ */
+typedef struct {
+    ApiRequest api;
+    json_t *asked;
+    ReplyTools *tools;
+} Remains;
+
+static int free_parts(void *owner)
+{
+    Remains *r = owner;
+    reply_tools_close(r->tools);
+    api_request_free(&r->api);
+    json_decref(r->asked);
+    *r = (Remains){0};
+    return TASK_DONE;
+}
+
+static void free_remains(void *owner)
+{
+    free_parts(owner);
+    mem_free(owner);
+}
+
+static void free_request(const Call *call)
+{
+    Remains *r = mem_alloc(1, sizeof *r);
+    Task task = {free_parts, free_remains, r};
+    *r = (Remains){call->api, call->asked, call->tools};
+    int is_large = call->text_len > INLINE_BODY_BYTES;
+    if (!is_large || worker_add_owed(call->server->worker, &task)) free_remains(r);
+}
+
 void call_free(Call *call)
 {
     assert(!call->is_dirty);
@@ -38,11 +73,9 @@ void call_free(Call *call)
     mem_free(call->n_stable);
     mem_free(call->body);
     strbuf_free(&call->chunk_head);
-    reply_tools_close(call->tools);
     structures_release(call->server->structures, call->grammar);
     id_set_close(&call->allowed_ids);
-    api_request_free(&call->api);
-    json_decref(call->asked);
+    free_request(call);
     item_row_free(&call->row);
     custom_input_free(&call->input);
     mem_free(call);

@@ -433,6 +433,7 @@ void server_close(Server *s)
     loading_close(s->loading);
     worker_close(s->worker);
     worker_close(s->compiler);
+    s->worker = NULL; /* calls that are freed below have nobody else to do it */
     dispatch_close(s->dispatch);
     orders_close(s);
     while (s->calls) {

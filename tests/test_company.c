@@ -366,23 +366,28 @@ static void test_worker(void **state)
     for (int i = 0; i < MAX; i++)
         assert_int_equal(worker_add(w, &task), 0);
     assert_int_equal(worker_add(w, &task), -1);
+    for (int i = 0; i < MAX_OWED; i++)
+        assert_int_equal(worker_add_owed(w, &task), 0);
+    assert_int_equal(worker_add_owed(w, &task), -1);
+    assert_int_equal(worker_add_owed(NULL, &task), -1);
     worker_read(w);
     assert_int_equal(c.n_done, 0);
     atomic_store(&c.may_run, 1);
     struct pollfd p = {.fd = worker_fd(w), .events = POLLIN};
-    while (c.n_done < MAX) {
-        if (poll(&p, 1, 30000) != 1) fail_msg("%d of %d are done", c.n_done, MAX);
+    while (c.n_done < MAX + MAX_OWED) {
+        if (poll(&p, 1, 30000) != 1) fail_msg("%d of %d are done", c.n_done, MAX + MAX_OWED);
         worker_read(w);
     }
-    assert_int_equal(atomic_load(&c.n_run), MAX);
+    assert_int_equal(atomic_load(&c.n_run), MAX + MAX_OWED);
     atomic_store(&c.may_run, 0);
-    for (int i = 0; i < MAX; i++) /* there is room again; two of them will never run */
+    for (int i = 0; i < MAX; i++) /* there is room again; all but one will never run */
         assert_int_equal(worker_add(w, &task), 0);
+    assert_int_equal(worker_add_owed(w, &task), 0);
     usleep(20000); /* the first has begun, or it will not run either */
     atomic_store(&c.may_run, 1);
     worker_close(w);
-    assert_int_equal(c.n_done, 2 * MAX);
-    assert_in_range(atomic_load(&c.n_run), MAX, 2 * MAX);
+    assert_int_equal(c.n_done, 2 * MAX + MAX_OWED + 1);
+    assert_in_range(atomic_load(&c.n_run), MAX + MAX_OWED, 2 * MAX + MAX_OWED + 1);
     worker_close(NULL);
 }
 
@@ -552,6 +557,49 @@ static void test_many_texts_in_slices(void **state)
     assert_int_equal(served_stop(s), 0);
 }
 
+/* What jansson gives back on the server's thread. */
+static pthread_t server_thread;
+static atomic_int n_freed_there;
+
+static void counting_free(void *p)
+{
+    if (pthread_equal(pthread_self(), server_thread)) atomic_fetch_add(&n_freed_there, 1);
+    free(p);
+}
+
+/* What a large body has become is not freed by the thread that all streams come from. */
+static void test_who_frees_large_bodies(void **state)
+{
+    (void)state;
+    enum { N = 100000 };
+    static const struct {
+        const char *path, *begin;
+        int status;
+    } rows[] = {{"/tokenize", "{\"prompt\": \"Hello\"", 200},
+                {"/detokenize", "{\"tokens\": 1", 400},
+                {COMPLETIONS, "{\"prompt\": \"Hello\", \"max_tokens\": 1", 200},
+                {COMPLETIONS, "{\"prompt\": 1", 400},
+                {"/v1/responses", "{\"input\": \"Hello\", \"max_output_tokens\": 1", 200}};
+    Served *s = served_start(NULL);
+    server_thread = s->thread;
+    json_set_alloc_funcs(malloc, counting_free);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        StrBuf body = {0};
+        strbuf_printf(&body, "%s, \"x\": [1", rows[i].begin);
+        for (int k = 1; k < N; k++)
+            strbuf_puts(&body, ",1");
+        strbuf_puts(&body, "]}");
+        atomic_store(&n_freed_there, 0);
+        json_decref(served_post(s, rows[i].path, body.data, rows[i].status));
+        assert_alive(s); /* behind all that the server has done for it */
+        if (atomic_load(&n_freed_there) >= N)
+            fail_msg("%s, %d: %d", rows[i].path, rows[i].status, atomic_load(&n_freed_there));
+        strbuf_free(&body);
+    }
+    json_set_alloc_funcs(malloc, free);
+    assert_int_equal(served_stop(s), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -566,6 +614,7 @@ int main(void)
         cmocka_unit_test(test_worker_takes_turns),
         cmocka_unit_test(test_large_overtakes_huge),
         cmocka_unit_test(test_many_texts_in_slices),
+        cmocka_unit_test(test_who_frees_large_bodies),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
 }
