@@ -155,14 +155,14 @@ void call_add_prompt_ids(const Call *call, const Answer *a, StrBuf *out);
 /* The same for the trees of its steps. */
 void call_add_trees(const Call *call, const Answer *a, StrBuf *out);
 
-/* Log-probabilities of the prompt's tokens: vLLM's list of null and {"id": {...}}. */
-json_t *call_prompt_logprobs(const Call *call, const Answer *a);
+/* And of log-probabilities of the prompt's tokens: vLLM's list of null and {"id": {...}}. */
+void call_add_prompt_logprobs(const Call *call, const Answer *a, StrBuf *out);
 
 /* Why an answer stopped: its stop string, its stop id, or null. */
 json_t *call_stop_reason(const Answer *a);
 
 /* JSON has no NaN and no infinity: such a log-probability is -9999. */
-json_t *call_logprob(float logprob);
+double call_logprob(float logprob);
 
 /* A token as a string of a reply: its text, bytes:\x.. when that is not UTF-8, or token_id:N. */
 json_t *call_token_text(const Call *call, int32_t token);
