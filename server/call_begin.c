@@ -100,6 +100,22 @@ static int tokenize_predicted(Call *call, size_t *budget)
     return 0;
 }
 
+/* Log-probabilities that each further token of all answers adds to a reply that is sent whole. */
+static int64_t probs_a_token(const Call *call)
+{
+    const ApiRequest *api = &call->api;
+    return api->stream ? 0 : (int64_t)call->n_prompts * api->best_of * (api->n_logprobs + 1);
+}
+
+/* The context bounds it and, where no length was asked for, what a reply may hold beside it. */
+static int longest_answer(const Call *call, int n_prompt)
+{
+    int room = call->server->ctx_size - n_prompt, max = call->api.max_tokens;
+    int64_t probs = probs_a_token(call);
+    if (max < 0 && probs && room > MAX_ANSWER_PROBS / probs) room = (int)(MAX_ANSWER_PROBS / probs);
+    return max < 0 || max > room ? room : max;
+}
+
 static int open_answers(Call *call, ApiError *err)
 {
     const Server *s = call->server;
@@ -131,8 +147,7 @@ static int open_answers(Call *call, ApiError *err)
         }
         if (call->allowed_ids.word) a->request.constraint = id_set_constraint(&call->allowed_ids);
         if (call->format->begin) call->format->begin(call, a);
-        int room = s->ctx_size - prompt->n;
-        if (a->request.max_tokens > room) a->request.max_tokens = room;
+        a->request.max_tokens = longest_answer(call, prompt->n);
     }
     return 0;
 }
@@ -211,11 +226,26 @@ static int check_scores(const Call *call, ApiError *err)
                      (long long)n, MAX_PROMPT_PROBS);
 }
 
+/* The same for tokens of the answers: about 80 bytes each in the reply, and a microsecond. */
+static int check_answer_scores(const Call *call, ApiError *err)
+{
+    int64_t n_tokens = 0;
+    if (call->api.max_tokens < 0) return 0; /* longest_answer sees to it */
+    for (int i = 0; i < call->n_prompts; i++)
+        n_tokens += longest_answer(call, call->prompt[i].n);
+    int64_t n = n_tokens * probs_a_token(call) / call->n_prompts;
+    if (n <= MAX_ANSWER_PROBS) return 0;
+    return api_error(err, ERR_LIMIT, "logprobs",
+                     "%lld log-probabilities of answers are more than %d: ask for fewer "
+                     "alternatives, answers or tokens, or for a stream",
+                     (long long)n, MAX_ANSWER_PROBS);
+}
+
 static int end_reading(Call *call, ApiError *err)
 {
     for (int i = 0; i < call->n_prompts; i++)
         if (check_length(call, call->prompt[i].n, err)) return -1;
-    if (check_scores(call, err)) return -1;
+    if (check_scores(call, err) || check_answer_scores(call, err)) return -1;
     return open_answers(call, err);
 }
 
