@@ -51,7 +51,7 @@ void api_load(Server *s, Exchange *ex)
     int n_live = dispatch_n_live(s->dispatch);
     dispatch_status(s->dispatch, &status);
     for (const Call *call = s->calls; call; call = call->next)
-        for (int i = 0; !call->is_read && i < call->n_answers; i++)
+        for (int i = 0; !call->is_lent && i < call->n_answers; i++)
             if (call->answers[i].state != ANSWER_DONE)
                 n_tokens += call->answers[i].request.n_prompt + call->answers[i].n_tokens;
     int n_waiting = n_live > status.running ? n_live - status.running : 0;

@@ -68,6 +68,7 @@ void call_free(Call *call)
     token_list_free(&call->predicted);
     encoding_free(&call->encoding);
     stream_close(&call->stream);
+    strbuf_free(&call->whole);
     mem_free(call->answers);
     mem_free(call->prompt);
     mem_free(call->n_stable);
@@ -122,7 +123,7 @@ void call_gone(void *owner)
 {
     Call *call = owner;
     call->stream.ex = NULL;
-    if (call->is_read) { /* the worker has it */
+    if (call->is_lent) { /* the worker has it */
         atomic_store(&call->is_gone, 1);
         return;
     }
@@ -161,12 +162,51 @@ static int fail_with(Call *call, const Answer *a)
 
 /* ---- replies ---- */
 
+static int write_reply(void *owner)
+{
+    Call *call = owner;
+    if (!atomic_load(&call->is_gone)) call->format->reply(call, &call->whole);
+    return TASK_DONE;
+}
+
+static void send_reply(Call *call)
+{
+    if (call->stream.ex) exchange_text(call->stream.ex, 200, "application/json", &call->whole);
+    call->stream.ex = NULL;
+    strbuf_free(&call->whole);
+}
+
+static void reply_written(void *owner)
+{
+    Call *call = owner;
+    call->is_lent = 0;
+    send_reply(call);
+    call_free(call);
+}
+
+/* What a reply costs most to write. */
+static int64_t n_probs(const Call *call)
+{
+    int64_t n = 0;
+    for (int i = 0; i < call->n_answers; i++) {
+        const TokenProbs *answer = &call->answers[i].probs,
+                         *prompt = &call->answers[i].prompt_probs;
+        n += (int64_t)answer->n * (answer->k + 1) + (int64_t)prompt->n * (prompt->k + 1);
+    }
+    return n;
+}
+
+/* All answers are done. A large reply takes up to a second to write: the worker does it. */
 static void reply(Call *call)
 {
-    StrBuf body = {0};
-    call->format->reply(call, &body);
-    exchange_text(call->stream.ex, 200, "application/json", &body);
-    strbuf_free(&body);
+    enum { FEW_PROBS = 1 << 13 }; /* some 10 ms */
+    Task task = {write_reply, reply_written, call};
+    if (n_probs(call) > FEW_PROBS && !worker_add_owed(call->server->worker, &task)) {
+        call->is_lent = 1;
+        return;
+    }
+    write_reply(call);
+    send_reply(call);
 }
 
 /* Brings the client up to date. */
@@ -184,10 +224,11 @@ static void flush(Call *call)
         return;
     }
     log_call(call, 200);
-    if (call->api.stream)
-        call->format->end(call);
-    else
+    if (!call->api.stream) {
         reply(call);
+        return;
+    }
+    call->format->end(call);
     call->stream.ex = NULL;
 }
 
@@ -220,7 +261,7 @@ void call_flush_all(Server *s)
         call->is_dirty = 0;
         if (call->stream.ex) flush(call);
         /* A failure cancels answers, and those that waited are done at once: the call is dirty. */
-        if (!call->stream.ex && !call->n_live && !call->is_dirty && !call->is_read) call_free(call);
+        if (!call->stream.ex && !call->n_live && !call->is_dirty && !call->is_lent) call_free(call);
     }
     atomic_store(&s->n_live, dispatch_n_live(s->dispatch));
 }
@@ -244,7 +285,7 @@ int call_abort(Server *s, const char *id)
 {
     int n = 0;
     for (Call *call = s->calls; call; call = call->next) {
-        if (!call->stream.ex || call->is_read || !is_called(call, id)) continue;
+        if (!call->stream.ex || call->is_lent || !is_called(call, id)) continue;
         fail(call, 400, "aborted", "the request was ended by /abort_request");
         mark_dirty(call);
         n++;

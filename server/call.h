@@ -75,7 +75,7 @@ struct Call {
     int n_live;         /* answers not done */
     int n_open;         /* answers whose last chunk was not sent */
     int is_dirty;       /* in the server's list */
-    int is_read;        /* its body is being read: it must stay */
+    int is_lent;        /* the worker has it: it must stay */
     atomic_int is_gone; /* its client is, for the worker: nobody needs the rest */
     double
         behind_ms; /* since when its reader is too slow and its answers are paused; 0: it is not */
@@ -84,6 +84,7 @@ struct Call {
     ItemRow row;        /* of routes whose replies are items */
     ResponsesTool tool; /* /v1/responses: what the last call of the row is to the client, */
     CustomInput input;  /* and what it gets, if it is a custom tool */
+    StrBuf whole;       /* its whole reply, while the worker writes it */
     char *body;         /* a large one, for the worker */
     const char *text;   /* the body */
     size_t text_len;

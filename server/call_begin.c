@@ -302,7 +302,7 @@ static void done(void *owner)
 {
     Call *call = owner;
     Exchange *ex = call->stream.ex;
-    call->is_read = 0;
+    call->is_lent = 0;
     if (call->grammar_s > 0) metrics_grammar(call->server->metrics, call->grammar_s);
     mem_free(call->body);
     call->body = NULL;
@@ -325,7 +325,7 @@ static Call *new_call(Server *s, Exchange *ex, const ApiFormat *format)
                    .stream = {.ex = ex},
                    .created = time(NULL),
                    .started_ms = clock_ms(),
-                   .is_read = 1};
+                   .is_lent = 1};
     snprintf(call->id, sizeof call->id, "%s%s", format->id_prefix, exchange_id(ex));
     call->next = s->calls;
     if (s->calls) s->calls->prev = call;

@@ -41,7 +41,7 @@ struct Server {
     Loading *loading;
     Dispatch *dispatch;
     StreamPulse *pulse;
-    Worker *worker;         /* reads large bodies */
+    Worker *worker;         /* reads large bodies, writes large replies */
     Worker *compiler;       /* goes on with requests whose grammar is to be compiled */
     Structures *structures; /* NULL while it is loading */
     Metrics *metrics;       /* NULL while it is loading */

@@ -600,6 +600,33 @@ static void test_who_frees_large_bodies(void **state)
     assert_int_equal(served_stop(s), 0);
 }
 
+/* Nor is a reply with thousands of log-probabilities written there; and its client may go. */
+static void test_who_writes_large_replies(void **state)
+{
+    (void)state;
+    enum { N = 500 };
+    static const char body[] = "{\"prompt\": \"Hello\", \"max_tokens\": 500, \"logprobs\": 20, "
+                               "\"ignore_eos\": true, \"temperature\": 0}";
+    Served *s = served_start(NULL);
+    server_thread = s->thread;
+    json_set_alloc_funcs(malloc, counting_free);
+    atomic_store(&n_freed_there, 0);
+    json_t *reply = served_post(s, COMPLETIONS, body, 200);
+    assert_int_equal(json_array_size(served_at(reply, "choices.0.logprobs.top_logprobs")), N);
+    json_decref(reply);
+    assert_alive(s);
+    assert_in_range(atomic_load(&n_freed_there), 0, N);
+    json_set_alloc_funcs(malloc, free);
+    for (int i = 0; i < 4; i++) {
+        int fd = http_connect(s->port);
+        http_send(fd, "POST", COMPLETIONS, "", body);
+        usleep(100000 * (useconds_t)i); /* before it is done, or while it is written, or after */
+        close(fd);
+    }
+    assert_alive(s);
+    assert_int_equal(served_stop(s), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -615,6 +642,7 @@ int main(void)
         cmocka_unit_test(test_large_overtakes_huge),
         cmocka_unit_test(test_many_texts_in_slices),
         cmocka_unit_test(test_who_frees_large_bodies),
+        cmocka_unit_test(test_who_writes_large_replies),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
 }
