@@ -148,6 +148,30 @@ static void test_few_descriptors(void **state)
     }
 }
 
+/* Who asks for the connection's end gets it, whatever the method. */
+static void test_close_after_any_method(void **state)
+{
+    (void)state;
+    static const char *const starts[] = {"GET /echo", "CONNECT x:1", "TRACE /echo", "FETCH /echo"};
+    Echo e;
+    echo_open(&e, NULL, 1);
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+        int fd = http_connect(e.port);
+        char request[100];
+        StrBuf rest = {0};
+        HttpReply r;
+        snprintf(request, sizeof request, "%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+                 starts[i]);
+        http_write(fd, request, strlen(request));
+        assert_int_equal(http_read(fd, &rest, 0, &r), 0);
+        http_reply_free(&r);
+        if (!http_closed(fd, 5000)) fail_msg("%s: still open", starts[i]);
+        strbuf_free(&rest);
+        close(fd);
+    }
+    echo_close(&e);
+}
+
 /* A client that closes its own side after the question may still listen, also to a long answer. */
 static void test_half_close(void **state)
 {
@@ -463,6 +487,7 @@ int main(void)
         cmocka_unit_test(test_idle),
         cmocka_unit_test(test_max_connections),
         cmocka_unit_test(test_few_descriptors),
+        cmocka_unit_test(test_close_after_any_method),
         cmocka_unit_test(test_half_close),
         cmocka_unit_test(test_storms),
         cmocka_unit_test(test_pipelining),
