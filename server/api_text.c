@@ -269,6 +269,12 @@ static int translate(TextTask *t, size_t *budget)
     return chat ? 0 : -1;
 }
 
+static int check_model(TextTask *t, size_t *budget)
+{
+    (void)budget;
+    return server_check_model(t->server, api_word(json_field(t->request, "model")), &t->err);
+}
+
 static int encode_chat(TextTask *t, size_t *budget)
 {
     if (!t->encoding.encoder && begin_chat(t)) return -1;
@@ -368,6 +374,7 @@ void api_apply_template(Server *s, Exchange *ex)
 
 void api_count_chat(Server *s, Exchange *ex, const ChatCount *count)
 {
-    static const TextStep steps[] = {read_body, translate, encode_chat, print_count, NULL};
+    static const TextStep steps[] = {read_body,   translate,   check_model,
+                                     encode_chat, print_count, NULL};
     answer_with(s, ex, steps, count);
 }

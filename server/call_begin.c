@@ -152,15 +152,6 @@ static int open_answers(Call *call, ApiError *err)
     return 0;
 }
 
-/* Any name will do, unless the user wants it otherwise: clients ask for models of other houses. */
-static int check_model(const Call *call, ApiError *err)
-{
-    const char *asked = call->api.model, *ours = call->server->service->model_name;
-    if (!call->server->settings->strict_model || !asked || !strcmp(asked, ours)) return 0;
-    err->code = "model_not_found";
-    return api_error(err, ERR_INPUT, "model", "The model '%.80s' does not exist.", asked);
-}
-
 /* Ids that only pad the vocabulary are never to be chosen, and this mask goes before the engine's.
  */
 static int read_allowed(Call *call, ApiError *err)
@@ -187,7 +178,7 @@ static int read_request(Call *call, ApiError *err)
         body = format->translate(body, err);
     }
     if (!body || api_request_read(&call->api, format->kind, body, &defaults, err)) return -1;
-    return check_model(call, err) ? -1 : read_allowed(call, err);
+    return server_check_model(call->server, call->api.model, err) ? -1 : read_allowed(call, err);
 }
 
 /*

@@ -64,6 +64,13 @@ const char *server_fingerprint(const Server *s)
     return s->fingerprint;
 }
 
+int server_check_model(const Server *s, const char *asked, ApiError *err)
+{
+    if (!s->settings->strict_model || !asked || !strcmp(asked, s->service->model_name)) return 0;
+    err->code = "model_not_found";
+    return api_error(err, ERR_INPUT, "model", "The model '%.80s' does not exist.", asked);
+}
+
 void server_refuse(Exchange *ex, const ApiError *err)
 {
     int status = http_status(err->error.code);

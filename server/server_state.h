@@ -88,6 +88,12 @@ ApiDefaults server_defaults(const Server *s, int max_tokens);
 /* The system_fingerprint of replies: "offshoot-VERSION-DEVICE". */
 const char *server_fingerprint(const Server *s);
 
+/*
+ * Any name will do (or NULL), unless the user wants it otherwise: clients ask for models of other
+ * houses.
+ */
+int server_check_model(const Server *s, const char *asked, ApiError *err);
+
 /* Sends *err as a reply and ends the exchange. */
 void server_refuse(Exchange *ex, const ApiError *err);
 

@@ -25,6 +25,8 @@
 #define COMPLETIONS "/v1/completions"
 #define SHORT       "{\"prompt\": \"Hello\", \"max_tokens\": 4, \"temperature\": 0}"
 
+#define CHAT "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]"
+
 static void assert_alive(const Served *s)
 {
     json_decref(served_post(s, COMPLETIONS, SHORT, 200));
@@ -321,6 +323,14 @@ static void test_model_names_and_lengths(void **state)
     assert_string_equal(json_string_value(served_at(r, "error.code")), "model_not_found");
     assert_string_equal(json_string_value(served_at(r, "error.type")), "not_found_error");
     json_decref(r);
+    static const char *const others[][2] = {
+        {"/v1/messages", "{\"model\": \"x\", \"max_tokens\": 1, " CHAT "}"},
+        {"/v1/messages/count_tokens", "{\"model\": \"x\", " CHAT "}"},
+        {"/v1/responses", "{\"model\": \"x\", \"input\": \"Hi\"}"},
+        {"/v1/responses/input_tokens", "{\"model\": \"x\", \"input\": \"Hi\"}"}};
+    for (int i = 0; i < 4; i++)
+        json_decref(served_post(s, others[i][0], others[i][1], 404));
+    json_decref(served_post(s, others[1][0], "{\"model\": \"demo\", " CHAT "}", 200));
     static const char *const taken[] = {"{\"prompt\": \"Hello\", \"ignore_eos\": true}",
                                         "{\"prompt\": \"Hello\", \"ignore_eos\": true, "
                                         "\"model\": \"demo\"}"};
