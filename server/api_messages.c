@@ -6,6 +6,7 @@
  */
 #include "server/api_request.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/strbuf.h"
@@ -227,9 +228,17 @@ static int read_messages(ApiRequest *r, const json_t *body, ApiError *err)
 
 /* ---- thinking ---- */
 
-static int read_switch(const json_t *obj, const char *key, int *on, ApiError *err)
+/* A switch within a field of the body. */
+static int read_switch(const json_t *body, const char *field, const char *key, int *on,
+                       ApiError *err)
 {
-    return json_field(obj, key) ? api_read_bool(obj, key, on, err) : 0;
+    const json_t *v = json_field(json_field(body, field), key);
+    char name[sizeof err->param];
+    snprintf(name, sizeof name, "%s.%s", field, key);
+    if (v && !json_is_boolean(v))
+        return api_error(err, ERR_INPUT, name, "%s must be true or false", name);
+    if (v) *on = json_is_true(v);
+    return 0;
 }
 
 /* "none" switches thinking off, any other on; what it says beside that is the template's. */
@@ -261,12 +270,15 @@ static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
     if (json_is_string(effort)) r->chat.effort = json_string_value(effort);
     if (json_is_string(type)) *on = strcmp(json_string_value(type), "disabled") != 0;
     if (read_effort(r, json_field(reasoning, "effort"), "reasoning.effort", err) ||
-        read_switch(reasoning, "enabled", on, err) ||
+        read_switch(body, "reasoning", "enabled", on, err) ||
         read_effort(r, json_field(body, "reasoning_effort"), "reasoning_effort", err) ||
-        read_switch(body, "enable_thinking", on, err) ||
-        read_effort(r, json_field(kwargs, "reasoning_effort"), "reasoning_effort", err) ||
-        read_switch(kwargs, "preserve_thinking", &r->chat.preserve_thinking, err) ||
-        read_switch(kwargs, "thinking", on, err) || read_switch(kwargs, "enable_thinking", on, err))
+        api_read_bool(body, "enable_thinking", on, err) ||
+        read_effort(r, json_field(kwargs, "reasoning_effort"),
+                    "chat_template_kwargs.reasoning_effort", err) ||
+        read_switch(body, "chat_template_kwargs", "preserve_thinking", &r->chat.preserve_thinking,
+                    err) ||
+        read_switch(body, "chat_template_kwargs", "thinking", on, err) ||
+        read_switch(body, "chat_template_kwargs", "enable_thinking", on, err))
         return -1;
     return 0;
 }
@@ -274,12 +286,11 @@ static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
 /* Reasoning apart from the content (the default), in it, or not sent; again in many dialects. */
 static int read_reasoning_mode(ApiRequest *r, const json_t *body, ApiError *err)
 {
-    const json_t *reasoning = json_field(body, "reasoning");
     const char *format = json_string_value(json_object_get(body, "reasoning_format"));
     int separate = 1, include = 1, exclude = 0;
     if (api_read_bool(body, "separate_reasoning", &separate, err) ||
         api_read_bool(body, "include_reasoning", &include, err) ||
-        read_switch(reasoning, "exclude", &exclude, err))
+        read_switch(body, "reasoning", "exclude", &exclude, err))
         return -1;
     if (format && !strcmp(format, "none")) separate = 0;
     if (!include || exclude)

@@ -55,7 +55,7 @@ int api_refuse(ApiPlace p, const char *what);
 /* Names the field for an error that somebody else put in e->error; always returns -1. */
 int api_in_field(ApiError *e, const char *param);
 
-/* What the API of a client calls a field of a chat request. */
+/* What the API of a client calls a field of a chat request; .x: a part of any. */
 typedef struct {
     const char *chat, *theirs;
 } ApiFieldName;

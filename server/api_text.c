@@ -303,7 +303,7 @@ static int run_steps(TextTask *t)
     for (; t->steps[t->step]; t->step++) {
         int rc = t->steps[t->step](t, &budget);
         t->refused = rc < 0;
-        if (t->refused && t->count) api_rename(&t->err, t->count->names);
+        if (t->refused && t->count) api_rename(&t->err, t->count->names(NULL));
         if (rc) return rc > 0;
     }
     return 0;

@@ -25,7 +25,8 @@ typedef struct {
     /* The body of another API as a chat request: a new reference, or NULL and *err. NULL: is one.
      */
     json_t *(*translate)(const json_t *body, ApiError *err);
-    const ApiFieldName *names; /* in errors, of what was translated; or NULL */
+    /* In errors, of what was translated, which body is; or NULL. */
+    const ApiFieldName *(*names)(const json_t *body);
     /*
      * Fills call->prompt[]: the tokens of each prompt, limit at most; n_stable[]; and what follows
      * from how the prompt ends. 1: the budget is spent, it is to be called again.

@@ -254,7 +254,7 @@ static int run(void *owner)
     if (!rc) rc = find_grammar(call, err);
     if (!rc) rc = end_reading(call, err);
     call->refused = rc < 0;
-    if (call->refused && call->format->names) api_rename(err, call->format->names);
+    if (call->refused && call->format->names) api_rename(err, call->format->names(call->asked));
     return rc < 0 ? TASK_DONE : rc;
 }
 

@@ -11,12 +11,18 @@
 #include <limits.h>
 #include <string.h>
 
-const ApiFieldName responses_names[] = {
-    {"response_format.json_schema.schema", "text.format.schema"},
-    {"response_format", "text.format"},
-    {"messages", "input"},
-    {NULL, NULL},
-};
+const ApiFieldName *responses_names(const json_t *body)
+{
+    static const ApiFieldName names[] = {
+        {"response_format.json_schema.schema", "text.format.schema"},
+        {"response_format", "text.format"},
+        {"messages", "input"},
+        {".function", ""},
+        {NULL, NULL},
+    };
+    (void)body;
+    return names;
+}
 
 /* ---- items ---- */
 

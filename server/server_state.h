@@ -106,7 +106,7 @@ int server_refuse_unwell(const Server *s, Exchange *ex);
 /* What counts the tokens of a chat that came as another API's request. */
 typedef struct {
     json_t *(*translate)(const json_t *body, ApiError *err); /* as in translate.h */
-    const ApiFieldName *names;                               /* for errors */
+    const ApiFieldName *(*names)(const json_t *body);        /* for errors */
     ApiDefaults (*defaults)(const Server *s);
     const char *before; /* the reply, up to the number; a brace ends it */
 } ChatCount;

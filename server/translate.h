@@ -14,7 +14,8 @@
 
 /* A new reference; NULL and *err. max_tokens may be missing: count_tokens goes without. */
 json_t *anthropic_to_chat(const json_t *body, ApiError *err);
-extern const ApiFieldName anthropic_names[];
+/* What a body calls its fields; some have an older name, too. */
+const ApiFieldName *anthropic_names(const json_t *body);
 
 /*
  * Appends the signature of a thinking block, which clients send back as it is; within it the
@@ -23,7 +24,7 @@ extern const ApiFieldName anthropic_names[];
 void anthropic_sign(const StrBuf *reasoning, StrBuf *out);
 
 json_t *responses_to_chat(const json_t *body, ApiError *err);
-extern const ApiFieldName responses_names[];
+const ApiFieldName *responses_names(const json_t *body);
 
 /* ---- shared by the two ---- */
 

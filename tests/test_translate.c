@@ -348,7 +348,8 @@ static void test_renamed(void **state)
 {
     (void)state;
     static const ApiFieldName names[] = {
-        {"a.b", "x"}, {"a", "thing"}, {"stop", "stop_sequences"}, {NULL, NULL}};
+        {"a.b", "x"},    {"a", "thing"}, {"stop", "stop_sequences"},
+        {".in.q", ".p"}, {".in", ""},    {NULL, NULL}};
     static const struct {
         const char *param, *text, *new_param, *new_text;
     } rows[] = {
@@ -356,6 +357,9 @@ static void test_renamed(void **state)
         {"a[3].b", "a[3].b is wrong", "thing[3].b", "thing[3].b is wrong"},
         {"a.b", "a.b.c: wrong", "x", "x.c: wrong"},
         {"ab", "this a is wrong", "ab", "this a is wrong"},
+        {"t[1].in.q", "t[1].in.q.x: wrong", "t[1].p", "t[1].p.x: wrong"},
+        {"t[1].in.r", "t[1].in.r is wrong", "t[1].r", "t[1].r is wrong"},
+        {"t[1].inner", "it is not t.in", "t[1].inner", "it is not t.in"},
         {"stop_token_ids", "stop takes", "stop_token_ids", "stop_sequences takes"},
         {"", "", "", ""},
     };
