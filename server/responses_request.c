@@ -250,11 +250,31 @@ static int refuse_stored(const json_t *body, ApiError *err)
 /* Log-probabilities have a place in this API's texts, which stays empty. */
 static int refuse_logprobs(const json_t *body, ApiError *err)
 {
+    const json_t *include = json_field(body, "include"), *one;
     int n = 0;
+    size_t i;
     if (api_read_int(body, "top_logprobs", 0, MAX_LOGPROBS, &n, err)) return -1;
-    if (!n) return 0;
-    return api_error(err, ERR_INPUT, "top_logprobs",
-                     "top_logprobs is not supported here; /v1/chat/completions has them");
+    if (n)
+        return api_error(err, ERR_INPUT, "top_logprobs",
+                         "top_logprobs is not supported here; /v1/chat/completions has them");
+    json_array_foreach(include, i, one)
+    {
+        const char *word = api_word(one);
+        if (word && !strcmp(word, "message.output_text.logprobs"))
+            return api_error(err, ERR_INPUT, "include",
+                             "include: %s is not supported here; /v1/chat/completions has logprobs",
+                             word);
+    }
+    return 0;
+}
+
+/* A conversation that is too long is an error, never shortened. */
+static int refuse_truncation(const json_t *body, ApiError *err)
+{
+    const json_t *v = json_field(body, "truncation");
+    if (!v || !strcmp(translate_text(body, "truncation"), "disabled")) return 0;
+    return api_error(err, ERR_INPUT, "truncation",
+                     "truncation must be disabled: this server leaves nothing out");
 }
 
 json_t *responses_to_chat(const json_t *body, ApiError *err)
@@ -263,9 +283,9 @@ json_t *responses_to_chat(const json_t *body, ApiError *err)
                                       "background", "previous_response_id", "conversation",
                                       "include",    "max_output_tokens",    NULL};
     json_t *chat = translate_copy(body, own);
-    if (!refuse_stored(body, err) && !refuse_logprobs(body, err) && !add_input(body, chat, err) &&
-        !add_max_tokens(body, chat, err) && !responses_add_tools(body, chat, err) &&
-        !add_format(body, chat, err))
+    if (!refuse_stored(body, err) && !refuse_logprobs(body, err) && !refuse_truncation(body, err) &&
+        !add_input(body, chat, err) && !add_max_tokens(body, chat, err) &&
+        !responses_add_tools(body, chat, err) && !add_format(body, chat, err))
         return chat;
     json_decref(chat);
     return NULL;

@@ -285,7 +285,7 @@ static void test_responses_fields(void **state)
         {ASKS("'tool_choice': 'required'"), "tool_choice", "'required'"},
         {ASKS("'tool_choice': {'type': 'custom', 'name': 'p'}"), "tool_choice",
          "{'type': 'function', 'function': {'name': 'p'}}"},
-        {ASKS("'tool_choice': {'type': 'web_search'}"), "tool_choice", "'auto'"},
+        {ASKS("'tool_choice': {'type': 'web_search', 'name': 'f'}"), "tool_choice", "{}"},
         {ASKS("'tool_choice': {'type': 'allowed_tools', 'mode': 'auto', 'tools': []}"),
          "tool_choice",
          "{'type': 'allowed_tools', 'allowed_tools': {'type': 'allowed_tools', 'mode': 'auto', "
