@@ -82,9 +82,8 @@ static json_t *tool_message(const json_t *block)
         translate_add(&text, said);
         json_decref(said);
     }
-    json_t *m = translate_message("tool", json_stringn(strbuf_str(&text), text.len));
-    json_t *id = json_object_get(block, "tool_use_id");
-    if (json_is_string(id)) json_object_set(m, "tool_call_id", id);
+    json_t *m = translate_result(json_object_get(block, "tool_use_id"),
+                                 json_stringn(strbuf_str(&text), text.len));
     strbuf_free(&text);
     return m;
 }
@@ -170,7 +169,8 @@ static int add_assistant_block(ApiPlace p, const json_t *block, json_t *parts, j
     json_t *name = json_object_get(block, "name"), *input = json_object_get(block, "input");
     if (!json_is_string(name)) return api_refuse(p, "has a tool_use without a name");
     input = json_is_object(input) ? json_incref(input) : json_object();
-    return json_array_append_new(calls, translate_call(json_incref(name), input));
+    return json_array_append_new(
+        calls, translate_call(json_object_get(block, "id"), json_incref(name), input));
 }
 
 static int add_assistant(ApiPlace p, const json_t *blocks, json_t *out)

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/strbuf.h"
 
 /* ---- messages ---- */
@@ -208,16 +209,13 @@ static int read_messages(ApiRequest *r, const json_t *body, ApiError *err)
     const json_t *list = json_field(body, "messages");
     StrBuf system = {0};
     int rc = 0;
-    size_t i;
-    json_t *m;
     if (!json_is_array(list) || !json_array_size(list))
         return api_error(err, ERR_INPUT, "messages", "messages must be a list of at least one");
     r->messages = json_array();
-    json_array_foreach(list, i, m)
-    {
-        rc = read_message(r, i, m, &system, err);
-        if (rc) break;
-    }
+    size_t *order = api_message_order(list);
+    for (size_t i = 0; i < json_array_size(list) && !rc; i++)
+        rc = read_message(r, order[i], json_array_get(list, order[i]), &system, err);
+    mem_free(order);
     if (!rc && system.data)
         json_array_insert_new(r->messages, 0,
                               json_pack("{s:s, s:o}", "role", "system", "content",

@@ -201,6 +201,12 @@ int api_read_int(const json_t *body, const char *key, long lo, long hi, int *out
  */
 size_t api_billing_line(const char *text, size_t len);
 
+/*
+ * result_order.c: in which order a chat's messages are to be read: [i] is the place of the one that
+ * comes i-th. To be freed.
+ */
+size_t *api_message_order(const json_t *messages);
+
 /* api_fields.c: sampling, lengths, stops, biases, what the reply holds. */
 int api_read_fields(ApiRequest *r, const json_t *body, int n_vocab, ApiError *err);
 

@@ -136,7 +136,8 @@ static int read_call(History *h, const json_t *item, json_t *arguments)
     if (!calls) json_object_set_new(h->turn, "tool_calls", calls = json_array());
     responses_flat_name(json_field(item, "namespace"), name, &flat);
     json_array_append_new(calls,
-                          translate_call(json_stringn(strbuf_str(&flat), flat.len), arguments));
+                          translate_call(json_object_get(item, "call_id"),
+                                         json_stringn(strbuf_str(&flat), flat.len), arguments));
     strbuf_free(&flat);
     return 0;
 }
@@ -160,7 +161,9 @@ static void read_output(History *h, const json_t *item)
             strbuf_puts(&text, IMAGE_OMITTED);
         translate_add(&text, json_object_get(part, "text"));
     }
-    add_message(h, "tool", json_stringn(strbuf_str(&text), text.len));
+    end_turn(h);
+    json_array_append_new(h->out, translate_result(json_object_get(item, "call_id"),
+                                                   json_stringn(strbuf_str(&text), text.len)));
     strbuf_free(&text);
 }
 

@@ -111,7 +111,7 @@ static void test_anthropic_messages(void **state)
          "messages",
          IN_TURN("'content': [" PART("a") "], 'reasoning_content': 'hm', 'tool_calls': [{'type': "
                                           "'function', 'function': {'name': 'f', 'arguments': "
-                                          "{'x': 1}}}]")},
+                                          "{'x': 1}}, 'id': 't'}]")},
         /* Thoughts that were not shown come back within their signature. */
         {TURN("[{'type': 'thinking', 'thinking': '', 'signature': 'b2Zmc2hvb3Q6aG0='}]"),
          "messages", IN_TURN("'content': [], 'reasoning_content': 'hm'")},
@@ -238,7 +238,8 @@ static void test_responses_input(void **state)
                "'x'}"),
          "messages",
          "[{'role': 'assistant', 'content': 'a', 'reasoning_content': 'hm', 'tool_calls': "
-         "[" CALLS("f") ", " CALLS("n__g") "]}, {'role': 'tool', 'content': 'x'}]"},
+         "[{'type': 'function', 'function': {'name': 'f', 'arguments': '{}'}, 'id': 'c'}, " CALLS(
+             "n__g") "]}, {'role': 'tool', 'content': 'x', 'tool_call_id': 'c'}]"},
         /* After a tool's output a call is a turn of its own. */
         {INPUT("{'type': 'function_call', 'name': 'f', 'arguments': '{}'}, {'type': "
                "'function_call_output', 'output': 'x'}, {'type': 'reasoning', "
