@@ -104,7 +104,7 @@ void call_drop_slow(Server *s);
 
 /*
  * Ends the calls of a request with an error; id: its X-Request-Id or its reply's id, NULL: all.
- * Returns how many; those whose body is still being read are not among them.
+ * Returns how many; those that the worker has are not among them.
  */
 int call_abort(Server *s, const char *id);
 

@@ -439,8 +439,8 @@ void server_close(Server *s)
     if (s->predecessor >= 0) close(s->predecessor);
     loading_close(s->loading);
     worker_close(s->worker);
-    worker_close(s->compiler);
     s->worker = NULL; /* calls that are freed below have nobody else to do it */
+    worker_close(s->compiler);
     dispatch_close(s->dispatch);
     orders_close(s);
     while (s->calls) {
