@@ -181,6 +181,11 @@ void answer_take(Answer *a)
     reply_clear(a->reply);
 }
 
+void answer_take_probs(Answer *a)
+{
+    a->probs.n = 0;
+}
+
 int answer_is_end(const Answer *a, int32_t token)
 {
     for (int i = 0; i < a->api->n_stop_ids; i++)

@@ -76,10 +76,11 @@ struct Answer {
     int n_chars;      /* of the whole text so far, before any cut; of the prompt too with echo */
     int n_tokens;     /* generated */
     TokenList tokens; /* these */
-    TokenProbs probs, prompt_probs; /* of the answer (with echo the prompt's first); the prompt */
+    TokenProbs probs, prompt_probs; /* of the answer (with echo the prompt's first), not yet taken;
+                                       of the prompt */
     double sum_logprob;             /* of the generated tokens, when somebody asks */
     TreeList trees;                 /* of its steps, not yet sent, when somebody asks */
-    int n_probs_taken, n_ids_taken; /* of these, in chunks that were sent */
+    int n_ids_taken;                /* of tokens, in chunks that were sent */
     int opened, closed;             /* the first, the last chunk of its stream was sent */
 
     Error refused; /* ANSWER_DONE: why the engine did not make it; code ERR_NONE: it did */
@@ -110,8 +111,9 @@ int answer_has_text(const Answer *a);
 /* Appends what is there of a kind, the echo before content. */
 void answer_text(const Answer *a, ReplyKind kind, StrBuf *out);
 
-/* All that is there was taken. */
+/* All that is there was taken; all log-probabilities of the answer. */
 void answer_take(Answer *a);
+void answer_take_probs(Answer *a);
 
 /* 1 for an end token or stop id: it belongs to the count, to the text only if that is asked for. */
 int answer_is_end(const Answer *a, int32_t token);

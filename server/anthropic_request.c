@@ -12,12 +12,31 @@
 #include "base/strbuf.h"
 #include "text/utf8.h"
 
-const ApiFieldName anthropic_names[] = {
-    {"response_format.json_schema.schema", "output_config.format.schema"},
-    {"response_format", "output_config.format"},
-    {"stop", "stop_sequences"},
-    {NULL, NULL},
-};
+#define NAMES(format)                                                                              \
+    {                                                                                              \
+        {"response_format.json_schema.schema", format ".schema"}, {"response_format", format},     \
+            {"stop", "stop_sequences"}, {".function.parameters", ".input_schema"},                 \
+            {".function", ""},                                                                     \
+        {                                                                                          \
+            NULL, NULL                                                                             \
+        }                                                                                          \
+    }
+
+/* The schema of the answer, under its present name and the one before. */
+static const json_t *find_format(const json_t *body, int *is_old)
+{
+    const json_t *format = json_field(json_field(body, "output_config"), "format");
+    *is_old = !format;
+    return format ? format : json_field(body, "output_format");
+}
+
+const ApiFieldName *anthropic_names(const json_t *body)
+{
+    static const ApiFieldName names[] = NAMES("output_config.format"),
+                              old_names[] = NAMES("output_format");
+    int is_old = 0;
+    return find_format(body, &is_old) && is_old ? old_names : names;
+}
 
 /* ---- the user's side ---- */
 
@@ -63,9 +82,8 @@ static json_t *tool_message(const json_t *block)
         translate_add(&text, said);
         json_decref(said);
     }
-    json_t *m = translate_message("tool", json_stringn(strbuf_str(&text), text.len));
-    json_t *id = json_object_get(block, "tool_use_id");
-    if (json_is_string(id)) json_object_set(m, "tool_call_id", id);
+    json_t *m = translate_result(json_object_get(block, "tool_use_id"),
+                                 json_stringn(strbuf_str(&text), text.len));
     strbuf_free(&text);
     return m;
 }
@@ -151,7 +169,8 @@ static int add_assistant_block(ApiPlace p, const json_t *block, json_t *parts, j
     json_t *name = json_object_get(block, "name"), *input = json_object_get(block, "input");
     if (!json_is_string(name)) return api_refuse(p, "has a tool_use without a name");
     input = json_is_object(input) ? json_incref(input) : json_object();
-    return json_array_append_new(calls, translate_call(json_incref(name), input));
+    return json_array_append_new(
+        calls, translate_call(json_object_get(block, "id"), json_incref(name), input));
 }
 
 static int add_assistant(ApiPlace p, const json_t *blocks, json_t *out)
@@ -338,14 +357,12 @@ static int add_thinking(const json_t *body, json_t *chat, ApiError *err)
     return json_object_set_new(chat, "thinking_budget", json_integer(budget));
 }
 
-/* The schema of the answer, under its present name and the one before. */
 static int add_format(const json_t *body, json_t *chat, ApiError *err)
 {
-    const json_t *config = json_field(body, "output_config"),
-                 *format = json_field(config, "format");
+    int is_old = 0;
+    const json_t *config = json_field(body, "output_config"), *format = find_format(body, &is_old);
     if (config && !json_is_object(config))
         return api_error(err, ERR_INPUT, "output_config", "output_config must be an object");
-    if (!format) format = json_field(body, "output_format");
     if (!format) return 0;
     return json_object_set_new(chat, "response_format",
                                json_pack("{s:O?, s:{s:s, s:O?, s:b}}", "type",

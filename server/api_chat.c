@@ -11,41 +11,59 @@
 #include "base/random.h"
 #include "server/json_out.h"
 
-/* Text (or token_id:N), log-probability and bytes of a token. */
-static json_t *token_entry(const Call *call, int32_t token, float logprob)
+/* Text (or token_id:N), log-probability and bytes of a token, up to the brace that closes it. */
+static void write_token(const Call *call, int32_t token, float logprob, StrBuf *out)
 {
     size_t len;
     const char *text = tokenizer_bytes(call->server->service->tok, token, &len);
-    json_t *bytes = json_array();
+    json_write(out, "{s:", "token");
+    if (call->api.tokens_as_ids)
+        json_write(out, "o", call_token_text(call, token));
+    else
+        json_write(out, "t", text, len);
+    json_write(out, ",s:f, s:[", "logprob", call_logprob(logprob), "bytes");
     for (size_t i = 0; i < len; i++)
-        json_array_append_new(bytes, json_integer((unsigned char)text[i]));
-    json_t *name = call->api.tokens_as_ids ? call_token_text(call, token) : json_text_n(text, len);
-    return json_pack("{s:o, s:o, s:o}", "token", name, "logprob", call_logprob(logprob), "bytes",
-                     bytes);
+        json_write(out, i ? ",i" : "i", (unsigned char)text[i]);
+    strbuf_puts(out, "]");
+}
+
+/* A token with its alternatives: k of them. */
+static void write_entry(const Call *call, const TokenProbs *p, int i, StrBuf *out)
+{
+    write_token(call, p->token[i], p->logprob[i], out);
+    json_write(out, ",s:[", "top_logprobs");
+    for (int j = 0; j < p->k; j++) {
+        size_t at = (size_t)i * (size_t)p->k + (size_t)j;
+        if (p->top_id[at] < 0) break;
+        if (j) strbuf_puts(out, ",");
+        write_token(call, p->top_id[at], p->top_logprob[at], out);
+        strbuf_puts(out, "}");
+    }
+    strbuf_puts(out, "]}");
 }
 
 /*
- * An entry for each token from..n, each with exactly k alternatives. The end token has one only
- * where ids are sent, too, of which it is one.
+ * An entry for each token that is there. The end token has one only where ids are sent, too, of
+ * which it is one.
  */
-static json_t *logprobs(const Call *call, const Answer *a, int from)
+static void write_logprobs(const Call *call, const Answer *a, StrBuf *out)
 {
     const TokenProbs *p = &a->probs;
     int ends = call->api.return_token_ids || call->api.return_tokens;
-    if (call->api.n_logprobs < 0) return json_null();
-    json_t *content = json_array();
-    for (int i = from; i < p->n; i++) {
-        if (!ends && answer_is_end(a, p->token[i])) continue;
-        json_t *entry = token_entry(call, p->token[i], p->logprob[i]), *tops = json_array();
-        for (int j = 0; j < p->k; j++) {
-            size_t at = (size_t)i * (size_t)p->k + (size_t)j;
-            if (p->top_id[at] < 0) break;
-            json_array_append_new(tops, token_entry(call, p->top_id[at], p->top_logprob[at]));
-        }
-        json_object_set_new(entry, "top_logprobs", tops);
-        json_array_append_new(content, entry);
+    const char *before = "";
+    json_write(out, ",s:", "logprobs");
+    if (call->api.n_logprobs < 0) {
+        strbuf_puts(out, "null");
+        return;
     }
-    return json_pack("{s:o, s:n}", "content", content, "refusal");
+    json_write(out, "{s:[", "content");
+    for (int i = 0; i < p->n; i++) {
+        if (!ends && answer_is_end(a, p->token[i])) continue;
+        strbuf_puts(out, before);
+        write_entry(call, p, i, out);
+        before = ",";
+    }
+    json_write(out, "], s:n}", "refusal");
 }
 
 /* "call_" and 24 hex digits, never the same twice. */
@@ -114,8 +132,9 @@ static void choice(const Call *call, const Answer *a, int index, StrBuf *out)
 {
     json_write(out, "{s:i, s:", "index", index, "message");
     write_message(call, a, out);
-    json_write(out, ",s:o, s:s?, s:o", "logprobs", logprobs(call, a, 0), "finish_reason",
-               answer_finish_reason(a), "stop_reason", call_stop_reason(a));
+    write_logprobs(call, a, out);
+    json_write(out, ",s:s?, s:o", "finish_reason", answer_finish_reason(a), "stop_reason",
+               call_stop_reason(a));
     call_add_ids(call, a, 0, out);
     call_add_trees(call, a, out);
     strbuf_puts(out, "}");
@@ -131,10 +150,11 @@ static StrBuf *begin_delta(Call *call, const Answer *a)
 /* What was not sent yet of log-probabilities, ids and trees goes with the first delta sent. */
 static void end_delta(Call *call, Answer *a, StrBuf *out)
 {
-    json_write(out, ",s:o, s:n", "logprobs", logprobs(call, a, a->n_probs_taken), "finish_reason");
+    write_logprobs(call, a, out);
+    json_write(out, ",s:n", "finish_reason");
     call_add_ids(call, a, a->n_ids_taken, out);
     call_add_trees(call, a, out);
-    a->n_probs_taken = a->probs.n;
+    answer_take_probs(a);
     a->n_ids_taken = a->tokens.n;
     tree_list_clear(&a->trees);
     strbuf_puts(out, "}");
@@ -192,8 +212,10 @@ static void stream(Call *call, Answer *a)
     if (a->state != ANSWER_DONE) return;
     a->closed = 1;
     StrBuf *out = begin_delta(call, a);
-    json_write(out, "{}, s:o, s:s, s:o", "logprobs", logprobs(call, a, a->n_probs_taken),
-               "finish_reason", answer_finish_reason(a), "stop_reason", call_stop_reason(a));
+    strbuf_puts(out, "{}");
+    write_logprobs(call, a, out);
+    json_write(out, ",s:s, s:o", "finish_reason", answer_finish_reason(a), "stop_reason",
+               call_stop_reason(a));
     call_add_ids(call, a, a->n_ids_taken, out);
     call_add_trees(call, a, out);
     strbuf_puts(out, "}");

@@ -66,7 +66,7 @@ static void add_top(json_t *dict, json_t *text, float logprob)
     const char *key = json_string_value(text);
     const json_t *before = json_object_get(dict, key);
     if (!before || json_real_value(before) < (double)logprob)
-        json_object_set_new(dict, key, call_logprob(logprob));
+        json_object_set_new(dict, key, json_real(call_logprob(logprob)));
     json_decref(text);
 }
 
@@ -83,40 +83,74 @@ static json_t *top_logprobs(const Call *call, const TokenProbs *p, int i)
     return dict;
 }
 
-/* The four lists over probs from..n. */
-static json_t *logprobs(const Call *call, const Answer *a, int from)
+typedef void (*WriteEntry)(const Call *call, const TokenProbs *p, int i, StrBuf *out);
+
+static void write_token(const Call *call, const TokenProbs *p, int i, StrBuf *out)
 {
-    const TokenProbs *p = &a->probs;
-    if (call->api.n_logprobs < 0) return json_null();
-    json_t *tokens = json_array(), *values = json_array(), *tops = json_array(),
-           *offsets = json_array();
-    for (int i = from; i < p->n; i++) {
-        int known = !isnan(p->logprob[i]);
-        json_array_append_new(tokens, call_token_text(call, p->token[i]));
-        json_array_append_new(offsets, json_integer(p->offset[i]));
-        json_array_append_new(values, known ? call_logprob(p->logprob[i]) : json_null());
-        json_array_append_new(tops, known ? top_logprobs(call, p, i) : json_null());
+    json_write(out, "o", call_token_text(call, p->token[i]));
+}
+
+static void write_offset(const Call *call, const TokenProbs *p, int i, StrBuf *out)
+{
+    (void)call;
+    json_write(out, "i", p->offset[i]);
+}
+
+static void write_value(const Call *call, const TokenProbs *p, int i, StrBuf *out)
+{
+    (void)call;
+    if (isnan(p->logprob[i]))
+        strbuf_puts(out, "null");
+    else
+        json_write(out, "f", call_logprob(p->logprob[i]));
+}
+
+static void write_tops(const Call *call, const TokenProbs *p, int i, StrBuf *out)
+{
+    json_write(out, "o", isnan(p->logprob[i]) ? json_null() : top_logprobs(call, p, i));
+}
+
+/* The four lists over what is there. */
+static void write_logprobs(const Call *call, const Answer *a, StrBuf *out)
+{
+    static const struct {
+        const char *name;
+        WriteEntry write;
+    } lists[] = {{"{\"tokens\":[", write_token},
+                 {"],\"text_offset\":[", write_offset},
+                 {"],\"token_logprobs\":[", write_value},
+                 {"],\"top_logprobs\":[", write_tops}};
+    if (call->api.n_logprobs < 0) {
+        strbuf_puts(out, "null");
+        return;
     }
-    return json_pack("{s:o, s:o, s:o, s:o}", "tokens", tokens, "text_offset", offsets,
-                     "token_logprobs", values, "top_logprobs", tops);
+    for (size_t k = 0; k < sizeof lists / sizeof *lists; k++) {
+        strbuf_puts(out, lists[k].name);
+        for (int i = 0; i < a->probs.n; i++) {
+            if (i) strbuf_puts(out, ",");
+            lists[k].write(call, &a->probs, i, out);
+        }
+    }
+    strbuf_puts(out, "]}");
 }
 
 /* Up to the brace that closes it. */
-static void write_choice(const Call *call, const Answer *a, int index, int from_prob, StrBuf *out)
+static void write_choice(const Call *call, const Answer *a, int index, StrBuf *out)
 {
     StrBuf text = {0};
     answer_text(a, REPLY_CONTENT, &text);
-    json_write(out, "{s:i, s:t, s:o, s:s?, s:o", "index", index, "text", strbuf_str(&text),
-               text.len, "logprobs", logprobs(call, a, from_prob), "finish_reason",
-               answer_finish_reason(a), "stop_reason", call_stop_reason(a));
+    json_write(out, "{s:i, s:t, s:", "index", index, "text", strbuf_str(&text), text.len,
+               "logprobs");
+    write_logprobs(call, a, out);
+    json_write(out, ",s:s?, s:o", "finish_reason", answer_finish_reason(a), "stop_reason",
+               call_stop_reason(a));
     strbuf_free(&text);
 }
 
 static void choice(const Call *call, const Answer *a, int index, StrBuf *out)
 {
-    write_choice(call, a, index, 0, out);
-    if (call->api.n_prompt_logprobs >= 0)
-        json_write(out, ",s:o", "prompt_logprobs", call_prompt_logprobs(call, a));
+    write_choice(call, a, index, out);
+    call_add_prompt_logprobs(call, a, out);
     call_add_ids(call, a, 0, out);
     call_add_trees(call, a, out);
     call_add_prompt_ids(call, a, out);
@@ -130,14 +164,14 @@ static void stream(Call *call, Answer *a)
     if (!answer_has_text(a) && !done) return;
     a->closed = done;
     StrBuf *out = choices_chunk_begin(call);
-    write_choice(call, a, a->index, a->n_probs_taken, out);
+    write_choice(call, a, a->index, out);
     call_add_ids(call, a, a->n_ids_taken, out);
     call_add_trees(call, a, out);
     if (!a->opened) call_add_prompt_ids(call, a, out);
     strbuf_puts(out, "}");
     choices_chunk_end(call, 0, done);
     a->opened = 1;
-    a->n_probs_taken = a->probs.n;
+    answer_take_probs(a);
     a->n_ids_taken = a->tokens.n;
     tree_list_clear(&a->trees);
     answer_take(a);

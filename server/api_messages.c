@@ -6,8 +6,10 @@
  */
 #include "server/api_request.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "base/strbuf.h"
 
 /* ---- messages ---- */
@@ -218,16 +220,13 @@ static int read_messages(ApiRequest *r, const json_t *body, ApiError *err)
     const json_t *list = json_field(body, "messages");
     StrBuf system = {0};
     int rc = 0;
-    size_t i;
-    json_t *m;
     if (!json_is_array(list) || !json_array_size(list))
         return api_error(err, ERR_INPUT, "messages", "messages must be a list of at least one");
     r->messages = json_array();
-    json_array_foreach(list, i, m)
-    {
-        rc = read_message(r, i, m, &system, err);
-        if (rc) break;
-    }
+    size_t *order = api_message_order(list);
+    for (size_t i = 0; i < json_array_size(list) && !rc; i++)
+        rc = read_message(r, order[i], json_array_get(list, order[i]), &system, err);
+    mem_free(order);
     if (!rc && system.data)
         json_array_insert_new(r->messages, 0,
                               json_pack("{s:s, s:o}", "role", "system", "content",
@@ -238,9 +237,17 @@ static int read_messages(ApiRequest *r, const json_t *body, ApiError *err)
 
 /* ---- thinking ---- */
 
-static int read_switch(const json_t *obj, const char *key, int *on, ApiError *err)
+/* A switch within a field of the body. */
+static int read_switch(const json_t *body, const char *field, const char *key, int *on,
+                       ApiError *err)
 {
-    return json_field(obj, key) ? api_read_bool(obj, key, on, err) : 0;
+    const json_t *v = json_field(json_field(body, field), key);
+    char name[sizeof err->param];
+    snprintf(name, sizeof name, "%s.%s", field, key);
+    if (v && !json_is_boolean(v))
+        return api_error(err, ERR_INPUT, name, "%s must be true or false", name);
+    if (v) *on = json_is_true(v);
+    return 0;
 }
 
 /* "none" switches thinking off, any other on; what it says beside that is the template's. */
@@ -272,12 +279,15 @@ static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
     if (json_is_string(effort)) r->chat.effort = json_string_value(effort);
     if (json_is_string(type)) *on = strcmp(json_string_value(type), "disabled") != 0;
     if (read_effort(r, json_field(reasoning, "effort"), "reasoning.effort", err) ||
-        read_switch(reasoning, "enabled", on, err) ||
+        read_switch(body, "reasoning", "enabled", on, err) ||
         read_effort(r, json_field(body, "reasoning_effort"), "reasoning_effort", err) ||
-        read_switch(body, "enable_thinking", on, err) ||
-        read_effort(r, json_field(kwargs, "reasoning_effort"), "reasoning_effort", err) ||
-        read_switch(kwargs, "preserve_thinking", &r->chat.preserve_thinking, err) ||
-        read_switch(kwargs, "thinking", on, err) || read_switch(kwargs, "enable_thinking", on, err))
+        api_read_bool(body, "enable_thinking", on, err) ||
+        read_effort(r, json_field(kwargs, "reasoning_effort"),
+                    "chat_template_kwargs.reasoning_effort", err) ||
+        read_switch(body, "chat_template_kwargs", "preserve_thinking", &r->chat.preserve_thinking,
+                    err) ||
+        read_switch(body, "chat_template_kwargs", "thinking", on, err) ||
+        read_switch(body, "chat_template_kwargs", "enable_thinking", on, err))
         return -1;
     return 0;
 }
@@ -285,12 +295,11 @@ static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
 /* Reasoning apart from the content (the default), in it, or not sent; again in many dialects. */
 static int read_reasoning_mode(ApiRequest *r, const json_t *body, ApiError *err)
 {
-    const json_t *reasoning = json_field(body, "reasoning");
     const char *format = json_string_value(json_object_get(body, "reasoning_format"));
     int separate = 1, include = 1, exclude = 0;
     if (api_read_bool(body, "separate_reasoning", &separate, err) ||
         api_read_bool(body, "include_reasoning", &include, err) ||
-        read_switch(reasoning, "exclude", &exclude, err))
+        read_switch(body, "reasoning", "exclude", &exclude, err))
         return -1;
     if (format && !strcmp(format, "none")) separate = 0;
     if (!include || exclude)

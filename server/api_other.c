@@ -17,10 +17,11 @@ static json_t *model_entry(const Server *s)
     json_t *meta = json_pack("{s:i, s:i, s:i, s:I, s:I}", "n_ctx", s->ctx_size, "n_ctx_train",
                              s->config->ctx_limit, "n_vocab", s->n_vocab, "n_params",
                              (json_int_t)status.n_params, "size", (json_int_t)status.file_bytes);
-    return json_pack("{s:s, s:s, s:s, s:s, s:I, s:s, s:s, s:s, s:n, s:i, s:i, s:[], s:o}", "id",
-                     name, "object", "model", "type", "model", "display_name", name, "created",
-                     (json_int_t)s->started, "created_at", created_at, "owned_by", "offshoot",
-                     "root", name, "parent", "max_model_len", s->ctx_size, "context_length",
+    return json_pack("{s:s, s:s, s:s, s:s, s:I, s:s, s:s, s:s, s:n, s:i, s:i, s:i, s:i, s:[], s:o}",
+                     "id", name, "object", "model", "type", "model", "display_name", name,
+                     "created", (json_int_t)s->started, "created_at", created_at, "owned_by",
+                     "offshoot", "root", name, "parent", "max_model_len", s->ctx_size,
+                     "context_length", s->ctx_size, "max_input_tokens", s->ctx_size, "max_tokens",
                      s->ctx_size, "permission", "meta", meta);
 }
 

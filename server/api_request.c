@@ -32,18 +32,23 @@ int api_in_field(ApiError *e, const char *key)
     return -1;
 }
 
-static int begins_with_field(const char *text, const char *field)
+/* Where a text that begins with a field names this one, or this part of it; or NULL. */
+static char *find_field(char *text, const char *field)
 {
     size_t n = strlen(field);
-    return !strncmp(text, field, n) && text[n] != '_' && !isalnum((unsigned char)text[n]);
+    char *at = *field == '.' ? strstr(text, field) : strncmp(text, field, n) ? NULL : text;
+    if (!at || at > text + strcspn(text, " ")) return NULL;
+    return at[n] != '_' && !isalnum((unsigned char)at[n]) ? at : NULL;
 }
 
 static void rename_first(char *text, size_t size, const ApiFieldName *names)
 {
     char renamed[sizeof((Error *)NULL)->msg];
     for (; names->chat; names++) {
-        if (!begins_with_field(text, names->chat)) continue;
-        snprintf(renamed, sizeof renamed, "%s%s", names->theirs, text + strlen(names->chat));
+        const char *at = find_field(text, names->chat);
+        if (!at) continue;
+        snprintf(renamed, sizeof renamed, "%.*s%s%s", (int)(at - text), text, names->theirs,
+                 at + strlen(names->chat));
         snprintf(text, size, "%s", renamed);
         return;
     }

@@ -19,6 +19,7 @@ enum {
     MAX_N = 128,                /* answers to each */
     MAX_ANSWERS = 1024,         /* prompts times n */
     MAX_PROMPT_PROBS = 1 << 18, /* prompt tokens times answers to each times alternatives */
+    MAX_ANSWER_PROBS = 1 << 20, /* tokens of all answers times alternatives, but in a stream */
     MAX_JSON_DEPTH = 128,
     MAX_JSON_LISTS = 1 << 18, /* lists and objects in a body */
     MAX_JSON_VALUES = 1 << 22,
@@ -54,7 +55,7 @@ int api_refuse(ApiPlace p, const char *what);
 /* Names the field for an error that somebody else put in e->error; always returns -1. */
 int api_in_field(ApiError *e, const char *param);
 
-/* What the API of a client calls a field of a chat request. */
+/* What the API of a client calls a field of a chat request; .x: a part of any. */
 typedef struct {
     const char *chat, *theirs;
 } ApiFieldName;
@@ -209,6 +210,12 @@ int api_read_int(const json_t *body, const char *key, long lo, long hi, int *out
  * one before. Its HTTP-like name is all that it has of a header.
  */
 size_t api_billing_line(const char *text, size_t len);
+
+/*
+ * result_order.c: in which order a chat's messages are to be read: [i] is the place of the one that
+ * comes i-th. To be freed.
+ */
+size_t *api_message_order(const json_t *messages);
 
 /* api_fields.c: sampling, lengths, stops, biases, what the reply holds. */
 int api_read_fields(ApiRequest *r, const json_t *body, int n_vocab, ApiError *err);

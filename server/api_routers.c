@@ -65,7 +65,7 @@ static Load read_load(const Server *s)
     Load load = {.n_live = dispatch_n_live(s->dispatch)};
     dispatch_status(s->dispatch, &load.status);
     for (const Call *call = s->calls; call; call = call->next)
-        for (int i = 0; !call->is_read && i < call->n_answers; i++)
+        for (int i = 0; !call->is_lent && i < call->n_answers; i++)
             add_answer(&load, &call->answers[i]);
     if (load.n_live > load.status.running) load.n_waiting = load.n_live - load.status.running;
     return load;

@@ -269,6 +269,12 @@ static int translate(TextTask *t, size_t *budget)
     return chat ? 0 : -1;
 }
 
+static int check_model(TextTask *t, size_t *budget)
+{
+    (void)budget;
+    return server_check_model(t->server, api_word(json_field(t->request, "model")), &t->err);
+}
+
 static int encode_chat(TextTask *t, size_t *budget)
 {
     if (!t->encoding.encoder && begin_chat(t)) return -1;
@@ -291,18 +297,31 @@ static void text_gone(void *owner)
     atomic_store(&t->is_gone, 1);
 }
 
-static int text_run(void *owner)
+static int run_steps(TextTask *t)
 {
-    TextTask *t = owner;
     size_t budget = SLICE_BYTES;
-    if (atomic_load(&t->is_gone)) return 0;
     for (; t->steps[t->step]; t->step++) {
         int rc = t->steps[t->step](t, &budget);
         t->refused = rc < 0;
-        if (t->refused && t->count) api_rename(&t->err, t->count->names);
+        if (t->refused && t->count) api_rename(&t->err, t->count->names(NULL));
         if (rc) return rc > 0;
     }
     return 0;
+}
+
+/* A large request takes long to free: that is done where it was read. */
+static void free_request(TextTask *t)
+{
+    json_decref(t->request);
+    t->request = NULL;
+}
+
+static int text_run(void *owner)
+{
+    TextTask *t = owner;
+    int more = !atomic_load(&t->is_gone) && run_steps(t);
+    if (!more) free_request(t);
+    return more;
 }
 
 static void text_done(void *owner)
@@ -314,7 +333,7 @@ static void text_done(void *owner)
         exchange_text(t->ex, 200, "application/json", &t->reply);
     encoding_free(&t->encoding);
     token_list_free(&t->ids);
-    json_decref(t->request);
+    free_request(t);
     strbuf_free(&t->reply);
     mem_free(t->body);
     mem_free(t);
@@ -355,6 +374,7 @@ void api_apply_template(Server *s, Exchange *ex)
 
 void api_count_chat(Server *s, Exchange *ex, const ChatCount *count)
 {
-    static const TextStep steps[] = {read_body, translate, encode_chat, print_count, NULL};
+    static const TextStep steps[] = {read_body,   translate,   check_model,
+                                     encode_chat, print_count, NULL};
     answer_with(s, ex, steps, count);
 }

@@ -39,24 +39,28 @@ static json_t *with_parameters(json_t *tool)
     return copy;
 }
 
+static int refuse_field(size_t i, const char *field, const char *what, ApiError *err)
+{
+    return api_refuse(api_place("tools", i, field, err), what);
+}
+
 static int add_tool(json_t *out, size_t i, json_t *tool, ApiError *err)
 {
-    ApiPlace p = api_place("tools", i, "", err);
     const json_t *type = json_field(tool, "type"), *f = json_field(tool, "function");
-    if (!json_is_object(tool)) return api_refuse(p, "must be an object");
+    if (!json_is_object(tool)) return refuse_field(i, "", "must be an object", err);
     /* Tools that run elsewhere (web search and such) are not for the model to call. */
     if (type && json_is_string(type) && strcmp(json_string_value(type), "function") != 0) return 0;
-    const char *name = json_string_value(json_object_get(f, "name"));
-    if (!name || strlen(name) != json_string_length(json_object_get(f, "name")) ||
-        !name_is_fit(name))
-        return api_refuse(p, "needs function.name, at most 128 of A-Z a-z 0-9 _ . : / -");
+    const char *name = api_word(json_object_get(f, "name"));
+    if (!name || !name_is_fit(name))
+        return refuse_field(i, ".function.name", "must be 1 to 128 of A-Z a-z 0-9 _ . : / -", err);
     const json_t *parameters = json_field(f, "parameters");
     if (parameters && !json_is_object(parameters))
-        return api_refuse(p, "has function.parameters that are not an object");
+        return refuse_field(i, ".function.parameters", "must be an object", err);
     const json_t *strict = json_field(f, "strict");
     if (strict && !json_is_boolean(strict))
-        return api_refuse(p, "has function.strict that is neither true nor false");
-    if (find_tool(out, name)) return api_refuse(p, "repeats a function name");
+        return refuse_field(i, ".function.strict", "must be true or false", err);
+    if (find_tool(out, name))
+        return refuse_field(i, ".function.name", "is that of another tool", err);
     return json_array_append_new(out, with_parameters(tool));
 }
 
@@ -89,7 +93,7 @@ static int refuse_choice(const char *why, ApiError *err)
 static int read_named_choice(ApiRequest *r, const char *name, ApiError *err)
 {
     json_t *tool = find_tool(r->tools, name);
-    if (!tool) return refuse_choice("tool_choice names no function of tools", err);
+    if (!tool) return refuse_choice("tool_choice names no function that is there", err);
     r->forced = json_pack("[O]", tool);
     r->names_tool = 1;
     return 0;
@@ -123,7 +127,7 @@ static int read_allowed_tools(ApiRequest *r, const json_t *allowed, ApiError *er
         if (tool) json_array_append(some, tool);
     }
     if (!rc && r->forced && !json_array_size(some))
-        rc = refuse_choice("tool_choice names no function of tools", err);
+        rc = refuse_choice("tool_choice names no function that is there", err);
     if (!rc && !json_array_size(some)) r->parse_calls = 0;
     if (!rc && r->forced) {
         json_decref(r->forced);
@@ -174,17 +178,35 @@ static json_t *read_list(const json_t *list, ApiError *err)
     return tools;
 }
 
-int api_read_tools(ApiRequest *r, const json_t *body, ApiError *err)
+static int read_tools(ApiRequest *r, const json_t *body, ApiError *err)
 {
     json_t *list = find_tools(body, err);
-    if (!list && err->error.code) return -1;
-    r->prompt_tools = list ? read_list(list, err) : NULL;
+    if (!list) return err->error.code ? -1 : 0;
+    r->prompt_tools = read_list(list, err);
     json_decref(list);
-    if (list && !r->prompt_tools) return -1;
+    if (!r->prompt_tools) return -1;
     r->tools = json_rounded(r->prompt_tools);
+    return 0;
+}
+
+int api_read_tools(ApiRequest *r, const json_t *body, ApiError *err)
+{
+    static const ApiFieldName functions[] = {{".function", ""}, {NULL, NULL}},
+                              list[] = {{"tools", "functions"}, {NULL, NULL}},
+                              old_choice[] = {{"tool_choice", "function_call"}, {NULL, NULL}};
+    const json_t *choice = json_field(body, "tool_choice"),
+                 *old = choice ? NULL : json_field(body, "function_call");
+    if (read_tools(r, body, err)) {
+        if (json_field(body, "tools")) return -1;
+        api_rename(err, functions);
+        api_rename(err, list);
+        return -1;
+    }
     r->parse_calls = json_array_size(r->tools) > 0;
     r->strict_tools = has_strict(r->tools);
-    const json_t *choice = json_field(body, "tool_choice");
-    if (read_tool_choice(r, choice ? choice : json_field(body, "function_call"), err)) return -1;
+    if (read_tool_choice(r, old ? old : choice, err)) {
+        if (old) api_rename(err, old_choice);
+        return -1;
+    }
     return api_read_bool(body, "parallel_tool_calls", &r->parallel_calls, err);
 }

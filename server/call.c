@@ -22,6 +22,41 @@ static void unlink_call(Call *call)
     if (call->server->calls == call) call->server->calls = call->next;
 }
 
+/*
+ * What a body has become. A large one takes a second or two to free, so the worker does it, as it
+ * has made it; only when the server ends, or thousands wait for that, it is done here.
+ */
+typedef struct {
+    ApiRequest api;
+    json_t *asked;
+    ReplyTools *tools;
+} Remains;
+
+static int free_parts(void *owner)
+{
+    Remains *r = owner;
+    reply_tools_close(r->tools);
+    api_request_free(&r->api);
+    json_decref(r->asked);
+    *r = (Remains){0};
+    return TASK_DONE;
+}
+
+static void free_remains(void *owner)
+{
+    free_parts(owner);
+    mem_free(owner);
+}
+
+static void free_request(const Call *call)
+{
+    Remains *r = mem_alloc(1, sizeof *r);
+    Task task = {free_parts, free_remains, r};
+    *r = (Remains){call->api, call->asked, call->tools};
+    int is_large = call->text_len > INLINE_BODY_BYTES;
+    if (!is_large || worker_add_owed(call->server->worker, &task)) free_remains(r);
+}
+
 void call_free(Call *call)
 {
     assert(!call->is_dirty);
@@ -33,16 +68,15 @@ void call_free(Call *call)
     token_list_free(&call->predicted);
     encoding_free(&call->encoding);
     stream_close(&call->stream);
+    strbuf_free(&call->whole);
     mem_free(call->answers);
     mem_free(call->prompt);
     mem_free(call->n_stable);
     mem_free(call->body);
     strbuf_free(&call->chunk_head);
-    reply_tools_close(call->tools);
     structures_release(call->server->structures, call->grammar);
     id_set_close(&call->allowed_ids);
-    api_request_free(&call->api);
-    json_decref(call->asked);
+    free_request(call);
     item_row_free(&call->row);
     custom_input_free(&call->input);
     mem_free(call);
@@ -89,7 +123,7 @@ void call_gone(void *owner)
 {
     Call *call = owner;
     call->stream.ex = NULL;
-    if (call->is_read) { /* the worker has it */
+    if (call->is_lent) { /* the worker has it */
         atomic_store(&call->is_gone, 1);
         return;
     }
@@ -128,12 +162,51 @@ static int fail_with(Call *call, const Answer *a)
 
 /* ---- replies ---- */
 
+static int write_reply(void *owner)
+{
+    Call *call = owner;
+    if (!atomic_load(&call->is_gone)) call->format->reply(call, &call->whole);
+    return TASK_DONE;
+}
+
+static void send_reply(Call *call)
+{
+    if (call->stream.ex) exchange_text(call->stream.ex, 200, "application/json", &call->whole);
+    call->stream.ex = NULL;
+    strbuf_free(&call->whole);
+}
+
+static void reply_written(void *owner)
+{
+    Call *call = owner;
+    call->is_lent = 0;
+    send_reply(call);
+    call_free(call);
+}
+
+/* What a reply costs most to write. */
+static int64_t n_probs(const Call *call)
+{
+    int64_t n = 0;
+    for (int i = 0; i < call->n_answers; i++) {
+        const TokenProbs *answer = &call->answers[i].probs,
+                         *prompt = &call->answers[i].prompt_probs;
+        n += (int64_t)answer->n * (answer->k + 1) + (int64_t)prompt->n * (prompt->k + 1);
+    }
+    return n;
+}
+
+/* All answers are done. A large reply takes up to a second to write: the worker does it. */
 static void reply(Call *call)
 {
-    StrBuf body = {0};
-    call->format->reply(call, &body);
-    exchange_text(call->stream.ex, 200, "application/json", &body);
-    strbuf_free(&body);
+    enum { FEW_PROBS = 1 << 13 }; /* some 10 ms */
+    Task task = {write_reply, reply_written, call};
+    if (n_probs(call) > FEW_PROBS && !worker_add_owed(call->server->worker, &task)) {
+        call->is_lent = 1;
+        return;
+    }
+    write_reply(call);
+    send_reply(call);
 }
 
 /* Brings the client up to date. */
@@ -151,10 +224,11 @@ static void flush(Call *call)
         return;
     }
     log_call(call, 200);
-    if (call->api.stream)
-        call->format->end(call);
-    else
+    if (!call->api.stream) {
         reply(call);
+        return;
+    }
+    call->format->end(call);
     call->stream.ex = NULL;
 }
 
@@ -187,7 +261,7 @@ void call_flush_all(Server *s)
         call->is_dirty = 0;
         if (call->stream.ex) flush(call);
         /* A failure cancels answers, and those that waited are done at once: the call is dirty. */
-        if (!call->stream.ex && !call->n_live && !call->is_dirty && !call->is_read) call_free(call);
+        if (!call->stream.ex && !call->n_live && !call->is_dirty && !call->is_lent) call_free(call);
     }
     atomic_store(&s->n_live, dispatch_n_live(s->dispatch));
 }
@@ -214,7 +288,7 @@ int call_abort(Server *s, const char *id)
 {
     int n = 0;
     for (Call *call = s->calls; call; call = call->next) {
-        if (!call->stream.ex || call->is_read || !is_called(call, id)) continue;
+        if (!call->stream.ex || call->is_lent || !is_called(call, id)) continue;
         fail(call, 400, "aborted", "the request was ended by /abort_request");
         mark_dirty(call);
         n++;

@@ -25,7 +25,8 @@ typedef struct {
     /* The body of another API as a chat request: a new reference, or NULL and *err. NULL: is one.
      */
     json_t *(*translate)(const json_t *body, ApiError *err);
-    const ApiFieldName *names; /* in errors, of what was translated; or NULL */
+    /* In errors, of what was translated, which body is; or NULL. */
+    const ApiFieldName *(*names)(const json_t *body);
     /*
      * Fills call->prompt[]: the tokens of each prompt, limit at most; n_stable[]; and what follows
      * from how the prompt ends. 1: the budget is spent, it is to be called again.
@@ -75,7 +76,7 @@ struct Call {
     int n_live;         /* answers not done */
     int n_open;         /* answers whose last chunk was not sent */
     int is_dirty;       /* in the server's list */
-    int is_read;        /* its body is being read: it must stay */
+    int is_lent;        /* the worker has it: it must stay */
     atomic_int is_gone; /* its client is, for the worker: nobody needs the rest */
     double
         behind_ms; /* since when its reader is too slow and its answers are paused; 0: it is not */
@@ -84,6 +85,7 @@ struct Call {
     ItemRow row;        /* of routes whose replies are items */
     ResponsesTool tool; /* /v1/responses: what the last call of the row is to the client, */
     CustomInput input;  /* and what it gets, if it is a custom tool */
+    StrBuf whole;       /* its whole reply, while the worker writes it */
     char *body;         /* a large one, for the worker */
     const char *text;   /* the body */
     size_t text_len;
@@ -102,7 +104,7 @@ void call_drop_slow(Server *s);
 
 /*
  * Ends the calls of a request with an error; id: its X-Request-Id or its reply's id, NULL: all.
- * Returns how many; those whose body is still being read are not among them.
+ * Returns how many; those that the worker has are not among them.
  */
 int call_abort(Server *s, const char *id);
 
@@ -156,14 +158,14 @@ void call_add_prompt_ids(const Call *call, const Answer *a, StrBuf *out);
 /* The same for the trees of its steps. */
 void call_add_trees(const Call *call, const Answer *a, StrBuf *out);
 
-/* Log-probabilities of the prompt's tokens: vLLM's list of null and {"id": {...}}. */
-json_t *call_prompt_logprobs(const Call *call, const Answer *a);
+/* And of log-probabilities of the prompt's tokens: vLLM's list of null and {"id": {...}}. */
+void call_add_prompt_logprobs(const Call *call, const Answer *a, StrBuf *out);
 
 /* Why an answer stopped: its stop string, its stop id, or null. */
 json_t *call_stop_reason(const Answer *a);
 
 /* JSON has no NaN and no infinity: such a log-probability is -9999. */
-json_t *call_logprob(float logprob);
+double call_logprob(float logprob);
 
 /* A token as a string of a reply: its text, bytes:\x.. when that is not UTF-8, or token_id:N. */
 json_t *call_token_text(const Call *call, int32_t token);

@@ -100,6 +100,22 @@ static int tokenize_predicted(Call *call, size_t *budget)
     return 0;
 }
 
+/* Log-probabilities that each further token of all answers adds to a reply that is sent whole. */
+static int64_t probs_a_token(const Call *call)
+{
+    const ApiRequest *api = &call->api;
+    return api->stream ? 0 : (int64_t)call->n_prompts * api->best_of * (api->n_logprobs + 1);
+}
+
+/* The context bounds it and, where no length was asked for, what a reply may hold beside it. */
+static int longest_answer(const Call *call, int n_prompt)
+{
+    int room = call->server->ctx_size - n_prompt, max = call->api.max_tokens;
+    int64_t probs = probs_a_token(call);
+    if (max < 0 && probs && room > MAX_ANSWER_PROBS / probs) room = (int)(MAX_ANSWER_PROBS / probs);
+    return max < 0 || max > room ? room : max;
+}
+
 static int open_answers(Call *call, ApiError *err)
 {
     const Server *s = call->server;
@@ -131,19 +147,9 @@ static int open_answers(Call *call, ApiError *err)
         }
         if (call->allowed_ids.word) a->request.constraint = id_set_constraint(&call->allowed_ids);
         if (call->format->begin) call->format->begin(call, a);
-        int room = s->ctx_size - prompt->n;
-        if (a->request.max_tokens > room) a->request.max_tokens = room;
+        a->request.max_tokens = longest_answer(call, prompt->n);
     }
     return 0;
-}
-
-/* Any name will do, unless the user wants it otherwise: clients ask for models of other houses. */
-static int check_model(const Call *call, ApiError *err)
-{
-    const char *asked = call->api.model, *ours = call->server->service->model_name;
-    if (!call->server->settings->strict_model || !asked || !strcmp(asked, ours)) return 0;
-    err->code = "model_not_found";
-    return api_error(err, ERR_INPUT, "model", "The model '%.80s' does not exist.", asked);
 }
 
 /* Ids that only pad the vocabulary are never to be chosen, and this mask goes before the engine's.
@@ -172,7 +178,7 @@ static int read_request(Call *call, ApiError *err)
         body = format->translate(body, err);
     }
     if (!body || api_request_read(&call->api, format->kind, body, &defaults, err)) return -1;
-    return check_model(call, err) ? -1 : read_allowed(call, err);
+    return server_check_model(call->server, call->api.model, err) ? -1 : read_allowed(call, err);
 }
 
 /*
@@ -211,11 +217,26 @@ static int check_scores(const Call *call, ApiError *err)
                      (long long)n, MAX_PROMPT_PROBS);
 }
 
+/* The same for tokens of the answers: about 80 bytes each in the reply, and a microsecond. */
+static int check_answer_scores(const Call *call, ApiError *err)
+{
+    int64_t n_tokens = 0;
+    if (call->api.max_tokens < 0) return 0; /* longest_answer sees to it */
+    for (int i = 0; i < call->n_prompts; i++)
+        n_tokens += longest_answer(call, call->prompt[i].n);
+    int64_t n = n_tokens * probs_a_token(call) / call->n_prompts;
+    if (n <= MAX_ANSWER_PROBS) return 0;
+    return api_error(err, ERR_LIMIT, "logprobs",
+                     "%lld log-probabilities of answers are more than %d: ask for fewer "
+                     "alternatives, answers or tokens, or for a stream",
+                     (long long)n, MAX_ANSWER_PROBS);
+}
+
 static int end_reading(Call *call, ApiError *err)
 {
     for (int i = 0; i < call->n_prompts; i++)
         if (check_length(call, call->prompt[i].n, err)) return -1;
-    if (check_scores(call, err)) return -1;
+    if (check_scores(call, err) || check_answer_scores(call, err)) return -1;
     return open_answers(call, err);
 }
 
@@ -233,7 +254,7 @@ static int run(void *owner)
     if (!rc) rc = find_grammar(call, err);
     if (!rc) rc = end_reading(call, err);
     call->refused = rc < 0;
-    if (call->refused && call->format->names) api_rename(err, call->format->names);
+    if (call->refused && call->format->names) api_rename(err, call->format->names(call->asked));
     return rc < 0 ? TASK_DONE : rc;
 }
 
@@ -278,7 +299,7 @@ static void done(void *owner)
 {
     Call *call = owner;
     Exchange *ex = call->stream.ex;
-    call->is_read = 0;
+    call->is_lent = 0;
     if (call->grammar_s > 0) metrics_grammar(call->server->metrics, call->grammar_s);
     mem_free(call->body);
     call->body = NULL;
@@ -303,7 +324,7 @@ static Call *new_call(Server *s, Exchange *ex, const ApiFormat *format)
                    .stream = {.ex = ex},
                    .created = time(NULL),
                    .started_ms = clock_ms(),
-                   .is_read = 1};
+                   .is_lent = 1};
     set_id(call);
     call->next = s->calls;
     if (s->calls) s->calls->prev = call;

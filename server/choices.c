@@ -44,8 +44,7 @@ static void add_figures(const Call *call, StrBuf *out)
 static void add_prompt(const Call *call, StrBuf *out)
 {
     const Answer *a = &call->answers[0];
-    if (call->api.n_prompt_logprobs >= 0)
-        json_write(out, ",s:o", "prompt_logprobs", call_prompt_logprobs(call, a));
+    call_add_prompt_logprobs(call, a, out);
     call_add_prompt_ids(call, a, out);
 }
 

@@ -222,6 +222,8 @@ void connection_request(struct evhttp_request *req, void *arg)
     c->ex = ex;
     c->phase = PHASE_BODY;
     req->flags &= ~EVHTTP_PROXY_REQUEST; /* a full URL in the request line changes nothing */
+    /* Behind CONNECT evhttp would never end a connection. To us it is a method like any other. */
+    if (req->type == EVHTTP_REQ_CONNECT) req->type = EVHTTP_REQ_TRACE;
     head_unmark(headers);
     if (head_closes(headers)) { /* evhttp looks at the first header as a whole */
         while (!evhttp_remove_header(headers, "Connection")) {

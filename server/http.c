@@ -135,20 +135,26 @@ static void set_socket_options(int fd)
  * Every connection needs a descriptor; the rest of the program a few. Where the system allows fewer
  * than we would serve, we serve fewer: accepting what cannot be served makes a busy loop.
  */
-static void fit_descriptors(HttpLimits *limits)
+static int fit_descriptors(HttpLimits *limits, Error *err)
 {
     enum { OTHERS = 64 };
     struct rlimit files;
     rlim_t wanted = (rlim_t)limits->max_connections + OTHERS;
-    if (getrlimit(RLIMIT_NOFILE, &files)) return;
+    if (getrlimit(RLIMIT_NOFILE, &files)) return 0;
     if (files.rlim_cur < wanted) {
         files.rlim_cur = files.rlim_max < wanted ? files.rlim_max : wanted;
-        if (setrlimit(RLIMIT_NOFILE, &files) || getrlimit(RLIMIT_NOFILE, &files)) return;
+        if (setrlimit(RLIMIT_NOFILE, &files) || getrlimit(RLIMIT_NOFILE, &files)) return 0;
     }
-    if (files.rlim_cur >= wanted) return;
-    limits->max_connections = files.rlim_cur > 2 * OTHERS ? (int)(files.rlim_cur - OTHERS) : OTHERS;
+    if (files.rlim_cur >= wanted) return 0;
+    if (files.rlim_cur <= OTHERS)
+        return error_set(err, ERR_LIMIT,
+                         "the system allows %llu open files (ulimit -n), a server needs %d and one "
+                         "for each connection",
+                         (unsigned long long)files.rlim_cur, OTHERS);
+    limits->max_connections = (int)(files.rlim_cur - OTHERS);
     log_warn("fewer_connections max=%d: the system allows %llu open files", limits->max_connections,
              (unsigned long long)files.rlim_cur);
+    return 0;
 }
 
 static void configure(Http *http)
@@ -166,13 +172,13 @@ Http *http_open(struct event_base *base, const HttpLimits *limits, const HttpHan
     *http = (Http){.limits = *limits, .handler = *handler};
     event_set_log_callback(on_libevent_log);
     signal(SIGPIPE, SIG_IGN); /* a client that is gone is an error value, not a signal */
-    http->evhttp = evhttp_new(base);
+    int fits = !fit_descriptors(&http->limits, err);
+    http->evhttp = fits ? evhttp_new(base) : NULL;
     if (!http->evhttp) {
-        error_set(err, ERR_FILE, "cannot start the HTTP server");
+        if (fits) error_set(err, ERR_FILE, "cannot start the HTTP server");
         mem_free(http);
         return NULL;
     }
-    fit_descriptors(&http->limits);
     configure(http);
     return http;
 }

@@ -168,35 +168,47 @@ void call_add_trees(const Call *call, const Answer *a, StrBuf *out)
     tree_list_write(&a->trees, node_text, call, out);
 }
 
-static void add_ranked(const Call *call, json_t *dict, int32_t token, float logprob, int rank)
+/* before: the sign in front of it. */
+static void write_ranked(const Call *call, const char *before, int32_t token, float logprob,
+                         int rank, StrBuf *out)
 {
-    char id[16];
     size_t len;
     const char *text = tokenizer_bytes(call->server->service->tok, token, &len);
-    snprintf(id, sizeof id, "%d", token);
-    json_object_set_new(dict, id,
-                        json_pack("{s:o, s:i, s:o}", "logprob", call_logprob(logprob), "rank",
-                                  rank + 1, "decoded_token", json_text_n(text, len)));
+    strbuf_printf(out, "%s\"%d\":", before, token);
+    json_write(out, "{s:f, s:i, s:t}", "logprob", call_logprob(logprob), "rank", rank + 1,
+               "decoded_token", text, len);
 }
 
-json_t *call_prompt_logprobs(const Call *call, const Answer *a)
+/* The k likeliest tokens and always the one that came; null where nothing predicts it. */
+static void write_prompt_entry(const Call *call, const TokenProbs *p, int i, StrBuf *out)
 {
-    const TokenProbs *p = &a->prompt_probs;
-    json_t *list = json_array();
-    for (int i = 0; i < p->n; i++) {
-        if (isnan(p->logprob[i])) {
-            json_array_append_new(list, json_null());
-            continue;
-        }
-        json_t *dict = json_object();
-        for (int j = 0; j < p->k; j++) {
-            size_t at = (size_t)i * (size_t)p->k + (size_t)j;
-            if (p->top_id[at] >= 0) add_ranked(call, dict, p->top_id[at], p->top_logprob[at], j);
-        }
-        add_ranked(call, dict, p->token[i], p->logprob[i], p->rank[i]);
-        json_array_append_new(list, dict);
+    const char *before = "{";
+    int is_among = 0;
+    if (isnan(p->logprob[i])) {
+        strbuf_puts(out, "null");
+        return;
     }
-    return list;
+    for (int j = 0; j < p->k; j++) {
+        size_t at = (size_t)i * (size_t)p->k + (size_t)j;
+        if (p->top_id[at] < 0) continue;
+        int is_it = p->top_id[at] == p->token[i];
+        write_ranked(call, before, p->top_id[at], p->top_logprob[at], is_it ? p->rank[i] : j, out);
+        is_among |= is_it;
+        before = ",";
+    }
+    if (!is_among) write_ranked(call, before, p->token[i], p->logprob[i], p->rank[i], out);
+    strbuf_puts(out, "}");
+}
+
+void call_add_prompt_logprobs(const Call *call, const Answer *a, StrBuf *out)
+{
+    if (call->api.n_prompt_logprobs < 0) return;
+    json_write(out, ",s:[", "prompt_logprobs");
+    for (int i = 0; i < a->prompt_probs.n; i++) {
+        if (i) strbuf_puts(out, ",");
+        write_prompt_entry(call, &a->prompt_probs, i, out);
+    }
+    strbuf_puts(out, "]");
 }
 
 json_t *call_stop_reason(const Answer *a)
@@ -205,9 +217,9 @@ json_t *call_stop_reason(const Answer *a)
     return a->stop_id >= 0 ? json_integer(a->stop_id) : json_null();
 }
 
-json_t *call_logprob(float logprob)
+double call_logprob(float logprob)
 {
-    return json_real(logprob > -9999 ? (double)logprob : -9999.0); /* NaN fails the test too */
+    return logprob > -9999 ? (double)logprob : -9999.0; /* NaN fails the test too */
 }
 
 json_t *call_token_text(const Call *call, int32_t token)

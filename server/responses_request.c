@@ -11,12 +11,18 @@
 #include <limits.h>
 #include <string.h>
 
-const ApiFieldName responses_names[] = {
-    {"response_format.json_schema.schema", "text.format.schema"},
-    {"response_format", "text.format"},
-    {"messages", "input"},
-    {NULL, NULL},
-};
+const ApiFieldName *responses_names(const json_t *body)
+{
+    static const ApiFieldName names[] = {
+        {"response_format.json_schema.schema", "text.format.schema"},
+        {"response_format", "text.format"},
+        {"messages", "input"},
+        {".function", ""},
+        {NULL, NULL},
+    };
+    (void)body;
+    return names;
+}
 
 /* ---- items ---- */
 
@@ -130,7 +136,8 @@ static int read_call(History *h, const json_t *item, json_t *arguments)
     if (!calls) json_object_set_new(h->turn, "tool_calls", calls = json_array());
     responses_flat_name(json_field(item, "namespace"), name, &flat);
     json_array_append_new(calls,
-                          translate_call(json_stringn(strbuf_str(&flat), flat.len), arguments));
+                          translate_call(json_object_get(item, "call_id"),
+                                         json_stringn(strbuf_str(&flat), flat.len), arguments));
     strbuf_free(&flat);
     return 0;
 }
@@ -154,7 +161,9 @@ static void read_output(History *h, const json_t *item)
             strbuf_puts(&text, IMAGE_OMITTED);
         translate_add(&text, json_object_get(part, "text"));
     }
-    add_message(h, "tool", json_stringn(strbuf_str(&text), text.len));
+    end_turn(h);
+    json_array_append_new(h->out, translate_result(json_object_get(item, "call_id"),
+                                                   json_stringn(strbuf_str(&text), text.len)));
     strbuf_free(&text);
 }
 
@@ -244,11 +253,34 @@ static int refuse_stored(const json_t *body, ApiError *err)
 /* Log-probabilities have a place in this API's texts, which stays empty. */
 static int refuse_logprobs(const json_t *body, ApiError *err)
 {
+    const json_t *include = json_field(body, "include"), *one;
     int n = 0;
+    size_t i;
     if (api_read_int(body, "top_logprobs", 0, MAX_LOGPROBS, &n, err)) return -1;
-    if (!n) return 0;
-    return api_error(err, ERR_INPUT, "top_logprobs",
-                     "top_logprobs is not supported here; /v1/chat/completions has them");
+    if (n)
+        return api_error(err, ERR_INPUT, "top_logprobs",
+                         "top_logprobs is not supported here; /v1/chat/completions has them");
+    json_array_foreach(include, i, one)
+    {
+        const char *word = api_word(one);
+        if (word && !strcmp(word, "message.output_text.logprobs"))
+            return api_error(err, ERR_INPUT, "include",
+                             "include: %s is not supported here; /v1/chat/completions has logprobs",
+                             word);
+    }
+    return 0;
+}
+
+/*
+ * A conversation that is too long is an error, never shortened, as the reply says by "disabled";
+ * clients say "auto" of those that fit as well.
+ */
+static int check_truncation(const json_t *body, ApiError *err)
+{
+    const char *word = translate_text(body, "truncation");
+    if (!json_field(body, "truncation") || !strcmp(word, "disabled") || !strcmp(word, "auto"))
+        return 0;
+    return api_error(err, ERR_INPUT, "truncation", "truncation must be auto or disabled");
 }
 
 json_t *responses_to_chat(const json_t *body, ApiError *err)
@@ -257,9 +289,9 @@ json_t *responses_to_chat(const json_t *body, ApiError *err)
                                       "background", "previous_response_id", "conversation",
                                       "include",    "max_output_tokens",    NULL};
     json_t *chat = translate_copy(body, own);
-    if (!refuse_stored(body, err) && !refuse_logprobs(body, err) && !add_input(body, chat, err) &&
-        !add_max_tokens(body, chat, err) && !responses_add_tools(body, chat, err) &&
-        !add_format(body, chat, err))
+    if (!refuse_stored(body, err) && !refuse_logprobs(body, err) && !check_truncation(body, err) &&
+        !add_input(body, chat, err) && !add_max_tokens(body, chat, err) &&
+        !responses_add_tools(body, chat, err) && !add_format(body, chat, err))
         return chat;
     json_decref(chat);
     return NULL;

@@ -124,14 +124,17 @@ static json_t *chat_tools(const json_t *list)
     return out;
 }
 
-/* Words stay; a tool by name is one function to the chat; what runs elsewhere cannot be forced. */
+/*
+ * Words stay; a tool by name is one function to the chat. What runs elsewhere cannot be forced: the
+ * chat refuses a choice without a name.
+ */
 static json_t *chat_choice(const json_t *choice)
 {
     const char *type = translate_type(choice);
     if (!json_is_object(choice)) return json_incref((json_t *)choice);
     if (!strcmp(type, "allowed_tools"))
         return json_pack("{s:s, s:O}", "type", type, "allowed_tools", choice);
-    if (!is_function(choice) && !is_custom(choice)) return json_string("auto");
+    if (!is_function(choice) && !is_custom(choice)) return json_object();
     StrBuf flat = {0};
     responses_flat_name(json_field(choice, "namespace"), json_object_get(choice, "name"), &flat);
     json_t *out = json_pack("{s:s, s:{s:s%}}", "type", "function", "function", "name",

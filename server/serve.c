@@ -65,6 +65,13 @@ const char *server_fingerprint(const Server *s)
     return s->fingerprint;
 }
 
+int server_check_model(const Server *s, const char *asked, ApiError *err)
+{
+    if (!s->settings->strict_model || !asked || !strcmp(asked, s->service->model_name)) return 0;
+    err->code = "model_not_found";
+    return api_error(err, ERR_INPUT, "model", "The model '%.80s' does not exist.", asked);
+}
+
 void server_refuse(Exchange *ex, const ApiError *err)
 {
     int status = http_status(err->error.code);
@@ -433,6 +440,7 @@ void server_close(Server *s)
     if (s->predecessor >= 0) close(s->predecessor);
     loading_close(s->loading);
     worker_close(s->worker);
+    s->worker = NULL; /* calls that are freed below have nobody else to do it */
     worker_close(s->compiler);
     dispatch_close(s->dispatch);
     orders_close(s);

@@ -41,7 +41,7 @@ struct Server {
     Loading *loading;
     Dispatch *dispatch;
     StreamPulse *pulse;
-    Worker *worker;         /* reads large bodies */
+    Worker *worker;         /* reads large bodies, writes large replies */
     Worker *compiler;       /* goes on with requests whose grammar is to be compiled */
     Structures *structures; /* NULL while it is loading */
     Metrics *metrics;       /* NULL while it is loading */
@@ -88,6 +88,12 @@ ApiDefaults server_defaults(const Server *s, int max_tokens);
 /* The system_fingerprint of replies: "offshoot-VERSION-DEVICE". */
 const char *server_fingerprint(const Server *s);
 
+/*
+ * Any name will do (or NULL), unless the user wants it otherwise: clients ask for models of other
+ * houses.
+ */
+int server_check_model(const Server *s, const char *asked, ApiError *err);
+
 /* Sends *err as a reply and ends the exchange. */
 void server_refuse(Exchange *ex, const ApiError *err);
 
@@ -100,7 +106,7 @@ int server_refuse_unwell(const Server *s, Exchange *ex);
 /* What counts the tokens of a chat that came as another API's request. */
 typedef struct {
     json_t *(*translate)(const json_t *body, ApiError *err); /* as in translate.h */
-    const ApiFieldName *names;                               /* for errors */
+    const ApiFieldName *(*names)(const json_t *body);        /* for errors */
     ApiDefaults (*defaults)(const Server *s);
     const char *before; /* the reply, up to the number; a brace ends it */
 } ChatCount;

@@ -59,10 +59,19 @@ json_t *translate_part(json_t *text)
     return json_pack("{s:s, s:o}", "type", "text", "text", text);
 }
 
-json_t *translate_call(json_t *name, json_t *arguments)
+json_t *translate_call(json_t *id, json_t *name, json_t *arguments)
 {
-    return json_pack("{s:s, s:{s:o, s:o}}", "type", "function", "function", "name", name,
-                     "arguments", arguments);
+    json_t *call = json_pack("{s:s, s:{s:o, s:o}}", "type", "function", "function", "name", name,
+                             "arguments", arguments);
+    if (json_is_string(id)) json_object_set(call, "id", id);
+    return call;
+}
+
+json_t *translate_result(json_t *id, json_t *content)
+{
+    json_t *m = translate_message("tool", content);
+    if (json_is_string(id)) json_object_set(m, "tool_call_id", id);
+    return m;
 }
 
 json_t *translate_tool(const json_t *name, const json_t *description, const json_t *parameters,

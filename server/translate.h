@@ -14,7 +14,8 @@
 
 /* A new reference; NULL and *err. max_tokens may be missing: count_tokens goes without. */
 json_t *anthropic_to_chat(const json_t *body, ApiError *err);
-extern const ApiFieldName anthropic_names[];
+/* What a body calls its fields; some have an older name, too. */
+const ApiFieldName *anthropic_names(const json_t *body);
 
 /*
  * Appends the signature of a thinking block, which clients send back as it is; within it the
@@ -23,7 +24,7 @@ extern const ApiFieldName anthropic_names[];
 void anthropic_sign(const StrBuf *reasoning, StrBuf *out);
 
 json_t *responses_to_chat(const json_t *body, ApiError *err);
-extern const ApiFieldName responses_names[];
+const ApiFieldName *responses_names(const json_t *body);
 
 /* ---- shared by the two ---- */
 
@@ -42,8 +43,12 @@ void translate_add(StrBuf *out, const json_t *string);
 /* {"type": "text", "text": text}, as a part of content; takes the reference. */
 json_t *translate_part(json_t *text);
 
-/* A call of an assistant's message: its name and arguments, whose references it takes. */
-json_t *translate_call(json_t *name, json_t *arguments);
+/*
+ * A call of an assistant's message: its name and arguments, whose references it takes. id: of any
+ * type, or NULL; translate_result is the message with what came of it, and takes content's.
+ */
+json_t *translate_call(json_t *id, json_t *name, json_t *arguments);
+json_t *translate_result(json_t *id, json_t *content);
 
 /* A tool of a chat request. strict: true only if it was asked for. */
 json_t *translate_tool(const json_t *name, const json_t *description, const json_t *parameters,

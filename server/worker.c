@@ -5,9 +5,14 @@
 #include "base/queue.h"
 #include "base/thread.h"
 
+typedef struct {
+    Task task;
+    int is_owed;
+} Job;
+
 struct Worker {
-    Queue *todo, *done; /* of Task */
-    int n, max;
+    Queue *todo, *done; /* of Job */
+    int n, max, n_owed;
     pthread_t thread;
     int started;
 };
@@ -15,15 +20,15 @@ struct Worker {
 static void *work(void *arg)
 {
     Worker *w = arg;
-    Task task;
+    Job job;
     while (!queue_is_shut(w->todo)) {
-        if (!queue_pop(w->todo, &task)) {
+        if (!queue_pop(w->todo, &job)) {
             queue_wait(w->todo);
             continue;
         }
-        int more = task.run(task.owner);
+        int more = job.task.run(job.task.owner);
         /* Both have room for all there can be; but one that is shut takes nothing. */
-        if (!more || queue_try_push(w->todo, &task)) queue_push(w->done, &task);
+        if (!more || queue_try_push(w->todo, &job)) queue_push(w->done, &job);
     }
     return NULL;
 }
@@ -32,8 +37,8 @@ Worker *worker_open(int max_tasks, Error *err)
 {
     Worker *w = mem_alloc(1, sizeof *w);
     w->max = max_tasks;
-    w->todo = queue_open(max_tasks, sizeof(Task), err);
-    if (w->todo) w->done = queue_open(max_tasks, sizeof(Task), err);
+    w->todo = queue_open(max_tasks + MAX_OWED, sizeof(Job), err);
+    if (w->todo) w->done = queue_open(max_tasks + MAX_OWED, sizeof(Job), err);
     if (w->done && !thread_start(&w->thread, work, w, "worker", err)) {
         w->started = 1;
         return w;
@@ -47,12 +52,15 @@ int worker_fd(const Worker *w)
     return queue_fd(w->done);
 }
 
-static void give_back(Worker *w, Queue *tasks)
+static void give_back(Worker *w, Queue *jobs)
 {
-    Task task;
-    while (queue_pop(tasks, &task)) {
-        w->n--;
-        task.done(task.owner);
+    Job job;
+    while (queue_pop(jobs, &job)) {
+        if (job.is_owed)
+            w->n_owed--;
+        else
+            w->n--;
+        job.task.done(job.task.owner);
     }
 }
 
@@ -66,7 +74,14 @@ int worker_add(Worker *w, const Task *task)
 {
     if (w->n == w->max) return -1;
     w->n++;
-    return queue_try_push(w->todo, task);
+    return queue_try_push(w->todo, &(Job){*task, 0});
+}
+
+int worker_add_owed(Worker *w, const Task *task)
+{
+    if (!w || w->n_owed == MAX_OWED) return -1;
+    w->n_owed++;
+    return queue_try_push(w->todo, &(Job){*task, 1});
 }
 
 void worker_close(Worker *w)

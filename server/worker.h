@@ -21,7 +21,9 @@ typedef struct {
     void *owner;
 } Task;
 
-/* At most max_tasks are there at a time. */
+enum { MAX_OWED = 4096 };
+
+/* At most max_tasks are there at a time, and MAX_OWED that are owed. */
 Worker *worker_open(int max_tasks, Error *err);
 
 /* To be polled for reading; then worker_read calls done for all tasks that have run. */
@@ -33,6 +35,12 @@ void worker_read(Worker *w);
  * there are max_tasks already.
  */
 int worker_add(Worker *w, const Task *task);
+
+/*
+ * The same for what cannot be refused any more: work for a request that was let in. It has room of
+ * its own. -1: there is none left, or w is NULL.
+ */
+int worker_add_owed(Worker *w, const Task *task);
 
 /* Waits for the slice that runs now; done is called for all that are left. NULL is fine. */
 void worker_close(Worker *w);

@@ -219,12 +219,52 @@ static void test_too_many(void **state)
     }
 }
 
+/* So are answers whose log-probabilities would be too many, but in streams, which go in pieces. */
+static void test_too_many_of_answers(void **state)
+{
+    (void)state;
+#define MANY                                                                                       \
+    "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"stop\": [\" \", \"e\"], "        \
+    "\"logprobs\": true, \"top_logprobs\": 20, \"n\": 32, \"temperature\": 0"
+    json_t *reply = served_post(served, CHAT, "{" MANY ", \"max_tokens\": 1600}", 400);
+    assert_string_equal(served_text_at(reply, "error.param"), "logprobs");
+    assert_non_null(strstr(served_text_at(reply, "error.message"), "1075200 log-probabilities"));
+    json_decref(reply);
+    json_decref(served_post(served, CHAT, "{" MANY ", \"max_tokens\": 1500}", 200));
+    json_decref(served_events(served, CHAT, "{" MANY ", \"max_tokens\": 1600, \"stream\": true}"));
+#undef MANY
+}
+
+/*
+ * Where no length was given the answers have as many tokens as the reply has room for. All but one
+ * prompt's end with their first token.
+ */
+static void test_length_by_logprobs(void **state)
+{
+    (void)state;
+    enum { N_PROMPTS = 512, N = 2, MOST = (1 << 20) / (N_PROMPTS * N * 21) };
+    StrBuf body = {0};
+    strbuf_puts(&body, "{\"prompt\": [\"Hello\"");
+    for (int i = 1; i < N_PROMPTS; i++)
+        strbuf_puts(&body, ", \"def f(\"");
+    strbuf_puts(&body, "], \"n\": 2, \"temperature\": 0, \"max_tokens\": -1, \"logprobs\": 20,"
+                       "\"ignore_eos\": true, \"stop_token_ids\": [82]}");
+    json_t *reply = served_post(served, "/v1/completions", body.data, 200);
+    assert_int_equal(json_array_size(served_at(reply, "choices.0.logprobs.tokens")), MOST);
+    assert_int_equal(json_array_size(served_at(reply, "choices.2.logprobs.tokens")), 1);
+    assert_string_equal(served_text_at(reply, "choices.0.finish_reason"), "length");
+    json_decref(reply);
+    strbuf_free(&body);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scoring),       cmocka_unit_test(test_generated_logprobs),
         cmocka_unit_test(test_chat_logprobs), cmocka_unit_test(test_chat_logprobs_by_id),
         cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_too_many_of_answers),
+        cmocka_unit_test(test_length_by_logprobs),
     };
     return cmocka_run_group_tests(tests, served_open, served_close);
 }

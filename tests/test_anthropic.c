@@ -620,6 +620,15 @@ static void test_errors(void **state)
         {"{" HELLO ", \"max_tokens\": 5, \"output_config\": {\"format\": {\"type\": "
          "\"json_schema\", \"schema\": {\"not\": {}}}}}",
          "output_config.format.schema"},
+        {"{" HELLO ", \"max_tokens\": 5, \"output_format\": {\"type\": \"foo\"}}",
+         "output_format must be of type"},
+        {"{" HELLO ", \"max_tokens\": 5, \"output_format\": {\"type\": \"json_schema\", "
+         "\"schema\": {\"not\": {}}}}",
+         "output_format.schema"},
+        {"{" HELLO ", \"max_tokens\": 5, \"tools\": [{\"input_schema\": {}}]}",
+         "tools[0].name must"},
+        {"{" HELLO ", \"max_tokens\": 5, \"tools\": [{\"name\": \"f\", \"input_schema\": 5}]}",
+         "tools[0].input_schema must be an object"},
         {"{" HELLO ", \"max_tokens\": 5, \"stop_sequences\": [7]}", "stop_sequences must be"},
         {"[", "the body is not"},
         {"{\"max_tokens\": 5, \"messages\": [{\"role\": \"user\", \"content\": [{\"type\": "

@@ -268,6 +268,23 @@ static void test_messages(void **state)
          "{\"function\":{\"name\":\"h\",\"arguments\":{}}},"
          "{\"function\":{\"name\":\"i\",\"arguments\":{\"b\":2}}}]},"
          "{\"role\":\"tool\",\"content\":\"t\"}]"},
+        /* results in the order of their calls; those that answer none before them stay */
+        {"[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"x\",\"func"
+         "tion\":{\"name\":\"f\",\"arguments\":{}}},{\"id\":\"y\",\"function\":{\"name\""
+         ":\"g\",\"arguments\":{}}},{\"id\":\"z\",\"function\":{\"name\":\"h\",\"argumen"
+         "ts\":{}}}]},{\"role\":\"tool\",\"content\":\"3\",\"tool_call_id\":\"z\"},{\"ro"
+         "le\":\"tool\",\"content\":\"?\",\"tool_call_id\":\"w\"},{\"role\":\"tool\",\"c"
+         "ontent\":\"2\",\"tool_call_id\":\"y\"},{\"role\":\"tool\",\"content\":\"-\"},{"
+         "\"role\":\"tool\",\"content\":\"1\",\"tool_call_id\":\"x\"},{\"role\":\"user\""
+         ",\"content\":\"u\"},{\"role\":\"tool\",\"content\":\"b\",\"tool_call_id\":\"y"
+         "\"},{\"role\":\"tool\",\"content\":\"a\",\"tool_call_id\":\"x\"}]",
+         "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"nam"
+         "e\":\"f\",\"arguments\":{}}},{\"function\":{\"name\":\"g\",\"arguments\":{}}},"
+         "{\"function\":{\"name\":\"h\",\"arguments\":{}}}]},{\"role\":\"tool\",\"conten"
+         "t\":\"1\"},{\"role\":\"tool\",\"content\":\"?\"},{\"role\":\"tool\",\"content"
+         "\":\"2\"},{\"role\":\"tool\",\"content\":\"-\"},{\"role\":\"tool\",\"content\""
+         ":\"3\"},{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"tool\",\"content\":"
+         "\"b\"},{\"role\":\"tool\",\"content\":\"a\"}]"},
         {"[{\"role\":\"system\",\"content\":null},{\"role\":\"user\",\"content\":\"\"},"
          "{\"role\":\"assistant\",\"tool_calls\":[]}]",
          "[{\"role\":\"system\",\"content\":\"\"},{\"role\":\"user\",\"content\":\"\"},"

@@ -25,6 +25,8 @@
 #define COMPLETIONS "/v1/completions"
 #define SHORT       "{\"prompt\": \"Hello\", \"max_tokens\": 4, \"temperature\": 0}"
 
+#define CHAT "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]"
+
 static void assert_alive(const Served *s)
 {
     json_decref(served_post(s, COMPLETIONS, SHORT, 200));
@@ -330,6 +332,14 @@ static void test_model_names_and_lengths(void **state)
     assert_string_equal(json_string_value(served_at(r, "error.code")), "model_not_found");
     assert_string_equal(json_string_value(served_at(r, "error.type")), "not_found_error");
     json_decref(r);
+    static const char *const others[][2] = {
+        {"/v1/messages", "{\"model\": \"x\", \"max_tokens\": 1, " CHAT "}"},
+        {"/v1/messages/count_tokens", "{\"model\": \"x\", " CHAT "}"},
+        {"/v1/responses", "{\"model\": \"x\", \"input\": \"Hi\"}"},
+        {"/v1/responses/input_tokens", "{\"model\": \"x\", \"input\": \"Hi\"}"}};
+    for (int i = 0; i < 4; i++)
+        json_decref(served_post(s, others[i][0], others[i][1], 404));
+    json_decref(served_post(s, others[1][0], "{\"model\": \"demo\", " CHAT "}", 200));
     static const char *const taken[] = {"{\"prompt\": \"Hello\", \"ignore_eos\": true}",
                                         "{\"prompt\": \"Hello\", \"ignore_eos\": true, "
                                         "\"model\": \"demo\"}"};
@@ -375,23 +385,28 @@ static void test_worker(void **state)
     for (int i = 0; i < MAX; i++)
         assert_int_equal(worker_add(w, &task), 0);
     assert_int_equal(worker_add(w, &task), -1);
+    for (int i = 0; i < MAX_OWED; i++)
+        assert_int_equal(worker_add_owed(w, &task), 0);
+    assert_int_equal(worker_add_owed(w, &task), -1);
+    assert_int_equal(worker_add_owed(NULL, &task), -1);
     worker_read(w);
     assert_int_equal(c.n_done, 0);
     atomic_store(&c.may_run, 1);
     struct pollfd p = {.fd = worker_fd(w), .events = POLLIN};
-    while (c.n_done < MAX) {
-        if (poll(&p, 1, 30000) != 1) fail_msg("%d of %d are done", c.n_done, MAX);
+    while (c.n_done < MAX + MAX_OWED) {
+        if (poll(&p, 1, 30000) != 1) fail_msg("%d of %d are done", c.n_done, MAX + MAX_OWED);
         worker_read(w);
     }
-    assert_int_equal(atomic_load(&c.n_run), MAX);
+    assert_int_equal(atomic_load(&c.n_run), MAX + MAX_OWED);
     atomic_store(&c.may_run, 0);
-    for (int i = 0; i < MAX; i++) /* there is room again; two of them will never run */
+    for (int i = 0; i < MAX; i++) /* there is room again; all but one will never run */
         assert_int_equal(worker_add(w, &task), 0);
+    assert_int_equal(worker_add_owed(w, &task), 0);
     usleep(20000); /* the first has begun, or it will not run either */
     atomic_store(&c.may_run, 1);
     worker_close(w);
-    assert_int_equal(c.n_done, 2 * MAX);
-    assert_in_range(atomic_load(&c.n_run), MAX, 2 * MAX);
+    assert_int_equal(c.n_done, 2 * MAX + MAX_OWED + 1);
+    assert_in_range(atomic_load(&c.n_run), MAX + MAX_OWED, 2 * MAX + MAX_OWED + 1);
     worker_close(NULL);
 }
 
@@ -561,6 +576,76 @@ static void test_many_texts_in_slices(void **state)
     assert_int_equal(served_stop(s), 0);
 }
 
+/* What jansson gives back on the server's thread. */
+static pthread_t server_thread;
+static atomic_int n_freed_there;
+
+static void counting_free(void *p)
+{
+    if (pthread_equal(pthread_self(), server_thread)) atomic_fetch_add(&n_freed_there, 1);
+    free(p);
+}
+
+/* What a large body has become is not freed by the thread that all streams come from. */
+static void test_who_frees_large_bodies(void **state)
+{
+    (void)state;
+    enum { N = 100000 };
+    static const struct {
+        const char *path, *begin;
+        int status;
+    } rows[] = {{"/tokenize", "{\"prompt\": \"Hello\"", 200},
+                {"/detokenize", "{\"tokens\": 1", 400},
+                {COMPLETIONS, "{\"prompt\": \"Hello\", \"max_tokens\": 1", 200},
+                {COMPLETIONS, "{\"prompt\": 1", 400},
+                {"/v1/responses", "{\"input\": \"Hello\", \"max_output_tokens\": 1", 200}};
+    Served *s = served_start(NULL);
+    server_thread = s->thread;
+    json_set_alloc_funcs(malloc, counting_free);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        StrBuf body = {0};
+        strbuf_printf(&body, "%s, \"x\": [1", rows[i].begin);
+        for (int k = 1; k < N; k++)
+            strbuf_puts(&body, ",1");
+        strbuf_puts(&body, "]}");
+        atomic_store(&n_freed_there, 0);
+        json_decref(served_post(s, rows[i].path, body.data, rows[i].status));
+        assert_alive(s); /* behind all that the server has done for it */
+        if (atomic_load(&n_freed_there) >= N)
+            fail_msg("%s, %d: %d", rows[i].path, rows[i].status, atomic_load(&n_freed_there));
+        strbuf_free(&body);
+    }
+    json_set_alloc_funcs(malloc, free);
+    assert_int_equal(served_stop(s), 0);
+}
+
+/* Nor is a reply with thousands of log-probabilities written there; and its client may go. */
+static void test_who_writes_large_replies(void **state)
+{
+    (void)state;
+    enum { N = 500 };
+    static const char body[] = "{\"prompt\": \"Hello\", \"max_tokens\": 500, \"logprobs\": 20, "
+                               "\"ignore_eos\": true, \"temperature\": 0}";
+    Served *s = served_start(NULL);
+    server_thread = s->thread;
+    json_set_alloc_funcs(malloc, counting_free);
+    atomic_store(&n_freed_there, 0);
+    json_t *reply = served_post(s, COMPLETIONS, body, 200);
+    assert_int_equal(json_array_size(served_at(reply, "choices.0.logprobs.top_logprobs")), N);
+    json_decref(reply);
+    assert_alive(s);
+    assert_in_range(atomic_load(&n_freed_there), 0, N);
+    json_set_alloc_funcs(malloc, free);
+    for (int i = 0; i < 4; i++) {
+        int fd = http_connect(s->port);
+        http_send(fd, "POST", COMPLETIONS, "", body);
+        usleep(100000 * (useconds_t)i); /* before it is done, or while it is written, or after */
+        close(fd);
+    }
+    assert_alive(s);
+    assert_int_equal(served_stop(s), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -575,6 +660,8 @@ int main(void)
         cmocka_unit_test(test_worker_takes_turns),
         cmocka_unit_test(test_large_overtakes_huge),
         cmocka_unit_test(test_many_texts_in_slices),
+        cmocka_unit_test(test_who_frees_large_bodies),
+        cmocka_unit_test(test_who_writes_large_replies),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
 }

@@ -12,10 +12,14 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "server/connection.h"
 #include "tests/analyzer.h"
+#include "tests/apart.h"
 #include "tests/echo_server.h"
 
 /* ---- clocks ---- */
@@ -110,6 +114,61 @@ static void test_max_connections(void **state)
         close(fd[i]);
     }
     strbuf_free(&rest);
+    echo_close(&e);
+}
+
+/* A server where the system allows so many files; exits with the connections that it would serve.
+ */
+static void open_with_files(const void *arg)
+{
+    const int *files = arg;
+    struct rlimit low = {(rlim_t)*files, (rlim_t)*files};
+    HttpLimits limits = echo_limits();
+    HttpHandler handler = {0};
+    Error err = {0};
+    struct event_base *base = event_base_new();
+    limits.max_connections = 10;
+    if (setrlimit(RLIMIT_NOFILE, &low)) _exit(200);
+    const Http *http = http_open(base, &limits, &handler, &err);
+    if (!http) fprintf(stderr, "%s\n", err.msg);
+    _exit(http ? http->limits.max_connections : 0);
+}
+
+/* Never more connections than were asked for, or than there are files for; none is no server. */
+static void test_few_descriptors(void **state)
+{
+    (void)state;
+    static const int rows[][2] = {{200, 10}, {74, 10}, {70, 6}, {65, 1}, {64, 0}, {20, 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char said[APART_SAID];
+        int status = run_apart(open_with_files, rows[i], said);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), rows[i][1]);
+        if (!rows[i][1]) assert_non_null(strstr(said, "open files (ulimit -n)"));
+    }
+}
+
+/* Who asks for the connection's end gets it, whatever the method. */
+static void test_close_after_any_method(void **state)
+{
+    (void)state;
+    static const char *const starts[] = {"GET /echo", "CONNECT x:1", "TRACE /echo", "FETCH /echo"};
+    Echo e;
+    echo_open(&e, NULL, 1);
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+        int fd = http_connect(e.port);
+        char request[100];
+        StrBuf rest = {0};
+        HttpReply r;
+        snprintf(request, sizeof request, "%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+                 starts[i]);
+        http_write(fd, request, strlen(request));
+        assert_int_equal(http_read(fd, &rest, 0, &r), 0);
+        http_reply_free(&r);
+        if (!http_closed(fd, 5000)) fail_msg("%s: still open", starts[i]);
+        strbuf_free(&rest);
+        close(fd);
+    }
     echo_close(&e);
 }
 
@@ -427,6 +486,8 @@ int main(void)
         cmocka_unit_test(test_drip),
         cmocka_unit_test(test_idle),
         cmocka_unit_test(test_max_connections),
+        cmocka_unit_test(test_few_descriptors),
+        cmocka_unit_test(test_close_after_any_method),
         cmocka_unit_test(test_half_close),
         cmocka_unit_test(test_storms),
         cmocka_unit_test(test_pipelining),

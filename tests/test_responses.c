@@ -469,6 +469,14 @@ static void test_errors(void **state)
         {"{\"input\": [{\"type\": \"reasoning\", \"summary\": []}]}", "input"},
         {"{\"input\": [{\"role\": \"system\", \"content\": \"a\"}]}", "input"},
         {"{" HELLO ", \"tool_choice\": {\"type\": \"function\", \"name\": \"f\"}}", "tool_choice"},
+        {"{" HELLO ", \"tool_choice\": {}}", "tool_choice"},
+        {"{" HELLO ", \"tool_choice\": {\"type\": \"x\"}}", "tool_choice"},
+        {"{" HELLO ", \"tool_choice\": {\"type\": \"web_search\"}}", "tool_choice"},
+        {"{" HELLO ", \"truncation\": \"left\"}", "truncation"},
+        {"{" HELLO ", \"include\": [\"message.output_text.logprobs\"]}", "include"},
+        {"{" HELLO ", \"tools\": [{\"type\": \"function\"}]}", "tools[0].name"},
+        {"{" HELLO ", \"tools\": [{\"type\": \"function\", \"name\": \"f\", \"parameters\": 1}]}",
+         "tools[0].parameters"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         json_t *reply = served_post(served, RESPONSES, rows[i][0], 400);

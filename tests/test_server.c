@@ -87,6 +87,8 @@ static void test_open_routes(void **state)
     assert_text(json, "data.0.root", "demo");
     assert_text(json, "data.0.object", "model");
     assert_int_equal(json_integer_value(served_at(json, "data.0.max_model_len")), 8192);
+    assert_int_equal(json_integer_value(served_at(json, "data.0.max_input_tokens")), 8192);
+    assert_int_equal(json_integer_value(served_at(json, "data.0.max_tokens")), 8192);
     json_decref(json);
     http_reply_free(&r);
     assert_int_equal(served_stop(s), 0);

@@ -113,7 +113,7 @@ static void test_anthropic_messages(void **state)
          "messages",
          IN_TURN("'content': [" PART("a") "], 'reasoning_content': 'hm', 'tool_calls': [{'type': "
                                           "'function', 'function': {'name': 'f', 'arguments': "
-                                          "{'x': 1}}}]")},
+                                          "{'x': 1}}, 'id': 't'}]")},
         /* Thoughts that were not shown come back within their signature. */
         {TURN("[{'type': 'thinking', 'thinking': '', 'signature': 'b2Zmc2hvb3Q6aG0='}]"),
          "messages", IN_TURN("'content': [], 'reasoning_content': 'hm'")},
@@ -244,7 +244,8 @@ static void test_responses_input(void **state)
                "'x'}"),
          "messages",
          "[{'role': 'assistant', 'content': 'a', 'reasoning_content': 'hm', 'tool_calls': "
-         "[" CALLS("f") ", " CALLS("n__g") "]}, {'role': 'tool', 'content': 'x'}]"},
+         "[{'type': 'function', 'function': {'name': 'f', 'arguments': '{}'}, 'id': 'c'}, " CALLS(
+             "n__g") "]}, {'role': 'tool', 'content': 'x', 'tool_call_id': 'c'}]"},
         /* After a tool's output a call is a turn of its own. */
         {INPUT("{'type': 'function_call', 'name': 'f', 'arguments': '{}'}, {'type': "
                "'function_call_output', 'output': 'x'}, {'type': 'reasoning', "
@@ -291,7 +292,7 @@ static void test_responses_fields(void **state)
         {ASKS("'tool_choice': 'required'"), "tool_choice", "'required'"},
         {ASKS("'tool_choice': {'type': 'custom', 'name': 'p'}"), "tool_choice",
          "{'type': 'function', 'function': {'name': 'p'}}"},
-        {ASKS("'tool_choice': {'type': 'web_search'}"), "tool_choice", "'auto'"},
+        {ASKS("'tool_choice': {'type': 'web_search', 'name': 'f'}"), "tool_choice", "{}"},
         {ASKS("'tool_choice': {'type': 'allowed_tools', 'mode': 'auto', 'tools': []}"),
          "tool_choice",
          "{'type': 'allowed_tools', 'allowed_tools': {'type': 'allowed_tools', 'mode': 'auto', "
@@ -354,7 +355,8 @@ static void test_renamed(void **state)
 {
     (void)state;
     static const ApiFieldName names[] = {
-        {"a.b", "x"}, {"a", "thing"}, {"stop", "stop_sequences"}, {NULL, NULL}};
+        {"a.b", "x"},    {"a", "thing"}, {"stop", "stop_sequences"},
+        {".in.q", ".p"}, {".in", ""},    {NULL, NULL}};
     static const struct {
         const char *param, *text, *new_param, *new_text;
     } rows[] = {
@@ -362,6 +364,9 @@ static void test_renamed(void **state)
         {"a[3].b", "a[3].b is wrong", "thing[3].b", "thing[3].b is wrong"},
         {"a.b", "a.b.c: wrong", "x", "x.c: wrong"},
         {"ab", "this a is wrong", "ab", "this a is wrong"},
+        {"t[1].in.q", "t[1].in.q.x: wrong", "t[1].p", "t[1].p.x: wrong"},
+        {"t[1].in.r", "t[1].in.r is wrong", "t[1].r", "t[1].r is wrong"},
+        {"t[1].inner", "it is not t.in", "t[1].inner", "it is not t.in"},
         {"stop_token_ids", "stop takes", "stop_token_ids", "stop_sequences takes"},
         {"", "", "", ""},
     };
