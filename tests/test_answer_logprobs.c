@@ -260,8 +260,10 @@ static void test_length_by_logprobs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_scoring),       cmocka_unit_test(test_generated_logprobs),
-        cmocka_unit_test(test_chat_logprobs), cmocka_unit_test(test_chat_logprobs_by_id),
+        cmocka_unit_test(test_scoring),
+        cmocka_unit_test(test_generated_logprobs),
+        cmocka_unit_test(test_chat_logprobs),
+        cmocka_unit_test(test_chat_logprobs_by_id),
         cmocka_unit_test(test_too_many),
         cmocka_unit_test(test_too_many_of_answers),
         cmocka_unit_test(test_length_by_logprobs),
