@@ -137,9 +137,8 @@ static int is_known(const Depth *d, const GrammarVocabToken *t, int at)
  */
 static int try_token(GrammarMasks *m, GrammarWalk *w, const GrammarVocabToken *t, int *at)
 {
-    size_t len;
     if (is_known(&m->depth[*at], t, *at)) return 1;
-    const char *bytes = tokenizer_bytes(m->vocab->tok, t->id, &len);
+    const char *bytes = m->vocab->bytes + t->first;
     for (; *at < t->len; (*at)++) {
         Depth *here = &m->depth[*at], *next = here + 1;
         if (is_known(here, t, *at)) return 1;
