@@ -169,7 +169,7 @@ static int step(void *self, int from, int32_t token, int to)
     return p->to.n ? 0 : -1;
 }
 
-static void allowed(void *self, int state, uint64_t *mask)
+static int allowed(void *self, int state, uint64_t *mask)
 {
     GrammarAnswer *a = self;
     const GrammarVocab *v = a->pool->vocab;
@@ -180,9 +180,10 @@ static void allowed(void *self, int state, uint64_t *mask)
     for (size_t i = 0; i < v->n_words && !any; i++)
         any |= mask[i];
     /* where nothing else may come, or nothing that the vocabulary can say, the answer ends */
-    if (any && !grammar_may_end(a->grammar, s)) return;
+    if (any && !grammar_may_end(a->grammar, s)) return 0;
     for (int i = 0; i < v->n_end; i++)
         if (v->end[i] < v->n_vocab) mask[v->end[i] / 64] |= UINT64_C(1) << (v->end[i] % 64);
+    return 0;
 }
 
 Constraint grammar_constraint(GrammarAnswer *a)
