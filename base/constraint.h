@@ -11,20 +11,26 @@
 
 #include <stdint.h>
 
+enum { CONSTRAINT_FULL = -2 };
+
 typedef struct {
     void *self; /* NULL: anything goes */
     /* The answer begins, as the engine's sequence seq, whose last answer has ended. */
     void (*begin)(void *self, int seq);
     /*
      * Makes state `to` of state `from` and the token after it; 0, or -1 where the token may not
-     * come there, and `to` has no state; a draft, to > 0, may also be refused for want of room.
+     * come there, and `to` has no state. CONSTRAINT_FULL: it may come, but what follows it cannot
+     * be told; so a draft, to > 0, is also refused for want of room.
      * With to == 0 it is the sequence's from now on; the others are gone. A tree's nodes are made
      * in their order: with its first, 1 from 0, those of the tree before are gone.
      */
     int (*step)(void *self, int from, int32_t token, int to);
-    /* Sets the bits of mask, over the vocabulary, to the ids that may follow state: at least one.
+    /*
+     * Sets the bits of mask, over the vocabulary, to the ids that may follow state: at least one.
+     * -1: that cannot be told, or takes too long, and mask has nothing. Where a draft's was told
+     * once, it is again, up to the next step to 0.
      */
-    void (*allowed)(void *self, int state, uint64_t *mask);
+    int (*allowed)(void *self, int state, uint64_t *mask);
 } Constraint;
 
 #endif

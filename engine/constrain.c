@@ -2,13 +2,26 @@
  * constrain.c: the grammars of answers along their trees (base/constraint.h).
  *
  * A draft that its parent's state does not let through could never be kept: it leaves the tree
- * before this is verified. Each row that is sampled has the mask of its own node.
+ * before this is verified, and so does one whose own mask takes too long. Each row that is sampled
+ * has the mask of its own node. Where the root has none, the answer ends.
  */
 #include <assert.h>
 
 #include "engine/state.h"
 
-void constrain_drafts(Work *w)
+static uint64_t *mask_at(const Engine *e, int at)
+{
+    assert(at < MAX_SAMPLED);
+    return e->host.mask + (size_t)at * mask_words(e);
+}
+
+/* 1 if node `to` of the answer's tree may be a draft: that token behind node `from`. */
+static int may_draft(Engine *e, const Constraint *c, int from, int32_t token, int to)
+{
+    return !c->step(c->self, from, token, to) && !c->allowed(c->self, to, mask_at(e, 0));
+}
+
+void constrain_drafts(Engine *e, Work *w)
 {
     const Constraint *c = &w->seq->req.constraint;
     Tree *t = &w->tree;
@@ -18,7 +31,7 @@ void constrain_drafts(Work *w)
     for (int i = 1; i < t->n; i++) {
         int32_t parent = moved[t->parent[i]];
         moved[i] = -1;
-        if (parent < 0 || c->step(c->self, parent, t->token[i], n)) continue;
+        if (parent < 0 || !may_draft(e, c, parent, t->token[i], n)) continue;
         t->token[n] = t->token[i];
         t->parent[n] = parent;
         t->depth[n] = t->depth[i];
@@ -45,12 +58,6 @@ static int take_out(uint64_t *mask, size_t n_words, const int32_t *id, int n)
     return left != 0;
 }
 
-static uint64_t *mask_at(const Engine *e, int at)
-{
-    assert(at < MAX_SAMPLED);
-    return e->host.mask + (size_t)at * mask_words(e);
-}
-
 /* That mask is filled: the backend's. */
 static const uint64_t *send_mask(const Engine *e, int at)
 {
@@ -66,18 +73,21 @@ const uint64_t *engine_draft_mask(Engine *e, int seq, const int32_t *path, int n
     if (!c->self) return NULL;
     for (int i = 0; i < n; i++)
         if (c->step(c->self, i ? SCRATCH : 0, path[i], SCRATCH)) return NULL;
-    c->allowed(c->self, n ? SCRATCH : 0, mask_at(e, at));
+    if (c->allowed(c->self, n ? SCRATCH : 0, mask_at(e, at))) return NULL;
     return send_mask(e, at);
 }
 
 void constrain_row(Engine *e, const Work *w, int node, int at)
 {
-    const Seq *s = w->seq;
+    Seq *s = w->seq;
     const Constraint *c = &s->req.constraint;
     SampleRow *row = &e->host.row[at];
     uint64_t *mask = mask_at(e, at);
     if (!c->self) return;
-    c->allowed(c->self, node, mask);
+    if (c->allowed(c->self, node, mask)) {
+        s->is_lost = 1;
+        return;
+    }
     /* an answer that can only end does so, min_tokens or not */
     if (row->n_ban && !take_out(mask, mask_words(e), s->ban_host, row->n_ban)) row->n_ban = 0;
     row->allowed = send_mask(e, at);

@@ -131,6 +131,7 @@ typedef enum {
     FINISH_LENGTH, /* max_tokens or the context's end */
     FINISH_CANCELLED,
     FINISH_ERROR, /* a row held NaN: the answer cannot go on */
+    FINISH_FORM,  /* what may come next by its constraint could not be told */
 } FinishReason;
 
 /* Counted as the design says: a step is one verify pass; the token that prefill gives is in no

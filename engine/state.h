@@ -66,6 +66,7 @@ typedef struct Seq {
     int n_fruitless;         /* drafted steps in a row of which no draft was accepted */
     DraftRates rates;        /* with draft_auto */
     FinishReason finish;
+    int is_lost; /* its constraint cannot tell what may come next */
     int32_t stop_token;
     double submitted, started, first_token; /* ms */
     RequestStats stats;
@@ -252,7 +253,7 @@ static inline size_t mask_words(const Engine *e)
 /* ---- answers with a grammar (constrain.c); the others are left as they are ---- */
 
 /* A state for each node of w's tree; those that may not come leave it. */
-void constrain_drafts(Work *w);
+void constrain_drafts(Engine *e, Work *w);
 
 /* What may follow node of w's tree: for the row at place `at` of those that are to be sampled. */
 void constrain_row(Engine *e, const Work *w, int node, int at);

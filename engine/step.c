@@ -60,7 +60,7 @@ static void draft_trees(Engine *e)
     if (n) propose(e, request, rates, n);
     for (int i = 0; i < e->n_trees; i++) {
         Work *w = &e->work[i];
-        constrain_drafts(w);
+        constrain_drafts(e, w);
         assert(tree_valid(&w->tree, e->model->config.n_vocab));
         assert(w->tree.n <= w->max_nodes);
         assert(tree_depth(&w->tree) <= w->max_depth);

@@ -155,6 +155,10 @@ static int fail_with(Call *call, const Answer *a)
     if (code)
         fail(call, http_status(code), code == ERR_LIMIT ? "context_length_exceeded" : NULL,
              a->refused.msg);
+    else if (a->finish == FINISH_FORM)
+        fail(call, 400, "invalid_schema",
+             "the schema leaves more ways open at a time than can be followed; what may come next "
+             "cannot be told");
     else
         fail(call, 500, NULL, "the model's output is not a number; the answer cannot go on");
     return 1;

@@ -33,11 +33,12 @@ static int step(void *self, int from, int32_t token, int to)
     return s->word[token / 64] >> (token % 64) & 1 ? 0 : -1;
 }
 
-static void allowed(void *self, int state, uint64_t *mask)
+static int allowed(void *self, int state, uint64_t *mask)
 {
     const IdSet *s = self;
     (void)state;
     memcpy(mask, s->word, s->n_words * sizeof *mask);
+    return 0;
 }
 
 Constraint id_set_constraint(IdSet *s)

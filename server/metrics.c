@@ -192,7 +192,8 @@ static EndReason end_reason(const Answer *a)
     static const EndReason reason[] = {[FINISH_STOP] = REASON_STOP,
                                        [FINISH_LENGTH] = REASON_LENGTH,
                                        [FINISH_CANCELLED] = REASON_ABORT,
-                                       [FINISH_ERROR] = REASON_ERROR};
+                                       [FINISH_ERROR] = REASON_ERROR,
+                                       [FINISH_FORM] = REASON_ERROR};
     return a->refused.code ? REASON_ERROR : reason[a->finish];
 }
 

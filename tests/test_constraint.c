@@ -25,6 +25,7 @@ enum { N_SEQS = 4, N_PROMPT = 40, N_TOKENS = 48, NODES = 16, DEAD = -1, N_STATES
 typedef struct {
     int32_t state[MAX_TREE_NODES];
     int seq, n_begun, n_wrong_drafts, only; /* only: that id alone may come, or -1 */
+    int n_roots, lost_at, has_no_drafts;    /* masks of the root; the one that cannot be told */
 } Rule;
 
 static int32_t after(int32_t state, int32_t token)
@@ -57,14 +58,17 @@ static int rule_step(void *self, int from, int32_t token, int to)
     return may ? 0 : -1;
 }
 
-static void rule_allowed(void *self, int node, uint64_t *mask)
+static int rule_allowed(void *self, int node, uint64_t *mask)
 {
-    const Rule *r = self;
+    Rule *r = self;
     int n = asked_model->config.n_vocab;
     assert_int_not_equal(r->state[node], DEAD);
+    if (node && r->has_no_drafts) return -1;
+    if (!node && r->lost_at && ++r->n_roots == r->lost_at) return -1;
     memset(mask, 0, ((size_t)n + 63) / 64 * sizeof *mask);
     for (int32_t id = 0; id < n; id++)
         if (may_come(r, r->state[node], id)) mask[id / 64] |= UINT64_C(1) << id % 64;
+    return 0;
 }
 
 static Rule rule[N_SEQS];
@@ -214,6 +218,59 @@ static void test_preemption(void **state)
     assert_true(n_preemptions > 0);
 }
 
+/* Drafts whose masks are not told leave the tree. */
+static void test_masks_refused(void **state)
+{
+    (void)state;
+    Drafter d;
+    Error err = {0};
+    Script script[N_SEQS] = {{0}};
+    static int32_t text[N_PROMPT + N_TOKENS];
+    memcpy(text, prompt[0], sizeof prompt[0]);
+    memcpy(text + N_PROMPT, want[0].token, (size_t)want[0].n * sizeof(int32_t));
+    script[0] = (Script){text, N_PROMPT + want[0].n};
+    for (int refused = 0; refused < 2; refused++) {
+        AskedEngine s;
+        EngineOptions o = asked_options(NODES, NODES - 1, 1);
+        assert_int_equal(
+            scripted_drafter_open(asked_model, SCRIPT_PERFECT, script, N_SEQS, 5, &d, &err), 0);
+        o.drafter = &d;
+        asked_open(&s, o);
+        EngineRequest r = request(0);
+        rule[0].has_no_drafts = refused;
+        memset(got, 0, sizeof got);
+        asked_submit(s.engine, &r);
+        asked_run(s.engine, got, 1);
+        assert_int_equal(got[0].n, want[0].n);
+        assert_memory_equal(got[0].token, want[0].token, (size_t)want[0].n * sizeof(int32_t));
+        assert_int_equal(!got[0].done.stats.n_accepted, refused);
+        asked_close(&s);
+        d.close(d.self);
+    }
+}
+
+/* Where the root's is not, the answer ends with what there is; the next one is as ever. */
+static void test_lost(void **state)
+{
+    enum { LOST_AT = 6 };
+    (void)state;
+    AskedEngine s;
+    asked_open(&s, asked_options(1, 0, 1));
+    for (int i = 0; i < 2; i++) {
+        EngineRequest r = request(0);
+        r.id = 1;
+        rule[0].lost_at = i ? 0 : LOST_AT;
+        memset(got, 0, sizeof got);
+        asked_submit(s.engine, &r);
+        asked_run(s.engine, got, 1);
+        assert_int_equal(got[0].n, i ? want[0].n : LOST_AT - 1);
+        assert_int_equal(got[0].done.finish == FINISH_FORM, !i);
+        assert_memory_equal(got[0].token, want[0].token, (size_t)got[0].n * sizeof(int32_t));
+    }
+    asked_expect_idle(s.engine);
+    asked_close(&s);
+}
+
 /* What may end only does, though min_tokens are not there; and a mask of one id is that id. */
 static void test_narrow(void **state)
 {
@@ -241,10 +298,9 @@ static void test_narrow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rule_is_kept),
-        cmocka_unit_test(test_drafts),
-        cmocka_unit_test(test_preemption),
-        cmocka_unit_test(test_narrow),
+        cmocka_unit_test(test_rule_is_kept), cmocka_unit_test(test_drafts),
+        cmocka_unit_test(test_preemption),   cmocka_unit_test(test_masks_refused),
+        cmocka_unit_test(test_lost),         cmocka_unit_test(test_narrow),
     };
     return cmocka_run_group_tests(tests, open_all, asked_close_demo);
 }

@@ -400,15 +400,37 @@ static void test_errors(void **state)
     json_decref(reply);
 }
 
+/* A form whose masks take too long ends its request in words, before its time is anybody's. */
+static void test_too_many_ways(void **state)
+{
+    enum { N_WAYS = 500 };
+    StrBuf fields = {0};
+    (void)state;
+    for (int i = 0; i < N_WAYS; i++)
+        strbuf_printf(&fields, "%s{'type':'string','minLength':3,'pattern':'^[^\\u%04x]*$'}",
+                      i ? "," : "'json_schema':{'anyOf':[", 0x4e00 + i);
+    strbuf_puts(&fields, "]}");
+    json_t *reply = ask(fields.data, 400);
+    assert_string_equal(served_text_at(reply, "error.code"), "invalid_schema");
+    if (!strstr(served_text_at(reply, "error.message"), "more ways open at a time"))
+        fail_msg("%s", served_text_at(reply, "error.message"));
+    json_decref(reply);
+    strbuf_free(&fields);
+    reply = ask("'json_schema':{'type':'integer','maximum':9}", 200);
+    expect_instance("{'type':'integer'}", content_of(reply));
+    json_decref(reply);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_schemas),     cmocka_unit_test(test_seeds),
-        cmocka_unit_test(test_chance),      cmocka_unit_test(test_recursion),
-        cmocka_unit_test(test_any_object),  cmocka_unit_test(test_choice_and_pattern),
-        cmocka_unit_test(test_thinking),    cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_stops),       cmocka_unit_test(test_logprobs),
-        cmocka_unit_test(test_completions), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_schemas),       cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_chance),        cmocka_unit_test(test_recursion),
+        cmocka_unit_test(test_any_object),    cmocka_unit_test(test_choice_and_pattern),
+        cmocka_unit_test(test_thinking),      cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_stops),         cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_completions),   cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_too_many_ways),
     };
     return cmocka_run_group_tests(tests, served_open, served_close);
 }

@@ -3,8 +3,8 @@
  *
  * Nodes are joined by edges over bytes. A call goes into another part and comes back to where it
  * left, so that a schema may refer to itself. Several ways may be open at a time; each is a thread,
- * a node and the calls above it. Made once by grammar_build.h, then constant: any number of answers
- * share it. grammar_run.h walks it.
+ * a node and the calls above it; those that differ in their calls alone are one. Made once by
+ * grammar_build.h, then constant: any number of answers share it. grammar_run.h walks it.
  */
 #ifndef OFFSHOOT_TEXT_GRAMMAR_H
 #define OFFSHOOT_TEXT_GRAMMAR_H
@@ -58,7 +58,7 @@ typedef struct {
     uint16_t *next_required; /* [n + 1]: the first required property that is not before; n: none */
     uint16_t *leaf;          /* [n]: properties in the order of the tree of their names */
     uint8_t *height;         /* [n]: of what is behind each name, as a node's */
-    uint32_t other;          /* NODE_STRING for names that are not declared; 0: none may come */
+    uint32_t other;          /* a call of a NODE_STRING for names that are not declared; 0: none */
 } GrammarNames;
 
 typedef struct {

@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
+#include "text/grammar_walk.h"
+
+enum { STRING_SLOTS = 1 << 15 };
 
 void grammar_free(Grammar *g)
 {
@@ -43,7 +47,9 @@ void grammar_build_begin(GrammarBuilder *b)
 void grammar_build_drop(GrammarBuilder *b)
 {
     grammar_free(b->g);
+    mem_free(b->string);
     b->g = NULL;
+    b->string = NULL;
 }
 
 static size_t count_bytes(const Grammar *g)
@@ -108,20 +114,46 @@ static int every_loop_takes_bytes(const Grammar *g)
     return ok;
 }
 
+/* 1 if all ways that are open at the start can be followed. */
+static int can_begin(const Grammar *g)
+{
+    GrammarState *s = mem_alloc(1, sizeof *s);
+    GrammarWalk w = {.g = g,
+                     .frame = mem_alloc(MAX_TOKEN_FRAMES, sizeof *w.frame),
+                     .n_frames = 1,
+                     .most = MAX_TOKEN_FRAMES,
+                     .finder = grammar_finder_open(),
+                     .most_steps = MAX_GRAMMAR_STEPS};
+    grammar_begin(&w, g->start, s);
+    int can = !s->is_cut;
+    grammar_finder_close(w.finder);
+    mem_free(w.frame);
+    mem_free(s);
+    return can;
+}
+
 Grammar *grammar_build_end(GrammarBuilder *b, uint32_t start, Error *err)
 {
     Grammar *g = b->g;
     b->g = NULL;
+    mem_free(b->string);
+    b->string = NULL;
     g->start = start;
-    if (b->is_full) {
+    if (b->has_too_many) {
+        error_set(err, ERR_LIMIT, "it has an anyOf of more than %d schemas", MAX_GRAMMAR_WAYS);
+    } else if (b->is_full) {
         error_set(err, ERR_LIMIT, "it takes more than %d nodes", MAX_GRAMMAR_NODES);
     } else if (!every_loop_takes_bytes(g)) {
         error_set(err, ERR_INPUT, "it refers to itself without end");
     } else {
         grammar_measure(g);
         g->bytes = count_bytes(g);
-        if (g->node[start].height <= MAX_GRAMMAR_LEVELS) return g;
-        error_set(err, ERR_INPUT, "nothing that ends is of this form");
+        int ends = g->node[start].height <= MAX_GRAMMAR_LEVELS;
+        if (ends && can_begin(g)) return g;
+        if (ends)
+            error_set(err, ERR_LIMIT, "it begins in more ways than can be followed at a time");
+        else
+            error_set(err, ERR_INPUT, "nothing that ends is of this form");
     }
     grammar_free(g);
     return NULL;
@@ -182,10 +214,8 @@ uint32_t grammar_call(GrammarBuilder *b, uint32_t body, uint32_t next)
 
 uint32_t grammar_any_of(GrammarBuilder *b, const uint32_t *node, int n)
 {
-    if (b->is_full || n > UINT16_MAX) {
-        b->is_full = 1;
-        return 0;
-    }
+    if (n > MAX_GRAMMAR_WAYS) b->has_too_many = 1;
+    if (b->is_full || n > UINT16_MAX) return 0;
     uint32_t first = b->g->n_edges;
     for (int i = 0; i < n; i++)
         add_edges(b, &(GrammarEdge){.to = node[i]}, 1);
@@ -201,11 +231,27 @@ uint32_t grammar_repeat(GrammarBuilder *b, uint32_t body, int before, int lo, in
             .kind = NODE_REPEAT, .body = body, .index = before, .lo = lo, .hi = hi, .next = next});
 }
 
+/* Where a node for such a string is, or has its place. */
+static uint32_t *find_string(GrammarBuilder *b, int automaton, int lo, int hi)
+{
+    int32_t key[] = {automaton, lo, hi};
+    if (!b->string) b->string = mem_alloc(STRING_SLOTS, sizeof *b->string);
+    for (size_t at = hash_sum(key, sizeof key);; at++) {
+        uint32_t *found = &b->string[at % STRING_SLOTS];
+        const GrammarNode *n = &b->g->node[*found];
+        if (!*found || (n->index == automaton && n->lo == lo && n->hi == hi)) return found;
+    }
+}
+
+/* Ways that go through strings alike are one as long as they are in them. */
 uint32_t grammar_string(GrammarBuilder *b, int automaton, int lo, int hi, uint32_t next)
 {
-    return grammar_node(
-        b,
-        (GrammarNode){.kind = NODE_STRING, .index = automaton, .lo = lo, .hi = hi, .next = next});
+    uint32_t *string = find_string(b, automaton, lo, hi);
+    if (!*string && b->n_strings++ == STRING_SLOTS / 2) b->is_full = 1;
+    if (!*string)
+        *string = grammar_node(
+            b, (GrammarNode){.kind = NODE_STRING, .index = automaton, .lo = lo, .hi = hi});
+    return grammar_call(b, *string, next);
 }
 
 uint32_t grammar_text(GrammarBuilder *b, int automaton, int lo, int hi, int is_open, uint32_t next)
@@ -297,9 +343,23 @@ static uint16_t *measure(const Dfa *d)
     return left;
 }
 
+static int is_same_dfa(const Dfa *a, const Dfa *b)
+{
+    size_t n = (size_t)a->n_states;
+    return a->n_states == b->n_states && a->n_classes == b->n_classes &&
+           !memcmp(a->class_of, b->class_of, sizeof a->class_of) &&
+           !memcmp(a->accepts, b->accepts, n) &&
+           !memcmp(a->next, b->next, n * (size_t)a->n_classes * sizeof *a->next);
+}
+
 int grammar_automaton(GrammarBuilder *b, Dfa *dfa, Error *err)
 {
     Grammar *g = b->g;
+    for (int i = 0; i < g->n_automata; i++)
+        if (is_same_dfa(&g->automaton[i].dfa, dfa)) {
+            dfa_free(dfa);
+            return i;
+        }
     if (b->n_states + dfa->n_states > MAX_GRAMMAR_AUTOMATON_STATES) {
         dfa_free(dfa);
         return error_set(err, ERR_LIMIT, "all patterns together take more than %d states",

@@ -8,13 +8,20 @@
 #include "base/error.h"
 #include "text/grammar.h"
 
-enum { MAX_GRAMMAR_NODES = 1 << 17, MAX_GRAMMAR_AUTOMATON_STATES = 16384 };
+enum {
+    MAX_GRAMMAR_NODES = 1 << 17,
+    MAX_GRAMMAR_AUTOMATON_STATES = 16384,
+    MAX_GRAMMAR_WAYS = 1024, /* of one node */
+};
 
 typedef struct {
     Grammar *g;
     uint32_t cap_nodes, cap_edges;
-    int n_states; /* of all automata */
-    int is_full;  /* a limit was met: nodes are 0 from then on */
+    int n_states;     /* of all automata */
+    int is_full;      /* a limit was met: nodes are 0 from then on */
+    int has_too_many; /* ways of one node: it will be no grammar */
+    uint32_t *string; /* by their hash, nodes of strings, which all that are alike share; 0: free */
+    int n_strings;
 } GrammarBuilder;
 
 void grammar_build_begin(GrammarBuilder *b);
@@ -39,7 +46,7 @@ uint32_t grammar_any_of(GrammarBuilder *b, const uint32_t *node, int n);
 uint32_t grammar_repeat(GrammarBuilder *b, uint32_t body, int before, int lo, int hi,
                         uint32_t next);
 
-/* Characters lo to hi (-1: any number) of a JSON string, without its opening quote. */
+/* Characters lo to hi (-1: any number) of a JSON string, without its opening quote; a call. */
 uint32_t grammar_string(GrammarBuilder *b, int automaton, int lo, int hi, uint32_t next);
 
 /*

@@ -3,6 +3,7 @@
  */
 #include "text/grammar_mask.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "base/hash.h"
@@ -11,13 +12,25 @@
 enum {
     MASK_SETS = 64, /* of MASK_WAYS masks each */
     MASK_WAYS = 4,
-    MAX_KEY_WORDS = 2048,
 };
 
 typedef struct {
     Hash key;
     uint64_t used; /* when, last; 0: free */
 } MaskEntry;
+
+/* All that tells a thread from another one. */
+typedef struct {
+    uint32_t node, at, count, sub;
+    uint64_t frame; /* its hash */
+} ThreadKey;
+
+/* The grammar is part of it, not the hash's seed: short keys under different seeds may well have
+ * the same hash. */
+typedef struct {
+    uint64_t grammar;
+    ThreadKey thread[MAX_GRAMMAR_THREADS];
+} StateKey;
 
 /* Where the trie is: the state behind a token's first d bytes, and the frames it needs. */
 typedef struct {
@@ -34,16 +47,17 @@ struct GrammarMasks {
     uint64_t n_used;
     uint64_t *mask; /* [MASK_SETS * MASK_WAYS][n_words] */
     Depth *depth;   /* [MAX_GRAMMAR_TOKEN + 1] */
-    uint32_t key[MAX_KEY_WORDS];
+    StateKey key;
+    GrammarReturn end;
 };
 
 GrammarMasks *grammar_masks_open(const GrammarVocab *v, Error *err)
 {
     GrammarMasks *m = mem_alloc(1, sizeof *m);
     m->vocab = v;
-    m->depth = mem_alloc(MAX_GRAMMAR_TOKEN + 1, sizeof *m->depth);
+    m->depth = mem_map((MAX_GRAMMAR_TOKEN + 1) * sizeof *m->depth);
     m->mask = mem_map((size_t)MASK_SETS * MASK_WAYS * v->n_words * sizeof *m->mask);
-    if (m->mask) return m;
+    if (m->mask && m->depth) return m;
     error_set(err, ERR_LIMIT, "no memory for the masks of grammars");
     grammar_masks_close(m);
     return NULL;
@@ -53,36 +67,21 @@ void grammar_masks_close(GrammarMasks *m)
 {
     if (!m) return;
     mem_unmap(m->mask);
-    mem_free(m->depth);
+    mem_unmap(m->depth);
     mem_free(m);
 }
 
 /* ---- masks that are kept ---- */
 
-/*
- * All that tells s from another state: 0 when it is too much to be worth keeping. The grammar is
- * part of it, not the hash's seed: short keys under different seeds may well have the same hash.
- */
-static int state_key(GrammarMasks *m, const GrammarWalk *w, const GrammarState *s, Hash *key)
+static Hash state_key(GrammarMasks *m, const GrammarWalk *w, const GrammarState *s)
 {
-    size_t n = 0;
-    m->key[n++] = (uint32_t)w->g->id;
-    m->key[n++] = (uint32_t)(w->g->id >> 32);
+    StateKey *key = &m->key;
+    key->grammar = w->g->id;
     for (int i = 0; i < s->n; i++) {
         const GrammarThread *t = &s->thread[i];
-        if (n + 5 > MAX_KEY_WORDS) return 0;
-        m->key[n++] = t->node;
-        m->key[n++] = (uint32_t)t->at << 16 | t->count;
-        m->key[n++] = t->sub;
-        for (uint32_t f = t->frame; f; f = w->frame[f].parent) {
-            if (n + 5 > MAX_KEY_WORDS) return 0;
-            m->key[n++] = w->frame[f].node;
-            m->key[n++] = w->frame[f].count;
-        }
-        m->key[n++] = UINT32_MAX;
+        key->thread[i] = (ThreadKey){t->node, t->at, t->count, t->sub, w->frame[t->frame].hash};
     }
-    *key = hash_key(m->key, n * sizeof *m->key, 0);
-    return 1;
+    return hash_key(key, offsetof(StateKey, thread) + (size_t)s->n * sizeof *key->thread, 0);
 }
 
 static uint64_t *mask_of(GrammarMasks *m, size_t set, size_t way)
@@ -124,6 +123,7 @@ static void describe(const Grammar *g, Depth *d, uint32_t n_frames)
 /* 1 when t may follow for all that is known of its bytes from d on. */
 static int is_known(const Depth *d, const GrammarVocabToken *t, int at)
 {
+    if (d->state.is_cut) return 1; /* a step there says so */
     int is_plain = t->unplain <= at, has_bracket = t->bracket > at, n = t->len - at;
     if (is_plain && d->plain_room && (d->plain_room < 0 || n <= d->plain_room)) return 1;
     if (is_plain && !has_bracket && d->text_room && (d->text_room < 0 || n <= d->text_room))
@@ -137,25 +137,24 @@ static int is_known(const Depth *d, const GrammarVocabToken *t, int at)
  */
 static int try_token(GrammarMasks *m, GrammarWalk *w, const GrammarVocabToken *t, int *at)
 {
-    size_t len;
     if (is_known(&m->depth[*at], t, *at)) return 1;
-    const char *bytes = tokenizer_bytes(m->vocab->tok, t->id, &len);
+    const char *bytes = m->vocab->bytes + t->first;
     for (; *at < t->len; (*at)++) {
         Depth *here = &m->depth[*at], *next = here + 1;
         if (is_known(here, t, *at)) return 1;
         w->n_frames = here->n_frames;
         grammar_byte(w, &here->state, (uint8_t)bytes[*at], &next->state);
-        if (!next->state.n) return 0;
+        if (!next->state.n && !next->state.is_cut) return 0;
         describe(w->g, next, w->n_frames);
     }
     return 1;
 }
 
-static void try_vocabulary(GrammarMasks *m, GrammarWalk *w, uint64_t *mask)
+static int try_vocabulary(GrammarMasks *m, GrammarWalk *w, uint64_t *mask)
 {
     const GrammarVocab *v = m->vocab;
     int at = 0; /* the states up to there are those of the last token tried */
-    for (int i = 0; i < v->n; i++) {
+    for (int i = 0; i < v->n && w->n_steps <= w->most_steps; i++) {
         const GrammarVocabToken *t = &v->token[i];
         if (t->shared < at) at = t->shared;
         if (try_token(m, w, t, &at)) {
@@ -165,6 +164,7 @@ static void try_vocabulary(GrammarMasks *m, GrammarWalk *w, uint64_t *mask)
         while (i + 1 < v->n && v->token[i + 1].shared > at) /* the same byte ends them */
             i++;
     }
+    return w->n_steps <= w->most_steps ? 0 : -1;
 }
 
 /* Tokens that are known by their ids; 1 if that is all that may follow, or everything may. */
@@ -186,24 +186,28 @@ static void allow_ids(const GrammarVocab *v, const GrammarWalk *w, const Grammar
     }
 }
 
-void grammar_mask(GrammarMasks *m, GrammarWalk *w, const GrammarState *s, uint64_t *mask)
+int grammar_mask(GrammarMasks *m, GrammarWalk *w, const GrammarState *s, uint64_t *mask)
 {
     const GrammarVocab *v = m->vocab;
     uint32_t n_frames = w->n_frames;
-    int has_text;
-    Hash key;
+    int has_text, is_kept = w->most - n_frames == MAX_TOKEN_FRAMES;
     memset(mask, 0, v->n_words * sizeof *mask);
+    if (s->is_cut) return -1;
     allow_ids(v, w, s, mask, &has_text);
-    if (!has_text) return;
-    int is_kept = w->most - n_frames == MAX_TOKEN_FRAMES && state_key(m, w, s, &key);
+    if (!has_text) return 0;
+    Hash key = state_key(m, w, s);
     const uint64_t *known = is_kept ? find_mask(m, key) : NULL;
     if (known) {
         memcpy(mask, known, v->n_words * sizeof *mask);
-        return;
+        return 0;
     }
     grammar_copy(&m->depth[0].state, s);
     describe(w->g, &m->depth[0], n_frames);
-    try_vocabulary(m, w, mask);
+    m->end.frame = 0;
+    w->end = w->most + MAX_TOKEN_FRAMES <= MAX_GRAMMAR_FRAMES ? &m->end : NULL;
+    w->n_kept = n_frames;
+    int rc = try_vocabulary(m, w, mask);
     w->n_frames = n_frames;
-    if (is_kept) keep_mask(m, key, mask);
+    if (is_kept && !rc) keep_mask(m, key, mask);
+    return rc;
 }

@@ -15,7 +15,10 @@ typedef struct GrammarMasks GrammarMasks;
 GrammarMasks *grammar_masks_open(const GrammarVocab *v, Error *err);
 void grammar_masks_close(GrammarMasks *m);
 
-/* Sets mask, [n_vocab] bits, to what may follow s without the ends of an answer. */
-void grammar_mask(GrammarMasks *m, GrammarWalk *w, const GrammarState *s, uint64_t *mask);
+/*
+ * Sets mask, [n_vocab] bits, to what may follow s without the ends of an answer; -1: that takes
+ * more steps than w has. A token that goes where no state can be followed is in it.
+ */
+int grammar_mask(GrammarMasks *m, GrammarWalk *w, const GrammarState *s, uint64_t *mask);
 
 #endif

@@ -70,6 +70,23 @@ static GrammarVocabToken describe(const Entry *e, const Entry *before)
                                .bracket = (uint8_t)last_bracket(e->bytes, e->len)};
 }
 
+/* The tokens with their bytes, of entries in order. */
+static void add_tokens(GrammarVocab *v, const Entry *entry)
+{
+    size_t n_bytes = 0;
+    for (int i = 0; i < v->n; i++)
+        n_bytes += entry[i].len;
+    v->token = mem_alloc((size_t)v->n + 1, sizeof *v->token);
+    v->bytes = mem_alloc(n_bytes + 1, 1);
+    n_bytes = 0;
+    for (int i = 0; i < v->n; i++) {
+        v->token[i] = describe(&entry[i], i ? &entry[i - 1] : NULL);
+        v->token[i].first = (uint32_t)n_bytes;
+        memcpy(v->bytes + n_bytes, entry[i].bytes, entry[i].len);
+        n_bytes += entry[i].len;
+    }
+}
+
 static void forget_added(GrammarVocab *v)
 {
     int n;
@@ -107,9 +124,7 @@ GrammarVocab *grammar_vocab_open(const Tokenizer *tok, int n_vocab, const int32_
         e->id = id;
     }
     qsort(entry, (size_t)v->n, sizeof *entry, compare);
-    v->token = mem_alloc((size_t)v->n + 1, sizeof *v->token);
-    for (int i = 0; i < v->n; i++)
-        v->token[i] = describe(&entry[i], i ? &entry[i - 1] : NULL);
+    add_tokens(v, entry);
     mem_free(entry);
     return v;
 }
@@ -118,6 +133,7 @@ void grammar_vocab_close(GrammarVocab *v)
 {
     if (!v) return;
     mem_free(v->token);
+    mem_free(v->bytes);
     mem_free(v->text);
     mem_free(v->all);
     mem_free(v->end);

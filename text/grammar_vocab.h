@@ -13,6 +13,7 @@ enum {
 
 typedef struct {
     int32_t id;
+    uint32_t first; /* of its bytes */
     uint8_t len;
     uint8_t shared;  /* bytes that it has in common with the one before */
     uint8_t unplain; /* bytes up to and with the last that is not plain text of a JSON string */
@@ -23,6 +24,7 @@ struct GrammarVocab {
     const Tokenizer *tok;
     int n_vocab, n;
     GrammarVocabToken *token; /* [n] */
+    char *bytes;              /* theirs, in the same order: read so, few of them are far */
     uint64_t *text;           /* [n_words] ids of these */
     uint64_t *all;            /* all that the tokenizer knows, but for the ends */
     size_t n_words;

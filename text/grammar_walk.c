@@ -5,29 +5,155 @@
 
 #include <string.h>
 
+#include "base/mem.h"
+
+enum {
+    FINDER_SLOTS = 4 * MAX_GRAMMAR_THREADS, /* powers of two */
+    JOINED_SLOTS = 4 * MAX_TOKEN_FRAMES,
+};
+
+typedef struct {
+    uint32_t turn, thread;
+} FinderSlot;
+
+typedef struct {
+    uint64_t hash;
+    uint32_t turn;
+} JoinedSlot;
+
+/* Slots of other turns are free. */
+struct GrammarFinder {
+    uint32_t turn; /* of the state that is made */
+    int n_joined;
+    FinderSlot slot[FINDER_SLOTS];
+    JoinedSlot joined[JOINED_SLOTS]; /* threads whose frames are among joined ones */
+};
+
+GrammarFinder *grammar_finder_open(void)
+{
+    return mem_alloc(1, sizeof(GrammarFinder));
+}
+
+void grammar_finder_close(GrammarFinder *f)
+{
+    mem_free(f);
+}
+
 void grammar_copy(GrammarState *out, const GrammarState *s)
 {
     out->n = s->n;
+    out->is_cut = s->is_cut;
     memcpy(out->thread, s->thread, (size_t)s->n * sizeof *s->thread);
+}
+
+static void clear(GrammarWalk *w, GrammarState *out)
+{
+    GrammarFinder *f = w->finder;
+    out->n = out->is_cut = f->n_joined = 0;
+    if (++f->turn) return;
+    memset(f, 0, sizeof *f);
+    f->turn = 1;
+}
+
+/* ---- frames ---- */
+
+static uint64_t mix(uint64_t h, uint64_t more)
+{
+    h = (h ^ more) * UINT64_C(0x9e3779b97f4a7c15);
+    h = (h ^ h >> 32) * UINT64_C(0xd6e8feb86659fd93);
+    return h ^ h >> 32;
+}
+
+/* 0 where there is no room. */
+static uint32_t add_frame(GrammarWalk *w, GrammarFrame f, GrammarState *out)
+{
+    if (w->n_frames == w->most) {
+        out->is_cut = 1;
+        return 0;
+    }
+    f.hash = mix(mix(w->frame[f.parent].hash, (uint64_t)f.node << 32 | f.count),
+                 f.node ? 0 : w->frame[f.other].hash);
+    w->frame[w->n_frames] = f;
+    return w->n_frames++;
+}
+
+/* A new frame, or 0 where there is no room or the nesting is too deep. */
+static uint32_t push(GrammarWalk *w, uint32_t node, uint32_t parent, int count, GrammarState *out)
+{
+    int level = w->frame[parent].level + w->g->node[node].nests;
+    if (level > MAX_GRAMMAR_LEVELS) return 0;
+    return add_frame(
+        w,
+        (GrammarFrame){
+            .node = node, .parent = parent, .count = (uint16_t)count, .level = (uint16_t)level},
+        out);
 }
 
 /* ---- where a thread begins ---- */
 
-static void add_thread(GrammarState *out, GrammarThread t)
+/* What two threads that differ in their frame alone have in common. */
+static uint64_t hash_thread(const GrammarWalk *w, const GrammarThread *t)
 {
-    for (int i = 0; i < out->n; i++)
-        if (!memcmp(&out->thread[i], &t, sizeof t)) return;
-    if (out->n < MAX_GRAMMAR_THREADS) out->thread[out->n++] = t;
+    uint64_t where = (uint64_t)t->at << 32 | (uint64_t)t->count << 16 | w->frame[t->frame].level;
+    return mix((uint64_t)t->node << 32 | t->sub, where);
 }
 
-/* A new frame, or 0 where there is no room or the nesting is too deep. */
-static uint32_t push(GrammarWalk *w, uint32_t node, uint32_t parent, int count)
+static int is_same_but_frame(const GrammarWalk *w, const GrammarThread *a, const GrammarThread *b)
 {
-    int level = w->frame[parent].level + w->g->node[node].nests;
-    if (w->n_frames == w->most || level > MAX_GRAMMAR_LEVELS) return 0;
-    w->frame[w->n_frames] = (GrammarFrame){node, parent, (uint16_t)count, (uint16_t)level};
-    return w->n_frames++;
+    return a->node == b->node && a->at == b->at && a->count == b->count && a->sub == b->sub &&
+           w->frame[a->frame].level == w->frame[b->frame].level;
 }
+
+/* 1 if the thread with that hash comes to f's joined ones, 0 if it is there; -1: there is no room.
+ */
+static int remember(GrammarFinder *f, uint64_t hash)
+{
+    size_t at = hash % JOINED_SLOTS;
+    for (; f->joined[at].turn == f->turn; at = (at + 1) % JOINED_SLOTS)
+        if (f->joined[at].hash == hash) return 0;
+    if (f->n_joined == JOINED_SLOTS / 2) return -1;
+    f->n_joined++;
+    f->joined[at] = (JoinedSlot){hash, f->turn};
+    return 1;
+}
+
+/* t has come to stand where `there` does: that one's frame is then both. */
+static void join(GrammarWalk *w, GrammarThread *there, const GrammarThread *t, uint64_t hash,
+                 GrammarState *out)
+{
+    GrammarFrame *frame = w->frame;
+    if (frame[there->frame].hash == frame[t->frame].hash) return;
+    int rc = remember(w->finder, mix(hash, frame[there->frame].hash));
+    if (rc >= 0) rc = remember(w->finder, mix(hash, frame[t->frame].hash));
+    if (rc < 0) out->is_cut = 1;
+    if (rc <= 0) return;
+    uint32_t both = add_frame(
+        w,
+        (GrammarFrame){.parent = there->frame, .other = t->frame, .level = frame[t->frame].level},
+        out);
+    if (both) there->frame = both;
+}
+
+static void add_thread(GrammarWalk *w, GrammarState *out, GrammarThread t)
+{
+    GrammarFinder *f = w->finder;
+    uint64_t hash = hash_thread(w, &t);
+    size_t at = hash % FINDER_SLOTS;
+    for (; f->slot[at].turn == f->turn; at = (at + 1) % FINDER_SLOTS) {
+        GrammarThread *there = &out->thread[f->slot[at].thread];
+        if (!is_same_but_frame(w, there, &t)) continue;
+        join(w, there, &t, hash, out);
+        return;
+    }
+    if (out->n == MAX_GRAMMAR_THREADS) {
+        out->is_cut = 1;
+        return;
+    }
+    f->slot[at] = (FinderSlot){f->turn, (uint32_t)out->n};
+    out->thread[out->n++] = t;
+}
+
+static void enter(GrammarWalk *w, uint32_t node, uint32_t frame, GrammarState *out);
 
 /* The node of a repeat has come `count` times. */
 static void repeated(GrammarWalk *w, uint32_t node, uint32_t frame, int count, GrammarState *out)
@@ -35,62 +161,79 @@ static void repeated(GrammarWalk *w, uint32_t node, uint32_t frame, int count, G
     const GrammarNode *n = &w->g->node[node];
     if (n->hi < 0 && count > n->lo) count = n->lo; /* more make no difference */
     if (n->hi < 0 || count < n->hi) {
-        uint32_t inner = push(w, node, frame, count);
-        if (inner) grammar_enter(w, n->body, inner, out);
+        uint32_t inner = push(w, node, frame, count, out);
+        if (inner) enter(w, n->body, inner, out);
     }
-    if (count >= n->lo) grammar_enter(w, n->next, frame, out);
+    if (count >= n->lo) enter(w, n->next, frame, out);
+}
+
+/* 1 if one more step may be taken; every way through a grammar takes some. */
+static int may_step(GrammarWalk *w, GrammarState *out)
+{
+    if (w->n_steps++ < w->most_steps) return 1;
+    out->is_cut = 1;
+    return 0;
 }
 
 static void come_back(GrammarWalk *w, uint32_t frame, GrammarState *out)
 {
+    for (; frame && !w->frame[frame].node && may_step(w, out); frame = w->frame[frame].parent)
+        come_back(w, w->frame[frame].other, out);
     GrammarFrame f = w->frame[frame];
+    if (!may_step(w, out)) return;
     if (!frame)
-        add_thread(out, (GrammarThread){0});
+        add_thread(w, out, (GrammarThread){0});
     else if (w->g->node[f.node].kind == NODE_REPEAT)
         repeated(w, f.node, f.parent, f.count + 1, out);
     else
-        grammar_enter(w, w->g->node[f.node].next, f.parent, out);
+        enter(w, w->g->node[f.node].next, f.parent, out);
 }
 
-void grammar_enter(GrammarWalk *w, uint32_t node, uint32_t frame, GrammarState *out)
+static void enter(GrammarWalk *w, uint32_t node, uint32_t frame, GrammarState *out)
 {
     const GrammarNode *n = &w->g->node[node];
     uint32_t inner;
     if (w->frame[frame].level + n->height > MAX_GRAMMAR_LEVELS) return; /* it could not end */
+    if (!may_step(w, out)) return;
     switch ((GrammarNodeKind)n->kind) {
     case NODE_RETURN:
         come_back(w, frame, out);
         return;
     case NODE_CALL:
-        inner = push(w, node, frame, 0);
-        if (inner) grammar_enter(w, n->body, inner, out);
+        inner = push(w, node, frame, 0, out);
+        if (inner) enter(w, n->body, inner, out);
         return;
     case NODE_REPEAT:
         repeated(w, node, frame, n->index, out);
         return;
     case NODE_ANY_OF:
         for (uint32_t i = 0; i < n->n_edges; i++)
-            grammar_enter(w, w->g->edge[n->first_edge + i].to, frame, out);
+            enter(w, w->g->edge[n->first_edge + i].to, frame, out);
         return;
     case NODE_NAMES:
-        add_thread(out, (GrammarThread){.node = n->body, .frame = frame, .at = (uint16_t)n->lo});
+        add_thread(w, out, (GrammarThread){.node = n->body, .frame = frame, .at = (uint16_t)n->lo});
         return;
     case NODE_TEXT:
-        add_thread(out, (GrammarThread){.node = node, .frame = frame});
-        if (w->g->automaton[n->index].dfa.accepts[0] && !n->lo)
-            grammar_enter(w, n->next, frame, out);
+        add_thread(w, out, (GrammarThread){.node = node, .frame = frame});
+        if (w->g->automaton[n->index].dfa.accepts[0] && !n->lo) enter(w, n->next, frame, out);
         return;
     case NODE_BYTES:
     case NODE_NAME:
     case NODE_STRING:
     case NODE_TOKEN:
     case NODE_FREE:
-        add_thread(out, (GrammarThread){.node = node, .frame = frame});
+        add_thread(w, out, (GrammarThread){.node = node, .frame = frame});
         return;
     case NODE_UNTIL:
-        add_thread(out, (GrammarThread){.node = node, .frame = frame, .count = n->hi >= 0});
+        add_thread(w, out, (GrammarThread){.node = node, .frame = frame, .count = n->hi >= 0});
         return;
     }
+}
+
+void grammar_begin(GrammarWalk *w, uint32_t node, GrammarState *out)
+{
+    clear(w, out);
+    enter(w, node, 0, out);
 }
 
 /* ---- strings ---- */
@@ -257,15 +400,41 @@ static int string_text(const Grammar *g, const GrammarNode *n, GrammarThread *t,
     return sub != IN_NOTHING;
 }
 
-static void string_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarState *out)
+static void find_end(GrammarWalk *w, uint32_t frame, GrammarReturn *end)
+{
+    uint32_t n_frames = w->n_frames, most = w->most;
+    w->n_frames = most;
+    w->most = most + MAX_TOKEN_FRAMES;
+    clear(w, &end->state);
+    come_back(w, frame, &end->state);
+    w->n_frames = n_frames;
+    w->most = most;
+    end->frame = frame;
+}
+
+/* A string that is called from frame ends; is_alone: it is all that out is made of. */
+static void end_string(GrammarWalk *w, uint32_t frame, int is_alone, GrammarState *out)
+{
+    GrammarReturn *end = w->end;
+    if (!end || !is_alone || !frame || frame >= w->n_kept) {
+        come_back(w, frame, out);
+        return;
+    }
+    if (end->frame != frame) find_end(w, frame, end);
+    grammar_copy(out, &end->state);
+    w->n_steps += (uint64_t)end->state.n / 8;
+}
+
+static void string_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, int is_alone,
+                        GrammarState *out)
 {
     const GrammarNode *n = &w->g->node[t.node];
     if (t.sub == IN_TEXT && byte == '"') {
         int ends = n->index < 0 || w->g->automaton[n->index].dfa.accepts[t.at];
-        if (ends && t.count >= n->lo) grammar_enter(w, n->next, t.frame, out);
+        if (ends && t.count >= n->lo) end_string(w, t.frame, is_alone, out);
         return;
     }
-    if (string_text(w->g, n, &t, byte)) add_thread(out, t);
+    if (string_text(w->g, n, &t, byte)) add_thread(w, out, t);
 }
 
 /* ---- names ---- */
@@ -317,9 +486,10 @@ static void name_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarStat
     int room = MAX_GRAMMAR_LEVELS - w->frame[t.frame].level;
     int others = names->next_required[t.at] == names->n && is_other(names, &t) &&
                  g->node[names->other].height <= room;
-    GrammarThread other = {.node = names->other, .frame = t.frame, .count = t.count, .sub = t.sub};
+    GrammarThread other = {.node = g->node[names->other].body, .count = t.count, .sub = t.sub};
     if (!edge) {
-        if (others) string_byte(w, other, byte, out);
+        other.frame = others ? push(w, names->other, t.frame, 0, out) : 0;
+        if (other.frame) string_byte(w, other, byte, 0, out);
         return;
     }
     const GrammarNode *to = &g->node[edge->to];
@@ -332,15 +502,15 @@ static void name_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarStat
             int inner = before->kind == NODE_NAME && before->index == n->index;
             i += inner ? before->hi - before->lo : 1;
         }
-        if (may_come(names, names->leaf[i], t.at, room)) grammar_enter(w, edge->to, t.frame, out);
+        if (may_come(names, names->leaf[i], t.at, room)) enter(w, edge->to, t.frame, out);
         return;
     }
-    if (!others || !string_text(g, &g->node[names->other], &other, byte)) other.sub = IN_NO_OTHER;
+    if (!others || !string_text(g, &g->node[other.node], &other, byte)) other.sub = IN_NO_OTHER;
     if (is_other(names, &other) || has_leaf(names, to, t.at, room)) {
         t.node = edge->to;
         t.sub = other.sub;
         t.count = other.count;
-        add_thread(out, t);
+        add_thread(w, out, t);
     }
 }
 
@@ -353,8 +523,8 @@ static void text_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarStat
     int begins = (byte & 0xc0) != 0x80; /* a character */
     if (begins && !count_character(n, &t)) return;
     if (!feed_automaton(w->g, n, &t, byte)) return;
-    add_thread(out, t);
-    if (d->accepts[t.at] && t.count >= n->lo) grammar_enter(w, n->next, t.frame, out);
+    add_thread(w, out, t);
+    if (d->accepts[t.at] && t.count >= n->lo) enter(w, n->next, t.frame, out);
 }
 
 /* How much of the literal stands at the end of what has come, Knuth-Morris-Pratt without a table.
@@ -379,28 +549,29 @@ static void until_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarSta
     if (never) t.count = (uint16_t)found_of(never, t.count, byte);
     if (never && !never[t.count]) return;
     if (literal[t.at])
-        add_thread(out, t);
+        add_thread(w, out, t);
     else
-        grammar_enter(w, n->next, t.frame, out);
+        enter(w, n->next, t.frame, out);
 }
 
 void grammar_byte(GrammarWalk *w, const GrammarState *from, uint8_t byte, GrammarState *out)
 {
     const GrammarEdge *edge;
-    out->n = 0;
-    for (int i = 0; i < from->n; i++) {
+    clear(w, out);
+    out->is_cut = from->is_cut;
+    for (int i = 0; i < from->n && may_step(w, out); i++) {
         GrammarThread t = from->thread[i];
         const GrammarNode *n = &w->g->node[t.node];
         switch ((GrammarNodeKind)n->kind) {
         case NODE_BYTES:
             edge = find_edge(w->g, n, byte);
-            if (edge) grammar_enter(w, edge->to, t.frame, out);
+            if (edge) enter(w, edge->to, t.frame, out);
             break;
         case NODE_NAME:
             name_byte(w, t, byte, out);
             break;
         case NODE_STRING:
-            string_byte(w, t, byte, out);
+            string_byte(w, t, byte, from->n == 1, out);
             break;
         case NODE_TEXT:
             text_byte(w, t, byte, out);
@@ -409,7 +580,7 @@ void grammar_byte(GrammarWalk *w, const GrammarState *from, uint8_t byte, Gramma
             until_byte(w, t, byte, out);
             break;
         case NODE_FREE:
-            add_thread(out, t);
+            add_thread(w, out, t);
             break;
         case NODE_RETURN:
         case NODE_TOKEN:
@@ -424,15 +595,16 @@ void grammar_byte(GrammarWalk *w, const GrammarState *from, uint8_t byte, Gramma
 
 void grammar_token(GrammarWalk *w, const GrammarState *from, int32_t token, GrammarState *out)
 {
-    out->n = 0;
-    for (int i = 0; i < from->n; i++) {
+    clear(w, out);
+    out->is_cut = from->is_cut;
+    for (int i = 0; i < from->n && may_step(w, out); i++) {
         GrammarThread t = from->thread[i];
         const GrammarNode *n = &w->g->node[t.node];
         if (n->kind != NODE_TOKEN && n->kind != NODE_FREE) continue;
         if (n->lo == token)
-            grammar_enter(w, n->next, t.frame, out);
+            enter(w, n->next, t.frame, out);
         else if (n->kind == NODE_FREE)
-            add_thread(out, t);
+            add_thread(w, out, t);
     }
 }
 

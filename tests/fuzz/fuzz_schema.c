@@ -70,15 +70,18 @@ static int mask_has(const uint64_t *mask, int32_t id)
     return (int)(mask[id / 64] >> (id % 64) & 1);
 }
 
-/* The ids that may follow, each in the mask if and only if a step takes it; how many. */
+/*
+ * The ids that may follow, each in the mask if and only if a step takes it; how many. -1: that
+ * cannot be told, as behind a step that finds no room.
+ */
 static int may_follow(Constraint *c, uint64_t *mask, int32_t *id)
 {
     int n = 0;
-    c->allowed(c->self, 0, mask);
+    if (c->allowed(c->self, 0, mask)) return -1;
     for (int32_t i = 0; i < N_VOCAB; i++) {
-        int is_taken = !c->step(c->self, 0, i, 1);
-        FUZZ_CHECK(is_taken == mask_has(mask, i));
-        if (is_taken) id[n++] = i;
+        int rc = c->step(c->self, 0, i, 1);
+        FUZZ_CHECK(rc == CONSTRAINT_FULL || mask_has(mask, i) == !rc);
+        if (mask_has(mask, i)) id[n++] = i;
     }
     FUZZ_CHECK(n);
     return n;
@@ -114,10 +117,12 @@ static void answer(const Grammar *g, const char *picks, size_t n_picks)
         int32_t id[N_VOCAB];
         size_t len;
         int n = may_follow(&c, mask, id);
+        if (n < 0) break;
         int32_t token =
             (size_t)i < n_picks ? id[(unsigned char)picks[i] % n] : closing(mask, id, n, i);
         const char *bytes = tokenizer_bytes(tok, token, &len);
-        FUZZ_CHECK(!c.step(&a, 0, token, 0));
+        int rc = c.step(&a, 0, token, 0);
+        FUZZ_CHECK(!rc || rc == CONSTRAINT_FULL);
         if (token != END) strbuf_add(&text, bytes, len);
         is_whole = token == END;
     }
