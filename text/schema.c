@@ -52,7 +52,8 @@ static void say_where(const SchemaCompiler *c, ErrorCode code, const char *what)
 }
 
 /* Once: what failed first is told. */
-static void fail(SchemaCompiler *c, ErrorCode code, int empty_level, const char *fmt, va_list args)
+__attribute__((format(printf, 4, 0))) static void
+fail(SchemaCompiler *c, ErrorCode code, int empty_level, const char *fmt, va_list args)
 {
     enum { MAX_WHAT = 160 };
     char what[MAX_WHAT];
