@@ -102,15 +102,6 @@ static json_t *load_widened(const char *text, size_t len, size_t flags, int not_
     return root;
 }
 
-/* As json_load_digits, but such an integer is a real. */
-static json_t *load_wide(const char *text, size_t len, size_t flags, int not_finite,
-                         json_error_t *je)
-{
-    json_t *root = json_loadb(text, len, flags, je);
-    if (root || (!not_finite && json_error_code(je) != json_error_numeric_overflow)) return root;
-    return load_widened(text, len, flags, not_finite, TO_REALS, je);
-}
-
 /* ---- integers with all their digits ---- */
 
 static json_t *digits_of(const json_t *text)
@@ -147,17 +138,24 @@ static void put_digits(json_t *reals, const json_t *strings)
     }
 }
 
-json_t *json_load_digits(const char *text, size_t len, size_t flags, int not_finite,
-                         json_error_t *je)
+/* Integers beyond 64 bits are reals, unless they are to keep their digits. */
+static json_t *load(const char *text, size_t len, size_t flags, int not_finite, int keeps_digits,
+                    json_error_t *je)
 {
     json_t *root = json_loadb(text, len, flags, je);
     if (root || (!not_finite && json_error_code(je) != json_error_numeric_overflow)) return root;
     root = load_widened(text, len, flags, not_finite, TO_REALS, je);
-    if (!root) return NULL;
+    if (!root || !keeps_digits) return root;
     json_t *strings = load_widened(text, len, flags, not_finite, TO_STRINGS, je);
     put_digits(root, strings);
     json_decref(strings);
     return root;
+}
+
+json_t *json_load_digits(const char *text, size_t len, size_t flags, int not_finite,
+                         json_error_t *je)
+{
+    return load(text, len, flags, not_finite, 1, je);
 }
 
 const char *json_digits(const json_t *v)
@@ -228,7 +226,7 @@ static json_t *read_text(const char *text, size_t len, size_t flags, const char 
                          int keeps_digits, Error *err)
 {
     json_error_t je;
-    json_t *root = (keeps_digits ? json_load_digits : load_wide)(text, len, flags, 1, &je);
+    json_t *root = load(text, len, flags, 1, keeps_digits, &je);
     if (!root) error_set(err, ERR_FILE, "'%s' line %d: %s", path, je.line, je.text);
     return root;
 }
