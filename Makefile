@@ -199,10 +199,12 @@ $(BUILD)/dist/offshoot: $(BUILD)/main.o $(LIB)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(DIST_LIBS)
 LAUNCHED := $(if $(filter 1,$(CUDA)),$(BUILD)/tests/gpu/launched.o)
 LAUNCHED_WRAP := $(if $(LAUNCHED),-Wl$(comma)--wrap=cudaLaunchKernelExC)
-$(BUILD)/dist/test_%: $(BUILD)/tests/test_%.o $(LAUNCHED) $(TEST_LIB) $(LIB)
+$(BUILD)/dist/test_%: $(BUILD)/tests/test_%.o $(LAUNCHED) $(TEST_LIB) $(LIB) | $(BUILD)/dist/libcmocka.so.0
 	@mkdir -p $(@D)
-	@cp -L $$($(CC) -print-file-name=libcmocka.so) $(@D)/libcmocka.so.0
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(LAUNCHED_WRAP) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -lcmocka $(DIST_LIBS)
+$(BUILD)/dist/libcmocka.so.0:
+	@mkdir -p $(@D)
+	@cp -L $$($(CC) -print-file-name=libcmocka.so) $@
 # What racecheck must find (tests/gpu_check.sh).
 $(BUILD)/dist/racy: tests/gpu/racy.cu
 	@mkdir -p $(@D)
