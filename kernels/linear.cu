@@ -2,21 +2,20 @@
  * linear.cu: y = x W' for a few or many rows.
  *
  * Where nobody has left x as two 16-bit terms (terms.h), first a small kernel makes them, once for
- * all matrices of a type. Then one of four schedules of the same sum:
- * - up to 8 rows of x, what decoding does: linear_few.h;
- * - for others up to 64, and for matrices whose rows cannot be copied 16 bytes at a time, a block
- *   takes 16 rows of W, each of its 8 warps one slice of k; partial sums meet in shared memory
- *   (2 KB for each 4 rows of x);
- * - or, where that still makes blocks for all SMs, a block owns 128 rows of W, each warp 16 of them
- *   and all of k, so that what it reads of x serves all its warps from L1;
+ * all matrices of a type. Then one of three schedules of the same sum:
+ * - up to 8 rows of x, what decoding does: linear_few.h; up to 64, what a batch decodes, 8 at a
+ *   time. Each time reads all of W, and is faster for it: 27B on an H200, milliseconds a pass of
+ *   16, 32, 64 rows: 19.0, 35.9, 69.4; with W once by the next schedule, or by blocks of 128 of its
+ *   rows, 34.1, 57.8, 103.7 (bench/reports/2026-11-27-h200-rows.md);
+ * - for matrices whose rows are not whole k-blocks that can be copied, a block takes 16 rows of W,
+ *   each of its 8 warps one slice of k, and up to 64 rows of x; partial sums meet in shared memory
+ *   (2 KB for each 4 rows of x). A thread keeps 128 (bf16) or 64 bytes of W in flight while the
+ *   k-block before them is multiplied. The blocks of all matrices of the type are one grid;
  * - more rows go through shared memory, W and x (gemm_tile.h), a launch for each matrix; beside FP8
  *   weights, on Hopper, by warpgroups (gemm_wgmma.h).
- * In the middle two the blocks of all matrices of the type are one grid, one matrix after the
- * other, and a thread keeps 128 (bf16) or 64 bytes of W in flight while the k-block before them is
- * multiplied: 32 or 16 KB a block.
  *
  * Floor: bytes of W over the memory's rate, up to some 32 rows; then two mma per 8 products of 4
- * rows. Groups of 64 rows run side by side on the same rows of W, which so come from L2.
+ * rows.
  *
  * f32 matrices are small (routers, gates): a launch for each, a warp per row of W and 8 rows of x,
  * lanes along k.
@@ -28,8 +27,8 @@
 #include <assert.h>
 
 enum {
-    GROUP_ROWS = 64,       /* of x, that share a pass over W */
-    WIDE_MIN_BLOCKS = 128, /* SMs of a large GPU, more or less: a schedule, not a result */
+    GROUP_ROWS = 64,       /* of x: beyond them they are a prompt's */
+    GEMM_MIN_BLOCKS = 128, /* SMs of a large GPU, more or less: a schedule, not a result */
     F32_ROWS = 8,
     GEMM_MIN_ROWS = 48, /* of W: below this most of a block would have nothing to do */
 };
@@ -74,38 +73,6 @@ static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>) linear_ke
     for (int i = (int)threadIdx.x; i < n * TILE_ROWS; i += TILE_THREADS) {
         int row = first_row + i % TILE_ROWS, m = first + i / TILE_ROWS;
         if (row < mat.w.rows) mat.y[m * mat.y_stride + row] = sum_slices(part[0] + i, FLOATS);
-    }
-}
-
-/* ---- 128 rows of W ---- */
-
-/* A block per 128 rows of W and group, a warp per 16 of them. */
-template <WeightType TYPE, int T>
-static __global__ void __launch_bounds__(TILE_THREADS, TILE_BLOCKS<T>)
-    linear_wide_kernel(LinearTerms a)
-{
-    unsigned block;
-    const Matrix &mat = matrix_of(a, blockIdx.x, &block);
-    int tile = (int)(block / (unsigned)a.n_groups) * TILE_WARPS + (int)threadIdx.x / WARP;
-    int first_row = tile * TILE_ROWS,
-        first = (int)(block % (unsigned)a.n_groups) * T * TILE_COLUMN_ROWS;
-    if (first_row >= mat.w.rows) {
-        grid_wait();
-        return;
-    }
-    int n = group_rows<T>(a, first), n_tiles = (n + TILE_COLUMN_ROWS - 1) / TILE_COLUMN_ROWS;
-    uint32_t at[T];
-    float sum[T][2] = {};
-    group_offsets<T>(a.x, first, n, at);
-    tile_sum<TYPE, T, 1>(tile_weight(mat.w, first_row), a.x, at, n_tiles, 0, K_SLICES, sum);
-
-    int row = first_row + warp_lane() / 4;
-    UNROLL
-    for (int j = 0; j < T; j++) {
-        int m = first + j * TILE_COLUMN_ROWS + warp_lane() % 4;
-        if (m >= a.n) continue;
-        if (row < mat.w.rows) mat.y[m * mat.y_stride + row] = sum[j][0];
-        if (row + 8 < mat.w.rows) mat.y[m * mat.y_stride + row + 8] = sum[j][1];
     }
 }
 
@@ -159,7 +126,7 @@ template <WeightType TYPE, int TERMS>
 static void launch_gemm(const CudaContext *c, const LinearTerms &a)
 {
     assert(a.n_matrices == 1);
-    if ((a.matrix[0].w.rows + 127) / 128 * ((a.n + GEMM_X - 1) / GEMM_X) < WIDE_MIN_BLOCKS)
+    if ((a.matrix[0].w.rows + 127) / 128 * ((a.n + GEMM_X - 1) / GEMM_X) < GEMM_MIN_BLOCKS)
         launch_gemm_rows<TYPE, 1, TERMS>(c, a);
     else
         launch_gemm_rows<TYPE, 2, TERMS>(c, a);
@@ -259,14 +226,7 @@ static void linear_f32(const CudaContext *c, const Linear *a, const Matrix &mat)
 template <WeightType TYPE, int T> static void launch_tiles(const CudaContext *c, LinearTerms a)
 {
     a.n_groups = (a.n + T * TILE_COLUMN_ROWS - 1) / (T * TILE_COLUMN_ROWS);
-    if constexpr (T >= 4) {
-        unsigned wide = place_tiles(&a, TILE_WARPS * TILE_ROWS);
-        if (wide >= WIDE_MIN_BLOCKS) {
-            launch(c, dim3(wide), TILE_THREADS, 0, linear_wide_kernel<TYPE, T>, a);
-            return;
-        }
-    }
-    launch(c, dim3(place_tiles(&a, TILE_ROWS)), TILE_THREADS, 0, linear_kernel<TYPE, T>, a);
+    launch(c, dim3(place_tiles(&a)), TILE_THREADS, 0, linear_kernel<TYPE, T>, a);
 }
 
 /* More rows than a group: each matrix alone. */
@@ -291,8 +251,8 @@ template <WeightType TYPE> static void launch_many(const CudaContext *c, const L
 
 template <WeightType TYPE> static void launch_type(const CudaContext *c, const LinearTerms &a)
 {
-    if (is_few(a, a.n))
-        launch_few<TYPE>(c, a);
+    if (a.n <= GROUP_ROWS && can_few(a))
+        launch_few_groups<TYPE>(c, a);
     else if (a.n > GROUP_ROWS)
         launch_many<TYPE>(c, a);
     else if (a.n <= 4)
@@ -403,14 +363,14 @@ template <WeightType TYPE> static void linear_terms(const CudaContext *c, const 
 }
 
 /*
- * Matrices of both 16-bit types in one launch, where both terms of a few rows are there: small ones
+ * Matrices of both 16-bit types in one launch, where both terms of a group are there: small ones
  * in bf16 then run beside large ones in FP8. 0 where they are not.
  */
 static int linear_both(const CudaContext *c, const Linear *a)
 {
     LinearTerms t = of_type(a, WEIGHT_FP8), bf16 = of_type(a, WEIGHT_BF16);
     if (!t.n_matrices || !bf16.n_matrices) return 0;
-    if (!is_few(t, a->n) || !is_few(bf16, a->n)) return 0;
+    if (a->n > GROUP_ROWS || !can_few(t) || !can_few(bf16)) return 0;
     if (a->prefill == PREFILL_FP8) return 0;
     int cols = t.matrix[0].w.cols;
     int has_bf16 = find_terms(c, WEIGHT_BF16, a->x, a->n, cols, a->x_stride, &t.x);
@@ -418,7 +378,7 @@ static int linear_both(const CudaContext *c, const Linear *a)
     for (int i = 0; i < bf16.n_matrices; i++)
         t.matrix[t.n_matrices++] = bf16.matrix[i];
     t.n = a->n;
-    launch_few<WEIGHT_NONE>(c, t);
+    launch_few_groups<WEIGHT_NONE>(c, t);
     return 1;
 }
 

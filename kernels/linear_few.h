@@ -1,5 +1,5 @@
 /*
- * linear_few.h: y = x W' for up to 8 rows of x, what decoding does; for linear.cu.
+ * linear_few.h: y = x W' for up to 8 rows of x at a time, what decoding does; for linear.cu.
  *
  * Two blocks for each SM walk through the matrices, a unit of M tiles of 16 rows of W after the
  * other, each of 8 warps along its own slice of k. W comes through a ring in shared memory, 8 KB a
@@ -292,7 +292,7 @@ static void launch_few_of(const CudaContext *c, const LinearTerms &a)
 template <WeightType TYPE, int T> static void launch_few_rows(const CudaContext *c, LinearTerms a)
 {
     a.n_groups = 1;
-    place_tiles(&a, TILE_ROWS);
+    place_tiles(&a);
     if constexpr (TYPE != WEIGHT_BF16) {
         if (a.end_fp8 > FEW_PAIRED) {
             launch_few_of<TYPE, T, 2>(c, a);
@@ -302,10 +302,9 @@ template <WeightType TYPE, int T> static void launch_few_rows(const CudaContext 
     launch_few_of<TYPE, T, 1>(c, a);
 }
 
-/* Whether rows of x are few, and rows of all matrices whole k-blocks that can be copied. */
-static int is_few(const LinearTerms &a, int n)
+/* Whether rows of all matrices are whole k-blocks that can be copied. */
+static int can_few(const LinearTerms &a)
 {
-    if (n > FEW_ROWS) return 0;
     for (int i = 0; i < a.n_matrices; i++)
         if (!weight_is_aligned(a.matrix[i].w) || a.matrix[i].w.cols % K_BLOCK) return 0;
     return 1;
@@ -317,6 +316,25 @@ template <WeightType TYPE> static void launch_few(const CudaContext *c, const Li
         launch_few_rows<TYPE, 1>(c, a);
     else
         launch_few_rows<TYPE, 2>(c, a);
+}
+
+/* The same for rows [first, first + n) of x. */
+static LinearTerms rows_from(LinearTerms a, int first, int n)
+{
+    a.n = n;
+    a.x = terms_from(a.x, first);
+    if (a.x_fp8.data) a.x_fp8 = terms_from(a.x_fp8, first);
+    for (int i = 0; i < a.n_matrices; i++)
+        a.matrix[i].y += first * a.matrix[i].y_stride;
+    return a;
+}
+
+/* Any rows, FEW_ROWS at most at a time, as even as they get. */
+template <WeightType TYPE> static void launch_few_groups(const CudaContext *c, const LinearTerms &a)
+{
+    int passes = (a.n + FEW_ROWS - 1) / FEW_ROWS, each = (a.n + passes - 1) / passes;
+    for (int i = 0; i < a.n; i += each)
+        launch_few<TYPE>(c, rows_from(a, i, a.n - i < each ? a.n - i : each));
 }
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * linear_launch.h: what a launch of linear.cu multiplies: some matrices, one x. Tiles of 16 rows,
- * or what a block owns, are numbered through all of them.
+ * linear_launch.h: what a launch of linear.cu multiplies: some matrices, one x. Tiles of 16 rows
+ * are numbered through all of them.
  */
 #ifndef OFFSHOOT_KERNELS_LINEAR_LAUNCH_H
 #define OFFSHOOT_KERNELS_LINEAR_LAUNCH_H
@@ -11,7 +11,7 @@ typedef struct {
     Weight w;
     float *y;
     int64_t y_stride;
-    unsigned end; /* of its tiles or blocks; they begin where the matrix before it ends */
+    unsigned end; /* of its tiles; they begin where the matrix before it ends */
 } Matrix;
 
 /* The matrices of one type, or of both 16-bit ones, those in bf16 last, and what they multiply. */
@@ -38,13 +38,13 @@ static __device__ __forceinline__ const Matrix &matrix_of(const LinearTerms &a, 
     return a.matrix[i];
 }
 
-/* Tiles or blocks of w_rows rows of W, and a group of x, for all matrices; returns how many. */
-static unsigned place_tiles(LinearTerms *a, int w_rows)
+/* Tiles of 16 rows of W and a group of x, for all matrices; returns how many. */
+static unsigned place_tiles(LinearTerms *a)
 {
     a->end = a->end_fp8 = 0;
     for (int i = 0; i < a->n_matrices; i++) {
         const Weight &w = a->matrix[i].w;
-        a->end += (unsigned)((w.rows + w_rows - 1) / w_rows) * (unsigned)a->n_groups;
+        a->end += (unsigned)((w.rows + TILE_ROWS - 1) / TILE_ROWS) * (unsigned)a->n_groups;
         a->matrix[i].end = a->end;
         if (w.type == WEIGHT_FP8) a->end_fp8 = a->end;
     }

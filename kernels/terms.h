@@ -50,6 +50,14 @@ static inline Terms terms_in(unsigned char *memory, int n, int cols)
     return Terms{memory, (float *)(void *)(memory + bytes), term_blocks(cols)};
 }
 
+/* The same rows from `first` on. */
+static inline Terms terms_from(Terms t, int first)
+{
+    t.data += (size_t)first * (size_t)t.n_blocks * TERM_BLOCK_BYTES;
+    t.unit += first * t.n_blocks;
+    return t;
+}
+
 /* Of memory for n rows, a multiple of 16. */
 static inline size_t terms_bytes(int n, int cols)
 {
