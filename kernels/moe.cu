@@ -34,6 +34,7 @@
 
 enum {
     MOE_GROUP = 512, /* rows at a time: bounds what a block of `down` keeps in shared memory */
+    MOST_FEW_GROUPS = 4,
     MOE_PROMPT_GROUP = 8192, /* by the prompts' kernels */
     GEMM_MEAN_ROWS = 8,      /* of an expert: below, most of a unit of 64 rows would be empty */
 };
@@ -509,6 +510,17 @@ static void route(const CudaContext *c, const MoeFfn *a)
            route_kernel, *a);
 }
 
+/* How many of a's rows are next where they are no prompt's: as few as have kernels of their own,
+ * which are faster, in groups as even as they get; where there are none, what the scratch holds. */
+static int rows_of_group(const CudaContext *c, const MoeFfn *a)
+{
+    MoeFfn few = *a;
+    int most = at_most(at_most(a->n, MOE_GROUP), c->scratch_bytes / row_bytes(a, 0));
+    int groups = (a->n + MOE_FEW_ROWS - 1) / MOE_FEW_ROWS;
+    few.n = (a->n + groups - 1) / groups;
+    return groups <= MOST_FEW_GROUPS && down_few_threads(c, &few) && few.n < most ? few.n : most;
+}
+
 /* All of a's rows, as many at a time as the scratch holds. */
 static void run_groups(const CudaContext *c, const MoeFfn *a)
 {
@@ -517,8 +529,7 @@ static void run_groups(const CudaContext *c, const MoeFfn *a)
         part = *a;
         part.n = a->n - i;
         int many = rows_of_many(c, &part);
-        part.n =
-            many ? many : at_most(at_most(part.n, MOE_GROUP), c->scratch_bytes / row_bytes(a, 0));
+        part.n = many ? many : rows_of_group(c, &part);
         assert(part.n > 0);
         part.x += (int64_t)i * a->dim;
         part.logits += (int64_t)i * a->n_experts;
