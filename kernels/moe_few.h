@@ -7,7 +7,8 @@
  * that of the i-th of 32 steps; between these the ring runs empty. The shared expert is the first
  * unit: its weights are on their way before the plan is there. (In registers, a k-block or two
  * ahead, as tile_sum has them, the loads would start anew after each unit and barrier, and T = 4
- * would leave no registers for them.)
+ * would leave no registers for them.) The down matrices' first weights, of any expert, are on their
+ * way before the launch of gate and up has ended, which begins no sooner than the plan is there.
  *
  * A load queues behind the weights that were asked for before it, so what they are multiplied with
  * is asked for in time: terms of x a k-block ahead in registers, where these suffice (up to 4 rows
@@ -139,8 +140,8 @@ template <WeightType TYPE> static __device__ __forceinline__ Step step_at(const 
     if (!n_k) return s;
     unsigned tile = w.tile + i / per_tile * w.stride, unit = tile / w.n_row_tiles;
     const FewUnit &u = w.unit[unit < w.max_units ? unit : 0]; /* beside n_units, not after it */
-    FewMatrix m = u.matrix[w.matrix + matrix_of(w, i % per_tile)];
-    int first = u.first, n = u.n;
+    FewMatrix m = fresh_matrix(&u.matrix[w.matrix + matrix_of(w, i % per_tile)]);
+    int first = load_fresh(&u.first), n = load_fresh(&u.n);
     if (unit >= w.n_units) return s;
     s.first_row = (int)(tile % w.n_row_tiles) * TILE_ROWS;
     s.block = w.begin + block_of(w, i % per_tile);
@@ -212,12 +213,21 @@ template <typename Ring> static __device__ __forceinline__ void find_steps(Walk 
     w->at = 0;
 }
 
-/* Begins the first copies of the 32 steps; the first has the weights of all n_begun. */
+/* Begins the first copies of the 32 steps; of the first n_begun those of weights have begun, and
+ * are the first one's. */
 template <typename Ring>
 static __device__ __forceinline__ void begin_steps(const Walk &w, unsigned n_begun)
 {
     for (unsigned i = 0; i < Ring::BLOCKS; i++)
         copy_step<Ring>(w, i, i < n_begun);
+}
+
+/* Begins to copy the weights of as many steps as the ring holds, and returns how many. */
+template <typename Ring> static __device__ __forceinline__ unsigned begin_weights(const Walk &w)
+{
+    for (unsigned i = 0; i < Ring::BLOCKS; i++)
+        copy_weights<Ring::TYPE>(w, i, w.ring + i * Ring::BLOCK_PIECES);
+    return Ring::BLOCKS;
 }
 
 /* The next 32 steps, when nothing of the last is on its way. */
@@ -251,14 +261,12 @@ template <typename Ring> static __device__ __forceinline__ const uint4 *wait_ste
     return w.ring + w.at % Ring::BLOCKS * Ring::BLOCK_PIECES;
 }
 
-/*
- * Sets out on slice `slice` of those used, with tiles from `tile` on; find_steps and begin_steps
- * are next, with the number that it returns. It is here that the kernel calls grid_wait.
- */
+/* Sets out on slice `slice` of those used, with tiles from `tile` on; n_units, find_steps and
+ * begin_steps are next. */
 template <typename Ring>
-static __device__ __forceinline__ unsigned begin_walk(Walk *w, const FewPlan &p, int n_blocks,
-                                                      int slice, unsigned tile, unsigned stride,
-                                                      uint4 *rings)
+static __device__ __forceinline__ void begin_walk(Walk *w, const FewPlan &p, int n_blocks,
+                                                  int slice, unsigned tile, unsigned stride,
+                                                  uint4 *rings)
 {
     int n = used_slices(n_blocks);
     w->unit = p.unit;
@@ -271,10 +279,6 @@ static __device__ __forceinline__ unsigned begin_walk(Walk *w, const FewPlan &p,
     w->lane_at = (int)block_offset<Ring::TYPE>(*w, warp_lane() / 4, 0) + warp_lane() % 4 * 16;
     w->h = p.h;
     w->ring = rings + (int)threadIdx.x / WARP * (Ring::BYTES / 16) + warp_lane();
-    unsigned n_begun = begin_shared<Ring>(*w, p);
-    grid_wait();
-    w->n_units = (unsigned)*p.n_units;
-    return n_begun;
 }
 
 /* ---- gate and up ---- */
@@ -378,7 +382,10 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2) up_few_kernel(FewPlan 
     Walk w = {};
     w.matrix = MATRIX_GATE, w.n_matrices = 2, w.n_side = M;
     w.rows = p.a.width, w.cols = p.a.dim;
-    unsigned n_begun = begin_walk<Ring>(&w, p, p.x.n_blocks, slice, blockIdx.x, gridDim.x, rings);
+    begin_walk<Ring>(&w, p, p.x.n_blocks, slice, blockIdx.x, gridDim.x, rings);
+    unsigned n_begun = begin_shared<Ring>(w, p);
+    grid_wait_first();
+    w.n_units = (unsigned)load_fresh(p.n_units);
     find_steps<Ring>(&w);
     TileRows u = tile_rows(w, w.tile), next = tile_rows(w, w.tile + w.stride);
     uint32_t at[T], next_at[1];
@@ -561,10 +568,13 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 1) down_few_kernel(FewPla
     Walk w = {};
     w.matrix = MATRIX_DOWN, w.n_matrices = w.n_side = 1;
     w.rows = p.a.dim, w.cols = p.a.width;
-    unsigned n_begun = begin_walk<Ring>(&w, p, n_blocks, slice,
-                                        (unsigned)(warp / n_slices) * gridDim.x + blockIdx.x,
-                                        (unsigned)n_at_once * gridDim.x, rings);
+    begin_walk<Ring>(&w, p, n_blocks, slice, (unsigned)(warp / n_slices) * gridDim.x + blockIdx.x,
+                     (unsigned)n_at_once * gridDim.x, rings);
+    grid_trusts();
+    w.n_units = (unsigned)load_fresh(p.n_units);
     find_steps<Ring>(&w);
+    unsigned n_begun = begin_weights<Ring>(w);
+    grid_wait();
     begin_steps<Ring>(w, n_begun);
 
     /* the last warps, which have no unit more than the others */

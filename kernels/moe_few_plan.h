@@ -21,6 +21,14 @@ typedef struct {
     const unsigned char *data;
     const float *scale;
 } FewMatrix;
+
+/* What another launch made, read by load_fresh. */
+static __device__ __forceinline__ FewMatrix fresh_matrix(const FewMatrix *m)
+{
+    const uint64_t *word = (const uint64_t *)(const void *)m;
+    uint64_t data = load_fresh(word), scale = load_fresh(word + 1);
+    return FewMatrix{(const unsigned char *)(uintptr_t)data, (const float *)(uintptr_t)scale};
+}
 static_assert(sizeof(FewMatrix) == 16 && sizeof(Weight) % 16 == 0 &&
                   offsetof(Weight, data) % 16 == 0 &&
                   offsetof(Weight, scale) == offsetof(Weight, data) + sizeof(void *),

@@ -179,7 +179,55 @@ static __device__ __forceinline__ void grid_wait()
 #else
 static inline void grid_wait()
 {
+    simt_grid_next();
     simt_grid_wait();
+}
+#endif
+
+/*
+ * grid_wait, but the next launch begins no sooner than the launch before this one has ended. So the
+ * next may read what that wrote before it waits itself: by load_fresh, for its SM's L1 cache may
+ * hold what was there before, and behind grid_trusts, with which a run on the host checks this.
+ */
+#ifdef __CUDACC__
+static __device__ __forceinline__ void grid_wait_first()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+static __device__ __forceinline__ void grid_trusts()
+{
+}
+static __device__ __forceinline__ int32_t load_fresh(const int32_t *p)
+{
+    int32_t v;
+    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+static __device__ __forceinline__ uint64_t load_fresh(const uint64_t *p)
+{
+    uint64_t v;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+}
+#else
+static inline void grid_wait_first()
+{
+    simt_grid_wait();
+    simt_grid_next();
+}
+static inline void grid_trusts()
+{
+    simt_grid_trusts();
+}
+static inline int32_t load_fresh(const int32_t *p)
+{
+    return *p;
+}
+static inline uint64_t load_fresh(const uint64_t *p)
+{
+    return *p;
 }
 #endif
 

@@ -67,8 +67,14 @@ enum { SIMT_SHARED_HOPPER = 227 << 10, SIMT_SHARED_ADA = 99 << 10 };
 void simt_limit_shared(size_t bytes);
 size_t simt_shared_limit(void);
 
-/* grid_wait of simt.h. */
+/*
+ * The halves of grid_wait in simt.h: waits for the launch before this one; lets the next one begin.
+ * simt_grid_trusts: this thread reads, before it waits, what the launch before the last one wrote;
+ * the program ends where a thread of the last one lets the next begin before it has waited.
+ */
 void simt_grid_wait(void);
+void simt_grid_next(void);
+void simt_grid_trusts(void);
 
 /* Waits for all threads of the block that have not ended. */
 void simt_sync_block(const char *file, int line);

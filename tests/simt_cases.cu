@@ -180,6 +180,21 @@ extern "C" void case_overlap(OverlapCase *c)
         launch(&no_context, dim3(OVERLAP_LAUNCHES), WARP, 0, overlap_kernel, c, i);
 }
 
+/* The last thread alone is hasty. */
+static __global__ void trusted_kernel(int which)
+{
+    if (which == TRUSTS_HASTY && threadIdx.x + 1 == blockDim.x)
+        grid_wait();
+    else
+        grid_wait_first();
+}
+
+static __global__ void trusting_kernel(int)
+{
+    grid_trusts();
+    grid_wait();
+}
+
 static __global__ void stuck_kernel(int which)
 {
     if (which == NO_GRID_WAIT && threadIdx.x + 1 == blockDim.x) return;
@@ -203,5 +218,10 @@ static __global__ void stuck_kernel(int which)
 
 extern "C" void case_stuck(StuckCase which)
 {
-    launch(&no_context, dim3(1), 2 * WARP, 0, stuck_kernel, (int)which);
+    if (which < TRUSTS_HASTY) {
+        launch(&no_context, dim3(1), 2 * WARP, 0, stuck_kernel, (int)which);
+        return;
+    }
+    launch(&no_context, dim3(1), 2 * WARP, 0, trusted_kernel, (int)which);
+    launch(&no_context, dim3(1), 2 * WARP, 0, trusting_kernel, 0);
 }

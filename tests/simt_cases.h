@@ -76,6 +76,8 @@ typedef enum {
     STUCK_IN_BLOCK,    /* half a warp waits for the warp, the other half for the block */
     STUCK_KINDS,       /* half a warp shuffles while the other votes */
     NO_GRID_WAIT,      /* the last thread ends without it */
+    TRUSTS_HASTY,      /* a launch trusts one that lets others begin before it has waited */
+    TRUSTS_PATIENT,    /* and one that does not: as it should be */
 } StuckCase;
 void case_stuck(StuckCase which);
 

@@ -72,7 +72,9 @@ enum { NO_BLOCK = -1 };
 typedef struct {
     Launch launch;
     SimtDim block_idx;
-    int64_t early; /* a block that has begun before its turn, or NO_BLOCK */
+    int64_t early;  /* a block that has begun before its turn, or NO_BLOCK */
+    int is_hasty;   /* a thread has let the next launch begin before it has waited itself */
+    int is_trusted; /* by the next one not to be */
     Fiber fiber[SIMT_MAX_THREADS];
     unsigned char state[SIMT_MAX_THREADS]; /* FiberState; apart, for they are looked at often */
     unsigned char *stacks, *shared;
@@ -83,6 +85,7 @@ static int self;                               /* the thread of it that runs */
 static uint32_t order;                         /* state of the generator that orders warps */
 static int reverse;                            /* blocks and lanes run last to first */
 static int overlap, is_early;                  /* is_early: grid_wait does not return yet */
+static int was_hasty;                          /* the launch that ended last */
 static struct {
     void (*what)(const void *);
     const void *arg;
@@ -245,6 +248,28 @@ void simt_grid_wait(void)
 {
     run->fiber[self].has_waited = 1;
     if (is_early) yield(AT_GRID);
+}
+
+void simt_grid_next(void)
+{
+    if (!run->fiber[self].has_waited) run->is_hasty = 1;
+}
+
+static void check_trust(int is_hasty)
+{
+    if (!is_hasty) return;
+    fprintf(stderr,
+            "a launch reads before grid_wait what the launch before the last wrote, which "
+            "may still run: the last one does not wait for it before it lets others begin\n");
+    abort();
+}
+
+void simt_grid_trusts(void)
+{
+    if (pending && pending != run)
+        pending->is_trusted = 1;
+    else
+        check_trust(was_hasty);
 }
 
 void simt_sync_block(const char *file, int line)
@@ -438,6 +463,8 @@ static void finish(Run *r)
         enter_block(at);
         run_block(DONE);
     }
+    if (r->is_trusted) check_trust(r->is_hasty);
+    was_hasty = r->is_hasty;
 }
 
 void simt_flush(void)
@@ -481,6 +508,7 @@ static void launch(const Launch *l)
     }
     r->launch = *l;
     r->early = NO_BLOCK;
+    r->is_hasty = r->is_trusted = 0;
     if (overlap) begin_early(r);
     simt_flush();
     pending = r;

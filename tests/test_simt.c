@@ -282,6 +282,7 @@ static int status_of(StuckCase which, char *said, size_t size)
         signal(SIGABRT, SIG_DFL);
         dup2(pipes[1], STDERR_FILENO);
         case_stuck(which);
+        simt_flush();
         _exit(0);
     }
     close(pipes[1]);
@@ -367,6 +368,20 @@ static void test_stuck(void **state)
     }
 }
 
+/* Of launches that overlap and of others; the first has none to trust. */
+static void test_trust(void **state)
+{
+    (void)state;
+    char said[2000];
+    for (int on = 0; on < 2; on++) {
+        simt_overlap(on);
+        assert_true(WIFSIGNALED(status_of(TRUSTS_HASTY, said, sizeof said)));
+        expect_said(said, "a launch reads before grid_wait what the launch before the last wrote");
+        assert_int_equal(status_of(TRUSTS_PATIENT, said, sizeof said), 0);
+    }
+    simt_overlap(0);
+}
+
 /* What is copied is there once it was waited for, group by group, and not a moment before. */
 static void test_copies(void **state)
 {
@@ -395,6 +410,7 @@ int main(void)
         cmocka_unit_test(test_fp8),           cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_kv_values),     cmocka_unit_test(test_copies),
         cmocka_unit_test(test_overlap),       cmocka_unit_test(test_stuck),
+        cmocka_unit_test(test_trust),
     };
     return cmocka_run_group_tests_name("simt", tests, NULL, NULL);
 }

@@ -82,7 +82,7 @@ class Instructions(Operands):
 
     def op_ld(self, op, m, o):
         space, width, kind, constant = self.memory_type(m)
-        access = "CONSTANT" if constant else "LOAD"
+        access = "CONSTANT" if constant else "FRESH" if m[:2] == ["relaxed", "gpu"] else "LOAD"
         at = self.memory(space, o[1], width * SIZE[kind], access)
         targets = split(o[0][1:-1]) if width > 1 else [o[0]]
         if len(targets) != width:

@@ -398,6 +398,7 @@ void ptx_copies_wait(const PtxThread *t, int line, uint32_t n)
 
 void ptx_launch_dependents(void)
 {
+    simt_grid_next();
 }
 
 void ptx_grid_wait(const PtxThread *t)

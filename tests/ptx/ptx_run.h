@@ -203,7 +203,7 @@ void ptx_copies_commit(void);
 void ptx_prefetch(const PtxThread *t, int line, uint64_t global, uint32_t bytes);
 void ptx_copies_wait(const PtxThread *t, int line, uint32_t n);
 
-/* griddepcontrol: of no effect yet is launch_dependents, for what may begin early begins anyway. */
+/* griddepcontrol. What may begin early begins anyway, whenever a launch lets it. */
 void ptx_launch_dependents(void);
 void ptx_grid_wait(const PtxThread *t);
 

@@ -296,7 +296,10 @@ void races_global(const PtxThread *t, uint64_t at, uint32_t bytes, int line, Ptx
     if (!device_memory_reserved(at)) return; /* a module's variable */
     for (uint64_t i = at; i < at + bytes; i++) {
         Touch *store = &global[i - DEVICE_MEMORY_AT];
-        if (!of->waited && store->entry && store->launch > settled)
+        int is_early = !of->waited && store->entry && store->launch > settled;
+        if (is_early && access == PTX_FRESH && store->launch + 1 < now.launch)
+            simt_grid_trusts();
+        else if (is_early)
             race(t, "global (before grid_wait)", i, store, &now);
         if (same_block(store, &now) && unordered(store, &now, of))
             race(t, "global", i, store, &now);

@@ -5,7 +5,8 @@
  * A run on the host takes one order; noted here is what order the program asks for. Threads of a
  * block are ordered by its barriers, lanes of a warp by bar.warp.sync too (shuffles and products
  * order no memory), blocks of a launch by tickets alone, launches by griddepcontrol.wait: before it
- * a thread loads nothing that a launch still running may have written, and stores nothing. Atomic
+ * a thread loads nothing that a launch still running may have written, and stores nothing; fresh
+ * loads may trust the launch before (simt_grid_trusts) and find what those before it left. Atomic
  * accesses may meet each other. A ticket is an atomic access with .acq_rel: what a thread did
  * before it, and others of its block before a barrier before it, comes before what follows a later
  * one of the same place, in that thread and behind the next barrier of its block.
@@ -22,7 +23,14 @@
 
 typedef struct PtxThread PtxThread;
 
-typedef enum { PTX_LOAD, PTX_CONSTANT, PTX_STORE, PTX_ATOMIC, PTX_TICKET } PtxAccess;
+typedef enum {
+    PTX_LOAD,
+    PTX_FRESH, /* past the L1 cache */
+    PTX_CONSTANT,
+    PTX_STORE,
+    PTX_ATOMIC,
+    PTX_TICKET
+} PtxAccess;
 
 /*
  * Whether anything is watched, by OFFSHOOT_PTX_RACES: "forward" or "reverse", the order in which

@@ -301,12 +301,31 @@ static void waits_in_time(const PtxThread *t)
     global_load(t, self());
 }
 
+static void waits_first(const PtxThread *t)
+{
+    ptx_grid_wait(t);
+    ptx_launch_dependents();
+}
+
+static void lets_begin_first(const PtxThread *t)
+{
+    ptx_launch_dependents();
+    ptx_grid_wait(t);
+}
+
+static void loads_trusting(const PtxThread *t)
+{
+    (void)ptx_global(t, given(t) + self() * 4, 4, __LINE__, PTX_FRESH);
+    ptx_grid_wait(t);
+}
+
 /* ---- running them ---- */
 
 typedef struct {
     const char *name;
     void (*body)(const PtxThread *t), (*before)(const PtxThread *t); /* NULL: no launch before it */
     int is_race, settles;                                            /* in between */
+    void (*between)(const PtxThread *t);                             /* a launch */
 } Case;
 
 static const Case cases[] = {
@@ -337,6 +356,10 @@ static const Case cases[] = {
     {"weights before grid_wait", loads_weights_early, blocks_apart, 0, 0},
     {"stores before grid_wait", stores_too_early, blocks_apart, 1, 0},
     {"waits", waits_in_time, blocks_apart, 0, 0},
+    {"the last but one, which is trusted", loads_trusting, blocks_apart, 0, 0, waits_first},
+    {"the last but one, by an old line", loads_too_early, blocks_apart, 1, 0, waits_first},
+    {"the last but one, which is hasty", loads_trusting, blocks_apart, 1, 0, lets_begin_first},
+    {"the last one", loads_trusting, blocks_apart, 1, 0},
 };
 
 static void launch(const char *name, void (*body)(const PtxThread *t), unsigned n_threads, Given of)
@@ -361,6 +384,7 @@ static void run(const void *arg)
     for (int i = 0; i < 2; i++) /* two launches overlap; other threads pass no barrier */
         launch("small", barriers_alone, SIMT_WARP, of);
     if (c->before) launch("before", c->before, N_THREADS, of);
+    if (c->between) launch("between", c->between, N_THREADS, of);
     if (c->settles) {
         simt_flush();
         races_settle();
@@ -376,7 +400,8 @@ static void test_races(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char said[APART_SAID];
         int status = run_apart(run, &cases[i], said);
-        int found = WIFSIGNALED(status) && !strncmp(said, "ptx: race for", 13);
+        int found = WIFSIGNALED(status) && (!strncmp(said, "ptx: race for", 13) ||
+                                            !strncmp(said, "a launch reads before grid_wait", 31));
         if (found != cases[i].is_race || (!found && status))
             fail_msg("%s: status %#x, %s", cases[i].name, (unsigned)status, said);
     }
