@@ -83,6 +83,11 @@ double bandwidth_measure(Backend *be)
     return be->is_host ? best_host(be->n_threads) : best_copy(be);
 }
 
+const char *bandwidth_way(const Backend *be)
+{
+    return be->is_host ? "plain loop" : "copy";
+}
+
 static int by_value(const void *pa, const void *pb)
 {
     double a = *(const double *)pa, b = *(const double *)pb;

@@ -442,11 +442,11 @@ int bench_kernels_run(const Service *s, Error *err)
     if (!failed) {
         batch_open(&b->batch, MAX_ROWS);
         b->rate = bandwidth_measure(b->model.backend);
-        printf("model: %s; %s %s, %d threads; memory %.1f GB/s (plain loop); context %d, "
+        printf("model: %s; %s %s, %d threads; memory %.1f GB/s (%s); context %d, "
                "state mode %s\n",
                s->model_name, b->model.backend->name, b->model.backend->isa,
-               b->model.backend->n_threads, b->rate / 1e9, b->context,
-               b->replays ? "replay" : "slots");
+               b->model.backend->n_threads, b->rate / 1e9, bandwidth_way(b->model.backend),
+               b->context, b->replays ? "replay" : "slots");
         if (b->model.backend->n_threads > 1) print_fork(b->model.backend->n_threads);
         failed = measure(b, err);
         batch_close(&b->batch);

@@ -157,8 +157,8 @@ static void print_head(const Bench *b)
 {
     const Backend *be = b->model->backend;
     const Settings *set = b->s->settings;
-    printf("model: %s; %s %s, %d threads; memory %.1f GB/s (plain loop)\n", b->s->model_name,
-           be->name, be->isa, be->n_threads, b->rate / 1e9);
+    printf("model: %s; %s %s, %d threads; memory %.1f GB/s (%s)\n", b->s->model_name, be->name,
+           be->isa, be->n_threads, b->rate / 1e9, bandwidth_way(be));
     const char *lot = set->synthetic_acceptance > 0
                           ? "; ACCEPTANCE IS SYNTHETIC: drafts are kept by lot, tokens are noise"
                           : "";

@@ -20,7 +20,7 @@
  *
  * Bytes: q, k, v written and qkv read once, its other reads hit L1 or L2: 4 MiB for 64 rows of
  * 8,192 channels, 1 us at 4.3 TB/s; at decode sizes the launch counts for more. 2,048 rows are 128
- * MiB, 31 us; with a column for each of 65 to 81 units they took 74 to 93 (H200, 2026-11-27).
+ * MiB, 31 us; they take 86, with a column for each of their 65 units 143 (H200, 2026-11-27).
  */
 enum { CONV_THREADS = 256, CONV_WARPS = CONV_THREADS / WARP, MAX_TILES = 2 };
 static_assert(MAX_TILES * TILE >= MAX_D_K, "a warp holds a head");

@@ -24,6 +24,7 @@
  *     pack     for each block and key head: K and Q in two terms, as tiles of B
  *     prepare  for each block and value head: U0, -W, P and the c
  *     scan     for each value head and 64 columns: block after block
+ * 2,048 rows of 16 and 32 heads on an H200 (2026-11-27): 35, 138 and 239 us.
  * State of a GPU: [n_v_heads][d_v][d_k].
  */
 #include "kernels/mma_terms.h"

@@ -10,8 +10,8 @@
  * beside its weights.
  *
  * What is waited for, one after the other: terms of x; a barrier; logits out and the ticket; the
- * logits of all rows; a choice after the other, and the plan. As two launches the same took one
- * more launch instead of the ticket's trip. By reckoning, not measured: two microseconds less.
+ * logits of all rows; a choice after the other, and the plan: of 256 experts and one row 6.8 us on
+ * an H200 (2026-11-27), from the end of the launch before it, 6.9 of 4 rows.
  */
 #ifndef OFFSHOOT_KERNELS_MOE_FEW_ROUTER_H
 #define OFFSHOOT_KERNELS_MOE_FEW_ROUTER_H
