@@ -91,19 +91,20 @@ rows "chain of 3" $B "345, then 385 tokens/s (2.9, 2.6 ms a token)" drafts $two 
 rows "chain of 3" $C "650 tokens/s" drafts $two $chain --synthetic-acceptance 3.413
 
 # Prompts, and where the time goes, come before what each part brings, should time run out.
-# prompt MODEL OPTIONS...: a line for the list of prompts.
-prompt() {
-    of=$1
-    shift
-    run "prompt" "$of" latency --contexts 8192 --max-tokens 2 --requests 3 --draft none "$@" &&
-        awk -v of="$of${*:+, $*}" '$2 == "plain" { printf "- %s: %.0f ms, %s tokens/s\n", of, 8192 / $3 * 1e3, $3 }' \
-            "$logs/out" >>"$logs/prompts"
+# prompts CONTEXTS MODEL OPTIONS...: a line of each for the list of prompts.
+prompts() {
+    contexts=$1 of=$2
+    shift 2
+    run "prompts" "$of" latency --contexts "$contexts" --max-tokens 2 --requests 3 --draft none "$@" &&
+        awk -v of="$of${*:+, $*}" '$2 == "plain" {
+            printf "- %s, %d: %.1f ms, %s tokens/s\n", of, $1, $1 / $3 * 1e3, $3 }' "$logs/out" >>"$logs/prompts"
 }
 for model in $A $B; do
-    prompt $model
-    prompt $model --kv-dtype bf16
-    prompt $model --kv-dtype bf16 --act-dtype fp8
-    prompt $model --kv-dtype bf16 --act-dtype fp8 --ubatch-size 8192
+    prompts 8192 $model
+    prompts 8192 $model --kv-dtype bf16
+    prompts 8192 $model --kv-dtype bf16 --act-dtype fp8
+    prompts 8192 $model --kv-dtype bf16 --act-dtype fp8 --ubatch-size 8192
+    prompts 32,64,128,192,256,512 $model --kv-dtype bf16
 done
 run "passes and operations" $A kernels --contexts 1024 --kv-dtype bf16
 # traced WHAT KERNEL MODEL OPTIONS...: where the time goes from one such kernel to the next.
@@ -126,11 +127,13 @@ done
 
 # What each part brings, losses included.
 rows "4 levels, top-k 4, 8 rows" $C "650 tokens/s" drafts $two $tree --synthetic-acceptance 4.231
+rows "chain of 3, drafts in FP8" $A - drafts $one $chain --synthetic-acceptance 3.0 --draft-quant fp8
+rows "chain of 3, drafts in FP8" $B - drafts $one $chain --synthetic-acceptance 3.2 --draft-quant fp8
 rows "chain of 3, all ids drafted" $A - drafts $one $chain --synthetic-acceptance 3.0 --draft-vocab 0
 rows "chain of 3, states in slots" $A - drafts $one $chain --synthetic-acceptance 3.0 --state-mode slots
 rows "chain of 3, states by replay" $A - drafts $one $chain --synthetic-acceptance 3.0 --state-mode replay
 rows "chain of 3, launches do not overlap" $A - drafts $one $chain --synthetic-acceptance 3.0 --pdl off
-prompt $B --kv-dtype bf16 --wgmma off
+prompts 8192 $B --kv-dtype bf16 --wgmma off
 rows "chain of 3, no graphs" $A - drafts $one $chain --synthetic-acceptance 3.0 --cuda-graph off
 rows "chain of 4" $A - drafts $one --tree-nodes 5 --draft-depth 4 --draft-topk 1 --synthetic-acceptance 3.4
 rows "4 levels, top-k 4, 8 rows" $A - drafts $one $tree --synthetic-acceptance 3.4
@@ -141,7 +144,8 @@ rows "chain of 3, states by replay" $B - drafts $one $chain --synthetic-acceptan
 rows "chain of 3, launches do not overlap" $B - drafts $one $chain --synthetic-acceptance 3.2 --pdl off
 
 say
-say "Prompts of 8,192 tokens, milliseconds to the end (goals: 138 and 750); x of products in two 16-bit terms or in e4m3:"
+say "Prompts and their tokens, milliseconds to the end (goals for 8,192: 138 and 750); x of products in two 16-bit terms"
+say "or in e4m3:"
 say
 cat "$logs/prompts" 2>/dev/null | tee -a "$report"
 say

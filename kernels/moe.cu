@@ -33,8 +33,8 @@
 #include <assert.h>
 
 enum {
-    MOE_GROUP = 512, /* rows at a time: bounds what a block of `down` keeps in shared memory */
-    MOST_FEW_GROUPS = 4,
+    MOE_GROUP = 512,     /* rows at a time: bounds what a block of `down` keeps in shared memory */
+    MOST_FEW_GROUPS = 4, /* of MOE_FEW_ROWS; whether more are faster, too, has not been tried */
     MOE_PROMPT_GROUP = 8192, /* by the prompts' kernels */
     GEMM_MEAN_ROWS = 8,      /* of an expert: below, most of a unit of 64 rows would be empty */
 };

@@ -21,6 +21,10 @@ typedef struct {
     const unsigned char *data;
     const float *scale;
 } FewMatrix;
+static_assert(sizeof(FewMatrix) == 16 && sizeof(Weight) % 16 == 0 &&
+                  offsetof(Weight, data) % 16 == 0 &&
+                  offsetof(Weight, scale) == offsetof(Weight, data) + sizeof(void *),
+              "one copy of 16 bytes");
 
 /* What another launch made, read by load_fresh. */
 static __device__ __forceinline__ FewMatrix fresh_matrix(const FewMatrix *m)
@@ -29,10 +33,6 @@ static __device__ __forceinline__ FewMatrix fresh_matrix(const FewMatrix *m)
     uint64_t data = load_fresh(word), scale = load_fresh(word + 1);
     return FewMatrix{(const unsigned char *)(uintptr_t)data, (const float *)(uintptr_t)scale};
 }
-static_assert(sizeof(FewMatrix) == 16 && sizeof(Weight) % 16 == 0 &&
-                  offsetof(Weight, data) % 16 == 0 &&
-                  offsetof(Weight, scale) == offsetof(Weight, data) + sizeof(void *),
-              "one copy of 16 bytes");
 
 /* An expert and its rows, n pairs from `first` on. */
 typedef struct {
