@@ -18,6 +18,7 @@
 
 #include "kernels/kv_tile.h"
 #include "kernels/mma_terms.h"
+#include "kernels/simt_copy.h"
 
 enum {
     TILE = ATTENTION_TILE,

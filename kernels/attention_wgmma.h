@@ -20,6 +20,7 @@
 #define OFFSHOOT_KERNELS_ATTENTION_WGMMA_H
 
 #include "kernels/attention_prompt.h"
+#include "kernels/simt_copy.h"
 #include "kernels/wgmma.h"
 
 enum {

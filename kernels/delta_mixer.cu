@@ -26,6 +26,7 @@
 #include "kernels/delta_conv.h"
 #include "kernels/delta_walk.h"
 #include "kernels/norm_parts.h"
+#include "kernels/simt_copy.h"
 
 #include <assert.h>
 

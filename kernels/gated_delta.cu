@@ -6,6 +6,7 @@
  */
 #include "kernels/delta_conv.h"
 #include "kernels/delta_walk.h"
+#include "kernels/simt_copy.h"
 
 #include <assert.h>
 

@@ -31,6 +31,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/delta_slots.h"
+#include "kernels/simt_copy.h"
 
 enum {
     BLOCK = PREFILL_BLOCK,

@@ -8,7 +8,7 @@
 #ifndef OFFSHOOT_KERNELS_KV_TILE_H
 #define OFFSHOOT_KERNELS_KV_TILE_H
 
-#include "kernels/simt.h"
+#include "kernels/simt_mma.h"
 
 typedef struct {
     uint16_t bits;

@@ -20,6 +20,7 @@
 #ifndef OFFSHOOT_KERNELS_LINEAR_TILE_H
 #define OFFSHOOT_KERNELS_LINEAR_TILE_H
 
+#include "kernels/simt_copy.h"
 #include "kernels/terms.h"
 
 enum {

@@ -14,7 +14,7 @@
 #ifndef OFFSHOOT_KERNELS_MMA_TERMS_H
 #define OFFSHOOT_KERNELS_MMA_TERMS_H
 
-#include "kernels/simt.h"
+#include "kernels/simt_mma.h"
 
 /* hi of the first and second pair, then lo of both. */
 typedef uint4 BTerms;

@@ -10,7 +10,7 @@
 #ifndef OFFSHOOT_KERNELS_TERMS_H
 #define OFFSHOOT_KERNELS_TERMS_H
 
-#include "kernels/simt.h"
+#include "kernels/simt_mma.h"
 
 enum {
     K_BLOCK = 128,

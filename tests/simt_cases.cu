@@ -2,6 +2,7 @@
  * simt_cases.cu: see simt_cases.h. For the host alone: conversions are called outside kernels.
  */
 #include "kernels/kv_tile.h"
+#include "kernels/simt_copy.h"
 #include "tests/simt_cases.h"
 
 static const CudaContext no_context = {};
