@@ -138,6 +138,8 @@ static const MoeShape moe_shapes[] = {
     {WEIGHT_BF16, 70, 48, 200, 3, 2},
     {WEIGHT_BF16, 9, 24, 104, 13, 11}, /* more pairs than the scratch holds at once */
     {WEIGHT_FP8, 17, 136, 140, 6, 3},
+    {WEIGHT_FP8, 50, 136, 140, 40, 3}, /* a batch: groups of few rows */
+    {WEIGHT_BF16, 64, 40, 136, 60, 2},
     {WEIGHT_BF16, 3, 40, 24, MOST_EXPERTS, 10}, /* all but a few experts unused */
     {WEIGHT_BF16, 150, 24, 32, 2, 2},           /* more rows of an expert than go together */
     {WEIGHT_BF16, 160, 16, 16, 40, 1}, /* past 48 KiB of shared memory by the kernel's own, */
