@@ -200,7 +200,6 @@ $(BUILD)/dist/offshoot: $(BUILD)/main.o $(LIB)
 LAUNCHED := $(if $(filter 1,$(CUDA)),$(BUILD)/tests/gpu/launched.o)
 LAUNCHED_WRAP := $(if $(LAUNCHED),-Wl$(comma)--wrap=cudaLaunchKernelExC)
 $(BUILD)/dist/test_%: $(BUILD)/tests/test_%.o $(LAUNCHED) $(TEST_LIB) $(LIB) | $(BUILD)/dist/libcmocka.so.0
-	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) $(LAUNCHED_WRAP) -Wl,-rpath,'$$ORIGIN' -o $@ $^ -lcmocka $(DIST_LIBS)
 $(BUILD)/dist/libcmocka.so.0:
 	@mkdir -p $(@D)

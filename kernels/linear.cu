@@ -251,10 +251,10 @@ template <WeightType TYPE> static void launch_many(const CudaContext *c, const L
 
 template <WeightType TYPE> static void launch_type(const CudaContext *c, const LinearTerms &a)
 {
-    if (a.n <= GROUP_ROWS && can_few(a))
-        launch_few_groups<TYPE>(c, a);
-    else if (a.n > GROUP_ROWS)
+    if (a.n > GROUP_ROWS)
         launch_many<TYPE>(c, a);
+    else if (can_few(a))
+        launch_few_groups<TYPE>(c, a);
     else if (a.n <= 4)
         launch_tiles<TYPE, 1>(c, a);
     else if (a.n <= 8)

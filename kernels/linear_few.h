@@ -270,23 +270,16 @@ static __global__ void __launch_bounds__(TILE_THREADS, FewKernel<TYPE, T, M>::BL
     }
 }
 
-/* Of up to `most` blocks so many that all have about as much to do: n units. */
-static unsigned few_blocks(unsigned n, unsigned most)
-{
-    unsigned each = (n + most - 1) / most;
-    return each ? (n + each - 1) / each : 0;
-}
-
 template <WeightType TYPE, int T, int M>
 static void launch_few_of(const CudaContext *c, const LinearTerms &a)
 {
     typedef FewKernel<TYPE, T, M> Kernel;
-    unsigned most = Kernel::BLOCKS * FEW_SMS, fp8 = a.end_fp8, bf16 = a.end - a.end_fp8, n_bf16 = 0;
+    int most = Kernel::BLOCKS * FEW_SMS, fp8 = (int)a.end_fp8, bf16 = (int)a.end - fp8, n_bf16 = 0;
     if (bf16) n_bf16 = most * (2 * bf16) / (2 * bf16 + fp8); /* by their bytes */
-    if (bf16) n_bf16 = few_blocks(bf16, n_bf16 ? n_bf16 : 1);
-    unsigned n_fp8 = few_blocks((fp8 + M - 1) / M, most - n_bf16 ? most - n_bf16 : 1);
-    launch(c, dim3(n_bf16 + n_fp8), TILE_THREADS, Kernel::RINGS, linear_few_kernel<TYPE, T, M>, a,
-           n_bf16);
+    if (bf16) n_bf16 = even_part(bf16, n_bf16 ? n_bf16 : 1);
+    int n_fp8 = even_part((fp8 + M - 1) / M, most - n_bf16 ? most - n_bf16 : 1);
+    launch(c, dim3((unsigned)(n_bf16 + n_fp8)), TILE_THREADS, Kernel::RINGS,
+           linear_few_kernel<TYPE, T, M>, a, (unsigned)n_bf16);
 }
 
 template <WeightType TYPE, int T> static void launch_few_rows(const CudaContext *c, LinearTerms a)
@@ -332,7 +325,7 @@ static LinearTerms rows_from(LinearTerms a, int first, int n)
 /* Any rows, FEW_ROWS at most at a time, as even as they get. */
 template <WeightType TYPE> static void launch_few_groups(const CudaContext *c, const LinearTerms &a)
 {
-    int passes = (a.n + FEW_ROWS - 1) / FEW_ROWS, each = (a.n + passes - 1) / passes;
+    int each = even_part(a.n, FEW_ROWS);
     for (int i = 0; i < a.n; i += each)
         launch_few<TYPE>(c, rows_from(a, i, a.n - i < each ? a.n - i : each));
 }

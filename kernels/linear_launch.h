@@ -27,7 +27,7 @@ typedef struct {
     TermOrder order; /* of x */
 } LinearTerms;
 
-/* The matrix that a tile or block of the launch belongs to; *own: which of that matrix's it is. */
+/* The matrix that a tile of the launch belongs to; *own: which of that matrix's it is. */
 static __device__ __forceinline__ const Matrix &matrix_of(const LinearTerms &a, unsigned tile,
                                                           unsigned *own)
 {

@@ -35,6 +35,14 @@ enum {
 /* Two blocks share an SM, so that one loads while the other adds up, where registers allow. */
 template <int T> static constexpr int TILE_BLOCKS = T <= 2 ? 2 : 1;
 
+/* Of n things in parts of up to `most`, as even as they get, how many the largest part has; of n
+ * things among up to `most`, how many of these have any where all have about as many. */
+static int even_part(int n, int most)
+{
+    int parts = (n + most - 1) / most;
+    return parts ? (n + parts - 1) / parts : 0;
+}
+
 /* ---- splitting x ---- */
 
 typedef struct {

@@ -33,8 +33,8 @@
 #include <assert.h>
 
 enum {
-    MOE_GROUP = 512,     /* rows at a time: bounds what a block of `down` keeps in shared memory */
-    MOST_FEW_GROUPS = 4, /* of MOE_FEW_ROWS; whether more are faster, too, has not been tried */
+    MOE_GROUP = 512,    /* rows at a time: bounds what a block of `down` keeps in shared memory */
+    MOST_FEW_ROWS = 64, /* in groups of MOE_FEW_ROWS; whether more would be faster was not tried */
     MOE_PROMPT_GROUP = 8192, /* by the prompts' kernels */
     GEMM_MEAN_ROWS = 8,      /* of an expert: below, most of a unit of 64 rows would be empty */
 };
@@ -499,8 +499,7 @@ static int rows_of_many(const CudaContext *c, const MoeFfn *a)
     if (a->type == WEIGHT_F32) return 0;
     int most = at_most(MOE_PROMPT_GROUP, c->scratch_bytes / row_bytes(a, 1));
     if (most < 1) return 0;
-    int groups = (a->n + most - 1) / most; /* as even as they get: all read the weights */
-    part.n = (a->n + groups - 1) / groups;
+    part.n = even_part(a->n, most); /* all groups read the weights */
     return many_rows(&part) ? part.n : 0;
 }
 
@@ -516,9 +515,9 @@ static int rows_of_group(const CudaContext *c, const MoeFfn *a)
 {
     MoeFfn few = *a;
     int most = at_most(at_most(a->n, MOE_GROUP), c->scratch_bytes / row_bytes(a, 0));
-    int groups = (a->n + MOE_FEW_ROWS - 1) / MOE_FEW_ROWS;
-    few.n = (a->n + groups - 1) / groups;
-    return groups <= MOST_FEW_GROUPS && down_few_threads(c, &few) && few.n < most ? few.n : most;
+    few.n = even_part(a->n, MOE_FEW_ROWS);
+    if (a->n > MOST_FEW_ROWS || few.n > most || !down_few_threads(c, &few)) return most;
+    return few.n;
 }
 
 /* All of a's rows, as many at a time as the scratch holds. */
