@@ -133,17 +133,25 @@ static __device__ __forceinline__ unsigned char *wgmma_w_place(unsigned char *st
            (int)threadIdx.x % (HALF_K / 16) * 16;
 }
 
-/* Begins the copies of k's [64 half, 64 half + 64) to stage `at` of the ring. */
+/* Begins the copies of W's k's [64 half, 64 half + 64) to stage `at` of the ring. */
 template <int TERMS>
-static __device__ __forceinline__ void wgmma_issue(const WgmmaCopies &c, const Terms &x, int half,
-                                                   int at, unsigned char *shared)
+static __device__ __forceinline__ void wgmma_issue_w(const WgmmaCopies &c, int half, int at,
+                                                     unsigned char *shared)
 {
-    typedef WgmmaStage<TERMS> S;
-    unsigned char *stage = shared + at * S::BYTES;
+    unsigned char *stage = shared + at * WgmmaStage<TERMS>::BYTES;
     int k = half * HALF_K + (int)threadIdx.x % (HALF_K / 16) * 16;
     UNROLL
     for (int i = 0; i < WG_W_PIECES; i++)
         copy_16_or_zeros(k < c.cols, wgmma_w_place<TERMS>(stage, i), c.w + c.w_at[i] + k);
+}
+
+/* The same of x. */
+template <int TERMS>
+static __device__ __forceinline__ void wgmma_issue_x(const WgmmaCopies &c, const Terms &x, int half,
+                                                     int at, unsigned char *shared)
+{
+    typedef WgmmaStage<TERMS> S;
+    unsigned char *stage = shared + at * S::BYTES;
     int piece = (int)threadIdx.x % (WGMMA_ROW / 16);
     UNROLL
     for (int i = 0; i < WG_X_ROWS * TERMS; i++)
@@ -159,16 +167,21 @@ static __device__ __forceinline__ void wgmma_issue(const WgmmaCopies &c, const T
                   x.unit + c.x_at[i] / TERM_BLOCK_BYTES + half / 2);
 }
 
-/* Begins the copies of a tile's k-block b, if there is one, to where the ring has k-block `at`. */
-template <int TERMS>
-static __device__ __forceinline__ void wgmma_issue_block(const WgmmaCopies &c, const Terms &x,
-                                                         int b, int at, unsigned char *shared)
+enum { COPY_W = 1, COPY_X = 2 };
+
+/* Begins the copies of a tile's k-block b, if `is`, to where the ring has k-block `at`: of W, of x,
+ * or of both. x's end a group. */
+template <int TERMS, int PARTS = COPY_W | COPY_X>
+static __device__ __forceinline__ void wgmma_issue(const WgmmaCopies &c, const Terms &x, int is,
+                                                   int b, int at, unsigned char *shared)
 {
-    if (b < x.n_blocks) {
-        wgmma_issue<TERMS>(c, x, 2 * b, 2 * at % WG_STAGES, shared);
-        wgmma_issue<TERMS>(c, x, 2 * b + 1, 2 * at % WG_STAGES + 1, shared);
+    UNROLL
+    for (int i = 0; i < 2; i++) {
+        int half = 2 * b + i, stage = 2 * at % WG_STAGES + i;
+        if (PARTS & COPY_W && is) wgmma_issue_w<TERMS>(c, half, stage, shared);
+        if (PARTS & COPY_X && is) wgmma_issue_x<TERMS>(c, x, half, stage, shared);
     }
-    copies_commit();
+    if (PARTS & COPY_X) copies_commit();
 }
 
 /* What the sums of a tile need to know of it. */
@@ -216,7 +229,7 @@ static __device__ __forceinline__ void wgmma_next(const Tiles &tiles, const Term
             if (threadIdx.x == 0) turns->tile[s->turn % WG_TILES] = tile;
         }
     }
-    wgmma_issue_block<TERMS>(s->copies, x, s->is_tile ? s->b : x.n_blocks, s->n_issued, shared);
+    wgmma_issue<TERMS>(s->copies, x, s->is_tile, s->b, s->n_issued, shared);
     s->n_issued++;
     if (++s->b == x.n_blocks) s->b = 0, s->turn++;
 }
@@ -308,8 +321,9 @@ template <int TERMS, int SIDES> struct WgmmaPart {
 /* What a tile's k-blocks have in common. */
 typedef struct {
     const float *scale[2]; /* of this warp's rows */
-    int n_blocks;
-    int at; /* of the tile's first k-block, in the ring: all of the block's before it */
+    int n_blocks;          /* of W */
+    int begin, end;        /* those that are multiplied: whole slices, at least one k-block */
+    int at;                /* k-block b is the (at + b)-th that comes through the ring */
 } WgmmaRun;
 
 /*
@@ -367,24 +381,24 @@ static __device__ __forceinline__ void wgmma_sum_of(const WgmmaRun &run, const N
                                                     unsigned char *shared, float (&sum)[WG_OWN][2])
 {
     typedef WgmmaStage<TERMS> S;
-    const unsigned char *first = shared + 2 * run.at % WG_STAGES * S::BYTES;
+    const unsigned char *first = shared + 2 * (run.at + run.begin) % WG_STAGES * S::BYTES;
     WgmmaPart<TERMS, SIDES> part = {};
     wgmma_weights<TERMS>(first, part.a[0]);
     wgmma_begin();
     UNROLL
     for (int i = 0; i < SIDES; i++)
         wgmma_products(first + i * S::HALF_BYTES, part.a[0], 0, part.t[i]);
-    int b = 0;
-    for (; b + 1 < run.n_blocks; b++)
+    int b = run.begin;
+    for (; b + 1 < run.end; b++)
         wgmma_k_block<TERMS, SIDES, 1>(run, b, next, shared, part, sum);
     wgmma_k_block<TERMS, SIDES, 0>(run, b, next, shared, part, sum);
 }
 
-/* This warp's scales. */
+/* All of a tile, with this warp's scales. */
 static __device__ __forceinline__ WgmmaRun wgmma_run(const WgmmaTile &tile, int n_blocks, int at)
 {
     int v = (int)threadIdx.x / WARP, last_group = (tile.w_rows - 1) / FP8_BLOCK;
-    WgmmaRun run = {{}, n_blocks, at};
+    WgmmaRun run = {{}, n_blocks, 0, n_blocks, at};
     UNROLL
     for (int i = 0; i < 2; i++) {
         int group = (tile.first[i] + v * tile.step) / FP8_BLOCK;
@@ -406,19 +420,29 @@ static __device__ __forceinline__ void wgmma_sum(const WgmmaTile &tile, const Wg
         wgmma_sum_of<TERMS, 1>(run, next, shared, sum);
 }
 
-/* A block's only tile, as `tiles` below have it. It takes fewer registers than many do. */
+/*
+ * A block's only tile, number id of `tiles` as they are below, k-blocks [begin, end) of it, which
+ * are whole slices and at least one: finish gets their part of the sums. It takes fewer registers
+ * than many tiles do. The first weights come while the launch before this one still runs: it calls
+ * grid_wait.
+ */
 template <int TERMS, typename Tiles>
-static __device__ __forceinline__ void wgmma_one_tile(const Tiles &tiles, const Terms &x,
+static __device__ __forceinline__ void wgmma_one_tile(const Tiles &tiles, int id, int begin,
+                                                      int end, const Terms &x,
                                                       unsigned char *shared)
 {
     WgmmaSource source;
-    const WgmmaTile tile = tiles.open((int)blockIdx.x, &source);
+    const WgmmaTile tile = tiles.open(id, &source);
     const WgmmaCopies copies = wgmma_copies(source, x);
-    const WgmmaRun run = wgmma_run(tile, x.n_blocks, 0);
-    const auto next = [&](int b) { wgmma_issue_block<TERMS>(copies, x, b, b, shared); };
+    WgmmaRun run = wgmma_run(tile, x.n_blocks, -begin);
+    run.begin = begin, run.end = end;
+    const auto next = [&](int b) { wgmma_issue<TERMS>(copies, x, b < end, b, b - begin, shared); };
     float sum[WG_OWN][2] = {};
     for (int i = 0; i < WG_AHEAD; i++)
-        next(i);
+        wgmma_issue<TERMS, COPY_W>(copies, x, begin + i < end, begin + i, i, shared);
+    grid_wait();
+    for (int i = 0; i < WG_AHEAD; i++)
+        wgmma_issue<TERMS, COPY_X>(copies, x, begin + i < end, begin + i, i, shared);
     wgmma_ready<WG_AHEAD - 1>();
     wgmma_sum<TERMS>(tile, run, next, shared, sum);
     tiles.finish(tile, sum);

@@ -2,17 +2,18 @@
  * linear.cu: y = x W' for a few or many rows.
  *
  * Where nobody has left x as two 16-bit terms (terms.h), first a small kernel makes them, once for
- * all matrices of a type. Then one of three schedules of the same sum:
- * - up to 8 rows of x, what decoding does: linear_few.h; up to 64, what a batch decodes, 8 at a
- *   time. Each time reads all of W, and is faster for it: 27B on an H200, milliseconds a pass of
- *   16, 32, 64 rows: 19.0, 35.9, 69.4; with W once by the next schedule, or by blocks of 128 of its
- *   rows, 34.1, 57.8, 103.7 (bench/reports/2026-11-27-h200-rows.md);
+ * all matrices of a type. Then one of four schedules of the same sum:
+ * - up to 8 rows of x, what decoding does: linear_few.h;
+ * - more, beside FP8 weights on Hopper: by warpgroups (linear_wgmma.h);
+ * - up to 64 where that cannot be, what a batch decodes, 8 at a time. Each time reads all of W, and
+ *   is faster for it: 27B on an H200, milliseconds a pass of 16, 32, 64 rows: 19.0, 35.9, 69.4;
+ *   with W once by the next schedule, or by mma in blocks of 128 of its rows, 34.1, 57.8, 103.7
+ *   (bench/reports/2026-11-27-h200-rows.md);
  * - for matrices whose rows are not whole k-blocks that can be copied, a block takes 16 rows of W,
  *   each of its 8 warps one slice of k, and up to 64 rows of x; partial sums meet in shared memory
  *   (2 KB for each 4 rows of x). A thread keeps 128 (bf16) or 64 bytes of W in flight while the
  *   k-block before them is multiplied. The blocks of all matrices of the type are one grid;
- * - more rows go through shared memory, W and x (gemm_tile.h), a launch for each matrix; beside FP8
- *   weights, on Hopper, by warpgroups (gemm_wgmma.h).
+ * - more rows go through shared memory, W and x (gemm_tile.h), a launch for each matrix.
  *
  * Floor: bytes of W over the memory's rate, up to some 32 rows; then two mma per 8 products of 4
  * rows.
@@ -21,8 +22,8 @@
  * lanes along k.
  */
 #include "kernels/gemm_library.h"
-#include "kernels/gemm_wgmma.h"
 #include "kernels/linear_few.h"
+#include "kernels/linear_wgmma.h"
 
 #include <assert.h>
 
@@ -132,55 +133,6 @@ static void launch_gemm(const CudaContext *c, const LinearTerms &a)
         launch_gemm_rows<TYPE, 2, TERMS>(c, a);
 }
 
-/* ---- many rows, FP8 weights, by warpgroups ---- */
-
-/* Tiles of 128 rows of the one matrix, which is aligned, and 64 of x. */
-template <int TERMS> struct LinearTiles {
-    const LinearTerms &a;
-    __device__ WgmmaTile open(int id, WgmmaSource *of) const
-    {
-        int first_row = id / a.n_groups * WG_W_ROWS, first = id % a.n_groups * GEMM_X;
-        int n_x = a.n - first < GEMM_X ? a.n - first : GEMM_X;
-        WgmmaTile tile = wgmma_open(a.matrix[0].w, first_row, first, n_x, of);
-        tile.own = first;
-        return tile;
-    }
-    __device__ void finish(const WgmmaTile &tile, const float (&sum)[WG_OWN][2]) const
-    {
-        const Matrix &mat = a.matrix[0];
-        wgmma_store<TERMS>(tile, sum, mat.y + tile.own * mat.y_stride, mat.y_stride);
-    }
-};
-
-/* A block a tile. */
-template <int TERMS>
-static __global__ void __launch_bounds__(TILE_THREADS, 1) gemm_wgmma_kernel(LinearTerms a)
-{
-    grid_wait();
-    WGMMA_SHARED(unsigned char, stages);
-    wgmma_one_tile<TERMS>(LinearTiles<TERMS>{a}, a.x, stages);
-}
-
-template <int TERMS> static void launch_wgmma(const CudaContext *c, LinearTerms a)
-{
-    assert(a.n_matrices == 1);
-    a.n_groups = (a.n + GEMM_X - 1) / GEMM_X;
-    int blocks = (a.matrix[0].w.rows + WG_W_ROWS - 1) / WG_W_ROWS * a.n_groups;
-    launch(c, dim3((unsigned)blocks), TILE_THREADS, WgmmaStage<TERMS>::ALL_BYTES,
-           gemm_wgmma_kernel<TERMS>, a);
-}
-
-/* How the terms of x lie for n rows of it: by row where all matrices of the type take them so,
- * which wgmma's kernel can copy. */
-static TermOrder order_of(const CudaContext *c, WeightType type, const LinearTerms &a, int n)
-{
-    if (type != WEIGHT_FP8 || n <= GROUP_ROWS || !can_wgmma(c)) return TERMS_BY_LANE;
-    for (int i = 0; i < a.n_matrices; i++)
-        if (a.matrix[i].w.rows < GEMM_MIN_ROWS || !weight_is_aligned(a.matrix[i].w))
-            return TERMS_BY_LANE;
-    return TERMS_BY_ROW;
-}
-
 /* ---- f32 ---- */
 
 /* A warp per row of W and 8 rows of x. A lane adds k = 128 b + 4 lane + i, b then i ascending. */
@@ -236,11 +188,7 @@ template <WeightType TYPE> static void launch_many(const CudaContext *c, const L
         LinearTerms one = a;
         one.n_matrices = 1;
         one.matrix[0] = a.matrix[i];
-        if (a.order == TERMS_BY_ROW && a.prefill == PREFILL_FP8)
-            launch_wgmma<1>(c, one);
-        else if (a.order == TERMS_BY_ROW)
-            launch_wgmma<2>(c, one);
-        else if (one.matrix[0].w.rows < GEMM_MIN_ROWS)
+        if (one.matrix[0].w.rows < GEMM_MIN_ROWS)
             launch_tiles<TYPE, 16>(c, one);
         else if (TYPE == WEIGHT_FP8 && a.prefill == PREFILL_FP8)
             launch_gemm<WEIGHT_FP8, 1>(c, one);
@@ -251,7 +199,9 @@ template <WeightType TYPE> static void launch_many(const CudaContext *c, const L
 
 template <WeightType TYPE> static void launch_type(const CudaContext *c, const LinearTerms &a)
 {
-    if (a.n > GROUP_ROWS)
+    if (a.order == TERMS_BY_ROW)
+        launch_wgmma(c, a);
+    else if (a.n > GROUP_ROWS)
         launch_many<TYPE>(c, a);
     else if (can_few(a))
         launch_few_groups<TYPE>(c, a);
@@ -344,13 +294,14 @@ template <WeightType TYPE> static void linear_terms(const CudaContext *c, const 
     if (!t.n_matrices) return;
     int cols = t.matrix[0].w.cols, chunk = chunk_rows(c, a->n, cols);
     int is_fp8 = TYPE == WEIGHT_FP8 && a->prefill == PREFILL_FP8;
-    int is_split = !is_fp8 && find_terms(c, TYPE, a->x, a->n, cols, a->x_stride, &t.x);
+    t.order = order_of(c, TYPE, t, a->n);
     t.prefill = a->prefill;
+    int is_split = !is_fp8 && t.order == TERMS_BY_LANE &&
+                   find_terms(c, TYPE, a->x, a->n, cols, a->x_stride, &t.x);
     if (is_split) chunk = a->n;
     for (int i = 0; i < a->n; i += chunk) {
         t.n = a->n - i < chunk ? a->n - i : chunk;
         if (!is_split) {
-            t.order = order_of(c, TYPE, t, t.n);
             t.x = terms_in(c->scratch, t.n, cols);
             split_rows(c, TYPE,
                        Split{a->x + (int64_t)i * a->x_stride, a->x_stride, t.n, cols, t.x,
@@ -371,7 +322,7 @@ static int linear_both(const CudaContext *c, const Linear *a)
     LinearTerms t = of_type(a, WEIGHT_FP8), bf16 = of_type(a, WEIGHT_BF16);
     if (!t.n_matrices || !bf16.n_matrices) return 0;
     if (a->n > GROUP_ROWS || !can_few(t) || !can_few(bf16)) return 0;
-    if (a->prefill == PREFILL_FP8) return 0;
+    if (a->prefill == PREFILL_FP8 || order_of(c, WEIGHT_FP8, t, a->n) == TERMS_BY_ROW) return 0;
     int cols = t.matrix[0].w.cols;
     int has_bf16 = find_terms(c, WEIGHT_BF16, a->x, a->n, cols, a->x_stride, &t.x);
     if (!find_terms(c, WEIGHT_FP8, a->x, a->n, cols, a->x_stride, &t.x_fp8) || !has_bf16) return 0;

@@ -1,6 +1,6 @@
 /*
- * linear_launch.h: what a launch of linear.cu multiplies: some matrices, one x. Tiles of 16 rows
- * are numbered through all of them.
+ * linear_launch.h: what a launch of linear.cu multiplies: some matrices, one x. Tiles of a
+ * kernel's number of rows are numbered through all of them.
  */
 #ifndef OFFSHOOT_KERNELS_LINEAR_LAUNCH_H
 #define OFFSHOOT_KERNELS_LINEAR_LAUNCH_H
@@ -22,7 +22,8 @@ typedef struct {
     Terms x;               /* of the type; of bf16 */
     Terms x_fp8;           /* of both */
     int n;
-    int n_groups;    /* of 4 T rows */
+    int n_groups;    /* of x's rows; a tile is of one */
+    float *part;     /* NULL, or where a kernel of slices leaves them (linear_wgmma.h) */
     int prefill;     /* backend.h */
     TermOrder order; /* of x */
 } LinearTerms;
@@ -38,13 +39,13 @@ static __device__ __forceinline__ const Matrix &matrix_of(const LinearTerms &a, 
     return a.matrix[i];
 }
 
-/* Tiles of 16 rows of W and a group of x, for all matrices; returns how many. */
-static unsigned place_tiles(LinearTerms *a)
+/* Tiles of tile_rows rows of W and a group of x, for all matrices; returns how many. */
+static unsigned place_tiles(LinearTerms *a, int tile_rows = TILE_ROWS)
 {
     a->end = a->end_fp8 = 0;
     for (int i = 0; i < a->n_matrices; i++) {
         const Weight &w = a->matrix[i].w;
-        a->end += (unsigned)((w.rows + TILE_ROWS - 1) / TILE_ROWS) * (unsigned)a->n_groups;
+        a->end += (unsigned)((w.rows + tile_rows - 1) / tile_rows) * (unsigned)a->n_groups;
         a->matrix[i].end = a->end;
         if (w.type == WEIGHT_FP8) a->end_fp8 = a->end;
     }

@@ -51,7 +51,7 @@ typedef struct {
     unsigned char *scratch;
     size_t scratch_bytes; /* a multiple of 256 */
     size_t shared_bytes;  /* shared memory that a block can have */
-    int wgmma;            /* 1: prompts go by wgmma (gemm_wgmma.h, attention_wgmma.h) */
+    int wgmma;            /* 1: many rows go by wgmma (gemm_wgmma.h, attention_wgmma.h) */
     int overlap;          /* 1: a launch may begin while the one before it runs (simt.h) */
     TermsMemo *memo;      /* NULL: none is kept */
 } CudaContext;

@@ -1,8 +1,8 @@
 /*
  * wgmma_check.h: whether a GPU's wgmma gives the bits of its mma.
  *
- * Prompts go by one or the other by their length (linear.cu, moe.cu), so only where both add up
- * alike may wgmma be used. That no document says; so the GPU is asked, when it is opened.
+ * Rows go by one or the other by their number (linear.cu, moe.cu), so only where both add up alike
+ * may wgmma be used. That no document says; so the GPU is asked, when it is opened.
  */
 #ifndef OFFSHOOT_KERNELS_WGMMA_CHECK_H
 #define OFFSHOOT_KERNELS_WGMMA_CHECK_H

@@ -84,6 +84,10 @@ static const LinearShape linear_shapes[] = {
     {WEIGHT_BF16, 8700, 128, 2},
     {WEIGHT_BF16, 12900, 256, 5},
     {WEIGHT_FP8, 4400, 1296, 4},
+    /* by warpgroups, a block for each slice of two or three k-blocks */
+    {WEIGHT_FP8, 130, 2576, 9},
+    {WEIGHT_FP8, 301, 2688, 33},
+    {WEIGHT_FP8, 20, 2064, 64},
     {WEIGHT_BF16, 4250, 1100, 5},
     {WEIGHT_BF16_BOTH, 1, 1, 1},
     {WEIGHT_BF16_BOTH, 5, 24, 2},
@@ -179,6 +183,19 @@ static void check_linear(const Weight *w, const float *x, int x_stride, int n, c
     check_prompt(w, 0, x, x_stride, n, got, y_stride, sums, what, seed);
 }
 
+/* A GPU whose blocks have less shared memory than wgmma's kernel takes gives the same bits. */
+static void check_small_blocks(Backend *be, const Linear *of, size_t n, uint64_t seed)
+{
+    Linear a = *of;
+    const float *want = a.product->y;
+    float *got = a.product->y = outputs((size_t)a.n, (size_t)a.product->y_stride);
+    simt_limit_shared(SIMT_SHARED_ADA);
+    be->linear(be, &a);
+    simt_limit_shared(SIMT_SHARED_HOPPER);
+    assert_true(same_bits("linear in small blocks", got, want, n, seed));
+    free(got);
+}
+
 static void test_linear(void **state)
 {
     (void)state;
@@ -201,6 +218,8 @@ static void test_linear(void **state)
             if (b == leader(b))
                 check_linear(&w, x, x_stride, n, first, y_stride, sums_of(b), about("linear", b),
                              r.seed);
+            if (!strcmp(backend[b]->name, "simt"))
+                check_small_blocks(backend[b], &a, (size_t)(n * y_stride), r.seed);
             assert_true(
                 same_bits(about("linear", b), a.product->y, first, (size_t)(n * y_stride), r.seed));
             for (int i = 0; i < n; i = next_alone(i, n, is_gpu(b))) {
@@ -432,9 +451,13 @@ static const Together togethers[] = {
     {9, 520, 4, {{WEIGHT_INT4, 35}, {WEIGHT_INT4, 17}, {WEIGHT_INT8, 16}, {WEIGHT_BF16, 47}}},
     {17, 288, 4, {{WEIGHT_INT8, 35}, {WEIGHT_INT8, 17}, {WEIGHT_FP8, 16}, {WEIGHT_F32, 47}}},
     {33, 200, 3, {{WEIGHT_FP8, 40}, {WEIGHT_BF16, 20}, {WEIGHT_FP8, 19}}},
+    {12, 2064, 4, {{WEIGHT_FP8, 300}, {WEIGHT_FP8, 20}, {WEIGHT_BF16, 17}, {WEIGHT_FP8, 129}}},
+    {40, 1024, 3, {{WEIGHT_FP8, 150}, {WEIGHT_BF16, 5}, {WEIGHT_FP8, 1}}},
     {64, 1031, 4, {{WEIGHT_BF16, 31}, {WEIGHT_FP8, 5}, {WEIGHT_BF16, 16}, {WEIGHT_BF16, 1}}},
     {70, 130, 4, {{WEIGHT_BF16, 50}, {WEIGHT_BF16, 20}, {WEIGHT_FP8, 64}, {WEIGHT_F32, 5}}},
     {131, 2056, 3, {{WEIGHT_BF16, 24}, {WEIGHT_FP8, 5}, {WEIGHT_BF16, 50}}},
+    {70, 2064, 3, {{WEIGHT_FP8, 140}, {WEIGHT_FP8, 9}, {WEIGHT_BF16, 50}}},
+    {131, 272, 2, {{WEIGHT_FP8, 140}, {WEIGHT_FP8, 9}}},
     {521, 776, 3, {{WEIGHT_INT8, 24}, {WEIGHT_INT8, 17}, {WEIGHT_BF16, 8}}},
     {8,
      300,
@@ -556,6 +579,7 @@ static const ManyShape many_shapes[] = {
     {WEIGHT_FP8, 200, 144, PREFILL_FP8},        {WEIGHT_FP8, 70, 137, PREFILL_FP8},
     {WEIGHT_FP8, 50, 1168, PREFILL_FP8},        {WEIGHT_FP8, 5505, 16, PREFILL_FP8},
     {WEIGHT_FP8, 31, 130, PREFILL_FP8},         {WEIGHT_FP8, 144, 1024, PREFILL_FP8},
+    {WEIGHT_FP8, 140, 2192, PREFILL_EXACT},     {WEIGHT_FP8, 140, 2192, PREFILL_FP8},
     {WEIGHT_BF16, 64, 133, PREFILL_FP8}, /* as without */
 };
 
@@ -565,19 +589,6 @@ static Sums sums_of_prompt(int b, const Weight *w, int prefill)
     int fits = w->cols % (4 * FP8_BLOCK) == 0 && w->rows % 16 == 0;
     int by_library = !strcmp(backend[b]->name, "cuda") && prefill == PREFILL_FP8 && fits;
     return by_library && w->type == WEIGHT_FP8 ? SUMS_FP8_TENSOR : sums_of(b);
-}
-
-/* A GPU whose blocks have less shared memory than wgmma's kernel takes gives the same bits. */
-static void check_small_blocks(Backend *be, const Linear *of, size_t n, uint64_t seed)
-{
-    Linear a = *of;
-    const float *want = a.product->y;
-    float *got = a.product->y = outputs((size_t)a.n, (size_t)a.product->y_stride);
-    simt_limit_shared(SIMT_SHARED_ADA);
-    be->linear(be, &a);
-    simt_limit_shared(SIMT_SHARED_HOPPER);
-    assert_true(same_bits("linear of a prompt in small blocks", got, want, n, seed));
-    free(got);
 }
 
 /*
