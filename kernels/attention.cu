@@ -566,7 +566,7 @@ static __global__ void __launch_bounds__(MERGE_THREADS, 1) merge_kernel(Plan p, 
             value += ((const float *)&m.sum[g * quads])[tid];
         p.a.out[head * dim + tid] = value / total / (1.0f + expf(-gate));
     }
-    if (!terms.bf16.data && !terms.fp8.data) return;
+    if (!leaves_terms(terms)) return;
     __syncthreads(); /* the head is written */
     int cols = p.a.n_heads * dim, warp = tid / WARP;
     int block = (int)(head % p.a.n_heads) * (dim / K_BLOCK) + warp;

@@ -37,7 +37,7 @@ void cuda_forget_terms(CudaBackend *b)
 void cuda_keep_terms(CudaBackend *b, void *memory, size_t bytes)
 {
     b->memo.memory = memory;
-    b->memo.part_bytes = bytes / (2 * MEMO_ENTRIES) / 16 * 16;
+    b->memo.part_bytes = bytes / (TERM_KINDS * MEMO_ENTRIES) / 16 * 16;
     b->context.memo = &b->memo;
 }
 

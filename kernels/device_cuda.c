@@ -26,7 +26,7 @@ enum {
     MIN_SCRATCH = 64 << 20,
     MAX_SCRATCH = 768 << 20, /* 8,192 rows of a prompt with eight experts each */
     SCRATCH_SHARE = 160,     /* of the GPU's memory, between these */
-    TERMS_BYTES = 24 << 20,  /* in four parts of 64 rows of 24,000 values */
+    TERMS_BYTES = 36 << 20,  /* in six parts of 64 rows of 24,000 values */
 };
 
 /* Host memory that is pinned. */

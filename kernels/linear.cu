@@ -296,8 +296,8 @@ template <WeightType TYPE> static void linear_terms(const CudaContext *c, const 
     int is_fp8 = TYPE == WEIGHT_FP8 && a->prefill == PREFILL_FP8;
     t.order = order_of(c, TYPE, t, a->n);
     t.prefill = a->prefill;
-    int is_split = !is_fp8 && t.order == TERMS_BY_LANE &&
-                   find_terms(c, TYPE, a->x, a->n, cols, a->x_stride, &t.x);
+    int kind = term_kind(TYPE, t.order);
+    int is_split = !is_fp8 && find_terms(c, kind, a->x, a->n, cols, a->x_stride, &t.x);
     if (is_split) chunk = a->n;
     for (int i = 0; i < a->n; i += chunk) {
         t.n = a->n - i < chunk ? a->n - i : chunk;
@@ -324,8 +324,8 @@ static int linear_both(const CudaContext *c, const Linear *a)
     if (a->n > GROUP_ROWS || !can_few(t) || !can_few(bf16)) return 0;
     if (a->prefill == PREFILL_FP8 || order_of(c, WEIGHT_FP8, t, a->n) == TERMS_BY_ROW) return 0;
     int cols = t.matrix[0].w.cols;
-    int has_bf16 = find_terms(c, WEIGHT_BF16, a->x, a->n, cols, a->x_stride, &t.x);
-    if (!find_terms(c, WEIGHT_FP8, a->x, a->n, cols, a->x_stride, &t.x_fp8) || !has_bf16) return 0;
+    int has_bf16 = find_terms(c, KIND_BF16, a->x, a->n, cols, a->x_stride, &t.x);
+    if (!find_terms(c, KIND_FP8, a->x, a->n, cols, a->x_stride, &t.x_fp8) || !has_bf16) return 0;
     for (int i = 0; i < bf16.n_matrices; i++)
         t.matrix[t.n_matrices++] = bf16.matrix[i];
     t.n = a->n;

@@ -15,7 +15,6 @@
 #include "kernels/linear_launch.h"
 
 enum {
-    WG_MIN_ROWS = 9,                         /* of x */
     WG_SLICED_TILES = WG_BLOCKS / 2,         /* up to so many are cut into slices, */
     WG_SLICED_BLOCKS = 2 * K_SLICES,         /* of k-blocks from so many on */
     SUM_ROWS = TILE_THREADS * 4 / WG_W_ROWS, /* of x, a block that adds slices up */
@@ -111,8 +110,8 @@ static __global__ void add_slices_kernel(LinearTerms a, int n_parts)
         if (row + k < at.of.w.rows) y[k] = sum[k];
 }
 
-/* Behind the terms of x in the scratch: room for the slices of n_tiles, where they are to be cut;
- * else NULL. */
+/* Behind what terms of x take of the scratch: room for the slices of n_tiles, where they are to be
+ * cut; else NULL. */
 static float *room_for_slices(const CudaContext *c, const LinearTerms &a, int n_tiles)
 {
     size_t of_x = terms_bytes(a.n, a.matrix[0].w.cols);
@@ -122,7 +121,7 @@ static float *room_for_slices(const CudaContext *c, const LinearTerms &a, int n_
     return (float *)(void *)(c->scratch + of_x);
 }
 
-/* Matrices in FP8, whose x lies by row at the beginning of the scratch. */
+/* Matrices in FP8, whose x lies by row. */
 static void launch_wgmma(const CudaContext *c, LinearTerms a)
 {
     a.n_groups = (a.n + GEMM_X - 1) / GEMM_X;

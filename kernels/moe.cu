@@ -256,14 +256,13 @@ static size_t plan_shared_bytes(const Plan &p)
 }
 
 /* Where the terms of x are, or what makes them in *terms, in this order; of how many blocks' work
- * that is. Those that are there are by lane. */
+ * that is. */
 template <WeightType TYPE>
 static unsigned split_of_x(const CudaContext *c, const MoeFfn &a, Terms *terms, Split *x,
                            TermOrder order = TERMS_BY_LANE)
 {
     int is_fp8 = TYPE == WEIGHT_FP8 && a.prefill == PREFILL_FP8;
-    int is_split = !is_fp8 && find_terms(c, TYPE, a.x, a.n, a.dim, a.dim, terms);
-    assert(!is_split || order == TERMS_BY_LANE);
+    int is_split = !is_fp8 && find_terms(c, term_kind(TYPE, order), a.x, a.n, a.dim, a.dim, terms);
     *x = Split{a.x, a.dim, a.n, a.dim, *terms, a.prefill, order};
     return is_split ? 0 : split_parts(*x);
 }
@@ -393,7 +392,7 @@ static size_t lay_out_few(FewPlan *p, const MoeFfn *a, unsigned char *memory)
 static Terms router_terms(const CudaContext *c, const MoeFfn *a, unsigned char *memory)
 {
     Terms x;
-    if (find_terms(c, WEIGHT_BF16, a->x, a->n, a->dim, a->dim, &x)) return x;
+    if (find_terms(c, KIND_BF16, a->x, a->n, a->dim, a->dim, &x)) return x;
     x = terms_in(memory, a->n, a->dim);
     split_rows(c, WEIGHT_BF16, Split{a->x, a->dim, a->n, a->dim, x, 0, TERMS_BY_LANE});
     return x;

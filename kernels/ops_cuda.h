@@ -20,21 +20,27 @@
 extern "C" {
 #endif
 
+/* Rows of x, from which on products with FP8 weights go by wgmma where they can. */
+enum { WG_MIN_ROWS = 9 };
+
+/* The kinds of terms (terms.h) that products take. */
+enum { KIND_BF16, KIND_FP8, KIND_FP8_BY_ROW, TERM_KINDS };
+
 /*
- * Rows of x whose terms (terms.h) the operation that made them has left for those that multiply
- * them. What is queued forgets all of them, but for operations that say what they write
- * (terms_overwritten). A matter of launches: with it and without, the bits are the same.
+ * Rows of x whose terms the operation that made them has left for those that multiply them. What is
+ * queued forgets all of them, but for operations that say what they write (terms_overwritten). A
+ * matter of launches: with it and without, the bits are the same.
  */
 enum { MEMO_ROWS = 64, MEMO_ENTRIES = 2 };
 typedef struct {
     struct {
         const float *x; /* NULL: of nobody */
         int n, cols;
-        unsigned ready; /* bits by WeightType */
+        unsigned ready; /* bits by kind */
     } entry[MEMO_ENTRIES];
     int last;              /* the entry that was made last */
-    unsigned wanted;       /* bits of types that x was multiplied with so far */
-    unsigned char *memory; /* for each entry a part for bf16 and one for FP8 */
+    unsigned wanted[2];    /* bits of kinds taken so far: of few rows, of as many as go by wgmma */
+    unsigned char *memory; /* for each entry a part for each kind */
     size_t part_bytes;     /* a multiple of 16 */
 } TermsMemo;
 

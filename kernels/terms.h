@@ -25,6 +25,11 @@ enum {
  */
 typedef enum { TERMS_BY_LANE, TERMS_BY_ROW } TermOrder;
 
+SHARED_INLINE int term_kind(WeightType type, TermOrder order)
+{
+    return type != WEIGHT_FP8 ? KIND_BF16 : order == TERMS_BY_ROW ? KIND_FP8_BY_ROW : KIND_FP8;
+}
+
 /* [n] rows */
 typedef struct {
     unsigned char *data;
@@ -240,17 +245,24 @@ static __device__ __forceinline__ void split_block(const Terms &out, int64_t row
 
 /* ---- what an operation that makes x leaves of it for the linear that comes next ---- */
 
-/* data is NULL for a type that nobody multiplies x with. */
+/* data is NULL for a kind that nobody takes. */
 typedef struct {
-    Terms bf16, fp8;
+    Terms kind[TERM_KINDS];
 } NewTerms;
+
+static __device__ __forceinline__ int leaves_terms(const NewTerms &t)
+{
+    return t.kind[KIND_BF16].data || t.kind[KIND_FP8].data || t.kind[KIND_FP8_BY_ROW].data;
+}
 
 /* Of a block of row `row` of x, which this warp holds as load_block has it. */
 static __device__ __forceinline__ void leave_terms(const NewTerms &t, int64_t row, int block,
                                                    const float (&v)[2][2])
 {
-    if (t.bf16.data) put_terms<WEIGHT_BF16>(t.bf16, row, block, v);
-    if (t.fp8.data) put_terms<WEIGHT_FP8>(t.fp8, row, block, v);
+    const Terms &by_row = t.kind[KIND_FP8_BY_ROW];
+    if (t.kind[KIND_BF16].data) put_terms<WEIGHT_BF16>(t.kind[KIND_BF16], row, block, v);
+    if (t.kind[KIND_FP8].data) put_terms<WEIGHT_FP8>(t.kind[KIND_FP8], row, block, v);
+    if (by_row.data) put_terms<WEIGHT_FP8, TERMS_BY_ROW>(by_row, row, block, v);
 }
 
 /* The same of what this warp has written. */
@@ -258,16 +270,16 @@ static __device__ __forceinline__ void leave_terms(const NewTerms &t, int64_t ro
                                                    const float *x, int cols)
 {
     float v[2][2];
-    if (!t.bf16.data && !t.fp8.data) return;
+    if (!leaves_terms(t)) return;
     warp_sync(); /* the block is written */
     load_block(v, x, block, cols);
     leave_terms(t, row, block, v);
 }
 
 /* Terms of entry i of the memo. */
-static inline Terms memo_terms(const TermsMemo *m, int i, WeightType type)
+static inline Terms memo_terms(const TermsMemo *m, int i, int kind)
 {
-    size_t part = (size_t)(2 * i + (type == WEIGHT_FP8));
+    size_t part = (size_t)(TERM_KINDS * i + kind);
     return terms_in(m->memory + part * m->part_bytes, m->entry[i].n, m->entry[i].cols);
 }
 
@@ -291,24 +303,24 @@ static inline NewTerms new_terms(const CudaContext *c, const float *x, int n, in
     terms_overwritten(c, x, n, stride);
     if (!m || n > MEMO_ROWS || stride != cols || terms_bytes(n, cols) > m->part_bytes) return t;
     int i = m->last = (m->last + 1) % MEMO_ENTRIES;
-    m->entry[i] = {x, n, cols, m->wanted};
-    if (m->wanted & 1u << WEIGHT_BF16) t.bf16 = memo_terms(m, i, WEIGHT_BF16);
-    if (m->wanted & 1u << WEIGHT_FP8) t.fp8 = memo_terms(m, i, WEIGHT_FP8);
+    m->entry[i] = {x, n, cols, m->wanted[n >= WG_MIN_ROWS]};
+    for (int kind = 0; kind < TERM_KINDS; kind++)
+        if (m->entry[i].ready & 1u << kind) t.kind[kind] = memo_terms(m, i, kind);
     return t;
 }
 
-/* 1, and *terms, where the terms of these rows are there; else the next ones of the type will be.
+/* 1, and *terms, where the terms of these rows are there; else the next ones of the kind will be.
  */
-static inline int find_terms(const CudaContext *c, WeightType type, const float *x, int n, int cols,
+static inline int find_terms(const CudaContext *c, int kind, const float *x, int n, int cols,
                              int64_t stride, Terms *terms)
 {
     TermsMemo *m = c->memo;
     if (!m) return 0;
-    m->wanted |= 1u << type;
+    m->wanted[n >= WG_MIN_ROWS] |= 1u << kind;
     for (int i = 0; i < MEMO_ENTRIES; i++) {
         if (m->entry[i].x != x || m->entry[i].n != n || m->entry[i].cols != cols) continue;
-        if (stride != cols || !(m->entry[i].ready & 1u << type)) continue;
-        *terms = memo_terms(m, i, type);
+        if (stride != cols || !(m->entry[i].ready & 1u << kind)) continue;
+        *terms = memo_terms(m, i, kind);
         return 1;
     }
     return 0;
