@@ -161,7 +161,8 @@ static __device__ __forceinline__ void make_few_plan(const FewPlan &p, const Few
         uint32_t chosen = e < n_experts ? s.chosen[e] : 0;
         int n = __popc(chosen);
         /* both counts in one number */
-        int below = block_prefix((n > 0) << 16 | n, &all), first = pairs + (below & 0xffff);
+        int below = block_sum_below<TILE_THREADS>((n > 0) << 16 | n, &all),
+            first = pairs + (below & 0xffff);
         if (e < n_experts) s.start[e] = (uint32_t)first;
         if (n) {
             const FewMatrix *m = s.matrix[e];

@@ -4,6 +4,7 @@
 #ifndef OFFSHOOT_KERNELS_MOE_PLAN_H
 #define OFFSHOOT_KERNELS_MOE_PLAN_H
 
+#include "kernels/block_scan.h"
 #include "kernels/linear_tile.h"
 
 /* An expert and n of its pairs, from `first` on in the order of pairs. */
@@ -34,27 +35,6 @@ typedef struct {
     int32_t *counts;   /* [n_parts][n_experts] where they are several: a part's pairs of each */
     float *y;          /* [n * n_top][dim]: down h of each pair, in their order; prompts only */
 } Plan;
-
-/* The sum of x over lower threads of the block; *total over all. */
-static __device__ int block_prefix(int x, int *total)
-{
-    __shared__ int part[TILE_WARPS];
-    int lane = warp_lane(), warp = (int)threadIdx.x / WARP, sum = x;
-    for (int d = 1; d < WARP; d *= 2) {
-        int below = (int)warp_shuffle((uint32_t)sum, (lane - d) & (WARP - 1));
-        if (lane >= d) sum += below;
-    }
-    if (lane == WARP - 1) part[warp] = sum;
-    __syncthreads();
-    int before = 0;
-    *total = 0;
-    for (int w = 0; w < TILE_WARPS; w++) {
-        if (w < warp) before += part[w];
-        *total += part[w];
-    }
-    __syncthreads();
-    return before + sum - x;
-}
 
 /* Bits of n words, `stride` words apart. */
 static __device__ int count_bits(const uint32_t *word, int stride, int n)
@@ -120,8 +100,9 @@ static __device__ void find_starts(const Plan &p, const PlanPart &own, int32_t *
     for (int e0 = 0; e0 < p.a.n_experts; e0 += TILE_THREADS) {
         int e = e0 + (int)threadIdx.x, n = 0, before = 0, n_pairs, n_units;
         if (e < p.a.n_experts) n = all_count(p, own, e, &before);
-        int first = pairs + block_prefix(n, &n_pairs);
-        int unit = units + block_prefix((n + p.unit_rows - 1) / p.unit_rows, &n_units);
+        int first = pairs + block_sum_below<TILE_THREADS>(n, &n_pairs);
+        int unit =
+            units + block_sum_below<TILE_THREADS>((n + p.unit_rows - 1) / p.unit_rows, &n_units);
         if (e < p.a.n_experts) start[e] = first + before;
         for (int i = 0; i < n && own.part == 0; i += p.unit_rows)
             p.unit[unit++] = Unit{e, first + i, n - i < p.unit_rows ? n - i : p.unit_rows};

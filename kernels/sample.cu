@@ -236,7 +236,8 @@ static __device__ void sum_bins(const RowScratch &r, BinSums *sums)
         count += r.bin_count[first + j];
         mass += r.bin_mass[first + j];
     }
-    uint64_t count_before = block_sum_below(count), mass_before = block_sum_below(mass);
+    uint64_t count_before = block_sum_below<SELECT_THREADS>(count);
+    uint64_t mass_before = block_sum_below<SELECT_THREADS>(mass);
     for (int j = 0; j <= BINS_EACH; j++)
         sums->count[j] += count_before, sums->mass[j] += mass_before;
 }

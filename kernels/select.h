@@ -9,7 +9,7 @@
 #ifndef OFFSHOOT_KERNELS_SELECT_H
 #define OFFSHOOT_KERNELS_SELECT_H
 
-#include "kernels/simt.h"
+#include "kernels/block_scan.h"
 
 enum {
     SELECT_THREADS = 256,
@@ -99,25 +99,6 @@ template <typename T> static __device__ T block_total(T x)
         x += part[w];
     __syncthreads();
     return x;
-}
-
-/* The sum over the threads below this one. */
-static __device__ uint64_t block_sum_below(uint64_t x)
-{
-    __shared__ uint64_t part[SELECT_WARPS];
-    int lane = warp_lane(), warp = (int)threadIdx.x / WARP;
-    uint64_t sum = x;
-    for (int step = 1; step < WARP; step *= 2) {
-        uint64_t below = warp_shuffle(sum, lane >= step ? lane - step : lane);
-        if (lane >= step) sum += below;
-    }
-    if (lane == WARP - 1) part[warp] = sum;
-    __syncthreads();
-    sum -= x;
-    for (int w = 0; w < warp; w++)
-        sum += part[w];
-    __syncthreads();
-    return sum;
 }
 
 /*
@@ -277,8 +258,8 @@ static __device__ Cut find_cut(const Keys *k, Law law, uint64_t limit, uint64_t 
         }
         __syncthreads();
         uint64_t here = counts[digit], here_mass = masses[digit];
-        uint64_t before = above.count + block_sum_below(here);
-        uint64_t before_mass = weigh ? above.mass + block_sum_below(here_mass) : 0;
+        uint64_t before = above.count + block_sum_below<SELECT_THREADS>(here);
+        uint64_t before_mass = weigh ? above.mass + block_sum_below<SELECT_THREADS>(here_mass) : 0;
         int within = before < limit && before_mass < mass;
         int reached = before + here >= limit || before_mass + here_mass >= mass;
         if (within && reached) {
