@@ -176,10 +176,10 @@ static __device__ __forceinline__ void wgmma_issue(const WgmmaCopies &c, const T
                                                    int b, int at, unsigned char *shared)
 {
     UNROLL
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && is; i++) {
         int half = 2 * b + i, stage = 2 * at % WG_STAGES + i;
-        if (PARTS & COPY_W && is) wgmma_issue_w<TERMS>(c, half, stage, shared);
-        if (PARTS & COPY_X && is) wgmma_issue_x<TERMS>(c, x, half, stage, shared);
+        if (PARTS & COPY_W) wgmma_issue_w<TERMS>(c, half, stage, shared);
+        if (PARTS & COPY_X) wgmma_issue_x<TERMS>(c, x, half, stage, shared);
     }
     if (PARTS & COPY_X) copies_commit();
 }
