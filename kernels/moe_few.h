@@ -237,19 +237,19 @@ template <typename Ring> static __device__ __forceinline__ void next_steps(Walk 
     begin_steps<Ring>(*w, 0);
 }
 
-/* Begins to copy the walk's first weights where its first tile is of the shared expert; of how many
- * steps. */
-template <typename Ring>
+/* Begins to copy the first weights of a walk along gate and up where its first tile is of the
+ * shared expert; of how many steps. */
+template <WeightType TYPE>
 static __device__ __forceinline__ unsigned begin_shared(const Walk &w, const FewPlan &p)
 {
+    typedef UpRing<TYPE> Ring;
     if (!p.n_shared || w.tile >= w.n_row_tiles) return 0;
     unsigned n = 0, all = (unsigned)(w.n_matrices * (w.end - w.begin));
     for (; n < all && n < Ring::BLOCKS; n++) {
-        int m = w.matrix + matrix_of(w, n);
         const MoeExpert &e = p.a.shared_expert;
-        const Weight &of = m == MATRIX_GATE ? e.gate : m == MATRIX_UP ? e.up : e.down;
-        copy_block<Ring::TYPE>(tile_weight(of, (int)w.tile * TILE_ROWS), w.begin + block_of(w, n),
-                               w.ring + n * Ring::BLOCK_PIECES);
+        const Weight &of = matrix_of(w, n) ? e.up : e.gate;
+        copy_block<TYPE>(tile_weight(of, (int)w.tile * TILE_ROWS), w.begin + block_of(w, n),
+                         w.ring + n * Ring::BLOCK_PIECES);
     }
     return n;
 }
@@ -383,7 +383,7 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2) up_few_kernel(FewPlan 
     w.matrix = MATRIX_GATE, w.n_matrices = 2, w.n_side = M;
     w.rows = p.a.width, w.cols = p.a.dim;
     begin_walk<Ring>(&w, p, p.x.n_blocks, slice, blockIdx.x, gridDim.x, rings);
-    unsigned n_begun = begin_shared<Ring>(w, p);
+    unsigned n_begun = begin_shared<TYPE>(w, p);
     grid_wait_first();
     w.n_units = (unsigned)load_fresh(p.n_units);
     find_steps<Ring>(&w);
