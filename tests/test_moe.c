@@ -165,6 +165,7 @@ static const MoeShape moe_shapes[] = {
     {WEIGHT_INT4, 90, 200, 256, 2, 2},
     {WEIGHT_BF16_BOTH, 19, 136, 140, 6, 3},
     {WEIGHT_BF16_BOTH, 90, 200, 256, 2, 2},
+    {WEIGHT_FP8, 70, 144, 272, 60, 2}, /* two rows of an expert: units by warpgroups */
 };
 
 /* A GPU whose blocks have less shared memory gives the same bits. */
