@@ -9,10 +9,11 @@
  *   is faster for it: 27B on an H200, milliseconds a pass of 16, 32, 64 rows: 19.0, 35.9, 69.4;
  *   with W once by the next schedule, or by mma in blocks of 128 of its rows, 34.1, 57.8, 103.7
  *   (bench/reports/2026-11-27-h200-rows.md);
- * - for matrices whose rows are not whole k-blocks that can be copied, a block takes 16 rows of W,
- *   each of its 8 warps one slice of k, and up to 64 rows of x; partial sums meet in shared memory
- *   (2 KB for each 4 rows of x). A thread keeps 128 (bf16) or 64 bytes of W in flight while the
- *   k-block before them is multiplied. The blocks of all matrices of the type are one grid;
+ * - for matrices whose rows are not whole k-blocks that can be copied, and small ones of a batch, a
+ *   block takes 16 rows of W, each of its 8 warps one slice of k, and up to 64 rows of x; partial
+ *   sums meet in shared memory (2 KB for each 4 rows of x). A thread keeps 128 (bf16) or 64 bytes
+ *   of W in flight while the k-block before them is multiplied. The blocks of all matrices of the
+ *   type are one grid;
  * - more rows go through shared memory, W and x (gemm_tile.h), a launch for each matrix.
  *
  * Floor: bytes of W over the memory's rate, up to some 32 rows; then two mma per 8 products of 4
@@ -197,12 +198,22 @@ template <WeightType TYPE> static void launch_many(const CudaContext *c, const L
     }
 }
 
+/* More rows of x than linear_few.h takes at a time, and of W so few that a launch of tiles, 8 rows
+ * of x each, has all its blocks on a GPU at once: one launch is faster than one for each 8. */
+static int is_small(LinearTerms a)
+{
+    a.n_groups = (a.n + FEW_ROWS - 1) / FEW_ROWS;
+    return a.n_groups > 1 && place_tiles(&a) <= TILE_BLOCKS<2> * FEW_SMS;
+}
+
 template <WeightType TYPE> static void launch_type(const CudaContext *c, const LinearTerms &a)
 {
     if (a.order == TERMS_BY_ROW)
         launch_wgmma(c, a);
     else if (a.n > GROUP_ROWS)
         launch_many<TYPE>(c, a);
+    else if (is_small(a))
+        launch_tiles<TYPE, 2>(c, a);
     else if (can_few(a))
         launch_few_groups<TYPE>(c, a);
     else if (a.n <= 4)

@@ -88,6 +88,10 @@ static const LinearShape linear_shapes[] = {
     {WEIGHT_FP8, 130, 2576, 9},
     {WEIGHT_FP8, 301, 2688, 33},
     {WEIGHT_FP8, 20, 2064, 64},
+    /* a batch of 8 rows at a time, in one launch or several (FP8: where there is no wgmma) */
+    {WEIGHT_BF16, 290, 1152, 21},
+    {WEIGHT_BF16, 4400, 128, 20},
+    {WEIGHT_FP8, 4400, 256, 12},
     {WEIGHT_BF16, 4250, 1100, 5},
     {WEIGHT_BF16_BOTH, 1, 1, 1},
     {WEIGHT_BF16_BOTH, 5, 24, 2},
