@@ -39,6 +39,11 @@ def c_name(name):
     return name.lstrip("%").replace("$", "_S_").replace(".", "_")
 
 
+def register_name(name):
+    """Inline pieces may leave out the %; their r0 is not %r0."""
+    return c_name(name) if name.startswith("%") else f"own_{name}"
+
+
 def label_name(label):
     return "L" + c_name(label)
 
@@ -95,11 +100,11 @@ class Operands:
             return f"{PLACE[special[1]]}.{special[2]}"
         if operand == "%laneid":
             return "(uint32_t)simt_lane()"
-        if operand.startswith("%"):
+        if operand.startswith("%") or operand in self.kinds:
             have = self.kinds.get(operand)
             if have is None:
                 raise Unknown(f"register {operand}")
-            name = c_name(operand)
+            name = register_name(operand)
             if have == "pred" or kind == "pred":
                 if have != kind:
                     raise Unknown(f"predicate {operand} as {kind}")
@@ -137,7 +142,7 @@ class Operands:
             value = f"bits_{kind}({value})"
         elif is_float(kind) and have != kind:
             raise Unknown(f"{operand} as {kind}")
-        return f"{c_name(operand)} = {value};"
+        return f"{register_name(operand)} = {value};"
 
     def address(self, operand):
         """[register], [name], either with an offset."""

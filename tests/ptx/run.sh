@@ -49,12 +49,14 @@ build "$build/liboffshoot.a" "$build/tests/libhelpers.a" "$build/main.o"
 for file in ptx_run wgmma races device_memory streams cudart_host cublaslt_host; do
     gcc $cflags -O3 -g -Wall -Wextra -isystem "$cuda/include" -c -o "$ptx/$file.o" "$here/$file.c"
 done
+names=
 for file in "$build"/nvcc/*.ptx; do
     name=$(basename "$file" .ptx)
     translated "$file" "$ptx/$name.o" && continue
     python3 "$here/translate.py" "$file" "$ptx/$name.c"
-    echo "$name"
-done | CFLAGS="$cflags -O1 -w" xargs -r -P "$jobs" -I{} sh -c \
+    names="$names $name"
+done
+printf '%s\n' $names | CFLAGS="$cflags -O1 -w" xargs -r -P "$jobs" -I{} sh -c \
     "echo '  PTX {}' && cd $ptx && gcc \$CFLAGS -I../.. -c -o {}.new {}.c && mv {}.new {}.o"
 # The fibers, for the program: a test has them from its helpers.
 rm -f "$ptx/libsimt.a"

@@ -13,7 +13,7 @@ import re
 import sys
 
 from instructions import Instructions
-from operands import C_TYPE, SIZE, Unknown, c_name, label_name, split
+from operands import C_TYPE, SIZE, Unknown, c_name, label_name, register_name, split
 
 # A register that was never written shows: as no sensible index, and as NaN.
 UNWRITTEN = {"pred": "0", "b16": "0xdead", "b32": "0xdeadbeefu", "b64": "0xdeadbeefdeadbeefu",
@@ -56,7 +56,7 @@ class Entry(Instructions):
     def statement(self, text):
         if text.startswith("."):
             return self.directive(text)
-        m = re.fullmatch(r"(?:@(!?)(%\w+)\s+)?([\w.:]+)\s*(.*)", text, re.S)
+        m = re.fullmatch(r"(?:@(!?)(%?\w+)\s+)?([\w.:]+)\s*(.*)", text, re.S)
         if not m:
             raise Unknown(text)
         code = self.translate(m[3], split(m[4]))
@@ -94,7 +94,7 @@ class Entry(Instructions):
         out.append("    (void)t, (void)local;")
         by_kind = {}
         for name, kind in self.kinds.items():
-            by_kind.setdefault(kind, []).append(c_name(name))
+            by_kind.setdefault(kind, []).append(register_name(name))
         for kind, names in by_kind.items():
             # Unsigned, whatever the instructions make of them.
             kind_ = kind if kind in UNWRITTEN else "b" + kind[1:]
