@@ -23,7 +23,8 @@
  * launches. With more rows a unit is work enough: `up` has a block for each, of which those beyond
  * the number of units leave at once, and `down` takes 8 at a time, one a warp.
  *
- * Prompts, of which an expert has many rows, have kernels of their own (moe_prompt.h).
+ * Prompts, of which an expert has many rows, have kernels of their own (moe_prompt.h), which also
+ * take a batch's rows where they go by warpgroups.
  *
  * Floor: each used expert's weights once, over the memory's rate.
  */
@@ -34,7 +35,7 @@
 
 enum {
     MOE_GROUP = 512,    /* rows at a time: bounds what a block of `down` keeps in shared memory */
-    MOST_FEW_ROWS = 64, /* in groups of MOE_FEW_ROWS; whether more would be faster was not tried */
+    MOST_FEW_ROWS = 64, /* in groups of MOE_FEW_ROWS, where not by warpgroups */
     MOE_PROMPT_GROUP = 8192, /* by the prompts' kernels */
     GEMM_MEAN_ROWS = 8,      /* of an expert: below, most of a unit of 64 rows would be empty */
 };
@@ -212,13 +213,12 @@ static int can_many_wgmma(const CudaContext *c, const MoeFfn *a)
     return a->type == WEIGHT_FP8 && can_wgmma(c) && (a->dim | a->width) % 16 == 0;
 }
 
-/* 1 for so many rows that the prompts' kernels are faster. By warpgroups a unit takes less the
- * fewer rows it has, and the others took 28 ms for 64 rows of 35B-A3B, whose experts are all read
- * in 8. */
+/* 1 for so many rows that the prompts' kernels are faster: by warpgroups, where a unit takes the
+ * less the fewer rows it has, as soon as there are too many for those of few rows. */
 static int many_rows(const CudaContext *c, const MoeFfn *a)
 {
-    if (a->n <= GEMM_X) return 0;
-    return can_many_wgmma(c, a) || a->n * a->n_top >= GEMM_MEAN_ROWS * a->n_experts;
+    if (can_many_wgmma(c, a)) return a->n > MOE_FEW_ROWS;
+    return a->n > GEMM_X && a->n * a->n_top >= GEMM_MEAN_ROWS * a->n_experts;
 }
 
 /* Lays the plan of a's rows out in memory, which may be NULL; the bytes it takes. */

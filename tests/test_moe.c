@@ -165,7 +165,9 @@ static const MoeShape moe_shapes[] = {
     {WEIGHT_INT4, 90, 200, 256, 2, 2},
     {WEIGHT_BF16_BOTH, 19, 136, 140, 6, 3},
     {WEIGHT_BF16_BOTH, 90, 200, 256, 2, 2},
-    {WEIGHT_FP8, 70, 144, 272, 60, 2}, /* two rows of an expert: units by warpgroups */
+    {WEIGHT_FP8, 70, 144, 272, 60, 2}, /* units of two rows by warpgroups; a batch's */
+    {WEIGHT_FP8, 17, 144, 144, 20, 3},
+    {WEIGHT_FP8, 50, 160, 1040, 60, 4},
 };
 
 /* A GPU whose blocks have less shared memory gives the same bits. */
@@ -394,6 +396,7 @@ static const RoutedShape routed_shapes[] = {
     {{WEIGHT_BF16, 7, 1160, 24, 40, 8}, WEIGHT_BF16}, /* of one and of two, the last is cut */
     {{WEIGHT_FP8, 16, 3208, 16, 20, 4}, WEIGHT_BF16}, /* of three and of four */
     {{WEIGHT_FP8, 24, 1160, 24, 40, 8}, WEIGHT_BF16}, /* many rows: linear makes the logits, */
+    {{WEIGHT_FP8, 24, 1152, 32, 40, 8}, WEIGHT_BF16}, /* also beside warpgroups, */
     {{WEIGHT_BF16, 16, 24, 1040, 40, 32},
      WEIGHT_BF16},                                  /* and for more products than a block holds, */
     {{WEIGHT_BF16, 5, 133, 24, 9, 4}, WEIGHT_BF16}, /* for rows that are not whole pieces, */
