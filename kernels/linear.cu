@@ -198,6 +198,21 @@ template <WeightType TYPE> static void launch_many(const CudaContext *c, const L
     }
 }
 
+/* Tiles of all rows of x, a group's at most. */
+template <WeightType TYPE> static void launch_group(const CudaContext *c, const LinearTerms &a)
+{
+    if (a.n <= 4)
+        launch_tiles<TYPE, 1>(c, a);
+    else if (a.n <= 8)
+        launch_tiles<TYPE, 2>(c, a);
+    else if (a.n <= 16)
+        launch_tiles<TYPE, 4>(c, a);
+    else if (a.n <= 32)
+        launch_tiles<TYPE, 8>(c, a);
+    else
+        launch_tiles<TYPE, 16>(c, a);
+}
+
 /* More rows of x than linear_few.h takes at a time, and of W so few that a launch of tiles, 8 rows
  * of x each, has all its blocks on a GPU at once: one launch is faster than one for each 8. */
 static int is_small(LinearTerms a)
@@ -216,16 +231,8 @@ template <WeightType TYPE> static void launch_type(const CudaContext *c, const L
         launch_tiles<TYPE, 2>(c, a);
     else if (can_few(a))
         launch_few_groups<TYPE>(c, a);
-    else if (a.n <= 4)
-        launch_tiles<TYPE, 1>(c, a);
-    else if (a.n <= 8)
-        launch_tiles<TYPE, 2>(c, a);
-    else if (a.n <= 16)
-        launch_tiles<TYPE, 4>(c, a);
-    else if (a.n <= 32)
-        launch_tiles<TYPE, 8>(c, a);
     else
-        launch_tiles<TYPE, 16>(c, a);
+        launch_group<TYPE>(c, a);
 }
 
 /* ---- for a library: terms as plain rows ---- */
