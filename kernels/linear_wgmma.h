@@ -50,10 +50,16 @@ static __device__ __forceinline__ LinearTile linear_tile(const LinearTerms &a, i
     return LinearTile{of, (int)(own / n_groups) * WG_W_ROWS, first, left < GEMM_X ? left : GEMM_X};
 }
 
-/* [K_SLICES][the rows of x that a tile has at most][WG_W_ROWS] of a tile. */
+/* Rows of x that a tile has at most. */
+SHARED_INLINE int most_x(const LinearTerms &a)
+{
+    return a.n < GEMM_X ? a.n : GEMM_X;
+}
+
+/* Slices of a tile lie as [K_SLICES][most_x][WG_W_ROWS]: the floats of one. */
 SHARED_INLINE int64_t slice_floats(const LinearTerms &a)
 {
-    return (int64_t)(a.n < GEMM_X ? a.n : GEMM_X) * WG_W_ROWS;
+    return (int64_t)most_x(a) * WG_W_ROWS;
 }
 
 /* For wgmma_one_tile: all of a tile, or slice number `slice` of it. */
@@ -144,7 +150,7 @@ static float *room_for_slices(const CudaContext *c, const LinearTerms &a, int n_
 static void launch_wgmma(const CudaContext *c, LinearTerms a)
 {
     a.n_groups = (a.n + GEMM_X - 1) / GEMM_X;
-    int n_tiles = (int)place_tiles(&a, WG_W_ROWS), most = a.n < GEMM_X ? a.n : +GEMM_X;
+    int n_tiles = (int)place_tiles(&a, WG_W_ROWS);
     a.part = room_for_slices(c, a, n_tiles);
     unsigned blocks = (unsigned)n_tiles * (a.part ? +K_SLICES : 1);
     if (a.prefill == PREFILL_FP8)
@@ -152,7 +158,7 @@ static void launch_wgmma(const CudaContext *c, LinearTerms a)
     else
         launch(c, dim3(blocks), TILE_THREADS, WgmmaStage<2>::ALL_BYTES, linear_wgmma_kernel<2>, a);
     if (!a.part) return;
-    int n_parts = (most + SUM_ROWS - 1) / SUM_ROWS;
+    int n_parts = (most_x(a) + SUM_ROWS - 1) / SUM_ROWS;
     launch(c, dim3((unsigned)(n_tiles * n_parts)), TILE_THREADS, 0, add_slices_kernel, a, n_parts);
 }
 
