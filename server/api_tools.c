@@ -123,8 +123,9 @@ static int read_allowed_tools(ApiRequest *r, const json_t *allowed, ApiError *er
     json_array_foreach(json_object_get(allowed, "tools"), i, one)
     {
         const json_t *f = json_field(one, "function");
-        json_t *tool = find_tool(r->tools, json_string_value(json_object_get(f ? f : one, "name")));
-        if (tool) json_array_append(some, tool);
+        const char *name = json_string_value(json_object_get(f ? f : one, "name"));
+        json_t *tool = find_tool(r->tools, name);
+        if (tool && !find_tool(some, name)) json_array_append(some, tool); /* each once */
     }
     if (!rc && r->forced && !json_array_size(some))
         rc = refuse_choice("tool_choice names no function that is there", err);

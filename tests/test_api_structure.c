@@ -235,6 +235,9 @@ static const struct {
     {"'tool_choice': {'type': 'allowed_tools', 'mode': 'auto', 'tools': [{'name': 'b'}, {'name': "
      "'a'}]}",
      NULL, 0, 1, NULL},
+    {"'tool_choice': {'type': 'allowed_tools', 'mode': 'auto', 'tools': [{'name': 'b'}, {'name': "
+     "'b'}]}",
+     NULL, 0, 1, "b"},
     {"'tool_choice': {'type': 'allowed_tools', 'allowed_tools': {'mode': 'required', 'tools': "
      "[{'type': 'function', 'function': {'name': 'b'}}, {'name': 'c'}]}}",
      "b", 0, 1, NULL},
