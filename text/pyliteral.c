@@ -140,6 +140,16 @@ static int read_escaped_code(Reader *r, int n_digits)
     return 0;
 }
 
+/* Up to three octal digits, of which there is one. */
+static void read_octal(Reader *r)
+{
+    char text[4];
+    uint32_t code = 0;
+    for (int i = 0; i < 3 && peek(r) >= '0' && peek(r) <= '7'; i++)
+        code = code * 8 + (uint32_t)(*r->at++ - '0');
+    strbuf_add(&r->text, text, (size_t)utf8_put(code, text));
+}
+
 /* What follows a backslash. Python keeps the backslash of an escape that it does not know. */
 static int read_escape(Reader *r)
 {
@@ -158,12 +168,11 @@ static int read_escape(Reader *r)
     if (c == 'x') return read_escaped_code(r, 2);
     if (c == 'U') return read_escaped_code(r, 8);
     if (c == '\n') return 0;
-    if (c == '0') {
-        strbuf_add(&r->text, "", 1);
-        return 0;
-    }
-    strbuf_puts(&r->text, "\\");
     r->at--;
+    if (c >= '0' && c <= '7')
+        read_octal(r);
+    else
+        strbuf_puts(&r->text, "\\");
     return 0;
 }
 
