@@ -72,10 +72,9 @@ static int is_name_byte(int c)
 static int read_number(Reader *r)
 {
     size_t n = json_number_len(r->at, (size_t)(r->end - r->at));
-    const char *number = r->at;
+    if (!n || (r->at + n < r->end && is_name_byte((unsigned char)r->at[n]))) return -1;
+    strbuf_add(r->out, r->at, n);
     r->at += n;
-    if (!n || is_name_byte(peek(r))) return -1;
-    strbuf_add(r->out, number, n);
     return 0;
 }
 
