@@ -9,8 +9,8 @@
 #include "base/error.h"
 
 /*
- * Runs run(arg) on a new thread, which takes no signals but SIGBUS; name has up to 15 bytes. 0, or
- * -1 and an Error that names it.
+ * Runs run(arg) on a new thread, which takes no signals but SIGBUS and has 8 MiB of stack; name has
+ * up to 15 bytes. 0, or -1 and an Error that names it.
  */
 int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *name, Error *err);
 

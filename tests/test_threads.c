@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/thread.h"
 #include "kernels/threads.h"
 
 enum { MAX_PARTS = 8 };
@@ -175,6 +176,35 @@ static void test_close_without_a_run(void **state)
     threads_close(NULL);
 }
 
+static void *find_stack(void *bytes)
+{
+    pthread_attr_t own;
+    if (pthread_getattr_np(pthread_self(), &own)) return NULL;
+    pthread_attr_getstacksize(&own, bytes);
+    pthread_attr_destroy(&own);
+    return NULL;
+}
+
+/* What the system gives to threads may be little. */
+static void test_stack(void **state)
+{
+    pthread_attr_t before, little;
+    pthread_t thread;
+    size_t bytes = 0;
+    (void)state;
+    pthread_getattr_default_np(&before);
+    pthread_attr_init(&little);
+    pthread_attr_setstacksize(&little, 1 << 18);
+    pthread_setattr_default_np(&little);
+    int failed = thread_start(&thread, find_stack, &bytes, "stack", NULL);
+    pthread_setattr_default_np(&before);
+    pthread_attr_destroy(&little);
+    pthread_attr_destroy(&before);
+    assert_int_equal(failed, 0);
+    pthread_join(thread, NULL);
+    assert_in_range(bytes, 8 << 20, SIZE_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +215,7 @@ int main(void)
         cmocka_unit_test(test_sleepers),
         cmocka_unit_test(test_caller_sleeps_too),
         cmocka_unit_test(test_close_without_a_run),
+        cmocka_unit_test(test_stack),
     };
     return cmocka_run_group_tests_name("threads", tests, NULL, NULL);
 }
