@@ -129,6 +129,22 @@ static void test_generated_logprobs(void **state)
     json_decref(r);
 }
 
+/* The name of a token that is a NUL is that NUL. */
+static void test_nul(void **state)
+{
+    (void)state;
+    HttpReply r = http_exchange(served->port, "POST", "/v1/completions", "",
+                                "{\"prompt\": \"a\\u0000b\", \"echo\": true, \"logprobs\": 1, "
+                                "\"max_tokens\": 0}");
+    const char *tokens = strstr(r.body.data, "\"tokens\":[\"a\",\"\\u0000\",\"b\"]"),
+               *top = strstr(r.body.data, "\"top_logprobs\":[null,{");
+    assert_int_equal(r.status, 200);
+    assert_non_null(tokens);
+    assert_non_null(top);
+    assert_non_null(strstr(top, "\"\\u0000\":-"));
+    http_reply_free(&r);
+}
+
 static void test_chat_logprobs(void **state)
 {
     (void)state;
@@ -262,6 +278,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scoring),
         cmocka_unit_test(test_generated_logprobs),
+        cmocka_unit_test(test_nul),
         cmocka_unit_test(test_chat_logprobs),
         cmocka_unit_test(test_chat_logprobs_by_id),
         cmocka_unit_test(test_too_many),
