@@ -75,6 +75,7 @@ void call_free(Call *call)
     mem_free(call->body);
     strbuf_free(&call->chunk_head);
     structures_release(call->server->structures, call->grammar);
+    strbuf_free(&call->ask.text);
     id_set_close(&call->allowed_ids);
     free_request(call);
     item_row_free(&call->row);

@@ -16,6 +16,7 @@ enum { MAX_KEPT = 128, MAX_KEPT_BYTES = 64 << 20 };
 
 typedef struct {
     Hash key;
+    StrBuf text;
     Grammar *grammar; /* NULL: free */
     uint64_t used;
 } Kept;
@@ -53,8 +54,9 @@ static void let_go(const Grammar *g)
 
 static void drop(Structures *s, Kept *k)
 {
-    s->bytes -= k->grammar->bytes;
+    s->bytes -= k->grammar->bytes + k->text.len;
     let_go(k->grammar);
+    strbuf_free(&k->text);
     *k = (Kept){0};
 }
 
@@ -102,18 +104,22 @@ StructureAsk structures_ask(const ApiRequest *api, int starts_in_think)
     add_json(&text, "value", api->structure.value);
     add_json(&text, "forced", api->forced);
     add_json(&text, "tools", has_tools && !api->forced ? callable(api) : NULL);
-    StructureAsk ask = {api, starts_in_think, hash_key(text.data, text.len, 0)};
-    strbuf_free(&text);
-    return ask;
+    return (StructureAsk){api, starts_in_think, text, hash_key(text.data, text.len, 0)};
 }
 
 /* ---- what was compiled ---- */
 
-static const Grammar *find(Structures *s, Hash key)
+static int is_asked(const Kept *k, const StructureAsk *ask)
+{
+    return k->grammar && hash_equal(k->key, ask->key) && k->text.len == ask->text.len &&
+           !memcmp(k->text.data, ask->text.data, k->text.len);
+}
+
+static const Grammar *find(Structures *s, const StructureAsk *ask)
 {
     for (int i = 0; i < MAX_KEPT; i++) {
         Kept *k = &s->kept[i];
-        if (!k->grammar || !hash_equal(k->key, key)) continue;
+        if (!is_asked(k, ask)) continue;
         k->used = ++s->n_used;
         k->grammar->holders++;
         return k->grammar;
@@ -124,7 +130,7 @@ static const Grammar *find(Structures *s, Hash key)
 const Grammar *structures_find(Structures *s, const StructureAsk *ask)
 {
     pthread_mutex_lock(&s->lock);
-    const Grammar *g = find(s, ask->key);
+    const Grammar *g = find(s, ask);
     pthread_mutex_unlock(&s->lock);
     return g;
 }
@@ -143,16 +149,18 @@ static Kept *oldest(Structures *s, int in_use)
 }
 
 /* Those used longest ago make room. */
-static void keep(Structures *s, Hash key, Grammar *g)
+static void keep(Structures *s, const StructureAsk *ask, Grammar *g)
 {
-    if (g->bytes > MAX_KEPT_BYTES) return;
-    while (s->bytes + g->bytes > MAX_KEPT_BYTES)
+    size_t bytes = g->bytes + ask->text.len;
+    if (bytes > MAX_KEPT_BYTES) return;
+    while (s->bytes + bytes > MAX_KEPT_BYTES)
         drop(s, oldest(s, 1));
     Kept *k = oldest(s, 0);
     if (k->grammar) drop(s, k);
-    *k = (Kept){key, g, ++s->n_used};
+    *k = (Kept){.key = ask->key, .grammar = g, .used = ++s->n_used};
+    strbuf_add(&k->text, ask->text.data, ask->text.len);
     g->holders++;
-    s->bytes += g->bytes;
+    s->bytes += bytes;
 }
 
 void structures_release(Structures *s, const Grammar *g)
@@ -277,7 +285,7 @@ const Grammar *structures_compile(Structures *s, const StructureAsk *ask, ApiErr
         return NULL;
     }
     pthread_mutex_lock(&s->lock);
-    keep(s, ask->key, g);
+    keep(s, ask, g);
     pthread_mutex_unlock(&s->lock);
     return g;
 }

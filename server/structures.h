@@ -24,7 +24,8 @@ void structures_close(Structures *s);
 typedef struct {
     const ApiRequest *api;
     int starts_in_think; /* reasoning comes first, which is free */
-    Hash key;
+    StrBuf text;         /* all that it depends on; to be freed */
+    Hash key;            /* of the text; another one may have it, too */
 } StructureAsk;
 
 /* api must have a grammar and stay. */

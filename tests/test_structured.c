@@ -342,6 +342,26 @@ static void test_logprobs(void **state)
     json_decref(free_one);
 }
 
+/* Two schemas whose texts have one XXH3 as structures.c writes them are two schemas. */
+static void test_collision(void **state)
+{
+    static const char before[] =
+        "..............................................................!@@@",
+                      between[] = "BBB........................................................hcvs",
+                      behind[] = "BBB.........................................................."
+                                 "..................................";
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char value[256], wanted[260], fields[512];
+        snprintf(value, sizeof value, "%s%c%s%c%s", before, "PQ"[i], between, "QP"[i], behind);
+        snprintf(fields, sizeof fields, FORMAT("{'enum':['%s']}") ",'max_tokens':256", value);
+        json_t *reply = ask(fields, 200);
+        snprintf(wanted, sizeof wanted, "\"%s\"", value);
+        assert_string_equal(content_of(reply), wanted);
+        json_decref(reply);
+    }
+}
+
 static void test_completions(void **state)
 {
     (void)state;
@@ -430,7 +450,7 @@ int main(void)
         cmocka_unit_test(test_thinking),      cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_stops),         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_completions),   cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_too_many_ways),
+        cmocka_unit_test(test_too_many_ways), cmocka_unit_test(test_collision),
     };
     return cmocka_run_group_tests(tests, served_open, served_close);
 }
