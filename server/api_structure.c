@@ -65,6 +65,27 @@ static int is_list_of_texts(const json_t *v)
     return n > 0;
 }
 
+/* 1 for a value that asks for something. */
+static int asks(const json_t *v)
+{
+    return v && !json_is_false(v) && (!json_is_string(v) || json_string_length(v)) &&
+           (!json_is_array(v) || json_array_size(v)) && (!json_is_object(v) || json_object_size(v));
+}
+
+/* What vLLM would have of a form beside the form itself: which blanks, which properties. */
+static int refuse_options(const json_t *outputs, ApiError *err)
+{
+    static const char *const options[] = {"whitespace_pattern", "disable_any_whitespace",
+                                          "disable_additional_properties"};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        const json_t *v = json_field(outputs, options[i]);
+        if (json_is_string(v) || asks(v)) /* no blank at all is a pattern, too */
+            return api_error(err, ERR_INPUT, "structured_outputs",
+                             "structured_outputs.%s is not supported", options[i]);
+    }
+    return 0;
+}
+
 static int read_structured_outputs(ApiStructure *s, const json_t *body, ApiError *err)
 {
     const json_t *v = json_field(body, "structured_outputs");
@@ -78,6 +99,7 @@ static int read_structured_outputs(ApiStructure *s, const json_t *body, ApiError
         return refuse(s->param, "takes json, regex, choice or json_object", err);
     if (any && !json_is_boolean(any))
         return refuse(s->param, "has a json_object that is neither true nor false", err);
+    if (refuse_options(v, err)) return -1;
     n += json_is_true(any);
     if (n > 1) return refuse(s->param, "asks for several forms at once", err);
     s->value = json ? json : regex ? regex : choice;
@@ -96,13 +118,6 @@ static int read_structured_outputs(ApiStructure *s, const json_t *body, ApiError
     if (choice && !is_list_of_texts(choice))
         return refuse(s->param, "has a choice that is no list of texts", err);
     return 0;
-}
-
-/* 1 for a value that asks for something. */
-static int asks(const json_t *v)
-{
-    return v && !json_is_false(v) && (!json_is_string(v) || json_string_length(v)) &&
-           (!json_is_array(v) || json_array_size(v)) && (!json_is_object(v) || json_object_size(v));
 }
 
 /* llama.cpp's: the schema alone. An empty one is its way to ask for nothing. */

@@ -73,6 +73,12 @@ static const Refused refused[] = {
     {OUTPUTS("'choice': ['a', 5]"), "structured_outputs", "has a choice that is no list of texts"},
     {OUTPUTS("'grammar': 'root ::= x'"), "structured_outputs", "takes json, regex, choice"},
     {OUTPUTS("'structural_tag': 'x'"), "structured_outputs", "takes json, regex, choice"},
+    {OUTPUTS("'json': {}, 'whitespace_pattern': ''"), "structured_outputs",
+     "structured_outputs.whitespace_pattern is not supported"},
+    {OUTPUTS("'json': {}, 'disable_any_whitespace': true"), "structured_outputs",
+     "structured_outputs.disable_any_whitespace is not supported"},
+    {OUTPUTS("'json': {}, 'disable_additional_properties': true"), "structured_outputs",
+     "structured_outputs.disable_additional_properties is not supported"},
     {OUTPUTS("'json_object': 1"), "structured_outputs", "neither true nor false"},
     {FORMAT("{'schema': {}, 'strict': 'yes'}"), "response_format", "neither true nor false"},
     {OUTPUTS("'json': {}, 'regex': 'a'"), "structured_outputs", "several forms at once"},
@@ -183,6 +189,9 @@ static const Read taken[] = {
     {OUTPUTS("'json': '{\\\"type\\\": \\\"null\\\"}'"), "structured_outputs.json", STRUCTURE_SCHEMA,
      0}, /* vLLM takes the schema as a text, too */
     {OUTPUTS("'regex': 'a+'"), "structured_outputs.regex", STRUCTURE_PATTERN, 0},
+    {OUTPUTS("'regex': 'a+', 'whitespace_pattern': null, 'disable_any_whitespace': false, "
+             "'disable_additional_properties': false, 'disable_fallback': true"),
+     "structured_outputs.regex", STRUCTURE_PATTERN, 0},
     {"'regex': 'a+'", "regex", STRUCTURE_PATTERN, 0},
     {OUTPUTS("'choice': ['a', 'b']"), "structured_outputs.choice", STRUCTURE_CHOICE, 0},
     {OUTPUTS("'choice': ['', 'b']"), "structured_outputs.choice", STRUCTURE_CHOICE, 0},
