@@ -263,6 +263,17 @@ static void test_rows(void **state)
 /* ---- several schemas in one ---- */
 
 static const Row merged[] = {
+    /* a format is of all strings that it stands beside */
+    {"{'$ref':'#/$defs/s','format':'date','$defs':{'s':{'type':'string'}}}",
+     {"'2026-11-22'"},
+     {"'x'", "1"}},
+    {"{'anyOf':[{'type':'string'},{'type':'null'}],'format':'date'}",
+     {"'2026-11-22'", "null"},
+     {"'x'"}},
+    {"{'allOf':[{'type':'string','format':'uri'}],'format':'date'}", {"'2026-11-22'"}, {"'x'"}},
+    {"{'allOf':[{'type':'string','format':'date'},{'format':'uri'}]}", {"'2026-11-22'"}, {"'x'"}},
+    {"{'enum':['2026-11-22','x',1],'format':'date'}", {"'2026-11-22'", "1"}, {"'x'"}},
+    {"{'enum':['x',1],'format':'uri'}", {"'x'", "1"}, {"'y'"}},
     /* ways that nothing can be of are none */
     {"{'anyOf':[{'type':'string'},{'type':'integer'}],'type':'string'}", {"'a'"}, {"1"}},
     {"{'oneOf':[{'const':1},{'const':2}],'anyOf':[{'const':2},{'const':3}]}",

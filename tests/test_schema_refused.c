@@ -47,6 +47,8 @@ static const struct {
      "schema: $ref \"#/$defs/x\" leads to itself", 0},
     {"{'allOf':[{'type':'string','pattern':'^a'},{'pattern':'b$'}]}",
      "schema: \"pattern\" of several parts is not supported in strict mode", 1},
+    {"{'allOf':[{'type':'string','format':'date'},{'format':'time'}]}",
+     "schema: \"format\" of several parts is not supported in strict mode", 1},
     {"{'allOf':[{'type':'number','multipleOf':0.2},{'multipleOf':1e-10}]}",
      "schema: \"multipleOf\" of several parts is not supported in strict mode", 1},
     {"{'type':'object','required':['a'],'additionalProperties':false}",

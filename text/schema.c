@@ -206,13 +206,18 @@ uint32_t schema_any(SchemaCompiler *c)
 
 /* ---- references ---- */
 
-static const char *const no_constraint[] = {"title",    "description", "default",  "examples",
-                                            "$schema",  "$id",         "$comment", "deprecated",
-                                            "readOnly", "writeOnly",   "$defs",    "definitions",
-                                            "format",   "$ref",        "$anchor"};
+static const char *const no_constraint[] = {
+    "title",      "description", "default",   "examples", "$schema",     "$id",    "$comment",
+    "deprecated", "readOnly",    "writeOnly", "$defs",    "definitions", "$anchor"};
 
-static int is_constraint(const char *key)
+static int is_followed_format(const json_t *format)
 {
+    return json_is_string(format) && format_pattern(json_string_value(format));
+}
+
+int schema_is_constraint(const char *key, const json_t *value)
+{
+    if (!strcmp(key, "format")) return is_followed_format(value);
     for (size_t i = 0; i < sizeof no_constraint / sizeof *no_constraint; i++)
         if (!strcmp(key, no_constraint[i])) return 0;
     return 1;
@@ -228,7 +233,7 @@ static json_t *rest_of(SchemaCompiler *c, const json_t *schema, const char *with
     {
         if (!strcmp(key, without) || !strcmp(key, "$defs") || !strcmp(key, "definitions")) continue;
         json_object_set(rest, key, value);
-        n += is_constraint(key);
+        n += schema_is_constraint(key, value);
     }
     if (!n) json_decref(rest);
     if (n) json_array_append_new(c->made, rest);
@@ -426,8 +431,7 @@ const char *schema_implied_type(const json_t *schema)
                                           {"multipleOf", "number"}};
     for (size_t i = 0; i < sizeof sign / sizeof *sign; i++)
         if (json_object_get(schema, sign[i][0])) return sign[i][1];
-    const char *format = json_string_value(json_object_get(schema, "format"));
-    return format && format_pattern(format) ? "string" : NULL;
+    return is_followed_format(json_object_get(schema, "format")) ? "string" : NULL;
 }
 
 static uint32_t type_part(SchemaCompiler *c, const json_t *schema, const char *type)

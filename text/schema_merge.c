@@ -164,6 +164,13 @@ static int says_values(const char *key)
     return !strcmp(key, "type") || !strcmp(key, "enum") || !strcmp(key, "const");
 }
 
+/* The one that is followed; NULL where both are. */
+static json_t *both_formats(const json_t *a, const json_t *b)
+{
+    int is_a = schema_is_constraint("format", a), is_b = schema_is_constraint("format", b);
+    return is_a && is_b ? NULL : json_incref((json_t *)(is_b ? b : a));
+}
+
 /* What a keyword says in both, a new reference; NULL: no value is so, or it is not to be had. */
 static json_t *merge_keyword(const char *key, const json_t *a, const json_t *b)
 {
@@ -184,6 +191,7 @@ static json_t *merge_keyword(const char *key, const json_t *a, const json_t *b)
     if (!strcmp(key, "multipleOf")) return schema_common_multiple(a, b);
     if (!strcmp(key, "anyOf") || !strcmp(key, "oneOf")) return all_pairs(a, b);
     if (is_one_of(key, schemas)) return both_schemas(a, b);
+    if (!strcmp(key, "format")) return both_formats(a, b);
     if (is_one_of(key, alone)) return NULL;
     return json_incref((json_t *)a); /* it says nothing that we follow */
 }

@@ -115,6 +115,9 @@ void schema_set_forward(SchemaCompiler *c, uint32_t node, uint32_t to);
 /* A value of one of JSON's types, in JSON. */
 uint32_t schema_type(SchemaCompiler *c, const json_t *schema, const char *type);
 
+/* 1 if a keyword says what values may be; others describe them. */
+int schema_is_constraint(const char *key, const json_t *value);
+
 /* What may stand between two parts, then next. */
 uint32_t schema_blank(SchemaCompiler *c, uint32_t next);
 
