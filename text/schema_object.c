@@ -86,7 +86,7 @@ static int check_number(SchemaCompiler *c, const Properties *p)
     return -1;
 }
 
-/* 1 if a schema of strings says no more than these keywords, NULL: nothing. */
+/* 1 if a schema of strings asks for no more than this keyword does, NULL: for nothing. */
 static int says_only(const json_t *schema, const char *keyword)
 {
     const char *key;
@@ -96,7 +96,8 @@ static int says_only(const json_t *schema, const char *keyword)
     {
         const char *word = json_string_value(value);
         int is_string = !strcmp(key, "type") && word && !strcmp(word, "string");
-        if (!is_string && (!keyword || strcmp(key, keyword) != 0)) return 0;
+        if (is_string || !schema_is_constraint(key, value)) continue;
+        if (!keyword || strcmp(key, keyword) != 0) return 0;
     }
     return 1;
 }
@@ -149,16 +150,40 @@ static int read_pattern(SchemaCompiler *c, const json_t *patterns, Properties *p
     return match_names(c, p, p->others_are, json_object_iter_key(at));
 }
 
+/* What propertyNames leads to; NULL: names are free, or it failed. */
+static const json_t *names_schema(SchemaCompiler *c, const json_t *schema)
+{
+    const json_t *names = json_object_get(schema, "propertyNames");
+    for (int i = 0; i < MAX_SCHEMA_DEPTH && says_only(names, "$ref"); i++) {
+        const char *ref = json_string_value(json_object_get(names, "$ref"));
+        if (!ref) break;
+        names = schema_target(c->root, ref);
+        if (!names) schema_ref_nowhere(c, ref);
+    }
+    return names;
+}
+
+/* The names that they may be; NULL: others, too. */
+static const json_t *listed_names(SchemaCompiler *c, const json_t *names)
+{
+    const json_t *list = json_object_get(names, "enum"), *one = json_object_get(names, "const");
+    if (json_array_size(list) && says_only(names, "enum")) return list;
+    if (!json_is_string(one) || !says_only(names, "const")) return NULL;
+    json_array_append_new(c->made, json_pack("[O]", one));
+    return json_array_get(c->made, json_array_size(c->made) - 1);
+}
+
 /*
  * What names may be, where that is followed: an object without properties of its own may have names
  * of one pattern, or of a list.
  */
 static int read_names(SchemaCompiler *c, const json_t *schema, Properties *p)
 {
-    const json_t *names = json_object_get(schema, "propertyNames");
+    const json_t *names = names_schema(c, schema);
     const json_t *patterns = json_object_get(schema, "patternProperties");
-    const json_t *list = json_object_get(names, "enum");
+    const json_t *list = listed_names(c, names);
     const char *pattern = json_string_value(json_object_get(names, "pattern"));
+    if (c->failed) return -1;
     if (json_object_size(patterns)) {
         int is_all = !p->n && !p->has_others && json_object_size(patterns) == 1;
         return is_all && says_only(names, NULL) ? read_pattern(c, patterns, p)
@@ -166,7 +191,7 @@ static int read_names(SchemaCompiler *c, const json_t *schema, Properties *p)
     }
     if (says_only(names, NULL)) return 0;
     if (p->n || !p->has_others) return lose(c, "propertyNames");
-    if (json_array_size(list) && says_only(names, "enum")) return list_names(c, p, list);
+    if (list) return list_names(c, p, list);
     if (pattern && says_only(names, "pattern")) return match_names(c, p, "propertyNames", pattern);
     return lose(c, "propertyNames");
 }
