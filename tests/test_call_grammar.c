@@ -398,7 +398,7 @@ static const struct {
     {STRICT("'properties':{'a':{'type':'string','pattern':'a{2}*'}}"),
      OF_TOOL ".properties.a.pattern: dangling quantifier at 4"},
     {STRICT("'properties':{'a':{'type':'string','minLength':4097}}"),
-     OF_TOOL ".properties.a.minLength: it must be a number of 0 to 4096"},
+     OF_TOOL ".properties.a.minLength: it must be a whole number of 0 to 4096"},
     {STRICT("'properties':{'a':{'type':'string','pattern':'^</parameter>$'}}"),
      OF_TOOL ".properties.a.pattern: no string matches the pattern"},
     {STRICT("'properties':{'a':{'type':['string','null'],'anyOf':[{'type':'string'}]}}"),

@@ -273,6 +273,11 @@ static void test_rows(void **state)
 /* ---- several schemas in one ---- */
 
 static const Row merged[] = {
+    /* null is as good as nothing; draft 4 has booleans beside bounds */
+    {"{'type':'object','properties':null,'required':null,'additionalProperties':{'type':'integer',"
+     "'minimum':1,'exclusiveMinimum':true,'maximum':null,'format':null}}",
+     {"{}", "{'a':2}"},
+     {"{'a':1}", "{'a':'x'}"}},
     /* a format is of all strings that it stands beside */
     {"{'$ref':'#/$defs/s','format':'date','$defs':{'s':{'type':'string'}}}",
      {"'2026-11-22'"},

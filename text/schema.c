@@ -386,12 +386,48 @@ const char *schema_not_followed_keyword(const json_t *schema)
     return NULL;
 }
 
+enum {
+    A_STRING = 1 << JSON_STRING,
+    A_LIST = 1 << JSON_ARRAY,
+    AN_OBJECT = 1 << JSON_OBJECT,
+    A_NUMBER = 1 << JSON_INTEGER | 1 << JSON_REAL,
+    A_BOOLEAN = 1 << JSON_TRUE | 1 << JSON_FALSE,
+};
+
+/* What these must be: they would say nothing else. Some libraries write null for what is absent. */
+static const struct {
+    const char *keyword;
+    int types;
+    const char *words;
+} must_be[] = {
+    {"$ref", A_STRING, "a string"},
+    {"pattern", A_STRING, "a string"},
+    {"format", A_STRING, "a string"},
+    {"minimum", A_NUMBER, "a number"},
+    {"maximum", A_NUMBER, "a number"},
+    {"exclusiveMinimum", A_NUMBER | A_BOOLEAN, "a number"},
+    {"exclusiveMaximum", A_NUMBER | A_BOOLEAN, "a number"},
+    {"properties", AN_OBJECT, "an object"},
+    {"patternProperties", AN_OBJECT, "an object"},
+    {"required", A_LIST, "a list"},
+    {"prefixItems", A_LIST, "a list"},
+    {"items", AN_OBJECT | A_BOOLEAN | A_LIST, "a schema"},
+    {"additionalItems", AN_OBJECT | A_BOOLEAN, "a schema"},
+    {"additionalProperties", AN_OBJECT | A_BOOLEAN, "a schema"},
+    {"propertyNames", AN_OBJECT | A_BOOLEAN, "a schema"},
+};
+
 int schema_check_keywords(SchemaCompiler *c, const json_t *schema)
 {
     const char *keyword = c->strict ? schema_not_followed_keyword(schema) : NULL;
-    if (!keyword) return 0;
-    schema_fail(c, ERR_INPUT, "keyword \"%s\" is not supported in strict mode", keyword);
-    return -1;
+    if (keyword)
+        schema_fail(c, ERR_INPUT, "keyword \"%s\" is not supported in strict mode", keyword);
+    for (size_t i = 0; i < sizeof must_be / sizeof *must_be && c->strict; i++) {
+        const json_t *v = json_object_get(schema, must_be[i].keyword);
+        if (v && !json_is_null(v) && !(1 << json_typeof(v) & must_be[i].types))
+            schema_fail(c, ERR_INPUT, "%s must be %s", must_be[i].keyword, must_be[i].words);
+    }
+    return c->failed ? -1 : 0;
 }
 
 uint32_t schema_type(SchemaCompiler *c, const json_t *schema, const char *type)

@@ -192,7 +192,8 @@ int schema_same_value(const json_t *a, const json_t *b);
 int schema_has(SchemaCompiler *c, const json_t *schema, const json_t *value);
 void schema_check_end(SchemaCompiler *c);
 
-/* -1, and it failed: a keyword is not followed, or a $ref leads nowhere, where that matters. */
+/* -1, and it failed: a keyword is not followed or malformed, or a $ref leads nowhere, where that
+ * matters. */
 int schema_check_keywords(SchemaCompiler *c, const json_t *schema);
 int schema_ref_nowhere(SchemaCompiler *c, const char *ref);
 

@@ -34,8 +34,8 @@ int schema_bound(SchemaCompiler *c, const json_t *schema, const char *key, int m
 {
     const json_t *v = json_object_get(schema, key);
     double x = json_is_number(v) ? json_number_value(v) : -1;
-    if (x >= 0 && x <= max) return (int)x;
-    if (v) schema_not_followed(c, key, ERR_INPUT, "it must be a number of 0 to %d", max);
+    if (x >= 0 && x <= max && x <= (int)x) return (int)x;
+    if (v) schema_not_followed(c, key, ERR_INPUT, "it must be a whole number of 0 to %d", max);
     return dflt;
 }
 
