@@ -28,7 +28,7 @@ static void compile(Dfa *d, const char *pattern)
 
 typedef struct {
     const char *pattern;
-    const char *yes[7], *no[13]; /* NULL ends them */
+    const char *yes[8], *no[14]; /* NULL ends them */
 } Case;
 
 static const Case cases[] = {
@@ -341,6 +341,18 @@ static const Case formats[] = {
     {"ipv4",
      {"0.0.0.0", "255.255.255.255", "1.20.199.249"},
      {"256.0.0.1", "1.2.3", "1.2.3.4.5", "01.2.3.4", "1.2.3.260", "1..2.3", "1.2.3.4\n"}},
+    {"duration",
+     {"P1D", "P1Y2M3DT4H5M6S", "PT0S", "P4W", "P1Y2M", "P1DT3S", "PT1H2M"},
+     {"P", "PT", "P1", "1D", "P1S", "PT1D", "P1DT", "P1W2D", "P2M1Y", "P1Y2D", "PT1.5S", "-P1D",
+      "P1D\n"}},
+    {"ipv6",
+     {"::", "::1", "1::", "1:2:3:4:5:6:7:8", "1:2:3:4:5:6:255.0.1.2", "ffff::ABCD:1.2.3.4",
+      "1:2:3:4:5:6:7::"},
+     {"", ":", "1", ":::", "1:::2", "1::2::3", "1:2:3:4:5:6:7", "1:2:3:4:5:6:7:8:9",
+      "12345::", "::1.2.3", "g::", "::1%a", "1:2:3:4:5:6:7:8::"}},
+    {"hostname",
+     {"localhost", "a.b-1.example.COM", "1.2", "x"},
+     {"", ".", "a.", ".a", "a..b", "-a", "a-.b", "a_b", "a b", "a/b", "a:80"}},
     {"email",
      {"a@b.c", "first.last+tag@sub.example-1.com", "o'neil@x.org"},
      {"a@b", "@b.c", "a.@b.c", ".a@b.c", "a b@c.d", "a@-b.c", "a@b..c"}},

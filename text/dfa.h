@@ -67,8 +67,8 @@ typedef struct {
 int dfa_without(Dfa *d, const DfaNever *never, Error *err);
 
 /*
- * The pattern of a JSON schema's format, anchored: date-time, date, time (RFC 3339), uuid, ipv4 and
- * email. NULL for others.
+ * The pattern of a JSON schema's format, anchored: date-time, date, time, duration (RFC 3339),
+ * uuid, ipv4, ipv6, hostname and email. NULL for others.
  */
 const char *format_pattern(const char *name);
 

@@ -2,8 +2,9 @@
  * formats.c: patterns of the formats that JSON schemas name; see dfa.h.
  *
  * These say what is written, so they are stricter than what readers have to take: 'T' and 'Z' are
- * capitals (RFC 3339 asks it of writers), fractions of a second end after nine digits, and leap
- * seconds are written in UTC alone.
+ * capitals (RFC 3339 asks it of writers), fractions of a second end after nine digits, leap
+ * seconds are written in UTC alone, and numbers of durations (its appendix A) end after six digits,
+ * of seconds after nine, so that who counts in 32 bits can read them.
  */
 #include "text/dfa.h"
 
@@ -21,8 +22,21 @@
 #define TIME                                                                                       \
     "(" HOUR ":" MINUTE ":" MINUTE PART "(Z|[+-]" HOUR ":" MINUTE ")|23:59:60" PART "(Z|[+-]00:"   \
     "00))"
+#define N     "\\d{1,6}"
+#define SECS  "\\d{1,9}S"
+#define DAYS  "(" N "D|" N "M(" N "D)?|" N "Y(" N "M(" N "D)?)?)"
+#define HOURS "T(" N "H(" N "M(" SECS ")?)?|" N "M(" SECS ")?|" SECS ")"
 #define HEX4  "[0-9a-fA-F]{4}"
 #define OCTET "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+#define IPV4  "(" OCTET "\\.){3}" OCTET
+#define GROUP "[0-9a-fA-F]{1,4}"
+#define LAST  "(" GROUP ":" GROUP "|" IPV4 ")" /* 32 bits */
+/* Up to n groups and one more, if any, those that are left out, and the end. */
+#define CUT(n, end) "|((" GROUP ":){0," n "}" GROUP ")?::" end
+#define IPV6                                                                                       \
+    "((" GROUP ":){6}" LAST "|::(" GROUP ":){5}" LAST CUT("0", "(" GROUP ":){4}" LAST)             \
+        CUT("1", "(" GROUP ":){3}" LAST) CUT("2", "(" GROUP ":){2}" LAST) CUT("3", GROUP ":" LAST) \
+            CUT("4", LAST) CUT("5", GROUP) CUT("6", "") ")"
 #define ATOM  "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 #define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 
@@ -35,7 +49,10 @@ const char *format_pattern(const char *name)
         {"date", "^" DATE "$"},
         {"time", "^" TIME "$"},
         {"uuid", "^" HEX4 HEX4 "-" HEX4 "-" HEX4 "-" HEX4 "-" HEX4 HEX4 HEX4 "$"},
-        {"ipv4", "^(" OCTET "\\.){3}" OCTET "$"},
+        {"duration", "^P(" DAYS "(" HOURS ")?|" HOURS "|" N "W)$"},
+        {"ipv4", "^" IPV4 "$"},
+        {"ipv6", "^" IPV6 "$"},
+        {"hostname", "^" LABEL "(\\." LABEL ")*$"},
         {"email", "^" ATOM "(\\." ATOM ")*@" LABEL "(\\." LABEL ")+$"},
     };
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)

@@ -13,7 +13,7 @@ typedef struct {
     uint32_t part;
 } SchemaRef;
 
-enum { N_FORMATS = 6, N_RANGES = 16, N_CHECKED = 4, MAX_BOUND_PART = 32 };
+enum { N_FORMATS = 9, N_RANGES = 16, N_CHECKED = 4, MAX_BOUND_PART = 32 };
 
 /* A pattern that fixed values were matched with. */
 typedef struct {
