@@ -262,6 +262,41 @@ static void equal_patterns_are_equal(void **state)
     }
 }
 
+/* The strings of two patterns both, which a third one has. */
+static void keeps_what_both_take(void **state)
+{
+    static const char *const triples[][3] = {
+        {"^[a-m]+$", "^[f-z]*$", "^[f-m]+$"},
+        {"", "^a?$", "^a?$"},
+        {"^\\d{4}-", "^[^-]{2,4}-\\d$", "^\\d{4}-\\d$"},
+        {"^[\xC3\xA0-\xC3\xBF]*$", "^.{2}$", "^[\xC3\xA0-\xC3\xBF]{2}$"},
+        {"^(ab|cd)*$", "^(abc|d)*$", "^(abcd)*$"},
+        {"b$", "^a[^]*$", "^a[^]*b$"},
+    };
+    Error err = {0};
+    Dfa none, other;
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof triples / sizeof *triples; i++) {
+        const char *const *t = triples[i / 2];
+        Dfa a, b, both;
+        compile(&a, t[i % 2]);
+        compile(&b, t[!(i % 2)]);
+        compile(&both, t[2]);
+        if (dfa_both(&a, &b, &err)) fail_msg("'%s' and '%s': %s", t[0], t[1], err.msg);
+        if (!dfa_equal(&a, &both)) fail_msg("'%s' and '%s' are not '%s'", t[0], t[1], t[2]);
+        dfa_free(&a);
+        dfa_free(&b);
+        dfa_free(&both);
+    }
+    compile(&none, "^a$");
+    compile(&other, "^b$");
+    assert_int_equal(dfa_both(&none, &other, &err), -1);
+    assert_int_equal(err.code, ERR_INPUT);
+    assert_true(dfa_matches(&none, "a", 1));
+    dfa_free(&none);
+    dfa_free(&other);
+}
+
 /* Of texts that are put together of pieces of the literals: those without one, and no others. */
 static void leaves_out_literals(void **state)
 {
@@ -380,6 +415,7 @@ int main(void)
         cmocka_unit_test(sets_hold_each_code_point),
         cmocka_unit_test(takes_utf8_alone),
         cmocka_unit_test(equal_patterns_are_equal),
+        cmocka_unit_test(keeps_what_both_take),
         cmocka_unit_test(leaves_out_literals),
         cmocka_unit_test(knows_its_size),
         cmocka_unit_test(knows_formats),

@@ -56,6 +56,9 @@ int pattern_compile_whole(Dfa *d, const char *pattern, size_t len, Error *err);
  */
 int dfa_at_least(Dfa *d, int least, Error *err);
 
+/* Leaves of d's strings those of other, too. Errors as dfa_at_least. */
+int dfa_both(Dfa *d, const Dfa *other, Error *err);
+
 /* What strings may not hold. \xff, which is in no string, may stand in before and in literals. */
 typedef struct {
     const char *before; /* what stands in front of each string */

@@ -115,4 +115,7 @@ struct DfaRule {
 /* 0; or -1 and d is as it was: ERR_INPUT where no string is left, ERR_LIMIT and too_many. */
 int dfa_keep(Dfa *d, const DfaRule *rule, const char *too_many, Error *err);
 
+/* Gives bytes of one class classes of their own where kind differs. It accepts what it did. */
+void dfa_tell_apart(Dfa *d, const uint8_t kind[256]);
+
 #endif

@@ -1,5 +1,5 @@
 /*
- * pattern_product.c: what two automata accept both, of which one is a rule of few states.
+ * pattern_product.c: what two automata accept both, of which one may be a rule; see dfa.h.
  *
  * A state of the product is one of either. Of those only what is reached is made.
  */
@@ -82,4 +82,52 @@ int dfa_keep(Dfa *d, const DfaRule *rule, const char *too_many, Error *err)
     dfa_free(rc ? &p.out : d);
     if (!rc) *d = p.out;
     return rc;
+}
+
+void dfa_tell_apart(Dfa *d, const uint8_t kind[256])
+{
+    uint8_t old[256], of[256]; /* of each new class: the old one, and the kind */
+    int n = 0;
+    for (int byte = 0; byte < 256; byte++) {
+        int c = 0;
+        while (c < n && (old[c] != d->class_of[byte] || of[c] != kind[byte]))
+            c++;
+        old[c] = d->class_of[byte];
+        of[c] = kind[byte];
+        n += c == n;
+        d->class_of[byte] = (uint8_t)c;
+    }
+    uint16_t *next = mem_realloc(NULL, (size_t)(d->n_states * n), sizeof *next);
+    for (int s = 0; s < d->n_states; s++)
+        for (int c = 0; c < n; c++)
+            next[s * n + c] = d->next[s * d->n_classes + old[c]];
+    mem_free(d->next);
+    d->next = next;
+    d->n_classes = n;
+}
+
+typedef struct {
+    DfaRule rule; /* first: it is handed on */
+    const Dfa *other;
+    uint8_t byte[256]; /* one of each class */
+} Both;
+
+static uint16_t step(const DfaRule *r, uint16_t state, int class)
+{
+    const Both *b = (const Both *)r;
+    return dfa_step(b->other, state, b->byte[class]);
+}
+
+static int ends(const DfaRule *r, uint16_t state)
+{
+    return ((const Both *)r)->other->accepts[state];
+}
+
+int dfa_both(Dfa *d, const Dfa *other, Error *err)
+{
+    Both b = {.rule = {.n_states = other->n_states, .step = step, .ends = ends}, .other = other};
+    dfa_tell_apart(d, other->class_of);
+    for (int byte = 0; byte < 256; byte++)
+        b.byte[d->class_of[byte]] = (uint8_t)byte;
+    return dfa_keep(d, &b.rule, "both at once take too many states", err);
 }

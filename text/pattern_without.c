@@ -58,31 +58,14 @@ static void find_prefixes(Without *w)
     }
 }
 
-/* Bytes of literals get classes of their own. What the automaton accepts stays the same. */
+/* Bytes of literals get classes of their own. */
 static void part_classes(Dfa *d, const DfaNever *never)
 {
-    int own[256] = {0}, class_of[256][2], n = 0; /* a new class by the old one, and by its byte */
-    uint8_t old[256];
+    uint8_t own[256] = {0};
     for (int i = 0; i < never->n; i++)
         for (const char *at = never->literal[i]; *at; at++)
             own[(uint8_t)*at] = (uint8_t)*at;
-    memset(class_of, -1, sizeof class_of);
-    for (int byte = 0; byte < 256; byte++) {
-        int class = d->class_of[byte], *known = &class_of[class][0], fresh = -1;
-        int *at = own[byte] ? &fresh : known;
-        if (*at < 0) {
-            old[n] = (uint8_t) class;
-            *at = n++;
-        }
-        d->class_of[byte] = (uint8_t)*at;
-    }
-    uint16_t *next = mem_realloc(NULL, (size_t)(d->n_states * n), sizeof *next);
-    for (int s = 0; s < d->n_states; s++)
-        for (int c = 0; c < n; c++)
-            next[s * n + c] = d->next[s * d->n_classes + old[c]];
-    mem_free(d->next);
-    d->next = next;
-    d->n_classes = n;
+    dfa_tell_apart(d, own);
 }
 
 static void make_table(Without *w, const Dfa *d)

@@ -8,8 +8,7 @@
 
 /* ---- strings ---- */
 
-/* The automaton of a pattern, which is kept for the next value; NULL: it is not followed. */
-static const Dfa *automaton_of(SchemaCompiler *c, const char *pattern)
+const Dfa *schema_kept_pattern(SchemaCompiler *c, const char *pattern)
 {
     Error err = {0};
     for (int i = 0; i < N_CHECKED; i++)
@@ -27,7 +26,7 @@ static const Dfa *automaton_of(SchemaCompiler *c, const char *pattern)
 
 static int matches(SchemaCompiler *c, const char *pattern, const char *text, size_t len)
 {
-    const Dfa *d = pattern ? automaton_of(c, pattern) : NULL;
+    const Dfa *d = pattern ? schema_kept_pattern(c, pattern) : NULL;
     uint16_t state = 0;
     if (!d) return 1;
     for (size_t i = 0; i < len && state != DFA_DEAD; i++)

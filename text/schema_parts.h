@@ -13,9 +13,9 @@ typedef struct {
     uint32_t part;
 } SchemaRef;
 
-enum { N_FORMATS = 9, N_RANGES = 16, N_CHECKED = 4, MAX_BOUND_PART = 32 };
+enum { N_FORMATS = 9, N_RANGES = 16, N_CHECKED = 8, MAX_BOUND_PART = 32 };
 
-/* A pattern that fixed values were matched with. */
+/* A pattern that was needed, as for fixed values, and may be again. */
 typedef struct {
     const char *pattern; /* the same text, not an equal one */
     Dfa dfa;
@@ -191,6 +191,9 @@ int schema_same_value(const json_t *a, const json_t *b);
 /* schema_check.c: 1 if a fixed value is of schema; 0: it is not, or that is not to be told. */
 int schema_has(SchemaCompiler *c, const json_t *schema, const json_t *value);
 void schema_check_end(SchemaCompiler *c);
+
+/* The automaton of a pattern, which is kept for the next time; NULL: it is not followed. */
+const Dfa *schema_kept_pattern(SchemaCompiler *c, const char *pattern);
 
 /* -1, and it failed: a keyword is not followed or malformed, or a $ref leads nowhere, where that
  * matters. */

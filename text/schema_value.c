@@ -54,7 +54,21 @@ int schema_shortest(const SchemaCompiler *c, int automaton)
     return c->b->g->automaton[automaton].left[0];
 }
 
-int schema_pattern(SchemaCompiler *c, const char *pattern, size_t len, int least)
+/*
+ * Leaves of the texts those of the format (NULL: none). Where none has it the pattern alone stands:
+ * libraries call a time of day without a zone a time, too.
+ */
+static void keep_format(SchemaCompiler *c, Dfa *dfa, const char *format)
+{
+    Error err = {0};
+    const char *pattern = format ? format_pattern(format) : NULL;
+    const Dfa *known = pattern ? schema_kept_pattern(c, pattern) : NULL;
+    if (known && dfa_both(dfa, known, &err) && err.code != ERR_INPUT)
+        schema_not_followed(c, "format", err.code, "%s", err.msg);
+}
+
+static int pattern_automaton(SchemaCompiler *c, const char *pattern, size_t len, const char *format,
+                             int least)
 {
     Dfa dfa;
     Error err = {0};
@@ -62,6 +76,7 @@ int schema_pattern(SchemaCompiler *c, const char *pattern, size_t len, int least
         schema_not_followed(c, "pattern", err.code, "%s", err.msg);
         return -1;
     }
+    keep_format(c, &dfa, format);
     if (c->texts.as && schema_text_leave_out(c, &dfa, &err)) {
         schema_not_followed(c, "pattern", err.code, "%s", err.msg);
         dfa_free(&dfa);
@@ -78,6 +93,11 @@ int schema_pattern(SchemaCompiler *c, const char *pattern, size_t len, int least
     int index = grammar_automaton(c->b, &dfa, &err);
     if (index < 0) schema_fail(c, err.code, "%s", err.msg);
     return index;
+}
+
+int schema_pattern(SchemaCompiler *c, const char *pattern, size_t len, int least)
+{
+    return pattern_automaton(c, pattern, len, NULL, least);
 }
 
 static int format_automaton(SchemaCompiler *c, const char *format, int least)
@@ -102,15 +122,16 @@ static int format_automaton(SchemaCompiler *c, const char *format, int least)
 int schema_characters(SchemaCompiler *c, const json_t *schema, int *lo, int *hi)
 {
     const json_t *pattern = json_object_get(schema, "pattern");
-    int automaton;
+    const char *format = json_string_value(json_object_get(schema, "format"));
+    int automaton = -1;
     *lo = schema_bound(c, schema, "minLength", MAX_LENGTH_BOUND, 0);
     *hi = schema_bound(c, schema, "maxLength", MAX_LENGTH_BOUND, -1);
     if (*hi >= 0 && *lo > *hi) schema_empty(c, "minLength is over maxLength");
     if (c->failed) return -1;
     if (json_is_string(pattern))
-        automaton = schema_pattern(c, json_string_value(pattern), json_string_length(pattern), *lo);
-    else
-        automaton = format_automaton(c, json_string_value(json_object_get(schema, "format")), *lo);
+        automaton = pattern_automaton(c, json_string_value(pattern), json_string_length(pattern),
+                                      format, *lo);
+    if (automaton < 0 && !c->failed) automaton = format_automaton(c, format, *lo);
     if (automaton >= 0) *lo = 0; /* its own automaton knows */
     if (automaton >= 0 && schema_shortest(c, automaton) > (*hi < 0 ? UINT16_MAX - 1 : *hi))
         schema_empty(c, "no text within maxLength matches its pattern");
