@@ -139,6 +139,15 @@ static void matches_whole_texts(void **state)
         {"a|bc", {"a", "bc"}, {"", "ab", "xa", "abc", "bcx"}},
         {"a*", {"", "aa"}, {"ab", "b"}},
         {"^a$|b", {"a", "b"}, {"ab", "aa"}},
+        {"[^\\]a]{0,2}", {"", "b", "xx"}, {"]", "a"}},
+        {"a{,x}", {"a{,x}"}, {"a"}},
+    };
+    static const char *const read_otherwise[][2] = {
+        {"[^]]+", "a ']' that begins a class must be escaped, at 2"},
+        {"\\[[^]a]*", "a ']' that begins a class must be escaped, at 4"},
+        {"[]a]", "a ']' that begins a class must be escaped, at 1"},
+        {"\\d{,3}", "a repeat needs its least number, as {0,n}, at 2"},
+        {"(a|b){,}c", "a repeat needs its least number, as {0,n}, at 5"},
     };
     Dfa d;
     Error err = {0};
@@ -152,6 +161,12 @@ static void matches_whole_texts(void **state)
         for (int k = 0; k < 13 && c->no[k]; k++)
             assert_false(dfa_matches(&d, c->no[k], strlen(c->no[k])));
         dfa_free(&d);
+    }
+    for (size_t i = 0; i < sizeof read_otherwise / sizeof *read_otherwise; i++) {
+        const char *const *p = read_otherwise[i];
+        assert_int_equal(pattern_compile_whole(&d, p[0], strlen(p[0]), &err), -1);
+        assert_string_equal(err.msg, p[1]);
+        assert_int_equal(err.code, ERR_INPUT);
     }
     assert_int_equal(pattern_compile_whole(&d, "a)|(b", 5, &err), -1);
     assert_string_equal(err.msg, "unbalanced ')' at 1");

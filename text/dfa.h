@@ -47,7 +47,10 @@ static inline uint16_t dfa_step(const Dfa *d, uint16_t state, uint8_t byte)
  */
 int pattern_compile(Dfa *d, const char *pattern, size_t len, Error *err);
 
-/* The same of whole strings, as if it stood between ^(?: and )$. */
+/*
+ * The same of whole strings, as if it stood between ^(?: and )$. Such patterns are mostly written
+ * for Python: {,n} and a ']' that begins a class mean something else there, and are errors.
+ */
 int pattern_compile_whole(Dfa *d, const char *pattern, size_t len, Error *err);
 
 /*

@@ -6,7 +6,7 @@ static int compile(Dfa *d, const char *pattern, size_t len, int is_whole, Error 
     PatternTree tree = {0};
     Nfa nfa = {0};
     *d = (Dfa){0};
-    int rc = pattern_parse(&tree, pattern, len, err);
+    int rc = pattern_parse(&tree, pattern, len, is_whole, err);
     if (!rc && is_whole) pattern_tree_anchor(&tree);
     if (!rc) rc = nfa_build(&nfa, &tree, err);
     if (!rc) rc = dfa_from_nfa(d, &nfa, err);

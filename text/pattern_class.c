@@ -137,6 +137,9 @@ int pattern_parse_class(PatternParser *p, CodeSet *set)
     size_t from = p->at++;
     int negated = p->at < p->len && p->text[p->at] == '^';
     p->at += (size_t)negated;
+    if (p->is_whole && p->at < p->len && p->text[p->at] == ']') /* closes it, or is in it */
+        return error_set(p->err, ERR_INPUT, "a ']' that begins a class must be escaped, at %zu",
+                         p->at);
     while (p->at < p->len && p->text[p->at] != ']')
         if (class_range(p, set)) return -1;
     if (p->at == p->len) return error_set(p->err, ERR_INPUT, "unclosed class at %zu", from);

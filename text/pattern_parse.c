@@ -129,12 +129,24 @@ static int parse_group(PatternParser *p)
     return node;
 }
 
+/* {,n} is itself in ECMA-262, and up to n times in Python. */
+static int has_no_least(const PatternParser *p)
+{
+    size_t at = p->at + 2;
+    if (p->len - p->at < 2 || memcmp(p->text + p->at, "{,", 2) != 0) return 0;
+    number(p, &at);
+    return at < p->len && p->text[at] == '}';
+}
+
 /* One code point, or one of a set. */
 static int parse_set(PatternParser *p)
 {
     CodeSet set = {0};
     uint32_t code = 0;
     int rc = 1, n_char;
+    if (p->is_whole && has_no_least(p))
+        return error_set(p->err, ERR_INPUT, "a repeat needs its least number, as {0,n}, at %zu",
+                         p->at);
     if (at_char(p, '[')) {
         rc = pattern_parse_class(p, &set);
     } else if (at_char(p, '\\')) {
@@ -199,9 +211,9 @@ static int parse_choice(PatternParser *p)
     return choice;
 }
 
-int pattern_parse(PatternTree *tree, const char *text, size_t len, Error *err)
+int pattern_parse(PatternTree *tree, const char *text, size_t len, int is_whole, Error *err)
 {
-    PatternParser p = {.text = text, .len = len, .tree = tree, .err = err};
+    PatternParser p = {.text = text, .len = len, .is_whole = is_whole, .tree = tree, .err = err};
     if (len > PATTERN_MAX_BYTES)
         return error_set(err, ERR_LIMIT, "pattern has %zu bytes, the limit is %d", len,
                          PATTERN_MAX_BYTES);

@@ -44,13 +44,14 @@ typedef struct {
 typedef struct {
     const char *text;
     size_t len, at;
-    int depth; /* groups that are open */
+    int depth;    /* groups that are open */
+    int is_whole; /* what means something else in Python is an error (dfa.h) */
     PatternTree *tree;
     Error *err;
 } PatternParser;
 
 /* 0, or -1 and an Error; the tree is to be freed either way. */
-int pattern_parse(PatternTree *tree, const char *text, size_t len, Error *err);
+int pattern_parse(PatternTree *tree, const char *text, size_t len, int is_whole, Error *err);
 void pattern_tree_free(PatternTree *tree);
 
 /* The tree with ^ before it and $ behind. */
