@@ -179,13 +179,16 @@ static int says_object(const json_t *type)
 static void check_strict(Calls *s, const json_t *root, const json_t *schema, const char *where,
                          const char *lost, Parameters *p)
 {
-    const char *keyword = keyword_that_is_lost(root, p);
+    const char *keyword = keyword_that_is_lost(root, p), *words;
+    const char *malformed = schema_malformed_keyword(schema, &words);
     s->failed = 1;
     if (!schema)
         error_set(s->err, ERR_INPUT, "%s: its $ref leads nowhere", where);
     else if (keyword)
         error_set(s->err, ERR_INPUT, "%s: keyword \"%s\" is not supported in strict mode", where,
                   keyword);
+    else if (malformed)
+        error_set(s->err, ERR_INPUT, "%s: %s must be %s", where, malformed, words);
     else if (lost)
         error_set(s->err, ERR_INPUT, "%s: \"%.80s\" is required and may not be there", where, lost);
     else if (!says_object(json_object_get(schema, "type")))

@@ -417,17 +417,27 @@ static const struct {
     {"propertyNames", AN_OBJECT | A_BOOLEAN, "a schema"},
 };
 
+const char *schema_malformed_keyword(const json_t *schema, const char **must_be_what)
+{
+    for (size_t i = 0; i < sizeof must_be / sizeof *must_be; i++) {
+        const json_t *v = json_object_get(schema, must_be[i].keyword);
+        if (!v || json_is_null(v) || 1 << json_typeof(v) & must_be[i].types) continue;
+        *must_be_what = must_be[i].words;
+        return must_be[i].keyword;
+    }
+    return NULL;
+}
+
 int schema_check_keywords(SchemaCompiler *c, const json_t *schema)
 {
-    const char *keyword = c->strict ? schema_not_followed_keyword(schema) : NULL;
+    if (!c->strict) return 0;
+    const char *keyword = schema_not_followed_keyword(schema), *words;
+    const char *malformed = schema_malformed_keyword(schema, &words);
     if (keyword)
         schema_fail(c, ERR_INPUT, "keyword \"%s\" is not supported in strict mode", keyword);
-    for (size_t i = 0; i < sizeof must_be / sizeof *must_be && c->strict; i++) {
-        const json_t *v = json_object_get(schema, must_be[i].keyword);
-        if (v && !json_is_null(v) && !(1 << json_typeof(v) & must_be[i].types))
-            schema_fail(c, ERR_INPUT, "%s must be %s", must_be[i].keyword, must_be[i].words);
-    }
-    return c->failed ? -1 : 0;
+    else if (malformed)
+        schema_fail(c, ERR_INPUT, "%s must be %s", malformed, words);
+    return keyword || malformed ? -1 : 0;
 }
 
 uint32_t schema_type(SchemaCompiler *c, const json_t *schema, const char *type)

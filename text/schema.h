@@ -64,6 +64,9 @@ const char *schema_implied_type(const json_t *schema);
 /* A keyword of schema that nothing follows; NULL: there is none. */
 const char *schema_not_followed_keyword(const json_t *schema);
 
+/* One that says nothing since it is not what it must be ("a list"); NULL: there is none. */
+const char *schema_malformed_keyword(const json_t *schema, const char **must_be_what);
+
 /* What a $ref leads to; NULL: nowhere. */
 const json_t *schema_target(const json_t *root, const char *ref);
 
