@@ -168,6 +168,15 @@ static int parse_schema(ApiRequest *r, ApiError *err)
     return r->schema ? 0 : refuse(s->param, "has json that is no schema", err);
 }
 
+/*
+ * Where tool_choice asks for a call no text comes. Agents say all the same what form their last
+ * answer is to have, with each request.
+ */
+static int is_of_no_text(const ApiRequest *r, const ApiStructure *s)
+{
+    return r->forced && !strcmp(s->param, "response_format");
+}
+
 int api_read_structure(ApiRequest *r, const json_t *body, ApiError *err)
 {
     static int (*const read[])(ApiStructure *, const json_t *, ApiError *) = {
@@ -176,7 +185,7 @@ int api_read_structure(ApiRequest *r, const json_t *body, ApiError *err)
     for (size_t i = 0; i < sizeof read / sizeof *read; i++) {
         ApiStructure one = {0};
         if (read[i](&one, body, err)) return -1;
-        if (one.kind == STRUCTURE_FREE) continue;
+        if (one.kind == STRUCTURE_FREE || is_of_no_text(r, &one)) continue;
         if (r->structure.kind != STRUCTURE_FREE)
             return api_error(err, ERR_INPUT, one.param,
                              "%s and %s cannot both say what the answer is", r->structure.param,

@@ -141,8 +141,10 @@ static const Refused refused_choices[] = {
      "tool_choice", "names no function that is there"},
     {TOOLS "'function_call': {'name': 'c'}", "function_call",
      "function_call names no function that is there"},
-    {TOOLS "'tool_choice': 'required', 'response_format': {'type': 'json_object'}", "tool_choice",
-     "response_format asks for text where tool_choice asks for a call"},
+    {TOOLS "'tool_choice': 'required', 'regex': 'a'", "tool_choice",
+     "regex asks for text where tool_choice asks for a call"},
+    {TOOLS "'tool_choice': 'required', 'response_format': {'type': 'xml'}", "response_format",
+     "must be of type text, json_object or json_schema"},
 };
 
 static void test_refused_choices(void **state)
@@ -220,6 +222,17 @@ static void test_read(void **state)
     }
 }
 
+static void test_format_beside_forced_call(void **state)
+{
+    (void)state;
+    ApiRequest r = read_ok(API_CHAT, TOOLS "'tool_choice': 'required', 'response_format': {'type': "
+                                           "'json_object'}");
+    assert_int_equal(r.structure.kind, STRUCTURE_FREE);
+    assert_int_equal(json_array_size(r.forced), 2);
+    assert_true(api_has_grammar(&r));
+    api_request_free(&r);
+}
+
 /* Which calls are asked for: names of the tools, NULL: none must be called. */
 static const struct {
     const char *choice, *forced;
@@ -287,9 +300,8 @@ static void test_choices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_refused_choices),
-        cmocka_unit_test(test_read),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_refused_choices),
+        cmocka_unit_test(test_read),    cmocka_unit_test(test_format_beside_forced_call),
         cmocka_unit_test(test_choices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -349,7 +349,7 @@ static void test_responses(void **state)
     reply = post("/v1/responses",
                  "{'input':'Hello','temperature':0,'reasoning':{'effort':'none'},'tool_choice':{"
                  "'type':'function','name':'Book'},'tools':[{'type':'function','name':'Book',"
-                 "'parameters':" BOOK "}]}");
+                 "'parameters':" BOOK "}],'text':{'format':{'type':'json_object'}}}");
     assert_string_equal(served_text_at(reply, "output.0.type"), "function_call");
     expect_text(BOOK, served_text_at(reply, "output.0.arguments"));
     json_decref(reply);
