@@ -3,7 +3,8 @@
  *
  * Its input is a list of items where a chat has messages: reasoning, a message and calls that
  * follow each other are one turn of the assistant. Nothing is stored here, so each request brings
- * all of it; items that only the store or a hosted tool would understand are left out.
+ * all of it: a reference to a stored item is refused, or its turn would be missing without a word.
+ * Items that only a hosted tool would understand are left out.
  */
 #include "server/responses_tools.h"
 #include "server/translate.h"
@@ -167,11 +168,22 @@ static void read_output(History *h, const json_t *item)
     strbuf_free(&text);
 }
 
+/* Its type may be missing. */
+static int is_reference(const json_t *item)
+{
+    const char *type = translate_type(item);
+    return !strcmp(type, "item_reference") ||
+           (!*type && !json_field(item, "role") && json_field(item, "id"));
+}
+
 static int read_item(History *h, const json_t *item)
 {
     const char *type = translate_type(item);
-    if (!json_is_object(item))
-        return api_refuse(api_place("input", h->i, "", h->err), "must be an object");
+    ApiPlace p = api_place("input", h->i, "", h->err);
+    if (!json_is_object(item)) return api_refuse(p, "must be an object");
+    if (is_reference(item))
+        return api_refuse(p, "refers to a stored item. Responses are not stored; send the item "
+                             "itself, as clients do with store: false");
     if (!strcmp(type, "message") || (!*type && json_field(item, "role")))
         return read_message(h, item);
     if (!strcmp(type, "function_call"))

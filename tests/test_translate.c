@@ -266,7 +266,7 @@ static void test_responses_input(void **state)
              "a") ", {'role': "
                   "'assistant', 'content': 'b'}"),
          "messages", "[" SAYS("a") ", {'role': 'assistant', 'content': 'b'}]"},
-        {INPUT(SAYS("a") ", {'type': 'item_reference', 'id': 'x'}, {'type': 'web_search_call'}, "
+        {INPUT(SAYS("a") ", {'type': 'web_search_call'}, "
                          "{'type': 'ghost_snapshot'}, {'type': 'local_shell_call'}"),
          "messages", "[" SAYS("a") "]"},
     };
@@ -344,6 +344,8 @@ static void test_responses_refused(void **state)
          "must hold a message"},
         {ASKS("'text': 'x'"), "text", "must be an object"},
         {ASKS("'max_output_tokens': 3000000000"), "max_output_tokens", "at most"},
+        {INPUT(SAYS("a") ", {'type': 'item_reference', 'id': 'x'}"), "input[1]", "not stored"},
+        {INPUT("{'id': 'x'}, " SAYS("a")), "input[0]", "not stored"},
         {INPUT("{'type': 'function_call'}"), "input[0].name", "must be a string"},
         {INPUT("{'type': 'custom_tool_call', 'input': 'a'}"), "input[0].name", "a string"},
     };
