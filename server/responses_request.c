@@ -10,6 +10,7 @@
 #include "server/translate.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 const ApiFieldName *responses_names(const json_t *body)
@@ -124,10 +125,12 @@ static void read_reasoning(History *h, const json_t *item)
     }
 }
 
+/* Takes arguments; NULL: they were refused. */
 static int read_call(History *h, const json_t *item, json_t *arguments)
 {
     const json_t *name = json_object_get(item, "name");
     StrBuf flat = {0};
+    if (!arguments) return -1;
     if (!json_is_string(name)) {
         json_decref(arguments);
         return api_refuse(api_place("input", h->i, ".name", h->err), "must be a string");
@@ -143,17 +146,40 @@ static int read_call(History *h, const json_t *item, json_t *arguments)
     return 0;
 }
 
-static json_t *text_or_empty(json_t *text)
+/* A text of an item, "" where there is none. NULL and an error for what is no text. */
+static json_t *read_text(const History *h, const json_t *item, const char *key)
 {
-    return json_is_string(text) ? json_incref(text) : json_string("");
+    char field[16];
+    json_t *text = (json_t *)json_field(item, key);
+    if (!text) return json_string("");
+    if (json_is_string(text)) return json_incref(text);
+    snprintf(field, sizeof field, ".%s", key);
+    api_refuse(api_place("input", h->i, field, h->err), "must be a string");
+    return NULL;
+}
+
+/* As text, or as the object that it stands for, which the chat's reader takes as well. */
+static json_t *read_arguments(const History *h, const json_t *item)
+{
+    json_t *arguments = json_object_get(item, "arguments");
+    return json_is_object(arguments) ? json_incref(arguments) : read_text(h, item, "arguments");
+}
+
+static json_t *read_input(const History *h, const json_t *item)
+{
+    json_t *input = read_text(h, item, "input");
+    return input ? json_pack("{s:o}", "input", input) : NULL;
 }
 
 /* What a tool gave back: its texts, and a word for each image. */
-static void read_output(History *h, const json_t *item)
+static int read_output(History *h, const json_t *item)
 {
-    const json_t *output = json_object_get(item, "output"), *part;
+    const json_t *output = json_field(item, "output"), *part;
     StrBuf text = {0};
     size_t k;
+    if (output && !json_is_string(output) && !json_is_array(output))
+        return api_refuse(api_place("input", h->i, ".output", h->err),
+                          "must be a string or a list of parts");
     translate_add(&text, output);
     json_array_foreach(output, k, part)
     {
@@ -166,6 +192,7 @@ static void read_output(History *h, const json_t *item)
     json_array_append_new(h->out, translate_result(json_object_get(item, "call_id"),
                                                    json_stringn(strbuf_str(&text), text.len)));
     strbuf_free(&text);
+    return 0;
 }
 
 /* Its type may be missing. */
@@ -186,14 +213,11 @@ static int read_item(History *h, const json_t *item)
                              "itself, as clients do with store: false");
     if (!strcmp(type, "message") || (!*type && json_field(item, "role")))
         return read_message(h, item);
-    if (!strcmp(type, "function_call"))
-        return read_call(h, item, text_or_empty(json_object_get(item, "arguments")));
-    if (!strcmp(type, "custom_tool_call"))
-        return read_call(
-            h, item, json_pack("{s:o}", "input", text_or_empty(json_object_get(item, "input"))));
-    if (!strcmp(type, "reasoning")) read_reasoning(h, item);
+    if (!strcmp(type, "function_call")) return read_call(h, item, read_arguments(h, item));
+    if (!strcmp(type, "custom_tool_call")) return read_call(h, item, read_input(h, item));
     if (!strcmp(type, "function_call_output") || !strcmp(type, "custom_tool_call_output"))
-        read_output(h, item);
+        return read_output(h, item);
+    if (!strcmp(type, "reasoning")) read_reasoning(h, item);
     return 0;
 }
 

@@ -261,6 +261,14 @@ static void test_responses_input(void **state)
          "messages",
          "[{'role': 'assistant', 'tool_calls': [{'type': 'function', 'function': {'name': 'p', "
          "'arguments': {'input': 'a b'}}}]}, {'role': 'tool', 'content': 'x[image omitted]'}]"},
+        /* Arguments may come as what they stand for, or not at all. */
+        {INPUT("{'type': 'function_call', 'name': 'f', 'arguments': {'a': 1}}, {'type': "
+               "'function_call', 'name': 'g', 'arguments': null}, {'type': "
+               "'function_call_output', 'output': null}"),
+         "messages",
+         "[{'role': 'assistant', 'tool_calls': [{'type': 'function', 'function': {'name': 'f', "
+         "'arguments': {'a': 1}}}, {'type': 'function', 'function': {'name': 'g', 'arguments': "
+         "''}}]}, {'role': 'tool', 'content': ''}]"},
         /* Reasoning that nothing of the assistant's follows is dropped. */
         {INPUT("{'type': 'reasoning', 'content': [{'text': 'hm'}]}, " SAYS(
              "a") ", {'role': "
@@ -347,6 +355,12 @@ static void test_responses_refused(void **state)
         {INPUT(SAYS("a") ", {'type': 'item_reference', 'id': 'x'}"), "input[1]", "not stored"},
         {INPUT("{'id': 'x'}, " SAYS("a")), "input[0]", "not stored"},
         {INPUT("{'type': 'function_call'}"), "input[0].name", "must be a string"},
+        {INPUT("{'type': 'function_call', 'name': 'f', 'arguments': [1]}"), "input[0].arguments",
+         "must be a string"},
+        {INPUT("{'type': 'custom_tool_call', 'name': 'f', 'input': {}}"), "input[0].input",
+         "must be a string"},
+        {INPUT(SAYS("a") ", {'type': 'function_call_output', 'output': {'a': 1}}"),
+         "input[1].output", "a string or a list"},
         {INPUT("{'type': 'custom_tool_call', 'input': 'a'}"), "input[0].name", "a string"},
     };
     REFUSED(responses_to_chat, rows);
