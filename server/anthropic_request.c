@@ -54,10 +54,30 @@ static json_t *document_text(const json_t *block)
     return json_is_string(data) ? data : NULL;
 }
 
+/* A result of the client's own search: its title, where it is from, what it says. */
+static json_t *search_result_text(const json_t *block)
+{
+    json_t *part, *all;
+    StrBuf text = {0};
+    size_t i;
+    translate_add(&text, json_object_get(block, "title"));
+    strbuf_puts(&text, "\n");
+    translate_add(&text, json_object_get(block, "source"));
+    json_array_foreach(json_object_get(block, "content"), i, part)
+    {
+        strbuf_puts(&text, "\n");
+        translate_add(&text, json_object_get(part, "text"));
+    }
+    all = json_stringn(text.data, text.len);
+    strbuf_free(&text);
+    return all;
+}
+
 /* What a block of a tool's result says, in text; NULL: nothing. A new reference. */
 static json_t *result_text(const json_t *block)
 {
     const char *type = translate_type(block);
+    if (!strcmp(type, "search_result")) return search_result_text(block);
     if (!strcmp(type, "text")) return json_incref(json_object_get(block, "text"));
     if (!strcmp(type, "image")) return json_string(IMAGE_OMITTED);
     if (!strcmp(type, "tool_reference")) return json_incref(json_object_get(block, "tool_name"));
@@ -88,11 +108,21 @@ static json_t *tool_message(const json_t *block)
     return m;
 }
 
+static int add_result(ApiPlace p, const json_t *block, json_t *out)
+{
+    const json_t *content = json_field(block, "content");
+    if (content && !json_is_string(content) && !json_is_array(content))
+        return api_refuse(p, "has a tool_result whose content is no string and no list of blocks");
+    return json_array_append_new(out, tool_message(block));
+}
+
 /* Appends a block to parts; of a type that has no place in a chat, nothing. */
 static int add_user_block(ApiPlace p, const json_t *block, json_t *parts)
 {
     const char *type = translate_type(block);
     json_t *text = NULL;
+    if (!strcmp(type, "search_result"))
+        return json_array_append_new(parts, translate_part(search_result_text(block)));
     if (is_text(block)) {
         text = json_object_get(block, "text");
         if (!json_is_string(text)) return api_refuse(p, "has a text block without text");
@@ -113,7 +143,7 @@ static int add_user(ApiPlace p, const json_t *blocks, json_t *out)
     json_array_foreach(blocks, i, block)
     {
         if (!strcmp(translate_type(block), "tool_result"))
-            json_array_append_new(out, tool_message(block));
+            rc = add_result(p, block, out);
         else
             rc = add_user_block(p, block, parts);
         if (rc) break;

@@ -82,6 +82,10 @@ static void check_refused(Translate translate, const Row *rows, size_t n)
     "}, {'role': 'user', 'content': 'go on'}]"
 #define PART(text) "{'type': 'text', 'text': '" text "'}"
 
+#define FOUND                                                                                      \
+    "{'type': 'search_result', 'title': 't', 'source': 'u', 'content': [" PART("a") ", " PART(     \
+        "b") "]}"
+
 #define BILLING "x-anthropic-billing-header: cc_version=2.1; cch=36ee5;"
 
 static void test_anthropic_messages(void **state)
@@ -107,6 +111,9 @@ static void test_anthropic_messages(void **state)
                   "'tool_name': 'x'}, {'type': 'document', 'source': {'type': 'text', 'data': "
                   "'b'}}]}]"),
          "messages", "[{'role': 'tool', 'content': 'Error: a\\n[image omitted]\\nx\\nb'}]"},
+        {USER("[" FOUND ", {'type': 'tool_result', 'content': [" FOUND "]}]"), "messages",
+         "[{'role': 'tool', 'content': 't\\nu\\na\\nb'}, {'role': 'user', 'content': [" PART(
+             "t\\nu\\na\\nb") "]}]"},
         {TURN("[{'type': 'thinking', 'thinking': 'hm', 'signature': 's'}, {'type': "
               "'redacted_thinking', 'data': 'd'}, " PART("a") ", {'type': 'tool_use', 'id': 't', "
                                                               "'name': 'f', 'input': {'x': 1}}]"),
@@ -205,6 +212,8 @@ static void test_anthropic_refused(void **state)
         {USER("[{'type': 'image'}]"), "messages[0].content", "text only"},
         {USER("[{'type': 'document', 'source': {'type': 'base64'}}]"), "messages[0].content",
          "text only"},
+        {USER("[{'type': 'tool_result', 'content': {'a': 1}}]"), "messages[0].content",
+         "no string and no list"},
         {TURN("[{'type': 'tool_use'}]"), "messages[1].content", "without a name"},
         {FIELD("'tools': 1"), "tools", "must be a list"},
         {FIELD("'tool_choice': {'type': 'some'}"), "tool_choice", "auto, any, tool or none"},
