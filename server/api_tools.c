@@ -44,12 +44,25 @@ static int refuse_field(size_t i, const char *field, const char *what, ApiError 
     return api_refuse(api_place("tools", i, field, err), what);
 }
 
+/* Tools that the client runs, in a form that no schema tells: only their maker's models know it. */
+static int is_without_schema(const char *type)
+{
+    static const char *const begin[] = {"custom", "shell",   "local_shell",  "apply_patch",
+                                        "bash_",  "memory_", "text_editor_", "computer"};
+    for (size_t i = 0; i < sizeof begin / sizeof *begin; i++)
+        if (!strncmp(type, begin[i], strlen(begin[i]))) return 1;
+    return 0;
+}
+
 static int add_tool(json_t *out, size_t i, json_t *tool, ApiError *err)
 {
-    const json_t *type = json_field(tool, "type"), *f = json_field(tool, "function");
+    const json_t *f = json_field(tool, "function");
+    const char *type = json_string_value(json_field(tool, "type"));
     if (!json_is_object(tool)) return refuse_field(i, "", "must be an object", err);
+    if (type && is_without_schema(type))
+        return refuse_field(i, ".type", "is not supported; declare the tool as a function", err);
     /* Tools that run elsewhere (web search and such) are not for the model to call. */
-    if (type && json_is_string(type) && strcmp(json_string_value(type), "function") != 0) return 0;
+    if (type && strcmp(type, "function") != 0) return 0;
     const char *name = api_word(json_object_get(f, "name"));
     if (!name || !name_is_fit(name))
         return refuse_field(i, ".function.name", "must be 1 to 128 of A-Z a-z 0-9 _ . : / -", err);
