@@ -255,7 +255,8 @@ void answer_event(Answer *a, const Event *e)
 const char *answer_finish_reason(const Answer *a)
 {
     if (a->state != ANSWER_DONE || a->refused.code) return NULL;
-    if (a->finish == FINISH_STOP)
-        return reply_n_calls(a->reply) && !a->api->names_tool ? "tool_calls" : "stop";
+    if (a->finish == FINISH_STOP && reply_n_calls(a->reply) && !a->api->names_tool)
+        return a->api->old_calls ? "function_call" : "tool_calls";
+    if (a->finish == FINISH_STOP) return "stop";
     return a->finish == FINISH_LENGTH ? "length" : NULL;
 }

@@ -118,7 +118,9 @@ void answer_take_probs(Answer *a);
 /* 1 for an end token or stop id: it belongs to the count, to the text only if that is asked for. */
 int answer_is_end(const Answer *a, int32_t token);
 
-/* "stop", "length" or "tool_calls"; NULL while it is made, and when it is not what was asked for.
+/*
+ * "stop", "length", "tool_calls" or "function_call"; NULL while it is made, and when it is not what
+ * was asked for.
  */
 const char *answer_finish_reason(const Answer *a);
 

@@ -99,6 +99,17 @@ static json_t *tool_calls(const Answer *a)
     return calls;
 }
 
+/* Takes calls. */
+static void write_calls(const Call *call, json_t *calls, StrBuf *out)
+{
+    json_t *first = json_array_get(calls, 0);
+    if (first && call->api.old_calls)
+        json_write(out, ",s:o", "function_call", json_incref(json_object_get(first, "function")));
+    else if (first)
+        json_write(out, ",s:o", "tool_calls", json_incref(calls));
+    json_decref(calls);
+}
+
 /*
  * Reasoning goes under both names that clients know: vLLM's and DeepSeek's. No text beside it or
  * calls is null.
@@ -119,10 +130,7 @@ static void write_message(const Call *call, const Answer *a, StrBuf *out)
     if (reasoning.len && call->api.reasoning == REASONING_SEPARATE)
         json_write(out, ",s:t, s:t", "reasoning_content", reasoning.data, reasoning.len,
                    "reasoning", reasoning.data, reasoning.len);
-    if (n_calls)
-        json_write(out, ",s:o", "tool_calls", calls);
-    else
-        json_decref(calls);
+    write_calls(call, calls, out);
     strbuf_free(&reasoning);
     strbuf_free(&content);
     strbuf_puts(out, "}");
@@ -174,6 +182,17 @@ static json_t *call_delta(const ReplyPiece *p)
     return call;
 }
 
+static void write_call_delta(const Call *call, const ReplyPiece *p, StrBuf *out)
+{
+    if (!call->api.old_calls)
+        json_write(out, "{s:[o]}", "tool_calls", call_delta(p));
+    else if (p->kind == REPLY_CALL_START)
+        json_write(out, "{s:{s:t, s:s}}", "function_call", "name", p->text, p->len, "arguments",
+                   "");
+    else
+        json_write(out, "{s:{s:t}}", "function_call", "arguments", p->text, p->len);
+}
+
 static void send_piece(Call *call, Answer *a, const ReplyPiece *p)
 {
     int is_call = p->kind == REPLY_CALL_START || p->kind == REPLY_ARGUMENTS;
@@ -181,7 +200,7 @@ static void send_piece(Call *call, Answer *a, const ReplyPiece *p)
     if (!is_call && !is_reasoning && p->kind != REPLY_CONTENT) return;
     StrBuf *out = begin_delta(call, a);
     if (is_call)
-        json_write(out, "{s:[o]}", "tool_calls", call_delta(p));
+        write_call_delta(call, p, out);
     else if (is_reasoning)
         json_write(out, "{s:t, s:t}", "reasoning_content", p->text, p->len, "reasoning", p->text,
                    p->len);

@@ -120,6 +120,7 @@ typedef struct {
     ChatOptions chat;         /* its effort is lent by the body or the settings */
     int parse_calls;          /* 0: tool calls stay text (tool_choice none, no tools) */
     int parallel_calls;       /* 0: an answer ends after its first call */
+    int old_calls;            /* 1: asked by functions: a message has one function_call */
     json_t *forced;           /* tools of which one must be called; NULL: none. Owned */
     json_t *allowed_tools;    /* tools that may be called, none of which must; NULL: all. Owned */
     int names_tool;           /* 1: the request names the one */

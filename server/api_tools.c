@@ -1,7 +1,8 @@
 /*
  * api_tools.c: tools and which of them the model may call; see api_request.h.
  *
- * OpenAI's first names for them, functions and function_call, are read as the present ones.
+ * OpenAI's first names for them, functions and function_call, are read as the present ones; who
+ * uses them gets one call, by its first name.
  */
 #include "server/api_request.h"
 
@@ -200,6 +201,7 @@ static int read_tools(ApiRequest *r, const json_t *body, ApiError *err)
     json_decref(list);
     if (!r->prompt_tools) return -1;
     r->tools = json_rounded(r->prompt_tools);
+    r->old_calls = !json_field(body, "tools");
     return 0;
 }
 
@@ -222,5 +224,7 @@ int api_read_tools(ApiRequest *r, const json_t *body, ApiError *err)
         if (old) api_rename(err, old_choice);
         return -1;
     }
-    return api_read_bool(body, "parallel_tool_calls", &r->parallel_calls, err);
+    if (api_read_bool(body, "parallel_tool_calls", &r->parallel_calls, err)) return -1;
+    if (r->old_calls) r->parallel_calls = 0;
+    return 0;
 }

@@ -603,9 +603,9 @@ static void test_tool_choice(void **state)
         {"\"tools\": [{\"function\": {\"name\": \"f\"}}], \"tool_choice\": {\"type\": "
          "\"allowed_tools\", \"mode\": \"auto\", \"tools\": [{\"name\": \"f\"}]}}",
          1, 1, 1},
-        {"\"functions\": [{\"name\": \"f\"}, {\"name\": \"g\"}]}", 1, 1, 2},
-        {"\"functions\": [{\"name\": \"f\"}], \"function_call\": \"none\"}", 0, 1, 1},
-        {"\"functions\": [{\"name\": \"f\"}], \"function_call\": null}", 1, 1, 1},
+        {"\"functions\": [{\"name\": \"f\"}, {\"name\": \"g\"}]}", 1, 0, 2},
+        {"\"functions\": [{\"name\": \"f\"}], \"function_call\": \"none\"}", 0, 0, 1},
+        {"\"functions\": [{\"name\": \"f\"}], \"function_call\": null}", 1, 0, 1},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[1024];

@@ -147,6 +147,53 @@ static void test_call_stream(void **state)
     }
 }
 
+#define FUNCTIONS                                                                                  \
+    "\"tools\": null, \"functions\": [{\"name\": \"FindRestaurants\", \"parameters\": {\"type\": " \
+    "\"object\", \"properties\": {\"city\": {\"type\": \"string\"}, \"cuisine\": {\"type\": "      \
+    "\"string\"}}, \"required\": [\"city\", \"cuisine\"]}}], "
+
+/* Who asks by the first name of tools gets one call, by its first name. */
+static void test_function_call(void **state)
+{
+    (void)state;
+    json_t *reply = ask(FUNCTIONS);
+    const json_t *message = served_at(reply, "choices.0.message");
+    assert_null(json_object_get(message, "tool_calls"));
+    assert_string_equal(served_text_at(message, "function_call.name"), "FindRestaurants");
+    assert_arguments(served_text_at(message, "function_call.arguments"));
+    assert_string_equal(served_text_at(reply, "choices.0.finish_reason"), "function_call");
+    json_decref(reply);
+    reply = ask(FUNCTIONS "\"function_call\": {\"name\": \"FindRestaurants\"}, ");
+    assert_arguments(served_text_at(reply, "choices.0.message.function_call.arguments"));
+    assert_string_equal(served_text_at(reply, "choices.0.finish_reason"), "stop");
+    json_decref(reply);
+}
+
+static void test_function_call_stream(void **state)
+{
+    (void)state;
+    char *body = question(FUNCTIONS, 1);
+    json_t *events = served_events(served, CHAT, body), *event;
+    size_t i, n = json_array_size(events);
+    int n_names = 0;
+    StrBuf arguments = {0};
+    json_array_foreach(events, i, event)
+    {
+        const json_t *call = served_at(event, "choices.0.delta.function_call");
+        assert_null(served_at(event, "choices.0.delta.tool_calls"));
+        if (!call) continue;
+        if (json_object_get(call, "name")) n_names++;
+        strbuf_puts(&arguments, served_text_at(call, "arguments"));
+    }
+    assert_int_equal(n_names, 1);
+    assert_arguments(strbuf_str(&arguments));
+    assert_string_equal(served_text_at(json_array_get(events, n - 1), "choices.0.finish_reason"),
+                        "function_call");
+    strbuf_free(&arguments);
+    json_decref(events);
+    free(body);
+}
+
 /* Cut by its length inside the call: what is there of the arguments, and no invented end. */
 static void test_cut_call(void **state)
 {
@@ -571,6 +618,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_call),
         cmocka_unit_test(test_call_stream),
+        cmocka_unit_test(test_function_call),
+        cmocka_unit_test(test_function_call_stream),
         cmocka_unit_test(test_cut_call),
         cmocka_unit_test(test_reasoning),
         cmocka_unit_test(test_shown_reasoning),

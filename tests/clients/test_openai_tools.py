@@ -139,7 +139,10 @@ class Calls(unittest.TestCase):
     def test_functions_are_the_old_name_of_tools(self):
         functions = [tool["function"] for tool in TOOLS]
         reply = ask(tools=openai.omit, functions=functions, function_call="auto")
-        self.assertEqual(json.loads(calls_of(reply)[0].function.arguments), WANTED)
+        call = reply.choices[0].message.function_call
+        self.assertEqual((call.name, json.loads(call.arguments)), ("FindRestaurants", WANTED))
+        self.assertIsNone(calls_of(reply))
+        self.assertEqual(reply.choices[0].finish_reason, "function_call")
 
     def test_tools_of_other_types_are_left_out(self):
         reply = ask(body={"tools": TOOLS + [{"type": "web_search"}]}, tools=openai.omit)
