@@ -307,6 +307,18 @@ static int is_prefill(const json_t *messages)
            !json_object_get(last, "tool_calls");
 }
 
+/*
+ * Conversations are not stored. Anthropic's SDK, whose tool runner asks for a thread, knows this
+ * code and sends all messages instead.
+ */
+static int refuse_thread(const json_t *body, ApiError *err)
+{
+    if (!json_field(body, "thread")) return 0;
+    err->code = "thread_unsupported_request";
+    return api_error(err, ERR_INPUT, "thread",
+                     "thread: conversations are not stored; send all messages without it");
+}
+
 static int add_messages(const json_t *body, json_t *chat, ApiError *err)
 {
     const json_t *list = json_field(body, "messages");
@@ -425,10 +437,10 @@ json_t *anthropic_to_chat(const json_t *body, ApiError *err)
     static const char *const own[] = {
         "system", "output_format", "stop_sequences", "mcp_servers", "service_tier", "stop", NULL};
     json_t *chat = translate_copy(body, own);
-    if (!add_messages(body, chat, err) && !add_tools(body, chat, err) &&
-        !add_tool_choice(body, chat, err) && !add_thinking(body, chat, err) &&
-        !add_max_tokens(body, chat, err) && !add_stops(body, chat, err) &&
-        !add_format(body, chat, err))
+    if (!refuse_thread(body, err) && !add_messages(body, chat, err) &&
+        !add_tools(body, chat, err) && !add_tool_choice(body, chat, err) &&
+        !add_thinking(body, chat, err) && !add_max_tokens(body, chat, err) &&
+        !add_stops(body, chat, err) && !add_format(body, chat, err))
         return chat;
     json_decref(chat);
     return NULL;

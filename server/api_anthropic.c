@@ -264,8 +264,7 @@ static void end_stream(Call *call)
 
 static void fail(Call *call, int status, const char *code, const char *message)
 {
-    json_t *error = http_anthropic_error_body(status, message, exchange_id(call->stream.ex));
-    (void)code;
+    json_t *error = http_anthropic_error_body(status, code, message, exchange_id(call->stream.ex));
     json_write(stream_begin_named(&call->stream, "error"), "o", error);
     stream_end_event(&call->stream);
     stream_end(&call->stream);

@@ -497,7 +497,7 @@ void exchange_error(Exchange *ex, int status, const char *code, const char *para
                     const char *message)
 {
     int anthropic = http_is_anthropic(ex->path);
-    json_t *body = anthropic ? http_anthropic_error_body(status, message, ex->id)
+    json_t *body = anthropic ? http_anthropic_error_body(status, code, message, ex->id)
                              : http_error_body(status, code, param, message);
     if (status == 401) exchange_add_header(ex, "WWW-Authenticate", "Bearer");
     if (status == 429 &&

@@ -138,6 +138,7 @@ json_t *http_error_body(int status, const char *code, const char *param, const c
  * 503 there.
  */
 int http_is_anthropic(const char *path);
-json_t *http_anthropic_error_body(int status, const char *message, const char *request_id);
+json_t *http_anthropic_error_body(int status, const char *code, const char *message,
+                                  const char *request_id);
 
 #endif

@@ -44,14 +44,22 @@ int http_is_anthropic(const char *path)
     return !strncmp(path, root, n) && (!path[n] || path[n] == '/');
 }
 
-json_t *http_anthropic_error_body(int status, const char *message, const char *request_id)
+/* Our other codes are OpenAI's, and mean nothing to Anthropic's clients. */
+static json_t *anthropic_details(const char *code)
+{
+    if (!code || strcmp(code, "thread_unsupported_request") != 0) return NULL;
+    return json_pack("{s:s}", "error_code", code);
+}
+
+json_t *http_anthropic_error_body(int status, const char *code, const char *message,
+                                  const char *request_id)
 {
     static const ErrorType types[] = {
         {401, "authentication_error"}, {404, "not_found_error"},     {408, "timeout_error"},
         {413, "request_too_large"},    {429, "rate_limit_error"},    {500, "api_error"},
         {503, "overloaded_error"},     {0, "invalid_request_error"},
     };
-    return json_pack("{s:s, s:{s:s, s:o}, s:s}", "type", "error", "error", "type",
-                     find_type(types, status), "message", json_text(message), "request_id",
-                     request_id);
+    return json_pack("{s:s, s:{s:s, s:o, s:o*}, s:s}", "type", "error", "error", "type",
+                     find_type(types, status), "message", json_text(message), "details",
+                     anthropic_details(code), "request_id", request_id);
 }

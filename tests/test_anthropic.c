@@ -645,6 +645,13 @@ static void test_errors(void **state)
         json_decref(reply);
     }
     json_decref(served_post(served, COUNT, "{\"messages\": 1}", 400));
+    /* Anthropic's SDK goes on without a thread where it finds this code. */
+    json_t *reply =
+        served_post(served, MESSAGES,
+                    "{" HELLO ", \"max_tokens\": 5, \"thread\": {\"type\": \"create\"}}", 400);
+    assert_string_equal(served_text_at(reply, "error.details.error_code"),
+                        "thread_unsupported_request");
+    json_decref(reply);
     json_t *none = served_post(served, "/api/event_logging/batch", "{\"events\": []}", 200);
     assert_int_equal(json_object_size(none), 0);
     json_decref(none);

@@ -222,6 +222,9 @@ static void test_anthropic_refused(void **state)
         {FIELD("'thinking': {'type': 'enabled', 'budget_tokens': 0}"), "budget_tokens", "0"},
         {FIELD("'max_tokens': 1.5"), "max_tokens", "an integer"},
         {FIELD("'stop_sequences': 'a'"), "stop_sequences", "must be a list"},
+        {FIELD("'thread': {'type': 'create'}"), "thread", "not stored"},
+        {FIELD("'thread': {'type': 'continue', 'previous_message_id': 'm'}"), "thread",
+         "send all messages"},
         {FIELD("'output_config': 'json'"), "output_config", "must be an object"},
     };
     REFUSED(anthropic_to_chat, rows);
