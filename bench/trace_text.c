@@ -78,20 +78,30 @@ static Session session_open(Trace *t, TraceText *x)
     return s;
 }
 
+static int too_long(Error *err)
+{
+    return error_set(err, ERR_LIMIT, "the conversation has more than %d tokens", TRACE_MOST);
+}
+
+static int add_part(Session *s, TracePart part, Error *err)
+{
+    if (s->h.n_tokens > TRACE_MOST) return too_long(err);
+    trace_history_add(&s->h, part);
+    return 0;
+}
+
 static int say(Session *s, const char *text, Error *err)
 {
     TracePart part;
     if (store_text(s->t, s->x, text, &part, err)) return -1;
-    trace_history_add(&s->h, part);
-    return 0;
+    return add_part(s, part, err);
 }
 
 /* The prompt ends with the answer's header. */
 static int ask(Session *s, TracePart answer, Error *err)
 {
     int n = s->h.n_tokens + answer.n;
-    if (n > TRACE_MOST)
-        return error_set(err, ERR_LIMIT, "the conversation has more than %d tokens", TRACE_MOST);
+    if (n > TRACE_MOST) return too_long(err);
     TraceTurn turn = {.ts = s->clock.now, .session = s->x->n_sessions - 1, .n_new = n - s->known};
     trace_add(s->t, &turn, &s->h, answer);
     s->known = n;
@@ -181,9 +191,10 @@ int trace_add_bfcl(Trace *t, TraceText *text, const json_t *line, Error *err)
     int rc = say(&s, "<|im_start|>system\n", err);
     json_array_foreach(json_object_get(line, "involved_classes"), i, v)
     {
+        if (rc) break;
         const char *name = json_is_string(v) ? json_string_value(v) : "";
         uint64_t seed = ((uint64_t)SEED_CLASS << 60) ^ (hash_bytes(name, strlen(name)) >> 4);
-        trace_history_add(&s.h, trace_made(seed, CLASS_TOKENS));
+        rc = add_part(&s, trace_made(seed, CLASS_TOKENS), err);
     }
     if (!rc) rc = say(&s, "<|im_end|>\n", err);
     json_array_foreach(json_object_get(line, "question"), i, v)

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/strbuf.h"
 #include "bench/trace.h"
 #include "tests/checkpoint.h"
 
@@ -203,6 +204,19 @@ static void refuse(const char *text, const char *why)
     refuse_source(write_file(text), NULL, why);
 }
 
+/* Their made tokens are more than an int holds. */
+static void refuse_many_classes(void)
+{
+    enum { CLASSES = 1100000 };
+    StrBuf line = {0};
+    strbuf_puts(&line, "{\"question\": [[]], \"involved_classes\": [\"\"");
+    for (int i = 1; i < CLASSES; i++)
+        strbuf_puts(&line, ",\"\"");
+    strbuf_puts(&line, "]}");
+    refuse(strbuf_str(&line), "more than 1048576 tokens");
+    strbuf_free(&line);
+}
+
 static void test_bad_files(void **state)
 {
     (void)state;
@@ -228,6 +242,7 @@ static void test_bad_files(void **state)
     refuse("{\"messages\": [{\"content\": \"x\"}]}", "no role");
     refuse("{\"messages\": [{\"role\": \"user\", \"content\": [1]}]}", "no text");
     refuse("{\"question\": [1]}", "no list");
+    refuse_many_classes();
 }
 
 /* ---- made loads ---- */
