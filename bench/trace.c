@@ -223,21 +223,6 @@ static int compare_requests(const void *x, const void *y)
     return a->part < b->part ? -1 : 1;
 }
 
-int trace_open(Trace *t, const char *source, const char *knobs, const Tokenizer *tok, Error *err)
-{
-    *t = (Trace){0};
-    int agent = !strcmp(source, "agent"), made = agent || !strcmp(source, "chat");
-    TraceLoad load = agent ? agent_load : chat_load;
-    int bad = read_knobs(&load, made, knobs, err);
-    if (!bad) bad = made ? trace_make(t, &load, err) : trace_read(t, source, &load, tok, err);
-    if (bad) {
-        trace_close(t);
-        return -1;
-    }
-    qsort(t->request, (size_t)t->n, sizeof *t->request, compare_requests);
-    return 0;
-}
-
 static int compare_sessions(const void *x, const void *y)
 {
     long a = *(const long *)x, b = *(const long *)y;
@@ -255,6 +240,22 @@ static int count_sessions(const Trace *t)
         n += !i || session[i] != session[i - 1];
     mem_free(session);
     return n;
+}
+
+int trace_open(Trace *t, const char *source, const char *knobs, const Tokenizer *tok, Error *err)
+{
+    *t = (Trace){0};
+    int agent = !strcmp(source, "agent"), made = agent || !strcmp(source, "chat");
+    TraceLoad load = agent ? agent_load : chat_load;
+    int bad = read_knobs(&load, made, knobs, err);
+    if (!bad) bad = made ? trace_make(t, &load, err) : trace_read(t, source, &load, tok, err);
+    if (bad) {
+        trace_close(t);
+        return -1;
+    }
+    qsort(t->request, (size_t)t->n, sizeof *t->request, compare_requests);
+    if (t->n_sessions) t->n_sessions = count_sessions(t); /* those that have a request */
+    return 0;
 }
 
 static void count_again(Trace *t)

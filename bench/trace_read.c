@@ -20,6 +20,9 @@ enum {
     SEED_ANSWER = 6,
 };
 
+/* Forms may be mixed: each numbers its sessions from a place of its own, conversations from 0. */
+static const long ID_SESSIONS = 1L << 40, BLOCK_SESSIONS = 1L << 41;
+
 typedef struct {
     Trace *t;
     TraceText text;
@@ -124,7 +127,7 @@ static int add_ids(Reader *r, const json_t *line, Error *err)
         copy_parts(t, old, same, &h);
     }
     trace_history_add(&h, trace_store(t, r->now + same, n_prompt - same));
-    TraceTurn turn = {.ts = ts, .session = session, .n_new = n - same};
+    TraceTurn turn = {.ts = ts, .session = ID_SESSIONS + session, .n_new = n - same};
     trace_add(t, &turn, &h, trace_store(t, r->now + n_prompt, n - n_prompt));
     t->n_sessions = r->n_last;
     trace_history_free(&h);
@@ -184,7 +187,7 @@ static int add_blocks(Reader *r, const json_t *line, Error *err)
         n_new += block_tokens(n_prompt, i);
     }
     TraceTurn turn = {.ts = ms / 1e3,
-                      .session = r->t->n,
+                      .session = BLOCK_SESSIONS + r->t->n,
                       .n_stable = n_prompt / BLOCK_TOKENS * BLOCK_TOKENS,
                       .answer_changes = 1,
                       .n_new = n_new};

@@ -245,6 +245,24 @@ static void test_bad_files(void **state)
     refuse_many_classes();
 }
 
+/* Sessions of different forms are different ones, and those without a request are none. */
+static void test_sessions(void **state)
+{
+    (void)state;
+    Trace t = open_text("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}\n"
+                        "{\"messages\": [{\"role\": \"assistant\", \"content\": \"b\"}]}\n"
+                        "{\"messages\": [{\"role\": \"user\", \"content\": \"c\"}]}\n"
+                        "{\"session_id\": 1, \"input_tokens\": [1], \"output_tokens\": [2]}\n");
+    assert_int_equal(t.n, 3);
+    assert_int_equal(t.n_sessions, 3);
+    trace_close(&t);
+    t = open_load("agent", "most=8192");
+    int n_sessions = t.n_sessions;
+    trace_limit(&t, t.n);
+    assert_int_equal(n_sessions, t.n_sessions);
+    trace_close(&t);
+}
+
 /* ---- made loads ---- */
 
 static void test_chat_load(void **state)
@@ -323,8 +341,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ids),       cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_messages),  cmocka_unit_test(test_bfcl),
-        cmocka_unit_test(test_bad_files), cmocka_unit_test(test_chat_load),
-        cmocka_unit_test(test_reasoning), cmocka_unit_test(test_bad_loads),
+        cmocka_unit_test(test_bad_files), cmocka_unit_test(test_sessions),
+        cmocka_unit_test(test_chat_load), cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_bad_loads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
