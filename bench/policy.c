@@ -53,6 +53,14 @@ double policy_all_bytes(const PolicyRun *run)
     return run->trace->new_tokens * run->shape->kv_bytes + run->trace->n * run->shape->state_bytes;
 }
 
+double policy_least_bytes(const Shape *s, const Policy *p)
+{
+    enum { LEAST_FRAMES = 3 };
+    if (p->kind == CACHE_NONE) return 0;
+    if (p->kind == CACHE_BLOCKS) return s->state_bytes + p->block_tokens * s->kv_bytes;
+    return LEAST_FRAMES * pages_per_frame(s) * page_bytes(s);
+}
+
 static int too_small(double capacity, double least, Error *err)
 {
     return error_set(err, ERR_LIMIT,
@@ -63,8 +71,7 @@ static int too_small(double capacity, double least, Error *err)
 static int open_blocks(Sim *s, double capacity, Error *err)
 {
     const Shape *shape = s->run->shape;
-    double bytes = shape->state_bytes + s->policy->block_tokens * shape->kv_bytes;
-    double n = floor(capacity / bytes);
+    double bytes = policy_least_bytes(shape, s->policy), n = floor(capacity / bytes);
     if (n < 1) return too_small(capacity, bytes, err);
     if (n > MAX_BLOCKS)
         return error_set(err, ERR_LIMIT, "%.3g MB are more than %d blocks", capacity / 1e6,
@@ -78,7 +85,8 @@ static int open_tree(Sim *s, double capacity, Error *err)
     const Shape *shape = s->run->shape;
     int per_frame = pages_per_frame(shape);
     double frame = per_frame * page_bytes(shape), n = floor(capacity / frame);
-    if (n < 3) return too_small(capacity, 3 * frame, err);
+    double least = policy_least_bytes(shape, s->policy);
+    if (capacity < least) return too_small(capacity, least, err);
     if (n * per_frame > MAX_PAGES)
         return error_set(err, ERR_LIMIT, "%.3g MB are more than %d pages", capacity / 1e6,
                          MAX_PAGES);

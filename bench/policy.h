@@ -53,6 +53,9 @@ void policy_count(PolicyResult *r, const FlopCost *cost, int n_prompt, int hit);
 /* Sets the percentiles of n > 0 times to first token, in seconds, and sorts these. */
 void policy_set_ttft(PolicyResult *r, double *ttft, int n);
 
+/* Bytes of which policy_run makes use at all. */
+double policy_least_bytes(const Shape *shape, const Policy *policy);
+
 /* Bytes that everything of the trace would take: all its tokens once, a state a request. */
 double policy_all_bytes(const PolicyRun *run);
 

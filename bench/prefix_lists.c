@@ -98,13 +98,18 @@ int prefix_read_capacities(PrefixBench *b, const char *capacities, Error *err)
     return each_item("--capacity", capacities, add_capacity, b, err);
 }
 
-/* In whole megabytes; the longest request fits all of them, with the rows that drafts may take. */
+/*
+ * In whole megabytes; the longest request fits all of them, with the rows that drafts may take, and
+ * so does what each policy needs.
+ */
 void prefix_default_capacities(PrefixBench *b, const double *shares, int n)
 {
     enum { STATES = 4, DRAFT_ROWS = 128 };
     double all = policy_all_bytes(&b->run);
     double least = b->trace.longest * b->shape.kv_bytes + STATES * b->shape.state_bytes;
     if (b->real) least += DRAFT_ROWS * b->shape.kv_bytes;
+    for (int i = 0; i < b->n_policies; i++)
+        least = fmax(least, policy_least_bytes(&b->shape, &b->policy[i]));
     for (int i = 0; i < n; i++) {
         double bytes = all * shares[i];
         bytes = ceil((bytes > least ? bytes : least) / 1e6) * 1e6;

@@ -215,6 +215,16 @@ static void test_command(void **state)
     run_result_free(&r);
 }
 
+/* Sizes that nobody named are large enough: here a block of 528 tokens is more than the trace. */
+static void test_short_trace(void **state)
+{
+    (void)state;
+    TraceFile f = {0};
+    trace_file_ask(&f, 0, "a3", "b2");
+    const char *path = trace_file_write(&f, "bench_prefix");
+    expect_run(RUN("bench", "prefix", "--trace", path, "--shape", "models/demo"), 0, "block 528");
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -237,7 +247,7 @@ int main(void)
         cmocka_unit_test(test_conversation), cmocka_unit_test(test_branch),
         cmocka_unit_test(test_memory),       cmocka_unit_test(test_changed_answer),
         cmocka_unit_test(test_repeats),      cmocka_unit_test(test_command),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_short_trace),  cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
