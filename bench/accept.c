@@ -16,12 +16,13 @@
 #include "bench/bench.h"
 #include "bench/json_lines.h"
 #include "text/detokenizer.h"
+#include "text/utf8.h"
 
-enum { MAX_CATEGORIES = 64, DEFAULT_ANSWER = 128, MAX_PROMPT_FILE = 256 << 20, NAME_BYTES = 48 };
+enum { MAX_CATEGORIES = 64, DEFAULT_ANSWER = 128, NAME_COLUMN = 20 };
 
 /* Sums over the answers of a category. */
 typedef struct {
-    char name[NAME_BYTES];
+    char *name;
     int n_answers, n_different;
     long n_prompt, n_tokens, n_steps, n_steps_drafted, n_drafted, n_accepted;
     long hist[MAX_TREE_NODES], tried[MAX_TREE_NODES], accepted[MAX_TREE_NODES];
@@ -44,13 +45,13 @@ typedef struct {
 static Totals *category(Bench *b, const char *name, Error *err)
 {
     for (int i = 0; i < b->n_categories; i++)
-        if (!strncmp(b->category[i].name, name, NAME_BYTES - 1)) return &b->category[i];
+        if (!strcmp(b->category[i].name, name)) return &b->category[i];
     if (b->n_categories == MAX_CATEGORIES) {
         error_set(err, ERR_LIMIT, "more than %d categories", MAX_CATEGORIES);
         return NULL;
     }
     Totals *t = &b->category[b->n_categories++];
-    snprintf(t->name, sizeof t->name, "%s", name);
+    t->name = mem_strdup(name);
     return t;
 }
 
@@ -240,8 +241,9 @@ static double per_second(const Totals *t, double ms)
 
 static void print_line(const Totals *t)
 {
-    printf("%-20.20s %7d %8ld %8ld %7.2f %9.1f %9.1f %8.2f\n", t->name, t->n_answers, t->n_tokens,
-           t->n_steps, acceptance_length(t), per_second(t, t->with_ms),
+    int shown = (int)utf8_check(t->name, strnlen(t->name, NAME_COLUMN));
+    printf("%-*.*s %7d %8ld %8ld %7.2f %9.1f %9.1f %8.2f\n", NAME_COLUMN, shown, t->name,
+           t->n_answers, t->n_tokens, t->n_steps, acceptance_length(t), per_second(t, t->with_ms),
            per_second(t, t->without_ms), ratio(t->without_ms, t->with_ms));
 }
 
@@ -265,8 +267,8 @@ static void print_table(const Bench *b)
 {
     printf("model: %s\n", b->s->model_name);
     if (b->draft_vocab) printf("draft vocabulary: %d of %d ids\n", b->draft_vocab, b->n_vocab);
-    printf("%-20s %7s %8s %8s %7s %9s %9s %8s\n", "category", "answers", "tokens", "steps",
-           "accept", "tokens/s", "plain", "speed-up");
+    printf("%-*s %7s %8s %8s %7s %9s %9s %8s\n", NAME_COLUMN, "category", "answers", "tokens",
+           "steps", "accept", "tokens/s", "plain", "speed-up");
     for (int i = 0; i < b->n_categories; i++)
         print_line(&b->category[i]);
     if (b->n_categories > 1) print_line(&b->all);
@@ -330,7 +332,7 @@ int bench_accept_run(const Service *s, Error *err)
     b->n_vocab = status.n_vocab;
     b->draft_vocab = status.draft_vocab;
     b->show_progress = isatty(STDERR_FILENO);
-    snprintf(b->all.name, sizeof b->all.name, "all");
+    b->all.name = mem_strdup("all");
     for (int i = 0; i < 2; i++)
         b->answer[i] = mem_alloc((size_t)b->max_tokens, sizeof(int32_t));
     int failed = measure_file(b, path, err);
@@ -346,6 +348,9 @@ int bench_accept_run(const Service *s, Error *err)
                            b->all.n_different);
     for (int i = 0; i < 2; i++)
         mem_free(b->answer[i]);
+    for (int i = 0; i < b->n_categories; i++)
+        mem_free(b->category[i].name);
+    mem_free(b->all.name);
     mem_free(b);
     return failed ? -1 : 0;
 }

@@ -9,9 +9,12 @@
 #include <sys/wait.h>
 #include <cmocka.h>
 
+#include <jansson.h>
+
 #include "base/version.h"
 #include "tests/checkpoint.h"
 #include "tests/run_binary.h"
+#include "text/utf8.h"
 
 /* Two ways to the same help, which opens with usage. */
 static void assert_helps(RunResult long_way, RunResult option, const char *usage)
@@ -272,6 +275,29 @@ static void test_many_categories(void **state)
     strbuf_free(&lines);
 }
 
+/* However long, a category is itself, and no character of its name is cut in two. */
+static void test_long_categories(void **state)
+{
+    (void)state;
+#define CASE(name) "{\"category\": \"" name "\", \"turns\": [\"Hello\"]}\n"
+#define LONG       "\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9" /* 18 bytes */
+#define LONGER     LONG LONG "\u20ac\u20ac\u20ac\u20ac"
+    static const char lines[] = CASE(LONGER "1") CASE(LONGER "2") CASE(LONG "\u20ac");
+    RunResult r = RUN_ON(lines, ACCEPT, "--prompts", "/dev/stdin", "--json");
+    assert_run(&r, 0, "\"categories\"");
+    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+    assert_int_equal(json_array_size(json_object_get(report, "categories")), 3);
+    json_decref(report);
+    run_result_free(&r);
+    r = RUN_ON(lines, ACCEPT, "--prompts", "/dev/stdin");
+    assert_run(&r, 0, "\nall ");
+    assert_int_equal(utf8_check(strbuf_str(&r.out), r.out.len), r.out.len);
+    run_result_free(&r);
+#undef LONGER
+#undef LONG
+#undef CASE
+}
+
 /* Blank lines are none; a file that gives nothing to measure is an error. */
 static void test_no_prompts(void **state)
 {
@@ -293,7 +319,7 @@ int main(void)
         cmocka_unit_test(test_closed_files),     cmocka_unit_test(test_missing_files),
         cmocka_unit_test(test_draft_vocab),      cmocka_unit_test(test_draft_quant),
         cmocka_unit_test(test_cache_off),        cmocka_unit_test(test_many_categories),
-        cmocka_unit_test(test_no_prompts),
+        cmocka_unit_test(test_long_categories),  cmocka_unit_test(test_no_prompts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
