@@ -35,7 +35,7 @@ static int read_settings(PrefixBench *b, const Service *s, Error *err)
     const Settings *set = s->settings;
     const char *shape = set->shape ? set->shape : set->model ? set->model : "7b-hybrid";
     const char *policies = set->policies ? set->policies : "none,block32,block528,lru,flop";
-    b->source = set->trace;
+    b->source = prefix_name(set->trace, "trace");
     if (trace_open(&b->trace, set->trace, set->load, s->tok, err) ||
         shape_open(&b->shape, shape, (KvType)set->kv_dtype, err))
         return -1;

@@ -47,6 +47,8 @@ void prefix_default_capacities(PrefixBench *b, const double *shares, int n);
 
 /* ---- prefix_print.c ---- */
 
+/* What is given if it is UTF-8, as names in JSON and SVG must be; those of files need not be. */
+const char *prefix_name(const char *given, const char *instead);
 void prefix_print_head(const PrefixBench *b, FILE *out);
 void prefix_print_row(const PrefixBench *b, int capacity, int policy, FILE *out);
 json_t *prefix_row_json(const PrefixBench *b, int capacity, int policy);

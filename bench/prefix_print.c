@@ -1,9 +1,17 @@
 /* prefix_print.c: the report of `bench prefix`, simulated or real, as a table and as JSON. */
 #include <stdio.h>
+#include <string.h>
 
 #include <jansson.h>
 
 #include "bench/prefix.h"
+#include "text/utf8.h"
+
+const char *prefix_name(const char *given, const char *instead)
+{
+    size_t n = strlen(given);
+    return utf8_check(given, n) == n ? given : instead;
+}
 
 static double share(double part, double all)
 {

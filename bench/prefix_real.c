@@ -303,7 +303,7 @@ static int read_settings(Real *r, const Service *s, Error *err)
     PrefixBench *b = r->b;
     const Settings *set = &r->set;
     int most;
-    b->source = set->trace;
+    b->source = prefix_name(set->trace, "trace");
     b->real = &r->figures;
     if (set->shape)
         return error_set(err, ERR_INPUT, "--shape is simulated; with --real it is the model's");

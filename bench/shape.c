@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "engine/config.h"
 #include "engine/flops.h"
+#include "text/utf8.h"
 
 /*
  * L tokens cost 8 L D^2 + 4 L^2 D in an attention layer, 16 L D^2 in an MLP, 12 L D^2 + 16 L D N +
@@ -52,6 +53,7 @@ int shape_open(Shape *s, const char *source, KvType kv_type, Error *err)
     mem_free(dir);
     if (rc) return -1;
     *s = of_config(&c, kv_type);
-    snprintf(s->name, sizeof s->name, "%.63s", source);
+    size_t most = sizeof s->name - 1, whole = utf8_check(source, strnlen(source, most));
+    snprintf(s->name, sizeof s->name, "%.*s", (int)whole, source);
     return 0;
 }

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -225,6 +226,31 @@ static void test_short_trace(void **state)
     expect_run(RUN("bench", "prefix", "--trace", path, "--shape", "models/demo"), 0, "block 528");
 }
 
+/* The trace's name is not UTF-8, and what fits of the shape's ends within a character. */
+static void test_names(void **state)
+{
+    (void)state;
+    static const char dir[] = "build/tests/bench_prefix";
+    TraceFile f = {0};
+    trace_file_ask(&f, 0, "a3", "b2");
+    const char *written = trace_file_write(&f, "bench_prefix");
+    const char *trace = scratch_path(dir, "trace\xff");
+#define E8 "\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9\u00e9"
+    const char *folder = scratch_path(dir, "x" E8 E8 E8 E8);
+#undef E8
+    assert_int_equal(rename(written, trace), 0);
+    assert_int_equal(symlink("../../../models/demo", folder), 0);
+    RunResult r = RUN("bench", "prefix", "--trace", trace, "--shape", folder, "--json");
+    assert_run(&r, 0, "");
+    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+    assert_non_null(report);
+    assert_string_equal(json_string_value(json_object_get(report, "trace")), "trace");
+    const char *name = json_string_value(json_object_get(report, "shape"));
+    assert_memory_equal(name, folder, strlen(name));
+    json_decref(report);
+    run_result_free(&r);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -247,7 +273,8 @@ int main(void)
         cmocka_unit_test(test_conversation), cmocka_unit_test(test_branch),
         cmocka_unit_test(test_memory),       cmocka_unit_test(test_changed_answer),
         cmocka_unit_test(test_repeats),      cmocka_unit_test(test_command),
-        cmocka_unit_test(test_short_trace),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_short_trace),  cmocka_unit_test(test_names),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
