@@ -109,6 +109,12 @@ static void test_wrong_usage(void **state)
     assert_complains(RUN("bench", "accept", "--groups", "5"), 2,
                      "'--groups' is an option of another command");
     assert_complains(RUN("chat", "--model", "models/demo", "--isa", "mmx", "hi"), 2, "mmx");
+    assert_complains(RUN("check", "--max-tokens", "0"), 2, "'0', must be a whole number from 1");
+    assert_complains(RUN("bench", "accept", "--max-tokens", "0"), 2, "'0', must be");
+    assert_complains(RUN("bench", "agent", "--max-tokens", "-1"), 2, "'-1', must be");
+    assert_complains(RUN("bench", "shared-prefix", "--max-tokens", "0"), 2, "'0', must be");
+    /* Speed is that of the tokens behind the first. */
+    assert_complains(RUN("bench", "latency", "--max-tokens", "1"), 2, "number from 2");
 }
 
 /* What would let nobody in, or no page, is a slip. */
