@@ -51,7 +51,9 @@ static const IntField int_fields[] = {
     {"top_k", -1, INT_MAX, AT(params.top_k)},
     {"speculative.n_max", 0, INT_MAX, AT(draft_max)},
     {"prompt_logprobs", 0, MAX_LOGPROBS, AT(n_prompt_logprobs)},
-    {"reasoning_budget", -1, INT_MAX, AT(thinking_budget)}, /* three names for one thing */
+    {"reasoning_budget", -1, INT_MAX, AT(thinking_budget)}, /* five names for one thing */
+    {"thinking_budget_tokens", -1, INT_MAX, AT(thinking_budget)},
+    {"reasoning_budget_tokens", -1, INT_MAX, AT(thinking_budget)},
     {"thinking_budget", -1, INT_MAX, AT(thinking_budget)},
     {"thinking_token_budget", -1, INT_MAX, AT(thinking_budget)},
 };

@@ -578,6 +578,16 @@ static void test_reply_fields(void **state)
     assert_int_equal(r.n_prompt_logprobs, -1);
     assert_int_equal(r.thinking_budget, -1);
     api_request_free(&r);
+    static const char *const budgets[] = {"reasoning_budget", "reasoning_budget_tokens",
+                                          "thinking_budget", "thinking_budget_tokens",
+                                          "thinking_token_budget"};
+    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
+        char text[128];
+        snprintf(text, sizeof text, M "\"%s\": 7}", budgets[i]);
+        r = api_case_ok(API_CHAT, text);
+        assert_int_equal(r.thinking_budget, 7);
+        api_request_free(&r);
+    }
 }
 
 typedef struct {
