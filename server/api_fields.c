@@ -104,6 +104,16 @@ static int read_plain(ApiRequest *r, const json_t *body, ApiError *err)
     return 0;
 }
 
+/* llama.cpp's: an answer's indentation, its time. 0 and less ask for nothing. */
+static int refuse_numbers(const json_t *body, ApiError *err)
+{
+    static const char *const keys[] = {"n_indent", "t_max_predict_ms"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (json_number_value(json_field(body, keys[i])) > 0)
+            return api_error(err, ERR_INPUT, keys[i], "%s is not supported", keys[i]);
+    return 0;
+}
+
 int api_refuse_unsupported(const json_t *body, ApiError *err)
 {
     static const char *const keys[] = {"suffix",
@@ -134,7 +144,7 @@ int api_refuse_unsupported(const json_t *body, ApiError *err)
         if (json_is_string(modality) && !strcmp(json_string_value(modality), "audio"))
             return api_error(err, ERR_INPUT, "modalities", "this server gives text only");
     }
-    return 0;
+    return refuse_numbers(body, err);
 }
 
 static int read_seed(ApiRequest *r, const json_t *body, ApiError *err)
