@@ -33,7 +33,6 @@ static const Some passed_over[] = {
     {"uniqueItems", ""},
     {"oneOf", ""},                        /* is anyOf */
     {"", "does not look in applicators"}, /* parts of allOf are merged to one */
-    {"dynamicRef", ""},
 };
 
 static const Some not_written[] = {

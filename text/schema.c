@@ -377,7 +377,9 @@ static const char *const not_followed[] = {"not",
                                            "unevaluatedItems",
                                            "contains",
                                            "minContains",
-                                           "maxContains"};
+                                           "maxContains",
+                                           "$dynamicRef",
+                                           "$recursiveRef"};
 
 const char *schema_not_followed_keyword(const json_t *schema)
 {
