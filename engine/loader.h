@@ -1,8 +1,9 @@
 /*
  * loader.h: single tensors of a checkpoint, found by name, checked for shape and type, placed.
  *
- * For model.c alone, which says what a model consists of. The names that a Loader takes are
- * relative to its scope ("model.layers.3."). Whatever it hands out lives as long as the Owned.
+ * For model.c, which says what a model consists of; fingerprint.c looks at the Owned alone. The
+ * names that a Loader takes are relative to its scope ("model.layers.3."). Whatever it hands out
+ * lives as long as the Owned.
  */
 #ifndef OFFSHOOT_ENGINE_LOADER_H
 #define OFFSHOOT_ENGINE_LOADER_H

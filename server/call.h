@@ -1,8 +1,8 @@
 /*
  * call.h: one generating request, from its body to its last byte.
  *
- * A call has n_prompts times n answers. It outlives its client: when that is gone, the answers are
- * cancelled, and the call is freed when the engine has given back the last of them.
+ * A call has n_prompts times best_of answers. It outlives its client: when that is gone, the
+ * answers are cancelled, and the call is freed when the engine has given back the last of them.
  */
 #ifndef OFFSHOOT_SERVER_CALL_H
 #define OFFSHOOT_SERVER_CALL_H

@@ -17,10 +17,10 @@
  * Not options: JSON 128 levels deep, and the counts in api_request.h; 10 s behind for a stream's
  * reader while others wait (behind_s); 512 MiB of bodies at once (all_bodies_bytes): 503; 512 MiB
  * of whole replies over max-unsent-bytes that are not taken (all_replies_bytes): the next one is
- * 503; 32 bodies over 64 KiB that wait to be read: 429; 64 KiB of further requests read while one
- * is answered; 2 s for a refused client to stop sending (connection.c); 30 s without a step of the
- * engine while it has work: /health says 503 (stall_s); 5 s for it to answer /health_generate: 503
- * (order_s); 16 orders to it at once (MAX_ORDERS): 429.
+ * 503; 32 bodies over 64 KiB that wait to be read, 4096 requests that wait for a grammar: 429; 64
+ * KiB of further requests read while one is answered; 2 s for a refused client to stop sending
+ * (connection.c); 30 s without a step of the engine while it has work: /health says 503 (stall_s);
+ * 5 s for it to answer /health_generate: 503 (order_s); 16 orders to it at once (MAX_ORDERS): 429.
  */
 #ifndef OFFSHOOT_SERVER_LIMITS_H
 #define OFFSHOOT_SERVER_LIMITS_H

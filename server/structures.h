@@ -1,7 +1,7 @@
 /*
  * structures.h: the grammars of answers that must have a form, compiled once and shared.
  *
- * Requests are read on two threads: all of this may be called from either.
+ * Requests are read on two threads, grammars made on a third: all of this may be called from any.
  */
 #ifndef OFFSHOOT_SERVER_STRUCTURES_H
 #define OFFSHOOT_SERVER_STRUCTURES_H
@@ -34,7 +34,7 @@ StructureAsk structures_ask(const ApiRequest *api, int starts_in_think);
 /* The grammar, to be given back by structures_release, or NULL: it is not there. */
 const Grammar *structures_find(Structures *s, const StructureAsk *ask);
 
-/* The same, compiled, which may take a tenth of a second. NULL and an error that names the part. */
+/* The same, compiled, which may take half a second. NULL and an error that names the part. */
 const Grammar *structures_compile(Structures *s, const StructureAsk *ask, ApiError *err);
 
 /* NULL is fine. */

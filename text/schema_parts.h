@@ -1,5 +1,6 @@
 /*
- * schema_parts.h: what the files of the schema compiler share; for text/schema*.c alone.
+ * schema_parts.h: what the files of the schema compiler share; for text/schema*.c and
+ * call_grammar.c alone.
  */
 #ifndef OFFSHOOT_TEXT_SCHEMA_PARTS_H
 #define OFFSHOOT_TEXT_SCHEMA_PARTS_H
