@@ -139,11 +139,24 @@ static void test_props(void **state)
     assert_int_equal(served_stop(s), 0);
 }
 
+static void test_default_of_tokens(void **state)
+{
+    (void)state;
+    ServedOptions o = served_defaults();
+    o.default_max_tokens = 7;
+    Served *s = served_start(&o);
+    json_t *props = get_json(s, "/props", 200);
+    assert_true(number(props, "default_generation_settings.params.n_predict") == 7);
+    json_decref(props);
+    assert_int_equal(served_stop(s), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_models),
         cmocka_unit_test(test_props),
+        cmocka_unit_test(test_default_of_tokens),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
 }
