@@ -95,6 +95,8 @@ static const Case cases[] = {
      {"A"}},
     {"^\\/\\.\\-\\@\\_\\$\\\"$", {"/.-@_$\""}, {"/x-@_$\""}},
     {"^{a}]{,2}$", {"{a}]{,2}"}, {"a"}}, /* braces that begin no repeat */
+    /* Python's and Rust's */
+    {"\\A(?P<n_1>a)\\ b\\Z|^[\\ ]\\z", {"a b", " "}, {"a bc", "xa b", "\\ "}},
     {"^a{x{2}$", {"a{xx"}, {"a{x"}},
 };
 

@@ -39,7 +39,8 @@ static inline uint16_t dfa_step(const Dfa *d, uint16_t state, uint8_t byte)
  * Compiles a pattern as JSON schemas have them: ECMA-262 over code points, unanchored. It has
  * literals, escapes, classes, \d \w in ASCII, \s, '.', groups, '|', repeats, ^ and $; repeats that
  * are lazy mean the same as others. A '-' beside \d, \w or \s in a class, and a ']', '}' or '{'
- * that closes or begins nothing, are themselves, as browsers take them.
+ * that closes or begins nothing, are themselves, as browsers take them. (?P<name>, \A, \Z, \z and
+ * an escaped space are what Python and Rust mean by them.
  *
  * 0, and the caller frees d; or -1 and d is empty: ERR_INPUT for what is wrong or not supported,
  * with its byte offset ("dangling quantifier at 3"), and for a pattern that no string matches;

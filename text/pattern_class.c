@@ -72,7 +72,7 @@ static int refuse(PatternParser *p, size_t from, char c)
 static uint32_t plain_escape(char c, int in_class)
 {
     static const char letters[] = "ntrfv", codes[] = "\n\t\r\f\v";
-    static const char signs[] = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
+    static const char signs[] = " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
     const char *letter = c ? strchr(letters, c) : NULL;
     if (letter) return (uint32_t)codes[letter - letters];
     if (in_class && c == 'b') return '\b';

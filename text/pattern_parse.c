@@ -100,7 +100,7 @@ static int parse_repeat(PatternParser *p, int node)
     return repeat;
 }
 
-/* The name of (?<name>, without which it is no group of ours. */
+/* The name of (?<name> or Python's (?P<name>, without which it is no group of ours. */
 static int skip_name(PatternParser *p)
 {
     size_t from = p->at;
@@ -119,7 +119,8 @@ static int parse_group(PatternParser *p)
                          PATTERN_MAX_NESTING, from);
     if (skip(p, "?=") || skip(p, "?!") || skip(p, "?<=") || skip(p, "?<!"))
         return error_set(p->err, ERR_INPUT, "look-around is not supported, at %zu", from);
-    if (at_char(p, '?') && !skip(p, "?:") && (!skip(p, "?<") || !skip_name(p)))
+    int has_name = skip(p, "?<") || skip(p, "?P<");
+    if (has_name ? !skip_name(p) : at_char(p, '?') && !skip(p, "?:"))
         return error_set(p->err, ERR_INPUT, "unknown kind of group at %zu", from);
     p->depth++;
     int node = parse_choice(p);
@@ -174,8 +175,8 @@ static int parse_term(PatternParser *p)
     int min, max;
     if (quantifier(p, &min, &max))
         return error_set(p->err, ERR_INPUT, "dangling quantifier at %zu", p->at);
-    if (skip(p, "^")) return add_node(p->tree, NODE_AT_START);
-    if (skip(p, "$")) return add_node(p->tree, NODE_AT_END);
+    if (skip(p, "^") || skip(p, "\\A")) return add_node(p->tree, NODE_AT_START);
+    if (skip(p, "$") || skip(p, "\\Z") || skip(p, "\\z")) return add_node(p->tree, NODE_AT_END);
     int node = at_char(p, '(') ? parse_group(p) : parse_set(p);
     return node < 0 ? -1 : parse_repeat(p, node);
 }
