@@ -2,10 +2,10 @@
 #include "bench/json_lines.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/strbuf.h"
 
 const char *json_lines_path(const char *given, const char *sample, Error *err)
 {
@@ -14,31 +14,54 @@ const char *json_lines_path(const char *given, const char *sample, Error *err)
     return NULL;
 }
 
-int json_lines_read(const char *path, int limit,
-                    int (*take)(void *ctx, int number, const json_t *line, Error *err), void *ctx,
-                    Error *err)
+/* 1: a line without its end; 0: there is none; -1: it is too long. */
+static int read_line(FILE *f, StrBuf *line, Error *err)
+{
+    int c;
+    strbuf_clear(line);
+    while ((c = getc_unlocked(f)) != EOF && c != '\n') {
+        char byte = (char)c;
+        if (line->len == LINE_MOST)
+            return error_set(err, ERR_LIMIT, "it has more than %d bytes", LINE_MOST);
+        strbuf_add(line, &byte, 1);
+    }
+    return c != EOF || line->len;
+}
+
+static int take_text(const StrBuf *text, int number, TakeLine take, void *ctx, Error *err)
+{
+    json_error_t why;
+    json_t *line = json_loadb(text->data, text->len, 0, &why);
+    int rc = line ? take(ctx, number, line, err) : error_set(err, ERR_INPUT, "%s", why.text);
+    json_decref(line);
+    return rc;
+}
+
+int json_lines_take(FILE *f, const char *path, int limit, TakeLine take, void *ctx, Error *err)
+{
+    StrBuf line = {0};
+    int rc = 1, n_taken = 0;
+    for (int number = 1; rc == 1 && (limit <= 0 || n_taken < limit); number++) {
+        Error why = {0};
+        rc = read_line(f, &line, &why);
+        if (rc == 1 && strspn(strbuf_str(&line), " \t\r") < line.len) {
+            n_taken++;
+            if (take_text(&line, number, take, ctx, &why)) rc = -1;
+        }
+        if (rc < 0) error_set(err, why.code, "'%s' line %d: %s", path, number, why.msg);
+    }
+    if (rc >= 0 && ferror(f))
+        rc = error_set(err, ERR_FILE, "cannot read '%s': %s", path, strerror(errno));
+    strbuf_free(&line);
+    return rc < 0 ? -1 : n_taken;
+}
+
+int json_lines_read(const char *path, int limit, TakeLine take, void *ctx, Error *err)
 {
     FILE *f = fopen(path, "r");
     if (!f) return error_set(err, ERR_FILE, "cannot open '%s': %s", path, strerror(errno));
-    char *text = NULL;
-    size_t cap = 0;
-    int failed = 0, n_taken = 0;
-    for (int number = 1; !failed && (limit <= 0 || n_taken < limit); number++) {
-        ssize_t n = getline(&text, &cap, f);
-        if (n < 0) break;
-        if (strspn(text, " \t\r\n") == (size_t)n) continue;
-        n_taken++;
-        json_error_t je;
-        Error why = {0};
-        json_t *line = json_loadb(text, (size_t)n, 0, &je);
-        failed = line ? take(ctx, number, line, &why) : error_set(&why, ERR_INPUT, "%s", je.text);
-        if (failed) error_set(err, why.code, "'%s' line %d: %s", path, number, why.msg);
-        json_decref(line);
-    }
-    if (!failed && ferror(f))
-        failed = error_set(err, ERR_FILE, "cannot read '%s': %s", path, strerror(errno));
-    if (!failed && !n_taken) failed = error_set(err, ERR_FILE, "'%s' has no lines", path);
-    free(text);
+    int n_taken = json_lines_take(f, path, limit, take, ctx, err);
+    if (!n_taken) error_set(err, ERR_FILE, "'%s' has no lines", path);
     fclose(f);
-    return failed;
+    return n_taken > 0 ? 0 : -1;
 }

@@ -6,11 +6,11 @@
  */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "bench/json_lines.h"
 #include "bench/trace_parts.h"
 
 enum {
@@ -199,45 +199,16 @@ static int add_blocks(Reader *r, const json_t *line, Error *err)
 
 /* ---- files ---- */
 
-static int add_line(Reader *r, const char *text, size_t len, Error *err)
+static int add_line(void *reader, int number, const json_t *line, Error *err)
 {
-    json_error_t why;
-    json_t *line = json_loadb(text, len, 0, &why);
-    int rc;
-    if (!line) return error_set(err, ERR_INPUT, "%s", why.text);
-    if (json_object_get(line, "input_tokens"))
-        rc = add_ids(r, line, err);
-    else if (json_object_get(line, "hash_ids"))
-        rc = add_blocks(r, line, err);
-    else if (json_object_get(line, "messages"))
-        rc = trace_add_messages(r->t, &r->text, line, err);
-    else if (json_object_get(line, "question"))
-        rc = trace_add_bfcl(r->t, &r->text, line, err);
-    else
-        rc = error_set(err, ERR_INPUT,
-                       "neither input_tokens nor hash_ids, messages or question is there");
-    json_decref(line);
-    return rc;
-}
-
-static int read_lines(Reader *r, FILE *f, const char *path, Error *err)
-{
-    char *text = NULL;
-    size_t cap = 0;
-    int rc = 0;
-    for (int number = 1; !rc; number++) {
-        ssize_t n = getline(&text, &cap, f);
-        if (n < 0) break;
-        if (strspn(text, " \t\r\n") == (size_t)n) continue;
-        Error why = {0};
-        rc = add_line(r, text, (size_t)n, &why);
-        if (rc) error_set(err, why.code, "'%s' line %d: %s", path, number, why.msg);
-    }
-    if (!rc && ferror(f))
-        rc = error_set(err, ERR_FILE, "cannot read '%s': %s", path, strerror(errno));
-    if (!rc && !r->t->n) rc = error_set(err, ERR_INPUT, "'%s' holds no request", path);
-    free(text);
-    return rc;
+    Reader *r = reader;
+    (void)number;
+    if (json_object_get(line, "input_tokens")) return add_ids(r, line, err);
+    if (json_object_get(line, "hash_ids")) return add_blocks(r, line, err);
+    if (json_object_get(line, "messages")) return trace_add_messages(r->t, &r->text, line, err);
+    if (json_object_get(line, "question")) return trace_add_bfcl(r->t, &r->text, line, err);
+    return error_set(err, ERR_INPUT,
+                     "neither input_tokens nor hash_ids, messages or question is there");
 }
 
 int trace_read(Trace *t, const char *path, const TraceLoad *load, const Tokenizer *tok, Error *err)
@@ -250,10 +221,12 @@ int trace_read(Trace *t, const char *path, const TraceLoad *load, const Tokenize
     Reader r = {.t = t, .text = {.tok = tok, .load = load, .state = (uint64_t)load->seed}};
     r.old = mem_alloc(TRACE_MOST, sizeof *r.old);
     r.now = mem_alloc(TRACE_MOST, sizeof *r.now);
-    int rc = read_lines(&r, f, standard ? "standard input" : path, err);
+    const char *name = standard ? "standard input" : path;
+    int n = json_lines_take(f, name, 0, add_line, &r, err);
+    if (n >= 0 && !t->n) n = error_set(err, ERR_INPUT, "'%s' holds no request", name);
     mem_free(r.old);
     mem_free(r.now);
     mem_free(r.last);
     if (!standard) fclose(f);
-    return rc;
+    return n < 0 ? -1 : 0;
 }

@@ -9,9 +9,11 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/strbuf.h"
+#include "bench/json_lines.h"
 #include "bench/trace.h"
 #include "tests/checkpoint.h"
 
@@ -217,6 +219,16 @@ static void refuse_many_classes(void)
     strbuf_free(&line);
 }
 
+/* As of a file that is no trace at all. */
+static void refuse_long_line(void)
+{
+    const char *path = write_file("");
+    assert_int_equal(truncate(path, LINE_MOST), 0);
+    refuse_source(path, NULL, "line 1: ");
+    assert_int_equal(truncate(path, LINE_MOST + 1), 0);
+    refuse_source(path, NULL, "line 1: it has more than 67108864 bytes");
+}
+
 static void test_bad_files(void **state)
 {
     (void)state;
@@ -243,6 +255,7 @@ static void test_bad_files(void **state)
     refuse("{\"messages\": [{\"role\": \"user\", \"content\": [1]}]}", "no text");
     refuse("{\"question\": [1]}", "no list");
     refuse_many_classes();
+    refuse_long_line();
 }
 
 /* Sessions of different forms are different ones, and those without a request are none. */
