@@ -38,17 +38,16 @@ static int take_slot(Engine *e, Seq *s, const CacheHit *hit)
     return 0;
 }
 
-int prefix_take(Engine *e, int index, const EngineRequest *r, const int32_t *token, int n,
-                int n_more, CacheHit *hit)
+/* A slot behind the hit, and pages for n rows: 0, or -1 and nothing. */
+static int take(Engine *e, int index, const CacheHit *hit, int n)
 {
     Seq *s = &e->seq[index];
     Memory *mem = &e->mem;
-    *hit = find(e, r, token, n);
     cache_pin(mem->cache, hit->node);
     s->found_at = now_s();
     cache_touch(mem->cache, hit->node, s->found_at); /* the claims are not to take just this */
     if (hit->slot >= 0) slots_hold(mem->frames, hit->slot);
-    if (!memory_share(mem, index, hit->node, hit->n) && !memory_reserve(mem, index, n + n_more) &&
+    if (!memory_share(mem, index, hit->node, hit->n) && !memory_reserve(mem, index, n) &&
         !take_slot(e, s, hit)) {
         s->node = hit->node;
         s->held = -1;
@@ -58,6 +57,19 @@ int prefix_take(Engine *e, int index, const EngineRequest *r, const int32_t *tok
     if (hit->slot >= 0) slots_release(mem->frames, hit->slot);
     cache_unpin(mem->cache, hit->node);
     return -1;
+}
+
+int prefix_take(Engine *e, int index, const EngineRequest *r, const int32_t *token, int n,
+                int n_more, CacheHit *hit)
+{
+    *hit = find(e, r, token, n);
+    return take(e, index, hit, n + n_more);
+}
+
+int prefix_take_none(Engine *e, int index, int n_rows, CacheHit *hit)
+{
+    *hit = (CacheHit){.slot = -1};
+    return take(e, index, hit, n_rows);
 }
 
 static void plan_keeping(Engine *e, Seq *s, const CacheHit *hit)

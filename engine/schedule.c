@@ -145,7 +145,8 @@ static void preempt(Engine *e, Seq *s)
 
 /*
  * Memory for all tokens so far and the beginning of what follows; if need be that of those who are
- * paused. 0, or -1: not now.
+ * paused. A hit that ends inside of a page takes one page more than its tokens do: a pool of one
+ * context may lack it, and then nobody's end would bring it. 0, or -1: not now.
  */
 static int find_place(Engine *e, int index, const EngineRequest *r, const int32_t *token,
                       int n_tokens, int n_left, CacheHit *hit)
@@ -153,7 +154,8 @@ static int find_place(Engine *e, int index, const EngineRequest *r, const int32_
     int more = n_left < e->options.reserve ? n_left : e->options.reserve;
     while (prefix_take(e, index, r, token, n_tokens, more + e->overhang, hit)) {
         Seq *victim = pick_victim(e);
-        if (!victim || !victim->paused) return -1;
+        if (!victim) return prefix_take_none(e, index, n_tokens + more + e->overhang, hit);
+        if (!victim->paused) return -1;
         preempt(e, victim);
     }
     return 0;

@@ -293,6 +293,9 @@ void emit_tokens(Engine *e);
 int prefix_take(Engine *e, int index, const EngineRequest *r, const int32_t *token, int n,
                 int n_more, CacheHit *hit);
 
+/* The same for n_rows in all, with nothing of the cache: where nobody else has memory, 0. */
+int prefix_take_none(Engine *e, int index, int n_rows, CacheHit *hit);
+
 /* The sequence begins behind its hit: where it is to leave states. */
 void prefix_begin(Engine *e, Seq *s, const CacheHit *hit);
 

@@ -266,6 +266,46 @@ static void test_in_company(void **state)
     }
 }
 
+/*
+ * A prompt fills the context but for a token, and the context the memory: the state that is found
+ * ends inside of a page, and its own page of these rows is one too many.
+ */
+static void test_whole_memory(void **state)
+{
+    (void)state;
+    static const Way whole[] = {{"plain", 1, 0, 1, STATE_AUTO, 3, 0, 0},
+                                {"replay 4/3/1", 4, 3, 1, STATE_REPLAY, 4, 0, 0},
+                                {"slots 4/3/1", 4, 3, 1, STATE_SLOTS, 3, 0, 0}};
+    for (size_t k = 0; k < sizeof whole / sizeof *whole; k++) {
+        static int32_t prompt[MAX_PROMPT];
+        AskedEngine s, plain;
+        EngineStatus st;
+        AskedAnswer want, a;
+        EngineOptions o = options_of(&whole[k]);
+        asked_open(&s, o);
+        o.cache.on = 0;
+        asked_open(&plain, o);
+        engine_status(s.engine, &st);
+        int n = st.ctx_size - 1;
+        for (int i = 0; i < n; i++)
+            prompt[i] = (7 + 31 * i) % 4000;
+        EngineRequest r = asked_greedy(1, prompt, n, 1);
+        r.n_logprobs = 2;
+        ask(&plain, &r, &want);
+        for (int i = 0; i < 2; i++) {
+            ask(&s, &r, &a);
+            assert_int_equal(a.n, 1);
+            assert_int_equal(a.token[0], want.token[0]);
+            assert_memory_equal(a.logprob, want.logprob, sizeof *want.logprob);
+        }
+        engine_status(s.engine, &st);
+        assert_int_equal(st.cache.kept[KEPT_PROMPT] + st.cache.kept[KEPT_ANSWER], 2);
+        expect_idle(s.engine);
+        asked_close(&s);
+        asked_close(&plain);
+    }
+}
+
 /* The one that computes the prefix goes away in the middle: the others compute it. */
 static void test_the_first_is_cancelled(void **state)
 {
@@ -410,13 +450,10 @@ static int open_list(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_after_another),
-        cmocka_unit_test(test_in_company),
-        cmocka_unit_test(test_the_first_is_cancelled),
-        cmocka_unit_test(test_who_shares_nothing),
-        cmocka_unit_test(test_who_waits_for_nobody),
-        cmocka_unit_test(test_cancelled_answer),
-        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_one_after_another),  cmocka_unit_test(test_in_company),
+        cmocka_unit_test(test_whole_memory),       cmocka_unit_test(test_the_first_is_cancelled),
+        cmocka_unit_test(test_who_shares_nothing), cmocka_unit_test(test_who_waits_for_nobody),
+        cmocka_unit_test(test_cancelled_answer),   cmocka_unit_test(test_nan),
     };
     return cmocka_run_group_tests(tests, open_list, asked_close_demo);
 }
