@@ -5,27 +5,35 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/random.h"
 
 /* Ends of the text whose places are counted: those of a text that repeats itself are as many as it
  * has tokens. */
 enum { MOST_COUNTED = 64 };
 
-static uint32_t hash(int32_t from, int32_t token)
+/*
+ * Where the chain begins that an edge is in. Multiply-shift (Dietzfelbinger et al., "A reliable
+ * randomized algorithm for the closest-pair problem", 1997): two edges meet by chance alone,
+ * whatever tokens a client chooses, as it does not know the factor.
+ */
+static int32_t *chain_of(const Automaton *a, int32_t from, int32_t token)
 {
-    uint32_t h = (uint32_t)from * 0x9E3779B1u ^ (uint32_t)token * 0x85EBCA77u;
-    return h ^ h >> 15;
+    uint64_t key = (uint64_t)(uint32_t)from << 32 | (uint32_t)token;
+    return &a->head[key * a->hash_factor >> a->hash_shift];
 }
 
 void automaton_open(Automaton *a, int max_tokens)
 {
-    uint32_t heads = 64;
+    int bits = 6;
     assert(max_tokens >= 1);
-    while (heads < 2 * (uint32_t)max_tokens)
-        heads *= 2;
-    *a = (Automaton){.max_tokens = max_tokens, .hash_mask = heads - 1};
+    while ((size_t)1 << bits < 2 * (size_t)max_tokens)
+        bits++;
+    *a = (Automaton){.max_tokens = max_tokens, .n_heads = (size_t)1 << bits};
+    a->hash_factor = (random_u64() ^ 0x9E3779B97F4A7C15u) | 1; /* of use without randomness, too */
+    a->hash_shift = 64 - bits;
     a->state = mem_alloc(2 * (size_t)max_tokens, sizeof *a->state);
     a->edge = mem_alloc(3 * (size_t)max_tokens, sizeof *a->edge);
-    a->head = mem_alloc(heads, sizeof *a->head);
+    a->head = mem_alloc(a->n_heads, sizeof *a->head);
 }
 
 void automaton_close(Automaton *a)
@@ -45,7 +53,7 @@ static int32_t new_state(Automaton *a, int32_t len, int32_t count)
 
 void automaton_clear(Automaton *a)
 {
-    memset(a->head, -1, (a->hash_mask + 1) * sizeof *a->head);
+    memset(a->head, -1, a->n_heads * sizeof *a->head);
     a->n_tokens = a->n_states = a->n_edges = 0;
     a->last = new_state(a, 0, 0);
 }
@@ -54,7 +62,7 @@ void automaton_clear(Automaton *a)
 static AutomatonEdge *find_edge(const Automaton *a, int32_t from, int32_t token)
 {
     if (from < 0) return NULL;
-    int32_t i = a->head[hash(from, token) & a->hash_mask];
+    int32_t i = *chain_of(a, from, token);
     while (i >= 0 && (a->edge[i].from != from || a->edge[i].token != token))
         i = a->edge[i].chain;
     return i < 0 ? NULL : &a->edge[i];
@@ -63,7 +71,7 @@ static AutomatonEdge *find_edge(const Automaton *a, int32_t from, int32_t token)
 /* An edge that no list has yet. */
 static int32_t new_edge(Automaton *a, int32_t from, int32_t token, int32_t to)
 {
-    int32_t *head = &a->head[hash(from, token) & a->hash_mask], i = a->n_edges++;
+    int32_t *head = chain_of(a, from, token), i = a->n_edges++;
     assert(i < 3 * a->max_tokens);
     a->edge[i] = (AutomatonEdge){from, token, to, -1, *head};
     return *head = i;

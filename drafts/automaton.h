@@ -10,6 +10,7 @@
 #ifndef OFFSHOOT_DRAFTS_AUTOMATON_H
 #define OFFSHOOT_DRAFTS_AUTOMATON_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct {
@@ -29,8 +30,10 @@ typedef struct {
 typedef struct {
     AutomatonState *state; /* [2 max_tokens] */
     AutomatonEdge *edge;   /* [3 max_tokens] */
-    int32_t *head;         /* [hash_mask + 1] */
-    uint32_t hash_mask;
+    int32_t *head;         /* [n_heads], of chains */
+    size_t n_heads;
+    uint64_t hash_factor; /* odd, random */
+    int hash_shift;
     int max_tokens, n_tokens, n_states, n_edges;
     int32_t last; /* the whole text's */
 } Automaton;

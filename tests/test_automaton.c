@@ -128,12 +128,70 @@ static void test_worst_texts(void **state)
     automaton_close(&a);
 }
 
+/* Edges before this one in its chain. */
+static int n_before(const Automaton *a, int32_t edge)
+{
+    int n = 0;
+    for (int32_t i = a->edge[edge].chain; i >= 0; i = a->edge[i].chain)
+        n++;
+    return n;
+}
+
+static int longest_chain(const Automaton *a)
+{
+    int longest = 0;
+    for (int32_t i = 0; i < a->n_edges; i++)
+        if (n_before(a, i) >= longest) longest = n_before(a, i) + 1;
+    return longest;
+}
+
+/* Of tokens that are new to text[0..n) one whose edge after it comes in the longest chain. */
+static int32_t worst_token(Automaton *a, const int32_t *text, int n)
+{
+    int32_t worst = 0;
+    int most = -1;
+    for (int k = 0; k < 500; k++) {
+        int32_t token = n + MAX_TEXT * (1 + 7919 * k % 600);
+        automaton_clear(a);
+        for (int i = 0; i < n; i++)
+            automaton_add(a, text[i]);
+        int32_t from = a->last;
+        automaton_add(a, token);
+        int chain = n_before(a, a->state[from].edge);
+        if (chain > most) most = chain, worst = token;
+    }
+    return worst;
+}
+
+/* Tokens that are chosen so that edges share one automaton's chain share none of others', where by
+ * chance alone some may be alike. */
+static void test_chosen_tokens(void **state)
+{
+    (void)state;
+    enum { N = 40 };
+    Automaton a;
+    int32_t text[N] = {0};
+    int shortest = N;
+    automaton_open(&a, N);
+    for (int n = 1; n < N; n++)
+        text[n] = worst_token(&a, text, n);
+    automaton_close(&a);
+    for (int i = 0; i < 4; i++) {
+        automaton_open(&a, N);
+        check_text(&a, text, N, 1);
+        if (longest_chain(&a) < shortest) shortest = longest_chain(&a);
+        automaton_close(&a);
+    }
+    assert_in_range(shortest, 1, N / 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_texts),
         cmocka_unit_test(test_quotes),
         cmocka_unit_test(test_worst_texts),
+        cmocka_unit_test(test_chosen_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
