@@ -143,11 +143,10 @@ static int print_usual_real(double value, StrBuf *out)
  * As jansson prints it: a number that stays a real when it is read again, its exponent without sign
  * and zeros that say nothing. (jansson's own function makes a hash table for each number.)
  */
-static void print_real(double value, StrBuf *out)
+static void print_digits(double value, int n_digits, StrBuf *out)
 {
     char text[40];
-    if (print_usual_real(value, out)) return;
-    int n = snprintf(text, sizeof text, "%.9g", value);
+    int n = snprintf(text, sizeof text, "%.*g", n_digits, value);
     char *e = memchr(text, 'e', (size_t)n);
     if (!e) {
         strbuf_add(out, text, (size_t)n);
@@ -159,6 +158,23 @@ static void print_real(double value, StrBuf *out)
     strbuf_add(out, text, (size_t)(e + 1 - text));
     if (e[1] == '-') strbuf_puts(out, "-");
     strbuf_puts(out, digits);
+}
+
+static void print_real(double value, StrBuf *out)
+{
+    if (!print_usual_real(value, out)) print_digits(value, 9, out);
+}
+
+/* A value may be a client's own: with no more digits than bring it back, at most 17. */
+static void print_whole_real(double value, StrBuf *out)
+{
+    char text[40];
+    int n_digits = 9;
+    for (; n_digits < 17; n_digits++) {
+        snprintf(text, sizeof text, "%.*g", n_digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
+    print_digits(value, n_digits, out);
 }
 
 static void print_value(const json_t *value, StrBuf *out)
@@ -180,7 +196,7 @@ static void print_value(const json_t *value, StrBuf *out)
         print_integer(json_integer_value(value), out);
         break;
     case JSON_REAL:
-        print_real(json_real_value(value), out);
+        print_whole_real(json_real_value(value), out);
         break;
     case JSON_TRUE:
         strbuf_puts(out, "true");

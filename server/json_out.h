@@ -10,7 +10,7 @@
 
 /*
  * Appends value without blanks. U+0085, U+2028 and U+2029 are escaped: Python splits lines there.
- * Numbers have 9 digits, which identify a float.
+ * Reals have 9 digits, or as many more as bring them back: what a client sent may be among them.
  */
 void json_print(const json_t *value, StrBuf *out);
 
@@ -22,7 +22,7 @@ void json_print(const json_t *value, StrBuf *out);
  *     s    const char *, a key or a value; s? may be NULL: null
  *     t    const char * and size_t: text as json_text_n takes it
  *     i I  int, json_int_t
- *     f    double
+ *     f    double, in 9 digits, which identify a float
  *     n    null, without an argument
  *     o    json_t *, whose reference it takes
  */

@@ -157,7 +157,8 @@ static void test_response_object(void **state)
     (void)state;
     json_t *reply =
         served_post(served, "/responses",
-                    "{" HELLO ", " OFF ", \"metadata\": {\"a\": \"b\"}, \"instructions\": \"Be "
+                    "{" HELLO ", " OFF
+                    ", \"metadata\": {\"a\": \"b\", \"c\": 123456.7891234}, \"instructions\": \"Be "
                     "short.\", \"max_output_tokens\": 1, \"top_p\": 0.9, \"model\": \"m\"}",
                     200);
     json_t *want = json_loads(
@@ -167,7 +168,7 @@ static void test_response_object(void **state)
         "\"previous_response_id\": null, \"reasoning\": {\"effort\": \"none\", \"summary\": null}, "
         "\"store\": false, \"temperature\": 0.0, \"text\": {\"format\": {\"type\": \"text\"}}, "
         "\"tool_choice\": \"auto\", \"tools\": [], \"top_p\": 0.9, \"truncation\": \"disabled\", "
-        "\"metadata\": {\"a\": \"b\"}}",
+        "\"metadata\": {\"a\": \"b\", \"c\": 123456.7891234}}",
         0, NULL);
     assert_non_null(want);
     assert_int_equal(served_int_at(reply, "usage.output_tokens"), 1);
