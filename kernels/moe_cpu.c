@@ -37,7 +37,8 @@ static float exp_logits(const float *logit, int n, float max, float *p)
     return v_sum(sum);
 }
 
-/* The n_top largest, ties to the lowest id, in ascending id. A NaN is never preferred. */
+/* The n_top largest, ties to the lowest id, in ascending id; where one is NaN any distinct ones, as
+ * all weights are NaN then. */
 static void pick_experts(const float *logit, int n_experts, int n_top, int32_t *id)
 {
     int n = 0;
