@@ -239,7 +239,7 @@ settings() {
 useless() {
     case $1 in
     probe_kernel) ;;
-    *_wgmma_kernel) ! grep -q '^gpu wgmma: used' "$logs/version" ;;
+    *_wgmma_kernel | add_slices_kernel) ! grep -q '^gpu wgmma: used' "$logs/version" ;;
     split_plain_kernel | round_fp8_kernel) ;;
     *) false ;;
     esac
