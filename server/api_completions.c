@@ -102,10 +102,15 @@ static int add_top(Top *top, int n, json_t *text, float logprob)
     return n;
 }
 
-/*
- * The k likeliest tokens and always the one that came. Not by way of a json_t: its names hold no
- * NUL, and tokens may.
- */
+/* A token as a name: up to a NUL, as readers such as jansson refuse a reply with one in a name. */
+static json_t *token_name(const Call *call, int32_t token)
+{
+    json_t *text = call_token_text(call, token), *name = json_string(json_string_value(text));
+    json_decref(text);
+    return name;
+}
+
+/* The k likeliest tokens and always the one that came. */
 static void write_tops(const Call *call, const TokenProbs *p, int i, StrBuf *out)
 {
     Top top[MAX_LOGPROBS + 1];
@@ -117,9 +122,9 @@ static void write_tops(const Call *call, const TokenProbs *p, int i, StrBuf *out
     for (int j = 0; j < p->k; j++) {
         size_t at = (size_t)i * (size_t)p->k + (size_t)j;
         if (p->top_id[at] < 0) break;
-        n = add_top(top, n, call_token_text(call, p->top_id[at]), p->top_logprob[at]);
+        n = add_top(top, n, token_name(call, p->top_id[at]), p->top_logprob[at]);
     }
-    n = add_top(top, n, call_token_text(call, p->token[i]), p->logprob[i]);
+    n = add_top(top, n, token_name(call, p->token[i]), p->logprob[i]);
     for (int t = 0; t < n; t++)
         json_write(out, t ? ",o:f" : "{o:f", top[t].text, call_logprob(top[t].logprob));
     strbuf_puts(out, "}");

@@ -165,7 +165,7 @@ static OptionTable option_table(Settings *s)
     {"temperature", OPTION_NUMBER, &s->temperature, 0, 100, 0, "X", "0 is greedy (default 0)", AGENT},
     {"top-p", OPTION_NUMBER, &s->top_p, 0, 1, 0, "X", "1 is off; --min-p: 0 is off (default: the model's)", TALKS | DRAWS},
     {"min-p", OPTION_NUMBER, &s->min_p, 0, 1, 0, "X", 0, TALKS | DRAWS},
-    {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0: off (default: the model's); --seed N, -1: random", TALKS},
+    {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0: off (default model's); --seed N, -1: random", TALKS},
     {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0: off (default: the model's)", DRAWS},
     {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", 0, TALKS},
     {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", "of draws by lot (default 1)", ACCEPT | AGENT | SHARED},

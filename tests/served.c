@@ -276,7 +276,7 @@ json_t *served_post(const Served *s, const char *path, const char *body, int sta
 {
     HttpReply r = http_exchange(s->port, "POST", path, "", body);
     if (r.status != status) fail_msg("%s %.300s: %d %s", path, body, r.status, r.body.data);
-    json_t *json = json_loadb(r.body.data, r.body.len, 0, NULL);
+    json_t *json = json_loadb(r.body.data, r.body.len, JSON_ALLOW_NUL, NULL);
     if (!json) fail_msg("no JSON: %s", r.body.data);
     http_reply_free(&r);
     return json;
