@@ -60,6 +60,32 @@ static void begin(const Call *call, Answer *a)
     strbuf_free(&text);
 }
 
+/*
+ * Where two ids have one text, the likelier one stays. A name ends before a NUL: readers such as
+ * jansson refuse a reply with one in a name.
+ */
+static void add_top(json_t *dict, json_t *text, float logprob)
+{
+    const char *key = json_string_value(text);
+    const json_t *before = json_object_get(dict, key);
+    if (!before || json_real_value(before) < (double)logprob)
+        json_object_set_new(dict, key, json_real(call_logprob(logprob)));
+    json_decref(text);
+}
+
+/* The k likeliest tokens and always the one that came. */
+static json_t *top_logprobs(const Call *call, const TokenProbs *p, int i)
+{
+    json_t *dict = json_object();
+    for (int j = 0; j < p->k; j++) {
+        size_t at = (size_t)i * (size_t)p->k + (size_t)j;
+        if (p->top_id[at] < 0) break;
+        add_top(dict, call_token_text(call, p->top_id[at]), p->top_logprob[at]);
+    }
+    add_top(dict, call_token_text(call, p->token[i]), p->logprob[i]);
+    return dict;
+}
+
 typedef void (*WriteEntry)(const Call *call, const TokenProbs *p, int i, StrBuf *out);
 
 static void write_token(const Call *call, const TokenProbs *p, int i, StrBuf *out)
@@ -82,52 +108,23 @@ static void write_value(const Call *call, const TokenProbs *p, int i, StrBuf *ou
         json_write(out, "f", call_logprob(p->logprob[i]));
 }
 
-typedef struct {
-    json_t *text;
-    float logprob;
-} Top;
-
-/* One more of n, which takes text; where two ids have one text, the likelier one stays. */
-static int add_top(Top *top, int n, json_t *text, float logprob)
-{
-    int i = 0;
-    while (i < n && !json_equal(top[i].text, text))
-        i++;
-    if (i == n) {
-        top[n] = (Top){text, logprob};
-        return n + 1;
-    }
-    if (top[i].logprob < logprob) top[i].logprob = logprob;
-    json_decref(text);
-    return n;
-}
-
-/* A token as a name: up to a NUL, as readers such as jansson refuse a reply with one in a name. */
-static json_t *token_name(const Call *call, int32_t token)
-{
-    json_t *text = call_token_text(call, token), *name = json_string(json_string_value(text));
-    json_decref(text);
-    return name;
-}
-
-/* The k likeliest tokens and always the one that came. */
+/* Digits as in the list of values, so that the two are equal. */
 static void write_tops(const Call *call, const TokenProbs *p, int i, StrBuf *out)
 {
-    Top top[MAX_LOGPROBS + 1];
-    int n = 0;
+    const char *name, *format = "{s:f";
+    json_t *value, *dict;
     if (isnan(p->logprob[i])) {
         strbuf_puts(out, "null");
         return;
     }
-    for (int j = 0; j < p->k; j++) {
-        size_t at = (size_t)i * (size_t)p->k + (size_t)j;
-        if (p->top_id[at] < 0) break;
-        n = add_top(top, n, token_name(call, p->top_id[at]), p->top_logprob[at]);
+    dict = top_logprobs(call, p, i);
+    json_object_foreach(dict, name, value)
+    {
+        json_write(out, format, name, json_real_value(value));
+        format = ",s:f";
     }
-    n = add_top(top, n, token_name(call, p->token[i]), p->logprob[i]);
-    for (int t = 0; t < n; t++)
-        json_write(out, t ? ",o:f" : "{o:f", top[t].text, call_logprob(top[t].logprob));
     strbuf_puts(out, "}");
+    json_decref(dict);
 }
 
 /* The four lists over what is there. */

@@ -140,17 +140,16 @@ static int print_usual_real(double value, StrBuf *out)
 }
 
 /*
- * As jansson prints it: a number that stays a real when it is read again, its exponent without sign
- * and zeros that say nothing. (jansson's own function makes a hash table for each number.)
+ * A number that snprintf wrote, as jansson prints it: one that stays a real when it is read again,
+ * its exponent without sign and zeros that say nothing. (jansson's own function makes a hash table
+ * for each number.)
  */
-static void print_digits(double value, int n_digits, StrBuf *out)
+static void add_real(const char *text, StrBuf *out)
 {
-    char text[40];
-    int n = snprintf(text, sizeof text, "%.*g", n_digits, value);
-    char *e = memchr(text, 'e', (size_t)n);
+    const char *e = strchr(text, 'e');
     if (!e) {
-        strbuf_add(out, text, (size_t)n);
-        if (!memchr(text, '.', (size_t)n)) strbuf_puts(out, ".0");
+        strbuf_puts(out, text);
+        if (!strchr(text, '.')) strbuf_puts(out, ".0");
         return;
     }
     const char *digits = e + 1 + strspn(e + 1, "+-");
@@ -162,7 +161,10 @@ static void print_digits(double value, int n_digits, StrBuf *out)
 
 static void print_real(double value, StrBuf *out)
 {
-    if (!print_usual_real(value, out)) print_digits(value, 9, out);
+    char text[40];
+    if (print_usual_real(value, out)) return;
+    snprintf(text, sizeof text, "%.9g", value);
+    add_real(text, out);
 }
 
 /* A value may be a client's own: with no more digits than bring it back, at most 17. */
@@ -170,11 +172,10 @@ static void print_whole_real(double value, StrBuf *out)
 {
     char text[40];
     int n_digits = 9;
-    for (; n_digits < 17; n_digits++) {
+    do
         snprintf(text, sizeof text, "%.*g", n_digits, value);
-        if (strtod(text, NULL) == value) break;
-    }
-    print_digits(value, n_digits, out);
+    while (strtod(text, NULL) != value && ++n_digits <= 17);
+    add_real(text, out);
 }
 
 static void print_value(const json_t *value, StrBuf *out)
