@@ -15,8 +15,7 @@
 enum { MAX_KEPT = 128, MAX_KEPT_BYTES = 64 << 20 };
 
 typedef struct {
-    Hash key;
-    StrBuf text;
+    StrBuf text;      /* of who asked */
     Grammar *grammar; /* NULL: free */
     uint64_t used;
 } Kept;
@@ -104,14 +103,14 @@ StructureAsk structures_ask(const ApiRequest *api, int starts_in_think)
     add_json(&text, "value", api->structure.value);
     add_json(&text, "forced", api->forced);
     add_json(&text, "tools", has_tools && !api->forced ? callable(api) : NULL);
-    return (StructureAsk){api, starts_in_think, text, hash_key(text.data, text.len, 0)};
+    return (StructureAsk){api, starts_in_think, text};
 }
 
 /* ---- what was compiled ---- */
 
 static int is_asked(const Kept *k, const StructureAsk *ask)
 {
-    return k->grammar && hash_equal(k->key, ask->key) && k->text.len == ask->text.len &&
+    return k->grammar && k->text.len == ask->text.len &&
            !memcmp(k->text.data, ask->text.data, k->text.len);
 }
 
@@ -157,7 +156,7 @@ static void keep(Structures *s, const StructureAsk *ask, Grammar *g)
         drop(s, oldest(s, 1));
     Kept *k = oldest(s, 0);
     if (k->grammar) drop(s, k);
-    *k = (Kept){.key = ask->key, .grammar = g, .used = ++s->n_used};
+    *k = (Kept){.grammar = g, .used = ++s->n_used};
     strbuf_add(&k->text, ask->text.data, ask->text.len);
     g->holders++;
     s->bytes += bytes;

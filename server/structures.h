@@ -6,7 +6,6 @@
 #ifndef OFFSHOOT_SERVER_STRUCTURES_H
 #define OFFSHOOT_SERVER_STRUCTURES_H
 
-#include "base/hash.h"
 #include "server/api_request.h"
 #include "server/service.h"
 #include "text/grammar_run.h"
@@ -25,7 +24,6 @@ typedef struct {
     const ApiRequest *api;
     int starts_in_think; /* reasoning comes first, which is free */
     StrBuf text;         /* all that it depends on; to be freed */
-    Hash key;            /* of the text; another one may have it, too */
 } StructureAsk;
 
 /* api must have a grammar and stay. */
