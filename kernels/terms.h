@@ -315,7 +315,7 @@ static inline int find_terms(const CudaContext *c, int kind, const float *x, int
                              int64_t stride, Terms *terms)
 {
     TermsMemo *m = c->memo;
-    if (!m) return 0;
+    if (!m || n > MEMO_ROWS) return 0; /* nobody leaves so many */
     m->wanted[n >= WG_MIN_ROWS] |= 1u << kind;
     for (int i = 0; i < MEMO_ENTRIES; i++) {
         if (m->entry[i].x != x || m->entry[i].n != n || m->entry[i].cols != cols) continue;
