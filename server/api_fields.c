@@ -104,10 +104,10 @@ static int read_plain(ApiRequest *r, const json_t *body, ApiError *err)
     return 0;
 }
 
-/* llama.cpp's: an answer's indentation, its time. 0 and less ask for nothing. */
+/* llama.cpp's: indentation, time, probabilities in its own form. 0 and less ask for nothing. */
 static int refuse_numbers(const json_t *body, ApiError *err)
 {
-    static const char *const keys[] = {"n_indent", "t_max_predict_ms"};
+    static const char *const keys[] = {"n_indent", "t_max_predict_ms", "n_probs"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (json_number_value(json_field(body, keys[i])) > 0)
             return api_error(err, ERR_INPUT, keys[i], "%s is not supported", keys[i]);
@@ -125,6 +125,7 @@ int api_refuse_unsupported(const json_t *body, ApiError *err)
                                        "bad_words",
                                        "logits_processors",
                                        "logprob_token_ids",
+                                       "return_hidden_states",
                                        "repetition_detection",
                                        "stop_regex",
                                        "custom_logit_processor",

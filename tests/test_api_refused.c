@@ -135,6 +135,8 @@ static const Refused refused[] = {
     {API_CHAT, M "\"bad_words\": \"x\"}", "bad_words"},
     {API_COMPLETION, P "\"n_indent\": 4}", "n_indent"},
     {API_CHAT, M "\"t_max_predict_ms\": 500}", "t_max_predict_ms"},
+    {API_COMPLETION, P "\"n_probs\": 3}", "n_probs"},
+    {API_CHAT, M "\"return_hidden_states\": true}", "return_hidden_states"},
     {API_COMPLETION, P "\"logits_processors\": [\"x\"]}", "logits_processors"},
     {API_COMPLETION, P "\"logprob_token_ids\": [5]}", "logprob_token_ids"},
     {API_COMPLETION, P "\"repetition_detection\": {\"min_count\": 3}}", "repetition_detection"},

@@ -53,7 +53,8 @@ static void test_nulls_and_unknown_fields(void **state)
         "\"no_such_field\": [1, {}], \"metadata\": {\"a\": \"b\"}, \"use_beam_search\": false, "
         "\"allowed_token_ids\": [], \"bad_words\": [], \"logits_processors\": null, \"lora\": [], "
         "\"lora_path\": null, \"stop_regex\": \"\", \"custom_logit_processor\": null, "
-        "\"no_stop_trim\": null, \"n_indent\": 0, \"t_max_predict_ms\": -1}";
+        "\"no_stop_trim\": null, \"n_indent\": 0, \"t_max_predict_ms\": -1, \"n_probs\": 0, "
+        "\"return_hidden_states\": false}";
     char text[2048];
     snprintf(text, sizeof text, "%s%s", P, fields);
     ApiRequest r = api_case_ok(API_COMPLETION, text);
