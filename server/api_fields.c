@@ -43,10 +43,12 @@ typedef struct {
 #define AT(member) offsetof(ApiRequest, member)
 
 static const IntField int_fields[] = {
+    {"n_cmpl", 1, MAX_N, AT(n)}, /* llama.cpp's; n goes before it */
     {"n", 1, MAX_N, AT(n)},
     {"best_of", 1, MAX_N, AT(best_of)},
-    {"n_predict", -1, INT_MAX, AT(max_tokens)}, /* llama.cpp's; max_tokens goes before it */
+    {"n_predict", -1, INT_MAX, AT(max_tokens)}, /* llama.cpp's; what follows goes before it */
     {"max_tokens", -1, INT_MAX, AT(max_tokens)},
+    {"max_completion_tokens", -1, INT_MAX, AT(max_tokens)},
     {"min_tokens", 0, INT_MAX, AT(min_tokens)},
     {"top_k", -1, INT_MAX, AT(params.top_k)},
     {"speculative.n_max", 0, INT_MAX, AT(draft_max)},

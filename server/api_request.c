@@ -5,7 +5,6 @@
 #include "server/api_request.h"
 
 #include <ctype.h>
-#include <limits.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -243,7 +242,6 @@ static int read_completion(ApiRequest *r, const json_t *body, const ApiDefaults 
 static int read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defaults, ApiError *err)
 {
     int logprobs = 0, n_top = 0;
-    if (api_read_int(body, "max_completion_tokens", -1, INT_MAX, &r->max_tokens, err)) return -1;
     const char *key = "max_tokens";
     if (json_field(body, "max_completion_tokens"))
         key = "max_completion_tokens";

@@ -7,6 +7,7 @@ json_t *translate_copy(const json_t *body, const char *const *without)
 {
     /* A reply of these APIs is one answer without log-probabilities, and ends as its API says. */
     static const char *const form[] = {"n",
+                                       "n_cmpl",
                                        "best_of",
                                        "logprobs",
                                        "top_logprobs",

@@ -100,6 +100,10 @@ static void test_fields(void **state)
     assert_true(r.allowed_ids.n == 2 && r.allowed_ids.id[1] == 8);
     api_request_free(&r);
 
+    r = api_case_ok(API_COMPLETION, P "\"n_cmpl\": 2}"); /* llama.cpp's name */
+    assert_int_equal(r.n, 2);
+    api_request_free(&r);
+
     /* Whole numbers, however they are written. */
     r = api_case_ok(API_COMPLETION,
                     "{\"prompt\": [[3.0, 4], [5e0]], \"max_tokens\": 16.0, \"seed\": 1e2, "
@@ -130,21 +134,22 @@ static void test_max_tokens(void **state)
     (void)state;
     static const struct {
         const char *fields;
-        int completion, chat;
+        int max_tokens;
     } rows[] = {
-        {"\"x\": 1}", 16, 16},
-        {"\"n_predict\": 3}", 3, 3}, /* llama.cpp's */
-        {"\"n_predict\": -1}", -1, -1},
-        {"\"n_predict\": 3, \"max_tokens\": null}", 3, 3},
-        {"\"n_predict\": 3, \"max_tokens\": 4}", 4, 4},
-        {"\"n_predict\": 3, \"max_tokens\": 4, \"max_completion_tokens\": 5}", 4, 5},
+        {"\"x\": 1}", 16},
+        {"\"n_predict\": 3}", 3}, /* llama.cpp's */
+        {"\"n_predict\": -1}", -1},
+        {"\"n_predict\": 3, \"max_tokens\": null}", 3},
+        {"\"n_predict\": 3, \"max_tokens\": 4}", 4},
+        {"\"max_completion_tokens\": 5}", 5}, /* llama.cpp has it of completions, too */
+        {"\"n_predict\": 3, \"max_tokens\": 4, \"max_completion_tokens\": 5}", 5},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         for (ApiKind kind = API_COMPLETION; kind <= API_CHAT; kind++) {
             char text[512];
             snprintf(text, sizeof text, "%s%s", kind == API_CHAT ? M : P, rows[i].fields);
             ApiRequest r = api_case_ok(kind, text);
-            assert_int_equal(r.max_tokens, kind == API_CHAT ? rows[i].chat : rows[i].completion);
+            assert_int_equal(r.max_tokens, rows[i].max_tokens);
             api_request_free(&r);
         }
     }

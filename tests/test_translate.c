@@ -308,6 +308,7 @@ static void test_responses_fields(void **state)
         {ASKS("'stop': ['a']"), "stop", "['a']"},
         {ASKS("'n': 2"), "n", "null"},
         {ASKS("'n_predict': 2"), "n_predict", "null"},
+        {ASKS("'n_cmpl': 2"), "n_cmpl", "null"},
         {ASKS("'reasoning': {'effort': 'none'}"), "reasoning", "{'effort': 'none'}"},
         {ASKS("'tool_choice': 'required'"), "tool_choice", "'required'"},
         {ASKS("'tool_choice': {'type': 'custom', 'name': 'p'}"), "tool_choice",
