@@ -247,13 +247,26 @@ static void remember(const Call *call, const Answer *a)
     returned_add(call->server->returned, r->salt, r->prompt, r->n_prompt, a->tokens.id, n);
 }
 
+static int longest_answer(const Call *call)
+{
+    int n = 0;
+    for (int i = 0; i < call->n_answers; i++)
+        if (call->answers[i].n_tokens > n) n = call->answers[i].n_tokens;
+    return n;
+}
+
+static void answer_done(Call *call, const Answer *a)
+{
+    metrics_done(a);
+    remember(call, a);
+    if (!--call->n_live) metrics_request_done(call->server->metrics, longest_answer(call));
+}
+
 void call_progress(void *server, Answer *a)
 {
     (void)server;
     Call *call = a->owner;
-    if (a->state == ANSWER_DONE) call->n_live--;
-    if (a->state == ANSWER_DONE) metrics_done(a);
-    if (a->state == ANSWER_DONE) remember(call, a);
+    if (a->state == ANSWER_DONE) answer_done(call, a);
     if (a->n_tokens && call->first_token_ms <= 0) call->first_token_ms = clock_ms();
     mark_dirty(call);
 }

@@ -47,6 +47,8 @@ const HistogramFamily histogram_family[N_HISTOGRAMS] = {
                       "Longest answer that a finished sequence was allowed.", &token_buckets},
     [H_N] = {"vllm:request_params_n", "Answers to each prompt that a request asks for.",
              &n_buckets},
+    [H_LONGEST] = {"vllm:request_max_num_generation_tokens",
+                   "Tokens generated in the longest answer of a finished request.", &token_buckets},
     [H_FIRST_TOKEN] = {"vllm:time_to_first_token_seconds",
                        "From the receipt of a request to an answer's first token.",
                        &first_token_buckets},
@@ -142,6 +144,11 @@ void metrics_close(Metrics *m)
 void metrics_request(Metrics *m, int n)
 {
     observe(m, H_N, n);
+}
+
+void metrics_request_done(Metrics *m, int n_tokens)
+{
+    observe(m, H_LONGEST, n_tokens);
 }
 
 void metrics_grammar(Metrics *m, double seconds)

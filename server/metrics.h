@@ -37,6 +37,9 @@ void metrics_close(Metrics *m);
 /* A request was admitted that asks for n answers to each prompt. */
 void metrics_request(Metrics *m, int n);
 
+/* All of its answers are done; the longest has n_tokens. */
+void metrics_request_done(Metrics *m, int n_tokens);
+
 /* A grammar was compiled, in this time. */
 void metrics_grammar(Metrics *m, double seconds);
 

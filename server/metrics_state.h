@@ -15,6 +15,7 @@ typedef enum {
     H_GENERATION_TOKENS,
     H_MAX_TOKENS,
     H_N,
+    H_LONGEST,
     H_FIRST_TOKEN,
     H_INTER_TOKEN,
     H_PER_TOKEN,

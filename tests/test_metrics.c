@@ -41,6 +41,7 @@ static const struct {
     {"vllm:request_generation_tokens", "histogram"},
     {"vllm:request_params_max_tokens", "histogram"},
     {"vllm:request_params_n", "histogram"},
+    {"vllm:request_max_num_generation_tokens", "histogram"},
     {"vllm:iteration_tokens_total", "histogram"},
     {"vllm:time_to_first_token_seconds", "histogram"},
     {"vllm:inter_token_latency_seconds", "histogram"},
@@ -119,7 +120,7 @@ static void test_families(void **state)
 }
 
 typedef struct {
-    double prompt, generated, drafted, accepted, stop, length;
+    double prompt, generated, longest, drafted, accepted, stop, length;
     int answers;
 } Sums;
 
@@ -128,12 +129,23 @@ static double number(const json_t *reply, const char *path)
     return json_number_value(served_at(reply, path));
 }
 
+static double longest(const json_t *choices)
+{
+    size_t n, most = 0;
+    for (size_t i = 0; i < json_array_size(choices); i++) {
+        n = json_array_size(served_at(json_array_get(choices, i), "token_ids"));
+        if (n > most) most = n;
+    }
+    return (double)most;
+}
+
 /* Adds what a reply says of itself. n: answers to each prompt. */
 static void add_reply(Sums *sums, const json_t *reply, int n)
 {
     const json_t *choices = json_object_get(reply, "choices");
     sums->prompt += n * number(reply, "usage.prompt_tokens");
     sums->generated += number(reply, "usage.completion_tokens");
+    sums->longest += longest(choices);
     sums->drafted += number(reply, "timings.draft_n");
     sums->accepted += number(reply, "timings.draft_n_accepted");
     for (size_t i = 0; i < json_array_size(choices); i++) {
@@ -177,6 +189,8 @@ static void check_identities(const Page *p)
                   verified - page_get(p, "offshoot:draft_nodes_bucket{le=0}"));
 }
 
+#define ASK "{\"return_token_ids\": true, "
+
 /* Known requests, whole and streamed, one and several answers: the page is the sum of the replies.
  */
 static void test_counts(void **state)
@@ -186,13 +200,13 @@ static void test_counts(void **state)
         const char *body;
         int n;
     } asks[] = {
-        {"{\"prompt\": \"I want to find\", \"max_tokens\": 40, \"temperature\": 0}", 1},
-        {"{\"prompt\": \"Hello\", \"max_tokens\": 30, \"ignore_eos\": true, \"temperature\": 0}",
+        {ASK "\"prompt\": \"I want to find\", \"max_tokens\": 40, \"temperature\": 0}", 1},
+        {ASK "\"prompt\": \"Hello\", \"max_tokens\": 30, \"ignore_eos\": true, \"temperature\": 0}",
          1},
-        {"{\"prompt\": \"Hello\", \"max_tokens\": 9, \"n\": 3, \"seed\": 4}", 3},
-        {"{\"prompt\": [\"One\", \"Two\"], \"max_tokens\": 1}", 1},
-        {"{\"prompt\": \"Hello you\", \"max_tokens\": 0, \"echo\": true}", 1},
-        {"{\"prompt\": \"Hello\", \"max_tokens\": 12, \"speculative.n_max\": 0}", 1},
+        {ASK "\"prompt\": \"Hello\", \"max_tokens\": 9, \"n\": 3, \"seed\": 4}", 3},
+        {ASK "\"prompt\": [\"One\", \"Two\"], \"max_tokens\": 1}", 1},
+        {ASK "\"prompt\": \"Hello you\", \"max_tokens\": 0, \"echo\": true}", 1},
+        {ASK "\"prompt\": \"Hello\", \"max_tokens\": 12, \"speculative.n_max\": 0}", 1},
     };
     Served *s = served_start(NULL);
     Sums sums = {0};
@@ -205,7 +219,9 @@ static void test_counts(void **state)
     json_t *events = served_events(s, COMPLETIONS,
                                    "{\"prompt\": \"I want\", \"max_tokens\": 20, \"stream\": true, "
                                    "\"stream_options\": {\"include_usage\": true}}");
-    add_reply(&sums, json_array_get(events, json_array_size(events) - 1), 1);
+    const json_t *usage = json_array_get(events, json_array_size(events) - 1);
+    add_reply(&sums, usage, 1);
+    sums.longest += number(usage, "usage.completion_tokens");
     const json_t *last = json_array_get(events, json_array_size(events) - 2);
     const char *why = json_string_value(served_at(last, "choices.0.finish_reason"));
     assert_non_null(why);
@@ -232,6 +248,8 @@ static void test_counts(void **state)
     assert_sample(&p, "vllm:request_params_n_count", 7);
     assert_sample(&p, "vllm:request_params_n_sum", 9);
     assert_sample(&p, "vllm:request_params_n_bucket{le=2}", 6);
+    assert_sample(&p, "vllm:request_max_num_generation_tokens_count", 7);
+    assert_sample(&p, "vllm:request_max_num_generation_tokens_sum", sums.longest);
     assert_sample(&p, "vllm:time_to_first_token_seconds_count", sums.answers - 1);
     assert_sample(&p, "vllm:iteration_tokens_total_sum", sums.prompt + sums.generated);
     assert_sample(&p, "vllm:num_requests_running", 0);
