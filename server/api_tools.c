@@ -6,6 +6,7 @@
  */
 #include "server/api_request.h"
 
+#include <ctype.h>
 #include <string.h>
 
 static int name_is_fit(const char *name)
@@ -45,13 +46,18 @@ static int refuse_field(size_t i, const char *field, const char *what, ApiError 
     return api_refuse(api_place("tools", i, field, err), what);
 }
 
-/* Tools that the client runs, in a form that no schema tells: only their maker's models know it. */
+/*
+ * Tools that the client runs, in a form that no schema tells: only their maker's models know it.
+ * Behind the words come dates and the like: bash_20250124, computer-use-preview.
+ */
 static int is_without_schema(const char *type)
 {
-    static const char *const begin[] = {"custom", "shell",   "local_shell",  "apply_patch",
-                                        "bash_",  "memory_", "text_editor_", "computer"};
-    for (size_t i = 0; i < sizeof begin / sizeof *begin; i++)
-        if (!strncmp(type, begin[i], strlen(begin[i]))) return 1;
+    static const char *const words[] = {"custom", "shell",  "local_shell", "apply_patch",
+                                        "bash",   "memory", "text_editor", "computer"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        size_t n = strlen(words[i]);
+        if (!strncmp(type, words[i], n) && !isalnum((unsigned char)type[n])) return 1;
+    }
     return 0;
 }
 

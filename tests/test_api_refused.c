@@ -188,6 +188,8 @@ static const Refused refused[] = {
      "tools[1].type"},
     {API_CHAT, M "\"tools\": [{\"type\": \"text_editor_20250728\"}]}", "tools[0].type"},
     {API_CHAT, M "\"tools\": [{\"type\": \"apply_patch\"}]}", "tools[0].type"},
+    {API_CHAT, M "\"tools\": [{\"type\": \"customer\"}, {\"type\": \"computer-use-preview\"}]}",
+     "tools[1].type"},
     {API_CHAT, M "\"tools\": [{\"type\": \"custom\", \"custom\": {}}]}", "tools[0].type"},
     {API_CHAT, M "\"tools\": [{\"type\": \"function\"}]}", "tools[0].function.name"},
     {API_CHAT, M "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a b\"}}]}",
