@@ -45,13 +45,32 @@ static int is_text(const json_t *block)
     return !strcmp(translate_type(block), "text");
 }
 
-/* The text of a document that came as such, or NULL. */
+/* A list of text blocks, line by line; NULL where one is none. A new reference. */
+static json_t *text_lines(const json_t *blocks)
+{
+    json_t *block, *all = NULL;
+    StrBuf text = {0};
+    size_t i;
+    json_array_foreach(blocks, i, block)
+    {
+        if (!is_text(block)) break;
+        if (i) strbuf_puts(&text, "\n");
+        translate_add(&text, json_object_get(block, "text"));
+    }
+    if (i && i == json_array_size(blocks)) all = json_stringn(strbuf_str(&text), text.len);
+    strbuf_free(&text);
+    return all;
+}
+
+/* The text of a document that came as such or in blocks, or NULL. A new reference. */
 static json_t *document_text(const json_t *block)
 {
     const json_t *source = json_object_get(block, "source");
-    if (strcmp(translate_type(source), "text") != 0) return NULL;
-    json_t *data = json_object_get(source, "data");
-    return json_is_string(data) ? data : NULL;
+    const char *type = translate_type(source);
+    json_t *text = NULL;
+    if (!strcmp(type, "text")) text = json_object_get(source, "data");
+    if (!strcmp(type, "content")) text = json_object_get(source, "content");
+    return json_is_string(text) ? json_incref(text) : text_lines(text);
 }
 
 /* A result of the client's own search: its title, where it is from, what it says. */
@@ -83,7 +102,7 @@ static json_t *result_text(const json_t *block)
     if (!strcmp(type, "tool_reference")) return json_incref(json_object_get(block, "tool_name"));
     if (strcmp(type, "document") != 0) return NULL;
     json_t *text = document_text(block);
-    return text ? json_incref(text) : json_string("[document omitted]");
+    return text ? text : json_string("[document omitted]");
 }
 
 /* A tool's result as a message: its texts line by line, an error named as one. */
@@ -126,10 +145,11 @@ static int add_user_block(ApiPlace p, const json_t *block, json_t *parts)
     if (is_text(block)) {
         text = json_object_get(block, "text");
         if (!json_is_string(text)) return api_refuse(p, "has a text block without text");
+        json_incref(text);
     } else if (!strcmp(type, "document")) {
         text = document_text(block);
     }
-    if (text) return json_array_append_new(parts, translate_part(json_incref(text)));
+    if (text) return json_array_append_new(parts, translate_part(text));
     if (strcmp(type, "image") != 0 && strcmp(type, "document") != 0) return 0;
     p.err->code = "unsupported_content";
     return api_refuse(p, "has a block that is not text: this server takes text only");

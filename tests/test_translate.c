@@ -100,6 +100,11 @@ static void test_anthropic_messages(void **state)
          "[{'role': 'user', 'content': [" PART("a") "]}]"},
         {USER("[{'type': 'document', 'source': {'type': 'text', 'data': 'a'}}]"), "messages",
          "[{'role': 'user', 'content': [" PART("a") "]}]"},
+        {USER("[{'type': 'document', 'source': {'type': 'content', 'content': 'a'}}]"), "messages",
+         "[{'role': 'user', 'content': [" PART("a") "]}]"},
+        {USER("[{'type': 'document', 'source': {'type': 'content', 'content': [" PART(
+             "a") ", " PART("b") "]}}]"),
+         "messages", "[{'role': 'user', 'content': [" PART("a\\nb") "]}]"},
         /* A result comes before what is said beside it, whatever their order. */
         {USER("[" PART("b") ", {'type': 'tool_result', 'tool_use_id': 't', 'content': 'a'}]"),
          "messages",
@@ -212,6 +217,9 @@ static void test_anthropic_refused(void **state)
         {USER("[{'type': 'image'}]"), "messages[0].content", "text only"},
         {USER("[{'type': 'document', 'source': {'type': 'base64'}}]"), "messages[0].content",
          "text only"},
+        {USER("[{'type': 'document', 'source': {'type': 'content', 'content': [" PART(
+             "a") ", {'type': 'image'}]}}]"),
+         "messages[0].content", "text only"},
         {USER("[{'type': 'tool_result', 'content': {'a': 1}}]"), "messages[0].content",
          "no string and no list"},
         {TURN("[{'type': 'tool_use'}]"), "messages[1].content", "without a name"},
