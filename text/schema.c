@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/mem.h"
 
 SchemaCompiler *schema_begin(GrammarBuilder *b)
@@ -411,13 +412,21 @@ static const struct {
     {"exclusiveMaximum", A_NUMBER | A_BOOLEAN, "a number"},
     {"properties", AN_OBJECT, "an object"},
     {"patternProperties", AN_OBJECT, "an object"},
-    {"required", A_LIST, "a list"},
     {"prefixItems", A_LIST, "a list"},
     {"items", AN_OBJECT | A_BOOLEAN | A_LIST, "a schema"},
     {"additionalItems", AN_OBJECT | A_BOOLEAN, "a schema"},
     {"additionalProperties", AN_OBJECT | A_BOOLEAN, "a schema"},
     {"propertyNames", AN_OBJECT | A_BOOLEAN, "a schema"},
 };
+
+/* 1 for a list of strings and nothing else. */
+static int are_names(const json_t *list)
+{
+    size_t n = json_array_size(list);
+    for (size_t i = 0; i < n; i++)
+        if (!json_is_string(json_array_get(list, i))) return 0;
+    return json_is_array(list);
+}
 
 const char *schema_malformed_keyword(const json_t *schema, const char **must_be_what)
 {
@@ -427,7 +436,9 @@ const char *schema_malformed_keyword(const json_t *schema, const char **must_be_
         *must_be_what = must_be[i].words;
         return must_be[i].keyword;
     }
-    return NULL;
+    const json_t *required = json_field(schema, "required");
+    *must_be_what = "a list of strings";
+    return required && !are_names(required) ? "required" : NULL;
 }
 
 int schema_check_keywords(SchemaCompiler *c, const json_t *schema)
@@ -512,12 +523,12 @@ static uint32_t types_part(SchemaCompiler *c, const json_t *schema)
     const json_t *type = json_object_get(schema, "type");
     uint32_t way[16];
     Ways w = {way, 0};
-    if (type && !json_is_string(type) && !json_array_size(type))
+    if (type && !json_is_string(type) && !(json_array_size(type) && are_names(type)))
         return schema_fail(c, ERR_INPUT, "type must be a string or a list of them");
     if (json_array_size(type) > 8) return schema_fail(c, ERR_INPUT, "type names more than 8");
     for (size_t i = 0; i < json_array_size(type) && !c->failed; i++) {
         const char *name = json_string_value(json_array_get(type, i));
-        add_way(c, &w, type_part(c, schema, name ? name : ""));
+        add_way(c, &w, type_part(c, schema, name));
     }
     const char *one = type ? json_string_value(type) : schema_implied_type(schema);
     if (one) add_way(c, &w, type_part(c, schema, one));
