@@ -149,14 +149,18 @@ static void read_octal(Reader *r)
     strbuf_add(&r->text, text, (size_t)utf8_put(code, text));
 }
 
-/* What follows a backslash. Python keeps the backslash of an escape that it does not know. */
-static int read_escape(Reader *r)
+/*
+ * What follows a backslash. Python keeps the backslash of an escape that it does not know, and \/
+ * is JSON's, whose quotes are double ones.
+ */
+static int read_escape(Reader *r, char quote)
 {
     static const char letters[] = "\"\\/bfnrt'av", meant[] = "\"\\/\b\f\n\r\t'\a\v";
     int c = peek(r);
     const char *known = c > 0 ? strchr(letters, c) : NULL;
     if (c < 0) return -1;
     if (r->json_only && known && known - letters > 7) return -1;
+    if (c == '/' && quote == '\'') known = NULL;
     r->at++;
     if (known) {
         strbuf_add(&r->text, &meant[known - letters], 1);
@@ -186,7 +190,7 @@ static int read_string(Reader *r)
         if (c == quote) break;
         if (c != '\\')
             strbuf_add(&r->text, r->at - 1, 1);
-        else if (read_escape(r))
+        else if (read_escape(r, quote))
             return -1;
     }
     strbuf_puts(r->out, "\"");
