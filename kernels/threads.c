@@ -196,8 +196,9 @@ static void *helper_main(void *arg)
     Threads *t = arg;
     for (uint32_t seen = 0, left_alone = 0;;) {
         wait_for_job(t, seen);
-        if (atomic_load(&t->leaving)) return NULL;
+        /* first: who closes sets `leaving` before it changes `open`, for no job comes after that */
         uint64_t open = atomic_load_explicit(&t->open, memory_order_acquire);
+        if (atomic_load(&t->leaving)) return NULL;
         if (is_in_the_way(t) && job_of(open) != left_alone) { /* a job that long can be shared */
             left_alone = job_of(open);
             rest(t, REST_MS);
