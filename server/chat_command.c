@@ -230,7 +230,10 @@ static int answer(Chat *c, const char *text, Error *err)
 
 /* ---- the conversation ---- */
 
-/* Reads a line without its newline into c->line: 1, or 0 at the end, or -1. */
+/*
+ * Reads a line without its newline into c->line: 1, or 0 at the end, or -1. One that is interrupted
+ * is not to be answered: it is the end, too.
+ */
 static int read_line(Chat *c, Error *err)
 {
     int ch;
@@ -240,6 +243,10 @@ static int read_line(Chat *c, Error *err)
         if (c->line.len == MAX_LINE_BYTES)
             return error_set(err, ERR_LIMIT, "a line has more than %d bytes", MAX_LINE_BYTES);
         strbuf_add(&c->line, &byte, 1);
+    }
+    if (ch == EOF && ferror(stdin)) {
+        if (errno == EINTR) return 0;
+        return error_set(err, ERR_FILE, "cannot read the input: %s", strerror(errno));
     }
     return ch != EOF || c->line.len > 0;
 }

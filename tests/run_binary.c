@@ -36,8 +36,7 @@ static void read_back(FILE *f, StrBuf *sb)
     fclose(f);
 }
 
-/* Starts the program on these three. */
-static pid_t start(const char *const *words, int in, int out, int err)
+pid_t start_binary(const char *const *words, int in, int out, int err)
 {
     char *argv[MAX_WORDS + 2] = {(char *)(uintptr_t)OFFSHOOT_BINARY};
     for (int i = 0; words[i]; i++) {
@@ -56,7 +55,7 @@ static pid_t start(const char *const *words, int in, int out, int err)
     return pid;
 }
 
-static int status_of(pid_t pid)
+int end_of_binary(pid_t pid)
 {
     int status = 0;
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -66,7 +65,8 @@ static int status_of(pid_t pid)
 RunResult run_binary(const char *const *words, const char *input)
 {
     FILE *in = file_with(input), *out = file_with(""), *err = file_with("");
-    RunResult r = {.status = status_of(start(words, fileno(in), fileno(out), fileno(err)))};
+    RunResult r = {.status =
+                       end_of_binary(start_binary(words, fileno(in), fileno(out), fileno(err)))};
     fclose(in);
     read_back(out, &r.out);
     read_back(err, &r.err);
@@ -85,12 +85,12 @@ RunResult run_at_terminal(const char *const *words, const char *input, size_t n)
     modes.c_lflag &= ~(tcflag_t)ECHO;
     assert_int_equal(tcsetattr(its, TCSANOW, &modes), 0);
     assert_int_equal(write(ours, input, n), (ssize_t)n);
-    pid_t pid = start(words, its, its, its);
+    pid_t pid = start_binary(words, its, its, its);
     close(its);
     for (ssize_t got; (got = read(ours, buf, sizeof buf)) > 0;) /* an error ends it: EIO */
         strbuf_add(&r.out, buf, (size_t)got);
     close(ours);
-    r.status = status_of(pid);
+    r.status = end_of_binary(pid);
     return r;
 }
 

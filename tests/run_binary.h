@@ -4,6 +4,8 @@
 #ifndef OFFSHOOT_TESTS_RUN_BINARY_H
 #define OFFSHOOT_TESTS_RUN_BINARY_H
 
+#include <sys/types.h>
+
 #include "base/strbuf.h"
 
 typedef struct {
@@ -19,8 +21,12 @@ RunResult run_binary(const char *const *words, const char *input);
 #define RUN(...)        run_binary((const char *const[]){__VA_ARGS__, NULL}, "")
 #define RUN_ON(in, ...) run_binary((const char *const[]){__VA_ARGS__, NULL}, in)
 
+/* Starts it on these three descriptors; then waits for its end and returns its status. */
+pid_t start_binary(const char *const *words, int in, int out, int err);
+int end_of_binary(pid_t pid);
+
 /*
- * The same as at a terminal that echoes nothing, where input, n bytes of it, is typed; out is all
+ * run_binary at a terminal that echoes nothing, where input, n bytes of it, is typed; out is all
  * that appears there.
  */
 RunResult run_at_terminal(const char *const *words, const char *input, size_t n);

@@ -6,6 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <setjmp.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -180,6 +184,58 @@ static void test_terminal(void **state)
     run_result_free(&r);
 }
 
+/* The program on a pipe whose other end writes, and on a file that keeps what it says. */
+static pid_t start_on_pipe(FILE *said, int *to)
+{
+    int ends[2];
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    pid_t pid =
+        start_binary((const char *const[]){DEMO, NULL}, ends[0], fileno(said), fileno(said));
+    close(ends[0]);
+    *to = ends[1];
+    return pid;
+}
+
+/* A line that ctrl-C cuts off is not answered. Before anything is read it would end the program. */
+static void test_interrupted_line(void **state)
+{
+    (void)state;
+    int to, left = 1;
+    siginfo_t ended = {0};
+    FILE *said = tmpfile();
+    pid_t pid = start_on_pipe(said, &to);
+    assert_int_equal(write(to, "I am looking", 12), 12);
+    while (left) {
+        usleep(1000);
+        assert_int_equal(ioctl(to, FIONREAD, &left), 0);
+    }
+    while (!ended.si_pid) {
+        usleep(10000);
+        kill(pid, SIGINT);
+        assert_int_equal(waitid(P_PID, (id_t)pid, &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+    }
+    assert_int_equal(end_of_binary(pid), 0);
+    assert_int_equal(lseek(fileno(said), 0, SEEK_END), 0);
+    fclose(said);
+    close(to);
+}
+
+/* What cannot be read is no end of what is said. */
+static void test_unreadable_input(void **state)
+{
+    (void)state;
+    char text[64];
+    int folder = open("tests", O_RDONLY | O_CLOEXEC);
+    FILE *said = tmpfile();
+    pid_t pid = start_binary((const char *const[]){DEMO, NULL}, folder, fileno(said), fileno(said));
+    assert_int_equal(end_of_binary(pid), 5);
+    rewind(said);
+    assert_non_null(fgets(text, sizeof text, said));
+    assert_string_equal(text, "offshoot: cannot read the input: Is a directory\n");
+    fclose(said);
+    close(folder);
+}
+
 /* What begins a terminal's commands does not reach it: neither ESC nor U+009B, which is ESC [. */
 static void test_control_characters(void **state)
 {
@@ -289,6 +345,8 @@ int main(void)
         cmocka_unit_test(test_end_of_a_turn),
         cmocka_unit_test(test_terminal),
         cmocka_unit_test(test_control_characters),
+        cmocka_unit_test(test_interrupted_line),
+        cmocka_unit_test(test_unreadable_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
