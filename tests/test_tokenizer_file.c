@@ -191,6 +191,25 @@ static void finds_normalized_tokens_second(void **state)
     json_decref(root);
 }
 
+/* Nor does it hide a token before it, where both together would be a longer one. */
+static void finds_a_shorter_token_before_a_client(void **state)
+{
+    (void)state;
+    for (int normalised = 0; normalised < 2; normalised++) {
+        json_t *root = small_json();
+        small_set(root, "added_tokens/1",
+                  normalised ? ADDED(257, "<t>", "true") : ADDED(257, "<t>", "false"));
+        small_set(root, "added_tokens/2",
+                  normalised ? ADDED(258, "<t>1", "true") : ADDED(258, "<t>1", "false"));
+        Tokenizer *tok = small_open(root, &err);
+        if (!tok) fail_msg("%s", err.msg);
+        expect_prompt(tok, "<t>1", NULL, 0, (int32_t[]){258}, 1);
+        expect_prompt(tok, "<t>1<t>1", &(TextSpan){3, 1}, 1, (int32_t[]){257, 16, 258}, 3);
+        tokenizer_close(tok);
+        json_decref(root);
+    }
+}
+
 #define SPLIT "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"x\"}, \"behavior\": \"Isolated\"},"
 
 /* Every kind of damage: what is set where, and what the error must name. */
@@ -565,6 +584,7 @@ int main(void)
         cmocka_unit_test(reads_what_python_writes),
         cmocka_unit_test(knows_two_tokens_of_one_text),
         cmocka_unit_test(finds_normalized_tokens_second),
+        cmocka_unit_test(finds_a_shorter_token_before_a_client),
         cmocka_unit_test(takes_the_longest_added_token),
         cmocka_unit_test(names_what_is_wrong),
         cmocka_unit_test(refuses_damaged_files),

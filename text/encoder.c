@@ -132,12 +132,22 @@ static int begin_stretch(Encoder *e)
     return 1;
 }
 
-/* Whether [at, at + len) lies outside of all spans; at never falls. */
-static int is_outside(Spans *s, size_t at, size_t len)
+/* Bytes from at on up to the next span, 0 within one; at never falls. */
+static size_t before_span(Spans *s, size_t at)
 {
     while (s->next < s->n && s->span[s->next].from + s->span[s->next].len <= at)
         s->next++;
-    return s->next == s->n || s->span[s->next].from >= at + len;
+    if (s->next == s->n) return SIZE_MAX;
+    size_t from = s->span[s->next].from;
+    return from > at ? from - at : 0;
+}
+
+/* As tokenizer_match_added: the longest that ends before what is plain. text is at `at`. */
+static size_t match_outside(const AddedTokens *added, Spans *plain, size_t at, const char *text,
+                            size_t len, int32_t *id)
+{
+    size_t most = before_span(plain, at);
+    return tokenizer_match_added(added, text, len < most ? len : most, id);
 }
 
 static int find_added(Encoder *e, size_t *budget)
@@ -148,9 +158,8 @@ static int find_added(Encoder *e, size_t *budget)
     for (; e->at < end; e->at++) {
         const char *text = e->text + e->at;
         if (!added->starts[(unsigned char)*text]) continue;
-        e->n_added = tokenizer_match_added(added, text, e->len - e->at, &e->added);
-        if (e->n_added && is_outside(&e->plain, e->at, e->n_added)) break;
-        e->added = -1;
+        e->n_added = match_outside(added, &e->plain, e->at, text, e->len - e->at, &e->added);
+        if (e->n_added) break;
     }
     spend(budget, e->at - from + (e->added >= 0));
     return e->added >= 0 || e->at == e->len ? begin_stretch(e) : 1;
@@ -167,9 +176,9 @@ static int find_normalised(Encoder *e, size_t *budget)
     for (; e->part_at < end; e->part_at++) {
         const char *at = text + e->part_at;
         if (!added->starts[(unsigned char)*at]) continue;
-        e->n_inner = tokenizer_match_added(added, at, len - e->part_at, &e->inner);
-        if (e->n_inner && is_outside(plain, origin + e->part_at, e->n_inner)) break;
-        e->inner = -1;
+        e->n_inner =
+            match_outside(added, plain, origin + e->part_at, at, len - e->part_at, &e->inner);
+        if (e->n_inner) break;
     }
     spend(budget, e->part_at - from + (e->inner >= 0));
     if (e->inner < 0 && e->part_at < len) return 1;
@@ -211,7 +220,7 @@ static size_t next_normal(Encoder *e, const char *text, size_t len, size_t budge
     size_t at = e->since + e->n_normal, until = 0;
     Spans *s = &e->inner_plain;
     *is_plain = 0;
-    if (e->tok->normalised.n && !is_outside(s, at, len)) {
+    if (e->tok->normalised.n && before_span(s, at) < len) {
         const TextSpan *span = &s->span[s->next];
         if (span->from > at) until = last_cut(text, span->from - at);
         *is_plain = !until;
