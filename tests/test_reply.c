@@ -35,6 +35,8 @@ static const ReplyCase cases[] = {
     {"text: <think> first", 0, THINK "\na\n" ENDTHINK "\n\nb", "R(a)C(b)"},
     {"text: <think> after white space", 0, "\n" THINK "a" ENDTHINK "b", "R(a)C(b)"},
     {"text: <think> later is text", 0, "a" THINK "b", "C(a<think>b)"},
+    {"text: and so is what ends it", 0, "a" THINK "b" ENDTHINK "\nc" ENDTHINK "d",
+     "C(a<think>b</think>\ncd)"},
     {"text: a second </think>", IN_THINK, "a" ENDTHINK ENDTHINK "\nb" ENDTHINK "c", "R(a)C(bc)"},
     {"text: other text", 0, "a \n b \n", "C(a \n b \n)"},
     {"text: spelled tags are prose", 0, "a</think> <tool_call> b\n<tool_call>\n<function=no>",

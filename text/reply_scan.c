@@ -34,6 +34,7 @@ struct ReplyScan {
     int empty_line;   /* so was the one before */
     int drop_newline; /* if one is next: IN_TEXT all of them, else the first */
     int visible;      /* content or a call was there */
+    int shows_think;  /* a <think> is text, and so is the </think> that ends it */
     int tool;         /* of the call: index, -1: undeclared */
     uint8_t *seen;    /* its parameters, one bit each */
     CallJson json;
@@ -490,7 +491,7 @@ static void tag_in_text(ReplyScan *s, ScanTag tag)
 {
     const char *text = scan_tag_text(tag);
     int parse = s->opt.parse_reasoning;
-    if (tag == TAG_THINK_CLOSE && parse) return; /* a second one */
+    if (tag == TAG_THINK_CLOSE && parse && !s->shows_think) return; /* a second one */
     if (tag == TAG_CALL_OPEN && s->opt.tools) {
         open_call(s, tag);
     } else if (tag == TAG_THINK_OPEN && !s->visible) {
@@ -499,6 +500,7 @@ static void tag_in_text(ReplyScan *s, ScanTag tag)
         if (!parse) say_thought(s, text, strlen(text));
     } else {
         s->drop_newline = 0;
+        if (tag == TAG_THINK_OPEN || tag == TAG_THINK_CLOSE) s->shows_think = tag == TAG_THINK_OPEN;
         say_content(s, text, strlen(text));
     }
 }
