@@ -18,6 +18,9 @@ typedef struct {
     const char *good[10], *bad[12];
 } Row;
 
+#define LABELS  "abcdef.abcdef.abcdef.abcdef.abcdef.abcdef."
+#define LABELS6 LABELS LABELS LABELS LABELS LABELS LABELS /* 252 characters */
+
 static const Row rows[] = {
     {"{'type':'string'}",
      {"''", "'a'", "'\\n\\u00e9\\ud83d\\ude00'", "'\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80'", "'\\/'"},
@@ -62,6 +65,11 @@ static const Row rows[] = {
     {"{'type':'string','pattern':'^(abc)+$','maxLength':5}", {"'abc'"}, {"'abca", "'abcabc'"}},
     {"{'type':'string','pattern':'^\\'\\\\\\\\$'}", {"'\\'\\\\'"}, {"'\\\\'", "''"}},
     {"{'type':'string','format':'date'}", {"'2026-11-22'"}, {"'2026-13-22'", "'2026'"}},
+    {"{'type':'string','format':'hostname'}", {"'" LABELS6 "x'"}, {"'" LABELS6 "xy'"}},
+    {"{'type':'string','format':'hostname','maxLength':3}", {"'a.b'"}, {"'abcd'"}},
+    {"{'format':'hostname','enum':['" LABELS6 "x','" LABELS6 "xy']}",
+     {"'" LABELS6 "x'"},
+     {"'" LABELS6 "xy'"}},
     {"{'type':'string','format':'uri'}", {"'x'", "''"}, {"1"}},
     {"{'type':'string','format':'date','pattern':'^2026','minLength':10}",
      {"'2026-11-22'"},

@@ -79,6 +79,9 @@ int dfa_without(Dfa *d, const DfaNever *never, Error *err);
  */
 const char *format_pattern(const char *name);
 
+/* The most characters of a text of that format that the pattern does not count; -1: any number. */
+int format_longest(const char *name);
+
 /* Frees the tables; d is empty afterwards. An empty one (all zero) is fine. */
 void dfa_free(Dfa *d);
 

@@ -59,3 +59,8 @@ const char *format_pattern(const char *name)
         if (!strcmp(formats[i].name, name)) return formats[i].pattern;
     return NULL;
 }
+
+int format_longest(const char *name)
+{
+    return strcmp(name, "hostname") ? -1 : 253; /* 255 bytes of a message (RFC 1035) */
+}

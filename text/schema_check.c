@@ -47,9 +47,11 @@ static int is_string_of(SchemaCompiler *c, const json_t *schema, const json_t *v
     const char *text = json_string_value(value);
     const char *format = json_string_value(json_object_get(schema, "format"));
     const char *pattern = json_string_value(json_object_get(schema, "pattern"));
+    int longest = format ? format_longest(format) : -1;
     size_t len = json_string_length(value), n = 0;
     for (size_t i = 0; i < len; i++)
         n += ((unsigned char)text[i] & 0xc0) != 0x80;
+    if (longest >= 0 && n > (size_t)longest) return 0;
     return is_count(schema, n, "minLength", "maxLength") && matches(c, pattern, text, len) &&
            matches(c, format ? format_pattern(format) : NULL, text, len);
 }

@@ -123,9 +123,10 @@ int schema_characters(SchemaCompiler *c, const json_t *schema, int *lo, int *hi)
 {
     const json_t *pattern = json_object_get(schema, "pattern");
     const char *format = json_string_value(json_object_get(schema, "format"));
-    int automaton = -1;
+    int automaton = -1, longest = format ? format_longest(format) : -1;
     *lo = schema_bound(c, schema, "minLength", MAX_LENGTH_BOUND, 0);
-    *hi = schema_bound(c, schema, "maxLength", MAX_LENGTH_BOUND, -1);
+    *hi = schema_bound(c, schema, "maxLength", MAX_LENGTH_BOUND, longest);
+    if (longest >= 0 && *hi > longest) *hi = longest;
     if (*hi >= 0 && *lo > *hi) schema_empty(c, "minLength is over maxLength");
     if (c->failed) return -1;
     if (json_is_string(pattern))
