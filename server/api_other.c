@@ -32,17 +32,18 @@ static json_t *ollama_entry(const char *name)
                      "model", "capabilities", "completion", "details", "format", "safetensors");
 }
 
-/* /v1/models, or /v1/models/{id} for the entry alone. */
+/* /v1/models and /models, or {id} below them for the entry alone. */
 void api_models(Server *s, Exchange *ex)
 {
-    static const char list[] = "/v1/models";
-    const char *path = exchange_path(ex), *name = s->service->model_name;
-    if (!strcmp(path, "/models") || !strcmp(path, list)) {
+    static const char list[] = "/models";
+    const char *id = strstr(exchange_path(ex), list) + strlen(list);
+    const char *name = s->service->model_name;
+    if (!*id) {
         exchange_json(ex, 200,
                       json_pack("{s:s, s:[o], s:[o], s:s, s:s, s:b}", "object", "list", "data",
                                 model_entry(s), "models", ollama_entry(name), "first_id", name,
                                 "last_id", name, "has_more", 0));
-    } else if (!strcmp(path + strlen(list) + 1, name)) {
+    } else if (!strcmp(id + 1, name)) {
         exchange_json(ex, 200, model_entry(s));
     } else {
         exchange_error(ex, 404, "model_not_found", NULL, "there is no model of this name");

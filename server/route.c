@@ -28,6 +28,7 @@ static const Route routes[] = {
     {"/v1/models", METHOD_GET, 0, 0, api_models},
     {"/models", METHOD_GET, 0, 0, api_models},
     {"/v1/models/", METHOD_GET, 0, 0, api_models},
+    {"/models/", METHOD_GET, 0, 0, api_models},
     {"/v1/completions", METHOD_POST, 0, 0, api_completions},
     {"/completions", METHOD_POST, 0, 0, api_completions},
     {"/v1/chat/completions", METHOD_POST, 0, 0, api_chat},

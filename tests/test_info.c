@@ -96,6 +96,7 @@ static void test_models(void **state)
     assert_true((double)timegm(&tm) == number(entry, "created"));
     json_decref(entry);
     json_decref(list);
+    json_decref(get_json(s, "/models/org/team/demo%20model", 200));
     json_decref(get_json(s, "/v1/models/org/team", 404));
     json_decref(get_json(s, "/v1/models/org/team/demo%20model/x", 404));
     assert_int_equal(served_stop(s), 0);
