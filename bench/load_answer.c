@@ -24,10 +24,10 @@ static void join_string(json_t *to, const char *key, const json_t *from)
     strbuf_free(&both);
 }
 
-/* The array at key, made when it is missing. */
+/* The array at key, made when it is missing or something else. */
 static json_t *array_at(json_t *to, const char *key)
 {
-    if (!json_object_get(to, key)) json_object_set_new(to, key, json_array());
+    if (!json_is_array(json_object_get(to, key))) json_object_set_new(to, key, json_array());
     return json_object_get(to, key);
 }
 

@@ -174,6 +174,18 @@ static void test_what_is_no_answer(void **state)
     assert_int_equal(read_text(&a, "", 1), -1);
 }
 
+/* What a server says in one form and then in another is read to its end all the same. */
+static void test_forms_change(void **state)
+{
+    (void)state;
+    LoadAnswer a;
+    char *text = changed(streamed_chat, "\"content\":\"Hi th\"", "\"tool_calls\":5");
+    assert_int_equal(read_text(&a, text, 1), 0);
+    assert_non_null(strstr(a.form, "\"tool_calls\":[{"));
+    load_answer_free(&a);
+    mem_free(text);
+}
+
 /* ---- against servers ---- */
 
 /* The pool of two whole contexts has 16 MiB; what is resident beside it is not half as much. */
@@ -311,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_work_is_not_compared),
         cmocka_unit_test(test_each_difference_is_seen),
         cmocka_unit_test(test_what_is_no_answer),
+        cmocka_unit_test(test_forms_change),
         cmocka_unit_test(test_our_server),
         cmocka_unit_test(test_mistakes_are_found),
         cmocka_unit_test(test_wrong_options),
