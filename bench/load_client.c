@@ -13,6 +13,11 @@
 
 #include "base/mem.h"
 
+enum {
+    BODY_MOST = 64 << 20,      /* bytes of a reply */
+    HEAD_LINE_MOST = 64 << 10, /* and of a line of its head */
+};
+
 /* What is read next. */
 typedef enum { READ_STATUS, READ_HEADERS, READ_BODY, READ_SIZE, READ_CHUNK, READ_CHUNK_END } Part;
 
@@ -203,6 +208,15 @@ static int read_parts(LoadConn *c, struct evbuffer *in, const char **why)
     }
 }
 
+/* NULL, or what is too long. Of a reply that is not whole yet a line without end is left in `in`.
+ */
+static const char *too_long(const LoadConn *c, int whole, const struct evbuffer *in)
+{
+    if (c->body.len > BODY_MOST) return "the reply has more than 64 MiB";
+    if (!whole && evbuffer_get_length(in) > HEAD_LINE_MOST) return "a line of the reply has no end";
+    return NULL;
+}
+
 /*
  * Events that ended (with an empty line) and were not counted yet. A comment, which only says that
  * the server lives, is none.
@@ -231,7 +245,9 @@ static void on_readable(struct bufferevent *bev, void *arg)
         return;
     }
     c->heard = 1;
-    int whole = read_parts(c, in, &why), n_events = why ? 0 : count_events(c);
+    int whole = read_parts(c, in, &why);
+    if (!why) why = too_long(c, whole, in);
+    int n_events = why ? 0 : count_events(c);
     if (!why && whole && evbuffer_get_length(in)) why = "bytes follow the end of the reply";
     if (why) {
         failed(c, why, 0);

@@ -2,9 +2,9 @@
  * load_client.h: one connection of the load generator: requests out, replies in, never waiting.
  *
  * Reads replies as our server frames them (a length, or chunks) and is strict: anything else is a
- * failure with a reason. A connection has one request on its way at a time and is kept for the next
- * one; after a failure, a drop or "Connection: close" the next request opens a new one. Many of
- * them share one event loop and one thread.
+ * failure with a reason, and so is a reply of more than 64 MiB. A connection has one request on its
+ * way at a time and is kept for the next one; after a failure, a drop or "Connection: close" the
+ * next request opens a new one. Many of them share one event loop and one thread.
  */
 #ifndef OFFSHOOT_BENCH_LOAD_CLIENT_H
 #define OFFSHOOT_BENCH_LOAD_CLIENT_H

@@ -208,7 +208,16 @@ static void test_our_server(void **state)
     run_result_free(&r);
 }
 
-typedef enum { NO_MISTAKE, OTHER_TEXT, CUT_SHORT, STATUS_500, NO_LENGTH, BUSY_ONCE } Mistake;
+typedef enum {
+    NO_MISTAKE,
+    OTHER_TEXT,
+    CUT_SHORT,
+    STATUS_500,
+    NO_LENGTH,
+    BUSY_ONCE,
+    ENDLESS_LINE,
+    ENDLESS_BODY,
+} Mistake;
 
 /* The same answer for all; the mistake from the from-th request on. */
 typedef struct {
@@ -239,6 +248,18 @@ static void send_reply(int fd, const char *text, int streamed, Mistake mistake)
     mem_free(other);
 }
 
+/* More than the client takes. */
+static void send_endless(int fd, const char *head)
+{
+    enum { PIECE = 1 << 20, N_PIECES = 65 };
+    char *piece = mem_alloc(PIECE + 1, 1);
+    memset(piece, 'x', PIECE);
+    stub_server_send(fd, head);
+    for (int i = 0; i < N_PIECES; i++)
+        stub_server_send(fd, piece);
+    mem_free(piece);
+}
+
 static void serve_connection(void *ctx, int fd)
 {
     Stub *s = ctx;
@@ -251,6 +272,13 @@ static void serve_connection(void *ctx, int fd)
             stub_server_send(fd,
                              "HTTP/1.1 429 busy\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\n{}");
             continue;
+        }
+        if (mistake == ENDLESS_LINE || mistake == ENDLESS_BODY) {
+            s->mistake = NO_MISTAKE;
+            send_endless(fd, mistake == ENDLESS_LINE
+                                 ? "HTTP/1.1 200 OK\r\nX: "
+                                 : "HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n");
+            break;
         }
         send_reply(fd, streamed ? streamed_chat : whole_chat, streamed, mistake);
         if (mistake == CUT_SHORT) break;
@@ -286,6 +314,8 @@ static void test_mistakes_are_found(void **state)
         {CUT_SHORT, AFTER_THE_LONE_ANSWERS, 6, "the server closed the connection"},
         {STATUS_500, AFTER_THE_LONE_ANSWERS, 6, "load_refused"},
         {NO_LENGTH, AFTER_THE_LONE_ANSWERS, 6, "the reply needs a length or chunks"},
+        {ENDLESS_LINE, AFTER_THE_LONE_ANSWERS, 6, "a line of the reply has no end"},
+        {ENDLESS_BODY, AFTER_THE_LONE_ANSWERS, 6, "the reply has more than 64 MiB"},
         {OTHER_TEXT, AMONG_THEM, 6, "sent alone"},
     };
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
