@@ -109,6 +109,9 @@ static JsonCost add_cost(JsonCost cost, const char *text, size_t len)
             if (c == '"') in_string = 0;
         } else if (c == '"') {
             in_string = 1;
+            cost.n_strings++;
+        } else if (c == ':') {
+            cost.n_members++;
         } else if (c == ',') {
             cost.n_values++;
         } else if (c == '[' || c == '{') {
@@ -143,10 +146,19 @@ static int is_for_prompt(const char *key, const json_t *value)
     return 0;
 }
 
-json_t *api_parse_body(const char *text, size_t len, ApiError *err)
+/* What malloc gives jansson for it, about. */
+static size_t bytes_of(JsonCost cost, size_t len)
 {
-    JsonCost none = {0};
-    json_t *body = api_parse_one(&none, text, len, err);
+    enum { LIST = 256, OTHER = 48 };
+    size_t n_others = (size_t)cost.n_values + (size_t)cost.n_strings + (size_t)cost.n_members;
+    return len + LIST * (size_t)cost.n_lists + OTHER * n_others;
+}
+
+json_t *api_parse_body(const char *text, size_t len, size_t *bytes, ApiError *err)
+{
+    JsonCost cost = {0};
+    json_t *body = api_parse_one(&cost, text, len, err);
+    if (bytes) *bytes = body ? bytes_of(cost, len) : 0;
     json_round(body, is_for_prompt);
     return body;
 }

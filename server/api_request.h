@@ -102,7 +102,7 @@ typedef struct {
 /* What JSON texts cost to parse. */
 typedef struct {
     int depth; /* the deepest level */
-    int n_values, n_lists;
+    int n_values, n_lists, n_strings, n_members;
 } JsonCost;
 
 typedef struct {
@@ -170,9 +170,9 @@ typedef struct {
 /*
  * Parses JSON that came from outside: an object within the limits above. NULL and *err. Integers
  * beyond 64 bits keep their digits in arguments of calls and parameters of tools, which the prompt
- * shows; elsewhere they are reals.
+ * shows; elsewhere they are reals. *bytes, unless bytes is NULL: what it takes of memory, about.
  */
-json_t *api_parse_body(const char *text, size_t len, ApiError *err);
+json_t *api_parse_body(const char *text, size_t len, size_t *bytes, ApiError *err);
 
 /*
  * The same for one of several texts, whose integers keep their digits everywhere: the limits are

@@ -127,7 +127,7 @@ void api_abort_request(Server *s, Exchange *ex)
         exchange_error(ex, 413, "request_too_large", NULL, "the body is too large for this route");
         return;
     }
-    json_t *body = api_parse_body(text, len, &err);
+    json_t *body = api_parse_body(text, len, NULL, &err);
     const char *rid = json_string_value(json_field(body, "rid"));
     refused = !body || api_read_bool(body, "abort_all", &all, &err);
     if (!refused && !all && !rid)

@@ -35,6 +35,7 @@ struct TextTask {
     const ChatCount *count;
     int step; /* the next one */
     json_t *request;
+    size_t json_bytes; /* for server_forget_json */
     int refused;
     ApiError err;
     StrBuf reply;
@@ -48,7 +49,7 @@ struct TextTask {
 static int read_body(TextTask *t, size_t *budget)
 {
     (void)budget;
-    t->request = api_parse_body(t->text, t->len, &t->err);
+    t->request = server_parse_body(t->server, t->text, t->len, &t->json_bytes, &t->err);
     return t->request ? 0 : -1;
 }
 
@@ -314,6 +315,8 @@ static void free_request(TextTask *t)
 {
     json_decref(t->request);
     t->request = NULL;
+    server_forget_json(t->server, t->json_bytes);
+    t->json_bytes = 0;
 }
 
 static int text_run(void *owner)

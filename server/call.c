@@ -27,9 +27,11 @@ static void unlink_call(Call *call)
  * has made it; only when the server ends, or thousands wait for that, it is done here.
  */
 typedef struct {
+    Server *server;
     ApiRequest api;
     json_t *asked;
     ReplyTools *tools;
+    size_t json_bytes;
 } Remains;
 
 static int free_parts(void *owner)
@@ -38,7 +40,8 @@ static int free_parts(void *owner)
     reply_tools_close(r->tools);
     api_request_free(&r->api);
     json_decref(r->asked);
-    *r = (Remains){0};
+    server_forget_json(r->server, r->json_bytes);
+    *r = (Remains){.server = r->server};
     return TASK_DONE;
 }
 
@@ -52,7 +55,7 @@ static void free_request(const Call *call)
 {
     Remains *r = mem_alloc(1, sizeof *r);
     Task task = {free_parts, free_remains, r};
-    *r = (Remains){call->api, call->asked, call->tools};
+    *r = (Remains){call->server, call->api, call->asked, call->tools, call->json_bytes};
     int is_large = call->text_len > INLINE_BODY_BYTES;
     if (!is_large || worker_add_owed(call->server->worker, &task)) free_remains(r);
 }

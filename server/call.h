@@ -87,6 +87,7 @@ struct Call {
     CustomInput input;  /* and what it gets, if it is a custom tool */
     StrBuf whole;       /* its whole reply, while the worker writes it */
     char *body;         /* a large one, for the worker */
+    size_t json_bytes;  /* for server_forget_json */
     const char *text;   /* the body */
     size_t text_len;
     ApiError error; /* what is wrong with it */

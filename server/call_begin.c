@@ -172,7 +172,8 @@ static int read_request(Call *call, ApiError *err)
     const ApiFormat *format = call->format;
     ApiDefaults defaults = format->defaults ? format->defaults(call->server)
                                             : server_defaults(call->server, format->max_tokens);
-    json_t *body = api_parse_body(call->text, call->text_len, err);
+    json_t *body =
+        server_parse_body(call->server, call->text, call->text_len, &call->json_bytes, err);
     if (body && format->translate) {
         call->asked = body;
         body = format->translate(body, err);

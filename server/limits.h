@@ -15,10 +15,11 @@
  *     --sse-keepalive          10 s   silence in a stream: a comment is sent; 0: never
  *
  * Not options: JSON 128 levels deep, and the counts in api_request.h; 10 s behind for a stream's
- * reader while others wait (behind_s); 512 MiB of bodies at once (all_bodies_bytes): 503; 512 MiB
- * of whole replies over max-unsent-bytes that are not taken (all_replies_bytes): the next one is
- * 503; 32 bodies over 64 KiB that wait to be read, 4096 requests that wait for a grammar: 429; 64
- * KiB of further requests read while one is answered; 2 s for a refused client to stop sending
+ * reader while others wait (behind_s); 512 MiB of bodies at once (all_bodies_bytes): 503; 1 GiB
+ * that the JSON of bodies takes until they are answered (all_json_bytes): 429; 512 MiB of whole
+ * replies over max-unsent-bytes that are not taken (all_replies_bytes): the next one is 503; 32
+ * bodies over 64 KiB that wait to be read, 4096 requests that wait for a grammar: 429; 64 KiB of
+ * further requests read while one is answered; 2 s for a refused client to stop sending
  * (connection.c); 30 s without a step of the engine while it has work: /health says 503 (stall_s);
  * 5 s for it to answer /health_generate: 503 (order_s); 16 orders to it at once (MAX_ORDERS): 429.
  */
@@ -35,6 +36,7 @@ typedef struct {
 
 typedef struct {
     HttpLimits http;
+    int64_t all_json_bytes;
     int drain_s, keepalive_s, stall_s, behind_s, order_s;
 } ServerLimits;
 
@@ -54,7 +56,8 @@ typedef struct {
                 .idle_timeout_s = 75,                                                              \
                 .write_timeout_s = 60,                                                             \
             },                                                                                     \
-        .drain_s = 30, .keepalive_s = 10, .stall_s = 30, .behind_s = 10, .order_s = 5,             \
+        .all_json_bytes = 1 << 30, .drain_s = 30, .keepalive_s = 10, .stall_s = 30,                \
+        .behind_s = 10, .order_s = 5,                                                              \
     }
 
 #endif

@@ -48,6 +48,22 @@ int server_run_task(Server *s, Exchange *ex, const Task *task, char **body, cons
     return -1;
 }
 
+json_t *server_parse_body(Server *s, const char *text, size_t len, size_t *held, ApiError *err)
+{
+    json_t *body = api_parse_body(text, len, held, err);
+    size_t others = atomic_fetch_add(&s->json_bytes, *held);
+    if (!body || !others || others + *held <= (size_t)s->limits.all_json_bytes) return body;
+    json_decref(body);
+    err->code = "queue_full";
+    api_error(err, ERR_BUSY, NULL, "the requests that are open hold too much; try again");
+    return NULL;
+}
+
+void server_forget_json(Server *s, size_t held)
+{
+    atomic_fetch_sub(&s->json_bytes, held);
+}
+
 ApiDefaults server_defaults(const Server *s, int max_tokens)
 {
     const Settings *settings = s->service->settings;

@@ -61,8 +61,9 @@ struct Server {
     int draining;
     int lost; /* the device is gone or loading failed, for the reason in failure */
     Error failure;
-    atomic_int n_live;   /* dispatch_n_live, for other threads */
-    atomic_int is_ready; /* for other threads */
+    atomic_size_t json_bytes; /* of the bodies of all open requests, on any thread */
+    atomic_int n_live;        /* dispatch_n_live, for other threads */
+    atomic_int is_ready;      /* for other threads */
 };
 
 enum {
@@ -81,6 +82,14 @@ enum {
  */
 int server_run_task(Server *s, Exchange *ex, const Task *task, char **body, const char **text,
                     size_t *len);
+
+/*
+ * api_parse_body, and an error where the JSON of all open requests would be too much; one alone may
+ * be as large as it is. *held, of which nobody else knows, is for server_forget_json, also after a
+ * failure. On any thread.
+ */
+json_t *server_parse_body(Server *s, const char *text, size_t len, size_t *held, ApiError *err);
+void server_forget_json(Server *s, size_t held);
 
 /* What a request gets that does not say; max_tokens is what the route gives. */
 ApiDefaults server_defaults(const Server *s, int max_tokens);

@@ -23,7 +23,7 @@ static int read_by(const ApiDefaults *defaults, ApiRequest *r, ApiKind kind, con
 {
     *err = (ApiError){0};
     *r = (ApiRequest){0};
-    json_t *body = api_parse_body(text, len, err);
+    json_t *body = api_parse_body(text, len, NULL, err);
     return body ? api_request_read(r, kind, body, defaults, err) : -1;
 }
 

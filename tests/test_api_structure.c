@@ -38,7 +38,7 @@ static int read_fields(ApiRequest *r, ApiKind kind, const char *fields, ApiError
     with_quotes(text);
     *err = (ApiError){0};
     *r = (ApiRequest){0};
-    json_t *body = api_parse_body(text, strlen(text), err);
+    json_t *body = api_parse_body(text, strlen(text), NULL, err);
     if (!body) fail_msg("%s: %s", text, err->error.msg);
     return api_request_read(r, kind, body, &defaults, err);
 }

@@ -278,6 +278,51 @@ static void test_many_bodies_at_once(void **state)
     assert_int_equal(served_stop(s), 0);
 }
 
+/* A body of a thousand numbers that nobody asks for: some 50 KB once it is parsed. */
+static const char *with_numbers(StrBuf *body, const char *fields)
+{
+    strbuf_clear(body);
+    strbuf_puts(body, fields);
+    strbuf_puts(body, ", \"x\": [");
+    for (int i = 0; i < 1000; i++)
+        strbuf_puts(body, "1,");
+    strbuf_puts(body, "1]}");
+    return strbuf_str(body);
+}
+
+/* The JSON of requests stays until they are answered, so it has a bound, too. */
+static void test_json_of_many(void **state)
+{
+    (void)state;
+    enum { N = 3 };
+    ServedOptions o = served_defaults();
+    o.limits.all_json_bytes = N * 55000;
+    Served *s = served_start(&o);
+    StrBuf body = {0};
+    int fd[N], status = 0;
+    with_numbers(&body, "{\"prompt\": \"Hello\", \"max_tokens\": 7000, \"ignore_eos\": true");
+    for (int i = 0; i < N; i++) {
+        fd[i] = http_connect(s->port);
+        http_send(fd[i], "POST", COMPLETIONS, "", body.data);
+    }
+    while (metric(s, "vllm:num_requests_running") + metric(s, "vllm:num_requests_waiting") < N)
+        usleep(10000);
+    json_decref(served_post(s, COMPLETIONS, body.data, 429));
+    json_decref(served_post(s, "/tokenize", with_numbers(&body, "{\"prompt\": \"Hello\""), 429));
+    assert_alive(s);
+    for (int i = 0; i < N; i++)
+        close(fd[i]);
+    for (int i = 0; i < 500 && status != 200; i++) {
+        HttpReply r = http_exchange(s->port, "POST", "/tokenize", "", body.data);
+        status = r.status;
+        http_reply_free(&r);
+        usleep(10000);
+    }
+    assert_int_equal(status, 200);
+    strbuf_free(&body);
+    assert_int_equal(served_stop(s), 0);
+}
+
 /* ---- a lost device ---- */
 
 /* All who were being answered hear of it, at once or in their stream; then the server ends. */
@@ -654,6 +699,7 @@ int main(void)
         cmocka_unit_test(test_large_bodies),
         cmocka_unit_test(test_costly_json),
         cmocka_unit_test(test_many_bodies_at_once),
+        cmocka_unit_test(test_json_of_many),
         cmocka_unit_test(test_lost_device),
         cmocka_unit_test(test_model_names_and_lengths),
         cmocka_unit_test(test_worker),

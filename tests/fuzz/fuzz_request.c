@@ -67,7 +67,7 @@ static void read_body(const uint8_t *data, size_t size, ApiKind kind, Translate 
 {
     ApiRequest r = {0};
     ApiError err = {0};
-    json_t *asked = NULL, *body = api_parse_body((const char *)data, size, &err);
+    json_t *asked = NULL, *body = api_parse_body((const char *)data, size, NULL, &err);
     if (body && translate) {
         asked = body;
         body = translate(asked, &err);
