@@ -137,7 +137,7 @@ static int read_sizes(const Reader *r)
     if (get_int(r, "vocab_size", 1, MAX_VOCAB, vocab, &c->n_vocab) ||
         need_int(r, "hidden_size", MAX_WIDTH / 2, &c->dim) ||
         need_int(r, "num_hidden_layers", MAX_LAYERS, &c->n_layers) ||
-        get_int(r, "max_position_embeddings", 1, MAX_CTX_LIMIT, 262144, &c->ctx_limit) ||
+        get_int(r, "max_position_embeddings", 1, MAX_CTX_LIMIT, 32768, &c->ctx_limit) ||
         get_int(r, "mtp_num_hidden_layers", 0, MAX_LAYERS, c->family == MODEL_QWEN3_NEXT,
                 &c->n_mtp) ||
         json_get_num(r->text, r->where, "rms_norm_eps", 1e-12, 1, 1e-6, &eps, r->err))

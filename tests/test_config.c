@@ -206,7 +206,7 @@ static void test_forms(void **state)
     assert_true(c.rope.theta == 1e4);
     assert_int_equal(c.n_full, 1);
     assert_int_equal(c.norm_topk, 1);
-    assert_int_equal(c.ctx_limit, 262144);
+    assert_int_equal(c.ctx_limit, 32768);
     assert_int_equal(c.tied, 0);
 }
 
