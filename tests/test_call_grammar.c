@@ -227,6 +227,8 @@ static const struct {
      {"b</parameter>", "<parameter=c"}},
     {"{'oneOf':[{'const':'q'}]}", {{"q", "\"q\""}}, {"True", "qq", "\"q\""}},
     {"{'allOf':[{'enum':['q']}]}", {{"q", "\"q\""}}, {"True"}},
+    {"{'const':''}", {{"", "\"\""}}, {"x", "null"}},
+    {"{'anyOf':[{'type':'string','enum':['']}]}", {{"", "\"\""}}, {"x"}},
     {"{'anyOf':[{'const':'auto'},{'type':'integer','minimum':1,'maximum':9}]}",
      {{"auto", "\"auto\""}, {"7", "7"}},
      {"0", "manual", "True"}},
