@@ -139,9 +139,7 @@ Grammar *grammar_build_end(GrammarBuilder *b, uint32_t start, Error *err)
     mem_free(b->string);
     b->string = NULL;
     g->start = start;
-    if (b->has_too_many) {
-        error_set(err, ERR_LIMIT, "it has an anyOf of more than %d schemas", MAX_GRAMMAR_WAYS);
-    } else if (b->is_full) {
+    if (b->is_full) {
         error_set(err, ERR_LIMIT, "it takes more than %d nodes", MAX_GRAMMAR_NODES);
     } else if (!every_loop_takes_bytes(g)) {
         error_set(err, ERR_INPUT, "it refers to itself without end");
@@ -214,8 +212,8 @@ uint32_t grammar_call(GrammarBuilder *b, uint32_t body, uint32_t next)
 
 uint32_t grammar_any_of(GrammarBuilder *b, const uint32_t *node, int n)
 {
-    if (n > MAX_GRAMMAR_WAYS) b->has_too_many = 1;
-    if (b->is_full || n > UINT16_MAX) return 0;
+    assert(n <= MAX_GRAMMAR_WAYS);
+    if (b->is_full) return 0;
     uint32_t first = b->g->n_edges;
     for (int i = 0; i < n; i++)
         add_edges(b, &(GrammarEdge){.to = node[i]}, 1);

@@ -11,7 +11,7 @@
 enum {
     MAX_GRAMMAR_NODES = 1 << 17,
     MAX_GRAMMAR_AUTOMATON_STATES = 16384,
-    MAX_GRAMMAR_WAYS = 1024, /* of one node */
+    MAX_GRAMMAR_WAYS = 1024, /* of grammar_any_of */
 };
 
 typedef struct {
@@ -19,7 +19,6 @@ typedef struct {
     uint32_t cap_nodes, cap_edges;
     int n_states;     /* of all automata */
     int is_full;      /* a limit was met: nodes are 0 from then on */
-    int has_too_many; /* ways of one node: it will be no grammar */
     uint32_t *string; /* by their hash, nodes of strings, which all that are alike share; 0: free */
     int n_strings;
 } GrammarBuilder;

@@ -129,6 +129,8 @@ void schema_set_forward(SchemaCompiler *c, uint32_t node, uint32_t to)
 
 uint32_t schema_ways(SchemaCompiler *c, const uint32_t *way, int n)
 {
+    if (n > MAX_GRAMMAR_WAYS)
+        return schema_fail(c, ERR_LIMIT, "there are more than %d alternatives", MAX_GRAMMAR_WAYS);
     return n == 1 ? way[0] : grammar_any_of(c->b, way, n);
 }
 
