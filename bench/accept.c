@@ -152,7 +152,8 @@ static int measure(Bench *b, const char *name, const json_t *messages, const jso
     return failed;
 }
 
-static int measure_turns(Bench *b, const char *name, const json_t *turns, Error *err)
+static int measure_turns(Bench *b, const char *name, const json_t *turns, const json_t *tools,
+                         Error *err)
 {
     json_t *messages = json_array();
     int failed = 0;
@@ -161,7 +162,7 @@ static int measure_turns(Bench *b, const char *name, const json_t *turns, Error 
     json_array_foreach(turns, i, turn)
     {
         json_array_append_new(messages, json_pack("{s:s, s:O}", "role", "user", "content", turn));
-        failed = measure(b, name, messages, NULL, err);
+        failed = measure(b, name, messages, tools, err);
         if (failed) break;
         append_answer(b, messages);
     }
@@ -169,20 +170,28 @@ static int measure_turns(Bench *b, const char *name, const json_t *turns, Error 
     return failed;
 }
 
+static int is_assistant(const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+    return role && !strcmp(role, "assistant");
+}
+
+/* Each answer that something goes before, and the one that the last message waits for. */
 static int measure_messages(Bench *b, const char *name, const json_t *messages, const json_t *tools,
                             Error *err)
 {
     json_t *history = json_array();
     int failed = 0;
-    size_t i;
+    size_t i, n = json_array_size(messages);
     json_t *m;
     json_array_foreach(messages, i, m)
     {
-        const char *role = json_string_value(json_object_get(m, "role"));
-        if (role && !strcmp(role, "assistant")) failed = measure(b, name, history, tools, err);
+        if (i && is_assistant(m)) failed = measure(b, name, history, tools, err);
         if (failed) break;
         json_array_append(history, m);
     }
+    if (!failed && n && !is_assistant(json_array_get(messages, n - 1)))
+        failed = measure(b, name, history, tools, err);
     json_decref(history);
     return failed;
 }
@@ -190,12 +199,13 @@ static int measure_messages(Bench *b, const char *name, const json_t *messages, 
 static int measure_case(Bench *b, const json_t *line, Error *err)
 {
     const char *name = json_string_value(json_object_get(line, "category"));
-    const json_t *turns = json_object_get(line, "turns");
+    const json_t *turns = json_object_get(line, "turns"), *tools = json_object_get(line, "tools");
     const json_t *messages = json_object_get(line, "messages");
     if (!name) name = "all prompts";
-    if (json_is_array(turns)) return measure_turns(b, name, turns, err);
-    if (json_is_array(messages))
-        return measure_messages(b, name, messages, json_object_get(line, "tools"), err);
+    if (tools && !json_is_array(tools) && !json_is_null(tools))
+        return error_set(err, ERR_INPUT, "'tools' is no array");
+    if (json_is_array(turns)) return measure_turns(b, name, turns, tools, err);
+    if (json_is_array(messages)) return measure_messages(b, name, messages, tools, err);
     return error_set(err, ERR_INPUT, "neither 'turns' nor 'messages' is an array");
 }
 
@@ -210,7 +220,10 @@ static void show_progress(const Bench *b, int line)
 static int measure_line(void *ctx, int number, const json_t *line, Error *err)
 {
     Bench *b = ctx;
+    int n_before = b->all.n_answers + b->n_skipped;
     int failed = measure_case(b, line, err);
+    if (!failed && b->all.n_answers + b->n_skipped == n_before)
+        failed = error_set(err, ERR_INPUT, "it has no answer to measure");
     show_progress(b, number);
     return failed;
 }

@@ -10,8 +10,9 @@
  * `bench accept`: answers a jsonl of prompts with and without drafts (of a fixed shape, a chain of
  * three unless the user sets another) and prints, per category, acceptance length, histogram,
  * acceptance by depth, tokens/s both ways. A line of the file is
- * {"category", "turns": [user text, ...]} or {"category", "messages": [...], "tools": [...]}; of
- * the latter every assistant turn is asked for anew, with the file's own history before it.
+ * {"category", "turns": [user text, ...], "tools": [...]} or the same with "messages": of these
+ * every assistant turn is asked for anew, and the one that the last message waits for, with the
+ * file's own history before it.
  */
 int bench_accept_run(const Service *s, Error *err);
 

@@ -142,21 +142,22 @@ void load_case_set_ids(LoadCase *one, const int32_t *id, int n, const char *fiel
 
 /* ---- the mix ---- */
 
-/* A conversation up to its last answer, or its first question. NULL: neither is there. */
+/* A conversation up to the answer that it ends with or waits for, or its first question. NULL:
+ * neither is there. */
 static json_t *question(const json_t *line)
 {
     const json_t *messages = json_object_get(line, "messages");
     const char *turn = json_string_value(json_array_get(json_object_get(line, "turns"), 0));
+    size_t n = json_array_size(messages);
     if (turn) return user_says(turn);
-    for (size_t n = json_array_size(messages); n-- > 1;) {
-        const char *role = json_string_value(json_object_get(json_array_get(messages, n), "role"));
-        if (!role || strcmp(role, "assistant") != 0) continue;
-        json_t *history = json_array();
-        for (size_t i = 0; i < n; i++)
-            json_array_append(history, json_array_get(messages, i));
-        return history;
-    }
-    return NULL;
+    const char *role =
+        n ? json_string_value(json_object_get(json_array_get(messages, n - 1), "role")) : NULL;
+    if (role && !strcmp(role, "assistant")) n--;
+    if (!n) return NULL;
+    json_t *history = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append(history, json_array_get(messages, i));
+    return history;
 }
 
 /*

@@ -313,7 +313,46 @@ static void test_no_prompts(void **state)
     expect_run(RUN_ON(" \n\n", ACCEPT, "--prompts", "/dev/stdin"), 5, "has no lines");
     expect_run(RUN_ON("", ACCEPT, "--prompts", "/dev/stdin"), 5, "has no lines");
     expect_run(RUN_ON("{\"turns\": []}", ACCEPT, "--prompts", "/dev/stdin"), 2,
-               "no answer to measure");
+               "line 1: it has no answer to measure");
+    expect_run(RUN_ON("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}", ACCEPT,
+                      "--prompts", "/dev/stdin"),
+               2, "line 1: it has no answer to measure");
+    expect_run(RUN_ON("{\"turns\": [\"Hello\"], \"tools\": 5}", ACCEPT, "--prompts", "/dev/stdin"),
+               2, "'tools' is no array");
+}
+
+/* A conversation may begin with an answer, which nobody asked for, and end with a question. */
+static void test_messages(void **state)
+{
+    (void)state;
+#define SAYS(role) "{\"role\": \"" role "\", \"content\": \"Hello\"}"
+    static const char asks[] = "{\"messages\": [" SAYS("user") "]}",
+                      talks[] = "{\"messages\": [" SAYS("assistant") "," SAYS("user") "," SAYS(
+                          "assistant") "," SAYS("user") "]}";
+    expect_run(RUN_ON(asks, ACCEPT, "--prompts", "/dev/stdin"), 0, "from those without: 0 of 1\n");
+    expect_run(RUN_ON(talks, ACCEPT, "--prompts", "/dev/stdin"), 0, "from those without: 0 of 2\n");
+#undef SAYS
+}
+
+static int n_prompt_tokens(const char *line)
+{
+    RunResult r = RUN_ON(line, ACCEPT, "--prompts", "/dev/stdin", "--json");
+    assert_run(&r, 0, "\"all\"");
+    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+    int n = -1;
+    json_unpack(report, "{s:{s:i}}", "all", "prompt_tokens", &n);
+    json_decref(report);
+    run_result_free(&r);
+    return n;
+}
+
+static void test_turns_with_tools(void **state)
+{
+    (void)state;
+    int without = n_prompt_tokens("{\"turns\": [\"Hello\"], \"tools\": null}");
+    int with = n_prompt_tokens("{\"turns\": [\"Hello\"], \"tools\": [{\"type\": \"function\", "
+                               "\"function\": {\"name\": \"look_up\"}}]}");
+    assert_true(without > 0 && with > without + 20);
 }
 
 int main(void)
@@ -326,6 +365,7 @@ int main(void)
         cmocka_unit_test(test_draft_vocab),      cmocka_unit_test(test_draft_quant),
         cmocka_unit_test(test_cache_off),        cmocka_unit_test(test_many_categories),
         cmocka_unit_test(test_long_categories),  cmocka_unit_test(test_no_prompts),
+        cmocka_unit_test(test_messages),         cmocka_unit_test(test_turns_with_tools),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
