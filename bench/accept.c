@@ -255,9 +255,10 @@ static double per_second(const Totals *t, double ms)
 static void print_line(const Totals *t)
 {
     int shown = (int)utf8_check(t->name, strnlen(t->name, NAME_COLUMN));
+    double speed = per_second(t, t->with_ms), plain = per_second(t, t->without_ms);
     printf("%-*.*s %7d %8ld %8ld %7.2f %9.1f %9.1f %8.2f\n", NAME_COLUMN, shown, t->name,
-           t->n_answers, t->n_tokens, t->n_steps, acceptance_length(t), per_second(t, t->with_ms),
-           per_second(t, t->without_ms), ratio(t->without_ms, t->with_ms));
+           t->n_answers, t->n_tokens, t->n_steps, acceptance_length(t), speed, plain,
+           ratio(speed, plain));
 }
 
 static void print_details(const Totals *t)

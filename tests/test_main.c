@@ -304,6 +304,14 @@ static void test_long_categories(void **state)
 #undef CASE
 }
 
+/* Answers of one token have no step: nothing is faster than anything. */
+static void test_no_steps(void **state)
+{
+    (void)state;
+    expect_run(RUN_ON("{\"turns\": [\"Hello\"]}", ACCEPT, "--prompts", "/dev/stdin"), 0,
+               " 1        1        0    1.00       0.0       0.0     0.00\n");
+}
+
 /* Blank lines are none; a file that gives nothing to measure is an error. */
 static void test_no_prompts(void **state)
 {
@@ -366,6 +374,7 @@ int main(void)
         cmocka_unit_test(test_cache_off),        cmocka_unit_test(test_many_categories),
         cmocka_unit_test(test_long_categories),  cmocka_unit_test(test_no_prompts),
         cmocka_unit_test(test_messages),         cmocka_unit_test(test_turns_with_tools),
+        cmocka_unit_test(test_no_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
