@@ -35,6 +35,7 @@ typedef struct {
     EngineStatus status;
     Contexts contexts;
     int n_tries, n_new;
+    uint64_t salt; /* of the last try */
     int32_t *prompt;
     Row row;
 } Bench;
@@ -109,11 +110,12 @@ static int wait_saved(Bench *b, Error *err)
     return error_set(err, ERR_FILE, "the prefix was not saved");
 }
 
-static int try_once(Bench *b, int context, int try, uint64_t salt, Error *err)
+static int try_once(Bench *b, int context, int try, Error *err)
 {
     const Settings *set = b->s.settings;
     double prefix_ms = -1;
     Row *row = &b->row;
+    uint64_t salt = ++b->salt;
     if (ask(b, context, WHOLE, try, salt, &prefix_ms, err)) return -1;
     if (prefix_ms < 0) return error_set(err, ERR_INPUT, "no pass ended after %d tokens", context);
     row->ms[BEHIND][try] = row->ms[WHOLE][try] - prefix_ms;
@@ -126,9 +128,8 @@ static int try_once(Bench *b, int context, int try, uint64_t salt, Error *err)
 /* The first try warms up, and is overwritten. */
 static int measure(Bench *b, int context, Error *err)
 {
-    uint64_t salt = (uint64_t)time(NULL) << 20 | (uint64_t)context << 7;
     for (int i = -1; i < b->n_tries; i++)
-        if (try_once(b, context, i < 0 ? 0 : i, salt + (uint64_t)(i + 2), err)) return -1;
+        if (try_once(b, context, i < 0 ? 0 : i, err)) return -1;
     return 0;
 }
 
@@ -196,6 +197,7 @@ int bench_turn_run(const Service *s, const EngineOpener *opener, Error *err)
     asked.prefix_cache = ON;
     b->s = *s;
     b->opener = opener;
+    b->salt = (uint64_t)time(NULL) << 20; /* the folder may have an earlier run's */
     b->n_new = set->question_tokens;
     b->n_tries = set->requests ? set->requests : DEFAULT_TRIES;
     int failed = opener->open(opener->ctx, &asked, &b->s, err);

@@ -70,6 +70,20 @@ static void test_table(void **state)
     run_result_free(&r);
 }
 
+/* A context that is named twice is computed twice. */
+static void test_equal_contexts(void **state)
+{
+    (void)state;
+    RunResult r = RUN("bench", "turn", "--model", MODEL, "--threads", "1", "--contexts", "40,40,40",
+                      "--question-tokens", "8", "--requests", "1", "--ctx-size", "64", "--json");
+    assert_run(&r, 0, "\"rows\"");
+    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+    for (size_t i = 0; i < 9; i++)
+        assert_int_equal(line_of(json_object_get(report, "rows"), i).cached, i % 3 < 2 ? 0 : 40);
+    json_decref(report);
+    run_result_free(&r);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -89,6 +103,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_prefixes_are_found),
         cmocka_unit_test(test_table),
+        cmocka_unit_test(test_equal_contexts),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
