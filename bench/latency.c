@@ -24,8 +24,7 @@ enum { PLAIN, DRAFTED, N_WAYS };
 typedef struct {
     double prompt[MAX_TRIES], decode[MAX_TRIES]; /* tokens per second */
     double step[MAX_TRIES];                      /* milliseconds */
-    double acceptance;                           /* length */
-    double nodes;                                /* of a step's tree, root included */
+    long n_steps, n_drafted, n_accepted;         /* of all tries */
 } Way;
 
 typedef struct {
@@ -69,6 +68,7 @@ static int measure(Bench *b, int context, Error *err)
 {
     int n_ways = b->status.drafter ? N_WAYS : 1;
     RequestStats stats;
+    memset(b->way, 0, sizeof b->way);
     for (int i = -1; i < b->n_tries; i++) /* the first time warms up */
         for (int way = 0; way < n_ways; way++) {
             Way *w = &b->way[way];
@@ -77,10 +77,22 @@ static int measure(Bench *b, int context, Error *err)
             w->prompt[i] = context / stats.prompt_ms * 1e3;
             w->decode[i] = (stats.n_generated - 1) / stats.decode_ms * 1e3;
             w->step[i] = stats.decode_ms / stats.n_steps;
-            w->acceptance = 1 + (double)stats.n_accepted / stats.n_steps;
-            w->nodes = 1 + (double)stats.n_drafted / stats.n_steps;
+            w->n_steps += stats.n_steps;
+            w->n_drafted += stats.n_drafted;
+            w->n_accepted += stats.n_accepted;
         }
     return 0;
+}
+
+static double acceptance_length(const Way *w)
+{
+    return 1 + (double)w->n_accepted / (double)w->n_steps;
+}
+
+/* Of a step's tree, the root included. */
+static double mean_nodes(const Way *w)
+{
+    return 1 + (double)w->n_drafted / (double)w->n_steps;
 }
 
 /* ---- floors ---- */
@@ -100,22 +112,29 @@ static double kv_bytes(const Bench *b, int context)
     return row * context * c->n_full / layers;
 }
 
+/* What is read and written: each row's own, or one that is read by the pass and once more to be
+ * taken along the kept rows. */
+static double states_moved(const Bench *b, double rows)
+{
+    return b->status.state_mode == STATE_REPLAY && rows > 1 ? 3 : 1 + rows;
+}
+
 /*
- * Tokens per second when a step takes what its bytes take. Where shapes are chosen step by step,
- * what a chain of as many nodes as the mean takes.
+ * Tokens per second when a step takes what its bytes take, with as many rows as the mean. Where
+ * shapes are chosen step by step, the head's levels are those of a chain of so many.
  */
 static double floor_rate(const Bench *b, int context, int way)
 {
-    double levels = b->status.draft_auto ? b->way[way].nodes - 1 : b->status.draft_depth;
-    int rows = way == PLAIN ? 1 : (int)(levels + 1.5);
+    double rows = mean_nodes(&b->way[way]);
+    double levels = b->status.draft_auto ? rows - 1 : b->status.draft_depth;
     int answer = context + b->max_tokens / 2;
-    double bytes =
-        model_pass_bytes(b->model, rows) + (1 + rows) * state_bytes(b) + kv_bytes(b, answer);
+    double bytes = model_pass_bytes(b->model, (int)(rows + 0.5)) +
+                   states_moved(b, rows) * state_bytes(b) + kv_bytes(b, answer);
     if (way == DRAFTED) {
         if (b->status.draft_vocab) bytes += levels * model_head_bytes(b->model, 1);
         bytes += levels * b->status.draft_vocab_bytes;
     }
-    return b->way[way].acceptance * b->rate / bytes;
+    return acceptance_length(&b->way[way]) * b->rate / bytes;
 }
 
 /* ---- the report ---- */
@@ -132,7 +151,8 @@ static void print_way(Bench *b, int context, int way)
     int n = b->n_tries;
     double prompt = median(w->prompt, n), decode = median(w->decode, n), step = median(w->step, n);
     printf("%7d  %-7s %10.1f %10.2f [%.2f..%.2f] %10.3f %6.2f %7.3f", context, name[way], prompt,
-           decode, smallest(w->decode), w->decode[n - 1], step, w->nodes, w->acceptance);
+           decode, smallest(w->decode), w->decode[n - 1], step, mean_nodes(w),
+           acceptance_length(w));
     if (b->rate > 0) {
         double most = floor_rate(b, context, way);
         printf(" %10.2f %5.1f %%", most, decode / most * 100);
@@ -145,11 +165,13 @@ static json_t *way_json(Bench *b, int context, int way)
     Way *w = &b->way[way];
     int n = b->n_tries;
     double prompt = median(w->prompt, n), decode = median(w->decode, n), step = median(w->step, n);
-    return json_pack("{s:i, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "context", context,
-                     "drafts", way == DRAFTED, "prompt_tokens_per_second", prompt,
+    return json_pack("{s:i, s:b, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, s:f, s:f}", "context",
+                     context, "drafts", way == DRAFTED, "prompt_tokens_per_second", prompt,
                      "tokens_per_second", decode, "tokens_per_second_min", smallest(w->decode),
-                     "tokens_per_second_max", w->decode[n - 1], "step_ms", step, "nodes", w->nodes,
-                     "acceptance_length", w->acceptance, "floor_tokens_per_second",
+                     "tokens_per_second_max", w->decode[n - 1], "step_ms", step, "steps",
+                     (json_int_t)w->n_steps, "drafted", (json_int_t)w->n_drafted, "accepted",
+                     (json_int_t)w->n_accepted, "nodes", mean_nodes(w), "acceptance_length",
+                     acceptance_length(w), "floor_tokens_per_second",
                      b->rate > 0 ? floor_rate(b, context, way) : 0);
 }
 

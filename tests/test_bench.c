@@ -80,6 +80,61 @@ static void test_latency(void **state)
     run_result_free(&r);
 }
 
+static RunResult run_shape(const char *mode, const char *nodes)
+{
+    return RUN("bench", "latency", "--model", MODEL, "--threads", "1", "--contexts", "16",
+               "--max-tokens", "60", "--requests", "1", "--ctx-size", "128", "--draft-depth", "2",
+               "--draft-topk", "8", "--state-mode", mode, "--tree-nodes", nodes, "--json");
+}
+
+/* Bytes of a step with drafts, of which its floor is made. */
+static double step_bytes(const char *mode, const char *nodes)
+{
+    RunResult r = run_shape(mode, nodes);
+    assert_run(&r, 0, "\"rows\"");
+    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+    const json_t *drafts = row(report, 1);
+    double bytes = number(drafts, "acceptance_length") * number(report, "bytes_per_second") /
+                   number(drafts, "floor_tokens_per_second");
+    json_decref(report);
+    run_result_free(&r);
+    return bytes;
+}
+
+/* A state a row where each has its own, the leaves of a tree too; three where they leave records.
+ */
+static void test_floor(void **state)
+{
+    (void)state;
+    double slots = step_bytes("slots", "3"), replay = step_bytes("replay", "3");
+    double state_bytes = slots - replay; /* 1 + 3 - 3 */
+    double more = step_bytes("slots", "12") - slots, same = step_bytes("replay", "12") - replay;
+    assert_true(state_bytes > 0);
+    if (fabs(more / state_bytes - 9) > 1 || fabs(same / state_bytes) > 0.1)
+        fail_msg("9 rows more take %g states, by replay %g", more / state_bytes,
+                 same / state_bytes);
+}
+
+/* Lengths are those of all tries, as speeds are. */
+static void test_all_tries_count(void **state)
+{
+    (void)state;
+    enum { TRIES = 3, TOKENS = 80 };
+    RunResult r = RUN("bench", "latency", "--model", "models/demo", "--threads", "1", "--contexts",
+                      "16", "--max-tokens", "80", "--requests", "3", "--json");
+    assert_run(&r, 0, "\"rows\"");
+    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *line = row(report, i);
+        double steps = number(line, "steps"), accepted = number(line, "accepted");
+        assert_true(steps + accepted == TRIES * (TOKENS - 1));
+        assert_true(fabs(number(line, "acceptance_length") - (1 + accepted / steps)) < 1e-4);
+        assert_true(fabs(number(line, "nodes") - (1 + number(line, "drafted") / steps)) < 1e-4);
+    }
+    json_decref(report);
+    run_result_free(&r);
+}
+
 static void test_kernels(void **state)
 {
     (void)state;
@@ -144,6 +199,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contexts_of_a_small_tokenizer),
         cmocka_unit_test(test_latency),
+        cmocka_unit_test(test_floor),
+        cmocka_unit_test(test_all_tries_count),
         cmocka_unit_test(test_kernels),
         cmocka_unit_test(test_refused),
     };
