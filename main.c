@@ -239,6 +239,19 @@ static CacheOptions cache_options(const Settings *set)
                           .keep_answers = set->cache_answers};
 }
 
+/* The rate by which chains as deep as the options allow give the length that is asked for. */
+static int set_synthetic(const Settings *set, EngineOptions *o, Error *err)
+{
+    int levels = draft_levels(o);
+    if (set->synthetic_acceptance <= 0) return 0;
+    if (set->synthetic_acceptance > levels + 1)
+        return error_set(err, ERR_INPUT,
+                         "--synthetic-acceptance is %g, drafts of %d levels give %d at most",
+                         set->synthetic_acceptance, levels, levels + 1);
+    o->synthetic = (float)synthetic_rate(set->synthetic_acceptance, levels);
+    return 0;
+}
+
 /* With its drafter. */
 static int open_engine(App *a, Error *err)
 {
@@ -259,8 +272,6 @@ static int open_engine(App *a, Error *err)
     options.draft_depth = set->draft_depth;
     options.draft_topk = set->draft_topk;
     options.draft_auto = set->draft_auto;
-    if (set->synthetic_acceptance > 0)
-        options.synthetic = (float)synthetic_rate(set->synthetic_acceptance, set->draft_depth);
     options.state_mode = (StateMode)set->state_mode;
     options.draft_vocab = draft_vocab(a);
     set->prefix_cache = wants_cache(a) ? ON : OFF; /* the rest need not guess */
@@ -272,6 +283,7 @@ static int open_engine(App *a, Error *err)
     options.host_cache = set->host_cache;
     options.allowed = a->allowed;
     options.drafter = a->drafter.self ? &a->drafter : NULL;
+    if (set_synthetic(set, &options, err)) return -1;
     a->engine = engine_open(a->model, &options, err);
     if (!a->engine) return -1;
     a->service.engine = a->engine;

@@ -87,6 +87,10 @@ typedef struct {
  */
 EngineOptions engine_defaults(void);
 
+/* Levels that a draft can have, where it is of the shape that is set: each takes a node at least.
+ */
+int draft_levels(const EngineOptions *o);
+
 typedef struct {
     uint64_t id;           /* the caller's name for it, in every event */
     const int32_t *prompt; /* n_prompt >= 1 ids in [0, n_vocab); borrowed until EVENT_DONE */

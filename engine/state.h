@@ -264,9 +264,6 @@ void constrain_kept(const Work *w);
 /* Chooses and scores what follows each row of the pass that is wanted. */
 void choose_next(Engine *e);
 
-/* Levels that a draft can have: each takes a node at least. */
-int draft_levels(const EngineOptions *o);
-
 /* Levels of drafts that can still be of use to s. */
 int schedule_useful_depth(const Engine *e, const Seq *s);
 

@@ -101,6 +101,20 @@ static double step_bytes(const char *mode, const char *nodes)
     return bytes;
 }
 
+/* The length is that of the levels that there are. */
+static void test_synthetic(void **state)
+{
+    (void)state;
+    RunResult r = RUN("bench", "latency", "--model", MODEL, "--threads", "1", "--contexts", "16",
+                      "--max-tokens", "200", "--requests", "1", "--ctx-size", "256",
+                      "--synthetic-acceptance", "1.8", "--tree-nodes", "2", "--json");
+    assert_run(&r, 0, "\"rows\"");
+    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+    assert_true(fabs(number(row(report, 1), "acceptance_length") - 1.8) < 0.1);
+    json_decref(report);
+    run_result_free(&r);
+}
+
 /* A state a row where each has its own, the leaves of a tree too; three where they leave records.
  */
 static void test_floor(void **state)
@@ -158,6 +172,11 @@ static void test_refused(void **state)
     expect_run(RUN("bench", "kernels", "--model", MODEL, "--contexts", "8,9"), 2, "one number");
     expect_run(RUN("bench", "latency", "--model", MODEL, "--synthetic-acceptance", "0.5"), 2,
                "--synthetic-acceptance is '0.5', must be a number from 1 to 64");
+    expect_run(RUN("bench", "latency", "--model", MODEL, "--synthetic-acceptance", "4.1"), 2,
+               "--synthetic-acceptance is 4.1, drafts of 3 levels give 4 at most");
+    expect_run(
+        RUN("bench", "latency", "--model", MODEL, "--synthetic-acceptance", "2", "--draft", "none"),
+        2, "drafts of 0 levels give 1 at most");
     expect_run(RUN("bench", "latency", "--model", MODEL, "--requests", "102"), 2,
                "--requests is '102'");
     expect_run(RUN("bench", "turn", "--model", MODEL, "--requests", "102"), 2, "from 0 to 101");
@@ -199,6 +218,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contexts_of_a_small_tokenizer),
         cmocka_unit_test(test_latency),
+        cmocka_unit_test(test_synthetic),
         cmocka_unit_test(test_floor),
         cmocka_unit_test(test_all_tries_count),
         cmocka_unit_test(test_kernels),
