@@ -649,11 +649,6 @@ static int run_command(int i, int argc, char **argv, Error *err)
     return rc;
 }
 
-static const int exit_status[] = {
-    [ERR_NONE] = 1, [ERR_INPUT] = 2, [ERR_LIMIT] = 3,
-    [ERR_BUSY] = 4, [ERR_FILE] = 5,  [ERR_DEVICE] = 6,
-};
-
 /*
  * A file that is opened must not become the output or the log because that was closed: in its place
  * goes what can be neither read nor written.
@@ -670,7 +665,7 @@ int main(int argc, char **argv)
     Error err = {0};
     const char *name = argc > 1 ? argv[1] : "";
     int i = command_index(name), rc = 0;
-    lost_file_ends_process(exit_status[ERR_FILE]);
+    lost_file_ends_process(error_exit_status(ERR_FILE));
     if (i >= 0)
         rc = run_command(i, argc - 2, argv + 2, &err);
     else if (!strcmp(name, "version") || !strcmp(name, "--version"))
@@ -684,5 +679,5 @@ int main(int argc, char **argv)
     if (!rc && (fflush(stdout) || ferror(stdout)))
         rc = error_set(&err, ERR_FILE, "cannot write the output: %s", strerror(errno));
     if (rc) fprintf(stderr, "offshoot: %s\n", err.msg);
-    return rc ? exit_status[err.code] : 0;
+    return rc ? error_exit_status(err.code) : 0;
 }

@@ -16,3 +16,12 @@ int error_set(Error *err, ErrorCode code, const char *fmt, ...)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     return -1;
 }
+
+int error_exit_status(ErrorCode code)
+{
+    static const int status[] = {
+        [ERR_NONE] = 1, [ERR_INPUT] = 2, [ERR_LIMIT] = 3,
+        [ERR_BUSY] = 4, [ERR_FILE] = 5,  [ERR_DEVICE] = 6,
+    };
+    return status[code];
+}

@@ -29,6 +29,9 @@ typedef struct {
 int error_set(Error *err, ErrorCode code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Of a process that such an error ends. */
+int error_exit_status(ErrorCode code);
+
 #ifdef __cplusplus
 }
 #endif

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/error.h"
+
 static const size_t LARGE_BLOCK = 4 << 20;
 
 static _Thread_local unsigned long n_allocs;
@@ -14,7 +16,7 @@ static _Thread_local unsigned long n_allocs;
 static void out_of_memory(size_t count, size_t size)
 {
     fprintf(stderr, "offshoot: out of memory: %zu x %zu bytes\n", count, size);
-    exit(1);
+    exit(error_exit_status(ERR_DEVICE));
 }
 
 void *mem_alloc(size_t count, size_t size)

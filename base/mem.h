@@ -2,8 +2,8 @@
  * mem.h: the one door to the heap.
  *
  * Everything goes through here so that a test can count: after "ready" the engine thread takes no
- * memory. Running out ends the process with one line; sizes that come from outside are checked
- * before they get here.
+ * memory. Running out ends the process with one line, as a lost device does; sizes that come from
+ * outside are checked before they get here.
  */
 #ifndef OFFSHOOT_BASE_MEM_H
 #define OFFSHOOT_BASE_MEM_H

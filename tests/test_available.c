@@ -1,5 +1,6 @@
 /*
- * test_available.c: what is left of a machine's memory, and of a container's.
+ * test_available.c: what is left of a machine's memory, and of a container's; the end when it is
+ * nothing.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,9 +11,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/available.h"
+#include "base/mem.h"
+#include "tests/apart.h"
 #include "tests/checkpoint.h"
 
 #define ROOT "build/tests/memory/"
@@ -109,13 +113,28 @@ static void test_here(void **state)
     assert_in_range(memory_available(), 1 << 20, all);
 }
 
+static void take_too_much(const void *size)
+{
+    mem_alloc(SIZE_MAX, *(const size_t *)size);
+}
+
+static void test_nothing_left(void **state)
+{
+    (void)state;
+    size_t size = 2;
+    char said[APART_SAID];
+    int status = run_apart(take_too_much, &size, said);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 6); /* as README has it */
+    assert_non_null(strstr(said, "offshoot: out of memory: "));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_machine),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_nodes),
-        cmocka_unit_test(test_here),
+        cmocka_unit_test(test_machine),      cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_nodes),        cmocka_unit_test(test_here),
+        cmocka_unit_test(test_nothing_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
