@@ -15,6 +15,7 @@
 #include "tests/grammar_case.h"
 #include "tests/instance.h"
 #include "text/call_grammar.h"
+#include "text/grammar_build.h"
 #include "text/reply_tools.h"
 #include "text/reply_value.h"
 
@@ -462,6 +463,23 @@ static void test_refused(void **state)
     }
 }
 
+/* As many as a JSON value's; each object of them is a way of its own. */
+static void test_too_many_values(void **state)
+{
+    StrBuf tools = {0};
+    Error err = {0};
+    (void)state;
+    strbuf_puts(&tools, "[{'type':'function','function':{'name':'f','strict':true,"
+                        "'parameters':{'properties':{'a':{'enum':[");
+    for (int i = 0; i <= MAX_GRAMMAR_WAYS; i++)
+        strbuf_printf(&tools, "%s{'k':%d}", i ? "," : "", i);
+    strbuf_puts(&tools, "]}}}}}]");
+    Ask ask = {tools.data, CHAT_QWEN35, 0, 1, 1};
+    assert_null(grammar_of_calls(&ask, &err));
+    assert_string_equal(err.msg, OF_TOOL ".properties.a: there are more than 1024 alternatives");
+    strbuf_free(&tools);
+}
+
 /* What a tool that nobody must call says of its parameters is nobody's business. */
 static void test_not_followed(void **state)
 {
@@ -511,9 +529,10 @@ static void test_lenient(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),          cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_refused),       cmocka_unit_test(test_not_followed),
-        cmocka_unit_test(test_one_parameter), cmocka_unit_test(test_lenient),
+        cmocka_unit_test(test_rows),         cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_too_many_values),
+        cmocka_unit_test(test_not_followed), cmocka_unit_test(test_one_parameter),
+        cmocka_unit_test(test_lenient),
     };
     return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);
 }

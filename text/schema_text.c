@@ -105,8 +105,9 @@ uint32_t schema_text_values(SchemaCompiler *c, const json_t *values)
         }
     }
     if (n_words) way[n_ways++] = grammar_words(c->b, word, n_words);
-    /* A node of its own, for that of the empty text alone would be 0, which is no part. */
-    uint32_t part = n_ways ? found(c, grammar_any_of(c->b, way, n_ways)) : schema_no_way(c);
+    uint32_t part = n_ways ? schema_ways(c, way, n_ways) : schema_no_way(c);
+    /* A node of its own, for that of the empty text alone is 0, which is no part. */
+    if (n_ways) part = found(c, grammar_any_of(c->b, &part, 1));
     for (i = 0; i < 2 * n; i++)
         strbuf_free(&text[i]);
     mem_free(text);
