@@ -50,11 +50,13 @@ static int read_response_format(ApiStructure *s, const json_t *body, ApiError *e
     if (!strcmp(type, "json_schema")) return read_schema_format(s, format, err);
     if (strcmp(type, "json_object") != 0)
         return refuse(s->param, "must be of type text, json_object or json_schema", err);
-    s->kind = schema ? STRUCTURE_SCHEMA : STRUCTURE_OBJECT;
+    /* llama.cpp's. An empty one says no more than that it is an object. */
+    s->kind = STRUCTURE_OBJECT;
+    if (!schema || (json_is_object(schema) && !json_object_size(schema))) return 0;
+    s->kind = STRUCTURE_SCHEMA;
     s->value = schema;
     s->field = "response_format.schema";
-    return !schema || is_schema(schema) ? 0
-                                        : refuse(s->param, "has a schema that is no object", err);
+    return is_schema(schema) ? 0 : refuse(s->param, "has a schema that is no object", err);
 }
 
 static int is_list_of_texts(const json_t *v)

@@ -173,8 +173,9 @@ typedef struct {
 static const Read taken[] = {
     {"'response_format': {'type': 'text'}", NULL, STRUCTURE_FREE, 0},
     {"'response_format': {'type': 'json_object'}", NULL, STRUCTURE_OBJECT, 0},
-    {"'response_format': {'type': 'json_object', 'schema': {}}", "response_format.schema",
-     STRUCTURE_SCHEMA, 0},
+    {"'response_format': {'type': 'json_object', 'schema': {}}", NULL, STRUCTURE_OBJECT, 0},
+    {"'response_format': {'type': 'json_object', 'schema': {'type': 'null'}}",
+     "response_format.schema", STRUCTURE_SCHEMA, 0},
     {FORMAT("{'name': 'n'}"), NULL, STRUCTURE_OBJECT, 0},
     {FORMAT("{'schema': null}"), NULL, STRUCTURE_OBJECT, 0},
     {FORMAT("{'schema': true}"), "response_format.json_schema.schema", STRUCTURE_SCHEMA, 0},
