@@ -83,8 +83,14 @@ typedef struct {
                      "'out':{'type':'boolean'},'dishes':{'type':'array','items':{'type':"          \
                      "'string'}},'note':{'type':'string'},'any':{'anyOf':[{'type':'null'},{"       \
                      "'type':'string'}]}},'required':['place','people']}")
-#define PING            FUNCTION("ping", ",'parameters':{'type':'object','properties':{}}")
-#define PINGS           FUNCTION("pings", ",'parameters':{'type':'object','properties':{}}")
+#define PING  FUNCTION("ping", ",'parameters':{'type':'object','properties':{}}")
+#define PINGS FUNCTION("pings", ",'parameters':{'type':'object','properties':{}}")
+#define ANY   FUNCTION("a", ",'parameters':{}")
+#define NULLABLE                                                                                   \
+    FUNCTION("b", ",'parameters':{'type':['object','null'],'properties':{'x':{'enum':[1]}}}")
+#define CHAIN                                                                                      \
+    FUNCTION("c", ",'parameters':{'$ref':'#/$defs/c','$defs':{'c':{'anyOf':[{'type':'null'},"      \
+                  "{'properties':{'x':{'$ref':'#/$defs/c'}},'required':['x']}]}}}")
 #define CALL(rest)      "<tool_call>\n<function=" rest "</function>\n</tool_call>"
 #define IS(name, value) "<parameter=" name ">\n" value "\n</parameter>\n"
 #define HERE            IS("place", "Bella") IS("people", "2")
@@ -158,6 +164,14 @@ static const Row rows[] = {
       JSON("book\", \"arguments\": {\"place\": \"Rom\", \"people\": 2}"),
       JSON("ping\", \"arguments\": []"), JSON("ping\""), JSON("pong\", \"arguments\": {}"), "x",
       CALL("ping>\n")}},
+    /* whose arguments are an object, whatever the schema leaves open */
+    {{"[" ANY "," NULLABLE "," CHAIN "]", CHAT_QWEN3_NEXT, 0, 1, 1},
+     {JSON("a\", \"arguments\": {}"), JSON("a\", \"arguments\": {\"y\": [true]}"),
+      JSON("b\", \"arguments\": {\"x\": 1}"), JSON("c\", \"arguments\": {\"x\": null}"),
+      JSON("c\", \"arguments\": {\"x\": {\"x\": null}}")},
+     {JSON("a\", \"arguments\": true"), JSON("a\", \"arguments\": \"{}\""),
+      JSON("b\", \"arguments\": null"), JSON("b\", \"arguments\": {\"x\": 2}"),
+      JSON("c\", \"arguments\": null"), JSON("c\", \"arguments\": {}")}},
     {{"[" BOOK "," FUNCTION("s", ",'strict':true,'parameters':{'type':'object','properties':{},"
                                  "'additionalProperties':false}") "]",
       CHAT_QWEN3_NEXT, 0, 0, 0},

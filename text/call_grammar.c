@@ -290,7 +290,7 @@ static uint32_t call_rest(Calls *s, const json_t *function, uint32_t next)
     if (is_xml) return xml_parameters(s, function, strict, where, next);
     next = literal(s, "}\n", next);
     if (!is_followed) return grammar_call(s->b, schema_any_object(s->c), next);
-    uint32_t part = schema_value(s->c, schema, schema, strict, where, s->err);
+    uint32_t part = schema_object_value(s->c, schema, strict, where, s->err);
     if (!part) s->failed = 1;
     return grammar_call(s->b, part, next);
 }

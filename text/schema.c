@@ -600,3 +600,11 @@ uint32_t schema_value(SchemaCompiler *c, const json_t *root, const json_t *schem
     uint32_t part = schema_part(c, schema);
     return c->failed || is_full(c) ? 0 : part;
 }
+
+uint32_t schema_object_value(SchemaCompiler *c, const json_t *root, int strict, const char *where,
+                             Error *err)
+{
+    json_t *object = json_pack("{s:[O, {s:s}]}", "allOf", root, "type", "object");
+    json_array_append_new(c->made, object);
+    return schema_value(c, root, object, strict, where, err);
+}

@@ -38,6 +38,10 @@ void schema_end(SchemaCompiler *c);
 uint32_t schema_value(SchemaCompiler *c, const json_t *root, const json_t *schema, int strict,
                       const char *where, Error *err);
 
+/* As schema_value, of those values of root that are objects. */
+uint32_t schema_object_value(SchemaCompiler *c, const json_t *root, int strict, const char *where,
+                             Error *err);
+
 /* How a value stands as a text, which is what is read back as these types of reply_tools.h. */
 typedef struct {
     unsigned types;
