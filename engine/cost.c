@@ -230,6 +230,7 @@ void cost_learn(Cost *c, const CostStep *s)
     if (s->level_rows[1]) learn_drafts(c, s);
     if (w->prompt_rows) return;
     learn(c, COST_PASS, s->n_rows, s->pass_ms / cost_pass_ms(c, w, s->n_rows));
+    if (!s->n_kept) return;
     learn(c, has_drafts ? COST_DRAFTED_UPKEEP : COST_UPKEEP, s->n_kept,
           s->upkeep_ms / cost_upkeep_ms(c, w, s->n_kept, has_drafts));
 }

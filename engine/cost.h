@@ -73,7 +73,7 @@ typedef struct {
     CostCompany who;
     int n_rows;                     /* of all trees */
     int level_rows[MAX_LEVELS + 1]; /* nodes after which level 1.. guessed; 0: there was none */
-    int n_kept;                     /* of the trees' rows */
+    int n_kept;                     /* of the trees' rows, those that the drafter has seen */
     int n_shown;                    /* of the prompt's rows, those that the drafter has seen */
     double draft_ms, pass_ms, upkeep_ms;
 } CostStep;

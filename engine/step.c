@@ -236,11 +236,15 @@ static int goes_on(const AcceptedPath *kept)
     return !kept->stop || kept->stop == STOP_FORCE;
 }
 
-/* 1 when what the drafter makes of w's rows is of use: to its sequence, or in the cache. */
+/*
+ * 1 when what the drafter makes of w's rows is of use: in the cache, or to its sequence. One that
+ * gets no drafts now gets none later.
+ */
 static int is_shown(const Engine *e, const Work *w)
 {
     if (w->n_sampled && w->kept.stop < 0) return 0;
     if (e->options.cache.on && !w->seq->req.no_cache) return 1;
+    if (schedule_useful_depth(e, w->seq) < 1) return 0;
     return w->n_sampled ? goes_on(&w->kept) : !w->ends_chunks;
 }
 
@@ -357,30 +361,40 @@ static int end_step(Engine *e)
     return e->n_work;
 }
 
+/* Of w's rows those that the drafter has seen. */
+static int n_shown(const Engine *e, const Work *w)
+{
+    if (!is_shown(e, w)) return 0;
+    if (w->is_tree) return w->kept.m + 1;
+    int unseen = w->seq->first_seen - w->start - 1;
+    return w->n_rows - (unseen < 0 ? 0 : unseen < w->n_rows ? unseen : w->n_rows);
+}
+
 /* What the step has shown of time and of drafts; before ended sequences forget it. A device's
  * rounds show their time themselves (round.c), and steps with the host in between are none. */
 static void learn_costs(Engine *e, double draft_ms, double pass_ms, double upkeep_ms)
 {
     CostStep s = {.draft_ms = draft_ms, .pass_ms = pass_ms, .upkeep_ms = upkeep_ms};
     Growth *g = &e->growth;
+    int n_tokens = 0;
     growth_level_rows(g, s.level_rows);
     for (int i = 0, k = 0; i < e->n_work; i++) {
         Work *w = &e->work[i];
         if (!w->is_tree) {
-            int unseen = w->seq->first_seen - w->start - 1;
             s.who.prompt_rows = w->n_rows;
-            s.n_shown = w->n_rows - (unseen < 0 ? 0 : unseen < w->n_rows ? unseen : w->n_rows);
+            s.n_shown = n_shown(e, w);
             continue;
         }
         s.n_rows += w->tree.n;
-        s.n_kept += w->kept.m + 1;
+        s.n_kept += n_shown(e, w);
+        n_tokens += w->kept.m + 1;
         cost_join(&s.who, w->start, w->seq->first_seen);
         if (has_draft(w))
             growth_learn_kept(g, k++, w->kept.emitted, w->kept.m + (w->kept.stop >= 0));
     }
     if (e->be->is_host) cost_learn(&g->cost, &s);
     if (e->n_trees && !s.who.prompt_rows)
-        growth_learn_step(g, draft_ms + pass_ms + upkeep_ms, s.n_kept);
+        growth_learn_step(g, draft_ms + pass_ms + upkeep_ms, n_tokens);
 }
 
 /* What a round has shown of drafts. */

@@ -336,12 +336,72 @@ static void test_fruitless_drafts(void **state)
     }
 }
 
+/* Guesses nothing, and counts the rows that it is shown. */
+static int observer_bind(void *self, struct Engine *engine, Error *err)
+{
+    (void)self, (void)engine, (void)err;
+    return 0;
+}
+
+static void observer_begin(void *self, int seq, const int32_t *token, int n)
+{
+    (void)self, (void)seq, (void)token, (void)n;
+}
+
+static void observer_observe(void *self, const DraftObserved *rows)
+{
+    *(int *)self += rows->n;
+}
+
+static void observer_propose(void *self, const DraftRequest *request, int n,
+                             const DraftGuide *guide)
+{
+    (void)self, (void)request, (void)n, (void)guide;
+}
+
+/* A drafter is shown nothing of a sequence that gets no drafts, unless the cache keeps its rows. */
+static void test_shown_for_nothing(void **state)
+{
+    (void)state;
+    static const struct {
+        int nodes, draft_max, cache, is_shown;
+    } cases[] = {{4, -1, 0, 1}, {4, 1, 0, 1}, {4, 0, 0, 0}, {1, -1, 0, 0}, {4, 0, 1, 1}};
+    int32_t prompt[] = {1, 2, 3, 4, 5};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int n_rows = 0;
+        Drafter d = {.name = "observer",
+                     .self = &n_rows,
+                     .bind = observer_bind,
+                     .begin = observer_begin,
+                     .observe = observer_observe,
+                     .propose = observer_propose};
+        AskedEngine s;
+        AskedAnswer a = {0};
+        EngineOptions o = asked_options(cases[i].nodes, 3, 1);
+        o.drafter = &d;
+        o.cache.on = cases[i].cache;
+        asked_open(&s, o);
+        EngineRequest r = asked_greedy(1, prompt, 5, 20);
+        r.ignore_eos = 1;
+        r.draft_max = cases[i].draft_max;
+        asked_submit(s.engine, &r);
+        asked_run(s.engine, &a, 1);
+        assert_int_equal(a.n, 20);
+        if (cases[i].is_shown)
+            assert_true(n_rows >= 5 + 20 - 3); /* the last ones may be of no use */
+        else
+            assert_int_equal(n_rows, 0);
+        asked_close(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forced_tokens),      cmocka_unit_test(test_forced_pages),
         cmocka_unit_test(test_preemption),         cmocka_unit_test(test_pause),
         cmocka_unit_test(test_prompts_take_turns), cmocka_unit_test(test_fruitless_drafts),
+        cmocka_unit_test(test_shown_for_nothing),
     };
     return cmocka_run_group_tests(tests, asked_open_demo, asked_close_demo);
 }
