@@ -1,11 +1,11 @@
 /*
  * linear_amx_int8.h: linear_int8.h's products in int8 tiles, for linear_cpu.c: the same bits.
  *
- * q = 256 high + low, both signed bytes, of which the low ones are multiplied for the fine rows
- * alone, which lie together. A tile takes 16 rows of x ("a group") times 64 columns of a panel,
- * which lies in memory as the unit wants it. Low bytes of a few rows are in the same group as the
- * high ones or in one beside it, so that W passes once (8 rows by 1024 x 3584 behind a SwiGLU: 0.91
- * of the time that two passes take).
+ * Fine q = 256 high + low, both signed bytes, coarse ones are high. Low bytes are multiplied for
+ * the fine rows alone, which lie together. A tile takes 16 rows of x ("a group") times 64 columns
+ * of a panel, which lies in memory as the unit wants it. Low bytes of a few rows are in the same
+ * group as the high ones or in one beside it, so that W passes once (8 rows by 1024 x 3584 behind a
+ * SwiGLU: 0.91 of the time that two passes take).
  *
  * The unit ends a product 52 cycles after it began and begins one every 16, so four sums grow side
  * by side: two panels of two groups, or four panels of one. After each block sums leave the unit to
@@ -41,7 +41,7 @@ enum {
 
 /* Of a block, for each of a chunk's rows. */
 typedef struct {
-    float *scale;    /* of high bytes where the row is coarse, else of 256 high + low */
+    float *scale;
     int32_t *fine;   /* the fine rows */
     int32_t *n_fine; /* of the rows up to this one */
 } Int8ChunkX;
@@ -107,7 +107,7 @@ INLINE void tiles_int8_pack_block(const float *const *x, int n, int cols, Int8Ch
         }
         int8_put_row(q.high, int8_x_row(c, b, i));
         of.n_fine[i] = n_fine;
-        of.scale[i] = q.is_fine ? q.scale : 256 * q.scale;
+        of.scale[i] = q.scale;
     }
 }
 
@@ -204,7 +204,7 @@ INLINE Int8Take int8_take_begin(int is_few, const Int8Waiting *w, int t)
                       .y_at = w->y_at + panel * TILE};
 }
 
-/* Row i: sum += scales * q. That 256 is in the scale of a coarse row changes no bit. */
+/* Row i: sum += scales * q. */
 INLINE void int8_take(const Int8Take *w, int i)
 {
     if (i >= w->rows) return;

@@ -2,12 +2,12 @@
  * linear_int8.h: what products with INT8 weights, and INT4, which become INT8, share, in vectors
  * (linear_vec_int8.h) or tiles (linear_amx_int8.h): x as integers.
  *
- * 256 neighbours of a row of x become integers q, x = scale * q, |q| <= 32,512, in one of two ways
- * that depend on these 256 alone:
+ * 256 neighbours of a row of x become integers q, x = scale * q, in one of two ways that depend on
+ * these 256 alone:
  *
- *     coarse  8 bits: q is 256 times an integer, half the work where bytes are multiplied
- *     fine    16 bits: where one number is over INT8_SPREAD times as large as their root mean
- *             square, so that 8 bits would say too little of the others
+ *     coarse  8 bits, |q| <= 127: half the work where bytes are multiplied
+ *     fine    16 bits, |q| <= 32,512: where one number is over INT8_SPREAD times as large as their
+ *             root mean square, so that 8 bits would say too little of the others
  *
  * A sum of 256 products is exact in 32 bits, so that the order within it is nobody's concern:
  * vectors and tiles, any shape of them, high and low bytes on their own give the same bits. Blocks
@@ -28,7 +28,7 @@
 #include "kernels/unpack_int4.h"
 #include "kernels/vec_int.h"
 
-enum { INT8_LARGEST = 127 * 256 /* |q| */, INT8_SPREAD = 8 };
+enum { INT8_COARSER = 256, INT8_LARGEST = 127 * INT8_COARSER /* fine |q| */, INT8_SPREAD = 8 };
 
 /* What the terms of 256 numbers of a row take beside their bytes: scale and two words. */
 enum { INT8_TERM_WORDS = INT8_BLOCK / 2 + 3 };
@@ -39,7 +39,7 @@ INLINE int64_t int8_terms_bytes(int n, int cols)
     return (int64_t)n * int8_blocks(cols) * INT8_TERM_WORDS * 4;
 }
 
-/* The largest of 256 |x| by its bits, and the scale of q; 0 where all q are zeros. */
+/* The largest of 256 |x| by its bits, and the scale of fine q; 0 where all q are zeros. */
 INLINE float int8_largest(int32_t bits, float *scale)
 {
     float largest;
@@ -66,7 +66,8 @@ INLINE __m512i int8_bytes(const __m512i word[4], int is_signed)
     return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(lanes, a), order);
 }
 
-/* 256 neighbours of a row of x: the high and the low bytes of q, in the order of W's columns. */
+/* 256 neighbours of a row of x: the bytes of q, of fine ones the high and the low ones, in the
+ * order of W's columns. */
 typedef struct {
     __m512i high[INT8_BLOCK / 64], low[INT8_BLOCK / 64];
     float scale;
@@ -101,6 +102,7 @@ INLINE Int8Bytes int8_round(const float *x, int cols, int k)
         squares = _mm512_dpbusd_epi32(squares, size, size);
     }
     to.is_fine = int8_is_fine(_mm512_reduce_add_epi32(squares));
+    if (!to.is_fine) to.scale *= INT8_COARSER;
     for (int s = 0; s < INT8_BLOCK / 64 && to.is_fine; s++) {
         __m512i high[4], low[4];
         int8_integers(v + 4 * s, INT8_LARGEST / largest, q);
@@ -158,8 +160,7 @@ INLINE void int8_round(const float *x, int cols, int k, Int8Words *to)
     if (int8_is_fine(squares))
         int8_integers(v, INT8_LARGEST / largest, to->q);
     else
-        for (int i = 0; i < INT8_BLOCK; i++)
-            to->q[i] = (int16_t)(to->q[i] * 256);
+        to->scale *= INT8_COARSER;
 }
 #endif
 

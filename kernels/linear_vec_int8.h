@@ -56,9 +56,9 @@ typedef enum {
 /*
  * ---- x: [tile][block] of q [4 columns][row of the tile][4 columns' q], and of each row an Int8X
  *
- * Or, for bytes, the high ones [4 columns][row][4], then the low ones [row][256]: q = 256 high +
- * low. High ones row by row are packed faster, but read in so many streams beside W's that 4 and 8
- * rows took 1.1 and 1.2 times as long.
+ * Or, for bytes, the high ones [4 columns][row][4], then the low ones [row][256]: fine q are
+ * 256 high + low, coarse ones high. High ones row by row are packed faster, but read in so many
+ * streams beside W's that 4 and 8 rows took 1.1 and 1.2 times as long.
  */
 typedef struct {
     float scale;
@@ -293,13 +293,14 @@ INLINE void int8_block(Int8Turn turn, int n_panels, int n_rows, int lines, const
         int4_highs(n_panels, n_rows, lines, x, w, ahead, q);
     else
         int8_highs(turn, n_panels, n_rows, lines, x, w, room, ahead, q);
+    if (!n_fine) return; /* here: else gcc 12 makes the sums of a fine row 7 % slower */
     UNROLL
-    for (int o = 0; o < n_panels; o++) {
+    for (int i = 0; i < n_rows; i++) {
+        if (!of[i].is_fine) continue;
         UNROLL
-        for (int i = 0; i < n_rows; i++)
+        for (int o = 0; o < n_panels; o++)
             q[o][i] = _mm512_slli_epi32(q[o][i], 8);
     }
-    if (!n_fine) return; /* here: else gcc 12 makes the sums of a fine row 7 % slower */
     if (turn == INT4_ALONE) w = int4_codes(w, n_panels, lines / (INT8_STEP / 4), room);
     if (!is_alone(turn)) w = (Int8Codes){room, INT8_BLOCK_BYTES};
     if (2 * n_fine > n_rows)
