@@ -15,7 +15,7 @@
 int mapped_file_open(MappedFile *file, const char *path, Error *err)
 {
     *file = (MappedFile){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is not waited for */
     if (fd < 0) return error_set(err, ERR_FILE, "cannot open '%s': %s", path, strerror(errno));
     struct stat st;
     if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <setjmp.h>
 #include <math.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -248,6 +249,11 @@ static void test_config_errors(void **state)
     int rc = PARSE("--config", write_config("port = 1\0\n", 10));
     unlink(path);
     assert_error(rc, ERR_FILE, "is not a config file");
+    unlink(write_config("", 0));
+    assert_int_equal(mkfifo(path, 0600), 0);
+    rc = PARSE("--config", path);
+    unlink(path);
+    assert_error(rc, ERR_FILE, "not a regular file");
 }
 
 /* A number that may be a word too. */
