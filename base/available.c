@@ -35,8 +35,10 @@ static int64_t left_in_group(const char *group)
 {
     int64_t most = number_of_group(group, "memory.max", ""),
             taken = number_of_group(group, "memory.current", ""),
-            cached = number_of_group(group, "memory.stat", "file ");
+            cached = number_of_group(group, "memory.stat", "file "),
+            shared = number_of_group(group, "memory.stat", "shmem "); /* of these: not freed */
     if (most < 0 || taken < 0) return -1;
+    if (shared > 0) cached -= shared;
     if (cached > 0) taken -= cached < taken ? cached : taken;
     return taken < most ? most - taken : 0;
 }

@@ -15,8 +15,9 @@ typedef struct {
 
 /*
  * Bytes that could be taken without swapping: MemAvailable, in which files that are cached count as
- * free; and no more than any control group of this process, a container's for one, leaves of its
- * limit, reckoned the same way. What the system does not say is no limit; -1 if it says nothing.
+ * free, but for those in memory alone (tmpfs); and no more than any control group of this process,
+ * a container's for one, leaves of its limit, reckoned the same way. What the system does not say
+ * is no limit; -1 if it says nothing.
  */
 int64_t memory_available(void);
 int64_t memory_available_in(const MemoryFiles *files);

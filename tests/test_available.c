@@ -73,6 +73,8 @@ static void test_groups(void **state)
     write_group("a", "max\n", "100\n", "anon 60\nfile 40\n");
     write_group("a/b", "1000\n", "300\n", "anon 200\nfile 100\nfile_mapped 50\n");
     assert_left(800);
+    write_group("a/b", "1000\n", "300\n", "anon 200\nfile 100\nshmem 70\nshmem_thp 0\n");
+    assert_left(730);
     write_group("a", "500\n", "300\n", "anon 300\nfile 0\n");
     assert_left(200);
     write_group("a", "500\n", "700\n", NULL);
