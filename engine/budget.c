@@ -151,7 +151,8 @@ void engine_print_memory(const Engine *e, FILE *out)
     if (e->records.bytes)
         fprintf(out, "%-10s %10.1f MiB  %d rows of draft trees; of --memory, as the frames are\n",
                 "records", (double)e->records.bytes / mib, e->records.n_rows);
-    fprintf(out, "%-10s %10.1f MiB\n", "scratch", (double)e->scratch_bytes / mib);
+    fprintf(out, "%-10s %10.1f MiB\n", "scratch",
+            (double)(e->scratch_bytes + e->be->scratch_bytes) / mib);
     fprintf(out, "a sequence of n tokens takes n + %d rows of KV of %.1f KiB and one state",
             e->overhang, kv_row / 1024);
     if (!e->records.bytes && e->options.tree_nodes > 1)

@@ -55,6 +55,7 @@ struct Backend {
     int moe_shared_rows; /* for up to so many, but a prompt's, moe_ffn wants the shared expert's
                             weights, not its output; 0: it cannot have them */
     int is_host;         /* its memory is the host's: operations read what host pointers point to */
+    size_t scratch_bytes; /* what operations need on the way, of all threads; taken when it opens */
 
     /* Zeroed backend memory, taken before serving starts. NULL and an Error when there is none. */
     void *(*alloc)(Backend *be, size_t bytes, Error *err);

@@ -194,6 +194,7 @@ Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *
     be->name = "cpu";
     snprintf(be->isa, sizeof be->isa, "%s", found);
     be->n_threads = threads_count(cpu->threads);
+    be->scratch_bytes = cpu->scratch.bytes;
     be->close = cpu_close;
     be->embed = embed;
     be->gather_rows = gather_rows;

@@ -445,6 +445,7 @@ Backend *backend_cuda_open(unsigned leave_out, Error *err)
     d->terms = b->context.scratch ? device_alloc(be, TERMS_BYTES, err) : NULL;
     if (d->terms) {
         cuda_keep_terms(b, d->terms, TERMS_BYTES);
+        be->scratch_bytes = b->context.scratch_bytes + TERMS_BYTES;
         open_wgmma(b, &prop, (leave_out & CUDA_NO_WGMMA) != 0);
         if (leave_out & CUDA_NO_LIBRARY)
             snprintf(be->library, sizeof be->library, "none (left out)");

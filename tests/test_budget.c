@@ -213,10 +213,12 @@ static void test_table(void **state)
              "records", records / mib);
     assert_non_null(strstr(got.table, line));
     snprintf(line, sizeof line, "%-10s %10.1f MiB\n", "scratch",
-             (double)(forward_bytes(asked_model, PASS_ROWS, LOGIT_ROWS) +
+             (double)(asked_backend->scratch_bytes +
+                      forward_bytes(asked_model, PASS_ROWS, LOGIT_ROWS) +
                       head_bytes(asked_model, PASS_ROWS, PASS_ROWS + MAX_TREE_ROWS * MAX_SEQS,
                                  &(DraftVocab){0})) /
                  mib);
+    assert_true(asked_backend->scratch_bytes > 0);
     assert_non_null(strstr(got.table, line));
 }
 
