@@ -13,7 +13,8 @@
  * other blocks of k are in cache.
  *
  * Against the definition: |x - high - low| <= 2^-17 |x|, then f32 sums of at most
- * (16 + cols / 16) * 2^-24 * sum |x w|. Subnormal numbers count as zero, x = infinity gives NaN.
+ * (16 + cols / 16) * 2^-24 * sum |x w|. Subnormal numbers count as zero; of two terms infinity
+ * gives NaN.
  */
 #ifndef OFFSHOOT_KERNELS_LINEAR_AMX_BF16_H
 #define OFFSHOOT_KERNELS_LINEAR_AMX_BF16_H

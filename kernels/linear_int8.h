@@ -15,7 +15,7 @@
  *
  *     y = sum over blocks of 256 k's of (q w) * (scale of x * scale of w)
  *
- * Against the definition: |x - scale * q| <= 2^-7.9 of the block's largest |x|, fine 2^-16, and
+ * Against the definition: |x - scale * q| <= 2^-7.9 of the block's largest |x|, fine 2^-15.9, and
  * some (cols / 256 + 3) * 2^-24 * sum |x w|. Blocks whose |x| stay below 2^-110 count as zero; one
  * with a NaN or an infinity gives NaN.
  */
