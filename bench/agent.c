@@ -13,6 +13,11 @@ enum { DEFAULT_ANSWER = 96 };
 
 static const char SAMPLE[] = "bench/prompts/agent.jsonl";
 
+static void set_if_given(json_t *fields, const char *name, double value)
+{
+    if (!isnan(value)) json_object_set_new(fields, name, json_real(value));
+}
+
 /* Greedy answers without thinking, unless the user says otherwise; draws by lot repeat. */
 static char *request_fields(const Settings *set)
 {
@@ -21,6 +26,9 @@ static char *request_fields(const Settings *set)
                                set->max_tokens > 0 ? set->max_tokens : DEFAULT_ANSWER,
                                "chat_template_kwargs", "enable_thinking", set->thinking == ON);
     json_object_set_new(fields, "seed", json_integer(set->seed < 0 ? 1 : set->seed));
+    set_if_given(fields, "top_p", set->top_p);
+    set_if_given(fields, "min_p", set->min_p);
+    if (set->top_k >= 0) json_object_set_new(fields, "top_k", json_integer(set->top_k));
     if (set->url && set->model) json_object_set_new(fields, "model", json_string(set->model));
     char *text = json_dumps(fields, JSON_COMPACT);
     json_decref(fields);

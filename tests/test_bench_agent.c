@@ -255,6 +255,7 @@ typedef struct {
     int n_requests;
     int breaks_at; /* that request, from 1, gets a 500; 0: none */
     int closes;    /* 1: after each reply, without a word */
+    StrBuf asked;  /* the last request */
 } Stub;
 
 static void serve_connection(void *ctx, int fd)
@@ -263,6 +264,8 @@ static void serve_connection(void *ctx, int fd)
     StrBuf in = {0};
     while (stub_server_read(fd, &in)) {
         char head[128];
+        strbuf_clear(&s->asked);
+        strbuf_puts(&s->asked, strbuf_str(&in));
         if (++s->n_requests == s->breaks_at) {
             stub_server_send(fd, "HTTP/1.1 500 no\r\nContent-Length: 2\r\n\r\n{}");
             continue;
@@ -288,6 +291,7 @@ static RunResult run_against(Stub *s, const char *loops, const char *form)
     stub_server_start(&s->server, serve_connection, s);
     RunResult r = RUN_ON(loops, "bench", "agent", "--url", s->server.url, AT_STDIN, form);
     stub_server_stop(&s->server);
+    strbuf_free(&s->asked);
     return r;
 }
 
@@ -319,6 +323,28 @@ static void test_counts_are_the_servers(void **state)
     assert_int_equal(served_int_at(report, "rows.0.each.3.cached_tokens"), 40);
     json_decref(report);
     run_result_free(&r);
+}
+
+/* Another server is told how to draw, where somebody has said it. */
+static void test_sampling_is_sent(void **state)
+{
+    (void)state;
+    static const char *const fields[] = {"\"temperature\":0.5", "\"top_p\":0.25", "\"min_p\":0.125",
+                                         "\"top_k\":7"};
+    Stub stub = {0};
+    stub_server_start(&stub.server, serve_connection, &stub);
+#define ASK "bench", "agent", AT_STDIN, "--url", stub.server.url
+    expect_run(RUN_ON(SECOND_LOOP, ASK, "--temperature", "0.5", "--top-p", "0.25", "--min-p",
+                      "0.125", "--top-k", "7"),
+               0, "1 loops, 1 turns");
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!strstr(stub.asked.data, fields[i])) fail_msg("no %s", fields[i]);
+    expect_run(RUN_ON(SECOND_LOOP, ASK), 0, "1 loops, 1 turns");
+    assert_null(strstr(stub.asked.data, "_p\""));
+    assert_null(strstr(stub.asked.data, "top_k"));
+#undef ASK
+    stub_server_stop(&stub.server);
+    strbuf_free(&stub.asked);
 }
 
 static void test_a_lost_answer_is_an_error(void **state)
@@ -495,6 +521,7 @@ int main(void)
         cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_counts_are_the_servers),
+        cmocka_unit_test(test_sampling_is_sent),
         cmocka_unit_test(test_a_lost_answer_is_an_error),
         cmocka_unit_test(test_a_kept_connection_may_end),
         cmocka_unit_test(test_totals_are_right),
