@@ -1,7 +1,6 @@
 /* bandwidth.c: see bandwidth.h. */
 #include "bench/bandwidth.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -86,16 +85,4 @@ double bandwidth_measure(Backend *be)
 const char *bandwidth_way(const Backend *be)
 {
     return be->is_host ? "plain loop" : "copy";
-}
-
-static int by_value(const void *pa, const void *pb)
-{
-    double a = *(const double *)pa, b = *(const double *)pb;
-    return a < b ? -1 : a > b;
-}
-
-double median(double *value, int n)
-{
-    qsort(value, (size_t)n, sizeof *value, by_value);
-    return n ? (value[(n - 1) / 2] + value[n / 2]) / 2 : 0;
 }

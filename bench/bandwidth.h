@@ -16,7 +16,4 @@ double bandwidth_measure(Backend *be);
 /* What was measured, in words. */
 const char *bandwidth_way(const Backend *be);
 
-/* The middle of n values, which are sorted by this. */
-double median(double *value, int n);
-
 #endif

@@ -19,6 +19,7 @@
 #include "base/mem.h"
 #include "bench/bandwidth.h"
 #include "bench/bench.h"
+#include "bench/quantiles.h"
 #include "engine/forward.h"
 #include "kernels/ops_cuda.h"
 #include "kernels/philox.h"

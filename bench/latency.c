@@ -14,6 +14,7 @@
 #include "bench/bandwidth.h"
 #include "bench/bench.h"
 #include "bench/contexts.h"
+#include "bench/quantiles.h"
 #include "engine/memory.h"
 
 enum { DEFAULT_TRIES = 5, DEFAULT_ANSWER = 128, DEFAULT_CONTEXT = 512 };

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "bench/quantiles.h"
 
 enum { SILENCE_S = 120, MAX_COMPLAINTS = 5, MAX_EVENTS_SEEN = 6 };
 
@@ -51,11 +52,10 @@ static void times_add(Times *t, double ms)
 
 double times_quantile(const Times *t, double share)
 {
-    long before = 0, rank = (long)(share * (double)t->n);
-    if (!t->n) return 0;
-    if (rank > t->n - 1) rank = t->n - 1;
+    long before = 0, place = quantile_place(t->n, share);
     int i = 0;
-    while (before + t->count[i] <= rank)
+    if (!t->n) return 0;
+    while (before + t->count[i] <= place)
         before += t->count[i++];
     return SHORTEST_MS * pow(BUCKET, i + 0.5);
 }

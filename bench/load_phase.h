@@ -20,7 +20,7 @@ typedef struct {
     long n, count[TIME_BUCKETS];
 } Times;
 
-/* The time that a share (0 to 1) of them does not exceed, in ms; 0 when there is none. */
+/* As quantile, of these times, in ms. */
 double times_quantile(const Times *t, double share);
 
 /* What one request took. */

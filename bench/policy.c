@@ -7,11 +7,11 @@
 #include "bench/policy.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "bench/blocks.h"
+#include "bench/quantiles.h"
 #include "engine/flops.h"
 #include "engine/frames.h"
 
@@ -168,25 +168,12 @@ static void serve_all(Sim *s)
     }
 }
 
-static int compare_doubles(const void *x, const void *y)
-{
-    double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
-/* The smallest value that share of all n sorted ones are not above. */
-static double percentile(const double *sorted, int n, double share)
-{
-    int i = (int)ceil(share * n) - 1;
-    return sorted[i < 0 ? 0 : i];
-}
-
 void policy_set_ttft(PolicyResult *r, double *ttft, int n)
 {
-    qsort(ttft, (size_t)n, sizeof *ttft, compare_doubles);
-    r->ttft_p5 = percentile(ttft, n, 0.05);
-    r->ttft_p50 = percentile(ttft, n, 0.5);
-    r->ttft_p95 = percentile(ttft, n, 0.95);
+    quantile_sort(ttft, n);
+    r->ttft_p5 = quantile(ttft, n, 0.05);
+    r->ttft_p50 = quantile(ttft, n, 0.5);
+    r->ttft_p95 = quantile(ttft, n, 0.95);
 }
 
 static void finish(Sim *s)

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "bench/local_server.h"
+#include "bench/quantiles.h"
 
 int replay_connections(const Settings *set, int own, int *n_conns, Error *err)
 {
@@ -28,18 +29,6 @@ int replay_connections(const Settings *set, int own, int *n_conns, Error *err)
 static double ratio(double a, double b)
 {
     return b > 0 ? a / b : 0;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(const double *sorted, int n, double share)
-{
-    int rank = (int)(share * n);
-    return n ? sorted[rank < n ? rank : n - 1] : 0;
 }
 
 /* The token that the prompt's pass gives is in no step. */
@@ -65,7 +54,7 @@ ReplaySum replay_sum(const Replay *r, int row, const char *pick)
         sum.n_accepted += t->work.n_accepted;
         sum.decode_ms += t->ms - t->first_ms;
     }
-    qsort(first, (size_t)sum.n_turns, sizeof *first, by_size);
+    quantile_sort(first, sum.n_turns);
     for (int i = 0; i < 3; i++)
         sum.first_ms_p[i] = quantile(first, sum.n_turns, shares[i]);
     sum.tokens_per_second = ratio((double)(sum.n_tokens - sum.n_turns) * 1e3, sum.decode_ms);

@@ -13,9 +13,9 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "bench/bandwidth.h"
 #include "bench/bench.h"
 #include "bench/contexts.h"
+#include "bench/quantiles.h"
 
 enum { DEFAULT_TRIES = 5, DEFAULT_CONTEXT = 4096 };
 

@@ -235,6 +235,21 @@ static void test_sums(void **state)
     assert_true(s.first_ms_p[0] == 2);
 }
 
+/* Each is a time that was measured, the first that so many do not exceed. */
+static void test_percentiles(void **state)
+{
+    (void)state;
+    enum { N = 100 };
+    LoadTurn turn[N];
+    Replay r = {.n_rows = 1, .n_turns = N, .row = {{.turn = turn}}};
+    for (int i = 0; i < N; i++)
+        turn[i] = (LoadTurn){.answered = 1, .n_tokens = 1, .first_ms = N - i, .ms = N - i};
+    ReplaySum s = replay_sum(&r, 0, NULL);
+    assert_true(s.first_ms_p[0] == 50 && s.first_ms_p[1] == 95 && s.first_ms_p[2] == 99);
+    r.n_turns = 2;
+    assert_true(replay_sum(&r, 0, NULL).first_ms_p[0] == 99);
+}
+
 /* ---- a server that is a few lines here ---- */
 
 /* As llama.cpp streams: a comment, events, counts in timings. The pause is before the first event.
@@ -520,6 +535,7 @@ int main(void)
         cmocka_unit_test(test_calls_are_in_the_wire_form),
         cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_percentiles),
         cmocka_unit_test(test_counts_are_the_servers),
         cmocka_unit_test(test_sampling_is_sent),
         cmocka_unit_test(test_a_lost_answer_is_an_error),
