@@ -51,6 +51,8 @@ static void put_escaped(StrBuf *out, const char *text)
             strbuf_puts(out, "&lt;");
         else if (*text == '&')
             strbuf_puts(out, "&amp;");
+        else if (*text == '>') /* "]]>" may not stand in a text */
+            strbuf_puts(out, "&gt;");
         else if ((unsigned char)*text >= ' ')
             strbuf_add(out, text, 1);
     }

@@ -171,6 +171,17 @@ static json_t *row_of(const json_t *report, const char *policy, double capacity)
     return NULL;
 }
 
+/* To be freed with mem_free. */
+static char *read_plot(const char *path)
+{
+    MappedFile file;
+    assert_int_equal(mapped_file_open(&file, path, NULL), 0);
+    char *plot = mem_alloc(file.size + 1, 1);
+    memcpy(plot, file.data, file.size);
+    mapped_file_close(&file);
+    return plot;
+}
+
 static void test_command(void **state)
 {
     (void)state;
@@ -195,11 +206,7 @@ static void test_command(void **state)
     json_decref(report);
     run_result_free(&r);
 
-    MappedFile file;
-    assert_int_equal(mapped_file_open(&file, svg, NULL), 0);
-    char *plot = mem_alloc(file.size + 1, 1);
-    memcpy(plot, file.data, file.size);
-    mapped_file_close(&file);
+    char *plot = read_plot(svg);
     int lines = 0;
     for (const char *at = plot; (at = strstr(at, "<polyline")); at++)
         lines++;
@@ -249,6 +256,13 @@ static void test_names(void **state)
     assert_memory_equal(name, folder, strlen(name));
     json_decref(report);
     run_result_free(&r);
+
+    const char *marks = scratch_path(dir, "]]><&"), *svg = scratch_path(dir, "plot.svg");
+    assert_int_equal(rename(trace, marks), 0);
+    expect_run(RUN("bench", "prefix", "--trace", marks, "--policy", "lru", "--svg", svg), 0, "lru");
+    char *plot = read_plot(svg);
+    assert_non_null(strstr(plot, "]]&gt;&lt;&amp;, 1 requests"));
+    mem_free(plot);
 }
 
 static void test_refused(void **state)
