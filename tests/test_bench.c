@@ -179,7 +179,9 @@ static void test_refused(void **state)
         2, "drafts of 0 levels give 1 at most");
     expect_run(RUN("bench", "latency", "--model", MODEL, "--requests", "102"), 2,
                "--requests is '102'");
-    expect_run(RUN("bench", "turn", "--model", MODEL, "--requests", "102"), 2, "from 0 to 101");
+    expect_run(RUN("bench", "turn", "--model", MODEL, "--requests", "102"), 2, "from 1 to 101");
+    expect_run(RUN("bench", "turn", "--model", MODEL, "--requests", "0"), 2, "'0', must be");
+    expect_run(RUN("bench", "load", "--model", MODEL, "--requests", "0"), 2, "'0', must be");
     expect_run(RUN("bench", "accept", "--model", MODEL, "--prompts", "tests"), 5,
                "cannot read 'tests'");
     expect_run(RUN("bench", "load", "--url", "http://127.0.0.1:65536"), 2, "--url is");
