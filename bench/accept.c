@@ -33,8 +33,8 @@ typedef struct {
 typedef struct {
     const Service *s;
     SampleParams params;
-    int max_tokens, ctx_size, show_progress;
-    int n_vocab, draft_vocab; /* ids; draft_vocab: as EngineStatus */
+    EngineStatus status;
+    int max_tokens, show_progress;
     Totals category[MAX_CATEGORIES], all;
     int n_categories, n_skipped;
     int32_t *answer[2]; /* tokens with and without drafts */
@@ -57,7 +57,7 @@ static Totals *category(Bench *b, const char *name, Error *err)
 
 static int answer(Bench *b, const TokenList *prompt, int draft, RequestStats *stats, Error *err)
 {
-    int max = b->ctx_size - prompt->n < b->max_tokens ? b->ctx_size - prompt->n : b->max_tokens;
+    int room = b->status.ctx_size - prompt->n, max = room < b->max_tokens ? room : b->max_tokens;
     EngineRequest r = {.id = 1,
                        .prompt = prompt->id,
                        .n_prompt = prompt->n,
@@ -139,7 +139,7 @@ static int measure(Bench *b, const char *name, const json_t *messages, const jso
     int failed = chat_render(&b->s->tmpl, messages, tools, &o, &text, NULL, err) ||
                  tokenizer_encode(b->s->tok, strbuf_str(&text), text.len, 1, &prompt, err);
     b->n_answer[1] = 0;
-    if (!failed && prompt.n >= b->ctx_size) {
+    if (!failed && prompt.n >= b->status.ctx_size) {
         b->n_skipped++;
     } else if (!failed) {
         int drafts_first = b->all.n_answers & 1;
@@ -261,15 +261,25 @@ static void print_line(const Totals *t)
            ratio(speed, plain));
 }
 
+static void print_depths(const Totals *t)
+{
+    printf("\nacceptance by depth:     ");
+    for (int i = 1; i < MAX_TREE_NODES; i++)
+        if (t->tried[i])
+            printf("  %d: %.3f", i, ratio((double)t->accepted[i], (double)t->tried[i]));
+    printf("  (where the depth before was accepted)\nthe same as vLLM counts: ");
+    for (int i = 1; i < MAX_TREE_NODES; i++)
+        if (t->tried[i])
+            printf("  %d: %.3f", i, ratio((double)t->accepted[i], (double)t->n_steps_drafted));
+    printf("  (of all steps that had drafts)");
+}
+
 static void print_details(const Totals *t)
 {
     printf("\nsteps by drafts accepted:");
     for (int i = 0; i < MAX_TREE_NODES; i++)
         if (t->hist[i]) printf("  %d: %ld", i, t->hist[i]);
-    printf("\nacceptance by depth:     ");
-    for (int i = 1; i < MAX_TREE_NODES; i++)
-        if (t->tried[i])
-            printf("  %d: %.3f", i, ratio((double)t->accepted[i], (double)t->tried[i]));
+    if (t->n_steps_drafted) print_depths(t);
     printf("\nacceptance length %.3f (1 + accepted drafts / all steps); as vLLM counts, over the "
            "steps "
            "that had drafts: %.3f; as SGLang, tokens / steps: %.3f\n",
@@ -277,10 +287,20 @@ static void print_details(const Totals *t)
            ratio((double)t->n_tokens, (double)t->n_steps));
 }
 
+static void print_head(const Bench *b)
+{
+    const Settings *set = b->s->settings;
+    const EngineStatus *e = &b->status;
+    printf("model: %s; temperature %g\n", b->s->model_name, (double)b->params.temperature);
+    if (e->drafter)
+        printf("drafts: %s, %d levels, top-k %d, %d nodes\n", e->drafter, e->draft_depth,
+               set->draft_topk, set->tree_nodes);
+    if (e->draft_vocab) printf("draft vocabulary: %d of %d ids\n", e->draft_vocab, e->n_vocab);
+}
+
 static void print_table(const Bench *b)
 {
-    printf("model: %s\n", b->s->model_name);
-    if (b->draft_vocab) printf("draft vocabulary: %d of %d ids\n", b->draft_vocab, b->n_vocab);
+    print_head(b);
     printf("%-*s %7s %8s %8s %7s %9s %9s %8s\n", NAME_COLUMN, "category", "answers", "tokens",
            "steps", "accept", "tokens/s", "plain", "speed-up");
     for (int i = 0; i < b->n_categories; i++)
@@ -321,9 +341,14 @@ static void print_json(const Bench *b)
     json_t *list = json_array();
     for (int i = 0; i < b->n_categories; i++)
         json_array_append_new(list, totals_json(&b->category[i]));
-    json_t *report = json_pack("{s:s, s:i, s:i, s:o, s:o, s:i}", "model", b->s->model_name, "vocab",
-                               b->n_vocab, "draft_vocab", b->draft_vocab, "categories", list, "all",
-                               totals_json(&b->all), "skipped", b->n_skipped);
+    const Settings *set = b->s->settings;
+    const EngineStatus *e = &b->status;
+    json_t *report =
+        json_pack("{s:s, s:f, s:s?, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:i}", "model",
+                  b->s->model_name, "temperature", (double)b->params.temperature, "drafter",
+                  e->drafter, "draft_depth", e->draft_depth, "draft_topk", set->draft_topk,
+                  "tree_nodes", set->tree_nodes, "vocab", e->n_vocab, "draft_vocab", e->draft_vocab,
+                  "categories", list, "all", totals_json(&b->all), "skipped", b->n_skipped);
     json_dumpf(report, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     printf("\n");
     json_decref(report);
@@ -333,18 +358,14 @@ int bench_accept_run(const Service *s, Error *err)
 {
     const Settings *set = s->settings;
     const char *path = json_lines_path(set->prompts, "bench/prompts/small.jsonl", err);
-    EngineStatus status;
     if (!path) return -1;
-    engine_status(s->engine, &status);
     Bench *b = mem_alloc(1, sizeof *b);
     b->s = s;
+    engine_status(s->engine, &b->status);
     b->params = service_sampling(s);
     if (set->seed < 0) b->params.seed = 1; /* the same draws in both runs, and in the next one */
-    b->ctx_size = status.ctx_size;
     b->max_tokens = set->max_tokens > 0 ? set->max_tokens : DEFAULT_ANSWER;
-    if (b->max_tokens > b->ctx_size) b->max_tokens = b->ctx_size;
-    b->n_vocab = status.n_vocab;
-    b->draft_vocab = status.draft_vocab;
+    if (b->max_tokens > b->status.ctx_size) b->max_tokens = b->status.ctx_size;
     b->show_progress = isatty(STDERR_FILENO);
     b->all.name = mem_strdup("all");
     for (int i = 0; i < 2; i++)
@@ -354,7 +375,7 @@ int bench_accept_run(const Service *s, Error *err)
         failed = error_set(err, ERR_INPUT,
                            "'%s' gave no answer to measure; prompts too long for the context of "
                            "%d tokens: %d",
-                           path, b->ctx_size, b->n_skipped);
+                           path, b->status.ctx_size, b->n_skipped);
     if (!failed && set->json) print_json(b);
     if (!failed && !set->json) print_table(b);
     if (!failed && b->all.n_different)

@@ -304,6 +304,27 @@ static void test_long_categories(void **state)
 #undef CASE
 }
 
+/* Who drafted what, and both ways in which acceptance by depth is counted. */
+static void test_report(void **state)
+{
+    (void)state;
+    static const char line[] = "{\"turns\": [\"Hello\"]}";
+#define REPORT                                                                                     \
+    "bench", "accept", "--model", "models/demo", "--device", "cpu", "--prompts", "/dev/stdin",     \
+        "--temperature", "0", "--draft", "union", "--tree-nodes", "6", "--draft-topk", "2"
+    RunResult r = RUN_ON(line, REPORT);
+    assert_run(&r, 0, "model: demo; temperature 0\ndrafts: union, 3 levels, top-k 2, 6 nodes\n");
+    assert_run(&r, 0, "\nthe same as vLLM counts:   1: ");
+    run_result_free(&r);
+    r = RUN_ON(line, REPORT, "--json");
+    assert_run(&r, 0, "\"drafter\": \"union\"");
+    run_result_free(&r);
+    r = RUN_ON(line, REPORT, "--json", "--draft", "none");
+    assert_run(&r, 0, "\"drafter\": null");
+    run_result_free(&r);
+#undef REPORT
+}
+
 /* Answers of one token have no step: nothing is faster than anything. */
 static void test_no_steps(void **state)
 {
@@ -374,7 +395,7 @@ int main(void)
         cmocka_unit_test(test_cache_off),        cmocka_unit_test(test_many_categories),
         cmocka_unit_test(test_long_categories),  cmocka_unit_test(test_no_prompts),
         cmocka_unit_test(test_messages),         cmocka_unit_test(test_turns_with_tools),
-        cmocka_unit_test(test_no_steps),
+        cmocka_unit_test(test_no_steps),         cmocka_unit_test(test_report),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
