@@ -70,20 +70,27 @@ static json_t *cache_json(const ReplayRow *row)
     return row->cache < 0 ? json_null() : json_boolean(row->cache);
 }
 
+/* Another server that tells of no drafts may have had some. */
+static int knows_length(const ReplayRow *row, const ReplaySum *s)
+{
+    return row->cache >= 0 || s->n_drafted;
+}
+
 json_t *replay_row_json(const Replay *r, int row)
 {
     const ReplayRow *w = &r->row[row];
     ReplaySum s = replay_sum(r, row, NULL);
+    json_t *length = knows_length(w, &s) ? json_real(s.accepted_length) : json_null();
     return json_pack(
-        "{s:o, s:s, s:f, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, "
+        "{s:o, s:s, s:f, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:o, s:f, s:f, s:f, s:f, "
         "s:f}",
         "prefix_cache", cache_json(w), "draft", w->draft, "seconds", w->seconds, "turns", s.n_turns,
         "different", s.n_differ, "prompt_tokens", (json_int_t)s.n_prompt, "cached_tokens",
         (json_int_t)s.n_cached, "completion_tokens", (json_int_t)s.n_tokens, "drafted",
-        (json_int_t)s.n_drafted, "accepted", (json_int_t)s.n_accepted, "acceptance_length",
-        s.accepted_length, "tokens_per_second_in_all", ratio((double)s.n_tokens, w->seconds),
-        "tokens_per_second", s.tokens_per_second, "first_token_ms_p50", s.first_ms_p[0],
-        "first_token_ms_p95", s.first_ms_p[1], "first_token_ms_p99", s.first_ms_p[2]);
+        (json_int_t)s.n_drafted, "accepted", (json_int_t)s.n_accepted, "acceptance_length", length,
+        "tokens_per_second_in_all", ratio((double)s.n_tokens, w->seconds), "tokens_per_second",
+        s.tokens_per_second, "first_token_ms_p50", s.first_ms_p[0], "first_token_ms_p95",
+        s.first_ms_p[1], "first_token_ms_p99", s.first_ms_p[2]);
 }
 
 json_t *replay_turn_json(const LoadTurn *t)
@@ -115,11 +122,12 @@ static void print_row(const Replay *r, int row)
 {
     const ReplayRow *w = &r->row[row];
     ReplaySum s = replay_sum(r, row, NULL);
+    char length[16] = "-";
+    if (knows_length(w, &s)) snprintf(length, sizeof length, "%.2f", s.accepted_length);
     replay_print_name(w);
-    printf(" %8.2f %8ld %8ld %8ld %6.2f %7.0f %7.0f %7.1f %7.1f %7.1f %6d\n", w->seconds,
-           s.n_prompt, s.n_cached, s.n_tokens, s.accepted_length,
-           ratio((double)s.n_tokens, w->seconds), s.tokens_per_second, s.first_ms_p[0],
-           s.first_ms_p[1], s.first_ms_p[2], s.n_differ);
+    printf(" %8.2f %8ld %8ld %8ld %6s %7.0f %7.0f %7.1f %7.1f %7.1f %6d\n", w->seconds, s.n_prompt,
+           s.n_cached, s.n_tokens, length, ratio((double)s.n_tokens, w->seconds),
+           s.tokens_per_second, s.first_ms_p[0], s.first_ms_p[1], s.first_ms_p[2], s.n_differ);
     fflush(stdout);
 }
 

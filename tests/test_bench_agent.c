@@ -265,8 +265,15 @@ static const char said_then[] =
     "\"total_tokens\":59},\"timings\":{\"cache_n\":40,\"draft_n\":6,\"draft_n_accepted\":4}}\n\n"
     "data: [DONE]\n\n";
 
+/* As others stream, who tell of no drafts. */
+static const char said_little[] =
+    "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}"
+    "\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":50,\"completion_tokens\":9}}\n\n"
+    "data: [DONE]\n\n";
+
 typedef struct {
     StubServer server;
+    const char *says; /* NULL: said_then */
     int n_requests;
     int breaks_at; /* that request, from 1, gets a 500; 0: none */
     int closes;    /* 1: after each reply, without a word */
@@ -279,6 +286,7 @@ static void serve_connection(void *ctx, int fd)
     StrBuf in = {0};
     while (stub_server_read(fd, &in)) {
         char head[128];
+        const char *says = s->says ? s->says : said_then;
         strbuf_clear(&s->asked);
         strbuf_puts(&s->asked, strbuf_str(&in));
         if (++s->n_requests == s->breaks_at) {
@@ -288,11 +296,11 @@ static void serve_connection(void *ctx, int fd)
         snprintf(
             head, sizeof head,
             "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %zu\r\n\r\n",
-            strlen(said_first) + strlen(said_then));
+            strlen(said_first) + strlen(says));
         stub_server_send(fd, head);
         stub_server_send(fd, said_first);
         usleep(PAUSE_MS * 1000);
-        stub_server_send(fd, said_then);
+        stub_server_send(fd, says);
         if (s->closes) break;
     }
     strbuf_free(&in);
@@ -338,6 +346,16 @@ static void test_counts_are_the_servers(void **state)
     assert_int_equal(served_int_at(report, "rows.0.each.3.cached_tokens"), 40);
     json_decref(report);
     run_result_free(&r);
+}
+
+/* What it does not tell is not taken for plain decoding. */
+static void test_length_is_not_known(void **state)
+{
+    (void)state;
+    Stub stub = {.says = said_little};
+    expect_run(run_against(&stub, SECOND_LOOP, "--json"), 0,
+               "\"acceptance_length\": null,\n   \"tok");
+    expect_run(run_against(&stub, SECOND_LOOP, NULL), 0, "       50        0        9      - ");
 }
 
 /* Another server is told how to draw, where somebody has said it. */
@@ -537,6 +555,7 @@ int main(void)
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_percentiles),
         cmocka_unit_test(test_counts_are_the_servers),
+        cmocka_unit_test(test_length_is_not_known),
         cmocka_unit_test(test_sampling_is_sent),
         cmocka_unit_test(test_a_lost_answer_is_an_error),
         cmocka_unit_test(test_a_kept_connection_may_end),

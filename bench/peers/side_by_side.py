@@ -195,7 +195,7 @@ def serve_agent(command, o, loops):
             o.offshoot, "bench", "agent", "--json", "--url", "http://127.0.0.1:%d" % up.port,
             "--prompts", ROOT / "bench/prompts/agent.jsonl"] + limit))["rows"][0]
         return {"decode": row["tokens_per_second"], "seconds": row["seconds"],
-                "acceptance": row["acceptance_length"], "ready": ready,
+                "acceptance": row["acceptance_length"] or 1, "ready": ready,
                 "resident": up.resident_mb()}
 
 
