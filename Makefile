@@ -39,8 +39,6 @@ FLAGS_avx2   := -mavx2 -mfma -mf16c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma
 FLAGS_vnni   := $(FLAGS_avx512) -mavx512vnni
 FLAGS_amx    := $(FLAGS_vnni) -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8
-else
-CPPFLAGS += -DONLY_PLAIN=1
 endif
 
 # CUDA is found (12.8 or later), never required: CUDA=0 builds for the CPU alone. For a GPU that is
