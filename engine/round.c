@@ -157,6 +157,7 @@ static void accept_round(Engine *e, const Round *r)
 typedef struct {
     Engine *e;
     Round round;
+    int is_shown;
 } RoundRun;
 
 static void run_round(void *ctx)
@@ -178,7 +179,7 @@ static void run_round(void *ctx)
     forward_queue(&e->forward, r->n * r->n_nodes, r->n_keys);
     sample_round(e, r);
     accept_round(e, r);
-    if (d) d->queue_observe(d->self, r);
+    if (run->is_shown) d->queue_observe(d->self, r);
 }
 
 /* What the device must know of a sequence that the host has moved on since. */
@@ -224,11 +225,26 @@ static int send_seqs(Engine *e, Flight *f, Round *r)
     return last;
 }
 
+/*
+ * 1 when what the drafter makes of f's rows is of use, as in step.c. No matter of where an answer
+ * is, so that f's recording stays the same to its end.
+ */
+static int is_shown(const Engine *e, const Flight *f)
+{
+    if (!e->options.drafter || f->depth) return f->depth > 0;
+    for (int i = 0; i < f->n; i++) {
+        const EngineRequest *r = &e->seq[f->index[i]].req;
+        if (e->options.cache.on && !r->no_cache) return 1;
+        if (r->draft_max && draft_levels(&e->options)) return 1;
+    }
+    return 0;
+}
+
 /* Queues flight f, whose sequences are `ahead` tokens at most beyond what the host knows. */
 static void launch(Engine *e, Flight *f, int ahead)
 {
     Backend *be = e->be;
-    RoundRun run = {.e = e, .round = e->rounds.arrays};
+    RoundRun run = {.e = e, .round = e->rounds.arrays, .is_shown = is_shown(e, f)};
     Round *r = &run.round;
     int last, mark = (int)(f - e->rounds.flight);
     r->n = f->n;
@@ -246,7 +262,7 @@ static void launch(Engine *e, Flight *f, int ahead)
                                &(ReplayKey){.owner = e->rounds.owner,
                                             .n = f->n,
                                             .m = f->n_nodes,
-                                            .first = f->depth,
+                                            .first = run.is_shown ? f->depth : -1,
                                             .n_keys = r->n_keys,
                                             .uncut = r->uncut},
                                run_round, &run);

@@ -461,6 +461,41 @@ static void test_cache(void **state)
     assert_true(n_stopped > 0);
 }
 
+static void (*mtp_observe)(void *self, const Round *r);
+static int n_observed;
+
+static void count_observed(void *self, const Round *r)
+{
+    n_observed++;
+    mtp_observe(self, r);
+}
+
+/* The head runs behind no round of sequences that get no drafts, unless the cache keeps its rows.
+ */
+static void test_shown_for_nothing(void **state)
+{
+    (void)state;
+    static const struct {
+        int draft_max, cache, is_shown;
+    } cases[] = {{-1, 0, 1}, {0, 0, 0}, {0, 1, 1}};
+    static int32_t prompt[MOST];
+    for (int b = 0; b < n_machines; b++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            Asked a = ask(0, MOST, prompt);
+            Engine *e = open_engine(&machine[b], &trees[0], cases[i].cache);
+            EngineStatus s;
+            mtp_observe = machine[b].drafter.queue_observe;
+            machine[b].drafter.queue_observe = count_observed;
+            n_observed = 0;
+            a.r.draft_max = cases[i].draft_max;
+            one(e, &a.r);
+            engine_status(e, &s);
+            assert_true(s.totals.rounds > 2);
+            assert_int_equal(n_observed > 0, cases[i].is_shown);
+            close_engine(&machine[b], e, &trees[0]);
+        }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -471,6 +506,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cancel_and_pause),
         cmocka_unit_test(test_long_context),
         cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_shown_for_nothing),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, open_machines, close_machines);
