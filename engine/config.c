@@ -72,6 +72,14 @@ static int need_flag(const Reader *r, const char *key, int value)
                      v ? "true" : "false");
 }
 
+/* A key, where present, must be an empty object. */
+static int need_empty(const Reader *r, const char *key)
+{
+    const json_t *v = json_field(r->text, key);
+    if (!v || (json_is_object(v) && !json_object_size(v))) return 0;
+    return bad(r, key, "is not supported");
+}
+
 static int family_of(const char *name, ModelFamily *family)
 {
     static const struct {
@@ -172,7 +180,9 @@ static int read_layers(const Reader *r)
     ModelConfig *c = r->c;
     const json_t *list = json_field(r->text, "layer_types");
     int interval;
-    if (get_int(r, "full_attention_interval", 1, MAX_LAYERS, 4, &interval)) return -1;
+    if (get_int(r, "full_attention_interval", 1, MAX_LAYERS, 4, &interval) ||
+        need_flag(r, "layer_scale", 0) || need_empty(r, "per_layer_config"))
+        return -1;
     if (list && read_layer_types(r, list)) return -1;
     for (int i = 0; i < c->n_layers; i++) {
         if (!list) c->full_attention[i] = (i + 1) % interval == 0;
@@ -188,7 +198,9 @@ static int read_attention(const Reader *r)
     if (need_int(r, "num_attention_heads", MAX_HEADS, &c->n_heads) ||
         need_int(r, "num_key_value_heads", MAX_HEADS, &c->n_kv_heads) ||
         get_int(r, "head_dim", 2, MAX_HEAD_DIM, 256, &c->head_dim) ||
-        need_flag(r, "attention_bias", 0) || need_flag(r, "attn_output_gate", 1))
+        need_flag(r, "attention_bias", 0) || need_flag(r, "qkv_bias", 0) ||
+        need_flag(r, "attn_output_gate", 1) || need_flag(r, "is_causal", 1) ||
+        need_empty(r, "dual_chunk_attention_config"))
         return -1;
     if (c->n_heads % c->n_kv_heads)
         return error_set(r->err, ERR_INPUT,

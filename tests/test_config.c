@@ -256,7 +256,8 @@ static void test_choices(void **state)
                      (const char *[]){"quantization_config.quant_method", methods[quant], NULL});
         assert_int_equal(c.quant, quant);
     }
-    load_changed(&c, next, (const char *[]){"norm_topk_prob", "false", NULL});
+    load_changed(&c, next,
+                 (const char *[]){"norm_topk_prob", "false", "per_layer_config", "{}", NULL});
     assert_int_equal(c.norm_topk, 0);
 
     load_changed(&c, next,
@@ -315,7 +316,15 @@ static const Lie lies[] = {
     {dense, "text_config.num_attention_heads", "1024", "'num_attention_heads' x 'head_dim'"},
     {dense, "text_config.attention_bias", "true", "'attention_bias' is true"},
     {dense, "text_config.attention_bias", "0", "'attention_bias' must be true or false"},
+    {dense, "text_config.qkv_bias", "true", "'qkv_bias' is true"},
     {dense, "text_config.attn_output_gate", "false", "'attn_output_gate' is false"},
+    {dense, "text_config.is_causal", "false", "'is_causal' is false"},
+    {next, "dual_chunk_attention_config", "{\"chunk_size\": 64}",
+     "'dual_chunk_attention_config' is not supported"},
+    {next, "layer_scale", "true", "'layer_scale' is true"},
+    {moe, "text_config.per_layer_config", "{\"0\": {\"num_experts_per_tok\": 1}}",
+     "'per_layer_config' is not supported"},
+    {moe, "text_config.per_layer_config", "[]", "'per_layer_config' is not supported"},
     {dense, "text_config.hidden_act", "\"gelu\"", "'hidden_act' is 'gelu'"},
     {dense, "text_config.hidden_act", "{}", "'hidden_act' must be a string"},
     {dense, "text_config.output_gate_type", "\"sigmoid\"", "'output_gate_type' is 'sigmoid'"},
