@@ -580,6 +580,28 @@ static void test_all_pages_or_none(void **state)
     close_cache(&c);
 }
 
+/* Where no frame can be emptied, as a sequence has its pages in each, nothing goes for a state. */
+static void test_no_state_in_vain(void **state)
+{
+    (void)state;
+    Opened c = open_cache(LRU, 2, 2, 64);
+    const int32_t *a = text(0, 1);
+    int32_t page[PER - 1], slot;
+    put(&c, a, PAGE_TOKENS);
+    int32_t kept = find(&c, a, PAGE_TOKENS).slot;
+    assert_int_equal(cache_claim_pages(c.cache, PER - 1, page), 0);
+    slots_hold(c.frames, kept);
+    assert_int_equal(cache_claim_slots(c.cache, 1, &slot), 0);
+    expect_size(&c, 1, 1, 1);
+    slots_release(c.frames, kept);
+    assert_int_equal(cache_claim_slots(c.cache, 1, &slot), 1); /* the state's own frame */
+    expect_size(&c, 0, 0, 0);
+    slots_release(c.frames, slot);
+    for (int i = 0; i < PER - 1; i++)
+        pages_release(c.frames, page[i]);
+    close_cache(&c);
+}
+
 /* ---- the rest ---- */
 
 static void test_a_cache_that_is_off(void **state)
@@ -710,6 +732,7 @@ int main(void)
         cmocka_unit_test(test_max_slots),
         cmocka_unit_test(test_pages_make_way),
         cmocka_unit_test(test_all_pages_or_none),
+        cmocka_unit_test(test_no_state_in_vain),
         cmocka_unit_test(test_a_cache_that_is_off),
         cmocka_unit_test(test_what_is_counted),
         cmocka_unit_test(test_two_states_a_request),
