@@ -440,6 +440,50 @@ static void test_nan(void **state)
     }
 }
 
+/*
+ * A prompt that needs a slot, where none is free, takes no state that it goes on from: the next one
+ * finds it, too.
+ */
+static void test_the_hit_stays(void **state)
+{
+    (void)state;
+    AskedEngine s;
+    AskedAnswer a[2];
+    EngineOptions o = asked_options(1, 0, 1);
+    int32_t prompt[64];
+    o.cache = (CacheOptions){.on = 1, .policy = POLICY_LRU};
+    o.n_slots = 4;
+    asked_open(&s, o);
+    for (int i = 0; i < 64; i++)
+        prompt[i] = 31 * i;
+    EngineRequest r = asked_greedy(1, prompt, 32, 1);
+    ask(&s, &r, &a[0]); /* a state at 32 tokens, one at 64 below it, and a stranger's */
+    r.n_prompt = 64;
+    ask(&s, &r, &a[0]);
+    assert_int_equal(a[0].done.stats.n_cached, 32);
+    r.prompt = prompt + 1;
+    r.n_prompt = 32;
+    ask(&s, &r, &a[0]);
+    memset(a, 0, sizeof a);
+    EngineRequest other = asked_greedy(2, prompt + 5, 8, 40); /* has the last slot */
+    other.no_cache = other.ignore_eos = 1;
+    asked_submit(s.engine, &other);
+    asked_steps(s.engine, a, 1);
+    r = asked_greedy(1, prompt, 48, 1);
+    for (int i = 0; i < 2; i++) {
+        prompt[32] = i;
+        a[0].n = a[0].n_done = 0;
+        asked_submit(s.engine, &r);
+        while (!a[0].n_done)
+            asked_steps(s.engine, a, 1);
+        assert_int_equal(a[0].done.stats.n_cached, 32);
+    }
+    assert_int_equal(a[1].n_done, 0);
+    while (!a[1].n_done)
+        asked_steps(s.engine, a, 1);
+    asked_close(&s);
+}
+
 static int open_list(void **state)
 {
     if (asked_open_demo(state)) return -1;
@@ -454,6 +498,7 @@ int main(void)
         cmocka_unit_test(test_whole_memory),       cmocka_unit_test(test_the_first_is_cancelled),
         cmocka_unit_test(test_who_shares_nothing), cmocka_unit_test(test_who_waits_for_nobody),
         cmocka_unit_test(test_cancelled_answer),   cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_the_hit_stays),
     };
     return cmocka_run_group_tests(tests, open_list, asked_close_demo);
 }
