@@ -484,6 +484,46 @@ static void test_the_hit_stays(void **state)
     asked_close(&s);
 }
 
+/* What a request has found is as young as what it leaves, whoever left something in between. */
+static void test_one_age(void **state)
+{
+    (void)state;
+    AskedEngine s;
+    AskedAnswer a[2] = {0};
+    EngineOptions o = asked_options(1, 0, 1);
+    int32_t prompt[300], stranger[32], next[32];
+    o.cache = (CacheOptions){.on = 1, .policy = POLICY_LRU};
+    o.chunk_rows = 16;
+    o.n_slots = 4;
+    asked_open(&s, o);
+    for (int i = 0; i < 300; i++)
+        prompt[i] = 31 * i % 4000;
+    for (int i = 0; i < 32; i++)
+        stranger[i] = 2000 + i, next[i] = 3000 + i;
+    EngineRequest r = asked_greedy(1, prompt, 32, 1), long_one = asked_greedy(2, prompt, 300, 1);
+    ask(&s, &r, &a[0]);
+    asked_submit(s.engine, &long_one);
+    asked_steps(s.engine, a, 1);
+    r.prompt = stranger;
+    a[0].n = a[0].n_done = 0;
+    asked_submit(s.engine, &r);
+    while (!a[0].n_done)
+        asked_steps(s.engine, a, 1);
+    assert_int_equal(a[1].n_done, 0);
+    while (!a[1].n_done)
+        asked_steps(s.engine, a, 1);
+    assert_int_equal(a[1].done.stats.n_cached, 32);
+    r.prompt = next; /* its state takes the place of the oldest */
+    ask(&s, &r, &a[0]);
+    r.prompt = prompt;
+    ask(&s, &r, &a[0]);
+    assert_int_equal(a[0].done.stats.n_cached, 32);
+    r.prompt = stranger;
+    ask(&s, &r, &a[0]);
+    assert_int_equal(a[0].done.stats.n_cached, 0);
+    asked_close(&s);
+}
+
 static int open_list(void **state)
 {
     if (asked_open_demo(state)) return -1;
@@ -498,7 +538,7 @@ int main(void)
         cmocka_unit_test(test_whole_memory),       cmocka_unit_test(test_the_first_is_cancelled),
         cmocka_unit_test(test_who_shares_nothing), cmocka_unit_test(test_who_waits_for_nobody),
         cmocka_unit_test(test_cancelled_answer),   cmocka_unit_test(test_nan),
-        cmocka_unit_test(test_the_hit_stays),
+        cmocka_unit_test(test_the_hit_stays),      cmocka_unit_test(test_one_age),
     };
     return cmocka_run_group_tests(tests, open_list, asked_close_demo);
 }
