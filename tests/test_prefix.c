@@ -387,6 +387,34 @@ static void test_who_waits_for_nobody(void **state)
     }
 }
 
+/* Nor for one that stands still, who may do so for long. */
+static void test_nobody_waits_for_a_paused_one(void **state)
+{
+    (void)state;
+    AskedEngine s;
+    AskedAnswer a[2] = {0};
+    EngineOptions o = options_of(&ways[0]);
+    EngineRequest r[2] = {list.request[0], list.request[0]};
+    o.chunk_rows = 16;
+    asked_open(&s, o);
+    for (int i = 0; i < 2; i++) {
+        r[i].id = (uint64_t)i + 1;
+        asked_submit(s.engine, &r[i]);
+    }
+    asked_steps(s.engine, a, 1); /* the second waits for the first */
+    engine_pause(s.engine, 1, 1);
+    for (int i = 0; i < 100 && !a[1].n_done; i++)
+        asked_steps(s.engine, a, 1);
+    assert_int_equal(a[1].n_done, 1);
+    same_answer(0, &a[1], "beside one that is paused");
+    assert_int_equal(a[0].n_done, 0);
+    engine_pause(s.engine, 1, 0);
+    while (!a[0].n_done)
+        asked_steps(s.engine, a, 1);
+    same_answer(0, &a[0], "after a pause");
+    asked_close(&s);
+}
+
 /* Of an answer that was broken off its prompt stays, and no more. */
 static void test_cancelled_answer(void **state)
 {
@@ -534,11 +562,17 @@ static int open_list(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_after_another),  cmocka_unit_test(test_in_company),
-        cmocka_unit_test(test_whole_memory),       cmocka_unit_test(test_the_first_is_cancelled),
-        cmocka_unit_test(test_who_shares_nothing), cmocka_unit_test(test_who_waits_for_nobody),
-        cmocka_unit_test(test_cancelled_answer),   cmocka_unit_test(test_nan),
-        cmocka_unit_test(test_the_hit_stays),      cmocka_unit_test(test_one_age),
+        cmocka_unit_test(test_one_after_another),
+        cmocka_unit_test(test_in_company),
+        cmocka_unit_test(test_whole_memory),
+        cmocka_unit_test(test_the_first_is_cancelled),
+        cmocka_unit_test(test_who_shares_nothing),
+        cmocka_unit_test(test_who_waits_for_nobody),
+        cmocka_unit_test(test_cancelled_answer),
+        cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_nobody_waits_for_a_paused_one),
+        cmocka_unit_test(test_the_hit_stays),
+        cmocka_unit_test(test_one_age),
     };
     return cmocka_run_group_tests(tests, open_list, asked_close_demo);
 }
