@@ -442,6 +442,52 @@ static void test_counts(void **state)
     d.close(d.self);
 }
 
+/* A level is tried where its parent was reached: missed, then; not where the answer ended. */
+static void test_counts_of_misses(void **state)
+{
+    (void)state;
+    static const ScriptMode modes[] = {SCRIPT_LIE, SCRIPT_PERFECT};
+    enum { N = 11, STOP_AT = 8 };
+    Error err;
+    int32_t all[MAX_PROMPT], want[MAX_ANSWER];
+    const json_t *ref = json_array_get(asked_references, 2);
+    int n = asked_load_ids(json_object_get(ref, "prompt_ids"), all, MAX_PROMPT - MAX_ANSWER);
+    int n_want = asked_load_ids(json_object_get(ref, "greedy_ids"), want, MAX_ANSWER);
+    memcpy(all + n, want, (size_t)n_want * sizeof *want);
+    Script script = {.token = all, .n = n + n_want};
+    for (int i = 0; i < STOP_AT; i++)
+        assert_int_not_equal(want[i], want[STOP_AT]);
+    for (int k = 0; k < 2; k++) {
+        Drafter d;
+        AskedEngine s;
+        AskedAnswer a = {0};
+        EngineOptions o = asked_options(5, 4, 1);
+        assert_int_equal(scripted_drafter_open(asked_model, modes[k], &script, 1, 1, &d, &err), 0);
+        o.drafter = &d;
+        asked_open(&s, o);
+        EngineRequest r = asked_greedy(1, all, n, N);
+        r.stop_ids = &want[STOP_AT];
+        r.n_stop_ids = k;
+        asked_submit(s.engine, &r);
+        asked_run(s.engine, &a, 1);
+        const RequestStats *st = &a.done.stats;
+        if (k == 0) { /* the last step has no draft: none could come out */
+            assert_int_equal(st->n_steps, N - 1);
+            assert_int_equal(st->n_steps_drafted, N - 2);
+            assert_int_equal(st->depth_tried[1], N - 2);
+            assert_int_equal(st->depth_accepted[1] + st->depth_tried[2], 0);
+        } else { /* four drafts, then two and the stop, which was drafted, too */
+            assert_int_equal(st->n_steps, 2);
+            assert_int_equal(st->n_accepted, 6);
+            assert_int_equal(st->depth_tried[2], 2);
+            assert_int_equal(st->depth_accepted[2], 2);
+            assert_int_equal(st->depth_tried[3], 1);
+        }
+        asked_close(&s);
+        d.close(d.self);
+    }
+}
+
 /* A row that is not a number ends its request, and only with an error. */
 static void test_nan_row(void **state)
 {
@@ -538,6 +584,7 @@ int main(void)
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_prompt_logprobs),
         cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_counts_of_misses),
         cmocka_unit_test(test_nan_row),
         cmocka_unit_test(test_memory_too_small),
         cmocka_unit_test(test_draft_vocab),
