@@ -169,23 +169,24 @@ static void test_swapped(void **state)
     damaged_end(&x);
 }
 
-/* A whole file of as many other tokens under a name that is in use: only the tokens differ. */
-static void test_other_tokens(void **state)
+/* A whole file under a name that is in use: only the tokens differ, of as many, or the salt. */
+static void test_other_prefix(void **state)
 {
     (void)state;
     static const char *const kinds[] = {".run", ".state"};
-    for (int i = 0; i < 2; i++) {
-        const char *path = scratch_dir("disk_files");
-        Prefix p = disk_case_prefix(40, 1), q = disk_case_prefix(40, 2);
+    for (int i = 0; i < 4; i++) {
+        const char *path = scratch_dir("disk_files"), *kind = kinds[i % 2];
+        Prefix p = disk_case_prefix(40, 1), q = disk_case_prefix(40, i < 2 ? 2 : 1);
         size_t size;
+        if (i >= 2) q.salt = p.salt + 1;
         Disk *d = disk_case_open(path, PLENTY);
         disk_case_must_save(d, &p);
         disk_close(d);
-        unsigned char *bytes = disk_case_read(disk_case_file(path, kinds[i]), &size);
+        unsigned char *bytes = disk_case_read(disk_case_file(path, kind), &size);
         scratch_dir("disk_files");
         d = disk_case_open(path, PLENTY);
         disk_case_must_save(d, &q);
-        scratch_write(disk_case_file(path, kinds[i]), bytes, size);
+        scratch_write(disk_case_file(path, kind), bytes, size);
         assert_int_equal(disk_case_load(d, &q, 40, 0), 0);
         assert_int_equal(disk_case_found(d, &q), 0);
         disk_close(d);
@@ -457,7 +458,7 @@ int main(int argc, char **argv)
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_flipped),       cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_swapped),       cmocka_unit_test(test_other_tokens),
+        cmocka_unit_test(test_swapped),       cmocka_unit_test(test_other_prefix),
         cmocka_unit_test(test_lost_file),     cmocka_unit_test(test_foreign_files),
         cmocka_unit_test(test_smallest),      cmocka_unit_test(test_other_model),
         cmocka_unit_test(test_many_removals), cmocka_unit_test(test_overlap),
