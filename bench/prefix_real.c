@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/log.h"
 #include "base/mem.h"
@@ -46,6 +47,9 @@ typedef struct {
     LoadCases cases;
     LoadTurn *turn; /* [live.n] of the row */
     int *after;     /* [live.n] */
+    int is_first;   /* the row whose answers are kept */
+    char salt[48];  /* of the row: it finds nothing that another one has left on disk */
+    int n_servers;  /* so far */
     Error wrong;    /* with an answer, in a callback */
 } Real;
 
@@ -71,11 +75,11 @@ static int take_answer(Real *r, int i)
 static void write_body(Real *r, int i)
 {
     const LiveRequest *q = &r->live.request[i];
-    char fields[160];
+    char fields[200];
     snprintf(fields, sizeof fields,
              "{\"temperature\": 0, \"ignore_eos\": true, \"return_token_ids\": true, "
-             "\"max_tokens\": %d}",
-             live_max_tokens(q));
+             "\"max_tokens\": %d, \"cache_salt\": \"%s\"}",
+             live_max_tokens(q), r->salt);
     load_case_set_ids(&r->cases.list[i], q->token, q->n_prompt, fields);
 }
 
@@ -84,8 +88,8 @@ static void prepare(void *ctx, int i)
 {
     Real *r = ctx;
     int before = r->live.request[i].goes_on;
-    if (before >= 0 && !r->wrong.code) take_answer(r, before);
-    live_follow(&r->live, i);
+    if (r->is_first && before >= 0 && !r->wrong.code) take_answer(r, before);
+    if (r->is_first) live_follow(&r->live, i);
     write_body(r, i);
 }
 
@@ -105,7 +109,7 @@ static int add_requests(Real *r, const Tokenizer *tok, Error *err)
 
 /* ---- one server ---- */
 
-static int ask_all(Real *r, const char *url, int first, double *seconds, Error *err)
+static int ask_all(Real *r, const char *url, double *seconds, Error *err)
 {
     LoadTarget target = {.key = r->set.api_key};
     LoadPlan plan = {.n_conns = r->figures.n_conns,
@@ -114,7 +118,7 @@ static int ask_all(Real *r, const char *url, int first, double *seconds, Error *
                      .order = CASES_IN_TURN,
                      .turn = r->turn,
                      .after = r->after,
-                     .prepare = first ? prepare : NULL,
+                     .prepare = prepare,
                      .ctx = r};
     if (load_target_parse(&target, url, err)) return -1;
     memset(r->turn, 0, (size_t)r->live.n * sizeof *r->turn);
@@ -153,9 +157,8 @@ static void sum_up(const Real *r, const EngineStatus *status, PolicyResult *resu
     mem_free(first);
 }
 
-/* first: without a cache; the answers are kept, and later prompts made of them. */
-static int run_server(Real *r, const Policy *p, double capacity, int first, PolicyResult *result,
-                      Error *err)
+/* The first: without a cache; the answers are kept, and later prompts made of them. */
+static int run_server(Real *r, const Policy *p, double capacity, PolicyResult *result, Error *err)
 {
     char url[64];
     Service s;
@@ -163,12 +166,14 @@ static int run_server(Real *r, const Policy *p, double capacity, int first, Poli
     Error other = {0};
     Settings set = settings_of(r, p, capacity);
     *result = (PolicyResult){.capacity = capacity, .requests = r->live.n};
+    r->is_first = !r->n_servers++;
+    snprintf(r->salt, sizeof r->salt, "%lld row %d", (long long)time(NULL), r->n_servers);
     if (r->opener->open(r->opener->ctx, &set, &s, err)) return -1;
     LocalServer *server = mem_alloc(1, sizeof *server);
     int failed = local_server_start(server, &s, err);
     if (!failed) {
         local_server_url(server, url, sizeof url);
-        failed = ask_all(r, url, first, &result->seconds, err);
+        failed = ask_all(r, url, &result->seconds, err);
         if (local_server_stop(server, failed ? &other : err)) failed = -1;
     }
     mem_free(server);
@@ -186,7 +191,7 @@ static int run_first(Real *r, PolicyResult *result, Error *err)
     double most = 0;
     for (int c = 0; c < r->b->n_capacities; c++)
         if (r->b->capacity[c] > most) most = r->b->capacity[c];
-    if (run_server(r, &(Policy){.kind = CACHE_NONE}, most, 1, result, err)) return -1;
+    if (run_server(r, &(Policy){.kind = CACHE_NONE}, most, result, err)) return -1;
     for (int i = 0; i < r->live.n && !r->wrong.code; i++)
         take_answer(r, i);
     if (r->wrong.code) return error_set(err, r->wrong.code, "%s", r->wrong.msg);
@@ -213,7 +218,7 @@ static int simulate(Real *r, int c, int p, Error *err)
 static int run_row(Real *r, int c, int p, Error *err)
 {
     PrefixBench *b = r->b;
-    if (run_server(r, &b->policy[p], b->capacity[c], 0, &b->result[c][p], err)) return -1;
+    if (run_server(r, &b->policy[p], b->capacity[c], &b->result[c][p], err)) return -1;
     for (int i = 0; i < r->live.n; i++)
         r->figures.n_differ[c][p] += r->turn[i].differs;
     r->figures.n_different += r->figures.n_differ[c][p];

@@ -232,6 +232,24 @@ static void test_hits(void **state)
     run_result_free(&limited);
 }
 
+/* Each row is as fresh as if it were the only one, also where all keep what they have on disk. */
+static void test_rows_share_nothing(void **state)
+{
+    (void)state;
+    TraceFile f = {0};
+    trace_file_ask(&f, 0, "300x320", "900x16");
+    trace_file_ask(&f, 0, "300x320 900x16 2000x48", "1000x8");
+    const char *path = trace_file_write(&f, "prefix_real");
+    for (int run = 0; run < 2; run++) {
+        json_t *report = report_of(RUN(REAL, "--trace", path, "--capacity", "32M", "--policy",
+                                       "lru,lru", "--cache-dir",
+                                       scratch_path("build/tests/prefix_real", "tier"), "--json"));
+        for (size_t i = 0; i < 2; i++)
+            check_row(json_array_get(json_object_get(report, "rows"), i), "lru", 335, 336);
+        json_decref(report);
+    }
+}
+
 /* Several at a time, but of a session one after the other, as its client would ask. */
 static void test_sessions_keep_their_order(void **state)
 {
@@ -276,6 +294,7 @@ int main(void)
         cmocka_unit_test(test_ids),
         cmocka_unit_test(test_answers_come_back),
         cmocka_unit_test(test_hits),
+        cmocka_unit_test(test_rows_share_nothing),
         cmocka_unit_test(test_sessions_keep_their_order),
         cmocka_unit_test(test_refused),
     };
