@@ -140,6 +140,22 @@ void load_case_set_ids(LoadCase *one, const int32_t *id, int n, const char *fiel
     one->body[1] = streamed_body(ids_body(id, n, n, fields));
 }
 
+static void set_text(char **text, const char *name, const char *value)
+{
+    json_t *body = json_loads(*text, 0, NULL);
+    json_object_set_new(body, name, json_string(value));
+    free(*text);
+    *text = json_dumps(body, JSON_COMPACT);
+    json_decref(body);
+}
+
+void load_cases_set_text(LoadCases *c, const char *name, const char *value)
+{
+    for (int i = 0; i < c->n; i++)
+        for (int k = 0; k < 2; k++)
+            set_text(&c->list[i].body[k], name, value);
+}
+
 /* ---- the mix ---- */
 
 /* A conversation up to the answer that it ends with or waits for, or its first question. NULL:

@@ -47,6 +47,9 @@ void load_cases_add_ids(LoadCases *c, const char *name, const int32_t *id, int n
 /* Makes it the completion of n tokens instead, asked for as a stream alone. */
 void load_case_set_ids(LoadCase *one, const int32_t *id, int n, const char *fields);
 
+/* Sets a field of all requests. */
+void load_cases_set_text(LoadCases *c, const char *name, const char *value);
+
 /* An error for cases that were all left out: what the server says of the shortest request. -1. */
 int load_cases_none_fits(const LoadCases *c, Error *err);
 

@@ -20,6 +20,7 @@
 #include "bench/json_lines.h"
 #include "bench/replay.h"
 #include "tests/analyzer.h"
+#include "tests/checkpoint.h"
 #include "tests/run_binary.h"
 #include "tests/served.h"
 #include "tests/stub_server.h"
@@ -482,6 +483,22 @@ static void test_four_ways_one_answer(void **state)
     run_result_free(&r);
 }
 
+/* Servers are fresh where all keep what they have in one folder, too. */
+static void test_rows_share_nothing(void **state)
+{
+    (void)state;
+    RunResult r = RUN_ON(FIRST_LOOP, "bench", "agent", DEMO, AT_STDIN, "--max-tokens", "2",
+                         "--draft", "ngram", "--prefix-cache", "on", "--cache-dir",
+                         scratch_dir("bench_agent"), "--json");
+    assert_run(&r, 0, "\"rows\"");
+    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+    int first = served_int_at(report, "rows.0.cached_tokens");
+    assert_true(first > 0);
+    assert_int_equal(served_int_at(report, "rows.1.cached_tokens"), first);
+    json_decref(report);
+    run_result_free(&r);
+}
+
 static void test_what_is_set_is_not_varied(void **state)
 {
     (void)state;
@@ -561,6 +578,7 @@ int main(void)
         cmocka_unit_test(test_a_kept_connection_may_end),
         cmocka_unit_test(test_totals_are_right),
         cmocka_unit_test(test_four_ways_one_answer),
+        cmocka_unit_test(test_rows_share_nothing),
         cmocka_unit_test(test_what_is_set_is_not_varied),
         cmocka_unit_test(test_shared_prefix),
         cmocka_unit_test(test_shared_prefix_is_refused),
