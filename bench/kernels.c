@@ -346,6 +346,15 @@ static int warm_up(Bench *b, double *ms, Error *err)
     return 0;
 }
 
+/* Of a pass over n rows: weights, states, K and V. */
+static double pass_bytes(const Bench *b, int n)
+{
+    const ModelConfig *c = &b->model.config;
+    int states = b->profile.leaves_records ? 3 : 1 + n; /* the fold reads one and writes it */
+    double keys = 2.0 * (double)b->mem.kv_row_bytes * c->n_full * (b->context + n);
+    return model_pass_bytes(&b->model, n) + states * (double)memory_slot_bytes(c) + keys;
+}
+
 /* The pass as it runs, by rows; then its operations for a few of these. */
 static int measure(Bench *b, Error *err)
 {
@@ -357,9 +366,7 @@ static int measure(Bench *b, Error *err)
         if (begin_batch(b, n, last, err)) return -1;
         if (time_passes(b, b->profile.real, &mid[i], err)) return -1;
         last = mid[i];
-        int states = b->profile.leaves_records ? 3 : 1 + n; /* the fold reads one and writes it */
-        double bytes =
-            model_pass_bytes(&b->model, n) + states * (double)memory_slot_bytes(&b->model.config);
+        double bytes = pass_bytes(b, n);
         printf("%5d %10.3f %7.2f %10.1f", n, last, last / mid[0], bytes / 1e6);
         if (b->rate > 0) printf(" %7.0f%%", bytes / (last / 1e3) / b->rate * 100);
         printf("\n");

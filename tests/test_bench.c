@@ -11,6 +11,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -161,6 +162,25 @@ static void test_kernels(void **state)
     run_result_free(&r);
 }
 
+/* Of the pass over one row; 0: there is no such line. */
+static double pass_mb(const char *context)
+{
+    double ms = 0, over = 0, mb = 0;
+    RunResult r = RUN("bench", "kernels", "--model", "models/demo", "--contexts", context);
+    const char *line = strstr(strbuf_str(&r.out), "\n    1 ");
+    if (!line || sscanf(line, " 1 %lf %lf %lf", &ms, &over, &mb) != 3) mb = 0;
+    run_result_free(&r);
+    return mb;
+}
+
+/* 6,144 bytes of K and V a token in two layers and the draft head, which takes no part. */
+static void test_passes_read_their_keys(void **state)
+{
+    (void)state;
+    double few = pass_mb("0"), many = pass_mb("2000");
+    assert_true(few > 0 && fabs(many - few - 2000 * 6144 * 2 / 3e6) < 0.2);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -224,6 +244,7 @@ int main(void)
         cmocka_unit_test(test_floor),
         cmocka_unit_test(test_all_tries_count),
         cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_passes_read_their_keys),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
