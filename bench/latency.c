@@ -75,7 +75,7 @@ static int measure(Bench *b, int context, Error *err)
             Way *w = &b->way[way];
             if (ask(b, context, way, &stats, err)) return -1;
             if (i < 0) continue;
-            w->prompt[i] = context / stats.prompt_ms * 1e3;
+            w->prompt[i] = (context - stats.n_cached) / stats.prompt_ms * 1e3;
             w->decode[i] = (stats.n_generated - 1) / stats.decode_ms * 1e3;
             w->step[i] = stats.decode_ms / stats.n_steps;
             w->n_steps += stats.n_steps;

@@ -74,6 +74,13 @@ static void test_latency(void **state)
     assert_run(&r, 0, "drafts: mtp, trees of up to 7 levels as it pays\n");
     run_result_free(&r);
 
+    r = RUN("bench", "latency", "--model", MODEL, "--contexts", "40", "--max-tokens", "8",
+            "--requests", "1", "--ctx-size", "64", "--prefix-cache", "on", "--json");
+    report = json_loads(strbuf_str(&r.out), 0, NULL);
+    assert_true(number(row(report, 0), "prompt_tokens_per_second") == 0); /* nothing is computed */
+    json_decref(report);
+    run_result_free(&r);
+
     r = RUN("bench", "latency", "--model", MODEL, "--max-tokens", "8", "--requests", "1",
             "--ctx-size", "64", "--draft", "none");
     assert_run(&r, 0, "     56  plain "); /* what the context leaves of 512 */
