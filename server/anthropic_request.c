@@ -8,9 +8,7 @@
 
 #include <string.h>
 
-#include "base/base64.h"
 #include "base/strbuf.h"
-#include "text/utf8.h"
 
 #define NAMES(format)                                                                              \
     {                                                                                              \
@@ -176,37 +174,13 @@ static int add_user(ApiPlace p, const json_t *blocks, json_t *out)
 
 /* ---- the assistant's ---- */
 
-static const char SIGNED[] = "offshoot", SIGNED_WITH[] = "offshoot:";
-
-void anthropic_sign(const StrBuf *reasoning, StrBuf *out)
-{
-    StrBuf plain = {0};
-    strbuf_puts(&plain, reasoning ? SIGNED_WITH : SIGNED);
-    if (reasoning) strbuf_add(&plain, strbuf_str(reasoning), reasoning->len);
-    base64_encode(plain.data, plain.len, out);
-    strbuf_free(&plain);
-}
-
-/* What a signature holds; of anybody else's nothing. */
-static void add_signed(const json_t *signature, StrBuf *out)
-{
-    size_t n = sizeof SIGNED_WITH - 1;
-    StrBuf plain = {0};
-    if (json_is_string(signature) &&
-        !base64_decode(json_string_value(signature), json_string_length(signature), &plain) &&
-        plain.len > n && !memcmp(plain.data, SIGNED_WITH, n) &&
-        utf8_check(plain.data, plain.len) == plain.len)
-        strbuf_add(out, plain.data + n, plain.len - n);
-    strbuf_free(&plain);
-}
-
 static void add_thinking_block(const json_t *block, StrBuf *reasoning)
 {
     const json_t *text = json_object_get(block, "thinking");
     if (json_string_length(text))
         translate_add(reasoning, text);
     else
-        add_signed(json_object_get(block, "signature"), reasoning);
+        translate_add_signed(reasoning, json_object_get(block, "signature"));
 }
 
 static int add_assistant_block(ApiPlace p, const json_t *block, json_t *parts, json_t *calls,

@@ -105,7 +105,7 @@ static void write_input(const StrBuf *text, StrBuf *out)
 static void write_signature(const Call *call, const Item *item, StrBuf *out)
 {
     StrBuf text = {0};
-    anthropic_sign(is_omitted(call) ? &item->text : NULL, &text);
+    translate_sign(is_omitted(call) ? &item->text : NULL, &text);
     json_write(out, "s:t", "signature", text.data, text.len);
     strbuf_free(&text);
 }

@@ -144,6 +144,31 @@ static void write_call(const Call *call, const Item *item, const ItemIds *ids, S
     json_write(out, ",s:t}", tool->is_custom ? "input" : "arguments", strbuf_str(text), text->len);
 }
 
+/* Who stores no texts of ours asks for it, and sends this back in their place. */
+static int wants_encrypted(const Call *call)
+{
+    const json_t *one;
+    size_t i;
+    json_array_foreach(json_field(call->asked, "include"), i, one)
+    {
+        const char *word = api_word(one);
+        if (word && !strcmp(word, "reasoning.encrypted_content")) return 1;
+    }
+    return 0;
+}
+
+static void write_encrypted(const Call *call, const Item *item, Status status, StrBuf *out)
+{
+    StrBuf text = {0};
+    if (status == IN_PROGRESS || !wants_encrypted(call)) {
+        json_write(out, ",s:n", "encrypted_content");
+        return;
+    }
+    translate_sign(&item->text, &text);
+    json_write(out, ",s:t", "encrypted_content", text.data, text.len);
+    strbuf_free(&text);
+}
+
 /* As it begins, without its text, or as it has ended. */
 static void write_item(const Call *call, const Item *item, Status status, StrBuf *out)
 {
@@ -166,8 +191,10 @@ static void write_item(const Call *call, const Item *item, Status status, StrBuf
         json_write(out, "{s:s, s:t}", "type", "reasoning_text", "text", strbuf_str(text),
                    text->len);
     strbuf_puts(out, "]");
-    if (item->kind == ITEM_REASONING)
-        json_write(out, ",s:n, s:s", "encrypted_content", "status", status_names[status]);
+    if (item->kind == ITEM_REASONING) {
+        write_encrypted(call, item, status, out);
+        json_write(out, ",s:s", "status", status_names[status]);
+    }
     strbuf_puts(out, "}");
 }
 
@@ -377,8 +404,10 @@ static const ApiFormat format = {
     .fail = fail,
 };
 
+/* For Codex: else it adds to usage what it reckons of the encrypted_content of earlier turns. */
 void api_responses(Server *s, Exchange *ex)
 {
+    exchange_add_header(ex, "X-Reasoning-Included", "true");
     call_begin(s, ex, &format);
 }
 

@@ -113,7 +113,7 @@ static int read_message(History *h, const json_t *item)
     return 0;
 }
 
-/* Encrypted reasoning and summaries are not the model's own words. */
+/* Summaries are not the model's own words; in encrypted_content of ours these are once more. */
 static void read_reasoning(History *h, const json_t *item)
 {
     const json_t *part;
@@ -123,6 +123,8 @@ static void read_reasoning(History *h, const json_t *item)
     {
         translate_add(&h->reasoning, json_object_get(part, "text"));
     }
+    if (!h->reasoning.len)
+        translate_add_signed(&h->reasoning, json_object_get(item, "encrypted_content"));
 }
 
 /* Takes arguments; NULL: they were refused. */

@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+#include "base/base64.h"
+#include "text/utf8.h"
+
 json_t *translate_copy(const json_t *body, const char *const *without)
 {
     /* A reply of these APIs is one answer without log-probabilities, and ends as its API says. */
@@ -53,6 +56,29 @@ void translate_add(StrBuf *out, const json_t *string)
 {
     if (json_is_string(string))
         strbuf_add(out, json_string_value(string), json_string_length(string));
+}
+
+static const char SIGNED[] = "offshoot", SIGNED_WITH[] = "offshoot:";
+
+void translate_sign(const StrBuf *reasoning, StrBuf *out)
+{
+    StrBuf plain = {0};
+    strbuf_puts(&plain, reasoning ? SIGNED_WITH : SIGNED);
+    if (reasoning) strbuf_add(&plain, strbuf_str(reasoning), reasoning->len);
+    base64_encode(plain.data, plain.len, out);
+    strbuf_free(&plain);
+}
+
+void translate_add_signed(StrBuf *out, const json_t *signature)
+{
+    size_t n = sizeof SIGNED_WITH - 1;
+    StrBuf plain = {0};
+    if (json_is_string(signature) &&
+        !base64_decode(json_string_value(signature), json_string_length(signature), &plain) &&
+        plain.len > n && !memcmp(plain.data, SIGNED_WITH, n) &&
+        utf8_check(plain.data, plain.len) == plain.len)
+        strbuf_add(out, plain.data + n, plain.len - n);
+    strbuf_free(&plain);
 }
 
 json_t *translate_part(json_t *text)

@@ -17,12 +17,6 @@ json_t *anthropic_to_chat(const json_t *body, ApiError *err);
 /* What a body calls its fields; some have an older name, too. */
 const ApiFieldName *anthropic_names(const json_t *body);
 
-/*
- * Appends the signature of a thinking block, which clients send back as it is; within it the
- * reasoning that the block does not show, unless that is NULL. anthropic_to_chat finds it there.
- */
-void anthropic_sign(const StrBuf *reasoning, StrBuf *out);
-
 json_t *responses_to_chat(const json_t *body, ApiError *err);
 const ApiFieldName *responses_names(const json_t *body);
 
@@ -39,6 +33,14 @@ const char *translate_text(const json_t *object, const char *key);
 
 /* Appends a string; of anything else nothing. */
 void translate_add(StrBuf *out, const json_t *string);
+
+/*
+ * Appends what clients send back as it is: a thinking block's signature, reasoning's
+ * encrypted_content; within it the reasoning, for those that have none of it to send back, unless
+ * it is NULL. translate_add_signed appends what it finds there; in anybody else's nothing.
+ */
+void translate_sign(const StrBuf *reasoning, StrBuf *out);
+void translate_add_signed(StrBuf *out, const json_t *signature);
 
 /* {"type": "text", "text": text}, as a part of content; takes the reference. */
 json_t *translate_part(json_t *text);

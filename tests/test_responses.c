@@ -261,6 +261,46 @@ static void test_reasoning(void **state)
     json_decref(whole);
 }
 
+static int count_input(const json_t *body)
+{
+    char *text = json_dumps(body, 0);
+    json_t *count = served_post(served, COUNT, text, 200);
+    int n = served_int_at(count, "input_tokens");
+    free(text);
+    json_decref(count);
+    return n;
+}
+
+/* What a client that stores no texts sends back leads to the same prompt as the text does. */
+static void test_encrypted_reasoning(void **state)
+{
+    (void)state;
+#define ASKS THINKS ", \"include\": [\"x\", \"reasoning.encrypted_content\"]"
+    json_t *whole = served_post(served, RESPONSES, ASKS "}", 200);
+    json_t *events = served_named_events(served, RESPONSES, ASKS ", \"stream\": true}");
+    HttpReply again = http_exchange(served->port, "POST", RESPONSES, "", ASKS "}");
+    const char *sealed = served_text_at(whole, "output.0.encrypted_content");
+    const json_t *last = json_array_get(events, json_array_size(events) - 1);
+    assert_string_equal(served_text_at(last, "response.output.0.encrypted_content"), sealed);
+    assert_true(json_is_null(served_at(events, "2.item.encrypted_content")));
+    assert_string_equal(http_header(&again, "X-Reasoning-Included"), "true");
+
+    json_t *item = json_pack("{s:s, s:s}", "type", "reasoning", "encrypted_content", sealed);
+    json_t *body = json_pack("{s:[{s:s, s:s}, O, {s:s, s:s}]}", "input", "role", "user", "content",
+                             "a", item, "role", "assistant", "content", "b");
+    int with = count_input(body);
+    json_object_del(item, "encrypted_content");
+    int without = count_input(body);
+    json_object_set(item, "content", json_object_get(served_at(whole, "output.0"), "content"));
+    assert_int_equal(with, count_input(body));
+    assert_true(with > without);
+    http_reply_free(&again);
+    json_decref(item);
+    json_decref(body);
+    json_decref(events);
+    json_decref(whole);
+}
+
 /* ---- tools ---- */
 
 static void assert_arguments(const char *text)
@@ -504,12 +544,19 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),         cmocka_unit_test(test_response_object),
-        cmocka_unit_test(test_text_stream),  cmocka_unit_test(test_reasoning),
-        cmocka_unit_test(test_call),         cmocka_unit_test(test_cut_call),
-        cmocka_unit_test(test_custom_tool),  cmocka_unit_test(test_format),
-        cmocka_unit_test(test_history),      cmocka_unit_test(test_vanished),
-        cmocka_unit_test(test_broken_model), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_response_object),
+        cmocka_unit_test(test_text_stream),
+        cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_encrypted_reasoning),
+        cmocka_unit_test(test_call),
+        cmocka_unit_test(test_cut_call),
+        cmocka_unit_test(test_custom_tool),
+        cmocka_unit_test(test_format),
+        cmocka_unit_test(test_history),
+        cmocka_unit_test(test_vanished),
+        cmocka_unit_test(test_broken_model),
+        cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

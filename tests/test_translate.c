@@ -266,6 +266,14 @@ static void test_responses_input(void **state)
          "[{'role': 'assistant', 'content': 'a', 'reasoning_content': 'hm', 'tool_calls': "
          "[{'type': 'function', 'function': {'name': 'f', 'arguments': '{}'}, 'id': 'c'}, " CALLS(
              "n__g") "]}, {'role': 'tool', 'content': 'x', 'tool_call_id': 'c'}]"},
+        /* Who stored no texts sends reasoning's encrypted_content alone; texts beside it win. */
+        {INPUT("{'type': 'reasoning', 'summary': [], 'encrypted_content': 'b2Zmc2hvb3Q6aG0='}, "
+               "{'role': 'assistant', 'content': 'a'}, {'type': 'reasoning', 'content': [{'text': "
+               "'b'}], 'encrypted_content': 'b2Zmc2hvb3Q6aG0='}, {'role': 'assistant', 'content': "
+               "'c'}"),
+         "messages",
+         "[{'role': 'assistant', 'content': 'a', 'reasoning_content': 'hm'}, {'role': "
+         "'assistant', 'content': 'c', 'reasoning_content': 'b'}]"},
         /* After a tool's output a call is a turn of its own. */
         {INPUT("{'type': 'function_call', 'name': 'f', 'arguments': '{}'}, {'type': "
                "'function_call_output', 'output': 'x'}, {'type': 'reasoning', "
