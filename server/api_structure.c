@@ -37,26 +37,34 @@ static int read_schema_format(ApiStructure *s, const json_t *format, ApiError *e
     return is_schema(schema) ? 0 : refuse("response_format", "has a schema that is no object", err);
 }
 
+/*
+ * {"type": "json_object"}, with llama.cpp's schema or TGI's value, which huggingface_hub sends. An
+ * empty one says no more than that it is an object.
+ */
+static int read_object_format(ApiStructure *s, const json_t *format, ApiError *err)
+{
+    const json_t *value = json_field(format, "value"), *schema = json_field(format, "schema");
+    s->kind = STRUCTURE_OBJECT;
+    if (value) schema = value;
+    if (!schema || (json_is_object(schema) && !json_object_size(schema))) return 0;
+    s->kind = STRUCTURE_SCHEMA;
+    s->value = schema;
+    s->field = value ? "response_format.value" : "response_format.schema";
+    return is_schema(schema) ? 0 : refuse(s->param, "has a schema that is no object", err);
+}
+
 static int read_response_format(ApiStructure *s, const json_t *body, ApiError *err)
 {
     const json_t *format = json_field(body, "response_format");
     const char *type = api_word(json_object_get(format, "type"));
-    const json_t *schema = json_field(format, "schema");
     if (!format) return 0;
     s->param = "response_format";
     if (!json_is_object(format) || !type)
         return refuse(s->param, "must be an object with a type", err);
     if (!strcmp(type, "text")) return 0;
     if (!strcmp(type, "json_schema")) return read_schema_format(s, format, err);
-    if (strcmp(type, "json_object") != 0)
-        return refuse(s->param, "must be of type text, json_object or json_schema", err);
-    /* llama.cpp's. An empty one says no more than that it is an object. */
-    s->kind = STRUCTURE_OBJECT;
-    if (!schema || (json_is_object(schema) && !json_object_size(schema))) return 0;
-    s->kind = STRUCTURE_SCHEMA;
-    s->value = schema;
-    s->field = "response_format.schema";
-    return is_schema(schema) ? 0 : refuse(s->param, "has a schema that is no object", err);
+    if (!strcmp(type, "json_object")) return read_object_format(s, format, err);
+    return refuse(s->param, "must be of type text, json_object or json_schema", err);
 }
 
 static int is_list_of_texts(const json_t *v)
