@@ -373,9 +373,9 @@ int model_save_quantised(const char *dir, const char *to, QuantType quant, Backe
                          int64_t *bytes, Error *err)
 {
     Model *m = new_model(cpu);
-    Loader l = {.own = m->owned, .saver = saver_open(to, err), .dir = dir, .err = err};
+    Loader l = {.own = m->owned, .saver = saver_open(to, dir, err), .dir = dir, .err = err};
     int failed = !l.saver || load_model(&l, &(ModelOptions){.quant = quant}, m) ||
-                 saver_finish(l.saver, dir, quant, bytes, err);
+                 saver_finish(l.saver, quant, bytes, err);
     saver_close(l.saver);
     model_close(m);
     return failed ? -1 : 0;

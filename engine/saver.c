@@ -22,10 +22,11 @@ enum {
 };
 
 static const char WEIGHTS[] = "model.safetensors", INDEX[] = "model.safetensors.index.json",
-                  UNFINISHED[] = "model.safetensors.part";
+                  UNFINISHED[] = "model.safetensors.part", CONFIG[] = "config.json";
 
 struct Saver {
     char *dir, *unfinished; /* the folder; the file's path until it is whole */
+    char *from;             /* where the other files come from */
     int made_dir;           /* by us */
     FILE *file;
     json_t *header;
@@ -39,22 +40,50 @@ static int cannot_write(const char *path, Error *err)
     return error_set(err, ERR_FILE, "cannot write '%.160s': %s", path, strerror(errno));
 }
 
-static int open_folder(Saver *s, Error *err)
+static int is_copied(const char *name)
 {
-    s->made_dir = !mkdir(s->dir, 0777);
-    if (!s->made_dir && errno != EEXIST) return cannot_write(s->dir, err);
+    static const char *const weights[] = {
+        ".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf", ".part"};
+    if (*name == '.' || !strcmp(name, CONFIG)) return 0;
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
+        if (text_ends_with(name, weights[i])) return 0;
+    return 1;
+}
+
+/* Nothing that lies there is written over. */
+static int check_free(const Saver *s, Error *err)
+{
     if (file_is_in(s->dir, WEIGHTS) || file_is_in(s->dir, INDEX))
         return error_set(err, ERR_INPUT, "'%.160s' holds weights already", s->dir);
+    DIR *dir = opendir(s->from);
+    if (!dir) return error_set(err, ERR_FILE, "cannot open '%.160s': %s", s->from, strerror(errno));
+    int failed = 0;
+    for (struct dirent *entry; !failed && (entry = readdir(dir)) != NULL;) {
+        const char *name = entry->d_name;
+        int is_written = is_copied(name) || !strcmp(name, CONFIG);
+        if (is_written && file_is_in(s->dir, name))
+            failed = error_set(err, ERR_INPUT, "'%.120s' holds '%.60s' already", s->dir, name);
+    }
+    closedir(dir);
+    return failed;
+}
+
+static int open_folder(Saver *s, Error *err)
+{
+    if (check_free(s, err)) return -1;
+    s->made_dir = !mkdir(s->dir, 0777);
+    if (!s->made_dir && errno != EEXIST) return cannot_write(s->dir, err);
     char *path = path_join(s->dir, UNFINISHED);
     s->file = fopen(path, "wb");
     s->unfinished = path;
     return s->file ? 0 : cannot_write(path, err);
 }
 
-Saver *saver_open(const char *dir, Error *err)
+Saver *saver_open(const char *dir, const char *from, Error *err)
 {
     Saver *s = mem_alloc(1, sizeof *s);
     s->dir = mem_strdup(dir);
+    s->from = mem_strdup(from);
     s->header = json_object();
     if (!open_folder(s, err)) return s;
     saver_close(s);
@@ -147,16 +176,6 @@ static int write_header(Saver *s, Error *err)
 
 /* ---- the files beside the weights ---- */
 
-static int is_copied(const char *name)
-{
-    static const char *const weights[] = {
-        ".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf", ".part"};
-    if (*name == '.' || !strcmp(name, "config.json")) return 0;
-    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
-        if (text_ends_with(name, weights[i])) return 0;
-    return 1;
-}
-
 static int copy_file(const char *from, const char *to, Error *err)
 {
     struct stat st;
@@ -170,14 +189,14 @@ static int copy_file(const char *from, const char *to, Error *err)
     return failed ? cannot_write(to, err) : 0;
 }
 
-static int copy_files(const Saver *s, const char *from, Error *err)
+static int copy_files(const Saver *s, Error *err)
 {
-    DIR *dir = opendir(from);
-    if (!dir) return error_set(err, ERR_FILE, "cannot open '%.160s': %s", from, strerror(errno));
+    DIR *dir = opendir(s->from);
+    if (!dir) return error_set(err, ERR_FILE, "cannot open '%.160s': %s", s->from, strerror(errno));
     int failed = 0;
     for (struct dirent *entry; !failed && (entry = readdir(dir)) != NULL;) {
         if (!is_copied(entry->d_name)) continue;
-        char *old = path_join(from, entry->d_name), *new = path_join(s->dir, entry->d_name);
+        char *old = path_join(s->from, entry->d_name), *new = path_join(s->dir, entry->d_name);
         failed = copy_file(old, new, err);
         mem_free(old);
         mem_free(new);
@@ -186,9 +205,9 @@ static int copy_files(const Saver *s, const char *from, Error *err)
     return failed;
 }
 
-static int write_config(const Saver *s, const char *from, QuantType made, Error *err)
+static int write_config(const Saver *s, QuantType made, Error *err)
 {
-    char *old = path_join(from, "config.json"), *new = path_join(s->dir, "config.json");
+    char *old = path_join(s->from, CONFIG), *new = path_join(s->dir, CONFIG);
     json_t *config = json_read_file(old, MAX_CONFIG_BYTES, err);
     int failed = !config ? -1 : 0;
     if (config) {
@@ -202,10 +221,10 @@ static int write_config(const Saver *s, const char *from, QuantType made, Error 
     return failed;
 }
 
-int saver_finish(Saver *s, const char *from, QuantType made, int64_t *bytes, Error *err)
+int saver_finish(Saver *s, QuantType made, int64_t *bytes, Error *err)
 {
-    if (add_kept(s, err) || write_header(s, err) || copy_files(s, from, err) ||
-        write_config(s, from, made, err))
+    if (add_kept(s, err) || write_header(s, err) || copy_files(s, err) ||
+        write_config(s, made, err))
         return -1;
     FILE *file = s->file;
     s->file = NULL;
@@ -230,6 +249,7 @@ void saver_close(Saver *s)
     mem_free((void *)s->kept);
     mem_free(s->unfinished);
     mem_free(s->dir);
+    mem_free(s->from);
     json_decref(s->header);
     mem_free(s);
 }

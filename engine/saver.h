@@ -23,8 +23,11 @@ typedef struct {
     int64_t dim[MAX_TENSOR_DIMS];
 } SavedTensor;
 
-/* dir: made if it is not there; it must hold no weights. */
-Saver *saver_open(const char *dir, Error *err);
+/*
+ * dir: made if it is not there; it must hold no weights, and none of the files that come along from
+ * the folder `from`.
+ */
+Saver *saver_open(const char *dir, const char *from, Error *err);
 
 /* The checkpoint that is saved, before any tensor is: it bounds the header. */
 void saver_begin(Saver *s, const Safetensors *from);
@@ -37,11 +40,10 @@ int saver_add(Saver *s, const SavedTensor *t, const void *const *piece, int n_pi
 void saver_keep(Saver *s, const Tensor *t);
 void saver_drop(Saver *s, const Tensor *t);
 
-/*
- * Kept tensors, header, config, which says what was made, and the other files of the folder `from`.
- * *bytes: the weights'.
+/* Kept tensors, header, config, which says what was made, and the other files. *bytes: the
+ * weights'.
  */
-int saver_finish(Saver *s, const char *from, QuantType made, int64_t *bytes, Error *err);
+int saver_finish(Saver *s, QuantType made, int64_t *bytes, Error *err);
 
 /* Removes what is not finished. NULL is fine. */
 void saver_close(Saver *s);

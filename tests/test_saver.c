@@ -218,6 +218,12 @@ static void test_refused(void **state)
         model_close(open_ok(SAVED, quant, be));
     }
     save_fails(DEMO, DEMO, QUANT_Q8, be, "'" DEMO "' holds weights already");
+    scratch_write(scratch_path(scratch_dir("taken"), "tools.json"), "mine", 4);
+    save_fails(DEMO, "build/tests/taken", QUANT_Q8, be,
+               "'build/tests/taken' holds 'tools.json' already");
+    scratch_write(scratch_path(scratch_dir("taken"), "config.json"), "mine", 4);
+    save_fails(DEMO, "build/tests/taken", QUANT_Q8, be,
+               "'build/tests/taken' holds 'config.json' already");
     save_fails(DEMO, SAVED "/config.json/x", QUANT_Q8, be,
                "cannot write '" SAVED "/config.json/x': Not a directory");
     assert_int_equal(access("build/tests/again", F_OK), -1);
