@@ -50,22 +50,31 @@ static int is_copied(const char *name)
     return 1;
 }
 
+/* Calls act with the name of each file that comes along, until it gives other than 0. */
+static int each_file(const Saver *s, int (*act)(const Saver *s, const char *name, Error *err),
+                     Error *err)
+{
+    DIR *dir = opendir(s->from);
+    if (!dir) return error_set(err, ERR_FILE, "cannot open '%.160s': %s", s->from, strerror(errno));
+    int rc = 0;
+    for (struct dirent *entry; !rc && (entry = readdir(dir)) != NULL;)
+        if (is_copied(entry->d_name)) rc = act(s, entry->d_name, err);
+    closedir(dir);
+    return rc;
+}
+
+static int check_name(const Saver *s, const char *name, Error *err)
+{
+    if (!file_is_in(s->dir, name)) return 0;
+    return error_set(err, ERR_INPUT, "'%.120s' holds '%.60s' already", s->dir, name);
+}
+
 /* Nothing that lies there is written over. */
 static int check_free(const Saver *s, Error *err)
 {
     if (file_is_in(s->dir, WEIGHTS) || file_is_in(s->dir, INDEX))
         return error_set(err, ERR_INPUT, "'%.160s' holds weights already", s->dir);
-    DIR *dir = opendir(s->from);
-    if (!dir) return error_set(err, ERR_FILE, "cannot open '%.160s': %s", s->from, strerror(errno));
-    int failed = 0;
-    for (struct dirent *entry; !failed && (entry = readdir(dir)) != NULL;) {
-        const char *name = entry->d_name;
-        int is_written = is_copied(name) || !strcmp(name, CONFIG);
-        if (is_written && file_is_in(s->dir, name))
-            failed = error_set(err, ERR_INPUT, "'%.120s' holds '%.60s' already", s->dir, name);
-    }
-    closedir(dir);
-    return failed;
+    return check_name(s, CONFIG, err) || each_file(s, check_name, err) ? -1 : 0;
 }
 
 static int open_folder(Saver *s, Error *err)
@@ -176,7 +185,7 @@ static int write_header(Saver *s, Error *err)
 
 /* ---- the files beside the weights ---- */
 
-static int copy_file(const char *from, const char *to, Error *err)
+static int copy_bytes(const char *from, const char *to, Error *err)
 {
     struct stat st;
     if (stat(from, &st) || !S_ISREG(st.st_mode)) return 0; /* a folder, for one */
@@ -189,20 +198,22 @@ static int copy_file(const char *from, const char *to, Error *err)
     return failed ? cannot_write(to, err) : 0;
 }
 
-static int copy_files(const Saver *s, Error *err)
+static int copy_file(const Saver *s, const char *name, Error *err)
 {
-    DIR *dir = opendir(s->from);
-    if (!dir) return error_set(err, ERR_FILE, "cannot open '%.160s': %s", s->from, strerror(errno));
-    int failed = 0;
-    for (struct dirent *entry; !failed && (entry = readdir(dir)) != NULL;) {
-        if (!is_copied(entry->d_name)) continue;
-        char *old = path_join(s->from, entry->d_name), *new = path_join(s->dir, entry->d_name);
-        failed = copy_file(old, new, err);
-        mem_free(old);
-        mem_free(new);
-    }
-    closedir(dir);
+    char *from = path_join(s->from, name), *to = path_join(s->dir, name);
+    int failed = copy_bytes(from, to, err);
+    mem_free(from);
+    mem_free(to);
     return failed;
+}
+
+static int remove_file(const Saver *s, const char *name, Error *err)
+{
+    char *path = path_join(s->dir, name);
+    (void)err;
+    unlink(path); /* it may not have come so far */
+    mem_free(path);
+    return 0;
 }
 
 static int write_config(const Saver *s, QuantType made, Error *err)
@@ -223,7 +234,7 @@ static int write_config(const Saver *s, QuantType made, Error *err)
 
 int saver_finish(Saver *s, QuantType made, int64_t *bytes, Error *err)
 {
-    if (add_kept(s, err) || write_header(s, err) || copy_files(s, err) ||
+    if (add_kept(s, err) || write_header(s, err) || each_file(s, copy_file, err) ||
         write_config(s, made, err))
         return -1;
     FILE *file = s->file;
@@ -244,8 +255,12 @@ void saver_close(Saver *s)
 {
     if (!s) return;
     if (s->file) fclose(s->file);
-    if (s->unfinished) unlink(s->unfinished);
-    if (s->unfinished && s->made_dir) rmdir(s->dir); /* where nothing else is in it */
+    if (s->unfinished) {
+        unlink(s->unfinished);
+        remove_file(s, CONFIG, NULL);
+        each_file(s, remove_file, NULL);
+        if (s->made_dir) rmdir(s->dir); /* where nothing else is in it */
+    }
     mem_free((void *)s->kept);
     mem_free(s->unfinished);
     mem_free(s->dir);

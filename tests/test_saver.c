@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -231,6 +232,42 @@ static void test_refused(void **state)
     be->close(be);
 }
 
+/* Where a file of the new folder may have so many bytes. */
+static void save_on_full_disk(const char *from, rlim_t bytes, const char *unwritten, Backend *be)
+{
+    struct rlimit old, small = {.rlim_cur = bytes};
+    char expected[128];
+    Error err = {0};
+    int64_t saved;
+    snprintf(expected, sizeof expected, "cannot write 'build/tests/again/%s': File too large",
+             unwritten);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    int failed = model_save_quantised(from, "build/tests/again", QUANT_Q8, be, &saved, &err);
+    setrlimit(RLIMIT_FSIZE, &old);
+    assert_int_equal(failed, -1);
+    assert_string_equal(err.msg, expected);
+    assert_int_equal(access("build/tests/again", F_OK), -1);
+}
+
+/* The demonstration model, and beside it a file that is larger than its weights of 8 bits. */
+static const char *with_large_file(void)
+{
+    const char *dir = scratch_dir("large");
+    static const char *const files[] = {"config.json", "model.safetensors", "tokenizer.json"};
+    char target[PATH_MAX];
+    for (int i = 0; i < 3; i++) {
+        assert_non_null(realpath(scratch_path(DEMO, files[i]), target));
+        assert_int_equal(symlink(target, scratch_path(dir, files[i])), 0);
+    }
+    const char *notes = scratch_path(dir, "notes.txt");
+    scratch_write(notes, "", 0);
+    assert_int_equal(truncate(notes, 14 << 20), 0);
+    return "build/tests/large";
+}
+
 /* What fails half-way leaves nothing: a number that is none, a disk that is full. */
 static void test_nothing_left(void **state)
 {
@@ -252,19 +289,8 @@ static void test_nothing_left(void **state)
         "which q4 lacks");
     assert_int_equal(access("build/tests/again", F_OK), -1);
 
-    struct rlimit old, small = {1 << 20, 1 << 20};
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
-    small.rlim_max = old.rlim_max;
-    signal(SIGXFSZ, SIG_IGN);
-    setrlimit(RLIMIT_FSIZE, &small);
-    Error err = {0};
-    int64_t bytes;
-    int failed = model_save_quantised(DEMO, "build/tests/again", QUANT_Q8, be, &bytes, &err);
-    setrlimit(RLIMIT_FSIZE, &old);
-    assert_int_equal(failed, -1);
-    assert_string_equal(err.msg,
-                        "cannot write 'build/tests/again/model.safetensors.part': File too large");
-    assert_int_equal(access("build/tests/again", F_OK), -1);
+    save_on_full_disk(DEMO, 1 << 20, "model.safetensors.part", be);
+    save_on_full_disk(with_large_file(), 12 << 20, "notes.txt", be);
     be->close(be);
 }
 
