@@ -214,6 +214,9 @@ static int add_file(Safetensors *st, const char *path, Error *err)
     s->name = mem_strdup(slash ? slash + 1 : path);
     st->n_shards++;
     if (s->map.size < 8) return bad_file(s->name, err, "the file is shorter than 8 bytes");
+    if (!memcmp(s->map.data, "version ", 8)) /* no length of a header */
+        return bad_file(s->name, err,
+                        "it is a pointer of Git LFS: 'git lfs pull' gets the weights");
     uint64_t n = 0;
     for (int i = 7; i >= 0; i--)
         n = n << 8 | s->map.data[i];

@@ -124,11 +124,12 @@ static void test_lies(void **state)
         const char *bytes, *says;
     } lengths[] = {
         {"\377\377\377\377\377\377\377\377{}", "the limit is 268435456"},
+        {"version https:", "a pointer of Git LFS"},
         {"\1\0\0\20\0\0\0\0{}", "header of 268435457 bytes, the limit is"},
         {"\3\0\0\0\0\0\0\0{}", "ends inside its header"},
         {"\0\0\0\0\0\0\0\0{}", "not a JSON object"},
     };
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         Error err = {0};
         scratch_write(path, lengths[i].bytes, 10);
         expect_error(safetensors_open_file(path, &err), &err, "'w.safetensors'", lengths[i].says);
