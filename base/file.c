@@ -36,6 +36,15 @@ int mapped_file_open(MappedFile *file, const char *path, Error *err)
     return 0;
 }
 
+int mapped_file_open_up_to(MappedFile *file, const char *path, size_t max_bytes, Error *err)
+{
+    if (mapped_file_open(file, path, err)) return -1;
+    if (file->size <= max_bytes) return 0;
+    error_set(err, ERR_LIMIT, "'%s' has %zu bytes, the limit is %zu", path, file->size, max_bytes);
+    mapped_file_close(file);
+    return -1;
+}
+
 void mapped_file_close(MappedFile *file)
 {
     if (file->data) munmap((void *)(size_t)file->data, file->size);

@@ -17,6 +17,10 @@ typedef struct {
 
 /* Maps path; an Error names it. Directories and special files are refused. */
 int mapped_file_open(MappedFile *file, const char *path, Error *err);
+
+/* The same, where a file of more than max_bytes is an ERR_LIMIT. */
+int mapped_file_open_up_to(MappedFile *file, const char *path, size_t max_bytes, Error *err);
+
 void mapped_file_close(MappedFile *file);
 
 /*

@@ -234,14 +234,8 @@ static json_t *read_text(const char *text, size_t len, size_t flags, const char 
 static json_t *read_file(const char *path, size_t max_bytes, int keeps_digits, Error *err)
 {
     MappedFile file;
-    if (mapped_file_open(&file, path, err)) return NULL;
-    json_t *root = NULL;
-    if (file.size > max_bytes) {
-        error_set(err, ERR_LIMIT, "'%s' has %zu bytes, the limit is %zu", path, file.size,
-                  max_bytes);
-    } else {
-        root = read_text((const char *)file.data, file.size, 0, path, keeps_digits, err);
-    }
+    if (mapped_file_open_up_to(&file, path, max_bytes, err)) return NULL;
+    json_t *root = read_text((const char *)file.data, file.size, 0, path, keeps_digits, err);
     mapped_file_close(&file);
     return root;
 }

@@ -197,6 +197,22 @@ static void does_not_know_edited_ones(void **state)
     expect_edited("tests/data/chat/qwen3.6", "\n", "\n ", 0, &q36);
 }
 
+/* However large the file is: no memory is taken for it. */
+static void bounds_the_template(void **state)
+{
+    size_t len = ((size_t)16 << 20) + 1;
+    char *text = mem_alloc(len + 1, 1);
+    ChatTemplate t;
+    (void)state;
+    memset(text, ' ', len);
+    assert_int_equal(open_folder(text, NULL, "qwen3_5", &t), -1);
+    assert_int_equal(err.code, ERR_LIMIT);
+    assert_non_null(strstr(err.msg, "chat_template.jinja' has 16777217 bytes, the limit is"));
+    text[len - 1] = 0;
+    assert_int_equal(open_folder(text, NULL, "qwen3_5", &t), 0);
+    mem_free(text);
+}
+
 /* The published files, whole. */
 static void knows_the_published_ones(void **state)
 {
@@ -222,6 +238,7 @@ int main(void)
         cmocka_unit_test(tells_templates_apart),
         cmocka_unit_test(does_not_know_edited_ones),
         cmocka_unit_test(knows_the_published_ones),
+        cmocka_unit_test(bounds_the_template),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "text/pyjson.h"
 
-/* tokenizer_config.json lists the added tokens; a few hundred KiB at most. */
+/* tokenizer_config.json lists the added tokens; a few hundred KiB at most. A template has ten. */
 static const size_t MAX_CONFIG_BYTES = 16u << 20;
 
 void chat_dump_json(const json_t *value, StrBuf *out)
@@ -120,7 +120,7 @@ static int read_template(const char *dir, StrBuf *text, Error *err)
     MappedFile file;
     int rc = 0;
     if (!access(path, F_OK)) {
-        rc = mapped_file_open(&file, path, err);
+        rc = mapped_file_open_up_to(&file, path, MAX_CONFIG_BYTES, err);
         if (!rc) strbuf_add(text, (const char *)file.data, file.size);
         if (!rc) mapped_file_close(&file);
     }

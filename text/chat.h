@@ -49,7 +49,7 @@ typedef struct {
 /*
  * Chooses by markers in dir's chat_template.jinja (or else the chat_template of its
  * tokenizer_config.json), and where there are none by config.json's model_type. Fails only when a
- * file that is there cannot be read.
+ * file that is there cannot be read or has more than 16 MiB.
  */
 int chat_template_open(ChatTemplate *t, const char *dir, const char *model_type, Error *err);
 

@@ -326,19 +326,12 @@ int tokenizer_read(Tokenizer *tok, const char *path, Error *err)
     MappedFile file;
     StrBuf rest = {0};
     int rc = -1;
-    if (mapped_file_open(&file, path, err)) return -1;
-    if (file.size > MAX_FILE_BYTES) {
-        error_set(err, ERR_LIMIT, "'%s' has %zu bytes, the limit is %zu", path, file.size,
-                  MAX_FILE_BYTES);
-    } else {
-        const char *text = file.size ? (const char *)file.data : "";
-        tokenizer_tables_find(&r.file, text, file.size, &rest);
-        /* A second model would not be the one whose tables were found. */
-        json_t *root =
-            json_read_text(strbuf_str(&rest), rest.len, JSON_REJECT_DUPLICATES, path, err);
-        if (root) rc = read_root(&r, root);
-        json_decref(root);
-    }
+    if (mapped_file_open_up_to(&file, path, MAX_FILE_BYTES, err)) return -1;
+    tokenizer_tables_find(&r.file, file.size ? (const char *)file.data : "", file.size, &rest);
+    /* A second model would not be the one whose tables were found. */
+    json_t *root = json_read_text(strbuf_str(&rest), rest.len, JSON_REJECT_DUPLICATES, path, err);
+    if (root) rc = read_root(&r, root);
+    json_decref(root);
     nfc_scratch_free(&r.nfc);
     tokenizer_tables_free(&r.file);
     strbuf_free(&rest);
