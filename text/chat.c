@@ -19,9 +19,10 @@ void chat_dump_json(const json_t *value, StrBuf *out)
 }
 
 /*
- * The published texts, which we render byte for byte, whatever ends their lines and follows their
- * last. Known by their hashes: who changes a few words of one mostly keeps all that it is told by.
- * Sources, and SHA-256 of each: tests/data/chat/SOURCES.md.
+ * The published texts, which we render byte for byte, whatever ends their lines. Of what follows
+ * the last, Jinja drops one newline behind a block and one at the end, and writes the rest. Known
+ * by their hashes: who changes a few words of one mostly keeps all that it is told by. Sources, and
+ * SHA-256 of each: tests/data/chat/SOURCES.md.
  */
 static int is_published(const char *text, size_t len)
 {
@@ -36,10 +37,10 @@ static int is_published(const char *text, size_t len)
     };
     StrBuf plain = {0};
     int found = 0;
-    while (len && strchr(" \t\r\n", text[len - 1]))
-        len--;
     for (size_t i = 0; i < len; i++)
         if (text[i] != '\r' || i + 1 == len || text[i + 1] != '\n') strbuf_add(&plain, text + i, 1);
+    for (int i = 0; i < 2 && plain.len && plain.data[plain.len - 1] == '\n'; i++)
+        plain.len--;
     Hash hash = hash_key(strbuf_str(&plain), plain.len, 0);
     for (size_t i = 0; i < sizeof published / sizeof *published; i++)
         found |= hash_equal(hash, published[i]);
