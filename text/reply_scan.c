@@ -34,6 +34,7 @@ struct ReplyScan {
     int empty_line;   /* so was the one before */
     int drop_newline; /* if one is next: IN_TEXT all of them, else the first */
     int visible;      /* content or a call was there */
+    int thought;      /* reasoning was there */
     int shows_think;  /* a <think> is text, and so is the </think> that ends it */
     int tool;         /* of the call: index, -1: undeclared */
     uint8_t *seen;    /* its parameters, one bit each */
@@ -113,15 +114,22 @@ static void say_text(ReplyScan *s, ScanEvent event, const char *text, size_t len
     say(s, event, text, len);
 }
 
+/* Sets *is_there when there is more than blanks. */
+static void note(int *is_there, const char *text, size_t len)
+{
+    for (size_t i = 0; i < len && !*is_there; i++)
+        *is_there = !is_blank(text[i]);
+}
+
 static void say_content(ReplyScan *s, const char *text, size_t len)
 {
-    for (size_t i = 0; i < len && !s->visible; i++)
-        s->visible = !is_blank(text[i]);
+    note(&s->visible, text, len);
     say_text(s, SCAN_CONTENT, text, len);
 }
 
 static void say_thought(ReplyScan *s, const char *text, size_t len)
 {
+    note(&s->thought, text, len);
     say_text(s, s->opt.parse_reasoning ? SCAN_REASONING : SCAN_CONTENT, text, len);
 }
 
@@ -478,12 +486,13 @@ static void open_call(ReplyScan *s, ScanTag tag)
 static void tag_in_think(ReplyScan *s, ScanTag tag)
 {
     const char *text = scan_tag_text(tag);
-    int end = tag == TAG_THINK_CLOSE;
-    s->drop_newline = 0;
-    if (!end || !s->opt.parse_reasoning) say_thought(s, text, strlen(text));
+    int end = tag == TAG_THINK_CLOSE, parse = s->opt.parse_reasoning;
+    s->drop_newline = tag == TAG_THINK_OPEN && parse && !s->thought;
+    if (s->drop_newline) return; /* it begins as the prompt has begun it already */
+    if (!end || !parse) say_thought(s, text, strlen(text));
     if (!end) return;
     begin_text(s);
-    s->drop_newline = s->opt.parse_reasoning;
+    s->drop_newline = parse;
     say(s, SCAN_REASONING_END, "", 0);
 }
 
