@@ -361,6 +361,22 @@ static void spoil_rows(char known[][MAX_NAME], int n_known)
     assert_true(n_spoilt > 0);
 }
 
+/* Leaves the first turn's prefix on disk, and the second's, which goes on from it, spoilt. */
+static void spoil_second(void)
+{
+    AskedEngine s;
+    AskedAnswer a;
+    char first[MAX_FILES][MAX_NAME];
+    empty_folder();
+    keep_first(options(1));
+    int n_first = list_rows(first);
+    asked_open(&s, options(1));
+    ask(&s, 1, &a);
+    settle(&s);
+    asked_close(&s);
+    spoil_rows(first, n_first);
+}
+
 /*
  * What is read behind a prefix in memory begins in the page in which that ends. If it is spoilt,
  * the rows before it are what they were, now and for those who find them later.
@@ -371,15 +387,7 @@ static void test_spoilt_behind(void **state)
     AskedEngine s;
     AskedAnswer a;
     EngineStatus st;
-    char first[MAX_FILES][MAX_NAME];
-    empty_folder();
-    keep_first(options(1));
-    int n_first = list_rows(first);
-    asked_open(&s, options(1));
-    ask(&s, 1, &a);
-    settle(&s);
-    asked_close(&s);
-    spoil_rows(first, n_first);
+    spoil_second();
     asked_open(&s, options(1));
     ask(&s, 0, &a);
     int had = turns.request[0].n_prompt + turns.want[0].n - 1;
@@ -391,6 +399,28 @@ static void test_spoilt_behind(void **state)
     }
     engine_status(s.engine, &st);
     assert_int_equal(st.disk.failed, 1);
+    settle(&s);
+    asked_close(&s);
+}
+
+/* A state that a sequence goes on in itself is not read over, as what is read may be spoilt. */
+static void test_spoilt_behind_the_only_slot(void **state)
+{
+    (void)state;
+    AskedEngine s;
+    AskedAnswer a;
+    EngineStatus st;
+    EngineOptions o = options(1);
+    o.n_slots = 1;
+    spoil_second();
+    asked_open(&s, o);
+    ask(&s, 0, &a);
+    settle(&s); /* the disk lets go of its state */
+    ask(&s, 1, &a);
+    same_answer(1, &a);
+    assert_int_equal(a.done.stats.n_cached, turns.request[0].n_prompt + turns.want[0].n - 1);
+    engine_status(s.engine, &st);
+    assert_int_equal(st.disk.failed, 0);
     settle(&s);
     asked_close(&s);
 }
@@ -513,6 +543,7 @@ int main(void)
         cmocka_unit_test(test_found_above_is_young),
         cmocka_unit_test(test_not_ours),
         cmocka_unit_test(test_spoilt_behind),
+        cmocka_unit_test(test_spoilt_behind_the_only_slot),
         cmocka_unit_test(test_short_context),
         cmocka_unit_test(test_company),
         cmocka_unit_test(test_flush),
