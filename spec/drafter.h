@@ -28,9 +28,9 @@ typedef struct {
 
 typedef struct {
     int seq;
-    int32_t
-        root_pos;  /* position of the root = tokens committed; every token up to it was observed */
-    int max_nodes; /* root included, >= 2 */
+    int32_t root_pos; /* position of the root = tokens committed; it has observed those up to it, of
+                         a prompt perhaps the last ones alone */
+    int max_nodes;    /* root included, >= 2 */
     int max_depth, topk;
     const int32_t *token;     /* [root_pos + 1] the sequence so far, the root last; borrowed */
     const int32_t *predicted; /* [n_predicted] what the client thinks is to come; borrowed */
@@ -65,7 +65,8 @@ typedef struct {
      * them. What is in the engine's memory of the rows before is there.
      */
     void (*begin)(void *self, int seq, const int32_t *token, int n);
-    void (*observe)(void *self, const DraftObserved *rows); /* NULL: it need not see them */
+    /* NULL: it need not see them. Rows of a sequence that gets no drafts may be left out. */
+    void (*observe)(void *self, const DraftObserved *rows);
     /* guide NULL: shapes are as requested. Who does not ask it keeps to them as well. */
     void (*propose)(void *self, const DraftRequest *request, int n_requests,
                     const DraftGuide *guide);
