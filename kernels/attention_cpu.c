@@ -120,10 +120,12 @@ static void find_keys(Unit *u, int j)
     }
 }
 
-/* Finds the committed keys of the tile behind; the last one stands for those that are not. */
-static void look_ahead(Unit *u)
+/* Finds the committed keys of the tile behind, as far as position `last`; the last one stands for
+ * those that are not. */
+static void look_ahead(Unit *u, int last)
 {
-    int row = u->a->row0 + u->row, begin = u->tile + ATTENTION_TILE, n = u->a->base[row] - begin;
+    int row = u->a->row0 + u->row, base = u->a->base[row], begin = u->tile + ATTENTION_TILE;
+    int n = (base <= last ? base : last + 1) - begin;
     u->n_ahead = n > 0 ? ATTENTION_TILE : 0;
     for (int t = 0; t < u->n_ahead; t++)
         u->ahead[t] = kv_row_at(&u->a->kv, u->a->seq[row], begin + (t < n ? t : n - 1), u->kv_head);
@@ -139,12 +141,12 @@ static int shares_keys(const Unit *u, int i)
     return a->base[j] == a->base[j + 1] && a->parent[j + 1] == j;
 }
 
-/* The tile, for rows with the same keys together. */
-static void attend_tile(Unit *u)
+/* The tile, for rows with the same keys together; `last`: the last position of all. */
+static void attend_tile(Unit *u, int last)
 {
     const int32_t *pos = u->a->pos + u->a->row0;
     int end_row = u->row + u->n_rows;
-    look_ahead(u);
+    look_ahead(u, last);
     for (int i = u->row, next; i < end_row; i = next) {
         int n_keys = pos[i] + 1 - u->tile;
         next = i + 1;
@@ -186,7 +188,7 @@ static void attend_segment(Unit *u, int t, int last)
     for (u->tile = t / ATTENTION_TILE * ATTENTION_TILE; u->tile < end && u->tile <= last;
          u->tile += ATTENTION_TILE) {
         u->begin = t > u->tile ? t - u->tile : 0;
-        attend_tile(u);
+        attend_tile(u, last);
     }
 }
 
