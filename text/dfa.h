@@ -75,7 +75,7 @@ int dfa_without(Dfa *d, const DfaNever *never, Error *err);
 
 /*
  * The pattern of a JSON schema's format, anchored: date-time, date, time, duration (RFC 3339),
- * uuid, ipv4, ipv6, hostname and email. NULL for others.
+ * uuid and those of one version, ipv4, ipv6, hostname and email. NULL for others.
  */
 const char *format_pattern(const char *name);
 

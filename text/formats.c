@@ -26,7 +26,14 @@
 #define SECS  "\\d{1,9}S"
 #define DAYS  "(" N "D|" N "M(" N "D)?|" N "Y(" N "M(" N "D)?)?)"
 #define HOURS "T(" N "H(" N "M(" SECS ")?)?|" N "M(" SECS ")?|" SECS ")"
-#define HEX4  "[0-9a-fA-F]{4}"
+#define HEX   "[0-9a-fA-F]"
+#define HEX4  HEX "{4}"
+#define NODE  HEX4 HEX4 HEX4
+/* Of one version, as Pydantic names and checks them. */
+#define UUID(n)                                                                                    \
+    {                                                                                              \
+        "uuid" n, "^" HEX4 HEX4 "-" HEX4 "-" n HEX "{3}-[89abAB]" HEX "{3}-" NODE "$"              \
+    }
 #define OCTET "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
 #define IPV4  "(" OCTET "\\.){3}" OCTET
 #define GROUP "[0-9a-fA-F]{1,4}"
@@ -48,7 +55,14 @@ const char *format_pattern(const char *name)
         {"date-time", "^" DATE "T" TIME "$"},
         {"date", "^" DATE "$"},
         {"time", "^" TIME "$"},
-        {"uuid", "^" HEX4 HEX4 "-" HEX4 "-" HEX4 "-" HEX4 "-" HEX4 HEX4 HEX4 "$"},
+        {"uuid", "^" HEX4 HEX4 "-" HEX4 "-" HEX4 "-" HEX4 "-" NODE "$"},
+        UUID("1"),
+        UUID("3"),
+        UUID("4"),
+        UUID("5"),
+        UUID("6"),
+        UUID("7"),
+        UUID("8"),
         {"duration", "^P(" DAYS "(" HOURS ")?|" HOURS "|" N "W)$"},
         {"ipv4", "^" IPV4 "$"},
         {"ipv6", "^" IPV6 "$"},
