@@ -495,7 +495,6 @@ int serve_run(const Settings *settings, const ServiceLoader *loader, Error *err)
 {
     signal(SIGUSR1, SIG_IGN); /* others reopen logs on these: no reason to end */
     signal(SIGUSR2, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a log that may not grow is none, either */
     Server *s = server_open(settings, loader, err);
     if (!s) return -1;
     watch_signals(s);

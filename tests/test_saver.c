@@ -421,6 +421,19 @@ static void check_program(const char *quant, const char *says)
     run_result_free(&saved);
 }
 
+/* A bound of the system for files is no signal that ends the program. */
+static RunResult run_bounded(void)
+{
+    struct rlimit old, small = {.rlim_cur = 1 << 20};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small.rlim_max = old.rlim_max;
+    signal(SIGXFSZ, SIG_DFL);
+    setrlimit(RLIMIT_FSIZE, &small);
+    RunResult r = RUN("quantize", "--model", DEMO, "--out", "build/tests/again");
+    setrlimit(RLIMIT_FSIZE, &old);
+    return r;
+}
+
 static void test_program(void **state)
 {
     (void)state;
@@ -431,6 +444,8 @@ static void test_program(void **state)
                "--quant is 'fp8', must be q8 or q4");
     check_program("q8", SAVED ": 9.4 MiB of weights in ");
     check_program("q4", SAVED ": 6.0 MiB of weights in ");
+    expect_run(run_bounded(), 5, "model.safetensors.part': File too large");
+    assert_int_equal(access("build/tests/again", F_OK), -1);
     scratch_dir("saved");
     expect_run(RUN("quantize", "--model", DEMO, "--out", SAVED), 0, ": 9.4 MiB of weights in ");
 }
