@@ -194,6 +194,44 @@ static void test_preemption(void **state)
     }
 }
 
+/* Who gave its memory up is not overtaken by who came later and would find a place now. */
+static void test_preempted_before_new(void **state)
+{
+    (void)state;
+    AskedEngine s;
+    AskedAnswer a[3] = {0};
+    EngineStatus st;
+    int32_t prompt[200];
+    EngineOptions o = asked_options(1, 0, 1);
+    o.ctx_size = 0;
+    o.reserve = 8;
+    o.memory = (int64_t)5 * FRAME_BYTES;
+    asked_open(&s, o);
+    for (int i = 0; i < 200; i++)
+        prompt[i] = i * 31 % 4000;
+    EngineRequest first = asked_greedy(1, prompt, 200, 250);
+    EngineRequest second = asked_greedy(2, prompt, 100, 200), small = asked_greedy(3, prompt, 5, 5);
+    first.ignore_eos = second.ignore_eos = small.ignore_eos = 1;
+    asked_submit(s.engine, &first);
+    asked_submit(s.engine, &second);
+    do {
+        asked_steps(s.engine, a, 1);
+        engine_status(s.engine, &st);
+    } while (!st.preemptions && !a[0].n_done);
+    assert_int_equal(st.preemptions, 1);
+    asked_submit(s.engine, &small);
+    do {
+        asked_steps(s.engine, a, 1);
+        engine_status(s.engine, &st);
+        assert_true(!st.waiting || !a[2].n);
+    } while (st.waiting);
+    assert_int_equal(a[0].n_done, 1); /* there was no place before */
+    while (!a[1].n_done || !a[2].n_done)
+        asked_steps(s.engine, a, 1);
+    asked_expect_idle(s.engine);
+    asked_close(&s);
+}
+
 /* Who is paused stands still and, when memory is short, gives it up; then it goes on. */
 static void test_pause(void **state)
 {
@@ -401,7 +439,7 @@ int main(void)
         cmocka_unit_test(test_forced_tokens),      cmocka_unit_test(test_forced_pages),
         cmocka_unit_test(test_preemption),         cmocka_unit_test(test_pause),
         cmocka_unit_test(test_prompts_take_turns), cmocka_unit_test(test_fruitless_drafts),
-        cmocka_unit_test(test_shown_for_nothing),
+        cmocka_unit_test(test_shown_for_nothing),  cmocka_unit_test(test_preempted_before_new),
     };
     return cmocka_run_group_tests(tests, asked_open_demo, asked_close_demo);
 }
