@@ -92,8 +92,7 @@ void prefix_begin(Engine *e, Seq *s, const CacheHit *hit)
     s->holds_text = s->lost = 0;
     s->from_hidden = hit->n > 0;
     s->n_hidden = s->from_hidden && s->src < 0 ? hit->n : 0;
-    if (!s->stats.n_preemptions)
-        s->stats.n_cached = hit->n < s->req.n_prompt ? hit->n : s->req.n_prompt;
+    if (!s->stats.n_preemptions) s->stats.n_cached = hit->n; /* of the prompt: it begins */
     plan_keeping(e, s, hit);
     if (reads) cache_use(e->mem.cache, hit, s->n_tokens, now_s());
     if (!hit->n) memory_clear_slot(&e->mem, s->slot);
