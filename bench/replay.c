@@ -32,16 +32,22 @@ static double ratio(double a, double b)
     return b > 0 ? a / b : 0;
 }
 
-/* The token that the prompt's pass gives is in no step. */
-static double accepted_length(long n_turns, long n_tokens, long n_accepted)
+/* The token that the prompt's pass gives is in no step; an answer may have none at all. */
+static int n_decoded(const LoadTurn *t)
 {
-    return 1 + ratio((double)n_accepted, (double)(n_tokens - n_turns - n_accepted));
+    return t->n_tokens > 0 ? t->n_tokens - 1 : 0;
+}
+
+static double accepted_length(long decoded, long n_accepted)
+{
+    return 1 + ratio((double)n_accepted, (double)(decoded - n_accepted));
 }
 
 ReplaySum replay_sum(const Replay *r, int row, const char *pick)
 {
     static const double shares[3] = {0.5, 0.95, 0.99};
     ReplaySum sum = {0};
+    long decoded = 0;
     double *first = mem_alloc((size_t)r->n_turns + 1, sizeof *first);
     for (int k = 0; k < r->n_turns; k++) {
         const LoadTurn *t = &r->row[row].turn[k];
@@ -50,6 +56,7 @@ ReplaySum replay_sum(const Replay *r, int row, const char *pick)
         sum.n_differ += t->differs;
         sum.n_prompt += t->n_prompt;
         sum.n_tokens += t->n_tokens;
+        decoded += n_decoded(t);
         sum.n_cached += t->work.n_cached;
         sum.n_drafted += t->work.n_drafted;
         sum.n_accepted += t->work.n_accepted;
@@ -58,8 +65,8 @@ ReplaySum replay_sum(const Replay *r, int row, const char *pick)
     quantile_sort(first, sum.n_turns);
     for (int i = 0; i < 3; i++)
         sum.first_ms_p[i] = quantile(first, sum.n_turns, shares[i]);
-    sum.tokens_per_second = ratio((double)(sum.n_tokens - sum.n_turns) * 1e3, sum.decode_ms);
-    sum.accepted_length = accepted_length(sum.n_turns, sum.n_tokens, sum.n_accepted);
+    sum.tokens_per_second = ratio((double)decoded * 1e3, sum.decode_ms);
+    sum.accepted_length = accepted_length(decoded, sum.n_accepted);
     mem_free(first);
     return sum;
 }
@@ -101,9 +108,9 @@ json_t *replay_turn_json(const LoadTurn *t)
                      t->answered, "different", t->differs, "prompt_tokens", t->n_prompt,
                      "cached_tokens", t->work.n_cached, "completion_tokens", t->n_tokens, "drafted",
                      t->work.n_drafted, "accepted", t->work.n_accepted, "acceptance_length",
-                     accepted_length(1, t->n_tokens, t->work.n_accepted), "ms", t->ms,
+                     accepted_length(n_decoded(t), t->work.n_accepted), "ms", t->ms,
                      "first_token_ms", t->first_ms, "tokens_per_second",
-                     ratio((t->n_tokens - 1) * 1e3, decode_ms));
+                     ratio(n_decoded(t) * 1e3, decode_ms));
 }
 
 void replay_print_name(const ReplayRow *row)

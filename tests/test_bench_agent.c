@@ -236,6 +236,19 @@ static void test_sums(void **state)
     assert_true(s.first_ms_p[0] == 2);
 }
 
+/* An answer without a token has no first one either. */
+static void test_empty_answers(void **state)
+{
+    (void)state;
+    LoadTurn turn[] = {{.answered = 1, .first_ms = 1, .ms = 11},
+                       {.answered = 1, .n_tokens = 12, .first_ms = 1, .ms = 101}};
+    Replay r = {.n_rows = 1, .n_turns = 2, .row = {{.turn = turn}}};
+    assert_true(replay_sum(&r, 0, NULL).tokens_per_second == 100); /* 11 in 110 ms */
+    json_t *empty = replay_turn_json(&turn[0]);
+    assert_true(json_real_value(json_object_get(empty, "tokens_per_second")) == 0);
+    json_decref(empty);
+}
+
 /* Each is a time that was measured, the first that so many do not exceed. */
 static void test_percentiles(void **state)
 {
@@ -570,6 +583,7 @@ int main(void)
         cmocka_unit_test(test_calls_are_in_the_wire_form),
         cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_empty_answers),
         cmocka_unit_test(test_percentiles),
         cmocka_unit_test(test_counts_are_the_servers),
         cmocka_unit_test(test_length_is_not_known),
