@@ -19,10 +19,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/random.h"
 #include "bench/local_server.h"
 #include "bench/prefix.h"
 #include "bench/replay.h"
@@ -48,7 +48,7 @@ typedef struct {
     LoadTurn *turn; /* [live.n] of the row */
     int *after;     /* [live.n] */
     int is_first;   /* the row whose answers are kept */
-    char salt[48];  /* of the row: it finds nothing that another one has left on disk */
+    char salt[17];  /* of the row: it finds nothing that another one has left on disk */
     int n_servers;  /* so far */
     Error wrong;    /* with an answer, in a callback */
 } Real;
@@ -167,7 +167,7 @@ static int run_server(Real *r, const Policy *p, double capacity, PolicyResult *r
     Settings set = settings_of(r, p, capacity);
     *result = (PolicyResult){.capacity = capacity, .requests = r->live.n};
     r->is_first = !r->n_servers++;
-    snprintf(r->salt, sizeof r->salt, "%lld row %d", (long long)time(NULL), r->n_servers);
+    random_hex(r->salt, 8);
     if (r->opener->open(r->opener->ctx, &set, &s, err)) return -1;
     LocalServer *server = mem_alloc(1, sizeof *server);
     int failed = local_server_start(server, &s, err);

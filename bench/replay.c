@@ -4,10 +4,10 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/random.h"
 #include "bench/local_server.h"
 #include "bench/quantiles.h"
 
@@ -179,10 +179,10 @@ static int ask_all(Replay *r, const ReplayPlan *plan, const char *url, const cha
 /* ---- ours, set one way and another ---- */
 
 /* So that it finds nothing that another row, or another run, has left on disk. */
-static void salt_row(int row, LoadCases *cases)
+static void salt_row(LoadCases *cases)
 {
-    char salt[48];
-    snprintf(salt, sizeof salt, "%lld row %d", (long long)time(NULL), row);
+    char salt[17];
+    random_hex(salt, 8);
     load_cases_set_text(cases, "cache_salt", salt);
 }
 
@@ -200,7 +200,7 @@ static int run_one(Replay *r, const ReplayPlan *plan, const Settings *set,
     row->cache = set->prefix_cache == ON;
     row->may_differ = row->cache && set->cache_answers && strcmp(s.device, "cpu") != 0;
     snprintf(row->draft, sizeof row->draft, "%s", status.drafter ? status.drafter : "none");
-    if (set->cache_dir) salt_row(r->n_rows, plan->cases);
+    if (set->cache_dir) salt_row(plan->cases);
     LocalServer *server = mem_alloc(1, sizeof *server);
     int failed = local_server_start(server, &s, err);
     if (!failed) {

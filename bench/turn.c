@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/random.h"
 #include "bench/bench.h"
 #include "bench/contexts.h"
 #include "bench/quantiles.h"
@@ -197,7 +198,7 @@ int bench_turn_run(const Service *s, const EngineOpener *opener, Error *err)
     asked.prefix_cache = ON;
     b->s = *s;
     b->opener = opener;
-    b->salt = (uint64_t)time(NULL) << 20; /* the folder may have an earlier run's */
+    b->salt = random_u64(); /* the folder may have an earlier run's */
     b->n_new = set->question_tokens;
     b->n_tries = set->requests ? set->requests : DEFAULT_TRIES;
     int failed = opener->open(opener->ctx, &asked, &b->s, err);
