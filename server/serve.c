@@ -254,11 +254,22 @@ static int listen_here(Server *s, Error *err)
     return 0;
 }
 
+enum { ADDRESS_BYTES = 320 };
+
+/* Ours as a URL has it, where an IPv6 address stands in brackets. */
+static const char *address(const Server *s, int port, char text[ADDRESS_BYTES])
+{
+    const char *host = s->settings->host;
+    snprintf(text, ADDRESS_BYTES, strchr(host, ':') ? "[%s]:%d" : "%s:%d", host, port);
+    return text;
+}
+
 /* The place of who has it: whom we know, another by now, or nobody. */
 static int take_place(Server *s, Error *err)
 {
     enum { TRIES = 3 };
     const Settings *set = s->settings;
+    char text[ADDRESS_BYTES];
     int offered = -1, fd = -1;
     for (int i = 0; i < TRIES && fd < 0 && s->predecessor >= 0; i++) {
         fd = handover_take(s->predecessor, set->port, &offered);
@@ -272,17 +283,18 @@ static int take_place(Server *s, Error *err)
         return error_set(err, ERR_FILE, "cannot listen at the socket that was handed over");
     }
     offer_place(s, offered);
-    log_info("taken_over address=%s:%d", s->settings->host, server_port(s));
+    log_info("taken_over address=%s", address(s, server_port(s), text));
     return 0;
 }
 
 int server_run(Server *s, Error *err)
 {
+    char text[ADDRESS_BYTES];
     if (s->predecessor >= 0)
-        log_info("loading address=%s:%d: its server goes on until this one is ready",
-                 s->settings->host, s->settings->port);
+        log_info("loading address=%s: its server goes on until this one is ready",
+                 address(s, s->settings->port, text));
     else
-        log_info("listening address=%s:%d", s->settings->host, server_port(s));
+        log_info("listening address=%s", address(s, server_port(s), text));
     event_base_dispatch(s->base);
     log_info("stopped");
     return s->lost ? error_set(err, s->failure.code, "%s", s->failure.msg) : 0;

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -638,13 +639,15 @@ static void test_stop_is_bounded(void **state)
         close(fd[i]);
 }
 
-/* The program itself, once it is ready. hangs_up: 0 as nohup starts it. */
-static pid_t start_program(int hangs_up, int *port)
+/* The program itself, once it is ready. shown: host in its log. hangs_up: 0 as nohup starts it.
+ */
+static pid_t start_program_at(const char *host, const char *shown, int hangs_up, int *port)
 {
-    static const char *const words[] = {
-        OFFSHOOT_BINARY, "serve", "--model", "models/demo", "--port", "0", "--memory", "64M", NULL};
+    const char *const words[] = {OFFSHOOT_BINARY, "serve", "--model", "models/demo", "--port", "0",
+                                 "--memory",      "64M",   "--host",  host,          NULL};
     int fd[2], ready = 0;
-    char line[2000];
+    char line[2000], listening[100];
+    snprintf(listening, sizeof listening, "listening address=%s:", shown);
     assert_int_equal(pipe(fd), 0);
     pid_t pid = fork();
     if (!pid) {
@@ -657,13 +660,18 @@ static pid_t start_program(int hangs_up, int *port)
     FILE *log = fdopen(fd[0], "r");
     *port = 0;
     while (!ready && fgets(line, sizeof line, log)) {
-        const char *at = strstr(line, "listening address=127.0.0.1:");
-        if (at) *port = atoi(strchr(at, ':') + 1);
+        const char *at = strstr(line, listening);
+        if (at) *port = atoi(at + strlen(listening));
         ready = strstr(line, "ready seconds=") != NULL;
     }
     assert_true(*port > 0 && ready);
     fclose(log);
     return pid;
+}
+
+static pid_t start_program(int hangs_up, int *port)
+{
+    return start_program_at("127.0.0.1", "127.0.0.1", hangs_up, port);
 }
 
 static void assert_ends(pid_t pid)
@@ -721,6 +729,20 @@ static void test_program_and_other_signals(void **state)
     assert_ends(pid);
 }
 
+/* The log has the address as a URL has it. */
+static void test_program_on_ipv6(void **state)
+{
+    (void)state;
+    struct sockaddr_in6 here = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int port, fd = socket(AF_INET6, SOCK_STREAM, 0);
+    int has_ipv6 = fd >= 0 && !bind(fd, (struct sockaddr *)&here, sizeof here);
+    if (fd >= 0) close(fd);
+    if (!has_ipv6) skip();
+    pid_t pid = start_program_at("::1", "[::1]", 1, &port);
+    kill(pid, SIGTERM);
+    assert_ends(pid);
+}
+
 static void test_port_in_use(void **state)
 {
     (void)state;
@@ -761,6 +783,7 @@ int main(void)
         cmocka_unit_test(test_stop_is_bounded),
         cmocka_unit_test(test_program_ends_on_sigterm),
         cmocka_unit_test(test_program_and_other_signals),
+        cmocka_unit_test(test_program_on_ipv6),
         cmocka_unit_test(test_port_in_use),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
