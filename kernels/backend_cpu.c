@@ -158,12 +158,15 @@ static const CpuOps *find_isa(const char *name, const char **found, Error *err)
 #endif
         {"plain", &cpu_ops_plain, has_plain},
     };
-    for (size_t i = 0; i < sizeof isa / sizeof *isa; i++)
-        if ((!name || !strcmp(name, isa[i].name)) && isa[i].is_present()) {
-            *found = isa[i].name;
-            return isa[i].ops;
-        }
-    error_set(err, ERR_INPUT, "this machine has no instruction set '%s'", name);
+    char had[64] = "";
+    for (size_t i = 0; i < sizeof isa / sizeof *isa; i++) {
+        if (!isa[i].is_present()) continue;
+        *found = isa[i].name;
+        if (!name || !strcmp(name, *found)) return isa[i].ops;
+        size_t n = strlen(had);
+        snprintf(had + n, sizeof had - n, "%s%s", n ? ", " : "", *found);
+    }
+    error_set(err, ERR_INPUT, "isa is '%s', this machine has %s", name, had);
     return NULL;
 }
 

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/strbuf.h"
 #include "kernels/simt_host.h"
 #include "tests/backends.h"
 
@@ -229,7 +230,9 @@ static void test_open_refuses_unknown_isa(void **state)
     Error err;
     assert_null(backend_cpu_open(1, "mmx", MAX_VOCAB, &err));
     assert_int_equal(err.code, ERR_INPUT);
-    assert_string_equal(err.msg, "this machine has no instruction set 'mmx'");
+    static const char begin[] = "isa is 'mmx', this machine has ";
+    assert_memory_equal(err.msg, begin, sizeof begin - 1);
+    assert_true(text_ends_with(err.msg, "plain"));
 }
 
 static void test_memory(void **state)
