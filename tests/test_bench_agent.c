@@ -505,7 +505,7 @@ static void test_rows_share_nothing(void **state)
                          scratch_dir("bench_agent"), "--json");
     assert_run(&r, 0, "\"rows\"");
     json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
-    int first = served_int_at(report, "rows.0.cached_tokens");
+    long first = served_int_at(report, "rows.0.cached_tokens");
     assert_true(first > 0);
     assert_int_equal(served_int_at(report, "rows.1.cached_tokens"), first);
     json_decref(report);
