@@ -21,6 +21,21 @@ typedef struct {
 #define LABELS  "abcdef.abcdef.abcdef.abcdef.abcdef.abcdef."
 #define LABELS6 LABELS LABELS LABELS LABELS LABELS LABELS /* 252 characters */
 
+#define FORMAT(name, format) "'" name "':{'type':'string','format':'" format "'}"
+#define ALL_FORMATS                                                                                                                                                                                  \
+    "{'type':'object','properties':{" FORMAT("a", "date") "," FORMAT("b", "date-time") "," FORMAT("c", "time") "," FORMAT("d", "uuid") "," FORMAT("e", "uuid1") "," FORMAT("f", "uuid3") "," FORMAT( \
+        "g",                                                                                                                                                                                         \
+        "uuid4") "," FORMAT("h",                                                                                                                                                                     \
+                            "uuid5") "," FORMAT("i",                                                                                                                                                 \
+                                                "uuid6") "," FORMAT("j",                                                                                                                             \
+                                                                    "uuid7") "," FORMAT("k",                                                                                                         \
+                                                                                        "uuid8") "," FORMAT("l",                                                                                     \
+                                                                                                            "ipv4") "," FORMAT("m",                                                                  \
+                                                                                                                               "ipv6") "," FORMAT("n",                                               \
+                                                                                                                                                  "hostname") "," FORMAT("o",                        \
+                                                                                                                                                                         "email") "," FORMAT("p",    \
+                                                                                                                                                                                             "duration") "},'additionalProperties':false}"
+
 static const Row rows[] = {
     {"{'type':'string'}",
      {"''", "'a'", "'\\n\\u00e9\\ud83d\\ude00'", "'\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80'", "'\\/'"},
@@ -70,6 +85,7 @@ static const Row rows[] = {
     {"{'format':'hostname','enum':['" LABELS6 "x','" LABELS6 "xy']}",
      {"'" LABELS6 "x'"},
      {"'" LABELS6 "xy'"}},
+    {ALL_FORMATS, {"{'a':'2026-11-22','l':'127.0.0.1'}"}, {"{'a':'2026'}", "{'l':'127'}"}},
     {"{'type':'string','format':'uri'}", {"'x'", "''"}, {"1"}},
     {"{'type':'string','format':'date','pattern':'^2026','minLength':10}",
      {"'2026-11-22'"},

@@ -73,9 +73,12 @@ typedef struct {
 /* Leaves of d's strings those without the literals. Errors as dfa_at_least. */
 int dfa_without(Dfa *d, const DfaNever *never, Error *err);
 
+enum { N_FORMATS = 16 };
+
 /*
- * The pattern of a JSON schema's format, anchored: date-time, date, time, duration (RFC 3339),
- * uuid and those of one version, ipv4, ipv6, hostname and email. NULL for others.
+ * The pattern of a JSON schema's format, one of N_FORMATS, anchored: date-time, date, time,
+ * duration (RFC 3339), uuid and those of one version, ipv4, ipv6, hostname and email. NULL for
+ * others.
  */
 const char *format_pattern(const char *name);
 

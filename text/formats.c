@@ -69,7 +69,8 @@ const char *format_pattern(const char *name)
         {"hostname", "^" LABEL "(\\." LABEL ")*$"},
         {"email", "^" ATOM "(\\." ATOM ")*@" LABEL "(\\." LABEL ")+$"},
     };
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+    _Static_assert(sizeof formats / sizeof *formats == N_FORMATS, "who keeps them has room");
+    for (size_t i = 0; i < N_FORMATS; i++)
         if (!strcmp(formats[i].name, name)) return formats[i].pattern;
     return NULL;
 }

@@ -14,7 +14,7 @@ typedef struct {
     uint32_t part;
 } SchemaRef;
 
-enum { N_FORMATS = 9, N_RANGES = 16, N_CHECKED = 8, MAX_BOUND_PART = 32 };
+enum { N_RANGES = 16, N_CHECKED = 8, MAX_BOUND_PART = 32 };
 
 /* A pattern that was needed, as for fixed values, and may be again. */
 typedef struct {
