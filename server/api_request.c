@@ -101,6 +101,7 @@ int api_read_int(const json_t *body, const char *key, long lo, long hi, int *out
 static JsonCost add_cost(JsonCost cost, const char *text, size_t len)
 {
     int depth = 0, in_string = 0;
+    cost.n_bytes += len;
     cost.n_values++;
     for (size_t i = 0; i < len; i++) {
         char c = text[i];
@@ -146,19 +147,19 @@ static int is_for_prompt(const char *key, const json_t *value)
     return 0;
 }
 
-/* What malloc gives jansson for it, about. */
-static size_t bytes_of(JsonCost cost, size_t len)
+/* What malloc gives jansson for it. */
+size_t api_json_bytes(const JsonCost *cost)
 {
     enum { LIST = 256, OTHER = 48 };
-    size_t n_others = (size_t)cost.n_values + (size_t)cost.n_strings + (size_t)cost.n_members;
-    return len + LIST * (size_t)cost.n_lists + OTHER * n_others;
+    size_t n_others = (size_t)cost->n_values + (size_t)cost->n_strings + (size_t)cost->n_members;
+    return cost->n_bytes + LIST * (size_t)cost->n_lists + OTHER * n_others;
 }
 
 json_t *api_parse_body(const char *text, size_t len, size_t *bytes, ApiError *err)
 {
     JsonCost cost = {0};
     json_t *body = api_parse_one(&cost, text, len, err);
-    if (bytes) *bytes = body ? bytes_of(cost, len) : 0;
+    if (bytes) *bytes = body ? api_json_bytes(&cost) : 0;
     json_round(body, is_for_prompt);
     return body;
 }

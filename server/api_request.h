@@ -101,6 +101,7 @@ typedef struct {
 
 /* What JSON texts cost to parse. */
 typedef struct {
+    size_t n_bytes;
     int depth; /* the deepest level */
     int n_values, n_lists, n_strings, n_members;
 } JsonCost;
@@ -179,6 +180,9 @@ json_t *api_parse_body(const char *text, size_t len, size_t *bytes, ApiError *er
  * for all, and *spent is what they cost so far.
  */
 json_t *api_parse_one(JsonCost *spent, const char *text, size_t len, ApiError *err);
+
+/* What such JSON takes of memory, about. */
+size_t api_json_bytes(const JsonCost *cost);
 
 /* Reads body, whose reference it takes, also on failure. To be freed in both cases. */
 int api_request_read(ApiRequest *r, ApiKind kind, json_t *body, const ApiDefaults *defaults,

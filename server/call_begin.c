@@ -178,7 +178,9 @@ static int read_request(Call *call, ApiError *err)
         call->asked = body;
         body = format->translate(body, err);
     }
-    if (!body || api_request_read(&call->api, format->kind, body, &defaults, err)) return -1;
+    if (!body || api_request_read(&call->api, format->kind, body, &defaults, err) ||
+        server_hold_json(call->server, api_json_bytes(&call->api.texts), &call->json_bytes, err))
+        return -1;
     return server_check_model(call->server, call->api.model, err) ? -1 : read_allowed(call, err);
 }
 

@@ -50,13 +50,20 @@ int server_run_task(Server *s, Exchange *ex, const Task *task, char **body, cons
 
 json_t *server_parse_body(Server *s, const char *text, size_t len, size_t *held, ApiError *err)
 {
-    json_t *body = api_parse_body(text, len, held, err);
-    size_t others = atomic_fetch_add(&s->json_bytes, *held);
-    if (!body || !others || others + *held <= (size_t)s->limits.all_json_bytes) return body;
+    size_t bytes;
+    json_t *body = api_parse_body(text, len, &bytes, err);
+    if (!server_hold_json(s, bytes, held, err)) return body;
     json_decref(body);
-    err->code = "queue_full";
-    api_error(err, ERR_BUSY, NULL, "the requests that are open hold too much; try again");
     return NULL;
+}
+
+int server_hold_json(Server *s, size_t bytes, size_t *held, ApiError *err)
+{
+    size_t others = atomic_fetch_add(&s->json_bytes, bytes) - *held;
+    *held += bytes;
+    if (!bytes || !others || others + *held <= (size_t)s->limits.all_json_bytes) return 0;
+    err->code = "queue_full";
+    return api_error(err, ERR_BUSY, NULL, "the requests that are open hold too much; try again");
 }
 
 void server_forget_json(Server *s, size_t held)

@@ -85,10 +85,12 @@ int server_run_task(Server *s, Exchange *ex, const Task *task, char **body, cons
 
 /*
  * api_parse_body, and an error where the JSON of all open requests would be too much; one alone may
- * be as large as it is. *held, of which nobody else knows, is for server_forget_json, also after a
- * failure. On any thread.
+ * be as large as it is. server_hold_json: the same for JSON of the request that was read elsewhere.
+ * *held, 0 at first, of which nobody else knows, is for server_forget_json, also after a failure.
+ * On any thread.
  */
 json_t *server_parse_body(Server *s, const char *text, size_t len, size_t *held, ApiError *err);
+int server_hold_json(Server *s, size_t bytes, size_t *held, ApiError *err);
 void server_forget_json(Server *s, size_t held);
 
 /* What a request gets that does not say; max_tokens is what the route gives. */

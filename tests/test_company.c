@@ -290,24 +290,44 @@ static const char *with_numbers(StrBuf *body, const char *fields)
     return strbuf_str(body);
 }
 
+/* The same in a text, as vLLM takes a schema: long texts, so that it is not answered soon. */
+static const char *with_schema(StrBuf *body)
+{
+    strbuf_clear(body);
+    strbuf_puts(body,
+                "{\"prompt\": \"Hello\", \"max_tokens\": 7000, \"structured_outputs\": {\"json\":"
+                "\"{\\\"type\\\": \\\"array\\\", \\\"minItems\\\": 1000, \\\"items\\\": {"
+                "\\\"type\\\": \\\"string\\\", \\\"minLength\\\": 4096}, "
+                "\\\"examples\\\": [");
+    for (int i = 0; i < 1000; i++)
+        strbuf_puts(body, "1,");
+    strbuf_puts(body, "1]}\"}}");
+    return strbuf_str(body);
+}
+
 /* The JSON of requests stays until they are answered, so it has a bound, too. */
 static void test_json_of_many(void **state)
 {
     (void)state;
-    enum { N = 3 };
+    enum { N = 4, IN_TEXT = 2 };
     ServedOptions o = served_defaults();
-    o.limits.all_json_bytes = N * 55000;
+    o.limits.all_json_bytes = N * 56000;
     Served *s = served_start(&o);
     StrBuf body = {0};
     int fd[N], status = 0;
-    with_numbers(&body, "{\"prompt\": \"Hello\", \"max_tokens\": 7000, \"ignore_eos\": true");
     for (int i = 0; i < N; i++) {
         fd[i] = http_connect(s->port);
+        if (i < IN_TEXT)
+            with_schema(&body);
+        else
+            with_numbers(&body,
+                         "{\"prompt\": \"Hello\", \"max_tokens\": 7000, \"ignore_eos\": true");
         http_send(fd[i], "POST", COMPLETIONS, "", body.data);
     }
     while (metric(s, "vllm:num_requests_running") + metric(s, "vllm:num_requests_waiting") < N)
         usleep(10000);
     json_decref(served_post(s, COMPLETIONS, body.data, 429));
+    json_decref(served_post(s, COMPLETIONS, with_schema(&body), 429));
     json_decref(served_post(s, "/tokenize", with_numbers(&body, "{\"prompt\": \"Hello\""), 429));
     assert_alive(s);
     for (int i = 0; i < N; i++)
