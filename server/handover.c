@@ -135,7 +135,7 @@ Handover *handover_offer(struct event_base *base, const char *host, int port, in
     if (fd < 0) {
         fd = open_socket();
         if (fd < 0 || bind(fd, (struct sockaddr *)&name, n) || listen(fd, BACKLOG)) {
-            log_debug("no_handover address=%s:%d reason='%s'", host, port, strerror(errno));
+            log_debug("no_handover host=%s port=%d reason='%s'", host, port, strerror(errno));
             if (fd >= 0) close(fd);
             return NULL;
         }
