@@ -197,8 +197,8 @@ int api_read_chat(ApiRequest *r, const json_t *body, const ApiDefaults *defaults
 int api_read_ids(const json_t *list, const char *param, int n_vocab, TokenList *ids, ApiError *err);
 
 /*
- * What we cannot do yet and would change the answer. Neglecting it silently would be worse than
- * saying so; values that ask for nothing (false, "", {}) pass.
+ * What we cannot do yet and would change the answer or add to the reply. Neglecting it silently
+ * would be worse than saying so; values that ask for nothing (false, "", {}) pass.
  */
 int api_refuse_unsupported(const json_t *body, ApiError *err);
 
