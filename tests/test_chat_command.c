@@ -196,14 +196,19 @@ static pid_t start_on_pipe(FILE *said, int *to)
     return pid;
 }
 
-/* A line that ctrl-C cuts off is not answered. Before anything is read it would end the program. */
+/*
+ * A line that ctrl-C cuts off is not answered. It is pressed until the program has ended, which
+ * ignores it before the conversation and behind it, as it was started.
+ */
 static void test_interrupted_line(void **state)
 {
     (void)state;
     int to, left = 1;
     siginfo_t ended = {0};
     FILE *said = tmpfile();
+    void (*old)(int) = signal(SIGINT, SIG_IGN);
     pid_t pid = start_on_pipe(said, &to);
+    signal(SIGINT, old);
     assert_int_equal(write(to, "I am looking", 12), 12);
     while (left) {
         usleep(1000);
