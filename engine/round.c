@@ -244,7 +244,8 @@ static int is_shown(const Engine *e, const Flight *f)
 static void launch(Engine *e, Flight *f, int ahead)
 {
     Backend *be = e->be;
-    RoundRun run = {.e = e, .round = e->rounds.arrays, .is_shown = is_shown(e, f)};
+    f->is_shown = is_shown(e, f);
+    RoundRun run = {.e = e, .round = e->rounds.arrays, .is_shown = f->is_shown};
     Round *r = &run.round;
     int last, mark = (int)(f - e->rounds.flight);
     r->n = f->n;
@@ -262,7 +263,7 @@ static void launch(Engine *e, Flight *f, int ahead)
                                &(ReplayKey){.owner = e->rounds.owner,
                                             .n = f->n,
                                             .m = f->n_nodes,
-                                            .first = run.is_shown ? f->depth : -1,
+                                            .first = f->is_shown ? f->depth : -1,
                                             .n_keys = r->n_keys,
                                             .uncut = r->uncut},
                                run_round, &run);
@@ -474,7 +475,9 @@ static void read_tree(Engine *e, const Flight *f, int i)
 
 /*
  * A round took the time between its end and that of the one before it, where it was queued by then;
- * recording one takes the host longer than running it, and is not what rounds take.
+ * recording one takes the host longer than running it, and is not what rounds take. Where the
+ * drafter sees nothing, nobody gets drafts, and it takes less than those for which there is a
+ * choice.
  */
 static void learn_time(Engine *e, const Flight *f)
 {
@@ -482,7 +485,7 @@ static void learn_time(Engine *e, const Flight *f)
     double before = r->read_at;
     r->read_at = clock_ms();
     int is_settled = f->is_settled && (r->n_flying < 2 || flight_at(e, 1)->is_settled);
-    if (e->options.draft_auto && f->is_ahead && is_settled)
+    if (e->options.draft_auto && f->is_shown && f->is_ahead && is_settled)
         cost_learn_round(&e->growth.cost, &f->who, f->depth, r->read_at - before);
 }
 

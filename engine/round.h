@@ -49,6 +49,7 @@ static inline int round_width(const Round *r)
 typedef struct {
     int n, n_nodes, depth;
     CostCompany who;
+    int is_shown;              /* the drafter sees its rows */
     int is_ahead, is_settled;  /* queued behind another; as Backend.replay says */
     int index[MAX_TREE_NODES]; /* sequences; -1: forgotten */
     /*

@@ -470,19 +470,20 @@ static void count_observed(void *self, const Round *r)
     mtp_observe(self, r);
 }
 
-/* The head runs behind no round of sequences that get no drafts, unless the cache keeps its rows.
- */
+/* The head runs behind no round of sequences that get no drafts, unless the cache keeps its rows;
+ * one without it does not teach what others take. */
 static void test_shown_for_nothing(void **state)
 {
     (void)state;
     static const struct {
         int draft_max, cache, is_shown;
     } cases[] = {{-1, 0, 1}, {0, 0, 0}, {0, 1, 1}};
+    static const Trees t = {4, 3, 1, 0, 0, STATE_SLOTS, 1};
     static int32_t prompt[MOST];
     for (int b = 0; b < n_machines; b++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             Asked a = ask(0, MOST, prompt);
-            Engine *e = open_engine(&machine[b], &trees[0], cases[i].cache);
+            Engine *e = open_engine(&machine[b], &t, cases[i].cache);
             EngineStatus s;
             mtp_observe = machine[b].drafter.queue_observe;
             machine[b].drafter.queue_observe = count_observed;
@@ -492,7 +493,8 @@ static void test_shown_for_nothing(void **state)
             engine_status(e, &s);
             assert_true(s.totals.rounds > 2);
             assert_int_equal(n_observed > 0, cases[i].is_shown);
-            close_engine(&machine[b], e, &trees[0]);
+            assert_int_equal(e->growth.cost.curve[COST_ROUND].n_learnt > 0, cases[i].is_shown);
+            close_engine(&machine[b], e, &t);
         }
 }
 
