@@ -239,11 +239,12 @@ static void test_rows_share_nothing(void **state)
     TraceFile f = {0};
     trace_file_ask(&f, 0, "300x320", "900x16");
     trace_file_ask(&f, 0, "300x320 900x16 2000x48", "1000x8");
+    scratch_dir("prefix_real_tier"); /* empty, also after an earlier run */
     const char *path = trace_file_write(&f, "prefix_real");
     for (int run = 0; run < 2; run++) {
-        json_t *report = report_of(RUN(REAL, "--trace", path, "--capacity", "32M", "--policy",
-                                       "lru,lru", "--cache-dir",
-                                       scratch_path("build/tests/prefix_real", "tier"), "--json"));
+        json_t *report =
+            report_of(RUN(REAL, "--trace", path, "--capacity", "32M", "--policy", "lru,lru",
+                          "--cache-dir", "build/tests/prefix_real_tier", "--json"));
         for (size_t i = 0; i < 2; i++)
             check_row(json_array_get(json_object_get(report, "rows"), i), "lru", 335, 336);
         json_decref(report);
