@@ -146,7 +146,10 @@ typedef struct {
     int (*is_present)(void);
 } Isa;
 
-/* The named instruction set, or the best there is; NULL and an Error when it is not there. */
+/*
+ * The named instruction set, or the best there is; NULL and an Error when it is not there. Where it
+ * is there no other is looked for: to look for AMX is to ask the system for it.
+ */
 static const CpuOps *find_isa(const char *name, const char **found, Error *err)
 {
     static const Isa isa[] = {
@@ -159,12 +162,15 @@ static const CpuOps *find_isa(const char *name, const char **found, Error *err)
         {"plain", &cpu_ops_plain, has_plain},
     };
     char had[64] = "";
+    for (size_t i = 0; i < sizeof isa / sizeof *isa; i++)
+        if ((!name || !strcmp(name, isa[i].name)) && isa[i].is_present()) {
+            *found = isa[i].name;
+            return isa[i].ops;
+        }
     for (size_t i = 0; i < sizeof isa / sizeof *isa; i++) {
-        if (!isa[i].is_present()) continue;
-        *found = isa[i].name;
-        if (!name || !strcmp(name, *found)) return isa[i].ops;
         size_t n = strlen(had);
-        snprintf(had + n, sizeof had - n, "%s%s", n ? ", " : "", *found);
+        if (!isa[i].is_present()) continue;
+        snprintf(had + n, sizeof had - n, "%s%s", n ? ", " : "", isa[i].name);
     }
     error_set(err, ERR_INPUT, "isa is '%s', this machine has %s", name, had);
     return NULL;
