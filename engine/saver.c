@@ -40,14 +40,18 @@ static int cannot_write(const char *path, Error *err)
     return error_set(err, ERR_FILE, "cannot write '%.160s': %s", path, strerror(errno));
 }
 
-static int is_copied(const char *name)
+static int is_copied(const Saver *s, const char *name)
 {
     static const char *const weights[] = {
         ".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf", ".part"};
+    struct stat st;
     if (*name == '.' || !strcmp(name, CONFIG)) return 0;
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
         if (text_ends_with(name, weights[i])) return 0;
-    return 1;
+    char *path = path_join(s->from, name);
+    int is_file = !stat(path, &st) && S_ISREG(st.st_mode); /* no folder, for one */
+    mem_free(path);
+    return is_file;
 }
 
 /* Calls act with the name of each file that comes along, until it gives other than 0. */
@@ -58,7 +62,7 @@ static int each_file(const Saver *s, int (*act)(const Saver *s, const char *name
     if (!dir) return error_set(err, ERR_FILE, "cannot open '%.160s': %s", s->from, strerror(errno));
     int rc = 0;
     for (struct dirent *entry; !rc && (entry = readdir(dir)) != NULL;)
-        if (is_copied(entry->d_name)) rc = act(s, entry->d_name, err);
+        if (is_copied(s, entry->d_name)) rc = act(s, entry->d_name, err);
     closedir(dir);
     return rc;
 }
@@ -187,8 +191,6 @@ static int write_header(Saver *s, Error *err)
 
 static int copy_bytes(const char *from, const char *to, Error *err)
 {
-    struct stat st;
-    if (stat(from, &st) || !S_ISREG(st.st_mode)) return 0; /* a folder, for one */
     MappedFile map;
     if (mapped_file_open(&map, from, err)) return -1;
     FILE *out = fopen(to, "wb");

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -294,6 +295,22 @@ static void test_nothing_left(void **state)
     be->close(be);
 }
 
+/* Folders do not come along, so one of the same name may lie there. */
+static void test_folders(void **state)
+{
+    (void)state;
+    Backend *be = backend_cpu_open(1, NULL, 4096, NULL);
+    Error err = {0};
+    int64_t bytes;
+    const char *from = with_large_file();
+    scratch_dir("beside");
+    mkdir("build/tests/large/assets", 0777);
+    mkdir("build/tests/beside/assets", 0777);
+    if (model_save_quantised(from, "build/tests/beside", QUANT_Q8, be, &bytes, &err))
+        fail_msg("%s", err.msg);
+    be->close(be);
+}
+
 static void drop_scales(Checkpoint *c)
 {
     checkpoint_drop(c, "mtp.fc.weight_scale");
@@ -457,6 +474,7 @@ int main(void)
         cmocka_unit_test(test_mapped),       cmocka_unit_test(test_refused),
         cmocka_unit_test(test_nothing_left), cmocka_unit_test(test_broken_files),
         cmocka_unit_test(test_any_bytes),    cmocka_unit_test(test_program),
+        cmocka_unit_test(test_folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
