@@ -2,7 +2,7 @@
  * round.h: a step of decoding sequences as one run of operations on a device.
  *
  *     drafts, level by level -> trees -> the target's pass -> its choices -> accepted paths, KV
- *     moves -> the head sees what was accepted
+ *     moves -> the head sees what was accepted, where that is of use
  *
  * Nothing of it is read by the host before its end, so a backend with graphs launches it at once,
  * and the next round can be queued before the host has read this one: engine/step.c does the same
