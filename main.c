@@ -240,7 +240,10 @@ static CacheOptions cache_options(const Settings *set)
                           .keep_answers = set->cache_answers};
 }
 
-/* The rate by which chains as deep as the options allow give the length that is asked for. */
+/*
+ * The rate by which chains of the levels that are set give the length that is asked for; of three,
+ * where the engine chooses from up to MAX_LEVELS.
+ */
 static int set_synthetic(const Settings *set, EngineOptions *o, Error *err)
 {
     int levels = draft_levels(o);
