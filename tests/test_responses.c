@@ -261,11 +261,11 @@ static void test_reasoning(void **state)
     json_decref(whole);
 }
 
-static int count_input(const json_t *body)
+static long count_input(const json_t *body)
 {
     char *text = json_dumps(body, 0);
     json_t *count = served_post(served, COUNT, text, 200);
-    int n = served_int_at(count, "input_tokens");
+    long n = served_int_at(count, "input_tokens");
     free(text);
     json_decref(count);
     return n;
@@ -288,9 +288,9 @@ static void test_encrypted_reasoning(void **state)
     json_t *item = json_pack("{s:s, s:s}", "type", "reasoning", "encrypted_content", sealed);
     json_t *body = json_pack("{s:[{s:s, s:s}, O, {s:s, s:s}]}", "input", "role", "user", "content",
                              "a", item, "role", "assistant", "content", "b");
-    int with = count_input(body);
+    long with = count_input(body);
     json_object_del(item, "encrypted_content");
-    int without = count_input(body);
+    long without = count_input(body);
     json_object_set(item, "content", json_object_get(served_at(whole, "output.0"), "content"));
     assert_int_equal(with, count_input(body));
     assert_true(with > without);
