@@ -29,6 +29,8 @@ static int n_files;
 /* The linker's names. NOLINTBEGIN(bugprone-reserved-identifier) */
 int __wrap_mapped_file_open(MappedFile *file, const char *path, Error *err);
 int __real_mapped_file_open(MappedFile *file, const char *path, Error *err);
+int __wrap_mapped_file_open_up_to(MappedFile *file, const char *path, size_t max_bytes, Error *err);
+int __real_mapped_file_open_up_to(MappedFile *file, const char *path, size_t max_bytes, Error *err);
 void __wrap_mapped_file_close(MappedFile *file);
 void __real_mapped_file_close(MappedFile *file);
 void __wrap_mapped_file_forget(const void *from, size_t bytes);
@@ -104,6 +106,13 @@ int __wrap_mapped_file_open(MappedFile *file, const char *path, Error *err)
     if (i < 0) return error_set(err, ERR_FILE, "cannot open '%s'", path);
     if (files[i].size) *file = (MappedFile){.data = files[i].data, .size = files[i].size};
     return 0;
+}
+
+/* Ours are small. */
+int __wrap_mapped_file_open_up_to(MappedFile *file, const char *path, size_t max_bytes, Error *err)
+{
+    if (!is_ours(path)) return __real_mapped_file_open_up_to(file, path, max_bytes, err);
+    return __wrap_mapped_file_open(file, path, err);
 }
 
 void __wrap_mapped_file_close(MappedFile *file)
