@@ -22,8 +22,9 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
 size_t fuzz_mutate_json(uint8_t *data, size_t size, size_t max_size, unsigned seed);
 
 /*
- * Makes FUZZ_DIR/name hold these bytes for mapped_file_open and access; fuzz_files_clear removes
- * all files. Other paths outside FUZZ_DIR are those of the system.
+ * Makes FUZZ_DIR/name hold these bytes for mapped_file_open, mapped_file_open_up_to, which has no
+ * bound here, and access; fuzz_files_clear removes all files. Other paths outside FUZZ_DIR are
+ * those of the system.
  */
 #define FUZZ_DIR "in-memory"
 void fuzz_file(const char *name, const void *data, size_t size);
