@@ -404,17 +404,23 @@ static void test_prompt_logprobs(void **state)
     assert_true(sum[0] < 0 && sum[0] == sum[1]);
 }
 
+/* The prompt of n tokens and the greedy answer behind it. */
+static Script third_reference(int32_t all[MAX_PROMPT], int *n)
+{
+    const json_t *ref = json_array_get(asked_references, 2);
+    *n = asked_load_ids(json_object_get(ref, "prompt_ids"), all, MAX_PROMPT - MAX_ANSWER);
+    int n_want = asked_load_ids(json_object_get(ref, "greedy_ids"), all + *n, MAX_ANSWER);
+    return (Script){.token = all, .n = *n + n_want};
+}
+
 /* A perfect drafter is accepted whole, and the counts say so. */
 static void test_counts(void **state)
 {
     (void)state;
     Error err;
-    int32_t all[MAX_PROMPT], want[MAX_ANSWER];
-    const json_t *ref = json_array_get(asked_references, 2);
-    int n = asked_load_ids(json_object_get(ref, "prompt_ids"), all, MAX_PROMPT - MAX_ANSWER);
-    int n_want = asked_load_ids(json_object_get(ref, "greedy_ids"), want, MAX_ANSWER);
-    memcpy(all + n, want, (size_t)n_want * sizeof *want);
-    Script script = {.token = all, .n = n + n_want};
+    int32_t all[MAX_PROMPT];
+    int n;
+    Script script = third_reference(all, &n);
     Drafter d;
     assert_int_equal(scripted_drafter_open(asked_model, SCRIPT_PERFECT, &script, 1, 1, &d, &err),
                      0);
@@ -449,12 +455,10 @@ static void test_counts_of_misses(void **state)
     static const ScriptMode modes[] = {SCRIPT_LIE, SCRIPT_PERFECT};
     enum { N = 11, STOP_AT = 8 };
     Error err;
-    int32_t all[MAX_PROMPT], want[MAX_ANSWER];
-    const json_t *ref = json_array_get(asked_references, 2);
-    int n = asked_load_ids(json_object_get(ref, "prompt_ids"), all, MAX_PROMPT - MAX_ANSWER);
-    int n_want = asked_load_ids(json_object_get(ref, "greedy_ids"), want, MAX_ANSWER);
-    memcpy(all + n, want, (size_t)n_want * sizeof *want);
-    Script script = {.token = all, .n = n + n_want};
+    int32_t all[MAX_PROMPT];
+    int n;
+    Script script = third_reference(all, &n);
+    const int32_t *want = all + n;
     for (int i = 0; i < STOP_AT; i++)
         assert_int_not_equal(want[i], want[STOP_AT]);
     for (int k = 0; k < 2; k++) {
