@@ -157,7 +157,7 @@ static void accept_round(Engine *e, const Round *r)
 typedef struct {
     Engine *e;
     Round round;
-    int is_shown;
+    const Flight *flight;
 } RoundRun;
 
 static void run_round(void *ctx)
@@ -179,7 +179,7 @@ static void run_round(void *ctx)
     forward_queue(&e->forward, r->n * r->n_nodes, r->n_keys);
     sample_round(e, r);
     accept_round(e, r);
-    if (run->is_shown) d->queue_observe(d->self, r);
+    if (run->flight->is_shown) d->queue_observe(d->self, r);
 }
 
 /* What the device must know of a sequence that the host has moved on since. */
@@ -245,7 +245,7 @@ static void launch(Engine *e, Flight *f, int ahead)
 {
     Backend *be = e->be;
     f->is_shown = is_shown(e, f);
-    RoundRun run = {.e = e, .round = e->rounds.arrays, .is_shown = f->is_shown};
+    RoundRun run = {.e = e, .round = e->rounds.arrays, .flight = f};
     Round *r = &run.round;
     int last, mark = (int)(f - e->rounds.flight);
     r->n = f->n;
