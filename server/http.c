@@ -352,6 +352,23 @@ static void close_after(Exchange *ex)
     exchange_add_header(ex, "Connection", "close");
 }
 
+/* What statuses are called that evhttp does not know, or not by their present names; NULL: others.
+ */
+static const char *reason_of(int status)
+{
+    static const struct {
+        int status;
+        const char *reason;
+    } reasons[] = {{400, "Bad Request"},
+                   {408, "Request Timeout"},
+                   {414, "URI Too Long"},
+                   {429, "Too Many Requests"},
+                   {431, "Request Header Fields Too Large"}};
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
+        if (reasons[i].status == status) return reasons[i].reason;
+    return NULL;
+}
+
 /* 204 and 304 have no body. By RFC 9110 section 8.6 a length there is none, or the missing body's.
  */
 static void send_whole(Exchange *ex, int status, const char *data, size_t len)
@@ -366,7 +383,7 @@ static void send_whole(Exchange *ex, int status, const char *data, size_t len)
     ex->gone = NULL;
     ex->sending = ex->ended = 1;
     ex->status = status;
-    evhttp_send_reply(ex->req, status, NULL, out);
+    evhttp_send_reply(ex->req, status, reason_of(status), out);
     connection_own(c);
     connection_write_now(c);
     evbuffer_free(out);
@@ -512,19 +529,10 @@ void exchange_error(Exchange *ex, int status, const char *code, const char *para
 /* The few bytes that evhttp would write, as there is no request to write them for. */
 void http_write_refusal(struct evbuffer *out, int status, const char *message)
 {
-    static const struct {
-        int status;
-        const char *reason;
-    } reasons[] = {{400, "Bad Request"},
-                   {408, "Request Timeout"},
-                   {414, "URI Too Long"},
-                   {431, "Request Header Fields Too Large"}};
     char id[MAX_REQUEST_ID + 1], date[64] = "";
-    const char *reason = "Error";
+    const char *reason = reason_of(status);
     StrBuf text = {0};
     json_t *body = http_error_body(status, NULL, NULL, message);
-    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
-        if (reasons[i].status == status) reason = reasons[i].reason;
     random_hex(id, 16);
     evutil_date_rfc1123(date, sizeof date, NULL);
     json_print(body, &text);

@@ -568,6 +568,7 @@ static void test_full_queue(void **state)
         usleep(1000);
     HttpReply r = http_exchange(s->port, "POST", COMPLETIONS, "", SHORT);
     assert_int_equal(r.status, 429);
+    assert_non_null(strstr(r.head.data, " 429 Too Many Requests\r\n"));
     assert_error(&r, "rate_limit_error");
     assert_string_equal(http_header(&r, "Retry-After"), "1");
     http_reply_free(&r);
