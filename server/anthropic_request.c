@@ -6,6 +6,7 @@
  */
 #include "server/translate.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "base/strbuf.h"
@@ -389,7 +390,7 @@ static int add_thinking(const json_t *body, json_t *chat, ApiError *err)
         return api_error(err, ERR_INPUT, "thinking", "thinking must be an object with a type");
     if (!json_field(thinking, "budget_tokens") || strcmp(translate_type(thinking), "enabled") != 0)
         return 0;
-    if (api_read_int(thinking, "budget_tokens", 1, 1 << 30, &budget, err)) return -1;
+    if (api_read_int(thinking, "budget_tokens", 1, INT_MAX, &budget, err)) return -1;
     return json_object_set_new(chat, "thinking_budget", json_integer(budget));
 }
 

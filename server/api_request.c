@@ -5,6 +5,8 @@
 #include "server/api_request.h"
 
 #include <ctype.h>
+#include <limits.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -85,7 +87,13 @@ int api_read_bool(const json_t *body, const char *key, int *out, ApiError *err)
 
 int api_read_int(const json_t *body, const char *key, long lo, long hi, int *out, ApiError *err)
 {
-    if (!json_field(body, key)) return 0;
+    const json_t *v = json_field(body, key);
+    double d = json_number_value(v);
+    if (!v) return 0;
+    if (hi == INT_MAX && d > INT_MAX && !(d > floor(d))) {
+        *out = INT_MAX;
+        return 0;
+    }
     if (json_get_int(body, "request", key, lo, hi, lo, out, &err->error))
         return api_in_field(err, key);
     return 0;

@@ -205,7 +205,9 @@ int api_refuse_unsupported(const json_t *body, ApiError *err);
 /* A string that is to be compared; NULL where v is none or holds a NUL. */
 const char *api_word(const json_t *v);
 
-/* A boolean or integer field; absent: *out stays. */
+/*
+ * A boolean or integer field; absent: *out stays. hi of INT_MAX is no bound: more counts as that.
+ */
 int api_read_bool(const json_t *body, const char *key, int *out, ApiError *err);
 int api_read_int(const json_t *body, const char *key, long lo, long hi, int *out, ApiError *err);
 

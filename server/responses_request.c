@@ -9,7 +9,6 @@
 #include "server/responses_tools.h"
 #include "server/translate.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -254,10 +253,9 @@ static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
     json_t *v = (json_t *)json_field(body, "max_output_tokens");
     json_int_t n;
     if (!v) return 0;
-    if (!json_whole(v, &n) || n < 1 || n > INT_MAX)
+    if (!json_whole(v, &n) || n < 1)
         return api_error(err, ERR_INPUT, "max_output_tokens",
-                         "max_output_tokens must be an integer, at least 1 and at most %d",
-                         INT_MAX);
+                         "max_output_tokens must be an integer, at least 1");
     return json_object_set(chat, "max_tokens", v);
 }
 

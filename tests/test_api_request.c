@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <limits.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -102,6 +103,14 @@ static void test_fields(void **state)
 
     r = api_case_ok(API_COMPLETION, P "\"n_cmpl\": 2}"); /* llama.cpp's name */
     assert_int_equal(r.n, 2);
+    api_request_free(&r);
+
+    /* Without a bound of ours, more than an int holds is as much as one holds. */
+    r = api_case_ok(API_COMPLETION, P "\"max_tokens\": 9007199254740991, \"top_k\": 1e30, "
+                                      "\"min_tokens\": 3000000000.0}");
+    assert_int_equal(r.max_tokens, INT_MAX);
+    assert_int_equal(r.params.top_k, INT_MAX);
+    assert_int_equal(r.min_tokens, INT_MAX);
     api_request_free(&r);
 
     /* Whole numbers, however they are written. */
