@@ -384,12 +384,13 @@ static int add_tool_choice(const json_t *body, json_t *chat, ApiError *err)
 static int add_thinking(const json_t *body, json_t *chat, ApiError *err)
 {
     const json_t *thinking = json_field(body, "thinking");
-    int budget = 0;
+    const char *type = translate_type(thinking);
+    int budget = 0, is_enabled = !strcmp(type, "enabled");
     if (!thinking) return 0;
-    if (!json_is_object(thinking) || !*translate_type(thinking))
-        return api_error(err, ERR_INPUT, "thinking", "thinking must be an object with a type");
-    if (!json_field(thinking, "budget_tokens") || strcmp(translate_type(thinking), "enabled") != 0)
-        return 0;
+    if (!is_enabled && strcmp(type, "adaptive") != 0 && strcmp(type, "disabled") != 0)
+        return api_error(err, ERR_INPUT, "thinking",
+                         "thinking.type must be enabled, adaptive or disabled");
+    if (!is_enabled || !json_field(thinking, "budget_tokens")) return 0;
     if (api_read_int(thinking, "budget_tokens", 1, INT_MAX, &budget, err)) return -1;
     return json_object_set_new(chat, "thinking_budget", json_integer(budget));
 }
