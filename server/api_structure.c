@@ -38,15 +38,16 @@ static int read_schema_format(ApiStructure *s, const json_t *format, ApiError *e
 }
 
 /*
- * {"type": "json_object"}, with llama.cpp's schema or TGI's value, which huggingface_hub sends. An
- * empty one says no more than that it is an object.
+ * {"type": "json_object"}, with llama.cpp's schema or TGI's value, which huggingface_hub sends. One
+ * that is empty or true says no more than that it is an object.
  */
 static int read_object_format(ApiStructure *s, const json_t *format, ApiError *err)
 {
     const json_t *value = json_field(format, "value"), *schema = json_field(format, "schema");
     s->kind = STRUCTURE_OBJECT;
     if (value) schema = value;
-    if (!schema || (json_is_object(schema) && !json_object_size(schema))) return 0;
+    if (!schema || json_is_true(schema) || (json_is_object(schema) && !json_object_size(schema)))
+        return 0;
     s->kind = STRUCTURE_SCHEMA;
     s->value = schema;
     s->field = value ? "response_format.value" : "response_format.schema";

@@ -176,6 +176,7 @@ static const Read taken[] = {
     {"'response_format': {'type': 'text'}", NULL, STRUCTURE_FREE, 0},
     {"'response_format': {'type': 'json_object'}", NULL, STRUCTURE_OBJECT, 0},
     {"'response_format': {'type': 'json_object', 'schema': {}}", NULL, STRUCTURE_OBJECT, 0},
+    {"'response_format': {'type': 'json_object', 'schema': true}", NULL, STRUCTURE_OBJECT, 0},
     {"'response_format': {'type': 'json_object', 'schema': {'type': 'null'}}",
      "response_format.schema", STRUCTURE_SCHEMA, 0},
     {"'response_format': {'type': 'json_object', 'value': {'type': 'null'}}",
