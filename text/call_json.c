@@ -1,6 +1,7 @@
 /* call_json.c: see call_json.h. */
 #include "text/call_json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "text/utf8.h"
@@ -113,17 +114,38 @@ static int begin_field(CallJson *c, char byte)
     return byte == '"' || byte == '{' ? 0 : -1;
 }
 
+/*
+ * A byte as JSON has it: models write line feeds and the like into strings as they are, where they
+ * must be escaped. Returns its length.
+ */
+static int as_json(const JsonScan *scan, char byte, char out[8])
+{
+    if (scan->state == JS_STRING && (unsigned char)byte < 0x20)
+        return snprintf(out, 8, "\\u%04x", (unsigned)byte);
+    *out = byte;
+    return 1;
+}
+
+static int push_unquoted_byte(CallJson *c, char byte, char *out, size_t *n_out)
+{
+    int blank = byte && strchr(" \t\r\n", byte);
+    if (c->inner.state == JS_DONE && blank) return 0;
+    JsonState state = json_scan_push(&c->inner, byte);
+    if (state == JS_BAD) return -1;
+    if (state == JS_START) return 0;
+    c->quoted_empty = 0;
+    out[(*n_out)++] = byte;
+    return 0;
+}
+
 /* Text of arguments out of their quotes: the object alone, blanks around it are dropped. */
 static int push_unquoted(CallJson *c, const char *text, int n, char *out, size_t *n_out)
 {
     for (int i = 0; i < n; i++) {
-        int blank = text[i] && strchr(" \t\r\n", text[i]);
-        if (c->inner.state == JS_DONE && blank) continue;
-        JsonState state = json_scan_push(&c->inner, text[i]);
-        if (state == JS_BAD) return -1;
-        if (state == JS_START) continue;
-        c->quoted_empty = 0;
-        out[(*n_out)++] = text[i];
+        char json[8];
+        int n_json = as_json(&c->inner, text[i], json);
+        for (int k = 0; k < n_json; k++)
+            if (push_unquoted_byte(c, json[k], out, n_out)) return -1;
     }
     return 0;
 }
@@ -175,7 +197,11 @@ static int push_byte(CallJson *c, char byte, char *out, size_t *n_out)
 JsonState call_json_push(CallJson *c, const char *text, size_t len, char out[16], size_t *n_out)
 {
     *n_out = 0;
-    for (size_t i = 0; i < len; i++)
-        if (push_byte(c, text[i], out, n_out)) return JS_BAD;
+    for (size_t i = 0; i < len; i++) {
+        char json[8];
+        int n = as_json(&c->outer, text[i], json);
+        for (int k = 0; k < n; k++)
+            if (push_byte(c, json[k], out, n_out)) return JS_BAD;
+    }
     return c->outer.state;
 }

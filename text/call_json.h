@@ -3,7 +3,8 @@
  *
  * Fed character by character, with fixed memory; it says when the name is known and which text
  * belongs to the arguments: their object verbatim, or unquoted when the model wrote it as a string.
- * Other keys, and repeated ones, are read and dropped.
+ * Control characters in strings, which JSON does not take as they are, are escaped. Other keys, and
+ * repeated ones, are read and dropped.
  */
 #ifndef OFFSHOOT_TEXT_CALL_JSON_H
 #define OFFSHOOT_TEXT_CALL_JSON_H
