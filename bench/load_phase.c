@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -26,7 +27,7 @@ typedef struct {
     char *sent, *ended;    /* [plan->n_requests] */
     int n_sent;            /* all before this one are sent */
     int n_ended, n_complaints;
-    double start_ms;
+    double start_ms, served_ms; /* the server did other than say 429: at first, when it began */
 } Phase;
 
 /* A connection and the request it is at. */
@@ -168,6 +169,7 @@ static void on_events(void *ctx, int n_events)
     Worker *w = ctx;
     double now = clock_ms();
     LoadResult *r = w->phase->result;
+    w->phase->served_ms = now;
     times_add(w->n_events ? &r->between : &r->first_token, now - w->last_ms);
     w->last_ms = now;
     if (!w->n_events) w->first_ms = now;
@@ -194,15 +196,21 @@ static void on_pause_over(evutil_socket_t fd, short what, void *ctx)
     send_request(ctx);
 }
 
-/* Between half and one and a half times what the server asks for, so that they do not come back
- * together. */
-static void send_again_later(Worker *w, int seconds)
+/*
+ * Between half and one and a half times what the server asks for, so that they do not come back
+ * together. 0: it has said nothing but 429 for as long as a connection may be silent, or would
+ * have.
+ */
+static int send_again_later(Worker *w, int seconds)
 {
     LoadResult *r = w->phase->result;
-    uint64_t part = draw(w->phase->plan, w->number, (int)(r->n_retried++ % 1000) + 4) % 1000;
+    uint64_t part = draw(w->phase->plan, w->number, (int)(r->n_retried % 1000) + 4) % 1000;
     uint64_t us = (uint64_t)(seconds > 0 ? seconds : 1) * (500 + part) * 1000;
     struct timeval pause = {.tv_sec = (time_t)(us / 1000000), .tv_usec = (long)(us % 1000000)};
+    if (clock_ms() + (double)us / 1e3 > w->phase->served_ms + SILENCE_S * 1e3) return 0;
+    r->n_retried++;
     event_add(w->pause, &pause);
+    return 1;
 }
 
 static void note_turn(const Worker *w, const LoadAnswer *got, int differs)
@@ -270,15 +278,15 @@ static int leave_out(Worker *w, const LoadReply *reply)
 static void on_reply(void *ctx, const LoadReply *reply)
 {
     Worker *w = ctx;
-    if (reply->status == 429) {
-        send_again_later(w, reply->retry_after_s);
-        return;
-    }
+    if (reply->status == 429 && send_again_later(w, reply->retry_after_s)) return;
+    if (reply->status != 429) w->phase->served_ms = clock_ms();
     if (reply->status == 200) {
         take_answer(w, reply->body);
     } else if (!leave_out(w, reply)) {
+        char why[256];
+        snprintf(why, sizeof why, "%d %s", reply->status, strbuf_str(reply->body));
         w->phase->result->n_refused++;
-        complain(w, "refused", strbuf_str(reply->body));
+        complain(w, "refused", why);
     }
     end_request(w);
 }
@@ -295,7 +303,7 @@ void load_phase_run(const LoadTarget *target, LoadCases *cases, const LoadPlan *
     p.worker = workers;
     p.sent = mem_alloc((size_t)plan->n_requests + 1, 1);
     p.ended = mem_alloc((size_t)plan->n_requests + 1, 1);
-    p.start_ms = clock_ms();
+    p.start_ms = p.served_ms = clock_ms();
     for (int i = 0; i < plan->n_conns; i++) {
         Worker *w = &workers[i];
         w->phase = &p;

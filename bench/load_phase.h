@@ -62,8 +62,8 @@ typedef struct {
     long n_wrong;            /* and otherwise */
     long n_dropped;          /* the client vanished on purpose */
     long n_lost;             /* the connection ended, or nothing came */
-    long n_refused;          /* another status than 200; after a 429 a request is sent again */
-    long n_retried;          /* 429s */
+    long n_refused;          /* another status than 200 */
+    long n_retried;          /* 429s after which the request was sent again */
     long n_prompt, n_tokens; /* of answered */
     double seconds;
     Times first_token, between; /* to a stream's first event; between events */

@@ -215,6 +215,7 @@ typedef enum {
     STATUS_500,
     NO_LENGTH,
     BUSY_ONCE,
+    BUSY_FOR_EVER,
     ENDLESS_LINE,
     ENDLESS_BODY,
 } Mistake;
@@ -273,6 +274,11 @@ static void serve_connection(void *ctx, int fd)
                              "HTTP/1.1 429 busy\r\nRetry-After: 1\r\nContent-Length: 2\r\n\r\n{}");
             continue;
         }
+        if (mistake == BUSY_FOR_EVER) { /* for as long as anybody waits, at least */
+            stub_server_send(
+                fd, "HTTP/1.1 429 busy\r\nRetry-After: 9999\r\nContent-Length: 2\r\n\r\n{}");
+            continue;
+        }
         if (mistake == ENDLESS_LINE || mistake == ENDLESS_BODY) {
             s->mistake = NO_MISTAKE;
             send_endless(fd, mistake == ENDLESS_LINE
@@ -309,6 +315,8 @@ static void test_mistakes_are_found(void **state)
     } runs[] = {
         {NO_MISTAKE, 0, 0, "answers as they are alone"},
         {BUSY_ONCE, AFTER_THE_LONE_ANSWERS, 0, "answers as they are alone"},
+        {BUSY_FOR_EVER, AFTER_THE_LONE_ANSWERS, 6, "why='429 {}'"},
+        {BUSY_FOR_EVER, 0, 6, "sent alone"},
         {OTHER_TEXT, AFTER_THE_LONE_ANSWERS, 6, "load_wrong"},
         {OTHER_TEXT, AFTER_THE_LONE_ANSWERS, 6, " lost, 0 refused"},
         {CUT_SHORT, AFTER_THE_LONE_ANSWERS, 6, "the server closed the connection"},
