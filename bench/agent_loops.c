@@ -15,6 +15,12 @@ static const char *role_of(const json_t *message)
     return json_string_value(json_object_get(message, "role"));
 }
 
+static int is_assistant(const json_t *message)
+{
+    const char *role = role_of(message);
+    return role && !strcmp(role, "assistant");
+}
+
 static const char *function_name(const json_t *call)
 {
     return json_string_value(json_object_get(json_object_get(call, "function"), "name"));
@@ -77,7 +83,7 @@ static json_t *wire_message(const json_t *message, size_t *n_results, Error *err
             json_object_set_new(wire, "tool_call_id", new_id(*n_results));
         ++*n_results;
     }
-    if (!strcmp(role, "assistant")) *n_results = 0;
+    if (is_assistant(message)) *n_results = 0;
     if (calls && set_calls(wire, calls, err)) {
         json_decref(wire);
         return NULL;
@@ -87,7 +93,16 @@ static json_t *wire_message(const json_t *message, size_t *n_results, Error *err
 
 /* ---- turns ---- */
 
-static void add_turn(AgentLoops *a, const AgentTurn *turn, json_t *history, json_t *tools,
+/* answer: the file's own, or NULL. */
+static AgentTurn turn_of(int loop, int number, const json_t *answer)
+{
+    const char *call = function_name(json_array_get(json_object_get(answer, "tool_calls"), 0));
+    AgentTurn turn = {.loop = loop, .turn = number, .opens = number == 1};
+    if (call) turn.call = mem_strdup(call);
+    return turn;
+}
+
+static void add_turn(AgentLoops *a, AgentTurn turn, json_t *history, json_t *tools,
                      const char *fields)
 {
     char name[64];
@@ -95,8 +110,8 @@ static void add_turn(AgentLoops *a, const AgentTurn *turn, json_t *history, json
         a->cap = a->cap ? 2 * a->cap : 64;
         a->turn = mem_realloc(a->turn, (size_t)a->cap, sizeof *a->turn);
     }
-    a->turn[a->cases.n] = *turn;
-    snprintf(name, sizeof name, "loop %d, turn %d", turn->loop, turn->turn);
+    a->turn[a->cases.n] = turn;
+    snprintf(name, sizeof name, "loop %d, turn %d", turn.loop, turn.turn);
     load_cases_add_chat(&a->cases, name, history, tools, fields);
 }
 
@@ -116,16 +131,12 @@ static int add_loop(AgentLoops *a, int loop, const json_t *line, const char *fie
             n_turns = -1;
             break;
         }
-        if (i && !strcmp(role_of(message), "assistant")) {
-            const char *call =
-                function_name(json_array_get(json_object_get(message, "tool_calls"), 0));
-            AgentTurn turn = {.loop = loop, .turn = n_turns + 1, .opens = !n_turns};
-            if (call) turn.call = mem_strdup(call);
-            add_turn(a, &turn, history, tools, fields);
-            n_turns++;
-        }
+        if (i && is_assistant(message))
+            add_turn(a, turn_of(loop, ++n_turns, message), history, tools, fields);
         json_array_append_new(history, wire);
     }
+    if (n_turns >= 0 && i && !is_assistant(json_array_get(messages, i - 1)))
+        add_turn(a, turn_of(loop, ++n_turns, NULL), history, tools, fields);
     json_decref(history);
     return n_turns;
 }
@@ -144,7 +155,7 @@ static int add_line(void *ctx, int number, const json_t *line, Error *err)
         return error_set(err, ERR_INPUT, "'messages' is no array");
     if (tools && !json_is_array(tools)) return error_set(err, ERR_INPUT, "'tools' is no array");
     int n = add_loop(a, number, line, r->fields, err);
-    if (!n) return error_set(err, ERR_INPUT, "no turn of an assistant has a message before it");
+    if (!n) return error_set(err, ERR_INPUT, "'messages' waits for no answer");
     a->n_loops += n > 0;
     return n < 0 ? -1 : 0;
 }

@@ -35,9 +35,10 @@ typedef struct {
 
 /*
  * `bench agent`: replays agent loops, one after another: a jsonl of {"id", "tools", "messages"}, of
- * which every assistant turn is asked for anew with the file's own history before it. Without and
- * with the prefix cache, without and with drafts, each on a fresh server; with --url, once, at a
- * running server of the OpenAI style, whose model is called --model if that is given too.
+ * which every assistant turn is asked for anew, and the one that the last message waits for, with
+ * the file's own history before it. Without and with the prefix cache, without and with drafts,
+ * each on a fresh server; with --url, once, at a running server of the OpenAI style, whose model is
+ * called --model if that is given too.
  */
 int bench_agent_run(const Service *s, const EngineOpener *opener, Error *err);
 

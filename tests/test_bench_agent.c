@@ -122,6 +122,29 @@ static void test_turns_have_their_history(void **state)
     agent_loops_free(&a);
 }
 
+/* A last message may wait for an answer that the file does not have. */
+static void test_last_message_waits(void **state)
+{
+    (void)state;
+    AgentLoops a;
+    Error err = {0};
+    static const char lines[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}\n"
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},"
+        "{\"role\":\"assistant\",\"content\":\"Yes?\"},{\"role\":\"user\",\"content\":\"Bye\"}]}\n";
+    static const int n_messages[] = {1, 1, 3};
+    assert_int_equal(read_loops(&a, lines, 0, &err), 0);
+    assert_int_equal(a.n_loops, 2);
+    assert_int_equal(a.cases.n, 3);
+    for (int k = 0; k < 3; k++) {
+        json_t *body = body_of(&a, k);
+        assert_int_equal(json_array_size(json_object_get(body, "messages")), n_messages[k]);
+        json_decref(body);
+    }
+    assert_true(a.turn[2].loop == 2 && a.turn[2].turn == 2 && !a.turn[2].opens && !a.turn[2].call);
+    agent_loops_free(&a);
+}
+
 /* Ids where there are none, arguments as text; the rest is as it was. */
 static void test_calls_are_in_the_wire_form(void **state)
 {
@@ -157,9 +180,8 @@ static void test_bad_files(void **state)
         {"{\"messages\":[", "line 2: "},
         {"[]", "line 2: 'messages' is no array"},
         {"{\"messages\":{}}", "line 2: 'messages' is no array"},
-        {"{\"messages\":[]}", "line 2: no turn of an assistant"},
-        {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", "line 2: no turn of an"},
-        {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"}]}", "line 2: no turn of an"},
+        {"{\"messages\":[]}", "line 2: 'messages' waits for no answer"},
+        {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"}]}", "line 2: 'messages' waits"},
         {"{\"messages\":[{\"role\":\"user\"},7]}", "line 2: message 2: it has no 'role'"},
         {"{\"messages\":[{\"role\":1}]}", "message 1: it has no 'role'"},
         {"{\"messages\":[],\"tools\":{}}", "'tools' is no array"},
@@ -582,6 +604,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_turns_have_their_history),
+        cmocka_unit_test(test_last_message_waits),
         cmocka_unit_test(test_calls_are_in_the_wire_form),
         cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_sums),
