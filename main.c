@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/available.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -58,13 +58,6 @@ typedef struct {
 
 /* ---- opening ---- */
 
-static int n_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set)) return 1;
-    return CPU_COUNT(&set);
-}
-
 /* With `optional`, a GPU that is not there is no error, and one that cannot be used is a warning.
  */
 static int open_gpu(App *a, int optional, Error *err)
@@ -90,7 +83,7 @@ static int open_backend(App *a, Error *err)
     a->file_quant = config.quant;
     if (set->device != DEVICE_CPU && open_gpu(a, set->device == DEVICE_AUTO, err)) return -1;
     if (a->backend) return 0;
-    int n_threads = set->threads ? set->threads : n_cores();
+    int n_threads = set->threads ? set->threads : cpus_available();
     a->backend = backend_cpu_open(n_threads, set->isa, config.n_vocab, err);
     return a->backend ? 0 : -1;
 }

@@ -2,6 +2,7 @@
 #include "base/available.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,30 +31,75 @@ static int64_t number_of_group(const char *group, const char *file, const char *
     return number_in(path, word);
 }
 
-/* What a group leaves of its limit; -1 where it has none ("max", or no such file). */
-static int64_t left_in_group(const char *group)
+/* What a group gives of something; -1 where it sets no limit. */
+typedef int64_t GroupFn(const char *group);
+
+static int64_t memory_of_v2(const char *group)
 {
     int64_t most = number_of_group(group, "memory.max", ""),
             taken = number_of_group(group, "memory.current", ""),
             cached = number_of_group(group, "memory.stat", "file "),
-            shared = number_of_group(group, "memory.stat", "shmem "); /* of these: not freed */
+            shared = number_of_group(group, "memory.stat", "shmem "); /* not freed */
     if (most < 0 || taken < 0) return -1;
     if (shared > 0) cached -= shared;
     if (cached > 0) taken -= cached < taken ? cached : taken;
     return taken < most ? most - taken : 0;
 }
 
-/* The group of this process, "/a/b" in a line "0::/a/b". */
-static int find_group(const MemoryFiles *files, char path[MAX_PATH])
+/* Microseconds of computing in each period; a part of a processor counts as a whole one. */
+static int64_t whole_cpus(int64_t quota, int64_t period)
+{
+    return quota > 0 && period > 0 ? (quota - 1) / period + 1 : -1;
+}
+
+/* "150000 100000", or "max 100000". */
+static int64_t cpus_of_v2(const char *group)
+{
+    char path[MAX_PATH + 32];
+    int64_t quota, period;
+    snprintf(path, sizeof path, "%s/cpu.max", group);
+    FILE *f = fopen(path, "r");
+    if (!f) return -1;
+    int n = fscanf(f, "%" SCNd64 "%" SCNd64, &quota, &period);
+    fclose(f);
+    return n == 2 ? whole_cpus(quota, period) : -1;
+}
+
+static int64_t cpus_of_v1(const char *group)
+{
+    return whole_cpus(number_of_group(group, "cpu.cfs_quota_us", ""),
+                      number_of_group(group, "cpu.cfs_period_us", ""));
+}
+
+/* 1 if the name is in a list like "cpu,cpuacct"; an empty one holds "" alone. */
+static int list_has(const char *list, const char *name)
+{
+    for (;; list++) {
+        size_t len = strcspn(list, ",");
+        if (len == strlen(name) && !strncmp(list, name, len)) return 1;
+        list += len;
+        if (!*list) return 0;
+    }
+}
+
+/*
+ * The folder of this process's group: "/a/b" in a line "4:cpu,cpuacct:/a/b" of version 1, which has
+ * a tree for each controller, or in "0::/a/b" of version 2, which has one for all (controller "").
+ */
+static int find_group(const SystemFiles *files, const char *controller, char path[MAX_PATH])
 {
     char line[MAX_PATH / 2];
     int found = 0;
     FILE *f = fopen(files->groups, "r");
     if (!f) return 0;
     while (!found && fgets(line, sizeof line, f)) {
-        if (strncmp(line, "0::/", 4) != 0) continue;
-        line[strcspn(line, "\n")] = 0;
-        snprintf(path, MAX_PATH, "%s%s", files->root, line + 3);
+        char *list = strchr(line, ':'), *group = list ? strchr(list + 1, ':') : NULL;
+        if (!group || group[1] != '/') continue;
+        *group++ = 0;
+        group[strcspn(group, "\n")] = 0;
+        if (!list_has(list + 1, controller)) continue;
+        snprintf(path, MAX_PATH, "%s%s%s%s", files->root, *controller ? "/" : "", controller,
+                 group);
         found = 1;
     }
     fclose(f);
@@ -65,19 +111,32 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < 0 || (b >= 0 && b < a) ? b : a;
 }
 
-int64_t memory_available_in(const MemoryFiles *files)
+/* The least that the group and all around it give. */
+static int64_t least_of_groups(const SystemFiles *files, const char *controller, GroupFn *given)
 {
     char group[MAX_PATH];
-    int64_t kib = number_in(files->meminfo, "MemAvailable:");
-    int64_t left = kib < 0 ? -1 : kib * 1024;
-    if (!find_group(files, group)) return left;
+    int64_t least = -1;
+    if (!find_group(files, controller, group)) return -1;
     size_t root = strlen(files->root);
-    for (;;) { /* the group and all around it */
-        left = smaller(left, left_in_group(group));
+    for (;;) {
+        least = smaller(least, given(group));
         char *slash = strrchr(group, '/');
-        if (!slash || (size_t)(slash - group) < root) return left;
+        if (!slash || (size_t)(slash - group) < root) return least;
         *slash = 0;
     }
+}
+
+int64_t memory_available_in(const SystemFiles *files)
+{
+    int64_t kib = number_in(files->meminfo, "MemAvailable:");
+    int64_t left = kib < 0 ? -1 : kib * 1024;
+    return smaller(left, least_of_groups(files, "", memory_of_v2));
+}
+
+int cpus_available_in(const SystemFiles *files, int n)
+{
+    int64_t least = smaller(n, least_of_groups(files, "", cpus_of_v2));
+    return (int)smaller(least, least_of_groups(files, "cpu", cpus_of_v1));
 }
 
 int memory_is_one_node_in(const char *online)
@@ -95,8 +154,16 @@ int memory_is_one_node(void)
     return memory_is_one_node_in("/sys/devices/system/node/online");
 }
 
+static const SystemFiles of_system = {"/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup"};
+
 int64_t memory_available(void)
 {
-    return memory_available_in(
-        &(MemoryFiles){"/proc/meminfo", "/proc/self/cgroup", "/sys/fs/cgroup"});
+    return memory_available_in(&of_system);
+}
+
+int cpus_available(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set)) return 1;
+    return cpus_available_in(&of_system, CPU_COUNT(&set));
 }

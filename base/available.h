@@ -1,5 +1,6 @@
 /*
- * available.h: how much memory this process could take now, and where it lies.
+ * available.h: how much memory this process could take now, and where it lies; how many
+ * processors it could use.
  */
 #ifndef OFFSHOOT_BASE_AVAILABLE_H
 #define OFFSHOOT_BASE_AVAILABLE_H
@@ -10,8 +11,8 @@
 typedef struct {
     const char *meminfo; /* "/proc/meminfo" */
     const char *groups;  /* "/proc/self/cgroup" */
-    const char *root;    /* "/sys/fs/cgroup", version 2 */
-} MemoryFiles;
+    const char *root;    /* "/sys/fs/cgroup"; version 1 has a folder there, "cpu" */
+} SystemFiles;
 
 /*
  * Bytes that could be taken without swapping: MemAvailable, in which files that are cached count as
@@ -20,7 +21,14 @@ typedef struct {
  * is no limit; -1 if it says nothing.
  */
 int64_t memory_available(void);
-int64_t memory_available_in(const MemoryFiles *files);
+int64_t memory_available_in(const SystemFiles *files);
+
+/*
+ * Processors that this process may run on, and no more than the time that its control groups give,
+ * rounded up: who keeps more busy is stopped for the rest of each period. n: those it may run on.
+ */
+int cpus_available(void);
+int cpus_available_in(const SystemFiles *files, int n);
 
 /*
  * 1 if all memory is as near to every processor (one NUMA node). Where it is not, who touches

@@ -1,6 +1,6 @@
 /*
  * test_available.c: what is left of a machine's memory, and of a container's; the end when it is
- * nothing.
+ * nothing; the processors that there is time on.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 
 #define ROOT "build/tests/memory/"
 
-static const MemoryFiles files = {ROOT "meminfo", ROOT "groups", "build/tests/memory"};
+static const SystemFiles files = {ROOT "meminfo", ROOT "groups", "build/tests/memory"};
 
 static void write_text(const char *path, const char *text)
 {
@@ -94,6 +94,90 @@ static void test_groups(void **state)
     rmdir(ROOT "a");
 }
 
+/* At the end, and before: a test that failed leaves its files. */
+static void remove_quotas(void)
+{
+    static const char *const path[] = {ROOT "groups",
+                                       ROOT "a/b/cpu.max",
+                                       ROOT "a/cpu.max",
+                                       ROOT "cpu/cpu.cfs_quota_us",
+                                       ROOT "cpu/cpu.cfs_period_us",
+                                       ROOT "cpu/a/cpu.cfs_quota_us",
+                                       ROOT "cpu/a/cpu.cfs_period_us"};
+    for (size_t i = 0; i < sizeof path / sizeof *path; i++)
+        unlink(path[i]);
+    rmdir(ROOT "a/b");
+    rmdir(ROOT "a");
+    rmdir(ROOT "cpu/a");
+    rmdir(ROOT "cpu");
+}
+
+static void assert_cpus(int n, int want)
+{
+    assert_int_equal(cpus_available_in(&files, n), want);
+}
+
+/* Of 64 processors, and of as many as a quota of version 2 gives. */
+static void test_quota(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *quota;
+        int cpus;
+    } c[] = {{"max 100000\n", 64},
+             {"200000 100000\n", 2},
+             {"200001 100000\n", 3},
+             {"10000 100000\n", 1},
+             {"50000 25000\n", 2},
+             {"9000000 100000\n", 64},
+             {"100000 0\n", 64},
+             {"200000\n", 64},
+             {"", 64},
+             {"9223372036854775807 1\n", 64}};
+    scratch_dir("memory");
+    remove_quotas();
+    assert_cpus(64, 64);
+    write_text(ROOT "groups", "0::/a/b\n");
+    assert_cpus(64, 64);
+    mkdir(ROOT "a", 0777);
+    mkdir(ROOT "a/b", 0777);
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        write_text(ROOT "a/b/cpu.max", c[i].quota);
+        assert_cpus(64, c[i].cpus);
+    }
+    write_text(ROOT "a/b/cpu.max", "800000 100000\n");
+    assert_cpus(4, 4);
+    write_text(ROOT "a/cpu.max", "300000 100000\n");
+    assert_cpus(64, 3);
+    remove_quotas();
+}
+
+/* Version 1 says it in two files, under a folder of the controller's. */
+static void test_quota_of_version_1(void **state)
+{
+    (void)state;
+    scratch_dir("memory");
+    remove_quotas();
+    mkdir(ROOT "cpu", 0777);
+    mkdir(ROOT "cpu/a", 0777);
+    write_text(ROOT "groups", "5:cpuset:/no\n4:cpu,cpuacct:/a\n1:name=x:/no\n0::/\n");
+    write_text(ROOT "cpu/a/cpu.cfs_period_us", "100000\n");
+    assert_cpus(64, 64);
+    write_text(ROOT "cpu/a/cpu.cfs_quota_us", "-1\n");
+    assert_cpus(64, 64);
+    write_text(ROOT "cpu/a/cpu.cfs_quota_us", "250000\n");
+    assert_cpus(64, 3);
+    write_text(ROOT "groups", "4:cpuacct,cpu:/a\n");
+    assert_cpus(64, 3);
+    write_text(ROOT "groups", "4:cpuacct,cpuset:/a\n");
+    assert_cpus(64, 64);
+    write_text(ROOT "groups", "4:cpu:/docker/1f\n"); /* as the machine names it: not seen here */
+    write_text(ROOT "cpu/cpu.cfs_quota_us", "50000\n");
+    write_text(ROOT "cpu/cpu.cfs_period_us", "25000\n");
+    assert_cpus(64, 2);
+    remove_quotas();
+}
+
 static void test_nodes(void **state)
 {
     (void)state;
@@ -113,6 +197,7 @@ static void test_here(void **state)
     (void)state;
     int64_t all = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     assert_in_range(memory_available(), 1 << 20, all);
+    assert_in_range(cpus_available(), 1, sysconf(_SC_NPROCESSORS_CONF));
 }
 
 static void take_too_much(const void *size)
@@ -135,6 +220,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_machine),      cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_quota),        cmocka_unit_test(test_quota_of_version_1),
         cmocka_unit_test(test_nodes),        cmocka_unit_test(test_here),
         cmocka_unit_test(test_nothing_left),
     };
