@@ -34,16 +34,34 @@ static int64_t number_of_group(const char *group, const char *file, const char *
 /* What a group gives of something; -1 where it sets no limit. */
 typedef int64_t GroupFn(const char *group);
 
-static int64_t memory_of_v2(const char *group)
+/* The names of a group's files, and of numbers in the last, for memory. */
+typedef struct {
+    const char *most, *taken, *stat_cached, *stat_shared;
+} MemoryNames;
+
+static int64_t memory_left(const char *group, const MemoryNames *name)
 {
-    int64_t most = number_of_group(group, "memory.max", ""),
-            taken = number_of_group(group, "memory.current", ""),
-            cached = number_of_group(group, "memory.stat", "file "),
-            shared = number_of_group(group, "memory.stat", "shmem "); /* not freed */
+    int64_t most = number_of_group(group, name->most, ""),
+            taken = number_of_group(group, name->taken, ""),
+            cached = number_of_group(group, "memory.stat", name->stat_cached),
+            shared = number_of_group(group, "memory.stat", name->stat_shared); /* not freed */
     if (most < 0 || taken < 0) return -1;
     if (shared > 0) cached -= shared;
     if (cached > 0) taken -= cached < taken ? cached : taken;
     return taken < most ? most - taken : 0;
+}
+
+static int64_t memory_of_v2(const char *group)
+{
+    static const MemoryNames name = {"memory.max", "memory.current", "file ", "shmem "};
+    return memory_left(group, &name);
+}
+
+static int64_t memory_of_v1(const char *group)
+{
+    static const MemoryNames name = {"memory.limit_in_bytes", "memory.usage_in_bytes",
+                                     "total_cache ", "total_shmem "};
+    return memory_left(group, &name);
 }
 
 /* Microseconds of computing in each period; a part of a processor counts as a whole one. */
@@ -130,7 +148,8 @@ int64_t memory_available_in(const SystemFiles *files)
 {
     int64_t kib = number_in(files->meminfo, "MemAvailable:");
     int64_t left = kib < 0 ? -1 : kib * 1024;
-    return smaller(left, least_of_groups(files, "", memory_of_v2));
+    left = smaller(left, least_of_groups(files, "", memory_of_v2));
+    return smaller(left, least_of_groups(files, "memory", memory_of_v1));
 }
 
 int cpus_available_in(const SystemFiles *files, int n)

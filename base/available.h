@@ -11,7 +11,7 @@
 typedef struct {
     const char *meminfo; /* "/proc/meminfo" */
     const char *groups;  /* "/proc/self/cgroup" */
-    const char *root;    /* "/sys/fs/cgroup"; version 1 has a folder there, "cpu" */
+    const char *root;    /* "/sys/fs/cgroup"; version 1 has folders there, "memory", "cpu" */
 } SystemFiles;
 
 /*

@@ -94,6 +94,37 @@ static void test_groups(void **state)
     rmdir(ROOT "a");
 }
 
+/* Version 1 has other names, under a folder of the controller's. */
+static void test_groups_of_version_1(void **state)
+{
+    (void)state;
+    static const char *const path[] = {
+        ROOT "memory/a/memory.limit_in_bytes", ROOT "memory/a/memory.usage_in_bytes",
+        ROOT "memory/a/memory.stat", ROOT "memory/memory.limit_in_bytes",
+        ROOT "memory/memory.usage_in_bytes"};
+    scratch_dir("memory");
+    mkdir(ROOT "memory", 0777);
+    mkdir(ROOT "memory/a", 0777);
+    write_text(ROOT "meminfo", "MemAvailable:   400 kB\n");
+    write_text(ROOT "groups", "3:cpu,cpuacct:/no\n2:memory:/a\n0::/\n");
+    write_text(path[0], "9223372036854771712\n");
+    write_text(path[1], "300\n");
+    write_text(path[2], "cache 9\nshmem 9\ntotal_cache 100\ntotal_rss 200\ntotal_shmem 70\n");
+    assert_left(400 << 10);
+    write_text(path[0], "1000\n");
+    assert_left(730);
+    write_text(path[3],
+               "500\n"); /* a container's own group, too, where its name is the machine's */
+    write_text(path[4], "400\n");
+    assert_left(100);
+    write_text(ROOT "groups", "2:memory:/docker/1f\n");
+    assert_left(100);
+    for (size_t i = 0; i < sizeof path / sizeof *path; i++)
+        unlink(path[i]);
+    rmdir(ROOT "memory/a");
+    rmdir(ROOT "memory");
+}
+
 /* At the end, and before: a test that failed leaves its files. */
 static void remove_quotas(void)
 {
@@ -219,9 +250,13 @@ static void test_nothing_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_machine),      cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_quota),        cmocka_unit_test(test_quota_of_version_1),
-        cmocka_unit_test(test_nodes),        cmocka_unit_test(test_here),
+        cmocka_unit_test(test_machine),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_groups_of_version_1),
+        cmocka_unit_test(test_quota),
+        cmocka_unit_test(test_quota_of_version_1),
+        cmocka_unit_test(test_nodes),
+        cmocka_unit_test(test_here),
         cmocka_unit_test(test_nothing_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
