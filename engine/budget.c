@@ -135,6 +135,19 @@ int budget_plan(Engine *e, int max_rows, Budget *b, Error *err)
     return plan_frames(e, budget - records, b, err);
 }
 
+/* A host gives pages as they are first written: what it lacks would show in mid-answer. */
+static void print_scarcity(const Engine *e, FILE *out)
+{
+    const double mib = 1024.0 * 1024.0;
+    double asked = (double)(e->options.memory + e->options.host_cache),
+           left = (double)e->be->free_bytes(e->be);
+    if (e->be->is_host && asked > left)
+        fprintf(out,
+                "the system has %.1f MiB left for these %.1f MiB (--memory, --host-cache): it may "
+                "end the process as they fill\n",
+                left / mib, asked / mib);
+}
+
 void engine_print_memory(const Engine *e, FILE *out)
 {
     const double mib = 1024.0 * 1024.0;
@@ -167,4 +180,5 @@ void engine_print_memory(const Engine *e, FILE *out)
     if (scored && e->model->options.draft_quant)
         fprintf(out, "the draft head's weights are %s (--draft-quant)\n",
                 quant_name(e->model->options.draft_quant));
+    print_scarcity(e, out);
 }

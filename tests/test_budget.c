@@ -222,12 +222,36 @@ static void test_table(void **state)
     assert_non_null(strstr(got.table, line));
 }
 
+static size_t few_bytes(Backend *be)
+{
+    (void)be;
+    return 40 << 20;
+}
+
+/* What the system has not is said at start: it would end the process later. */
+static void test_scarce(void **state)
+{
+    (void)state;
+    AskedAnswer a;
+    size_t (*free_bytes)(Backend * be) = asked_backend->free_bytes;
+    asked_backend->free_bytes = few_bytes;
+    EngineOptions o = options(16 << 20);
+    o.host_cache = 24 << 20;
+    assert_null(strstr(spend(o, &a).table, "the system has"));
+    o.host_cache++;
+    assert_non_null(strstr(spend(o, &a).table, "the system has 40.0 MiB left for these 40.0 MiB"));
+    o.memory = 41 << 20;
+    o.host_cache = 0;
+    assert_non_null(strstr(spend(o, &a).table, "the system has 40.0 MiB left for these 41.0 MiB"));
+    asked_backend->free_bytes = free_bytes;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes), cmocka_unit_test(test_logits_share),
         cmocka_unit_test(test_spent), cmocka_unit_test(test_context_first),
-        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_table), cmocka_unit_test(test_scarce),
     };
     return cmocka_run_group_tests(tests, asked_open_demo, asked_close_demo);
 }
