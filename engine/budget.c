@@ -7,7 +7,6 @@
  */
 #include <limits.h>
 
-#include "engine/flops.h"
 #include "engine/state.h"
 
 static const int64_t MAX_DEFAULT_MEMORY = (int64_t)4 << 30;

@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "engine/engine.h"
 
 enum { MIN_KEYS = 1024 };
 

@@ -10,7 +10,6 @@
 #ifndef OFFSHOOT_ENGINE_RADIX_H
 #define OFFSHOOT_ENGINE_RADIX_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "engine/cache.h"

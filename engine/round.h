@@ -19,8 +19,7 @@
 #define OFFSHOOT_ENGINE_ROUND_H
 
 #include "engine/cost.h"
-#include "engine/forward.h"
-#include "engine/head.h"
+#include "kernels/backend.h"
 #include "spec/tree.h"
 
 /* What a round is, for those who queue its operations; arrays are backend memory. */

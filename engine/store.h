@@ -13,7 +13,6 @@
 #ifndef OFFSHOOT_ENGINE_STORE_H
 #define OFFSHOOT_ENGINE_STORE_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "base/error.h"

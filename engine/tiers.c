@@ -1,7 +1,6 @@
 /* tiers.c: see tiers.h. */
 #include "engine/tiers.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "base/log.h"

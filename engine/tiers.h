@@ -15,7 +15,6 @@
 #include "engine/disk.h"
 #include "engine/engine.h"
 #include "engine/host_tier.h"
-#include "engine/memory.h"
 
 struct Seq;
 

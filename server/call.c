@@ -5,13 +5,11 @@
 #include "server/call.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "server/json_out.h"
 
 /* ---- lists of calls ---- */
 

@@ -3,7 +3,6 @@
 
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
 
 #include "base/strbuf.h"
 #include "server/json_out.h"

@@ -2,7 +2,6 @@
 #include "spec/tree.h"
 
 #include <assert.h>
-#include <string.h>
 
 void tree_init(Tree *t, int32_t root_token)
 {
