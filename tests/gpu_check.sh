@@ -92,9 +92,12 @@ LINE
 begun=$(date +%s)
 left=$((END - begun))
 [ $left -lt 5 ] && { echo "skipped 0 0" >"$LOGS/$number.rc"; exit 0; }
-[ $left -lt "$limit" ] && limit=$left
+is_cut=
+[ $left -lt "$limit" ] && limit=$left is_cut=1
 timeout -k 5 "$limit" sh -c "$command" >"$LOGS/$number.out" 2>&1
-echo "$? $(($(date +%s) - begun)) $limit" >"$LOGS/$number.rc"
+rc=$?
+case $is_cut$rc in 1124 | 1137) rc=skipped ;; esac
+echo "$rc $(($(date +%s) - begun)) $limit" >"$LOGS/$number.rc"
 EOF
 export LOGS="$logs" END=$end
 
@@ -128,8 +131,8 @@ line() {
     grep '^prompt against decoding' "$logs/out" | awk -v of="$1" '{ print of ": " $0 }' >>"$logs/prompts"
 }
 
-# What is queued, a program for each core at a time; then its lines of the report, in order.
-# With a name, of what ends too late a line says that it was not run.
+# What is queued, a program for each core at a time; then its lines of the report, in order. What the
+# end of all cuts short was not run.
 run_queue() {
     [ -s "$logs/queue" ] || return 0
     xargs -d '\n' -P "$(nproc)" -n 1 sh "$logs/one" <"$logs/queue"
@@ -137,7 +140,6 @@ run_queue() {
     while IFS='|' read -r number limit command name; do
         mv "$logs/$number.out" "$logs/out" 2>/dev/null || : >"$logs/out"
         read -r rc took limit <"$logs/$number.rc" || rc=1 took=0
-        case $rc in 124 | 137) [ -n "${1:-}" ] && rc=skipped ;; esac
         line "$name" "$rc" "$took" "$limit" "$command"
     done <"$logs/done"
 }
@@ -215,14 +217,12 @@ everything() {
 # Each at ports of its own; one may take minutes.
 port=49152
 memcheck_tests() {
-    room=$((end - $(date +%s) - 5))
-    [ $room -ge 5 ] || room=5
     for t in $tests; do
-        later "compute-sanitizer memcheck, no cuBLASLt: test_$t" $room \
+        later "compute-sanitizer memcheck, no cuBLASLt: test_$t" "$seconds" \
             "$memcheck --port $port --max-connections 32 $dist/test_$t"
         port=$((port + 32))
     done
-    run_queue not-run
+    run_queue
 }
 
 # settings RUN: the environment of a test, which RUN names: linear, as for memcheck; linear+mma,
