@@ -170,9 +170,11 @@ static void on_events(void *ctx, int n_events)
     double now = clock_ms();
     LoadResult *r = w->phase->result;
     w->phase->served_ms = now;
-    times_add(w->n_events ? &r->between : &r->first_token, now - w->last_ms);
+    if (w->n_events)
+        times_add(&r->between, now - w->last_ms);
+    else
+        w->first_ms = now;
     w->last_ms = now;
-    if (!w->n_events) w->first_ms = now;
     w->n_events += n_events;
     if (w->drop_after >= 0 && w->n_events >= w->drop_after) vanish(w);
 }
@@ -249,6 +251,8 @@ static void take_answer(Worker *w, const StrBuf *body)
         r->n_answered++;
         r->n_prompt += w->one->alone.n_prompt;
         r->n_tokens += w->one->alone.n_tokens;
+        if (w->streamed && w->one->alone.n_tokens)
+            times_add(&r->first_token, w->first_ms - w->sent_ms);
     }
     load_answer_free(&got);
 }

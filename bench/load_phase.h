@@ -66,7 +66,8 @@ typedef struct {
     long n_retried;          /* 429s after which the request was sent again */
     long n_prompt, n_tokens; /* of answered */
     double seconds;
-    Times first_token, between; /* to a stream's first event; between events */
+    Times first_token, between; /* to the first event of answered streams with tokens; between
+                                   events */
 } LoadResult;
 
 /*

@@ -48,11 +48,13 @@ ReplaySum replay_sum(const Replay *r, int row, const char *pick)
     static const double shares[3] = {0.5, 0.95, 0.99};
     ReplaySum sum = {0};
     long decoded = 0;
+    int n_first = 0; /* an answer without tokens has no first one */
     double *first = mem_alloc((size_t)r->n_turns + 1, sizeof *first);
     for (int k = 0; k < r->n_turns; k++) {
         const LoadTurn *t = &r->row[row].turn[k];
         if (!t->answered || (pick && !pick[k])) continue;
-        first[sum.n_turns++] = t->first_ms;
+        if (t->n_tokens > 0) first[n_first++] = t->first_ms;
+        sum.n_turns++;
         sum.n_differ += t->differs;
         sum.n_prompt += t->n_prompt;
         sum.n_tokens += t->n_tokens;
@@ -62,9 +64,9 @@ ReplaySum replay_sum(const Replay *r, int row, const char *pick)
         sum.n_accepted += t->work.n_accepted;
         sum.decode_ms += t->ms - t->first_ms;
     }
-    quantile_sort(first, sum.n_turns);
+    quantile_sort(first, n_first);
     for (int i = 0; i < 3; i++)
-        sum.first_ms_p[i] = quantile(first, sum.n_turns, shares[i]);
+        sum.first_ms_p[i] = quantile(first, n_first, shares[i]);
     sum.tokens_per_second = ratio((double)decoded * 1e3, sum.decode_ms);
     sum.accepted_length = accepted_length(decoded, sum.n_accepted);
     mem_free(first);

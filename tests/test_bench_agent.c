@@ -263,9 +263,14 @@ static void test_empty_answers(void **state)
 {
     (void)state;
     LoadTurn turn[] = {{.answered = 1, .first_ms = 1, .ms = 11},
-                       {.answered = 1, .n_tokens = 12, .first_ms = 1, .ms = 101}};
+                       {.answered = 1, .n_tokens = 12, .first_ms = 2, .ms = 102}};
     Replay r = {.n_rows = 1, .n_turns = 2, .row = {{.turn = turn}}};
-    assert_true(replay_sum(&r, 0, NULL).tokens_per_second == 100); /* 11 in 110 ms */
+    ReplaySum s = replay_sum(&r, 0, NULL);
+    assert_true(s.tokens_per_second == 100); /* 11 in 110 ms */
+    assert_int_equal(s.n_turns, 2);
+    assert_true(s.first_ms_p[0] == 2);
+    s = replay_sum(&r, 0, (const char[]){1, 0});
+    assert_true(s.n_turns == 1 && s.first_ms_p[0] == 0);
     json_t *empty = replay_turn_json(&turn[0]);
     assert_true(json_real_value(json_object_get(empty, "tokens_per_second")) == 0);
     json_decref(empty);

@@ -211,6 +211,7 @@ static void test_our_server(void **state)
 typedef enum {
     NO_MISTAKE,
     OTHER_TEXT,
+    NO_TOKENS,
     CUT_SHORT,
     STATUS_500,
     NO_LENGTH,
@@ -230,7 +231,10 @@ typedef struct {
 static void send_reply(int fd, const char *text, int streamed, Mistake mistake)
 {
     StrBuf reply = {0};
-    char *other = mistake == OTHER_TEXT ? changed(text, "ere", "ERE") : NULL;
+    char *other = mistake == OTHER_TEXT ? changed(text, "ere", "ERE")
+                  : mistake == NO_TOKENS
+                      ? changed(text, "\"completion_tokens\":4", "\"completion_tokens\":0")
+                      : NULL;
     if (other) text = other;
     strbuf_puts(&reply, mistake == STATUS_500 ? "HTTP/1.1 500 no\r\n" : "HTTP/1.1 200 OK\r\n");
     if (streamed) {
@@ -292,14 +296,15 @@ static void serve_connection(void *ctx, int fd)
     strbuf_free(&in);
 }
 
-static RunResult run_against(Mistake mistake, int from)
+/* form: one more word, or NULL. */
+static RunResult run_against(Mistake mistake, int from, const char *form)
 {
     Stub stub = {.mistake = mistake, .from = from};
     char url[80];
     stub_server_start(&stub.server, serve_connection, &stub);
     snprintf(url, sizeof url, "%s/", stub.server.url);
     RunResult r = RUN("bench", "load", "--url", url, "--connections", "1", "--requests", "20",
-                      "--limit", "1");
+                      "--limit", "1", form);
     stub_server_stop(&stub.server);
     return r;
 }
@@ -327,7 +332,24 @@ static void test_mistakes_are_found(void **state)
         {OTHER_TEXT, AMONG_THEM, 6, "sent alone"},
     };
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
-        expect_run(run_against(runs[i].mistake, runs[i].from), runs[i].status, runs[i].says);
+        expect_run(run_against(runs[i].mistake, runs[i].from, NULL), runs[i].status, runs[i].says);
+}
+
+/* Answers without tokens have no first one, so there is no time to it. */
+static void test_first_tokens(void **state)
+{
+    (void)state;
+    for (int empty = 0; empty < 2; empty++) {
+        RunResult r = run_against(empty ? NO_TOKENS : NO_MISTAKE, 0, "--json");
+        assert_run(&r, 0, "\"phases\"");
+        json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+        const json_t *row = json_array_get(json_object_get(report, "phases"), 0);
+        double ms = json_real_value(json_object_get(row, "first_token_ms_p50"));
+        assert_int_equal(ms > 0, !empty);
+        assert_true(json_integer_value(json_object_get(row, "answered")) > 0);
+        json_decref(report);
+        run_result_free(&r);
+    }
 }
 
 static void test_wrong_options(void **state)
@@ -364,6 +386,7 @@ int main(void)
         cmocka_unit_test(test_forms_change),
         cmocka_unit_test(test_our_server),
         cmocka_unit_test(test_mistakes_are_found),
+        cmocka_unit_test(test_first_tokens),
         cmocka_unit_test(test_wrong_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
