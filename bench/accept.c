@@ -5,13 +5,10 @@
  * measured under the same conditions; their tokens must be equal, and the report says whether they
  * were.
  */
-#include <assert.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/json.h"
 #include "base/mem.h"
 #include "bench/bench.h"
 #include "bench/json_lines.h"

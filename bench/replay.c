@@ -2,6 +2,7 @@
 #include "bench/replay.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -9,8 +9,6 @@
 #ifndef OFFSHOOT_BENCH_REPLAY_H
 #define OFFSHOOT_BENCH_REPLAY_H
 
-#include <stdio.h>
-
 #include "bench/bench.h"
 #include "bench/load_phase.h"
 
