@@ -239,7 +239,7 @@ static CacheOptions cache_options(const Settings *set)
  */
 static int set_synthetic(const Settings *set, EngineOptions *o, Error *err)
 {
-    int levels = draft_levels(o);
+    int levels = engine_draft_levels(o);
     if (set->synthetic_acceptance <= 0) return 0;
     if (set->synthetic_acceptance > levels + 1)
         return error_set(err, ERR_INPUT,

@@ -449,7 +449,7 @@ void engine_flush_cache(Engine *e)
     tiers_clear(e);
 }
 
-int draft_levels(const EngineOptions *o)
+int engine_draft_levels(const EngineOptions *o)
 {
     if (!o->drafter) return 0;
     return o->draft_depth < o->tree_nodes ? o->draft_depth : o->tree_nodes - 1;
@@ -471,7 +471,7 @@ void engine_status(const Engine *e, EngineStatus *s)
                         .preemptions = e->n_preemptions,
                         .totals = e->totals,
                         .cache = cache_stats(e->mem.cache),
-                        .draft_depth = draft_levels(&e->options),
+                        .draft_depth = engine_draft_levels(&e->options),
                         .draft_auto = e->options.draft_auto,
                         .drafter = e->options.drafter ? e->options.drafter->name : NULL,
                         .draft_vocab = e->head.scored.n_ids,

@@ -89,7 +89,7 @@ EngineOptions engine_defaults(void);
 
 /* Levels that a draft can have, where it is of the shape that is set: each takes a node at least.
  */
-int draft_levels(const EngineOptions *o);
+int engine_draft_levels(const EngineOptions *o);
 
 typedef struct {
     uint64_t id;           /* the caller's name for it, in every event */

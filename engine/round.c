@@ -16,7 +16,7 @@ static int most_trees(const Engine *e)
 
 int round_rows_ahead(const Engine *e)
 {
-    return e->be->is_host ? 0 : draft_levels(&e->options) + 1;
+    return e->be->is_host ? 0 : engine_draft_levels(&e->options) + 1;
 }
 
 static int drafts_on_device(const Engine *e)
@@ -235,7 +235,7 @@ static int is_shown(const Engine *e, const Flight *f)
     for (int i = 0; i < f->n; i++) {
         const EngineRequest *r = &e->seq[f->index[i]].req;
         if (e->options.cache.on && !r->no_cache) return 1;
-        if (r->draft_max && draft_levels(&e->options)) return 1;
+        if (r->draft_max && engine_draft_levels(&e->options)) return 1;
     }
     return 0;
 }

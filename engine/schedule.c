@@ -253,7 +253,7 @@ static Work *add_work(Engine *e, Seq *s)
 /* No draft beyond the last token that may be emitted. */
 int schedule_useful_depth(const Engine *e, const Seq *s)
 {
-    int depth = draft_levels(&e->options);
+    int depth = engine_draft_levels(&e->options);
     if (s->n_fruitless >= MAX_FRUITLESS) return 0;
     if (s->req.draft_max >= 0 && s->req.draft_max < depth) depth = s->req.draft_max;
     int left = s->max_tokens - seq_n_generated(s) - 1;
