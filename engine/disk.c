@@ -18,7 +18,8 @@
 
 enum {
     N_JOBS = 12,
-    SPARE_JOBS = 4, /* kept for loads, touches and removals */
+    SPARE_SHARE = 8, /* one part of so many goes ahead when the disk is full */
+    SPARE_JOBS = 4,  /* kept for loads, touches and removals */
     MAX_ITEMS = 1 << 18,
     MAX_BLOCKS = 1 << 20,
 };
@@ -218,8 +219,22 @@ static int32_t item_of(const Disk *d, const JobPart *p)
 
 /* ---- what comes back ---- */
 
+/*
+ * The disk has less room than the budget: what is oldest goes for what could not be saved, and some
+ * more, since the next saves that find no room are lost, too.
+ */
+static void give_way(Disk *d, int64_t bytes)
+{
+    int before = store_count(d->store);
+    int64_t all = store_bytes(d->store), keep = all - all / SPARE_SHARE - bytes;
+    while (store_bytes(d->store) > keep && store_oldest(d->store) >= 0)
+        store_drop(d->store, store_oldest(d->store), when_dropped, d);
+    d->stats.evicted += before - store_count(d->store);
+}
+
 static void finish_save(Disk *d, const DiskJob *j)
 {
+    int64_t before = store_bytes(d->store);
     int32_t state = item_of(d, &j->part[0]);
     if (j->ok && state >= 0) store_set_ready(d->store, state);
     /* The run first: the state goes with it. */
@@ -227,6 +242,7 @@ static void finish_save(Disk *d, const DiskJob *j)
         int32_t item = item_of(d, &j->part[i]);
         if (item >= 0) store_drop(d->store, item, when_dropped, d);
     }
+    if (j->no_room) give_way(d, before - store_bytes(d->store));
     d->stats.saved += j->ok;
 }
 

@@ -48,7 +48,8 @@ static void log_failure(DiskWorker *w, JobKind kind, CacheName name, const Error
 
 /* ---- saving ---- */
 
-/* Written under another name first: under its own a file is whole, or is not there. */
+/* Written under another name first: under its own a file is whole, or is not there. -1 with errno.
+ */
 static int write_file(DiskWorker *w, const DiskJob *j, const JobPart *p, Error *why)
 {
     int has_state = p->name.kind == CACHE_NAME_STATE, n_full = j->n / PAGE_TOKENS;
@@ -68,8 +69,10 @@ static int write_file(DiskWorker *w, const DiskJob *j, const JobPart *p, Error *
     if (!failed && disk_folder_rename(w->folder, p->name))
         failed = error_set(why, ERR_FILE, "cannot rename it: %s", strerror(errno));
     if (failed) {
+        int cause = errno;
         CacheName left = {p->name.hash, CACHE_NAME_TEMPORARY};
         disk_folder_remove(w->folder, left);
+        errno = cause;
     }
     return failed;
 }
@@ -80,6 +83,7 @@ static void save(DiskWorker *w, DiskJob *j)
     Error why = {0};
     for (int i = j->n_new - 1; i >= 0; i--) {
         if (write_file(w, j, &j->part[i], &why)) {
+            j->no_room = errno == ENOSPC || errno == EDQUOT;
             log_failure(w, JOB_SAVE, j->part[i].name, &why);
             return;
         }
@@ -170,7 +174,7 @@ static void touch(DiskWorker *w, const DiskJob *j)
 
 static void run_job(DiskWorker *w, DiskJob *j)
 {
-    j->ok = 0;
+    j->ok = j->no_room = 0;
     j->bad = -1;
     switch (j->kind) {
     case JOB_SAVE:

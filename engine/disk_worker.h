@@ -40,7 +40,8 @@ typedef struct {
     JobPart *part; /* [max_tokens / PAGE_TOKENS + 2] */
     int n_parts, n_new;
     int ok;
-    int bad; /* the part that cannot be read and never will, -1: none */
+    int no_room; /* a save that failed since the disk, or the user's part of it, is full */
+    int bad;     /* the part that cannot be read and never will, -1: none */
 } DiskJob;
 
 typedef struct DiskWorker DiskWorker;

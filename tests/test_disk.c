@@ -487,27 +487,47 @@ static void test_files_cannot_grow(void **state)
     in_child(run_limited, scratch_dir("disk"));
 }
 
-/* On a file system of 64 KiB of its own, where the system lets us make one. */
+/*
+ * On a file system of 64 KiB of its own, where the system lets us make one: each save that fails
+ * makes room, for which the oldest go.
+ */
 static int run_on_small_disk(const char *path)
 {
-    Prefix p = disk_case_prefix(40, 1);
+    enum { N = 20, ROOM = 3 };
+    Prefix p[N];
     TierRefused why;
+    int n_failed = 0;
+    for (int i = 0; i < N; i++)
+        p[i] = disk_case_prefix(40, i);
     if (unshare(CLONE_NEWNS) && unshare(CLONE_NEWUSER | CLONE_NEWNS)) return 0;
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) return 0;
     if (mount("disk", path, "tmpfs", 0, "size=65536")) return 0;
     Disk *d = disk_open(path, PLENTY, &disk_case_shape, NULL);
-    if (!d || disk_case_save(d, &p, &why) != 1) return 1;
+    for (int i = 0; i < ROOM; i++)
+        if (!d || disk_case_save(d, &p[i], &why) != 1) return 1;
     static const char zeros[65536];
     FILE *f = fopen(scratch_path(path, "ballast"), "wb");
     if (!f) return 2;
     setvbuf(f, NULL, _IONBF, 0);
     while (fwrite(zeros, 1, 512, f) == 512)
         continue;
-    int failed = check_full(d, &p);
     fclose(f);
-    if (failed) return failed;
+    for (int i = ROOM; i < N; i++) {
+        int saved = disk_case_save(d, &p[i], &why);
+        if (saved < 0) return 3;
+        n_failed += !saved;
+        if (saved && disk_case_load(d, &p[i], 40, 0) != 1) return 4;
+        if (disk_case_found(d, &p[0])) return 5;
+    }
+    if (n_failed > N / 2 || disk_stats(d).failed != n_failed) return 6;
+    if (unlink(scratch_path(path, "ballast"))) return 7;
+    disk_clear(d);
+    for (int i = 0; i < ROOM; i++)
+        if (disk_case_save(d, &p[i], &why) != 1) return 8;
+    for (int i = 0; i < ROOM; i++)
+        if (disk_case_load(d, &p[i], 40, 0) != 1) return 9;
     disk_close(d);
-    return disk_case_count(path, ".tmp", NULL) ? 3 : 0;
+    return disk_case_count(path, ".tmp", NULL) ? 10 : 0;
 }
 
 static void test_full_disk(void **state)
