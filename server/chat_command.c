@@ -231,8 +231,8 @@ static int answer(Chat *c, const char *text, Error *err)
 /* ---- the conversation ---- */
 
 /*
- * Reads a line without its newline into c->line: 1, or 0 at the end, or -1. One that is interrupted
- * is not to be answered: it is the end, too.
+ * Reads a line without its end, LF or CRLF, into c->line: 1, or 0 at the end, or -1. One that is
+ * interrupted is not to be answered: it is the end, too.
  */
 static int read_line(Chat *c, Error *err)
 {
@@ -248,7 +248,9 @@ static int read_line(Chat *c, Error *err)
         if (errno == EINTR) return 0;
         return error_set(err, ERR_FILE, "cannot read the input: %s", strerror(errno));
     }
-    return ch != EOF || c->line.len > 0;
+    int some = ch != EOF || c->line.len > 0;
+    if (c->line.len && c->line.data[c->line.len - 1] == '\r') c->line.data[--c->line.len] = 0;
+    return some;
 }
 
 static int answer_line(Chat *c, Error *err)

@@ -155,6 +155,14 @@ static void test_conversation(void **state)
     assert_run(&r, 0, "Oakland\n</parameter>");
     run_result_free(&r);
 
+    RunResult crlf = RUN_ON("\r\nI am looking for somewhere to eat tonight.\r\n/exit\r\nnever\r\n",
+                            DEMO, GREEDY);
+    RunResult lf = RUN_ON("I am looking for somewhere to eat tonight.\n", DEMO, GREEDY);
+    assert_run(&crlf, 0, strbuf_str(&lf.out));
+    assert_int_equal(crlf.out.len, lf.out.len);
+    run_result_free(&crlf);
+    run_result_free(&lf);
+
     RunResult end = RUN_ON("", DEMO);
     assert_run(&end, 0, "");
     assert_int_equal(end.out.len, 0);
