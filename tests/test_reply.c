@@ -474,6 +474,32 @@ static void holds_are_bounded(void **state)
     }
 }
 
+/* So is a run of blanks; the newline behind it is the markup's all the same. */
+static void a_run_of_blanks_ends(void **state)
+{
+    uint8_t cut[2 * MAX_SCAN_HELD] = {0};
+    (void)state;
+    for (int n = MAX_SCAN_HELD - 40; n < MAX_SCAN_HELD + 40; n++) {
+        StrBuf text = {0}, want = {0}, got = {0};
+        ReplyCase c = {"", 0, "", ""};
+        ReplyOptions o = case_options(&c, tools);
+        strbuf_puts(&text, CALL "<function=write_file><parameter=path>a");
+        strbuf_puts(&want, "F(write_file)A({\"path\": \"a");
+        for (int k = 0; k < n; k++) {
+            strbuf_puts(&text, " ");
+            strbuf_puts(&want, " ");
+        }
+        strbuf_puts(&text, "\n</parameter></function>" ENDCALL);
+        strbuf_puts(&want, "\"}).");
+        memset(cut, n % 2, sizeof cut);
+        reply_close(run_output(&o, text.data, text.len, cut, 1, &got));
+        assert_string_equal(strbuf_str(&got), strbuf_str(&want));
+        strbuf_free(&text);
+        strbuf_free(&want);
+        strbuf_free(&got);
+    }
+}
+
 /* Arguments before the name wait, up to a limit; past it the call is content. */
 static void json_waits_for_its_name(void **state)
 {
@@ -550,7 +576,8 @@ int main(void)
         cmocka_unit_test(rows_as_one_token),          cmocka_unit_test(rows_byte_by_byte),
         cmocka_unit_test(rows_split_in_two),          cmocka_unit_test(rows_split_at_random),
         cmocka_unit_test(nothing_waits_without_need), cmocka_unit_test(holds_are_bounded),
-        cmocka_unit_test(json_waits_for_its_name),    cmocka_unit_test(counts_what_it_did),
+        cmocka_unit_test(a_run_of_blanks_ends),       cmocka_unit_test(json_waits_for_its_name),
+        cmocka_unit_test(counts_what_it_did),
     };
     return cmocka_run_group_tests(tests, open_tools, close_tools);
 }

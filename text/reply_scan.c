@@ -316,8 +316,8 @@ static int advance_value(ReplyScan *s, int more_may_come)
             s->n_repairs++;
             return end_value(s, n_blanks, n_blanks);
         }
-        /* A run of blanks too long to wait for what follows it loses its first one only. */
-        k = n_blanks == look.n ? 1 : n_blanks + (p[n_blanks] == '<');
+        /* A run of blanks too long to see all of what follows it loses its first one only. */
+        k = n_blanks && look.end == LOOK_CUT ? 1 : n_blanks + (p[n_blanks] == '<');
     }
     s->from += k;
     say_text(s, SCAN_VALUE, p, k);
