@@ -147,9 +147,18 @@ static const ReplyCase cases[] = {
      CALL "<function=write_file><parameter=a\"b>1</parameter><parameter=a\\\"b>2</parameter>"
           "<parameter=a\"b>3</parameter></function>",
      "F(write_file)A({\"a\\\"b\": \"1\", \"a\\\\\\\"b\": \"2\"})."},
+    {"value: missing closer in the second of two calls", 0,
+     CALL "<function=write_file><parameter=content>x</parameter></function>" ENDCALL CALL
+          "<function=write_file>\n<parameter=path>\na.txt\n<parameter=content>\ny\n</parameter>"
+          "</function>" ENDCALL,
+     "F(write_file)A({\"content\": \"x\"}).F(write_file)A({\"path\": \"a.txt\", \"content\": "
+     "\"y\"})."},
     {"value: bytes that are no text", 0,
      "\xFF" CALL "<function=write_file><parameter=path>\xE4\xBD\xC3\xA9</parameter></function>",
      "C(\xEF\xBF\xBD)F(write_file)A({\"path\": \"\xEF\xBF\xBD\xC3\xA9\"})."},
+
+    {"half a character before a tag", IN_THINK, "a\xE4\xBD" ENDTHINK "b", "R(a\xEF\xBF\xBD)C(b)"},
+    {"half a character at the end", 0, "a\xE4\xBD", "C(a\xEF\xBF\xBD)"},
 
     {"Rapid-MLX 1515: agents write files about markup", 0,
      CALL "\n<function=write_file>\n<parameter=content>\nEnd it by </parameter> and </tool_call>,\n"

@@ -273,6 +273,15 @@ static void shown_reasoning_ends(void **state)
     reply_watch_close(watch);
 }
 
+/* A stop string may begin in it. */
+static void shown_reasoning_is_content(void **state)
+{
+    static const char *const stop[] = {"k>b"};
+    (void)state;
+    ReplyOptions o = {.scan = {.tok = demo, .starts_in_think = 1}, .stop = stop, .n_stop = 1};
+    expect_verdicts(o, "a" ENDTHINK "b", ".hS");
+}
+
 static void refuses_bad_stop_strings(void **state)
 {
     static const char *const empty[] = {""};
@@ -286,9 +295,8 @@ static void refuses_bad_stop_strings(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ends_where_the_reply_does),
-        cmocka_unit_test(stops_in_visible_content),
-        cmocka_unit_test(shown_reasoning_ends),
+        cmocka_unit_test(ends_where_the_reply_does), cmocka_unit_test(stops_in_visible_content),
+        cmocka_unit_test(shown_reasoning_ends),      cmocka_unit_test(shown_reasoning_is_content),
         cmocka_unit_test(refuses_bad_stop_strings),
     };
     return cmocka_run_group_tests(tests, open_demo, close_demo);
