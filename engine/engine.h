@@ -138,8 +138,7 @@ typedef enum {
     FINISH_FORM,  /* what may come next by its constraint could not be told */
 } FinishReason;
 
-/* Counted as the design says: a step is one verify pass; the token that prefill gives is in no
- * step. */
+/* A step is one verify pass here; the token that a prompt's rows give is in none. */
 typedef struct {
     int n_prompt, n_generated;
     int n_cached;        /* prompt tokens that came from the prefix cache */
@@ -201,14 +200,15 @@ typedef struct {
 } Event;
 
 /*
- * Takes all memory: slots, pages, scratch. The model and its backend must outlive the engine. NULL
- * and an Error that says which option to lower when it does not fit.
+ * Takes all memory: frames, records, scratch. The model and its backend must outlive the engine.
+ * NULL and an Error that says which option to lower when it does not fit.
  */
 Engine *engine_open(const struct Model *model, const EngineOptions *options, Error *err);
 void engine_close(Engine *e);
 
 /*
- * Prints the start-up table: weights, slots, pages, scratch, what a sequence costs, how many fit.
+ * Prints the start-up table: weights, frames, records, scratch, what a sequence takes, how many of
+ * the whole context fit.
  */
 void engine_print_memory(const Engine *e, FILE *out);
 

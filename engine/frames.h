@@ -19,7 +19,8 @@ typedef struct Frames Frames;
 
 /*
  * max_slots: frames that may hold states at a time. All memory is taken here; every function below
- * takes a time of pages_per_frame and what it is asked for, however many frames there are.
+ * but frames_copy takes a time of pages_per_frame and what it is asked for, however many frames
+ * there are.
  */
 Frames *frames_open(int n_frames, int pages_per_frame, int max_slots);
 void frames_close(Frames *f);
