@@ -4,7 +4,8 @@
  * A backend is a table of operations over its own memory. engine/forward.c is written once over
  * this table; pointers in argument structs are backend memory and only the backend follows them.
  * Each operation has a plain reference (the backend "ref", one thread, the definition) and faster
- * versions ("cpu": AVX2 or AVX-512 picked when opened; "cuda"); one test drives them all.
+ * versions ("cpu", for the best instruction set that there is when it opens; "cuda"); one test
+ * drives them all.
  *
  * Operations are queued in order; sync waits for all of them and reports a lost device.
  *
@@ -43,8 +44,8 @@ typedef struct {
 } ReplayKey;
 
 struct Backend {
-    const char *name; /* "ref", "cpu" */
-    char isa[16];     /* as backend_cpu_open takes it */
+    const char *name; /* "ref", "cpu", "cuda" */
+    char isa[16];     /* as backend_cpu_open takes it; a GPU's "sm_90" */
     char chip[64];    /* the GPU's name, by which the library chooses its ways; "" of the CPU */
     char wgmma[32];   /* whether prompts go by it, or why not; "": not asked */
     char library[64]; /* by which a prompt's products are computed, or why not; "": none is asked */

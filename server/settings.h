@@ -93,7 +93,7 @@ typedef struct {
     int device;          /* index into DEVICE_CHOICES */
     int cuda_graph, pdl; /* a GPU's runs of operations are recorded; its launches overlap */
     int wgmma;           /* its products of many rows go by warpgroups */
-    const char *isa;     /* amx, avx512, avx2, plain: CPU kernels; NULL: the best there is */
+    const char *isa;     /* as backend_cpu_open takes it; NULL: the best there is */
 } Settings;
 
 #define DEVICE_CHOICES "auto|cuda|cpu"
