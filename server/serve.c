@@ -1,8 +1,9 @@
 /*
  * serve.c: the server's loop: opening, loading, stopping; see server.h and server_state.h.
  *
- * One thread runs libevent's loop and everything in server/; the engine's thread is behind
- * dispatch. Only server_stop and server_n_live may be called from elsewhere.
+ * One thread runs libevent's loop and what its events call. Others are behind dispatch (the
+ * engine's), worker (large bodies and replies, grammars) and loading; what may be called from them,
+ * or from anywhere, says so in its header.
  */
 #include <errno.h>
 #include <signal.h>

@@ -1,5 +1,7 @@
 /*
- * server_state.h: what the parts of the server share. All of it belongs to the server's thread.
+ * server_state.h: what the parts of the server share. It belongs to the server's thread but where
+ * it says otherwise; what is set when the service is loaded stays, and tasks of the workers read it
+ * too.
  */
 #ifndef OFFSHOOT_SERVER_SERVER_STATE_H
 #define OFFSHOOT_SERVER_SERVER_STATE_H
@@ -9,7 +11,6 @@
 
 #include <event2/event.h>
 
-#include "server/structures.h"
 #include "server/dispatch.h"
 #include "server/handover.h"
 #include "server/loading.h"
@@ -17,6 +18,7 @@
 #include "server/returned.h"
 #include "server/server.h"
 #include "server/stream.h"
+#include "server/structures.h"
 #include "server/worker.h"
 
 typedef struct Call Call;
