@@ -222,7 +222,6 @@ memcheck_tests() {
             "$memcheck --port $port --max-connections 32 $dist/test_$t"
         port=$((port + 32))
     done
-    run_queue
 }
 
 # settings RUN: the environment of a test, which RUN names: linear, as for memcheck; linear+mma,
@@ -260,16 +259,19 @@ exit 1
 EOF
 
 # A race is a kernel's, whatever is computed with it, and a launch that is checked takes some 0.1 s.
-# So the tests say what they launch; then a process checks the first launches of a kernel, or of
-# some, and ends. What no test launches fails.
-racecheck_tests() {
+# So the tests say what they launch, beside those of memcheck, of which some take longer than all
+# others; then a process checks the first launches of a kernel, or of some, and ends. What no test
+# launches fails.
+list_launches() {
     mkdir "$logs/launches"
-    : >"$logs/plan"
     for run in linear+mma moe+mma prefill+mma $tests; do
         later "what it launches: $run" 90 \
             "OFFSHOOT_TEST_LAUNCHES=$logs/launches/$run $(settings "$run") $dist/test_${run%+*}"
     done
-    run_queue
+}
+
+racecheck_tests() {
+    : >"$logs/plan"
     step "what racecheck is to look at" 30 \
         "python3 tests/gpu/race_plan.py $dist/test_linear $logs/launches/* >$logs/plan"
     racecheck="sh $logs/races $sanitizer --tool racecheck --launch-timeout 60 --error-exitcode 9"
@@ -305,6 +307,8 @@ elif ! timeout -k 5 60 $memcheck "$dist/offshoot" version >"$logs/out" 2>&1 ||
     say "| compute-sanitizer | CANNOT RUN HERE ($(grep -v '^$' "$logs/out" | tail -n 1)) | |"
 else
     [ "$mode" = race ] || memcheck_tests
+    [ "$mode" = short ] || list_launches
+    run_queue
     [ "$mode" = short ] || racecheck_tests
 fi
 [ "$mode" = race ] && [ -n "${without:-}" ] && exit 1
