@@ -71,7 +71,7 @@ say
 say "$(nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,memory.total --format=csv,noheader | head -n 1)," \
     "commit $(cat "$dist/commit" 2>/dev/null || echo unknown)"
 say
-"$dist/offshoot" version | sed 's/^/    /' | tee -a "$report"
+timeout -k 5 60 "$dist/offshoot" version | sed 's/^/    /' | tee -a "$report"
 say
 say "Random FP8 weights, bf16 K and V, acceptance by lot: figures of speed alone. \"Of floor\" is the share of"
 say "what the bytes of a step allow at the copy rate measured in the same process."

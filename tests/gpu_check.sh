@@ -70,8 +70,10 @@ say
 nvidia-smi -L >"$logs/gpus" 2>&1 || cannot "no NVIDIA GPU here: $(head -n 1 "$logs/gpus")"
 . "$(dirname "$0")/gpu_env.sh"
 
-"$dist/offshoot" version >"$logs/version" 2>&1
-grep -q '^gpu kernels: sm_' "$logs/version" || cannot "$(grep '^gpu kernels' "$logs/version")"
+# It asks the GPU about wgmma, by kernels that may be the first to hang.
+timeout -k 5 60 "$dist/offshoot" version >"$logs/version" 2>&1 ||
+    echo "offshoot version ended with $?" >>"$logs/version"
+grep -q '^gpu kernels: sm_' "$logs/version" || cannot "$(grep '^gpu kernels\|^offshoot version' "$logs/version")"
 # Held open, the GPU stays initialised between the programs, where no daemon sees to that.
 if (exec 9</dev/nvidia0) 2>/dev/null; then exec 9</dev/nvidia0; fi
 export OFFSHOOT_TEST_GPU_ONLY=1 # the tests leave out the CPU, and fail where the GPU is lost
