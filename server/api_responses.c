@@ -44,6 +44,9 @@ static void write_settings(const Call *call, StrBuf *out)
 {
     const json_t *effort = json_field(json_field(call->asked, "reasoning"), "effort");
     const json_t *format = json_field(json_field(call->asked, "text"), "format");
+    echo(call, "instructions", "null", out);
+    echo(call, "max_output_tokens", "null", out);
+    json_write(out, ",s:s", "model", call_model(call));
     echo(call, "parallel_tool_calls", "true", out);
     json_write(out, ",s:n, s:{s:o, s:n}, s:", "previous_response_id", "reasoning", "effort",
                effort ? json_incref((json_t *)effort) : json_null(), "summary", "store");
@@ -55,6 +58,32 @@ static void write_settings(const Call *call, StrBuf *out)
     echo(call, "tools", "[]", out);
     json_write(out, ",s:f, s:s", "top_p", json_shortest(call->api.params.top_p), "truncation",
                "disabled");
+    echo(call, "metadata", "{}", out);
+}
+
+/* Who stores no texts of ours asks for it, and sends this back in their place. */
+static int wants_encrypted(const json_t *body)
+{
+    const json_t *one;
+    size_t i;
+    json_array_foreach(json_field(body, "include"), i, one)
+    {
+        const char *word = api_word(one);
+        if (word && !strcmp(word, "reasoning.encrypted_content")) return 1;
+    }
+    return 0;
+}
+
+/* A stream says all of it three times, on the server's thread. */
+static int prepare(Call *call, ApiError *err)
+{
+    enum { MAX_SETTINGS = 2 << 20 };
+    write_settings(call, &call->settings);
+    call->wants_encrypted = wants_encrypted(call->asked);
+    if (call->settings.len <= MAX_SETTINGS) return 0;
+    return api_error(err, ERR_LIMIT, NULL,
+                     "tools, metadata and what else a response repeats are more than %d bytes",
+                     MAX_SETTINGS);
 }
 
 /* Known when it is done. */
@@ -86,14 +115,11 @@ static void write_response(const Call *call, Status status, const json_t *error,
         json_write(out, "{s:s}", "reason", "max_output_tokens");
     else
         strbuf_puts(out, "null");
-    echo(call, "instructions", "null", out);
-    echo(call, "max_output_tokens", "null", out);
-    json_write(out, ",s:s, s:[", "model", call_model(call), "output");
+    json_write(out, ",s:[", "output");
     strbuf_puts(out, strbuf_str(&call->row.done));
     strbuf_puts(out, "]");
-    write_settings(call, out);
+    strbuf_add(out, strbuf_str(&call->settings), call->settings.len);
     write_figures(call, status == COMPLETED || status == INCOMPLETE, out);
-    echo(call, "metadata", "{}", out);
     strbuf_puts(out, "}");
 }
 
@@ -144,23 +170,10 @@ static void write_call(const Call *call, const Item *item, const ItemIds *ids, S
     json_write(out, ",s:t}", tool->is_custom ? "input" : "arguments", strbuf_str(text), text->len);
 }
 
-/* Who stores no texts of ours asks for it, and sends this back in their place. */
-static int wants_encrypted(const Call *call)
-{
-    const json_t *one;
-    size_t i;
-    json_array_foreach(json_field(call->asked, "include"), i, one)
-    {
-        const char *word = api_word(one);
-        if (word && !strcmp(word, "reasoning.encrypted_content")) return 1;
-    }
-    return 0;
-}
-
 static void write_encrypted(const Call *call, const Item *item, Status status, StrBuf *out)
 {
     StrBuf text = {0};
-    if (status == IN_PROGRESS || !wants_encrypted(call)) {
+    if (status == IN_PROGRESS || !call->wants_encrypted) {
         json_write(out, ",s:n", "encrypted_content");
         return;
     }
@@ -397,6 +410,7 @@ static const ApiFormat format = {
     .translate = responses_to_chat,
     .names = responses_names,
     .tokenize = call_tokenize_chat,
+    .prepare = prepare,
     .reply = reply,
     .open = open_stream,
     .stream = stream,

@@ -70,6 +70,7 @@ void call_free(Call *call)
     encoding_free(&call->encoding);
     stream_close(&call->stream);
     strbuf_free(&call->whole);
+    strbuf_free(&call->settings);
     mem_free(call->answers);
     mem_free(call->prompt);
     mem_free(call->n_stable);

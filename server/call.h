@@ -32,6 +32,8 @@ typedef struct {
      * from how the prompt ends. 1: the budget is spent, it is to be called again.
      */
     int (*tokenize)(Call *call, int limit, size_t *budget, ApiError *err);
+    /* Makes of the request what its replies need, when all is read; or NULL. */
+    int (*prepare)(Call *call, ApiError *err);
     /* What an answer begins with; or NULL. */
     void (*begin)(const Call *call, Answer *a);
     /* Writes a whole reply. */
@@ -80,10 +82,12 @@ struct Call {
     atomic_int is_gone; /* its client is, for the worker: nobody needs the rest */
     double
         behind_ms; /* since when its reader is too slow and its answers are paused; 0: it is not */
-    StrBuf chunk_head;  /* what its chunks begin with; empty: none was sent */
-    json_t *asked;      /* the body before it was translated, or NULL */
-    ItemRow row;        /* of routes whose replies are items */
-    ResponsesTool tool; /* /v1/responses: what the last call of the row is to the client, */
+    StrBuf chunk_head; /* what its chunks begin with; empty: none was sent */
+    json_t *asked;     /* the body before it was translated, or NULL */
+    ItemRow row;       /* of routes whose replies are items */
+    StrBuf settings;   /* /v1/responses: what each response says of the request; */
+    int wants_encrypted;
+    ResponsesTool tool; /* what the last call of the row is to the client, */
     CustomInput input;  /* and what it gets, if it is a custom tool */
     StrBuf whole;       /* its whole reply, while the worker writes it */
     char *body;         /* a large one, for the worker */

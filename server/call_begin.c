@@ -240,6 +240,7 @@ static int end_reading(Call *call, ApiError *err)
     for (int i = 0; i < call->n_prompts; i++)
         if (check_length(call, call->prompt[i].n, err)) return -1;
     if (check_scores(call, err) || check_answer_scores(call, err)) return -1;
+    if (call->format->prepare && call->format->prepare(call, err)) return -1;
     return open_answers(call, err);
 }
 

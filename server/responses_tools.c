@@ -143,11 +143,27 @@ static json_t *chat_choice(const json_t *choice)
     return out;
 }
 
+/* Each call of an answer looks for its tool among all of these. */
+static int check_count(const json_t *list, ApiError *err)
+{
+    enum { MAX_LISTED = 4 * MAX_TOOLS };
+    size_t n = json_array_size(list), i;
+    const json_t *tool;
+    json_array_foreach(list, i, tool)
+    {
+        if (is_namespace(tool)) n += json_array_size(json_object_get(tool, "tools"));
+    }
+    if (n <= MAX_LISTED) return 0;
+    return api_error(err, ERR_LIMIT, "tools", "tools has %zu entries in all, the limit is %d", n,
+                     MAX_LISTED);
+}
+
 int responses_add_tools(const json_t *body, json_t *chat, ApiError *err)
 {
     const json_t *list = json_field(body, "tools"), *choice = json_field(body, "tool_choice");
     if (list && !json_is_array(list))
         return api_error(err, ERR_INPUT, "tools", "tools must be a list");
+    if (check_count(list, err)) return -1;
     if (list) json_object_set_new(chat, "tools", chat_tools(list));
     if (choice) json_object_set_new(chat, "tool_choice", chat_choice(choice));
     return 0;

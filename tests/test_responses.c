@@ -492,6 +492,29 @@ static void test_broken_model(void **state)
     served_break_model(0);
 }
 
+/* What would be said again with each response, or be walked through at each call, has bounds. */
+static void test_bounds(void **state)
+{
+    (void)state;
+    static const char *const fields[] = {"\"metadata\": {\"a\": [", /* 3 MiB of it */
+                                         "\"tools\": [{\"type\": \"namespace\", \"tools\": ["};
+    static const char *const params[] = {"", "tools"}, *const ends[] = {"1]}}", "1]}]}"};
+    static const int n_values[] = {3 << 19, 4 * 512};
+    for (int k = 0; k < 2; k++) {
+        StrBuf body = {0};
+        strbuf_printf(&body, "{" HELLO ", \"stream\": true, %s", fields[k]);
+        for (int i = 0; i < n_values[k]; i++)
+            strbuf_puts(&body, "1,");
+        strbuf_puts(&body, ends[k]);
+        json_t *reply = served_post(served, RESPONSES, body.data, 400);
+        assert_non_null(strstr(served_text_at(reply, "error.message"), k ? "2048" : "2097152"));
+        const json_t *param = served_at(reply, "error.param");
+        assert_string_equal(json_is_string(param) ? json_string_value(param) : "", params[k]);
+        json_decref(reply);
+        strbuf_free(&body);
+    }
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -556,6 +579,7 @@ int main(void)
         cmocka_unit_test(test_history),
         cmocka_unit_test(test_vanished),
         cmocka_unit_test(test_broken_model),
+        cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
