@@ -1,6 +1,11 @@
-/* log.c: see log.h. A line is built whole and written by one call, so lines never mix. */
+/*
+ * log.c: see log.h. A line is built whole and written by one call, so lines never mix.
+ *
+ * stderr stays as it was given to us, for others share it: whether it takes a line is asked before.
+ */
 #include "base/log.h"
 
+#include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -8,6 +13,7 @@
 #include <time.h>
 
 static atomic_int threshold = LOG_LEVEL_INFO;
+static atomic_int n_lost; /* lines, since the last one that was written */
 static const char *const names[] = {"error", "warn", "info", "debug"};
 
 void log_set_level(LogLevel level)
@@ -15,23 +21,42 @@ void log_set_level(LogLevel level)
     atomic_store(&threshold, (int)level);
 }
 
-void log_event(LogLevel level, const char *fmt, ...)
+/* A pipe that is writable takes a page, which is more than a line. */
+static int would_block(void)
 {
-    if ((int)level > atomic_load(&threshold)) return;
+    struct pollfd out = {.fd = fileno(stderr), .events = POLLOUT};
+    return !poll(&out, 1, 0);
+}
+
+static void write_line(LogLevel level, const char *message)
+{
     char line[1024];
     struct timespec now;
     struct tm utc;
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &utc);
     size_t n = strftime(line, sizeof line, "%Y-%m-%dT%H:%M:%S", &utc);
-    n += (size_t)snprintf(line + n, sizeof line - n, ".%03ldZ %s ", now.tv_nsec / 1000000,
-                          names[level]);
-    va_list ap;
-    va_start(ap, fmt);
-    int m = vsnprintf(line + n, sizeof line - n - 1, fmt, ap);
-    va_end(ap);
-    if (m > 0) n += (size_t)m;
+    n += (size_t)snprintf(line + n, sizeof line - n, ".%03ldZ %s %s", now.tv_nsec / 1000000,
+                          names[level], message);
     if (n > sizeof line - 2) n = sizeof line - 2;
     line[n] = '\n';
     fwrite(line, 1, n + 1, stderr);
+}
+
+void log_event(LogLevel level, const char *fmt, ...)
+{
+    char message[1024] = "", lost[48];
+    if ((int)level > atomic_load(&threshold)) return;
+    if (would_block()) {
+        atomic_fetch_add(&n_lost, 1);
+        return;
+    }
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(message, sizeof message, fmt, ap);
+    va_end(ap);
+    int n = atomic_exchange(&n_lost, 0);
+    snprintf(lost, sizeof lost, "log-lost lines=%d", n);
+    if (n) write_line(LOG_LEVEL_WARN, lost);
+    write_line(level, message);
 }

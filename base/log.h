@@ -1,7 +1,9 @@
 /*
  * log.h: one event a line on stderr: `time level event key=value ...`.
  *
- * No prompt text above debug, nothing per token. Safe from any thread.
+ * No prompt text above debug, nothing per token. Safe from any thread. It never waits: lines that a
+ * pipe does not take, as its reader is too slow, are lost, and their number is told by the next
+ * one.
  */
 #ifndef OFFSHOOT_BASE_LOG_H
 #define OFFSHOOT_BASE_LOG_H

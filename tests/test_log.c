@@ -1,0 +1,87 @@
+/* test_log.c: lines on stderr, and those that nobody takes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "tests/analyzer.h"
+
+static int pipe_out, real_stderr;
+
+static int setup(void **state)
+{
+    int fd[2];
+    (void)state;
+    if (pipe(fd)) return -1;
+    real_stderr = dup(STDERR_FILENO);
+    dup2(fd[1], STDERR_FILENO);
+    close(fd[1]);
+    pipe_out = fd[0];
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    dup2(real_stderr, STDERR_FILENO);
+    close(real_stderr);
+    close(pipe_out);
+    return 0;
+}
+
+/* What is in the pipe, up to so many bytes. */
+static const char *take(void)
+{
+    static char text[1 << 20];
+    ssize_t n = read(pipe_out, text, sizeof text - 1);
+    text[n > 0 ? n : 0] = '\0';
+    return text;
+}
+
+static void test_line(void **state)
+{
+    (void)state;
+    log_debug("never");
+    log_warn("about a=%d", 5);
+    const char *text = take();
+    assert_int_equal(strlen(text), strlen("2026-01-01T00:00:00.000Z warn about a=5\n"));
+    assert_string_equal(text + strlen("2026-01-01T00:00:00.000Z"), " warn about a=5\n");
+}
+
+/* A pipe that nobody reads holds nobody up; the first line after it says how many were lost. */
+static void test_full_pipe(void **state)
+{
+    enum { N = 5000 };
+    int n_told = 0, n_lost = 0;
+    char word[8] = "";
+    (void)state;
+    alarm(60);
+    for (int i = 0; i < N; i++)
+        log_info("one of many lines, i=%d", i);
+    for (const char *at = take(); (at = strchr(at, '\n')); at++)
+        n_told++;
+    assert_in_range(n_told, 500, N - 500);
+    log_info("after");
+    alarm(0);
+    const char *text = take();
+    assert_int_equal(sscanf(text, "%*s %7s log-lost lines=%d", word, &n_lost), 2);
+    assert_string_equal(word, "warn");
+    assert_int_equal(n_lost, N - n_told);
+    assert_non_null(strstr(text, " info after\n"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_full_pipe, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
