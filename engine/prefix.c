@@ -72,12 +72,17 @@ int prefix_take_none(Engine *e, int index, int n_rows, CacheHit *hit)
     return take(e, index, hit, n_rows);
 }
 
+int prefix_keeps(const Engine *e, const EngineRequest *r)
+{
+    return e->options.cache.on && !r->no_cache;
+}
+
 static void plan_keeping(Engine *e, Seq *s, const CacheHit *hit)
 {
     const EngineRequest *r = &s->req;
     KeepRules rules = engine_keep_rules(e);
     KeepPlan plan = {0};
-    if (e->options.cache.on && !r->no_cache)
+    if (prefix_keeps(e, r))
         plan = keep_plan(e->mem.cache, &rules, hit, r->n_prompt,
                          r->n_stable ? r->n_stable : r->n_prompt, r->answer_changes);
     s->keep_branch = plan.branch;
@@ -143,7 +148,7 @@ static int will_keep(const Engine *e, Seq *s, int n)
 int prefix_is_coming(Engine *e, const EngineRequest *r, const int32_t *token, int n)
 {
     int have = -1;
-    if (!e->options.cache.on || r->no_cache || r->prompt_logprobs) return 0;
+    if (!prefix_keeps(e, r) || r->prompt_logprobs) return 0;
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
         if (s->state == SEQ_LOADING && s->n_loading <= n && s->req.salt == r->salt &&
@@ -337,7 +342,7 @@ void prefix_after_step(Engine *e, const Work *w)
 void prefix_end(Engine *e, Seq *s)
 {
     if (s->finish != FINISH_STOP && s->finish != FINISH_LENGTH) return;
-    if (!e->options.cache.on || s->req.no_cache) return;
+    if (!prefix_keeps(e, &s->req)) return;
     if (!s->keep_answer) {
         if (s->req.answer_changes) cache_refuse(e->mem.cache, REFUSED_CHANGES);
         return;

@@ -234,7 +234,7 @@ static int is_shown(const Engine *e, const Flight *f)
     if (!e->options.drafter || f->depth) return f->depth > 0;
     for (int i = 0; i < f->n; i++) {
         const EngineRequest *r = &e->seq[f->index[i]].req;
-        if (e->options.cache.on && !r->no_cache) return 1;
+        if (prefix_keeps(e, r)) return 1;
         if (r->draft_max && engine_draft_levels(&e->options)) return 1;
     }
     return 0;

@@ -293,6 +293,9 @@ int prefix_take(Engine *e, int index, const EngineRequest *r, const int32_t *tok
 /* The same for n_rows in all, with nothing of the cache: where nobody else has memory, 0. */
 int prefix_take_none(Engine *e, int index, int n_rows, CacheHit *hit);
 
+/* Whether the cache may keep what is made for r: states, and rows of K and V, the head's too. */
+int prefix_keeps(const Engine *e, const EngineRequest *r);
+
 /* The sequence begins behind its hit: where it is to leave states. */
 void prefix_begin(Engine *e, Seq *s, const CacheHit *hit);
 

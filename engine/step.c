@@ -243,7 +243,7 @@ static int goes_on(const AcceptedPath *kept)
 static int is_shown(const Engine *e, const Work *w)
 {
     if (w->n_sampled && w->kept.stop < 0) return 0;
-    if (e->options.cache.on && !w->seq->req.no_cache) return 1;
+    if (prefix_keeps(e, &w->seq->req)) return 1;
     if (schedule_useful_depth(e, w->seq) < 1) return 0;
     return w->n_sampled ? goes_on(&w->kept) : !w->ends_chunks;
 }
