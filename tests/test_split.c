@@ -158,6 +158,7 @@ static void reads_oniguruma(void **state)
         {"(i-a[\\p{Lu}])|(?=i[\\p{L}]st).|.", "i-aAisti", "i-aA|i|s|t|i"},
         {"(?=ia[\\p{L}]).|..", "iaaia", "i|aa|ia"},
         {"(?>a|ab)(?=b)(?<!b)|.", "aba", "a|b|a"},
+        {"a*", "bcaad", "b|c|aa|d"},
     };
     static const char *const refused[][2] = {
         {"[a-z&&[^b]]", "&& in a class"},
@@ -240,12 +241,38 @@ static void reads_published_expressions(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         check_pieces(rows[i]);
 }
+
+/* What an expression may try is bounded for all of a text: no match of this one takes too long. */
+static void ends_what_takes_long(void **state)
+{
+    static const char *const regex = "(?:a|a)*b|.", *const few = "aaaaac";
+    char many[8 * 17 + 1] = "";
+    (void)state;
+    for (int i = 0; i < 8; i++)
+        strcat(many, "aaaaaaaaaaaaaaaac");
+    Splitter *s = splitter_open(&regex, 1, &err);
+    SplitRun *run = split_open(s);
+    for (int is_long = 0; is_long < 2; is_long++) {
+        const char *text = is_long ? many : few, *piece;
+        size_t budget = SIZE_MAX, len;
+        SplitResult rc;
+        split_begin(run, text, strlen(text));
+        while ((rc = split_next(run, &budget, &piece, &len, &err)) == SPLIT_PIECE)
+            ;
+        assert_int_equal(rc, is_long ? SPLIT_FAILED : SPLIT_END);
+    }
+    assert_int_equal(err.code, ERR_LIMIT);
+    split_close(run);
+    splitter_close(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(knows_white_space),
         cmocka_unit_test(reads_oniguruma),
         cmocka_unit_test(reads_published_expressions),
+        cmocka_unit_test(ends_what_takes_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
