@@ -15,6 +15,7 @@
 #include "tests/grammar_case.h"
 #include "tests/instance.h"
 #include "text/call_grammar.h"
+#include "text/call_json.h"
 #include "text/grammar_build.h"
 #include "text/reply_tools.h"
 #include "text/reply_value.h"
@@ -477,6 +478,29 @@ static void test_refused(void **state)
     }
 }
 
+/* No longer than those that are found in replies. */
+static void test_long_names(void **state)
+{
+    char name[MAX_CALL_NAME + 2] = "";
+    (void)state;
+    memset(name, 'n', MAX_CALL_NAME);
+    for (int is_long = 0; is_long < 2; is_long++) {
+        StrBuf tools = {0}, call = {0};
+        Error err = {0};
+        name[MAX_CALL_NAME] = is_long ? 'n' : 0;
+        strbuf_printf(&tools, "[" FUNCTION("f", ",'parameters':{'properties':{'%s':{}}}") "]",
+                      name);
+        strbuf_printf(&call, CALL("f>\n" IS("%s", "1")), name);
+        Grammar *g = grammar_of_calls(&(Ask){tools.data, CHAT_QWEN35, 0, 1, 1}, &err);
+        assert_int_equal(g == NULL, is_long);
+        if (g) assert_true(takes(g, call.data));
+        if (!g) assert_non_null(strstr(err.msg, "cannot be the name of a parameter"));
+        grammar_free(g);
+        strbuf_free(&tools);
+        strbuf_free(&call);
+    }
+}
+
 /* As many as a JSON value's; each object of them is a way of its own. */
 static void test_too_many_values(void **state)
 {
@@ -543,9 +567,13 @@ static void test_lenient(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),         cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_refused),      cmocka_unit_test(test_too_many_values),
-        cmocka_unit_test(test_not_followed), cmocka_unit_test(test_one_parameter),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_long_names),
+        cmocka_unit_test(test_too_many_values),
+        cmocka_unit_test(test_not_followed),
+        cmocka_unit_test(test_one_parameter),
         cmocka_unit_test(test_lenient),
     };
     return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);

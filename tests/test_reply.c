@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "tests/reply_case.h"
 #include "tests/textdata.h"
+#include "text/call_json.h"
 
 #define WEATHER(city)                                                                              \
     "<function=get_weather>\n<parameter=city>\n" city "\n</parameter>\n</function>"
@@ -483,6 +484,26 @@ static void holds_are_bounded(void **state)
     }
 }
 
+/* Names, too. */
+static void names_are_bounded(void **state)
+{
+    static const uint8_t whole[MAX_CALL_NAME + 100];
+    (void)state;
+    for (size_t n = MAX_CALL_NAME; n <= MAX_CALL_NAME + 1; n++) {
+        StrBuf text = {0}, got = {0};
+        ReplyCase c = {"", 0, "", ""};
+        ReplyOptions o = case_options(&c, tools);
+        strbuf_puts(&text, CALL "<function=write_file><parameter=");
+        while (text.len < n + strlen(CALL "<function=write_file><parameter="))
+            strbuf_puts(&text, "n");
+        strbuf_puts(&text, ">\n1\n</parameter></function>" ENDCALL);
+        reply_close(run_output(&o, text.data, text.len, whole, 1, &got));
+        assert_int_equal(!strcmp(got.data, "F(write_file)A({})."), n > MAX_CALL_NAME);
+        strbuf_free(&text);
+        strbuf_free(&got);
+    }
+}
+
 /* So is a run of blanks; the newline behind it is the markup's all the same. */
 static void a_run_of_blanks_ends(void **state)
 {
@@ -585,8 +606,8 @@ int main(void)
         cmocka_unit_test(rows_as_one_token),          cmocka_unit_test(rows_byte_by_byte),
         cmocka_unit_test(rows_split_in_two),          cmocka_unit_test(rows_split_at_random),
         cmocka_unit_test(nothing_waits_without_need), cmocka_unit_test(holds_are_bounded),
-        cmocka_unit_test(a_run_of_blanks_ends),       cmocka_unit_test(json_waits_for_its_name),
-        cmocka_unit_test(counts_what_it_did),
+        cmocka_unit_test(names_are_bounded),          cmocka_unit_test(a_run_of_blanks_ends),
+        cmocka_unit_test(json_waits_for_its_name),    cmocka_unit_test(counts_what_it_did),
     };
     return cmocka_run_group_tests(tests, open_tools, close_tools);
 }

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "base/strbuf.h"
+#include "text/call_json.h"
 #include "text/reply_tools.h"
 #include "text/schema_parts.h"
 
@@ -205,7 +206,7 @@ static void check_names(Calls *s, const Parameters *p, const char *where)
     }
     for (int i = 0; i < p->n; i++) {
         const char *name = p->list[i].name;
-        if (*name && strlen(name) <= MAX_SCHEMA_NAME && !strpbrk(name, "<>\n")) continue;
+        if (*name && strlen(name) <= MAX_CALL_NAME && !strpbrk(name, "<>\n")) continue;
         error_set(s->err, ERR_INPUT, "%s: \"%.80s\" cannot be the name of a parameter", where,
                   name);
         s->failed = 1;
