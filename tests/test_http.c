@@ -446,6 +446,23 @@ static void test_chunks_at_every_split(void **state)
     }
 }
 
+/* What comes behind the last chunk is read over, up to 16 KiB of it. */
+static void test_trailers_end(void **state)
+{
+    (void)state;
+    for (int n_lines = 4; n_lines <= 5; n_lines++) {
+        struct evbuffer *in = evbuffer_new(), *out = evbuffer_new();
+        ChunkedReader r = {0};
+        evbuffer_add_printf(in, "0\r\n");
+        for (int i = 0; i < n_lines; i++)
+            evbuffer_add_printf(in, "T: %04000d\r\n", 0);
+        evbuffer_add_printf(in, "\r\n");
+        assert_int_equal(chunked_read(&r, in, out, 14), n_lines < 5 ? CHUNKED_WHOLE : CHUNKED_BAD);
+        evbuffer_free(in);
+        evbuffer_free(out);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -458,6 +475,7 @@ int main(void)
         cmocka_unit_test(test_expect),
         cmocka_unit_test(test_head_scan_at_every_split),
         cmocka_unit_test(test_chunks_at_every_split),
+        cmocka_unit_test(test_trailers_end),
     };
     return cmocka_run_group_tests(tests, echo_quiet, NULL);
 }
