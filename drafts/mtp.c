@@ -103,14 +103,6 @@ static void mtp_close(void *self)
     mem_free(m);
 }
 
-static void mtp_begin(void *self, int seq, const int32_t *token, int n)
-{
-    (void)self; /* rows of the head start at position 1: in memory, or observe brings them */
-    (void)seq;
-    (void)token;
-    (void)n;
-}
-
 /* Queues to[i] = from[index[i]], rows of dim floats; index in backend memory. */
 static void queue_gather(Mtp *m, int n, const int32_t *index, const float *from, float *to)
 {
@@ -388,7 +380,6 @@ int mtp_drafter_open(const Model *model, Drafter *out, Error *err)
                      .self = m,
                      .uses_head = 1,
                      .bind = mtp_bind,
-                     .begin = mtp_begin,
                      .observe = mtp_observe,
                      .propose = mtp_propose,
                      .queue_drafts = mtp_queue_drafts,

@@ -20,14 +20,6 @@ static int ngram_bind(void *self, struct Engine *engine, Error *err)
     return 0;
 }
 
-static void ngram_begin(void *self, int seq, const int32_t *token, int n)
-{
-    (void)self; /* each draft looks for itself */
-    (void)seq;
-    (void)token;
-    (void)n;
-}
-
 /* Tokens, up to NGRAM_MAX, that text[0..end) and token[0..n) end with alike. */
 static int common(const int32_t *text, int end, const int32_t *token, int n)
 {
@@ -96,7 +88,6 @@ void ngram_drafter_open(Drafter *out)
                      .self = mem_alloc(1, sizeof(Ngram)),
                      .is_free = 1,
                      .bind = ngram_bind,
-                     .begin = ngram_begin,
                      .propose = ngram_propose,
                      .close = ngram_close};
 }

@@ -24,8 +24,7 @@ static int union_bind(void *self, struct Engine *engine, Error *err)
 static void union_begin(void *self, int seq, const int32_t *token, int n)
 {
     Union *u = self;
-    u->copies.begin(u->copies.self, seq, token, n);
-    u->head.begin(u->head.self, seq, token, n);
+    u->copies.begin(u->copies.self, seq, token, n); /* the head need not know */
 }
 
 static void union_observe(void *self, const DraftObserved *rows)

@@ -85,7 +85,7 @@ void schedule_begin(Engine *e, Seq *s, const CacheHit *hit)
     s->first_seen = e->head_from[seq_index(e, s)] = first_seen(e, s, hit->n);
     s->chunk_step = e->n_steps;
     prefix_begin(e, s, hit);
-    if (d) d->begin(d->self, seq_index(e, s), s->token, hit->n ? hit->n : 1);
+    if (d && d->begin) d->begin(d->self, seq_index(e, s), s->token, hit->n ? hit->n : 1);
 }
 
 /* It begins, unless there is more on disk: then later. */

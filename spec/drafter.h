@@ -62,7 +62,7 @@ typedef struct {
     int (*bind)(void *self, struct Engine *engine, Error *err);
     /*
      * A new sequence takes this index. Its first n >= 1 tokens are known: observe goes on after
-     * them. What is in the engine's memory of the rows before is there.
+     * them. What is in the engine's memory of the rows before is there. NULL: it need not know.
      */
     void (*begin)(void *self, int seq, const int32_t *token, int n);
     /* NULL: it need not see them. Rows of a sequence that gets no drafts may be left out. */

@@ -242,6 +242,11 @@ static void test_suffix_window(void **state)
     bench_close(&b);
 }
 
+static void begin(Bench *b, const int32_t *text)
+{
+    if (b->d.begin) b->d.begin(b->d.self, 0, text, 1);
+}
+
 /* What the client predicts is copied as what was said is. */
 static void test_predicted(void **state)
 {
@@ -250,17 +255,17 @@ static void test_predicted(void **state)
     for (int kind = 0; kind < 2; kind++) {
         Bench b;
         bench_open(&b, kind ? suffix() : ngram(), 64, NULL);
-        b.d.begin(b.d.self, 0, text, 1);
+        begin(&b, text);
         b.predicted = predicted;
         b.n_predicted = 7;
         propose(&b, 0, text, 3, 9, 3, 1);
         expect_chain(&b, (int32_t[]){8, 9, 2}, 3);
         b.n_predicted = 5;
-        b.d.begin(b.d.self, 0, text, 1);
+        begin(&b, text);
         propose(&b, 0, text, 3, 9, 3, 1); /* nothing is known of what comes behind it */
         expect_chain(&b, (int32_t[]){8, 9}, 2);
         b.n_predicted = 0;
-        b.d.begin(b.d.self, 0, text, 1);
+        begin(&b, text);
         propose(&b, 0, text, 3, 9, 3, 1);
         assert_int_equal(b.tree.n, 1);
         bench_close(&b);

@@ -38,12 +38,6 @@ static int spy_bind(void *self, struct Engine *engine, Error *err)
     return s->mtp.bind(s->mtp.self, engine, err);
 }
 
-static void spy_begin(void *self, int seq, const int32_t *token, int n)
-{
-    Spy *s = self;
-    s->mtp.begin(s->mtp.self, seq, token, n);
-}
-
 static void spy_observe(void *self, const DraftObserved *rows)
 {
     Spy *s = self;
@@ -127,7 +121,6 @@ static void case_open(Case *c, const char *dir, int topk, DraftVocab vocab)
                         .uses_head = 1,
                         .self = &c->spy,
                         .bind = spy_bind,
-                        .begin = spy_begin,
                         .observe = spy_observe,
                         .propose = spy_propose};
     EngineOptions o = engine_defaults();

@@ -381,11 +381,6 @@ static int observer_bind(void *self, struct Engine *engine, Error *err)
     return 0;
 }
 
-static void observer_begin(void *self, int seq, const int32_t *token, int n)
-{
-    (void)self, (void)seq, (void)token, (void)n;
-}
-
 static void observer_observe(void *self, const DraftObserved *rows)
 {
     *(int *)self += rows->n;
@@ -410,7 +405,6 @@ static void test_shown_for_nothing(void **state)
         Drafter d = {.name = "observer",
                      .self = &n_rows,
                      .bind = observer_bind,
-                     .begin = observer_begin,
                      .observe = observer_observe,
                      .propose = observer_propose};
         AskedEngine s;
