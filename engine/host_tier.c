@@ -161,10 +161,10 @@ int host_tier_load(HostTier *t, uint64_t salt, const int32_t *token, int n, int 
     const Home *home = &t->home[hit.item];
     int n_full = store_chain(t->store, hit.item, t->chain);
     for (int b = first_page; b < n_full; b++)
-        copy->in(copy->ctx, page[b - first_page], at_page(t, t->page[t->chain[b]]), page_bytes);
+        copy->run(copy->ctx, page[b - first_page], at_page(t, t->page[t->chain[b]]), page_bytes);
     if (home->page >= 0 && first_page <= n_full)
-        copy->in(copy->ctx, page[n_full - first_page], at_page(t, home->page), page_bytes);
-    copy->in(copy->ctx, state, at_slot(t, home->slot), t->shape.state_bytes);
+        copy->run(copy->ctx, page[n_full - first_page], at_page(t, home->page), page_bytes);
+    copy->run(copy->ctx, state, at_slot(t, home->slot), t->shape.state_bytes);
     store_use(t->store, hit.item);
     t->stats.loaded++;
     return 0;
@@ -190,9 +190,9 @@ int host_tier_save(HostTier *t, uint64_t salt, const int32_t *token, int n, int 
     assert(!failed);
     (void)failed;
     for (int i = 0; i < n_pages; i++)
-        copy->out(copy->ctx, at_page(t, t->claim[i]), page[p.n_known - first_page + i],
+        copy->run(copy->ctx, at_page(t, t->claim[i]), page[p.n_known - first_page + i],
                   t->shape.page_bytes);
-    copy->out(copy->ctx, at_slot(t, home.slot), state, t->shape.state_bytes);
+    copy->run(copy->ctx, at_slot(t, home.slot), state, t->shape.state_bytes);
     if (has_partial) home.page = t->claim[p.n_new];
     int32_t run, item = store_add_planned(t->store, &p, of_run, of_state, &run);
     store_chain(t->store, item, t->chain);

@@ -36,10 +36,9 @@ int host_tier_find(const HostTier *t, uint64_t salt, const int32_t *token, int n
 /* The first page that a save of n tokens would copy: earlier blocks are there. */
 int host_tier_first_new(const HostTier *t, uint64_t salt, const int32_t *token, int n);
 
-/* Between this tier's memory and the caller's; bytes are a page's or a state's. */
+/* Between this tier's memory and the caller's, either way; bytes are a page's or a state's. */
 typedef struct {
-    void (*out)(void *ctx, void *host, const void *from, size_t bytes);
-    void (*in)(void *ctx, void *to, const void *host, size_t bytes);
+    void (*run)(void *ctx, void *to, const void *from, size_t bytes);
     void *ctx;
 } HostCopy;
 

@@ -75,7 +75,7 @@ static void copy_aside(void *ctx, void *to, const void *from, size_t bytes)
 
 static HostCopy host_copy(Engine *e)
 {
-    return (HostCopy){copy_aside, copy_aside, e->be};
+    return (HostCopy){copy_aside, e->be};
 }
 
 /* The cache lets a prefix go: its bytes go down a tier, before anything is written over them. */

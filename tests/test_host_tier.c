@@ -32,7 +32,7 @@ static void copy_bytes(void *ctx, void *to, const void *from, size_t bytes)
 static int save(HostTier *t, const Prefix *p, long *n_copies, TierRefused *why)
 {
     PrefixBytes b;
-    HostCopy copy = {.out = copy_bytes, .ctx = n_copies};
+    HostCopy copy = {.run = copy_bytes, .ctx = n_copies};
     int first = host_tier_first_new(t, p->salt, p->token, p->n);
     prefix_fill(p, p->n, &b);
     return host_tier_save(t, p->salt, p->token, p->n, first, (const void *const *)b.page + first,
@@ -43,7 +43,7 @@ static void load(HostTier *t, const Prefix *p, int n, int first)
 {
     PrefixBytes b;
     long n_copies = 0;
-    HostCopy copy = {.in = copy_bytes, .ctx = &n_copies};
+    HostCopy copy = {.run = copy_bytes, .ctx = &n_copies};
     int n_pages = (n + 15) / 16;
     prefix_clear(&b);
     assert_int_equal(host_tier_load(t, p->salt, p->token, n, first, b.page + first, b.state, &copy),
@@ -167,7 +167,7 @@ static void test_sizes(void **state)
     assert_int_equal(save(t, &p, &n_copies, &why), -1);
     assert_int_equal(why, TIER_SHORT);
     PrefixBytes b;
-    HostCopy copy = {.out = copy_bytes, .ctx = &n_copies};
+    HostCopy copy = {.run = copy_bytes, .ctx = &n_copies};
     prefix_fill(&p, 64, &b);
     p.token[40] = 3;
     assert_int_equal(
