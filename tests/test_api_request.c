@@ -16,6 +16,7 @@
 #include "tests/analyzer.h"
 #include "tests/api_case.h"
 #include "tests/textdata.h"
+#include "text/pyjson.h"
 
 #define P API_CASE_PROMPT
 #define M API_CASE_CHAT
@@ -447,8 +448,8 @@ static void test_digits(void **state)
         "18446744073709551615}}}], \"response_format\": {\"type\": \"json_object\", "
         "\"schema\": {\"properties\": {\"input\": {\"maximum\": 18446744073709551615}}}}}");
     StrBuf text = {0};
-    chat_dump_json(r.messages, &text);
-    chat_dump_json(r.prompt_tools, &text);
+    pyjson_dump(r.messages, &text);
+    pyjson_dump(r.prompt_tools, &text);
     assert_string_equal(strbuf_str(&text), shown);
     strbuf_free(&text);
     const json_t *f = json_object_get(json_array_get(r.tools, 0), "function");

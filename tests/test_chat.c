@@ -13,6 +13,7 @@
 #include "base/strbuf.h"
 #include "tests/textdata.h"
 #include "text/chat.h"
+#include "text/pyjson.h"
 #include "text/tokenizer.h"
 
 static const ChatTemplate qwen35 = {CHAT_QWEN35, .thinking_default = 1, .known = 1},
@@ -598,7 +599,7 @@ static void dumps_like_python(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         json_t *value = parse(rows[i][0]);
         StrBuf out = {0};
-        chat_dump_json(value, &out);
+        pyjson_dump(value, &out);
         assert_string_equal(strbuf_str(&out), rows[i][1]);
         strbuf_free(&out);
         json_decref(value);

@@ -8,15 +8,9 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "text/pyjson.h"
 
 /* tokenizer_config.json lists the added tokens; a few hundred KiB at most. A template has ten. */
 static const size_t MAX_CONFIG_BYTES = 16u << 20;
-
-void chat_dump_json(const json_t *value, StrBuf *out)
-{
-    pyjson_dump(value, out);
-}
 
 /*
  * The published texts, which we render byte for byte, whatever ends their lines. Of what follows

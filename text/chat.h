@@ -99,7 +99,4 @@ int chat_render(const ChatTemplate *t, const json_t *messages, const json_t *too
                 const ChatOptions *options, StrBuf *out, ChatMarks *marks, Error *err);
 void chat_marks_free(ChatMarks *marks);
 
-/* Python's json.dumps(value, ensure_ascii=False): ", " and ": ", key order kept, floats as repr. */
-void chat_dump_json(const json_t *value, StrBuf *out);
-
 #endif

@@ -9,7 +9,7 @@
 
 #include "base/strbuf.h"
 
-/* json.dumps(value, ensure_ascii=False): ", " and ": ", key order kept. */
+/* json.dumps(value, ensure_ascii=False): ", " and ": ", key order kept, floats as repr. */
 void pyjson_dump(const json_t *value, StrBuf *out);
 
 /* Text as it stands between the quotes of a JSON string: non-ASCII raw. */
