@@ -167,34 +167,33 @@ static int try_vocabulary(GrammarMasks *m, GrammarWalk *w, uint64_t *mask)
     return w->n_steps <= w->most_steps ? 0 : -1;
 }
 
-/* Tokens that are known by their ids; 1 if that is all that may follow, or everything may. */
-static void allow_ids(const GrammarVocab *v, const GrammarWalk *w, const GrammarState *s,
-                      uint64_t *mask, int *has_text)
+/* Sets tokens that are known by their ids. 1: that is all that may follow, or everything may. */
+static int allow_ids(const GrammarVocab *v, const GrammarWalk *w, const GrammarState *s,
+                     uint64_t *mask)
 {
-    *has_text = 0;
+    int has_text = 0;
     for (int i = 0; i < s->n; i++) {
         const GrammarNode *n = &w->g->node[s->thread[i].node];
         if (n->kind == NODE_FREE) {
             memcpy(mask, v->all, v->n_words * sizeof *mask);
-            *has_text = 0;
-            return;
+            return 1;
         }
         if (n->kind == NODE_TOKEN)
             mask[n->lo / 64] |= UINT64_C(1) << (n->lo % 64);
         else if (n->kind != NODE_RETURN)
-            *has_text = 1;
+            has_text = 1;
     }
+    return !has_text;
 }
 
 int grammar_mask(GrammarMasks *m, GrammarWalk *w, const GrammarState *s, uint64_t *mask)
 {
     const GrammarVocab *v = m->vocab;
     uint32_t n_frames = w->n_frames;
-    int has_text, is_kept = w->most - n_frames == MAX_TOKEN_FRAMES;
+    int is_kept = w->most - n_frames == MAX_TOKEN_FRAMES;
     memset(mask, 0, v->n_words * sizeof *mask);
     if (s->is_cut) return -1;
-    allow_ids(v, w, s, mask, &has_text);
-    if (!has_text) return 0;
+    if (allow_ids(v, w, s, mask)) return 0;
     Hash key = state_key(m, w, s);
     const uint64_t *known = is_kept ? find_mask(m, key) : NULL;
     if (known) {
