@@ -24,16 +24,15 @@ enum {
 
 typedef struct SchemaCompiler SchemaCompiler;
 
-/*
- * where: what errors call the schema ("response_format.json_schema.schema"). strict: keywords that
- * cannot be followed are errors, not passed over.
- */
+/* Parts of one grammar, which is b's, of any number of schemas. */
 SchemaCompiler *schema_begin(GrammarBuilder *b);
 void schema_end(SchemaCompiler *c);
 
 /*
  * The part that is a value of this schema, which may refer to root ("#/$defs/..."), to be called.
- * 0 and an Error that begins with the place: ERR_INPUT or ERR_LIMIT.
+ * strict: keywords that cannot be followed are errors, not passed over. where: what errors call the
+ * schema ("response_format.json_schema.schema"). 0 and an Error that begins with the place:
+ * ERR_INPUT or ERR_LIMIT.
  */
 uint32_t schema_value(SchemaCompiler *c, const json_t *root, const json_t *schema, int strict,
                       const char *where, Error *err);

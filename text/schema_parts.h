@@ -93,7 +93,7 @@ uint32_t schema_part(SchemaCompiler *c, const json_t *schema);
 /* The same, one step further; index -1: none. */
 uint32_t schema_part_at(SchemaCompiler *c, const json_t *schema, const char *step, int index);
 
-/* Says what is wrong here, once; returns 0. what may hold a %s for detail. */
+/* Says what is wrong here, once, as printf does; returns 0. */
 uint32_t schema_fail(SchemaCompiler *c, ErrorCode code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
