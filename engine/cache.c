@@ -438,12 +438,6 @@ static int32_t reach(Cache *c, uint64_t salt, RadixWalk w, const int32_t *token,
     return at;
 }
 
-static int refused(Cache *c, CacheRefused why)
-{
-    cache_refuse(c, why);
-    return -1;
-}
-
 /* The same, in place of others if the tree is full; -1: it stays full. */
 static int32_t find_place(Cache *c, uint64_t salt, int32_t from, const int32_t *token, int n,
                           const int32_t *page)
@@ -458,10 +452,16 @@ static int32_t find_place(Cache *c, uint64_t salt, int32_t from, const int32_t *
     return reach(c, salt, w, token, n, page);
 }
 
+static int refused(Cache *c, CacheRefused why)
+{
+    cache_refuse(c, why);
+    return -1;
+}
+
 int32_t cache_keep(Cache *c, uint64_t salt, int32_t from, const int32_t *token, int n,
                    const int32_t *page, int32_t slot, CacheKept kind, double now)
 {
-    assert(n > c->tree.node[from].end || from == RADIX_ROOT || n == c->tree.node[from].end);
+    assert(n >= c->tree.node[from].end);
     if (!c->options.on || !n) return -1;
     if (c->options.policy == POLICY_NONE && !slots_free_count(c->frames))
         return refused(c, REFUSED_MEMORY);
