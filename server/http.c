@@ -108,7 +108,7 @@ static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
     (void)listener;
     (void)arg;
-    log_warn("accept-failed reason='%s'", strerror(errno));
+    log_warn("accept_failed reason='%s'", strerror(errno));
     nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
 }
 
