@@ -6,7 +6,6 @@
  */
 #include "server/translate.h"
 
-#include <limits.h>
 #include <string.h>
 
 #include "base/strbuf.h"
@@ -380,19 +379,16 @@ static int add_tool_choice(const json_t *body, json_t *chat, ApiError *err)
 
 /* ---- the rest ---- */
 
-/* thinking.type means the same to the chat's reader, which knows a budget by another name. */
-static int add_thinking(const json_t *body, json_t *chat, ApiError *err)
+/* The chat's reader knows it; there are more types there. */
+static int check_thinking(const json_t *body, ApiError *err)
 {
     const json_t *thinking = json_field(body, "thinking");
     const char *type = translate_type(thinking);
-    int budget = 0, is_enabled = !strcmp(type, "enabled");
-    if (!thinking) return 0;
-    if (!is_enabled && strcmp(type, "adaptive") != 0 && strcmp(type, "disabled") != 0)
-        return api_error(err, ERR_INPUT, "thinking",
-                         "thinking.type must be enabled, adaptive or disabled");
-    if (!is_enabled || !json_field(thinking, "budget_tokens")) return 0;
-    if (api_read_int(thinking, "budget_tokens", 1, INT_MAX, &budget, err)) return -1;
-    return json_object_set_new(chat, "thinking_budget", json_integer(budget));
+    if (!thinking || !strcmp(type, "enabled") || !strcmp(type, "adaptive") ||
+        !strcmp(type, "disabled"))
+        return 0;
+    return api_error(err, ERR_INPUT, "thinking",
+                     "thinking.type must be enabled, adaptive or disabled");
 }
 
 static int add_format(const json_t *body, json_t *chat, ApiError *err)
@@ -435,7 +431,7 @@ json_t *anthropic_to_chat(const json_t *body, ApiError *err)
     json_t *chat = translate_copy(body, own);
     if (!refuse_thread(body, err) && !add_messages(body, chat, err) &&
         !add_tools(body, chat, err) && !add_tool_choice(body, chat, err) &&
-        !add_thinking(body, chat, err) && !add_max_tokens(body, chat, err) &&
+        !check_thinking(body, err) && !add_max_tokens(body, chat, err) &&
         !add_stops(body, chat, err) && !add_format(body, chat, err))
         return chat;
     json_decref(chat);

@@ -6,6 +6,7 @@
  */
 #include "server/api_request.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -261,6 +262,29 @@ static int read_effort(ApiRequest *r, const json_t *effort, const char *param, A
     return 0;
 }
 
+/* How many tokens of it, in a field of the body. */
+static int read_budget(const json_t *body, const char *field, const char *key, long lo, int *budget,
+                       ApiError *err)
+{
+    char name[sizeof err->param];
+    snprintf(name, sizeof name, "%s.%s", field, key);
+    return api_read_int(json_field(body, field), key, lo, INT_MAX, budget, err)
+               ? api_in_field(err, name)
+               : 0;
+}
+
+/* OpenRouter's word for a budget asks for thinking, too; Anthropic's counts where that is on. */
+static int read_budgets(ApiRequest *r, const json_t *body, ApiError *err)
+{
+    const char *type = api_word(json_object_get(json_field(body, "thinking"), "type"));
+    int most = -1;
+    if (read_budget(body, "reasoning", "max_tokens", 0, &most, err)) return -1;
+    if (most >= 0) r->thinking_budget = most;
+    if (most > 0) r->chat.enable_thinking = 1;
+    if (!type || strcmp(type, "enabled") != 0) return 0;
+    return read_budget(body, "thinking", "budget_tokens", 1, &r->thinking_budget, err);
+}
+
 /* Many dialects say the same; the later ones here win. */
 static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
 {
@@ -278,7 +302,8 @@ static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
     /* Anthropic's, which does not switch thinking on. */
     if (json_is_string(effort)) r->chat.effort = json_string_value(effort);
     if (json_is_string(type)) *on = strcmp(json_string_value(type), "disabled") != 0;
-    if (read_effort(r, json_field(reasoning, "effort"), "reasoning.effort", err) ||
+    if (read_budgets(r, body, err) ||
+        read_effort(r, json_field(reasoning, "effort"), "reasoning.effort", err) ||
         read_switch(body, "reasoning", "enabled", on, err) ||
         read_effort(r, json_field(body, "reasoning_effort"), "reasoning_effort", err) ||
         api_read_bool(body, "enable_thinking", on, err) ||

@@ -231,6 +231,9 @@ static const Refused refused[] = {
     {API_CHAT, M "\"reasoning\": {\"effort\": 1}}", "reasoning.effort"},
     {API_CHAT, M "\"reasoning_effort\": false}", "reasoning_effort"},
     {API_CHAT, M "\"thinking_budget\": -2}", "thinking_budget"},
+    {API_CHAT, M "\"reasoning\": {\"max_tokens\": -2}}", "reasoning.max_tokens"},
+    {API_CHAT, M "\"thinking\": {\"type\": \"enabled\", \"budget_tokens\": 0}}",
+     "thinking.budget_tokens"},
     {API_CHAT, M "\"continue_final_message\": true}", "continue_final_message"},
     {API_CHAT,
      "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}], "

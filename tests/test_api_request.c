@@ -241,7 +241,10 @@ static void test_thinking(void **state)
         {M "\"reasoning\": {\"effort\": \"none\"}}", 0, -1, NULL},
         {M "\"reasoning\": {\"effort\": \"high\"}}", 1, -1, "high"},
         {M "\"reasoning\": {\"enabled\": true}}", 1, -1, NULL},
-        {M "\"thinking\": {\"type\": \"disabled\"}}", 0, -1, NULL},
+        {M "\"reasoning\": {\"max_tokens\": 9}}", 1, -1, NULL},
+        {M "\"reasoning\": {\"max_tokens\": 9, \"enabled\": false}}", 0, -1, NULL},
+        {M "\"reasoning\": {\"max_tokens\": 0}}", 0, -1, NULL},
+        {M "\"thinking\": {\"type\": \"disabled\", \"budget_tokens\": -3}}", 0, -1, NULL},
         {M "\"output_config\": {\"effort\": \"low\"}}", -1, -1, "low"},
         {M "\"output_config\": {\"effort\": 1}}", -1, -1, NULL},
     };
@@ -594,12 +597,17 @@ static void test_reply_fields(void **state)
     assert_int_equal(r.n_prompt_logprobs, -1);
     assert_int_equal(r.thinking_budget, -1);
     api_request_free(&r);
-    static const char *const budgets[] = {"reasoning_budget", "reasoning_budget_tokens",
-                                          "thinking_budget", "thinking_budget_tokens",
-                                          "thinking_token_budget"};
+    static const char *const budgets[] = {
+        "\"reasoning_budget\": 7",
+        "\"reasoning_budget_tokens\": 7",
+        "\"thinking_budget\": 7",
+        "\"thinking_budget_tokens\": 7",
+        "\"thinking_token_budget\": 7",
+        "\"reasoning\": {\"max_tokens\": 7}, \"thinking_budget\": 9",
+        "\"thinking\": {\"type\": \"enabled\", \"budget_tokens\": 7}"};
     for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
         char text[128];
-        snprintf(text, sizeof text, M "\"%s\": 7}", budgets[i]);
+        snprintf(text, sizeof text, M "%s}", budgets[i]);
         r = api_case_ok(API_CHAT, text);
         assert_int_equal(r.thinking_budget, 7);
         api_request_free(&r);
