@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
@@ -20,6 +21,7 @@
 #include <event2/http_struct.h>
 #include <event2/listener.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/random.h"
@@ -103,12 +105,28 @@ void exchange_begin(Exchange *ex)
     exchange_add_header(ex, "Server", SERVER_NAME);
 }
 
+/* What goes wrong goes wrong again at once: one line a minute. */
+static void log_accept_error(const char *reason)
+{
+    static const double minute_ms = 60000;
+    static double logged_ms = -INFINITY;
+    static int n_not;
+    double now = clock_ms();
+    if (now - logged_ms < minute_ms) {
+        n_not++;
+        return;
+    }
+    log_warn("accept_failed reason='%s' not_logged=%d", reason, n_not);
+    logged_ms = now;
+    n_not = 0;
+}
+
 /* Out of file descriptors: a pause, so that waiting for one does not take a whole core. */
 static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
     (void)listener;
     (void)arg;
-    log_warn("accept_failed reason='%s'", strerror(errno));
+    log_accept_error(strerror(errno));
     nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
 }
 

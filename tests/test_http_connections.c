@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -17,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "server/connection.h"
 #include "tests/analyzer.h"
 #include "tests/apart.h"
@@ -146,6 +148,42 @@ static void test_few_descriptors(void **state)
         assert_int_equal(WEXITSTATUS(status), rows[i][1]);
         if (!rows[i][1]) assert_non_null(strstr(said, "open files (ulimit -n)"));
     }
+}
+
+/* A server that finds no file for a connection; exits with the lines that it logs. */
+static void run_out_of_files(const void *arg)
+{
+    Echo e;
+    int ends[2], n_lines = 0;
+    char text[4096];
+    struct rlimit none;
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    (void)arg;
+    if (pipe(ends) || dup2(ends[1], STDERR_FILENO) < 0) _exit(100);
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    log_set_level(LOG_LEVEL_WARN);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    echo_open(&e, NULL, 1);
+    to.sin_port = htons((uint16_t)e.port);
+    if (getrlimit(RLIMIT_NOFILE, &none)) _exit(101);
+    none.rlim_cur = 0;
+    if (setrlimit(RLIMIT_NOFILE, &none)) _exit(102);
+    if (connect(fd, (struct sockaddr *)&to, sizeof to)) _exit(103);
+    usleep(200000);
+    ssize_t n = read(ends[0], text, sizeof text);
+    for (ssize_t i = 0; i < n; i++)
+        n_lines += text[i] == '\n';
+    _exit(n_lines);
+}
+
+/* It is tried again and again, and told of once a minute. */
+static void test_no_descriptor(void **state)
+{
+    (void)state;
+    char said[APART_SAID];
+    int status = run_apart(run_out_of_files, NULL, said);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
 }
 
 /* Who asks for the connection's end gets it, whatever the method. */
@@ -487,6 +525,7 @@ int main(void)
         cmocka_unit_test(test_idle),
         cmocka_unit_test(test_max_connections),
         cmocka_unit_test(test_few_descriptors),
+        cmocka_unit_test(test_no_descriptor),
         cmocka_unit_test(test_close_after_any_method),
         cmocka_unit_test(test_half_close),
         cmocka_unit_test(test_storms),
