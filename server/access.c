@@ -111,7 +111,8 @@ void access_add_cors(const char *origins, Exchange *ex)
     exchange_add_header(ex, "Vary", "Origin");
     if (!origin || (!all && !is_origin(origin, origins))) return;
     exchange_add_header(ex, "Access-Control-Allow-Origin", all ? "*" : origin);
-    exchange_add_header(ex, "Access-Control-Expose-Headers", "x-request-id, retry-after");
+    exchange_add_header(ex, "Access-Control-Expose-Headers",
+                        "x-request-id, request-id, retry-after, x-should-retry");
     if (exchange_method(ex) != METHOD_OPTIONS) return;
     exchange_add_header(ex, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
     if (asked) exchange_add_header(ex, "Access-Control-Allow-Headers", asked);

@@ -457,7 +457,7 @@ static void test_cors(void **state)
             assert_header(&r, "Access-Control-Allow-Origin", rows[i].allowed);
             assert_header(&r, "Vary", rows[i].vary);
             assert_header(&r, "Access-Control-Expose-Headers",
-                          given ? "x-request-id, retry-after" : "");
+                          given ? "x-request-id, request-id, retry-after, x-should-retry" : "");
             assert_header(&r, "Access-Control-Allow-Methods",
                           given && preflight ? "GET, POST, OPTIONS" : "");
             assert_header(&r, "Access-Control-Allow-Headers", given && preflight ? "x-a, x-b" : "");
