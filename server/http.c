@@ -82,16 +82,33 @@ void exchange_offer_id(Exchange *ex, const char *id)
     tell_id(ex);
 }
 
+/*
+ * The path as it was sent. Slashes before it are one, as a base URL's last and a route's first make
+ * two; to evhttp they begin a host, and the path is what stands behind that.
+ */
+static char *sent_path(const Exchange *ex)
+{
+    const char *text = evhttp_request_get_uri(ex->req);
+    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(ex->req);
+    const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
+    if (!strncmp(text, "//", 2)) path = text;
+    if (!path) path = "";
+    size_t n_slashes = strspn(path, "/");
+    char *own = mem_strdup(n_slashes ? path + n_slashes - 1 : path);
+    own[strcspn(own, "?#")] = 0;
+    return own;
+}
+
 /* A path that holds a NUL is none of ours, and must not pass for the part before it. */
 static void set_path(Exchange *ex)
 {
-    const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(ex->req);
-    const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
+    char *path = sent_path(ex);
     size_t size = 0;
-    char *decoded = evhttp_uridecode(path ? path : "", 0, &size);
+    char *decoded = evhttp_uridecode(path, 0, &size);
     int whole = decoded && strlen(decoded) == size;
     ex->path = mem_strdup(whole ? decoded : "");
     free(decoded);
+    mem_free(path);
     size_t n = strlen(ex->path);
     if (n > 1 && ex->path[n - 1] == '/') ex->path[n - 1] = 0;
 }
