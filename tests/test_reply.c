@@ -11,6 +11,7 @@
 #include "tests/reply_case.h"
 #include "tests/textdata.h"
 #include "text/call_json.h"
+#include "text/reply_drafts.h"
 
 #define WEATHER(city)                                                                              \
     "<function=get_weather>\n<parameter=city>\n" city "\n</parameter>\n</function>"
@@ -100,6 +101,7 @@ static const ReplyCase cases[] = {
      "C(Both.)F(now)A({})." LYON},
     {"no tools: markup is content", NO_TOOLS, "a\n" CALL "\n<function=now>\n</function>\n" ENDCALL,
      "C(a\n<tool_call>\n<function=now>\n</function>\n</tool_call>)"},
+    {"no tools: <think> after white space", NO_TOOLS, "\n" THINK "a" ENDTHINK "b", "R(a)C(b)"},
     {"one call: the end of it", ONE_CALL, "a" NOW "b", "C(a)F(now)A({})."},
     {"one call: another begins", ONE_CALL, CALL "<function=now></function>\n" NOW, "F(now)A({})."},
 
@@ -223,6 +225,13 @@ static const ReplyCase cases[] = {
     {"in think: begun and given up", IN_THINK, CALL "<function=get_weather>\n<parameter=city>" NOW,
      "R(<tool_call><function=get_weather>\n<parameter=city><tool_call>\n<function=now>\n"
      "</function>\n</tool_call>)F(now)A({})."},
+    {"in think: text beside it", IN_THINK, CALL "<function=now></function> or so" ENDCALL,
+     "R(<tool_call><function=now></function> or so</tool_call>)"},
+    {"in think: begun nine times", IN_THINK, CALL CALL CALL CALL CALL CALL CALL CALL NOW,
+     "R(<tool_call><tool_call><tool_call><tool_call><tool_call><tool_call><tool_call><tool_call>"
+     "<tool_call>\n<function=now>\n</function>\n</tool_call>)F(now)A({})."},
+    {"in think: blanks are no answer", IN_THINK, NOW ENDTHINK "\n\n \t",
+     "R(<tool_call>\n<function=now>\n</function>\n</tool_call>)F(now)A({})."},
     {"in think: a call in a value", IN_THINK,
      CALL "<function=write_file><parameter=path>" NOW "</parameter></function>" ENDCALL,
      "R(<tool_call><function=write_file><parameter=path><tool_call>\n<function=now>\n</function>\n"
@@ -264,6 +273,10 @@ static const ReplyCase cases[] = {
      "F(x)A({\n\"a\": \"b\\u000ac\\u000ad\"})."},
     {"json: text behind quoted arguments", 0,
      CALL "{\"name\": \"x\", \"arguments\": \"{} y\"}" ENDCALL, "F(x)A({})~C(y\"}</tool_call>)"},
+    {"json: half a character behind quoted arguments", 0,
+     CALL "{\"name\": \"x\", \"arguments\": \"{} \\ud83d\"}" ENDCALL,
+     "F(x)A({})~C(\"}</tool_call>)"},
+    {"json: a second name", 0, CALL "{\"name\": \"x\", \"name\": 1}" ENDCALL, "F(x)A({})."},
     {"json: no arguments", 0, CALL "{\"name\": \"x\"}" ENDCALL, "F(x)A({})."},
     {"json: null arguments", 0, CALL "{\"arguments\": null, \"name\": \"x\"}" ENDCALL,
      "F(x)A({})."},
@@ -530,6 +543,27 @@ static void a_run_of_blanks_ends(void **state)
     }
 }
 
+/* Of a run of calls in reasoning so many are remembered, of so much text. */
+static void calls_in_reasoning_are_bounded(void **state)
+{
+    (void)state;
+    for (int n = MAX_DRAFT_CALLS; n <= MAX_DRAFT_CALLS + 1; n++) {
+        Reply *r = open_reply(IN_THINK);
+        for (int i = 0; i < n; i++)
+            feed(r, NOW);
+        reply_end(r, 1);
+        assert_int_equal(reply_n_calls(r), n > MAX_DRAFT_CALLS ? 1 : n);
+        reply_close(r);
+    }
+    Reply *r = open_reply(IN_THINK);
+    for (int i = 0; i < MAX_DRAFT_BYTES; i += 16)
+        feed(r, "0123456789abcde\n");
+    feed(r, NOW);
+    reply_end(r, 1);
+    assert_int_equal(reply_n_calls(r), 0);
+    reply_close(r);
+}
+
 /* Arguments before the name wait, up to a limit; past it the call is content. */
 static void json_waits_for_its_name(void **state)
 {
@@ -603,11 +637,17 @@ static void counts_what_it_did(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_as_one_token),          cmocka_unit_test(rows_byte_by_byte),
-        cmocka_unit_test(rows_split_in_two),          cmocka_unit_test(rows_split_at_random),
-        cmocka_unit_test(nothing_waits_without_need), cmocka_unit_test(holds_are_bounded),
-        cmocka_unit_test(names_are_bounded),          cmocka_unit_test(a_run_of_blanks_ends),
-        cmocka_unit_test(json_waits_for_its_name),    cmocka_unit_test(counts_what_it_did),
+        cmocka_unit_test(rows_as_one_token),
+        cmocka_unit_test(rows_byte_by_byte),
+        cmocka_unit_test(rows_split_in_two),
+        cmocka_unit_test(rows_split_at_random),
+        cmocka_unit_test(nothing_waits_without_need),
+        cmocka_unit_test(holds_are_bounded),
+        cmocka_unit_test(calls_in_reasoning_are_bounded),
+        cmocka_unit_test(names_are_bounded),
+        cmocka_unit_test(a_run_of_blanks_ends),
+        cmocka_unit_test(json_waits_for_its_name),
+        cmocka_unit_test(counts_what_it_did),
     };
     return cmocka_run_group_tests(tests, open_tools, close_tools);
 }

@@ -254,6 +254,9 @@ static const struct {
     {O, "{\"s\": \"\\ud83d\\ude00 \\ud83d \\u00e9\\/\"}",
      "{\"s\": \"\xF0\x9F\x98\x80 \xEF\xBF\xBD \xC3\xA9/\"}"},
     {O, "{\"s\": \"a\nb\"}", "{\"s\": \"a\\nb\"}"},
+    {O, "{'a': 'b\\\nc'}", "{\"a\": \"bc\"}"},
+    {O, "{'a': '\\U00110000'}", "\"{'a': '\\\\U00110000'}\""},
+    {O | S, "{\"a\": \"b\tc\"}", "\"{\\\"a\\\": \\\"b\\tc\\\"}\""},
     {O, "{\"a\": 1", "\"{\\\"a\\\": 1\""},
     {O, "{'a'}", "\"{'a'}\""},
     {O, "{\"a\": 1} x", "\"{\\\"a\\\": 1} x\""},
@@ -385,6 +388,19 @@ static void bounds_depth(void **state)
         strbuf_puts(&text, "[");
     assert_int_equal(pyliteral_to_json(text.data, text.len, 0, &out), -1);
     assert_int_equal(out.len, 0);
+    /* As many within each other, and any number side by side. */
+    for (int n = MAX_LITERAL_DEPTH; n <= MAX_LITERAL_DEPTH + 1; n++) {
+        strbuf_clear(&text);
+        for (int i = 0; i < 2 * n; i++)
+            strbuf_puts(&text, i < n ? "[" : "]");
+        int is_deep = pyliteral_to_json(text.data, text.len, 0, &out) != 0;
+        assert_int_equal(is_deep, n > MAX_LITERAL_DEPTH);
+    }
+    strbuf_clear(&text);
+    for (int i = 0; i <= MAX_LITERAL_DEPTH; i++)
+        strbuf_puts(&text, i ? ", [1]" : "[[1]");
+    strbuf_puts(&text, "]");
+    assert_int_equal(pyliteral_to_json(text.data, text.len, 0, &out), 0);
     strbuf_free(&text);
     strbuf_free(&out);
 }
