@@ -125,6 +125,7 @@ static const Row rows[] = {
     {GET "X: a\0b\r\n\r\n", sizeof(GET "X: a\0b\r\n\r\n") - 1, 400, 0},
     {"GET /ec\0ho HTTP/1.1\r\n\r\n", 24, 400, 0},
     {GET "X: \x01\r\n\r\n", 0, 400, 0},
+    {GET "X: \x7f\r\n\r\n", 0, 400, 0},
     /* No request at all. */
     {"GET /echo\r\n\r\n", 0, 400, 0},
     {"GET /echo HTTP/0.9\r\n\r\n", 0, 400, 0},
@@ -295,7 +296,9 @@ static void test_limits_of_the_head(void **state)
         strbuf_puts(&line, " HTTP/1.1\r\n\r\n");
         assert_int_equal(status_of(&e, &line), over ? 414 : 200);
 
-        strbuf_puts(&headers, "GET /echo HTTP/1.1\r\n");
+        strbuf_puts(&headers, "GET /"); /* the line before them does not count */
+        add_times(&headers, "a", LINE / 2);
+        strbuf_puts(&headers, " HTTP/1.1\r\n");
         add_times(&headers, "X-A: 0123456789\r\n", HEADERS / 17 - 2);
         add_times(&headers, "Y-B: 0123456789\r\n", (size_t)over * 3);
         strbuf_puts(&headers, "\r\n");
