@@ -61,9 +61,9 @@ struct Answer {
     AnswerState state;
     EngineRequest request;
     AnswerGate gate;
-    GrammarAnswer structure; /* where request.constraint is set */
-    uint64_t ticket;         /* place in the line */
-    Answer *next;            /* in the waiting line */
+    GrammarAnswer structure;  /* where request.constraint is set */
+    uint64_t ticket, arrival; /* place in the line */
+    Answer *next;             /* in the waiting line */
     int cancelled;
     int pause_wanted, pause_sent, pause_acked; /* pause_sent and not yet obeyed: wait for it */
 

@@ -23,7 +23,7 @@ struct Dispatch {
     int n_places, n_free, max_live;
     Answer *first; /* the waiting line, by ticket; those with the same one by arrival */
     int n_waiting;
-    uint64_t n_ids;
+    uint64_t n_ids, n_arrived;
     long n_orders, n_obeyed;
     uint64_t served;    /* the ticket that was called last */
     int64_t busy_ms;    /* since when something runs */
@@ -112,11 +112,16 @@ int dispatch_n_waiting(const Dispatch *d)
     return d->n_waiting;
 }
 
-/* Behind those with its ticket; before them when it comes back from a full engine. */
-static void enqueue(Dispatch *d, Answer *a, int again)
+static int goes_before(const Answer *a, const Answer *b)
+{
+    return a->ticket != b->ticket ? a->ticket < b->ticket : a->arrival < b->arrival;
+}
+
+/* Where it was before, when it comes back from a full engine. */
+static void enqueue(Dispatch *d, Answer *a)
 {
     Answer **at = &d->first;
-    while (*at && ((*at)->ticket < a->ticket || ((*at)->ticket == a->ticket && !again)))
+    while (*at && goes_before(*at, a))
         at = &(*at)->next;
     a->next = *at;
     *at = a;
@@ -163,7 +168,7 @@ static void refused(Dispatch *d, Answer *a, const Error *why)
     leave_place(d, a);
     if (why->code == ERR_BUSY && n_running(d) && !a->cancelled) {
         d->blocked = 1;
-        enqueue(d, a, 1);
+        enqueue(d, a);
         return;
     }
     a->state = ANSWER_DONE;
@@ -272,7 +277,8 @@ int dispatch_read(Dispatch *d, Error *err)
 void dispatch_add(Dispatch *d, Answer *a)
 {
     a->ticket = d->served + (uint64_t)a->index;
-    enqueue(d, a, 0);
+    a->arrival = ++d->n_arrived;
+    enqueue(d, a);
     feed(d);
 }
 

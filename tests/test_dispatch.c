@@ -85,8 +85,11 @@ static void test_order(void **state)
     for (int k = 0; k < 3; k++) {
         Fixture f;
         open_fixture(&f, 1, bounds[k][0], bounds[k][1]);
-        for (int i = 0; i < N; i++)
+        for (int i = 0; i < N; i++) {
+            f.answer[i].index = 0; /* each a request of its own */
             dispatch_add(f.dispatch, &f.answer[i]);
+            f.answer[i].index = i; /* told apart in done[] */
+        }
         assert_int_equal(dispatch_n_live(f.dispatch), N);
         assert_false(dispatch_has_room(f.dispatch));
         run_until(&f, N);
@@ -266,6 +269,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order),   cmocka_unit_test(test_fair_line),
+
         cmocka_unit_test(test_pause),   cmocka_unit_test(test_refused),
         cmocka_unit_test(test_cancel),  cmocka_unit_test(test_close_while_running),
         cmocka_unit_test(test_silence),
