@@ -274,9 +274,10 @@ int dispatch_read(Dispatch *d, Error *err)
     return d->more;
 }
 
+/* Behind the ticket that is called now: those of a later one would wait as long as some come. */
 void dispatch_add(Dispatch *d, Answer *a)
 {
-    a->ticket = d->served + (uint64_t)a->index;
+    a->ticket = d->served + 1 + (uint64_t)a->index;
     a->arrival = ++d->n_arrived;
     enqueue(d, a);
     feed(d);

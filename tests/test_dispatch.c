@@ -124,6 +124,29 @@ static void test_fair_line(void **state)
     close_fixture(&f);
 }
 
+/* Those who came after a request's third answer go before it in turn, not for as long as some come.
+ */
+static void test_line_moves_on(void **state)
+{
+    (void)state;
+    Fixture f;
+    int at = 0;
+    open_fixture(&f, 1, 8, 2);
+    for (int i = 3; i < N; i++)
+        f.answer[i].index = 0;
+    for (int i = 0; i < 5; i++)
+        dispatch_add(f.dispatch, &f.answer[i]);
+    for (int i = 5; i < N; i++) {
+        run_until(&f, i - 4);
+        dispatch_add(f.dispatch, &f.answer[i]);
+    }
+    run_until(&f, N);
+    while (f.done[at] != 2)
+        at++;
+    assert_in_range(at, 4, N - 3);
+    close_fixture(&f);
+}
+
 /* Paused, often and back again: it stands still, whatever was said in between, then ends as ever.
  */
 static void test_pause(void **state)
@@ -154,6 +177,29 @@ static void test_pause(void **state)
     run_until(&f, 5);
     for (int i = 0; i < 3; i++)
         assert_int_equal(f.answer[i].n_tokens == 3000, i != 1);
+    close_fixture(&f);
+}
+
+/* One that was paused in the line begins so. */
+static void test_paused_in_line(void **state)
+{
+    (void)state;
+    Fixture f;
+    open_fixture(&f, 2, 4, 2);
+    f.answer[0].request.max_tokens = f.answer[1].request.max_tokens = 3000;
+    for (int i = 0; i < 3; i++)
+        dispatch_add(f.dispatch, &f.answer[i]);
+    dispatch_pause(f.dispatch, &f.answer[2], 1);
+    dispatch_cancel(f.dispatch, &f.answer[0]);
+    dispatch_cancel(f.dispatch, &f.answer[1]);
+    run_until(&f, 2);
+    dispatch_add(f.dispatch, &f.answer[3]);
+    run_until(&f, 3);
+    assert_int_equal(f.done[2], 3);
+    assert_int_equal(f.answer[2].n_tokens, 0);
+    dispatch_pause(f.dispatch, &f.answer[2], 0);
+    run_until(&f, 4);
+    assert_int_equal(f.answer[2].n_tokens, 8);
     close_fixture(&f);
 }
 
@@ -268,10 +314,10 @@ static void test_silence(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),   cmocka_unit_test(test_fair_line),
-
-        cmocka_unit_test(test_pause),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_cancel),  cmocka_unit_test(test_close_while_running),
+        cmocka_unit_test(test_order),         cmocka_unit_test(test_fair_line),
+        cmocka_unit_test(test_line_moves_on), cmocka_unit_test(test_paused_in_line),
+        cmocka_unit_test(test_pause),         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_close_while_running),
         cmocka_unit_test(test_silence),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
