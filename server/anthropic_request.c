@@ -235,7 +235,8 @@ static int add_message(size_t i, const json_t *m, json_t *out, ApiError *err)
 {
     ApiPlace p = api_place("messages", i, ".content", err);
     const char *role = translate_text(m, "role");
-    json_t *content = json_object_get(m, "content"), *blocks;
+    json_t *content = json_object_get(m, "content"), *block;
+    size_t k;
     int by_user = !strcmp(role, "user");
     if (!by_user && strcmp(role, "assistant") != 0 && strcmp(role, "system") != 0)
         return api_refuse(api_place("messages", i, ".role", err), "must be user or assistant");
@@ -244,9 +245,9 @@ static int add_message(size_t i, const json_t *m, json_t *out, ApiError *err)
     if (*role == 's') return add_late_system(content, out);
     if (json_is_string(content))
         return json_array_append_new(out, translate_message(role, json_incref(content)));
-    json_array_foreach(content, i, blocks)
+    json_array_foreach(content, k, block)
     {
-        if (!json_is_object(blocks)) return api_refuse(p, "has a block that is not an object");
+        if (!json_is_object(block)) return api_refuse(p, "has a block that is not an object");
     }
     return by_user ? add_user(p, content, out) : add_assistant(p, content, out);
 }
