@@ -95,7 +95,6 @@ static int tokenize_predicted(Call *call, size_t *budget)
     if (!rc) rc = encoding_some(e, budget, &ignored);
     if (rc > 0) return 1;
     encoding_free(e);
-    *e = (Encoding){0};
     if (call->predicted.n > MAX_PREDICTED) call->predicted.n = MAX_PREDICTED;
     return 0;
 }
@@ -249,7 +248,7 @@ static int run(void *owner)
     Call *call = owner;
     ApiError *err = &call->error;
     size_t budget = SLICE_BYTES;
-    if (atomic_load(&call->is_gone)) return 0;
+    if (atomic_load(&call->is_gone)) return TASK_DONE;
     int rc = call->api.body ? 0 : read_request(call, err);
     if (!rc && !call->is_encoded) rc = tokenize(call, &budget, err);
     if (!rc) call->is_encoded = 1;
