@@ -14,6 +14,7 @@
 #include "server/encoding.h"
 #include "server/json_out.h"
 #include "text/detokenizer.h"
+#include "text/split.h"
 #include "text/utf8.h"
 
 /* What a token of the reply costs, in bytes that are tokenised. */

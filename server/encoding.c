@@ -1,6 +1,8 @@
 /* encoding.c: see encoding.h. */
 #include "server/encoding.h"
 
+#include "text/split.h"
+
 /* What a text costs beside its bytes, in bytes: thousands of short ones are work too. */
 enum { TEXT_COST = 256 };
 
@@ -15,11 +17,6 @@ void encoding_free(Encoding *e)
     close_text(e);
     strbuf_free(&e->chat);
     chat_marks_free(&e->marks);
-}
-
-void budget_spend(size_t *budget, size_t n)
-{
-    *budget -= n < *budget ? n : *budget;
 }
 
 int encoding_text(Encoding *e, const Tokenizer *tok, const char *text, size_t len,

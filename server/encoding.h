@@ -42,7 +42,4 @@ int encoding_some(Encoding *e, size_t *budget, ApiError *err);
 int chat_prompt(const Service *service, const ApiRequest *api, StrBuf *text, ChatMarks *marks,
                 ApiError *err);
 
-/* Takes n off *budget, down to 0. */
-void budget_spend(size_t *budget, size_t n);
-
 #endif

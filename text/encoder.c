@@ -66,11 +66,6 @@ int encoder_stable(const Encoder *e)
     return e->n_stable;
 }
 
-static void spend(size_t *budget, size_t n_bytes)
-{
-    *budget -= n_bytes < *budget ? n_bytes : *budget;
-}
-
 static const char *stretch(const Encoder *e, size_t *len)
 {
     *len = e->at - e->since;
@@ -161,7 +156,7 @@ static int find_added(Encoder *e, size_t *budget)
         e->n_added = match_outside(added, &e->plain, e->at, text, e->len - e->at, &e->added);
         if (e->n_added) break;
     }
-    spend(budget, e->at - from + (e->added >= 0));
+    budget_spend(budget, e->at - from + (e->added >= 0));
     return e->added >= 0 || e->at == e->len ? begin_stretch(e) : 1;
 }
 
@@ -180,7 +175,7 @@ static int find_normalised(Encoder *e, size_t *budget)
             match_outside(added, plain, origin + e->part_at, at, len - e->part_at, &e->inner);
         if (e->n_inner) break;
     }
-    spend(budget, e->part_at - from + (e->inner >= 0));
+    budget_spend(budget, e->part_at - from + (e->inner >= 0));
     if (e->inner < 0 && e->part_at < len) return 1;
     e->doing = MERGE; /* of nothing, where two tokens touch */
     split_begin(e->split, text + e->part, e->part_at - e->part);
@@ -237,7 +232,7 @@ static int normalise(Encoder *e, size_t *budget)
     size_t n = next_normal(e, text, len - e->n_normal, *budget, &is_plain);
     nfc_append(&e->nfc, text, n, &e->normal);
     if (is_plain) add_normal_plain(e, before);
-    spend(budget, n);
+    budget_spend(budget, n);
     e->n_normal += n;
     if (e->n_normal == len) begin_parts(e);
     return 1;

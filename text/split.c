@@ -143,11 +143,6 @@ static int match_at(SplitRun *run, const Stage *st, const pcre2_code *code, size
     return 1;
 }
 
-static void spend(size_t *budget, size_t n_bytes)
-{
-    *budget -= n_bytes < *budget ? n_bytes : *budget;
-}
-
 /* Gives the text up to `to`. */
 static SplitResult give(Stage *st, size_t to, const char **piece, size_t *len)
 {
@@ -174,7 +169,7 @@ static SplitResult stage_next(SplitRun *run, int depth, size_t *budget, const ch
             utf8_decode(st->text + st->pos, &n_char);
             st->pos += (size_t)n_char;
         }
-        spend(budget, st->pos - from);
+        budget_spend(budget, st->pos - from);
         if (!found) continue;
         if (start > st->given) return give(st, start, piece, len);
         if (end > start) return give(st, end, piece, len);

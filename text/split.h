@@ -37,6 +37,12 @@ typedef enum {
     SPLIT_MORE, /* the budget is spent */
 } SplitResult;
 
+/* Takes n off *budget, down to 0. */
+static inline void budget_spend(size_t *budget, size_t n)
+{
+    *budget -= n < *budget ? n : *budget;
+}
+
 /* The next piece, none of them empty. Takes the bytes it looked at off *budget, down to 0. */
 SplitResult split_next(SplitRun *run, size_t *budget, const char **piece, size_t *len, Error *err);
 
