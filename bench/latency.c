@@ -132,7 +132,7 @@ static double floor_rate(const Bench *b, int context, int way)
     double bytes = model_pass_bytes(b->model, (int)(rows + 0.5)) +
                    states_moved(b, rows) * state_bytes(b) + kv_bytes(b, answer);
     if (way == DRAFTED) {
-        if (b->status.draft_vocab) bytes += levels * model_head_bytes(b->model, 1);
+        if (b->status.draft_vocab) bytes += levels * model_head_bytes(b->model);
         bytes += levels * b->status.draft_vocab_bytes;
     }
     return acceptance_length(&b->way[way]) * b->rate / bytes;

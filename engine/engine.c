@@ -150,7 +150,7 @@ static void init_cost(Engine *e)
     CostBytes b = {.state = (double)memory_slot_bytes(c),
                    .key = kv * c->n_full,
                    .head_key = engine_uses_head(e) ? kv : 0,
-                   .head = engine_uses_head(e) ? model_head_bytes(m, 1) : 0,
+                   .head = engine_uses_head(e) ? model_head_bytes(m) : 0,
                    .scored = scored_bytes(&e->head.scored),
                    .fold = e->forward.records ? 2.0 * (double)memory_slot_bytes(c) : 0};
     for (int n = 1; n <= COST_ROWS; n++)

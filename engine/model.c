@@ -424,9 +424,9 @@ double model_pass_bytes(const Model *m, int n)
     return bytes;
 }
 
-double model_head_bytes(const Model *m, int n)
+double model_head_bytes(const Model *m)
 {
     if (!m->has_mtp) return 0;
     return weight_bytes(&m->head.fc) + attention_bytes(&m->head.attention) +
-           ffn_bytes(&m->config, &m->head.ffn, n);
+           ffn_bytes(&m->config, &m->head.ffn, 1);
 }

@@ -102,11 +102,13 @@ int model_save_quantised(const char *dir, const char *to, QuantType quant, Backe
                          int64_t *bytes, Error *err);
 
 /*
- * Bytes of weights that a pass over n rows reads: of the trunk and the LM head, or of the head's
- * layer alone (its LM head is the caller's to add). Of n_experts those that n rows choose on
- * average, if they choose independently: n_experts (1 - (1 - n_experts_used / n_experts)^n).
+ * Bytes of weights that a pass over n rows of the trunk and the LM head reads. Of n_experts those
+ * that n rows choose on average, if they choose independently: n_experts (1 - (1 - n_experts_used /
+ * n_experts)^n).
  */
 double model_pass_bytes(const Model *m, int n);
-double model_head_bytes(const Model *m, int n);
+
+/* The same of the draft head's layer and one row, without its LM head (scored.h); 0: no head. */
+double model_head_bytes(const Model *m);
 
 #endif
