@@ -152,10 +152,9 @@ static json_t *load(const char *text, size_t len, size_t flags, int not_finite, 
     return root;
 }
 
-json_t *json_load_digits(const char *text, size_t len, size_t flags, int not_finite,
-                         json_error_t *je)
+json_t *json_load_digits(const char *text, size_t len, size_t flags, json_error_t *je)
 {
-    return load(text, len, flags, not_finite, 1, je);
+    return load(text, len, flags, 0, 1, je);
 }
 
 const char *json_digits(const json_t *v)

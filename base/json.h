@@ -17,10 +17,9 @@
 /*
  * json_loadb, but an integer beyond 64 bits, which JSON does not bound, keeps its digits:
  * json_digits has them. To everything else it is a string, so where it is not only printed it is to
- * be rounded. With not_finite NaN, Infinity and -Infinity are null.
+ * be rounded.
  */
-json_t *json_load_digits(const char *text, size_t len, size_t flags, int not_finite,
-                         json_error_t *je);
+json_t *json_load_digits(const char *text, size_t len, size_t flags, json_error_t *je);
 
 /* The digits and the sign of an integer beyond 64 bits that kept them; NULL: v is another value. */
 const char *json_digits(const json_t *v);
@@ -47,9 +46,9 @@ const json_t *json_field(const json_t *obj, const char *key);
 int json_whole(const json_t *v, json_int_t *out);
 
 /*
- * Integer at key, as json_whole has it. Absent or null: *out = fallback, or an error when fallback
- * < 0 is not allowed by lo (that is, fallback < lo means "required"). A value outside [lo, hi] or
- * of another type is an error that names where and key.
+ * Integer at key, as json_whole has it. Absent or null: *out = fallback; one below lo makes that an
+ * error, the key required. A value outside [lo, hi] or of another type is an error that names where
+ * and key.
  */
 int json_get_int(const json_t *obj, const char *where, const char *key, long lo, long hi,
                  long fallback, int *out, Error *err);

@@ -178,7 +178,7 @@ json_t *api_parse_one(JsonCost *spent, const char *text, size_t len, ApiError *e
     JsonCost cost = add_cost(*spent, text, len);
     if (check_cost(cost, err)) return NULL;
     *spent = cost;
-    json_t *body = json_load_digits(text, len, JSON_ALLOW_NUL, 0, &je);
+    json_t *body = json_load_digits(text, len, JSON_ALLOW_NUL, &je);
     if (json_is_object(body)) return body;
     if (body)
         api_error(err, ERR_INPUT, NULL, "the body is not a JSON object");

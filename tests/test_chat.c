@@ -295,7 +295,7 @@ static void renders_digits(void **state)
         json_error_t je;
         StrBuf out = {0};
         json_t *messages = parse(calls);
-        json_t *list = json_load_digits(tools, sizeof tools - 1, 0, 0, &je);
+        json_t *list = json_load_digits(tools, sizeof tools - 1, 0, &je);
         if (chat_render(&templates[i], messages, list, &generate, &out, NULL, &err))
             fail_msg("%s", err.msg);
         for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)

@@ -499,7 +499,7 @@ static void test_python_json(void **state)
 
 static json_t *load_digits(const char *text, json_error_t *je)
 {
-    return json_load_digits(text, strlen(text), JSON_ALLOW_NUL, 0, je);
+    return json_load_digits(text, strlen(text), JSON_ALLOW_NUL, je);
 }
 
 static void expect_digits(const json_t *v, const char *want)

@@ -48,7 +48,7 @@ static void test_digits(void **state)
     (void)state;
     static const char text[] = "{\"a\":[18446744073709551615,-99999999999999999999]}";
     json_error_t je;
-    json_t *v = json_load_digits(text, sizeof text - 1, 0, 0, &je);
+    json_t *v = json_load_digits(text, sizeof text - 1, 0, &je);
     StrBuf out = {0};
     json_print(v, &out);
     assert_string_equal(strbuf_str(&out), text);

@@ -194,7 +194,7 @@ static json_t *read_arguments(const Render *r, size_t i, const json_t *call)
     if (json_is_string(value)) {
         Span text = chat_trim(span_of(value));
         if (!text.n) return json_object();
-        object = json_load_digits(text.s, text.n, JSON_ALLOW_NUL, 0, &je);
+        object = json_load_digits(text.s, text.n, JSON_ALLOW_NUL, &je);
     }
     if (json_is_object(object)) return object;
     json_decref(object);
