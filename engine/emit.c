@@ -97,6 +97,17 @@ static void emit_prompt(Engine *e, const Work *w)
     }
 }
 
+/* Up to the first token: what is computed again later is no news. */
+static void emit_progress(Engine *e, const Work *w)
+{
+    Seq *s = w->seq;
+    int n = w->start + w->n_rows;
+    if (!s->req.progress || s->first_token > 0) return;
+    Event *ev = engine_add_event(e, EVENT_PROGRESS, s->req.id);
+    ev->pos = n < s->req.n_prompt ? n : s->req.n_prompt;
+    ev->stats = *seq_stats(s);
+}
+
 static Event *emit_token(Engine *e, Seq *s, int32_t token)
 {
     Event *ev = engine_add_event(e, EVENT_TOKEN, s->req.id);
@@ -184,6 +195,7 @@ void emit_tokens(Engine *e)
         Seq *s = w->seq;
         if (w->is_tree) count_step(e, w, s);
         if (!w->is_tree) emit_prompt(e, w);
+        if (!w->is_tree) emit_progress(e, w);
         if (w->ends_chunks) {
             s->state = SEQ_DECODE;
             if (s->first_token <= 0) s->first_token = clock_ms();

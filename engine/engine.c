@@ -228,7 +228,7 @@ static int open_parts(Engine *e, Error *err)
     e->waiting = mem_alloc((size_t)o->max_waiting, sizeof *e->waiting);
     e->waiting_since = mem_alloc((size_t)o->max_waiting, sizeof *e->waiting_since);
     e->max_events =
-        2 * (max_rows + o->max_seqs) + o->max_seqs * (MAX_FORCED + 1) + o->max_waiting + 2;
+        2 * max_rows + 3 * o->max_seqs + o->max_seqs * (MAX_FORCED + 1) + o->max_waiting + 2;
     e->event = mem_alloc((size_t)e->max_events, sizeof *e->event);
     return o->drafter ? o->drafter->bind(o->drafter->self, e, err) : 0;
 }

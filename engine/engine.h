@@ -102,6 +102,7 @@ typedef struct {
     int n_logprobs;      /* -1: none; else the chosen token's and this many alternatives */
     int prompt_logprobs; /* 1: EVENT_PROMPT for every prompt token, with n_logprobs alternatives */
     int trees;           /* 1: EVENT_TREE for every verify step */
+    int progress;        /* 1: EVENT_PROGRESS for every part of the prompt that was computed */
     int ignore_eos;
     int draft_max;           /* -1: as the engine is set; 0: no drafting; else the deepest level */
     const int32_t *stop_ids; /* beside the model's end tokens; borrowed */
@@ -168,6 +169,7 @@ typedef struct {
 
 typedef enum {
     EVENT_PROMPT,
+    EVENT_PROGRESS,
     EVENT_TREE, /* comes before the tokens of its step */
     EVENT_TOKEN,
     EVENT_DONE,
@@ -177,7 +179,7 @@ typedef struct {
     EventType type;
     uint64_t id;
     int32_t token; /* PROMPT, TOKEN; an end token is reported too, as the last TOKEN */
-    int pos;       /* its position */
+    int pos;       /* its position; PROGRESS: tokens of the prompt that are done */
     int drafted;   /* 1: the token was an accepted draft */
     /*
      * The last TOKEN that a step sampled for its sequence: how many these are, and nodes (root
@@ -194,7 +196,7 @@ typedef struct {
     FinishReason finish; /* DONE */
     int32_t stop_token;  /* DONE with FINISH_STOP: the end token or stop id, -1 for the watcher */
     union {
-        RequestStats stats; /* DONE; so far: TOKEN with n_sampled */
+        RequestStats stats; /* DONE; so far: PROGRESS, TOKEN with n_sampled */
         StepTree tree;      /* TREE */
     };
 } Event;

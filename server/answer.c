@@ -114,6 +114,7 @@ int answer_open(Answer *a, const AnswerModel *model, const ApiRequest *api, cons
         .n_logprobs = max_int(max_int(api->n_logprobs, api->n_prompt_logprobs), chooses ? 0 : -1),
         .prompt_logprobs = (api->echo && api->n_logprobs >= 0) || api->n_prompt_logprobs >= 0,
         .trees = api->return_trees,
+        .progress = api->return_progress && api->stream,
         .ignore_eos = api->ignore_eos,
         .draft_max = api->draft_max,
         .stop_ids = api->stop_id,
@@ -239,11 +240,19 @@ static void finish(Answer *a, const Event *e)
     if (stop >= 0) a->stop_string = a->api->stop[stop];
 }
 
+static void note_progress(Answer *a, const Event *e)
+{
+    a->n_computed = e->pos;
+    a->stats = e->stats;
+}
+
 void answer_event(Answer *a, const Event *e)
 {
     metrics_event(a, e);
     if (e->type == EVENT_PROMPT)
         add_prompt_token(a, e);
+    else if (e->type == EVENT_PROGRESS)
+        note_progress(a, e);
     else if (e->type == EVENT_TREE)
         tree_list_add(&a->trees, &e->tree);
     else if (e->type == EVENT_TOKEN)

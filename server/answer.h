@@ -69,6 +69,7 @@ struct Answer {
 
     AnswerModel model;
     const ApiRequest *api;
+    int n_computed;                  /* tokens of the prompt, where it has not been told; else 0 */
     StrBuf echo;                     /* the prompt's text, not yet taken */
     Reply *reply;                    /* what the tokens become; its pieces are not yet taken */
     Detokenizer detok, prompt_detok; /* to count characters */

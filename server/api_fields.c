@@ -81,6 +81,7 @@ static const BoolField bool_fields[] = {
     {"return_tokens_as_token_ids", AT(tokens_as_ids)},
     {"timings_per_token", AT(timings_per_token)},
     {"return_trees", AT(return_trees)},
+    {"return_progress", AT(return_progress)},
 };
 
 static int read_plain(ApiRequest *r, const json_t *body, ApiError *err)

@@ -143,6 +143,7 @@ typedef struct {
     /* in the reply: the ids, under vLLM's names, llama.cpp's; ids instead of texts; timings */
     int return_token_ids, return_tokens, tokens_as_ids, timings_per_token;
     int return_trees;    /* ours: what each step verified */
+    int return_progress; /* llama.cpp's: how much of the prompt is computed; in a stream */
     int service_tier;    /* 1: it was sent and is answered */
     int cache_prompt;    /* 0: the prefix cache is neither asked nor fed */
     uint64_t cache_salt; /* of the string that was sent; 0: none */

@@ -223,6 +223,7 @@ static void flush(Call *call)
         if (fail_with(call, &call->answers[i])) return;
     for (int i = 0; i < call->n_answers && call->api.stream; i++) {
         Answer *a = &call->answers[i];
+        if (a->n_computed) choices_progress(call, a);
         /* With echo the prompt goes out together with the first token. */
         if (!a->closed && (a->n_tokens || a->state == ANSWER_DONE)) call->format->stream(call, a);
     }

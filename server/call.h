@@ -134,6 +134,9 @@ void choices_fail(Call *call, int status, const char *code, const char *message)
 StrBuf *choices_chunk_begin(Call *call);
 void choices_chunk_end(Call *call, int prompt, int last);
 
+/* A chunk that says how much of an answer's prompt is computed, in llama.cpp's form. */
+void choices_progress(Call *call, Answer *a);
+
 /* "model" of the reply: as asked for, or ours. */
 const char *call_model(const Call *call);
 

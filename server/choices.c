@@ -57,11 +57,9 @@ StrBuf *choices_chunk_begin(Call *call)
     return out;
 }
 
-void choices_chunk_end(Call *call, int prompt, int last)
+static void end_chunk(Call *call, int last)
 {
     StrBuf *out = &call->stream.pending;
-    strbuf_puts(out, "]");
-    if (prompt) call_add_prompt_ids(call, &call->answers[0], out);
     if (call->api.continuous_usage)
         add_usage(call, out);
     else if (call->api.include_usage)
@@ -72,6 +70,27 @@ void choices_chunk_end(Call *call, int prompt, int last)
         add_timings(call, out);
     strbuf_puts(out, "}");
     stream_end_event(&call->stream);
+}
+
+void choices_chunk_end(Call *call, int prompt, int last)
+{
+    StrBuf *out = &call->stream.pending;
+    strbuf_puts(out, "]");
+    if (prompt) call_add_prompt_ids(call, &call->answers[0], out);
+    end_chunk(call, last);
+}
+
+void choices_progress(Call *call, Answer *a)
+{
+    const RequestStats *st = &a->stats;
+    StrBuf *out = choices_chunk_begin(call);
+    json_write(out, "{s:i, s:", "index", a->index, call->api.kind == API_CHAT ? "delta" : "text");
+    strbuf_puts(out, call->api.kind == API_CHAT ? "{}" : "\"\"");
+    json_write(out, ",s:n, s:n}], s:{s:i, s:i, s:i, s:f}", "logprobs", "finish_reason",
+               "prompt_progress", "total", st->n_prompt, "cache", st->n_cached, "processed",
+               a->n_computed, "time_ms", st->prompt_ms);
+    end_chunk(call, 0);
+    a->n_computed = 0;
 }
 
 void choices_end(Call *call)

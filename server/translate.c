@@ -32,6 +32,7 @@ json_t *translate_copy(const json_t *body, const char *const *without)
                                        "tool_choice",
                                        "audio",
                                        "modalities",
+                                       "return_progress",
                                        NULL};
     json_t *copy = json_copy((json_t *)body);
     for (int i = 0; form[i]; i++)

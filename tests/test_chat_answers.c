@@ -613,6 +613,53 @@ static void test_figures(void **state)
     free(body);
 }
 
+/* What is computed of the prompt is told by parts, before the answer, and no more than asked for.
+ */
+static void test_progress(void **state)
+{
+    (void)state;
+    static const char *const fields[] = {"", "\"return_progress\": true, "};
+    for (int asks = 0; asks < 2; asks++) {
+        StrBuf body = {0};
+        int n = 0, n_done = 0;
+        json_t *event;
+        size_t i;
+        strbuf_printf(&body,
+                      "{\"stream\": true, \"max_tokens\": 2, %s\"cache_prompt\": false, "
+                      "\"stream_options\": {\"include_usage\": true}, \"prompt\": \"",
+                      fields[asks]);
+        for (int k = 0; k < 300; k++)
+            strbuf_puts(&body, "a b ");
+        strbuf_puts(&body, "\"}");
+        json_t *events = served_events(served, COMPLETIONS, body.data);
+        const json_t *last = json_array_get(events, json_array_size(events) - 1);
+        long n_prompt = served_int_at(last, "usage.prompt_tokens");
+        json_array_foreach(events, i, event)
+        {
+            const json_t *progress = json_object_get(event, "prompt_progress");
+            if (!progress) continue;
+            assert_int_equal(i, n++);
+            assert_true(served_int_at(progress, "processed") > n_done);
+            n_done = (int)served_int_at(progress, "processed");
+            assert_int_equal(served_int_at(progress, "total"), n_prompt);
+            assert_int_equal(served_int_at(progress, "cache"), 0);
+            assert_true(json_real_value(json_object_get(progress, "time_ms")) > 0);
+            assert_string_equal(served_text_at(event, "choices.0.text"), "");
+        }
+        assert_true(asks ? n > 1 : !n);
+        assert_int_equal(n_done, asks ? n_prompt : 0);
+        json_decref(events);
+        strbuf_free(&body);
+    }
+    char *body = question("\"return_progress\": true, ", 1);
+    json_t *events = served_events(served, CHAT, body);
+    const json_t *first = json_array_get(events, 0);
+    assert_true(served_int_at(first, "prompt_progress.processed") > 0);
+    assert_int_equal(json_object_size(served_at(first, "choices.0.delta")), 0);
+    json_decref(events);
+    free(body);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -631,6 +678,7 @@ int main(void)
         cmocka_unit_test(test_ids),
         cmocka_unit_test(test_ids_of_a_chat),
         cmocka_unit_test(test_figures),
+        cmocka_unit_test(test_progress),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -325,6 +325,7 @@ static void test_responses_fields(void **state)
         {ASKS("'n': 2"), "n", "null"},
         {ASKS("'n_predict': 2"), "n_predict", "null"},
         {ASKS("'n_cmpl': 2"), "n_cmpl", "null"},
+        {ASKS("'return_progress': true"), "return_progress", "null"},
         {ASKS("'reasoning': {'effort': 'none'}"), "reasoning", "{'effort': 'none'}"},
         {ASKS("'tool_choice': 'required'"), "tool_choice", "'required'"},
         {ASKS("'tool_choice': {'type': 'custom', 'name': 'p'}"), "tool_choice",
