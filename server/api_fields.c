@@ -290,17 +290,31 @@ static uint64_t hash_salt(const char *text, size_t len)
     return h ? h : 1;
 }
 
-/* An empty salt is none. */
+/* An empty salt is none. SGLang's extra_key is one more. */
+static int read_salts(ApiRequest *r, const json_t *body, ApiError *err)
+{
+    static const char *const keys[] = {"cache_salt", "extra_key"};
+    char salts[2 * MAX_CACHE_SALT + 1];
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *salt = json_field(body, keys[i]);
+        size_t len = json_string_length(salt);
+        if (salt && (!json_is_string(salt) || len > MAX_CACHE_SALT))
+            return api_error(err, ERR_INPUT, keys[i], "%s must be a string of at most %d bytes",
+                             keys[i], MAX_CACHE_SALT);
+        if (i && len) salts[n++] = '\0'; /* the two are not one text */
+        if (len) memcpy(salts + n, json_string_value(salt), len);
+        n += len;
+    }
+    r->cache_salt = n ? hash_salt(salts, n) : 0;
+    return 0;
+}
+
 static int read_cache_fields(ApiRequest *r, const json_t *body, ApiError *err)
 {
-    const json_t *salt = json_field(body, "cache_salt");
-    size_t len = json_string_length(salt);
-    if (api_read_bool(body, "cache_prompt", &r->cache_prompt, err)) return -1;
-    if (salt && (!json_is_string(salt) || len > MAX_CACHE_SALT))
-        return api_error(err, ERR_INPUT, "cache_salt",
-                         "cache_salt must be a string of at most %d bytes", MAX_CACHE_SALT);
-    r->cache_salt = len ? hash_salt(json_string_value(salt), len) : 0;
-    return 0;
+    return api_read_bool(body, "cache_prompt", &r->cache_prompt, err) || read_salts(r, body, err)
+               ? -1
+               : 0;
 }
 
 /*

@@ -77,6 +77,7 @@ static const Refused refused[] = {
     {API_COMPLETION, P "\"cache_prompt\": 1}", "cache_prompt"},
     {API_COMPLETION, P "\"cache_salt\": 1}", "cache_salt"},
     {API_CHAT, M "\"cache_salt\": {}}", "cache_salt"},
+    {API_CHAT, M "\"extra_key\": [\"a\"]}", "extra_key"},
     {API_COMPLETION, P "\"truncate_prompt_tokens\": 5}", "truncate_prompt_tokens"},
     {API_COMPLETION, P "\"guided_json\": {\"type\": \"object\"}}", "guided_json"},
     {API_COMPLETION, P "\"max_tokens\": -4}", "max_tokens"},

@@ -517,9 +517,20 @@ static void test_cache_fields(void **state)
 
     char longest[MAX_CACHE_SALT + 4];
     snprintf(longest, sizeof longest, "\"%0*d\"", MAX_CACHE_SALT, 0);
-    const char *const salts[] = {"null",         "\"a\"",        "\"b\"", "\"ab\"",
-                                 "\"ba\"",       "\"a\\u0000\"", "\"A\"", "\"\\u00e9\"",
-                                 "\"tenant-1\"", "\"tenant-2\"", longest};
+    const char *const salts[] = {"null",
+                                 "\"a\"",
+                                 "\"b\"",
+                                 "\"ab\"",
+                                 "\"ba\"",
+                                 "\"a\\u0000\"",
+                                 "\"A\"",
+                                 "\"\\u00e9\"",
+                                 "\"tenant-1\"",
+                                 "\"tenant-2\"",
+                                 longest,
+                                 "null, \"extra_key\": \"a\"",
+                                 "\"a\", \"extra_key\": \"b\"",
+                                 "\"b\", \"extra_key\": \"a\""};
     enum { N = sizeof salts / sizeof *salts };
     for (int i = 0; i < N; i++) {
         assert_true(salt_of(salts[i]) == salt_of(salts[i]));
