@@ -148,6 +148,8 @@ static const Refused refused[] = {
     {API_CHAT, M "\"reasoning_budget_message\": \"x\"}", "reasoning_budget_message"},
     {API_COMPLETION, P "\"logits_processors\": [\"x\"]}", "logits_processors"},
     {API_COMPLETION, P "\"logprob_token_ids\": [5]}", "logprob_token_ids"},
+    {API_COMPLETION, P "\"logprobs\": 1, \"post_sampling_probs\": true}", "post_sampling_probs"},
+    {API_CHAT, M "\"return_cached_tokens_details\": true}", "return_cached_tokens_details"},
     {API_COMPLETION, P "\"repetition_detection\": {\"min_count\": 3}}", "repetition_detection"},
     {API_COMPLETION, P "\"stop_regex\": \"a+\"}", "stop_regex"},
     {API_CHAT, M "\"custom_logit_processor\": \"x\"}", "custom_logit_processor"},
