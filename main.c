@@ -234,8 +234,9 @@ static CacheOptions cache_options(const Settings *set)
 }
 
 /*
- * The rate by which chains of the levels that are set give the length that is asked for; of three,
- * where the engine chooses from up to MAX_LEVELS.
+ * The rate by which drafts of the levels that are set give the length that is asked for; of three,
+ * where the engine chooses from up to MAX_LEVELS. Copies alone have no levels that they always
+ * reach.
  */
 static int set_synthetic(const Settings *set, EngineOptions *o, Error *err)
 {
@@ -245,6 +246,11 @@ static int set_synthetic(const Settings *set, EngineOptions *o, Error *err)
         return error_set(err, ERR_INPUT,
                          "--synthetic-acceptance is %g, drafts of %d levels give %d at most",
                          set->synthetic_acceptance, levels, levels + 1);
+    if (o->drafter && !o->drafter->uses_head)
+        return error_set(err, ERR_INPUT,
+                         "--synthetic-acceptance needs a draft head's drafts, not copies alone "
+                         "(--draft %s)",
+                         o->drafter->name);
     o->synthetic = (float)synthetic_rate(set->synthetic_acceptance, levels);
     return 0;
 }

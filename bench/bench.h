@@ -53,7 +53,7 @@ int bench_shared_prefix_run(const Service *s, const EngineOpener *opener, Error 
  * `bench latency`: one request at a time, plain and with drafts in turns, over --contexts of random
  * tokens: tokens/s with spread, milliseconds a step, acceptance length, and what the bytes of a
  * step allow at the memory's rate, which is measured first. With dummy weights and
- * --synthetic-acceptance it needs a config and a tokenizer alone: that is the length that chains of
+ * --synthetic-acceptance it needs a config and a tokenizer alone: that is the length that drafts of
  * the levels that are set have, or of three; deeper ones, where the engine chooses, have more.
  */
 int bench_latency_run(const Service *s, Error *err);

@@ -152,13 +152,20 @@ static void queue_sample(Mtp *m, int n, int topk, int uncut, const float *rows)
                              .uncut = uncut});
 }
 
+static int is_by_lot(const Mtp *m)
+{
+    return engine_options(m->engine)->synthetic > 0;
+}
+
 /* The sampled children of a node (-1: the root), best first, join the pool. */
-static void take_children(DraftPool *p, int parent, int topk, const int32_t *id, const float *logp)
+static void take_children(DraftPool *p, int parent, int topk, int by_lot, const int32_t *id,
+                          const float *logp)
 {
     float above = parent < 0 ? 0 : p->node[parent].logp;
     int depth = parent < 0 ? 1 : p->node[parent].depth + 1;
     for (int j = 0; j < topk && id[j] >= 0 && p->n < MAX_POOL; j++)
-        pool_child(&p->node[p->n++], parent, above, depth, id[j], logp[j]);
+        pool_child(&p->node[p->n++], parent, above, depth, id[j],
+                   pool_guess_logp(by_lot, j, logp[j]));
 }
 
 /* Samples n rows of m->rows; row i is what follows node[i] of draft[owner[i]]. */
@@ -187,8 +194,8 @@ static void sample_children(Mtp *m, const DraftRequest *req, int n, const int *o
     be->download(be, m->bad_host, m->bad, (size_t)n);
     for (int i = 0; i < n; i++) {
         if (!m->bad_host[i])
-            take_children(&m->draft[owner[i]].pool, node[i], topk, m->id_host + i * topk,
-                          m->logp_host + i * topk);
+            take_children(&m->draft[owner[i]].pool, node[i], topk, is_by_lot(m),
+                          m->id_host + i * topk, m->logp_host + i * topk);
     }
 }
 
@@ -328,6 +335,7 @@ static void mtp_queue_drafts(void *self, const Round *r)
     GrowDrafts grow = {.n = r->n,
                        .n_top = r->topk,
                        .most = r->n_nodes - 1,
+                       .by_lot = is_by_lot(m),
                        .seq = r->seq,
                        .seqs = r->seqs,
                        .pool = r->pool,

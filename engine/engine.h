@@ -74,8 +74,8 @@ typedef struct {
     const char *cache_dir; /* folder of the cache's tier on disk, NULL: none. Borrowed */
     int64_t disk_cache;    /* bytes of files there at most */
     int64_t host_cache;    /* bytes of host memory for what the cache lets go; 0: none */
-    float synthetic;       /* 0; else drafts are accepted at this rate, whatever the target says: to
-                              measure speed with dummy weights. See synthetic_rate */
+    float synthetic;       /* 0; else first children are accepted at this rate, whatever the target
+                              says: to measure speed with dummy weights. See synthetic_rate */
     const uint64_t
         *allowed; /* bit set over n_vocab of ids that may be chosen; NULL: all. Borrowed */
     const Drafter *drafter; /* NULL: plain decoding. Borrowed */

@@ -38,6 +38,16 @@ ROUND_INLINE void pool_child(DraftNode *c, int parent, float above, int depth, i
     c->out = c->meta = -1;
 }
 
+/*
+ * The log value of a node's guess number `rank`, from 0: what the head said of it. Where drafts are
+ * kept by lot (synthetic_choice) that says nothing, and the first guess is sure: only first guesses
+ * have a lot, so that a tree is to have them down to its depth.
+ */
+ROUND_INLINE float pool_guess_logp(int by_lot, int rank, float logp)
+{
+    return by_lot ? -(float)rank : logp;
+}
+
 /* The best node of those that `at` does not mark and, unless depth is 0, have this depth; or -1. */
 ROUND_INLINE int pool_best(const DraftPool *p, int depth)
 {

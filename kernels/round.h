@@ -100,6 +100,7 @@ typedef struct {
 typedef struct {
     int n, level, n_parents, width, n_top, most;
     int kv0;              /* KV rows that the levels before took of each draft */
+    int by_lot;           /* 1: drafts are kept by lot, pool_guess_logp */
     const int32_t *seq;   /* [n] */
     const RoundSeq *seqs; /* [n_seqs] */
     DraftPool *pool;      /* [n] */

@@ -43,7 +43,8 @@ ROUND_INLINE void take_children(const GrowDrafts *a, int i, DraftPool *p)
         for (int j = 0; j < a->n_top && n < MAX_POOL; j++) {
             int64_t at = (int64_t)row * a->n_top + j;
             if (a->id[at] < 0) break;
-            pool_child(&p->node[n++], parent, above, a->level, a->id[at], a->logp[at]);
+            float logp = pool_guess_logp(a->by_lot, j, a->logp[at]);
+            pool_child(&p->node[n++], parent, above, a->level, a->id[at], logp);
         }
     }
     p->n = n;

@@ -29,8 +29,9 @@ void accept_path(const Tree *t, const int32_t *next, int (*stopped)(void *ctx, i
                  void *ctx, AcceptedPath *out);
 
 /*
- * The chance a of each first child that gives, on chains of this depth, acceptance length
- * `length` (the target's own token included): a + a^2 + ... + a^depth = length - 1, cut to [0, 1].
+ * The chance a of each first child that gives, on trees whose first children reach this depth,
+ * acceptance length `length` (the target's own token included): a + a^2 + ... + a^depth = length -
+ * 1, cut to [0, 1].
  */
 double synthetic_rate(double length, int depth);
 

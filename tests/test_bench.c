@@ -109,18 +109,32 @@ static double step_bytes(const char *mode, const char *nodes)
     return bytes;
 }
 
-/* The length is that of the levels that there are. */
+/* What drafts of four levels keep of answers by weights by chance. */
+static double synthetic_length(const char *length, const char *nodes, const char *topk,
+                               const char *draft)
+{
+    RunResult r =
+        RUN("bench", "latency", "--model", "models/demo", "--dummy-weights", "bf16", "--threads",
+            "1", "--contexts", "16", "--max-tokens", "200", "--requests", "1", "--ctx-size", "256",
+            "--synthetic-acceptance", length, "--tree-nodes", nodes, "--draft-depth", "4",
+            "--draft-topk", topk, "--draft", draft, "--json");
+    assert_run(&r, 0, "\"rows\"");
+    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+    double got = number(row(report, 1), "acceptance_length");
+    json_decref(report);
+    run_result_free(&r);
+    return got;
+}
+
+/* The length is that of the levels that there are; in trees too, and whatever else is drafted. */
 static void test_synthetic(void **state)
 {
     (void)state;
-    RunResult r = RUN("bench", "latency", "--model", MODEL, "--threads", "1", "--contexts", "16",
-                      "--max-tokens", "200", "--requests", "1", "--ctx-size", "256",
-                      "--synthetic-acceptance", "1.8", "--tree-nodes", "2", "--json");
-    assert_run(&r, 0, "\"rows\"");
-    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
-    assert_true(fabs(number(row(report, 1), "acceptance_length") - 1.8) < 0.1);
-    json_decref(report);
-    run_result_free(&r);
+    assert_true(fabs(synthetic_length("1.8", "2", "1", "mtp") - 1.8) < 0.1);
+    double chain = synthetic_length("4.2", "5", "1", "mtp");
+    assert_true(fabs(chain - 4.2) < 0.3);
+    assert_true(synthetic_length("4.2", "8", "4", "mtp") == chain);
+    assert_true(synthetic_length("4.2", "8", "4", "union") == chain);
 }
 
 /* A state a row where each has its own, the leaves of a tree too; three where they leave records.
@@ -199,6 +213,9 @@ static void test_refused(void **state)
     expect_run(RUN("bench", "kernels", "--model", MODEL, "--contexts", "8,9"), 2, "one number");
     expect_run(RUN("bench", "latency", "--model", MODEL, "--synthetic-acceptance", "0.5"), 2,
                "--synthetic-acceptance is '0.5', must be a number from 1 to 64");
+    expect_run(RUN("bench", "latency", "--model", MODEL, "--synthetic-acceptance", "2", "--draft",
+                   "suffix"),
+               2, "--synthetic-acceptance needs a draft head's drafts, not copies alone");
     expect_run(RUN("bench", "latency", "--model", MODEL, "--synthetic-acceptance", "4.1"), 2,
                "--synthetic-acceptance is 4.1, drafts of 3 levels give 4 at most");
     expect_run(

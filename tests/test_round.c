@@ -29,6 +29,7 @@ typedef struct {
     int sparse; /* of ten rows, how many have no or few children */
     int folds;  /* nodes left records */
     uint64_t seed;
+    int by_lot;
 } Shape;
 
 /* All arrays, in one block of backend memory, so that one download shows what an operation did. */
@@ -163,6 +164,7 @@ static void grow(Rig *r, const Shape *s, int level)
                                             .n_top = s->n_top,
                                             .most = s->n_nodes - 1,
                                             .kv0 = kv0,
+                                            .by_lot = s->by_lot,
                                             .seq = a->seq,
                                             .seqs = a->seqs,
                                             .pool = a->pool,
@@ -236,7 +238,7 @@ static void model_children(Model *m, const Shape *s, const Arrays *a, int tree, 
         int row = tree * parents + k, parent = level == 1 ? -1 : m->frontier[k];
         if (level > 1 && k >= m->n_frontier) break;
         for (int j = 0; j < s->n_top && !a->bad[row] && a->id[row * s->n_top + j] >= 0; j++) {
-            float logp = fminf(a->logp[row * s->n_top + j], 0);
+            float logp = s->by_lot ? -(float)j : fminf(a->logp[row * s->n_top + j], 0);
             m->node[m->n].parent = parent;
             m->node[m->n].depth = level;
             m->node[m->n].token = a->id[row * s->n_top + j];
@@ -570,6 +572,7 @@ static void test_rounds(void **state)
             Shape s = shapes[i];
             s.seed += (uint64_t)again * 100;
             s.folds = again % 2;
+            s.by_lot = again == 3;
             n_ended += run_shape(rig, 1 + n, &s);
         }
     assert_true(n_ended > 5);
