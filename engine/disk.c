@@ -232,8 +232,17 @@ static void give_way(Disk *d, int64_t bytes)
     d->stats.evicted += before - store_count(d->store);
 }
 
+/* Whether files are to go that still have their room. */
+static int is_removing(const Disk *d)
+{
+    for (int i = 0; i < N_JOBS; i++)
+        if (d->job_state[i] == JOB_SENT && d->job[i].kind == JOB_REMOVE) return 1;
+    return d->n_gone > 0;
+}
+
 static void finish_save(Disk *d, const DiskJob *j)
 {
+    int has_room = !j->no_room || is_removing(d); /* soon: other saves failed before this one */
     int64_t before = store_bytes(d->store);
     int32_t state = item_of(d, &j->part[0]);
     if (j->ok && state >= 0) store_set_ready(d->store, state);
@@ -242,7 +251,7 @@ static void finish_save(Disk *d, const DiskJob *j)
         int32_t item = item_of(d, &j->part[i]);
         if (item >= 0) store_drop(d->store, item, when_dropped, d);
     }
-    if (j->no_room) give_way(d, before - store_bytes(d->store));
+    if (!has_room) give_way(d, before - store_bytes(d->store));
     d->stats.saved += j->ok;
 }
 

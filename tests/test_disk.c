@@ -487,10 +487,27 @@ static void test_files_cannot_grow(void **state)
     in_child(run_limited, scratch_dir("disk"));
 }
 
-/*
- * On a file system of 64 KiB of its own, where the system lets us make one: each save that fails
- * makes room, for which the oldest go.
- */
+/* A file system of its own in path's place; 0 where the system lets us make none. */
+static int make_disk(const char *path, const char *size)
+{
+    if (unshare(CLONE_NEWNS) && unshare(CLONE_NEWUSER | CLONE_NEWNS)) return 0;
+    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) return 0;
+    return !mount("disk", path, "tmpfs", 0, size);
+}
+
+/* Leaves no room; 0, or -1. */
+static int fill_disk(const char *path)
+{
+    static const char zeros[65536];
+    FILE *f = fopen(scratch_path(path, "ballast"), "wb");
+    if (!f) return -1;
+    setvbuf(f, NULL, _IONBF, 0);
+    while (fwrite(zeros, 1, 512, f) == 512)
+        continue;
+    return fclose(f);
+}
+
+/* Each save that fails makes room, for which the oldest go. */
 static int run_on_small_disk(const char *path)
 {
     enum { N = 20, ROOM = 3 };
@@ -499,19 +516,11 @@ static int run_on_small_disk(const char *path)
     int n_failed = 0;
     for (int i = 0; i < N; i++)
         p[i] = disk_case_prefix(40, i);
-    if (unshare(CLONE_NEWNS) && unshare(CLONE_NEWUSER | CLONE_NEWNS)) return 0;
-    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) return 0;
-    if (mount("disk", path, "tmpfs", 0, "size=65536")) return 0;
+    if (!make_disk(path, "size=65536")) return 0;
     Disk *d = disk_open(path, PLENTY, &disk_case_shape, NULL);
     for (int i = 0; i < ROOM; i++)
         if (!d || disk_case_save(d, &p[i], &why) != 1) return 1;
-    static const char zeros[65536];
-    FILE *f = fopen(scratch_path(path, "ballast"), "wb");
-    if (!f) return 2;
-    setvbuf(f, NULL, _IONBF, 0);
-    while (fwrite(zeros, 1, 512, f) == 512)
-        continue;
-    fclose(f);
+    if (fill_disk(path)) return 2;
     for (int i = ROOM; i < N; i++) {
         int saved = disk_case_save(d, &p[i], &why);
         if (saved < 0) return 3;
@@ -530,10 +539,38 @@ static int run_on_small_disk(const char *path)
     return disk_case_count(path, ".tmp", NULL) ? 10 : 0;
 }
 
+/* Saves that fail together lack one room. */
+static int run_saves_together(const char *path)
+{
+    enum { N = 20, TOGETHER = 7 };
+    static PrefixBytes b[TOGETHER];
+    TierRefused why;
+    DiskDone done;
+    if (!make_disk(path, "size=1048576")) return 0;
+    Disk *d = disk_open(path, PLENTY, &disk_case_shape, NULL);
+    if (!d) return 1;
+    for (int i = 0; i < N; i++) {
+        Prefix p = disk_case_prefix(40, i);
+        if (disk_case_save(d, &p, &why) != 1) return 2;
+    }
+    if (fill_disk(path)) return 3;
+    for (int i = 0; i < TOGETHER; i++) {
+        Prefix p = disk_case_prefix(40, N + i);
+        prefix_fill(&p, p.n, &b[i]);
+        disk_save(d, p.salt, p.token, p.n, 0, (const void *const *)b[i].page, b[i].state, &why);
+    }
+    while (disk_next(d, &done, 1))
+        continue;
+    DiskStats stats = disk_stats(d);
+    disk_close(d);
+    return stats.failed && stats.evicted && stats.files > 2 * N * 5 / 8 ? 0 : 4;
+}
+
 static void test_full_disk(void **state)
 {
     (void)state;
     in_child(run_on_small_disk, scratch_dir("disk"));
+    in_child(run_saves_together, scratch_dir("disk"));
 }
 
 static void test_folder_goes(void **state)
