@@ -1,6 +1,7 @@
 /* loader_memory.c: where a model's tensors are: see loader.h and loader_parts.h. */
 #include "engine/loader_parts.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 
 enum {
@@ -33,10 +34,22 @@ float *loader_floats(Loader *l, size_t n)
     return at;
 }
 
+/* A host gives pages as they are written, and ends who writes more than it has. */
+static void warn_if_scarce(Loader *l, size_t bytes)
+{
+    Backend *be = l->own->backend;
+    if (!be->is_host || l->is_scarce) return;
+    size_t left = be->free_bytes(be);
+    l->is_scarce = bytes > left;
+    if (l->is_scarce)
+        log_warn("weights_scarce asked=%zu left=%zu: the system may end the process", bytes, left);
+}
+
 /* A block of backend memory that lives as long as the model. */
 static void *new_placed(Loader *l, size_t bytes)
 {
     Owned *own = l->own;
+    warn_if_scarce(l, bytes);
     void *mem = own->backend->alloc(own->backend, bytes, l->err);
     if (!mem) return NULL;
     if (own->n_placed == own->cap_placed) {

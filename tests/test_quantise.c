@@ -17,6 +17,7 @@
 #include "engine/quantise.h"
 #include "kernels/bf16.h"
 #include "kernels/fp8.h"
+#include "tests/apart.h"
 #include "tests/backend_simt.h"
 #include "tests/checkpoint.h"
 #include "tests/isas.h"
@@ -606,6 +607,31 @@ static void test_once_in_memory(void **state)
     be->close(be);
 }
 
+static size_t few_bytes(Backend *be)
+{
+    (void)be;
+    return 1000;
+}
+
+static void load_into_few_bytes(const void *arg)
+{
+    (void)arg;
+    Backend *be = backend_cpu_open(1, NULL, 4096, NULL);
+    be->free_bytes = few_bytes;
+    open_model("models/demo", QUANT_Q8, be);
+}
+
+/* Weights that are made are more than a host has left: that is said before the kernel acts. */
+static void test_scarce(void **state)
+{
+    (void)state;
+    char said[APART_SAID];
+    int status = run_apart(load_into_few_bytes, NULL, said);
+    assert_int_equal(status, 0);
+    assert_non_null(strstr(said, "weights_scarce asked="));
+    assert_non_null(strstr(said, " left=1000: "));
+}
+
 /* What is not quantised is in memory when the model is open, though nobody has looked at it. */
 static void test_fetched(void **state)
 {
@@ -756,7 +782,7 @@ int main(void)
         cmocka_unit_test(test_fp8_prompts), cmocka_unit_test(test_device),
         cmocka_unit_test(test_logits),      cmocka_unit_test(test_errors),
         cmocka_unit_test(test_draft_quant), cmocka_unit_test(test_once_in_memory),
-        cmocka_unit_test(test_fetched),
+        cmocka_unit_test(test_fetched),     cmocka_unit_test(test_scarce),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
