@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -115,7 +116,10 @@ static void on_connected(evutil_socket_t fd, short what, void *ctx)
     Handover *h = ctx;
     (void)what;
     int taker = accept4((int)fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (taker < 0) return;
+    if (taker < 0) { /* out of file descriptors: as http.c, not a whole core */
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        return;
+    }
     if (!is_ours(taker)) {
         close(taker);
         return;

@@ -15,10 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "server/handover.h"
 #include "server/socket.h"
 #include "tests/served.h"
@@ -311,13 +313,39 @@ static void test_strangers(void **state)
     assert_int_equal(handover_find("127.0.0.1", 1), -1);
 }
 
+/* One for whom there is no file waits, and takes no core for that. */
+static void test_no_descriptor(void **state)
+{
+    (void)state;
+    struct rlimit files, none;
+    struct event_base *base = event_base_new();
+    Handover *h = handover_offer(base, "nowhere", getpid(), -1, -1, NULL, NULL);
+    assert_non_null(h);
+    int taker = handover_find("nowhere", getpid());
+    assert_true(taker >= 0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    none = files;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    double begun = clock_thread_ms();
+    event_base_loopexit(base, &(struct timeval){.tv_usec = 300000});
+    event_base_dispatch(base);
+    double taken = clock_thread_ms() - begun;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    if (taken > 10) fail_msg("%.0f ms of 300", taken);
+    close(taker);
+    handover_close(h);
+    event_base_free(base);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_takeover),  cmocka_unit_test(test_patience),
-        cmocka_unit_test(test_bad_load),  cmocka_unit_test(test_nobody_there),
-        cmocka_unit_test(test_two_wait),  cmocka_unit_test(test_not_ours),
-        cmocka_unit_test(test_strangers), cmocka_unit_test(test_watched_once),
+        cmocka_unit_test(test_takeover),      cmocka_unit_test(test_patience),
+        cmocka_unit_test(test_bad_load),      cmocka_unit_test(test_nobody_there),
+        cmocka_unit_test(test_two_wait),      cmocka_unit_test(test_not_ours),
+        cmocka_unit_test(test_strangers),     cmocka_unit_test(test_watched_once),
+        cmocka_unit_test(test_no_descriptor),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
 }
