@@ -144,13 +144,9 @@ int api_refuse_unsupported(const json_t *body, ApiError *err)
                                        "custom_logit_processor",
                                        "lora",
                                        "lora_path"};
-    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
-        const json_t *v = json_field(body, keys[k]);
-        int asks = v && !json_is_false(v) && !(json_is_string(v) && !json_string_length(v)) &&
-                   !(json_is_array(v) && !json_array_size(v)) &&
-                   !(json_is_object(v) && !json_object_size(v));
-        if (asks) return api_error(err, ERR_INPUT, keys[k], "%s is not supported", keys[k]);
-    }
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (api_asks(json_field(body, keys[i])))
+            return api_error(err, ERR_INPUT, keys[i], "%s is not supported", keys[i]);
     size_t i;
     json_t *modality;
     json_array_foreach(json_field(body, "modalities"), i, modality)

@@ -79,6 +79,12 @@ const char *api_word(const json_t *v)
     return word && strlen(word) == json_string_length(v) ? word : NULL;
 }
 
+int api_asks(const json_t *v)
+{
+    return v && !json_is_false(v) && (!json_is_string(v) || json_string_length(v)) &&
+           (!json_is_array(v) || json_array_size(v)) && (!json_is_object(v) || json_object_size(v));
+}
+
 int api_read_bool(const json_t *body, const char *key, int *out, ApiError *err)
 {
     if (json_get_bool(body, "request", key, *out, out, &err->error)) return api_in_field(err, key);

@@ -199,12 +199,15 @@ int api_read_ids(const json_t *list, const char *param, int n_vocab, TokenList *
 
 /*
  * What we cannot do yet and would change the answer or add to the reply. Neglecting it silently
- * would be worse than saying so; values that ask for nothing (false, "", {}) pass.
+ * would be worse than saying so; values that ask for nothing pass.
  */
 int api_refuse_unsupported(const json_t *body, ApiError *err);
 
 /* A string that is to be compared; NULL where v is none or holds a NUL. */
 const char *api_word(const json_t *v);
+
+/* 1 for a value that asks for something; absent, false, "", [] and {} do not. */
+int api_asks(const json_t *v);
 
 /*
  * A boolean or integer field; absent: *out stays. hi of INT_MAX is no bound: more counts as that.

@@ -76,13 +76,6 @@ static int is_list_of_texts(const json_t *v)
     return n > 0;
 }
 
-/* 1 for a value that asks for something. */
-static int asks(const json_t *v)
-{
-    return v && !json_is_false(v) && (!json_is_string(v) || json_string_length(v)) &&
-           (!json_is_array(v) || json_array_size(v)) && (!json_is_object(v) || json_object_size(v));
-}
-
 /* What vLLM would have of a form beside the form itself: which blanks, which properties. */
 static int refuse_options(const json_t *outputs, ApiError *err)
 {
@@ -90,7 +83,7 @@ static int refuse_options(const json_t *outputs, ApiError *err)
                                           "disable_additional_properties"};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         const json_t *v = json_field(outputs, options[i]);
-        if (json_is_string(v) || asks(v)) /* no blank at all is a pattern, too */
+        if (json_is_string(v) || api_asks(v)) /* no blank at all is a pattern, too */
             return api_error(err, ERR_INPUT, "structured_outputs",
                              "structured_outputs.%s is not supported", options[i]);
     }
@@ -144,7 +137,7 @@ static int read_bare_schema(ApiStructure *s, const json_t *body, ApiError *err)
 static int read_bare_pattern(ApiStructure *s, const json_t *body, ApiError *err)
 {
     const json_t *v = json_field(body, "regex");
-    if (!asks(v)) return 0;
+    if (!api_asks(v)) return 0;
     *s = (ApiStructure){STRUCTURE_PATTERN, v, 0, "regex", "regex"};
     return json_is_string(v) ? 0 : refuse("regex", "must be a string", err);
 }
@@ -155,10 +148,10 @@ static int refuse_others(const json_t *body, ApiError *err)
                                          "guided_grammar", "guided_json_object"};
     static const char *const grammars[] = {"grammar", "ebnf", "structural_tag"};
     for (size_t i = 0; i < sizeof grammars / sizeof *grammars; i++)
-        if (asks(json_field(body, grammars[i])))
+        if (api_asks(json_field(body, grammars[i])))
             return refuse(grammars[i], "is not supported; use json_schema", err);
     for (size_t i = 0; i < sizeof guided / sizeof *guided; i++)
-        if (asks(json_field(body, guided[i])))
+        if (api_asks(json_field(body, guided[i])))
             return refuse(guided[i], "is not supported; use structured_outputs", err);
     return 0;
 }
