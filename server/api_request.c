@@ -169,10 +169,19 @@ size_t api_json_bytes(const JsonCost *cost)
     return cost->n_bytes + LIST * (size_t)cost->n_lists + OTHER * n_others;
 }
 
+/* Windows' editors and shells begin a file with it; RFC 8259 section 8.1 lets readers pass it. */
+static size_t byte_order_mark(const char *text, size_t len)
+{
+    static const char mark[] = "\xef\xbb\xbf";
+    size_t n = sizeof mark - 1;
+    return len >= n && !memcmp(text, mark, n) ? n : 0;
+}
+
 json_t *api_parse_body(const char *text, size_t len, size_t *bytes, ApiError *err)
 {
     JsonCost cost = {0};
-    json_t *body = api_parse_one(&cost, text, len, err);
+    size_t n_mark = byte_order_mark(text, len);
+    json_t *body = api_parse_one(&cost, text + n_mark, len - n_mark, err);
     if (bytes) *bytes = body ? api_json_bytes(&cost) : 0;
     json_round(body, is_for_prompt);
     return body;

@@ -38,6 +38,23 @@ static void test_defaults(void **state)
     api_request_free(&r);
 }
 
+/* As curl sends a file from a Windows editor. One mark, at the beginning, and no body by itself. */
+static void test_byte_order_mark(void **state)
+{
+    (void)state;
+    static const char *const refused[] = {"\xef\xbb\xbf", "\xef\xbb{\"prompt\": \"a\"}",
+                                          "\xef\xbb\xbf\xef\xbb\xbf{\"prompt\": \"a\"}"};
+    ApiRequest r = api_case_ok(API_COMPLETION, "\xef\xbb\xbf{\"prompt\": \"\xef\xbb\xbf\"}");
+    assert_string_equal(r.prompts[0].text, "\xef\xbb\xbf");
+    api_request_free(&r);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        ApiError err;
+        assert_int_equal(api_case_read(&r, API_COMPLETION, refused[i], strlen(refused[i]), &err),
+                         -1);
+        api_request_free(&r);
+    }
+}
+
 /* null is absent, for every field there is; and fields nobody knows are nobody's business. */
 static void test_nulls_and_unknown_fields(void **state)
 {
@@ -742,6 +759,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_byte_order_mark),
         cmocka_unit_test(test_nulls_and_unknown_fields),
         cmocka_unit_test(test_fields),
         cmocka_unit_test(test_max_tokens),
