@@ -480,6 +480,17 @@ static void test_company(void **state)
     asked_close(&s);
 }
 
+/* Of an engine that runs nothing: no page and no slot is held by nobody. */
+static void flush(AskedEngine *s)
+{
+    EngineStatus st;
+    settle(s);
+    engine_flush_cache(s->engine);
+    engine_status(s->engine, &st);
+    assert_int_equal(st.pages_free, st.pages);
+    assert_int_equal(st.slots_free, st.slots);
+}
+
 /*
  * Nothing is found after it, in no tier and after a restart; what runs goes on, and what it reads
  * from the disk too.
@@ -498,14 +509,13 @@ static void test_flush(void **state)
         ask(&s, i, &a);
         settle(&s);
     }
-    engine_flush_cache(s.engine);
+    flush(&s);
     asked_close(&s);
     asked_open(&s, o);
     ask(&s, 2, &a);
     same_answer(2, &a);
     assert_int_equal(a.done.stats.n_cached, 0);
-    settle(&s);
-    engine_flush_cache(s.engine);
+    flush(&s);
     ask(&s, 2, &a);
     assert_int_equal(a.done.stats.n_cached, 0);
     asked_close(&s);
@@ -523,6 +533,7 @@ static void test_flush(void **state)
     }
     same_answer(2, &a);
     assert_int_equal(a.done.stats.n_cached, turns.request[2].n_prompt);
+    flush(&s);
     asked_close(&s);
 }
 
