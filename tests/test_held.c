@@ -55,10 +55,12 @@ static int open_all(void **state)
     return 0;
 }
 
+enum { NO_SCRIPT = -1 };
+
 typedef struct {
     int nodes, depth, topk;
     StateMode mode;
-    int scripted; /* long runs of accepted drafts */
+    int script; /* NO_SCRIPT, or a ScriptMode: long runs of accepted drafts */
 } Way;
 
 static void open_way(AskedEngine *s, Drafter *d, const Way *w, int cache)
@@ -69,17 +71,19 @@ static void open_way(AskedEngine *s, Drafter *d, const Way *w, int cache)
     o.state_mode = w->mode;
     o.cache = (CacheOptions){.on = cache, .policy = POLICY_LRU, .keep_answers = 1};
     script = (Script){.token = text, .n = N_PROMPT + MOST};
-    if (w->scripted) {
-        assert_int_equal(scripted_drafter_open(asked_model, SCRIPT_PERFECT, &script, 1, 3, d, &err),
-                         0);
+    if (w->script != NO_SCRIPT) {
+        assert_int_equal(
+            scripted_drafter_open(asked_model, (ScriptMode)w->script, &script, 1, 3, d, &err), 0);
         o.drafter = d;
     }
     asked_open(s, o);
 }
 
-static const Way ways[] = {{1, 0, 1, STATE_SLOTS, 0},   {4, 3, 1, STATE_REPLAY, 0},
-                           {8, 7, 1, STATE_REPLAY, 1},  {8, 7, 1, STATE_SLOTS, 1},
-                           {16, 15, 1, STATE_SLOTS, 1}, {10, 4, 3, STATE_SLOTS, 0}};
+static const Way ways[] = {
+    {1, 0, 1, STATE_SLOTS, NO_SCRIPT},        {4, 3, 1, STATE_REPLAY, NO_SCRIPT},
+    {8, 7, 1, STATE_REPLAY, SCRIPT_PERFECT},  {8, 7, 1, STATE_SLOTS, SCRIPT_PERFECT},
+    {16, 15, 1, STATE_SLOTS, SCRIPT_PERFECT}, {10, 4, 3, STATE_SLOTS, NO_SCRIPT},
+    {16, 6, 1, STATE_REPLAY, SCRIPT_MIXED},   {16, 6, 1, STATE_SLOTS, SCRIPT_MIXED}};
 
 static void test_cut_answers(void **state)
 {
