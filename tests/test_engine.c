@@ -229,6 +229,13 @@ static void test_state_mode(void **state)
 }
 
 /* A reference's answer, stopped at each of its places. */
+/* Stops at the token that makes *left 0. */
+static WatchVerdict stop_at(void *left, int32_t token)
+{
+    (void)token;
+    return --*(int *)left ? WATCH_GO : WATCH_STOP;
+}
+
 static void test_stops(void **state)
 {
     (void)state;
@@ -251,6 +258,13 @@ static void test_stops(void **state)
             assert_int_equal(a.done.stats.n_generated, at);
             assert_memory_equal(a.token, want, (size_t)at * sizeof *want);
             assert_int_equal(a.done.finish, at < n_want ? FINISH_LENGTH : FINISH_STOP);
+            int left = at; /* text that ends the answer does so, be it its last token */
+            memset(&a, 0, sizeof a);
+            r.watcher = (Watcher){&left, stop_at};
+            asked_submit(s.engine, &r);
+            asked_run(s.engine, &a, 1);
+            assert_int_equal(a.n, at);
+            assert_int_equal(a.done.finish, FINISH_STOP);
         }
         for (int at = 0; at < n_want; at++) { /* a stop id: at its first place */
             EngineRequest r = asked_greedy(1, prompt, n, 100);
