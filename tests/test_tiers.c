@@ -122,6 +122,16 @@ static void test_restart(void **state)
         same_answer(1, &a);
         assert_int_equal(a.done.stats.n_cached, turns.request[1].n_prompt);
         asked_close(&s);
+        asked_open(&s, options(nodes[k])); /* of a prompt that is to be scored nothing is skipped */
+        EngineRequest r = turns.request[1];
+        r.prompt_logprobs = 1;
+        r.n_logprobs = 0;
+        memset(&a, 0, sizeof a);
+        asked_submit(s.engine, &r);
+        asked_run(s.engine, &a, 1);
+        same_answer(1, &a);
+        assert_int_equal(a.done.stats.n_cached, 0);
+        asked_close(&s);
         if (!k) empty_folder(); /* the other has rows of its drafter beside */
     }
 }
