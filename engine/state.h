@@ -48,7 +48,7 @@ typedef struct Seq {
     int32_t node;    /* of the cache, pinned: its pages up to there are shared */
     double found_at; /* when its hit was looked for, s */
     int keep_branch, keep_stable; /* positions where a state is to be kept, or 0 */
-    int keep_answer;
+    int keep_answer;              /* 1: so is the one at the answer's end */
     int32_t held; /* while text is held back: the state after the last token wholly sent, or -1 */
     int n_held;   /* tokens up to there */
     int holds_text, lost;    /* the client has less text than the tokens say; its state is gone */
@@ -196,6 +196,14 @@ static inline int seq_n_generated(const Seq *s)
     return s->n_tokens - s->req.n_prompt;
 }
 
+/* Words of a bit set over the vocabulary. */
+static inline size_t mask_words(const Engine *e)
+{
+    return ((size_t)e->model->config.n_vocab + 63) / 64;
+}
+
+/* ---- requests and their ends (engine.c, request.c) ---- */
+
 /* 0, or -1 and what engine_submit says is wrong with r. */
 int request_check(const Engine *e, const EngineRequest *r, Error *err);
 
@@ -217,16 +225,8 @@ const RequestStats *seq_stats(Seq *seq);
 /* Frees what seq holds and reports it done with seq->finish. */
 void engine_finish(Engine *e, Seq *seq);
 
-/* Fills e->work: admits who fits, one tree per decoding sequence, one chunk of one prompt. */
-void schedule(Engine *e);
+/* ---- what the budget is spent on (budget.c) ---- */
 
-/* s, which has memory, takes part from now on, behind its hit. */
-void schedule_begin(Engine *e, Seq *s, const CacheHit *hit);
-
-/*
- * What the budget is spent on (budget.c): frames, and in state mode replay records first. Sets
- * options.memory, .ctx_size and .state_mode to what they come to, and tree_rows.
- */
 typedef struct {
     int n_frames;
     int record_rows; /* of trees; 0: state mode slots */
@@ -238,17 +238,33 @@ StateMode budget_state_mode(const Engine *e);
 /* Rows that all trees of a pass can have. */
 int budget_tree_rows(const Engine *e);
 
-/* 0, or -1 and an Error. Passes have max_rows rows. */
+/*
+ * Frames, and in state mode replay records first, for passes of max_rows rows. Sets options.memory,
+ * .ctx_size and .state_mode to what they come to, and tree_rows. 0, or -1 and an Error.
+ */
 int budget_plan(Engine *e, int max_rows, Budget *b, Error *err);
 
-/* How the target samples after node of w's tree; the path's tokens go to path (choose.c). */
+/* ---- who takes part in a step (schedule.c) ---- */
+
+/* Fills e->work: admits who fits, one tree per decoding sequence, one chunk of one prompt. */
+void schedule(Engine *e);
+
+/* s, which has memory, takes part from now on, behind its hit. */
+void schedule_begin(Engine *e, Seq *s, const CacheHit *hit);
+
+/* Levels of drafts that can still be of use to s. */
+int schedule_useful_depth(const Engine *e, const Seq *s);
+
+/* Levels of a device's round of n sequences whose shape the engine chooses. */
+int schedule_round_depth(Engine *e, const int *index, int n);
+
+/* ---- what the target chooses (choose.c) ---- */
+
+/* How it samples after node of w's tree; the path's tokens go to path. */
 SampleRow work_sample_row(const Work *w, int node, int32_t *path);
 
-/* Words of a bit set over the vocabulary. */
-static inline size_t mask_words(const Engine *e)
-{
-    return ((size_t)e->model->config.n_vocab + 63) / 64;
-}
+/* Chooses and scores what follows each row of the pass that is wanted. */
+void choose_next(Engine *e);
 
 /* ---- answers with a grammar (constrain.c); the others are left as they are ---- */
 
@@ -261,14 +277,10 @@ void constrain_row(Engine *e, const Work *w, int node, int at);
 /* w's kept path has been chosen: its state is the sequence's. */
 void constrain_kept(const Work *w);
 
-/* Chooses and scores what follows each row of the pass that is wanted. */
-void choose_next(Engine *e);
+/* ---- the step (step.c) ---- */
 
-/* Levels of drafts that can still be of use to s. */
-int schedule_useful_depth(const Engine *e, const Seq *s);
-
-/* Of a device's round of n sequences whose shape the engine chooses. */
-int schedule_round_depth(Engine *e, const int *index, int n);
+/* Queues the first n moves of e->dev. */
+void engine_move_rows(Engine *e, int n);
 
 /* ---- what a step gives (emit.c) ---- */
 
@@ -334,9 +346,6 @@ void prefix_share(Engine *e, Seq *s);
 
 /* s has its state in its own slot. */
 void prefix_own_state(Engine *e, Seq *s);
-
-/* Queues the first n moves of e->dev. */
-void engine_move_rows(Engine *e, int n);
 
 /* ---- rounds on a device (round.h) ---- */
 
