@@ -359,7 +359,7 @@ static void tell_tuner(Engine *e, const Seq *seq)
     double end = clock_ms() / 1000;
     const EngineRequest *r = &seq->req;
     int whole = seq->finish == FINISH_STOP || seq->finish == FINISH_LENGTH;
-    if (!e->tuner || !whole || r->no_cache || r->prompt_logprobs) return;
+    if (!e->tuner || !whole || !prefix_reads(r)) return;
     CachedRequest served = {.token = seq->token,
                             .n_prompt = r->n_prompt,
                             .n_answer = seq_n_generated(seq),

@@ -21,7 +21,7 @@ static double now_s(void)
 
 static CacheHit find(const Engine *e, const EngineRequest *r, const int32_t *token, int n)
 {
-    if (r->no_cache || r->prompt_logprobs) return (CacheHit){.slot = -1};
+    if (!prefix_reads(r)) return (CacheHit){.slot = -1};
     return cache_find(e->mem.cache, r->salt, token, n, n);
 }
 
@@ -72,11 +72,6 @@ int prefix_take_none(Engine *e, int index, int n_rows, CacheHit *hit)
     return take(e, index, hit, n_rows);
 }
 
-int prefix_keeps(const Engine *e, const EngineRequest *r)
-{
-    return e->options.cache.on && !r->no_cache;
-}
-
 static void plan_keeping(Engine *e, Seq *s, const CacheHit *hit)
 {
     const EngineRequest *r = &s->req;
@@ -92,14 +87,13 @@ static void plan_keeping(Engine *e, Seq *s, const CacheHit *hit)
 
 void prefix_begin(Engine *e, Seq *s, const CacheHit *hit)
 {
-    int reads = !s->req.no_cache && !s->req.prompt_logprobs;
     s->n_past = hit->n;
     s->holds_text = s->lost = 0;
     s->from_hidden = hit->n > 0;
     s->n_hidden = s->from_hidden && s->src < 0 ? hit->n : 0;
     if (!s->stats.n_preemptions) s->stats.n_cached = hit->n; /* of the prompt: it begins */
     plan_keeping(e, s, hit);
-    if (reads) cache_use(e->mem.cache, hit, s->n_tokens, now_s());
+    if (prefix_reads(&s->req)) cache_use(e->mem.cache, hit, s->n_tokens, now_s());
     if (!hit->n) memory_clear_slot(&e->mem, s->slot);
 }
 
@@ -148,7 +142,7 @@ static int will_keep(const Engine *e, Seq *s, int n)
 int prefix_is_coming(Engine *e, const EngineRequest *r, const int32_t *token, int n)
 {
     int have = -1;
-    if (!prefix_keeps(e, r) || r->prompt_logprobs) return 0;
+    if (!e->options.cache.on || !prefix_reads(r)) return 0;
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
         if (s->state == SEQ_LOADING && s->n_loading <= n && s->req.salt == r->salt &&

@@ -295,6 +295,18 @@ void emit_tokens(Engine *e);
 
 /* ---- the prefix cache (prefix.c) ---- */
 
+/* 1: r is looked up. A prompt that is scored is not: all of its rows are wanted. */
+static inline int prefix_reads(const EngineRequest *r)
+{
+    return !r->no_cache && !r->prompt_logprobs;
+}
+
+/* 1: r may leave something there: states, and rows of K and V, the head's too. */
+static inline int prefix_keeps(const Engine *e, const EngineRequest *r)
+{
+    return e->options.cache.on && !r->no_cache;
+}
+
 /*
  * A slot for r's sequence at index, and pages for token[0..n) and n_more rows, with what the cache
  * has of them: 0, or -1 and nothing.
@@ -304,9 +316,6 @@ int prefix_take(Engine *e, int index, const EngineRequest *r, const int32_t *tok
 
 /* The same for n_rows in all, with nothing of the cache: where nobody else has memory, 0. */
 int prefix_take_none(Engine *e, int index, int n_rows, CacheHit *hit);
-
-/* Whether the cache may keep what is made for r: states, and rows of K and V, the head's too. */
-int prefix_keeps(const Engine *e, const EngineRequest *r);
 
 /* The sequence begins behind its hit: where it is to leave states. */
 void prefix_begin(Engine *e, Seq *s, const CacheHit *hit);

@@ -390,7 +390,7 @@ int tiers_load(Engine *e, Seq *s, const CacheHit *hit)
     const EngineRequest *r = &s->req;
     int in_use = hit->n && s->src < 0; /* its slot is the hit's state itself */
     int n = s->n_tokens, on_host = 0, on_disk = 0, n_found = hit->n;
-    if (r->no_cache || r->prompt_logprobs) return 0;
+    if (!prefix_reads(r)) return 0;
     if (t->host && !in_use) on_host = host_tier_find(t->host, r->salt, s->token, n, n);
     if (t->disk && !in_use && !s->load_failed)
         on_disk = disk_find(t->disk, r->salt, s->token, n, n);
