@@ -142,17 +142,17 @@ static int build(Nfa *nfa, const PatternTree *tree, int at, int out)
     const PatternNode *n = &tree->node[at];
     nfa->steps++;
     switch (n->kind) {
-    case NODE_SET:
+    case PATTERN_SET:
         return code_set(nfa, &n->set, out);
-    case NODE_SEQUENCE:
+    case PATTERN_SEQUENCE:
         return build_sequence(nfa, tree, n->child, out);
-    case NODE_CHOICE:
+    case PATTERN_CHOICE:
         return build_choice(nfa, tree, n->child, out);
-    case NODE_REPEAT:
+    case PATTERN_REPEAT:
         return build_repeat(nfa, tree, n, out);
-    case NODE_AT_START:
+    case PATTERN_AT_START:
         return add_node(nfa, (NfaNode){.kind = NFA_AT_START, .out = out, .alt = -1});
-    case NODE_AT_END:
+    case PATTERN_AT_END:
         return add_node(nfa, (NfaNode){.kind = NFA_AT_END, .out = out, .alt = -1});
     }
     return -1;

@@ -8,7 +8,7 @@
 
 static int parse_choice(PatternParser *p);
 
-static int add_node(PatternTree *t, NodeKind kind)
+static int add_node(PatternTree *t, PatternKind kind)
 {
     if (t->n == t->cap) {
         t->cap = t->cap ? 2 * t->cap : 16;
@@ -92,7 +92,7 @@ static int parse_repeat(PatternParser *p, int node)
         return error_set(p->err, ERR_INPUT, "bad repeat range at %zu", p->at);
     p->at += n;
     if (at_char(p, '?')) p->at++;
-    int repeat = add_node(p->tree, NODE_REPEAT);
+    int repeat = add_node(p->tree, PATTERN_REPEAT);
     PatternNode *r = &p->tree->node[repeat];
     r->child = node;
     r->min = min;
@@ -165,7 +165,7 @@ static int parse_set(PatternParser *p)
         return -1;
     }
     code_set_normalise(&set);
-    int node = add_node(p->tree, NODE_SET);
+    int node = add_node(p->tree, PATTERN_SET);
     p->tree->node[node].set = set;
     return node;
 }
@@ -175,8 +175,8 @@ static int parse_term(PatternParser *p)
     int min, max;
     if (quantifier(p, &min, &max))
         return error_set(p->err, ERR_INPUT, "dangling quantifier at %zu", p->at);
-    if (skip(p, "^") || skip(p, "\\A")) return add_node(p->tree, NODE_AT_START);
-    if (skip(p, "$") || skip(p, "\\Z") || skip(p, "\\z")) return add_node(p->tree, NODE_AT_END);
+    if (skip(p, "^") || skip(p, "\\A")) return add_node(p->tree, PATTERN_AT_START);
+    if (skip(p, "$") || skip(p, "\\Z") || skip(p, "\\z")) return add_node(p->tree, PATTERN_AT_END);
     int node = at_char(p, '(') ? parse_group(p) : parse_set(p);
     return node < 0 ? -1 : parse_repeat(p, node);
 }
@@ -192,7 +192,7 @@ static void add_child(PatternTree *t, int parent, int *last, int child)
 
 static int parse_sequence(PatternParser *p)
 {
-    int sequence = add_node(p->tree, NODE_SEQUENCE), last = -1;
+    int sequence = add_node(p->tree, PATTERN_SEQUENCE), last = -1;
     while (p->at < p->len && !at_char(p, '|') && !at_char(p, ')')) {
         int node = parse_term(p);
         if (node < 0) return -1;
@@ -203,7 +203,7 @@ static int parse_sequence(PatternParser *p)
 
 static int parse_choice(PatternParser *p)
 {
-    int choice = add_node(p->tree, NODE_CHOICE), last = -1;
+    int choice = add_node(p->tree, PATTERN_CHOICE), last = -1;
     do {
         int node = parse_sequence(p);
         if (node < 0) return -1;
@@ -228,10 +228,10 @@ int pattern_parse(PatternTree *tree, const char *text, size_t len, int is_whole,
 
 void pattern_tree_anchor(PatternTree *tree)
 {
-    int sequence = add_node(tree, NODE_SEQUENCE), last = -1;
-    add_child(tree, sequence, &last, add_node(tree, NODE_AT_START));
+    int sequence = add_node(tree, PATTERN_SEQUENCE), last = -1;
+    add_child(tree, sequence, &last, add_node(tree, PATTERN_AT_START));
     add_child(tree, sequence, &last, tree->root);
-    add_child(tree, sequence, &last, add_node(tree, NODE_AT_END));
+    add_child(tree, sequence, &last, add_node(tree, PATTERN_AT_END));
     tree->root = sequence;
 }
 

@@ -17,18 +17,18 @@
 /* ---- text to tree ---- */
 
 typedef enum {
-    NODE_SET,      /* one code point of a set; the empty set matches nothing */
-    NODE_SEQUENCE, /* children one after the other; none: the empty string */
-    NODE_CHOICE,   /* one of the children */
-    NODE_REPEAT,   /* the child, min to max times */
-    NODE_AT_START, /* ^ */
-    NODE_AT_END,   /* $ */
-} NodeKind;
+    PATTERN_SET,      /* one code point of a set; the empty set matches nothing */
+    PATTERN_SEQUENCE, /* children one after the other; none: the empty string */
+    PATTERN_CHOICE,   /* one of the children */
+    PATTERN_REPEAT,   /* the child, min to max times */
+    PATTERN_AT_START, /* ^ */
+    PATTERN_AT_END,   /* $ */
+} PatternKind;
 
 enum { REPEAT_FOREVER = -1 }; /* a max */
 
 typedef struct {
-    NodeKind kind;
+    PatternKind kind;
     int child; /* the first of them, the others by next; -1: none */
     int next;  /* the parent's next child; -1: none */
     int min, max;
