@@ -1,8 +1,9 @@
 /*
  * main.c: subcommands, and what is opened for them in which order.
  *
- * backend -> model -> tokenizer -> template -> drafter -> engine; close_all goes the other way and
- * takes an App that is opened only in part. Nothing else in the program wires parts together.
+ * backend -> model and, beside it, tokenizer -> template -> drafter -> engine; close_all goes the
+ * other way and takes an App that is opened only in part. Nothing else in the program wires parts
+ * together.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /*
  * service.h: what a command needs to answer prompts: an open engine and the text side of its model.
  *
- * main.c opens all of it, in this order: backend, model, tokenizer, template, drafter, engine.
+ * main.c opens all of it, and says in which order.
  */
 #ifndef OFFSHOOT_SERVER_SERVICE_H
 #define OFFSHOOT_SERVER_SERVICE_H
