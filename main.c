@@ -70,7 +70,7 @@ static int open_gpu(App *a, int optional, Error *err)
     a->backend = backend_cuda_open(leave_out, &why);
     if (a->backend) return 0;
     if (!optional) return error_set(err, why.code, "%s", why.msg);
-    if (why.code == ERR_DEVICE) log_warn("device=cpu reason=\"%s\"", why.msg);
+    if (why.code == ERR_DEVICE) log_warn("gpu_not_used device=cpu reason=\"%s\"", why.msg);
     return 0;
 }
 
@@ -280,7 +280,7 @@ static int open_engine(App *a, Error *err)
     options.draft_vocab = draft_vocab(a);
     set->prefix_cache = wants_cache(a) ? ON : OFF; /* the rest need not guess */
     if (set->prefix_cache == OFF && (set->cache_dir || set->host_cache))
-        log_warn("prefix_cache=off: --cache-dir and --host-cache keep nothing");
+        log_warn("prefix_cache_off: --cache-dir and --host-cache keep nothing");
     options.cache = cache_options(set);
     options.cache_dir = set->cache_dir;
     options.disk_cache = set->disk_cache;

@@ -124,8 +124,8 @@ int tiers_open(Engine *e, Error *err)
     if (!e->options.cache.on) return 0;
     if (e->options.ctx_size < PAGE_TOKENS) {
         if (e->options.cache_dir || e->options.host_cache)
-            log_warn("no --cache-dir, no --host-cache: a context of %d tokens is less than the %d "
-                     "that they keep",
+            log_warn("cache_tiers_off context=%d: --cache-dir and --host-cache keep %d tokens at "
+                     "least",
                      e->options.ctx_size, PAGE_TOKENS);
         return 0;
     }

@@ -229,7 +229,7 @@ static void test_draft_vocab(void **state)
 static void test_cache_off(void **state)
 {
     (void)state;
-    static const char *const says = "prefix_cache=off: --cache-dir and --host-cache keep nothing\n";
+    static const char *const says = "prefix_cache_off: --cache-dir and --host-cache keep nothing\n";
     for (int off = 0; off < 2; off++) {
         RunResult r = RUN("chat", "--model", "models/demo", "--device", "cpu", "--max-tokens", "1",
                           "--prefix-cache", off ? "off" : "on", "--host-cache", "8M", "hi");
