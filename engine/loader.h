@@ -3,7 +3,7 @@
  *
  * For model.c, which says what a model consists of; fingerprint.c looks at the Owned alone. The
  * names that a Loader takes are relative to its scope ("model.layers.3."). Whatever it hands out
- * lives as long as the Owned.
+ * lives as long as the Owned. Functions that can fail leave an Error in l->err.
  */
 #ifndef OFFSHOOT_ENGINE_LOADER_H
 #define OFFSHOOT_ENGINE_LOADER_H

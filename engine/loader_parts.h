@@ -1,7 +1,7 @@
 /*
  * loader_parts.h: what the files of the loader share: loader.c, which finds tensors and reads
  * vectors, loader_memory.c, where they are put, loader_matrix.c and loader_int.c. Nobody else
- * includes this. Functions that can fail leave an Error in l->err.
+ * includes this.
  */
 #ifndef OFFSHOOT_ENGINE_LOADER_PARTS_H
 #define OFFSHOOT_ENGINE_LOADER_PARTS_H
