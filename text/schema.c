@@ -375,7 +375,6 @@ static const char *const not_followed[] = {"not",
                                            "dependencies",
                                            "dependentRequired",
                                            "dependentSchemas",
-
                                            "unevaluatedProperties",
                                            "unevaluatedItems",
                                            "contains",
