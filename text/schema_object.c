@@ -109,14 +109,15 @@ static int lose(SchemaCompiler *c, const char *keyword)
     return -1;
 }
 
-/* The object's names are no others than these. */
+/* The object's names are no others than these; it has none of its own. */
 static int list_names(SchemaCompiler *c, Properties *p, const json_t *names)
 {
     const json_t *one = p->others ? p->others : json_true();
     size_t n = json_array_size(names);
     json_t *seen = json_object();
     int rc = 0;
-    p->property = mem_realloc(p->property, n + 1, sizeof *p->property);
+    mem_free(p->property);
+    p->property = mem_alloc(n + 1, sizeof *p->property);
     for (size_t i = 0; i < n && !rc; i++) {
         const char *name = json_string_value(json_array_get(names, i));
         if (!name || json_object_get(seen, name)) continue;
