@@ -287,7 +287,7 @@ static int converse(Chat *c, Error *err)
         fflush(stdout);
         int got = read_line(c, err);
         if (got < 0) rc = -1;
-        if (got <= 0 || !strcmp(c->line.data ? c->line.data : "", "/exit")) break;
+        if (got <= 0 || !strcmp(strbuf_str(&c->line), "/exit")) break;
         if (!c->line.len) continue;
         Error local = {0};
         rc = answer_line(c, &local);
