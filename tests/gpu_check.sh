@@ -261,9 +261,8 @@ exit 1
 EOF
 
 # A race is a kernel's, whatever is computed with it, and a launch that is checked takes some 0.1 s.
-# So the tests say what they launch, beside those of memcheck, of which some take longer than all
-# others; then a process checks the first launches of a kernel, or of some, and ends. What no test
-# launches fails.
+# So the tests say what they launch, beside those of memcheck, the last of which leave cores idle; then
+# a process checks the first launches of a kernel, or of some, and ends. What no test launches fails.
 list_launches() {
     mkdir "$logs/launches"
     for run in linear+mma moe+mma prefill+mma $tests; do
