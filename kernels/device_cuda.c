@@ -305,6 +305,7 @@ static void open_library(Device *d)
         cudaGetLastError();
         snprintf(be->library, sizeof be->library, "none (no GPU memory for its workspace)");
     } else {
+        be->scratch_bytes += CUBLASLT_WORKSPACE;
         cublaslt_open(&d->products.library, stream_of(be), d->workspace, be->library,
                       sizeof be->library);
     }

@@ -23,6 +23,7 @@
 #include "drafts/mtp.h"
 #include "engine/engine.h"
 #include "engine/memory.h"
+#include "kernels/cublaslt.h"
 #include "tests/backend_simt.h"
 
 #define GOLDEN "tests/data/golden/"
@@ -403,6 +404,19 @@ static void test_no_allocation(void **state)
     check_no_allocation(STATE_REPLAY);
 }
 
+/* What the library works in counts as scratch in the table at the start. */
+static void test_library_allocation(void **state)
+{
+    (void)state;
+    Error err = {0};
+    Backend *be = backend_cuda_open(0, &err);
+    Backend *alone = be ? backend_cuda_open(CUDA_NO_LIBRARY, &err) : NULL;
+    if (!be) skip();
+    if (!alone) fail_msg("%s", err.msg);
+    assert_int_equal(be->scratch_bytes - alone->scratch_bytes, CUBLASLT_WORKSPACE);
+    be->close(be), alone->close(alone);
+}
+
 #define MATRIX(name, ...)                                                                          \
     {                                                                                              \
         "check " name, test_check_matrix, NULL, NULL, &(MatrixCase)                                \
@@ -431,6 +445,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_prompt_difference),
         cmocka_unit_test(test_preemption),
         cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_library_allocation),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
