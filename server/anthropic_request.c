@@ -380,18 +380,6 @@ static int add_tool_choice(const json_t *body, json_t *chat, ApiError *err)
 
 /* ---- the rest ---- */
 
-/* The chat's reader knows it; there are more types there. */
-static int check_thinking(const json_t *body, ApiError *err)
-{
-    const json_t *thinking = json_field(body, "thinking");
-    const char *type = translate_type(thinking);
-    if (!thinking || !strcmp(type, "enabled") || !strcmp(type, "adaptive") ||
-        !strcmp(type, "disabled"))
-        return 0;
-    return api_error(err, ERR_INPUT, "thinking",
-                     "thinking.type must be enabled, adaptive or disabled");
-}
-
 static int add_format(const json_t *body, json_t *chat, ApiError *err)
 {
     int is_old = 0;
@@ -432,8 +420,8 @@ json_t *anthropic_to_chat(const json_t *body, ApiError *err)
     json_t *chat = translate_copy(body, own);
     if (!refuse_thread(body, err) && !add_messages(body, chat, err) &&
         !add_tools(body, chat, err) && !add_tool_choice(body, chat, err) &&
-        !check_thinking(body, err) && !add_max_tokens(body, chat, err) &&
-        !add_stops(body, chat, err) && !add_format(body, chat, err))
+        !add_max_tokens(body, chat, err) && !add_stops(body, chat, err) &&
+        !add_format(body, chat, err))
         return chat;
     json_decref(chat);
     return NULL;

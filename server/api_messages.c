@@ -285,13 +285,28 @@ static int read_budgets(ApiRequest *r, const json_t *body, ApiError *err)
     return read_budget(body, "thinking", "budget_tokens", 1, &r->thinking_budget, err);
 }
 
+/* "disabled" switches it off, what else there is on: who says none of these may mean either. */
+static int read_thinking_type(const json_t *body, int *on, ApiError *err)
+{
+    static const char *const types[] = {"disabled", "enabled", "adaptive", "auto"};
+    const json_t *thinking = json_field(body, "thinking");
+    const char *type = api_word(json_object_get(thinking, "type"));
+    if (!thinking) return 0;
+    for (size_t i = 0; type && i < sizeof types / sizeof *types; i++) {
+        if (strcmp(type, types[i]) != 0) continue;
+        *on = i > 0;
+        return 0;
+    }
+    return api_error(err, ERR_INPUT, "thinking.type",
+                     "thinking.type must be enabled, adaptive, auto or disabled");
+}
+
 /* Many dialects say the same; the later ones here win. */
 static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
 {
     int *on = &r->chat.enable_thinking;
     const json_t *kwargs = json_field(body, "chat_template_kwargs");
     const json_t *reasoning = json_field(body, "reasoning");
-    const json_t *type = json_object_get(json_field(body, "thinking"), "type");
     const json_t *effort = json_object_get(json_field(body, "output_config"), "effort");
     if (kwargs && (!json_is_object(kwargs) || json_object_size(kwargs) > MAX_TEMPLATE_KWARGS))
         return api_error(err, ERR_INPUT, "chat_template_kwargs",
@@ -301,8 +316,7 @@ static int read_thinking(ApiRequest *r, const json_t *body, ApiError *err)
         return api_error(err, ERR_INPUT, "reasoning", "reasoning must be an object");
     /* Anthropic's, which does not switch thinking on. */
     if (json_is_string(effort)) r->chat.effort = json_string_value(effort);
-    if (json_is_string(type)) *on = strcmp(json_string_value(type), "disabled") != 0;
-    if (read_budgets(r, body, err) ||
+    if (read_thinking_type(body, on, err) || read_budgets(r, body, err) ||
         read_effort(r, json_field(reasoning, "effort"), "reasoning.effort", err) ||
         read_switch(body, "reasoning", "enabled", on, err) ||
         read_effort(r, json_field(body, "reasoning_effort"), "reasoning_effort", err) ||

@@ -615,6 +615,8 @@ static void test_errors(void **state)
         {"{\"max_tokens\": 5, \"messages\": []}", "messages: at least one message is required"},
         {"{\"max_tokens\": 5, \"messages\": [7]}", "messages[0].role must be user or assistant"},
         {"{" HELLO ", \"max_tokens\": 5, \"top_p\": 7}", "top_p"},
+        {"{" HELLO ", \"max_tokens\": 5, \"thinking\": {\"type\": \"none\"}}",
+         "thinking.type must be"},
         {"{" HELLO ", \"max_tokens\": 5, \"output_config\": {\"format\": {\"type\": \"foo\"}}}",
          "output_config.format must be of type"},
         {"{" HELLO ", \"max_tokens\": 5, \"output_config\": {\"format\": {\"type\": "

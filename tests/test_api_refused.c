@@ -234,6 +234,8 @@ static const Refused refused[] = {
     {API_CHAT, M "\"reasoning\": {\"effort\": 1}}", "reasoning.effort"},
     {API_CHAT, M "\"reasoning_effort\": false}", "reasoning_effort"},
     {API_CHAT, M "\"thinking_budget\": -2}", "thinking_budget"},
+    {API_CHAT, M "\"thinking\": true}", "thinking.type"},
+    {API_CHAT, M "\"thinking\": {\"type\": \"none\"}}", "thinking.type"},
     {API_CHAT, M "\"reasoning\": {\"max_tokens\": -2}}", "reasoning.max_tokens"},
     {API_CHAT, M "\"thinking\": {\"type\": \"enabled\", \"budget_tokens\": 0}}",
      "thinking.budget_tokens"},

@@ -530,7 +530,7 @@ static void test_hostile_json(void **state)
         {"{\"prompt\": \"\\u12\"}", 0},
         {"{\"prompt\": \"a\0b\"}", 17},
         {"{\"prompt\": \"Hello\"}\0", 20},
-        {"{\"prompt\": \"Hello\", \"max_tokens\": 99999999999999999999}", 0},
+        {"{\"prompt\": \"Hello\", \"n\": 99999999999999999999}", 0},
         {"{\"prompt\": \"Hello\", \"max_tokens\": -99999999999999999999}", 0},
         {"{\"prompt\": \"Hello\", \"seed\": 18446744073709551616}", 0},
         {"{\"prompt\": \"Hello\", \"temperature\": 1e999}", 0},

@@ -225,8 +225,6 @@ static void test_anthropic_refused(void **state)
         {FIELD("'tools': 1"), "tools", "must be a list"},
         {FIELD("'tool_choice': {'type': 'some'}"), "tool_choice", "auto, any, tool or none"},
         {FIELD("'tool_choice': 'auto'"), "tool_choice", "auto, any, tool or none"},
-        {FIELD("'thinking': true"), "thinking", "enabled, adaptive or disabled"},
-        {FIELD("'thinking': {'type': 'none'}"), "thinking", "enabled, adaptive or disabled"},
         {FIELD("'max_tokens': 1.5"), "max_tokens", "an integer"},
         {FIELD("'stop_sequences': 'a'"), "stop_sequences", "must be a list"},
         {FIELD("'thread': {'type': 'create'}"), "thread", "not stored"},
