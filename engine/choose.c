@@ -7,7 +7,6 @@
  * the same in any turn.
  */
 #include <assert.h>
-#include <string.h>
 
 #include "engine/state.h"
 

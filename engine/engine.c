@@ -6,7 +6,6 @@
 #include <assert.h>
 #include <limits.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/mem.h"

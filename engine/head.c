@@ -2,7 +2,6 @@
 #include "engine/head.h"
 
 #include <assert.h>
-#include <string.h>
 
 size_t head_bytes(const Model *model, int max_rows, int max_meta, const DraftVocab *v)
 {

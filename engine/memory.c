@@ -2,7 +2,6 @@
 #include "engine/memory.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include "base/mem.h"
 #include "engine/flops.h"

@@ -2,7 +2,6 @@
 #include "server/answer.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/mem.h"
 

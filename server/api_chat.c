@@ -6,8 +6,6 @@
  */
 #include "server/call.h"
 
-#include <string.h>
-
 #include "base/random.h"
 #include "server/json_out.h"
 

@@ -2,7 +2,6 @@
 #include "server/call.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "base/mem.h"
 #include "server/json_out.h"

@@ -7,8 +7,6 @@
  */
 #include "server/server_state.h"
 
-#include <string.h>
-
 #include "base/mem.h"
 #include "base/strbuf.h"
 #include "server/encoding.h"

@@ -7,7 +7,6 @@
 #include "server/dispatch.h"
 
 #include <assert.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/mem.h"

@@ -5,7 +5,6 @@
 
 #include <limits.h>
 #include <math.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "engine/engine.h"

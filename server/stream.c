@@ -2,7 +2,6 @@
 #include "server/stream.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/mem.h"

@@ -2,7 +2,6 @@
 #include "text/bpe.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include "base/mem.h"
 
