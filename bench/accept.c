@@ -196,11 +196,11 @@ static int measure_messages(Bench *b, const char *name, const json_t *messages, 
 static int measure_case(Bench *b, const json_t *line, Error *err)
 {
     const char *name = json_string_value(json_object_get(line, "category"));
-    const json_t *turns = json_object_get(line, "turns"), *tools = json_object_get(line, "tools");
+    const json_t *turns = json_object_get(line, "turns");
     const json_t *messages = json_object_get(line, "messages");
+    json_t *tools;
     if (!name) name = "all prompts";
-    if (tools && !json_is_array(tools) && !json_is_null(tools))
-        return error_set(err, ERR_INPUT, "'tools' is no array");
+    if (json_lines_tools(line, &tools, err)) return -1;
     if (json_is_array(turns)) return measure_turns(b, name, turns, tools, err);
     if (json_is_array(messages)) return measure_messages(b, name, messages, tools, err);
     return error_set(err, ERR_INPUT, "neither 'turns' nor 'messages' is an array");

@@ -116,10 +116,10 @@ static void add_turn(AgentLoops *a, AgentTurn turn, json_t *history, json_t *too
 }
 
 /* The turns of a loop; how many, or -1. */
-static int add_loop(AgentLoops *a, int loop, const json_t *line, const char *fields, Error *err)
+static int add_loop(AgentLoops *a, int loop, const json_t *messages, json_t *tools,
+                    const char *fields, Error *err)
 {
-    const json_t *messages = json_object_get(line, "messages");
-    json_t *tools = json_object_get(line, "tools"), *history = json_array(), *message;
+    json_t *history = json_array(), *message;
     size_t i, n_results = 0;
     int n_turns = 0;
     Error why = {0};
@@ -150,11 +150,11 @@ static int add_line(void *ctx, int number, const json_t *line, Error *err)
 {
     const Reading *r = ctx;
     AgentLoops *a = r->loops;
-    const json_t *tools = json_object_get(line, "tools");
-    if (!json_is_array(json_object_get(line, "messages")))
-        return error_set(err, ERR_INPUT, "'messages' is no array");
-    if (tools && !json_is_array(tools)) return error_set(err, ERR_INPUT, "'tools' is no array");
-    int n = add_loop(a, number, line, r->fields, err);
+    const json_t *messages = json_object_get(line, "messages");
+    json_t *tools;
+    if (!json_is_array(messages)) return error_set(err, ERR_INPUT, "'messages' is no array");
+    if (json_lines_tools(line, &tools, err)) return -1;
+    int n = add_loop(a, number, messages, tools, r->fields, err);
     if (!n) return error_set(err, ERR_INPUT, "'messages' waits for no answer");
     a->n_loops += n > 0;
     return n < 0 ? -1 : 0;

@@ -65,3 +65,11 @@ int json_lines_read(const char *path, int limit, TakeLine take, void *ctx, Error
     fclose(f);
     return n_taken > 0 ? 0 : -1;
 }
+
+int json_lines_tools(const json_t *line, json_t **tools, Error *err)
+{
+    json_t *given = json_object_get(line, "tools");
+    *tools = json_is_array(given) ? given : NULL;
+    if (!given || *tools || json_is_null(given)) return 0;
+    return error_set(err, ERR_INPUT, "'tools' is no array");
+}

@@ -27,4 +27,7 @@ int json_lines_take(FILE *f, const char *path, int limit, TakeLine take, void *c
 /* The same of a file. 0 or -1; that it has no lines is an error, too. */
 int json_lines_read(const char *path, int limit, TakeLine take, void *ctx, Error *err);
 
+/* A line's tools, borrowed; NULL where it has none or they are null. -1: they are no array. */
+int json_lines_tools(const json_t *line, json_t **tools, Error *err);
+
 #endif

@@ -184,7 +184,9 @@ static int add_line(void *ctx, int number, const json_t *line, Error *err)
 {
     LoadCases *c = ctx;
     enum { N_MANNERS = sizeof chat_manners / sizeof *chat_manners };
-    json_t *messages = question(line), *tools = json_object_get(line, "tools");
+    json_t *tools, *messages;
+    if (json_lines_tools(line, &tools, err)) return -1;
+    messages = question(line);
     if (!messages) return error_set(err, ERR_INPUT, "neither 'turns' nor 'messages' has a prompt");
     for (int i = 0; i < N_MANNERS; i++) {
         char name[64];

@@ -129,7 +129,7 @@ static void test_last_message_waits(void **state)
     AgentLoops a;
     Error err = {0};
     static const char lines[] =
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}\n"
+        "{\"tools\":null,\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}\n"
         "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},"
         "{\"role\":\"assistant\",\"content\":\"Yes?\"},{\"role\":\"user\",\"content\":\"Bye\"}]}\n";
     static const int n_messages[] = {1, 1, 3};
@@ -139,6 +139,7 @@ static void test_last_message_waits(void **state)
     for (int k = 0; k < 3; k++) {
         json_t *body = body_of(&a, k);
         assert_int_equal(json_array_size(json_object_get(body, "messages")), n_messages[k]);
+        assert_null(json_object_get(body, "tools"));
         json_decref(body);
     }
     assert_true(a.turn[2].loop == 2 && a.turn[2].turn == 2 && !a.turn[2].opens && !a.turn[2].call);

@@ -372,6 +372,9 @@ static void test_wrong_options(void **state)
         expect_run(
             RUN("bench", "load", "--url", "http://127.0.0.1:1", runs[i].option, runs[i].value),
             runs[i].status, runs[i].says);
+    expect_run(RUN_ON("{\"turns\":[\"Hi\"],\"tools\":{}}", "bench", "load", "--url",
+                      "http://127.0.0.1:1", "--prompts", "/dev/stdin"),
+               2, "line 1: 'tools' is no array");
     expect_run(RUN("bench", "accept", "--url", "http://127.0.0.1:1"), 2,
                "'--url' is an option of another command");
 }
