@@ -194,6 +194,38 @@ static void test_preemption(void **state)
     }
 }
 
+/* Of those who gave their memory up the first goes on first. */
+static void test_parked_in_order(void **state)
+{
+    (void)state;
+    AskedEngine s;
+    AskedAnswer a[3] = {0};
+    int32_t prompt[3][5];
+    EngineOptions o = asked_options(1, 0, 1);
+    o.n_slots = 1;
+    asked_open(&s, o);
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < 5; k++)
+            prompt[i][k] = 100 * i + k;
+        EngineRequest r = asked_greedy((uint64_t)i + 1, prompt[i], 5, 20);
+        r.ignore_eos = 1;
+        asked_submit(s.engine, &r);
+        asked_steps(s.engine, a, 4);
+        assert_true(a[i].n > 0 && !a[i].n_done);
+        engine_pause(s.engine, r.id, i < 2);
+    }
+    int second = a[1].n;
+    engine_pause(s.engine, 1, 0);
+    engine_pause(s.engine, 2, 0);
+    while (!a[0].n_done)
+        asked_steps(s.engine, a, 1);
+    assert_int_equal(a[1].n, second);
+    while (!a[1].n_done)
+        asked_steps(s.engine, a, 1);
+    asked_expect_idle(s.engine);
+    asked_close(&s);
+}
+
 /* Who gave its memory up is not overtaken by who came later and would find a place now. */
 static void test_preempted_before_new(void **state)
 {
@@ -430,10 +462,11 @@ static void test_shown_for_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forced_tokens),      cmocka_unit_test(test_forced_pages),
-        cmocka_unit_test(test_preemption),         cmocka_unit_test(test_pause),
-        cmocka_unit_test(test_prompts_take_turns), cmocka_unit_test(test_fruitless_drafts),
-        cmocka_unit_test(test_shown_for_nothing),  cmocka_unit_test(test_preempted_before_new),
+        cmocka_unit_test(test_forced_tokens),        cmocka_unit_test(test_forced_pages),
+        cmocka_unit_test(test_preemption),           cmocka_unit_test(test_pause),
+        cmocka_unit_test(test_prompts_take_turns),   cmocka_unit_test(test_fruitless_drafts),
+        cmocka_unit_test(test_shown_for_nothing),    cmocka_unit_test(test_parked_in_order),
+        cmocka_unit_test(test_preempted_before_new),
     };
     return cmocka_run_group_tests(tests, asked_open_demo, asked_close_demo);
 }
