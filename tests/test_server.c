@@ -181,6 +181,8 @@ static void test_request_ids(void **state)
     r = http_exchange(s->port, "GET", "/health", "X-Request-Id: a b\r\n", "");
     assert_int_equal(strlen(http_header(&r, "X-Request-Id")), 32);
     http_reply_free(&r);
+#define A32  "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+#define A128 A32 A32 A32 A32 /* MAX_REQUEST_ID */
     static const struct {
         const char *header, *fields, *id; /* NULL: ours */
     } given[] = {
@@ -189,13 +191,16 @@ static void test_request_ids(void **state)
         {"X-Request-Id: a b\r\n", "\"rid\": \"c\"", "c"},
         {"X-Request-Id: a\r\n", "\"request_id\": \"b\", \"rid\": \"c\"", "a"},
         {"", "\"request_id\": \"a b\"", NULL},
+        {"", "\"rid\": \"" A128 "\"", A128},
+        {"", "\"rid\": \"" A128 "a\"", NULL},
+        {"X-Request-Id: " A128 "a\r\n", "\"rid\": \"c\"", "c"},
         {"", "\"rid\": \"\"", NULL},
         {"", "\"rid\": [\"a\"]", NULL},
         {"", "\"rid\": \"a\\u0000b\"", NULL},
         {"", "\"rid\": \"a\\r\\nX-B: c\"", NULL},
     };
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
-        char body[160];
+        char body[300];
         snprintf(body, sizeof body, "{\"prompt\": \"Hello\", \"max_tokens\": 1, %s}",
                  given[i].fields);
         r = http_exchange(s->port, "POST", COMPLETIONS, given[i].header, body);
