@@ -9,13 +9,16 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
+#include "engine/cache.h"
 #include "engine/cache_file.h"
 #include "tests/checkpoint.h"
 #include "tests/disk_case.h"
@@ -453,16 +456,56 @@ static void test_versions(void **state)
     }
 }
 
+/* Heads of runs that have more pages than their tokens fill, sealed as good ones are. */
+static void test_too_many_pages(void **state)
+{
+    (void)state;
+    enum { BEYOND = 1 << 17 };
+    const CacheShape shape = {.page_bytes = 64, .state_bytes = 64, .max_tokens = 8192};
+    size_t room = cache_file_buffer_bytes(&shape);
+    unsigned char *file = mem_alloc(room + BEYOND, 1), *buf = mem_alloc(room + BEYOND, 1);
+    CacheHead h = {.version = CACHE_FILE_VERSION,
+                   .page_bytes = shape.page_bytes,
+                   .state_bytes = shape.state_bytes,
+                   .n_tokens = 8192,
+                   .n_pages = 8191};
+    CacheFile f;
+    Error why = {0};
+    memcpy(h.magic, CACHE_FILE_MAGIC, sizeof h.magic);
+    memset(file, 1, room + BEYOND);
+    memcpy(file, &h, sizeof h);
+    const char *path = scratch_path(scratch_dir("too_many"), "a.run");
+    scratch_write(path, file, room + BEYOND);
+    int fd = open(path, O_RDONLY);
+    assert_int_equal(cache_file_read_head(&shape, fd, buf, &f, &why), CACHE_FILE_BROKEN);
+    close(fd);
+    for (size_t i = room; i < room + BEYOND; i++)
+        assert_int_equal(buf[i], 0); /* no byte behind the reader's memory */
+
+    h.n_tokens = PAGE_TOKENS, h.n_pages = 2, h.first_block = UINT32_MAX; /* one before the first */
+    memset(file, 0, CACHE_FILE_ALIGN);
+    memcpy(file, &h, sizeof h);
+    h.head_sum = hash_sum(file + CACHE_FILE_UNSUMMED, CACHE_FILE_ALIGN - CACHE_FILE_UNSUMMED);
+    memcpy(file, &h, sizeof h);
+    int64_t bytes = cache_file_bytes(&shape, PAGE_TOKENS, 2, 0);
+    assert_int_equal(cache_file_parse(&shape, file, CACHE_FILE_ALIGN, bytes, &f, &why),
+                     CACHE_FILE_BROKEN);
+    assert_string_equal(why.msg, "its head contradicts itself");
+    mem_free(file);
+    mem_free(buf);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flipped),       cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_swapped),       cmocka_unit_test(test_other_prefix),
-        cmocka_unit_test(test_lost_file),     cmocka_unit_test(test_foreign_files),
-        cmocka_unit_test(test_smallest),      cmocka_unit_test(test_other_model),
-        cmocka_unit_test(test_many_removals), cmocka_unit_test(test_overlap),
-        cmocka_unit_test(test_versions),      cmocka_unit_test(test_pipes_in_the_way),
+        cmocka_unit_test(test_flipped),        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_swapped),        cmocka_unit_test(test_other_prefix),
+        cmocka_unit_test(test_lost_file),      cmocka_unit_test(test_foreign_files),
+        cmocka_unit_test(test_smallest),       cmocka_unit_test(test_other_model),
+        cmocka_unit_test(test_many_removals),  cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_versions),       cmocka_unit_test(test_pipes_in_the_way),
+        cmocka_unit_test(test_too_many_pages),
     };
     return cmocka_run_group_tests(tests, disk_case_quiet, NULL);
 }
