@@ -323,6 +323,9 @@ static void test_limits(void **state)
     r = asked_greedy(1, prompt, 129, -1);
     assert_int_equal(engine_submit(s.engine, &r, &err), -1);
     assert_int_equal(err.code, ERR_LIMIT);
+    r = asked_greedy(1, prompt, 128, -1); /* no room for an answer */
+    assert_int_equal(engine_submit(s.engine, &r, &err), -1);
+    assert_int_equal(err.code, ERR_LIMIT);
     r = asked_greedy(1, prompt, 100, 29);
     assert_int_equal(engine_submit(s.engine, &r, &err), -1);
     assert_int_equal(err.code, ERR_LIMIT);
@@ -333,6 +336,10 @@ static void test_limits(void **state)
     r = asked_greedy(1, prompt, 2, 1);
     r.params.temperature = NAN;
     assert_int_equal(engine_submit(s.engine, &r, &err), -1);
+    r = asked_greedy(1, prompt, 2, 1);
+    r.bias_id = prompt, r.bias = &(float){NAN}, r.n_bias = 1;
+    assert_int_equal(engine_submit(s.engine, &r, &err), -1);
+    assert_int_equal(err.code, ERR_INPUT);
     r = asked_greedy(1, prompt, 0, 1);
     assert_int_equal(engine_submit(s.engine, &r, &err), -1);
     for (int i = 0; i < 2; i++) {
