@@ -79,7 +79,8 @@ static unsigned value_type(const json_t *value)
     }
 }
 
-static unsigned types_of_list(Walk *w, const json_t *list)
+/* All that a list names, or that its values are of. */
+static unsigned types_of_list(Walk *w, const json_t *list, unsigned (*type_of)(const json_t *item))
 {
     unsigned types = 0;
     size_t i;
@@ -87,20 +88,7 @@ static unsigned types_of_list(Walk *w, const json_t *list)
     json_array_foreach((json_t *)list, i, item)
     {
         if (w->steps_left-- <= 0) return 0;
-        types |= named_type(item);
-    }
-    return types;
-}
-
-static unsigned types_of_values(Walk *w, const json_t *list)
-{
-    unsigned types = 0;
-    size_t i;
-    json_t *item;
-    json_array_foreach((json_t *)list, i, item)
-    {
-        if (w->steps_left-- <= 0) return 0;
-        types |= value_type(item);
+        types |= type_of(item);
     }
     return types;
 }
@@ -139,7 +127,7 @@ static unsigned types_of_all(Walk *w, const json_t *list, int depth)
 static unsigned declared_types(Walk *w, const json_t *schema, const json_t *type)
 {
     int is_list = json_object_get(schema, "const") || json_object_get(schema, "enum");
-    unsigned types = json_is_array(type) ? types_of_list(w, type) : named_type(type);
+    unsigned types = json_is_array(type) ? types_of_list(w, type, named_type) : named_type(type);
     return types & TYPE_STRING && is_list ? (types & ~(unsigned)TYPE_STRING) | TYPE_WORD : types;
 }
 
@@ -148,7 +136,7 @@ static unsigned types_said(Walk *w, const json_t *schema, int depth)
     const json_t *type = json_object_get(schema, "type"), *v;
     if (json_is_string(type) || json_is_array(type)) return declared_types(w, schema, type);
     if ((v = json_object_get(schema, "const"))) return value_type(v);
-    if (json_is_array(v = json_object_get(schema, "enum"))) return types_of_values(w, v);
+    if (json_is_array(v = json_object_get(schema, "enum"))) return types_of_list(w, v, value_type);
     if (json_is_string(v = json_object_get(schema, "$ref")))
         return schema_types(w, schema_target(w->root, json_string_value(v)), depth + 1);
     if (json_is_array(v = json_object_get(schema, "anyOf"))) return types_of_any(w, v, depth);
