@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/mem.h"
+#include "text/utf8.h"
 
 /* ---- log-probabilities ---- */
 
@@ -150,7 +151,7 @@ static int count_chars(const char *text, size_t len)
 {
     int n = 0;
     for (size_t i = 0; i < len; i++)
-        n += (text[i] & 0xC0) != 0x80;
+        n += !utf8_is_tail((unsigned char)text[i]);
     return n;
 }
 

@@ -78,7 +78,7 @@ Span chat_trim(Span text)
         text = (Span){text.s + k, text.n - (size_t)k};
     while (text.n) {
         size_t at = text.n - 1;
-        while (at && ((unsigned char)text.s[at] & 0xC0) == 0x80)
+        while (at && utf8_is_tail((unsigned char)text.s[at]))
             at--;
         if (!is_space(utf8_decode(text.s + at, &k))) break;
         text.n = at;

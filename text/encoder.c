@@ -199,7 +199,7 @@ static size_t last_cut(const char *text, size_t to)
 {
     for (; to; to--) {
         int n;
-        if (((unsigned char)text[to] & 0xC0) == 0x80) continue;
+        if (utf8_is_tail((unsigned char)text[to])) continue;
         utf8_decode(text + to, &n);
         if (nfc_cut(text, to + (size_t)n, to) == to) return to;
     }

@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "text/grammar_walk.h"
+#include "text/utf8.h"
 
 enum { STRING_SLOTS = 1 << 15 };
 
@@ -278,11 +279,6 @@ uint32_t grammar_until(GrammarBuilder *b, const char *literal, const char *never
 
 /* ---- automata ---- */
 
-static int is_continuation(int byte)
-{
-    return (byte & 0xc0) == 0x80;
-}
-
 /* The ways into a state: of way[first[state]] to way[first[state + 1]), 1 bit: it takes a
  * character. */
 typedef struct {
@@ -295,7 +291,7 @@ static WaysBack ways_back(const Dfa *d)
     WaysBack w = {mem_alloc(n + 2, sizeof *w.first), mem_alloc(n * n_classes + 1, sizeof *w.way)};
     uint8_t takes[256] = {0};
     for (int byte = 0; byte < 256; byte++)
-        takes[d->class_of[byte]] = !is_continuation(byte);
+        takes[d->class_of[byte]] = !utf8_is_tail((unsigned char)byte);
     for (size_t i = 0; i < n * n_classes; i++)
         if (d->next[i] != DFA_DEAD) w.first[d->next[i] + 2]++;
     for (size_t s = 2; s < n + 2; s++)

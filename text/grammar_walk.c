@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "text/utf8.h"
 
 enum {
     FINDER_SLOTS = 4 * MAX_GRAMMAR_THREADS, /* powers of two */
@@ -520,7 +521,7 @@ static void text_byte(GrammarWalk *w, GrammarThread t, uint8_t byte, GrammarStat
 {
     const GrammarNode *n = &w->g->node[t.node];
     const Dfa *d = &w->g->automaton[n->index].dfa;
-    int begins = (byte & 0xc0) != 0x80; /* a character */
+    int begins = !utf8_is_tail(byte); /* a character */
     if (begins && !count_character(n, &t)) return;
     if (!feed_automaton(w->g, n, &t, byte)) return;
     add_thread(w, out, t);

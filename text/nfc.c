@@ -43,7 +43,7 @@ static int starts_anew(int32_t c)
 size_t nfc_cut(const char *text, size_t len, size_t at_least)
 {
     size_t i = at_least;
-    while (i < len && ((unsigned char)text[i] & 0xC0) == 0x80)
+    while (i < len && utf8_is_tail((unsigned char)text[i]))
         i++; /* not within a character */
     while (i < len) {
         int n;

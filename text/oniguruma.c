@@ -5,6 +5,8 @@
 #include <pcre2.h>
 #include <string.h>
 
+#include "text/utf8.h"
+
 /* From 10.40 on \p{Han} is of Script_Extensions, and \p{sc:Han} of Script, as all names were
  * before. */
 enum { SAYS_SCRIPT = PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40 };
@@ -304,7 +306,7 @@ static int translate_item(Translation *t, StrBuf *out, Error *err)
     if (t->after_interval && (strchr("*+?", *p) || interval_len(p))) {
         if (t->after_group) return refuse(t, 1, " behind the {} of a group", err);
         make_group(out, t->atom);
-    } else if (!interval_len(p) && (*p & 0xc0) != 0x80) {
+    } else if (!interval_len(p) && !utf8_is_tail(*p)) {
         t->atom = out->len;
         t->after_group = *p == ')';
     }

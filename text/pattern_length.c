@@ -8,6 +8,8 @@
 
 #include <stdio.h>
 
+#include "text/utf8.h"
+
 typedef struct {
     DfaRule rule; /* first: it is handed on */
     uint8_t begins[256];
@@ -31,7 +33,7 @@ int dfa_at_least(Dfa *d, int least, Error *err)
     /* Whether the bytes of a class begin a character. Those of one class that any state takes are
      * alike in that: strings are UTF-8, so where a character may begin none can go on. */
     for (int byte = 0; byte < 256; byte++)
-        l.begins[d->class_of[byte]] = (byte & 0xc0) != 0x80;
+        l.begins[d->class_of[byte]] = !utf8_is_tail((unsigned char)byte);
     snprintf(too_many, sizeof too_many, "%d characters of it are too many to count", least);
     return dfa_keep(d, &l.rule, too_many, err);
 }

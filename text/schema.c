@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "text/utf8.h"
 
 SchemaCompiler *schema_begin(GrammarBuilder *b)
 {
@@ -29,11 +30,6 @@ void schema_end(SchemaCompiler *c)
     mem_free(c);
 }
 
-static int is_continuation(char byte)
-{
-    return (byte & 0xc0) == 0x80;
-}
-
 /* The path and what is wrong there, which has room always: of a long path the middle is left out.
  */
 static void say_where(const SchemaCompiler *c, ErrorCode code, const char *what)
@@ -45,9 +41,9 @@ static void say_where(const SchemaCompiler *c, ErrorCode code, const char *what)
         return;
     }
     size_t head = (room - strlen("...")) / 2, tail = c->path.len - head;
-    while (is_continuation(path[head]))
+    while (utf8_is_tail((unsigned char)path[head]))
         head--;
-    while (is_continuation(path[tail]))
+    while (utf8_is_tail((unsigned char)path[tail]))
         tail++;
     error_set(c->err, code, "%.*s...%s: %s", (int)head, path, path + tail, what);
 }

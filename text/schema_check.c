@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "text/schema_parts.h"
+#include "text/utf8.h"
 
 /* ---- strings ---- */
 
@@ -50,7 +51,7 @@ static int is_string_of(SchemaCompiler *c, const json_t *schema, const json_t *v
     int longest = format ? format_longest(format) : -1;
     size_t len = json_string_length(value), n = 0;
     for (size_t i = 0; i < len; i++)
-        n += ((unsigned char)text[i] & 0xc0) != 0x80;
+        n += !utf8_is_tail((unsigned char)text[i]);
     if (longest >= 0 && n > (size_t)longest) return 0;
     return is_count(schema, n, "minLength", "maxLength") && matches(c, pattern, text, len) &&
            matches(c, format ? format_pattern(format) : NULL, text, len);

@@ -141,7 +141,7 @@ static long decode_symbol(const TokenizerFile *f, JsonText symbol, char *out)
     while (at < end) {
         int c = *at++;
         if (c >= 0x80) {
-            if (c < 0xC2 || c > 0xDF || at == end || (*at & 0xC0) != 0x80) return -1;
+            if (c < 0xC2 || c > 0xDF || at == end || !utf8_is_tail(*at)) return -1;
             c = (c & 0x1F) << 6 | (*at++ & 0x3F);
         }
         if (c >= 324 || f->byte_of[c] < 0) return -1;

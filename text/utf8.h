@@ -7,6 +7,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* 1 for a byte of a character that is not its first. */
+static inline int utf8_is_tail(unsigned char byte)
+{
+    return (byte & 0xC0) == 0x80;
+}
+
 /*
  * Looks at the first character of s[0..n), n > 0. Returns its length in bytes; 0 when s is a proper
  * prefix of a valid character; -k when its first k bytes are a maximal subpart that no further byte
