@@ -281,30 +281,25 @@ static int read_stream_options(ApiRequest *r, const json_t *body, ApiError *err)
     return api_read_bool(v, "continuous_usage_stats", &r->continuous_usage, err);
 }
 
-/* Who does not know a salt cannot aim at its hash, and two meet by chance once in 2^64 times. */
-static uint64_t hash_salt(const char *text, size_t len)
-{
-    uint64_t h = hash_sum(text, len);
-    return h ? h : 1;
-}
-
-/* An empty salt is none. SGLang's extra_key is one more. */
+/*
+ * An empty salt is none. SGLang's extra_key is one more; of its hash the high half, which is no
+ * salt's own. Who does not know one cannot aim at its hash, and two meet by chance once in 2^64
+ * times.
+ */
 static int read_salts(ApiRequest *r, const json_t *body, ApiError *err)
 {
     static const char *const keys[] = {"cache_salt", "extra_key"};
-    char salts[2 * MAX_CACHE_SALT + 1];
-    size_t n = 0;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *salt = json_field(body, keys[i]);
+        const char *text = json_string_value(salt);
         size_t len = json_string_length(salt);
-        if (salt && (!json_is_string(salt) || len > MAX_CACHE_SALT))
+        if (salt && (!text || len > MAX_CACHE_SALT))
             return api_error(err, ERR_INPUT, keys[i], "%s must be a string of at most %d bytes",
                              keys[i], MAX_CACHE_SALT);
-        if (i && len) salts[n++] = '\0'; /* the two are not one text */
-        if (len) memcpy(salts + n, json_string_value(salt), len);
-        n += len;
+        if (!len) continue;
+        uint64_t h = i ? hash_key(text, len, r->cache_salt).high : hash_sum(text, len);
+        r->cache_salt = h ? h : 1;
     }
-    r->cache_salt = n ? hash_salt(salts, n) : 0;
     return 0;
 }
 

@@ -540,6 +540,8 @@ static void test_cache_fields(void **state)
                                  "\"ab\"",
                                  "\"ba\"",
                                  "\"a\\u0000\"",
+                                 "\"\\u0000a\"",
+                                 "\"a\\u0000b\"",
                                  "\"A\"",
                                  "\"\\u00e9\"",
                                  "\"tenant-1\"",
