@@ -56,7 +56,7 @@ void log_event(LogLevel level, const char *fmt, ...)
     vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
     int n = atomic_exchange(&n_lost, 0);
-    snprintf(lost, sizeof lost, "log-lost lines=%d", n);
+    snprintf(lost, sizeof lost, "log_lost lines=%d", n);
     if (n) write_line(LOG_LEVEL_WARN, lost);
     write_line(level, message);
 }

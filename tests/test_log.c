@@ -71,7 +71,7 @@ static void test_full_pipe(void **state)
     log_info("after");
     alarm(0);
     const char *text = take();
-    assert_int_equal(sscanf(text, "%*s %7s log-lost lines=%d", word, &n_lost), 2);
+    assert_int_equal(sscanf(text, "%*s %7s log_lost lines=%d", word, &n_lost), 2);
     assert_string_equal(word, "warn");
     assert_int_equal(n_lost, N - n_told);
     assert_non_null(strstr(text, " info after\n"));
