@@ -160,7 +160,6 @@ static void run_out_of_files(const void *arg)
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     (void)arg;
     if (pipe(ends) || dup2(ends[1], STDERR_FILENO) < 0) _exit(100);
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
     log_set_level(LOG_LEVEL_WARN);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     echo_open(&e, NULL, 1);
@@ -169,6 +168,7 @@ static void run_out_of_files(const void *arg)
     none.rlim_cur = 0;
     if (setrlimit(RLIMIT_NOFILE, &none)) _exit(102);
     if (connect(fd, (struct sockaddr *)&to, sizeof to)) _exit(103);
+    if (read(ends[0], text, 1) != 1) _exit(104); /* the first line begins */
     usleep(200000);
     ssize_t n = read(ends[0], text, sizeof text);
     for (ssize_t i = 0; i < n; i++)
