@@ -13,7 +13,7 @@
 
 typedef struct Dispatch Dispatch;
 
-/* progress(ctx, answer) after each change: new text or probs, or ANSWER_DONE. */
+/* progress(ctx, answer) after each change: text, probs, more of the prompt, or ANSWER_DONE. */
 typedef void (*DispatchProgress)(void *ctx, Answer *answer);
 
 /*
