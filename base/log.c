@@ -21,7 +21,7 @@ void log_set_level(LogLevel level)
     atomic_store(&threshold, (int)level);
 }
 
-/* A pipe that is writable takes a page, which is more than a line. */
+/* A pipe that is writable takes a page, which is more than a line; so does a socket. */
 static int would_block(void)
 {
     struct pollfd out = {.fd = fileno(stderr), .events = POLLOUT};
