@@ -6,6 +6,7 @@
  */
 #include "server/translate.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "base/strbuf.h"
@@ -396,12 +397,10 @@ static int add_format(const json_t *body, json_t *chat, ApiError *err)
 
 static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
 {
-    const json_t *v = json_field(body, "max_tokens");
-    json_int_t n;
-    if (!v) return 0;
-    if (!json_whole(v, &n) || n < 0)
-        return api_error(err, ERR_INPUT, "max_tokens", "max_tokens must be an integer, at least 0");
-    return json_object_set(chat, "max_tokens", (json_t *)v);
+    int n = 0;
+    if (!json_field(body, "max_tokens")) return 0;
+    if (api_read_int(body, "max_tokens", 0, INT_MAX, &n, err)) return -1;
+    return json_object_set_new(chat, "max_tokens", json_integer(n));
 }
 
 static int add_stops(const json_t *body, json_t *chat, ApiError *err)

@@ -100,6 +100,8 @@ int api_read_int(const json_t *body, const char *key, long lo, long hi, int *out
         *out = INT_MAX;
         return 0;
     }
+    if (hi == INT_MAX && json_is_number(v) && d < (double)lo)
+        return api_error(err, ERR_INPUT, key, "%s must be at least %ld", key, lo);
     if (json_get_int(body, "request", key, lo, hi, lo, out, &err->error))
         return api_in_field(err, key);
     return 0;

@@ -9,6 +9,7 @@
 #include "server/responses_tools.h"
 #include "server/translate.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -250,13 +251,10 @@ static int add_input(const json_t *body, json_t *chat, ApiError *err)
 
 static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
 {
-    json_t *v = (json_t *)json_field(body, "max_output_tokens");
-    json_int_t n;
-    if (!v) return 0;
-    if (!json_whole(v, &n) || n < 1)
-        return api_error(err, ERR_INPUT, "max_output_tokens",
-                         "max_output_tokens must be an integer, at least 1");
-    return json_object_set(chat, "max_tokens", v);
+    int n = 0;
+    if (!json_field(body, "max_output_tokens")) return 0;
+    if (api_read_int(body, "max_output_tokens", 1, INT_MAX, &n, err)) return -1;
+    return json_object_set_new(chat, "max_tokens", json_integer(n));
 }
 
 static int add_format(const json_t *body, json_t *chat, ApiError *err)
