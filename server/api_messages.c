@@ -268,9 +268,8 @@ static int read_budget(const json_t *body, const char *field, const char *key, l
 {
     char name[sizeof err->param];
     snprintf(name, sizeof name, "%s.%s", field, key);
-    return api_read_int(json_field(body, field), key, lo, INT_MAX, budget, err)
-               ? api_in_field(err, name)
-               : 0;
+    if (!api_read_int(json_field(body, field), key, lo, INT_MAX, budget, err)) return 0;
+    return api_error(err, ERR_INPUT, name, "%s must be an integer, at least %ld", name, lo);
 }
 
 /* OpenRouter's word for a budget asks for thinking, too; Anthropic's counts where that is on. */

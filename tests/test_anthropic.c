@@ -617,6 +617,8 @@ static void test_errors(void **state)
         {"{" HELLO ", \"max_tokens\": 5, \"top_p\": 7}", "top_p"},
         {"{" HELLO ", \"max_tokens\": 5, \"thinking\": {\"type\": \"none\"}}",
          "thinking.type must be"},
+        {"{" HELLO ", \"max_tokens\": 5, \"reasoning\": {\"max_tokens\": -5}}",
+         "reasoning.max_tokens must be an integer, at least 0"},
         {"{" HELLO ", \"max_tokens\": 5, \"output_config\": {\"format\": {\"type\": \"foo\"}}}",
          "output_config.format must be of type"},
         {"{" HELLO ", \"max_tokens\": 5, \"output_config\": {\"format\": {\"type\": "
