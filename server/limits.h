@@ -22,7 +22,8 @@
  * further requests read while one is answered; 2 s for a refused client to stop sending
  * (connection.c); 30 s without a step of the engine while it has work: /health says 503 (stall_s);
  * 5 s for it to answer /health_generate: 503 (order_s); 16 orders to it at once (MAX_ORDERS): 429;
- * 2 MiB of tools, metadata and the like, which /v1/responses repeats (api_responses.c): 400.
+ * 2 MiB of tools, metadata and the like, which /v1/responses repeats (api_responses.c), and 2048
+ * tools there, in namespaces too (responses_tools.c): 400.
  */
 #ifndef OFFSHOOT_SERVER_LIMITS_H
 #define OFFSHOOT_SERVER_LIMITS_H

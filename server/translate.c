@@ -8,7 +8,8 @@
 
 json_t *translate_copy(const json_t *body, const char *const *without)
 {
-    /* A reply of these APIs is one answer without log-probabilities, and ends as its API says. */
+    /* A reply of these APIs is one answer without log-probabilities, has its API's events alone,
+     * and ends as that says. */
     static const char *const form[] = {"n",
                                        "n_cmpl",
                                        "best_of",
