@@ -138,13 +138,14 @@ int budget_plan(Engine *e, int max_rows, Budget *b, Error *err)
 static void print_scarcity(const Engine *e, FILE *out)
 {
     const double mib = 1024.0 * 1024.0;
-    double asked = (double)(e->options.memory + e->options.host_cache),
-           left = (double)e->be->free_bytes(e->be);
-    if (e->be->is_host && asked > left)
+    double left = (double)e->be->free_bytes(e->be);
+    double taken = (double)e->mem.frame_bytes * e->mem.n_frames + (double)e->records.bytes;
+    if (e->tiers.host) taken += (double)e->options.host_cache;
+    if (e->be->is_host && taken > left)
         fprintf(out,
                 "the system has %.1f MiB left for these %.1f MiB (--memory, --host-cache): it may "
                 "end the process as they fill\n",
-                left / mib, asked / mib);
+                left / mib, taken / mib);
 }
 
 void engine_print_memory(const Engine *e, FILE *out)
