@@ -228,7 +228,6 @@ static void test_state_mode(void **state)
     }
 }
 
-/* A reference's answer, stopped at each of its places. */
 /* Stops at the token that makes *left 0. */
 static WatchVerdict stop_at(void *left, int32_t token)
 {
@@ -236,6 +235,7 @@ static WatchVerdict stop_at(void *left, int32_t token)
     return --*(int *)left ? WATCH_GO : WATCH_STOP;
 }
 
+/* A reference's answer, stopped at each of its places. */
 static void test_stops(void **state)
 {
     (void)state;

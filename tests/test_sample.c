@@ -377,8 +377,7 @@ static void test_greedy_ties(void **state)
         assert_int_equal(one_id(sampler[b], logits, N, row, &bad), 70);
         row.ban = ban, row.n_ban = 1;
         assert_int_equal(one_id(sampler[b], logits, N, row, &bad), 200);
-        row.params.temperature = 0.7f,
-        row.params.top_p = 0; /* the best has all that is asked for */
+        row.params.temperature = 0.7f, row.params.top_p = 0; /* which the best has */
         assert_int_equal(one_id(sampler[b], logits, N, row, &bad), 200);
         row.params.top_p = 1, row.params.top_k = 1;
         assert_int_equal(one_id(sampler[b], logits, N, row, &bad), 200);
