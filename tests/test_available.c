@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <ftw.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,6 +23,19 @@
 #define ROOT "build/tests/memory/"
 
 static const SystemFiles files = {ROOT "meminfo", ROOT "groups", "build/tests/memory"};
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+    (void)st, (void)kind, (void)at;
+    return remove(path);
+}
+
+/* Of a test that failed, too. */
+static void clean(void)
+{
+    nftw(ROOT, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    scratch_dir("memory");
+}
 
 static void write_text(const char *path, const char *text)
 {
@@ -49,7 +63,7 @@ static void assert_left(int64_t want)
 static void test_machine(void **state)
 {
     (void)state;
-    scratch_dir("memory");
+    clean();
     assert_left(-1);
     write_text(ROOT "meminfo", "MemTotal: 900 kB\nMemFree:  100 kB\nMemAvailable:   400 kB\n");
     assert_left(400 << 10);
@@ -65,7 +79,7 @@ static void test_machine(void **state)
 static void test_groups(void **state)
 {
     (void)state;
-    scratch_dir("memory");
+    clean();
     mkdir(ROOT "a", 0777);
     mkdir(ROOT "a/b", 0777);
     write_text(ROOT "meminfo", "MemAvailable:   400 kB\n");
@@ -87,60 +101,30 @@ static void test_groups(void **state)
     assert_left(700);
     write_group(".", "600\n", "0\n", NULL);
     assert_left(600);
-    write_group("a/b", NULL, NULL, NULL);
-    write_group("a", NULL, NULL, NULL);
-    write_group(".", NULL, NULL, NULL);
-    rmdir(ROOT "a/b");
-    rmdir(ROOT "a");
 }
 
 /* Version 1 has other names, under a folder of the controller's. */
 static void test_groups_of_version_1(void **state)
 {
     (void)state;
-    static const char *const path[] = {
-        ROOT "memory/a/memory.limit_in_bytes", ROOT "memory/a/memory.usage_in_bytes",
-        ROOT "memory/a/memory.stat", ROOT "memory/memory.limit_in_bytes",
-        ROOT "memory/memory.usage_in_bytes"};
-    scratch_dir("memory");
+    clean();
     mkdir(ROOT "memory", 0777);
     mkdir(ROOT "memory/a", 0777);
     write_text(ROOT "meminfo", "MemAvailable:   400 kB\n");
     write_text(ROOT "groups", "3:cpu,cpuacct:/no\n2:memory:/a\n0::/\n");
-    write_text(path[0], "9223372036854771712\n");
-    write_text(path[1], "300\n");
-    write_text(path[2], "cache 9\nshmem 9\ntotal_cache 100\ntotal_rss 200\ntotal_shmem 70\n");
+    write_text(ROOT "memory/a/memory.limit_in_bytes", "9223372036854771712\n");
+    write_text(ROOT "memory/a/memory.usage_in_bytes", "300\n");
+    write_text(ROOT "memory/a/memory.stat",
+               "cache 9\nshmem 9\ntotal_cache 100\ntotal_rss 200\ntotal_shmem 70\n");
     assert_left(400 << 10);
-    write_text(path[0], "1000\n");
+    write_text(ROOT "memory/a/memory.limit_in_bytes", "1000\n");
     assert_left(730);
-    write_text(path[3],
-               "500\n"); /* a container's own group, too, where its name is the machine's */
-    write_text(path[4], "400\n");
+    /* a container's own group, too, where its name is the machine's */
+    write_text(ROOT "memory/memory.limit_in_bytes", "500\n");
+    write_text(ROOT "memory/memory.usage_in_bytes", "400\n");
     assert_left(100);
     write_text(ROOT "groups", "2:memory:/docker/1f\n");
     assert_left(100);
-    for (size_t i = 0; i < sizeof path / sizeof *path; i++)
-        unlink(path[i]);
-    rmdir(ROOT "memory/a");
-    rmdir(ROOT "memory");
-}
-
-/* At the end, and before: a test that failed leaves its files. */
-static void remove_quotas(void)
-{
-    static const char *const path[] = {ROOT "groups",
-                                       ROOT "a/b/cpu.max",
-                                       ROOT "a/cpu.max",
-                                       ROOT "cpu/cpu.cfs_quota_us",
-                                       ROOT "cpu/cpu.cfs_period_us",
-                                       ROOT "cpu/a/cpu.cfs_quota_us",
-                                       ROOT "cpu/a/cpu.cfs_period_us"};
-    for (size_t i = 0; i < sizeof path / sizeof *path; i++)
-        unlink(path[i]);
-    rmdir(ROOT "a/b");
-    rmdir(ROOT "a");
-    rmdir(ROOT "cpu/a");
-    rmdir(ROOT "cpu");
 }
 
 static void assert_cpus(int n, int want)
@@ -165,8 +149,7 @@ static void test_quota(void **state)
              {"200000\n", 64},
              {"", 64},
              {"9223372036854775807 1\n", 64}};
-    scratch_dir("memory");
-    remove_quotas();
+    clean();
     assert_cpus(64, 64);
     write_text(ROOT "groups", "0::/a/b\n");
     assert_cpus(64, 64);
@@ -180,15 +163,13 @@ static void test_quota(void **state)
     assert_cpus(4, 4);
     write_text(ROOT "a/cpu.max", "300000 100000\n");
     assert_cpus(64, 3);
-    remove_quotas();
 }
 
 /* Version 1 says it in two files, under a folder of the controller's. */
 static void test_quota_of_version_1(void **state)
 {
     (void)state;
-    scratch_dir("memory");
-    remove_quotas();
+    clean();
     mkdir(ROOT "cpu", 0777);
     mkdir(ROOT "cpu/a", 0777);
     write_text(ROOT "groups", "5:cpuset:/no\n4:cpu,cpuacct:/a\n1:name=x:/no\n0::/\n");
@@ -206,14 +187,13 @@ static void test_quota_of_version_1(void **state)
     write_text(ROOT "cpu/cpu.cfs_quota_us", "50000\n");
     write_text(ROOT "cpu/cpu.cfs_period_us", "25000\n");
     assert_cpus(64, 2);
-    remove_quotas();
 }
 
 static void test_nodes(void **state)
 {
     (void)state;
     static const char *const many[] = {"0-1\n", "0,2\n", "0-7"};
-    scratch_dir("memory");
+    clean();
     assert_true(memory_is_one_node_in(ROOT "online"));
     write_text(ROOT "online", "0\n");
     assert_true(memory_is_one_node_in(ROOT "online"));
