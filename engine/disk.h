@@ -5,8 +5,9 @@
  * The caller's thread has the index and never waits for the disk unless it asks to: reading and
  * writing are jobs of a thread of its own (disk_worker.h). Files appear whole or not at all, and
  * what is read is checked byte for byte, so a prefix that loads is the one that was saved. All that
- * goes wrong on disk is a job that fails, with a line in the log: the caller then computes. No
- * memory is taken after disk_open.
+ * goes wrong on disk is a job that fails, with a line in the log: the caller then computes. Where
+ * the disk is full before max_bytes are there, the oldest go, too. No memory is taken after
+ * disk_open.
  */
 #ifndef OFFSHOOT_ENGINE_DISK_H
 #define OFFSHOOT_ENGINE_DISK_H
