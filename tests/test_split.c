@@ -246,10 +246,11 @@ static void reads_published_expressions(void **state)
 static void ends_what_takes_long(void **state)
 {
     static const char *const regex = "(?:a|a)*b|.", *const few = "aaaaac";
-    char many[8 * 17 + 1] = "";
+    enum { N = 8, EACH = 17 };
+    char many[N * EACH + 1] = "";
     (void)state;
-    for (int i = 0; i < 8; i++)
-        strcat(many, "aaaaaaaaaaaaaaaac");
+    for (int i = 0; i < N; i++)
+        memcpy(many + i * EACH, "aaaaaaaaaaaaaaaac", EACH);
     Splitter *s = splitter_open(&regex, 1, &err);
     SplitRun *run = split_open(s);
     for (int is_long = 0; is_long < 2; is_long++) {
