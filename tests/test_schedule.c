@@ -11,6 +11,7 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "drafts/scripted.h"
 #include "tests/asked.h"
 
@@ -283,8 +284,10 @@ static void test_pause(void **state)
             asked_submit(s.engine, &one);
             asked_run(s.engine, &alone[i], 1);
         }
+        double begun = clock_ms();
         asked_submit(s.engine, &r[0]);
         asked_steps(s.engine, a, 8);
+        double seen = clock_ms() - begun;
         assert_true(a[0].n > 0 && !a[0].n_done);
         engine_pause(s.engine, 1, 1);
         engine_pause(s.engine, 99, 1);
@@ -296,11 +299,15 @@ static void test_pause(void **state)
         assert_same_answer(&a[1], &alone[1]);
         engine_status(s.engine, &st);
         assert_int_equal(st.preemptions, n_slots == 1);
+        asked_steps(s.engine, a, 2); /* it takes none back while it stands still */
+        engine_status(s.engine, &st);
+        assert_int_equal(st.slots - st.slots_free, n_slots != 1);
         engine_pause(s.engine, 1, 0);
         for (int i = 0; i < 400 && !a[0].n_done; i++)
             asked_steps(s.engine, a, 1);
         assert_same_answer(&a[0], &alone[0]);
-        asked_submit(s.engine, &r[0]); /* cancelled while it has no memory */
+        assert_true(a[0].done.stats.prompt_ms <= seen); /* its first token was before the pause */
+        asked_submit(s.engine, &r[0]);                  /* cancelled while it has no memory */
         memset(a, 0, sizeof a);
         asked_steps(s.engine, a, 8);
         engine_pause(s.engine, 1, 1);
