@@ -55,7 +55,7 @@ static void start_ban(Engine *e, Seq *s)
     int32_t *ban = s->ban_host;
     int n = 0;
     for (int i = 0; i < c->n_eos; i++)
-        if (c->eos[i] < c->n_vocab) ban[n++] = c->eos[i];
+        ban[n++] = c->eos[i];
     for (int i = 0; i < s->req.n_stop_ids; i++)
         ban[n++] = s->req.stop_ids[i];
     e->be->upload(e->be, s->ban, ban, (size_t)n * sizeof *ban);
