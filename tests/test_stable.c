@@ -15,6 +15,7 @@
 
 #include "base/strbuf.h"
 #include "tests/textdata.h"
+#include "tests/tokenized.h"
 #include "text/chat.h"
 #include "text/encoder.h"
 
@@ -202,6 +203,26 @@ static void test_places(void **state)
             if (n != rows[i].n) fail_msg("'%s' at %zu: %d", rows[i].text, rows[i].mark, n);
             token_list_free(&ids);
         }
+}
+
+/* A mark may stand behind an added token that is found in the normalised text. */
+static void test_normalised_tokens(void **state)
+{
+    static const int n_stable[] = {0, 0, 0, 0, 2, 2, 2, 4, 5}; /* by the mark */
+    (void)state;
+    json_t *root = small_json();
+    small_set(root, "added_tokens/1", "{\"id\": 257, \"content\": \"x>\", \"normalized\": true}");
+    Tokenizer *tok = small_open(root, &err);
+    if (!tok) fail_msg("%s", err.msg);
+    for (size_t mark = 0; mark < sizeof n_stable / sizeof *n_stable; mark++) {
+        int n;
+        TokenList ids = encode(tok, "1x>2x>3!", 8, NULL, 0, mark, 1 + mark, &n);
+        assert_int_equal(ids.n, 6);
+        if (n != n_stable[mark]) fail_msg("%d at %zu", n, mark);
+        token_list_free(&ids);
+    }
+    tokenizer_close(tok);
+    json_decref(root);
 }
 
 /* ---- the template's part ---- */
@@ -517,9 +538,13 @@ static void test_same_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),     cmocka_unit_test(test_places),
-        cmocka_unit_test(test_turns),     cmocka_unit_test(test_loop_then_question),
-        cmocka_unit_test(test_open_turn), cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_normalised_tokens),
+        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_loop_then_question),
+        cmocka_unit_test(test_open_turn),
+        cmocka_unit_test(test_answers),
         cmocka_unit_test(test_same_text),
 
     };

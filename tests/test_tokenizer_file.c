@@ -187,6 +187,8 @@ static void finds_normalized_tokens_second(void **state)
                   (int32_t[]){258, 87, 127, 102, 16, 258}, 6);
     expect_prompt(tok, "x>e\u0301x>", &(TextSpan){1, 1}, 1, (int32_t[]){87, 29, 127, 102, 258}, 5);
     expect_prompt(tok, "x>\u0338x>", &(TextSpan){2, 2}, 1, (int32_t[]){87, 158, 231, 107, 258}, 5);
+    expect_prompt(tok, "<|endoftext|>x>x>", &(TextSpan){15, 2}, 1, (int32_t[]){256, 258, 87, 29},
+                  4);
     tokenizer_close(tok);
     json_decref(root);
 }
