@@ -233,11 +233,13 @@ static void test_stream_equals_reply(void **state)
                 compare_logprobs(reply, events, lists[k]);
             if (is_chat) compare_logprobs(reply, events, "content");
         }
-        /* Without include_usage: no usage anywhere, timings on the last chunk. */
+        /* Without include_usage: no usage anywhere, timings on the last chunk alone. */
         size_t n = json_array_size(events);
-        assert_non_null(json_object_get(json_array_get(events, n - 1), "timings"));
-        for (size_t k = 0; k < n; k++)
-            assert_null(json_object_get(json_array_get(events, k), "usage"));
+        for (size_t k = 0; k < n; k++) {
+            const json_t *event = json_array_get(events, k);
+            assert_int_equal(json_object_get(event, "timings") != NULL, k + 1 == n);
+            assert_null(json_object_get(event, "usage"));
+        }
         json_decref(events);
         json_decref(reply);
         free(stream_body);
