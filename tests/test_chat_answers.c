@@ -265,6 +265,17 @@ static void test_reasoning(void **state)
     assert_non_null(strstr(both, "</think>"));
     assert_string_equal(both + strlen(both) - strlen(content), content);
     json_decref(reply);
+
+    /* A stop string that ends where the bound is reached ends the answer. */
+    char body[300];
+    snprintf(body, sizeof body, "%s, \"thinking_budget\": 7, %s, \"stop\": \"%s\"}", THINKING,
+             "\"separate_reasoning\": false", thought + strlen(thought) - 5);
+    reply = served_post(served, CHAT, body, 200);
+    assert_int_equal(served_int_at(reply, "usage.completion_tokens"), 7);
+    assert_string_equal(served_text_at(reply, "choices.0.finish_reason"), "stop");
+    assert_int_equal(strlen(served_text_at(reply, "choices.0.message.content")),
+                     strlen(thought) - 5);
+    json_decref(reply);
     free(content);
     free(thought);
 }
