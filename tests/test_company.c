@@ -79,12 +79,14 @@ static void test_slow_reader_pauses(void **state)
     (void)state;
     ServedOptions o = served_defaults();
     o.limits.http.unsent_bytes = 256 << 10;
+    o.limits.behind_s = 2;
     Served *s = served_start(&o);
     int fd = start_slow_reader(s);
     double made = wait_until_still(s);
     assert_true(made > 0 && made < 1400);
     assert_int_equal((int)metric(s, "vllm:num_requests_running"), 1);
     assert_alive(s); /* the others go on */
+    usleep(3200000); /* nobody waits for the place: it is kept */
     HttpReply reply;
     StrBuf rest = {0};
     int large = 1 << 20;
