@@ -434,6 +434,40 @@ static void test_best_of(void **state)
     json_decref(all);
 }
 
+/* Forced tokens, which nothing predicted, count for nothing. */
+static void test_best_of_forced(void **state)
+{
+    (void)state;
+    static const char *const form =
+        "%s, \"thinking_budget\": 7, \"temperature\": 1, \"seed\": 0, %s}";
+    char body[400];
+    snprintf(body, sizeof body, form, THINKING, "\"n\": 3, \"logprobs\": true");
+    json_t *all = served_post(served, CHAT, body, 200);
+    snprintf(body, sizeof body, form, THINKING, "\"best_of\": 3");
+    json_t *best = served_post(served, CHAT, body, 200);
+    double most = -INFINITY;
+    size_t i, k, first = 0;
+    json_t *choice, *token;
+    json_array_foreach(json_object_get(all, "choices"), i, choice)
+    {
+        const json_t *list = served_at(choice, "logprobs.content");
+        double sum = 0;
+        json_array_foreach(list, k, token)
+        {
+            double logprob = json_number_value(json_object_get(token, "logprob"));
+            sum += logprob > -9999 ? logprob : 0;
+        }
+        sum /= (double)json_array_size(list);
+        if (sum > most) most = sum, first = i;
+    }
+    assert_true(first > 0); /* else any order would do */
+    choice = json_array_get(json_object_get(all, "choices"), first);
+    assert_string_equal(served_text_at(best, "choices.0.message.content"),
+                        served_text_at(choice, "message.content"));
+    json_decref(best);
+    json_decref(all);
+}
+
 /* The same figures as echo with logprobs gives, by id and with ranks. */
 static void test_prompt_logprobs(void **state)
 {
@@ -685,6 +719,7 @@ int main(void)
         cmocka_unit_test(test_template_of_thinking),
         cmocka_unit_test(test_no_control_tokens_in_messages),
         cmocka_unit_test(test_best_of),
+        cmocka_unit_test(test_best_of_forced),
         cmocka_unit_test(test_prompt_logprobs),
         cmocka_unit_test(test_ids),
         cmocka_unit_test(test_ids_of_a_chat),
