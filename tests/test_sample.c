@@ -412,6 +412,11 @@ static void test_nonsense(void **state)
             logits[at] = -1e30f; /* the only candidate, however poor */
             assert_int_equal(one_id(sampler[b], logits, N, row, &bad), at);
             assert_int_equal(bad, 0);
+            int32_t biased = (at + 1) % N;
+            logits[biased] = 3e38f;
+            row.bias_id = &biased, row.bias = (const float[]){3e38f}, row.n_bias = 1;
+            assert_int_equal(one_id(sampler[b], logits, N, row, &bad), -1); /* beyond all bounds */
+            assert_int_equal(bad, 1);
         }
 }
 
