@@ -25,6 +25,7 @@ static const DeltaShape delta_shapes[] = {
     {2, 6, 48, 48, 4, 7, 1},   {1, 4, 128, 128, 4, 8, 0}, {2, 4, 64, 200, 3, 5, 0},
     {1, 2, 200, 33, 2, 12, 1}, {1, 2, 256, 36, 4, 4, 0},  {1, 4, 64, 33, 4, 2, 0},
     {48, 48, 16, 8, 4, 50, 0}, {50, 50, 17, 9, 3, 50, 1}, /* many heads, rows */
+    {2, 2, 64, 48, 4, 22, 0},  {2, 2, 64, 48, 4, 22, 1},  /* states that caches would not hold */
 };
 
 /* Random trees: row i of a sequence hangs on its main slot or on an earlier row of its own. */
