@@ -273,6 +273,7 @@ static void test_convolution_by_hand(void **state)
     (void)state;
     static const float qkv[] = {1, 1, 4, 1, 1, 8}, conv_w[] = {0, 0, 1, 0, 0, 1, 1, 10, 100};
     static const float a[] = {0, 0}, a_coef[] = {-1}, dt_bias[] = {0};
+    static const float far[] = {200, -200}, small[] = {-0.005f};
     static const int32_t src[] = {0, 1}, dst[] = {1, 2};
     for (int i = -1; i < n_backends; i++) {
         Backend *be = i < 0 ? ref : backend[i];
@@ -288,6 +289,11 @@ static void test_convolution_by_hand(void **state)
         assert_true(slots[2][3] == 4 && slots[2][6] == 8 && slots[0][3] == 1);
         /* log(2) = softplus(0) */
         assert_true(fabsf(decay[0] - 0.5f) < 1e-6f && beta[1] == 0.5f);
+        /* softplus(200), whose exp(200) is beyond f32's range, is 200 */
+        be->conv_gates(be,
+                       &(ConvGates){2,       1,   1,   1,     1, 3, qkv, far,   a,    conv_w, small,
+                                    dt_bias, src, dst, layer, q, k, v,   decay, beta, NULL});
+        assert_true(fabsf(decay[0] - 0.36787944f) < 1e-6f && decay[1] == 1);
     }
 }
 
