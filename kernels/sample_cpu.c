@@ -108,10 +108,8 @@ static void disallow(const uint64_t *allowed, int n_vocab, float *x)
                 v_store(x + v, v_set(-INFINITY));
             continue;
         }
-        for (; closed; closed &= closed - 1) {
-            int v = b + __builtin_ctzll(closed);
-            if (v < n_vocab) x[v] = -INFINITY;
-        }
+        for (; closed; closed &= closed - 1)
+            x[b + __builtin_ctzll(closed)] = -INFINITY;
     }
 }
 
