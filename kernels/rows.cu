@@ -139,7 +139,7 @@ static __global__ void __launch_bounds__(NORM_THREADS, 1) add_norm_kernel(AddNor
 {
     int warp = (int)threadIdx.x / WARP, n_blocks = term_blocks(a.dim);
     float w[HELD][2][2], x[HELD][2][2], delta[HELD][2][2] = {}, sum = 0;
-    load_held(w, a.w, a.out ? a.dim : 0);
+    load_held(w, a.w, a.dim);
     grid_wait();
     float *row = a.x + (int64_t)blockIdx.x * a.dim;
     const float *more = a.delta ? a.delta + (int64_t)blockIdx.x * a.dim : NULL;
@@ -157,7 +157,6 @@ static __global__ void __launch_bounds__(NORM_THREADS, 1) add_norm_kernel(AddNor
         sum = add_block(y, plus, more != NULL, sum);
         if (more) store_block(row, b, a.dim, y);
     }
-    if (!a.out) return;
     float scale = norm_scale(block_sum<NORM_WARPS>(sum), a.dim, a.eps);
     NormPlace to = {a.out + (int64_t)blockIdx.x * a.out_stride, a.dim, 0, terms};
     put_norms(to, scale, x, w, a.w,
@@ -166,8 +165,7 @@ static __global__ void __launch_bounds__(NORM_THREADS, 1) add_norm_kernel(AddNor
 
 extern "C" void CUDA_NAME(add_norm)(const CudaContext *c, const AddNorm *a)
 {
-    NewTerms terms = {};
-    if (a->out) terms = new_terms(c, a->out, a->n, a->dim, a->out_stride);
+    NewTerms terms = new_terms(c, a->out, a->n, a->dim, a->out_stride);
     launch(c, dim3((unsigned)a->n), NORM_THREADS, 0,
            term_blocks(a->dim) > NORM_WARPS ? add_norm_kernel<4> : add_norm_kernel<1>, *a, terms);
 }

@@ -38,7 +38,7 @@ typedef struct {
     float *x;           /* [n][dim]; written only when delta is given */
     const float *delta; /* [n][dim] or NULL */
     const float *w;     /* [dim] */
-    float *out;         /* [n] rows, out_stride floats apart; NULL: only the sum */
+    float *out;         /* [n] rows, out_stride floats apart */
     int out_stride;
 } AddNorm;
 

@@ -75,7 +75,6 @@ static void add_norm_part(const void *arg, int part, int n_parts)
             int n = a->dim - k;
             v_store_some(x + k, v_add(v_load_some(x + k, n), v_load_some(delta + k, n)), n);
         }
-        if (!a->out) continue;
         Vec scale = v_set(inverse_rms(x, a->dim, a->eps));
         float *out = a->out + i * a->out_stride;
         for (int k = 0; k < a->dim; k += VEC_N) {

@@ -38,7 +38,6 @@ void add_norm_ref(const AddNorm *a)
         float *x = a->x + (int64_t)i * a->dim;
         for (int k = 0; a->delta && k < a->dim; k++)
             x[k] += a->delta[(int64_t)i * a->dim + k];
-        if (!a->out) continue;
         float scale = inverse_rms(x, a->dim, a->eps);
         for (int k = 0; k < a->dim; k++)
             a->out[(int64_t)i * a->out_stride + k] = x[k] * scale * a->w[k];
