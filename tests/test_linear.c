@@ -306,19 +306,20 @@ static void test_linear_ends(void **state)
 }
 
 /* INT8's sums are exact: one result for all sets that multiply and add in one rounding, also where
- * the product of two scales is subnormal. */
+ * the product of two scales is subnormal; zero where x counts as zero. */
 static void test_int8_everywhere(void **state)
 {
     (void)state;
     enum { ROWS = 70, COLS = 1300, N = 21 };
-    for (int tiny = 0; tiny < 2; tiny++) {
+    static const float times[] = {1, 0x1p-108f, 0x1p-118f};
+    for (int tiny = 0; tiny < 3; tiny++) {
         Rng r = rng_new(80);
         Weight w = random_weight(&r, WEIGHT_INT8, ROWS, COLS);
         float *x = random_floats(&r, N * COLS, 1), *want = floats(N * ROWS), *y = floats(N * ROWS);
         int n_sets = 0;
         put_outliers(&r, x, COLS, N, COLS);
-        for (int i = 0; i < N * COLS && tiny; i++)
-            x[i] *= 0x1p-108f;
+        for (int i = 0; i < N * COLS; i++)
+            x[i] *= times[tiny];
         for (int b = 0; b < n_backends; b++) {
             if (b != leader(b) || is_gpu(b) || !strcmp(backend[b]->isa, "plain")) continue;
             Linear a = {N, x, COLS, 1, {{&w, n_sets++ ? y : want, ROWS}}, 0};
@@ -326,6 +327,8 @@ static void test_int8_everywhere(void **state)
             assert_true(
                 same_bits(about("linear, other sets", b), a.product->y, want, N * ROWS, r.seed));
         }
+        for (int i = 0; i < N * ROWS && n_sets; i++)
+            assert_int_equal(want[i] != 0, tiny < 2);
         free_weight(&w);
         free(x), free(want), free(y);
     }
