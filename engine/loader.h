@@ -45,7 +45,7 @@ typedef struct {
     QuantType quant;     /* what wide matrices become (quantise.h) */
     int rounds_x;        /* bf16 matrices become BF16_BOTH, but for those that q8 keeps wide */
     Saver *saver;        /* or NULL: what is made of wider matrices goes there, not into memory */
-    int is_scarce;       /* the host's memory, and that was said */
+    size_t placed, left; /* bytes of blocks so far; what a host had left before the first */
     int fetches;         /* tensors are read when they are taken: all of them fit into memory */
     const char *dir;     /* for errors */
     char scope[96];      /* in front of each name looked up */

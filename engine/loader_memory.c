@@ -38,11 +38,13 @@ float *loader_floats(Loader *l, size_t n)
 static void warn_if_scarce(Loader *l, size_t bytes)
 {
     Backend *be = l->own->backend;
-    if (!be->is_host || l->is_scarce) return;
-    size_t left = be->free_bytes(be);
-    l->is_scarce = bytes > left;
-    if (l->is_scarce)
-        log_warn("weights_scarce asked=%zu left=%zu: the system may end the process", bytes, left);
+    if (!be->is_host) return;
+    if (!l->placed) l->left = be->free_bytes(be);
+    int is_said = l->placed > l->left;
+    l->placed += bytes;
+    if (!is_said && l->placed > l->left)
+        log_warn("weights_scarce asked=%zu left=%zu: the system may end the process", l->placed,
+                 l->left);
 }
 
 /* A block of backend memory that lives as long as the model. */
