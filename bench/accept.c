@@ -167,12 +167,6 @@ static int measure_turns(Bench *b, const char *name, const json_t *turns, const 
     return failed;
 }
 
-static int is_assistant(const json_t *message)
-{
-    const char *role = json_string_value(json_object_get(message, "role"));
-    return role && !strcmp(role, "assistant");
-}
-
 /* Each answer that something goes before, and the one that the last message waits for. */
 static int measure_messages(Bench *b, const char *name, const json_t *messages, const json_t *tools,
                             Error *err)
@@ -183,11 +177,11 @@ static int measure_messages(Bench *b, const char *name, const json_t *messages, 
     json_t *m;
     json_array_foreach(messages, i, m)
     {
-        if (i && is_assistant(m)) failed = measure(b, name, history, tools, err);
+        if (i && json_lines_is_answer(m)) failed = measure(b, name, history, tools, err);
         if (failed) break;
         json_array_append(history, m);
     }
-    if (!failed && n && !is_assistant(json_array_get(messages, n - 1)))
+    if (!failed && n && !json_lines_is_answer(json_array_get(messages, n - 1)))
         failed = measure(b, name, history, tools, err);
     json_decref(history);
     return failed;

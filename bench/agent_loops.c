@@ -10,17 +10,6 @@
 
 /* ---- messages as the API has them ---- */
 
-static const char *role_of(const json_t *message)
-{
-    return json_string_value(json_object_get(message, "role"));
-}
-
-static int is_assistant(const json_t *message)
-{
-    const char *role = role_of(message);
-    return role && !strcmp(role, "assistant");
-}
-
 static const char *function_name(const json_t *call)
 {
     return json_string_value(json_object_get(json_object_get(call, "function"), "name"));
@@ -71,7 +60,7 @@ static int set_calls(json_t *message, const json_t *calls, Error *err)
 /* n_results: results since the last assistant turn. NULL: it is no message. */
 static json_t *wire_message(const json_t *message, size_t *n_results, Error *err)
 {
-    const char *role = role_of(message);
+    const char *role = json_string_value(json_object_get(message, "role"));
     const json_t *calls = json_object_get(message, "tool_calls");
     if (!role || (calls && !json_is_array(calls))) {
         error_set(err, ERR_INPUT, role ? "'tool_calls' is no array" : "it has no 'role'");
@@ -83,7 +72,7 @@ static json_t *wire_message(const json_t *message, size_t *n_results, Error *err
             json_object_set_new(wire, "tool_call_id", new_id(*n_results));
         ++*n_results;
     }
-    if (is_assistant(message)) *n_results = 0;
+    if (json_lines_is_answer(message)) *n_results = 0;
     if (calls && set_calls(wire, calls, err)) {
         json_decref(wire);
         return NULL;
@@ -131,11 +120,11 @@ static int add_loop(AgentLoops *a, int loop, const json_t *messages, json_t *too
             n_turns = -1;
             break;
         }
-        if (i && is_assistant(message))
+        if (i && json_lines_is_answer(message))
             add_turn(a, turn_of(loop, ++n_turns, message), history, tools, fields);
         json_array_append_new(history, wire);
     }
-    if (n_turns >= 0 && i && !is_assistant(json_array_get(messages, i - 1)))
+    if (n_turns >= 0 && i && !json_lines_is_answer(json_array_get(messages, i - 1)))
         add_turn(a, turn_of(loop, ++n_turns, NULL), history, tools, fields);
     json_decref(history);
     return n_turns;

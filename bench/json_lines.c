@@ -73,3 +73,9 @@ int json_lines_tools(const json_t *line, json_t **tools, Error *err)
     if (!given || *tools || json_is_null(given)) return 0;
     return error_set(err, ERR_INPUT, "'tools' is no array");
 }
+
+int json_lines_is_answer(const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+    return role && !strcmp(role, "assistant");
+}

@@ -30,4 +30,7 @@ int json_lines_read(const char *path, int limit, TakeLine take, void *ctx, Error
 /* A line's tools, borrowed; NULL where it has none or they are null. -1: they are no array. */
 int json_lines_tools(const json_t *line, json_t **tools, Error *err);
 
+/* 1: a conversation's message is an answer of the model. */
+int json_lines_is_answer(const json_t *message);
+
 #endif

@@ -166,9 +166,7 @@ static json_t *question(const json_t *line)
     const char *turn = json_string_value(json_array_get(json_object_get(line, "turns"), 0));
     size_t n = json_array_size(messages);
     if (turn) return user_says(turn);
-    const char *role =
-        n ? json_string_value(json_object_get(json_array_get(messages, n - 1), "role")) : NULL;
-    if (role && !strcmp(role, "assistant")) n--;
+    if (n && json_lines_is_answer(json_array_get(messages, n - 1))) n--;
     if (!n) return NULL;
     json_t *history = json_array();
     for (size_t i = 0; i < n; i++)
