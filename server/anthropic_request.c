@@ -6,7 +6,6 @@
  */
 #include "server/translate.h"
 
-#include <limits.h>
 #include <string.h>
 
 #include "base/strbuf.h"
@@ -395,14 +394,6 @@ static int add_format(const json_t *body, json_t *chat, ApiError *err)
                                          "strict", 1));
 }
 
-static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
-{
-    int n = 0;
-    if (!json_field(body, "max_tokens")) return 0;
-    if (api_read_int(body, "max_tokens", 0, INT_MAX, &n, err)) return -1;
-    return json_object_set_new(chat, "max_tokens", json_integer(n));
-}
-
 static int add_stops(const json_t *body, json_t *chat, ApiError *err)
 {
     const json_t *v = json_field(body, "stop_sequences");
@@ -419,7 +410,7 @@ json_t *anthropic_to_chat(const json_t *body, ApiError *err)
     json_t *chat = translate_copy(body, own);
     if (!refuse_thread(body, err) && !add_messages(body, chat, err) &&
         !add_tools(body, chat, err) && !add_tool_choice(body, chat, err) &&
-        !add_max_tokens(body, chat, err) && !add_stops(body, chat, err) &&
+        !translate_length(body, "max_tokens", 0, chat, err) && !add_stops(body, chat, err) &&
         !add_format(body, chat, err))
         return chat;
     json_decref(chat);

@@ -9,7 +9,6 @@
 #include "server/responses_tools.h"
 #include "server/translate.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -249,14 +248,6 @@ static int add_input(const json_t *body, json_t *chat, ApiError *err)
     return rc;
 }
 
-static int add_max_tokens(const json_t *body, json_t *chat, ApiError *err)
-{
-    int n = 0;
-    if (!json_field(body, "max_output_tokens")) return 0;
-    if (api_read_int(body, "max_output_tokens", 1, INT_MAX, &n, err)) return -1;
-    return json_object_set_new(chat, "max_tokens", json_integer(n));
-}
-
 static int add_format(const json_t *body, json_t *chat, ApiError *err)
 {
     const json_t *text = json_field(body, "text");
@@ -324,7 +315,7 @@ json_t *responses_to_chat(const json_t *body, ApiError *err)
                                       "include",    "max_output_tokens",    NULL};
     json_t *chat = translate_copy(body, own);
     if (!refuse_stored(body, err) && !refuse_logprobs(body, err) && !check_truncation(body, err) &&
-        !add_input(body, chat, err) && !add_max_tokens(body, chat, err) &&
+        !add_input(body, chat, err) && !translate_length(body, "max_output_tokens", 1, chat, err) &&
         !responses_add_tools(body, chat, err) && !add_format(body, chat, err))
         return chat;
     json_decref(chat);

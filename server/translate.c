@@ -1,6 +1,7 @@
 /* translate.c: what the translations share; see translate.h. */
 #include "server/translate.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "base/base64.h"
@@ -47,6 +48,14 @@ const char *translate_text(const json_t *object, const char *key)
 {
     const char *text = api_word(json_object_get(object, key));
     return text ? text : "";
+}
+
+int translate_length(const json_t *body, const char *key, long lo, json_t *chat, ApiError *err)
+{
+    int n = 0;
+    if (!json_field(body, key)) return 0;
+    if (api_read_int(body, key, lo, INT_MAX, &n, err)) return -1;
+    return json_object_set_new(chat, "max_tokens", json_integer(n));
 }
 
 const char *translate_type(const json_t *object)

@@ -25,6 +25,9 @@ const ApiFieldName *responses_names(const json_t *body);
 /* The body without these fields, which end with NULL, and those that change a reply's form. */
 json_t *translate_copy(const json_t *body, const char *const *without);
 
+/* chat's max_tokens from this key of the body, at least lo; absent: none. */
+int translate_length(const json_t *body, const char *key, long lo, json_t *chat, ApiError *err);
+
 /* What an object calls its type, or "". */
 const char *translate_type(const json_t *object);
 
