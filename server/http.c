@@ -566,6 +566,7 @@ void http_write_refusal(struct evbuffer *out, int status, const char *message)
 {
     char id[MAX_REQUEST_ID + 1], date[64] = "";
     const char *reason = reason_of(status);
+    assert(reason); /* evhttp does not know them either */
     StrBuf text = {0};
     json_t *body = http_error_body(status, NULL, NULL, message);
     random_hex(id, 16);
