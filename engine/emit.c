@@ -193,9 +193,12 @@ void emit_tokens(Engine *e)
     for (int i = 0; i < e->n_work; i++) {
         Work *w = &e->work[i];
         Seq *s = w->seq;
-        if (w->is_tree) count_step(e, w, s);
-        if (!w->is_tree) emit_prompt(e, w);
-        if (!w->is_tree) emit_progress(e, w);
+        if (w->is_tree) {
+            count_step(e, w, s);
+        } else {
+            emit_prompt(e, w);
+            emit_progress(e, w);
+        }
         if (w->ends_chunks) {
             s->state = SEQ_DECODE;
             if (s->first_token <= 0) s->first_token = clock_ms();

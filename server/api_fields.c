@@ -305,9 +305,8 @@ static int read_salts(ApiRequest *r, const json_t *body, ApiError *err)
 
 static int read_cache_fields(ApiRequest *r, const json_t *body, ApiError *err)
 {
-    return api_read_bool(body, "cache_prompt", &r->cache_prompt, err) || read_salts(r, body, err)
-               ? -1
-               : 0;
+    if (api_read_bool(body, "cache_prompt", &r->cache_prompt, err)) return -1;
+    return read_salts(r, body, err);
 }
 
 /*
