@@ -4,18 +4,88 @@
 #include "tests/grammar_case.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
+#include "base/strbuf.h"
 #include "tests/textdata.h"
 
 GrammarCase *grammar_case;
+
+/* Most are longer than any that the model's tokenizer has, some just near (NEAR_BYTES). */
+static const char *const more_tokens[] = {
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb\"",
+    "xyzxyzxyzxyzxyzxyzxyzxyzxyzxyzxy",
+    "aa\", \"a",
+    "mm\", \"m\", \"m\"",
+    "xx\", \"x\", \"m\"",
+    "xx\", \"x\", \"x\"",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}",
+    "the quick brown fox jumps over the lazy dog",
+    "thequickbrownfoxjumpsoverthelazydogs, THE",
+    "\", \"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb\": ",
+    "<ccccccccccccccccccccccccccccccccccccccc",
+    "ccccccccccccccccccccccccccccccccccccccc<",
+    "\n                                        ",
+    "xyzxyzxyzxyzxyzxyzxyzxyzxyzxyzxyzxyzxyzxyz",
+    "0000000000000000000000000000000000000000",
+    "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3"
+    "\xa9"
+    "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3"
+    "\xa9",
+};
+enum { N_MORE_TOKENS = sizeof more_tokens / sizeof *more_tokens };
+
+/* A token's bytes as its file has them: GPT-2's letters, those that print are themselves. */
+static void add_letters(StrBuf *out, const char *bytes)
+{
+    for (; *bytes; bytes++) {
+        int n_before = 0, byte = (unsigned char)*bytes;
+        for (int b = 0; b <= byte; b++) {
+            int prints = (b > 0x20 && b < 0x7f) || (b > 0xa0 && b != 0xad);
+            if (b == byte && prints)
+                n_before = byte - 256;
+            else if (b < byte)
+                n_before += !prints;
+        }
+        int letter = 256 + n_before;
+        if (letter >= 0x80) strbuf_printf(out, "%c%c", 0xc0 | letter >> 6, 0x80 | (letter & 0x3f));
+        if (letter < 0x80) strbuf_printf(out, "%c", letter);
+    }
+}
+
+static Tokenizer *open_tokenizer(Error *err)
+{
+    json_t *file = json_load_file("models/demo/tokenizer.json", 0, NULL);
+    json_t *vocab = json_object_get(json_object_get(file, "model"), "vocab");
+    size_t n = json_object_size(vocab) + json_array_size(json_object_get(file, "added_tokens"));
+    for (size_t i = 0; i < N_MORE_TOKENS; i++) {
+        StrBuf text = {0};
+        add_letters(&text, more_tokens[i]);
+        json_object_set_new(vocab, text.data, json_integer((json_int_t)(n + i)));
+        strbuf_free(&text);
+    }
+    char *text = json_dumps(file, JSON_COMPACT), *path = temp_path("grammar_case");
+    write_file(path, text, strlen(text));
+    Tokenizer *tok = tokenizer_open(path, err);
+    unlink(path);
+    mem_free(path);
+    free(text);
+    json_decref(file);
+    return tok;
+}
 
 int grammar_case_open(void **state)
 {
     GrammarCase *k = grammar_case = mem_alloc(1, sizeof *k);
     Error err = {0};
-    k->tok = tokenizer_open("models/demo/tokenizer.json", &err);
+    k->tok = open_tokenizer(&err);
     if (k->tok) {
         k->n_vocab = tokenizer_size(k->tok) + 7; /* the model has ids that the tokenizer lacks */
         k->n_words = ((size_t)k->n_vocab + 63) / 64;

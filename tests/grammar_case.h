@@ -22,7 +22,7 @@ typedef struct {
     size_t n_words;
 } GrammarCase;
 
-/* Of models/demo; while a test program's group runs. */
+/* Of models/demo, with some more tokens; while a test program's group runs. */
 extern GrammarCase *grammar_case;
 
 /* For cmocka's group set-up and tear-down; -1 and a line on stderr. */

@@ -64,6 +64,8 @@ typedef struct {
 typedef struct {
     Dfa dfa;
     uint16_t *left; /* [n_states]: characters to the nearest end; UINT16_MAX: there is none */
+    uint16_t *near; /* [n_states]: as grammar_near_states */
+    int most_left;  /* the most that left has, but for UINT16_MAX */
 } GrammarAutomaton;
 
 typedef struct Grammar {

@@ -10,6 +10,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
+#include "text/grammar_near.h"
 #include "text/grammar_walk.h"
 #include "text/utf8.h"
 
@@ -26,6 +27,7 @@ void grammar_free(Grammar *g)
     for (int i = 0; i < g->n_automata; i++) {
         dfa_free(&g->automaton[i].dfa);
         mem_free(g->automaton[i].left);
+        mem_free(g->automaton[i].near);
     }
     for (int i = 0; i < g->n_literals; i++)
         mem_free(g->literal[i]);
@@ -59,7 +61,8 @@ static size_t count_bytes(const Grammar *g)
     for (int i = 0; i < g->n_names; i++)
         n += sizeof *g->names + (size_t)(g->names[i].n + 1) * (2 * sizeof(uint16_t) + 1);
     for (int i = 0; i < g->n_automata; i++)
-        n += dfa_bytes(&g->automaton[i].dfa) + (size_t)g->automaton[i].dfa.n_states * 2;
+        n += dfa_bytes(&g->automaton[i].dfa) +
+             (size_t)g->automaton[i].dfa.n_states * 2 * sizeof(uint16_t);
     for (int i = 0; i < g->n_literals; i++)
         n += strlen(g->literal[i]) + sizeof *g->literal;
     return n;
@@ -361,7 +364,11 @@ int grammar_automaton(GrammarBuilder *b, Dfa *dfa, Error *err)
     }
     b->n_states += dfa->n_states;
     g->automaton = mem_realloc(g->automaton, (size_t)g->n_automata + 1, sizeof *g->automaton);
-    g->automaton[g->n_automata] = (GrammarAutomaton){.dfa = *dfa, .left = measure(dfa)};
+    GrammarAutomaton a = {.dfa = *dfa, .left = measure(dfa)};
+    a.near = grammar_near_states(&a.dfa, a.left);
+    for (int i = 0; i < a.dfa.n_states; i++)
+        if (a.left[i] != UINT16_MAX && a.left[i] > a.most_left) a.most_left = a.left[i];
+    g->automaton[g->n_automata] = a;
     *dfa = (Dfa){0};
     return g->n_automata++;
 }

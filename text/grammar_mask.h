@@ -2,7 +2,9 @@
  * grammar_mask.h: which tokens may follow a state of a grammar; for grammar_run.c.
  *
  * All of the vocabulary is tried, those that begin alike together; text of a string, which most of
- * it may follow, by what is known of each token. Masks are kept by the state that they are of.
+ * it may follow, by what is known of each token. Where a byte leads from a state is found once a
+ * mask (grammar_steps.h). Masks are kept, by the state that they are of or by the one that stands
+ * for it (grammar_near.h).
  */
 #ifndef OFFSHOOT_TEXT_GRAMMAR_MASK_H
 #define OFFSHOOT_TEXT_GRAMMAR_MASK_H
