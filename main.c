@@ -465,6 +465,7 @@ static const struct {
      "one request at a time, plain and with drafts"},
     {"kernels", BENCH_KERNELS, bench_kernels_run, NULL,
      "a pass over 1 to 64 rows and its operations"},
+    {"masks", BENCH_MASKS, bench_masks_run, NULL, "which tokens a grammar lets through, and when"},
 };
 enum { N_BENCHES = sizeof benches / sizeof benches[0] };
 
@@ -483,6 +484,8 @@ static int run_bench(App *a, Error *err)
     a->service.settings = set;
     if (a->command == BENCH_PREFIX && !set->real) /* computes nothing */
         failed = set->model && open_tokens(a, err);
+    else if (a->command == BENCH_MASKS)
+        failed = check_model_given(a, err) || open_tokens(a, err);
     else if (!set->url)
         failed = opens_engines ? open_parts(a, err) : open_all(a, err);
     if (failed) return -1;

@@ -72,6 +72,12 @@ int bench_turn_run(const Service *s, const EngineOpener *opener, Error *err);
 int bench_kernels_run(const Service *s, Error *err);
 
 /*
+ * `bench masks`: how long it takes to say which tokens of the vocabulary may come next in an answer
+ * that has a form, for some forms, along walks by lot. s has settings and a tokenizer alone.
+ */
+int bench_masks_run(const Service *s, Error *err);
+
+/*
  * `bench prefix`: simulates the prefix cache on a trace of requests (trace.h), several policies
  * side by side in memories of several sizes: hit rates, FLOPs saved, time to first token, as a
  * table, as JSON, and hit rates as a plot. s has settings alone, and a tokenizer where --model is

@@ -23,6 +23,7 @@ enum {
     KERNELS = BENCH_KERNELS,
 
     QUANTIZE = COMMAND_QUANTIZE,
+    MASKS = BENCH_MASKS,
 
     ALL = QUANTIZE - 1, /* that run the model */
     EVERY = ALL | QUANTIZE,
@@ -84,11 +85,12 @@ static OptionTable option_table(Settings *s)
     /* clang-format off */
     return (OptionTable){{
     {"model", OPTION_STRING, &s->model, 0, 0, 0, "DIR", "folder with config.json and safetensors", EVERY},
+    {"model", OPTION_STRING, &s->model, 0, 0, 0, "DIR", "folder with tokenizer.json", MASKS},
     {"out", OPTION_STRING, &s->out, 0, 0, 0, "DIR", "the same with --quant's weights; holds none yet", QUANTIZE},
     {"quant", OPTION_CHOICE, &s->quant, 0, 0, QUANT_CHOICES, "TYPE", "fp8; on a CPU q8, q4: when loading (default none)", ALL},
     {"quant", OPTION_CHOICE, &s->saved_quant, 0, 0, SAVED_CHOICES, "TYPE", "q8 or q4: 8 or 4.6 bits a weight (default q8)", QUANTIZE},
     {"dummy-weights", OPTION_CHOICE, &s->dummy_weights, 0, 0, DUMMY_CHOICES, "TYPE", "bf16, fp8: random, no weight files", ALL},
-    {"config", OPTION_STRING, &s->config, 0, 0, 0, "FILE", "options from a file, 'name = value' a line", EVERY},
+    {"config", OPTION_STRING, &s->config, 0, 0, 0, "FILE", "options from a file, 'name = value' a line", EVERY | MASKS},
 
     {"host", OPTION_STRING, &s->host, 0, 0, 0, "ADDRESS", "at; --port N (default 127.0.0.1, 8080); --takeover", SERVE},
     {"port", OPTION_INT, &s->port, 0, 65535, 0, "N", 0, SERVE},
@@ -115,7 +117,7 @@ static OptionTable option_table(Settings *s)
     {"limit", OPTION_INT, &s->limit, 0, 1e6, 0, "N", "lines of the file at most (default all)", ACCEPT | AGENT | LOAD},
     {"limit", OPTION_INT, &s->limit, 0, 1e6, 0, "N", "requests of the trace at most (default all)", PREFIX},
     {"limit", OPTION_INT, &s->limit, 0, 1e6, 0, "N", "questions at most (default all)", CHECK},
-    {"json", OPTION_SWITCH, &s->json, 0, 0, 0, 0, "print the report as JSON", ALL & ~(TALKS | KERNELS)},
+    {"json", OPTION_SWITCH, &s->json, 0, 0, 0, 0, "print the report as JSON", (ALL & ~(TALKS | KERNELS)) | MASKS},
     {"url", OPTION_STRING, &s->url, 0, 0, 0, "URL", "a running server, asked as --model if that is given", AGENT | SHARED},
     {"url", OPTION_STRING, &s->url, 0, 0, 0, "URL", "a running server of ours", LOAD},
     {"api-key", OPTION_STRING, &s->api_key, 0, 0, 0, "KEY", "for requests to it (default none)", ASKS},
@@ -167,7 +169,7 @@ static OptionTable option_table(Settings *s)
     {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0: off (default model's); --seed N, -1: random", TALKS},
     {"top-k", OPTION_INT, &s->top_k, 0, INT_MAX, 0, "N", "0: off (default: the model's)", DRAWS},
     {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", 0, TALKS},
-    {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", "of draws by lot (default 1)", ACCEPT | AGENT | SHARED},
+    {"seed", OPTION_INT64, &s->seed, -1, MAX_SEED, 0, "N", "of draws by lot (default 1)", ACCEPT | AGENT | SHARED | MASKS},
 
     {"draft", OPTION_CHOICE, &s->draft, 0, 0, DRAFT_CHOICES, "KIND", "mtp, ngram, suffix, union, none", DRAFTS | TURN},
     {"tree-nodes", OPTION_INT, &s->tree_nodes, 1, MAX_TREE_NODES, 0, "N", "rows verified per step, root too (default auto)", DRAFTS & ~ACCEPT},
@@ -203,7 +205,7 @@ static OptionTable option_table(Settings *s)
     {"wgmma", OPTION_SWITCH, &s->wgmma, 0, 0, 0, 0, 0, ALL},
     {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "default all; --isa amx, vnni, avx512, avx2, plain", EVERY},
     {"isa", OPTION_STRING, &s->isa, 0, 0, 0, "NAME", 0, EVERY},
-    {"log-level", OPTION_CHOICE, &s->log_level, 0, 0, "error|warn|info|debug", "LEVEL", "error, warn, info or debug", EVERY},
+    {"log-level", OPTION_CHOICE, &s->log_level, 0, 0, "error|warn|info|debug", "LEVEL", "error, warn, info or debug", EVERY | MASKS},
     {0},
     }};
     /* clang-format on */
@@ -245,6 +247,7 @@ static const struct {
     {BENCH_TURN, "bench turn --model DIR [options]"},
     {BENCH_LATENCY, "bench latency --model DIR [options]"},
     {BENCH_KERNELS, "bench kernels --model DIR [options]"},
+    {BENCH_MASKS, "bench masks --model DIR [options]"},
 };
 enum { N_USAGES = sizeof usages / sizeof usages[0] };
 void settings_help(unsigned command, FILE *out)

@@ -22,8 +22,9 @@ enum {
     BENCH_TURN = 1 << 8,
     BENCH_LATENCY = 1 << 9,
     BENCH_KERNELS = 1 << 10,
-    COMMAND_QUANTIZE = 1 << 11, /* the last: what runs no model */
-    COMMANDS_END = 1 << 12,
+    COMMAND_QUANTIZE = 1 << 11, /* from here on: what runs no model */
+    BENCH_MASKS = 1 << 12,
+    COMMANDS_END = 1 << 13,
 };
 
 enum { MAX_TRIES = 101 }; /* --requests of bench turn and latency */

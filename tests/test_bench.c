@@ -1,6 +1,6 @@
 /*
- * test_bench.c: what `bench latency` and `bench kernels` print, and what they refuse. Figures are
- * not judged.
+ * test_bench.c: what `bench latency`, `kernels` and `masks` print, and what they refuse. Figures
+ * are not judged.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -259,6 +259,32 @@ static void test_contexts_of_a_small_tokenizer(void **state)
     tokenizer_close(tok);
 }
 
+/* Each form's masks are told, and timed; the model's folder needs a tokenizer alone. */
+static void test_masks(void **state)
+{
+    (void)state;
+    RunResult r = RUN("bench", "masks", "--model", "models/demo", "--json");
+    assert_run(&r, 0, "\"rows\"");
+    json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
+    size_t n = json_array_size(json_object_get(report, "rows"));
+    assert_true(n > 10);
+    for (size_t i = 0; i < n; i++) {
+        json_t *line = row(report, i);
+        int is_schema = json_object_get(line, "schema") != NULL;
+        assert_int_equal(is_schema, json_object_get(line, "pattern") == NULL);
+        assert_true(number(line, "masks") > 8);
+        assert_true(number(line, "not_told") == 0);
+        assert_true(number(line, "mean_us") > 0);
+        assert_true(number(line, "p50_us") <= number(line, "p90_us"));
+        assert_true(number(line, "p90_us") <= number(line, "max_us"));
+    }
+    json_decref(report);
+    run_result_free(&r);
+    r = RUN("bench", "masks");
+    assert_run(&r, 2, "--model");
+    run_result_free(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -269,6 +295,7 @@ int main(void)
         cmocka_unit_test(test_all_tries_count),
         cmocka_unit_test(test_kernels),
         cmocka_unit_test(test_passes_read_their_keys),
+        cmocka_unit_test(test_masks),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,6 +49,7 @@ static const struct {
      MODEL DRAFTS DRAWS CACHE
      " memory prefix-cache json requests contexts max-tokens synthetic-acceptance"},
     {BENCH_KERNELS, "bench kernels", MODEL " memory contexts state-mode"},
+    {BENCH_MASKS, "bench masks", "model config json seed log-level"},
 };
 enum { N_PROGRAMS = sizeof programs / sizeof *programs, MAX_NAME = 40, MAX_NAMES = 160 };
 

@@ -247,7 +247,9 @@ static GrammarKnown known_near(const Prospect *p)
     if (p->is_cut) return KNOWN_NONE;
     if (p->is_free) return KNOWN_TEXT;
     if (has_room(p->plain_room, NEAR_BYTES)) return KNOWN_PLAIN;
-    return has_room(p->text_room, NEAR_BYTES) ? KNOWN_PLAIN_TEXT : KNOWN_NONE;
+    if (has_room(p->text_room, NEAR_BYTES)) return KNOWN_PLAIN_TEXT;
+    if (has_room(p->plain_room, 16)) return KNOWN_PLAIN_16;
+    return has_room(p->plain_room, 8) ? KNOWN_PLAIN_8 : KNOWN_NONE;
 }
 
 static int try_near(GrammarMasks *m, GrammarWalk *w, uint64_t *mask)

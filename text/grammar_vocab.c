@@ -90,6 +90,10 @@ static int is_known_as(const GrammarVocabToken *t, GrammarKnown what)
     switch (what) {
     case KNOWN_PLAIN:
         return !t->unplain;
+    case KNOWN_PLAIN_16:
+        return !t->unplain && t->len <= 16;
+    case KNOWN_PLAIN_8:
+        return !t->unplain && t->len <= 8;
     case KNOWN_PLAIN_TEXT:
         return !t->unplain && !t->bracket;
     case KNOWN_TEXT:

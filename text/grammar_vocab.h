@@ -32,7 +32,9 @@ typedef struct {
 typedef enum {
     KNOWN_NONE,
     KNOWN_PLAIN,      /* plain text of a JSON string */
-    KNOWN_PLAIN_TEXT, /* the same without '<' */
+    KNOWN_PLAIN_16,   /* the same of up to 16 bytes */
+    KNOWN_PLAIN_8,    /* of up to 8 */
+    KNOWN_PLAIN_TEXT, /* plain, without '<' */
     KNOWN_TEXT,       /* without '<' */
     N_KNOWN,
 } GrammarKnown;
