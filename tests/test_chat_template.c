@@ -22,24 +22,32 @@ static const ChatTemplate qwen35 = {CHAT_QWEN35, .thinking_default = 1, .known =
 
 static Error err;
 
-/* A folder with these two files (NULL: not there), and what is chosen for it. */
-static int open_folder(const char *template, const char *config, const char *type, ChatTemplate *t)
+enum { N_FILES = 3 };
+
+/* A folder with these files (NULL: not there), and what is chosen for it. */
+static int open_files(const char *const text[N_FILES], const char *type, ChatTemplate *t)
 {
-    char *dir = temp_path("chat"), path[2][120];
-    const char *const text[2] = {template, config};
+    static const char *const name[] = {"chat_template.jinja", "tokenizer_config.json",
+                                       "chat_template.json"};
+    char *dir = temp_path("chat"), path[N_FILES][120];
     mkdir(dir, 0777);
-    snprintf(path[0], sizeof path[0], "%s/chat_template.jinja", dir);
-    snprintf(path[1], sizeof path[1], "%s/tokenizer_config.json", dir);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < N_FILES; i++) {
+        snprintf(path[i], sizeof path[i], "%s/%s", dir, name[i]);
         if (text[i]) write_file(path[i], text[i], strlen(text[i]));
+    }
     memset(t, 0x55, sizeof *t);
     err = (Error){0};
     int rc = chat_template_open(t, dir, type, &err);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < N_FILES; i++)
         unlink(path[i]);
     rmdir(dir);
     mem_free(dir);
     return rc;
+}
+
+static int open_folder(const char *template, const char *config, const char *type, ChatTemplate *t)
+{
+    return open_files((const char *const[]){template, config, NULL}, type, t);
 }
 
 /* What each template says, which no other does. */
@@ -131,6 +139,28 @@ static void tells_templates_apart(void **state)
     assert_int_equal(open_folder(NULL, "{\"chat_template\"", "qwen3_5", &t), -1);
     assert_int_equal(err.code, ERR_FILE);
     assert_non_null(strstr(err.msg, "tokenizer_config.json"));
+}
+
+/* What older programs save for a processor: behind the .jinja, before the tokenizer's. */
+static void reads_a_processors_template(void **state)
+{
+    static const char processors[] = "{\"chat_template\": \"" XML SWITCH "\"}",
+                      tokenizers[] = "{\"chat_template\": \"" XML "\"}";
+    ChatTemplate t;
+    (void)state;
+    const char *text[N_FILES] = {NULL, tokenizers, processors};
+    assert_int_equal(open_files(text, "qwen3_next", &t), 0);
+    assert_memory_equal(&t, &UNKNOWN, sizeof t);
+    text[1] = NULL;
+    assert_int_equal(open_files(text, "qwen3_next", &t), 0);
+    assert_memory_equal(&t, &UNKNOWN, sizeof t);
+    text[0] = CODER;
+    assert_int_equal(open_files(text, "qwen3_next", &t), 0);
+    assert_int_equal(t.family, CHAT_QWEN3_CODER);
+    text[0] = NULL;
+    text[2] = "{";
+    assert_int_equal(open_files(text, "qwen3_next", &t), -1);
+    assert_non_null(strstr(err.msg, "chat_template.json"));
 }
 
 /* Opens a folder with dir's template in it, but for the first `from`, or all of them. */
@@ -240,9 +270,8 @@ static void knows_the_published_ones(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tells_templates_apart),
-        cmocka_unit_test(does_not_know_edited_ones),
-        cmocka_unit_test(knows_the_published_ones),
+        cmocka_unit_test(tells_templates_apart),     cmocka_unit_test(reads_a_processors_template),
+        cmocka_unit_test(does_not_know_edited_ones), cmocka_unit_test(knows_the_published_ones),
         cmocka_unit_test(bounds_the_template),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

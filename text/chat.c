@@ -108,7 +108,7 @@ static void choose_by_markers(ChatTemplate *t, const char *text, size_t len)
         choose_json(t, text);
 }
 
-/* Reads dir/name into *text; leaves it empty when there is no such file. */
+/* Reads dir/chat_template.jinja into *text; leaves it empty when there is no such file. */
 static int read_template(const char *dir, StrBuf *text, Error *err)
 {
     char *path = path_join(dir, "chat_template.jinja");
@@ -123,12 +123,10 @@ static int read_template(const char *dir, StrBuf *text, Error *err)
     return rc;
 }
 
-/*
- * The same from tokenizer_config.json: a string, or a list of named ones of which "default" counts.
- */
-static int read_config_template(const char *dir, StrBuf *text, Error *err)
+/* The same from a JSON file: a string, or a list of named ones of which "default" counts. */
+static int read_json_template(const char *dir, const char *name, StrBuf *text, Error *err)
 {
-    char *path = path_join(dir, "tokenizer_config.json");
+    char *path = path_join(dir, name);
     json_t *root = NULL, *named;
     int rc = 0;
     size_t i;
@@ -139,8 +137,8 @@ static int read_config_template(const char *dir, StrBuf *text, Error *err)
     const json_t *template = json_object_get(root, "chat_template");
     json_array_foreach(template, i, named)
     {
-        const char *name = json_string_value(json_object_get(named, "name"));
-        if (name && !strcmp(name, "default")) template = json_object_get(named, "template");
+        const char *is = json_string_value(json_object_get(named, "name"));
+        if (is && !strcmp(is, "default")) template = json_object_get(named, "template");
     }
     if (json_is_string(template)) strbuf_puts(text, json_string_value(template));
     json_decref(root);
@@ -151,7 +149,10 @@ static int read_config_template(const char *dir, StrBuf *text, Error *err)
 int chat_template_read(const char *dir, StrBuf *text, Error *err)
 {
     int rc = read_template(dir, text, err);
-    return rc || text->len ? rc : read_config_template(dir, text, err);
+    /* What older programs save beside the processor of a model that sees. */
+    if (!rc && !text->len) rc = read_json_template(dir, "chat_template.json", text, err);
+    if (!rc && !text->len) rc = read_json_template(dir, "tokenizer_config.json", text, err);
+    return rc;
 }
 
 int chat_template_open(ChatTemplate *t, const char *dir, const char *model_type, Error *err)

@@ -48,12 +48,12 @@ typedef struct {
 
 /*
  * Chooses by markers in dir's chat_template.jinja (or else the chat_template of its
- * tokenizer_config.json), and where there are none by config.json's model_type. Fails only when a
- * file that is there cannot be read or has more than 16 MiB.
+ * chat_template.json or tokenizer_config.json), and where there are none by config.json's
+ * model_type. Fails only when a file that is there cannot be read or has more than 16 MiB.
  */
 int chat_template_open(ChatTemplate *t, const char *dir, const char *model_type, Error *err);
 
-/* Appends the template's text: of that file, or else of tokenizer_config.json; or nothing. */
+/* Appends the template's text, of the first of these files that has one; or nothing. */
 int chat_template_read(const char *dir, StrBuf *text, Error *err);
 
 typedef struct {

@@ -16,7 +16,7 @@ typedef struct {
     char *chat_template; /* Jinja */
 } TokenizerConfig;
 
-/* Reads dir's tokenizer_config.json and chat_template.jinja; either may be missing. */
+/* Reads dir's tokenizer_config.json and its template (chat.h); either may be missing. */
 int tokenizer_config_open(TokenizerConfig *c, const char *dir, Error *err);
 void tokenizer_config_close(TokenizerConfig *c);
 
