@@ -240,6 +240,11 @@ static uint32_t whole_part(const Structures *s, SchemaCompiler *c, GrammarBuilde
 static Grammar *compile(const Structures *s, const StructureAsk *ask, Error *err)
 {
     GrammarBuilder b;
+    if (!s->config->n_eos) { /* where nothing else may come, nothing could */
+        error_set(err, ERR_INPUT,
+                  "the model's files name no end token, so an answer of a form could not end");
+        return NULL;
+    }
     grammar_build_begin(&b);
     SchemaCompiler *c = schema_begin(&b);
     uint32_t part = whole_part(s, c, &b, ask->api, err);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/strbuf.h"
+#include "server/structures.h"
 #include "tests/analyzer.h"
 #include "tests/instance.h"
 #include "tests/served.h"
@@ -420,6 +421,24 @@ static void test_errors(void **state)
     json_decref(reply);
 }
 
+/* Without an end token a form that is whole would leave nothing to choose. */
+static void test_no_end_token(void **state)
+{
+    (void)state;
+    ModelConfig config = *engine_config(served->service.engine);
+    ApiRequest api = {.structure = {.kind = STRUCTURE_OBJECT, .param = "response_format"}};
+    config.n_eos = 0;
+    Structures *s = structures_open(&served->service, &config, 1);
+    StructureAsk ask = structures_ask(&api, 0);
+    ApiError err = {0};
+    assert_null(structures_compile(s, &ask, &err));
+    assert_int_equal(err.error.code, ERR_INPUT);
+    assert_string_equal(err.param, "response_format");
+    assert_non_null(strstr(err.error.msg, "no end token"));
+    strbuf_free(&ask.text);
+    structures_close(s);
+}
+
 /* A form whose masks take too long ends its request in words, before its time is anybody's. */
 static void test_too_many_ways(void **state)
 {
@@ -451,6 +470,7 @@ int main(void)
         cmocka_unit_test(test_stops),         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_completions),   cmocka_unit_test(test_errors),
         cmocka_unit_test(test_too_many_ways), cmocka_unit_test(test_collision),
+        cmocka_unit_test(test_no_end_token),
     };
     return cmocka_run_group_tests(tests, served_open, served_close);
 }
