@@ -129,6 +129,16 @@ static int read_family(const Reader *r)
     return 0;
 }
 
+/* A classifier has the trunk of a language model, and another head. */
+static int check_task(const Reader *r)
+{
+    const json_t *list = json_field(r->top, "architectures");
+    const char *name = json_string_value(json_array_get(list, 0));
+    if (!name || !(strstr(name, "Classification") || strstr(name, "QuestionAnswering"))) return 0;
+    return error_set(r->err, ERR_INPUT, "%s: 'architectures' is '%.60s', which writes no text",
+                     r->where, name);
+}
+
 /* a * b <= limit, for positive numbers that came from a file. */
 static int check_product(const Reader *r, const char *what, int a, int b, int limit)
 {
@@ -362,7 +372,7 @@ static int read_quantization(const Reader *r)
 static int read_config(const Reader *r)
 {
     int top, text;
-    if (read_family(r) || read_sizes(r) || read_layers(r) || read_attention(r) ||
+    if (read_family(r) || check_task(r) || read_sizes(r) || read_layers(r) || read_attention(r) ||
         rope_read(&r->c->rope, r->text, r->where, r->c->head_dim, &r->c->ctx_limit, r->err) ||
         read_delta(r) || read_ffn(r) || read_quantization(r) || read_eos(r, r->text) ||
         (r->top != r->text && read_eos(r, r->top)) ||

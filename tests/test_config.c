@@ -288,6 +288,9 @@ typedef struct {
 static const Lie lies[] = {
     {dense, "model_type", "\"llama\"", "'model_type' is 'llama'"},
     {dense, "model_type", "7", "'model_type' must be a string"},
+    {dense, "architectures", "[\"Qwen3_5TextForSequenceClassification\"]",
+     "'architectures' is 'Qwen3_5TextForSequenceClassification', which writes no text"},
+    {next, "architectures", "[\"Qwen3NextForQuestionAnswering\"]", "which writes no text"},
     {dense, "text_config", "[]", "'text_config' must be an object"},
     {dense, "text_config.vocab_size", "0", "'vocab_size' is 0"},
     {dense, "text_config.vocab_size", "99999999999", "'vocab_size' is 99999999999"},
