@@ -76,7 +76,7 @@ int loader_save_int(Loader *l, const char *leaf, const char *suffix, Weight *w, 
 
 int loader_is_int(const Loader *l, const char *leaf, const char *suffix)
 {
-    const Tensor *t = loader_find(l, leaf, suffix);
+    const Tensor *t = l->takes_int ? loader_find(l, leaf, suffix) : NULL;
     return t && (t->type == TENSOR_I8 || t->type == TENSOR_U8);
 }
 

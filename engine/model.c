@@ -295,6 +295,7 @@ static int choose_quant(Loader *l, const ModelOptions *options, Model *m)
         return error_set(l->err, ERR_INPUT, "the weights are %s: %s is made of wider ones",
                          quant_name(*is), quant_name(to));
     if (check_quant(l, m, to) || check_quant(l, m, head)) return -1;
+    l->takes_int = is_of_integers(*is);
     if (to) *is = to;
     l->quant = to;
     return 0;

@@ -61,6 +61,11 @@ static const struct {
      "tensor '" L(0) "linear_attn.conv1d.weight' has MLX's layout"},
     {"qwen35-dense", L(0) "linear_attn.A_log", "BF16", 5, -1, -1, "is 5, expected 4"},
     {"qwen35-dense", L(0) "mlp.up_proj.weight", NULL, 0, 0, 0, "mlp.up_proj.weight' is missing"},
+    /* As other programs lay 8 and 4 bits out, whose config does not say so. */
+    {"qwen35-dense", L(0) "mlp.up_proj.weight", "I8", 256, 128, -1,
+     "is of type I8, expected BF16, F16, F32 or F8_E4M3"},
+    {"qwen35-dense", L(0) "mlp.up_proj.weight", "U8", 256, 64, -1,
+     "is 256 x 64, expected 256 x 128"},
     {"qwen35-dense", "mtp.fc.weight", "BF16", 128, 128, -1,
      "tensor 'mtp.fc.weight' is 128 x 128, expected 128 x 256"},
     {"qwen35-dense", "mtp.fc.weight", NULL, 0, 0, 0, "tensor 'mtp.fc.weight' is missing"},
