@@ -215,7 +215,7 @@ $(BUILD)/dist/gpu_trace.so: bench/gpu_trace/trace.c
 	    -o $@ $< -L$(CUPTI)/../lib64 -L$(CUDA_HOME)/lib64 -lcupti
 
 FUZZ_HELP := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/fuzz/fuzz_%.c,$(wildcard tests/fuzz/*.c)))
-FUZZ_WRAP := -Wl,--wrap=mapped_file_open,--wrap=mapped_file_open_up_to,--wrap=mapped_file_close,--wrap=mapped_file_forget,--wrap=access
+FUZZ_WRAP := -Wl,--wrap=mapped_file_open,--wrap=mapped_file_open_up_to,--wrap=mapped_file_close,--wrap=mapped_file_forget,--wrap=file_is_in
 $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(FUZZ_HELP) $(LIB)
 	@echo "  LD $@"
 	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $(FUZZ_WRAP) -o $@ $^ $(LDLIBS)

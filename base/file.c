@@ -82,7 +82,8 @@ char *path_join(const char *dir, const char *name)
 int file_is_in(const char *dir, const char *name)
 {
     char *path = path_join(dir, name);
-    int found = !access(path, F_OK);
+    struct stat st;
+    int found = !lstat(path, &st);
     mem_free(path);
     return found;
 }

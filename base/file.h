@@ -38,7 +38,11 @@ void mapped_file_forget(const void *from, size_t bytes);
 /* dir + "/" + name, to be freed with mem_free. */
 char *path_join(const char *dir, const char *name);
 
-/* 1 if a folder holds a file of that name, of any kind. */
+/*
+ * 1 if a folder holds a file of that name, of any kind: a link that leads nowhere is one, and to
+ * open it an error. A cache that was copied without what its links lead to must not pass for a
+ * model without these files.
+ */
 int file_is_in(const char *dir, const char *name);
 
 #endif

@@ -10,7 +10,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -433,7 +432,7 @@ static int load_generation(ModelConfig *c, GenerationDefaults *g, const char *di
     static const char name[] = "generation_config.json";
     char *path = path_join(dir, name);
     int rc = 0;
-    if (!access(path, F_OK)) {
+    if (file_is_in(dir, name)) {
         json_t *root = read_object(path, name, err);
         Reader r = {root, root, name, c, err};
         rc = root ? read_generation(&r, g) : -1;

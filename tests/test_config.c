@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/json.h"
 #include "base/mem.h"
@@ -432,6 +433,9 @@ static void test_generation_lies(void **state)
     }
     scratch_write(scratch_path(dir, "generation_config.json"), "7x", 2);
     expect_error(dir, "generation_config.json", "");
+    unlink(scratch_path(dir, "generation_config.json"));
+    assert_int_equal(symlink("/nowhere", scratch_path(dir, "generation_config.json")), 0);
+    expect_error(dir, "generation_config.json", "cannot open");
 }
 
 /* Writes config.json: that of dense with more in front of its first key and behind its last. */

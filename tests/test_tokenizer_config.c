@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/analyzer.h"
 #include "tests/checkpoint.h"
@@ -78,11 +79,29 @@ static void test_broken(void **state)
     tokenizer_config_close(&c);
 }
 
+/* As in a copy of a cache of downloads without what its links lead to: none of them is missing. */
+static void test_link_to_nowhere(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"tokenizer_config.json", "chat_template.jinja"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        TokenizerConfig c;
+        Error err = {0};
+        const char *dir = scratch_dir("tokenizer_config");
+        assert_int_equal(symlink("/nowhere", scratch_path(dir, names[i])), 0);
+        assert_int_equal(tokenizer_config_open(&c, dir, &err), -1);
+        assert_int_equal(err.code, ERR_FILE);
+        assert_non_null(strstr(err.msg, names[i]));
+        tokenizer_config_close(&c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forms),
         cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_link_to_nowhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,6 @@
 #include "text/chat.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/hash.h"
@@ -111,10 +110,11 @@ static void choose_by_markers(ChatTemplate *t, const char *text, size_t len)
 /* Reads dir/chat_template.jinja into *text; leaves it empty when there is no such file. */
 static int read_template(const char *dir, StrBuf *text, Error *err)
 {
-    char *path = path_join(dir, "chat_template.jinja");
+    static const char name[] = "chat_template.jinja";
+    char *path = path_join(dir, name);
     MappedFile file;
     int rc = 0;
-    if (!access(path, F_OK)) {
+    if (file_is_in(dir, name)) {
         rc = mapped_file_open_up_to(&file, path, MAX_CONFIG_BYTES, err);
         if (!rc) strbuf_add(text, (const char *)file.data, file.size);
         if (!rc) mapped_file_close(&file);
@@ -130,7 +130,7 @@ static int read_json_template(const char *dir, const char *name, StrBuf *text, E
     json_t *root = NULL, *named;
     int rc = 0;
     size_t i;
-    if (!access(path, F_OK)) {
+    if (file_is_in(dir, name)) {
         root = json_read_file(path, MAX_CONFIG_BYTES, err);
         if (!root) rc = -1;
     }

@@ -1,8 +1,6 @@
 /* tokenizer_config.c: see tokenizer_config.h. */
 #include "text/tokenizer_config.h"
 
-#include <unistd.h>
-
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -20,12 +18,13 @@ static char *get_text(const json_t *root, const char *key)
 
 int tokenizer_config_open(TokenizerConfig *c, const char *dir, Error *err)
 {
+    static const char name[] = "tokenizer_config.json";
     StrBuf text = {0};
-    char *path = path_join(dir, "tokenizer_config.json");
+    char *path = path_join(dir, name);
     json_t *root = NULL;
     int rc = 0;
     *c = (TokenizerConfig){0};
-    if (!access(path, F_OK)) {
+    if (file_is_in(dir, name)) {
         root = json_read_file(path, MAX_CONFIG_BYTES, err);
         if (!root) rc = -1;
     }

@@ -34,8 +34,8 @@ int __real_mapped_file_open_up_to(MappedFile *file, const char *path, size_t max
 void __wrap_mapped_file_close(MappedFile *file);
 void __real_mapped_file_close(MappedFile *file);
 void __wrap_mapped_file_forget(const void *from, size_t bytes);
-int __wrap_access(const char *path, int mode);
-int __real_access(const char *path, int mode);
+int __wrap_file_is_in(const char *dir, const char *name);
+int __real_file_is_in(const char *dir, const char *name);
 
 static int find(const char *path)
 {
@@ -128,10 +128,12 @@ void __wrap_mapped_file_forget(const void *from, size_t bytes)
     (void)from, (void)bytes;
 }
 
-int __wrap_access(const char *path, int mode)
+int __wrap_file_is_in(const char *dir, const char *name)
 {
-    if (!is_ours(path)) return __real_access(path, mode);
-    return find(path) < 0 ? -1 : 0;
+    char *path = path_join(dir, name);
+    int found = is_ours(path) ? find(path) >= 0 : __real_file_is_in(dir, name);
+    mem_free(path);
+    return found;
 }
 /* NOLINTEND(bugprone-reserved-identifier) */
 

@@ -23,7 +23,7 @@ size_t fuzz_mutate_json(uint8_t *data, size_t size, size_t max_size, unsigned se
 
 /*
  * Makes FUZZ_DIR/name hold these bytes for mapped_file_open, mapped_file_open_up_to, which has no
- * bound here, and access; fuzz_files_clear removes all files. Other paths outside FUZZ_DIR are
+ * bound here, and file_is_in; fuzz_files_clear removes all files. Other paths outside FUZZ_DIR are
  * those of the system.
  */
 #define FUZZ_DIR "in-memory"
