@@ -304,9 +304,11 @@ static int read_config(const Option *table, unsigned command, const char *path, 
     if (mapped_file_open(&file, path, err)) return -1;
     int rc = 0, line = 1;
     const char *text = (const char *)file.data;
+    static const char mark[] = "\xef\xbb\xbf"; /* as editors on Windows begin a file */
+    size_t at = file.size >= 3 && !memcmp(text, mark, 3) ? 3 : 0;
     if (file.size > MAX_CONFIG_BYTES || (file.size && memchr(text, 0, file.size)))
         rc = error_set(err, ERR_FILE, "'%s' is not a config file", path);
-    for (size_t at = 0; !rc && at < file.size; line++) {
+    for (; !rc && at < file.size; line++) {
         char where[160];
         snprintf(where, sizeof where, "'%.100s' line %d: ", path, line);
         const char *newline = memchr(text + at, '\n', file.size - at);

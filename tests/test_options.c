@@ -221,6 +221,10 @@ static void test_config_values(void **state)
     assert_string_equal(v.model, "a folder#1");
     assert_int_equal(parse_config(""), 0);
     assert_int_equal(v.port, 8080);
+    assert_int_equal(parse_config("\xef\xbb\xbfport = 82\r\n"), 0);
+    assert_int_equal(v.port, 82);
+    assert_int_equal(parse_config("\xef\xbb\xbf"), 0);
+    assert_error(parse_config("port = 82\n\xef\xbb\xbfport = 83"), ERR_INPUT, "line 2: unknown");
 }
 
 static void test_command_line_wins(void **state)
