@@ -647,7 +647,8 @@ static int run_command(int i, int argc, char **argv, Error *err)
     int rc = settings_parse(&app.settings, app.command, argc, argv, app.words, &app.n_words, err);
     if (!rc) {
         log_set_level((LogLevel)app.settings.log_level);
-        rc = commands[i].run(&app, err);
+        if (app.command != COMMAND_SERVE) rc = thread_widen_first(err);
+        if (!rc) rc = commands[i].run(&app, err);
     }
     close_all(&app);
     mem_free(app.words);

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 
 /*
  * As Linux mostly has it: grammars are compiled and followed by recursion, up to 3 MiB deep, and
@@ -33,4 +34,16 @@ int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char 
         return error_set(err, ERR_DEVICE, "cannot start the %s thread: %s", name, strerror(failed));
     pthread_setname_np(*thread, name); /* what top -H and perf show */
     return 0;
+}
+
+int thread_widen_first(Error *err)
+{
+    enum { LEAST_KIB = 2048 }; /* the kernels' own arrays alone take one MiB */
+    struct rlimit stack;
+    if (getrlimit(RLIMIT_STACK, &stack) || stack.rlim_cur >= STACK_BYTES) return 0;
+    stack.rlim_cur = stack.rlim_max < STACK_BYTES ? stack.rlim_max : STACK_BYTES;
+    if (!setrlimit(RLIMIT_STACK, &stack) && stack.rlim_cur / 1024 >= LEAST_KIB) return 0;
+    return error_set(err, ERR_DEVICE,
+                     "the system allows a stack of %llu KiB (ulimit -s), must be %d at least",
+                     (unsigned long long)stack.rlim_cur / 1024, LEAST_KIB);
 }

@@ -14,4 +14,10 @@
  */
 int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char *name, Error *err);
 
+/*
+ * The same stack for the first thread, which has what the system gives it (ulimit -s), where it
+ * runs the model, too: as much of it as may be had, or an Error where that is less than 2 MiB.
+ */
+int thread_widen_first(Error *err);
+
 #endif

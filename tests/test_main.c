@@ -182,6 +182,26 @@ static void test_closed_files(void **state)
     assert_int_equal(WEXITSTATUS(status), 5);
 }
 
+/* The kernels take a MiB of the first thread's stack: it grows to that, or nothing is begun. */
+static void test_small_stack(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *limit;
+        int status;
+    } rows[] = {{"-S -s 512", 0}, {"-s 512", 6}};
+    char command[160];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(command, sizeof command,
+                 "ulimit %s; exec %s chat --model models/demo --device cpu --max-tokens 2 hi "
+                 ">/dev/null 2>&1",
+                 rows[i].limit, OFFSHOOT_BINARY);
+        int status = system(command);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), rows[i].status);
+    }
+}
+
 static void test_missing_files(void **state)
 {
     (void)state;
@@ -396,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_long_categories),  cmocka_unit_test(test_no_prompts),
         cmocka_unit_test(test_messages),         cmocka_unit_test(test_turns_with_tools),
         cmocka_unit_test(test_no_steps),         cmocka_unit_test(test_report),
+        cmocka_unit_test(test_small_stack),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
