@@ -15,7 +15,7 @@ typedef enum {
     ERR_NONE,
     ERR_INPUT,  /* the caller's data is wrong: bad JSON, a bad option, an unknown token */
     ERR_LIMIT,  /* the data is fine but too large for a named limit */
-    ERR_BUSY,   /* full just now; worth trying again */
+    ERR_BUSY,   /* full or taken just now; worth trying again */
     ERR_FILE,   /* a file is missing, short or lies about its content */
     ERR_DEVICE, /* the compute device is gone, or memory is */
 } ErrorCode;

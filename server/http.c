@@ -233,8 +233,9 @@ int http_listen(Http *http, const char *host, int port, Error *err)
     errno = 0;
     struct evhttp_bound_socket *bound =
         evhttp_bind_socket_with_handle(http->evhttp, host, (ev_uint16_t)port);
-    if (!bound)
-        return error_set(err, ERR_INPUT, "cannot listen on '%s:%d': %s", host, port,
+    if (!bound) /* a place that somebody has, or that is not there yet, may be free soon */
+        return error_set(err, errno == EADDRINUSE || errno == EADDRNOTAVAIL ? ERR_BUSY : ERR_INPUT,
+                         "cannot listen on '%s:%d': %s", host, port,
                          errno ? strerror(errno) : "no such address");
     begin_listening(http, bound);
     return 0;

@@ -758,9 +758,12 @@ static void test_port_in_use(void **state)
     Error err = {0};
     settings.port = s->port;
     assert_null(server_open(&settings, &loader, &err));
-    assert_int_equal(err.code, ERR_INPUT);
+    assert_int_equal(err.code, ERR_BUSY);
     assert_non_null(strstr(err.msg, "in use"));
     settings.port = 0;
+    settings.host = "192.0.2.1"; /* of no machine (RFC 5737) */
+    assert_null(server_open(&settings, &loader, &err));
+    assert_int_equal(err.code, ERR_BUSY);
     settings.host = "no.such.host.invalid";
     assert_null(server_open(&settings, &loader, &err));
     assert_alive(s);
