@@ -2,7 +2,7 @@
  * tokenizer_config.h: what a model's folder says about its tokenizer to other programs.
  *
  * Nothing here changes how we tokenise or render: these are strings that clients ask for, to do the
- * same on their side.
+ * same on their side. The end token ends our answers, too (main.c).
  */
 #ifndef OFFSHOOT_TEXT_TOKENIZER_CONFIG_H
 #define OFFSHOOT_TEXT_TOKENIZER_CONFIG_H
