@@ -1,9 +1,10 @@
 /*
  * log.h: one event a line on stderr: `time level event key=value ...`.
  *
- * No prompt text above debug, nothing per token. Safe from any thread. It does not wait: lines that
- * a pipe or a socket does not take, as its reader is too slow, are lost, and their number is told
- * by the next one. Only a terminal that took a part of a line holds up whoever writes it.
+ * No text of a prompt or an answer, at any level; nothing per token. Safe from any thread. It does
+ * not wait: lines that a pipe or a socket does not take, as its reader is too slow, are lost, and
+ * their number is told by the next one. Only a terminal that took a part of a line holds up whoever
+ * writes it.
  */
 #ifndef OFFSHOOT_BASE_LOG_H
 #define OFFSHOOT_BASE_LOG_H
