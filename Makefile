@@ -147,10 +147,10 @@ gpu-pack: dist ## build/dist.tar.xz, for gpu-check on a machine that cannot buil
 	tar -C $(BUILD) -cJf $(BUILD)/dist.tar.xz dist
 gpu-check: ## all checks that need a GPU, and a report; needs build/dist or what building needs
 	@BUILD=$(BUILD) tests/gpu_check.sh short $(REPORT)
-gpu-bench: ## speed on a GPU, of published shapes with random weights (a report, within 9 minutes)
-	@BUILD=$(BUILD) bench/gpu_bench.sh $(REPORT)
 gpu-check-long: ## the same with racecheck and 2,000 steps
 	@BUILD=$(BUILD) tests/gpu_check.sh long $(REPORT)
+gpu-bench: ## speed on a GPU, of published shapes with random weights (a report, within 9 minutes)
+	@BUILD=$(BUILD) bench/gpu_bench.sh $(REPORT)
 
 lint: lint-text $(if $(and $(LINT_CLANG),$(LINT_GCC)),$(LINTED:%.c=$(BUILD)/lint/%.ok) $(patsubst %,$(BUILD)/lint/%.ok,$(CU) $(CU_TEST))) ## format, includes, analyzers
 lint-text:
