@@ -211,14 +211,25 @@ static OptionTable option_table(Settings *s)
     /* clang-format on */
 }
 
-/* One that is given fixes the shape of drafts: the others are those of a chain of three. */
+/* How many that fill so many nodes, the root beside them, in so many levels. */
+static int guesses_to_fill(int nodes, int levels)
+{
+    return nodes - 1 > levels && levels ? (nodes - 2) / levels + 1 : 1;
+}
+
+/*
+ * One that is given fixes the shape of drafts: the others are those of a chain of three, or, where
+ * more levels or nodes are asked for than it has, what these take.
+ */
 static void complete_shape(Settings *s)
 {
+    enum { LEVELS = 3 };
     s->draft_auto =
         s->draft_depth == NOT_GIVEN && s->draft_topk == NOT_GIVEN && s->tree_nodes == NOT_GIVEN;
-    if (s->draft_depth == NOT_GIVEN) s->draft_depth = 3;
-    if (s->draft_topk == NOT_GIVEN) s->draft_topk = 1;
-    if (s->tree_nodes == NOT_GIVEN) s->tree_nodes = 4;
+    if (s->draft_depth == NOT_GIVEN) s->draft_depth = LEVELS;
+    if (s->draft_topk == NOT_GIVEN) s->draft_topk = guesses_to_fill(s->tree_nodes, s->draft_depth);
+    if (s->tree_nodes == NOT_GIVEN)
+        s->tree_nodes = (s->draft_depth > LEVELS ? s->draft_depth : LEVELS) + 1;
 }
 
 int settings_parse(Settings *s, unsigned command, int argc, char **argv, const char **rest,

@@ -70,6 +70,39 @@ static void test_draft_shape(void **state)
     assert_true(s.draft_auto);
 }
 
+/* What is asked for has room: more levels are more nodes, more nodes are more guesses. */
+static void test_large_shape(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *option[2], *value[2];
+        int nodes, depth, topk;
+    } rows[] = {
+        {{"--draft-depth", "--temperature"}, {"7", "0"}, 8, 7, 1},
+        {{"--draft-depth", "--temperature"}, {"63", "0"}, 64, 63, 1},
+        {{"--draft-depth", "--temperature"}, {"1", "0"}, 4, 1, 1},
+        {{"--draft-depth", "--temperature"}, {"0", "0"}, 4, 0, 1},
+        {{"--draft-depth", "--draft-topk"}, {"7", "2"}, 8, 7, 2},
+        {{"--tree-nodes", "--temperature"}, {"2", "0"}, 2, 3, 1},
+        {{"--tree-nodes", "--temperature"}, {"4", "0"}, 4, 3, 1},
+        {{"--tree-nodes", "--temperature"}, {"5", "0"}, 5, 3, 2},
+        {{"--tree-nodes", "--temperature"}, {"16", "0"}, 16, 3, 5},
+        {{"--tree-nodes", "--draft-depth"}, {"64", "1"}, 64, 1, 63},
+        {{"--tree-nodes", "--draft-depth"}, {"8", "7"}, 8, 7, 1},
+        {{"--tree-nodes", "--draft-depth"}, {"9", "0"}, 9, 0, 1},
+        {{"--tree-nodes", "--draft-topk"}, {"16", "1"}, 16, 3, 1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(PARSE(COMMAND_CHAT, rows[i].option[0], rows[i].value[0], rows[i].option[1],
+                               rows[i].value[1]),
+                         0);
+        assert_false(s.draft_auto);
+        assert_int_equal(s.tree_nodes, rows[i].nodes);
+        assert_int_equal(s.draft_depth, rows[i].depth);
+        assert_int_equal(s.draft_topk, rows[i].topk);
+    }
+}
+
 static void test_commands(void **state)
 {
     (void)state;
@@ -201,9 +234,10 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_draft_shape),
-        cmocka_unit_test(test_commands), cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_sampling), cmocka_unit_test(test_file_for_all),
+        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_draft_shape),
+        cmocka_unit_test(test_commands),    cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_sampling),    cmocka_unit_test(test_file_for_all),
+        cmocka_unit_test(test_large_shape),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }
