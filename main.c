@@ -32,6 +32,7 @@
 #include "engine/model.h"
 #include "kernels/backend.h"
 #include "server/access.h"
+#include "server/api_request.h"
 #include "server/service.h"
 #include "server/settings.h"
 #include "spec/accept.h"
@@ -311,16 +312,20 @@ static char *served_name(const Settings *set)
     return name;
 }
 
-/* Replies are JSON, so names are UTF-8; those of folders need not be. */
-static int name_model(App *a, Error *err)
+/* Replies are JSON, and requests name the model. */
+static int is_fit_name(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 0 && n <= MAX_MODEL_NAME && utf8_check(name, n) == n;
+}
+
+/* A folder's name need not be fit. */
+static void name_model(App *a)
 {
     a->name = served_name(&a->settings);
-    if (utf8_check(a->name, strlen(a->name)) == strlen(a->name)) return 0;
-    if (a->settings.served_name)
-        return error_set(err, ERR_INPUT, "--served-model-name is not UTF-8");
+    if (is_fit_name(a->name)) return;
     mem_free(a->name);
     a->name = mem_strdup("model");
-    return 0;
 }
 
 static int check_model_given(const App *a, Error *err)
@@ -335,7 +340,7 @@ static int open_parts(App *a, Error *err)
     if (check_model_given(a, err)) return -1;
     if (open_backend(a, err) || open_model_and_tokenizer(a, err) || open_template(a, err))
         return -1;
-    if (name_model(a, err)) return -1;
+    name_model(a);
     a->service.settings = &a->settings;
     a->service.tok = a->tok;
     a->service.generation = a->model->generation;
@@ -402,8 +407,10 @@ static int check_access(const Settings *set, Error *err)
 {
     if (set->api_key && !*set->api_key)
         return error_set(err, ERR_INPUT, "--api-key is '', must hold a key");
-    if (set->served_name && !*set->served_name)
-        return error_set(err, ERR_INPUT, "--served-model-name is '', must be a name");
+    if (set->served_name && !is_fit_name(set->served_name))
+        return error_set(err, ERR_INPUT,
+                         "--served-model-name is '%.40s', must be 1 to %d bytes of UTF-8",
+                         set->served_name, MAX_MODEL_NAME);
     return access_check(set->api_key, set->cors, err);
 }
 

@@ -129,6 +129,7 @@ static void test_wrong_access(void **state)
         {"--api-key", "one,", "--api-key has an empty key"},
         {"--api-key", "one, ,two", "--api-key has an empty key"},
         {"--served-model-name", "", "--served-model-name is ''"},
+        {"--served-model-name", "\xff", "256 bytes of UTF-8"},
         {"--cors", "foo", "--cors has 'foo', must be '*' or scheme://host[:port]"},
         {"--cors", "*,http://a", "--cors has '*', must be"},
         {"--cors", "http://a,,http://b", "--cors has '', must be"},
@@ -143,6 +144,14 @@ static void test_wrong_access(void **state)
         assert_complains(
             RUN("serve", "--model", "/nowhere", "--port", "0", cases[i].option, cases[i].value), 2,
             cases[i].says);
+    char name[256 + 2]; /* nobody could ask for it */
+    memset(name, 'a', sizeof name);
+    name[sizeof name - 1] = '\0';
+    assert_complains(
+        RUN("serve", "--model", "/nowhere", "--port", "0", "--served-model-name", name), 2,
+        "must be 1 to 256 bytes");
+    expect_run(RUN("serve", "--model", "/nowhere", "--port", "0", "--served-model-name", name + 1),
+               5, "/nowhere");
     static const char *const origins[] = {
         "", "*", "null", "http://localhost:3000, https://a.example,app://-", "http://[::1]:80"};
     for (size_t i = 0; i < sizeof origins / sizeof *origins; i++)
