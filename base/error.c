@@ -1,4 +1,4 @@
-/* error.c: see error.h. Control characters in a message (from a file or a client) become '?'. */
+/* error.c: see error.h. */
 #include "base/error.h"
 
 #include <stdarg.h>
@@ -12,9 +12,14 @@ int error_set(Error *err, ErrorCode code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
-    for (char *c = err->msg; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    error_mask_controls(err->msg);
     return -1;
+}
+
+void error_mask_controls(char *text)
+{
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
 }
 
 int error_exit_status(ErrorCode code)

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/error.h"
+
 static atomic_int threshold = LOG_LEVEL_INFO;
 static atomic_int n_lost; /* lines, since the last one that was written */
 static const char *const names[] = {"error", "warn", "info", "debug"};
@@ -55,6 +57,7 @@ void log_event(LogLevel level, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
+    error_mask_controls(message);
     int n = atomic_exchange(&n_lost, 0);
     snprintf(lost, sizeof lost, "log_lost lines=%d", n);
     if (n) write_line(LOG_LEVEL_WARN, lost);

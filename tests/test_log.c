@@ -55,6 +55,15 @@ static void test_line(void **state)
     assert_string_equal(text + strlen("2026-01-01T00:00:00.000Z"), " warn about a=5\n");
 }
 
+/* Whatever a name has in it, a line is one. */
+static void test_control_characters(void **state)
+{
+    (void)state;
+    log_info("model=%s", "a\nb\033[2J\x7f\xc3\xa4");
+    assert_string_equal(take() + strlen("2026-01-01T00:00:00.000Z"),
+                        " info model=a?b?[2J?\xc3\xa4\n");
+}
+
 /* A pipe that nobody reads holds nobody up; the first line after it says how many were lost. */
 static void test_full_pipe(void **state)
 {
@@ -82,6 +91,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_line, setup, teardown),
         cmocka_unit_test_setup_teardown(test_full_pipe, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_control_characters, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
