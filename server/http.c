@@ -166,11 +166,8 @@ static void set_socket_options(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kernel_bytes, sizeof kernel_bytes);
 }
 
-/*
- * Every connection needs a descriptor; the rest of the program a few. Where the system allows fewer
- * than we would serve, we serve fewer: accepting what cannot be served makes a busy loop.
- */
-static int fit_descriptors(HttpLimits *limits, Error *err)
+/* Every connection needs a descriptor; the rest of the program a few. */
+int http_fit_files(HttpLimits *limits, Error *err)
 {
     enum { OTHERS = 64 };
     struct rlimit files;
@@ -207,10 +204,9 @@ Http *http_open(struct event_base *base, const HttpLimits *limits, const HttpHan
     *http = (Http){.limits = *limits, .handler = *handler};
     event_set_log_callback(on_libevent_log);
     signal(SIGPIPE, SIG_IGN); /* a client that is gone is an error value, not a signal */
-    int fits = !fit_descriptors(&http->limits, err);
-    http->evhttp = fits ? evhttp_new(base) : NULL;
+    http->evhttp = evhttp_new(base);
     if (!http->evhttp) {
-        if (fits) error_set(err, ERR_FILE, "cannot start the HTTP server");
+        error_set(err, ERR_FILE, "cannot start the HTTP server");
         mem_free(http);
         return NULL;
     }

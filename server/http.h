@@ -39,6 +39,13 @@ typedef struct {
     void *ctx;
 } HttpHandler;
 
+/*
+ * Where the system lets us open fewer files (ulimit -n) than we would serve connections, we serve
+ * fewer: accepting what cannot be served makes a busy loop. -1: not even one. To be asked first,
+ * for libevent ends the process where it finds no file for itself.
+ */
+int http_fit_files(HttpLimits *limits, Error *err);
+
 /* Nobody can connect before one of the next two. */
 Http *http_open(struct event_base *base, const HttpLimits *limits, const HttpHandler *handler,
                 Error *err);

@@ -410,6 +410,7 @@ static int open_loop(Server *s, const ServiceLoader *loader, Error *err)
 {
     const Settings *set = s->settings;
     HttpHandler handler = {server_admit, server_route, s};
+    if (http_fit_files(&s->limits.http, err)) return -1;
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     s->base = open_base();
     if (!s->base || s->stop_fd < 0)

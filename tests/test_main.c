@@ -211,6 +211,16 @@ static void test_small_stack(void **state)
     }
 }
 
+/* Said before libevent, which ends a process that has no file for it. */
+static void test_no_files_left(void **state)
+{
+    (void)state;
+    int status = system("exec >/dev/null 2>&1; ulimit -n 5; exec " OFFSHOOT_BINARY
+                        " serve --model /nowhere --port 0");
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 3);
+}
+
 static void test_missing_files(void **state)
 {
     (void)state;
@@ -425,7 +435,7 @@ int main(void)
         cmocka_unit_test(test_long_categories),  cmocka_unit_test(test_no_prompts),
         cmocka_unit_test(test_messages),         cmocka_unit_test(test_turns_with_tools),
         cmocka_unit_test(test_no_steps),         cmocka_unit_test(test_report),
-        cmocka_unit_test(test_small_stack),
+        cmocka_unit_test(test_small_stack),      cmocka_unit_test(test_no_files_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
