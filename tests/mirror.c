@@ -27,7 +27,8 @@ enum {
 /* One array of an operation; `where` is the pointer to it, in a struct of ours. */
 typedef struct {
     const unsigned char *host;
-    size_t bytes, at; /* at: in the arena */
+    size_t bytes, at;   /* at: in the arena */
+    size_t row, stride; /* bytes of its rows; what lies between them is not written */
     int is_out;
     void *where;
 } Array;
@@ -53,18 +54,35 @@ static void die(const char *what)
 
 /* ---- arrays ---- */
 
-/* Names the array that the pointer at `where` points to. NULL is fine; without bytes it gets so. */
-static void add(Mirror *m, void *where, size_t bytes, int is_out)
+/*
+ * Names the array that the pointer at `where` points to, n rows `stride` bytes apart, with nothing
+ * after the last one. NULL is fine; without bytes it gets so.
+ */
+static void add_rows(Mirror *m, void *where, int n, size_t stride, size_t row, int is_out)
 {
     const unsigned char *host = NULL;
+    size_t bytes = n > 0 ? (size_t)(n - 1) * stride + row : 0;
     memcpy(&host, where, sizeof host);
     if (!host) return;
     if (m->n_arrays == MAX_ARRAYS) die("too many arrays in one operation");
-    m->array[m->n_arrays++] = (Array){host, bytes, 0, is_out, where};
+    m->array[m->n_arrays++] = (Array){host, bytes, 0, row, stride, is_out, where};
+}
+
+static void add(Mirror *m, void *where, size_t bytes, int is_out)
+{
+    add_rows(m, where, 1, bytes, bytes, is_out);
 }
 
 #define IN(pointer, n)  add(m, &(pointer), (n) * sizeof *(pointer), 0)
 #define OUT(pointer, n) add(m, &(pointer), (n) * sizeof *(pointer), 1)
+
+/* Rows of dim elements, stride apart. */
+#define IN_ROWS(pointer, n, stride, dim)                                                           \
+    add_rows(m, &(pointer), n, (size_t)(stride) * sizeof *(pointer),                               \
+             (size_t)(dim) * sizeof *(pointer), 0)
+#define OUT_ROWS(pointer, n, stride, dim)                                                          \
+    add_rows(m, &(pointer), n, (size_t)(stride) * sizeof *(pointer),                               \
+             (size_t)(dim) * sizeof *(pointer), 1)
 
 /* A copy of an array of structs, whose pointers can be named and replaced. */
 static void *copy_structs(Mirror *m, const void *host, size_t bytes)
@@ -153,9 +171,10 @@ static void fetch(Mirror *m, const char *op)
     m->device->download(m->device, m->fetched, m->arena, m->used);
     for (int i = 0; i < m->n_arrays; i++) {
         const Array *a = &m->array[i];
-        if (!a->is_out) continue;
-        memcpy((void *)(uintptr_t)a->host, m->fetched + a->at, a->bytes);
-        memcpy(m->sent + a->at, m->fetched + a->at, a->bytes);
+        for (size_t r = 0; a->is_out && r < a->bytes; r += a->stride) {
+            memcpy((void *)(uintptr_t)(a->host + r), m->fetched + a->at + r, a->row);
+            memcpy(m->sent + a->at + r, m->fetched + a->at + r, a->row);
+        }
     }
     check_untouched(m, op);
 }
@@ -165,12 +184,6 @@ static void fetch(Mirror *m, const char *op)
 static size_t times(int a, int b, int c)
 {
     return (size_t)a * (size_t)b * (size_t)c;
-}
-
-/* n rows of dim elements, stride apart: nothing after the last row. */
-static size_t strided(int n, int stride, int dim)
-{
-    return n > 0 ? times(n - 1, stride, 1) + (size_t)dim : 0;
 }
 
 /* One more than the largest of n indices; 0 when none counts, that is when all are negative. */
@@ -247,7 +260,7 @@ static void arrays_of_embed(Mirror *m, Embed *a)
     a->table = m->weight;
     add_weight(m, m->weight);
     IN(a->token, (size_t)a->n);
-    OUT(a->out, strided(a->n, a->out_stride, m->weight->cols));
+    OUT_ROWS(a->out, a->n, a->out_stride, m->weight->cols);
 }
 
 static void arrays_of_gather_rows(Mirror *m, GatherRows *a)
@@ -265,7 +278,7 @@ static void arrays_of_add_norm(Mirror *m, AddNorm *a)
     add(m, &a->x, all * sizeof *a->x, a->delta != NULL);
     IN(a->delta, all);
     IN(a->w, (size_t)a->dim);
-    OUT(a->out, strided(a->n, a->out_stride, a->dim));
+    OUT_ROWS(a->out, a->n, a->out_stride, a->dim);
 }
 
 static void arrays_of_head_input(Mirror *m, HeadInput *a)
@@ -295,13 +308,13 @@ static void arrays_of_linear(Mirror *m, Linear *a)
 {
     int step = a->prefill == PREFILL_FP8 ? PREFILL_FP8_ROWS : 1; /* linear.h */
     int n_written = (a->n + step - 1) / step * step;
-    IN(a->x, strided(a->n, a->x_stride, a->product->w->cols));
+    IN_ROWS(a->x, a->n, a->x_stride, a->product->w->cols);
     for (int i = 0; i < a->n_products; i++) {
         LinearProduct *p = &a->product[i];
         m->weight[i] = *p->w;
         p->w = &m->weight[i];
         add_weight(m, &m->weight[i]);
-        OUT(p->y, strided(n_written, p->y_stride, p->w->rows));
+        OUT_ROWS(p->y, n_written, p->y_stride, p->w->rows);
     }
 }
 

@@ -5,8 +5,8 @@
  * points to into the device's memory, runs the device's operation there, waits, and copies the
  * outputs back. Arrays are of exactly the size that the operations' headers give them; an array
  * keeps the low 8 bits of its address, and arrays that overlap on the host overlap on the device.
- * Between arrays lie red zones of NaN: an operation that writes into one, or into an array that it
- * may only read, ends the program, as a failed device does.
+ * Between arrays lie red zones of NaN: an operation that writes into one, between the rows of an
+ * output, or into an array that it may only read, ends the program, as a failed device does.
  */
 #ifndef OFFSHOOT_TESTS_MIRROR_H
 #define OFFSHOOT_TESTS_MIRROR_H

@@ -34,6 +34,14 @@ static void fake_gated_norm(Backend *be, const GatedNorm *a)
     if (in_at >= 0) ((float *)(uintptr_t)a->z)[in_at] = 5;
 }
 
+/* The first of two rows' floats, and one more. */
+static void fake_add_norm(Backend *be, const AddNorm *a)
+{
+    (void)be;
+    a->out[0] = a->out[a->out_stride] = 5;
+    if (out_at >= 0) a->out[out_at] = 5;
+}
+
 static Sample sample_seen;
 static SampleRow rows_seen[2];
 static int32_t path_seen;
@@ -65,6 +73,7 @@ static Backend *open_fake(void)
     fake = (Backend){.name = "fake", .isa = "none", .n_threads = 1};
     host_memory_fill(&fake);
     fake.gated_norm = fake_gated_norm;
+    fake.add_norm = fake_add_norm;
     fake.sample = fake_sample;
     fake.close = fake_close;
     out_at = in_at = -1;
@@ -117,26 +126,54 @@ static void test_structs(void **state)
     be->close(be);
 }
 
-/* 1 if the norm ends a child of ours by abort. */
-static int norm_aborts(int out, int in, int lost)
+/* 1 if an operation that writes there ends a child of ours by abort. */
+static int aborts(void (*run)(Backend *be), int out, int in, int lost)
 {
     int status = 0;
     fflush(NULL);
     pid_t child = fork();
     assert_true(child >= 0);
     if (!child) {
-        float x[DIM] = {0}, z[DIM] = {0}, w[DIM] = {0}, y[DIM] = {0};
         Backend *be = open_fake();
         signal(SIGABRT, SIG_DFL);
         if (!freopen("/dev/null", "w", stderr)) _exit(2);
         out_at = out, in_at = in;
         if (lost) fake.sync = fake_sync;
-        be->gated_norm(be, &(GatedNorm){1, 1, DIM, 0, x, z, w, y});
+        run(be);
         _exit(0);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     if (!WIFSIGNALED(status)) assert_int_equal(status, 0);
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+static void run_norm(Backend *be)
+{
+    float x[DIM] = {0}, z[DIM] = {0}, w[DIM] = {0}, y[DIM] = {0};
+    be->gated_norm(be, &(GatedNorm){1, 1, DIM, 0, x, z, w, y});
+}
+
+static int norm_aborts(int out, int in, int lost)
+{
+    return aborts(run_norm, out, in, lost);
+}
+
+static void run_rows(Backend *be)
+{
+    float x[2 * DIM] = {0}, w[DIM] = {0}, y[2 * DIM + 3] = {0};
+    be->add_norm(be,
+                 &(AddNorm){.n = 2, .dim = DIM, .x = x, .w = w, .out = y, .out_stride = DIM + 3});
+    assert_true(y[0] == 5 && y[1] == 0 && y[DIM + 3] == 5);
+}
+
+static void test_rows_apart(void **state)
+{
+    (void)state;
+    assert_false(aborts(run_rows, DIM - 1, -1, 0));
+    assert_true(aborts(run_rows, DIM, -1, 0)); /* between two rows */
+    assert_true(aborts(run_rows, DIM + 2, -1, 0));
+    assert_false(aborts(run_rows, 2 * DIM + 2, -1, 0));
+    assert_true(aborts(run_rows, 2 * DIM + 3, -1, 0));
 }
 
 static void test_faults(void **state)
@@ -156,6 +193,7 @@ int main(void)
         cmocka_unit_test(test_arrays),
         cmocka_unit_test(test_structs),
         cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_rows_apart),
     };
     return cmocka_run_group_tests_name("mirror", tests, NULL, NULL);
 }
