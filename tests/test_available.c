@@ -89,6 +89,8 @@ static void test_groups(void **state)
     assert_left(800);
     write_group("a/b", "1000\n", "300\n", "anon 200\nfile 100\nshmem 70\nshmem_thp 0\n");
     assert_left(730);
+    write_group("a/b", "1000\n", "300\n", "file 400\n"); /* they are not read at one moment */
+    assert_left(1000);
     write_group("a", "500\n", "300\n", "anon 300\nfile 0\n");
     assert_left(200);
     write_group("a", "500\n", "700\n", NULL);
