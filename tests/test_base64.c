@@ -47,6 +47,9 @@ static void test_other_texts(void **state)
         if (!base64_decode(rows[i], strlen(rows[i]), &bytes)) fail_msg("taken: %s", rows[i]);
         strbuf_free(&bytes);
     }
+    StrBuf bytes = {0};
+    assert_int_equal(base64_decode("Zm\0v", 4, &bytes), -1);
+    strbuf_free(&bytes);
 }
 
 int main(void)
