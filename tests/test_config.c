@@ -566,6 +566,15 @@ static void test_long_integers(void **state)
     json_decref(root);
     memcpy(text + 2 + MOST, "9]", 3);
     assert_null(load_digits(text, &je));
+    for (int n = 308; n <= 309; n++) { /* the last that a real holds, the first beyond */
+        memcpy(text + 2 + n, "]", 2);
+        root = load_digits(text, &je);
+        assert_non_null(root);
+        json_round(root, NULL);
+        assert_true(json_real_value(json_array_get(root, 0)) == (n == 308 ? -1e308 : -DBL_MAX));
+        json_decref(root);
+        text[2 + n] = '9';
+    }
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_null(load_digits(wrong[i], &je));
 }
