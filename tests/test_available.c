@@ -213,20 +213,35 @@ static void test_here(void **state)
     assert_in_range(cpus_available(), 1, sysconf(_SC_NPROCESSORS_CONF));
 }
 
-static void take_too_much(const void *size)
+typedef struct {
+    size_t count, size;
+    void *(*take)(size_t count, size_t size);
+} TooMuch;
+
+static void *take_anew(size_t count, size_t size)
 {
-    mem_alloc(SIZE_MAX, *(const size_t *)size);
+    return mem_realloc(NULL, count, size);
 }
 
+static void take_too_much(const void *arg)
+{
+    const TooMuch *t = arg;
+    mem_free(t->take(t->count, t->size));
+}
+
+/* Products that are more than an address can say, and what would be when it is rounded. */
 static void test_nothing_left(void **state)
 {
     (void)state;
-    size_t size = 2;
-    char said[APART_SAID];
-    int status = run_apart(take_too_much, &size, said);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 6); /* as README has it */
-    assert_non_null(strstr(said, "offshoot: out of memory: "));
+    static const TooMuch all[] = {
+        {SIZE_MAX, 2, mem_alloc}, {SIZE_MAX, 1, mem_alloc}, {SIZE_MAX / 2 + 2, 2, take_anew}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char said[APART_SAID];
+        int status = run_apart(take_too_much, &all[i], said);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 6); /* as README has it */
+        assert_non_null(strstr(said, "offshoot: out of memory: "));
+    }
 }
 
 int main(void)
