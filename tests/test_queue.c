@@ -142,6 +142,28 @@ static void test_shut_frees_a_waiting_writer(void **state)
     queue_close(q);
 }
 
+/* Whoever waits for room gets it, how many there are. */
+static void test_several_waiting_writers(void **state)
+{
+    (void)state;
+    enum { WRITERS = 3 };
+    Queue *q = queue_open(1, sizeof(int), NULL);
+    int item = 1, n = 0;
+    pthread_t writer[WRITERS];
+    assert_int_equal(queue_try_push(q, &item), 0);
+    for (int i = 0; i < WRITERS; i++)
+        assert_int_equal(pthread_create(&writer[i], NULL, push_when_full, q), 0);
+    usleep(20000); /* they should sleep by now */
+    for (int i = 0; i <= WRITERS; i++) {
+        queue_wait_ms(q, 10000);
+        n += queue_pop(q, &item);
+    }
+    assert_int_equal(n, 1 + WRITERS);
+    for (int i = 0; i < WRITERS; i++)
+        pthread_join(writer[i], NULL);
+    queue_close(q);
+}
+
 enum { N_ITEMS = 20000 };
 
 /* Large enough that a torn copy would show. */
@@ -196,6 +218,7 @@ int main(void)
         cmocka_unit_test(test_quiet_items),
         cmocka_unit_test(test_shut),
         cmocka_unit_test(test_shut_frees_a_waiting_writer),
+        cmocka_unit_test(test_several_waiting_writers),
         cmocka_unit_test(test_two_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
