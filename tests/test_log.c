@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -64,6 +65,46 @@ static void test_control_characters(void **state)
                         " info model=a?b?[2J?\xc3\xa4\n");
 }
 
+/* What is too long for a line is cut. */
+static void test_long_line(void **state)
+{
+    (void)state;
+    enum { LONG = 3000, MOST = 1024 };
+    char message[LONG + 1];
+    memset(message, 'x', LONG);
+    message[LONG] = '\0';
+    log_warn("%s", message);
+    const char *text = take();
+    size_t n = strlen(text);
+    assert_in_range(n, MOST - 8, MOST);
+    assert_string_equal(text + n - 2, "x\n");
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* A line says when it was written, in UTC. */
+static void test_time(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 20; i++) {
+        struct tm utc = {0};
+        int64_t before = now_ms();
+        log_warn("now");
+        int64_t after = now_ms();
+        const char *behind = strptime(take(), "%Y-%m-%dT%H:%M:%S", &utc);
+        int ms = -1;
+        assert_non_null(behind);
+        assert_int_equal(sscanf(behind, ".%3dZ warn now", &ms), 1);
+        assert_in_range((int64_t)timegm(&utc) * 1000 + ms, before, after);
+        usleep(7000);
+    }
+}
+
 /* A pipe that nobody reads holds nobody up; the first line after it says how many were lost. */
 static void test_full_pipe(void **state)
 {
@@ -84,12 +125,16 @@ static void test_full_pipe(void **state)
     assert_string_equal(word, "warn");
     assert_int_equal(n_lost, N - n_told);
     assert_non_null(strstr(text, " info after\n"));
+    log_info("later");
+    assert_null(strstr(take(), "lost")); /* they were told of */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_long_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_time, setup, teardown),
         cmocka_unit_test_setup_teardown(test_full_pipe, setup, teardown),
         cmocka_unit_test_setup_teardown(test_control_characters, setup, teardown),
     };
