@@ -126,19 +126,24 @@ static void *push_when_full(void *arg)
     return queue_push(arg, &item) ? arg : NULL;
 }
 
-static void test_shut_frees_a_waiting_writer(void **state)
+static void test_shut_frees_waiting_writers(void **state)
 {
     (void)state;
     Queue *q = queue_open(1, sizeof(int), NULL);
     int item = 1;
-    void *failed = NULL;
-    pthread_t writer;
+    pthread_t writer[2];
     assert_int_equal(queue_try_push(q, &item), 0);
-    assert_int_equal(pthread_create(&writer, NULL, push_when_full, q), 0);
-    usleep(20000); /* it should sleep by now; if not, the test is easier */
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&writer[i], NULL, push_when_full, q), 0);
+    usleep(20000); /* they should sleep by now; if not, the test is easier */
     queue_shut(q);
-    pthread_join(writer, &failed);
-    assert_ptr_equal(failed, q);
+    alarm(60);
+    for (int i = 0; i < 2; i++) {
+        void *failed = NULL;
+        pthread_join(writer[i], &failed);
+        assert_ptr_equal(failed, q);
+    }
+    alarm(0);
     queue_close(q);
 }
 
@@ -217,7 +222,7 @@ int main(void)
         cmocka_unit_test(test_wakes_once_per_burst),
         cmocka_unit_test(test_quiet_items),
         cmocka_unit_test(test_shut),
-        cmocka_unit_test(test_shut_frees_a_waiting_writer),
+        cmocka_unit_test(test_shut_frees_waiting_writers),
         cmocka_unit_test(test_several_waiting_writers),
         cmocka_unit_test(test_two_threads),
     };
