@@ -1,4 +1,4 @@
-/* test_base64.c: bytes as text and back. */
+/* test_base64.c: bytes as text and back; random ones. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/base64.h"
+#include "base/random.h"
 #include "tests/analyzer.h"
 
 /* The examples of RFC 4648, and what uses the last letters. */
@@ -52,11 +53,32 @@ static void test_other_texts(void **state)
     strbuf_free(&bytes);
 }
 
+/* Each bit comes and does not, and each digit is one of its own. */
+static void test_random(void **state)
+{
+    (void)state;
+    enum { N = 200, BYTES = 16 };
+    uint64_t some = 0, all = ~UINT64_C(0);
+    int n_alike = 0;
+    for (int i = 0; i < N; i++) {
+        char text[2 * BYTES + 1];
+        uint64_t value = random_u64();
+        some |= value, all &= value;
+        random_hex(text, BYTES);
+        assert_int_equal(strspn(text, "0123456789abcdef"), 2 * BYTES);
+        for (int k = 0; k < BYTES; k++)
+            n_alike += text[2 * k] == text[2 * k + 1];
+    }
+    assert_true(!~some && !all);
+    assert_in_range(n_alike, 1, N * BYTES / 8); /* about a sixteenth */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_both_ways),
         cmocka_unit_test(test_other_texts),
+        cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
