@@ -2,6 +2,7 @@
  * test_threads.c: fork and join; run it with SAN=thread too.
  */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -205,9 +206,34 @@ static void test_stack(void **state)
     assert_in_range(bytes, 8 << 20, SIZE_MAX);
 }
 
+static void *find_mask(void *mask)
+{
+    pthread_sigmask(SIG_SETMASK, NULL, mask);
+    return NULL;
+}
+
+/* Signals are for who starts it, but its own fault; that one's stay as they were. */
+static void test_signals(void **state)
+{
+    (void)state;
+    sigset_t before, after, of_thread;
+    pthread_t thread;
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    assert_int_equal(thread_start(&thread, find_mask, &of_thread, "signals", NULL), 0);
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    pthread_join(thread, NULL);
+    static const int others[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        assert_int_equal(sigismember(&of_thread, others[i]), 1);
+        assert_int_equal(sigismember(&after, others[i]), sigismember(&before, others[i]));
+    }
+    assert_int_equal(sigismember(&of_thread, SIGBUS), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_signals), /* first: of the masks that the program began with */
         cmocka_unit_test(test_every_part_runs_once),
         cmocka_unit_test(test_rounds_see_each_other),
         cmocka_unit_test(test_any_number_of_parts),
