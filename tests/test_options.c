@@ -165,6 +165,8 @@ static void test_errors(void **state)
     assert_error(PARSE("--prot", "80"), ERR_INPUT,
                  "unknown option '--prot'; did you mean '--port'?");
     assert_error(PARSE("--zzzzzzz", "80"), ERR_INPUT, "unknown option '--zzzzzzz'");
+    /* what a terminal would obey is not said */
+    assert_error(PARSE("--zzz\x1b[2J\x7f-"), ERR_INPUT, "unknown option '--zzz?[2J?-'");
     assert_null(strstr(err.msg, "mean"));
     assert_error(PARSE("-p", "80"), ERR_INPUT, "options are spelled --name");
     assert_error(PARSE("--port"), ERR_INPUT, "'--port' needs a value");
