@@ -172,6 +172,8 @@ static void test_errors(void **state)
     assert_error(PARSE("--port"), ERR_INPUT, "'--port' needs a value");
     assert_error(PARSE("--port", "--raw"), ERR_INPUT, "'--port' needs a value");
     assert_error(PARSE("--only-b", "1"), ERR_INPUT, "another command");
+    assert_error(PARSE("--only-c", "1"), ERR_INPUT, "unknown option '--only-c'");
+    assert_null(strstr(err.msg, "mean")); /* nor is that what was meant */
     assert_error(PARSE("--port", "65536"), ERR_INPUT,
                  "--port is '65536', must be a whole number from 0 to 65535");
     assert_error(PARSE("--port="), ERR_INPUT, "--port is ''");
