@@ -62,7 +62,7 @@ static const Option *find_option(const Option *table, unsigned command, const ch
     return foreign;
 }
 
-/* Edits (insert, delete, replace) that turn a into b, both shorter than MAX_NAME. */
+/* Edits (insert, delete, replace) that turn a into b, which is shorter than MAX_NAME. */
 static int edit_distance(const char *a, const char *b)
 {
     int row[MAX_NAME + 1];
@@ -87,7 +87,6 @@ static int edit_distance(const char *a, const char *b)
 static const char *nearest_name(const Option *table, unsigned command, const char *name)
 {
     const char *best = NULL;
-    if (strlen(name) >= MAX_NAME) return NULL;
     int limit = (int)strlen(name) / 3 + 2;
     for (const Option *o = table; o->name; o++) {
         if (!(o->commands & command) || strlen(o->name) >= MAX_NAME) continue;
