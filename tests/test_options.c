@@ -189,6 +189,7 @@ static void test_errors(void **state)
     assert_error(PARSE("--alpha", "nan"), ERR_INPUT, "must be a number from 0 to 9, or auto");
     assert_error(PARSE("--alpha", "aut"), ERR_INPUT, "must be a number from 0 to 9, or auto");
     assert_error(PARSE("--color", "o"), ERR_INPUT, "must be auto, on or off");
+    assert_error(PARSE("--color", "one"), ERR_INPUT, "must be auto, on or off");
     assert_error(PARSE("--a-name-that-is-longer-than-any-name-we-would-ever-give"), ERR_INPUT,
                  "unknown option");
 }
@@ -259,6 +260,12 @@ static void test_config_errors(void **state)
     int rc = PARSE("--config", write_config("port = 1\0\n", 10));
     unlink(path);
     assert_error(rc, ERR_FILE, "is not a config file");
+    static char lines[(1 << 20) + 1];
+    memset(lines, '\n', sizeof lines);
+    assert_int_equal(PARSE("--config", write_config(lines, sizeof lines - 1)), 0);
+    rc = PARSE("--config", write_config(lines, sizeof lines));
+    unlink(path);
+    assert_error(rc, ERR_FILE, "is not a config file"); /* but a large one */
     unlink(write_config("", 0));
     assert_int_equal(mkfifo(path, 0600), 0);
     rc = PARSE("--config", path);
@@ -272,6 +279,8 @@ static void test_word_for_a_number(void **state)
     (void)state;
     assert_int_equal(PARSE("--alpha", "0.5"), 0);
     assert_true(v.alpha == 0.5);
+    assert_int_equal(PARSE("--alpha", "9", "--top-p", "0"), 0); /* bounds are in */
+    assert_true(v.alpha == 9 && v.top_p == 0);
     assert_int_equal(PARSE("--alpha", "0.5", "--alpha", "auto"), 0);
     assert_true(isnan(v.alpha));
 }
