@@ -35,6 +35,8 @@ static void test_embed_and_gather(void **state)
         assert_memory_equal(want_rows, x + index[0] * DIM, DIM * sizeof *x);
         for (int b = 0; b < n_backends; b++) {
             if (!has_type(b, w.type)) continue;
+            memset(out, 0, N * (DIM + 2) * sizeof *out); /* not what the one before has left */
+            memset(rows, 0, N * DIM * sizeof *rows);
             backend[b]->embed(backend[b], &(Embed){N, &w, token, out, DIM + 2});
             assert_true(same_bits(about("embed", b), out, want, N * (DIM + 2), r.seed));
             backend[b]->gather_rows(backend[b], &(GatherRows){N, DIM, index, NULL, x, rows});
@@ -164,6 +166,7 @@ static void test_gated_norm_and_swiglu(void **state)
         for (int b = 0; b < n_backends; b++) {
             Backend *be = backend[b];
             float *out = b == leader(b) ? first : got, *g = b == leader(b) ? glu_first : glu;
+            memset(out, 0, all * sizeof *out);
             be->gated_norm(be, &(GatedNorm){N, HEADS, (int)dim, 1e-6f, x, z, w, out});
             assert_true(near_all(about("gated_norm", b), out, want, all,
                                  norm_error((int)dim) + 6 * 0x1p-24, 1e-30, r.seed));
@@ -188,38 +191,40 @@ static void test_gated_norm_and_swiglu(void **state)
     }
 }
 
-/* Rows of f32, and of an odd number of bf16. */
 static void check_move_rows(size_t row_bytes)
 {
-    enum { PAGES = 9, PAGE_TOKENS = 5, LAYERS = 3, MAX_ROW = 28, EXTRA = 16, STRIDE = 4 };
-    enum { PAGE = LAYERS * 2 * PAGE_TOKENS * MAX_ROW + EXTRA };
+    enum { PAGES = 9, PAGE_TOKENS = 5, LAYERS = 3, EXTRA = 16, STRIDE = 4 };
     static const int32_t table[2 * STRIDE] = {3, 1, 7, 0, 2, 8, 4, 5};
     static const int32_t seq[] = {0, 0, 0, 1, 1}, from[] = {4, 7, 9, 12, 19};
     static const int32_t to[] = {4, 5, 6, 11, 12};
     Rng r = rng_new(1);
-    unsigned char start[PAGES * PAGE], want[PAGES * PAGE], got[PAGES * PAGE];
-    for (size_t i = 0; i < sizeof start; i++)
+    size_t page = LAYERS * 2 * PAGE_TOKENS * row_bytes + EXTRA, all = PAGES * page;
+    unsigned char *start = malloc(all), *want = malloc(all), *got = malloc(all);
+    for (size_t i = 0; i < all; i++)
         start[i] = (unsigned char)rng_next(&r);
-    memcpy(want, start, sizeof start);
-    MoveRows a = {5, LAYERS, PAGE_TOKENS, row_bytes, PAGE, want, table, STRIDE, seq, from, to};
+    memcpy(want, start, all);
+    MoveRows a = {5, LAYERS, PAGE_TOKENS, row_bytes, page, want, table, STRIDE, seq, from, to};
     ref->move_rows(ref, &a);
     /* V of layer 1, sequence 1: row 12 of page 4 (third of its table) came from row 19 of page 5 */
     size_t plane = (size_t)(2 * 1 + 1) * PAGE_TOKENS * row_bytes;
-    assert_memory_equal(want + 4 * PAGE + plane + 2 * row_bytes,
-                        start + 5 * PAGE + plane + 4 * row_bytes, row_bytes);
+    assert_memory_equal(want + 4 * page + plane + 2 * row_bytes,
+                        start + 5 * page + plane + 4 * row_bytes, row_bytes);
     for (int b = 0; b < n_backends; b++) {
         a.pages = got;
-        memcpy(got, start, sizeof start);
+        memcpy(got, start, all);
         backend[b]->move_rows(backend[b], &a);
-        assert_memory_equal(got, want, sizeof want);
+        assert_memory_equal(got, want, all);
     }
+    free(start), free(want), free(got);
 }
 
+/* Rows of f32, of an odd number of bf16, and so large that threads share them. */
 static void test_move_rows(void **state)
 {
     (void)state;
     check_move_rows(28);
     check_move_rows(26);
+    check_move_rows(6000);
 }
 
 /* ---- backends ---- */
