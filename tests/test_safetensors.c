@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/strbuf.h"
 #include "engine/safetensors.h"
 #include "tests/checkpoint.h"
 
@@ -267,6 +268,7 @@ static void test_file_beside_index(void **state)
         {"{\"weight_map\":{\"z\":\"model.safetensors\"}}", 1},
         {"{\"weight_map\":{\"x\":\"model.safetensors\",\"y\":\"none\"}}", 1},
         {"{\"weight_map\":{\"x\":\"s1\",\"y\":\"s2\"}}", 1},
+        {"{\"weight_map\":{\"y\":\"mtp\",\"z\":\"other\"}}", 1},
         {"{\"weight_map\":{\"x\":\"mtp\",\"y\":\"mtp\"}}", 1},
         {"{\"weight_map\":{\"x\":\"model.safetensors\",\"y\":\"../mtp\"}}", 1},
         {"{\"weight_map\":[\"x\"]}", 1},
@@ -275,6 +277,7 @@ static void test_file_beside_index(void **state)
     const char *dir = scratch_dir("safetensors");
     scratch_safetensors(scratch_path(dir, "model.safetensors"), "{" F("x", "[0,8]") "}", 8);
     scratch_safetensors(scratch_path(dir, "mtp"), "{" F("y", "[0,8]") "}", 8);
+    scratch_safetensors(scratch_path(dir, "other"), "{" F("z", "[0,8]") "}", 8);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         Error err = {0};
         scratch_write(scratch_path(dir, "model.safetensors.index.json"), rows[i].index,
@@ -320,6 +323,16 @@ static void test_index_lies(void **state)
                       strlen(wrong[i].index));
         expect_error(safetensors_open(dir, &err), &err, "", wrong[i].says);
     }
+    StrBuf many = {0};
+    strbuf_puts(&many, "{\"weight_map\":{");
+    for (int i = 0; i <= 4096; i++)
+        strbuf_printf(&many, "%s\"t%d\":\"s%d\"", i ? "," : "", i, i);
+    strbuf_puts(&many, "}}");
+    scratch_write(scratch_path(dir, "model.safetensors.index.json"), many.data, many.len);
+    assert_null(safetensors_open(dir, &err));
+    assert_int_equal(err.code, ERR_LIMIT);
+    assert_non_null(strstr(err.msg, "4097 shards, the limit is 4096"));
+    strbuf_free(&many);
     static const char right[] = "{\"weight_map\":{\"x\":\"a\",\"y\":\"b\"}}";
     scratch_write(scratch_path(dir, "model.safetensors.index.json"), right, sizeof right - 1);
     Safetensors *st = safetensors_open(dir, &err);
