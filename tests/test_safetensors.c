@@ -67,6 +67,33 @@ static void test_small_file(void **state)
     assert_string_equal(tensor_type_name(TENSOR_BOOL), "BOOL");
 }
 
+/* A tensor of each type, though few are of use. */
+static void test_types(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int bytes;
+    } types[] = {{"F32", 4},     {"BF16", 2}, {"F16", 2}, {"F8_E4M3", 1}, {"F8_E5M2", 1},
+                 {"F8_E8M0", 1}, {"F64", 8},  {"C64", 8}, {"I64", 8},     {"I32", 4},
+                 {"I16", 2},     {"I8", 1},   {"U64", 8}, {"U32", 4},     {"U16", 2},
+                 {"U8", 1},      {"BOOL", 1}};
+    const char *path = scratch_path(scratch_dir("safetensors"), "w.safetensors");
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        char header[96];
+        Error err = {0};
+        int bytes = 3 * types[i].bytes;
+        snprintf(header, sizeof header,
+                 "{\"x\":{\"dtype\":\"%s\",\"shape\":[3],\"data_offsets\":[0,%d]}}", types[i].name,
+                 bytes);
+        scratch_safetensors(path, header, (size_t)bytes);
+        Safetensors *st = safetensors_open_file(path, &err);
+        if (!st) fail_msg("%s", err.msg);
+        assert_string_equal(tensor_type_name(safetensors_at(st, 0)->type), types[i].name);
+        safetensors_close(st);
+    }
+}
+
 /* A header for one tensor x; the data have 16 bytes. */
 #define X(dtype, shape, range)                                                                     \
     "{\"x\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" range "}}"
@@ -125,6 +152,7 @@ static void test_lies(void **state)
         const char *bytes, *says;
     } lengths[] = {
         {"\377\377\377\377\377\377\377\377{}", "the limit is 268435456"},
+        {"\2\0\0\0\0\0\0\1{}", "header of 72057594037927938 bytes, the limit is"},
         {"version https:", "a pointer of Git LFS"},
         {"\1\0\0\20\0\0\0\0{}", "header of 268435457 bytes, the limit is"},
         {"\3\0\0\0\0\0\0\0{}", "ends inside its header"},
@@ -373,13 +401,10 @@ static void test_many(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small_file),
-        cmocka_unit_test(test_lies),
-        cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_flipped),
-        cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_index_lies),
-        cmocka_unit_test(test_file_beside_index),
+        cmocka_unit_test(test_small_file), cmocka_unit_test(test_types),
+        cmocka_unit_test(test_lies),       cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_flipped),    cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_index_lies), cmocka_unit_test(test_file_beside_index),
         cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
