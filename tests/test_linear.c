@@ -37,6 +37,7 @@ static const LinearShape linear_shapes[] = {
     {WEIGHT_BF16, 200, 256, 100},
     {WEIGHT_BF16, 17, 1031, 21},
     {WEIGHT_BF16, 18, 2056, 131},
+    {WEIGHT_BF16, 5, 17408, 2}, /* a published width, whose rows are larger than a group */
     {WEIGHT_FP8, 3, 24, 2},
     {WEIGHT_FP8, 130, 300, 9},
     {WEIGHT_FP8, 301, 1030, 6},
