@@ -438,6 +438,8 @@ static void test_token_logprobs(void **state)
     sampler[0]->token_logprobs(sampler[0], &a);
     for (int b = 1; b < n_samplers; b++) {
         TokenLogprobs got = {N, VOCAB, TOP, logits, token, chosen, rank, top, logp};
+        memset(rank, -1, sizeof rank), memset(top, -1, sizeof top); /* no other sampler's */
+        memset(chosen, 0, sizeof chosen), memset(logp, 0, sizeof logp);
         sampler[b]->token_logprobs(sampler[b], &got);
         assert_memory_equal(rank, want_rank, sizeof rank);
         assert_memory_equal(top, want_top, sizeof top);
