@@ -154,7 +154,7 @@ static void test_forms(void **state)
     load_changed(&c, next, (const char *[]){"model_type", "\"qwen3_5_moe_text\"", NULL});
     assert_string_equal(c.model_type, "qwen3_5_moe");
 
-    load_changed(&c, dense, (const char *[]){"model_type", "", NULL});
+    load_changed(&c, dense, (const char *[]){"model_type", "", "architectures", "", NULL});
     assert_string_equal(c.model_type, "qwen3_5"); /* from text_config */
 
     load_changed(&c, next,
@@ -203,9 +203,10 @@ static void test_forms(void **state)
     assert_int_equal(c.d_v, 128);
     assert_int_equal(c.n_channels, 8192);
     assert_int_equal(c.conv_width, 4);
+    assert_true(c.norm_eps == 1e-6f);
     assert_int_equal(c.rope.n_rot, 64);
     assert_true(c.rope.theta == 1e4);
-    assert_int_equal(c.n_full, 1);
+    assert_true(c.n_full == 1 && c.full_attention[3]);
     assert_int_equal(c.norm_topk, 1);
     assert_int_equal(c.ctx_limit, 32768);
     assert_int_equal(c.tied, 0);
@@ -398,7 +399,7 @@ static void test_lies(void **state)
         expect_error(dir, "config.json", lies[i].says);
     }
     config_write(dir, "config.json", dense,
-                 (const char *[]){"text_config.vocab_size", "4000000", "text_config.hidden_size",
+                 (const char *[]){"text_config.vocab_size", "131072", "text_config.hidden_size",
                                   "16384", NULL});
     expect_error(dir, "config.json", "'vocab_size' x 'hidden_size'");
     config_write(dir, "config.json", dense,
