@@ -56,7 +56,7 @@ static const AttentionShape attention_shapes[] = {
     {4, 1, 24, 8, 16, 40, 230, 0, 1}, /* more queries than a CPU's unit takes */
     {1, 1, 8, 4, 64, 6, 2046, 70, 1}, /* a CPU's threads share five segments, or some rows' four */
     {1, 1, 8, 4, 64, 4, 2030, 70, 1}, /* five of one sequence, four of the other */
-    {4, 1, 8, 4, 64, 3, 8190, 70, 1}, /* seventeen, all heads together */
+    {8, 1, 42, 4, 8, 3, 8190, 70, 1}, /* seventeen, whose sums are shared as well */
 };
 
 /* Two sequences of n rows each; pages in random order. */
