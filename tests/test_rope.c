@@ -107,6 +107,29 @@ static void test_frequencies(void **state)
         }
 }
 
+/* A little is stretched a little; one of the two weights alone counts for nothing. */
+static void test_scale(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more;
+        double scale;
+    } rows[] = {{"'factor':1.5", 1.04054651},
+                {"'factor':16", 1.27725887},
+                {"'factor':16,'mscale':0.7", 1.27725887},
+                {"'factor':16,'mscale_all_dim':0.7", 1.27725887},
+                {"'factor':16,'mscale':0.7,'mscale_all_dim':0.7", 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Rope rope;
+        Error err;
+        char text[256];
+        int ctx_limit;
+        snprintf(text, sizeof text, "{'rope_scaling':{'type':'yarn',%s}}", rows[i].more);
+        if (read_text(&rope, text, 64, &ctx_limit, &err)) fail_msg("%s", err.msg);
+        if (!(fabs(rope.scale - rows[i].scale) < 1e-6)) fail_msg("%s: scale %g", text, rope.scale);
+    }
+}
+
 static void test_context(void **state)
 {
     static const struct {
@@ -186,6 +209,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_frequencies),
+        cmocka_unit_test(test_scale),
         cmocka_unit_test(test_context),
         cmocka_unit_test(test_refused),
     };
