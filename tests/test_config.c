@@ -318,7 +318,7 @@ static const Lie lies[] = {
     {dense, "text_config.num_key_value_heads", "0", "'num_key_value_heads' is 0"},
     {dense, "text_config.head_dim", "0", "'head_dim' is 0"},
     {dense, "text_config.head_dim", "516", "'head_dim' is 516, must be 2 to 512"},
-    {dense, "text_config.num_attention_heads", "1024", "'num_attention_heads' x 'head_dim'"},
+    {dense, "text_config.num_attention_heads", "512", "'num_attention_heads' x 'head_dim'"},
     {dense, "text_config.attention_bias", "true", "'attention_bias' is true"},
     {dense, "text_config.attention_bias", "0", "'attention_bias' must be true or false"},
     {dense, "text_config.qkv_bias", "true", "'qkv_bias' is true"},
@@ -375,6 +375,7 @@ static const Lie lies[] = {
     {fp8, "quantization_config.quant_method", "", "has no 'quant_method'"},
     {fp8, "quantization_config.fmt", "\"e5m2\"", "'fmt' is 'e5m2'"},
     {fp8, "quantization_config.weight_block_size", "[64, 128]", "'weight_block_size'"},
+    {fp8, "quantization_config.weight_block_size", "[128, 64]", "'weight_block_size'"},
     {fp8, "quantization_config.weight_block_size", "", "'weight_block_size'"},
     {fp8, "quantization_config.weight_block_size", "[128, 128, 1]", "'weight_block_size'"},
 };
@@ -402,6 +403,11 @@ static void test_lies(void **state)
                  (const char *[]){"text_config.vocab_size", "131072", "text_config.hidden_size",
                                   "16384", NULL});
     expect_error(dir, "config.json", "'vocab_size' x 'hidden_size'");
+    config_write(dir, "config.json", dense,
+                 (const char *[]){"text_config.linear_num_key_heads", "64",
+                                  "text_config.linear_num_value_heads", "64",
+                                  "text_config.linear_key_head_dim", "256", NULL});
+    expect_error(dir, "config.json", "'linear_num_key_heads' x 'linear_key_head_dim'");
     config_write(dir, "config.json", dense,
                  (const char *[]){"model_type", "", "text_config.model_type", "", "architectures",
                                   "[]", NULL});
