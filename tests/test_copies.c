@@ -194,6 +194,29 @@ static void test_suffix_counts(void **state)
     bench_close(&b);
 }
 
+/* Of more tokens that followed than there are guesses the best count, not what came but once; what
+ * would be behind them is too unlikely. */
+static void test_suffix_best(void **state)
+{
+    (void)state;
+    enum { FOLLOWED = 12, GUESSES = 8 };
+    int32_t text[6 * FOLLOWED];
+    int n = 0;
+    for (int i = 0; i < 2 * FOLLOWED - 1; i++) {
+        text[n++] = 50;
+        text[n++] = 100 + (i + 1) / 2; /* 100 once, the others twice */
+        text[n++] = 200 + i;
+    }
+    text[n++] = 50;
+    Bench b;
+    bench_open(&b, suffix(), 256, NULL);
+    b.d.begin(b.d.self, 0, text, 1);
+    propose(&b, 0, text, n, 32, 2, 16);
+    assert_int_equal(b.tree.n, 1 + GUESSES);
+    assert_true(value_of(&b, 100) == 0);
+    bench_close(&b);
+}
+
 /* Sequences know nothing of each other, nor of who had their place before; all in their turns. */
 static void test_suffix_sequences(void **state)
 {
@@ -252,6 +275,10 @@ static void test_predicted(void **state)
 {
     (void)state;
     static const int32_t text[] = {1, 2, 3}, predicted[] = {7, 2, 3, 8, 9, 2, 10};
+    static int32_t longest[MAX_PREDICTED]; /* far more than the context has */
+    for (int i = 0; i < MAX_PREDICTED; i++)
+        longest[i] = 20 + i % 4000;
+    memcpy(longest + MAX_PREDICTED - 7, predicted, sizeof predicted);
     for (int kind = 0; kind < 2; kind++) {
         Bench b;
         bench_open(&b, kind ? suffix() : ngram(), 64, NULL);
@@ -268,6 +295,11 @@ static void test_predicted(void **state)
         begin(&b, text);
         propose(&b, 0, text, 3, 9, 3, 1);
         assert_int_equal(b.tree.n, 1);
+        b.predicted = longest;
+        b.n_predicted = MAX_PREDICTED;
+        begin(&b, text);
+        propose(&b, 0, text, 3, 9, 3, 1);
+        expect_chain(&b, (int32_t[]){8, 9, 2}, 3);
         bench_close(&b);
     }
 }
@@ -507,12 +539,12 @@ static void test_union_has_both(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ngram_find),     cmocka_unit_test(test_ngram_drafts),
-        cmocka_unit_test(test_suffix_counts),  cmocka_unit_test(test_suffix_sequences),
-        cmocka_unit_test(test_suffix_window),  cmocka_unit_test(test_same_answers),
-        cmocka_unit_test(test_predicted),      cmocka_unit_test(test_predicted_answers),
-        cmocka_unit_test(test_deep_copies),    cmocka_unit_test(test_always_asked),
-        cmocka_unit_test(test_union_has_both),
+        cmocka_unit_test(test_ngram_find),        cmocka_unit_test(test_ngram_drafts),
+        cmocka_unit_test(test_suffix_counts),     cmocka_unit_test(test_suffix_sequences),
+        cmocka_unit_test(test_suffix_best),       cmocka_unit_test(test_suffix_window),
+        cmocka_unit_test(test_same_answers),      cmocka_unit_test(test_predicted),
+        cmocka_unit_test(test_predicted_answers), cmocka_unit_test(test_deep_copies),
+        cmocka_unit_test(test_always_asked),      cmocka_unit_test(test_union_has_both),
     };
     return cmocka_run_group_tests(tests, asked_open_demo, asked_close_demo);
 }
