@@ -73,7 +73,7 @@ static void learn(Known *k, const DraftRequest *r)
 {
     Automaton *a = &k->automaton;
     int n = r->root_pos + 1;
-    if (!k->first && !k->n) learn_predicted(k, r);
+    if (!k->n) learn_predicted(k, r);
     if (a->n_tokens + n - (k->first + k->n) > a->max_tokens) {
         k->first = n - (a->max_tokens - a->max_tokens / 4);
         k->n = 0;
