@@ -287,7 +287,16 @@ void call_flush_all(Server *s)
     atomic_store(&s->n_live, dispatch_n_live(s->dispatch));
 }
 
-/* A reader that was behind too long makes place for those who wait. */
+/* 1 while an answer of another call has not begun. */
+static int others_wait(const Call *slow)
+{
+    for (const Call *call = slow->server->calls; call; call = call->next)
+        for (int i = 0; call != slow && i < call->n_answers; i++)
+            if (call->answers[i].state != ANSWER_DONE && !call->answers[i].n_tokens) return 1;
+    return 0;
+}
+
+/* A reader that was behind too long makes place for those who wait, not for answers of its own. */
 void call_drop_slow(Server *s)
 {
     if (!s->dispatch) return;
@@ -296,7 +305,7 @@ void call_drop_slow(Server *s)
     if (!dispatch_n_waiting(s->dispatch) && !engine.queued) return;
     double limit = clock_ms() - s->limits.behind_s * 1e3;
     for (Call *call = s->calls; call; call = call->next)
-        if (call->behind_ms > 0 && call->behind_ms < limit && call->stream.ex)
+        if (call->behind_ms > 0 && call->behind_ms < limit && call->stream.ex && others_wait(call))
             exchange_drop(call->stream.ex);
 }
 

@@ -48,15 +48,16 @@ static double metric(const Served *s, const char *name)
 /* ---- slow readers ---- */
 
 /* Chunks of some KiB a token, so that buffers are full soon. */
-#define FAT                                                                                        \
+#define FAT_OF(n)                                                                                  \
     "{\"logprobs\": 20, \"stream\": true, \"max_tokens\": 1500, \"ignore_eos\": true, "            \
-    "\"temperature\": 0, \"prompt\": \"Hello\"}"
+    "\"temperature\": 0, \"prompt\": \"Hello\", \"n\": " n "}"
+#define FAT FAT_OF("1")
 
-static int start_slow_reader(const Served *s)
+static int start_slow_reader(const Served *s, const char *body)
 {
     int fd = http_connect(s->port), small = 4096;
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    http_send(fd, "POST", COMPLETIONS, "", FAT);
+    http_send(fd, "POST", COMPLETIONS, "", body);
     return fd;
 }
 
@@ -81,7 +82,7 @@ static void test_slow_reader_pauses(void **state)
     o.limits.http.unsent_bytes = 256 << 10;
     o.limits.behind_s = 2;
     Served *s = served_start(&o);
-    int fd = start_slow_reader(s);
+    int fd = start_slow_reader(s, FAT);
     double made = wait_until_still(s);
     assert_true(made > 0 && made < 1400);
     assert_int_equal((int)metric(s, "vllm:num_requests_running"), 1);
@@ -113,6 +114,25 @@ static void test_slow_reader_pauses(void **state)
     assert_int_equal(served_stop(s), 0);
 }
 
+/* A place that only answers of its own wait for is kept, too. */
+static void test_slow_reader_of_many(void **state)
+{
+    (void)state;
+    ServedOptions o = served_defaults();
+    o.limits.http.unsent_bytes = 256 << 10;
+    o.limits.behind_s = 1;
+    o.max_seqs = 1;
+    Served *s = served_start(&o);
+    int fd = start_slow_reader(s, FAT_OF("3"));
+    wait_until_still(s);
+    usleep(2200000);
+    assert_int_equal((int)metric(s, "vllm:num_requests_running"), 1);
+    assert_int_equal((int)metric(s, "vllm:num_requests_waiting"), 2);
+    close(fd);
+    served_wait_idle(s);
+    assert_int_equal(served_stop(s), 0);
+}
+
 /* n others wait for the only sequence, which belongs to one who does not read. */
 static void check_place_for(int n)
 {
@@ -122,7 +142,7 @@ static void check_place_for(int n)
     o.limits.behind_s = 1;
     o.max_seqs = 1;
     Served *s = served_start(&o);
-    int fd = start_slow_reader(s), waiting[MOST];
+    int fd = start_slow_reader(s, FAT), waiting[MOST];
     wait_until_still(s);
     for (int i = 0; i < n; i++) {
         waiting[i] = http_connect(s->port);
@@ -717,6 +737,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_slow_reader_pauses),
+        cmocka_unit_test(test_slow_reader_of_many),
         cmocka_unit_test(test_slow_reader_makes_place),
         cmocka_unit_test(test_large_bodies),
         cmocka_unit_test(test_costly_json),
