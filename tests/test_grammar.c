@@ -704,6 +704,56 @@ static void test_steps_of_drafts(void **state)
     grammar_free(g);
 }
 
+/* Objects in 1000 ways, each with a list of strings that may be of other types as well. */
+static Grammar *lists_of_many_ways(Error *err)
+{
+    StrBuf text = {0};
+    for (int i = 0; i < 1000; i++)
+        strbuf_printf(&text,
+                      "%s{'type':'object','properties':{'k':{'type':'array','items':{'$ref':"
+                      "'#/$defs/c'}},'z%d':{'type':'integer'}},'required':['k','z%d'],"
+                      "'additionalProperties':false}",
+                      i ? "," : "{'anyOf':[", i, i);
+    strbuf_puts(&text, "],'$defs':{'a':{'anyOf':[{'type':'string'},{'type':'null'}]},"
+                       "'b':{'anyOf':[{'$ref':'#/$defs/a'},{'type':'boolean'}]},"
+                       "'c':{'anyOf':[{'$ref':'#/$defs/b'},{'type':'integer'}]}}}");
+    Grammar *g = grammar_of(text.data, 1, err);
+    strbuf_free(&text);
+    return g;
+}
+
+/*
+ * The root's mask takes no more steps beside drafts that have taken all the room there is: in a
+ * vocabulary of the usual size they would be too many.
+ */
+static void test_root_beside_drafts(void **state)
+{
+    Error err = {0};
+    Tokenizer *tok = open_big_tokenizer();
+    assert_non_null(tok);
+    int32_t end = tokenizer_added_id(tok, "<|im_end|>");
+    int n_vocab = tokenizer_size(tok), n = 1;
+    GrammarVocab *vocab = grammar_vocab_open(tok, n_vocab, &end, 1);
+    GrammarCase big = {.pool = grammar_pool_open(vocab, 1, TREE, &err)};
+    uint64_t *mask = mem_alloc(((size_t)n_vocab + 63) / 64, sizeof *mask);
+    (void)state;
+    Grammar *g = lists_of_many_ways(&err);
+    assert_non_null(g);
+    GrammarAnswer a = answer_of(&big, g, 0);
+    Constraint c = grammar_constraint(&a);
+    for (const char *at = "{\"k\": [\""; *at; at++)
+        assert_int_equal(c.step(&a, 0, byte_token(tok, (unsigned char)*at), 0), 0);
+    for (int parent = 0; parent < n; parent++)
+        for (const char *at = "\",] a"; *at && n < TREE; at++)
+            n += !c.step(&a, parent, byte_token(tok, (unsigned char)*at), n);
+    assert_int_equal(c.allowed(&a, 0, mask), 0);
+    grammar_free(g);
+    mem_free(mask);
+    grammar_pool_close(big.pool);
+    grammar_vocab_close(vocab);
+    tokenizer_close(tok);
+}
+
 static int only_the_end(GrammarAnswer *a)
 {
     Constraint c = grammar_constraint(a);
@@ -774,16 +824,17 @@ static void test_no_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_instances),       cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_masks_of_bounds), cmocka_unit_test(test_masks_of_ends),
-        cmocka_unit_test(test_masks_of_many),   cmocka_unit_test(test_deepest_level),
-        cmocka_unit_test(test_deepest_names),   cmocka_unit_test(test_forks),
-        cmocka_unit_test(test_wrong_drafts),    cmocka_unit_test(test_nesting),
-        cmocka_unit_test(test_no_allocation),   cmocka_unit_test(test_many_ways),
-        cmocka_unit_test(test_last_way),        cmocka_unit_test(test_too_many_ways),
-        cmocka_unit_test(test_ways_cut),        cmocka_unit_test(test_ambiguous_nesting),
-        cmocka_unit_test(test_strings_alike),   cmocka_unit_test(test_large_masks_are_kept),
-        cmocka_unit_test(test_too_many_steps),  cmocka_unit_test(test_steps_of_drafts),
+        cmocka_unit_test(test_instances),          cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_masks_of_bounds),    cmocka_unit_test(test_masks_of_ends),
+        cmocka_unit_test(test_masks_of_many),      cmocka_unit_test(test_deepest_level),
+        cmocka_unit_test(test_deepest_names),      cmocka_unit_test(test_forks),
+        cmocka_unit_test(test_wrong_drafts),       cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_no_allocation),      cmocka_unit_test(test_many_ways),
+        cmocka_unit_test(test_last_way),           cmocka_unit_test(test_too_many_ways),
+        cmocka_unit_test(test_ways_cut),           cmocka_unit_test(test_ambiguous_nesting),
+        cmocka_unit_test(test_strings_alike),      cmocka_unit_test(test_large_masks_are_kept),
+        cmocka_unit_test(test_too_many_steps),     cmocka_unit_test(test_steps_of_drafts),
+        cmocka_unit_test(test_root_beside_drafts),
     };
     return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);
 }

@@ -9,10 +9,13 @@
 #include "base/mem.h"
 #include "text/grammar_mask.h"
 
+/* That a draft may leave: then a token's own have room, and those of a GrammarReturn above them. */
+enum { MAX_DRAFT_FRAMES = MAX_GRAMMAR_FRAMES - 2 * MAX_TOKEN_FRAMES };
+
 /*
  * A sequence's states. The frames of the root's come first; a step makes more, and the next drops
- * them. What a state is may not depend on how many others have made: each token has the same room,
- * and a draft that would leave less to the next is none.
+ * them. What a state is, and how many steps its mask takes, may not depend on how many others have
+ * made: each token has the same room, and a draft that would leave less to the next is none.
  */
 typedef struct {
     GrammarState *state; /* [n_nodes] */
@@ -183,7 +186,7 @@ static int step(void *self, int from, int32_t token, int to)
     GrammarWalk w = walk_of(a);
     grammar_copy(&p->from, &s->state[from]);
     take_token(p, &w, token);
-    int is_full = p->to.is_cut || (to && w.n_frames > MAX_GRAMMAR_FRAMES - MAX_TOKEN_FRAMES);
+    int is_full = p->to.is_cut || (to && w.n_frames > MAX_DRAFT_FRAMES);
     if (to && (is_full || !p->to.n)) {
         s->state[to].n = 0;
         return is_full ? CONSTRAINT_FULL : -1;
