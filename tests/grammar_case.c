@@ -138,6 +138,20 @@ Grammar *grammar_of(const char *schema, int strict, Error *err)
     return g;
 }
 
+void add_strings_told_apart(StrBuf *out, int n, const char *more)
+{
+    for (int i = 0; i < n; i++) {
+        strbuf_printf(out, "%s{'type':'string',%s,'pattern':'^", i ? "," : "{'anyOf':[", more);
+        if (i < 26)
+            strbuf_printf(out, "([^%c]*%c[^%c]*%c)*[^%c]*", 'a' + i, 'a' + i, 'a' + i, 'a' + i,
+                          'a' + i);
+        else
+            strbuf_printf(out, "[^\\u%04x]*", 0x4e00 + i);
+        strbuf_puts(out, "$'}");
+    }
+    strbuf_puts(out, "]}");
+}
+
 GrammarAnswer answer_of(const GrammarCase *k, const Grammar *g, int seq)
 {
     GrammarAnswer a = {.grammar = g, .pool = k->pool};

@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 
+#include "base/strbuf.h"
 #include "text/grammar_run.h"
 #include "text/schema.h"
 
@@ -34,6 +35,13 @@ Grammar *grammar_of_json(const json_t *schema, int strict, Error *err);
 
 /* The same of a schema's text, with ' for ". */
 Grammar *grammar_of(const char *schema, int strict, Error *err);
+
+/*
+ * Adds anyOf of n strings, ' for ", each with more: for each letter those in which it comes an even
+ * number of times, so that hardly two tokens lead to the same state, and then those without one
+ * character, another in each. Masks of some hundred take too many steps.
+ */
+void add_strings_told_apart(StrBuf *out, int n, const char *more);
 
 /* The answer begins, as sequence seq. */
 GrammarAnswer answer_of(const GrammarCase *k, const Grammar *g, int seq);
