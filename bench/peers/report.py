@@ -65,6 +65,21 @@ LONG_ROWS = [
     ("resident memory after it, MB", PLAIN, [THEIRS], "resident", 0, None),
     ("the same, ours with `--kv-dtype bf16`", HALF, [THEIRS], "resident", 0, None),
 ]
+COMPANY_ROWS = [
+    ("one request, tokens/s", PLAIN, [THEIRS], "decode1", 1, None),
+    ("two at once, tokens/s of both", PLAIN, [THEIRS], "decode2", 1, None),
+    ("four at once", PLAIN, [THEIRS], "decode4", 1, None),
+    ("eight at once", PLAIN, [THEIRS], "decode8", 1, None),
+    ("eight prompts of 512 tokens at once, tokens/s", PLAIN, [THEIRS], "prompt", 1, None),
+    ("resident memory after it, MB", PLAIN, [THEIRS], "resident", 0, None),
+]
+LOOPS_ROWS = [
+    ("eight loops, seconds in all, beside their better", PLAIN, BEST, "seconds", 1, None),
+    ("answers' tokens/s, prompts' time included", PLAIN, BEST, "decode", 1, None),
+    ("without drafts, seconds in all", "ours, no drafts", [THEIRS], "seconds", 1, None),
+    ("with drafts, seconds in all", PLAIN, [THEIR_DRAFTS], "seconds", 1, None),
+    ("with drafts, acceptance length", PLAIN, [THEIR_DRAFTS], "acceptance", 2, None),
+]
 FIFTH = "A fifth of Qwen3.5-35B-A3B (8 layers of 40, 49,664 entries), random weights, "
 WHICH = {THEIRS: "plain", THEIR_DRAFTS: "drafts", THEIR_COPIES: "copies"}
 LESS_IS_BETTER = ("seconds", "ready", "resident", "pass")
@@ -74,6 +89,9 @@ TITLES = {"bf16": "Qwen3.5-0.8B's shape, random weights, bf16",
           "q4": "Qwen3.5-0.8B's shape, random weights, 4 bits: ours `--quant q4`, theirs Q4_K_M",
           "demo": "The demonstration model, agent loops, real drafts",
           "wide": "The same with wide layers, 460 MB: the same tokens, bound by memory",
+          "company": "Qwen3.5-0.8B's shape, 8 bits, several requests at a time: ours from "
+                     "`offshoot quantize`, theirs Q8_0",
+          "loops": "The wide demonstration model, eight agent loops at a time, real drafts",
           "long": "Qwen3.5-0.8B's shape, 8 bits, long prompts (`--long-prompt`): ours from "
                   "`offshoot quantize`, theirs Q8_0",
           "a3b": FIFTH + "8 bits: ours from `offshoot quantize`, theirs Q8_0",
@@ -127,7 +145,8 @@ class Report:
 
     def table(self, group):
         amx = "amx_bf16" in self.head[0]
-        special = {"demo": DEMO_ROWS, "wide": WIDE_ROWS, "long": LONG_ROWS}
+        special = {"demo": DEMO_ROWS, "wide": WIDE_ROWS, "long": LONG_ROWS,
+                   "company": COMPANY_ROWS, "loops": LOOPS_ROWS}
         rows = special.get(group) or random_rows(4.0 if amx else 1.3)
         if group.startswith("a3b"):  # the goals are the 0.8B shape's
             rows = [row[:-1] + (None,) for row in rows]
@@ -142,8 +161,8 @@ class Report:
         lines += [
             "- `bench/peers/side_by_side.py`: %d threads, %d rounds; median [least..most]; ratio "
             "is ours / theirs, taken within a round" % (o.threads, o.rounds),
-            "- answers of %d tokens behind %d, long prompts %d, greedy, one request at a time; "
-            "nothing comes from a cache, but for the agent loops" % (
+            "- answers of %d tokens behind %d, long prompts %d, greedy, one request at a time but "
+            "where it is said; nothing comes from a cache, but for the agent loops" % (
                 o.tokens, o.short_prompt, o.long_prompt)]
         for group in TITLES:
             if group in self.figures:

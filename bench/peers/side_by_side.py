@@ -1,4 +1,4 @@
-"""Offshoot and llama.cpp side by side on one machine: one request at a time, on the CPU.
+"""Offshoot and llama.cpp side by side on one machine, on the CPU.
 
     side_by_side.py DIR [--threads 2] [--rounds 5] [--out report.md]
 
@@ -8,6 +8,7 @@ the median over the rounds and [least..most]. A ratio is taken within a round, t
 Needs Linux and Python 3.8 or later, nothing else.
 """
 import argparse
+import concurrent.futures
 import contextlib
 import http.client
 import json
@@ -29,7 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 VOCAB = 4000  # ids in prompts: every tokenizer has them, and none of them is special
 LENGTH = 3.0  # tokens a step that drafts accepted by lot give on average
 GROUPS = ("bf16", "act", "q8", "q4", "demo", "wide")
-ON_REQUEST = ("long", "a3b", "a3b-q4")  # of a3b build_llama.sh makes the models on request only
+ON_REQUEST = ("company", "loops", "long", "a3b", "a3b-q4")  # build_llama.sh makes a3b on request
+AT_ONCE = 8  # requests that share passes in the groups `company` and `loops`
 WIDE_LOOPS = 2  # its prompts take their time
 START_LIMIT, TOOL_LIMIT, REQUEST_LIMIT = 300, 1800, 900  # seconds
 
@@ -199,6 +201,42 @@ def serve_agent(command, o, loops):
                 "resident": up.resident_mb()}
 
 
+def at_once(n, do):
+    """Seconds until do(0) to do(n - 1), each in a thread of its own, are done; their results."""
+    begun = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(n) as pool:
+        results = list(pool.map(do, range(n)))
+    return time.monotonic() - begun, results
+
+
+def serve_company(command, o):
+    """Requests sent together, each with a prompt of its own: tokens of all over the time of all."""
+    with server(command) as up:
+        up.complete(o.short_prompt, 8)  # warm
+        out = {}
+        for n in (1, 2, 4, AT_ONCE):
+            seconds, _ = at_once(n, lambda i: up.complete(o.short_prompt, o.tokens))
+            out["decode%d" % n] = n * o.tokens / seconds
+        seconds, _ = at_once(AT_ONCE, lambda i: up.complete(o.prompt, 1))
+        out["prompt"] = AT_ONCE * o.prompt / seconds
+        out["resident"] = up.resident_mb()
+        return out
+
+
+def serve_loops(command, o):
+    """As many agent loops as there are places, at once: seconds until the last has ended."""
+    loops = (ROOT / "bench/prompts/agent.jsonl").read_text().splitlines()
+    with server(command) as up, tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / ("%d.jsonl" % i) for i in range(AT_ONCE)]
+        for path, loop in zip(files, loops):
+            path.write_text(loop + "\n")
+        seconds, rows = at_once(AT_ONCE, lambda i: json.loads(run_tool([
+            o.offshoot, "bench", "agent", "--json", "--url", "http://127.0.0.1:%d" % up.port,
+            "--prompts", files[i]]))["rows"][0])
+        return {"seconds": seconds, "decode": sum(r["completion_tokens"] for r in rows) / seconds,
+                "acceptance": statistics.mean(r["acceptance_length"] or 1 for r in rows)}
+
+
 def our_drafts(command):
     rows = json.loads(run_tool(command))["rows"]
     drafted = next(r for r in rows if r["drafts"])
@@ -257,9 +295,9 @@ def our_server(o, model, options, context=4096):
         "--prefix-cache", "off"]
 
 
-def their_server(o, gguf, context=4096):
-    return [o.llama / "llama-server", "-m", o.dir / "gg" / gguf, "-t", o.threads, "-np", 1,
-            "-c", context, "--no-ui", "--no-cache-prompt", "--cache-ram", 0,
+def their_server(o, gguf, context=4096, places=1):
+    return [o.llama / "llama-server", "-m", o.dir / "gg" / gguf, "-t", o.threads, "-np", places,
+            "-c", places * context, "--no-ui", "--no-cache-prompt", "--cache-ram", 0,
             "--ctx-checkpoints", 0]
 
 
@@ -319,22 +357,44 @@ def long_turns(o, model, gguf):
         ("ours, bf16 K and V", ours + ["--kv-dtype", "bf16"], lambda c: serve_long(c, o))]
 
 
+def company_turns(o):
+    """The 0.8B shape in 8 bits, several requests at a time."""
+    ours = our_server(o, quantized(o, "q08", "q8"), ["--draft", "none", "--max-seqs", AT_ONCE], 1024)
+    theirs = their_server(o, "q08-q8.gguf", 1024, AT_ONCE)
+    return [("ours", ours, lambda c: serve_company(c, o)),
+            ("theirs", theirs, lambda c: serve_company(c, o))]
+
+
+def loops_turns(o):
+    """The wide model, several agent loops at a time."""
+    ours = [o.offshoot, "serve", "--model", o.dir / "wide", "--device", "cpu", "--threads",
+            o.threads, "--max-seqs", AT_ONCE]
+    theirs = [o.llama / "llama-server", "-m", o.dir / "gg/wide.gguf", "-t", o.threads, "-np",
+              AT_ONCE, "-c", AT_ONCE * 8192, "--no-ui", "--jinja"]
+    return [("theirs", theirs, lambda c: serve_loops(c, o)),
+            ("ours", ours, lambda c: serve_loops(c, o)),
+            ("their drafts", theirs + THEIR_MTP, lambda c: serve_loops(c, o)),
+            ("ours, no drafts", ours + ["--draft", "none"], lambda c: serve_loops(c, o))]
+
+
 def experts_turns(o, weights, quant):
     """The a3b shape."""
     return random_turns(o, quantized(o, "a3b", quant), "a3b-%s.gguf" % weights, [], 32768 // 5)
 
 
+THEIR_MTP = ["--spec-type", "draft-mtp", "--spec-draft-n-max", 3]
+
+
 def agent_turns(o, model, gguf, loops):
     theirs = [o.llama / "llama-server", "-m", gguf, "-t", o.threads, "-np", 1, "-c", 8192,
               "--no-ui", "--jinja"]
-    mtp = ["--spec-type", "draft-mtp", "--spec-draft-n-max", 3]
     # of its n-gram drafters the one that lost least here, by what it copies
     copies = ["--spec-type", "ngram-map-k", "--spec-ngram-map-k-size-n", 3,
               "--spec-ngram-map-k-size-m", 8]
     ours = [o.offshoot, "serve", "--model", model, "--device", "cpu", "--threads", o.threads]
     return [("theirs", theirs, lambda c: serve_agent(c, o, loops)),
             ("ours", ours, lambda c: serve_agent(c, o, loops)),
-            ("their drafts", theirs + mtp, lambda c: serve_agent(c, o, loops)),
+            ("their drafts", theirs + THEIR_MTP, lambda c: serve_agent(c, o, loops)),
             ("ours, no drafts", ours + ["--draft", "none"], lambda c: serve_agent(c, o, loops)),
             ("their copies", theirs + copies, lambda c: serve_agent(c, o, loops)),
             ("our copies", ours + ["--draft", "suffix"], lambda c: serve_agent(c, o, loops)),
@@ -366,6 +426,10 @@ def all_turns(o):
     if "wide" in o.only:
         turns["wide"] = agent_turns(o, o.dir / "wide", o.dir / "gg/wide.gguf",
                                     o.loops or WIDE_LOOPS)
+    if "company" in o.only:
+        turns["company"] = company_turns(o)
+    if "loops" in o.only:
+        turns["loops"] = loops_turns(o)
     if "long" in o.only:
         turns["long"] = long_turns(o, quantized(o, "q08", "q8"), "q08-q8.gguf")
     if "a3b" in o.only:
