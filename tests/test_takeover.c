@@ -83,7 +83,9 @@ static void *ask(void *arg)
 static void test_takeover(void **state)
 {
     (void)state;
-    Served *first = start("first", 0, 0);
+    ServedOptions o = served_defaults();
+    o.model_name = "first", o.limits.drain_s = 60; /* the stream ends, on a slow machine too */
+    Served *first = served_start(&o);
     int port = first->port, old = http_connect(port), stream = http_connect(port);
     StrBuf rest = {0}, rest_of_stream = {0};
     HttpReply r;
