@@ -25,7 +25,8 @@ endif
 endif
 CPPFLAGS += -I. -D_GNU_SOURCE $(PKG_CFLAGS)
 # No contraction and no fast-math: a result may not depend on what the compiler fused.
-CFLAGS   ?= -O2 -g
+# With sanitizers -O2 takes gcc several times as long for the kernels; a report needs lines alone.
+CFLAGS   ?= $(if $(SAN),-O1 -g1,-O2 -g)
 override CFLAGS += -std=c11 -ffp-contract=off -pthread $(WARNINGS) $(if $(CI)$(WERROR),-Werror)
 override CFLAGS += $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 override LDFLAGS += -Wl,--build-id
