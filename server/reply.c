@@ -116,20 +116,25 @@ static void speculation(const Call *call, StrBuf *out)
                st->n_accepted, "num_draft_tokens", st->n_drafted);
 }
 
-/* vLLM's object; as with timings, of several answers the slowest counts. */
+/*
+ * vLLM's object; as with timings, of several answers the slowest counts. Its first token is counted
+ * from where the wait ends, its rate is of all tokens in all the time behind that; the mean is of
+ * tokens, however many a step gave.
+ */
 void call_metrics(const Call *call, StrBuf *out)
 {
-    double wait_ms = 0, decode_ms = 0, itl_ms = 0;
+    double wait_ms = 0, prompt_ms = 0, decode_ms = 0, ran_ms = 0, itl_ms = 0;
     for (int i = 0; i < call->n_answers; i++) {
         const RequestStats *st = &call->answers[i].stats;
-        if (st->wait_ms > wait_ms) wait_ms = st->wait_ms;
-        if (st->decode_ms > decode_ms) decode_ms = st->decode_ms;
-        if (ratio(st->decode_ms, st->n_steps) > itl_ms) itl_ms = ratio(st->decode_ms, st->n_steps);
+        wait_ms = fmax(wait_ms, st->wait_ms);
+        prompt_ms = fmax(prompt_ms, st->prompt_ms);
+        decode_ms = fmax(decode_ms, st->decode_ms);
+        ran_ms = fmax(ran_ms, st->prompt_ms + st->decode_ms);
+        itl_ms = fmax(itl_ms, ratio(st->decode_ms, call->answers[i].n_tokens - 1));
     }
-    double first = call->first_token_ms > 0 ? call->first_token_ms - call->started_ms : 0;
-    json_write(out, "{s:f, s:f, s:f, s:f, s:f, s:", "time_to_first_token_ms", first,
+    json_write(out, "{s:f, s:f, s:f, s:f, s:f, s:", "time_to_first_token_ms", prompt_ms,
                "queue_time_ms", wait_ms, "generation_time_ms", decode_ms, "mean_itl_ms", itl_ms,
-               "tokens_per_second", ratio(call_n_generated(call) * 1e3, decode_ms),
+               "tokens_per_second", ratio(call_n_generated(call) * 1e3, ran_ms),
                "speculative_decoding");
     speculation(call, out);
     strbuf_puts(out, "}");

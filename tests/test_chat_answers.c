@@ -612,6 +612,29 @@ static void check_speculation(const json_t *reply)
     assert_true(fabs(length - (1 + (double)n_accepted / (double)n_steps)) < 1e-6);
 }
 
+static double real_at(const json_t *v, const char *path)
+{
+    return json_real_value(served_at(v, path));
+}
+
+static int is_near(double a, double b)
+{
+    return fabs(a - b) <= 1e-6 * fabs(b);
+}
+
+/* As vLLM defines them: the mean is of tokens, not of steps, and the rate includes the prompt. */
+static void check_metrics(const json_t *reply)
+{
+    double n = (double)served_int_at(reply, "usage.completion_tokens");
+    double prompt_ms = real_at(reply, "timings.prompt_ms");
+    double decode_ms = real_at(reply, "timings.predicted_ms");
+    assert_true(real_at(reply, "metrics.time_to_first_token_ms") == prompt_ms);
+    assert_true(real_at(reply, "metrics.generation_time_ms") == decode_ms);
+    assert_true(is_near(real_at(reply, "metrics.mean_itl_ms"), n > 1 ? decode_ms / (n - 1) : 0));
+    assert_true(
+        is_near(real_at(reply, "metrics.tokens_per_second"), n * 1e3 / (prompt_ms + decode_ms)));
+}
+
 static void test_figures(void **state)
 {
     (void)state;
@@ -620,9 +643,13 @@ static void test_figures(void **state)
         snprintf(fields, sizeof fields, "\"ignore_eos\": true, \"max_tokens\": %d, ", n);
         json_t *reply = ask(fields);
         check_speculation(reply);
+        check_metrics(reply);
         json_decref(reply);
     }
-    json_t *reply = ask("");
+    json_t *reply = ask("\"max_tokens\": 1, ");
+    check_metrics(reply);
+    json_decref(reply);
+    reply = ask("");
     const json_t *m = served_at(reply, "metrics");
     static const char *const keys[] = {"time_to_first_token_ms", "queue_time_ms",
                                        "generation_time_ms", "mean_itl_ms", "tokens_per_second"};
