@@ -99,10 +99,12 @@ static void mark_dirty(Call *call)
 static void log_call(const Call *call, int status)
 {
     int n_prompt = call_n_prompt(call), n_tokens = 0, n_steps = 0, n_accepted = 0;
+    int n_decoded = 0; /* without the first ones, which came before the time that is counted */
     double decode_ms = 0;
     for (int i = 0; i < call->n_answers; i++) {
         const RequestStats *st = &call->answers[i].stats;
         n_tokens += call->answers[i].n_tokens;
+        if (call->answers[i].n_tokens) n_decoded += call->answers[i].n_tokens - 1;
         n_steps += st->n_steps;
         n_accepted += st->n_accepted;
         if (st->decode_ms > decode_ms) decode_ms = st->decode_ms;
@@ -111,7 +113,7 @@ static void log_call(const Call *call, int status)
              "tokens_per_s=%.1f acceptance=%.2f",
              call->id, status, n_prompt, call_n_cached(call), n_tokens,
              call->first_token_ms > 0 ? call->first_token_ms - call->started_ms : 0.0,
-             decode_ms > 0 ? n_tokens * 1e3 / decode_ms : 0.0,
+             decode_ms > 0 ? n_decoded * 1e3 / decode_ms : 0.0,
              n_steps ? 1 + (double)n_accepted / n_steps : 1.0);
 }
 

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include <math.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
@@ -645,9 +646,12 @@ static void test_stop_is_bounded(void **state)
         close(fd[i]);
 }
 
-/* The program itself, once it is ready. shown: host in its log. hangs_up: 0 as nohup starts it.
+/*
+ * The program itself, once it is ready. shown: host in its log. hangs_up: 0 as nohup starts it.
+ * rest, unless NULL: what it logs from then on.
  */
-static pid_t start_program_at(const char *host, const char *shown, int hangs_up, int *port)
+static pid_t start_program_at(const char *host, const char *shown, int hangs_up, int *port,
+                              FILE **rest)
 {
     const char *const words[] = {OFFSHOOT_BINARY, "serve", "--model", "models/demo", "--port", "0",
                                  "--memory",      "64M",   "--host",  host,          NULL};
@@ -671,13 +675,23 @@ static pid_t start_program_at(const char *host, const char *shown, int hangs_up,
         ready = strstr(line, "ready seconds=") != NULL;
     }
     assert_true(*port > 0 && ready);
-    fclose(log);
+    if (rest)
+        *rest = log;
+    else
+        fclose(log);
     return pid;
 }
 
 static pid_t start_program(int hangs_up, int *port)
 {
-    return start_program_at("127.0.0.1", "127.0.0.1", hangs_up, port);
+    return start_program_at("127.0.0.1", "127.0.0.1", hangs_up, port, NULL);
+}
+
+static double number_behind(const char *text, const char *key)
+{
+    const char *at = strstr(text, key);
+    assert_non_null(at);
+    return strtod(at + strlen(key), NULL);
 }
 
 static void assert_ends(pid_t pid)
@@ -698,6 +712,33 @@ static void test_program_ends_on_sigterm(void **state)
     kill(pid, SIGTERM);
     assert_ends(pid);
     close(client);
+}
+
+/* The first token comes before the time that the rate is of: one alone has none. */
+static void test_program_logs_a_rate(void **state)
+{
+    (void)state;
+    static const int n_tokens[] = {1, 20};
+    int port;
+    FILE *log;
+    char line[2000];
+    pid_t pid = start_program_at("127.0.0.1", "127.0.0.1", 1, &port, &log);
+    for (int i = 0; i < 2; i++) {
+        char body[100];
+        double rate, decode_ms;
+        snprintf(body, sizeof body,
+                 "{\"prompt\": \"Hello\", \"ignore_eos\": true, \"max_tokens\": %d}", n_tokens[i]);
+        HttpReply r = http_exchange(port, "POST", COMPLETIONS, "", body);
+        assert_int_equal(r.status, 200);
+        decode_ms = number_behind(strbuf_str(&r.body), "\"predicted_ms\":");
+        http_reply_free(&r);
+        assert_non_null(fgets(line, sizeof line, log));
+        rate = number_behind(line, " tokens_per_s=");
+        assert_true(fabs(rate - (n_tokens[i] - 1) * 1e3 / decode_ms) <= 0.06);
+    }
+    kill(pid, SIGTERM);
+    assert_ends(pid);
+    fclose(log);
 }
 
 /* A terminal that closes says so more than once, and lets answers finish all the same. */
@@ -744,7 +785,7 @@ static void test_program_on_ipv6(void **state)
     int has_ipv6 = fd >= 0 && !bind(fd, (struct sockaddr *)&here, sizeof here);
     if (fd >= 0) close(fd);
     if (!has_ipv6) skip();
-    pid_t pid = start_program_at("::1", "[::1]", 1, &port);
+    pid_t pid = start_program_at("::1", "[::1]", 1, &port, NULL);
     kill(pid, SIGTERM);
     assert_ends(pid);
 }
@@ -791,6 +832,7 @@ int main(void)
         cmocka_unit_test(test_stop_lets_answers_finish),
         cmocka_unit_test(test_stop_is_bounded),
         cmocka_unit_test(test_program_ends_on_sigterm),
+        cmocka_unit_test(test_program_logs_a_rate),
         cmocka_unit_test(test_program_and_other_signals),
         cmocka_unit_test(test_program_on_ipv6),
         cmocka_unit_test(test_port_in_use),
