@@ -289,11 +289,14 @@ void call_flush_all(Server *s)
     atomic_store(&s->n_live, dispatch_n_live(s->dispatch));
 }
 
-/* 1 while an answer of another call has not begun. */
-static int others_wait(const Call *slow)
+/*
+ * 1 while an answer has not begun, but one whose reader is behind, which is paused. What the worker
+ * has is not in the line yet.
+ */
+static int anybody_waits(const Server *s)
 {
-    for (const Call *call = slow->server->calls; call; call = call->next)
-        for (int i = 0; call != slow && i < call->n_answers; i++)
+    for (const Call *call = s->calls; call; call = call->next)
+        for (int i = 0; !call->is_lent && call->behind_ms <= 0 && i < call->n_answers; i++)
             if (call->answers[i].state != ANSWER_DONE && !call->answers[i].n_tokens) return 1;
     return 0;
 }
@@ -305,9 +308,10 @@ void call_drop_slow(Server *s)
     EngineStatus engine;
     dispatch_status(s->dispatch, &engine);
     if (!dispatch_n_waiting(s->dispatch) && !engine.queued) return;
+    if (!anybody_waits(s)) return;
     double limit = clock_ms() - s->limits.behind_s * 1e3;
     for (Call *call = s->calls; call; call = call->next)
-        if (call->behind_ms > 0 && call->behind_ms < limit && call->stream.ex && others_wait(call))
+        if (call->behind_ms > 0 && call->behind_ms < limit && call->stream.ex)
             exchange_drop(call->stream.ex);
 }
 

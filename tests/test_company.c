@@ -114,21 +114,25 @@ static void test_slow_reader_pauses(void **state)
     assert_int_equal(served_stop(s), 0);
 }
 
-/* A place that only answers of its own wait for is kept, too. */
+/* A place that only answers of slow readers wait for, its own or another's, is kept, too. */
 static void test_slow_reader_of_many(void **state)
 {
     (void)state;
     ServedOptions o = served_defaults();
     o.limits.http.unsent_bytes = 256 << 10;
-    o.limits.behind_s = 1;
-    o.max_seqs = 1;
+    o.limits.behind_s = 2;
+    o.max_seqs = 2;
     Served *s = served_start(&o);
-    int fd = start_slow_reader(s, FAT_OF("3"));
+    int one = start_slow_reader(s, FAT);
+    for (int i = 0; i < 3000 && metric(s, "vllm:num_requests_running") < 1; i++)
+        usleep(10000);
+    int many = start_slow_reader(s, FAT_OF("3"));
     wait_until_still(s);
-    usleep(2200000);
-    assert_int_equal((int)metric(s, "vllm:num_requests_running"), 1);
+    usleep(3200000);
+    assert_int_equal((int)metric(s, "vllm:num_requests_running"), 2);
     assert_int_equal((int)metric(s, "vllm:num_requests_waiting"), 2);
-    close(fd);
+    close(one);
+    close(many);
     served_wait_idle(s);
     assert_int_equal(served_stop(s), 0);
 }
