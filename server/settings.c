@@ -219,7 +219,7 @@ static int guesses_to_fill(int nodes, int levels)
 
 /*
  * One that is given fixes the shape of drafts: the others are those of a chain of three, or, where
- * more levels or nodes are asked for than it has, what these take.
+ * more levels, guesses or nodes are asked for than it has, what these take.
  */
 static void complete_shape(Settings *s)
 {
@@ -228,8 +228,10 @@ static void complete_shape(Settings *s)
         s->draft_depth == NOT_GIVEN && s->draft_topk == NOT_GIVEN && s->tree_nodes == NOT_GIVEN;
     if (s->draft_depth == NOT_GIVEN) s->draft_depth = LEVELS;
     if (s->draft_topk == NOT_GIVEN) s->draft_topk = guesses_to_fill(s->tree_nodes, s->draft_depth);
-    if (s->tree_nodes == NOT_GIVEN)
-        s->tree_nodes = (s->draft_depth > LEVELS ? s->draft_depth : LEVELS) + 1;
+    if (s->tree_nodes == NOT_GIVEN) {
+        int most = s->draft_depth > s->draft_topk ? s->draft_depth : s->draft_topk;
+        s->tree_nodes = (most > LEVELS ? most : LEVELS) + 1;
+    }
 }
 
 int settings_parse(Settings *s, unsigned command, int argc, char **argv, const char **rest,

@@ -70,7 +70,7 @@ static void test_draft_shape(void **state)
     assert_true(s.draft_auto);
 }
 
-/* What is asked for has room: more levels are more nodes, more nodes are more guesses. */
+/* What is asked for has room: more levels or guesses are more nodes, more nodes more guesses. */
 static void test_large_shape(void **state)
 {
     (void)state;
@@ -83,6 +83,9 @@ static void test_large_shape(void **state)
         {{"--draft-depth", "--temperature"}, {"1", "0"}, 4, 1, 1},
         {{"--draft-depth", "--temperature"}, {"0", "0"}, 4, 0, 1},
         {{"--draft-depth", "--draft-topk"}, {"7", "2"}, 8, 7, 2},
+        {{"--draft-topk", "--temperature"}, {"3", "0"}, 4, 3, 3},
+        {{"--draft-topk", "--temperature"}, {"8", "0"}, 9, 3, 8},
+        {{"--draft-topk", "--temperature"}, {"63", "0"}, 64, 3, 63},
         {{"--tree-nodes", "--temperature"}, {"2", "0"}, 2, 3, 1},
         {{"--tree-nodes", "--temperature"}, {"4", "0"}, 4, 3, 1},
         {{"--tree-nodes", "--temperature"}, {"5", "0"}, 5, 3, 2},
