@@ -49,7 +49,7 @@ static int is_copied(const Saver *s, const char *name)
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
         if (text_ends_with(name, weights[i])) return 0;
     char *path = path_join(s->from, name);
-    int is_file = !stat(path, &st) && S_ISREG(st.st_mode); /* no folder, for one */
+    int is_file = stat(path, &st) || S_ISREG(st.st_mode); /* no folder, for one */
     mem_free(path);
     return is_file;
 }
@@ -73,12 +73,22 @@ static int check_name(const Saver *s, const char *name, Error *err)
     return error_set(err, ERR_INPUT, "'%.120s' holds '%.60s' already", s->dir, name);
 }
 
+/* What cannot be read is said now, not when all is computed; a link that leads nowhere, too. */
+static int check_copy(const Saver *s, const char *name, Error *err)
+{
+    char *from = path_join(s->from, name);
+    int failed = access(from, R_OK);
+    if (failed) error_set(err, ERR_FILE, "cannot open '%.160s': %s", from, strerror(errno));
+    mem_free(from);
+    return failed ? -1 : check_name(s, name, err);
+}
+
 /* Nothing that lies there is written over. */
 static int check_free(const Saver *s, Error *err)
 {
     if (file_is_in(s->dir, WEIGHTS) || file_is_in(s->dir, INDEX))
         return error_set(err, ERR_INPUT, "'%.160s' holds weights already", s->dir);
-    return check_name(s, CONFIG, err) || each_file(s, check_name, err) ? -1 : 0;
+    return check_name(s, CONFIG, err) || each_file(s, check_copy, err) ? -1 : 0;
 }
 
 static int open_folder(Saver *s, Error *err)

@@ -292,6 +292,11 @@ static void test_nothing_left(void **state)
 
     save_on_full_disk(DEMO, 1 << 20, "model.safetensors.part", be);
     save_on_full_disk(with_large_file(), 12 << 20, "notes.txt", be);
+
+    assert_int_equal(symlink("/nowhere", scratch_path(with_large_file(), "vocab.json")), 0);
+    save_fails("build/tests/large", "build/tests/again", QUANT_Q8, be,
+               "cannot open 'build/tests/large/vocab.json': No such file or directory");
+    assert_int_equal(access("build/tests/again", F_OK), -1);
     be->close(be);
 }
 
