@@ -215,7 +215,7 @@ static void test_small_stack(void **state)
 static void test_no_files_left(void **state)
 {
     (void)state;
-    int status = system("exec >/dev/null 2>&1; ulimit -n 5; exec " OFFSHOOT_BINARY
+    int status = system("exec >/dev/null 2>&1 3>&- 4>&-; ulimit -n 5; exec " OFFSHOOT_BINARY
                         " serve --model /nowhere --port 0");
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 3);
