@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "server/connection.h"
 #include "tests/analyzer.h"
 #include "tests/apart.h"
 #include "tests/echo_server.h"
