@@ -635,6 +635,45 @@ static void test_large_masks_are_kept(void **state)
     grammar_free(g);
 }
 
+static int has_mask_in(GrammarMasks *m, Walked *in, uint64_t most_steps)
+{
+    in->walk.most_steps = most_steps;
+    return grammar_mask(m, &in->walk, &in->state, grammar_case->mask) == 0;
+}
+
+/* As many steps are enough for a mask beside one of near tokens that is kept as for the first. */
+static void test_steps_beside_kept_masks(void **state)
+{
+    enum { MANY = 1000 };
+    StrBuf text = {0};
+    Error err = {0};
+    uint64_t too_few = 0, enough = 1 << 20;
+    (void)state;
+    /* behind the string's end only a long token takes many steps */
+    for (int i = 0; i < MANY; i++)
+        strbuf_printf(&text,
+                      "%s{'type':'array','prefixItems':[{'type':'string','maxLength':80},{'enum':["
+                      "'bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb%d']}],'minItems':2,'items':false}",
+                      i ? "," : "{'anyOf':[", i);
+    strbuf_puts(&text, "]}");
+    Grammar *g = grammar_of(text.data, 1, &err);
+    if (!g) fail_msg("%s", err.msg);
+    Walked *in = walk_to(g, "[\"");
+    while (enough - too_few > 1) {
+        GrammarMasks *m = grammar_masks_open(grammar_case->vocab, &err);
+        uint64_t most = (too_few + enough) / 2;
+        *(has_mask_in(m, in, most) ? &enough : &too_few) = most;
+        grammar_masks_close(m);
+    }
+    GrammarMasks *m = grammar_masks_open(grammar_case->vocab, &err);
+    assert_true(has_mask_in(m, in, enough));
+    assert_true(has_mask_in(m, in, enough));
+    grammar_masks_close(m);
+    walk_free(in);
+    grammar_free(g);
+    strbuf_free(&text);
+}
+
 /* A mask that takes too many steps is none, the root's or a draft's; the state is there. */
 static void test_too_many_steps(void **state)
 {
@@ -821,7 +860,7 @@ int main(void)
         cmocka_unit_test(test_ways_cut),           cmocka_unit_test(test_ambiguous_nesting),
         cmocka_unit_test(test_strings_alike),      cmocka_unit_test(test_large_masks_are_kept),
         cmocka_unit_test(test_too_many_steps),     cmocka_unit_test(test_steps_of_drafts),
-        cmocka_unit_test(test_root_beside_drafts),
+        cmocka_unit_test(test_root_beside_drafts), cmocka_unit_test(test_steps_beside_kept_masks),
     };
     return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);
 }

@@ -228,7 +228,10 @@ static int try_tokens(GrammarMasks *m, GrammarWalk *w, const GrammarTokens *list
     return w->n_steps <= w->most_steps ? 0 : -1;
 }
 
-/* The tokens of a list that may follow the state at depth 0. -1: too many steps. */
+/*
+ * The tokens of a list that may follow the state at depth 0. -1: too many steps, of which none is
+ * spared by what another list has found: that one's mask may have been kept.
+ */
 static int try_from_here(GrammarMasks *m, GrammarWalk *w, const GrammarTokens *list, uint64_t *mask)
 {
     Depth *d = &m->depth[0];
@@ -237,6 +240,7 @@ static int try_from_here(GrammarMasks *m, GrammarWalk *w, const GrammarTokens *l
     d->prospect = prospect_of(w->g, &d->state);
     grammar_steps_clear(m->steps);
     d->met = meet(m, w, d);
+    m->end.frame = 0;
     w->n_steps = 0;
     return try_tokens(m, w, list, mask);
 }
@@ -315,7 +319,6 @@ int grammar_mask(GrammarMasks *m, GrammarWalk *w, const GrammarState *s, uint64_
     if (s->is_cut) return -1;
     if (allow_ids(m->vocab, w, s, mask)) return 0;
     w->n_kept = w->n_frames;
-    m->end.frame = 0;
     w->end = w->most + MAX_TOKEN_FRAMES <= MAX_GRAMMAR_FRAMES ? &m->end : NULL;
     int rc = try_all(m, w, s, mask);
     w->n_frames = w->n_kept;
