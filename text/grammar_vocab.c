@@ -178,7 +178,7 @@ GrammarVocab *grammar_vocab_open(const Tokenizer *tok, int n_vocab, const int32_
     v->text = mem_alloc(v->n_words, sizeof *v->text);
     v->all = mem_alloc(v->n_words, sizeof *v->all);
     v->end = mem_alloc((size_t)n_end + 1, sizeof *v->end);
-    memcpy(v->end, end, (size_t)n_end * sizeof *end);
+    if (n_end) memcpy(v->end, end, (size_t)n_end * sizeof *end);
     v->n_end = n_end;
     for (int32_t id = 0; id < n_vocab; id++) {
         size_t len;
