@@ -14,6 +14,8 @@
 
 GrammarCase *grammar_case;
 
+#define E_ACUTE_4 "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"
+
 /* Most are longer than any that the model's tokenizer has, some just near (NEAR_BYTES). */
 static const char *const more_tokens[] = {
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
@@ -35,10 +37,7 @@ static const char *const more_tokens[] = {
     "\n                                        ",
     "xyzxyzxyzxyzxyzxyzxyzxyzxyzxyzxyzxyzxyzxyz",
     "0000000000000000000000000000000000000000",
-    "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3"
-    "\xa9"
-    "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3"
-    "\xa9",
+    E_ACUTE_4 E_ACUTE_4 E_ACUTE_4 E_ACUTE_4 E_ACUTE_4,
 };
 enum { N_MORE_TOKENS = sizeof more_tokens / sizeof *more_tokens };
 

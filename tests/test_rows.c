@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/mem.h"
 #include "base/strbuf.h"
 #include "kernels/simt_host.h"
 #include "tests/backends.h"
@@ -199,7 +200,7 @@ static void check_move_rows(size_t row_bytes)
     static const int32_t to[] = {4, 5, 6, 11, 12};
     Rng r = rng_new(1);
     size_t page = LAYERS * 2 * PAGE_TOKENS * row_bytes + EXTRA, all = PAGES * page;
-    unsigned char *start = malloc(all), *want = malloc(all), *got = malloc(all);
+    unsigned char *start = mem_alloc(all, 1), *want = mem_alloc(all, 1), *got = mem_alloc(all, 1);
     for (size_t i = 0; i < all; i++)
         start[i] = (unsigned char)rng_next(&r);
     memcpy(want, start, all);
@@ -215,7 +216,7 @@ static void check_move_rows(size_t row_bytes)
         backend[b]->move_rows(backend[b], &a);
         assert_memory_equal(got, want, all);
     }
-    free(start), free(want), free(got);
+    mem_free(start), mem_free(want), mem_free(got);
 }
 
 /* Rows of f32, of an odd number of bf16, and so large that threads share them. */
