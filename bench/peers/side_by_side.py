@@ -32,6 +32,7 @@ LENGTH = 3.0  # tokens a step that drafts accepted by lot give on average
 GROUPS = ("bf16", "act", "q8", "q4", "demo", "wide")
 ON_REQUEST = ("company", "loops", "long", "a3b", "a3b-q4")  # build_llama.sh makes a3b on request
 AT_ONCE = 8  # requests that share passes in the groups `company` and `loops`
+THEIR_MTP = ["--spec-type", "draft-mtp", "--spec-draft-n-max", 3]
 WIDE_LOOPS = 2  # its prompts take their time
 START_LIMIT, TOOL_LIMIT, REQUEST_LIMIT = 300, 1800, 900  # seconds
 
@@ -380,9 +381,6 @@ def loops_turns(o):
 def experts_turns(o, weights, quant):
     """The a3b shape."""
     return random_turns(o, quantized(o, "a3b", quant), "a3b-%s.gguf" % weights, [], 32768 // 5)
-
-
-THEIR_MTP = ["--spec-type", "draft-mtp", "--spec-draft-n-max", 3]
 
 
 def agent_turns(o, model, gguf, loops):
