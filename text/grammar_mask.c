@@ -276,7 +276,7 @@ static int try_all(GrammarMasks *m, GrammarWalk *w, const GrammarState *s, uint6
     GrammarState *here = &m->depth[0].state;
     grammar_copy(here, s);
     int is_near = grammar_near(w->g, here);
-    int is_kept = w->most - w->n_kept == MAX_TOKEN_FRAMES;
+    int is_kept = w->end != NULL; /* with less room a mask may take more steps, or be cut */
     Hash key = state_key(m, w, here, is_near);
     const uint64_t *kept = is_kept ? find_mask(m, key) : NULL;
     if (kept) {
