@@ -23,6 +23,7 @@ enum {
     MAX_VOCAB = 1 << 22,
     MAX_HEADS = 1 << 10,
     MAX_D_V = 1 << 10,
+    MAX_GROUP = 64, /* value heads of a key head, which a GPU has room for at once in a prompt */
 };
 
 typedef struct {
@@ -241,6 +242,11 @@ static int read_delta(const Reader *r)
         check_product(r, "'linear_num_value_heads' x 'linear_value_head_dim'", c->n_v_heads, c->d_v,
                       MAX_WIDTH / 2))
         return -1;
+    if (c->n_v_heads / c->n_k_heads > MAX_GROUP)
+        return error_set(r->err, ERR_LIMIT,
+                         "%s: 'linear_num_value_heads' (%d) is more than %d times "
+                         "'linear_num_key_heads' (%d)",
+                         r->where, c->n_v_heads, MAX_GROUP, c->n_k_heads);
     c->n_channels = 2 * c->n_k_heads * c->d_k + c->n_v_heads * c->d_v;
     return 0;
 }

@@ -350,6 +350,7 @@ static const Lie lies[] = {
     {dense, "text_config.linear_num_key_heads", "0", "'linear_num_key_heads' is 0"},
     {dense, "text_config.linear_key_head_dim", "-5", "'linear_key_head_dim' is -5"},
     {dense, "text_config.linear_num_value_heads", "1024", "'linear_num_value_heads' x"},
+    {dense, "text_config.linear_num_value_heads", "256", "(256) is more than 64 times"},
     {dense, "text_config.linear_conv_kernel_dim", "1", "'linear_conv_kernel_dim' is 1"},
     {dense, "text_config.linear_conv_kernel_dim", "9", "'linear_conv_kernel_dim' is 9"},
     {dense, "text_config.linear_key_head_dim", "257", "'linear_key_head_dim' is 257"},
