@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "bench/bench.h"
 #include "bench/quantiles.h"
+#include "kernels/philox.h"
 #include "text/grammar_run.h"
 #include "text/schema.h"
 
@@ -54,6 +55,7 @@ typedef struct {
     uint64_t *mask; /* [n_words] */
     int n_vocab, n_words;
     uint64_t seed;
+    uint32_t n_drawn;
     double compile_ms, us[MAX_MASKS]; /* of the form at hand */
     int n, n_untold;
 } Bench;
@@ -77,33 +79,17 @@ static uint32_t schema_part(GrammarBuilder *b, const json_t *schema, Error *err)
     return part;
 }
 
-static uint32_t pattern_part(GrammarBuilder *b, const char *pattern, Error *err)
-{
-    Dfa dfa;
-    if (pattern_compile_whole(&dfa, pattern, strlen(pattern), err)) return 0;
-    int automaton = grammar_automaton(b, &dfa, err);
-    return automaton < 0 ? 0 : grammar_text(b, automaton, 0, -1, 0, 0);
-}
-
 static Grammar *grammar_of(const Form *f, Error *err)
 {
     GrammarBuilder b;
     grammar_build_begin(&b);
     json_t *schema = schema_of(f);
-    uint32_t part = schema ? schema_part(&b, schema, err) : pattern_part(&b, f->pattern, err);
+    uint32_t part = schema ? schema_part(&b, schema, err)
+                           : grammar_pattern(&b, f->pattern, strlen(f->pattern), err);
     json_decref(schema);
     if (part) return grammar_build_end(&b, part, err);
     grammar_build_drop(&b);
     return NULL;
-}
-
-/* xorshift64*, of a seed that is not 0. */
-static uint64_t draw(uint64_t *seed)
-{
-    *seed ^= *seed >> 12;
-    *seed ^= *seed << 25;
-    *seed ^= *seed >> 27;
-    return *seed * UINT64_C(0x2545f4914f6cdd1d);
 }
 
 /* One of the ids in the mask; -1: there is none. */
@@ -113,7 +99,7 @@ static int32_t pick(Bench *b)
     for (int i = 0; i < b->n_words; i++)
         n += __builtin_popcountll(b->mask[i]);
     if (!n) return -1;
-    int64_t left = (int64_t)(draw(&b->seed) % (uint64_t)n);
+    int64_t left = philox_word(b->seed, b->n_drawn++, 0, 0) % n;
     int i = 0;
     for (; left >= __builtin_popcountll(b->mask[i]); i++)
         left -= __builtin_popcountll(b->mask[i]);

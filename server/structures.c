@@ -193,11 +193,9 @@ static uint32_t choice_part(GrammarBuilder *b, const json_t *list)
 static uint32_t pattern_part(GrammarBuilder *b, const ApiStructure *a, Error *err)
 {
     Error why = {0};
-    Dfa dfa;
-    int rc = pattern_compile_whole(&dfa, json_string_value(a->value), json_string_length(a->value),
-                                   &why);
-    int index = rc ? -1 : grammar_automaton(b, &dfa, &why);
-    if (index >= 0) return grammar_text(b, index, 0, -1, 0, 0);
+    uint32_t part =
+        grammar_pattern(b, json_string_value(a->value), json_string_length(a->value), &why);
+    if (part) return part;
     error_set(err, why.code, "%s: %s", a->field, why.msg);
     return 0;
 }

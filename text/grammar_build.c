@@ -373,6 +373,14 @@ int grammar_automaton(GrammarBuilder *b, Dfa *dfa, Error *err)
     return g->n_automata++;
 }
 
+uint32_t grammar_pattern(GrammarBuilder *b, const char *pattern, size_t len, Error *err)
+{
+    Dfa dfa;
+    if (pattern_compile_whole(&dfa, pattern, len, err)) return 0;
+    int automaton = grammar_automaton(b, &dfa, err);
+    return automaton < 0 ? 0 : grammar_text(b, automaton, 0, -1, 0, 0);
+}
+
 /* ---- words ---- */
 
 static int compare_words(const void *a, const void *b)

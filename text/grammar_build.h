@@ -63,6 +63,10 @@ uint32_t grammar_until(GrammarBuilder *b, const char *literal, const char *never
 /* Takes the automaton, also on failure: its index, or -1 and ERR_LIMIT. */
 int grammar_automaton(GrammarBuilder *b, Dfa *dfa, Error *err);
 
+/* Texts that a pattern matches as a whole. 0 and an Error of pattern_compile_whole's, or the above.
+ */
+uint32_t grammar_pattern(GrammarBuilder *b, const char *pattern, size_t len, Error *err);
+
 /* One of n texts, each with the node after it. Sorts them. Of equal texts one counts. */
 typedef struct {
     const char *text;

@@ -229,10 +229,10 @@ static int try_tokens(GrammarMasks *m, GrammarWalk *w, const GrammarTokens *list
 }
 
 /*
- * The tokens of a list that may follow the state at depth 0. -1: too many steps, of which none is
- * spared by what another list has found: that one's mask may have been kept.
+ * The state at depth 0 is where a list begins, with nothing known of it: steps that another list
+ * has found are not spared, for that one's mask may have been kept.
  */
-static int try_from_here(GrammarMasks *m, GrammarWalk *w, const GrammarTokens *list, uint64_t *mask)
+static void begin(GrammarMasks *m, GrammarWalk *w)
 {
     Depth *d = &m->depth[0];
     d->is_made = 1;
@@ -242,7 +242,6 @@ static int try_from_here(GrammarMasks *m, GrammarWalk *w, const GrammarTokens *l
     d->met = meet(m, w, d);
     m->end.frame = 0;
     w->n_steps = 0;
-    return try_tokens(m, w, list, mask);
 }
 
 /* What is known of near tokens; the others are to be tried. */
@@ -259,11 +258,11 @@ static GrammarKnown known_near(const Prospect *p)
 static int try_near(GrammarMasks *m, GrammarWalk *w, uint64_t *mask)
 {
     const GrammarVocab *v = m->vocab;
-    Prospect p = prospect_of(w->g, &m->depth[0].state);
-    GrammarKnown known = known_near(&p);
+    begin(m, w);
+    GrammarKnown known = known_near(&m->depth[0].prospect);
     for (size_t i = 0; i < v->n_words; i++)
         mask[i] |= v->known[known][i];
-    return try_from_here(m, w, &v->other[known], mask);
+    return try_tokens(m, w, &v->other[known], mask);
 }
 
 /*
@@ -288,7 +287,8 @@ static int try_all(GrammarMasks *m, GrammarWalk *w, const GrammarState *s, uint6
     }
     uint64_t n_steps = w->n_steps;
     grammar_copy(here, s);
-    if (try_from_here(m, w, &v->far, mask)) return -1;
+    begin(m, w);
+    if (try_tokens(m, w, &v->far, mask)) return -1;
     w->n_steps += n_steps;
     if (is_kept && !is_near) keep_mask(m, key, mask);
     return 0;
