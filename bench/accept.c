@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "bench/bench.h"
 #include "bench/json_lines.h"
+#include "bench/json_report.h"
 #include "text/detokenizer.h"
 #include "text/utf8.h"
 
@@ -340,9 +341,7 @@ static void print_json(const Bench *b)
                   e->drafter, "draft_depth", e->draft_depth, "draft_topk", set->draft_topk,
                   "tree_nodes", set->tree_nodes, "vocab", e->n_vocab, "draft_vocab", e->draft_vocab,
                   "categories", list, "all", totals_json(&b->all), "skipped", b->n_skipped);
-    json_dumpf(report, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    printf("\n");
-    json_decref(report);
+    json_report_print(report);
 }
 
 int bench_accept_run(const Service *s, Error *err)

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "bench/agent_loops.h"
 #include "bench/json_lines.h"
+#include "bench/json_report.h"
 #include "bench/replay.h"
 
 enum { DEFAULT_ANSWER = 96 };
@@ -115,9 +116,7 @@ static void print_json(const AgentLoops *a, const Replay *r, const char *model)
     json_t *report = json_pack("{s:s?, s:i, s:i, s:i, s:i, s:i, s:o}", "model", model, "loops",
                                a->n_loops, "turns", r->n_turns, "left_out", r->n_left_out, "calls",
                                n_calls(a), "calls_right", n_calls_right(a), "rows", rows);
-    json_dumpf(report, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    printf("\n");
-    json_decref(report);
+    json_report_print(report);
 }
 
 int bench_agent_run(const Service *s, const EngineOpener *opener, Error *err)

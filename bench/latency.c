@@ -14,6 +14,7 @@
 #include "bench/bandwidth.h"
 #include "bench/bench.h"
 #include "bench/contexts.h"
+#include "bench/json_report.h"
 #include "bench/quantiles.h"
 #include "engine/memory.h"
 
@@ -218,9 +219,7 @@ static int report(Bench *b, Error *err)
             json_pack("{s:s, s:s, s:f, s:f, s:O}", "model", b->s->model_name, "device",
                       b->model->backend->name, "bytes_per_second", b->rate, "synthetic_acceptance",
                       b->s->settings->synthetic_acceptance, "rows", rows);
-        json_dumpf(all, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-        printf("\n");
-        json_decref(all);
+        json_report_print(all);
     }
     json_decref(rows);
     return failed;

@@ -19,6 +19,7 @@
 #include "base/mem.h"
 #include "bench/bench.h"
 #include "bench/json_lines.h"
+#include "bench/json_report.h"
 #include "bench/load_cpu.h"
 #include "bench/load_phase.h"
 #include "bench/local_server.h"
@@ -333,9 +334,7 @@ static void print_json(const Load *l)
         json_object_set_new(report, "server_thread_us", cpu);
         json_object_set_new(report, "kernel_us", kernel);
     }
-    json_dumpf(report, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    printf("\n");
-    json_decref(report);
+    json_report_print(report);
 }
 
 /* ---- the whole ---- */

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "bench/bench.h"
+#include "bench/json_report.h"
 #include "bench/quantiles.h"
 #include "kernels/philox.h"
 #include "text/grammar_run.h"
@@ -178,9 +179,7 @@ static int report(Bench *b, const Service *s, Error *err)
     }
     if (json && !failed) {
         json_t *all = json_pack("{s:i, s:O}", "tokens", b->n_vocab, "rows", rows);
-        json_dumpf(all, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-        printf("\n");
-        json_decref(all);
+        json_report_print(all);
     }
     json_decref(rows);
     return failed;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "bench/json_report.h"
 #include "bench/replay.h"
 
 enum {
@@ -94,9 +95,7 @@ static void print_json(const Replay *r, const char *model, int n_conns)
         json_array_append_new(rows, replay_row_json(r, i));
     json_t *report = json_pack("{s:s?, s:i, s:i, s:i, s:o}", "model", model, "connections", n_conns,
                                "prompts", r->n_turns, "left_out", r->n_left_out, "rows", rows);
-    json_dumpf(report, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    printf("\n");
-    json_decref(report);
+    json_report_print(report);
 }
 
 int bench_shared_prefix_run(const Service *s, const EngineOpener *opener, Error *err)

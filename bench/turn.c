@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "bench/bench.h"
 #include "bench/contexts.h"
+#include "bench/json_report.h"
 #include "bench/quantiles.h"
 
 enum { DEFAULT_TRIES = 5, DEFAULT_CONTEXT = 4096 };
@@ -182,9 +183,7 @@ static int report(Bench *b, Error *err)
     }
     if (json && !failed) {
         json_t *all = json_pack("{s:s, s:O}", "model", b->s.model_name, "rows", rows);
-        json_dumpf(all, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-        printf("\n");
-        json_decref(all);
+        json_report_print(all);
     }
     json_decref(rows);
     return failed;
