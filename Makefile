@@ -34,7 +34,12 @@ LDLIBS   += $(PKG_LIBS) $(CUDA_LIBS) -lm
 
 # The fast CPU kernels are compiled once per instruction set; the backend picks when it is opened.
 ISAS := plain
-ifeq ($(shell uname -m),x86_64)
+MACHINE := $(shell $(CC) -dumpmachine)
+ifneq ($(filter aarch64-%,$(MACHINE)),)
+ISAS += dotprod
+FLAGS_dotprod := -march=armv8.2-a+dotprod
+endif
+ifneq ($(filter x86_64-%,$(MACHINE)),)
 ISAS += avx2 avx512 vnni amx
 FLAGS_avx2   := -mavx2 -mfma -mf16c
 FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma
@@ -79,7 +84,7 @@ CXXFLAGS += -x c++ -std=c++17 -fno-exceptions -fno-rtti
 LINTED   := main.c $(filter-out $(NOT_HERE),$(wildcard $(DIRS:%=%/*.c) tests/*.c tests/fuzz/*.c))
 FORMATTED = $(LINTED) $(CU) $(CU_TEST) $(wildcard $(DIRS:%=%/*.h) tests/*.h tests/fuzz/*.h tests/ptx/*.[ch] tests/amx/*.[ch] tests/gpu/*.c tests/gpu/*.cu)
 
-.PHONY: FORCE all demo check test ptx-check amx-check dist gpu-pack gpu-check gpu-check-long gpu-bench clients page-check fuzz fuzzers lint lint-text bench deps deps-check format clean help
+.PHONY: FORCE all demo check test ptx-check amx-check arm-check dist gpu-pack gpu-check gpu-check-long gpu-bench clients page-check fuzz fuzzers lint lint-text bench deps deps-check format clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -104,6 +109,9 @@ ptx-check: deps-check ## what nvcc makes of the kernels, run on the host; PTX_TE
 
 amx-check: deps-check ## AMX's kernels with the tile unit as functions, where AVX-512 is; AMX_TESTS="linear moe" for some
 	@SAN=$(SAN) tests/amx/run.sh $(AMX_TESTS)
+
+arm-check: ## the program and its tests for 64-bit Arm, run by QEMU; ARM_TESTS="linear moe" for some, "all"
+	@tests/arm/run.sh $(ARM_TESTS)
 
 clients: $(BUILD)/offshoot ## clients and routers from PyPI (openai, lm-eval, ...) and the server; needs network
 	@tests/install_deps.sh clients

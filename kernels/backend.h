@@ -164,8 +164,8 @@ Backend *backend_ref_open(int max_vocab);
 
 /*
  * The CPU backend: n_threads (>= 1) including the caller; isa "amx", "vnni" (AVX-512 with sums of
- * integer products), "avx512", "avx2", "plain", or NULL for the best that this machine has. NULL
- * and an Error for an isa that it lacks.
+ * integer products), "avx512", "avx2", on Arm "dotprod" (NEON with such sums), "plain", or NULL for
+ * the best that this machine has. NULL and an Error for an isa that it lacks.
  */
 Backend *backend_cpu_open(int n_threads, const char *isa, int max_vocab, Error *err);
 

@@ -12,6 +12,9 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined __aarch64__
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include "base/mem.h"
@@ -138,6 +141,11 @@ static int has_amx(void)
     return (d & CPUID_AMX) == CPUID_AMX && (more_a & CPUID_AVX512_BF16) &&
            syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
 }
+#elif defined __aarch64__
+static int has_dotprod(void)
+{
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+}
 #endif
 
 typedef struct {
@@ -158,6 +166,8 @@ static const CpuOps *find_isa(const char *name, const char **found, Error *err)
         {"vnni", &cpu_ops_vnni, has_vnni},
         {"avx512", &cpu_ops_avx512, has_avx512},
         {"avx2", &cpu_ops_avx2, has_avx2},
+#elif defined __aarch64__
+        {"dotprod", &cpu_ops_dotprod, has_dotprod},
 #endif
         {"plain", &cpu_ops_plain, has_plain},
     };

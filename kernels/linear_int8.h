@@ -116,10 +116,11 @@ INLINE Int8Bytes int8_round(const float *x, int cols, int k)
     return to;
 }
 #else
-/* 256 neighbours of a row of x. */
+/* 256 neighbours of a row of x; coarse q are bytes. */
 typedef struct {
     int16_t q[INT8_BLOCK];
     float scale;
+    int is_fine;
 } Int8Words;
 
 /* q = the integers next to v * factor, ties to even. */
@@ -150,6 +151,7 @@ INLINE void int8_round(const float *x, int cols, int k, Int8Words *to)
         most = size > most ? size : most;
     }
     float largest = int8_largest(most, &to->scale);
+    to->is_fine = 0;
     if (!largest) {
         memset(to->q, 0, sizeof to->q);
         return;
@@ -157,7 +159,8 @@ INLINE void int8_round(const float *x, int cols, int k, Int8Words *to)
     int8_integers(v, 127 / largest, to->q);
     for (int i = 0; i < INT8_BLOCK; i++)
         squares += to->q[i] * to->q[i];
-    if (int8_is_fine(squares))
+    to->is_fine = int8_is_fine(squares);
+    if (to->is_fine)
         int8_integers(v, INT8_LARGEST / largest, to->q);
     else
         to->scale *= INT8_COARSER;

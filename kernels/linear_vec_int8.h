@@ -2,14 +2,9 @@
  * linear_vec_int8.h: linear_int8.h's products in vectors, for linear_cpu.c.
  *
  * A line of W, 4 columns of a panel's 16 outputs, is multiplied by 4 columns of up to 8 rows of x
- * and summed up. With VNNI these are bytes: the high ones of x, and behind them the low ones of
- * fine rows, alone where few are: at 1 of 20 fine, as behind random SwiGLUs, 8 rows of such a
- * matrix take 0.65 of the time that they take together. Else W is widened to 16 bits once for all
- * rows, whose pairs of neighbours it is multiplied by. One row is read at the memory's rate; more
- * would let the hardware look too little ahead, hence the prefetch.
- *
- * With VNNI the codes of INT4 are made of their bits in registers, as one tile of rows needs them;
- * for more rows, and without VNNI, in the cache (unpack_int4.h).
+ * and summed up: as bytes where there are sums of products of bytes (int8_block_vnni.h,
+ * int8_block_dot.h), else as words of 16 bits (int8_block_words.h). One row is read at the memory's
+ * rate; more would let the hardware look too little ahead, hence the prefetch.
  *
  * 3584 x 1024 on two cores of Zen 5: 0.12 ms for 1 row, 0.13 for 8, 0.15 for 16; 48 rows reach 600
  * G multiply-adds/s (pairs of 16 bits, all of them fine: 250) of the 900 that nothing but
@@ -20,91 +15,19 @@
 #ifndef OFFSHOOT_KERNELS_LINEAR_VEC_INT8_H
 #define OFFSHOOT_KERNELS_LINEAR_VEC_INT8_H
 
-#include "kernels/linear_int8.h"
+#include "kernels/vec_int.h"
 
-enum {
-    INT8_VECS = INT8_ROWS / VEC_N, /* vectors that hold the outputs of a panel */
-    INT8_TILE_ROWS = INT8_BYTES       ? 8
-                     : VEC_ISA == 512 ? 6
-                     : VEC_ISA == 2   ? 4
-                                      : 2,
-    /* rows that go into one tile all the same: 8 take 0.85 of the time of two tiles of 4 */
-    INT8_ONE_TILE = VEC_ISA == 512 ? 8 : INT8_TILE_ROWS,
-    INT8_PANELS = VEC_ISA == 512 ? 2 : 1,
-    INT8_SUMS = INT8_PANELS * INT8_VECS,
-    INT8_OUTS = INT8_PANELS * INT8_ROWS,
-    /* Up to here rows are for vectors even where there are tiles, which give the same bits. The
-     * products of a pass of 2 rows take 0.99 of the time that they take in tiles; of 4 the same,
-     * but their x is packed in 1.2 times the time (two cores of Granite Rapids). */
-    INT8_VEC_ROWS = VEC_TILES ? 3 : LINEAR_PANEL,
-    INT8_MOST_TILES = (INT8_VEC_ROWS + INT8_TILE_ROWS - 1) / INT8_TILE_ROWS,
-};
-
-/*
- * How tiles of rows read a block of W. Several take turns in each block, so that its codes come
- * from L1 for all but the first, which leaves them there + 128, as products of bytes want them.
- * Where each tile passed all of the columns, and sums were copied to y, 16 rows took 1.08 of the
- * time, 24 1.3 and 48 1.4 (two cores of Cascade Lake).
- */
-typedef enum {
-    INT8_ALONE, /* one tile: codes as they lie in memory */
-    INT4_ALONE, /* one tile: bits as they lie in memory */
-    INT8_FIRST,
-    INT8_NEXT,
-} Int8Turn;
-
-/*
- * ---- x: [tile][block] of q [4 columns][row of the tile][4 columns' q], and of each row an Int8X
- *
- * Or, for bytes, the high ones [4 columns][row][4], then the low ones [row][256]: fine q are
- * 256 high + low, coarse ones high. High ones row by row are packed faster, but read in so many
- * streams beside W's that 4 and 8 rows took 1.1 and 1.2 times as long.
- */
-typedef struct {
-    float scale;
-    int32_t offset; /* -128 times the sum of the high bytes */
-    int32_t is_fine;
-} Int8X;
-
-/* Those of a block that begins at x. */
-INLINE Int8X *int8_x(const uint32_t *x, int n_rows)
-{
-    return (Int8X *)(uintptr_t)(x + n_rows * (INT8_BLOCK / 2));
-}
-
-INLINE int64_t int8_row_words(int cols)
-{
-    return (int64_t)int8_blocks(cols) * INT8_TERM_WORDS;
-}
+#if INT8_BYTES
+#include "kernels/int8_block_vnni.h"
+#elif INT8_SIGNED
+#include "kernels/int8_block_dot.h"
+#else
+#include "kernels/int8_block_words.h"
+#endif
 
 INLINE int int8_n_tiles(int n)
 {
     return n <= INT8_ONE_TILE ? 1 : (n + INT8_TILE_ROWS - 1) / INT8_TILE_ROWS;
-}
-
-/* Block b of a row of x, as row i of a tile's block, whose terms begin at `to`. */
-INLINE void int8_pack_row(const float *x, int cols, int b, int n_rows, int i, uint32_t *to)
-{
-    Int8X *of = int8_x(to, n_rows) + i;
-#if INT8_BYTES
-    uint32_t word[INT8_BLOCK / 4], *lows = to + (n_rows + i) * (INT8_BLOCK / 4);
-    __m512i sum = _mm512_setzero_si512();
-    Int8Bytes q = int8_round(x, cols, b * INT8_BLOCK);
-    for (int s = 0; s < INT8_BLOCK / 64; s++) {
-        sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), q.high[s]);
-        _mm512_storeu_si512(word + 16 * s, q.high[s]);
-        _mm512_storeu_si512(lows + 16 * s, q.low[s]);
-    }
-    for (int g = 0; g < INT8_BLOCK / 4; g++)
-        to[g * n_rows + i] = word[g];
-    *of = (Int8X){q.scale, -128 * _mm512_reduce_add_epi32(sum), q.is_fine};
-#else
-    Int8Words q;
-    int8_round(x, cols, b * INT8_BLOCK, &q);
-    for (int g = 0; g < INT8_BLOCK / 4; g++)
-        memcpy(to + 2 * (g * n_rows + i), q.q + 4 * g, 4 * sizeof *q.q);
-    *of = (Int8X){q.scale, 0, 0};
-#endif
 }
 
 /* Part `part` of the packing of n rows. */
@@ -124,218 +47,6 @@ INLINE void vec_int8_pack(const float *const *x, int n, int cols, int part, int 
             int8_pack_row(x[i], cols, b, rows, i - first, to);
     }
 }
-
-/* ---- products ---- */
-
-/*
- * What is asked for while a block is multiplied, a line with each of the block's: alone in each
- * panel what lies `step` bytes after the line before, panel_bytes between panels; else one for all.
- */
-typedef struct {
-    const int8_t *at;
-    int64_t step, panel_bytes;
-} Ahead;
-
-INLINE int is_alone(Int8Turn turn)
-{
-    return turn <= INT4_ALONE;
-}
-
-/* So many bytes behind `at`. */
-INLINE void ask(Int8Turn turn, int n_panels, Ahead ahead, int64_t bytes)
-{
-    prefetch_l2(ahead.at, bytes);
-    if (is_alone(turn) && n_panels > 1) prefetch_l2(ahead.at, ahead.panel_bytes + bytes);
-}
-
-#if INT8_BYTES
-/* A line of codes + 128, or of them as codes. */
-INLINE IntVec int8_flip(IntVec line)
-{
-    return _mm512_xor_si512(line, _mm512_set1_epi8(-128));
-}
-
-/* A line of codes as a turn finds them when it has multiplied the high bytes. */
-INLINE IntVec int8_line(Int8Turn turn, const int8_t *at)
-{
-    return is_alone(turn) ? iv_load(at) : int8_flip(iv_load(at));
-}
-
-/* Adds the products of the low bytes of n_rows that begin at x: zeros where a row is coarse. */
-INLINE void int8_low_together(Int8Turn turn, int n_panels, int n_rows, int lines, const uint32_t *x,
-                              Int8Codes w, IntVec q[INT8_SUMS][INT8_ONE_TILE])
-{
-    for (int g = 0; g < lines; g++) {
-        IntVec line[INT8_PANELS];
-        UNROLL
-        for (int o = 0; o < n_panels; o++)
-            line[o] = int8_line(turn, w.at + g * INT8_LINE + o * w.panel_bytes);
-        UNROLL
-        for (int i = 0; i < n_rows; i++) {
-            IntVec xi = _mm512_set1_epi32((int)x[i * (INT8_BLOCK / 4) + g]);
-            UNROLL
-            for (int o = 0; o < n_panels; o++)
-                q[o][i] = iv_dot_bytes(q[o][i], xi, line[o]);
-        }
-    }
-}
-
-/* The same, fine rows alone: each in two sums, so that no product waits for the one before. */
-INLINE void int8_low_alone(Int8Turn turn, int n_panels, int n_rows, int lines, const uint32_t *x,
-                           const Int8X *of, Int8Codes w, IntVec q[INT8_SUMS][INT8_ONE_TILE])
-{
-    UNROLL
-    for (int i = 0; i < n_rows; i++) {
-        const uint32_t *xi = x + i * (INT8_BLOCK / 4);
-        IntVec odd[INT8_PANELS] = {0};
-        if (!of[i].is_fine) continue;
-        for (int g = 0; g < lines; g += 2) {
-            IntVec x0 = _mm512_set1_epi32((int)xi[g]), x1 = _mm512_set1_epi32((int)xi[g + 1]);
-            UNROLL
-            for (int o = 0; o < n_panels; o++) {
-                const int8_t *at = w.at + g * INT8_LINE + o * w.panel_bytes;
-                q[o][i] = iv_dot_bytes(q[o][i], x0, int8_line(turn, at));
-                odd[o] = iv_dot_bytes(odd[o], x1, int8_line(turn, at + INT8_LINE));
-            }
-        }
-        UNROLL
-        for (int o = 0; o < n_panels; o++)
-            q[o][i] = _mm512_add_epi32(q[o][i], odd[o]);
-    }
-}
-
-/* Sums begin with what codes + 128 add too much; returns how many rows are fine. */
-INLINE int int8_clear(int n_panels, int n_rows, const Int8X *of, IntVec q[INT8_SUMS][INT8_ONE_TILE])
-{
-    int n_fine = 0;
-    UNROLL
-    for (int i = 0; i < n_rows; i++) {
-        n_fine += of[i].is_fine;
-        UNROLL
-        for (int o = 0; o < n_panels; o++)
-            q[o][i] = _mm512_set1_epi32(of[i].offset);
-    }
-    return n_fine;
-}
-
-/* Adds a line of each panel, codes + 128, times 4 columns of the rows of x. */
-INLINE void int8_high_line(int n_panels, int n_rows, const uint32_t *x,
-                           const IntVec line[INT8_PANELS], IntVec q[INT8_SUMS][INT8_ONE_TILE])
-{
-    UNROLL
-    for (int i = 0; i < n_rows; i++) {
-        IntVec xi = _mm512_set1_epi32((int)x[i]);
-        UNROLL
-        for (int o = 0; o < n_panels; o++)
-            q[o][i] = iv_dot_bytes(q[o][i], line[o], xi);
-    }
-}
-
-/* The high bytes of x times INT8's codes, w's or, in the turns after the first, those in room. */
-INLINE void int8_highs(Int8Turn turn, int n_panels, int n_rows, int lines, const uint32_t *x,
-                       Int8Codes w, int8_t *room, Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
-{
-    for (int g = 0; g < lines; g++) { /* (w + 128) high: one of the two is unsigned */
-        IntVec line[INT8_PANELS];
-        ask(turn, n_panels, ahead, g * ahead.step);
-        UNROLL
-        for (int o = 0; o < n_panels; o++) {
-            int8_t *in_room = room + o * INT8_BLOCK_BYTES + g * INT8_LINE;
-            line[o] = turn == INT8_NEXT
-                          ? iv_load(in_room)
-                          : int8_flip(iv_load(w.at + o * w.panel_bytes + g * INT8_LINE));
-            if (turn == INT8_FIRST) _mm512_store_si512(in_room, line[o]);
-        }
-        int8_high_line(n_panels, n_rows, x + g * n_rows, line, q);
-    }
-}
-
-/* And INT4's as they lie in memory. */
-INLINE void int4_highs(int n_panels, int n_rows, int lines, const uint32_t *x, Int8Codes w,
-                       Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
-{
-    for (int g = 0; g < lines; g += INT4_RUN / 4) {
-        const int run = g / (INT4_RUN / 4) % 2;
-        const int8_t *at = w.at + g / (INT8_STEP / 4) * INT4_STEP_BYTES;
-        Int4Heads of[INT8_PANELS];
-        UNROLL
-        for (int o = 0; o < n_panels; o++) {
-            of[o] = int4_heads((const uint8_t *)at + o * w.panel_bytes + run * 2 * INT8_ROWS);
-        }
-        if (!run) ask(INT4_ALONE, n_panels, ahead, at - w.at);
-        at += (1 + run * INT4_RUN_LINES) * INT8_LINE;
-        for (int i = 0; i < INT4_RUN_LINES; i++, at += INT8_LINE) {
-            IntVec low[INT8_PANELS], high[INT8_PANELS];
-            ask(INT4_ALONE, n_panels, ahead, at - w.at);
-            UNROLL
-            for (int o = 0; o < n_panels; o++) {
-                IntVec bits = iv_load(at + o * w.panel_bytes);
-                low[o] = int4_low(bits, of[o]);
-                high[o] = int4_high(bits, of[o]);
-            }
-            int8_high_line(n_panels, n_rows, x + (g + 2 * i) * n_rows, low, q);
-            int8_high_line(n_panels, n_rows, x + (g + 2 * i + 1) * n_rows, high, q);
-        }
-    }
-}
-
-/*
- * q[outputs][row] = the sums of one block of so many lines, whose x and w begin here; of room each
- * panel has its part.
- */
-INLINE void int8_block(Int8Turn turn, int n_panels, int n_rows, int lines, const uint32_t *x,
-                       Int8Codes w, int8_t *room, Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
-{
-    const Int8X *of = int8_x(x, n_rows);
-    const uint32_t *low = x + n_rows * (INT8_BLOCK / 4);
-    int n_fine = int8_clear(n_panels, n_rows, of, q);
-    if (turn == INT4_ALONE)
-        int4_highs(n_panels, n_rows, lines, x, w, ahead, q);
-    else
-        int8_highs(turn, n_panels, n_rows, lines, x, w, room, ahead, q);
-    if (!n_fine) return; /* here: else gcc 12 makes the sums of a fine row 7 % slower */
-    UNROLL
-    for (int i = 0; i < n_rows; i++) {
-        if (!of[i].is_fine) continue;
-        UNROLL
-        for (int o = 0; o < n_panels; o++)
-            q[o][i] = _mm512_slli_epi32(q[o][i], 8);
-    }
-    if (turn == INT4_ALONE) w = int4_codes(w, n_panels, lines / (INT8_STEP / 4), room);
-    if (!is_alone(turn)) w = (Int8Codes){room, INT8_BLOCK_BYTES};
-    if (2 * n_fine > n_rows)
-        int8_low_together(turn, n_panels, n_rows, lines, low, w, q);
-    else
-        int8_low_alone(turn, n_panels, n_rows, lines, low, of, w, q);
-}
-#else
-/* q[outputs][row] = the sums of one block of so many lines, whose x and w begin here. */
-INLINE void int8_block(Int8Turn turn, int n_panels, int n_rows, int lines, const uint32_t *x,
-                       Int8Codes w, int8_t *room, Ahead ahead, IntVec q[INT8_SUMS][INT8_ONE_TILE])
-{
-    (void)room;
-    UNROLL
-    for (int o = 0; o < n_panels * INT8_VECS; o++) {
-        UNROLL
-        for (int i = 0; i < n_rows; i++)
-            q[o][i] = (IntVec){0};
-    }
-    for (int g = 0; g < lines; g++, x += 2 * n_rows) {
-        ask(turn, n_panels, ahead, g * ahead.step);
-        UNROLL
-        for (int o = 0; o < n_panels * INT8_VECS; o++) {
-            const int8_t *at =
-                w.at + g * INT8_LINE + o / INT8_VECS * w.panel_bytes + o % INT8_VECS * 4 * VEC_N;
-            IntVec line = iv_load(at), even = iv_even(line), odd = iv_odd(line);
-            UNROLL
-            for (int i = 0; i < n_rows; i++) {
-                q[o][i] = iv_dot(q[o][i], even, x[2 * i]);
-                q[o][i] = iv_dot(q[o][i], odd, x[2 * i + 1]);
-            }
-        }
-    }
-}
-#endif
 
 /* Outputs of some panels from row r of W on, which begin at y_at of y. */
 typedef struct {
@@ -388,10 +99,10 @@ INLINE void int8_tile_of(Int8Turn turn, int n_panels, int n_rows, const Int8Stri
     switch (n_rows) {
         ROWS(1);
         ROWS(2);
-#if VEC_ISA != 0
+#if VEC_ISA != 0 || INT8_SIGNED
         ROWS(3);
 #endif
-#if VEC_ISA != 0 && !VEC_TILES
+#if (VEC_ISA != 0 && !VEC_TILES) || INT8_SIGNED
         ROWS(4);
 #endif
 #if VEC_ISA == 512 && !VEC_TILES

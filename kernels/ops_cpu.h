@@ -60,6 +60,8 @@ static inline int64_t sample_scratch_floats(int n_vocab)
 extern const CpuOps cpu_ops_plain;
 #if defined __x86_64__
 extern const CpuOps cpu_ops_avx2, cpu_ops_avx512, cpu_ops_vnni, cpu_ops_amx;
+#elif defined __aarch64__
+extern const CpuOps cpu_ops_dotprod;
 #endif
 
 enum {

@@ -78,6 +78,26 @@ INLINE void int4_unpack_run(const uint8_t *head, const uint8_t *line, int8_t *co
         }
     }
 }
+#elif defined __aarch64__
+INLINE void int4_unpack_run(const uint8_t *head, const uint8_t *line, int8_t *code)
+{
+    const uint8x16_t half = vdupq_n_u8(15), top = vdupq_n_u8(128);
+    const uint8x16_t steps = {0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6};
+    const uint8x16_t offsets = vaddq_u8(steps, vdupq_n_u8(1));
+    for (int r = 0; r < INT8_ROWS; r += 4) {
+        uint8x16_t heads = vcombine_u8(vld1_u8(head + 2 * r), vdup_n_u8(0));
+        uint8x16_t step = vqtbl1q_u8(heads, steps);
+        uint8x16_t offset = veorq_u8(vqtbl1q_u8(heads, offsets), top);
+        for (int i = 0; i < INT4_RUN_LINES; i++) {
+            uint8x16_t bits = vld1q_u8(line + i * INT8_LINE + 4 * r);
+            uint8x16_t low = vmlaq_u8(offset, vandq_u8(bits, half), step);
+            uint8x16_t high = vmlaq_u8(offset, vshrq_n_u8(bits, 4), step);
+            int8_t *to = code + 2 * i * INT8_LINE + 4 * r;
+            vst1q_s8(to, vreinterpretq_s8_u8(low));
+            vst1q_s8(to + INT8_LINE, vreinterpretq_s8_u8(high));
+        }
+    }
+}
 #else
 INLINE void int4_unpack_run(const uint8_t *head, const uint8_t *line, int8_t *code)
 {

@@ -1,8 +1,9 @@
 /*
- * vec.h: a thin layer over the vector unit, one meaning in three instruction sets.
+ * vec.h: a thin layer over the vector unit, one meaning in four instruction sets.
  *
  * Included by the sources that are compiled once per instruction set with -DISA=plain, avx2,
- * avx512, vnni, which is AVX-512 and sums of integer products, or amx, which has a tile unit too.
+ * avx512, vnni, which is AVX-512 and sums of integer products, amx, which has a tile unit too, or
+ * on 64-bit Arm dotprod, which has sums of integer products. There plain is NEON.
  * Vec holds VEC_N floats. The _n forms touch only the first n < VEC_N elements of memory and read
  * zeros for the others, so a tail runs the same operations as a full vector.
  *
@@ -21,6 +22,7 @@
 #define VEC_CAT2(a, b) a##b
 #define VEC_CAT(a, b)  VEC_CAT2(a, b)
 #define VEC_IS_plain   0
+#define VEC_IS_dotprod 0
 #define VEC_IS_avx2    2
 #define VEC_IS_avx512  512
 #define VEC_IS_vnni    512
@@ -28,12 +30,13 @@
 #define VEC_ISA        VEC_CAT(VEC_IS_, ISA)
 
 /* 1 where products have tiles, in linear_amx.h. */
-#define VEC_TILES_plain  0
-#define VEC_TILES_avx2   0
-#define VEC_TILES_avx512 0
-#define VEC_TILES_vnni   0
-#define VEC_TILES_amx    1
-#define VEC_TILES        VEC_CAT(VEC_TILES_, ISA)
+#define VEC_TILES_plain   0
+#define VEC_TILES_dotprod 0
+#define VEC_TILES_avx2    0
+#define VEC_TILES_avx512  0
+#define VEC_TILES_vnni    0
+#define VEC_TILES_amx     1
+#define VEC_TILES         VEC_CAT(VEC_TILES_, ISA)
 
 /* The name of a function in this instruction set: linear_avx2. */
 #define ISA_NAME(name) VEC_CAT(VEC_CAT(name, _), ISA)
@@ -375,7 +378,7 @@ INLINE __m128 v_fold(Vec a)
 
 #else
 
-/* Four lanes, which the compiler maps to SSE2 or NEON where there is one. */
+/* Four lanes, which the compiler maps to SSE2 or NEON, but what it makes many instructions of. */
 #ifdef __aarch64__
 #include <arm_neon.h>
 #define VEC_REGISTERS 32
@@ -402,11 +405,6 @@ INLINE Vec v_load_n(const float *p, int n)
     for (int i = 0; i < n; i++)
         a[i] = p[i];
     return a;
-}
-INLINE void v_load4(const float *p, Vec a[4])
-{
-    for (int m = 0; m < 4; m++)
-        a[m] = (Vec){p[m], p[4 + m], p[8 + m], p[12 + m]};
 }
 INLINE void v_store(float *p, Vec a)
 {
@@ -461,7 +459,13 @@ INLINE Vec v_half_pow2(Vec biased)
     typedef uint32_t Bits __attribute__((vector_size(16)));
     return (Vec)(((Bits)biased << 23) + (126u << 23));
 }
-#ifdef __aarch64__ /* what compilers make many instructions of */
+#ifdef __aarch64__
+INLINE void v_load4(const float *p, Vec a[4])
+{
+    float32x4x4_t parts = vld4q_f32(p);
+    for (int m = 0; m < 4; m++)
+        a[m] = parts.val[m];
+}
 INLINE Vec v_fma(Vec a, Vec b, Vec c)
 {
     return vfmaq_f32(c, a, b);
@@ -470,7 +474,29 @@ INLINE Vec v_bf16(const uint16_t *p)
 {
     return (Vec)vshll_n_u16(vld1_u16(p), 16);
 }
+/* By way of a half, as with AVX-512. */
+INLINE Vec v_fp8(const uint8_t *p)
+{
+    uint32_t four;
+    memcpy(&four, p, sizeof four);
+    int16x8_t half = vshll_n_s8(vcreate_s8(four), 7);
+    half = vandq_s16(half, vdupq_n_s16((short)0xbfff));
+    return vcvt_f32_f16(vreinterpret_f16_s16(vget_low_s16(half)));
+}
+INLINE float v_sum(Vec a)
+{
+    return vaddvq_f32(a); /* pairs, then both */
+}
+INLINE void v_sum4(Vec a, Vec b, Vec c, Vec d, float sum[4])
+{
+    vst1q_f32(sum, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
+}
 #else
+INLINE void v_load4(const float *p, Vec a[4])
+{
+    for (int m = 0; m < 4; m++)
+        a[m] = (Vec){p[m], p[4 + m], p[8 + m], p[12 + m]};
+}
 INLINE Vec v_fma(Vec a, Vec b, Vec c)
 {
     return a * b + c;
@@ -482,23 +508,10 @@ INLINE Vec v_bf16(const uint16_t *p)
     return (Vec){bf16_to_float(b[0]), bf16_to_float(b[1]), bf16_to_float(b[2]),
                  bf16_to_float(b[3])};
 }
-#endif
-INLINE Vec v_bf16_n(const uint16_t *p, int n)
-{
-    uint16_t b[VEC_N] = {0};
-    memcpy(b, p, (size_t)n * sizeof *b);
-    return v_bf16(b);
-}
 INLINE Vec v_fp8(const uint8_t *p)
 {
     Vec a = {fp8_to_float(p[0]), fp8_to_float(p[1]), fp8_to_float(p[2]), fp8_to_float(p[3])};
     return a * (1 / FP8_UNIT);
-}
-INLINE Vec v_fp8_n(const uint8_t *p, int n)
-{
-    uint8_t b[VEC_N] = {0};
-    memcpy(b, p, (size_t)n);
-    return v_fp8(b);
 }
 INLINE float v_sum(Vec a)
 {
@@ -507,6 +520,19 @@ INLINE float v_sum(Vec a)
 INLINE void v_sum4(Vec a, Vec b, Vec c, Vec d, float sum[4])
 {
     sum[0] = v_sum(a), sum[1] = v_sum(b), sum[2] = v_sum(c), sum[3] = v_sum(d);
+}
+#endif
+INLINE Vec v_bf16_n(const uint16_t *p, int n)
+{
+    uint16_t b[VEC_N] = {0};
+    memcpy(b, p, (size_t)n * sizeof *b);
+    return v_bf16(b);
+}
+INLINE Vec v_fp8_n(const uint8_t *p, int n)
+{
+    uint8_t b[VEC_N] = {0};
+    memcpy(b, p, (size_t)n);
+    return v_fp8(b);
 }
 #endif
 

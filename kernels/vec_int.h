@@ -8,11 +8,17 @@
 
 #include "kernels/vec.h"
 
-/* Where a product takes four pairs of bytes, not two of 16 bits. */
+/* Where a product takes four pairs of bytes, not two of 16 bits: an unsigned one and a signed one,
+ * or two signed ones. */
 #ifdef __AVX512VNNI__
 #define INT8_BYTES 1
 #else
 #define INT8_BYTES 0
+#endif
+#ifdef __ARM_FEATURE_DOTPROD
+#define INT8_SIGNED 1
+#else
+#define INT8_SIGNED 0
 #endif
 
 #if VEC_ISA == 512
@@ -98,6 +104,17 @@ INLINE IntVec iv_dot(IntVec sum, IntVec w, uint32_t pair)
     memcpy(x, &pair, sizeof x);
     return sum + (w << 16 >> 16) * x[0] + (w >> 16) * x[1];
 }
+#if INT8_SIGNED
+/* sum + four products of bytes a word, those of x one of its four words; a constant. */
+INLINE IntVec iv_dot_signed(IntVec sum, IntVec w, int8x16_t x, int word)
+{
+    const int8x16_t bytes = vreinterpretq_s8_s32(w);
+    return word == 0   ? vdotq_laneq_s32(sum, bytes, x, 0)
+           : word == 1 ? vdotq_laneq_s32(sum, bytes, x, 1)
+           : word == 2 ? vdotq_laneq_s32(sum, bytes, x, 2)
+                       : vdotq_laneq_s32(sum, bytes, x, 3);
+}
+#endif
 INLINE Vec iv_float(IntVec a)
 {
     return __builtin_convertvector(a, Vec);
