@@ -30,6 +30,7 @@
 #include "drafts/union.h"
 #include "engine/engine.h"
 #include "engine/model.h"
+#include "engine/model_folder.h"
 #include "kernels/backend.h"
 #include "server/access.h"
 #include "server/api_request.h"
@@ -42,6 +43,8 @@ enum { GPU_CHUNK_ROWS = 2048 }; /* as many as fill the machine */
 
 typedef struct {
     Settings settings;
+    char *folder;         /* the model's; settings.model, once it is found */
+    const char *hub_name; /* what the user named it where that is no folder */
     unsigned command;
     const char **words; /* what is no option: a prompt, a bench's name */
     int n_words;
@@ -296,14 +299,16 @@ static int open_engine(App *a, Error *err)
     return 0;
 }
 
-/* The last part of the model's folder, unless the user named it; it says so where it is a dummy. */
-static char *served_name(const Settings *set)
+/* The last part of the model's folder, or its name on the Hub, unless the user gave it another; it
+ * says so where it is a dummy. */
+static char *served_name(const App *a)
 {
+    const Settings *set = &a->settings;
     if (set->served_name) return mem_strdup(set->served_name);
-    char *resolved = realpath(set->model, NULL);
+    char *resolved = a->hub_name ? NULL : realpath(set->model, NULL);
     const char *path = resolved ? resolved : set->model;
     const char *slash = strrchr(path, '/');
-    const char *part = slash && slash[1] ? slash + 1 : path;
+    const char *part = a->hub_name ? a->hub_name : slash && slash[1] ? slash + 1 : path;
     const char *note = set->dummy_weights ? " (dummy weights)" : "";
     size_t size = strlen(part) + strlen(note) + 1;
     char *name = mem_alloc(size, 1);
@@ -322,22 +327,30 @@ static int is_fit_name(const char *name)
 /* A folder's name need not be fit. */
 static void name_model(App *a)
 {
-    a->name = served_name(&a->settings);
+    a->name = served_name(a);
     if (is_fit_name(a->name)) return;
     mem_free(a->name);
     a->name = mem_strdup("model");
 }
 
-static int check_model_given(const App *a, Error *err)
+static int find_model(App *a, Error *err)
 {
-    if (a->settings.model && *a->settings.model) return 0;
-    return error_set(err, ERR_INPUT, "which model? give its folder: --model DIR");
+    const char *name = a->settings.model;
+    int of_hub;
+    if (!name || !*name)
+        return error_set(err, ERR_INPUT, "which model? give its folder: --model DIR");
+    if (a->folder) return 0;
+    a->folder = model_folder(name, &of_hub, err);
+    if (!a->folder) return -1;
+    if (of_hub) a->hub_name = name;
+    a->settings.model = a->folder;
+    return 0;
 }
 
 /* All but the engine and its drafter. */
 static int open_parts(App *a, Error *err)
 {
-    if (check_model_given(a, err)) return -1;
+    if (find_model(a, err)) return -1;
     if (open_backend(a, err) || open_model_and_tokenizer(a, err) || open_template(a, err))
         return -1;
     name_model(a);
@@ -376,6 +389,7 @@ static int open_engine_anew(void *ctx, const Settings *set, Service *s, Error *e
 static void close_all(App *a)
 {
     mem_free(a->name);
+    mem_free(a->folder);
     tokenizer_config_close(&a->service.tok_config);
     close_engine(a);
     mem_free(a->allowed);
@@ -417,7 +431,7 @@ static int check_access(const Settings *set, Error *err)
 static int run_serve(App *a, Error *err)
 {
     ServiceLoader loader = {load_service, a};
-    if (too_many_words(a, 0, err) || check_model_given(a, err) || check_access(&a->settings, err))
+    if (too_many_words(a, 0, err) || find_model(a, err) || check_access(&a->settings, err))
         return -1;
     int rc = serve_run(&a->settings, &loader, err);
     if (rc == SERVE_LEFT_LOADING) _exit(0); /* nothing can be closed under the loader */
@@ -490,9 +504,9 @@ static int run_bench(App *a, Error *err)
         set->draft_auto = 0; /* it asks how good drafts are, not whether they pay */
     a->service.settings = set;
     if (a->command == BENCH_PREFIX && !set->real) /* computes nothing */
-        failed = set->model && open_tokens(a, err);
+        failed = set->model && (find_model(a, err) || open_tokens(a, err));
     else if (a->command == BENCH_MASKS)
-        failed = check_model_given(a, err) || open_tokens(a, err);
+        failed = find_model(a, err) || open_tokens(a, err);
     else if (!set->url)
         failed = opens_engines ? open_parts(a, err) : open_all(a, err);
     if (failed) return -1;
@@ -503,7 +517,7 @@ static int run_bench(App *a, Error *err)
 static int run_check(App *a, Error *err)
 {
     const Settings *set = &a->settings;
-    if (too_many_words(a, 0, err) || check_model_given(a, err)) return -1;
+    if (too_many_words(a, 0, err) || find_model(a, err)) return -1;
     if (open_backend(a, err) || open_model_and_tokenizer(a, err)) return -1;
     CheckSetup setup = {.model = a->model,
                         .tok = a->tok,
@@ -523,7 +537,7 @@ static int run_quantize(App *a, Error *err)
     Settings *set = &a->settings;
     int64_t bytes;
     set->device = DEVICE_CPU;
-    if (too_many_words(a, 0, err) || check_model_given(a, err)) return -1;
+    if (too_many_words(a, 0, err) || find_model(a, err)) return -1;
     if (!set->out) return error_set(err, ERR_INPUT, "where to? give a folder: --out DIR");
     if (open_backend(a, err)) return -1;
     double begun = clock_ms();

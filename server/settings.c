@@ -84,7 +84,7 @@ static OptionTable option_table(Settings *s)
     HttpLimits *http = &s->limits.http;
     /* clang-format off */
     return (OptionTable){{
-    {"model", OPTION_STRING, &s->model, 0, 0, 0, "DIR", "folder with config.json and safetensors", EVERY},
+    {"model", OPTION_STRING, &s->model, 0, 0, 0, "DIR", "a folder, or OWNER/NAME that hf download brought", EVERY},
     {"model", OPTION_STRING, &s->model, 0, 0, 0, "DIR", "folder with tokenizer.json", MASKS},
     {"out", OPTION_STRING, &s->out, 0, 0, 0, "DIR", "the same with --quant's weights; holds none yet", QUANTIZE},
     {"quant", OPTION_CHOICE, &s->quant, 0, 0, QUANT_CHOICES, "TYPE", "fp8; on a CPU q8, q4: when loading (default none)", ALL},

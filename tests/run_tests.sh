@@ -1,7 +1,8 @@
 #!/bin/bash
 # Runs cmocka programs, as many at a time as there are cores (JOBS=N: N); ends with one line,
 # `N passed, N failed`. Results come in the order of the programs.
-# A program that crashes, hangs or exits non-zero without a failed test counts as one failed test.
+# A program that crashes, hangs (for TEST_TIMEOUT seconds, 900) or exits non-zero without a failed
+# test counts as one failed test.
 # A libFuzzer target counts as one test, passed when a short run finds nothing.
 set -u
 
@@ -14,7 +15,7 @@ run_one() {
     start=$SECONDS
     case $name in
     fuzz_*) tests/run_fuzz.sh 2 "$program" ;;
-    *) timeout 900 "$program" ;;
+    *) timeout "${TEST_TIMEOUT:-900}" "$program" ;;
     esac >"$logs/$name.log" 2>&1
     status=$?
     count='{n += $1} END {print n + 0}'
