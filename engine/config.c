@@ -406,6 +406,10 @@ static int read_generation(const Reader *r, GenerationDefaults *g)
         json_get_int(r->top, r->where, "top_k", -1, INT_MAX, -1, &g->top_k, r->err) ||
         json_get_bool(r->top, r->where, "do_sample", -1, &g->do_sample, r->err))
         return -1;
+    g->max_tokens = -1;
+    if (json_field(r->top, "max_new_tokens") &&
+        json_get_int(r->top, r->where, "max_new_tokens", 1, INT_MAX, 0, &g->max_tokens, r->err))
+        return -1;
     return read_eos(r, r->top);
 }
 
@@ -451,6 +455,6 @@ static int load_generation(ModelConfig *c, GenerationDefaults *g, const char *di
 int config_load(ModelConfig *c, GenerationDefaults *g, const char *dir, Error *err)
 {
     *c = (ModelConfig){0};
-    *g = (GenerationDefaults){NAN, NAN, NAN, NAN, -1, -1};
+    *g = (GenerationDefaults){NAN, NAN, NAN, NAN, -1, -1, -1};
     return load_config(c, dir, err) || load_generation(c, g, dir, err) ? -1 : 0;
 }

@@ -47,11 +47,12 @@ typedef struct {
     int n_eos_outside; /* end tokens in these files that the vocabulary lacks: none ever ends */
 } ModelConfig;
 
-/* Sampling defaults of generation_config.json; NaN or -1 where it says nothing. */
+/* Defaults of generation_config.json; NaN or -1 where it says nothing. */
 typedef struct {
     float temperature, top_p, min_p, repetition;
     int top_k;
-    int do_sample; /* 0, 1, or -1 */
+    int do_sample;  /* 0, 1, or -1 */
+    int max_tokens; /* of an answer; its max_new_tokens */
 } GenerationDefaults;
 
 /*

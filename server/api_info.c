@@ -55,7 +55,7 @@ void api_props(Server *s, Exchange *ex)
     json_t *params = json_pack(
         "{s:f, s:i, s:f, s:f, s:i, s:i}", "temperature", json_shortest(p.temperature), "top_k",
         p.top_k, "top_p", json_shortest(p.top_p), "min_p", json_shortest(p.min_p), "n_predict",
-        service->settings->default_max_tokens, "speculative.n_max", status.draft_depth);
+        server_defaults(s, -1).max_tokens, "speculative.n_max", status.draft_depth);
     json_t *body = json_pack(
         "{s:{s:i, s:o}, s:i, s:o, s:o, s:{s:b, s:b, s:b}, s:o, s:o, s:o, s:s, s:b}",
         "default_generation_settings", "n_ctx", s->ctx_size, "params", params, "total_slots",

@@ -18,7 +18,7 @@
 typedef struct {
     ApiKind kind;
     const char *id_prefix, *object, *chunk_object;
-    int max_tokens;      /* of a request that does not say; -1: to the context's end */
+    int max_tokens;      /* of a request that does not say; -1: what the model's file says */
     const char *subject; /* of the length: "your prompt has"; NULL: as Anthropic's API says it */
     /* What a request gets that does not say; NULL: server_defaults with max_tokens. */
     ApiDefaults (*defaults)(const Server *s);

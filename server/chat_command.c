@@ -166,7 +166,7 @@ static int generate(Chat *c, Error *err)
         .id = 1,
         .prompt = c->prompt.id,
         .n_prompt = c->prompt.n,
-        .max_tokens = s->settings->max_tokens,
+        .max_tokens = service_max_tokens(s, s->settings->max_tokens),
         .params = service_sampling(s),
         .n_logprobs = -1,
         .draft_max = -1,

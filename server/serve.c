@@ -75,9 +75,10 @@ void server_forget_json(Server *s, size_t held)
 ApiDefaults server_defaults(const Server *s, int max_tokens)
 {
     const Settings *settings = s->service->settings;
+    int chosen = settings->default_max_tokens >= 0 ? settings->default_max_tokens : max_tokens;
     return (ApiDefaults){
         .sampling = service_sampling(s->service),
-        .max_tokens = settings->default_max_tokens >= 0 ? settings->default_max_tokens : max_tokens,
+        .max_tokens = service_max_tokens(s->service, chosen),
         .family = s->service->tmpl.family,
         .chat = service_chat_options(settings),
         .n_vocab = s->n_vocab,

@@ -29,6 +29,11 @@ SampleParams service_sampling(const Service *s)
     return p;
 }
 
+int service_max_tokens(const Service *s, int chosen)
+{
+    return chosen >= 0 ? chosen : s->generation.max_tokens;
+}
+
 ChatOptions service_chat_options(const Settings *settings)
 {
     static const int on[] = {[AUTO] = -1, [ON] = 1, [OFF] = 0};

@@ -30,6 +30,12 @@ typedef struct {
  */
 SampleParams service_sampling(const Service *s);
 
+/*
+ * How long an answer may be: as chosen, or where that is -1 as generation_config.json says; -1: to
+ * the context's end.
+ */
+int service_max_tokens(const Service *s, int chosen);
+
 /* How a prompt is made that asks for nothing else: a new turn, and the settings' thinking. */
 ChatOptions service_chat_options(const Settings *settings);
 

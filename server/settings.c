@@ -151,7 +151,7 @@ static OptionTable option_table(Settings *s)
     {"raw", OPTION_SWITCH, &s->raw, 0, 0, 0, 0, "complete the prompt as it is, no template", CHAT},
     {"show-draft", OPTION_SWITCH, &s->show_draft, 0, 0, 0, 0, "accepted draft tokens in green", CHAT},
     {"color", OPTION_CHOICE, &s->color, 0, 0, "auto|on|off", 0, "auto: on a terminal", CHAT},
-    {"max-tokens", OPTION_INT, &s->max_tokens, -1, INT_MAX, 0, "N", "longest answer (default: the context's end)", CHAT},
+    {"max-tokens", OPTION_INT, &s->max_tokens, -1, INT_MAX, 0, "N", "longest answer (default: the model's, or the context's end)", CHAT},
     {"max-tokens", OPTION_INT, &s->max_tokens, 1, INT_MAX, 0, "N", "longest answer (default 128)", ACCEPT},
     {"max-tokens", OPTION_INT, &s->max_tokens, 1, INT_MAX, 0, "N", "longest answer (default 96)", AGENT},
     {"max-tokens", OPTION_INT, &s->max_tokens, 1, INT_MAX, 0, "N", "of each answer (default 128)", SHARED},

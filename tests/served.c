@@ -169,6 +169,7 @@ Served *served_open_engine(const ServedOptions *options)
     s->service.tok = tok;
     s->service.tmpl = tmpl;
     s->service.generation = model->generation;
+    if (o.model_max_tokens) s->service.generation.max_tokens = o.model_max_tokens;
     s->service.model_name = o.model_name ? o.model_name : "demo";
     s->service.device = "cpu";
     s->service.tok_config = tok_config;

@@ -20,6 +20,7 @@ typedef struct {
     const char *api_key, *cors;
     const char *model_name;               /* NULL: "demo" */
     int strict_model, default_max_tokens; /* as the options; 0 of the latter: as without it */
+    int model_max_tokens;                 /* of its generation_config.json; 0: not said there */
     int messages_thinking;                /* auto, on, off */
     ServerLimits limits;
     int takeover;   /* a port: the server takes the place of the one there */

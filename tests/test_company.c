@@ -442,6 +442,41 @@ static void test_model_names_and_lengths(void **state)
     assert_int_equal(served_stop(s), 0);
 }
 
+/* The model's file says how long a chat's answer is where nobody else does, as with vLLM. */
+static void test_length_of_the_model(void **state)
+{
+    static const struct {
+        const char *path, *body, *tokens;
+        int n;
+    } cases[] = {
+        {"/v1/chat/completions", "{" CHAT ", \"ignore_eos\": true}", "usage.completion_tokens", 5},
+        {"/v1/chat/completions", "{" CHAT ", \"ignore_eos\": true, \"max_tokens\": 7}",
+         "usage.completion_tokens", 7},
+        {"/v1/chat/completions",
+         "{" CHAT ", \"ignore_eos\": true, \"max_completion_tokens\": null}",
+         "usage.completion_tokens", 5},
+        {"/v1/responses", "{\"input\": \"Hi\", \"ignore_eos\": true}", "usage.output_tokens", 5},
+        {COMPLETIONS, "{\"prompt\": \"Hello\", \"ignore_eos\": true}", "usage.completion_tokens",
+         16},
+    };
+    (void)state;
+    ServedOptions o = served_defaults();
+    o.model_max_tokens = 5;
+    Served *s = served_start(&o);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *r = served_post(s, cases[i].path, cases[i].body, 200);
+        assert_int_equal(json_integer_value(served_at(r, cases[i].tokens)), cases[i].n);
+        json_decref(r);
+    }
+    assert_int_equal(served_stop(s), 0);
+    o.default_max_tokens = 3;
+    s = served_start(&o);
+    json_t *r = served_post(s, cases[0].path, cases[0].body, 200);
+    assert_int_equal(json_integer_value(served_at(r, "usage.completion_tokens")), 3);
+    json_decref(r);
+    assert_int_equal(served_stop(s), 0);
+}
+
 /* ---- the worker alone ---- */
 
 typedef struct {
@@ -749,6 +784,7 @@ int main(void)
         cmocka_unit_test(test_json_of_many),
         cmocka_unit_test(test_lost_device),
         cmocka_unit_test(test_model_names_and_lengths),
+        cmocka_unit_test(test_length_of_the_model),
         cmocka_unit_test(test_worker),
         cmocka_unit_test(test_worker_takes_turns),
         cmocka_unit_test(test_large_overtakes_huge),

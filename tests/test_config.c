@@ -103,6 +103,7 @@ static void test_generation(void **state)
     assert_true(g.temperature == 0.7f && g.top_p == 0.8f);
     assert_int_equal(g.top_k, 20);
     assert_int_equal(g.do_sample, 1);
+    assert_int_equal(g.max_tokens, -1);
     assert_true(isnan(g.min_p) && isnan(g.repetition));
     assert_int_equal(c.n_eos, 2); /* 4089 stands in both files */
     assert_int_equal(c.eos[0], 4089);
@@ -112,8 +113,9 @@ static void test_generation(void **state)
     config_write(dir, "config.json", dense, (const char *[]){"eos_token_id", "[7, 256, 8]", NULL});
     config_write(dir, "generation_config.json", NULL,
                  (const char *[]){"eos_token_id", "9", "min_p", "0.5", "repetition_penalty", "1.25",
-                                  "do_sample", "false", NULL});
+                                  "do_sample", "false", "max_new_tokens", "2048", NULL});
     load_ok(&c, &g, dir);
+    assert_int_equal(g.max_tokens, 2048);
     assert_int_equal(c.n_eos, 4);
     static const int eos[] = {256, 7, 8, 9};
     assert_memory_equal(c.eos, eos, sizeof eos);
@@ -429,6 +431,8 @@ static void test_generation_lies(void **state)
         {NULL, "min_p", "-0.5", "'min_p' is -0.5"},
         {NULL, "top_k", "-2", "'top_k' is -2"},
         {NULL, "repetition_penalty", "0", "'repetition_penalty' is 0"},
+        {NULL, "max_new_tokens", "0", "'max_new_tokens' is 0"},
+        {NULL, "max_new_tokens", "\"all\"", "'max_new_tokens' must be an integer"},
         {NULL, "do_sample", "1", "'do_sample' must be true or false"},
         {NULL, "eos_token_id", "[1, null]", "'eos_token_id' must be an integer"},
     };

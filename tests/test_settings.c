@@ -220,7 +220,7 @@ static void test_sampling(void **state)
     /* No seed: two requests differ. */
     assert_true(p.seed != service_sampling(&service).seed);
 
-    service.generation = (GenerationDefaults){NAN, NAN, NAN, NAN, -1, -1};
+    service.generation = (GenerationDefaults){NAN, NAN, NAN, NAN, -1, -1, -1};
     assert_int_equal(PARSE(COMMAND_CHAT, "hi"), 0);
     p = service_sampling(&service);
     assert_true(p.temperature == 1 && p.top_p == 1 && p.min_p == 0);
