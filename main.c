@@ -180,15 +180,32 @@ static int add_eos(App *a, Error *err)
     return id < 0 || id >= c->n_vocab ? 0 : config_add_eos(c, id, "tokenizer_config.json", err);
 }
 
+/* Of a tokenizer and a model that do not belong together, or of what the files leave out. */
+static void warn_of_tokens(const App *a)
+{
+    const ModelConfig *c = &a->model->config;
+    const char *dir = a->settings.model;
+    int n_outside = 0;
+    for (int id = c->n_vocab; id < tokenizer_size(a->tok); id++)
+        n_outside += tokenizer_has(a->tok, id);
+    if (n_outside)
+        log_warn(
+            "tokens_outside model=%s: %d tokens of its tokenizer are no ids of its %d, prompts "
+            "with them are refused",
+            dir, n_outside, c->n_vocab);
+    if (c->n_eos_outside)
+        log_warn("eos_outside model=%s: %d end tokens are no ids of its %d and never come", dir,
+                 c->n_eos_outside, c->n_vocab);
+    if (!c->n_eos) log_warn("eos_none model=%s: its files name no token that ends an answer", dir);
+}
+
 static int open_template(App *a, Error *err)
 {
     const char *dir = a->settings.model;
     if (chat_template_open(&a->service.tmpl, dir, a->model->config.model_type, err) ||
         tokenizer_config_open(&a->service.tok_config, dir, err) || add_eos(a, err))
         return -1;
-    if (a->model->config.n_eos_outside)
-        log_warn("eos_outside model=%s: %d end tokens are no ids of its %d and never come", dir,
-                 a->model->config.n_eos_outside, a->model->config.n_vocab);
+    warn_of_tokens(a);
     if (!a->service.tmpl.known)
         log_warn("template_unknown model=%s: prompts follow the family's usual template", dir);
     if (a->service.tmpl.always_thinks && a->settings.thinking == OFF)

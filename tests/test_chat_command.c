@@ -81,6 +81,30 @@ static void test_end_of_a_turn(void **state)
                0, "; 27 tokens");
 }
 
+/* Tokens of the tokenizer without a row in the model, and nothing that ends an answer, are said. */
+static void test_tokens_that_do_not_fit(void **state)
+{
+    (void)state;
+    const char *dir = demo_of((const char *const[]){"model.safetensors", NULL});
+    json_error_t why;
+    json_t *tokens = json_load_file("models/demo/tokenizer.json", 0, &why);
+    json_array_append_new(
+        json_object_get(tokens, "added_tokens"),
+        json_pack("{s:i, s:s, s:b}", "id", 4096, "content", "<new>", "special", 1));
+    assert_int_equal(json_dump_file(tokens, scratch_path(dir, "tokenizer.json"), 0), 0);
+    json_decref(tokens);
+    config_write(dir, "config.json", "models/demo/config.json",
+                 (const char *[]){"text_config.eos_token_id", "null", NULL});
+    RunResult r = RUN("chat", "--model", dir, "--memory", "64M", "--raw", "--max-tokens", "2", "a");
+    assert_run(&r, 0, "warn tokens_outside model=");
+    assert_run(&r, 0, ": 1 tokens of its tokenizer are no ids of its 4096, ");
+    assert_run(&r, 0, "warn eos_none model=");
+    run_result_free(&r);
+    expect_run(
+        RUN("chat", "--model", dir, "--memory", "64M", "--raw", "--max-tokens", "2", "<new>"), 2,
+        "prompt token 4096 is not in the vocabulary of 4096");
+}
+
 /* Runs the same words with some drafting options and compares stdout with the plain answer. */
 static void assert_same(const char *const *words, const char *plain)
 {
@@ -347,19 +371,13 @@ static void test_hostile(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stated_answers),
-        cmocka_unit_test(test_drafting_changes_nothing),
-        cmocka_unit_test(test_colors),
-        cmocka_unit_test(test_conversation),
-        cmocka_unit_test(test_raw_and_length),
-        cmocka_unit_test(test_bad_tools),
-        cmocka_unit_test(test_raw_alone),
-        cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_end_of_a_turn),
-        cmocka_unit_test(test_terminal),
-        cmocka_unit_test(test_control_characters),
-        cmocka_unit_test(test_interrupted_line),
-        cmocka_unit_test(test_unreadable_input),
+        cmocka_unit_test(test_stated_answers),   cmocka_unit_test(test_drafting_changes_nothing),
+        cmocka_unit_test(test_colors),           cmocka_unit_test(test_conversation),
+        cmocka_unit_test(test_raw_and_length),   cmocka_unit_test(test_bad_tools),
+        cmocka_unit_test(test_raw_alone),        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_end_of_a_turn),    cmocka_unit_test(test_tokens_that_do_not_fit),
+        cmocka_unit_test(test_terminal),         cmocka_unit_test(test_control_characters),
+        cmocka_unit_test(test_interrupted_line), cmocka_unit_test(test_unreadable_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
