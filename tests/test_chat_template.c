@@ -232,6 +232,65 @@ static void does_not_know_edited_ones(void **state)
     expect_edited("tests/data/chat/qwen3.6", "\n", "\n ", 0, &q36);
 }
 
+/* The published template as one of a list, beside another with a name. */
+static void expect_listed(const char *name, const char *other, int known)
+{
+    ChatTemplate t, want = qwen35;
+    StrBuf text = {0};
+    want.known = known;
+    if (chat_template_read(PUBLISHED, &text, &err)) fail_msg("%s", err.msg);
+    json_t *list = json_pack("{s:[{s:s, s:s}, {s:s, s:s}]}", "chat_template", "name", name,
+                             "template", strbuf_str(&text), "name", other, "template", "x");
+    char *config = json_dumps(list, 0);
+    if (open_folder(NULL, config, "qwen3_5", &t)) fail_msg("%s", err.msg);
+    assert_memory_equal(&t, &want, sizeof t);
+    free(config);
+    json_decref(list);
+    strbuf_free(&text);
+}
+
+/* The same in files; the published one is the default, if it is there at all. */
+static void expect_beside(const char *other, int has_default, int known)
+{
+    char *dir = temp_path("chat"), path[4][160];
+    ChatTemplate t, want = qwen35;
+    StrBuf text = {0};
+    want.known = known;
+    if (chat_template_read(PUBLISHED, &text, &err)) fail_msg("%s", err.msg);
+    snprintf(path[0], sizeof *path, "%s", dir);
+    snprintf(path[1], sizeof *path, "%s/additional_chat_templates", dir);
+    snprintf(path[2], sizeof *path, "%s/additional_chat_templates/%s", dir, other);
+    snprintf(path[3], sizeof *path, "%s/chat_template.jinja", dir);
+    mkdir(path[0], 0777);
+    mkdir(path[1], 0777);
+    write_file(path[2], "x", 1);
+    if (has_default) write_file(path[3], text.data, text.len);
+    int rc = chat_template_open(&t, dir, "qwen3_5", &err);
+    unlink(path[3]);
+    unlink(path[2]);
+    rmdir(path[1]);
+    rmdir(path[0]);
+    mem_free(dir);
+    strbuf_free(&text);
+    assert_int_equal(rc, 0);
+    assert_memory_equal(&t, &want, sizeof t);
+}
+
+/* Of templates by name transformers takes "tool_use" where there are tools, none without default.
+ */
+static void tells_of_others_by_name(void **state)
+{
+    (void)state;
+    expect_listed("default", "rag", 1);
+    expect_listed("default", "tool_use", 0);
+    expect_listed("tool_use", "default", 0);
+    expect_listed("rag", "tool_use", 0);
+    expect_listed("rag", "summary", 0);
+    expect_beside("rag.jinja", 1, 1);
+    expect_beside("tool_use.jinja", 1, 0);
+    expect_beside("tool_use.jinja", 0, 0);
+}
+
 /* However large the file is: no memory is taken for it. */
 static void bounds_the_template(void **state)
 {
@@ -272,7 +331,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tells_templates_apart),     cmocka_unit_test(reads_a_processors_template),
         cmocka_unit_test(does_not_know_edited_ones), cmocka_unit_test(knows_the_published_ones),
-        cmocka_unit_test(bounds_the_template),
+        cmocka_unit_test(bounds_the_template),       cmocka_unit_test(tells_of_others_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -123,8 +123,12 @@ static int read_template(const char *dir, StrBuf *text, Error *err)
     return rc;
 }
 
-/* The same from a JSON file: a string, or a list of named ones of which "default" counts. */
-static int read_json_template(const char *dir, const char *name, StrBuf *text, Error *err)
+/*
+ * The same from a JSON file: a string, or a list of named ones of which "default" counts. *others:
+ * transformers would take one by its name, which we do not: "tool_use" where there are tools.
+ */
+static int read_json_template(const char *dir, const char *name, StrBuf *text, int *others,
+                              Error *err)
 {
     char *path = path_join(dir, name);
     json_t *root = NULL, *named;
@@ -134,34 +138,45 @@ static int read_json_template(const char *dir, const char *name, StrBuf *text, E
         root = json_read_file(path, MAX_CONFIG_BYTES, err);
         if (!root) rc = -1;
     }
-    const json_t *template = json_object_get(root, "chat_template");
-    json_array_foreach(template, i, named)
+    const json_t *list = json_object_get(root, "chat_template"), *template = list;
+    json_array_foreach(list, i, named)
     {
         const char *is = json_string_value(json_object_get(named, "name"));
         if (is && !strcmp(is, "default")) template = json_object_get(named, "template");
+        if (is && !strcmp(is, "tool_use")) *others = 1;
     }
+    if (json_is_array(template)) *others = 1; /* none is the default */
     if (json_is_string(template)) strbuf_puts(text, json_string_value(template));
     json_decref(root);
     mem_free(path);
     return rc;
 }
 
-int chat_template_read(const char *dir, StrBuf *text, Error *err)
+static int read_templates(const char *dir, StrBuf *text, int *others, Error *err)
 {
     int rc = read_template(dir, text, err);
+    *others = file_is_in(dir, "additional_chat_templates/tool_use.jinja");
     /* What older programs save beside the processor of a model that sees. */
-    if (!rc && !text->len) rc = read_json_template(dir, "chat_template.json", text, err);
-    if (!rc && !text->len) rc = read_json_template(dir, "tokenizer_config.json", text, err);
+    if (!rc && !text->len) rc = read_json_template(dir, "chat_template.json", text, others, err);
+    if (!rc && !text->len) rc = read_json_template(dir, "tokenizer_config.json", text, others, err);
     return rc;
+}
+
+int chat_template_read(const char *dir, StrBuf *text, Error *err)
+{
+    int others;
+    return read_templates(dir, text, &others, err);
 }
 
 int chat_template_open(ChatTemplate *t, const char *dir, const char *model_type, Error *err)
 {
     StrBuf text = {0};
+    int others;
     *t = (ChatTemplate){0};
     choose_by_type(t, model_type ? model_type : "");
-    int rc = chat_template_read(dir, &text, err);
+    int rc = read_templates(dir, &text, &others, err);
     if (!rc && text.len) choose_by_markers(t, strbuf_str(&text), text.len);
+    if (others) t->known = 0;
     strbuf_free(&text);
     return rc;
 }

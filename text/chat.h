@@ -43,13 +43,14 @@ typedef struct {
     int scalars_as_json;   /* arguments that are not strings: true, not Python's True (Qwen3.6) */
     int can_keep_thinking; /* knows preserve_thinking, which CHAT_QWEN38 always does (Qwen3.6) */
     int always_thinks;     /* enable_thinking cannot be 0 (Qwen3.8-2.4T-A95B) */
-    int known;             /* 0: the template is not a published one; the caller warns */
+    int known; /* 0: the template is no published one, or one of several; the caller warns */
 } ChatTemplate;
 
 /*
  * Chooses by markers in dir's chat_template.jinja (or else the chat_template of its
- * chat_template.json or tokenizer_config.json), and where there are none by config.json's
- * model_type. Fails only when a file that is there cannot be read or has more than 16 MiB.
+ * chat_template.json or tokenizer_config.json, of several the "default"), and where there are none
+ * by config.json's model_type. Fails only when a file that is there cannot be read or has more than
+ * 16 MiB.
  */
 int chat_template_open(ChatTemplate *t, const char *dir, const char *model_type, Error *err);
 
