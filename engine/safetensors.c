@@ -349,6 +349,40 @@ static int has_more_files(const char *dir, const char *index, const char *single
     return has_more;
 }
 
+static int has_head(const Safetensors *st)
+{
+    for (int i = 0; i < st->n; i++)
+        if (!strncmp(st->tensor[i].name, "mtp.", 4) || strstr(st->tensor[i].name, ".mtp."))
+            return 1;
+    return 0;
+}
+
+static int is_open(const Safetensors *st, const char *name)
+{
+    for (int i = 0; i < st->n_shards; i++)
+        if (!strcmp(st->shard[i].name, name)) return 1;
+    return 0;
+}
+
+/*
+ * Who quantizes or tunes a model without its MTP head often puts that beside it, in a file that no
+ * index names. It is read where the others have none.
+ */
+static int add_head(Safetensors *st, const char *dir, Error *err)
+{
+    static const char *const names[] = {"mtp.safetensors", "model_mtp.safetensors",
+                                        "model-mtp.safetensors"};
+    for (int i = 0; i < 3 && !has_head(st); i++) {
+        if (!file_is_in(dir, names[i]) || is_open(st, names[i])) continue;
+        char *path = path_join(dir, names[i]);
+        st->shard = mem_realloc(st->shard, (size_t)st->n_shards + 1, sizeof *st->shard);
+        int failed = add_file(st, path, err) || sort_names(st, err);
+        mem_free(path);
+        if (failed) return -1;
+    }
+    return 0;
+}
+
 Safetensors *safetensors_open(const char *dir, Error *err)
 {
     static const char single_name[] = "model.safetensors";
@@ -364,7 +398,9 @@ Safetensors *safetensors_open(const char *dir, Error *err)
         error_set(err, ERR_FILE, "'%.120s' has neither model.safetensors nor %s", dir, index_name);
     mem_free(index);
     mem_free(single);
-    return st;
+    if (!st || !add_head(st, dir, err)) return st;
+    safetensors_close(st);
+    return NULL;
 }
 
 void safetensors_close(Safetensors *st)

@@ -2,7 +2,8 @@
  * safetensors.h: the tensors of a checkpoint folder, mapped, never copied.
  *
  * One model.safetensors, or the shards named by model.safetensors.index.json (of which one may be
- * model.safetensors; else that file is all there is, whatever index lies beside it). Headers are
+ * model.safetensors; else that file is all there is, whatever index lies beside it), and the MTP
+ * head, where these have none, in mtp.safetensors (model_mtp, model-mtp). Headers are
  * checked whole before anyone reads a tensor: known types, offsets inside the file and equal to the
  * shape's bytes, no overlap and no gap, no duplicate names (also across shards), bounded sizes.
  */

@@ -632,9 +632,20 @@ static void test_no_head(void **state)
     checkpoint_read(&c, GOLDEN "qwen35-dense");
     for (int i = c.n - 1; i >= 0; i--)
         if (!strncmp(c.tensor[i].name, "mtp.", 4)) checkpoint_drop(&c, c.tensor[i].name);
-    Model *m = open_ok(checkpoint_model(&c, GOLDEN "qwen35-dense/config.json", NULL, NULL, 0));
+    const char *dir = checkpoint_model(&c, GOLDEN "qwen35-dense/config.json", NULL, NULL, 0);
+    Model *m = open_ok(dir);
     assert_int_equal(m->has_mtp, 0);
     assert_ptr_equal(m->lm_head.data, m->embed.data);
+    model_close(m);
+    checkpoint_free(&c);
+
+    /* In a file of its own, which no index names. */
+    checkpoint_read(&c, GOLDEN "qwen35-dense");
+    for (int i = c.n - 1; i >= 0; i--)
+        if (strncmp(c.tensor[i].name, "mtp.", 4) != 0) checkpoint_drop(&c, c.tensor[i].name);
+    checkpoint_write(&c, scratch_path(dir, "model_mtp.safetensors"), 0, 1, 0);
+    m = open_ok(dir);
+    check_shapes(m, WEIGHT_BF16);
     model_close(m);
     checkpoint_free(&c);
 }

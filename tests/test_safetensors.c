@@ -319,6 +319,57 @@ static void test_file_beside_index(void **state)
     }
 }
 
+/* The MTP head's own file is read, named by an index or not, where the others have no head. */
+static void test_head_beside(void **state)
+{
+    (void)state;
+    static const char
+        one[] = "{\"weight_map\":{\"x\":\"a.safetensors\"}}",
+        named[] = "{\"weight_map\":{\"x\":\"a.safetensors\",\"mtp.y\":\"mtp.safetensors\"}}",
+        other[] = "{\"weight_map\":{\"x\":\"a.safetensors\",\"y\":\"mtp.safetensors\"}}";
+    static const struct {
+        const char *x, *index, *head, *y;
+        int n_files;
+    } rows[] = {
+        {"model.safetensors", NULL, "mtp.safetensors", "mtp.y", 2},
+        {"model.safetensors", NULL, "model_mtp.safetensors", "mtp.y", 2},
+        {"model.safetensors", NULL, "model-mtp.safetensors", "language_model.mtp.y", 2},
+        {"model.safetensors", NULL, "mtp-old.safetensors", "mtp.y", 1},
+        {"a.safetensors", one, "mtp.safetensors", "mtp.y", 2},
+        {"a.safetensors", named, "mtp.safetensors", "mtp.y", 2},
+        {"a.safetensors", other, "mtp.safetensors", "y", 2},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char header[100];
+        const char *dir = scratch_dir("safetensors"), *index = rows[i].index;
+        scratch_safetensors(scratch_path(dir, rows[i].x), "{" F("x", "[0,8]") "}", 8);
+        snprintf(header, sizeof header,
+                 "{\"%s\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", rows[i].y);
+        scratch_safetensors(scratch_path(dir, rows[i].head), header, 8);
+        if (index)
+            scratch_write(scratch_path(dir, "model.safetensors.index.json"), index, strlen(index));
+        Error err = {0};
+        Safetensors *st = safetensors_open(dir, &err);
+        if (!st) fail_msg("row %zu: %s", i, err.msg);
+        assert_int_equal(safetensors_shards(st), rows[i].n_files);
+        assert_non_null(safetensors_find(st, "x"));
+        assert_true(!!safetensors_find(st, rows[i].y) == (rows[i].n_files == 2));
+        safetensors_close(st);
+    }
+
+    Error err = {0};
+    const char *dir = scratch_dir("safetensors");
+    scratch_safetensors(scratch_path(dir, "model.safetensors"), "{" F("mtp.x", "[0,8]") "}", 8);
+    scratch_safetensors(scratch_path(dir, "mtp.safetensors"), "{" F("mtp.x", "[0,8]") "}", 8);
+    Safetensors *st = safetensors_open(dir, &err);
+    assert_non_null(st);
+    assert_int_equal(safetensors_shards(st), 1);
+    safetensors_close(st);
+    scratch_safetensors(scratch_path(dir, "model.safetensors"), "{" F("x", "[0,8]") "}", 8);
+    scratch_write(scratch_path(dir, "mtp.safetensors"), "version https://git-lfs", 23);
+    expect_error(safetensors_open(dir, &err), &err, "'mtp.safetensors'", "Git LFS");
+}
+
 static void test_index_lies(void **state)
 {
     (void)state;
@@ -401,11 +452,11 @@ static void test_many(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small_file), cmocka_unit_test(test_types),
-        cmocka_unit_test(test_lies),       cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_flipped),    cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_index_lies), cmocka_unit_test(test_file_beside_index),
-        cmocka_unit_test(test_many),
+        cmocka_unit_test(test_small_file),  cmocka_unit_test(test_types),
+        cmocka_unit_test(test_lies),        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_flipped),     cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_index_lies),  cmocka_unit_test(test_file_beside_index),
+        cmocka_unit_test(test_head_beside), cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
