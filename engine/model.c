@@ -9,12 +9,15 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/strbuf.h"
 #include "engine/loader.h"
 #include "engine/unpack.h"
 
+/* What stands before the names of the family, by who wrote the checkpoint; it ends with a dot. */
 typedef struct {
-    const char *trunk; /* "model.language_model." or another */
-    const char *mtp;   /* NULL: the checkpoint has no tensor of an MTP head */
+    char trunk[64];   /* "model.language_model.", "model." */
+    char lm_head[64]; /* mostly "" */
+    char mtp[64];     /* "mtp."; "": there is no tensor of an MTP head */
 } Prefixes;
 
 static int load_attention(Loader *l, const ModelConfig *c, AttentionWeights *w)
@@ -186,10 +189,9 @@ static int same_bytes(const Tensor *a, const Tensor *b)
  * two say different things, or a model was tuned after it was untied. Of a copy of the embedding
  * one is enough.
  */
-static int load_lm_head(Loader *l, Model *m, const Tensor *embed)
+static int load_lm_head(Loader *l, Model *m, const char *prefix, const Tensor *embed)
 {
-    loader_scope(l, "language_model.", -1); /* some converters */
-    if (!loader_find(l, "lm_head", ".weight")) loader_scope(l, "", -1);
+    loader_scope(l, prefix, -1);
     const Tensor *own = loader_find(l, "lm_head", ".weight");
     if (m->config.tied && (!own || same_bytes(own, embed))) {
         m->lm_head = m->embed;
@@ -199,11 +201,11 @@ static int load_lm_head(Loader *l, Model *m, const Tensor *embed)
     return loader_matrix(l, "lm_head", m->config.n_vocab, m->config.dim, &m->lm_head);
 }
 
-static int load_globals(Loader *l, Model *m, const char *prefix)
+static int load_globals(Loader *l, Model *m, const Prefixes *p)
 {
     const ModelConfig *c = &m->config;
     size_t n = (size_t)c->rope.n_rot / 2;
-    loader_scope(l, prefix, -1);
+    loader_scope(l, p->trunk, -1);
     if (loader_matrix(l, "embed_tokens", c->n_vocab, c->dim, &m->embed) ||
         loader_norm(l, "norm", c->dim, &m->final_norm))
         return -1;
@@ -212,7 +214,7 @@ static int load_globals(Loader *l, Model *m, const char *prefix)
     float *f = loader_floats(l, n);
     rope_frequencies(&c->rope, f);
     m->inv_freq = loader_place_floats(l, f, n);
-    return m->inv_freq ? load_lm_head(l, m, embed) : -1;
+    return m->inv_freq ? load_lm_head(l, m, p->lm_head, embed) : -1;
 }
 
 /* All of the head or none of it: a part of one is a broken file. */
@@ -220,7 +222,7 @@ static int load_head(Loader *l, Model *m, const char *prefix)
 {
     const ModelConfig *c = &m->config;
     HeadWeights *h = &m->head;
-    if (!prefix) return 0;
+    if (!*prefix) return 0;
     loader_scope(l, prefix, 1);
     if (c->n_mtp > 1 && loader_find(l, "input_layernorm", ".weight"))
         log_warn("mtp_layers found=%d used=1", c->n_mtp);
@@ -236,34 +238,37 @@ static int load_head(Loader *l, Model *m, const char *prefix)
     return 0;
 }
 
-static int any_tensor(const Safetensors *st, const char *prefix)
+/* Keeps what stands in a name before this part of it, if that is its last. */
+static int take_prefix(const char *name, const char *part, char out[64])
 {
-    for (int i = 0; i < safetensors_count(st); i++)
-        if (!strncmp(safetensors_at(st, i)->name, prefix, strlen(prefix))) return 1;
-    return 0;
+    int n = (int)(strlen(name) - strlen(part));
+    if (!text_ends_with(name, part) || (n && name[n - 1] != '.')) return 0;
+    snprintf(out, 64, "%.*s", n, name);
+    return 1;
 }
 
 /* The trunk is known by its embedding, the head by any tensor; of dummies there are all. */
 static int find_prefixes(Loader *l, const ModelConfig *c, Prefixes *p)
 {
-    static const char *const trunk[] = {"model.language_model.", "language_model.model.", "model."};
-    static const char *const head[] = {"mtp.", "model.mtp.", "language_model.mtp."};
-    *p = (Prefixes){0};
+    int found = 0;
+    *p = (Prefixes){.trunk = "model."};
     if (l->dummy) {
-        *p = (Prefixes){"model.", c->n_mtp > 0 ? "mtp." : NULL};
+        if (c->n_mtp > 0) snprintf(p->mtp, sizeof p->mtp, "mtp.");
         return 0;
     }
-    for (int i = 0; i < 3 && !p->mtp; i++)
-        if (any_tensor(l->own->st, head[i])) p->mtp = head[i];
-    for (int i = 0; i < 3; i++) {
-        loader_scope(l, trunk[i], -1);
-        p->trunk = trunk[i];
-        if (loader_find(l, "embed_tokens", ".weight")) return 0;
+    for (int i = 0; i < safetensors_count(l->own->st); i++) {
+        const char *name = safetensors_at(l->own->st, i)->name, *head = tensor_of_head(name);
+        if (head)
+            snprintf(p->mtp, sizeof p->mtp, "%.*s", (int)(head - name), name);
+        else if (!take_prefix(name, "lm_head.weight", p->lm_head))
+            found += take_prefix(name, "embed_tokens.weight", p->trunk);
     }
-    return error_set(l->err, ERR_FILE,
-                     "cannot load '%.80s': tensor 'model.language_model.embed_tokens.weight' is "
-                     "missing, also as 'language_model.model.' and 'model.'",
-                     l->dir);
+    if (found) return 0;
+    return error_set(
+        l->err, ERR_FILE,
+        "cannot load '%.80s': tensor 'embed_tokens.weight' is missing, whatever stands "
+        "before its name",
+        l->dir);
 }
 
 static int is_of_integers(QuantType quant)
@@ -331,8 +336,7 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
     if (options->dummy) l->dummy = dummy_open(options->dummy, m->backend);
     if (loader_open(l)) return -1;
     if (l->saver) saver_begin(l->saver, l->own->st);
-    if (find_prefixes(l, &m->config, &p) || load_globals(l, m, p.trunk) ||
-        load_layers(l, m, p.trunk))
+    if (find_prefixes(l, &m->config, &p) || load_globals(l, m, &p) || load_layers(l, m, p.trunk))
         return -1;
     m->weight_bytes = l->bytes;
     if (options->draft_quant) l->quant = options->draft_quant;

@@ -349,11 +349,16 @@ static int has_more_files(const char *dir, const char *index, const char *single
     return has_more;
 }
 
+const char *tensor_of_head(const char *name)
+{
+    const char *at = strncmp(name, "mtp.", 4) ? strstr(name, ".mtp.") : name;
+    return at ? strstr(at, "mtp.") + 4 : NULL;
+}
+
 static int has_head(const Safetensors *st)
 {
     for (int i = 0; i < st->n; i++)
-        if (!strncmp(st->tensor[i].name, "mtp.", 4) || strstr(st->tensor[i].name, ".mtp."))
-            return 1;
+        if (tensor_of_head(st->tensor[i].name)) return 1;
     return 0;
 }
 

@@ -69,6 +69,9 @@ int safetensors_shards(const Safetensors *st);
 const char *safetensors_path(const Safetensors *st, int shard);
 int safetensors_place(const Safetensors *st, const Tensor *t, size_t *offset);
 
+/* What follows "mtp." in the name of a tensor of an MTP head; NULL: it is of none. */
+const char *tensor_of_head(const char *name);
+
 /* As a file writes it: "F8_E4M3". */
 const char *tensor_type_name(TensorType type);
 

@@ -411,6 +411,15 @@ static void test_prefixes(void **state)
                                     "language_model.lm_head.", "mtp.", "language_model.mtp.",
                                     NULL});
     check_prefixes(GOLDEN "qwen3-next", (const char *[]){"mtp.", "model.mtp.", NULL});
+    /* As transformers 5.4 saved it, and as other programs leave their own names before all. */
+    check_prefixes(GOLDEN "qwen35-dense",
+                   (const char *[]){"model.language_model.",
+                                    "model.language_model.language_model.language_model.", NULL});
+    check_prefixes(GOLDEN "qwen35-moe",
+                   (const char *[]){"model.language_model.", "base_model.model.model.", "lm_head.",
+                                    "base_model.model.lm_head.", "mtp.", "base_model.model.mtp.",
+                                    NULL});
+    check_prefixes(GOLDEN "qwen35-dense", (const char *[]){"model.language_model.", "", NULL});
 }
 
 /* Forms that differ from the golden files but mean the same. */
