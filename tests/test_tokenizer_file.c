@@ -12,6 +12,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -315,6 +316,65 @@ static void names_what_is_wrong(void **state)
     }
 }
 
+/* The small tokenizer, beside a tokenizer_config.json; NULL and err. */
+static Tokenizer *open_configured(const json_t *root, const char *config)
+{
+    char *dir = temp_path("configured"), path[2][160];
+    char *text = json_dumps(root, 0);
+    mkdir(dir, 0777);
+    snprintf(path[0], sizeof *path, "%s/tokenizer.json", dir);
+    snprintf(path[1], sizeof *path, "%s/tokenizer_config.json", dir);
+    write_file(path[0], text, strlen(text));
+    write_file(path[1], config, strlen(config));
+    err = (Error){0};
+    Tokenizer *tok = tokenizer_open(path[0], &err);
+    unlink(path[0]);
+    unlink(path[1]);
+    rmdir(dir);
+    mem_free(dir);
+    free(text);
+    return tok;
+}
+
+/* transformers adds what tokenizer_config.json alone lists; what both have is as in the file. */
+static void takes_configured_tokens(void **state)
+{
+    static const char *const wrong[][2] = {
+        {"{\"added_tokens_decoder\": {\"x\": {\"content\": \"<a>\"}}}", "id of '<a>' must be"},
+        {"{\"added_tokens_decoder\": {\"\": {\"content\": \"<a>\"}}}", "id of '<a>' must be"},
+        {"{\"added_tokens_decoder\": {\"-1\": {\"content\": \"<a>\"}}}", "id of '<a>' is -1"},
+        {"{\"added_tokens_decoder\": {\"300\": {\"content\": \"<a>\"}}}", "is given twice"},
+        {"{\"added_tokens_decoder\": {\"310\": {}}}", "'content' must be a string"},
+        {"{\"added_tokens_decoder\": {\"310\": 5}}", "'content' must be a string"},
+        {"{\"added_tokens_decoder\": {\"310\": {\"content\": \"<a>\", \"lstrip\": true}}}",
+         "'lstrip' of"},
+        {"{", "tokenizer_config.json"}};
+    static const char both[] =
+        "{\"added_tokens_decoder\": {\"310\": {\"content\": \"<a>\", \"special\": true},"
+        " \"999\": {\"content\": \"<b>\", \"special\": true}}}";
+    static const int32_t ids[] = {301, 310, 311};
+    (void)state;
+    json_t *root = small_json();
+    small_set(root, "added_tokens", "[{\"id\": 311, \"content\": \"<b>\"}]");
+    Tokenizer *tok = open_configured(root, both);
+    if (!tok) fail_msg("%s", err.msg);
+    expect_ids(tok, "abc<a><b>", 9, 1, ids, 3);
+    assert_true(tokenizer_is_special(tok, 310));
+    assert_false(tokenizer_is_special(tok, 311));
+    tokenizer_close(tok);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        if (open_configured(root, wrong[i][0]) || !strstr(err.msg, wrong[i][1]))
+            fail_msg("%s: %s", wrong[i][0], err.msg);
+    tok = open_configured(root, "[]");
+    assert_non_null(tok);
+    tokenizer_close(tok);
+    json_object_del(root, "added_tokens");
+    tok = open_configured(root, both);
+    assert_true(tok && tokenizer_has(tok, 310) && tokenizer_has(tok, 999));
+    tokenizer_close(tok);
+    json_decref(root);
+}
+
 static void expect_bad_file(const char *data, size_t len)
 {
     char *path = temp_path("bad.json");
@@ -590,6 +650,7 @@ int main(void)
         cmocka_unit_test(takes_the_longest_added_token),
         cmocka_unit_test(names_what_is_wrong),
         cmocka_unit_test(refuses_damaged_files),
+        cmocka_unit_test(takes_configured_tokens),
         cmocka_unit_test(accepts_json_alone),
         cmocka_unit_test(reads_odd_spellings),
         cmocka_unit_test(reads_all_layouts),

@@ -26,8 +26,10 @@ typedef struct {
 void token_list_add(TokenList *list, int32_t id);
 void token_list_free(TokenList *list);
 
-/* Reads a tokenizer.json (BPE, ByteLevel). Every part that is not understood is an error that names
- * it. */
+/*
+ * Reads a tokenizer.json (BPE, ByteLevel), and what its folder's tokenizer_config.json adds to
+ * that. Every part that is not understood is an error that names it.
+ */
 Tokenizer *tokenizer_open(const char *path, Error *err);
 void tokenizer_close(Tokenizer *tok);
 

@@ -15,8 +15,8 @@
 #include "text/nfc.h"
 #include "text/tokenizer_tables.h"
 
-/* Qwen3.5's has 12 MB. */
-static const size_t MAX_FILE_BYTES = 256u << 20;
+/* Qwen3.5's has 12 MB; of its tokenizer_config.json a few hundred KiB at most. */
+static const size_t MAX_FILE_BYTES = 256u << 20, MAX_CONFIG_BYTES = 16u << 20;
 
 /* What ByteLevel with use_regex means. Source: GPT-2's encoder. */
 static const char GPT2_REGEX[] =
@@ -96,7 +96,8 @@ static int measure(Reader *r, const json_t *added)
         if (tokenizer_check_id(f, json_integer_value(id), "added_tokens", symbol)) return -1;
         n_bytes += symbol.len;
     }
-    assert(n_bytes <= MAX_FILE_BYTES); /* so offsets fit 32 bits, and ranks too */
+    /* So offsets fit 32 bits, and ranks too. */
+    assert(n_bytes <= MAX_FILE_BYTES + MAX_CONFIG_BYTES);
     vocab_init(&r->tok->vocab, f->max_id + 1, n_tokens, n_bytes);
     return 0;
 }
@@ -309,6 +310,56 @@ static int read_pre_tokenizer(Reader *r, const json_t *pre)
     return r->tok->splitter ? 0 : bad(r, "pre_tokenizer: %s", why.msg);
 }
 
+/* {"7": {"content": "<x>", ...}, ...} to a list like added_tokens, but for what that has. */
+static void append_decoder(json_t *added, const json_t *decoder)
+{
+    json_t *known = json_object(), *value;
+    const char *id, *content;
+    size_t i;
+    json_array_foreach(added, i, value)
+    {
+        content = json_string_value(json_object_get(value, "content"));
+        if (content) json_object_set_new(known, content, json_true());
+    }
+    json_object_foreach((json_t *)decoder, id, value)
+    {
+        char *end;
+        content = json_string_value(json_object_get(value, "content"));
+        if (content && json_object_get(known, content)) continue;
+        json_t *item = json_deep_copy(value);
+        long long n = strtoll(id, &end, 10);
+        if (*id && !*end) json_object_set_new(item, "id", json_integer(n));
+        json_array_append_new(added, item);
+    }
+    json_decref(known);
+}
+
+/*
+ * Added tokens that are in the tokenizer_config.json beside the file alone: transformers adds them.
+ * Without them a template's marks would be read as the letters they are written in.
+ */
+static int take_configured(json_t *root, const char *path, Error *err)
+{
+    static const char name[] = "tokenizer_config.json";
+    const char *slash = strrchr(path, '/');
+    StrBuf dir = {0};
+    int rc = 0;
+    strbuf_add(&dir, slash ? path : ".", slash ? (size_t)(slash - path) : 1);
+    if (file_is_in(strbuf_str(&dir), name)) {
+        char *beside = path_join(strbuf_str(&dir), name);
+        json_t *config = json_read_file(beside, MAX_CONFIG_BYTES, err);
+        if (config && !json_object_get(root, "added_tokens"))
+            json_object_set_new(root, "added_tokens", json_array());
+        append_decoder(json_object_get(root, "added_tokens"),
+                       json_object_get(config, "added_tokens_decoder"));
+        rc = config ? 0 : -1;
+        json_decref(config);
+        mem_free(beside);
+    }
+    strbuf_free(&dir);
+    return rc;
+}
+
 /* All but the two tables, which are empty in root. */
 static int read_root(Reader *r, const json_t *root)
 {
@@ -330,7 +381,7 @@ int tokenizer_read(Tokenizer *tok, const char *path, Error *err)
     tokenizer_tables_find(&r.file, file.size ? (const char *)file.data : "", file.size, &rest);
     /* A second model would not be the one whose tables were found. */
     json_t *root = json_read_text(strbuf_str(&rest), rest.len, JSON_REJECT_DUPLICATES, path, err);
-    if (root) rc = read_root(&r, root);
+    if (root && !take_configured(root, path, err)) rc = read_root(&r, root);
     json_decref(root);
     nfc_scratch_free(&r.nfc);
     tokenizer_tables_free(&r.file);
