@@ -62,6 +62,7 @@ static int read_type(const Reader *r)
     if (!v) return 0;
     if (!json_is_string(v)) return bad(r, key, "must be a string");
     name = json_string_value(v);
+    if (!strcmp(name, "mrope")) return 0; /* an older name: a text's sections turn alike */
     for (int i = 0; i < 3; i++)
         if (!strcmp(name, names[i])) {
             r->rope->type = (RopeType)i;

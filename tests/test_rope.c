@@ -42,6 +42,12 @@ static const struct {
      1,
      {1, 0.133352146f, 0.0177827943f, 0.00237137382f, 0.000316227786f, 4.21696532e-05f,
       5.62341347e-06f, 7.49894241e-07f}},
+    {64, /* as checkpoints older than that name have it */
+     "{'type':'mrope','mrope_section':[3,3,2],'rope_theta':10000000.0,'partial_rotary_factor':0."
+     "25}",
+     1,
+     {1, 0.133352146f, 0.0177827943f, 0.00237137382f, 0.000316227786f, 4.21696532e-05f,
+      5.62341347e-06f, 7.49894241e-07f}},
     {64,
      "{'rope_type':'linear','rope_theta':1000000.0,'partial_rotary_factor':0.25,'factor':3}",
      1,
