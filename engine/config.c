@@ -134,7 +134,9 @@ static int check_task(const Reader *r)
 {
     const json_t *list = json_field(r->top, "architectures");
     const char *name = json_string_value(json_array_get(list, 0));
-    if (!name || !(strstr(name, "Classification") || strstr(name, "QuestionAnswering"))) return 0;
+    if (!name || !(strstr(name, "Classification") || strstr(name, "QuestionAnswering") ||
+                   strstr(name, "RewardModel")))
+        return 0;
     return error_set(r->err, ERR_INPUT, "%s: 'architectures' is '%.60s', which writes no text",
                      r->where, name);
 }

@@ -295,6 +295,7 @@ static const Lie lies[] = {
     {dense, "architectures", "[\"Qwen3_5TextForSequenceClassification\"]",
      "'architectures' is 'Qwen3_5TextForSequenceClassification', which writes no text"},
     {next, "architectures", "[\"Qwen3NextForQuestionAnswering\"]", "which writes no text"},
+    {dense, "architectures", "[\"Qwen3_5ForRewardModel\"]", "which writes no text"},
     {dense, "text_config", "[]", "'text_config' must be an object"},
     {dense, "text_config.vocab_size", "0", "'vocab_size' is 0"},
     {dense, "text_config.vocab_size", "99999999999", "'vocab_size' is 99999999999"},
