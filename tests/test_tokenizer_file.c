@@ -336,7 +336,7 @@ static Tokenizer *open_configured(const json_t *root, const char *config)
     return tok;
 }
 
-/* transformers adds what tokenizer_config.json alone lists; what both have is as in the file. */
+/* What tokenizer_config.json alone lists is added; of the rest it says what is special. */
 static void takes_configured_tokens(void **state)
 {
     static const char *const wrong[][2] = {
@@ -360,7 +360,10 @@ static void takes_configured_tokens(void **state)
     if (!tok) fail_msg("%s", err.msg);
     expect_ids(tok, "abc<a><b>", 9, 1, ids, 3);
     assert_true(tokenizer_is_special(tok, 310));
-    assert_false(tokenizer_is_special(tok, 311));
+    assert_true(tokenizer_is_special(tok, 311));
+    tokenizer_close(tok);
+    tok = open_configured(root, "{\"added_tokens_decoder\": {\"311\": {\"content\": \"<b>\"}}}");
+    assert_true(tok && !tokenizer_is_special(tok, 311));
     tokenizer_close(tok);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         if (open_configured(root, wrong[i][0]) || !strstr(err.msg, wrong[i][1]))

@@ -310,7 +310,10 @@ static int read_pre_tokenizer(Reader *r, const json_t *pre)
     return r->tok->splitter ? 0 : bad(r, "pre_tokenizer: %s", why.msg);
 }
 
-/* {"7": {"content": "<x>", ...}, ...} to a list like added_tokens, but for what that has. */
+/*
+ * {"7": {"content": "<x>", ...}, ...} to a list like added_tokens; of what that has already it says
+ * whether it is special.
+ */
 static void append_decoder(json_t *added, const json_t *decoder)
 {
     json_t *known = json_object(), *value;
@@ -319,14 +322,18 @@ static void append_decoder(json_t *added, const json_t *decoder)
     json_array_foreach(added, i, value)
     {
         content = json_string_value(json_object_get(value, "content"));
-        if (content) json_object_set_new(known, content, json_true());
+        if (content) json_object_set(known, content, value);
     }
     json_object_foreach((json_t *)decoder, id, value)
     {
         char *end;
         content = json_string_value(json_object_get(value, "content"));
-        if (content && json_object_get(known, content)) continue;
-        json_t *item = json_deep_copy(value);
+        json_t *item = content ? json_object_get(known, content) : NULL;
+        if (item) {
+            json_object_set(item, "special", json_object_get(value, "special"));
+            continue;
+        }
+        item = json_deep_copy(value);
         long long n = strtoll(id, &end, 10);
         if (*id && !*end) json_object_set_new(item, "id", json_integer(n));
         json_array_append_new(added, item);
