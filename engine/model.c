@@ -258,6 +258,10 @@ static int find_prefixes(Loader *l, const ModelConfig *c, Prefixes *p)
     }
     for (int i = 0; i < safetensors_count(l->own->st); i++) {
         const char *name = safetensors_at(l->own->st, i)->name, *head = tensor_of_head(name);
+        if (strstr(name, ".lora_"))
+            return error_set(l->err, ERR_FILE,
+                             "cannot load '%.60s': tensor '%s' is an adapter's: merge it first",
+                             l->dir, name);
         if (head)
             snprintf(p->mtp, sizeof p->mtp, "%.*s", (int)(head - name), name);
         else if (!take_prefix(name, "lm_head.weight", p->lm_head))

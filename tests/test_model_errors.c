@@ -138,6 +138,9 @@ static void test_other_errors(void **state)
     checkpoint_free(&untied);
     expect_error(checkpoint_model(&c, config, "text_config.num_hidden_layers", "3", 0),
                  "'layer_types'");
+    checkpoint_put(&c, "model.language_model.layers.0.mlp.up_proj.lora_A.weight", "F32", 2, 2, -1);
+    expect_error(checkpoint_model(&c, config, NULL, NULL, 0), "lora_A.weight' is an adapter's");
+    checkpoint_drop(&c, "model.language_model.layers.0.mlp.up_proj.lora_A.weight");
     checkpoint_rename(&c, "model.language_model.embed_tokens.", "transformer.wte.");
     expect_error(checkpoint_model(&c, config, NULL, NULL, 0),
                  "embed_tokens.weight' is missing, whatever");
