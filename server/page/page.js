@@ -40,6 +40,7 @@ function isLast(message) {
 }
 
 function updateAnswer(answer) {
+  if (!views.has(answer)) return; // a new chat has begun
   const log = $("messages");
   const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
   views.get(answer).update(isLast(answer) && !running);

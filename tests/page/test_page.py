@@ -195,6 +195,22 @@ class PageTest(unittest.TestCase):
         self.page.click("#stop")
         self.check_stopped()
 
+    def test_new_chat_in_mid_answer(self):
+        self.begin_long()
+        self.page.click("#new-chat")
+        self.page.wait("document.getElementById('status').textContent === 'Stopped.'")
+        self.assertEqual(self.page.texts("article"), [])
+        self.set("more", "")
+        self.write(QUESTION)
+        self.answered()
+        self.set("more", LONG)
+        self.page.click(".figures button")
+        self.page.wait("document.getElementById('send').hidden")
+        self.page.click("#new-chat")
+        self.page.wait("document.getElementById('status').textContent === ''")
+        self.assertEqual(self.page.texts("article"), [])
+        self.assertEqual(self.steps(), [])
+
     def test_reload(self):
         self.ready()
         self.page.click("#examples button")
