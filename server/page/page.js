@@ -24,7 +24,8 @@ function loadConversation() {
 }
 
 function keepConversation() {
-  if (!keep(CONVERSATION, conversation)) say("This conversation will be lost with a reload.");
+  if (keep(CONVERSATION, conversation) || !conversation.length) return;
+  $("wrong").textContent = "This conversation will be lost with a reload.";
 }
 
 function viewOf(message) {
@@ -157,11 +158,11 @@ async function compare(answer) {
   const other = { ...newAnswer(fields), compared: answer };
   say("The model answers once more.");
   await make(other, toMessages(conversation.slice(0, conversation.indexOf(answer))), showDrafts);
-  if (other.state === "done")
+  if (other.state === "done") {
     answer.compared = { perSecond: other.perSecond, same: sameText(answer, other) };
-  else if (other.state === "failed") $("wrong").textContent = other.error;
+    keepConversation();
+  } else if (other.state === "failed") $("wrong").textContent = other.error;
   updateAnswer(answer);
-  keepConversation();
   say(answer.compared ? "The comparison is there." : "");
 }
 
@@ -208,6 +209,7 @@ function listen() {
   $("new-chat").addEventListener("click", () => {
     stop();
     conversation = [];
+    $("wrong").textContent = "";
     keepConversation();
     showAll();
     $("message").focus();

@@ -231,6 +231,15 @@ class PageTest(unittest.TestCase):
         self.ready()
         self.check_stopped()
 
+    def test_nothing_can_be_kept(self):
+        self.ready()
+        self.page.run("Storage.prototype.setItem = () => { throw new Error('full'); }")
+        self.write(QUESTION)
+        self.answered()
+        self.assertIn("will be lost with a reload", self.page.text("#wrong"))
+        self.page.click("#new-chat")
+        self.assertEqual(self.page.text("#wrong"), "")
+
     # ---- with and without drafts ----
 
     def compare(self, text):
