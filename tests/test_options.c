@@ -111,6 +111,29 @@ static void test_bytes(void **state)
         assert_error(PARSE("--memory", bad[i]), ERR_INPUT, "such as 512M or 4G");
 }
 
+/* Both limits are allowed, and a choice's first word; a number has nothing behind it. */
+static void test_limits(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *value;
+        int rc;
+    } cases[] = {
+        {"--port", "0", 0},      {"--port", "65535", 0}, {"--port", "-1", -1},
+        {"--top-p", "0", 0},     {"--top-p", "1", 0},    {"--top-p", "-0.1", -1},
+        {"--top-p", "0.5x", -1}, {"--top-p", " 1", -1},  {"--memory", "1000000000000000000", 0},
+        {"--color", "auto", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (PARSE(cases[i].name, cases[i].value) != cases[i].rc)
+            fail_msg("%s '%s'", cases[i].name, cases[i].value);
+    int64_t bytes;
+    assert_int_equal(options_read_bytes("9223372036854775807", &bytes), 0);
+    assert_true(bytes == INT64_MAX);
+    assert_int_equal(options_read_bytes("9223372036854775808", &bytes), -1);
+    assert_int_equal(options_read_bytes("000000000000000000000001", &bytes), -1); /* too long */
+}
+
 static void test_words_and_order(void **state)
 {
     (void)state;
@@ -166,6 +189,8 @@ static void test_errors(void **state)
     (void)state;
     assert_error(PARSE("--prot", "80"), ERR_INPUT,
                  "unknown option '--prot'; did you mean '--port'?");
+    assert_error(PARSE("--mmory", "1"), ERR_INPUT, "did you mean '--memory'?");
+    assert_error(PARSE("--memmory", "1"), ERR_INPUT, "did you mean '--memory'?");
     assert_error(PARSE("--zzzzzzz", "80"), ERR_INPUT, "unknown option '--zzzzzzz'");
     /* what a terminal would obey is not said */
     assert_error(PARSE("--zzz\x1b[2J\x7f-"), ERR_INPUT, "unknown option '--zzz?[2J?-'");
@@ -328,6 +353,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_type),
         cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_limits),
         cmocka_unit_test(test_words_and_order),
         cmocka_unit_test(test_switch),
         cmocka_unit_test(test_word_behind_switch),
