@@ -26,7 +26,6 @@ static void begin_item(const Walk *w, ItemKind kind, const char *name, size_t le
     end_item(w, 0);
     item->kind = kind;
     item->index = w->row->n++;
-    item->is_cut = 0;
     random_hex(item->id, (sizeof item->id - 1) / 2);
     random_hex(item->call_id, (sizeof item->call_id - 1) / 2);
     strbuf_clear(&item->name);
@@ -76,7 +75,6 @@ static void take_piece(const Walk *w, const ReplyPiece *p, int shows_reasoning)
         add_to(w, ITEM_TEXT, p->text, p->len);
         break;
     case REPLY_CALL_START:
-        strbuf_clear(&w->row->blanks);
         begin_item(w, ITEM_CALL, p->text, p->len);
         break;
     case REPLY_ARGUMENTS:
