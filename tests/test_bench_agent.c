@@ -18,6 +18,7 @@
 #include "base/mem.h"
 #include "bench/agent_loops.h"
 #include "bench/json_lines.h"
+#include "bench/quantiles.h"
 #include "bench/replay.h"
 #include "tests/analyzer.h"
 #include "tests/checkpoint.h"
@@ -253,6 +254,10 @@ static void test_sums(void **state)
     r.row[0].may_differ = 1;
     assert_int_equal(replay_check(&r, NULL), 0);
     assert_true(s.first_ms_p[0] == 4 && s.first_ms_p[1] == 9 && s.first_ms_p[2] == 9);
+    json_t *one = replay_turn_json(&turn[0]);
+    assert_true(json_real_value(json_object_get(one, "tokens_per_second")) == 200);
+    assert_true(json_real_value(json_object_get(one, "acceptance_length")) == 2);
+    json_decref(one);
     s = replay_sum(&r, 0, (const char[]){0, 1, 1, 0});
     assert_int_equal(s.n_turns, 1);
     assert_true(s.n_prompt == 20 && s.tokens_per_second == 0 && s.accepted_length == 1);
@@ -288,8 +293,18 @@ static void test_percentiles(void **state)
         turn[i] = (LoadTurn){.answered = 1, .n_tokens = 1, .first_ms = N - i, .ms = N - i};
     ReplaySum s = replay_sum(&r, 0, NULL);
     assert_true(s.first_ms_p[0] == 50 && s.first_ms_p[1] == 95 && s.first_ms_p[2] == 99);
+    json_t *row = replay_row_json(&r, 0); /* of our own server, which would tell of drafts */
+    assert_true(json_is_false(json_object_get(row, "prefix_cache")));
+    assert_true(json_real_value(json_object_get(row, "acceptance_length")) == 1);
+    assert_true(json_real_value(json_object_get(row, "first_token_ms_p50")) == 50);
+    assert_true(json_real_value(json_object_get(row, "first_token_ms_p95")) == 95);
+    assert_true(json_real_value(json_object_get(row, "first_token_ms_p99")) == 99);
+    json_decref(row);
     r.n_turns = 2;
     assert_true(replay_sum(&r, 0, NULL).first_ms_p[0] == 99);
+    double ms[] = {4, 1, 3, 2};
+    assert_true(median(ms, 4) == 2.5 && median(ms, 3) == 2 && median(ms, 1) == 1);
+    assert_true(median(ms, 0) == 0 && quantile(ms, 0, 0.5) == 0);
 }
 
 /* ---- a server that is a few lines here ---- */
@@ -394,10 +409,13 @@ static void test_counts_are_the_servers(void **state)
 static void test_length_is_not_known(void **state)
 {
     (void)state;
-    Stub stub = {.says = said_little};
+    Stub stub = {.says = said_little}, tells = {0};
     expect_run(run_against(&stub, SECOND_LOOP, "--json"), 0,
                "\"acceptance_length\": null,\n   \"tok");
     expect_run(run_against(&stub, SECOND_LOOP, NULL), 0, "       50        0        9      - ");
+    RunResult r = run_against(&tells, SECOND_LOOP, NULL);
+    assert_run(&r, 0, "\n-     -      ");
+    expect_run(r, 0, "       50       40        9   2.00 ");
 }
 
 /* Another server is told how to draw, where somebody has said it. */
