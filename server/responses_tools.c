@@ -278,7 +278,7 @@ void custom_input_add(CustomInput *c, const char *json, size_t len)
 void custom_input_end(CustomInput *c, const StrBuf *arguments)
 {
     json_error_t je;
-    if (c->state != INPUT_BEFORE && c->state != INPUT_OTHER) return;
+    if (c->state != INPUT_OTHER) return;
     json_t *parsed = json_loadb(strbuf_str(arguments), arguments->len, JSON_ALLOW_NUL, &je);
     const json_t *input = json_object_get(parsed, "input");
     if (json_is_string(input))

@@ -458,6 +458,7 @@ static void test_custom_input(void **state)
         {"{\"inputs\": \"a\"}", "{\"inputs\": \"a\"}"},
         {"{}", "{}"},
         {"{\"input\": \"cut o", "cut o"},
+        {"{\"input\": ", ""}, /* cut before it begins */
         {"{\"input\": 7}", "{\"input\": 7}"},
     };
     CustomInput c = {0};
