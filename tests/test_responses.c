@@ -145,6 +145,8 @@ static void test_text(void **state)
     assert_int_equal(served_int_at(reply, "usage.output_tokens_details.reasoning_tokens"), 0);
     assert_int_equal(served_int_at(count, "input_tokens"),
                      served_int_at(reply, "usage.input_tokens"));
+    assert_int_equal(served_int_at(reply, "usage.input_tokens_details.cache_write_tokens"), 0);
+    assert_true(served_int_at(reply, "completed_at") >= served_int_at(reply, "created_at"));
     assert_string_equal(served_text_at(count, "object"), "response.input_tokens");
     json_decref(count);
     json_decref(chat);
@@ -173,6 +175,7 @@ static void test_response_object(void **state)
     assert_non_null(want);
     assert_int_equal(served_int_at(reply, "usage.output_tokens"), 1);
     assert_string_equal(served_text_at(reply, "output.0.status"), "incomplete");
+    assert_null(json_object_get(reply, "completed_at"));
     forget(reply);
     json_object_set_new(reply, "temperature",
                         json_real(json_number_value(served_at(reply, "temperature"))));
@@ -206,6 +209,8 @@ static void test_text_stream(void **state)
         assert_string_equal(served_text_at(event, "item_id"), served_text_at(events, "2.item.id"));
         assert_int_equal(served_int_at(event, "output_index"), 0);
         assert_int_equal(served_int_at(event, "content_index"), 0);
+        assert_int_equal(json_is_array(json_object_get(event, "logprobs")), i > 3 && i + 3 < n);
+        assert_null(json_object_get(event, "name"));
     }
     const char *said = served_text_at(whole, "output.0.content.0.text");
     assert_string_equal(strbuf_str(&text), said);
@@ -231,10 +236,10 @@ static void test_reasoning(void **state)
 {
     (void)state;
 #define THINKS "{" HELLO ", \"reasoning\": {\"effort\": \"low\"}, \"thinking_budget\": 7"
-    json_t *whole = served_post(served, RESPONSES, THINKS "}", 200);
+    json_t *whole = served_post(served, RESPONSES, THINKS ", \"include\": [\"x\"]}", 200);
     json_t *events = served_named_events(served, RESPONSES, THINKS ", \"stream\": true}"), *event;
     const json_t *item = served_at(whole, "output.0");
-    StrBuf text = {0};
+    StrBuf text = {0}, said = {0};
     size_t i;
     check_numbers(events);
     assert_memory_equal(served_text_at(item, "id"), "rs_", 3);
@@ -242,6 +247,7 @@ static void test_reasoning(void **state)
     assert_int_equal(json_array_size(json_object_get(item, "summary")), 0);
     assert_true(json_is_null(json_object_get(item, "encrypted_content")));
     assert_string_equal(served_text_at(item, "content.0.type"), "reasoning_text");
+    assert_string_equal(served_text_at(item, "status"), "completed");
     assert_string_equal(served_text_at(whole, "output.1.type"), "message");
     assert_int_equal(served_int_at(whole, "usage.output_tokens_details.reasoning_tokens"), 9);
     json_array_foreach(events, i, event)
@@ -250,13 +256,17 @@ static void test_reasoning(void **state)
         if (!strcmp(type, "response.reasoning_text.delta")) {
             assert_int_equal(served_int_at(event, "content_index"), 0);
             assert_int_equal(served_int_at(event, "output_index"), 0);
+            assert_null(json_object_get(event, "logprobs"));
             strbuf_puts(&text, served_text_at(event, "delta"));
         } else if (!strcmp(type, "response.output_text.delta")) {
             assert_int_equal(served_int_at(event, "output_index"), 1);
+            strbuf_puts(&said, served_text_at(event, "delta"));
         }
     }
     assert_string_equal(strbuf_str(&text), served_text_at(item, "content.0.text"));
+    assert_string_equal(strbuf_str(&said), served_text_at(whole, "output.1.content.0.text"));
     strbuf_free(&text);
+    strbuf_free(&said);
     json_decref(events);
     json_decref(whole);
 }
@@ -333,6 +343,7 @@ static void test_call(void **state)
     assert_string_equal(served_text_at(events, "2.item.status"), "in_progress");
     for (size_t i = 3; i + 3 < n; i++) {
         assert_string_equal(type_at(events, i), "response.function_call_arguments.delta");
+        assert_null(json_object_get(json_array_get(events, i), "logprobs"));
         strbuf_puts(&text, served_text_at(json_array_get(events, i), "delta"));
     }
     assert_true(n > 3 + 3 + 2); /* as they come */
@@ -345,6 +356,13 @@ static void test_call(void **state)
                         served_text_at(events, "2.item.call_id"));
     strbuf_free(&text);
     json_decref(events);
+    json_decref(whole);
+
+    json_t *of_space =
+        json_pack("[{s:s, s:s, s:O}]", "type", "namespace", "name", "space", "tools", tools);
+    whole = ask(of_space, "\"tool_choice\": \"required\", ");
+    assert_string_equal(served_text_at(whole, "output.0.namespace"), "space");
+    assert_string_equal(served_text_at(whole, "output.0.name"), "FindRestaurants");
     json_decref(whole);
 }
 
@@ -393,6 +411,7 @@ static int check_custom_tool(const char *name, const char *fields, const char *h
         if (!strcmp(type, "response.custom_tool_call_input.delta")) {
             strbuf_puts(&text, served_text_at(event, "delta"));
             n_pieces++;
+            assert_null(json_object_get(event, "logprobs"));
         }
         if (!strcmp(type, "response.custom_tool_call_input.done"))
             assert_string_equal(served_text_at(event, "input"), strbuf_str(&text));
@@ -420,6 +439,15 @@ static void test_custom_tool(void **state)
         n_pieces = check_custom_tool("Notes", fields, NULL);
     }
     assert_in_range(n_pieces, 2, 1000);
+    static const int cuts[] = {12, 17}; /* before the input, within it */
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        char fields[200];
+        snprintf(fields, sizeof fields,
+                 "\"tool_choice\": {\"type\": \"custom\", \"name\": \"Notes\"}, "
+                 "\"temperature\": 1.6, \"seed\": 3, \"max_output_tokens\": %d, ",
+                 cuts[i]);
+        assert_int_equal(check_custom_tool("Notes", fields, NULL), i);
+    }
 }
 
 static void test_format(void **state)
