@@ -9,6 +9,8 @@
 #include <cmocka.h>
 
 #include <jansson.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/checkpoint.h"
@@ -62,10 +64,21 @@ static void test_prefixes_are_found(void **state)
 static void test_table(void **state)
 {
     (void)state;
+    static const char *const heads[] = {"    118      9  computed        0 ",
+                                        "    118      9  in memory       0 ",
+                                        "    118      9  cached        118 "};
+    double ms, min, max, ratio, behind = 0;
     RunResult r = RUN("bench", "turn", "--model", MODEL, "--threads", "1", "--question-tokens", "9",
-                      "--requests", "1", "--ctx-size", "128");
-    assert_run(&r, 0, "    118      9  cached        118 "); /* what the context leaves of 4096 */
-    assert_non_null(strstr(strbuf_str(&r.out), " 1.00\n"));
+                      "--requests", "2", "--ctx-size", "128");
+    for (size_t i = 3; i-- > 0;) {
+        assert_run(&r, 0, heads[i]); /* what the context leaves of 4096 */
+        const char *figures = strstr(strbuf_str(&r.out), heads[i]) + strlen(heads[i]);
+        assert_int_equal(sscanf(figures, "%lf [%lf..%lf] %lf", &ms, &min, &max, &ratio), 4);
+        assert_true(min <= max && fabs(ms - (min + max) / 2) <= 0.011);
+        assert_true(i != 1 || ratio == 1);
+        if (i == 1) behind = ms;
+    }
+    assert_true(fabs(ratio - ms / behind) < 0.1 * ratio);
     assert_null(strstr(strbuf_str(&r.out), "restored"));
     run_result_free(&r);
 }
