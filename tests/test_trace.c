@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -299,7 +300,11 @@ static void test_chat_load(void **state)
 
     /* A turn begins with the turn before and its answer, a session with the system prompt. */
     int system = 0, turns = 0;
+    double n_new = t.request[0].n_prompt + t.request[0].n_answer;
+    assert_int_equal(t.n_sessions, 30);
     for (int i = 1; i < t.n; i++) {
+        n_new += t.request[i].n_prompt + t.request[i].n_answer;
+        assert_int_equal(t.request[i].answer_changes, 0);
         int before = i - 1;
         while (before >= 0 && t.request[before].session != t.request[i].session)
             before--;
@@ -310,30 +315,92 @@ static void test_chat_load(void **state)
         }
         turns++;
         const TraceRequest *r = &t.request[before];
+        n_new -= r->n_prompt + r->n_answer;
         assert_int_equal(shared(&t, i, before), r->n_prompt + r->n_answer);
         assert_true(t.request[i].n_prompt > r->n_prompt + r->n_answer);
     }
     assert_true(system >= 10 && turns >= 30);
+    assert_true(t.new_tokens == n_new); /* a system prompt is each session's own */
 
     Trace other = open_load("chat", "sessions=30,turns=4,systems=1,system-tokens=50,seed=4");
     Trace none = open_load("chat", "sessions=2,turns=1,systems=0");
+    Trace some = open_load("chat", "sessions=9,turns=1,systems=9");
     assert_int_equal(none.n, 2);
     assert_int_equal(shared(&none, 0, 1), 0);
+    int n_shared = 0;
+    for (int i = 1; i < some.n; i++)
+        n_shared += shared(&some, 0, i) > 0;
+    assert_in_range(n_shared, 0, 4);
     assert_true(other.request[1].ts != t.request[1].ts);
     trace_close(&t);
     trace_close(&other);
     trace_close(&none);
+    trace_close(&some);
+}
+
+static void assert_close(const char *what, double got, double want)
+{
+    if (fabs(got - want) > 0.05 * want) fail_msg("%s: %g, not %g", what, got, want);
+}
+
+/* Over many sessions the draws have the law that the knobs say. */
+static void test_law(void **state)
+{
+    (void)state;
+    enum { N = 5000 };
+    Trace t = open_load("chat", "sessions=5000,turns=1,systems=0,question=1000,answer=200,"
+                                "spread=0.5,rate=2,most=1000000");
+    double question = 0, answer = 0, logs = 0, squares = 0, start = 0;
+    assert_int_equal(t.n, N);
+    for (int i = 0; i < N; i++) {
+        const TraceRequest *r = &t.request[i];
+        double l = log(r->n_prompt);
+        question += r->n_prompt, answer += r->n_answer;
+        logs += l, squares += l * l;
+        if (r->ts > start) start = r->ts;
+    }
+    assert_close("question", question / N, 1000);
+    assert_close("answer", answer / N, 200);
+    assert_close("spread", sqrt(squares / N - logs / N * logs / N), 0.5);
+    assert_close("seconds", start, N / 2);
+    trace_close(&t);
+
+    /* Turns are geometric; between two there are an answer at 50 tokens a second and a pause. */
+    t = open_load("chat", "sessions=5000,turns=4,systems=0,question=1,answer=100,spread=0,think=3,"
+                          "most=1000000");
+    static double last[N];
+    double pauses = 0;
+    int n_pauses = 0;
+    for (int i = 0; i < t.n; i++) {
+        const TraceRequest *r = &t.request[i];
+        if (last[r->session] > 0) pauses += r->ts - last[r->session], n_pauses++;
+        last[r->session] = r->ts;
+    }
+    assert_close("turns", (double)t.n / N, 4);
+    assert_close("pause", pauses / n_pauses, 2 + 3);
+    trace_close(&t);
 }
 
 /* What the model thought is not in the next prompt. */
 static void test_reasoning(void **state)
 {
     (void)state;
-    Trace t = open_load("agent", "sessions=1,turns=40,reasoning=100,most=100000");
+    Trace t = open_load("agent", "sessions=1,turns=40,reasoning=100,most=20000");
     assert_true(t.n > 2);
+    double n_new = t.request[0].n_prompt + t.request[0].n_answer;
     for (int i = 1; i < t.n; i++) {
         assert_int_equal(t.request[i].answer_changes, 1);
         assert_int_equal(shared(&t, i, i - 1), t.request[i - 1].n_prompt);
+        n_new += t.request[i].n_prompt + t.request[i].n_answer - t.request[i - 1].n_prompt;
+    }
+    assert_true(t.new_tokens == n_new);
+    trace_close(&t);
+    t = open_load("chat", "sessions=50,turns=9,systems=0,question=100,reasoning=100,answer=100,"
+                          "spread=0,most=1000");
+    for (int i = 0, most = 0; i < t.n; i++) {
+        int n = t.request[i].n_prompt + t.request[i].n_answer;
+        most = n > most ? n : most;
+        if (i == t.n - 1) assert_int_equal(most, 900); /* four turns; a fifth were 1100 */
     }
     trace_close(&t);
 }
@@ -355,8 +422,8 @@ int main(void)
         cmocka_unit_test(test_ids),       cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_messages),  cmocka_unit_test(test_bfcl),
         cmocka_unit_test(test_bad_files), cmocka_unit_test(test_sessions),
-        cmocka_unit_test(test_chat_load), cmocka_unit_test(test_reasoning),
-        cmocka_unit_test(test_bad_loads),
+        cmocka_unit_test(test_chat_load), cmocka_unit_test(test_law),
+        cmocka_unit_test(test_reasoning), cmocka_unit_test(test_bad_loads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
