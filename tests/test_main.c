@@ -10,7 +10,9 @@
 #include <cmocka.h>
 
 #include <jansson.h>
+#include <math.h>
 
+#include "base/clock.h"
 #include "base/version.h"
 #include "tests/checkpoint.h"
 #include "tests/run_binary.h"
@@ -343,24 +345,108 @@ static void test_long_categories(void **state)
 #undef CASE
 }
 
-/* Who drafted what, and both ways in which acceptance by depth is counted. */
+/* Who drafted what. */
 static void test_report(void **state)
 {
     (void)state;
     static const char line[] = "{\"turns\": [\"Hello\"]}";
 #define REPORT                                                                                     \
     "bench", "accept", "--model", "models/demo", "--device", "cpu", "--prompts", "/dev/stdin",     \
-        "--temperature", "0", "--draft", "union", "--tree-nodes", "6", "--draft-topk", "2"
-    RunResult r = RUN_ON(line, REPORT);
-    assert_run(&r, 0, "model: demo; temperature 0\ndrafts: union, 3 levels, top-k 2, 6 nodes\n");
-    assert_run(&r, 0, "\nthe same as vLLM counts:   1: ");
-    run_result_free(&r);
-    r = RUN_ON(line, REPORT, "--json");
-    assert_run(&r, 0, "\"drafter\": \"union\"");
-    run_result_free(&r);
-    r = RUN_ON(line, REPORT, "--json", "--draft", "none");
-    assert_run(&r, 0, "\"drafter\": null");
-    run_result_free(&r);
+        "--temperature", "0", "--tree-nodes", "6", "--draft-topk", "2"
+    expect_run(RUN_ON(line, REPORT, "--draft", "union"), 0,
+               "model: demo; temperature 0\ndrafts: union, 3 levels, top-k 2, 6 nodes\n");
+    expect_run(RUN_ON(line, REPORT, "--json", "--draft", "union"), 0, "\"drafter\": \"union\"");
+    expect_run(RUN_ON(line, REPORT, "--json", "--draft", "none"), 0, "\"drafter\": null");
+}
+
+static double number(const json_t *totals, const char *name)
+{
+    return json_number_value(json_object_get(totals, name));
+}
+
+static double count_at(const json_t *totals, const char *name, size_t i)
+{
+    return json_number_value(json_array_get(json_object_get(totals, name), i));
+}
+
+/* What is counted of the same tokens comes to the same. */
+static void check_sums(const json_t *totals)
+{
+    double steps = number(totals, "steps"), accepted = number(totals, "accepted");
+    double by_steps = 0, by_accepted = 0, by_depth = 0;
+    for (size_t i = 0; i <= 3; i++) {
+        by_steps += count_at(totals, "steps_by_accepted", i);
+        by_accepted += (double)i * count_at(totals, "steps_by_accepted", i);
+        by_depth += count_at(totals, "depth_accepted", i);
+    }
+    assert_true(accepted > 0 && number(totals, "steps_with_drafts") < steps);
+    assert_true(by_steps == steps && by_accepted == accepted && by_depth == accepted);
+    assert_true(steps + accepted == number(totals, "tokens") - number(totals, "answers"));
+    assert_true(fabs(number(totals, "acceptance_length") - 1 - accepted / steps) < 1e-4);
+}
+
+/* The report for people has the figures of that for programs, and speeds that ms allowed for. */
+static void check_figures(const char *text, const json_t *totals, double ms)
+{
+    char says[400];
+    int answers;
+    double tokens, steps, length, speed, plain, ratio,
+        drafted = number(totals, "steps_with_drafts"),
+        first = count_at(totals, "depth_accepted", 0), accepted = number(totals, "accepted");
+    snprintf(says, sizeof says,
+             "acceptance length %.3f (1 + accepted drafts / all steps); as vLLM "
+             "counts, over the steps that had drafts: %.3f; as SGLang, tokens / steps: %.3f\n",
+             1 + accepted / number(totals, "steps"), 1 + accepted / drafted,
+             number(totals, "tokens") / number(totals, "steps"));
+    assert_non_null(strstr(text, says));
+    snprintf(says, sizeof says, "\nacceptance by depth:       1: %.3f  2: ",
+             first / count_at(totals, "depth_tried", 0));
+    assert_non_null(strstr(text, says));
+    snprintf(says, sizeof says, "\nthe same as vLLM counts:   1: %.3f  2: ", first / drafted);
+    assert_non_null(strstr(text, says));
+    assert_int_equal(sscanf(strstr(text, "\nall "), " all %d %lf %lf %lf %lf %lf %lf", &answers,
+                            &tokens, &steps, &length, &speed, &plain, &ratio),
+                     7);
+    assert_true(tokens == number(totals, "tokens") && steps == number(totals, "steps"));
+    assert_true(fabs(length - number(totals, "acceptance_length")) < 0.01);
+    assert_true(fabs(ratio - speed / plain) < 0.01);
+    double took = (tokens - answers) * (1 / speed + 1 / plain) * 1e3;
+    assert_true(took < ms && took > ms / 1e3);
+}
+
+/* Two categories; many steps have no drafts. */
+static void test_figures(void **state)
+{
+    (void)state;
+    static const char lines[] =
+        "{\"category\": \"one\", \"turns\": [\"Say a b a b a b a b\", \"again\"]}\n"
+        "{\"category\": \"two\", \"turns\": [\"Hello\"]}\n";
+    RunResult json = RUN_ON(lines, REPORT, "--draft", "ngram", "--json");
+    assert_run(&json, 0, "\"all\"");
+    json_t *report = json_loads(strbuf_str(&json.out), 0, NULL);
+    const json_t *list = json_object_get(report, "categories"),
+                 *all = json_object_get(report, "all");
+    check_sums(all);
+    assert_int_equal(number(all, "answers"), 3);
+    assert_int_equal(number(json_array_get(list, 0), "tokens") +
+                         number(json_array_get(list, 1), "tokens"),
+                     number(all, "tokens"));
+
+    /* The second turn's prompt has the whole answer of the first. */
+    RunResult cut = RUN_ON(lines, REPORT, "--draft", "ngram", "--json", "--max-tokens", "2");
+    json_t *of_cut = json_loads(strbuf_str(&cut.out), 0, NULL);
+    assert_int_equal(number(json_object_get(of_cut, "all"), "tokens"), 3 * 2);
+    assert_true(number(json_object_get(of_cut, "all"), "prompt_tokens") + 5 <
+                number(all, "prompt_tokens"));
+    json_decref(of_cut);
+    run_result_free(&cut);
+
+    double start = clock_ms();
+    RunResult text = RUN_ON(lines, REPORT, "--draft", "ngram");
+    check_figures(strbuf_str(&text.out), all, clock_ms() - start);
+    json_decref(report);
+    run_result_free(&json);
+    run_result_free(&text);
 #undef REPORT
 }
 
@@ -435,7 +521,8 @@ int main(void)
         cmocka_unit_test(test_long_categories),  cmocka_unit_test(test_no_prompts),
         cmocka_unit_test(test_messages),         cmocka_unit_test(test_turns_with_tools),
         cmocka_unit_test(test_no_steps),         cmocka_unit_test(test_report),
-        cmocka_unit_test(test_small_stack),      cmocka_unit_test(test_no_files_left),
+        cmocka_unit_test(test_figures),          cmocka_unit_test(test_small_stack),
+        cmocka_unit_test(test_no_files_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
