@@ -68,6 +68,11 @@ class PageTest(unittest.TestCase):
         page.wait(f"document.querySelectorAll('{DONE}').length === {n}")
         return page.run(f"[...document.querySelectorAll('{ANSWERS} > .text')].at(-1).innerText")
 
+    def answer_with(self, chunk):
+        """From now on every answer is this chunk, a JavaScript expression."""
+        self.page.run(f"""window.fetch = async () =>
+            new Response("data: " + JSON.stringify({chunk}) + "\\n\\ndata: [DONE]\\n\\n")""")
+
     def steps(self):
         """Of each step that is drawn: root, kept and next tokens."""
         return self.page.run("""[...document.querySelectorAll("#trees li")].map((step) =>
@@ -269,7 +274,32 @@ class PageTest(unittest.TestCase):
         self.answered()
         self.assertEqual(server.metric("vllm:spec_decode_num_draft_tokens_total"), before)
         self.assertEqual(self.page.text("#acceptance"), "1.00")
-        self.assertIn("Ask again with drafts", self.page.text(".figures"))
+        self.page.click(".figures button")  # Ask again with drafts
+        self.assertIn("The text is the same.", self.page.wait("document.querySelector('.compared')?.innerText"))
+        self.assertGreater(server.metric("vllm:spec_decode_num_draft_tokens_total"), before)
+
+    def test_what_is_compared(self):
+        # each speed at its name, however it was asked for first; texts that differ are said to
+        self.ready()
+        for first, fast in (("on", 100), ("off", 50)):
+            self.set("use-drafts", first)
+            for text, speed in (("a", fast), ("b", 150 - fast)):
+                self.answer_with(json.dumps({
+                    "choices": [{"delta": {"content": text}}],
+                    "timings": {"predicted_per_second": speed, "predicted_n": 1},
+                }))
+                if text == "a":
+                    self.write(QUESTION)
+                    self.answered()
+                else:
+                    self.page.click(".figures button")
+            shown = self.page.wait("document.querySelector('.compared')?.innerText")
+            self.assertIn("The text is not the same. 2.00 times the speed with drafts.", shown)
+            self.assertEqual(self.page.texts(".compared b"), ["100 tokens/s", "50 tokens/s"])
+            self.assertEqual([self.page.text(f"#rate-{way}") for way in ("with", "without")], ["100", "50"])
+            widths = self.page.run("[...document.querySelectorAll('.compared i')].map((e) => e.style.width)")
+            self.assertEqual(widths, ["100%", "50%"])
+            self.page.click("#new-chat")
 
     def test_no_drafts_to_be_had(self):
         other = Server("--draft", "none")
@@ -341,15 +371,14 @@ class PageTest(unittest.TestCase):
 
     def test_html_stays_text(self):
         self.ready()
-        self.page.run("""window.fetch = async () => {
-            const nasty = %s;
+        self.page.run("const nasty = %s" % json.dumps(NASTY))
+        self.answer_with("""(() => {
             const call = {index: 0, id: "c", function: {name: nasty, arguments: nasty}};
             const tree = {token: [nasty, nasty], parent: [-1, 0], kept: [1, 0], next: nasty};
             const said = "**" + nasty + "** `" + nasty + "`\\n- " + nasty + "\\n```\\n" + nasty;
             const delta = {content: said, reasoning_content: nasty, tool_calls: [call]};
-            const chunk = {choices: [{delta, trees: [tree], finish_reason: null}]};
-            return new Response("data: " + JSON.stringify(chunk) + "\\n\\ndata: [DONE]\\n\\n");
-        }""" % json.dumps(NASTY))
+            return {choices: [{delta, trees: [tree], finish_reason: null}]};
+        })()""")
         self.write(NASTY)
         self.answered()
         for where in ("article.user", f"{ANSWERS} > .text", f"{ANSWERS} strong", f"{ANSWERS} pre", ".call h3",
