@@ -7,7 +7,7 @@ function element(name, ...children) {
   return e;
 }
 
-const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*|\*([^\s*](?:.*?[^\s*])?)\*/;
+const INLINE = /(`+)(.+?)\1|\*\*(.+?)\*\*(?!\*)|\*([^\s*](?:.*?[^\s*])?)\*/;
 
 function inline(text) {
   const nodes = [];

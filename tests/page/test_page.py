@@ -69,9 +69,11 @@ class PageTest(unittest.TestCase):
         return page.run(f"[...document.querySelectorAll('{ANSWERS} > .text')].at(-1).innerText")
 
     def answer_with(self, chunk):
-        """From now on every answer is this chunk, a JavaScript expression."""
-        self.page.run(f"""window.fetch = async () =>
-            new Response("data: " + JSON.stringify({chunk}) + "\\n\\ndata: [DONE]\\n\\n")""")
+        """From now on every answer is this chunk, a JavaScript expression; asked is the last request."""
+        self.page.run(f"""window.fetch = async (path, options) => {{
+            window.asked = JSON.parse(options.body);
+            return new Response("data: " + JSON.stringify({chunk}) + "\\n\\ndata: [DONE]\\n\\n");
+        }}""")
 
     def steps(self):
         """Of each step that is drawn: root, kept and next tokens."""
@@ -125,6 +127,36 @@ class PageTest(unittest.TestCase):
         shown = float(self.page.text("#acceptance"))
         self.assertAlmostEqual(shown, sum(counts) / len(counts), delta=0.005)
         self.assertGreater(self.page.run("document.querySelectorAll('.node.dropped').length"), 0)
+        # what was kept stands on the top line, one behind the other, and the next token behind it
+        self.assertTrue(self.page.run("""[...document.querySelectorAll("#trees li")].every((step) =>
+            [...step.querySelectorAll(".node:not(.dropped) rect")].every((rect, i, all) =>
+                rect.y.baseVal.value === all[0].y.baseVal.value &&
+                (i === 0 || rect.x.baseVal.value > all[i - 1].x.baseVal.value)))"""))
+
+    def test_stream_in_bytes(self):
+        self.ready()
+        self.page.run("""window.fetch = async () => {
+            const chunk = (content) => `data: ${JSON.stringify({choices: [{delta: {content}}]})}\\n\\n`;
+            const text = chunk("a\u00e9") + ": alive\\n\\n" + chunk("\u20ac\U0001f600 z") + "data: [DONE]\\n\\n";
+            const bytes = new TextEncoder().encode(text);
+            return new Response(new ReadableStream({start(stream) {
+                for (const byte of bytes) stream.enqueue(new Uint8Array([byte]));
+                stream.close();
+            }}));
+        }""")
+        self.write(QUESTION)
+        self.assertEqual(self.answered(), "a\u00e9\u20ac\U0001f600 z")
+
+    def test_markdown(self):
+        self.ready()
+        said = "# A\nb **c *d*** ***D*** `*e*`\nf\n\n- g\n* h\n3. i\n4) j\n```py\n- k\n\nl\n```\nm"
+        self.answer_with(json.dumps({"choices": [{"delta": {"content": said}}]}))
+        self.write(QUESTION)
+        self.answered()
+        self.assertEqual(self.page.run(f"document.querySelector('{ANSWERS} > .text').innerHTML"),
+                         "<h4>A</h4><p>b <strong>c <em>d</em></strong> <strong><em>D</em></strong> <code>*e*</code><br>f</p>"
+                         "<ul><li>g</li><li>h</li></ul><ol start=\"3\"><li>i</li><li>j</li></ol>"
+                         "<pre><code>- k\n\nl</code></pre><p>m</p>")
 
     def test_last_steps_only(self):
         self.ready()
@@ -146,6 +178,25 @@ class PageTest(unittest.TestCase):
         self.assertTrue(self.answered(2))
         self.assertEqual(self.page.text("article.result pre"), FOUND)
         self.assertIsNone(self.page.text(".results"))  # they were sent
+
+    def test_what_goes_back(self):
+        self.ready()
+        call = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}
+        delta = {"content": "a", "reasoning_content": "b", "tool_calls": [call]}
+        self.answer_with(json.dumps({"choices": [{"delta": delta}]}))
+        self.write("Hello")
+        self.answered()
+        self.page.click(".results input")
+        self.page.type("found")
+        self.page.press("Enter")
+        self.answered(2)
+        del call["index"]
+        self.assertEqual(self.page.run("asked.messages"), [
+            {"role": "user", "content": "Hello"},
+            {"role": "assistant", "content": "a", "reasoning_content": "b",
+             "tool_calls": [{"type": "function", **call}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "found"},
+        ])
 
     def test_cut_call(self):
         self.ready()
