@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/splitmix.h"
 #include "bench/quantiles.h"
 
 enum { SILENCE_S = 120, MAX_COMPLAINTS = 5, MAX_EVENTS_SEEN = 6 };
@@ -63,13 +64,10 @@ double times_quantile(const Times *t, double share)
 
 /* ---- choosing ---- */
 
-/* SplitMix64's mixer: word i of the random numbers that belong to request k. */
+/* Word i of the random numbers that belong to request k. */
 static uint64_t draw(const LoadPlan *plan, int k, int i)
 {
-    uint64_t z = plan->seed + 0x9E3779B97F4A7C15u * ((uint64_t)k * 4 + (uint64_t)i + 1);
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
+    return splitmix_mix(plan->seed + SPLITMIX_STEP * ((uint64_t)k * 4 + (uint64_t)i + 1));
 }
 
 static int percent(const LoadPlan *plan, int k, int i, int share)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/splitmix.h"
 #include "bench/json_report.h"
 #include "bench/replay.h"
 
@@ -21,19 +22,10 @@ enum {
     N_IDS = 700,
 };
 
-/* SplitMix64. */
-static uint64_t draw(uint64_t *state)
-{
-    uint64_t z = *state += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
-}
-
 static void draw_ids(int32_t *id, int n, uint64_t *state)
 {
     for (int i = 0; i < n; i++)
-        id[i] = FIRST_ID + (int32_t)(draw(state) % N_IDS);
+        id[i] = FIRST_ID + (int32_t)(splitmix_next(state) % N_IDS);
 }
 
 /* Group of each prompt: every group's number as often as it has prompts, shuffled. */
@@ -42,7 +34,7 @@ static int *shuffled_groups(int n_groups, int n_each, uint64_t *state)
     int n = n_groups * n_each;
     int *group = mem_alloc((size_t)n, sizeof *group);
     for (int i = 0; i < n; i++) {
-        int at = (int)(draw(state) % (uint64_t)(i + 1));
+        int at = (int)(splitmix_next(state) % (uint64_t)(i + 1));
         group[i] = group[at];
         group[at] = i / n_each;
     }

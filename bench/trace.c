@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/splitmix.h"
 #include "bench/trace_parts.h"
 
 /* ---- parts ---- */
@@ -88,24 +89,15 @@ void trace_add(Trace *t, const TraceTurn *turn, const TraceHistory *prompt, Trac
     count_request(t, r);
 }
 
-/* A bijection of 64-bit words that leaves no pattern (splitmix64's finisher, Steele et al. 2014).
- */
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return x ^ (x >> 31);
-}
-
 void trace_tokens(const Trace *t, int i, int32_t *token)
 {
     const TraceRequest *r = &t->request[i];
     for (int p = 0; p < r->n_parts; p++) {
         const TracePart *part = &t->part[r->part + (size_t)p];
-        uint64_t seed = mix(part->from + 1);
+        uint64_t seed = splitmix_mix(part->from + 1);
         if (!part->made) memcpy(token, t->token + part->from, (size_t)part->n * sizeof *token);
         for (int k = 0; part->made && k < part->n; k++)
-            token[k] = (int32_t)(mix(seed + (uint64_t)k) >> 33);
+            token[k] = (int32_t)(splitmix_mix(seed + (uint64_t)k) >> 33);
         token += part->n;
     }
 }
@@ -114,8 +106,7 @@ void trace_tokens(const Trace *t, int i, int32_t *token)
 
 double trace_uniform(uint64_t *state)
 {
-    *state += UINT64_C(0x9E3779B97F4A7C15);
-    return ((double)(mix(*state) >> 12) + 0.5) / (double)(UINT64_C(1) << 52);
+    return ((double)(splitmix_next(state) >> 12) + 0.5) / (double)(UINT64_C(1) << 52);
 }
 
 double trace_exponential(uint64_t *state)

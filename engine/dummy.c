@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/splitmix.h"
 #include "base/strbuf.h"
 #include "engine/quantise.h"
 #include "kernels/bf16.h"
@@ -59,19 +60,10 @@ void dummy_close(Dummy *d)
     mem_free(d);
 }
 
-/* SplitMix64 */
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
-}
-
 /* Uniform in [-limit, limit). */
 static float uniform(uint64_t *state, float limit)
 {
-    return (float)(int32_t)(next_random(state) >> 32) * 0x1p-31f * limit;
+    return (float)(int32_t)(splitmix_next(state) >> 32) * 0x1p-31f * limit;
 }
 
 /* Uniform up to this has a standard deviation of 1 / sqrt(cols). */
@@ -142,7 +134,7 @@ static void random_bf16(unsigned char *out, float limit)
 {
     uint64_t random = 1;
     for (size_t i = 0; i < POOL_BYTES; i += sizeof(uint64_t)) {
-        uint64_t r = next_random(&random);
+        uint64_t r = splitmix_next(&random);
         for (int k = 0; k < 4; k++) {
             float x = ((float)(int16_t)(r >> 16 * k) + 0.5f) * 0x1p-15f * limit;
             uint16_t half = bf16_from_float(x);
@@ -159,7 +151,7 @@ static void random_fp8(unsigned char *out)
     for (int i = 0; i < 256; i++)
         code[i] = fp8_from_float(((float)i - 127.5f) / 127.5f * FP8_LARGEST);
     for (size_t i = 0; i < POOL_BYTES; i += sizeof(uint64_t)) {
-        uint64_t r = next_random(&random);
+        uint64_t r = splitmix_next(&random);
         for (int k = 0; k < 8; k++)
             out[i + (size_t)k] = code[r >> 8 * k & 255];
     }
@@ -192,7 +184,7 @@ int dummy_matrix(Dummy *d, const Tensor *t, void *out, Error *err)
     if (!pool) return -1;
     unsigned char *to = out;
     size_t left = t->bytes;
-    size_t at = (size_t)(next_random(&d->random) % POOL_BLOCKS) * BLOCK;
+    size_t at = (size_t)(splitmix_next(&d->random) % POOL_BLOCKS) * BLOCK;
     while (left) {
         size_t run = left < POOL_BYTES - at ? left : POOL_BYTES - at;
         d->backend->copy(d->backend, to, pool + at, run);

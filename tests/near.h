@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* SplitMix64: any seed is good, 0 too. */
+#include "base/splitmix.h"
+
+/* By SplitMix64. */
 typedef struct {
     uint64_t seed, state;
 } Rng;
@@ -22,10 +24,7 @@ static inline Rng rng_new(uint64_t seed)
 
 static inline uint64_t rng_next(Rng *r)
 {
-    uint64_t z = r->state += 0x9E3779B97F4A7C15u;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-    return z ^ z >> 31;
+    return splitmix_next(&r->state);
 }
 
 /* 0 .. n - 1 */
