@@ -179,7 +179,6 @@ static void add_stop(Check *c)
 typedef struct {
     int n_tokens, n_steps, n_accepted, n_cached;
     int question, token; /* of the first difference; question -1: none */
-    FinishReason finish;
 } Outcome;
 
 static int open_drafter(const Check *c, const CheckVariant *v, Drafter *d, Error *err)

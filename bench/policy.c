@@ -182,10 +182,6 @@ static void finish(Sim *s)
     policy_set_ttft(r, s->ttft, s->run->trace->n);
     r->tune.alpha = s->policy->kind == CACHE_FLOP ? s->policy->alpha : 0;
     if (s->tuner) r->tune = tune_stats(s->tuner);
-    if (!s->cache) return;
-    CacheStats stats = cache_stats(s->cache);
-    r->states = stats.states;
-    r->pages = stats.pages;
 }
 
 int policy_run(const PolicyRun *run, const Policy *policy, double capacity, PolicyResult *result,

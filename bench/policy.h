@@ -38,7 +38,6 @@ typedef struct {
     double prompt_tokens, hit_tokens;
     double flops, flops_saved;
     double ttft_p5, ttft_p50, ttft_p95; /* seconds */
-    long states, pages;                 /* kept at the end */
     TuneStats tune;                     /* alpha of FLOP and TUNED; the rest of TUNED */
     double seconds;                     /* that the run took */
 } PolicyResult;

@@ -26,7 +26,6 @@
 typedef struct Connection Connection;
 
 struct Http {
-    struct event_base *base;
     struct evhttp *evhttp;
     struct evhttp_bound_socket *bound;   /* NULL: it does not listen */
     struct evhttp_bound_socket *stopped; /* what it listened at, until that is closed */

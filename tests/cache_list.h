@@ -49,7 +49,7 @@ typedef struct {
 typedef struct {
     int runs, keep_answer;
     Text text;
-    int n_prompt, n_past, keep_at[2];
+    int n_past, keep_at[2];
     int32_t slot, src, node; /* -1: none */
     int n_node;              /* tokens up to node, which it pins */
     double node_used;        /* when the node was last of use, if it lost its state since */

@@ -236,7 +236,6 @@ static void begin(World *w, Seq *s, const CacheHit *hit)
     list_tell_used(w, &s->text, hit->n, w->now);
     s->runs = 1;
     s->n_past = hit->n;
-    s->n_prompt = s->text.n;
     s->keep_at[0] = hit->branch;
     s->keep_at[1] = rng_int(&w->rng, s->text.n + 1);
     s->keep_answer = rng_int(&w->rng, 3) > 0;

@@ -24,8 +24,8 @@ enum { N_SEQS = 4, N_PROMPT = 40, N_TOKENS = 48, NODES = 16, DEAD = -1, N_STATES
  */
 typedef struct {
     int32_t state[MAX_TREE_NODES];
-    int seq, n_begun, n_wrong_drafts, only; /* only: that id alone may come, or -1 */
-    int n_roots, lost_at, has_no_drafts;    /* masks of the root; the one that cannot be told */
+    int n_begun, n_wrong_drafts, only;   /* only: that id alone may come, or -1 */
+    int n_roots, lost_at, has_no_drafts; /* masks of the root; the one that cannot be told */
 } Rule;
 
 static int32_t after(int32_t state, int32_t token)
@@ -42,7 +42,7 @@ static void rule_begin(void *self, int seq)
 {
     Rule *r = self;
     r->state[0] = 1;
-    r->seq = seq;
+    (void)seq;
     r->n_begun++;
 }
 

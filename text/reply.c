@@ -43,7 +43,6 @@ struct Reply {
     int n_params;
     int skips_value; /* of a parameter that was there already */
     json_t *params;  /* names of its parameters, escaped: keys */
-    unsigned types;  /* of the parameter */
     int tool;
     ReplyValue value;
 
