@@ -140,7 +140,7 @@ static int emit_forced(Engine *e, Seq *s)
         if (r->n_logprobs >= 0) ev->logprob = NAN;
         if (r->constraint.self) r->constraint.step(r->constraint.self, 0, ev->token, 0);
         if (r->watcher.token(r->watcher.self, ev->token) == WATCH_STOP) return STOP_WATCHER;
-        if (seq_n_generated(s) >= s->max_tokens) return STOP_LENGTH;
+        if (seq_n_left(s) <= 0) return STOP_LENGTH;
     }
     s->state = SEQ_PREFILL;
     return 0;

@@ -322,7 +322,10 @@ int engine_submit(Engine *e, const EngineRequest *request, Error *err)
     if (e->n_waiting == e->options.max_waiting)
         return error_set(err, ERR_BUSY, "%d requests are waiting already", e->n_waiting);
     int i = (e->first_waiting + e->n_waiting++) % e->options.max_waiting;
-    e->waiting[i] = *request;
+    EngineRequest *r = &e->waiting[i];
+    *r = *request;
+    if (r->max_tokens < 0) r->max_tokens = e->options.ctx_size - r->n_prompt;
+    if (!r->n_stable) r->n_stable = r->n_prompt;
     e->waiting_since[i] = clock_ms();
     return 0;
 }
@@ -362,7 +365,7 @@ static void tell_tuner(Engine *e, const Seq *seq)
     CachedRequest served = {.token = seq->token,
                             .n_prompt = r->n_prompt,
                             .n_answer = seq_n_generated(seq),
-                            .n_stable = r->n_stable ? r->n_stable : r->n_prompt,
+                            .n_stable = r->n_stable,
                             .answer_changes = r->answer_changes,
                             .salt = r->salt,
                             /* one at a time there: it begins when the one before is over */

@@ -78,8 +78,7 @@ static void plan_keeping(Engine *e, Seq *s, const CacheHit *hit)
     KeepRules rules = engine_keep_rules(e);
     KeepPlan plan = {0};
     if (prefix_keeps(e, r))
-        plan = keep_plan(e->mem.cache, &rules, hit, r->n_prompt,
-                         r->n_stable ? r->n_stable : r->n_prompt, r->answer_changes);
+        plan = keep_plan(e->mem.cache, &rules, hit, r->n_prompt, r->n_stable, r->answer_changes);
     s->keep_branch = plan.branch;
     s->keep_stable = plan.prompt;
     s->keep_answer = plan.answer;

@@ -201,7 +201,7 @@ static void send_seq(Engine *e, int index)
                   .slot = s->slot,
                   .n_generated = seq_n_generated(s),
                   .min_tokens = s->req.min_tokens,
-                  .max_tokens = s->max_tokens,
+                  .max_tokens = s->req.max_tokens,
                   .n_end = s->n_ban - s->first_end,
                   .end = s->ban + s->first_end};
     e->be->upload(e->be, e->rounds.arrays.seqs + index, &q, sizeof q);
@@ -379,7 +379,7 @@ static int goes_on_alike(const Engine *e, const Flight *f)
     if (n_decode != f->n || (e->n_waiting && n_decode < e->options.max_seqs)) return 0;
     for (int i = 0; i < f->n; i++) {
         const Seq *s = f->index[i] < 0 ? NULL : &e->seq[f->index[i]];
-        if (!s || s->paused || s->max_tokens - seq_n_generated(s) <= 1) return 0;
+        if (!s || s->paused || seq_n_left(s) <= 1) return 0;
     }
     return 1;
 }

@@ -100,7 +100,6 @@ static void start(Engine *e, Seq *s, const EngineRequest *r, double since)
     s->state = SEQ_PARKED;
     s->order = e->n_admitted++;
     s->req = *r;
-    s->max_tokens = r->max_tokens < 0 ? e->options.ctx_size - r->n_prompt : r->max_tokens;
     memcpy(s->token, r->prompt, (size_t)r->n_prompt * sizeof *s->token);
     s->n_tokens = r->n_prompt;
     if (r->constraint.self) r->constraint.begin(r->constraint.self, seq_index(e, s));
@@ -179,8 +178,8 @@ static int admit_parked(Engine *e)
     CacheHit hit;
     for (Seq *s = next_parked(e, 0); s; s = next_parked(e, s->order + 1)) {
         if (prefix_is_coming(e, &s->req, s->token, s->n_tokens)) continue;
-        int left = s->max_tokens - seq_n_generated(s);
-        if (find_place(e, seq_index(e, s), &s->req, s->token, s->n_tokens, left, &hit)) return -1;
+        if (find_place(e, seq_index(e, s), &s->req, s->token, s->n_tokens, seq_n_left(s), &hit))
+            return -1;
         begin(e, s, &hit);
     }
     return 0;
@@ -196,11 +195,10 @@ static void admit(Engine *e)
     if (admit_parked(e)) return;
     while (e->n_waiting) {
         const EngineRequest *r = &e->waiting[e->first_waiting];
-        int answer = r->max_tokens < 0 ? e->options.ctx_size - r->n_prompt : r->max_tokens;
         int index = find_free_seq(e);
         if (index < 0) return;
         int waits = prefix_is_coming(e, r, r->prompt, r->n_prompt);
-        if (!waits && find_place(e, index, r, r->prompt, r->n_prompt, answer, &hit)) return;
+        if (!waits && find_place(e, index, r, r->prompt, r->n_prompt, r->max_tokens, &hit)) return;
         start(e, &e->seq[index], r, e->waiting_since[e->first_waiting]);
         if (!waits) begin(e, &e->seq[index], &hit);
         e->n_prefix_waits += waits;
@@ -256,7 +254,7 @@ int schedule_useful_depth(const Engine *e, const Seq *s)
     int depth = engine_draft_levels(&e->options);
     if (s->n_fruitless >= MAX_FRUITLESS) return 0;
     if (s->req.draft_max >= 0 && s->req.draft_max < depth) depth = s->req.draft_max;
-    int left = s->max_tokens - seq_n_generated(s) - 1;
+    int left = seq_n_left(s) - 1;
     return left < depth ? left : depth;
 }
 

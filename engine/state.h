@@ -34,10 +34,9 @@ typedef enum {
 
 typedef struct Seq {
     SeqState state;
-    uint64_t order; /* of admission */
-    EngineRequest req;
-    int max_tokens; /* req.max_tokens, or what the context leaves */
-    int32_t *token; /* [ctx_size] the prompt and what was generated after it */
+    uint64_t order;    /* of admission */
+    EngineRequest req; /* as engine_submit has completed it */
+    int32_t *token;    /* [ctx_size] the prompt and what was generated after it */
     int n_tokens;
     int n_past;      /* tokens whose KV rows and state are committed */
     int n_scored;    /* prompt tokens whose EVENT_PROMPT was given */
@@ -194,6 +193,12 @@ static inline int seq_index(const Engine *e, const Seq *s)
 static inline int seq_n_generated(const Seq *s)
 {
     return s->n_tokens - s->req.n_prompt;
+}
+
+/* Tokens that it may still generate. */
+static inline int seq_n_left(const Seq *s)
+{
+    return s->req.max_tokens - seq_n_generated(s);
 }
 
 /* Words of a bit set over the vocabulary. */

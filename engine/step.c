@@ -104,7 +104,7 @@ static void add_chunk_rows(Engine *e, Work *w)
     w->row = b->n;
     w->logit = b->n_logits;
     if (s->from_hidden) w->hidden_row = prefix_hidden_row(e, s);
-    if (!w->n_rows && s->max_tokens > 0) b->logit_row[b->n_logits++] = w->hidden_row;
+    if (!w->n_rows && s->req.max_tokens > 0) b->logit_row[b->n_logits++] = w->hidden_row;
     for (int i = 0; i < w->n_rows; i++) {
         int pos = w->start + i, last = i == w->n_rows - 1;
         int32_t src = i || s->src < 0 ? s->slot : s->src;
@@ -113,7 +113,7 @@ static void add_chunk_rows(Engine *e, Work *w)
         if (s->req.prompt_logprobs || (last && w->ends_chunks)) b->logit_row[b->n_logits++] = row;
     }
     w->n_logits = b->n_logits - w->logit;
-    w->n_sampled = w->ends_chunks && s->max_tokens > 0;
+    w->n_sampled = w->ends_chunks && s->req.max_tokens > 0;
 }
 
 /* One target pass over all rows, each node in its own slot, then the target's choice at each. */
@@ -165,7 +165,7 @@ static int stopped(void *ctx, int32_t token)
     WatchVerdict verdict = r->watcher.self ? r->watcher.token(r->watcher.self, token) : WATCH_GO;
     if (verdict == WATCH_GO || verdict == WATCH_FORCE) a->n_sent = a->n_asked;
     if (verdict == WATCH_STOP) return STOP_WATCHER;
-    if (a->n_generated >= a->seq->max_tokens) return STOP_LENGTH;
+    if (a->n_generated >= r->max_tokens) return STOP_LENGTH;
     return verdict == WATCH_FORCE && r->n_forced ? STOP_FORCE : 0;
 }
 
