@@ -119,7 +119,7 @@ static int open_model(App *a, Error *err)
     return a->model ? 0 : -1;
 }
 
-static int open_tokens(App *a, Error *err)
+static int open_tokenizer(App *a, Error *err)
 {
     char *path = path_join(a->settings.model, "tokenizer.json");
     a->tok = tokenizer_open(path, err);
@@ -132,39 +132,41 @@ typedef struct {
     App *app;
     Error err;
     int failed;
-} TokensThread;
+} TokenizerThread;
 
-static void *open_tokens_aside(void *arg)
+static void *open_tokenizer_aside(void *arg)
 {
-    TokensThread *t = arg;
-    t->failed = open_tokens(t->app, &t->err);
+    TokenizerThread *t = arg;
+    t->failed = open_tokenizer(t->app, &t->err);
     return NULL;
 }
 
-/* Both at once: a large vocabulary takes a core as long as weights take the disk or the others. */
-static int open_model_and_tokens(App *a, Error *err)
+/* A padded vocabulary has ids without text: legal in prompts, never chosen. */
+static void find_allowed(App *a)
 {
-    TokensThread tokens = {.app = a};
-    pthread_t thread;
-    int aside = !thread_start(&thread, open_tokens_aside, &tokens, "tokenizer", NULL);
-    int failed = open_model(a, err);
-    if (aside)
-        pthread_join(thread, NULL);
-    else
-        open_tokens_aside(&tokens);
-    if (!failed && tokens.failed) *err = tokens.err;
-    return failed || tokens.failed ? -1 : 0;
-}
-
-static int open_model_and_tokenizer(App *a, Error *err)
-{
-    if (open_model_and_tokens(a, err)) return -1;
-
-    /* A padded vocabulary has ids without text: legal in prompts, never chosen. */
     int n_vocab = a->model->config.n_vocab;
     a->allowed = mem_alloc(((size_t)n_vocab + 63) / 64, sizeof *a->allowed);
     for (int id = 0; id < n_vocab; id++)
         if (tokenizer_has(a->tok, id)) a->allowed[id / 64] |= UINT64_C(1) << (id % 64);
+}
+
+/* Both at once: a large vocabulary takes a core as long as weights take the disk or the others. */
+static int open_model_and_tokenizer(App *a, Error *err)
+{
+    TokenizerThread tok = {.app = a};
+    pthread_t thread;
+    int aside = !thread_start(&thread, open_tokenizer_aside, &tok, "tokenizer", NULL);
+    int failed = open_model(a, err);
+    if (aside)
+        pthread_join(thread, NULL);
+    else
+        open_tokenizer_aside(&tok);
+    if (failed) return -1;
+    if (tok.failed) {
+        *err = tok.err;
+        return -1;
+    }
+    find_allowed(a);
     return 0;
 }
 
@@ -372,7 +374,6 @@ static int open_parts(App *a, Error *err)
         return -1;
     name_model(a);
     a->service.settings = &a->settings;
-    a->service.tok = a->tok;
     a->service.generation = a->model->generation;
     a->service.model_name = a->name;
     a->service.device = a->backend->name;
@@ -521,9 +522,9 @@ static int run_bench(App *a, Error *err)
         set->draft_auto = 0; /* it asks how good drafts are, not whether they pay */
     a->service.settings = set;
     if (a->command == BENCH_PREFIX && !set->real) /* computes nothing */
-        failed = set->model && (find_model(a, err) || open_tokens(a, err));
+        failed = set->model && (find_model(a, err) || open_tokenizer(a, err));
     else if (a->command == BENCH_MASKS)
-        failed = find_model(a, err) || open_tokens(a, err);
+        failed = find_model(a, err) || open_tokenizer(a, err);
     else if (!set->url)
         failed = opens_engines ? open_parts(a, err) : open_all(a, err);
     if (failed) return -1;
