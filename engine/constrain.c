@@ -25,21 +25,15 @@ void constrain_drafts(Engine *e, Work *w)
 {
     const Constraint *c = &w->seq->req.constraint;
     Tree *t = &w->tree;
-    int32_t moved[MAX_TREE_NODES] = {0};
-    int n = 1;
+    int at[MAX_TREE_NODES] = {0}; /* of each node that was drafted: where it is now, or -1 */
     if (!c->self) return;
-    for (int i = 1; i < t->n; i++) {
-        int32_t parent = moved[t->parent[i]];
-        moved[i] = -1;
-        if (parent < 0 || !may_draft(e, c, parent, t->token[i], n)) continue;
-        t->token[n] = t->token[i];
-        t->parent[n] = parent;
-        t->depth[n] = t->depth[i];
-        t->value[n] = t->value[i];
-        t->from[n] = t->from[i];
-        moved[i] = n++;
+    const Tree drafted = *t;
+    t->n = 1;
+    for (int i = 1; i < drafted.n; i++) {
+        int parent = at[drafted.parent[i]];
+        int is_kept = parent >= 0 && may_draft(e, c, parent, drafted.token[i], t->n);
+        at[i] = is_kept ? tree_append(t, &drafted, i, parent) : -1;
     }
-    t->n = n;
 }
 
 /* Takes n ids out of mask; 0, and mask as it was, where nothing would be left. */

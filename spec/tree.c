@@ -71,12 +71,11 @@ void tree_merge(Tree *t, const Tree *from)
     }
 }
 
-/* Copies node i of from, whose parent became new_parent, to the end of t. */
-static int append(Tree *t, const Tree *from, int i, int new_parent)
+int tree_append(Tree *t, const Tree *from, int i, int parent)
 {
     int k = t->n++;
     t->token[k] = from->token[i];
-    t->parent[k] = new_parent;
+    t->parent[k] = parent;
     t->depth[k] = from->depth[i];
     t->value[k] = from->value[i];
     t->from[k] = from->from[i];
@@ -102,7 +101,7 @@ void tree_order(Tree *t, int max_nodes)
     }
     Tree out = {.n = 0};
     int at[MAX_TREE_NODES]; /* at[k]: node of t that out's node k was */
-    at[append(&out, t, 0, -1)] = 0;
+    at[tree_append(&out, t, 0, -1)] = 0;
     for (int k = 0; k >= 0;) { /* k: the node whose next child is wanted */
         int best = -1;
         for (int i = at[k] + 1; i < t->n; i++)
@@ -113,7 +112,7 @@ void tree_order(Tree *t, int max_nodes)
             continue;
         }
         done[best] = 1;
-        k = append(&out, t, best, k);
+        k = tree_append(&out, t, best, k);
         at[k] = best;
     }
     *t = out;

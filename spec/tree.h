@@ -60,6 +60,9 @@ int tree_child(const Tree *t, int node, int32_t token);
  */
 void tree_merge(Tree *t, const Tree *from);
 
+/* Puts node i of `from`, another tree, at the end of t, below parent; returns its index. */
+int tree_append(Tree *t, const Tree *from, int i, int parent);
+
 /*
  * Keeps the max_nodes best nodes by value (ties: the earlier node) and puts them in depth-first
  * order, best child first (ties: the smaller token). As no value rises along a path, the best nodes
