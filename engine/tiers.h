@@ -61,7 +61,7 @@ typedef struct {
 int tiers_open(Engine *e, Error *err);
 void tiers_close(Engine *e);
 
-/* Fills s->disk. */
+/* Fills s->disk and s->host_cache. */
 void tiers_status(const Engine *e, EngineStatus *s);
 
 /* Prefixes on their way to disk: until they are there the memory that they lie in is nobody's. */
