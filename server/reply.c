@@ -93,13 +93,14 @@ void call_timings(const Call *call, StrBuf *out)
 }
 
 /*
- * vLLM's object, for one answer whose steps had drafts: steps by the drafts they accepted, and what
- * follows from it. Steps without drafts are not in it. Else null.
+ * vLLM's object, for one answer whose steps had drafts: steps by the drafts they accepted, from
+ * none to as many as a step may accept (num_spec_tokens), and what follows from it. Steps without
+ * drafts are not in it. Else null.
  */
 static void speculation(const Call *call, StrBuf *out)
 {
     const RequestStats *st = &call->answers[0].stats;
-    int n = st->n_steps_drafted, last = 0;
+    int n = st->n_steps_drafted, most = call->server->draft_depth;
     if (call->n_answers != 1 || !n) {
         strbuf_puts(out, "null");
         return;
@@ -107,13 +108,11 @@ static void speculation(const Call *call, StrBuf *out)
     json_write(out, "{s:f, s:f, s:[", "mean_acceptance_length", 1 + ratio(st->n_accepted, n),
                "draft_acceptance_rate", ratio(st->n_accepted, st->n_drafted),
                "acceptance_histogram");
-    for (int i = 0; i < MAX_TREE_NODES; i++)
-        if (st->accepted_hist[i]) last = i;
-    for (int i = 0; i <= last; i++)
+    for (int i = 0; i <= most; i++)
         json_write(out, i ? ",i" : "i",
                    st->accepted_hist[i] - (i ? 0 : st->n_steps - st->n_steps_drafted));
-    json_write(out, "], s:i, s:i, s:i}", "num_spec_steps", n, "num_accepted_draft_tokens",
-               st->n_accepted, "num_draft_tokens", st->n_drafted);
+    json_write(out, "], s:i, s:i, s:i, s:i}", "num_spec_steps", n, "num_accepted_draft_tokens",
+               st->n_accepted, "num_draft_tokens", st->n_drafted, "num_spec_tokens", most);
 }
 
 /*

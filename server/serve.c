@@ -358,6 +358,7 @@ static int begin_service(Server *s)
     engine_status(s->loaded.engine, &status);
     s->ctx_size = status.ctx_size;
     s->n_vocab = status.n_vocab;
+    s->draft_depth = status.draft_depth;
     s->config = engine_config(s->loaded.engine);
     static const char end_of_thinking[] = "\n</think>\n\n";
     if (tokenizer_encode(s->loaded.tok, end_of_thinking, strlen(end_of_thinking), 1,

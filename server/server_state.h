@@ -33,6 +33,7 @@ struct Server {
     Service loaded;
     const ModelConfig *config; /* the model's */
     int ctx_size, n_vocab;
+    int draft_depth;           /* levels below the root that a tree may have */
     TokenList end_of_thinking; /* what is put in when reasoning grows too long */
     time_t started;
     double opened_ms; /* on the monotonic clock */

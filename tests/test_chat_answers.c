@@ -592,17 +592,23 @@ static void test_ids_of_a_chat(void **state)
     json_decref(reply);
 }
 
-/* Steps by accepted drafts, and what follows from them, agree with the timings. */
+/*
+ * Steps by accepted drafts, from none to as many as a step may accept, and what follows from them,
+ * agree with the timings.
+ */
 static void check_speculation(const json_t *reply)
 {
     const json_t *spec = served_at(reply, "metrics.speculative_decoding");
     const json_t *hist = json_object_get(spec, "acceptance_histogram");
+    int levels = engine_draft_levels(&served->engine_options);
     long n_steps = 0, n_accepted = 0;
     for (size_t i = 0; i < json_array_size(hist); i++) {
         n_steps += json_integer_value(json_array_get(hist, i));
         n_accepted += (long)i * json_integer_value(json_array_get(hist, i));
     }
     assert_true(n_steps > 0);
+    assert_int_equal(served_int_at(spec, "num_spec_tokens"), levels);
+    assert_int_equal(json_array_size(hist), levels + 1);
     assert_int_equal(served_int_at(spec, "num_spec_steps"), n_steps);
     assert_int_equal(served_int_at(spec, "num_accepted_draft_tokens"), n_accepted);
     assert_int_equal(served_int_at(reply, "timings.draft_n_accepted"), n_accepted);
