@@ -57,13 +57,11 @@ StrBuf *choices_chunk_begin(Call *call)
     return out;
 }
 
+/* No other chunk has a key for usage that has one of its own: clients take a null for it, too. */
 static void end_chunk(Call *call, int last)
 {
     StrBuf *out = &call->stream.pending;
-    if (call->api.continuous_usage)
-        add_usage(call, out);
-    else if (call->api.include_usage)
-        json_write(out, ",s:n", "usage");
+    if (call->api.continuous_usage) add_usage(call, out);
     if (last && !--call->n_open && !call->api.include_usage)
         add_figures(call, out);
     else if (call->api.timings_per_token)

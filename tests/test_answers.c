@@ -284,6 +284,31 @@ static void test_chat_stream_form(void **state)
     json_decref(events);
 }
 
+/* Asked for, usage is in the last chunk, and no other has its key. */
+static void test_usage_comes_once(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {CHAT, COMPLETIONS};
+    for (int i = 0; i < 2; i++) {
+        json_t *events =
+            served_events(served, paths[i],
+                          i ? "{\"prompt\": \"Hello\", \"max_tokens\": 8, \"stream\": true, "
+                              "\"stream_options\": {\"include_usage\": true}}"
+                            : "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}], "
+                              "\"max_tokens\": 8, \"stream\": true, "
+                              "\"stream_options\": {\"include_usage\": true}}");
+        size_t n = json_array_size(events), k;
+        json_t *event;
+        assert_true(n > 2);
+        json_array_foreach(events, k, event)
+        {
+            assert_int_equal(json_object_get(event, "usage") != NULL, k + 1 == n);
+            assert_int_equal(json_array_size(json_object_get(event, "choices")), k + 1 < n);
+        }
+        json_decref(events);
+    }
+}
+
 /* ---- company ---- */
 
 /* The same requests one by one and all at once, more of them than the engine runs at a time. */
@@ -684,6 +709,7 @@ int main(void)
         cmocka_unit_test(test_timings),
         cmocka_unit_test(test_stream_equals_reply),
         cmocka_unit_test(test_chat_stream_form),
+        cmocka_unit_test(test_usage_comes_once),
         cmocka_unit_test(test_together_is_alone),
         cmocka_unit_test(test_batch),
         cmocka_unit_test(test_seeds),
