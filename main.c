@@ -421,8 +421,9 @@ static void close_all(App *a)
 static int too_many_words(const App *a, int most, Error *err)
 {
     if (a->n_words <= most) return 0;
-    const char *hint = a->command == COMMAND_CHAT ? "a prompt of several words needs quotes"
-                                                  : "options are --name";
+    const char *hint = !a->settings.model           ? "a model is named by --model"
+                       : a->command == COMMAND_CHAT ? "a prompt of several words needs quotes"
+                                                    : "options are --name";
     return error_set(err, ERR_INPUT, "unexpected word '%.60s'; %s", a->words[most], hint);
 }
 

@@ -57,9 +57,17 @@ static const Option *find_option(const Option *table, unsigned command, const ch
     for (const Option *o = table; o->name; o++) {
         if (strlen(o->name) != len || memcmp(o->name, name, len) != 0) continue;
         if (o->commands & command) return o;
-        foreign = o;
+        if (o->commands) foreign = o;
     }
     return foreign;
+}
+
+/* What we call an option that others call so, or NULL. */
+static const char *our_name(const Option *table, const char *theirs)
+{
+    for (const Option *o = table; o->name; o++)
+        if (!o->commands && !strcmp(o->name, theirs)) return o->help;
+    return NULL;
 }
 
 /* Edits (insert, delete, replace) that turn a into b, which is shorter than MAX_NAME. */
@@ -105,7 +113,10 @@ static int unknown_option(const Option *table, unsigned command, const char *whe
 {
     char word[MAX_NAME * 2];
     snprintf(word, sizeof word, "%.*s", (int)(len < MAX_NAME ? len : MAX_NAME), name);
-    const char *near = nearest_name(table, command, word);
+    const char *ours = our_name(table, word), *near = nearest_name(table, command, word);
+    if (ours)
+        return error_set(err, ERR_INPUT, "%sunknown option '%s%s'; here it is '%s%s'", where, dash,
+                         word, dash, ours);
     if (near)
         return error_set(err, ERR_INPUT, "%sunknown option '%s%s'; did you mean '%s%s'?", where,
                          dash, word, dash, near);

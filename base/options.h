@@ -35,12 +35,18 @@ typedef struct {
     unsigned commands; /* bit set of subcommands that take it; the caller's meaning */
 } Option;
 
+/* A row that an error reads: what other programs call the option `ours`. */
+#define OPTION_OF_OTHERS(theirs, ours)                                                             \
+    {                                                                                              \
+        theirs, OPTION_STRING, 0, 0, 0, 0, 0, ours, 0                                              \
+    }
+
 /*
  * Parses argv[0..argc) for the options whose commands intersect command. A name has several rows
  * where its help differs by command, and at most one of them for each. Words that are no option go
  * to rest (room for argc), their number to *n_rest; "--" ends the options. --config FILE is read
- * first. Errors name option, value, bounds, and the nearest name for an unknown one; for a file,
- * its name and line.
+ * first. Errors name option, value, bounds, and for an unknown one ours where others call it so,
+ * else the nearest; for a file, its name and line.
  */
 int options_parse(const Option *table, unsigned command, int argc, char **argv, const char **rest,
                   int *n_rest, Error *err);

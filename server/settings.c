@@ -75,7 +75,7 @@ static const Settings DEFAULTS = {
 };
 
 typedef struct {
-    Option row[128];
+    Option row[160];
 } OptionTable;
 
 /* The table over the fields of *s. */
@@ -206,6 +206,45 @@ static OptionTable option_table(Settings *s)
     {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "default all; --isa amx, vnni, avx512, avx2, dotprod, plain", EVERY},
     {"isa", OPTION_STRING, &s->isa, 0, 0, 0, "NAME", 0, EVERY},
     {"log-level", OPTION_CHOICE, &s->log_level, 0, 0, "error|warn|info|debug", "LEVEL", "error, warn, info or debug", EVERY | MASKS},
+
+    /* vLLM's */
+    OPTION_OF_OTHERS("max-model-len", "ctx-size"),
+    OPTION_OF_OTHERS("max-num-seqs", "max-seqs"),
+    OPTION_OF_OTHERS("max-num-batched-tokens", "ubatch-size"),
+    OPTION_OF_OTHERS("gpu-memory-utilization", "memory"),
+    OPTION_OF_OTHERS("quantization", "quant"),
+    OPTION_OF_OTHERS("kv-cache-dtype", "kv-dtype"),
+    OPTION_OF_OTHERS("enable-prefix-caching", "prefix-cache"),
+    OPTION_OF_OTHERS("no-enable-prefix-caching", "prefix-cache"),
+    OPTION_OF_OTHERS("speculative-config", "draft"),
+    OPTION_OF_OTHERS("allowed-origins", "cors"),
+    OPTION_OF_OTHERS("load-format", "dummy-weights"),
+    /* SGLang's */
+    OPTION_OF_OTHERS("model-path", "model"),
+    OPTION_OF_OTHERS("context-length", "ctx-size"),
+    OPTION_OF_OTHERS("max-running-requests", "max-seqs"),
+    OPTION_OF_OTHERS("max-queued-requests", "max-waiting"),
+    OPTION_OF_OTHERS("chunked-prefill-size", "ubatch-size"),
+    OPTION_OF_OTHERS("mem-fraction-static", "memory"),
+    OPTION_OF_OTHERS("disable-radix-cache", "prefix-cache"),
+    OPTION_OF_OTHERS("speculative-algorithm", "draft"),
+    OPTION_OF_OTHERS("speculative-num-steps", "draft-depth"),
+    OPTION_OF_OTHERS("speculative-eagle-topk", "draft-topk"),
+    OPTION_OF_OTHERS("speculative-num-draft-tokens", "tree-nodes"),
+    /* llama.cpp's */
+    OPTION_OF_OTHERS("hf-repo", "model"),
+    OPTION_OF_OTHERS("alias", "served-model-name"),
+    OPTION_OF_OTHERS("parallel", "max-seqs"),
+    OPTION_OF_OTHERS("batch-size", "ubatch-size"),
+    OPTION_OF_OTHERS("cache-type-k", "kv-dtype"),
+    OPTION_OF_OTHERS("cache-type-v", "kv-dtype"),
+    OPTION_OF_OTHERS("cache-ram", "host-cache"),
+    OPTION_OF_OTHERS("gpu-layers", "device"),
+    OPTION_OF_OTHERS("n-gpu-layers", "device"),
+    OPTION_OF_OTHERS("draft-max", "draft-depth"),
+    OPTION_OF_OTHERS("spec-type", "draft"),
+    OPTION_OF_OTHERS("spec-draft-n-max", "draft-depth"),
+    OPTION_OF_OTHERS("temp", "temperature"),
     {0},
     }};
     /* clang-format on */

@@ -90,6 +90,7 @@ static void test_check_of_one(void **state)
 static void test_wrong_usage(void **state)
 {
     (void)state;
+    assert_complains(RUN("serve", "models/demo"), 2, "a model is named by --model");
     assert_complains(run_binary((const char *const[]){NULL}, ""), 2, "which command?");
     assert_complains(RUN("serv"), 2, "unknown command 'serv'");
     assert_complains(RUN("help", "me"), 2, "no command 'me'");

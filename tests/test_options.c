@@ -38,6 +38,7 @@ static const Option table[] = {
     {"shared", OPTION_INT, &v.port, 0, 9, NULL, "N", "as B has it", B},
     {"shared", OPTION_INT, &v.quiet, 0, 9, NULL, "N", "as A has it", A},
     {"only-b", OPTION_INT, &v.port, 0, 9, NULL, "N", "of the other command", B},
+    OPTION_OF_OTHERS("listen-on", "port"),
     {NULL, OPTION_INT, NULL, 0, 0, NULL, NULL, NULL, 0},
 };
 
@@ -191,6 +192,10 @@ static void test_errors(void **state)
                  "unknown option '--prot'; did you mean '--port'?");
     assert_error(PARSE("--mmory", "1"), ERR_INPUT, "did you mean '--memory'?");
     assert_error(PARSE("--memmory", "1"), ERR_INPUT, "did you mean '--memory'?");
+    assert_error(PARSE("--listen-on", "80"), ERR_INPUT,
+                 "unknown option '--listen-on'; here it is '--port'");
+    assert_error(PARSE("--listen-o", "80"), ERR_INPUT, "unknown option '--listen-o'");
+    assert_null(strstr(err.msg, "port"));
     assert_error(PARSE("--zzzzzzz", "80"), ERR_INPUT, "unknown option '--zzzzzzz'");
     /* what a terminal would obey is not said */
     assert_error(PARSE("--zzz\x1b[2J\x7f-"), ERR_INPUT, "unknown option '--zzz?[2J?-'");

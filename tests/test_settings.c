@@ -56,6 +56,26 @@ static void test_defaults(void **state)
     assert_int_equal(s.cache_answers, 1);
 }
 
+/* What a server's user may have in a script of another one's: each hint is an option that there is.
+ */
+static void test_names_of_others(void **state)
+{
+    (void)state;
+    static const char *const theirs[] = {"--max-model-len", "--context-length",
+                                         "--parallel",      "--speculative-eagle-topk",
+                                         "--alias",         "--n-gpu-layers"};
+    static const char before[] = "; here it is '";
+    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++) {
+        char ours[64];
+        assert_int_equal(PARSE(COMMAND_SERVE, theirs[i], "1"), -1);
+        const char *at = strstr(err.msg, before);
+        if (!at) fail_msg("%s", err.msg);
+        snprintf(ours, sizeof ours, "%s", at + strlen(before));
+        ours[strcspn(ours, "'")] = 0;
+        if (PARSE(COMMAND_SERVE, ours, "a") && strstr(err.msg, "unknown")) fail_msg("%s", err.msg);
+    }
+}
+
 /* One of the three fixes the shape, at its default too. */
 static void test_draft_shape(void **state)
 {
@@ -237,10 +257,10 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_draft_shape),
-        cmocka_unit_test(test_commands),    cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_sampling),    cmocka_unit_test(test_file_for_all),
-        cmocka_unit_test(test_large_shape),
+        cmocka_unit_test(test_defaults),     cmocka_unit_test(test_names_of_others),
+        cmocka_unit_test(test_draft_shape),  cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_bounds),       cmocka_unit_test(test_sampling),
+        cmocka_unit_test(test_file_for_all), cmocka_unit_test(test_large_shape),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }
