@@ -187,9 +187,11 @@ static void warn_of_tokens(const App *a)
 {
     const ModelConfig *c = &a->model->config;
     const char *dir = a->settings.model;
-    int n_outside = 0;
+    int n_outside = 0, n_ends = 0;
     for (int id = c->n_vocab; id < tokenizer_size(a->tok); id++)
         n_outside += tokenizer_has(a->tok, id);
+    for (int i = 0; i < c->n_eos; i++)
+        n_ends += tokenizer_has(a->tok, c->eos[i]); /* others are never chosen */
     if (n_outside)
         log_warn(
             "tokens_outside model=%s: %d tokens of its tokenizer are no ids of its %d, prompts "
@@ -198,7 +200,9 @@ static void warn_of_tokens(const App *a)
     if (c->n_eos_outside)
         log_warn("eos_outside model=%s: %d end tokens are no ids of its %d and never come", dir,
                  c->n_eos_outside, c->n_vocab);
-    if (!c->n_eos) log_warn("eos_none model=%s: its files name no token that ends an answer", dir);
+    if (!n_ends)
+        log_warn("eos_none model=%s: no token of its tokenizer is named as one that ends an answer",
+                 dir);
 }
 
 static int open_template(App *a, Error *err)

@@ -103,6 +103,15 @@ static void test_tokens_that_do_not_fit(void **state)
     expect_run(
         RUN("chat", "--model", dir, "--memory", "64M", "--raw", "--max-tokens", "2", "<new>"), 2,
         "prompt token 4096 is not in the vocabulary of 4096");
+
+    /* An end token by number, of which the tokenizer knows nothing. */
+    dir = demo_of((const char *const[]){"model.safetensors", "config.json", NULL});
+    tokens = json_load_file("models/demo/tokenizer.json", 0, &why);
+    json_object_del(tokens, "added_tokens");
+    assert_int_equal(json_dump_file(tokens, scratch_path(dir, "tokenizer.json"), 0), 0);
+    json_decref(tokens);
+    expect_run(RUN("chat", "--model", dir, "--memory", "64M", "--raw", "--max-tokens", "2", "a"), 0,
+               "warn eos_none model=");
 }
 
 /* Runs the same words with some drafting options and compares stdout with the plain answer. */

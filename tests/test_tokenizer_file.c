@@ -365,6 +365,11 @@ static void takes_configured_tokens(void **state)
     tok = open_configured(root, "{\"added_tokens_decoder\": {\"311\": {\"content\": \"<b>\"}}}");
     assert_true(tok && !tokenizer_is_special(tok, 311));
     tokenizer_close(tok);
+    /* The id is another text's in the file, which counts. */
+    tok = open_configured(root, "{\"added_tokens_decoder\": {\"311\": {\"content\": \"<c>\"}}}");
+    assert_true(tok && tokenizer_added_id(tok, "<b>") == 311);
+    assert_int_equal(tokenizer_added_id(tok, "<c>"), -1);
+    tokenizer_close(tok);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         if (open_configured(root, wrong[i][0]) || !strstr(err.msg, wrong[i][1]))
             fail_msg("%s: %s", wrong[i][0], err.msg);

@@ -6,6 +6,7 @@
  * Vocabulary and merges are in tokenizer_tables.c.
  */
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -311,34 +312,37 @@ static int read_pre_tokenizer(Reader *r, const json_t *pre)
 }
 
 /*
- * {"7": {"content": "<x>", ...}, ...} to a list like added_tokens; of what that has already it says
- * whether it is special.
+ * {"7": {"content": "<x>", ...}, ...} to a list like added_tokens, but for texts and ids that it
+ * has already; of those texts it says whether they are special.
  */
 static void append_decoder(json_t *added, const json_t *decoder)
 {
-    json_t *known = json_object(), *value;
-    const char *id, *content;
+    json_t *by_text = json_object(), *by_id = json_object(), *value;
+    const char *id, *text;
     size_t i;
     json_array_foreach(added, i, value)
     {
-        content = json_string_value(json_object_get(value, "content"));
-        if (content) json_object_set(known, content, value);
+        char number[24];
+        text = json_string_value(json_object_get(value, "content"));
+        snprintf(number, sizeof number, "%lld",
+                 (long long)json_integer_value(json_object_get(value, "id")));
+        json_object_set(by_id, number, value);
+        if (text) json_object_set(by_text, text, value);
     }
     json_object_foreach((json_t *)decoder, id, value)
     {
         char *end;
-        content = json_string_value(json_object_get(value, "content"));
-        json_t *item = content ? json_object_get(known, content) : NULL;
-        if (item) {
-            json_object_set(item, "special", json_object_get(value, "special"));
-            continue;
-        }
+        text = json_string_value(json_object_get(value, "content"));
+        json_t *item = text ? json_object_get(by_text, text) : NULL;
+        if (item) json_object_set(item, "special", json_object_get(value, "special"));
+        if (item || json_object_get(by_id, id)) continue;
         item = json_deep_copy(value);
         long long n = strtoll(id, &end, 10);
         if (*id && !*end) json_object_set_new(item, "id", json_integer(n));
         json_array_append_new(added, item);
     }
-    json_decref(known);
+    json_decref(by_text);
+    json_decref(by_id);
 }
 
 /*
