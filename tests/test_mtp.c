@@ -22,14 +22,15 @@
 #include "engine/safetensors.h"
 #include "tests/golden.h"
 
-enum { MAX_T = 256 };
+enum { MAX_T = 256, COMPANY = 3 };
 
 /*
  * Passes everything on to mtp, but drafts greedily and without bias, and keeps what was proposed.
  */
 typedef struct {
     Drafter mtp;
-    Tree tree[MAX_T]; /* by the position of the root; n is 0 where none was asked for */
+    /* By sequence and the position of the root; n is 0 where none was asked for. */
+    Tree tree[COMPANY][MAX_T];
 } Spy;
 
 static int spy_bind(void *self, struct Engine *engine, Error *err)
@@ -87,15 +88,21 @@ static void expect_same_guided(Spy *s, DraftRequest r)
 static void spy_propose(void *self, const DraftRequest *request, int n, const DraftGuide *guide)
 {
     Spy *s = self;
-    assert_int_equal(n, 1);
+    DraftRequest r[COMPANY];
+    SampleRow row[COMPANY];
+    assert_true(n <= COMPANY);
     assert_null(guide);
-    DraftRequest r = request[0];
-    SampleRow row = {.params = {.top_p = 1, .repetition = 1}, .pos = r.root_pos + 1};
-    r.row = &row;
-    s->mtp.propose(s->mtp.self, &r, 1, NULL);
-    assert_true(r.tree->n > 1);
-    s->tree[r.root_pos] = *r.tree;
-    expect_same_guided(s, r);
+    for (int i = 0; i < n; i++) {
+        r[i] = request[i];
+        row[i] = (SampleRow){.params = {.top_p = 1, .repetition = 1}, .pos = r[i].root_pos + 1};
+        r[i].row = &row[i];
+    }
+    s->mtp.propose(s->mtp.self, r, n, NULL);
+    for (int i = 0; i < n; i++) {
+        assert_true(r[i].tree->n > 1);
+        s->tree[r[i].seq][r[i].root_pos] = *r[i].tree;
+    }
+    if (n == 1) expect_same_guided(s, r[0]);
 }
 
 typedef struct {
@@ -108,7 +115,7 @@ typedef struct {
     int n_tokens;
 } Case;
 
-static void case_open(Case *c, const char *dir, int topk, DraftVocab vocab)
+static void case_open(Case *c, const char *dir, int max_seqs, int topk, DraftVocab vocab)
 {
     Error err = {0};
     memset(c, 0, sizeof *c);
@@ -124,7 +131,7 @@ static void case_open(Case *c, const char *dir, int topk, DraftVocab vocab)
                         .observe = spy_observe,
                         .propose = spy_propose};
     EngineOptions o = engine_defaults();
-    o.max_seqs = 1;
+    o.max_seqs = max_seqs;
     o.ctx_size = MAX_T;
     o.chunk_rows = 7;
     o.tree_nodes = vocab.n_always ? 40 : 9; /* few ids: room for children of all of them */
@@ -178,14 +185,11 @@ static int32_t golden_best(const Case *c, int t)
     return top - second < 1e-3f ? -1 : best;
 }
 
-/*
- * A prompt, then n tokens: greedy, or all of them forced by bias (forced >= 0). To out unless NULL.
- */
-static void run_prompt(Case *c, const int32_t *prompt, int n_prompt, int32_t forced, int n,
-                       int32_t *out)
+/* The next prompt, then n tokens: greedy, or all of them forced by bias (forced >= 0). */
+static void submit(Case *c, const int32_t *prompt, int n_prompt, const int32_t *forced, int n)
 {
+    static const float bias = 1e4f;
     Error err;
-    float bias = 1e4f;
     EngineRequest r = {.id = 1,
                        .prompt = prompt,
                        .n_prompt = n_prompt,
@@ -194,17 +198,30 @@ static void run_prompt(Case *c, const int32_t *prompt, int n_prompt, int32_t for
                        .n_logprobs = -1,
                        .ignore_eos = 1,
                        .draft_max = -1,
-                       .bias_id = &forced,
+                       .bias_id = forced,
                        .bias = &bias,
-                       .n_bias = forced >= 0};
+                       .n_bias = *forced >= 0};
     if (engine_submit(c->engine, &r, &err)) fail_msg("%s", err.msg);
-    for (int done = 0; !done;) {
+}
+
+/* Until n requests are done; the tokens to out, unless NULL. */
+static void run(Case *c, int n, int32_t *out)
+{
+    Error err;
+    while (n > 0) {
         assert_true(engine_step(c->engine, &err) >= 0);
         for (const Event *ev; (ev = engine_next_event(c->engine));) {
             if (ev->type == EVENT_TOKEN && out) *out++ = ev->token;
-            done = ev->type == EVENT_DONE;
+            n -= ev->type == EVENT_DONE;
         }
     }
+}
+
+static void run_prompt(Case *c, const int32_t *prompt, int n_prompt, int32_t forced, int n,
+                       int32_t *out)
+{
+    submit(c, prompt, n_prompt, &forced, n);
+    run(c, 1, out);
 }
 
 static void check_model(const char *name, int topk, DraftVocab vocab)
@@ -213,10 +230,10 @@ static void check_model(const char *name, int topk, DraftVocab vocab)
     char dir[64];
     int n_checked = 0;
     snprintf(dir, sizeof dir, "tests/data/golden/%s", name);
-    case_open(&c, dir, topk, vocab);
+    case_open(&c, dir, 1, topk, vocab);
     c.golden = golden_open(dir, c.token, MAX_T, &c.n_tokens);
     for (int n = 1; n + 1 < c.n_tokens; n += 5) {
-        const Tree *draft = &c.spy.tree[n];
+        const Tree *draft = &c.spy.tree[0][n];
         run_prompt(&c, c.token, n, c.token[n], vocab.n_always ? 5 : 3, NULL); /* of two levels */
         int32_t want = golden_best(&c, n - 1);
         assert_true(draft->n > 1);
@@ -266,19 +283,49 @@ static void test_draft_after_steps(void **state)
     static Tree after_steps[MAX_T];
     Case c;
     int32_t tokens[N_PROMPT + N_ANSWER];
-    case_open(&c, "models/demo", 3, (DraftVocab){0});
+    case_open(&c, "models/demo", 1, 3, (DraftVocab){0});
     for (int i = 0; i < N_PROMPT; i++)
         tokens[i] = 300 + 41 * i;
     run_prompt(&c, tokens, N_PROMPT, -1, N_ANSWER, tokens + N_PROMPT);
-    memcpy(after_steps, c.spy.tree, sizeof after_steps);
+    memcpy(after_steps, c.spy.tree[0], sizeof after_steps);
     int n_checked = 0;
     for (int pos = N_PROMPT + 1; pos < N_PROMPT + N_ANSWER - 6; pos++) {
         if (!after_steps[pos].n) continue; /* a step jumped over this position */
         run_prompt(&c, tokens, pos, -1, 6, NULL);
-        expect_same_tree(&c.spy.tree[pos], &after_steps[pos]);
+        expect_same_tree(&c.spy.tree[0][pos], &after_steps[pos]);
         n_checked++;
     }
     assert_true(n_checked > 20);
+    case_close(&c);
+}
+
+/* Several sequences at a time have the drafts that each has alone. */
+static void test_in_company(void **state)
+{
+    (void)state;
+    enum { N_ANSWER = 40 };
+    static Tree in_company[COMPANY][MAX_T];
+    static const int32_t none = -1;
+    Case c;
+    int32_t prompt[COMPANY][10 * COMPANY];
+    case_open(&c, "models/demo", COMPANY, 3, (DraftVocab){0});
+    for (int q = 0; q < COMPANY; q++) {
+        for (int i = 0; i < 10 * (q + 1); i++)
+            prompt[q][i] = 300 + 41 * i + 7 * q;
+        submit(&c, prompt[q], 10 * (q + 1), &none, N_ANSWER);
+    }
+    run(&c, COMPANY, NULL);
+    memcpy(in_company, c.spy.tree, sizeof in_company);
+    for (int q = 0; q < COMPANY; q++) {
+        int n_prompt = 10 * (q + 1), n_checked = 0;
+        memset(c.spy.tree, 0, sizeof c.spy.tree);
+        run_prompt(&c, prompt[q], n_prompt, -1, N_ANSWER, NULL);
+        for (int pos = n_prompt; pos < n_prompt + N_ANSWER; pos++) {
+            const Tree *alone = &c.spy.tree[0][pos];
+            if (alone->n) expect_same_tree(&in_company[q][pos], alone), n_checked++;
+        }
+        assert_true(n_checked > 5);
+    }
     case_close(&c);
 }
 
@@ -288,6 +335,7 @@ int main(void)
         cmocka_unit_test(test_first_draft),
         cmocka_unit_test(test_few_ids),
         cmocka_unit_test(test_draft_after_steps),
+        cmocka_unit_test(test_in_company),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
