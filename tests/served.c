@@ -357,3 +357,27 @@ long served_int_at(const json_t *value, const char *path)
     if (!json_is_integer(v)) fail_msg("no integer at %s", path);
     return (long)json_integer_value(v);
 }
+
+void served_expect_text(const json_t *value, const char *path, const char *text)
+{
+    const char *s = json_string_value(served_at(value, path));
+    if (!s || strcmp(s, text) != 0) fail_msg("%s is %s, not %s", path, s ? s : "absent", text);
+}
+
+void served_expect_error(const HttpReply *r, const char *type)
+{
+    json_t *json = json_loadb(strbuf_str(&r->body), r->body.len, 0, NULL);
+    if (!json) fail_msg("no JSON: %s", strbuf_str(&r->body));
+    served_expect_text(json, "error.type", type);
+    assert_true(*served_text_at(json, "error.message"));
+    assert_non_null(served_at(json, "error.param"));
+    assert_non_null(served_at(json, "error.code"));
+    json_decref(json);
+}
+
+void served_expect_alive(const Served *s)
+{
+    json_t *json = served_complete(s, "{\"prompt\": \"Hello\", \"max_tokens\": 3}");
+    served_expect_text(json, "object", "text_completion");
+    json_decref(json);
+}

@@ -114,4 +114,12 @@ const json_t *served_at(const json_t *value, const char *path);
 const char *served_text_at(const json_t *value, const char *path);
 long served_int_at(const json_t *value, const char *path);
 
+void served_expect_text(const json_t *value, const char *path, const char *text);
+
+/* The reply is an error object of this type, with the four keys that one has. */
+void served_expect_error(const HttpReply *r, const char *type);
+
+/* A plain request works: whatever came before has broken nothing. */
+void served_expect_alive(const Served *s);
+
 #endif

@@ -27,11 +27,6 @@
 
 #define CHAT "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]"
 
-static void assert_alive(const Served *s)
-{
-    json_decref(served_post(s, COMPLETIONS, SHORT, 200));
-}
-
 /* A sample of /metrics. */
 static double metric(const Served *s, const char *name)
 {
@@ -86,8 +81,8 @@ static void test_slow_reader_pauses(void **state)
     double made = wait_until_still(s);
     assert_true(made > 0 && made < 1400);
     assert_int_equal((int)metric(s, "vllm:num_requests_running"), 1);
-    assert_alive(s); /* the others go on */
-    usleep(3200000); /* nobody waits for the place: it is kept */
+    served_expect_alive(s); /* the others go on */
+    usleep(3200000);        /* nobody waits for the place: it is kept */
     HttpReply reply;
     StrBuf rest = {0};
     int large = 1 << 20;
@@ -230,7 +225,7 @@ static void test_large_bodies(void **state)
         if (i & 4) usleep(3000);
         close(fd);
     }
-    assert_alive(s);
+    served_expect_alive(s);
     /* And when the server stops with such work before it. */
     int fd = http_connect(s->port);
     http_send(fd, "POST", "/tokenize", "", huge);
@@ -266,7 +261,7 @@ static void test_costly_json(void **state)
         json_decref(reply);
         strbuf_free(&body);
     }
-    assert_alive(s);
+    served_expect_alive(s);
     assert_int_equal(served_stop(s), 0);
 }
 
@@ -300,7 +295,7 @@ static void test_many_bodies_at_once(void **state)
     }
     assert_int_equal(n_busy, N - 5);
     assert_int_equal(n_late, 5);
-    assert_alive(s);
+    served_expect_alive(s);
     assert_int_equal(served_stop(s), 0);
 }
 
@@ -365,7 +360,7 @@ static void test_json_of_many(void **state)
     }
     assert_int_equal(status, 200);
     strbuf_free(&body);
-    assert_alive(s);
+    served_expect_alive(s);
     assert_int_equal(served_stop(s), 0);
 }
 
@@ -698,7 +693,7 @@ static void test_many_texts_in_slices(void **state)
     strbuf_free(&prompts);
     strbuf_free(&chat);
     mem_free(words);
-    assert_alive(s);
+    served_expect_alive(s);
     assert_int_equal(served_stop(s), 0);
 }
 
@@ -736,7 +731,7 @@ static void test_who_frees_large_bodies(void **state)
         strbuf_puts(&body, "]}");
         atomic_store(&n_freed_there, 0);
         json_decref(served_post(s, rows[i].path, body.data, rows[i].status));
-        assert_alive(s); /* behind all that the server has done for it */
+        served_expect_alive(s); /* behind all that the server has done for it */
         if (atomic_load(&n_freed_there) >= N)
             fail_msg("%s, %d: %d", rows[i].path, rows[i].status, atomic_load(&n_freed_there));
         strbuf_free(&body);
@@ -759,7 +754,7 @@ static void test_who_writes_large_replies(void **state)
     json_t *reply = served_post(s, COMPLETIONS, body, 200);
     assert_int_equal(json_array_size(served_at(reply, "choices.0.logprobs.top_logprobs")), N);
     json_decref(reply);
-    assert_alive(s);
+    served_expect_alive(s);
     assert_in_range(atomic_load(&n_freed_there), 0, N);
     json_set_alloc_funcs(malloc, free);
     for (int i = 0; i < 4; i++) {
@@ -768,7 +763,7 @@ static void test_who_writes_large_replies(void **state)
         usleep(100000 * (useconds_t)i); /* before it is done, or while it is written, or after */
         close(fd);
     }
-    assert_alive(s);
+    served_expect_alive(s);
     assert_int_equal(served_stop(s), 0);
 }
 

@@ -28,12 +28,6 @@ static json_t *get_json(const Served *s, const char *path, int status)
     return json;
 }
 
-static void assert_text(const json_t *value, const char *path, const char *text)
-{
-    const char *s = json_string_value(served_at(value, path));
-    if (!s || strcmp(s, text) != 0) fail_msg("%s is %s, not %s", path, s ? s : "absent", text);
-}
-
 /* Sizes as the checkpoint's own header states them: the demo model uses all of its file. */
 static void sum_tensors(double *n_params, double *bytes)
 {
@@ -73,20 +67,20 @@ static void test_models(void **state)
     assert_int_equal(json_array_size(json_object_get(list, "data")), 1);
     assert_int_equal(json_array_size(json_object_get(list, "models")), 1);
     assert_true(json_equal((json_t *)served_at(list, "data.0"), entry));
-    assert_text(entry, "id", o.model_name);
-    assert_text(entry, "root", o.model_name);
-    assert_text(entry, "display_name", o.model_name);
-    assert_text(entry, "type", "model");
-    assert_text(entry, "owned_by", "offshoot");
+    served_expect_text(entry, "id", o.model_name);
+    served_expect_text(entry, "root", o.model_name);
+    served_expect_text(entry, "display_name", o.model_name);
+    served_expect_text(entry, "type", "model");
+    served_expect_text(entry, "owned_by", "offshoot");
     assert_true(json_is_null(json_object_get(entry, "parent")));
     assert_true(number(entry, "meta.n_params") == n_params);
     assert_true(number(entry, "meta.size") == bytes);
     assert_true(number(entry, "meta.n_ctx_train") == 8192);
     assert_true(number(entry, "meta.n_vocab") == 4096);
-    assert_text(list, "models.0.model", o.model_name);
-    assert_text(list, "models.0.capabilities.0", "completion");
-    assert_text(list, "models.0.details.format", "safetensors");
-    assert_text(list, "first_id", o.model_name);
+    served_expect_text(list, "models.0.model", o.model_name);
+    served_expect_text(list, "models.0.capabilities.0", "completion");
+    served_expect_text(list, "models.0.details.format", "safetensors");
+    served_expect_text(list, "first_id", o.model_name);
     assert_true(json_is_false(json_object_get(list, "has_more")));
 
     struct tm tm = {0};
@@ -122,18 +116,18 @@ static void test_props(void **state)
     assert_true(number(params, "top_k") == 20 && number(params, "n_predict") == -1);
     assert_true(json_number_value(json_object_get(params, "speculative.n_max")) == 3);
     assert_true(number(props, "total_slots") == 4);
-    assert_text(props, "model_alias", "demo");
-    assert_text(props, "model_path", "demo");
-    assert_text(props, "bos_token", "");
-    assert_text(props, "eos_token", "<|im_end|>");
-    assert_text(props, "build_info", "offshoot 0.1.0");
+    served_expect_text(props, "model_alias", "demo");
+    served_expect_text(props, "model_path", "demo");
+    served_expect_text(props, "bos_token", "");
+    served_expect_text(props, "eos_token", "<|im_end|>");
+    served_expect_text(props, "build_info", "offshoot 0.1.0");
     assert_true(json_is_false(served_at(props, "modalities.vision")));
     json_decref(props);
     json_decref(served_post(s, "/props", "{}", 405));
 
-    assert_text(info, "eos_token", "<|im_end|>");
-    assert_text(info, "pad_token", "<|endoftext|>");
-    assert_text(info, "tokenizer_class", "Qwen2Tokenizer");
+    served_expect_text(info, "eos_token", "<|im_end|>");
+    served_expect_text(info, "pad_token", "<|endoftext|>");
+    served_expect_text(info, "tokenizer_class", "Qwen2Tokenizer");
     assert_true(json_is_null(json_object_get(info, "bos_token")));
     assert_true(number(info, "model_max_length") == 8192);
     json_decref(info);
