@@ -253,11 +253,17 @@ int served_stop(Served *s)
     return rc;
 }
 
+int served_open_with(const ServedOptions *options)
+{
+    if (served_open_model(NULL)) return -1;
+    served = served_start(options);
+    return 0;
+}
+
 int served_open(void **state)
 {
-    if (served_open_model(state)) return -1;
-    served = served_start(NULL);
-    return 0;
+    (void)state;
+    return served_open_with(NULL);
 }
 
 int served_close(void **state)
@@ -284,6 +290,19 @@ void served_leave(const Served *s, const char *path, const char *body, int is_st
         usleep(1000);
     close(fd);
     served_wait_idle(s);
+}
+
+char *served_body(json_t *body, const char *fields)
+{
+    StrBuf text = {0};
+    strbuf_printf(&text, "{%s\"x\": 0}", fields);
+    json_t *more = json_loads(strbuf_str(&text), 0, NULL);
+    assert_non_null(more);
+    json_object_update_new(body, more);
+    char *dumped = json_dumps(body, 0);
+    json_decref(body);
+    strbuf_free(&text);
+    return dumped;
 }
 
 json_t *served_post(const Served *s, const char *path, const char *body, int status)

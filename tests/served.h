@@ -64,8 +64,9 @@ Served *served_start(const ServedOptions *options);
 /* The server that all tests of a program share, where they do. */
 extern Served *served;
 
-/* It and its model, with the defaults: cmocka's group functions. */
+/* It and its model, with the defaults: cmocka's group functions; or with options of its own. */
 int served_open(void **state);
+int served_open_with(const ServedOptions *options);
 int served_close(void **state);
 
 /* With not_loaded: lets the loader end, well or with ERR_FILE. */
@@ -95,6 +96,9 @@ void served_wait_idle(const Served *s);
  * has begun; waits until the server has noticed.
  */
 void served_leave(const Served *s, const char *path, const char *body, int is_stream);
+
+/* Takes body; its text with more fields, JSON without braces, a comma behind each. */
+char *served_body(json_t *body, const char *fields);
 
 /* POSTs a JSON text and returns the reply's JSON; fails when the status is another. */
 json_t *served_post(const Served *s, const char *path, const char *body, int status);

@@ -19,17 +19,10 @@
 
 static int setup(void **state)
 {
-    if (served_open_model(state)) return -1;
     ServedOptions o = served_defaults();
+    (void)state;
     o.cache = (CacheOptions){.on = 1, .policy = POLICY_FLOP, .alpha = -1, .keep_answers = 1};
-    served = served_start(&o);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    assert_int_equal(served_stop(served), 0);
-    return served_close_model(state);
+    return served_open_with(&o);
 }
 
 static json_t *load(const char *name)
@@ -100,5 +93,5 @@ int main(void)
         cmocka_unit_test(test_claude_code),
         cmocka_unit_test(test_codex),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, served_close);
 }

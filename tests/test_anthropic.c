@@ -44,35 +44,26 @@ static json_t *load_tools(void)
 
 static int setup(void **state)
 {
-    if (served_open_model(state)) return -1;
     ServedOptions o = served_defaults();
+    (void)state;
     o.cache = (CacheOptions){.on = 1, .policy = POLICY_FLOP, .alpha = -1, .keep_answers = 1};
-    served = served_start(&o);
     tools = load_tools();
-    return 0;
+    return served_open_with(&o);
 }
 
 static int teardown(void **state)
 {
     json_decref(tools);
-    assert_int_equal(served_stop(served), 0);
-    return served_close_model(state);
+    return served_close(state);
 }
 
 /* A greedy question that the model answers by a call, with more fields (JSON without braces). */
 static char *question(const char *fields)
 {
-    char text[512];
-    json_t *body = json_pack("{s:[{s:s, s:s}], s:i, s:i, s:O}", "messages", "role", "user",
-                             "content", "I want to find an Italian restaurant in San Jose",
-                             "temperature", 0, "max_tokens", 200, "tools", tools);
-    snprintf(text, sizeof text, "{%s\"x\": 0}", fields);
-    json_t *more = json_loads(text, 0, NULL);
-    assert_non_null(more);
-    json_object_update_new(body, more);
-    char *dumped = json_dumps(body, 0);
-    json_decref(body);
-    return dumped;
+    return served_body(json_pack("{s:[{s:s, s:s}], s:i, s:i, s:O}", "messages", "role", "user",
+                                 "content", "I want to find an Italian restaurant in San Jose",
+                                 "temperature", 0, "max_tokens", 200, "tools", tools),
+                       fields);
 }
 
 static json_t *ask(const char *fields)

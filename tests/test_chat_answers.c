@@ -24,17 +24,14 @@ static json_t *tools; /* of the demonstration model */
 
 static int setup(void **state)
 {
-    if (served_open_model(state)) return -1;
-    served = served_start(NULL);
     tools = json_load_file("models/demo/tools.json", 0, NULL);
-    return tools ? 0 : -1;
+    return tools ? served_open(state) : -1;
 }
 
 static int teardown(void **state)
 {
     json_decref(tools);
-    assert_int_equal(served_stop(served), 0);
-    return served_close_model(state);
+    return served_close(state);
 }
 
 /* A greedy question that the model answers by a call, with more fields (JSON without braces). */
@@ -44,14 +41,8 @@ static char *question(const char *fields, int stream)
         json_pack("{s:[{s:s, s:s}], s:i, s:O, s:{s:b}}", "messages", "role", "user", "content",
                   "I want to find an Italian restaurant in San Jose", "temperature", 0, "tools",
                   tools, "chat_template_kwargs", "enable_thinking", 0);
-    char text[512];
-    snprintf(text, sizeof text, "{%s%s\"x\": 0}", stream ? "\"stream\": true, " : "", fields);
-    json_t *more = json_loads(text, 0, NULL);
-    assert_non_null(more);
-    json_object_update_new(body, more);
-    char *dumped = json_dumps(body, 0);
-    json_decref(body);
-    return dumped;
+    if (stream) json_object_set_new(body, "stream", json_true());
+    return served_body(body, fields);
 }
 
 static json_t *ask(const char *fields)

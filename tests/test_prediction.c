@@ -18,24 +18,22 @@
 #include "tests/served.h"
 
 static Drafter drafter;
-static Served *server;
 
 static int open_server(void **state)
 {
     ServedOptions o = served_defaults();
-    if (served_open_model(state)) return -1;
+    (void)state;
     suffix_drafter_open(&drafter);
     o.drafter = &drafter;
     o.draft = DRAFT_SUFFIX;
-    server = served_start(&o);
-    return 0;
+    return served_open_with(&o);
 }
 
 static int close_server(void **state)
 {
-    int rc = served_stop(server);
+    int rc = served_close(state);
     drafter.close(drafter.self);
-    return served_close_model(state) || rc;
+    return rc;
 }
 
 static const char question[] = "I want to find an Italian restaurant in San Jose";
@@ -48,7 +46,7 @@ static char *ask(const char *prediction, int *n_accepted)
     if (prediction)
         json_object_set_new(body, "prediction", json_loads(prediction, JSON_DECODE_ANY, NULL));
     char *text = json_dumps(body, 0);
-    json_t *reply = served_post(server, "/v1/chat/completions", text, 200);
+    json_t *reply = served_post(served, "/v1/chat/completions", text, 200);
     char *content = mem_strdup(served_text_at(reply, "choices.0.message.content"));
     *n_accepted = (int)served_int_at(reply, "timings.draft_n_accepted");
     free(text);

@@ -42,33 +42,23 @@ static json_t *load_tools(void)
 
 static int setup(void **state)
 {
-    if (served_open_model(state)) return -1;
-    served = served_start(NULL);
     tools = load_tools();
-    return 0;
+    return served_open(state);
 }
 
 static int teardown(void **state)
 {
     json_decref(tools);
-    assert_int_equal(served_stop(served), 0);
-    return served_close_model(state);
+    return served_close(state);
 }
 
 /* A greedy question that the model answers by a call; tools: the reference is taken. */
 static char *question(json_t *with_tools, const char *fields)
 {
-    char text[512];
-    json_t *body = json_pack("{s:s, s:i, s:o, s:{s:s}}", "input",
-                             "I want to find an Italian restaurant in San Jose", "temperature", 0,
-                             "tools", with_tools, "reasoning", "effort", "none");
-    snprintf(text, sizeof text, "{%s\"x\": 0}", fields);
-    json_t *more = json_loads(text, 0, NULL);
-    assert_non_null(more);
-    json_object_update_new(body, more);
-    char *dumped = json_dumps(body, 0);
-    json_decref(body);
-    return dumped;
+    return served_body(json_pack("{s:s, s:i, s:o, s:{s:s}}", "input",
+                                 "I want to find an Italian restaurant in San Jose", "temperature",
+                                 0, "tools", with_tools, "reasoning", "effort", "none"),
+                       fields);
 }
 
 static json_t *ask(json_t *with_tools, const char *fields)

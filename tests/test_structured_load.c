@@ -26,16 +26,9 @@ enum { LARGE = 80 << 10 }; /* more than is read on the server's own thread */
 static int setup(void **state)
 {
     ServedOptions o = served_defaults();
-    if (served_open_model(state)) return -1;
+    (void)state;
     o.max_waiting = 64;
-    served = served_start(&o);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    assert_int_equal(served_stop(served), 0);
-    return served_close_model(state);
+    return served_open_with(&o);
 }
 
 /* Asks for {"id": i} and nothing else; n_described: bytes of description. */
@@ -199,5 +192,5 @@ int main(void)
         cmocka_unit_test(test_clients_that_leave),
         cmocka_unit_test(test_end),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, served_close);
 }
