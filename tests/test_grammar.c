@@ -12,10 +12,13 @@
 
 #include "base/mem.h"
 #include "base/strbuf.h"
+#include "tests/dfa_shape.h"
 #include "tests/grammar_case.h"
 #include "tests/instance.h"
 #include "tests/textdata.h"
 #include "text/grammar_mask.h"
+#include "text/grammar_near.h"
+#include "text/grammar_vocab.h"
 
 static const char *const schemas[] = {
     "true",
@@ -212,6 +215,60 @@ static void test_masks_of_bounds(void **state)
         strbuf_free(&text);
         grammar_free(g);
     }
+}
+
+/* alike[a][b]: what no string of up to n bytes tells apart, found the slow way. */
+enum { NEAR_STATES = 48, NEAR_CLASSES = 2 };
+static void tell_apart(const Dfa *d, const uint16_t *left, int n,
+                       uint8_t alike[NEAR_STATES][NEAR_STATES])
+{
+    uint8_t before[NEAR_STATES][NEAR_STATES];
+    for (int i = 0; i < NEAR_STATES * NEAR_STATES; i++)
+        alike[i / NEAR_STATES][i % NEAR_STATES] =
+            d->accepts[i / NEAR_STATES] == d->accepts[i % NEAR_STATES];
+    for (; n > 0; n--) {
+        memcpy(before, alike, sizeof before);
+        for (int i = 0; i < NEAR_STATES * NEAR_STATES * NEAR_CLASSES; i++) {
+            int a = i / NEAR_CLASSES / NEAR_STATES, b = i / NEAR_CLASSES % NEAR_STATES;
+            int to_a = dfa_next(d, a, i % NEAR_CLASSES), to_b = dfa_next(d, b, i % NEAR_CLASSES);
+            int ends_a = to_a == DFA_DEAD || left[to_a] == UINT16_MAX,
+                ends_b = to_b == DFA_DEAD || left[to_b] == UINT16_MAX;
+            alike[a][b] &= ends_a || ends_b ? ends_a == ends_b : before[to_a][to_b];
+        }
+    }
+}
+
+/* Chains with a few jumps: their states are told apart by strings of many lengths. */
+static void test_near_states(void **state)
+{
+    (void)state;
+    uint64_t seed = 11;
+    uint16_t next[NEAR_STATES * NEAR_CLASSES], left[NEAR_STATES];
+    uint8_t accepts[NEAR_STATES], alike[NEAR_STATES][NEAR_STATES];
+    Dfa d = {.n_states = NEAR_STATES, .n_classes = NEAR_CLASSES, .next = next, .accepts = accepts};
+    int n_merged = 0;
+    for (int t = 0; t < 200; t++) {
+        for (int i = 0; i < NEAR_STATES; i++) {
+            accepts[i] = i == NEAR_STATES - 1 || random_next(&seed) % 40 == 0;
+            left[i] = random_next(&seed) % 40 ? 1 : UINT16_MAX;
+            for (int c = 0; c < NEAR_CLASSES; c++)
+                next[i * NEAR_CLASSES + c] = (uint16_t)((i + 1) % NEAR_STATES);
+            if (random_next(&seed) % 8 == 0)
+                next[i * NEAR_CLASSES] = (uint16_t)(random_next(&seed) % NEAR_STATES);
+            if (random_next(&seed) % 40 == 0) next[i * NEAR_CLASSES] = DFA_DEAD;
+        }
+        uint16_t *near = grammar_near_states(&d, left);
+        tell_apart(&d, left, NEAR_BYTES, alike);
+        for (int i = 0; i < NEAR_STATES; i++) {
+            int first = 0;
+            while (!alike[i][first])
+                first++;
+            assert_int_equal(near[i], first);
+            n_merged += first < i;
+        }
+        mem_free(near);
+    }
+    assert_in_range(n_merged, 200, 200 * NEAR_STATES / 2);
 }
 
 /* Strings that come back to different calls, each by other letters: none gets another's way. */
@@ -499,11 +556,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_instances),       cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_masks_of_bounds), cmocka_unit_test(test_masks_of_ends),
-        cmocka_unit_test(test_masks_of_many),   cmocka_unit_test(test_deepest_level),
-        cmocka_unit_test(test_deepest_names),   cmocka_unit_test(test_forks),
-        cmocka_unit_test(test_wrong_drafts),    cmocka_unit_test(test_nesting),
-        cmocka_unit_test(test_no_allocation),   cmocka_unit_test(test_many_ways),
+        cmocka_unit_test(test_masks_of_bounds), cmocka_unit_test(test_near_states),
+        cmocka_unit_test(test_masks_of_ends),   cmocka_unit_test(test_masks_of_many),
+        cmocka_unit_test(test_deepest_level),   cmocka_unit_test(test_deepest_names),
+        cmocka_unit_test(test_forks),           cmocka_unit_test(test_wrong_drafts),
+        cmocka_unit_test(test_nesting),         cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_many_ways),
     };
     return cmocka_run_group_tests(tests, grammar_case_open, grammar_case_close);
 }
