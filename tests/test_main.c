@@ -381,6 +381,7 @@ static void check_sums(const json_t *totals)
         by_depth += count_at(totals, "depth_accepted", i);
     }
     assert_true(accepted > 0 && number(totals, "steps_with_drafts") < steps);
+    assert_true(number(totals, "drafted") >= accepted);
     assert_true(by_steps == steps && by_accepted == accepted && by_depth == accepted);
     assert_true(steps + accepted == number(totals, "tokens") - number(totals, "answers"));
     assert_true(fabs(number(totals, "acceptance_length") - 1 - accepted / steps) < 1e-4);
