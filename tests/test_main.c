@@ -382,6 +382,8 @@ static void check_sums(const json_t *totals)
     }
     assert_true(accepted > 0 && number(totals, "steps_with_drafts") < steps);
     assert_true(number(totals, "drafted") >= accepted);
+    size_t last = json_array_size(json_object_get(totals, "steps_by_accepted")) - 1;
+    assert_true(last <= 3 && count_at(totals, "steps_by_accepted", last) > 0);
     assert_true(by_steps == steps && by_accepted == accepted && by_depth == accepted);
     assert_true(steps + accepted == number(totals, "tokens") - number(totals, "answers"));
     assert_true(fabs(number(totals, "acceptance_length") - 1 - accepted / steps) < 1e-4);
@@ -485,9 +487,17 @@ static void test_messages(void **state)
     static const char asks[] = "{\"messages\": [" SAYS("user") "]}",
                       talks[] = "{\"messages\": [" SAYS("assistant") "," SAYS("user") "," SAYS(
                           "assistant") "," SAYS("user") "]}";
-    expect_run(RUN_ON(asks, ACCEPT, "--prompts", "/dev/stdin"), 0, "from those without: 0 of 1\n");
+    RunResult one = RUN_ON(asks, ACCEPT, "--prompts", "/dev/stdin");
+    assert_run(&one, 0, "from those without: 0 of 1\n");
+    assert_null(strstr(strbuf_str(&one.out), "\nall  ")); /* beside a single category */
+    assert_null(strstr(strbuf_str(&one.out), "skipped"));
+    run_result_free(&one);
     expect_run(RUN_ON(talks, ACCEPT, "--prompts", "/dev/stdin"), 0, "from those without: 0 of 2\n");
 #undef SAYS
+    static const char some[] = "{\"turns\": [\"Hello\"]}\n{\"turns\": [\"Hello Hello Hello Hello "
+                               "Hello Hello Hello Hello Hello Hello Hello Hello Hello Hello\"]}\n";
+    expect_run(RUN_ON(some, ACCEPT, "--prompts", "/dev/stdin", "--ctx-size", "32"), 0,
+               "0 of 1\nprompts too long for the context, skipped: 1\n");
 }
 
 static int n_prompt_tokens(const char *line)
