@@ -12,11 +12,13 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "bench/load_answer.h"
+#include "bench/load_phase.h"
 #include "tests/analyzer.h"
 #include "tests/run_binary.h"
 #include "tests/stub_server.h"
@@ -335,6 +337,20 @@ static void test_mistakes_are_found(void **state)
         expect_run(run_against(runs[i].mistake, runs[i].from, NULL), runs[i].status, runs[i].says);
 }
 
+/* Each is the middle of its bucket, the first that so many times are not beyond. */
+static void test_times(void **state)
+{
+    (void)state;
+    static Times t;
+    assert_true(times_quantile(&t, 0.5) == 0);
+    t.n = 100, t.count[0] = 49, t.count[349] = 1, t.count[348] = 49, t.count[1099] = 1;
+    assert_true(fabs(times_quantile(&t, 0.49) - 0.00101) < 1e-6);
+    assert_true(fabs(times_quantile(&t, 0.5) - 0.9935) < 0.001); /* 1.02^348.5 us */
+    assert_true(fabs(times_quantile(&t, 0.98) / times_quantile(&t, 0.5) - 1) < 1e-9);
+    assert_true(fabs(times_quantile(&t, 0.99) / times_quantile(&t, 0.5) - 1.02) < 1e-9);
+    assert_true(times_quantile(&t, 1) > 2.8e6); /* 47 minutes */
+}
+
 /* Answers without tokens have no first one, so there is no time to it. */
 static void test_first_tokens(void **state)
 {
@@ -345,7 +361,10 @@ static void test_first_tokens(void **state)
         json_t *report = json_loads(strbuf_str(&r.out), 0, NULL);
         const json_t *row = json_array_get(json_object_get(report, "phases"), 0);
         double ms = json_real_value(json_object_get(row, "first_token_ms_p50"));
+        double p99 = json_real_value(json_object_get(row, "first_token_ms_p99"));
+        double seconds = json_real_value(json_object_get(row, "seconds"));
         assert_int_equal(ms > 0, !empty);
+        assert_true(empty || (ms > 0.01 && ms <= p99 && p99 < 1.02e3 * seconds));
         assert_true(json_integer_value(json_object_get(row, "answered")) > 0);
         json_decref(report);
         run_result_free(&r);
@@ -389,6 +408,7 @@ int main(void)
         cmocka_unit_test(test_forms_change),
         cmocka_unit_test(test_our_server),
         cmocka_unit_test(test_mistakes_are_found),
+        cmocka_unit_test(test_times),
         cmocka_unit_test(test_first_tokens),
         cmocka_unit_test(test_wrong_options),
     };
