@@ -3,9 +3,9 @@
 
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
 #include "base/mem.h"
+#include "engine/arrays.h"
 #include "engine/head.h"
 #include "engine/round.h"
 #include "kernels/draft_pool.h"
@@ -47,34 +47,36 @@ typedef struct {
     uint8_t bad_host[MAX_TREE_NODES];
 } Mtp;
 
+enum { N_ARRAYS = 9 };
+
+/* For max_seqs sequences, and passes of the head of max_rows rows. */
+static void list_arrays(Mtp *m, int max_seqs, int max_rows, BackendArray array[N_ARRAYS])
+{
+    size_t dim = (size_t)m->model->config.dim, vocab = (size_t)m->model->config.n_vocab;
+    size_t nodes = MAX_TREE_NODES;
+    array[0] = (BackendArray){&m->last, (size_t)max_seqs * dim * sizeof(float)};
+    array[1] = (BackendArray){&m->logits, nodes * vocab * sizeof(float)};
+    array[2] = (BackendArray){&m->rows, nodes * dim * sizeof(float)};
+    array[3] = (BackendArray){&m->index, (size_t)max_rows * sizeof(int32_t)};
+    array[4] = (BackendArray){&m->sample, nodes * sizeof(SampleRow)};
+    array[5] = (BackendArray){&m->path, nodes * nodes * sizeof(int32_t)};
+    array[6] = (BackendArray){&m->id, nodes * MAX_TOP * sizeof(int32_t)};
+    array[7] = (BackendArray){&m->logp, nodes * MAX_TOP * sizeof(float)};
+    array[8] = (BackendArray){&m->bad, nodes};
+}
+
 static int mtp_bind(void *self, struct Engine *engine, Error *err)
 {
     Mtp *m = self;
-    const ModelConfig *c = &m->model->config;
     Backend *be = m->model->backend;
-    size_t dim = (size_t)c->dim, seqs = (size_t)engine_options(engine)->max_seqs;
-    size_t nodes = MAX_TREE_NODES;
+    BackendArray array[N_ARRAYS];
+    int max_seqs = engine_options(engine)->max_seqs;
     m->engine = engine;
     m->head = engine_head(engine);
     batch_open(&m->batch, m->head->max_meta);
-    m->draft = mem_alloc(seqs, sizeof *m->draft);
-    struct {
-        void *where;
-        size_t bytes;
-    } item[] = {{&m->last, seqs * dim * sizeof(float)},
-                {&m->logits, nodes * (size_t)c->n_vocab * sizeof(float)},
-                {&m->rows, nodes * dim * sizeof(float)},
-                {&m->index, (size_t)m->head->f->max_rows * sizeof(int32_t)},
-                {&m->sample, nodes * sizeof(SampleRow)},
-                {&m->path, nodes * nodes * sizeof(int32_t)},
-                {&m->id, nodes * MAX_TOP * sizeof(int32_t)},
-                {&m->logp, nodes * MAX_TOP * sizeof(float)},
-                {&m->bad, nodes}};
-    for (size_t i = 0; i < sizeof item / sizeof *item; i++) {
-        void *p = be->alloc(be, item[i].bytes, err);
-        if (!p) return -1;
-        memcpy(item[i].where, &p, sizeof p);
-    }
+    m->draft = mem_alloc((size_t)max_seqs, sizeof *m->draft);
+    list_arrays(m, max_seqs, m->head->f->max_rows, array);
+    if (arrays_take(be, array, N_ARRAYS, err)) return -1;
     /* On the host most rows are never used, and not to be touched before they are. */
     m->n_ready = be->is_host ? 1 : MAX_TREE_NODES;
     scored_init_logits(&m->head->scored, m->n_ready, m->logits);
@@ -93,11 +95,9 @@ static void make_ready(Mtp *m, int n)
 static void mtp_close(void *self)
 {
     Mtp *m = self;
-    Backend *be = m->model->backend;
-    void *mem[] = {m->last, m->logits, m->rows, m->index, m->sample,
-                   m->path, m->id,     m->logp, m->bad};
-    for (size_t i = 0; i < sizeof mem / sizeof *mem; i++)
-        if (mem[i]) be->free(be, mem[i]);
+    BackendArray array[N_ARRAYS];
+    list_arrays(m, 0, 0, array);
+    arrays_give_back(m->model->backend, array, N_ARRAYS);
     batch_close(&m->batch);
     mem_free(m->draft);
     mem_free(m);

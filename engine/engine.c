@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/arrays.h"
 #include "engine/flops.h"
 #include "engine/state.h"
 
@@ -46,78 +47,106 @@ static int check_options(const EngineOptions *o, int ctx_limit, Error *err)
     return 0;
 }
 
-static void *device_array(Engine *e, size_t count, size_t size, int *failed, Error *err)
+enum { MAX_ARRAYS = 15 + 3 * MAX_SEQS };
+
+/* Of each sequence's counts. */
+static size_t counts_stride(const Engine *e)
 {
-    void *p = *failed ? NULL : e->be->alloc(e->be, count * size, err);
-    if (!p) *failed = 1;
-    return p;
+    return ((size_t)e->model->config.n_vocab + 63) / 64 * 64;
 }
 
-static int open_step_arrays(Engine *e, Error *err)
+/*
+ * The backend's: of the step, and the sequences'. Their counts are one block, of which few pages
+ * are touched: only penalties need them.
+ */
+static int list_arrays(Engine *e, BackendArray array[MAX_ARRAYS])
 {
-    size_t rows = (size_t)e->forward.max_rows, logits = (size_t)e->max_scored;
+    size_t scored = (size_t)e->max_scored, mask = mask_words(e) * sizeof(uint64_t);
+    size_t counts = counts_stride(e) * (size_t)e->options.max_seqs * sizeof *e->counts;
     StepDevice *d = &e->dev;
+    int n = 0;
+    array[n++] = (BackendArray){&d->row, MAX_SAMPLED * sizeof *d->row};
+    array[n++] = (BackendArray){&d->path, MAX_SAMPLED * MAX_TREE_NODES * sizeof *d->path};
+    array[n++] = (BackendArray){&d->next, MAX_SAMPLED * sizeof *d->next};
+    array[n++] = (BackendArray){&d->bad, MAX_SAMPLED * sizeof *d->bad};
+    array[n++] = (BackendArray){&d->mask, MAX_SAMPLED * mask};
+    array[n++] = (BackendArray){&d->move_seq, MAX_TREE_ROWS * sizeof *d->move_seq};
+    array[n++] = (BackendArray){&d->move_from, MAX_TREE_ROWS * sizeof *d->move_from};
+    array[n++] = (BackendArray){&d->move_to, MAX_TREE_ROWS * sizeof *d->move_to};
+    array[n++] = (BackendArray){&d->scored, scored * sizeof *d->scored};
+    array[n++] = (BackendArray){&d->rank, scored * sizeof *d->rank};
+    array[n++] = (BackendArray){&d->top_id, scored * MAX_LOGPROBS * sizeof *d->top_id};
+    array[n++] = (BackendArray){&d->logprob, scored * sizeof *d->logprob};
+    array[n++] = (BackendArray){&d->top_logprob, scored * MAX_LOGPROBS * sizeof *d->top_logprob};
+    array[n++] = (BackendArray){&e->counts, counts};
+    if (e->options.allowed) array[n++] = (BackendArray){&e->allowed, mask};
+    for (int i = 0; i < e->options.max_seqs; i++) {
+        Seq *s = &e->seq[i];
+        array[n++] = (BackendArray){&s->bias_id, MAX_LOGIT_BIAS * sizeof *s->bias_id};
+        array[n++] = (BackendArray){&s->bias, MAX_LOGIT_BIAS * sizeof *s->bias};
+        array[n++] = (BackendArray){&s->ban, MAX_BAN * sizeof *s->ban};
+    }
+    return n;
+}
+
+/* What the host has beside them, or of them: where memory is the host's the large ones are both's.
+ */
+static int open_step_host(Engine *e, Error *err)
+{
+    size_t rows = (size_t)e->forward.max_rows, scored = (size_t)e->max_scored;
     StepHost *h = &e->host;
-    int bad = 0;
-    d->row = device_array(e, MAX_SAMPLED, sizeof *d->row, &bad, err);
-    d->path = device_array(e, MAX_SAMPLED * MAX_TREE_NODES, sizeof *d->path, &bad, err);
-    d->next = device_array(e, MAX_SAMPLED, sizeof *d->next, &bad, err);
-    d->bad = device_array(e, MAX_SAMPLED, sizeof *d->bad, &bad, err);
-    d->mask = device_array(e, MAX_SAMPLED * mask_words(e), sizeof *d->mask, &bad, err);
-    h->mask = e->be->is_host ? d->mask : mem_map(MAX_SAMPLED * mask_words(e) * sizeof *h->mask);
-    d->move_seq = device_array(e, MAX_TREE_ROWS, sizeof *d->move_seq, &bad, err);
-    d->move_from = device_array(e, MAX_TREE_ROWS, sizeof *d->move_from, &bad, err);
-    d->move_to = device_array(e, MAX_TREE_ROWS, sizeof *d->move_to, &bad, err);
-    d->scored = device_array(e, logits, sizeof *d->scored, &bad, err);
-    d->rank = device_array(e, logits, sizeof *d->rank, &bad, err);
-    d->top_id = device_array(e, logits * MAX_LOGPROBS, sizeof *d->top_id, &bad, err);
-    d->logprob = device_array(e, logits, sizeof *d->logprob, &bad, err);
-    d->top_logprob = device_array(e, logits * MAX_LOGPROBS, sizeof *d->top_logprob, &bad, err);
-    h->scored = mem_alloc(logits, sizeof *h->scored);
-    h->rank = mem_alloc(logits, sizeof *h->rank);
-    h->top_id = mem_alloc(logits * MAX_LOGPROBS, sizeof *h->top_id);
-    h->logprob = mem_alloc(logits, sizeof *h->logprob);
-    h->top_logprob = mem_alloc(logits * MAX_LOGPROBS, sizeof *h->top_logprob);
+    h->mask = e->dev.mask;
+    if (!e->be->is_host) h->mask = mem_map(MAX_SAMPLED * mask_words(e) * sizeof *h->mask);
+    if (!h->mask) return error_set(err, ERR_LIMIT, "no memory for masks of tokens");
+    h->scored = mem_alloc(scored, sizeof *h->scored);
+    h->rank = mem_alloc(scored, sizeof *h->rank);
+    h->top_id = mem_alloc(scored * MAX_LOGPROBS, sizeof *h->top_id);
+    h->logprob = mem_alloc(scored, sizeof *h->logprob);
+    h->top_logprob = mem_alloc(scored * MAX_LOGPROBS, sizeof *h->top_logprob);
     h->seen_seq = mem_alloc(rows, sizeof *h->seen_seq);
     h->seen_pos = mem_alloc(rows, sizeof *h->seen_pos);
     h->seen_token = mem_alloc(rows, sizeof *h->seen_token);
     h->seen_hidden = mem_alloc(rows, sizeof *h->seen_hidden);
-    if (!bad && !h->mask) return error_set(err, ERR_LIMIT, "no memory for masks of tokens");
-    return bad ? -1 : 0;
+    return 0;
 }
 
-/*
- * The sequences' counts are two blocks, of which few have a page that is touched: only penalties
- * need them.
- */
 static int open_seqs(Engine *e, Error *err)
 {
-    size_t stride = ((size_t)e->model->config.n_vocab + 63) / 64 * 64;
-    size_t all = stride * (size_t)e->options.max_seqs;
-    int bad = 0;
-    e->counts = device_array(e, all, sizeof *e->counts, &bad, err);
+    size_t stride = counts_stride(e), all = stride * (size_t)e->options.max_seqs;
     e->counts_host = e->be->is_host ? e->counts : mem_map(all * sizeof *e->counts_host);
     if (!e->counts_host) return error_set(err, ERR_LIMIT, "no memory for counts of tokens");
     for (int i = 0; i < e->options.max_seqs; i++) {
         Seq *s = &e->seq[i];
         s->token = mem_alloc((size_t)e->options.ctx_size, sizeof *s->token);
         s->counts_host = e->counts_host + (size_t)i * stride;
-        s->counts = bad ? NULL : e->counts + (size_t)i * stride;
-        s->bias_id = device_array(e, MAX_LOGIT_BIAS, sizeof *s->bias_id, &bad, err);
-        s->bias = device_array(e, MAX_LOGIT_BIAS, sizeof *s->bias, &bad, err);
-        s->ban = device_array(e, MAX_BAN, sizeof *s->ban, &bad, err);
+        s->counts = e->counts + (size_t)i * stride;
     }
-    return bad ? -1 : 0;
+    return 0;
 }
 
-static int open_allowed(Engine *e, Error *err)
+static int open_arrays(Engine *e, Error *err)
 {
-    if (!e->options.allowed) return 0;
-    size_t bytes = mask_words(e) * sizeof *e->allowed;
-    e->allowed = e->be->alloc(e->be, bytes, err);
-    if (!e->allowed) return -1;
-    e->be->upload(e->be, e->allowed, e->options.allowed, bytes);
+    BackendArray array[MAX_ARRAYS];
+    if (arrays_take(e->be, array, list_arrays(e, array), err)) return -1;
+    if (open_step_host(e, err) || open_seqs(e, err)) return -1;
+    if (e->allowed)
+        e->be->upload(e->be, e->allowed, e->options.allowed, mask_words(e) * sizeof *e->allowed);
     return 0;
+}
+
+static void close_arrays(Engine *e)
+{
+    BackendArray array[MAX_ARRAYS];
+    StepHost *h = &e->host;
+    void *host[] = {h->scored,   h->rank,     h->top_id,     h->logprob,    h->top_logprob,
+                    h->seen_seq, h->seen_pos, h->seen_token, h->seen_hidden};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        mem_free(host[i]);
+    for (int i = 0; i < e->options.max_seqs; i++)
+        mem_free(e->seq[i].token);
+    if (h->mask != e->dev.mask) mem_unmap(h->mask);
+    if (e->counts_host != e->counts) mem_unmap(e->counts_host);
+    arrays_give_back(e->be, array, list_arrays(e, array));
 }
 
 int engine_uses_head(const Engine *e)
@@ -222,8 +251,7 @@ static int open_parts(Engine *e, Error *err)
         if (o->draft_auto && e->be->is_host) e->head.from = e->head_from;
     }
     init_cost(e);
-    if (open_step_arrays(e, err) || open_seqs(e, err) || open_allowed(e, err) || round_open(e, err))
-        return -1;
+    if (open_arrays(e, err) || round_open(e, err)) return -1;
     e->waiting = mem_alloc((size_t)o->max_waiting, sizeof *e->waiting);
     e->waiting_since = mem_alloc((size_t)o->max_waiting, sizeof *e->waiting_since);
     e->max_events =
@@ -267,44 +295,13 @@ Engine *engine_open(const struct Model *model, const EngineOptions *options, Err
     return e;
 }
 
-static void device_free(Engine *e, void *p)
-{
-    if (p) e->be->free(e->be, p);
-}
-
-static void close_step_arrays(Engine *e)
-{
-    StepDevice *d = &e->dev;
-    StepHost *h = &e->host;
-    void *dev[] = {d->row,      d->path,      d->next,       d->bad,    d->mask,
-                   d->move_seq, d->move_from, d->move_to,    d->scored, d->rank,
-                   d->top_id,   d->logprob,   d->top_logprob};
-    void *host[] = {h->scored,   h->rank,     h->top_id,     h->logprob,    h->top_logprob,
-                    h->seen_seq, h->seen_pos, h->seen_token, h->seen_hidden};
-    for (size_t i = 0; i < sizeof dev / sizeof *dev; i++)
-        device_free(e, dev[i]);
-    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
-        mem_free(host[i]);
-}
-
 void engine_close(Engine *e)
 {
     if (!e) return;
     round_close(e);
     tiers_close(e);
     tune_close(e->tuner);
-    if (e->host.mask != e->dev.mask) mem_unmap(e->host.mask);
-    close_step_arrays(e);
-    for (int i = 0; i < e->options.max_seqs; i++) {
-        Seq *s = &e->seq[i];
-        mem_free(s->token);
-        device_free(e, s->bias_id);
-        device_free(e, s->bias);
-        device_free(e, s->ban);
-    }
-    if (e->counts_host != e->counts) mem_unmap(e->counts_host);
-    device_free(e, e->counts);
-    device_free(e, e->allowed);
+    close_arrays(e);
     mem_free(e->waiting);
     mem_free(e->waiting_since);
     mem_free(e->event);

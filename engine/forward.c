@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/arrays.h"
 
 enum { MIN_KEYS = 1024 };
 
@@ -120,41 +121,24 @@ static size_t wide_width(const ModelConfig *c, int i)
 
 enum { N_WIDE = sizeof((Forward *)0)->wide / sizeof(float *) };
 
-/* A scratch array: where its pointer is and how many bytes it takes. */
-typedef struct {
-    void *where;
-    size_t bytes;
-} ScratchItem;
-
-enum { N_STAYING = 4, MAX_WORK = 6 + N_WIDE, BLOCK_ALIGN = 256, MIN_BYTES = 64 };
-
-/* Those that logits are made of, and what is read after them. */
-static void staying_list(Forward *f, const Model *m, size_t rows, size_t logits,
-                         ScratchItem item[N_STAYING])
-{
-    size_t row = rows * (size_t)m->config.dim * sizeof(float);
-    item[0] = (ScratchItem){&f->meta_block, rows * ROW_FIELDS * sizeof(int32_t)};
-    item[1] = (ScratchItem){&f->logit_row, logits * sizeof(int32_t)};
-    item[2] = (ScratchItem){&f->final, row};
-    item[3] = (ScratchItem){&f->h, row};
-}
+enum { N_ARRAYS = 5, MAX_WORK = 6 + N_WIDE, BLOCK_ALIGN = 256, MIN_BYTES = 64 };
 
 /* Those that are of no use once a pass's layers have run. */
-static int work_list(Forward *f, const Model *m, size_t rows, ScratchItem item[MAX_WORK])
+static int work_list(Forward *f, const Model *m, size_t rows, BackendArray array[MAX_WORK])
 {
     const ModelConfig *c = &m->config;
     size_t row = rows * sizeof(float), dim = (size_t)c->dim, top = (size_t)c->n_experts_used;
     int n = 0;
-    item[n++] = (ScratchItem){&f->x, row * dim};
-    item[n++] = (ScratchItem){&f->y, row * dim};
-    item[n++] = (ScratchItem){&f->gates, row * 4 * (size_t)c->n_v_heads};
+    array[n++] = (BackendArray){&f->x, row * dim};
+    array[n++] = (BackendArray){&f->y, row * dim};
+    array[n++] = (BackendArray){&f->gates, row * 4 * (size_t)c->n_v_heads};
     for (int i = 0; i < N_WIDE; i++)
-        item[n++] = (ScratchItem){&f->wide[i], row * wide_width(c, i)};
+        array[n++] = (BackendArray){&f->wide[i], row * wide_width(c, i)};
     if (c->n_experts) {
         int64_t floats = moe_scratch_floats((int)rows, c->dim, c->expert_dim);
-        item[n++] = (ScratchItem){&f->moe_scratch, (size_t)floats * sizeof(float)};
-        item[n++] = (ScratchItem){&f->moe_weight, row * top};
-        item[n++] = (ScratchItem){&f->moe_id, rows * top * sizeof(int32_t)};
+        array[n++] = (BackendArray){&f->moe_scratch, (size_t)floats * sizeof(float)};
+        array[n++] = (BackendArray){&f->moe_weight, row * top};
+        array[n++] = (BackendArray){&f->moe_id, rows * top * sizeof(int32_t)};
     }
     return n;
 }
@@ -166,41 +150,40 @@ static int work_list(Forward *f, const Model *m, size_t rows, ScratchItem item[M
 static size_t place_work(Forward *f, const Model *m, size_t rows, size_t logits, size_t *logits_at,
                          unsigned char *block)
 {
-    ScratchItem item[MAX_WORK];
-    int n = work_list(f, m, rows, item);
+    BackendArray array[MAX_WORK];
+    int n = work_list(f, m, rows, array);
     size_t at = 0, logit_bytes = logits * (size_t)m->config.n_vocab * sizeof(float);
     for (int i = 0; i < n; i++) {
         void *p = block ? block + at : NULL;
-        if (p) memcpy(item[i].where, &p, sizeof p);
-        at += (item[i].bytes + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
+        if (p) memcpy(array[i].where, &p, sizeof p);
+        at += (array[i].bytes + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
     }
     *logits_at = m->backend->prefill_differs ? at : 0;
     return max_size(at, *logits_at + logit_bytes);
 }
 
-static void *take(Forward *f, size_t bytes, int *failed, Error *err)
+/* What logits are made of and what is read after them, and the block. */
+static void list_arrays(Forward *f, const Model *m, size_t rows, size_t logits,
+                        BackendArray array[N_ARRAYS])
 {
-    Backend *be = f->model->backend;
-    void *p = *failed ? NULL : be->alloc(be, max_size(bytes, MIN_BYTES), err);
-    if (!p) *failed = 1;
-    return p;
+    size_t row = max_size(rows * (size_t)m->config.dim * sizeof(float), MIN_BYTES), logits_at;
+    size_t meta = max_size(rows * ROW_FIELDS * sizeof(int32_t), MIN_BYTES);
+    array[0] = (BackendArray){&f->meta_block, meta};
+    array[1] = (BackendArray){&f->logit_row, max_size(logits * sizeof(int32_t), MIN_BYTES)};
+    array[2] = (BackendArray){&f->final, row};
+    array[3] = (BackendArray){&f->h, row};
+    array[4] = (BackendArray){&f->work, place_work(f, m, rows, logits, &logits_at, NULL)};
 }
 
 int forward_open(Forward *f, const Model *model, Memory *mem, int max_rows, int max_logits,
                  Error *err)
 {
-    ScratchItem item[N_STAYING];
-    int failed = 0;
+    BackendArray array[N_ARRAYS];
     size_t rows = (size_t)max_rows, logits = (size_t)max_logits, logits_at;
     *f = (Forward){.model = model, .mem = mem, .max_rows = max_rows, .max_logits = max_logits};
     f->owner = backend_new_owner(model->backend);
-    staying_list(f, model, rows, logits, item);
-    for (int i = 0; i < N_STAYING; i++) {
-        void *p = take(f, item[i].bytes, &failed, err);
-        memcpy(item[i].where, &p, sizeof p);
-    }
-    f->work = take(f, place_work(f, model, rows, logits, &logits_at, NULL), &failed, err);
-    if (failed) {
+    list_arrays(f, model, rows, logits, array);
+    if (arrays_take(model->backend, array, N_ARRAYS, err)) {
         forward_close(f);
         return -1;
     }
@@ -212,24 +195,19 @@ int forward_open(Forward *f, const Model *model, Memory *mem, int max_rows, int 
 
 void forward_close(Forward *f)
 {
+    BackendArray array[N_ARRAYS];
     if (!f->model) return;
-    Backend *be = f->model->backend;
-    void *all[] = {f->meta_block, f->logit_row, f->final, f->h, f->work};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]) be->free(be, all[i]);
+    list_arrays(f, f->model, (size_t)f->max_rows, (size_t)f->max_logits, array);
+    arrays_give_back(f->model->backend, array, N_ARRAYS);
     *f = (Forward){0};
 }
 
 size_t forward_bytes(const Model *model, int max_rows, int max_logits)
 {
     Forward f = {0};
-    ScratchItem item[N_STAYING];
-    size_t rows = (size_t)max_rows, logits = (size_t)max_logits, logits_at;
-    size_t bytes = place_work(&f, model, rows, logits, &logits_at, NULL);
-    staying_list(&f, model, rows, logits, item);
-    for (int i = 0; i < N_STAYING; i++)
-        bytes += max_size(item[i].bytes, MIN_BYTES);
-    return bytes;
+    BackendArray array[N_ARRAYS];
+    list_arrays(&f, model, (size_t)max_rows, (size_t)max_logits, array);
+    return arrays_bytes(array, N_ARRAYS);
 }
 
 static Linear products_of(const Forward *f, int n, const float *x, int n_products,

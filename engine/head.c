@@ -3,24 +3,36 @@
 
 #include <assert.h>
 
+#include "engine/arrays.h"
+
+enum { N_ARRAYS = 3 };
+
+static void list_arrays(Head *h, const Model *m, int max_rows, int max_meta,
+                        BackendArray array[N_ARRAYS])
+{
+    size_t rows = (size_t)max_rows * m->config.dim * sizeof(float);
+    array[0] = (BackendArray){&h->meta_block, (size_t)max_meta * ROW_FIELDS * sizeof(int32_t)};
+    array[1] = (BackendArray){&h->hidden, rows};
+    array[2] = (BackendArray){&h->out, rows};
+}
+
 size_t head_bytes(const Model *model, int max_rows, int max_meta, const DraftVocab *v)
 {
-    Scored scored;
-    scored_open(&scored, model, v);
-    return scored_copy_bytes(&scored) + (size_t)max_meta * ROW_FIELDS * sizeof(int32_t) +
-           2 * (size_t)max_rows * model->config.dim * sizeof(float);
+    Head h = {0};
+    BackendArray array[N_ARRAYS];
+    scored_open(&h.scored, model, v);
+    list_arrays(&h, model, max_rows, max_meta, array);
+    return scored_copy_bytes(&h.scored) + arrays_bytes(array, N_ARRAYS);
 }
 
 int head_open(Head *h, Forward *f, int max_meta, const DraftVocab *v, Error *err)
 {
     Backend *be = f->model->backend;
-    size_t rows = (size_t)f->max_rows * f->model->config.dim * sizeof(float);
+    BackendArray array[N_ARRAYS];
     *h = (Head){.f = f, .max_meta = max_meta, .owner = backend_new_owner(be)};
     scored_open(&h->scored, f->model, v);
-    h->meta_block = be->alloc(be, (size_t)max_meta * ROW_FIELDS * sizeof(int32_t), err);
-    h->hidden = h->meta_block ? be->alloc(be, rows, err) : NULL;
-    h->out = h->hidden ? be->alloc(be, rows, err) : NULL;
-    if (!h->out || scored_copy(&h->scored, err)) {
+    list_arrays(h, f->model, f->max_rows, max_meta, array);
+    if (arrays_take(be, array, N_ARRAYS, err) || scored_copy(&h->scored, err)) {
         head_close(h);
         return -1;
     }
@@ -30,11 +42,10 @@ int head_open(Head *h, Forward *f, int max_meta, const DraftVocab *v, Error *err
 
 void head_close(Head *h)
 {
+    BackendArray array[N_ARRAYS];
     if (!h->f) return;
-    Backend *be = h->f->model->backend;
-    if (h->meta_block) be->free(be, h->meta_block);
-    if (h->hidden) be->free(be, h->hidden);
-    if (h->out) be->free(be, h->out);
+    list_arrays(h, h->f->model, h->f->max_rows, h->max_meta, array);
+    arrays_give_back(h->f->model->backend, array, N_ARRAYS);
     scored_close(&h->scored);
     *h = (Head){0};
 }

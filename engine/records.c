@@ -2,7 +2,8 @@
 #include "engine/records.h"
 
 #include <assert.h>
-#include <string.h>
+
+#include "engine/arrays.h"
 
 /* Floats of a row in each array. */
 static size_t channels(const ModelConfig *c)
@@ -23,58 +24,50 @@ static size_t values(const ModelConfig *c)
 enum { N_ARRAYS = 8 };
 
 /*
- * How many floats or ints each array has, in the order of Records. Layers are n_rows rows apart
- * though a pass may have more: rows that are not trees' reach into the next layer's part, which is
- * written after them.
+ * Layers are n_rows rows apart though a pass may have more: rows that are not trees' reach into the
+ * next layer's part, which is written after them.
  */
-static void array_counts(const ModelConfig *c, size_t n_rows, size_t max_rows,
-                         size_t count[N_ARRAYS])
+static void list_arrays(Records *r, const ModelConfig *c, size_t n_rows, size_t max_rows,
+                        BackendArray array[N_ARRAYS])
 {
-    size_t rows = n_rows * (size_t)(c->n_recurrent - 1) + max_rows;
-    size_t heads = (size_t)c->n_v_heads;
-    size_t n[N_ARRAYS] = {
-        rows * channels(c), rows * keys(c), rows * values(c), rows * heads, n_rows, n_rows, n_rows,
-        n_rows * n_rows};
-    memcpy(count, n, sizeof n);
+    size_t rows = (n_rows * (size_t)(c->n_recurrent - 1) + max_rows) * sizeof(float);
+    size_t ints = n_rows * sizeof(int32_t);
+    array[0] = (BackendArray){&r->qkv, rows * channels(c)};
+    array[1] = (BackendArray){&r->k, rows * keys(c)};
+    array[2] = (BackendArray){&r->v, rows * values(c)};
+    array[3] = (BackendArray){&r->decay, rows * (size_t)c->n_v_heads};
+    array[4] = (BackendArray){&r->from, ints};
+    array[5] = (BackendArray){&r->slot, ints};
+    array[6] = (BackendArray){&r->length, ints};
+    array[7] = (BackendArray){&r->path, n_rows * ints};
 }
 
 size_t records_bytes(const Model *model, int n_rows, int max_rows)
 {
-    size_t count[N_ARRAYS], bytes = 0;
-    array_counts(&model->config, (size_t)n_rows, (size_t)max_rows, count);
-    for (int i = 0; i < N_ARRAYS; i++)
-        bytes += count[i] * sizeof(float);
-    return bytes;
+    Records r = {0};
+    BackendArray array[N_ARRAYS];
+    list_arrays(&r, &model->config, (size_t)n_rows, (size_t)max_rows, array);
+    return arrays_bytes(array, N_ARRAYS);
 }
 
 int records_open(Records *r, const Model *model, int n_rows, int max_rows, Error *err)
 {
-    Backend *be = model->backend;
-    size_t count[N_ARRAYS];
+    BackendArray array[N_ARRAYS];
     assert(model->config.n_recurrent > 0 && n_rows <= max_rows);
-    *r = (Records){
-        .model = model, .n_rows = n_rows, .bytes = records_bytes(model, n_rows, max_rows)};
-    void *where[N_ARRAYS] = {&r->qkv,  &r->k,    &r->v,      &r->decay,
-                             &r->from, &r->slot, &r->length, &r->path};
-    array_counts(&model->config, (size_t)n_rows, (size_t)max_rows, count);
-    for (int i = 0; i < N_ARRAYS; i++) {
-        void *p = be->alloc(be, count[i] * sizeof(float), err);
-        if (!p) {
-            records_close(r);
-            return -1;
-        }
-        memcpy(where[i], &p, sizeof p);
-    }
-    return 0;
+    *r = (Records){.model = model, .n_rows = n_rows};
+    list_arrays(r, &model->config, (size_t)n_rows, (size_t)max_rows, array);
+    r->bytes = arrays_bytes(array, N_ARRAYS);
+    if (!arrays_take(model->backend, array, N_ARRAYS, err)) return 0;
+    records_close(r);
+    return -1;
 }
 
 void records_close(Records *r)
 {
+    BackendArray array[N_ARRAYS];
     if (!r->model) return;
-    Backend *be = r->model->backend;
-    void *all[] = {r->qkv, r->k, r->v, r->decay, r->from, r->slot, r->length, r->path};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]) be->free(be, all[i]);
+    list_arrays(r, &r->model->config, 0, 0, array);
+    arrays_give_back(r->model->backend, array, N_ARRAYS);
     *r = (Records){0};
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/arrays.h"
 #include "engine/state.h"
 
 /* ---- memory ---- */
@@ -24,46 +25,43 @@ static int drafts_on_device(const Engine *e)
     return e->options.drafter && e->options.drafter->queue_drafts;
 }
 
-enum { N_ARRAYS = 7 };
-
-/* Each array's place and its bytes. */
-static void list_arrays(Engine *e, void **where[N_ARRAYS], size_t bytes[N_ARRAYS])
-{
-    Round *r = &e->rounds.arrays;
-    size_t trees = (size_t)most_trees(e), rows = MAX_TREE_ROWS;
-    size_t drafts = drafts_on_device(e) ? trees : 1;
-    void **all[N_ARRAYS] = {(void **)&r->seq,  (void **)&r->seqs, (void **)&r->slot,
-                            (void **)&r->pool, (void **)&r->tree, (void **)&r->hidden,
-                            (void **)&r->last};
-    size_t size[N_ARRAYS] = {
-        rows * sizeof(int32_t),    (size_t)e->options.max_seqs * sizeof(RoundSeq),
-        rows * sizeof(int32_t),    drafts * sizeof(DraftPool),
-        trees * sizeof(RoundTree), rows * sizeof(int32_t),
-        rows * sizeof(int32_t)};
-    memcpy(where, all, sizeof all);
-    memcpy(bytes, size, sizeof size);
-}
-
 static size_t final_bytes(const Engine *e, int rows)
 {
     return (size_t)rows * (size_t)e->model->config.dim * sizeof(float);
+}
+
+enum { MAX_ARRAYS = 7 + BACKEND_MARKS };
+
+static int list_arrays(Engine *e, BackendArray array[MAX_ARRAYS])
+{
+    Round *r = &e->rounds.arrays;
+    size_t trees = (size_t)most_trees(e), ints = MAX_TREE_ROWS * sizeof(int32_t);
+    size_t drafts = drafts_on_device(e) ? trees : 1;
+    int n = 0;
+    array[n++] = (BackendArray){&r->seq, ints};
+    array[n++] = (BackendArray){&r->seqs, (size_t)e->options.max_seqs * sizeof(RoundSeq)};
+    array[n++] = (BackendArray){&r->slot, ints};
+    array[n++] = (BackendArray){&r->pool, drafts * sizeof(DraftPool)};
+    array[n++] = (BackendArray){&r->tree, trees * sizeof(RoundTree)};
+    array[n++] = (BackendArray){&r->hidden, ints};
+    array[n++] = (BackendArray){&r->last, ints};
+    for (int i = 0; i < BACKEND_MARKS && e->options.cache.on; i++)
+        array[n++] = (BackendArray){&e->rounds.flight[i].final, final_bytes(e, MAX_TREE_NODES)};
+    return n;
 }
 
 int round_open(Engine *e, Error *err)
 {
     Rounds *r = &e->rounds;
     Backend *be = e->be;
-    void **where[N_ARRAYS];
-    size_t bytes[N_ARRAYS], trees = (size_t)most_trees(e) * sizeof(RoundTree);
+    BackendArray array[MAX_ARRAYS];
+    size_t trees = (size_t)most_trees(e) * sizeof(RoundTree);
     if (be->is_host) return 0;
     r->open = 1;
     r->owner = backend_new_owner(be);
-    list_arrays(e, where, bytes);
-    for (int i = 0; i < N_ARRAYS; i++) {
-        *where[i] = be->alloc(be, bytes[i], err);
-        if (!*where[i]) return -1;
-        e->scratch_bytes += bytes[i];
-    }
+    int n = list_arrays(e, array);
+    if (arrays_take(be, array, n, err)) return -1;
+    e->scratch_bytes += arrays_bytes(array, n);
     for (int i = 0; i < BACKEND_MARKS; i++) {
         Flight *f = &r->flight[i];
         f->seq_sent = be->host_alloc(be, MAX_TREE_ROWS * sizeof(int32_t), err);
@@ -71,10 +69,6 @@ int round_open(Engine *e, Error *err)
             f->seq_sent ? be->host_alloc(be, MAX_TREE_ROWS * sizeof(int32_t), err) : NULL;
         f->tree = f->slot_sent ? be->host_alloc(be, trees, err) : NULL;
         if (!f->tree) return -1;
-        if (!e->options.cache.on) continue;
-        f->final = be->alloc(be, final_bytes(e, MAX_TREE_NODES), err);
-        if (!f->final) return -1;
-        e->scratch_bytes += final_bytes(e, MAX_TREE_NODES);
     }
     return 0;
 }
@@ -83,17 +77,13 @@ void round_close(Engine *e)
 {
     Rounds *r = &e->rounds;
     Backend *be = e->be;
-    void **where[N_ARRAYS];
-    size_t bytes[N_ARRAYS];
+    BackendArray array[MAX_ARRAYS];
     Error err;
     if (!r->open) return;
     if (r->n_flying) be->sync(be, &err); /* it writes into what is given back now */
-    list_arrays(e, where, bytes);
-    for (int i = 0; i < N_ARRAYS; i++)
-        if (*where[i]) be->free(be, *where[i]);
+    arrays_give_back(be, array, list_arrays(e, array));
     for (int i = 0; i < BACKEND_MARKS; i++) {
         Flight *f = &r->flight[i];
-        if (f->final) be->free(be, f->final);
         void *host[] = {f->seq_sent, f->slot_sent, f->tree};
         for (size_t k = 0; k < sizeof host / sizeof *host; k++)
             if (host[k]) be->host_free(be, host[k]);

@@ -65,9 +65,8 @@ typedef struct {
     int is_chosen; /* chains, whose depth the engine chooses, here another one each round */
 } Trees;
 
-static Engine *open_engine(Machine *m, const Trees *t, int cache)
+static Engine *try_engine(Machine *m, const Trees *t, int cache, Error *err)
 {
-    Error err = {0};
     EngineOptions o = engine_defaults();
     o.ctx_size = 1280;
     o.memory = 16 << 20;
@@ -83,10 +82,16 @@ static Engine *open_engine(Machine *m, const Trees *t, int cache)
     o.chunk_rows = 512;
     o.cache = (CacheOptions){.on = cache, .policy = POLICY_LRU, .keep_answers = 1};
     if (t->nodes > 1) {
-        assert_int_equal(mtp_drafter_open(m->model, &m->drafter, &err), 0);
+        assert_int_equal(mtp_drafter_open(m->model, &m->drafter, err), 0);
         o.drafter = &m->drafter;
     }
-    Engine *e = engine_open(m->model, &o, &err);
+    return engine_open(m->model, &o, err);
+}
+
+static Engine *open_engine(Machine *m, const Trees *t, int cache)
+{
+    Error err = {0};
+    Engine *e = try_engine(m, t, cache, &err);
     if (!e) fail_msg("%s", err.msg);
     return e;
 }
@@ -498,6 +503,72 @@ static void test_shown_for_nothing(void **state)
         }
 }
 
+/* A backend that has memory for so many arrays more, and how many it has given. */
+static Backend memory_of;
+static int n_left, n_taken;
+
+static void *give(Backend *be, size_t bytes, Error *err,
+                  void *(*alloc)(Backend *be, size_t bytes, Error *err))
+{
+    if (!n_left) {
+        error_set(err, ERR_DEVICE, "no memory left");
+        return NULL;
+    }
+    n_left--;
+    n_taken++;
+    return alloc(be, bytes, err);
+}
+
+static void *few_alloc(Backend *be, size_t bytes, Error *err)
+{
+    return give(be, bytes, err, memory_of.alloc);
+}
+
+static void *few_host_alloc(Backend *be, size_t bytes, Error *err)
+{
+    return give(be, bytes, err, memory_of.host_alloc);
+}
+
+static void few_free(Backend *be, void *mem)
+{
+    n_taken -= mem != NULL;
+    memory_of.free(be, mem);
+}
+
+static void few_host_free(Backend *be, void *mem)
+{
+    n_taken -= mem != NULL;
+    memory_of.host_free(be, mem);
+}
+
+/* Wherever memory ends while an engine opens, what was taken is given back. */
+static void test_memory_ends(void **state)
+{
+    (void)state;
+    static const Trees t = {4, 3, 1, 0, 0, STATE_REPLAY, 0};
+    Machine *m = &machine[0];
+    int n = 0;
+    memory_of = *m->be;
+    m->be->alloc = few_alloc;
+    m->be->free = few_free;
+    m->be->host_alloc = few_host_alloc;
+    m->be->host_free = few_host_free;
+    for (Engine *e = NULL; !e; n++) {
+        Error err = {0};
+        n_left = n;
+        e = try_engine(m, &t, 1, &err);
+        if (!e) assert_string_equal(err.msg, "no memory left");
+        engine_close(e);
+        m->drafter.close(m->drafter.self);
+        assert_int_equal(n_taken, 0);
+    }
+    assert_true(n > 50);
+    m->be->alloc = memory_of.alloc;
+    m->be->free = memory_of.free;
+    m->be->host_alloc = memory_of.host_alloc;
+    m->be->host_free = memory_of.host_free;
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -509,6 +580,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_long_context),
         cmocka_unit_test(test_cache),
         cmocka_unit_test(test_shown_for_nothing),
+        cmocka_unit_test(test_memory_ends),
     };
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, open_machines, close_machines);
