@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "base/strbuf.h"
 #include "bench/trace_parts.h"
 

@@ -5,7 +5,6 @@
 #ifndef OFFSHOOT_SERVER_SERVER_H
 #define OFFSHOOT_SERVER_SERVER_H
 
-#include "server/http.h"
 #include "server/service.h"
 
 typedef struct Server Server;

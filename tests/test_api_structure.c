@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "server/api_request.h"
 #include "tests/analyzer.h"
 #include "tests/textdata.h"

@@ -19,7 +19,6 @@
 #include "base/mem.h"
 #include "kernels/bf16.h"
 #include "kernels/ops_cuda.h"
-#include "kernels/ops_ref.h"
 #include "kernels/simt_host.h"
 #include "tests/backends.h"
 

@@ -15,7 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "bench/agent_loops.h"
 #include "bench/json_lines.h"
 #include "bench/quantiles.h"

@@ -16,7 +16,6 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "bench/blocks.h"
 #include "bench/policy.h"
 #include "tests/checkpoint.h"
 #include "tests/run_binary.h"

@@ -9,7 +9,6 @@
 #include <cmocka.h>
 
 #include "base/json.h"
-#include "base/mem.h"
 #include "base/strbuf.h"
 #include "tests/textdata.h"
 #include "text/chat.h"

@@ -17,7 +17,6 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/strbuf.h"
 #include "drafts/mtp.h"
 #include "engine/quantise.h"

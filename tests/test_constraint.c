@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "drafts/scripted.h"
-#include "engine/state.h"
 #include "tests/analyzer.h"
 #include "tests/asked.h"
 

@@ -16,7 +16,6 @@
 #include "engine/model.h"
 #include "kernels/bf16.h"
 #include "kernels/fp8.h"
-#include "kernels/host_memory.h"
 #include "tests/backend_simt.h"
 #include "tests/checkpoint.h"
 #include "tests/whole_model.h"

@@ -16,7 +16,6 @@
 
 #include "base/mem.h"
 #include "bench/check.h"
-#include "drafts/mtp.h"
 #include "drafts/scripted.h"
 #include "engine/engine.h"
 #include "engine/model.h"

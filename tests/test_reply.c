@@ -7,7 +7,6 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "base/mem.h"
 #include "tests/reply_case.h"
 #include "tests/textdata.h"
 #include "text/call_json.h"

@@ -8,7 +8,6 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "base/mem.h"
 #include "tests/textdata.h"
 #include "text/json_scan.h"
 #include "text/pyliteral.h"

@@ -13,7 +13,6 @@
 
 #include "base/mem.h"
 #include "base/strbuf.h"
-#include "kernels/simt_host.h"
 #include "tests/backends.h"
 
 static void test_embed_and_gather(void **state)

@@ -7,7 +7,6 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "base/mem.h"
 #include "base/strbuf.h"
 #include "tests/grammar_case.h"
 #include "text/utf8.h"

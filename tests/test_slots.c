@@ -9,7 +9,6 @@
 
 #include <stdlib.h>
 
-#include "engine/engine.h"
 #include "engine/memory.h"
 #include "tests/near.h"
 

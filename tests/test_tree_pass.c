@@ -19,7 +19,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "engine/engine.h"
 #include "engine/forward.h"
 #include "spec/tree.h"
 #include "tests/backend_simt.h"

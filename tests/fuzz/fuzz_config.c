@@ -8,7 +8,6 @@
 #include <limits.h>
 
 #include "engine/config.h"
-#include "engine/engine.h"
 #include "engine/memory.h"
 #include "kernels/attention.h"
 
