@@ -6,6 +6,17 @@
 
 #include "base/mem.h"
 
+static const Node UNLINKED = {.parent = -1,
+                              .first_child = -1,
+                              .next = -1,
+                              .prev = -1,
+                              .hash_next = -1,
+                              .first_cell = -1,
+                              .last_cell = -1,
+                              .slot = -1,
+                              .older = -1,
+                              .newer = -1};
+
 static uint32_t bucket_of(const Radix *r, int32_t parent, uint64_t salt, int32_t token)
 {
     uint64_t h = (uint64_t)(uint32_t)parent << 32 | (uint32_t)token;
@@ -50,16 +61,7 @@ void radix_open(Radix *r, int max_nodes, int max_cells)
     r->tokens = mem_alloc((size_t)max_cells, sizeof *r->tokens);
     r->hash = mem_alloc(r->n_buckets, sizeof *r->hash);
     start_lists(r);
-    r->node[RADIX_ROOT] = (Node){.parent = -1,
-                                 .first_child = -1,
-                                 .next = -1,
-                                 .prev = -1,
-                                 .hash_next = -1,
-                                 .first_cell = -1,
-                                 .last_cell = -1,
-                                 .slot = -1,
-                                 .older = -1,
-                                 .newer = -1};
+    r->node[RADIX_ROOT] = UNLINKED;
 }
 
 void radix_close(Radix *r)
@@ -171,13 +173,7 @@ static int32_t take_node(Radix *r)
     assert(i >= 0);
     r->free_node = r->node[i].next;
     r->n_nodes++;
-    r->node[i] = (Node){.parent = -1,
-                        .first_child = -1,
-                        .first_cell = -1,
-                        .last_cell = -1,
-                        .slot = -1,
-                        .older = -1,
-                        .newer = -1};
+    r->node[i] = UNLINKED;
     return i;
 }
 
