@@ -147,7 +147,7 @@ static void queue_sample(Engine *e, int at, int n, int logit)
 static void take_choice(Engine *e, const Work *w, int node, int at, const int32_t *id)
 {
     const Tree *t = &w->tree;
-    int32_t next = e->host.bad[at] || w->seq->is_lost ? -1 : id[at];
+    int32_t next = e->host.bad[at] || w->seq->is_form_lost ? -1 : id[at];
     if (w->is_tree && e->options.synthetic > 0)
         next = synthetic_choice(t->parent, t->token, t->n, node, next, e->options.synthetic,
                                 w->start + t->depth[node] + 1, e->model->config.n_vocab);

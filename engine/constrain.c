@@ -79,7 +79,7 @@ void constrain_row(Engine *e, const Work *w, int node, int at)
     uint64_t *mask = mask_at(e, at);
     if (!c->self) return;
     if (c->allowed(c->self, node, mask)) {
-        s->is_lost = 1;
+        s->is_form_lost = 1;
         return;
     }
     /* an answer that can only end does so, min_tokens or not */

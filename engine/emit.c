@@ -183,7 +183,7 @@ static void emit_kept(Engine *e, const Work *w)
     if (stop == STOP_FORCE) stop = emit_forced(e, s);
     if (!stop) return;
     s->finish = stop == STOP_LENGTH ? FINISH_LENGTH : FINISH_STOP;
-    if (stop < 0) s->finish = s->is_lost ? FINISH_FORM : FINISH_ERROR;
+    if (stop < 0) s->finish = s->is_form_lost ? FINISH_FORM : FINISH_ERROR;
     if (stop == STOP_END) s->stop_token = s->token[s->n_tokens - 1];
     engine_finish(e, s);
 }

@@ -87,7 +87,7 @@ static void plan_keeping(Engine *e, Seq *s, const CacheHit *hit)
 void prefix_begin(Engine *e, Seq *s, const CacheHit *hit)
 {
     s->n_past = hit->n;
-    s->holds_text = s->lost = 0;
+    s->holds_text = s->held_lost = 0;
     s->from_hidden = hit->n > 0;
     s->n_hidden = s->from_hidden && s->src < 0 ? hit->n : 0;
     if (!s->stats.n_preemptions) s->stats.n_cached = hit->n; /* of the prompt: it begins */
@@ -225,7 +225,7 @@ static int hold_inside(Engine *e, const Work *w, int d)
         s->held = -1;
         return 0;
     }
-    s->lost = 0;
+    s->held_lost = 0;
     s->n_held = w->start + d + 1;
     copy_hidden(e, w, w->kept.path[d], s->held);
     return of_records;
@@ -239,7 +239,7 @@ int prefix_hold(Engine *e, Work *w)
     s->holds_text = w->kept.stop >= 0 && d <= last;
     if (s->holds_text && !d && held_before) return 0; /* it goes on */
     drop_held(e, s);
-    s->lost = s->holds_text;
+    s->held_lost = s->holds_text;
     if (!s->holds_text) return 0;
     if (w->is_tree && d < last) return hold_inside(e, w, d);
     w->hold_promoted = 1;
@@ -260,7 +260,7 @@ static void hold_promoted(Engine *e, const Work *w)
     slots_hold(e->mem.frames, s->src);
     s->held = s->src;
     s->n_held = s->n_past;
-    s->lost = 0;
+    s->held_lost = 0;
 }
 
 /* ---- keeping ---- */
@@ -327,7 +327,7 @@ void prefix_after_step(Engine *e, const Work *w)
         save_hidden(e, w, w->is_tree ? w->kept.path[w->kept.m] : w->n_rows - 1);
     if (keeps) keep_and_go_on(e, s, at_branch ? KEPT_BRANCH : KEPT_PROMPT);
     if (w->hold_promoted && ends)
-        s->lost = 0;
+        s->held_lost = 0;
     else if (w->hold_promoted)
         hold_promoted(e, w);
 }
@@ -346,7 +346,7 @@ void prefix_end(Engine *e, Seq *s)
         return;
     }
     if (s->src >= 0) return; /* nothing was computed since the last one was kept */
-    if (s->n_hidden != s->n_past || (cut && s->lost))
+    if (s->n_hidden != s->n_past || (cut && s->held_lost))
         cache_refuse(e->mem.cache, REFUSED_LOST);
     else
         keep(e, s, s->n_past, s->slot, KEPT_ANSWER);

@@ -105,7 +105,7 @@ static void start(Engine *e, Seq *s, const EngineRequest *r, double since)
     if (r->constraint.self) r->constraint.begin(r->constraint.self, seq_index(e, s));
     s->n_scored = s->n_fruitless = s->load_failed = 0;
     s->load_job = -1;
-    s->is_lost = 0;
+    s->is_form_lost = 0;
     s->waits_staging = s->is_uploaded = s->is_staged = 0;
     s->paused = r->paused;
     s->stop_token = -1;

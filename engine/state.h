@@ -40,6 +40,11 @@ typedef struct Seq {
     int n_tokens;
     int n_past;      /* tokens whose KV rows and state are committed */
     int n_scored;    /* prompt tokens whose EVENT_PROMPT was given */
+    int paused;      /* takes no part in steps */
+    long chunk_step; /* the step of its last prompt chunk; at first that of its admission */
+    int on_device;   /* rounds keep its RoundSeq and its counts up to date */
+
+    /* its state, and its prefix in the cache (prefix.c) */
     int32_t slot;    /* main slot, its alone */
     int32_t src;     /* where its state is until its next row: a slot that others hold too; or -1 */
     int from_hidden; /* the row before n_past is src's hidden row: the cache's, not computed here */
@@ -48,29 +53,34 @@ typedef struct Seq {
     double found_at; /* when its hit was looked for, s */
     int keep_branch, keep_stable; /* positions where a state is to be kept, or 0 */
     int keep_answer;              /* 1: so is the one at the answer's end */
-    int32_t held; /* while text is held back: the state after the last token wholly sent, or -1 */
-    int n_held;   /* tokens up to there */
-    int holds_text, lost;    /* the client has less text than the tokens say; its state is gone */
-    int load_job, n_loading; /* SEQ_LOADING: the job, -1 when it is done; the prefix's tokens */
-    int load_failed;         /* it is not tried again */
-    int waits_staging;       /* the job is not queued yet */
-    int is_staged;           /* it reads to staging memory */
-    int is_uploaded;         /* it is done; the bytes are on their way to the device */
-    CacheHit load_hit;       /* what the cache had */
-    int paused;              /* takes no part in steps */
-    long chunk_step;         /* the step of its last prompt chunk; at first that of its admission */
-    int penalised;           /* counts are kept */
-    int on_device;           /* rounds keep its RoundSeq and its counts up to date */
-    int first_seen;          /* index of the first row that the drafter sees, as in engine/head.h */
-    int n_fruitless;         /* drafted steps in a row of which no draft was accepted */
-    DraftRates rates;        /* with draft_auto */
+    int holds_text;               /* the client has less text than the tokens say */
+    int32_t held;                 /* then: the state after the last token wholly sent, or -1 */
+    int n_held;                   /* tokens up to there */
+    int held_lost;                /* that state is gone */
+
+    /* SEQ_LOADING (tiers.c) */
+    CacheHit load_hit; /* what the cache had */
+    int n_loading;     /* the prefix's tokens */
+    int load_job;      /* -1 when it is done */
+    int load_failed;   /* it is not tried again */
+    int waits_staging; /* the job is not queued yet */
+    int is_staged;     /* it reads to staging memory */
+    int is_uploaded;   /* it is done; the bytes are on their way to the device */
+
+    /* drafts */
+    int first_seen;   /* index of the first row that the drafter sees, as in engine/head.h */
+    int n_fruitless;  /* drafted steps in a row of which no draft was accepted */
+    DraftRates rates; /* with draft_auto */
+
+    /* its end */
     FinishReason finish;
-    int is_lost; /* its constraint cannot tell what may come next */
+    int is_form_lost; /* its constraint cannot tell what may come next */
     int32_t stop_token;
     double submitted, started, first_token; /* ms */
     RequestStats stats;
 
     /* backend memory, for SampleRow; counts_host mirrors counts */
+    int penalised;                  /* counts are kept */
     uint32_t *counts, *counts_host; /* [n_vocab] */
     int32_t *bias_id, *ban;         /* [MAX_LOGIT_BIAS], [MAX_BAN] */
     float *bias;
