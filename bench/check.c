@@ -145,7 +145,7 @@ static int make_questions(Check *c, Error *err)
     return 0;
 }
 
-/* After the plain run: the scripts, and for one question a stop id inside its own answer. */
+/* After the plain run: its answers are what scripted drafters know. */
 static void keep_scripts(Check *c)
 {
     for (int i = 0; i < c->n; i++) {
