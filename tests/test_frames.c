@@ -133,6 +133,10 @@ static void claim_and_promote(Book *b)
     int n = claim_slots(b, rng_int(&b->rng, b->shape.frames), slot);
     int winner = rng_int(&b->rng, n + 1) - 1;
     int32_t expected = winner < 0 ? main_slot : slot[winner];
+    if (rng_int(&b->rng, 4) == 0) { /* a cache holds the old state */
+        slots_hold(b->f, main_slot);
+        b->slot_refs[main_slot]++;
+    }
     if (winner >= 0) b->slot_refs[main_slot]--;
     for (int i = 0; i < n; i++)
         if (i != winner) b->slot_refs[slot[i]]--;
@@ -410,6 +414,47 @@ static void test_one_frame_of_one_page(void **state)
     frames_close(f);
 }
 
+/* The winner at each place, the main slot, and the frames afterwards: exactly one slot is held. */
+static void test_promote_each_winner(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    for (int n = 0; n <= N; n++)
+        for (int winner = -1; winner < n; winner++) {
+            Frames *f = frames_open(N + 1, 1, N + 1);
+            int32_t old, slot[N];
+            assert_int_equal(slots_claim(f, 1, &old), 1);
+            assert_int_equal(slots_claim(f, n, slot), n);
+            int32_t main_slot = old;
+            slots_promote(f, &main_slot, slot, n, winner);
+            assert_int_equal(main_slot, winner < 0 ? old : slot[winner]);
+            for (int s = 0; s <= N; s++)
+                assert_int_equal(slots_refs(f, s), s == main_slot);
+            assert_int_equal(slots_free_count(f), N);
+            frames_close(f);
+        }
+}
+
+/* A state that a cache or a second sequence holds survives the promotion of another. */
+static void test_a_held_main_slot_survives(void **state)
+{
+    (void)state;
+    Frames *f = frames_open(2, 1, 2);
+    int32_t old, next, none;
+    assert_int_equal(slots_claim(f, 1, &old), 1);
+    slots_hold(f, old);
+    assert_int_equal(slots_claim(f, 5, &next), 1);
+    assert_int_equal(slots_claim(f, 1, &none), 0); /* full: no error, no slot */
+    int32_t main_slot = old;
+    slots_promote(f, &main_slot, &next, 1, 0);
+    assert_int_equal(main_slot, next);
+    assert_int_equal(slots_refs(f, old), 1);
+    assert_int_equal(slots_free_count(f), 0);
+    slots_release(f, old);
+    assert_int_equal(slots_free_count(f), 1);
+    frames_close(f);
+}
+
 /* Beyond max_slots empty frames are for pages alone. */
 static void test_max_slots(void **state)
 {
@@ -587,6 +632,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_operations),
         cmocka_unit_test(test_one_frame_of_one_page),
+        cmocka_unit_test(test_promote_each_winner),
+        cmocka_unit_test(test_a_held_main_slot_survives),
         cmocka_unit_test(test_max_slots),
         cmocka_unit_test(test_a_frame_used_last_comes_first),
         cmocka_unit_test(test_compact_with_exactly_enough_gaps),
