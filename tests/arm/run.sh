@@ -3,7 +3,7 @@
 # machine.
 #
 # Needs Debian's gcc-aarch64-linux-gnu, g++-aarch64-linux-gnu and qemu-user, and network the first
-# time: the libraries come from the archive into build-arm/root, the system's stay alone. Without
+# time: the libraries come from the archive into build-arm-root, the system's stay alone. Without
 # names: tests of kernels with every instruction set, then `offshoot check`; "all": every test. QEMU
 # takes some 20 times the time.
 #
@@ -18,7 +18,7 @@ for tool in aarch64-linux-gnu-gcc aarch64-linux-gnu-g++ qemu-aarch64; do
 done
 
 build=build-arm
-root=$PWD/$build/root
+root=$PWD/build-arm-root
 jobs=${JOBS:-$(nproc)}
 tests=${*:-linear rows moe quantise recurrence fold mixer attention sample}
 [ "$tests" != all ] || tests=$(ls tests/test_*.c | sed 's,tests/test_\(.*\)\.c,\1,')
