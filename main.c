@@ -193,10 +193,9 @@ static void warn_of_tokens(const App *a)
     for (int i = 0; i < c->n_eos; i++)
         n_ends += tokenizer_has(a->tok, c->eos[i]); /* others are never chosen */
     if (n_outside)
-        log_warn(
-            "tokens_outside model=%s: %d tokens of its tokenizer are no ids of its %d, prompts "
-            "with them are refused",
-            dir, n_outside, c->n_vocab);
+        log_warn("tokens_outside model=%s: prompts with any of %d tokens of its tokenizer, which "
+                 "are no ids of its %d, are refused",
+                 dir, n_outside, c->n_vocab);
     if (c->n_eos_outside)
         log_warn("eos_outside model=%s: %d end tokens are no ids of its %d and never come", dir,
                  c->n_eos_outside, c->n_vocab);

@@ -224,10 +224,16 @@ json_t *json_rounded(const json_t *v)
 static json_t *read_text(const char *text, size_t len, size_t flags, const char *path,
                          int keeps_digits, Error *err)
 {
+    static const char pointer[] = "version https://git-lfs";
     json_error_t je;
     json_t *root = load(text, len, flags, 1, keeps_digits, &je);
-    if (!root) error_set(err, ERR_FILE, "'%s' line %d: %s", path, je.line, je.text);
-    return root;
+    if (root) return root;
+    if (len >= sizeof pointer - 1 && !memcmp(text, pointer, sizeof pointer - 1))
+        error_set(err, ERR_FILE, "'%s' is a pointer of Git LFS: 'git lfs pull' gets the file",
+                  path);
+    else
+        error_set(err, ERR_FILE, "'%s' line %d: %s", path, je.line, je.text);
+    return NULL;
 }
 
 static json_t *read_file(const char *path, size_t max_bytes, int keeps_digits, Error *err)

@@ -268,11 +268,10 @@ static int find_prefixes(Loader *l, const ModelConfig *c, Prefixes *p)
             found += take_prefix(name, "embed_tokens.weight", p->trunk);
     }
     if (found) return 0;
-    return error_set(
-        l->err, ERR_FILE,
-        "cannot load '%.80s': tensor 'embed_tokens.weight' is missing, whatever stands "
-        "before its name",
-        l->dir);
+    return error_set(l->err, ERR_FILE,
+                     "cannot load '%.80s': tensor 'embed_tokens.weight' is missing, "
+                     "under any prefix",
+                     l->dir);
 }
 
 static int is_of_integers(QuantType quant)

@@ -97,7 +97,9 @@ static void test_tokens_that_do_not_fit(void **state)
                  (const char *[]){"text_config.eos_token_id", "null", NULL});
     RunResult r = RUN("chat", "--model", dir, "--memory", "64M", "--raw", "--max-tokens", "2", "a");
     assert_run(&r, 0, "warn tokens_outside model=");
-    assert_run(&r, 0, ": 1 tokens of its tokenizer are no ids of its 4096, ");
+    assert_run(&r, 0,
+               ": prompts with any of 1 tokens of its tokenizer, which "
+               "are no ids of its 4096, ");
     assert_run(&r, 0, "warn eos_none model=");
     run_result_free(&r);
     expect_run(

@@ -409,6 +409,9 @@ static void refuses_damaged_files(void **state)
     assert_non_null(strstr(err.msg, "model.vocab: 'c' is given twice"));
     free(text);
     json_decref(root);
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\n";
+    expect_bad_file(pointer, sizeof pointer - 1);
+    assert_non_null(strstr(err.msg, "is a pointer of Git LFS: 'git lfs pull' gets the file"));
     expect_bad_file("7", 1);
     expect_bad_file("[]", 2);
     expect_bad_file("{\"a\": \"\xFF\"}", 10);
