@@ -11,12 +11,14 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/mem.h"
 #include "bench/policy.h"
+#include "bench/prefix.h"
 #include "tests/checkpoint.h"
 #include "tests/run_binary.h"
 #include "tests/trace_file.h"
@@ -222,6 +224,76 @@ static void test_command(void **state)
     run_result_free(&r);
 }
 
+static void check_row(const PrefixBench *b, const char *line, const char *json)
+{
+    char *text;
+    size_t len;
+    FILE *out = open_memstream(&text, &len);
+    prefix_print_row(b, 0, 0, out);
+    fclose(out);
+    assert_string_equal(text, line);
+    free(text);
+    json_t *row = prefix_row_json(b, 0, 0), *want = json_loads(json, 0, NULL);
+    if (!json_equal(row, want)) fail_msg("%s", json_dumps(row, 0));
+    json_decref(row);
+    json_decref(want);
+}
+
+/* Shares in percent or as they are, times in milliseconds; gigabytes, of a real run megabytes. */
+static void test_rows(void **state)
+{
+    (void)state;
+    static PrefixBench b;
+    static PrefixReal real;
+    b.policy[0] = (Policy){.kind = CACHE_FLOP, .name = "flop 2.5"};
+    b.result[0][0] = (PolicyResult){.capacity = 2e9,
+                                    .requests = 5,
+                                    .hit_requests = 2,
+                                    .prompt_tokens = 400,
+                                    .hit_tokens = 100,
+                                    .flops = 8,
+                                    .flops_saved = 1,
+                                    .ttft_p5 = 0.5,
+                                    .ttft_p50 = 0.75,
+                                    .ttft_p95 = 2,
+                                    .tune = {.alpha = 2.5}};
+#define ROW(name, seconds)                                                                         \
+    "\"policy\": \"" name "\", \"capacity_bytes\": 2e9, \"hit_tokens\": 100, "                     \
+    "\"token_hit_rate\": 0.25, \"request_hit_rate\": 0.4, \"flops\": 8.0, \"flops_saved\": 1.0, "  \
+    "\"flops_saved_rate\": 0.125, \"ttft_ms\": {\"p5\": 500.0, \"p50\": 750.0, \"p95\": 2000.0}, " \
+    "\"seconds\": " seconds
+    check_row(&b,
+              "       2  flop 2.5      25.0      40.0   12.5     500      750     2000    2.5\n",
+              "{" ROW("flop 2.5", "0.0") ", \"alpha\": 2.5}");
+
+    b.policy[0] = (Policy){.kind = CACHE_LRU, .name = "lru"};
+    b.result[0][0].too_large = 3;
+    check_row(
+        &b,
+        "       2  lru           25.0      40.0   12.5     500      750     2000  3 too large\n",
+        "{" ROW("lru", "0.0") ", \"too_large\": 3}");
+
+    b.policy[0] = (Policy){.kind = CACHE_TUNED, .name = "tuned"};
+    b.result[0][0].too_large = 0;
+    b.result[0][0].tune = (TuneStats){.alpha = 1, .windows = 7, .searches = 6, .fallbacks = 5};
+    check_row(&b,
+              "       2  tuned         25.0      40.0   12.5     500      750     2000    1.0\n",
+              "{" ROW("tuned", "0.0") ", \"alpha\": 1.0, \"windows\": 7, \"searches\": 6, "
+                                      "\"fallbacks\": 5}");
+
+    b.policy[0] = (Policy){.kind = CACHE_LRU, .name = "lru"};
+    b.real = &real;
+    b.result[0][0].seconds = 4.5;
+    real.simulated_hits[0][0] = 200;
+    real.n_differ[0][0] = 9;
+    check_row(&b,
+              "    2000  lru           25.0       50.0      40.0   12.5     500      750     2000"
+              "     4.50       9\n",
+              "{" ROW("lru", "4.5") ", \"simulated_hit_tokens\": 200, "
+                                    "\"simulated_token_hit_rate\": 0.5, \"different\": 9}");
+#undef ROW
+}
+
 /* Sizes that nobody named are large enough: here a block of 528 tokens is more than the trace. */
 static void test_short_trace(void **state)
 {
@@ -286,8 +358,8 @@ int main(void)
         cmocka_unit_test(test_conversation), cmocka_unit_test(test_branch),
         cmocka_unit_test(test_memory),       cmocka_unit_test(test_changed_answer),
         cmocka_unit_test(test_repeats),      cmocka_unit_test(test_command),
-        cmocka_unit_test(test_short_trace),  cmocka_unit_test(test_names),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_rows),         cmocka_unit_test(test_short_trace),
+        cmocka_unit_test(test_names),        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
