@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/loader.h"
 #include "engine/model.h"
 #include "engine/safetensors.h"
 #include "engine/unpack.h"
@@ -362,6 +363,47 @@ static void test_next_rows(void **state)
     check_next_fp8(32, WEIGHT_F32);
 }
 
+/*
+ * Two matrices out of one in FP8 whose rows have several blocks: each keeps its scale, or is
+ * multiplied by it where the rows come torn.
+ */
+static void check_split(const char *dir, int torn)
+{
+    enum { COLS = 300, ROWS = 512, FIRST = 384 };
+    int map[ROWS];
+    Error err = {0};
+    Weight w[2];
+    for (int i = 0; i < ROWS; i++)
+        map[i] = ((int[]){2, 0, 3, 1}[i / 128] * 128 + i % 128 + torn) % ROWS;
+    Owned own = {.backend = &backend};
+    Loader l = {.own = &own, .dir = dir, .err = &err};
+    const SplitPart part[2] = {{"y", map, FIRST, &w[0]}, {"z", map + FIRST, ROWS - FIRST, &w[1]}};
+    if (loader_open(&l) || loader_split(&l, "x", COLS, part)) fail_msg("%s", err.msg);
+    for (int i = 0; i < 2; i++)
+        is_matrix(&w[i], torn ? WEIGHT_F32 : WEIGHT_FP8, part[i].n, COLS);
+    const Tensor *t = safetensors_find(own.st, "x.weight"),
+                 *s = safetensors_find(own.st, "x.weight_scale_inv");
+    for (int r = 0; r < ROWS; r++)
+        for (int c = 0; c < COLS; c++)
+            assert_true(at(&w[r >= FIRST], r % FIRST, c) == tensor_at(t, s, COLS, map[r], c));
+    assert_int_equal(l.bytes, torn ? 4 * t->bytes : t->bytes + s->bytes);
+    transfers_free(&l.transfers);
+    owned_close(&own);
+}
+
+static void test_split_blocks(void **state)
+{
+    (void)state;
+    Checkpoint c = {0};
+    const char *dir = scratch_dir("model");
+    put_random(&c, "x.weight", "F8_E4M3", 512, 300);
+    put_random(&c, "x.weight_scale_inv", "F32", 4, 3);
+    checkpoint_write(&c, scratch_path(dir, "model.safetensors"), 0, 1, 0);
+    for (int torn = 0; torn < 2; torn++)
+        check_split(dir, torn);
+    checkpoint_free(&c);
+}
+
 /* Scales that are powers of two, in four bytes each or in the one of their exponent. */
 static void test_power_of_two_scales(void **state)
 {
@@ -685,12 +727,19 @@ static void test_tied_file_with_lm_head(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),     cmocka_unit_test(test_values),
-        cmocka_unit_test(test_fp8_values), cmocka_unit_test(test_power_of_two_scales),
-        cmocka_unit_test(test_next_rows),  cmocka_unit_test(test_prefixes),
-        cmocka_unit_test(test_forms),      cmocka_unit_test(test_misaligned),
-        cmocka_unit_test(test_halves),     cmocka_unit_test(test_fp8_stacks),
-        cmocka_unit_test(test_no_head),    cmocka_unit_test(test_tied_file_with_lm_head),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_split_blocks),
+        cmocka_unit_test(test_fp8_values),
+        cmocka_unit_test(test_power_of_two_scales),
+        cmocka_unit_test(test_next_rows),
+        cmocka_unit_test(test_prefixes),
+        cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_misaligned),
+        cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_fp8_stacks),
+        cmocka_unit_test(test_no_head),
+        cmocka_unit_test(test_tied_file_with_lm_head),
     };
     host_memory_fill(&backend);
     return cmocka_run_group_tests(tests, NULL, NULL);
