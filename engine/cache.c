@@ -292,7 +292,7 @@ int cache_claim_pages(Cache *c, int n, int32_t *page)
 
 /* ---- finding ---- */
 
-CacheHit cache_find(const Cache *c, uint64_t salt, const int32_t *token, int n, int most)
+CacheHit cache_find(const Cache *c, uint64_t salt, const int32_t *token, int n)
 {
     const Radix *t = &c->tree;
     CacheHit hit = {.slot = -1};
@@ -300,7 +300,7 @@ CacheHit cache_find(const Cache *c, uint64_t salt, const int32_t *token, int n, 
     if (!c->options.on) return hit;
     while (radix_step(t, salt, token, n, &w)) {
         const Node *e = &t->node[w.node];
-        if (e->slot < 0 || e->end > most) continue;
+        if (e->slot < 0) continue;
         hit.node = w.node;
         hit.n = e->end;
         hit.slot = e->slot;

@@ -113,10 +113,10 @@ typedef struct {
 } CacheHit;
 
 /*
- * The deepest state on the way of n tokens, at most `most` of them deep. Prefixes of different
- * salts are different. Changes nothing.
+ * The deepest state on the way of n tokens. Prefixes of different salts are different. Changes
+ * nothing.
  */
-CacheHit cache_find(const Cache *c, uint64_t salt, const int32_t *token, int n, int most);
+CacheHit cache_find(const Cache *c, uint64_t salt, const int32_t *token, int n);
 
 /* Counts a hit of a prompt of n tokens and makes its node young. now: seconds, never falls. */
 void cache_use(Cache *c, const CacheHit *hit, int n, double now);

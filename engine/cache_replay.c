@@ -101,7 +101,7 @@ int cache_replay(Cache *c, Frames *f, const KeepRules *rules, const CachedReques
                  int *fits)
 {
     Replay p = {.cache = c, .frames = f, .r = r, .page = page};
-    p.hit = cache_find(c, r->salt, r->token, r->n_prompt, r->n_prompt);
+    p.hit = cache_find(c, r->salt, r->token, r->n_prompt);
     cache_use(c, &p.hit, r->n_prompt, r->now);
     cache_pin(c, p.hit.node);
     *fits = !claim_memory(&p);

@@ -321,9 +321,9 @@ int disk_next(Disk *d, DiskDone *done, int wait)
 
 /* ---- finding and loading ---- */
 
-int disk_find(const Disk *d, uint64_t salt, const int32_t *token, int n, int most)
+int disk_find(const Disk *d, uint64_t salt, const int32_t *token, int n)
 {
-    return store_find(d->store, salt, token, n, most).n;
+    return store_find(d->store, salt, token, n).n;
 }
 
 int disk_first_new(const Disk *d, uint64_t salt, const int32_t *token, int n)
@@ -343,7 +343,7 @@ static void touch(Disk *d, int32_t state)
 
 void disk_use(Disk *d, uint64_t salt, const int32_t *token, int n)
 {
-    StoreHit hit = store_find(d->store, salt, token, n, n);
+    StoreHit hit = store_find(d->store, salt, token, n);
     if (hit.item < 0 || hit.n != n) return;
     store_use(d->store, hit.item);
     touch(d, hit.item);
@@ -354,7 +354,7 @@ int disk_load(Disk *d, uint64_t salt, const int32_t *token, int n, int first_pag
 {
     int number;
     collect(d);
-    StoreHit hit = store_find(d->store, salt, token, n, n);
+    StoreHit hit = store_find(d->store, salt, token, n);
     if (hit.item < 0 || hit.n != n || !free_jobs(d)) return -1;
     assert(first_page >= 0 && first_page <= pages_for(n));
     DiskJob *j = take_job(d, JOB_LOAD, &number);

@@ -38,11 +38,11 @@ Disk *disk_open(const char *path, int64_t max_bytes, const DiskShape *shape, Err
 void disk_close(Disk *d);
 
 /*
- * Tokens of the longest prefix (at most `most` of n) that can be loaded, 0 when there is none.
+ * Tokens of the longest prefix of n that can be loaded, 0 when there is none.
  * Prefixes have at least PAGE_TOKENS tokens; one that was saved is found once disk_next has told of
  * its job.
  */
-int disk_find(const Disk *d, uint64_t salt, const int32_t *token, int n, int most);
+int disk_find(const Disk *d, uint64_t salt, const int32_t *token, int n);
 
 /* A prefix of n tokens was found elsewhere: if it is here too it counts as used. */
 void disk_use(Disk *d, uint64_t salt, const int32_t *token, int n);

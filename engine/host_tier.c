@@ -142,9 +142,9 @@ static void when_dropped(void *ctx, int32_t item)
 
 /* ---- finding and loading ---- */
 
-int host_tier_find(const HostTier *t, uint64_t salt, const int32_t *token, int n, int most)
+int host_tier_find(const HostTier *t, uint64_t salt, const int32_t *token, int n)
 {
-    return store_find(t->store, salt, token, n, most).n;
+    return store_find(t->store, salt, token, n).n;
 }
 
 int host_tier_first_new(const HostTier *t, uint64_t salt, const int32_t *token, int n)
@@ -156,7 +156,7 @@ int host_tier_load(HostTier *t, uint64_t salt, const int32_t *token, int n, int 
                    void *const *page, void *state, const HostCopy *copy)
 {
     size_t page_bytes = t->shape.page_bytes;
-    StoreHit hit = store_find(t->store, salt, token, n, n);
+    StoreHit hit = store_find(t->store, salt, token, n);
     if (hit.item < 0 || hit.n != n) return -1;
     const Home *home = &t->home[hit.item];
     int n_full = store_chain(t->store, hit.item, t->chain);

@@ -28,10 +28,10 @@ HostTier *host_tier_open(void *memory, size_t bytes, const HostShape *shape, Err
 void host_tier_close(HostTier *t);
 
 /*
- * Tokens of the longest prefix (at most `most` of n) that can be loaded, 0 when there is none.
+ * Tokens of the longest prefix of n that can be loaded, 0 when there is none.
  * Prefixes have at least PAGE_TOKENS tokens.
  */
-int host_tier_find(const HostTier *t, uint64_t salt, const int32_t *token, int n, int most);
+int host_tier_find(const HostTier *t, uint64_t salt, const int32_t *token, int n);
 
 /* The first page that a save of n tokens would copy: earlier blocks are there. */
 int host_tier_first_new(const HostTier *t, uint64_t salt, const int32_t *token, int n);

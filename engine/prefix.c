@@ -22,7 +22,7 @@ static double now_s(void)
 static CacheHit find(const Engine *e, const EngineRequest *r, const int32_t *token, int n)
 {
     if (!prefix_reads(r)) return (CacheHit){.slot = -1};
-    return cache_find(e->mem.cache, r->salt, token, n, n);
+    return cache_find(e->mem.cache, r->salt, token, n);
 }
 
 /* A slot to write; if need be the one to read, which the cache then has no more. */

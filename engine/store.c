@@ -185,12 +185,11 @@ static int32_t longest_state(const Store *s, int32_t block, const int32_t *token
     return best;
 }
 
-StoreHit store_find(const Store *s, uint64_t salt, const int32_t *token, int n, int most)
+StoreHit store_find(const Store *s, uint64_t salt, const int32_t *token, int n)
 {
     StoreHit hit = {.item = NONE};
     Hash key = first_key(salt);
     int32_t last = NONE;
-    if (most < n) n = most;
     for (int end = PAGE_TOKENS; end <= n; end += PAGE_TOKENS) {
         const int32_t *block = token + end - PAGE_TOKENS;
         key = next_key(key, block, PAGE_TOKENS);

@@ -51,8 +51,8 @@ typedef struct {
     int n;        /* tokens before it */
 } StoreHit;
 
-/* The longest prefix of n tokens, at most `most` long, that has a state that is ready. */
-StoreHit store_find(const Store *s, uint64_t salt, const int32_t *token, int n, int most);
+/* The longest prefix of n tokens that has a state that is ready. */
+StoreHit store_find(const Store *s, uint64_t salt, const int32_t *token, int n);
 
 /* The state after block last and n_rest more tokens, ready or not; -1: none. */
 int32_t store_state(const Store *s, int32_t last, const int32_t *rest, int n_rest);

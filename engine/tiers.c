@@ -391,9 +391,8 @@ int tiers_load(Engine *e, Seq *s, const CacheHit *hit)
     int in_use = hit->n && s->src < 0; /* its slot is the hit's state itself */
     int n = s->n_tokens, on_host = 0, on_disk = 0, n_found = hit->n;
     if (!prefix_reads(r)) return 0;
-    if (t->host && !in_use) on_host = host_tier_find(t->host, r->salt, s->token, n, n);
-    if (t->disk && !in_use && !s->load_failed)
-        on_disk = disk_find(t->disk, r->salt, s->token, n, n);
+    if (t->host && !in_use) on_host = host_tier_find(t->host, r->salt, s->token, n);
+    if (t->disk && !in_use && !s->load_failed) on_disk = disk_find(t->disk, r->salt, s->token, n);
     int is_best = on_host >= on_disk && on_host - hit->n >= MIN_BRANCH;
     if (!is_best && on_disk - hit->n >= MIN_BRANCH && load_from_disk(e, s, hit, on_disk)) return 1;
     int loaded = is_best && load_from_host(e, s, hit, on_host);

@@ -65,7 +65,7 @@ void disk_case_must_save(Disk *d, const Prefix *p)
 
 int disk_case_found(const Disk *d, const Prefix *p)
 {
-    return disk_find(d, p->salt, p->token, p->n, p->n);
+    return disk_find(d, p->salt, p->token, p->n);
 }
 
 int disk_case_load(Disk *d, const Prefix *p, int n, int first)

@@ -124,14 +124,14 @@ static void expect_rows(World *w, const Text *t, int n, const int32_t *page)
 /* ---- finding ---- */
 
 /* What is found is what the list has, and its bytes are the prefix's. */
-static CacheHit find(World *w, const Text *t, int most)
+static CacheHit find(World *w, const Text *t)
 {
-    CacheHit hit = cache_find(w->cache, t->salt, t->token, t->n, most);
+    CacheHit hit = cache_find(w->cache, t->salt, t->token, t->n);
     int best = -1, matched = 0;
     for (int i = 0; i < w->n_kept; i++) {
         int c = text_common(&w->kept[i].text, t), n = w->kept[i].text.n;
         if (c > matched) matched = c;
-        if (c == n && n <= most && (best < 0 || n > w->kept[best].text.n)) best = i;
+        if (c == n && (best < 0 || n > w->kept[best].text.n)) best = i;
     }
     for (int i = 0; i < MAX_SEQS; i++) {
         int c = w->seq[i].node > 0 ? min_int(text_common(&w->seq[i].text, t), w->seq[i].n_node) : 0;
@@ -247,7 +247,7 @@ static void admit(World *w, const Text *text)
     Seq *s = &w->seq[rng_int(&w->rng, MAX_SEQS)];
     if (s->runs) return;
     s->text = *text;
-    CacheHit hit = find(w, text, text->n);
+    CacheHit hit = find(w, text);
     pin(w, s, hit.node, hit.n);
     s->src = hit.slot;
     if (hit.slot >= 0) slots_hold(w->frames, hit.slot);
@@ -401,7 +401,7 @@ static void check(World *w)
     assert_true(s.nodes <= w->shape.max_nodes);
     expect_owners(w, n_cells);
     for (int i = 0; i < w->n_kept; i++)
-        assert_int_equal(find(w, &w->kept[i].text, MAX_LEN).n, w->kept[i].text.n);
+        assert_int_equal(find(w, &w->kept[i].text).n, w->kept[i].text.n);
 }
 
 /* Goes on with a copy; what happens to the other does not matter to it. */
@@ -477,7 +477,8 @@ static void operate(World *w)
         step(w, s);
     } else if (what < 860) {
         t = random_text(w);
-        find(w, &t, rng_int(&w->rng, t.n + 1));
+        t.n = rng_int(&w->rng, t.n + 1);
+        find(w, &t);
     } else if (what < 880) {
         if (s->runs) release(w, s); /* cancelled */
     } else if (what < 900) {

@@ -61,7 +61,7 @@ static const int32_t *text(int part, int other)
 
 static CacheHit find(const Opened *c, const int32_t *token, int n)
 {
-    return cache_find(c->cache, 0, token, n, n);
+    return cache_find(c->cache, 0, token, n);
 }
 
 static void expect_hit(const Opened *c, const int32_t *token, int n, int hit, int matched)
@@ -88,7 +88,7 @@ static void expect_size(const Opened *c, int nodes, int states, int pages)
 static int32_t put_kind(Opened *c, CacheKept kind, uint64_t salt, const int32_t *token, int n)
 {
     int32_t page[PAGES], slot = -1;
-    CacheHit hit = cache_find(c->cache, salt, token, n, n);
+    CacheHit hit = cache_find(c->cache, salt, token, n);
     int shared = hit.n / PAGE_TOKENS, n_pages = (n + PAGE_TOKENS - 1) / PAGE_TOKENS;
     cache_pin(c->cache, hit.node);
     cache_pages(c->cache, hit.node, hit.n, page);
@@ -293,10 +293,10 @@ static void test_a_longer_prompt(void **state)
     put(&c, a, 33);
     expect_size(&c, 2, 2, 1 + 2);
     expect_hit(&c, a, LEN, 33, 33);
-    assert_int_equal(cache_find(c.cache, 0, a, LEN, 32).n, 16);
-    assert_int_equal(cache_find(c.cache, 0, a, LEN, 33).n, 33);
-    assert_int_equal(cache_find(c.cache, 0, a, LEN, 15).n, 0);
-    assert_int_equal(cache_find(c.cache, 0, a, LEN, 15).matched, 33);
+    assert_int_equal(cache_find(c.cache, 0, a, 32).n, 16);
+    assert_int_equal(cache_find(c.cache, 0, a, 33).n, 33);
+    assert_int_equal(cache_find(c.cache, 0, a, 15).n, 0);
+    assert_int_equal(cache_find(c.cache, 0, a, 15).matched, 15);
     close_cache(&c);
 }
 
@@ -311,8 +311,8 @@ static void test_salts(void **state)
     expect_hit(&c, a, 30, 0, 0);
     put(&c, a, 20);
     expect_hit(&c, a, 30, 20, 20);
-    assert_int_equal(cache_find(c.cache, 3ull << 56, a, 30, 30).n, 30);
-    assert_int_equal(cache_find(c.cache, 9ull << 56, a, 30, 30).matched, 0);
+    assert_int_equal(cache_find(c.cache, 3ull << 56, a, 30).n, 30);
+    assert_int_equal(cache_find(c.cache, 9ull << 56, a, 30).matched, 0);
     close_cache(&c);
 }
 
