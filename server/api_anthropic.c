@@ -302,5 +302,5 @@ void api_anthropic_count(Server *s, Exchange *ex)
 void api_anthropic_other(Server *s, Exchange *ex)
 {
     (void)s;
-    exchange_json(ex, 200, json_object());
+    exchange_json(ex, json_object());
 }

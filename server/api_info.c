@@ -13,7 +13,7 @@ void api_metrics(Server *s, Exchange *ex)
     for (const Call *call = s->calls; call; call = call->next)
         if (call->stream.ex) now.n_unsent += exchange_unsent(call->stream.ex);
     metrics_print(s->metrics, &now, &text);
-    exchange_text(ex, 200, "text/plain; version=0.0.4; charset=utf-8", &text);
+    exchange_text(ex, "text/plain; version=0.0.4; charset=utf-8", &text);
     strbuf_free(&text);
 }
 
@@ -36,7 +36,7 @@ static json_t *eos_token(const Server *s)
 void api_tokenizer_info(Server *s, Exchange *ex)
 {
     const TokenizerConfig *c = &s->service->tok_config;
-    exchange_json(ex, 200,
+    exchange_json(ex,
                   json_pack("{s:o, s:o, s:o, s:o, s:o, s:i}", "eos_token", eos_token(s),
                             "bos_token", text_or_null(c->bos), "pad_token", text_or_null(c->pad),
                             "chat_template", text_or_null(c->chat_template), "tokenizer_class",
@@ -64,5 +64,5 @@ void api_props(Server *s, Exchange *ex)
         "chat_template", json_text(c->chat_template ? c->chat_template : ""), "bos_token",
         json_text(c->bos ? c->bos : ""), "eos_token", eos_token(s), "build_info",
         "offshoot " OFFSHOOT_VERSION, "is_sleeping", 0);
-    exchange_json(ex, 200, body);
+    exchange_json(ex, body);
 }

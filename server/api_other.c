@@ -39,12 +39,11 @@ void api_models(Server *s, Exchange *ex)
     const char *id = strstr(exchange_path(ex), list) + strlen(list);
     const char *name = s->service->model_name;
     if (!*id) {
-        exchange_json(ex, 200,
-                      json_pack("{s:s, s:[o], s:[o], s:s, s:s, s:b}", "object", "list", "data",
-                                model_entry(s), "models", ollama_entry(name), "first_id", name,
-                                "last_id", name, "has_more", 0));
+        exchange_json(ex, json_pack("{s:s, s:[o], s:[o], s:s, s:s, s:b}", "object", "list", "data",
+                                    model_entry(s), "models", ollama_entry(name), "first_id", name,
+                                    "last_id", name, "has_more", 0));
     } else if (!strcmp(id + 1, name)) {
-        exchange_json(ex, 200, model_entry(s));
+        exchange_json(ex, model_entry(s));
     } else {
         exchange_error(ex, 404, "model_not_found", NULL, "there is no model of this name");
     }
@@ -52,11 +51,11 @@ void api_models(Server *s, Exchange *ex)
 
 void api_health(Server *s, Exchange *ex)
 {
-    if (!server_refuse_unwell(s, ex)) exchange_json(ex, 200, json_pack("{s:s}", "status", "ok"));
+    if (!server_refuse_unwell(s, ex)) exchange_json(ex, json_pack("{s:s}", "status", "ok"));
 }
 
 void api_version(Server *s, Exchange *ex)
 {
     (void)s;
-    exchange_json(ex, 200, json_pack("{s:s}", "version", OFFSHOOT_VERSION));
+    exchange_json(ex, json_pack("{s:s}", "version", OFFSHOOT_VERSION));
 }

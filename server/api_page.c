@@ -60,7 +60,7 @@ static void send_file(Exchange *ex, const PageFile *f)
     }
     StrBuf text = {0};
     strbuf_add(&text, (const char *)f->data, f->size);
-    exchange_text(ex, 200, content_type(f->name), &text);
+    exchange_text(ex, content_type(f->name), &text);
     strbuf_free(&text);
 }
 
@@ -71,8 +71,7 @@ void api_page(Server *s, Exchange *ex)
     int is_root = !strcmp(path, root);
     if (is_root) exchange_add_header(ex, "Vary", "Accept");
     if (is_root && !(accept && strcasestr(accept, "text/html"))) {
-        exchange_json(ex, 200,
-                      json_pack("{s:s, s:s}", "name", "offshoot", "version", OFFSHOOT_VERSION));
+        exchange_json(ex, json_pack("{s:s, s:s}", "name", "offshoot", "version", OFFSHOOT_VERSION));
         return;
     }
     const PageFile *f = find_file(is_root ? home : path + strlen(folder));

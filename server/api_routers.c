@@ -32,13 +32,13 @@ void api_server_info(Server *s, Exchange *ex)
                              status.pages * PAGE_TOKENS, "context_length", s->ctx_size,
                              "max_running_requests", status.max_seqs, "disaggregation_mode", "null",
                              "internal_states", internal_state(s, &status));
-    exchange_json(ex, 200, body);
+    exchange_json(ex, body);
 }
 
 void api_model_info(Server *s, Exchange *ex)
 {
     const char *name = s->service->model_name;
-    exchange_json(ex, 200,
+    exchange_json(ex,
                   json_pack("{s:o, s:o, s:o, s:b, s:s, s:s, s:i}", "model_path", json_text(name),
                             "tokenizer_path", json_text(name), "served_model_name", json_text(name),
                             "is_generation", 1, "weight_version", "default", "model_type",
@@ -75,9 +75,8 @@ static Load read_load(const Server *s)
 void api_load(Server *s, Exchange *ex)
 {
     Load load = read_load(s);
-    exchange_json(ex, 200,
-                  json_pack("[{s:i, s:i, s:i, s:I}]", "dp_rank", 0, "num_reqs", load.n_live,
-                            "num_waiting_reqs", load.n_waiting, "num_tokens", load.n_tokens));
+    exchange_json(ex, json_pack("[{s:i, s:i, s:i, s:I}]", "dp_rank", 0, "num_reqs", load.n_live,
+                                "num_waiting_reqs", load.n_waiting, "num_tokens", load.n_tokens));
 }
 
 /* Its newer object. What is not measured here, as throughput, is not in it. */
@@ -100,10 +99,9 @@ void api_loads(Server *s, Exchange *ex)
                              "total_waiting_reqs", load.n_waiting, "total_reqs", load.n_live,
                              "total_used_tokens", load.n_used, "total_tokens", load.n_tokens,
                              "avg_token_usage", usage, "avg_utilization", utilization);
-    exchange_json(ex, 200,
-                  json_pack("{s:s, s:s, s:i, s:[o], s:o}", "timestamp", timestamp, "version",
-                            OFFSHOOT_VERSION, "dp_rank_count", 1, "loads", rank, "aggregate",
-                            sums));
+    exchange_json(ex, json_pack("{s:s, s:s, s:i, s:[o], s:o}", "timestamp", timestamp, "version",
+                                OFFSHOOT_VERSION, "dp_rank_count", 1, "loads", rank, "aggregate",
+                                sums));
 }
 
 void api_health_generate(Server *s, Exchange *ex)
@@ -135,6 +133,6 @@ void api_abort_request(Server *s, Exchange *ex)
     if (refused)
         server_refuse(ex, &err);
     else
-        exchange_json(ex, 200, json_pack("{s:i}", "aborted", call_abort(s, all ? NULL : rid)));
+        exchange_json(ex, json_pack("{s:i}", "aborted", call_abort(s, all ? NULL : rid)));
     json_decref(body);
 }

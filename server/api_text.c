@@ -332,7 +332,7 @@ static void text_done(void *owner)
     if (t->ex && t->refused)
         server_refuse(t->ex, &t->err);
     else if (t->ex)
-        exchange_text(t->ex, 200, "application/json", &t->reply);
+        exchange_text(t->ex, "application/json", &t->reply);
     encoding_free(&t->encoding);
     token_list_free(&t->ids);
     free_request(t);

@@ -180,7 +180,7 @@ static int write_reply(void *owner)
 
 static void send_reply(Call *call)
 {
-    if (call->stream.ex) exchange_text(call->stream.ex, 200, "application/json", &call->whole);
+    if (call->stream.ex) exchange_text(call->stream.ex, "application/json", &call->whole);
     call->stream.ex = NULL;
     strbuf_free(&call->whole);
 }

@@ -441,22 +441,26 @@ static int has_room(Exchange *ex, size_t len)
     return 1;
 }
 
-void exchange_text(Exchange *ex, int status, const char *content_type, const StrBuf *text)
+static void send_text(Exchange *ex, int status, const char *content_type, const StrBuf *text)
 {
-    if (status < 400 && !has_room(ex, text->len)) {
-        exchange_error(ex, 503, NULL, NULL, "too many large replies wait to be read; try again");
-        return;
-    }
     exchange_add_header(ex, "Content-Type", content_type);
     send_whole(ex, status, strbuf_str(text), text->len);
 }
 
-void exchange_json(Exchange *ex, int status, json_t *body)
+void exchange_text(Exchange *ex, const char *content_type, const StrBuf *text)
+{
+    if (has_room(ex, text->len))
+        send_text(ex, 200, content_type, text);
+    else
+        exchange_error(ex, 503, NULL, NULL, "too many large replies wait to be read; try again");
+}
+
+void exchange_json(Exchange *ex, json_t *body)
 {
     StrBuf text = {0};
     json_print(body, &text);
     json_decref(body);
-    exchange_text(ex, status, "application/json", &text);
+    exchange_text(ex, "application/json", &text);
     strbuf_free(&text);
 }
 
@@ -545,6 +549,7 @@ void exchange_stream_end(Exchange *ex)
 void exchange_error(Exchange *ex, int status, const char *code, const char *param,
                     const char *message)
 {
+    StrBuf text = {0};
     int anthropic = http_is_anthropic(ex->path);
     json_t *body = anthropic ? http_anthropic_error_body(status, code, message, ex->id)
                              : http_error_body(status, code, param, message);
@@ -555,7 +560,10 @@ void exchange_error(Exchange *ex, int status, const char *code, const char *para
     if (status == 503) exchange_add_header(ex, "Retry-After", "5");
     if (status == 500) exchange_add_header(ex, "x-should-retry", "false");
     log_debug("refused id=%s status=%d", ex->id, status);
-    exchange_json(ex, status == 503 && anthropic ? 529 : status, body);
+    json_print(body, &text);
+    json_decref(body);
+    send_text(ex, status == 503 && anthropic ? 529 : status, "application/json", &text);
+    strbuf_free(&text);
 }
 
 /* The few bytes that evhttp would write, as there is no request to write them for. */

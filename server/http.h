@@ -119,9 +119,12 @@ void exchange_drop(Exchange *ex);
 
 void exchange_add_header(Exchange *ex, const char *name, const char *value);
 
-/* Each of these sends a whole reply and ends the exchange. exchange_json takes the reference. */
-void exchange_json(Exchange *ex, int status, json_t *body);
-void exchange_text(Exchange *ex, int status, const char *content_type, const StrBuf *text);
+/*
+ * Each of these sends a whole reply and ends the exchange; the first two with status 200.
+ * exchange_json takes the reference.
+ */
+void exchange_json(Exchange *ex, json_t *body);
+void exchange_text(Exchange *ex, const char *content_type, const StrBuf *text);
 void exchange_empty(Exchange *ex, int status);
 void exchange_error(Exchange *ex, int status, const char *code, const char *param,
                     const char *message);

@@ -62,7 +62,7 @@ void orders_reply(Server *s)
         if (ex && s->lost)
             exchange_error(ex, http_status(s->failure.code), NULL, NULL, s->failure.msg);
         else if (ex)
-            exchange_json(ex, 200, json_pack("{s:s}", "status", "ok"));
+            exchange_json(ex, json_pack("{s:s}", "status", "ok"));
     }
 }
 

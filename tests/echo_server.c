@@ -59,13 +59,12 @@ static void on_exchange(void *ctx, Exchange *ex)
         char *big = mem_alloc(BIG + 1, 1);
         for (int i = 0; i < BIG; i++)
             big[i] = big_byte(i);
-        exchange_json(ex, 200, json_pack("{s:s}", "body", big));
+        exchange_json(ex, json_pack("{s:s}", "body", big));
         mem_free(big);
         return;
     }
-    exchange_json(ex, 200,
-                  json_pack("{s:o, s:I, s:o}", "path", json_text(exchange_path(ex)), "length",
-                            (json_int_t)len, "body", json_text_n(body, len < 100 ? len : 100)));
+    exchange_json(ex, json_pack("{s:o, s:I, s:o}", "path", json_text(exchange_path(ex)), "length",
+                                (json_int_t)len, "body", json_text_n(body, len < 100 ? len : 100)));
 }
 
 static void *run(void *arg)
