@@ -158,6 +158,16 @@ static int take_events(Chat *c, FinishReason *finish)
     return done;
 }
 
+/* What the model's file says is no demand: the context may have less left. */
+static int longest_answer(const Chat *c)
+{
+    const Service *s = c->service;
+    int asked = s->settings->max_tokens, max = service_max_tokens(s, asked);
+    EngineStatus status;
+    engine_status(s->engine, &status);
+    return asked < 0 && max > status.ctx_size - c->prompt.n ? -1 : max;
+}
+
 /* Runs c->prompt and prints the answer. */
 static int generate(Chat *c, Error *err)
 {
@@ -166,7 +176,7 @@ static int generate(Chat *c, Error *err)
         .id = 1,
         .prompt = c->prompt.id,
         .n_prompt = c->prompt.n,
-        .max_tokens = service_max_tokens(s, s->settings->max_tokens),
+        .max_tokens = longest_answer(c),
         .params = service_sampling(s),
         .n_logprobs = -1,
         .draft_max = -1,

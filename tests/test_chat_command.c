@@ -81,6 +81,23 @@ static void test_end_of_a_turn(void **state)
                0, "; 27 tokens");
 }
 
+/* The model's file says how long an answer is at most, but no more than the context holds. */
+static void test_length_of_the_model(void **state)
+{
+    static const char *const lengths[][2] = {{"5", "; 5 tokens"}, {"100000", "; 27 tokens"}};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const char *dir =
+            demo_of((const char *const[]){"model.safetensors", "tokenizer.json", "config.json",
+                                          "tokenizer_config.json", "chat_template.jinja", NULL});
+        config_write(dir, "generation_config.json", "models/demo/generation_config.json",
+                     (const char *[]){"max_new_tokens", lengths[i][0], NULL});
+        expect_run(RUN("chat", "--model", dir, "--memory", "64M", "--thinking", "off", "--tools",
+                       "models/demo/tools.json", GREEDY, ITALIAN),
+                   0, lengths[i][1]);
+    }
+}
+
 /* Tokens of the tokenizer without a row in the model, and nothing that ends an answer, are said. */
 static void test_tokens_that_do_not_fit(void **state)
 {
@@ -382,13 +399,21 @@ static void test_hostile(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stated_answers),   cmocka_unit_test(test_drafting_changes_nothing),
-        cmocka_unit_test(test_colors),           cmocka_unit_test(test_conversation),
-        cmocka_unit_test(test_raw_and_length),   cmocka_unit_test(test_bad_tools),
-        cmocka_unit_test(test_raw_alone),        cmocka_unit_test(test_hostile),
-        cmocka_unit_test(test_end_of_a_turn),    cmocka_unit_test(test_tokens_that_do_not_fit),
-        cmocka_unit_test(test_terminal),         cmocka_unit_test(test_control_characters),
-        cmocka_unit_test(test_interrupted_line), cmocka_unit_test(test_unreadable_input),
+        cmocka_unit_test(test_stated_answers),
+        cmocka_unit_test(test_drafting_changes_nothing),
+        cmocka_unit_test(test_colors),
+        cmocka_unit_test(test_conversation),
+        cmocka_unit_test(test_raw_and_length),
+        cmocka_unit_test(test_bad_tools),
+        cmocka_unit_test(test_raw_alone),
+        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_end_of_a_turn),
+        cmocka_unit_test(test_tokens_that_do_not_fit),
+        cmocka_unit_test(test_length_of_the_model),
+        cmocka_unit_test(test_terminal),
+        cmocka_unit_test(test_control_characters),
+        cmocka_unit_test(test_interrupted_line),
+        cmocka_unit_test(test_unreadable_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
