@@ -320,13 +320,15 @@ static int check_whole(ApiRequest *r, ApiError *err)
     return 0;
 }
 
+enum { NOT_ASKED = -2 }; /* no max_tokens can be that */
+
 int api_request_read(ApiRequest *r, ApiKind kind, json_t *body, const ApiDefaults *defaults,
                      ApiError *err)
 {
     *r = (ApiRequest){.kind = kind,
                       .body = body,
                       .n = 1,
-                      .max_tokens = defaults->max_tokens,
+                      .max_tokens = NOT_ASKED,
                       .params = defaults->sampling,
                       .n_logprobs = -1,
                       .n_prompt_logprobs = -1,
@@ -345,6 +347,8 @@ int api_request_read(ApiRequest *r, ApiKind kind, json_t *body, const ApiDefault
     r->model = api_word(model);
     if (model && !r->model) return api_error(err, ERR_INPUT, "model", "model cannot hold a NUL");
     if (api_read_fields(r, body, defaults->n_vocab, err)) return -1;
+    r->asks_length = r->max_tokens != NOT_ASKED;
+    if (!r->asks_length) r->max_tokens = defaults->max_tokens;
     if (kind == API_CHAT ? read_chat(r, body, defaults, err)
                          : read_completion(r, body, defaults, err))
         return -1;

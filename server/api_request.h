@@ -134,6 +134,7 @@ typedef struct {
     int n;       /* choices of the reply to each prompt */
     int best_of; /* answers made for each, the n best are the choices */
     int max_tokens, min_tokens;
+    int asks_length; /* max_tokens is the client's, not of ApiDefaults */
     SampleParams params;
     int n_logprobs;        /* -1: none */
     int n_prompt_logprobs; /* -1: none */

@@ -106,12 +106,17 @@ static int64_t probs_a_token(const Call *call)
     return api->stream ? 0 : (int64_t)call->n_prompts * api->best_of * (api->n_logprobs + 1);
 }
 
+static int asks_length(const Call *call)
+{
+    return call->api.asks_length && call->api.max_tokens >= 0;
+}
+
 /* The context bounds it and, where no length was asked for, what a reply may hold beside it. */
 static int longest_answer(const Call *call, int n_prompt)
 {
     int room = call->server->ctx_size - n_prompt, max = call->api.max_tokens;
-    int64_t probs = probs_a_token(call);
-    if (max < 0 && probs && room > MAX_ANSWER_PROBS / probs) room = (int)(MAX_ANSWER_PROBS / probs);
+    int64_t probs = asks_length(call) ? 0 : probs_a_token(call);
+    if (probs && room > MAX_ANSWER_PROBS / probs) room = (int)(MAX_ANSWER_PROBS / probs);
     return max < 0 || max > room ? room : max;
 }
 
@@ -223,7 +228,7 @@ static int check_scores(const Call *call, ApiError *err)
 static int check_answer_scores(const Call *call, ApiError *err)
 {
     int64_t n_tokens = 0;
-    if (call->api.max_tokens < 0) return 0; /* longest_answer sees to it */
+    if (!asks_length(call)) return 0; /* longest_answer sees to it */
     for (int i = 0; i < call->n_prompts; i++)
         n_tokens += longest_answer(call, call->prompt[i].n);
     int64_t n = n_tokens * probs_a_token(call) / call->n_prompts;

@@ -470,6 +470,22 @@ static void test_length_of_the_model(void **state)
     assert_int_equal(json_integer_value(served_at(r, "usage.completion_tokens")), 3);
     json_decref(r);
     assert_int_equal(served_stop(s), 0);
+
+    /* What would be refused if a client asked for it is made shorter where none did. */
+    static const char many[] = "{" CHAT ", \"n\": 8, \"logprobs\": true, \"top_logprobs\": 20, "
+                               "\"temperature\": 0%s}";
+    char body[256];
+    o.default_max_tokens = 0;
+    o.model_max_tokens = 100000;
+    o.ctx_size = 8192;
+    s = served_start(&o);
+    snprintf(body, sizeof body, many, "");
+    json_decref(served_post(s, cases[0].path, body, 200));
+    snprintf(body, sizeof body, many, ", \"max_tokens\": 100000");
+    r = served_post(s, cases[0].path, body, 400);
+    assert_non_null(strstr(served_text_at(r, "error.message"), "log-probabilities of answers"));
+    json_decref(r);
+    assert_int_equal(served_stop(s), 0);
 }
 
 /* ---- the worker alone ---- */
