@@ -365,6 +365,15 @@ static void takes_configured_tokens(void **state)
     tok = open_configured(root, "{\"added_tokens_decoder\": {\"311\": {\"content\": \"<b>\"}}}");
     assert_true(tok && !tokenizer_is_special(tok, 311));
     tokenizer_close(tok);
+    /* A token with a name is special. */
+    tok = open_configured(root, "{\"added_tokens_decoder\": {\"310\": {\"content\": \"<a>\"}}, "
+                                "\"bos_token\": \"<a>\", \"eos_token\": \"<b>\"}");
+    assert_true(tok && tokenizer_is_special(tok, 310) && tokenizer_is_special(tok, 311));
+    tokenizer_close(tok);
+    tok = open_configured(root, "{\"added_tokens_decoder\": {\"311\": {\"content\": \"<b>\", "
+                                "\"special\": false}}, \"pad_token\": {\"content\": \"<b>\"}}");
+    assert_true(tok && tokenizer_is_special(tok, 311));
+    tokenizer_close(tok);
     /* The id is another text's in the file, which counts. */
     tok = open_configured(root, "{\"added_tokens_decoder\": {\"311\": {\"content\": \"<c>\"}}}");
     assert_true(tok && tokenizer_added_id(tok, "<b>") == 311);

@@ -311,12 +311,27 @@ static int read_pre_tokenizer(Reader *r, const json_t *pre)
     return r->tok->splitter ? 0 : bad(r, "pre_tokenizer: %s", why.msg);
 }
 
-/*
- * {"7": {"content": "<x>", ...}, ...} to a list like added_tokens, but for texts and ids that it
- * has already; of those texts it says whether they are special.
- */
-static void append_decoder(json_t *added, const json_t *decoder)
+/* Those that config names ("eos_token") are special, whatever else is said of them. */
+static void mark_named(const json_t *by_text, const json_t *config)
 {
+    const char *key;
+    json_t *token;
+    json_object_foreach((json_t *)config, key, token)
+    {
+        if (json_is_object(token)) token = json_object_get(token, "content");
+        if (!text_ends_with(key, "_token") || !json_is_string(token)) continue;
+        json_t *item = json_object_get(by_text, json_string_value(token));
+        if (item) json_object_set_new(item, "special", json_true());
+    }
+}
+
+/*
+ * Config's {"7": {"content": "<x>", ...}, ...} to a list like added_tokens, but for texts and ids
+ * that it has already; of those texts it says whether they are special.
+ */
+static void append_configured(json_t *added, const json_t *config)
+{
+    json_t *decoder = json_object_get(config, "added_tokens_decoder");
     json_t *by_text = json_object(), *by_id = json_object(), *value;
     const char *id, *text;
     size_t i;
@@ -329,7 +344,7 @@ static void append_decoder(json_t *added, const json_t *decoder)
         json_object_set(by_id, number, value);
         if (text) json_object_set(by_text, text, value);
     }
-    json_object_foreach((json_t *)decoder, id, value)
+    json_object_foreach(decoder, id, value)
     {
         char *end;
         text = json_string_value(json_object_get(value, "content"));
@@ -339,8 +354,10 @@ static void append_decoder(json_t *added, const json_t *decoder)
         item = json_deep_copy(value);
         long long n = strtoll(id, &end, 10);
         if (*id && !*end) json_object_set_new(item, "id", json_integer(n));
+        if (text) json_object_set(by_text, text, item);
         json_array_append_new(added, item);
     }
+    mark_named(by_text, config);
     json_decref(by_text);
     json_decref(by_id);
 }
@@ -361,8 +378,7 @@ static int take_configured(json_t *root, const char *path, Error *err)
         json_t *config = json_read_file(beside, MAX_CONFIG_BYTES, err);
         if (config && !json_object_get(root, "added_tokens"))
             json_object_set_new(root, "added_tokens", json_array());
-        append_decoder(json_object_get(root, "added_tokens"),
-                       json_object_get(config, "added_tokens_decoder"));
+        append_configured(json_object_get(root, "added_tokens"), config);
         rc = config ? 0 : -1;
         json_decref(config);
         mem_free(beside);
