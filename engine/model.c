@@ -238,34 +238,42 @@ static int load_head(Loader *l, Model *m, const char *prefix)
     return 0;
 }
 
-/* Keeps what stands in a name before this part of it, if that is its last. */
-static int take_prefix(const char *name, const char *part, char out[64])
+/*
+ * Keeps what stands in t's name before this part of it, if that is its last. Of several such
+ * tensors, which other towers may have, it is the one with a row for each of the model's tokens.
+ */
+static void take_prefix(const ModelConfig *c, const Tensor *t, const char *part, char out[64],
+                        int *found)
 {
-    int n = (int)(strlen(name) - strlen(part));
-    if (!text_ends_with(name, part) || (n && name[n - 1] != '.')) return 0;
-    snprintf(out, 64, "%.*s", n, name);
-    return 1;
+    int n = (int)(strlen(t->name) - strlen(part));
+    int fits = t->n_dims == 2 && t->dim[0] == c->n_vocab && t->dim[1] == c->dim;
+    if (!text_ends_with(t->name, part) || (n && t->name[n - 1] != '.') || (*found && !fits)) return;
+    snprintf(out, 64, "%.*s", n, t->name);
+    *found = 1;
 }
 
 /* The trunk is known by its embedding, the head by any tensor; of dummies there are all. */
 static int find_prefixes(Loader *l, const ModelConfig *c, Prefixes *p)
 {
-    int found = 0;
+    int found = 0, found_lm_head = 0;
     *p = (Prefixes){.trunk = "model."};
     if (l->dummy) {
         if (c->n_mtp > 0) snprintf(p->mtp, sizeof p->mtp, "mtp.");
         return 0;
     }
     for (int i = 0; i < safetensors_count(l->own->st); i++) {
-        const char *name = safetensors_at(l->own->st, i)->name, *head = tensor_of_head(name);
+        const Tensor *t = safetensors_at(l->own->st, i);
+        const char *name = t->name, *head = tensor_of_head(name);
         if (strstr(name, ".lora_"))
             return error_set(l->err, ERR_FILE,
                              "cannot load '%.60s': tensor '%s' is an adapter's: merge it first",
                              l->dir, name);
-        if (head)
+        if (head) {
             snprintf(p->mtp, sizeof p->mtp, "%.*s", (int)(head - name), name);
-        else if (!take_prefix(name, "lm_head.weight", p->lm_head))
-            found += take_prefix(name, "embed_tokens.weight", p->trunk);
+            continue;
+        }
+        take_prefix(c, t, "embed_tokens.weight", p->trunk, &found);
+        take_prefix(c, t, "lm_head.weight", p->lm_head, &found_lm_head);
     }
     if (found) return 0;
     return error_set(l->err, ERR_FILE,

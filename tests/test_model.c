@@ -462,6 +462,18 @@ static void test_prefixes(void **state)
                                     "base_model.model.lm_head.", "mtp.", "base_model.model.mtp.",
                                     NULL});
     check_prefixes(GOLDEN "qwen35-dense", (const char *[]){"model.language_model.", "", NULL});
+
+    /* Other towers have such tensors, too: before the model's and behind them. */
+    Checkpoint c;
+    checkpoint_read(&c, GOLDEN "qwen35-moe");
+    checkpoint_put(&c, "audio.embed_tokens.weight", "BF16", 8, 4, -1);
+    checkpoint_put(&c, "audio.lm_head.weight", "BF16", 8, 4, -1);
+    checkpoint_put(&c, "talker.embed_tokens.weight", "BF16", 8, 4, -1);
+    checkpoint_put(&c, "talker.lm_head.weight", "BF16", 8, 4, -1);
+    Model *m = open_ok(checkpoint_model(&c, GOLDEN "qwen35-moe/config.json", NULL, NULL, 0));
+    check_shapes(m, WEIGHT_BF16);
+    model_close(m);
+    checkpoint_free(&c);
 }
 
 /* Forms that differ from the golden files but mean the same. */
