@@ -34,7 +34,7 @@ LDLIBS   += $(PKG_LIBS) $(CUDA_LIBS) -lm
 
 # The fast CPU kernels are compiled once per instruction set; the backend picks when it is opened.
 ISAS := plain
-MACHINE := $(shell $(CC) -dumpmachine)
+MACHINE := $(shell $(CC) -dumpmachine 2>/dev/null)
 ifneq ($(filter aarch64-%,$(MACHINE)),)
 ISAS += dotprod
 FLAGS_dotprod := -march=armv8.2-a+dotprod
