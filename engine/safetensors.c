@@ -367,9 +367,23 @@ static int is_open(const Safetensors *st, const char *name)
     return 0;
 }
 
+/* Of the tensors from first on those of a head. */
+static void keep_head(Safetensors *st, int first)
+{
+    int n = first;
+    for (int i = first; i < st->n; i++) {
+        if (tensor_of_head(st->tensor[i].name))
+            st->tensor[n++] = st->tensor[i];
+        else
+            mem_free((void *)(size_t)st->tensor[i].name);
+    }
+    st->n = n;
+}
+
 /*
  * Who quantizes or tunes a model without its MTP head often puts that beside it, in a file that no
- * index names. It is read where the others have none.
+ * index names. It is read where the others have none; what else it has, a copy of the embedding for
+ * one, is not.
  */
 static int add_head(Safetensors *st, const char *dir, Error *err)
 {
@@ -379,9 +393,11 @@ static int add_head(Safetensors *st, const char *dir, Error *err)
         if (!file_is_in(dir, names[i]) || is_open(st, names[i])) continue;
         char *path = path_join(dir, names[i]);
         st->shard = mem_realloc(st->shard, (size_t)st->n_shards + 1, sizeof *st->shard);
-        int failed = add_file(st, path, err) || sort_names(st, err);
+        int first = st->n, failed = add_file(st, path, err);
         mem_free(path);
         if (failed) return -1;
+        keep_head(st, first);
+        if (sort_names(st, err)) return -1;
     }
     return 0;
 }

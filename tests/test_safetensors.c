@@ -368,6 +368,14 @@ static void test_head_beside(void **state)
     assert_int_equal(safetensors_shards(st), 1);
     safetensors_close(st);
     scratch_safetensors(scratch_path(dir, "model.safetensors"), "{" F("x", "[0,8]") "}", 8);
+    scratch_safetensors(scratch_path(dir, "mtp.safetensors"),
+                        "{" F("mtp.x", "[0,8]") "," F("x", "[8,16]") "}", 16);
+    st = safetensors_open(dir, &err);
+    if (!st) fail_msg("%s", err.msg);
+    assert_int_equal(safetensors_count(st), 2);
+    assert_string_equal(safetensors_find(st, "x")->file, "model.safetensors");
+    assert_string_equal(safetensors_find(st, "mtp.x")->file, "mtp.safetensors");
+    safetensors_close(st);
     scratch_write(scratch_path(dir, "mtp.safetensors"), "version https://git-lfs", 23);
     expect_error(safetensors_open(dir, &err), &err, "'mtp.safetensors'", "Git LFS");
 }
