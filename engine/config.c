@@ -408,7 +408,6 @@ static int read_generation(const Reader *r, GenerationDefaults *g)
         json_get_int(r->top, r->where, "top_k", -1, INT_MAX, -1, &g->top_k, r->err) ||
         json_get_bool(r->top, r->where, "do_sample", -1, &g->do_sample, r->err))
         return -1;
-    g->max_tokens = -1;
     if (json_field(r->top, "max_new_tokens") &&
         json_get_int(r->top, r->where, "max_new_tokens", 1, INT_MAX, 0, &g->max_tokens, r->err))
         return -1;
