@@ -71,7 +71,7 @@ typedef struct {
     double temperature, top_p, min_p;
     int top_k;
     int64_t seed;   /* -1: random */
-    int max_tokens; /* -1: to the context's end */
+    int max_tokens; /* -1: the model decides, or the context */
     /* chat */
     const char *system, *tools;
     int show_draft; /* 0 or 1 */
