@@ -362,7 +362,7 @@ static void test_law(void **state)
     assert_close("question", question / N, 1000);
     assert_close("answer", answer / N, 200);
     assert_close("spread", sqrt(squares / N - logs / N * logs / N), 0.5);
-    assert_close("seconds", start, N / 2);
+    assert_close("seconds", start, N / 2.0);
     trace_close(&t);
 
     /* Turns are geometric; between two there are an answer at 50 tokens a second and a pause. */
