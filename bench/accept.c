@@ -35,7 +35,7 @@ typedef struct {
     int max_tokens, show_progress;
     Totals category[MAX_CATEGORIES], all;
     int n_categories, n_skipped;
-    int32_t *answer[2]; /* tokens with and without drafts */
+    int32_t *answer[2]; /* tokens without and with drafts */
     int n_answer[2];
 } Bench;
 
