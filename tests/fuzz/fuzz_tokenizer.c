@@ -1,9 +1,10 @@
 /*
  * fuzz_tokenizer.c: a tokenizer.json, then the way of a text to tokens and back.
  *
- * Input: {"tokenizer": ..., "text": "..."}; anything else is a tokenizer.json as it is. A
- * vocabulary needs a symbol for each of the 256 bytes; to keep inputs small and mutations away from
- * that, those that are missing are added here, with the ids from "first".
+ * Input: {"tokenizer": ..., "tokenizer_config": the file beside it, "text": "..."}; anything else
+ * is a tokenizer.json as it is. A vocabulary needs a symbol for each of the 256 bytes; to keep
+ * inputs small and mutations away from that, those that are missing are added here, with the ids
+ * from "first".
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -86,6 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     Error err = {0};
     json_t *root = json_loadb((const char *)data, size, JSON_ALLOW_NUL, NULL);
     const json_t *file = json_object_get(root, "tokenizer"), *text = json_object_get(root, "text");
+    const json_t *config = json_object_get(root, "tokenizer_config");
     json_t *vocab = json_object_get(json_object_get(file, "model"), "vocab");
     int exact = file && !json_object_get(file, "normalizer");
     if (json_is_object(vocab)) {
@@ -96,6 +98,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_file_json("tokenizer.json", file);
     else
         fuzz_file("tokenizer.json", data, size);
+    if (config) fuzz_file_json("tokenizer_config.json", config);
     Tokenizer *tok = tokenizer_open(FUZZ_DIR "/tokenizer.json", &err);
     FUZZ_CHECK(tok || *err.msg);
     if (tok && json_is_string(text))
