@@ -203,7 +203,7 @@ static OptionTable option_table(Settings *s)
     {"cuda-graph", OPTION_SWITCH, &s->cuda_graph, 0, 0, 0, 0, 0, ALL},
     {"pdl", OPTION_SWITCH, &s->pdl, 0, 0, 0, 0, 0, ALL},
     {"wgmma", OPTION_SWITCH, &s->wgmma, 0, 0, 0, 0, 0, ALL},
-    {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "default all; --isa amx, vnni, avx512, avx2, dotprod, plain", EVERY},
+    {"threads", OPTION_INT, &s->threads, 0, 1024, 0, "N", "default all; --isa amx, vnni, avx512, ..., plain", EVERY},
     {"isa", OPTION_STRING, &s->isa, 0, 0, 0, "NAME", 0, EVERY},
     {"log-level", OPTION_CHOICE, &s->log_level, 0, 0, "error|warn|info|debug", "LEVEL", "error, warn, info or debug", EVERY | MASKS},
 
