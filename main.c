@@ -17,6 +17,7 @@
 #include "base/available.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/hub_folder.h"
 #include "base/log.h"
 #include "base/lost_file.h"
 #include "base/mem.h"
@@ -30,7 +31,6 @@
 #include "drafts/union.h"
 #include "engine/engine.h"
 #include "engine/model.h"
-#include "engine/model_folder.h"
 #include "kernels/backend.h"
 #include "server/access.h"
 #include "server/api_request.h"
@@ -362,7 +362,7 @@ static int find_model(App *a, Error *err)
     if (!name || !*name)
         return error_set(err, ERR_INPUT, "which model? give its folder: --model DIR");
     if (a->folder) return 0;
-    a->folder = model_folder(name, &of_hub, err);
+    a->folder = hub_folder(name, &of_hub, err);
     if (!a->folder) return -1;
     if (of_hub) a->hub_name = name;
     a->settings.model = a->folder;

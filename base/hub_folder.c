@@ -1,8 +1,8 @@
 /*
- * model_folder.c: see model_folder.h. The cache is as huggingface_hub documents it: a folder
+ * hub_folder.c: see hub_folder.h. The cache is as huggingface_hub documents it: a folder
  * models--owner--repository, in which refs/main holds the commit that snapshots/COMMIT is of.
  */
-#include "engine/model_folder.h"
+#include "base/hub_folder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -90,7 +90,7 @@ static char *repository_path(const char *cache, const char *name)
     return path;
 }
 
-char *model_folder(const char *name, int *of_hub, Error *err)
+char *hub_folder(const char *name, int *of_hub, Error *err)
 {
     struct stat st;
     *of_hub = 0;

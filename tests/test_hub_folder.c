@@ -1,5 +1,5 @@
 /*
- * test_model_folder.c: a model by the name of its folder, and by that of its repository on the Hub.
+ * test_hub_folder.c: a model by the name of its folder, and by that of its repository on the Hub.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "engine/model_folder.h"
+#include "base/hub_folder.h"
 #include "tests/checkpoint.h"
 #include "tests/run_binary.h"
 
@@ -53,7 +53,7 @@ static void assert_found(const char *name, const char *folder)
 {
     int of_hub = -1;
     Error err = {0};
-    char *found = model_folder(name, &of_hub, &err);
+    char *found = hub_folder(name, &of_hub, &err);
     if (!found) fail_msg("%s: %s", name, err.msg);
     assert_string_equal(found, folder);
     assert_int_equal(of_hub, strcmp(name, folder) != 0);
@@ -64,7 +64,7 @@ static void assert_lacks(const char *name, const char *text)
 {
     int of_hub = -1;
     Error err = {0};
-    assert_null(model_folder(name, &of_hub, &err));
+    assert_null(hub_folder(name, &of_hub, &err));
     assert_int_equal(err.code, ERR_FILE);
     if (!strstr(err.msg, text)) fail_msg("%s", err.msg);
 }

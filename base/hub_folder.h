@@ -1,8 +1,8 @@
 /*
- * model_folder.h: the folder of a model by the name that the user gives it.
+ * hub_folder.h: the folder of what the user names: a path, or a repository of the Hugging Face Hub.
  */
-#ifndef OFFSHOOT_ENGINE_MODEL_FOLDER_H
-#define OFFSHOOT_ENGINE_MODEL_FOLDER_H
+#ifndef OFFSHOOT_BASE_HUB_FOLDER_H
+#define OFFSHOOT_BASE_HUB_FOLDER_H
 
 #include "base/error.h"
 
@@ -13,6 +13,6 @@
  * $XDG_CACHE_HOME/huggingface/hub or ~/.cache/huggingface/hub. To be freed with mem_free; NULL and
  * an Error when neither is there. Nothing is downloaded.
  */
-char *model_folder(const char *name, int *of_hub, Error *err);
+char *hub_folder(const char *name, int *of_hub, Error *err);
 
 #endif
