@@ -56,8 +56,18 @@ typedef struct {
     Error *err;
 } Loader;
 
+/* How much was loaded at a time. */
+typedef struct {
+    Loader loader;
+    Owned own;
+} LoaderMark;
+
 /* Opens the folder's tensors, unless they are dummies. */
 int loader_open(Loader *l);
+
+/* Whatever came after a mark is given back. No saver may have seen it. */
+LoaderMark loader_mark(const Loader *l);
+void loader_undo(Loader *l, const LoaderMark *mark);
 
 /* When all is placed: what is still to be read gets to its place. */
 int loader_finish(Loader *l);

@@ -112,13 +112,39 @@ const void *loader_place_tensor(Loader *l, const Tensor *t, size_t align)
     return at;
 }
 
+/* All but the first blocks of either memory. */
+static void free_after(Owned *own, int n_blocks, int n_placed)
+{
+    while (own->n_blocks > n_blocks)
+        mem_free(own->block[--own->n_blocks]);
+    while (own->n_placed > n_placed)
+        own->backend->free(own->backend, own->placed[--own->n_placed]);
+}
+
+LoaderMark loader_mark(const Loader *l)
+{
+    return (LoaderMark){*l, *l->own};
+}
+
+void loader_undo(Loader *l, const LoaderMark *mark)
+{
+    Owned *own = l->own;
+    free_after(own, mark->own.n_blocks, mark->own.n_placed);
+    own->n_params = mark->own.n_params;
+    own->file_bytes = mark->own.file_bytes;
+    own->floats = mark->own.floats;
+    own->chunk = mark->own.chunk;
+    l->placed = mark->loader.placed;
+    l->bytes = mark->loader.bytes;
+    l->widened = mark->loader.widened;
+    l->transfers.n = mark->loader.transfers.n;
+    l->transfers.bytes = mark->loader.transfers.bytes;
+}
+
 void owned_close(Owned *own)
 {
-    for (int i = 0; i < own->n_blocks; i++)
-        mem_free(own->block[i]);
+    free_after(own, 0, 0);
     mem_free(own->block);
-    for (int i = 0; i < own->n_placed; i++)
-        own->backend->free(own->backend, own->placed[i]);
     mem_free(own->placed);
     safetensors_close(own->st);
 }

@@ -15,9 +15,10 @@
 
 /* What stands before the names of the family, by who wrote the checkpoint; it ends with a dot. */
 typedef struct {
-    char trunk[64];   /* "model.language_model.", "model." */
-    char lm_head[64]; /* mostly "" */
-    char mtp[64];     /* "mtp."; "": there is no tensor of an MTP head */
+    char trunk[64];       /* "model.language_model.", "model." */
+    char lm_head[64];     /* mostly "" */
+    char mtp[64];         /* "mtp."; "": there is no tensor of an MTP head */
+    const char *mtp_file; /* where one is */
 } Prefixes;
 
 static int load_attention(Loader *l, const ModelConfig *c, AttentionWeights *w)
@@ -217,12 +218,10 @@ static int load_globals(Loader *l, Model *m, const Prefixes *p)
     return m->inv_freq ? load_lm_head(l, m, p->lm_head, embed) : -1;
 }
 
-/* All of the head or none of it: a part of one is a broken file. */
 static int load_head(Loader *l, Model *m, const char *prefix)
 {
     const ModelConfig *c = &m->config;
     HeadWeights *h = &m->head;
-    if (!*prefix) return 0;
     loader_scope(l, prefix, 1);
     if (c->n_mtp > 1 && loader_find(l, "input_layernorm", ".weight"))
         log_warn("mtp_layers found=%d used=1", c->n_mtp);
@@ -235,6 +234,25 @@ static int load_head(Loader *l, Model *m, const char *prefix)
     loader_scope(l, prefix, 0);
     if (load_attention(l, c, &h->attention) || load_ffn(l, c, c->head_moe, &h->ffn)) return -1;
     m->has_mtp = 1;
+    return 0;
+}
+
+/*
+ * All of the head or none of it: a part of one is a broken file. One in a file of its own may be
+ * another program's, in a form that only that one reads: the model is whole without it.
+ */
+static int load_head_if_any(Loader *l, Model *m, const Prefixes *p)
+{
+    Error why, *err = l->err;
+    LoaderMark before = loader_mark(l);
+    l->err = &why;
+    int failed = *p->mtp && load_head(l, m, p->mtp);
+    l->err = err;
+    if (!failed) return 0;
+    if (why.code != ERR_FILE || l->saver || !text_ends_with(p->mtp_file, "mtp.safetensors"))
+        return error_set(err, why.code, "%s", why.msg);
+    log_warn("mtp_ignored file=%s reason=\"%s\"", p->mtp_file, why.msg);
+    loader_undo(l, &before);
     return 0;
 }
 
@@ -256,7 +274,7 @@ static void take_prefix(const ModelConfig *c, const Tensor *t, const char *part,
 static int find_prefixes(Loader *l, const ModelConfig *c, Prefixes *p)
 {
     int found = 0, found_lm_head = 0;
-    *p = (Prefixes){.trunk = "model."};
+    *p = (Prefixes){.trunk = "model.", .mtp_file = ""};
     if (l->dummy) {
         if (c->n_mtp > 0) snprintf(p->mtp, sizeof p->mtp, "mtp.");
         return 0;
@@ -270,6 +288,7 @@ static int find_prefixes(Loader *l, const ModelConfig *c, Prefixes *p)
                              l->dir, name);
         if (head) {
             snprintf(p->mtp, sizeof p->mtp, "%.*s", (int)(head - name), name);
+            p->mtp_file = t->file;
             continue;
         }
         take_prefix(c, t, "embed_tokens.weight", p->trunk, &found);
@@ -351,7 +370,7 @@ static int load_model(Loader *l, const ModelOptions *options, Model *m)
         return -1;
     m->weight_bytes = l->bytes;
     if (options->draft_quant) l->quant = options->draft_quant;
-    if (load_head(l, m, p.mtp) || loader_finish(l)) return -1;
+    if (load_head_if_any(l, m, &p) || loader_finish(l)) return -1;
     m->head_weight_bytes = l->bytes - m->weight_bytes;
     return 0;
 }

@@ -688,13 +688,20 @@ static void test_fp8_stacks(void **state)
     }
 }
 
+/* Of a golden model the MTP head's tensors, or all others. */
+static void read_part(Checkpoint *c, const char *dir, int of_head)
+{
+    checkpoint_read(c, dir);
+    for (int i = c->n - 1; i >= 0; i--)
+        if ((strncmp(c->tensor[i].name, "mtp.", 4) == 0) != of_head)
+            checkpoint_drop(c, c->tensor[i].name);
+}
+
 static void test_no_head(void **state)
 {
     (void)state;
     Checkpoint c;
-    checkpoint_read(&c, GOLDEN "qwen35-dense");
-    for (int i = c.n - 1; i >= 0; i--)
-        if (!strncmp(c.tensor[i].name, "mtp.", 4)) checkpoint_drop(&c, c.tensor[i].name);
+    read_part(&c, GOLDEN "qwen35-dense", 0);
     const char *dir = checkpoint_model(&c, GOLDEN "qwen35-dense/config.json", NULL, NULL, 0);
     Model *m = open_ok(dir);
     assert_int_equal(m->has_mtp, 0);
@@ -703,14 +710,62 @@ static void test_no_head(void **state)
     checkpoint_free(&c);
 
     /* In a file of its own, which no index names. */
-    checkpoint_read(&c, GOLDEN "qwen35-dense");
-    for (int i = c.n - 1; i >= 0; i--)
-        if (strncmp(c.tensor[i].name, "mtp.", 4) != 0) checkpoint_drop(&c, c.tensor[i].name);
+    read_part(&c, GOLDEN "qwen35-dense", 1);
     checkpoint_write(&c, scratch_path(dir, "model_mtp.safetensors"), 0, 1, 0);
     m = open_ok(dir);
     check_shapes(m, WEIGHT_BF16);
     model_close(m);
     checkpoint_free(&c);
+}
+
+/* All that was taken from a checkpoint, and where it lies, is the same. */
+static void has_taken_alike(const Model *a, const Model *b)
+{
+    const Owned *x = a->owned, *y = b->owned;
+    assert_int_equal(a->head_weight_bytes, b->head_weight_bytes);
+    assert_int_equal(a->weight_bytes, b->weight_bytes);
+    assert_int_equal(a->n_params, b->n_params);
+    assert_int_equal(a->file_bytes, b->file_bytes);
+    assert_int_equal(x->n_blocks, y->n_blocks);
+    assert_int_equal(x->n_placed, y->n_placed);
+    assert_int_equal(x->chunk.left, y->chunk.left);
+    assert_int_equal(x->floats.left, y->floats.left);
+}
+
+/*
+ * A head in a file of its own that lacks the last tensor: the model is what it is without that
+ * file. Quantising makes copies on a host; a device has them all in a chunk of its memory.
+ */
+static void check_foreign_head(const ModelOptions *options, int is_host)
+{
+    Checkpoint c;
+    Error err = {0};
+    Backend be = backend;
+    be.is_host = is_host;
+    read_part(&c, GOLDEN "qwen35-dense", 0);
+    const char *dir = checkpoint_model(&c, GOLDEN "qwen35-dense/config.json", NULL, NULL, 0);
+    Model *without = model_open(dir, options, &be, &err);
+    checkpoint_free(&c);
+    read_part(&c, GOLDEN "qwen35-dense", 1);
+    checkpoint_rename(&c, "mtp.layers.0.mlp.down_proj.weight",
+                      "mtp.layers.0.mlp.down_proj.qweight");
+    checkpoint_write(&c, scratch_path(dir, "mtp.safetensors"), 0, 1, 0);
+    checkpoint_free(&c);
+    Model *m = model_open(dir, options, &be, &err);
+    if (!m || !without) fail_msg("%s", err.msg);
+    assert_int_equal(m->has_mtp, 0);
+    has_taken_alike(m, without);
+    model_close(without);
+    model_close(m);
+}
+
+static void test_foreign_head(void **state)
+{
+    (void)state;
+    for (int is_host = 0; is_host < 2; is_host++) {
+        check_foreign_head(NULL, is_host);
+        check_foreign_head(&(ModelOptions){.quant = QUANT_FP8}, is_host);
+    }
 }
 
 /* What the file has counts: a copy of the embedding is it, another matrix is used. */
@@ -751,6 +806,7 @@ int main(void)
         cmocka_unit_test(test_halves),
         cmocka_unit_test(test_fp8_stacks),
         cmocka_unit_test(test_no_head),
+        cmocka_unit_test(test_foreign_head),
         cmocka_unit_test(test_tied_file_with_lm_head),
     };
     host_memory_fill(&backend);
