@@ -2,7 +2,6 @@
 #include "engine/loader_parts.h"
 
 #include <stdio.h>
-#include <unistd.h>
 
 #include "base/available.h"
 #include "base/clock.h"
@@ -44,9 +43,8 @@ void loader_fetch(const Loader *l, const Tensor *t)
 int loader_finish(Loader *l)
 {
     Backend *be = l->own->backend;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     double begun = clock_ms(), gib = (double)l->transfers.bytes / (1 << 30);
-    int failed = transfers_run(&l->transfers, l->own->st, be, cores > 1 ? (int)cores : 1, l->err) ||
+    int failed = transfers_run(&l->transfers, l->own->st, be, cpus_available(), l->err) ||
                  be->sync(be, l->err);
     double s = (clock_ms() - begun) / 1e3;
     if (!failed && l->transfers.bytes)

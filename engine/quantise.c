@@ -3,8 +3,8 @@
 
 #include <assert.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/available.h"
 #include "base/thread.h"
 #include "kernels/bf16.h"
 #include "kernels/fp8.h"
@@ -118,12 +118,10 @@ static void *quantise_part(void *arg)
 
 static int threads_for(int rows, int cols, int n_block_rows)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int64_t n = (int64_t)rows * cols / THREAD_ELEMENTS;
     if (n > MAX_THREADS) n = MAX_THREADS;
-    if (n > cores) n = cores;
     if (n > n_block_rows) n = n_block_rows;
-    return n > 1 ? (int)n : 1;
+    return n > 1 ? least((int)n, cpus_available()) : 1;
 }
 
 int quantise_fp8(const unsigned char *data, WeightType type, int rows, int cols, uint8_t *code,
