@@ -1,9 +1,12 @@
 /* thread.c: see thread.h. */
 #include "base/thread.h"
 
+#include <assert.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
+
+#include "base/available.h"
 
 /*
  * As Linux mostly has it: grammars are compiled and followed by recursion, up to 3 MiB deep, and
@@ -34,6 +37,46 @@ int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char 
         return error_set(err, ERR_DEVICE, "cannot start the %s thread: %s", name, strerror(failed));
     pthread_setname_np(*thread, name); /* what top -H and perf show */
     return 0;
+}
+
+int thread_parts(int64_t n_elements)
+{
+    enum { PART_ELEMENTS = 1 << 18 }; /* fewer are done before a thread has started */
+    if (n_elements < 2 * PART_ELEMENTS) return 1;
+    int64_t n = n_elements / PART_ELEMENTS, most = cpus_available();
+    if (most > THREAD_PARTS) most = THREAD_PARTS;
+    return (int)(n < most ? n : most);
+}
+
+typedef struct {
+    void (*run)(void *arg, int part, int n_parts);
+    void *arg;
+    int part, n_parts;
+} Part;
+
+static void *run_part(void *arg)
+{
+    const Part *p = arg;
+    p->run(p->arg, p->part, p->n_parts);
+    return NULL;
+}
+
+void thread_each(int n_parts, void (*run)(void *arg, int part, int n_parts), void *arg,
+                 const char *name)
+{
+    Part part[THREAD_PARTS];
+    pthread_t thread[THREAD_PARTS];
+    int started[THREAD_PARTS] = {0};
+    assert(n_parts <= THREAD_PARTS);
+    for (int i = 0; i < n_parts; i++) {
+        part[i] = (Part){run, arg, i, n_parts};
+        started[i] = i && !thread_start(&thread[i], run_part, &part[i], name, NULL);
+    }
+    for (int i = 0; i < n_parts; i++)
+        if (started[i])
+            pthread_join(thread[i], NULL);
+        else
+            run_part(&part[i]);
 }
 
 int thread_widen_first(Error *err)

@@ -4,16 +4,11 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/available.h"
 #include "base/thread.h"
 #include "kernels/bf16.h"
 #include "kernels/fp8.h"
 
-enum {
-    MAX_THREADS = 8,
-    THREAD_ELEMENTS = 1 << 18, /* fewer are done before a thread has started */
-    INFINITE = 0x7f800000,     /* the bits of infinity; those of a NaN are larger */
-};
+enum { INFINITE = 0x7f800000 /* the bits of infinity; those of a NaN are larger */ };
 
 WeightType quantise_to(QuantType quant, const char *leaf)
 {
@@ -42,14 +37,14 @@ WeightType quantise_to(QuantType quant, const char *leaf)
     return types[quant];
 }
 
-/* Block rows [first, last) of a matrix. */
 typedef struct {
     const unsigned char *data;
     uint8_t *code;
     float *scale;
     WeightType type;
-    int rows, cols, first, last, failed;
-} Part;
+    int rows, cols;
+    int failed[THREAD_PARTS]; /* of a part of the blocks' rows */
+} Matrix;
 
 static int least(int a, int b)
 {
@@ -60,7 +55,7 @@ static int least(int a, int b)
  * n elements of row r from column c on, and zeros up to the block's end: loops over all columns of
  * a block become vectors.
  */
-static void widen(const Part *p, int r, int c, int n, float x[FP8_BLOCK])
+static void widen(const Matrix *p, int r, int c, int n, float x[FP8_BLOCK])
 {
     size_t at = (size_t)r * (size_t)p->cols + (size_t)c;
     if (p->type == WEIGHT_F32) {
@@ -75,7 +70,7 @@ static void widen(const Part *p, int r, int c, int n, float x[FP8_BLOCK])
 }
 
 /* Rows [r, r_end), n columns from c on: one block, one scale. */
-static int quantise_block(const Part *p, int r, int r_end, int c, int n, float *scale)
+static int quantise_block(const Matrix *p, int r, int r_end, int c, int n, float *scale)
 {
     float x[FP8_BLOCK], largest;
     int32_t bits[FP8_BLOCK], most = 0;
@@ -102,55 +97,29 @@ static int quantise_block(const Part *p, int r, int r_end, int c, int n, float *
     return 0;
 }
 
-static void *quantise_part(void *arg)
+static void quantise_part(void *arg, int part, int n_parts)
 {
-    Part *p = arg;
-    int n_blocks = weight_blocks(p->cols);
-    for (int b = p->first; b < p->last && !p->failed; b++)
-        for (int k = 0; k < n_blocks && !p->failed; k++) {
+    Matrix *p = arg;
+    int n_rows = weight_blocks(p->rows), n_cols = weight_blocks(p->cols), failed = 0;
+    for (int b = n_rows * part / n_parts; b < n_rows * (part + 1) / n_parts; b++)
+        for (int k = 0; k < n_cols && !failed; k++) {
             int r = b * FP8_BLOCK, c = k * FP8_BLOCK;
-            p->failed = quantise_block(p, r, r + least(FP8_BLOCK, p->rows - r), c,
-                                       least(FP8_BLOCK, p->cols - c),
-                                       p->scale + (size_t)b * (size_t)n_blocks + k);
+            failed = quantise_block(p, r, r + least(FP8_BLOCK, p->rows - r), c,
+                                    least(FP8_BLOCK, p->cols - c),
+                                    p->scale + (size_t)b * (size_t)n_cols + k);
         }
-    return NULL;
-}
-
-static int threads_for(int rows, int cols, int n_block_rows)
-{
-    int64_t n = (int64_t)rows * cols / THREAD_ELEMENTS;
-    if (n > MAX_THREADS) n = MAX_THREADS;
-    if (n > n_block_rows) n = n_block_rows;
-    return n > 1 ? least((int)n, cpus_available()) : 1;
+    p->failed[part] = failed;
 }
 
 int quantise_fp8(const unsigned char *data, WeightType type, int rows, int cols, uint8_t *code,
                  float *scale)
 {
     assert(type == WEIGHT_F32 || type == WEIGHT_BF16);
-    int failed = 0;
-    int n_block_rows = weight_blocks(rows), n = threads_for(rows, cols, n_block_rows);
-    Part part[MAX_THREADS];
-    pthread_t thread[MAX_THREADS];
-    int started[MAX_THREADS] = {0};
-    for (int i = 0; i < n; i++) {
-        part[i] = (Part){.data = data,
-                         .code = code,
-                         .scale = scale,
-                         .type = type,
-                         .rows = rows,
-                         .cols = cols,
-                         .first = n_block_rows * i / n,
-                         .last = n_block_rows * (i + 1) / n};
-        /* the first part is this thread's, and those for which the system has no thread */
-        started[i] = i && !thread_start(&thread[i], quantise_part, &part[i], "quantise", NULL);
-    }
-    for (int i = 0; i < n; i++) {
-        if (started[i])
-            pthread_join(thread[i], NULL);
-        else
-            quantise_part(&part[i]);
-        failed |= part[i].failed;
-    }
-    return failed ? -1 : 0;
+    Matrix all = {
+        .data = data, .code = code, .scale = scale, .type = type, .rows = rows, .cols = cols};
+    thread_each(least(thread_parts((int64_t)rows * cols), weight_blocks(rows)), quantise_part, &all,
+                "quantise");
+    for (int i = 0; i < THREAD_PARTS; i++)
+        if (all.failed[i]) return -1;
+    return 0;
 }
