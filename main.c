@@ -50,7 +50,7 @@ typedef struct {
     int n_words;
 
     Backend *backend;
-    QuantType file_quant; /* of the weights in the model's folder */
+    Quantization file; /* what the weights in the model's folder are */
     Model *model;
     Tokenizer *tok;
     uint64_t *allowed; /* bit set of the ids that the tokenizer has */
@@ -84,12 +84,23 @@ static int open_backend(App *a, Error *err)
     GenerationDefaults generation;
     const Settings *set = &a->settings;
     if (config_load(&config, &generation, set->model, err)) return -1;
-    a->file_quant = config.quant;
+    a->file = config.file;
     if (set->device != DEVICE_CPU && open_gpu(a, set->device == DEVICE_AUTO, err)) return -1;
     if (a->backend) return 0;
     int n_threads = set->threads ? set->threads : cpus_available();
     a->backend = backend_cpu_open(n_threads, set->isa, config.n_vocab, err);
     return a->backend ? 0 : -1;
+}
+
+/*
+ * If nothing is said, weights stay as they are, but for those that another tool has packed into
+ * integers: on a CPU they become integers again, of as many bits.
+ */
+static QuantType weights_quant(const App *a)
+{
+    const Settings *set = &a->settings;
+    if (set->quant != AUTO) return (QuantType)(set->quant - 1);
+    return a->backend->is_host && !set->dummy_weights ? a->file.like : QUANT_NONE;
 }
 
 /* If nothing is said, on a CPU half the bits of the model: that halves what drafts read. */
@@ -100,19 +111,23 @@ static QuantType draft_quant(const App *a)
     int has_head = set->draft == DRAFT_MTP || set->draft == DRAFT_UNION;
     if (set->draft_quant != AUTO) return (QuantType)(set->draft_quant - 1);
     if (!a->backend->is_host || !has_head) return QUANT_NONE;
-    return half[set->quant ? (QuantType)set->quant : a->file_quant];
+    QuantType quant = weights_quant(a);
+    return half[quant ? quant : a->file.is];
 }
 
 static int open_model(App *a, Error *err)
 {
     const Settings *set = &a->settings;
-    ModelOptions options = {.quant = (QuantType)set->quant,
+    ModelOptions options = {.quant = weights_quant(a),
                             .draft_quant = draft_quant(a),
                             .act = (ActType)set->act_dtype,
                             .dummy = (DummyType)set->dummy_weights};
     if (options.dummy)
         log_warn("dummy_weights model=%s: weights are random, answers and acceptance are noise",
                  set->model);
+    if (set->quant == AUTO && options.quant)
+        log_info("weights_packed become=%s: as many bits; --quant none makes BF16 of them",
+                 quant_name(options.quant));
     double begun = clock_ms() / 1e3;
     a->model = model_open(set->model, &options, a->backend, err);
     a->service.weights_s = clock_ms() / 1e3 - begun;

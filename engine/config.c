@@ -331,48 +331,12 @@ static int read_eos(const Reader *r, const json_t *obj)
     return 0;
 }
 
-static const struct {
-    const char *name, *method;
-} quants[N_QUANT_TYPES] = {
-    {"none", NULL}, {"fp8", "fp8"}, {"q8", "offshoot_q8"}, {"q4", "offshoot_q4"}};
-
-const char *quant_name(QuantType type)
-{
-    return quants[type].name;
-}
-
-const char *quant_method(QuantType type)
-{
-    return quants[type].method;
-}
-
-static int is_128(const json_t *v)
-{
-    json_int_t i;
-    return json_whole(v, &i) && i == 128;
-}
-
 static int read_quantization(const Reader *r)
 {
-    static const char key[] = "quantization_config";
-    const json_t *q = json_field(r->top, key);
-    if (!q) q = json_field(r->text, key);
-    if (!q) return 0;
-    if (!json_is_object(q)) return bad(r, key, "must be an object");
-    if (!json_field(q, "quant_method")) return bad(r, key, "has no 'quant_method'");
-    const char *method = json_string_value(json_field(q, "quant_method"));
-    for (QuantType type = QUANT_Q8; type <= QUANT_Q4; type++)
-        if (method && !strcmp(method, quant_method(type))) {
-            r->c->quant = type;
-            return 0;
-        }
-    if (need_word(r, q, "quant_method", quant_method(QUANT_FP8), NULL)) return -1;
-    if (need_word(r, q, "fmt", "e4m3", NULL)) return -1;
-    const json_t *block = json_field(q, "weight_block_size");
-    if (!json_is_array(block) || json_array_size(block) != 2 || !is_128(json_array_get(block, 0)) ||
-        !is_128(json_array_get(block, 1)))
-        return bad(r, "weight_block_size", "is not [128, 128], the only supported FP8 block");
-    r->c->quant = QUANT_FP8;
+    const json_t *q = json_field(r->top, "quantization_config");
+    if (!q) q = json_field(r->text, "quantization_config");
+    if (q && quantization_read(&r->c->file, q, r->where, r->err)) return -1;
+    r->c->quant = r->c->file.is;
     return 0;
 }
 

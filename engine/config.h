@@ -9,12 +9,10 @@
 #define OFFSHOOT_ENGINE_CONFIG_H
 
 #include "base/error.h"
+#include "engine/quantization.h"
 #include "engine/rope.h"
 
 enum { MAX_LAYERS = 512, MAX_EOS = 8, MAX_CONFIG_BYTES = 16 << 20 /* of config.json */ };
-
-/* What matrices are in a checkpoint, or become when it is loaded. */
-typedef enum { QUANT_NONE, QUANT_FP8, QUANT_Q8, QUANT_Q4, N_QUANT_TYPES } QuantType;
 
 typedef enum { MODEL_QWEN35, MODEL_QWEN35_MOE, MODEL_QWEN3_NEXT } ModelFamily;
 
@@ -41,6 +39,7 @@ typedef struct {
     float norm_eps;
     int tied;                /* lm_head is the embedding, unless the file has one */
     QuantType quant;         /* quantization_config's, or what --quant asked for */
+    Quantization file;       /* the file's own */
     int n_mtp;               /* what the config claims, or Qwen3-Next's has although it does not;
                                 the tensors decide (Model.has_mtp) */
     int eos[MAX_EOS], n_eos; /* config.json's, generation_config.json's and the tokenizer's */
@@ -59,12 +58,6 @@ typedef struct {
  * Reads dir/config.json and, where present, dir/generation_config.json. Errors name file and key.
  */
 int config_load(ModelConfig *c, GenerationDefaults *g, const char *dir, Error *err);
-
-/* "none", "fp8", "q8", "q4" */
-const char *quant_name(QuantType type);
-
-/* quantization_config's quant_method of such a checkpoint, Q8's and Q4's as saver.h writes it. */
-const char *quant_method(QuantType type);
 
 /* One more token that ends an answer, unless it is one already. */
 int config_add_eos(ModelConfig *c, int id, const char *where, Error *err);

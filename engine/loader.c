@@ -53,6 +53,9 @@ int loader_finish(Loader *l)
     if (!failed && l->widened)
         log_warn("f16_widened gib=%.2f these matrices are F16 in the file and F32 here",
                  (double)l->widened / (1 << 30));
+    if (!failed && l->unpacked)
+        log_info("weights_unpacked gib=%.2f these matrices are packed in the file and BF16 here",
+                 (double)l->unpacked / (1 << 30));
     return failed ? -1 : 0;
 }
 
@@ -100,7 +103,8 @@ static void count_tensor(Owned *own, const Tensor *t)
     int64_t n = 1;
     for (int i = 0; i < t->n_dims; i++)
         n *= t->dim[i];
-    if (!text_ends_with(t->name, "_scale_inv")) own->n_params += n;
+    if (!text_ends_with(t->name, "_scale_inv") && !text_ends_with(t->name, "_scale"))
+        own->n_params += n;
     own->file_bytes += (int64_t)t->bytes;
 }
 

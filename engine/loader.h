@@ -44,6 +44,7 @@ typedef struct {
     Dummy *dummy;        /* NULL: tensors come from own->st */
     QuantType quant;     /* what wide matrices become (quantise.h) */
     int takes_int;       /* the folder is one of saver.h's: its INT8 and INT4 are ours */
+    int zeros_lower;     /* Quantization's */
     int rounds_x;        /* bf16 matrices become BF16_BOTH, but for those that q8 keeps wide */
     Saver *saver;        /* or NULL: what is made of wider matrices goes there, not into memory */
     size_t placed, left; /* bytes of blocks so far; what a host had left before the first */
@@ -52,6 +53,7 @@ typedef struct {
     char scope[96];      /* in front of each name looked up */
     size_t bytes;        /* of all matrices so far, with their scales */
     size_t widened;      /* of those, bytes that were F16 in the file and are F32 */
+    size_t unpacked;     /* and those that were packed and are BF16 */
     Transfers transfers; /* to a backend that is not the host, for loader_finish */
     Error *err;
 } Loader;
@@ -98,9 +100,10 @@ int loader_vector(Loader *l, const char *leaf, const char *suffix, int rows, int
 int loader_norm(Loader *l, const char *leaf, int n, const float **out);
 
 /*
- * leaf.weight [rows][cols], with leaf.weight_scale_inv if it is FP8. Of a checkpoint that saver.h
- * wrote INT8 or INT4 as they lie in memory, [panels][4 columns][16][4] or [panels][64 columns]
- * [9][64], with leaf.weight_scale; so the next two.
+ * leaf.weight [rows][cols], with leaf.weight_scale_inv or leaf.weight_scale if it is FP8: a scale
+ * for each 128 x 128, or one. What other tools have packed (loader_packed.c) becomes BF16, if
+ * nothing else. Of a checkpoint that saver.h wrote INT8 or INT4 as they lie in memory, [panels][4
+ * columns][16][4] or [panels][64 columns] [9][64], with leaf.weight_scale; so the next two.
  */
 int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w);
 

@@ -14,6 +14,14 @@
 #include "engine/quantise.h"
 #include "engine/unpack.h"
 
+static size_t n_elements(const Tensor *t)
+{
+    size_t n = 1;
+    for (int i = 0; i < t->n_dims; i++)
+        n *= (size_t)t->dim[i];
+    return n;
+}
+
 /* Scales of FP8; NULL and an Error. */
 static const Tensor *need_scale(const Loader *l, const char *leaf, const char *suffix, int n_dims,
                                 const int64_t *dim)
@@ -24,7 +32,16 @@ static const Tensor *need_scale(const Loader *l, const char *leaf, const char *s
     return NULL;
 }
 
-/* X.weight and, if that is FP8, X.weight_scale_inv. */
+/* A scale for each block of n matrices; t has all, or one for each of them. */
+static void read_scales(Loader *l, const Tensor *t, size_t n, size_t n_blocks, float *out)
+{
+    loader_read_floats(l, t, out);
+    if (n_elements(t) == n * n_blocks) return;
+    for (size_t i = n * n_blocks; i-- > 0;)
+        out[i] = out[i / n_blocks];
+}
+
+/* X.weight and, if that is FP8, X.weight_scale_inv or X.weight_scale. */
 static int find_matrix(const Loader *l, const char *leaf, int rows, int cols, const Tensor **weight,
                        const Tensor **scale)
 {
@@ -34,8 +51,12 @@ static int find_matrix(const Loader *l, const char *leaf, int rows, int cols, co
     if (!t) return -1;
     if (loader_is_float(t)) return 0;
     if (t->type != TENSOR_FP8_E4M3) return loader_bad_type(l, t, "BF16, F16, F32 or F8_E4M3");
-    *scale = need_scale(l, leaf, ".weight_scale_inv", 2,
-                        (int64_t[]){weight_blocks(rows), weight_blocks(cols)});
+    const char *suffix = ".weight_scale";
+    const Tensor *s = loader_find(l, leaf, suffix);
+    if (!s) s = loader_find(l, leaf, suffix = ".weight_scale_inv");
+    int64_t dims[2] = {weight_blocks(rows), weight_blocks(cols)};
+    if (s && n_elements(s) == 1) dims[0] = dims[1] = 1;
+    *scale = need_scale(l, leaf, suffix, 2, dims);
     return *scale ? 0 : -1;
 }
 
@@ -102,15 +123,16 @@ static void forget(const Loader *l, const Tensor *t, int quantised)
 typedef struct {
     const Tensor *t;
     const unsigned char *data;
-    const float *scale; /* of FP8, in host memory */
+    const float *scale;   /* of FP8, in host memory */
+    const Packed *packed; /* of what t has the codes, or NULL */
     int cols;
     WeightType to; /* WEIGHT_NONE: as it is */
 } Source;
 
 /*
- * Rows map[0..n) of s as a matrix of their own; map NULL: the first n. F16 is widened. FP8 scales
- * belong to blocks of 128 rows: if the map tears blocks apart (in no published size), the rows are
- * dequantised.
+ * Rows map[0..n) of s as a matrix of their own; map NULL: the first n. F16 is widened, what is
+ * packed unpacked. FP8 scales belong to blocks of 128 rows: if the map tears blocks apart (in no
+ * published size), the rows are dequantised.
  */
 static int take_rows(Loader *l, const Source *s, const int *map, int n, Weight *w)
 {
@@ -122,11 +144,14 @@ static int take_rows(Loader *l, const Source *s, const int *map, int n, Weight *
     void *rows = stays ? loader_block(l, (size_t)n, row_bytes) : mem_alloc((size_t)n, row_bytes);
     if (torn)
         unpack_fp8_rows(s->data, s->scale, cols, map, n, rows);
+    else if (s->packed)
+        packed_rows(s->packed, map, n, rows);
     else if (is_half)
         unpack_half_rows(s->data, cols, map, n, rows);
     else
         unpack_rows(s->data, row_bytes, map, n, rows);
     if (is_half && !s->to) l->widened += (size_t)n * row_bytes;
+    if (s->packed && !s->to) l->unpacked += (size_t)n * row_bytes;
     if (s->to)
         failed = place_quantised(l, s->t, rows, s->to, w);
     else
@@ -147,11 +172,37 @@ static int take_rows(Loader *l, const Source *s, const int *map, int n, Weight *
     return w->scale ? 0 : -1;
 }
 
+/* Rows of s as a matrix of their own, kept or saved. */
+static int take_part(Loader *l, const char *leaf, const Source *s, const SplitPart *part)
+{
+    if (take_rows(l, s, part->map, part->n, part->w)) return -1;
+    choose_x(l, leaf, part->w);
+    return l->saver && s->to ? loader_save_int(l, part->leaf, ".weight", part->w, 1) : 0;
+}
+
+/* Parts of leaf, which is packed. */
+static int take_packed(Loader *l, const char *leaf, int rows, int cols, const SplitPart *part,
+                       int n_parts)
+{
+    Packed p;
+    Tensor as;
+    WeightType to = quantise_to(l->quant, leaf);
+    int failed = loader_open_packed(l, leaf, rows, cols, &p, &as);
+    for (int i = 0; i < n_parts && !failed; i++)
+        failed = take_part(l, leaf, &(Source){&as, as.data, NULL, &p, cols, to}, &part[i]);
+    if (l->saver && !to && !failed) failed = loader_save_unpacked(l, leaf, &p);
+    if (!failed) forget(l, &as, 0);
+    packed_free(&p);
+    return failed;
+}
+
 int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
 {
     const Tensor *t, *scale;
     if (loader_is_int(l, leaf, ".weight"))
         return loader_take_int(l, leaf, ".weight", 1, rows, cols, w);
+    if (loader_is_packed(l, leaf))
+        return take_packed(l, leaf, rows, cols, &(SplitPart){leaf, NULL, rows, w}, 1);
     if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
     WeightType to = new_type(l, leaf, t);
     *w = (Weight){.type = loader_weight_type(t), .rows = rows, .cols = cols};
@@ -160,7 +211,7 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
         unsigned char *random = l->dummy ? random_elements(l, t) : NULL;
         if (l->dummy && !random) return -1;
         if (t->type == TENSOR_F16)
-            failed = take_rows(l, &(Source){t, t->data, NULL, cols, to}, NULL, rows, w);
+            failed = take_rows(l, &(Source){t, t->data, NULL, NULL, cols, to}, NULL, rows, w);
         else
             failed = place_quantised(l, t, random ? random : t->data, to, w);
         mem_free(random);
@@ -173,7 +224,7 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w)
     if (scale) {
         size_t n = (size_t)weight_blocks(rows) * (size_t)weight_blocks(cols);
         float *s = loader_floats(l, n);
-        loader_read_floats(l, scale, s);
+        read_scales(l, scale, 1, n, s);
         w->scale = loader_place_floats(l, s, n);
         l->bytes += n * sizeof *s;
     }
@@ -238,11 +289,14 @@ static int dequantise_fp8_stack(Loader *l, const Fp8Stack *s, Weight *out)
 static int take_fp8_stack(Loader *l, const char *leaf, Fp8Stack *s, Weight *out)
 {
     s->row_blocks = weight_blocks(s->parts * s->rows), s->col_blocks = weight_blocks(s->cols);
-    const Tensor *scale =
-        need_scale(l, leaf, "_scale_inv", 3, (int64_t[]){s->n, s->row_blocks, s->col_blocks});
+    const Tensor *t = loader_find(l, leaf, "_scale_inv");
+    size_t n = (size_t)s->n, each = (size_t)(s->row_blocks * s->col_blocks);
+    int64_t dim[3] = {s->n, s->row_blocks, s->col_blocks};
+    if (t && n_elements(t) == n) dim[1] = dim[2] = 1;
+    const Tensor *scale = need_scale(l, leaf, "_scale_inv", 3, dim);
     if (!scale) return -1;
-    float *host = loader_floats(l, (size_t)s->n * (size_t)(s->row_blocks * s->col_blocks));
-    loader_read_floats(l, scale, host);
+    float *host = loader_floats(l, n * each);
+    read_scales(l, scale, n, each, host);
     s->scale = host;
     int torn = (s->parts > 1 ? s->rows : s->cols) % FP8_BLOCK != 0;
     return torn ? dequantise_fp8_stack(l, s, out) : place_fp8_stack(l, s, out);
@@ -268,7 +322,7 @@ int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int co
         for (int p = 0; p < parts; p++, data += bytes) {
             Weight *w = &out[p * n + i];
             *w = (Weight){.type = loader_weight_type(t), .rows = rows, .cols = cols, .data = data};
-            if (halves ? take_rows(l, &(Source){t, data, NULL, cols, to}, NULL, rows, w)
+            if (halves ? take_rows(l, &(Source){t, data, NULL, NULL, cols, to}, NULL, rows, w)
                        : to && place_quantised(l, t, data, to, w))
                 return -1;
             choose_x(l, leaf, w);
@@ -286,18 +340,16 @@ int loader_split(Loader *l, const char *leaf, int cols, const SplitPart part[2])
     for (int i = 0; i < 2 && apart && !failed; i++) /* dummies' rows are as random in any order */
         failed = loader_matrix(l, l->dummy ? leaf : part[i].leaf, part[i].n, cols, part[i].w);
     if (apart) return failed;
+    if (loader_is_packed(l, leaf)) return take_packed(l, leaf, rows, cols, part, 2);
     if (find_matrix(l, leaf, rows, cols, &t, &scale)) return -1;
     if (scale) {
-        s = mem_alloc((size_t)weight_blocks(rows) * (size_t)weight_blocks(cols), sizeof *s);
-        unpack_floats(scale, s);
+        size_t n = (size_t)weight_blocks(rows) * (size_t)weight_blocks(cols);
+        s = mem_alloc(n, sizeof *s);
+        read_scales(l, scale, 1, n, s);
     }
-    Source from = {t, t->data, s, cols, new_type(l, leaf, t)};
-    for (int i = 0; i < 2 && !failed; i++) {
-        failed = take_rows(l, &from, part[i].map, part[i].n, part[i].w);
-        if (l->saver && from.to && !failed)
-            failed = loader_save_int(l, part[i].leaf, ".weight", part[i].w, 1);
-        choose_x(l, leaf, part[i].w);
-    }
+    Source from = {t, t->data, s, NULL, cols, new_type(l, leaf, t)};
+    for (int i = 0; i < 2 && !failed; i++)
+        failed = take_part(l, leaf, &from, &part[i]);
     mem_free(s);
     forget(l, t, from.to != WEIGHT_NONE);
     return failed;

@@ -137,6 +137,7 @@ void loader_undo(Loader *l, const LoaderMark *mark)
     l->placed = mark->loader.placed;
     l->bytes = mark->loader.bytes;
     l->widened = mark->loader.widened;
+    l->unpacked = mark->loader.unpacked;
     l->transfers.n = mark->loader.transfers.n;
     l->transfers.bytes = mark->loader.transfers.bytes;
 }

@@ -1,12 +1,13 @@
 /*
  * loader_parts.h: what the files of the loader share: loader.c, which finds tensors and reads
- * vectors, loader_memory.c, where they are put, loader_matrix.c and loader_int.c. Nobody else
- * includes this.
+ * vectors, loader_memory.c, where they are put, loader_matrix.c, loader_int.c and loader_packed.c.
+ * Nobody else includes this.
  */
 #ifndef OFFSHOOT_ENGINE_LOADER_PARTS_H
 #define OFFSHOOT_ENGINE_LOADER_PARTS_H
 
 #include "engine/loader.h"
+#include "engine/packed.h"
 
 /* ---- loader.c ---- */
 
@@ -42,6 +43,20 @@ const void *loader_place_matrix(Loader *l, const unsigned char *data, size_t byt
 
 /* A matrix of the file as it is; a device gets its bytes in loader_finish. */
 const void *loader_place_tensor(Loader *l, const Tensor *t, size_t align);
+
+/* ---- loader_packed.c ---- */
+
+/* Whether leaf is a matrix that another tool has quantised. */
+int loader_is_packed(const Loader *l, const char *leaf);
+
+/*
+ * Such a matrix, all of it checked. *as: the tensor of its codes, but of type BF16, as its rows
+ * will be. packed_free is the caller's, also where this fails.
+ */
+int loader_open_packed(Loader *l, const char *leaf, int rows, int cols, Packed *p, Tensor *as);
+
+/* All of it goes to the saver, as leaf.weight of type BF16. */
+int loader_save_unpacked(Loader *l, const char *leaf, const Packed *p);
 
 /* ---- loader_int.c ---- */
 

@@ -34,6 +34,11 @@ void unpack_floats(const Tensor *t, float *out)
             out[i] = t->data[i] == 255 ? NAN : ldexpf(1, t->data[i] - 127);
         return;
     }
+    if (t->type == TENSOR_FP8_E4M3) {
+        for (size_t i = 0; i < t->bytes; i++)
+            out[i] = fp8_to_float(t->data[i]);
+        return;
+    }
     assert(t->type == TENSOR_BF16);
     for (size_t i = 0; i < t->bytes / 2; i++) {
         uint16_t v;

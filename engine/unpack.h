@@ -10,7 +10,7 @@
 #include "engine/config.h"
 #include "engine/safetensors.h"
 
-/* All elements of an F32, BF16, F16 or F8_E8M0 tensor, widened. */
+/* All elements of an F32, BF16, F16, F8_E8M0 or F8_E4M3 tensor, widened. */
 void unpack_floats(const Tensor *t, float *out);
 
 /*

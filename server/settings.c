@@ -87,7 +87,7 @@ static OptionTable option_table(Settings *s)
     {"model", OPTION_STRING, &s->model, 0, 0, 0, "DIR", "a folder, or OWNER/NAME that hf download brought", EVERY},
     {"model", OPTION_STRING, &s->model, 0, 0, 0, "DIR", "folder with tokenizer.json", MASKS},
     {"out", OPTION_STRING, &s->out, 0, 0, 0, "DIR", "the same with --quant's weights; holds none yet", QUANTIZE},
-    {"quant", OPTION_CHOICE, &s->quant, 0, 0, QUANT_CHOICES, "TYPE", "fp8; on a CPU q8, q4: when loading (default none)", ALL},
+    {"quant", OPTION_CHOICE, &s->quant, 0, 0, QUANT_CHOICES, "TYPE", "fp8; on a CPU q8, q4: when loading (default auto)", ALL},
     {"quant", OPTION_CHOICE, &s->saved_quant, 0, 0, SAVED_CHOICES, "TYPE", "q8 or q4: 8 or 4.6 bits a weight (default q8)", QUANTIZE},
     {"dummy-weights", OPTION_CHOICE, &s->dummy_weights, 0, 0, DUMMY_CHOICES, "TYPE", "bf16, fp8: random, no weight files", ALL},
     {"config", OPTION_STRING, &s->config, 0, 0, 0, "FILE", "options from a file, 'name = value' a line", EVERY | MASKS},
@@ -178,7 +178,7 @@ static OptionTable option_table(Settings *s)
     {"draft-depth", OPTION_INT, &s->draft_depth, 0, MAX_TREE_NODES - 1, 0, "N", "levels; --draft-topk: guesses each (default 3, 1)", ACCEPT},
     {"draft-topk", OPTION_INT, &s->draft_topk, 1, MAX_TREE_NODES - 1, 0, "N", 0, DRAFTS},
     {"draft-vocab", OPTION_INT, &s->draft_vocab, 0, INT_MAX, 0, "N", "ids; 0: all; --draft-quant (default 32768, auto)", DRAFTS | CHECK},
-    {"draft-quant", OPTION_CHOICE, &s->draft_quant, 0, 0, DRAFT_QUANT_CHOICES, "TYPE", 0, DRAFTS | CHECK},
+    {"draft-quant", OPTION_CHOICE, &s->draft_quant, 0, 0, QUANT_CHOICES, "TYPE", 0, DRAFTS | CHECK},
     {"state-mode", OPTION_CHOICE, &s->state_mode, 0, 0, STATE_CHOICES, "MODE", "slots or replay: drafts' states", DRAFTS | KERNELS},
 
     {"ctx-size", OPTION_INT, &s->ctx_size, 0, INT_MAX, 0, "N", "longest sequence in tokens (default: the model's)", ALL & ~CHECK},

@@ -32,7 +32,7 @@ enum { MAX_TRIES = 101 }; /* --requests of bench turn and latency */
 typedef struct {
     const char *model; /* a folder */
     const char *out;   /* another, which quantize writes */
-    int quant;         /* index into QUANT_CHOICES */
+    int quant;         /* index into QUANT_CHOICES; AUTO */
     int saved_quant;   /* index into SAVED_CHOICES: what quantize writes */
     int dummy_weights; /* index into DUMMY_CHOICES */
     const char *config;
@@ -100,10 +100,9 @@ typedef struct {
 #define DEVICE_CHOICES "auto|cuda|cpu"
 enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 
-#define QUANT_CHOICES       "none|fp8|q8|q4" /* in the order of engine/config.h's types */
-#define SAVED_CHOICES       "q8|q4"          /* the same, from QUANT_Q8 on */
-#define DRAFT_QUANT_CHOICES "auto|" QUANT_CHOICES
-#define DUMMY_CHOICES       "none|bf16|fp8" /* in the order of engine/dummy.h's types */
+#define QUANT_CHOICES "auto|none|fp8|q8|q4" /* AUTO, engine/quantization.h's types */
+#define SAVED_CHOICES "q8|q4"               /* the same, from QUANT_Q8 on */
+#define DUMMY_CHOICES "none|bf16|fp8"       /* in the order of engine/dummy.h's types */
 
 #define STATE_CHOICES "auto|slots|replay" /* in the order of engine/engine.h's modes */
 #define KV_CHOICES    "f32|bf16"          /* in the order of kernels/attention.h's types */

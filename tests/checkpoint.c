@@ -172,8 +172,7 @@ CheckpointTensor *checkpoint_put(Checkpoint *c, const char *name, const char *dt
     const int64_t dim[] = {d0, d1, d2};
     CheckpointTensor *t = add(c, name);
     snprintf(t->dtype, sizeof t->dtype, "%s", dtype);
-    int is_byte = dtype[strcspn(dtype, "8")] != '\0'; /* I8, U8, F8_E4M3 */
-    t->bytes = !strcmp(dtype, "F32") ? 4 : is_byte ? 1 : 2;
+    t->bytes = strstr(dtype, "64") ? 8 : strstr(dtype, "32") ? 4 : strchr(dtype, '8') ? 1 : 2;
     for (; t->n_dims < 3 && dim[t->n_dims] >= 0; t->n_dims++) {
         t->dim[t->n_dims] = dim[t->n_dims];
         t->bytes *= (size_t)dim[t->n_dims];

@@ -374,13 +374,12 @@ static const Lie lies[] = {
     {dense, "eos_token_id", "[1, 2, 3, 4, 5, 6, 7, 8]", "more than 8 different ids"},
     {dense, "tie_word_embeddings", "\"yes\"", "'tie_word_embeddings' must be true or false"},
     {fp8, "quantization_config", "[]", "'quantization_config' must be an object"},
-    {fp8, "quantization_config.quant_method", "\"gptq\"", "'quant_method' is 'gptq'"},
+    {fp8, "quantization_config.quant_method", "\"gptq\"", "'bits' is missing"},
     {fp8, "quantization_config.quant_method", "4", "'quant_method' must be a string"},
     {fp8, "quantization_config.quant_method", "", "has no 'quant_method'"},
     {fp8, "quantization_config.fmt", "\"e5m2\"", "'fmt' is 'e5m2'"},
     {fp8, "quantization_config.weight_block_size", "[64, 128]", "'weight_block_size'"},
     {fp8, "quantization_config.weight_block_size", "[128, 64]", "'weight_block_size'"},
-    {fp8, "quantization_config.weight_block_size", "", "'weight_block_size'"},
     {fp8, "quantization_config.weight_block_size", "[128, 128, 1]", "'weight_block_size'"},
 };
 

@@ -622,8 +622,8 @@ static void test_halves(void **state)
 
 enum { STACK_EXPERTS = 8, STACK_DIM = 96 };
 
-/* [8][rows][cols] codes and a scale for each block of 128 x 128, all of them others. */
-static void put_fp8_stack(Checkpoint *c, const char *name, int rows, int cols)
+/* [8][rows][cols] codes, and others for each block of 128 x 128, or each expert, as scales. */
+static void put_fp8_stack(Checkpoint *c, const char *name, int rows, int cols, int one)
 {
     char scale[128];
     static unsigned seed = 5;
@@ -631,7 +631,8 @@ static void put_fp8_stack(Checkpoint *c, const char *name, int rows, int cols)
     for (size_t i = 0; i < t->bytes; i++)
         t->data[i] = (unsigned char)(rand_r(&seed) % 127 | (rand_r(&seed) % 2) << 7); /* no NaN */
     snprintf(scale, sizeof scale, "%s_scale_inv", name);
-    t = checkpoint_put(c, scale, "F32", STACK_EXPERTS, (rows + 127) / 128, (cols + 127) / 128);
+    t = checkpoint_put(c, scale, "F32", STACK_EXPERTS, one ? 1 : (rows + 127) / 128,
+                       one ? 1 : (cols + 127) / 128);
     for (size_t i = 0; i < t->bytes / 4; i++) {
         float s = 1 + (float)i / 8;
         memcpy(t->data + 4 * i, &s, 4);
@@ -651,6 +652,7 @@ static void is_part(const Checkpoint *c, const char *name, int first, const Weig
             for (int k = 0; k < w[e].cols; k++) {
                 int64_t row = e * t->dim[1] + first + r,
                         block = (e * s->dim[1] + (first + r) / 128) * s->dim[2] + k / 128;
+                if (s->dim[1] * s->dim[2] == 1) block = e;
                 float times;
                 memcpy(&times, s->data + 4 * block, 4);
                 assert_true(at(&w[e], r, k) == fp8_to_float(t->data[row * t->dim[2] + k]) * times);
@@ -659,33 +661,38 @@ static void is_part(const Checkpoint *c, const char *name, int first, const Weig
 }
 
 /* As they lie in the file, or dequantised where gate and up share a block of scales. */
+static void check_fp8_stacks(int width, int one)
+{
+    static const char *const scopes[] = {L(0), L(1), L(2), L(3), "mtp.layers.0."};
+    enum { SCOPES = sizeof scopes / sizeof *scopes };
+    Checkpoint c;
+    char gate_up[128], down[128], text[16];
+    WeightType type = width % 128 ? WEIGHT_F32 : WEIGHT_FP8;
+    checkpoint_read(&c, GOLDEN "qwen35-moe");
+    for (int i = 0; i < SCOPES; i++) {
+        snprintf(gate_up, sizeof gate_up, "%smlp.experts.gate_up_proj", scopes[i]);
+        snprintf(down, sizeof down, "%smlp.experts.down_proj", scopes[i]);
+        put_fp8_stack(&c, gate_up, 2 * width, STACK_DIM, one);
+        put_fp8_stack(&c, down, STACK_DIM, width, one);
+    }
+    snprintf(text, sizeof text, "%d", width);
+    Model *m = open_ok(checkpoint_model(&c, GOLDEN "qwen35-moe/config.json",
+                                        "text_config.moe_intermediate_size", text, 0));
+    const FfnWeights *f = &m->head.ffn; /* the last that was put */
+    is_part(&c, gate_up, 0, f->expert_gate, type);
+    is_part(&c, gate_up, width, f->expert_up, type);
+    is_part(&c, down, 0, f->expert_down, type);
+    is_part(&c, L(1) "mlp.experts.gate_up_proj", width, m->layer[1].ffn.expert_up, type);
+    model_close(m);
+    checkpoint_free(&c);
+}
+
 static void test_fp8_stacks(void **state)
 {
     (void)state;
-    static const char *const scopes[] = {L(0), L(1), L(2), L(3), "mtp.layers.0."};
-    enum { SCOPES = sizeof scopes / sizeof *scopes };
-    for (int width = 128; width <= 320; width += 64) {
-        Checkpoint c;
-        char gate_up[128], down[128], text[16];
-        WeightType type = width % 128 ? WEIGHT_F32 : WEIGHT_FP8;
-        checkpoint_read(&c, GOLDEN "qwen35-moe");
-        for (int i = 0; i < SCOPES; i++) {
-            snprintf(gate_up, sizeof gate_up, "%smlp.experts.gate_up_proj", scopes[i]);
-            snprintf(down, sizeof down, "%smlp.experts.down_proj", scopes[i]);
-            put_fp8_stack(&c, gate_up, 2 * width, STACK_DIM);
-            put_fp8_stack(&c, down, STACK_DIM, width);
-        }
-        snprintf(text, sizeof text, "%d", width);
-        Model *m = open_ok(checkpoint_model(&c, GOLDEN "qwen35-moe/config.json",
-                                            "text_config.moe_intermediate_size", text, 0));
-        const FfnWeights *f = &m->head.ffn; /* the last that was put */
-        is_part(&c, gate_up, 0, f->expert_gate, type);
-        is_part(&c, gate_up, width, f->expert_up, type);
-        is_part(&c, down, 0, f->expert_down, type);
-        is_part(&c, L(1) "mlp.experts.gate_up_proj", width, m->layer[1].ffn.expert_up, type);
-        model_close(m);
-        checkpoint_free(&c);
-    }
+    for (int width = 128; width <= 320; width += 64)
+        for (int one = 0; one < 2; one++)
+            check_fp8_stacks(width, one);
 }
 
 /* Of a golden model the MTP head's tensors, or all others. */

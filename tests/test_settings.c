@@ -143,12 +143,12 @@ static void test_commands(void **state)
     assert_int_equal(PARSE(COMMAND_CHAT, "--model", "m", "--draft", "none"), 0);
     assert_int_equal(s.draft, DRAFT_NONE);
     assert_int_equal(s.dummy_weights, DUMMY_NONE);
-    assert_int_equal(s.quant, QUANT_NONE);
+    assert_int_equal(s.quant, AUTO);
     assert_int_equal(PARSE(COMMAND_CHAT, "--model", "m", "--quant", "fp8"), 0);
-    assert_int_equal(s.quant, QUANT_FP8);
+    assert_int_equal(s.quant, 1 + QUANT_FP8);
     for (QuantType quant = QUANT_NONE; quant < N_QUANT_TYPES; quant++) {
         assert_int_equal(PARSE(COMMAND_CHECK, "--quant", quant_name(quant)), 0);
-        assert_int_equal(s.quant, quant);
+        assert_int_equal(s.quant, 1 + quant);
         assert_int_equal(PARSE(COMMAND_CHAT, "--draft-quant", quant_name(quant)), 0);
         assert_int_equal(s.draft_quant, 1 + quant);
         int is_saved = !PARSE(COMMAND_QUANTIZE, "--quant", quant_name(quant));

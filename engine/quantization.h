@@ -1,0 +1,33 @@
+/*
+ * quantization.h: what a checkpoint's quantization_config says of its weights.
+ *
+ * Which matrices are quantised, and to how many bits, is seen by their tensors (loader_packed.c):
+ * lists of patterns, of layers and of those to be left alone need not be followed. From here is
+ * what tensors do not tell, and what is refused by name.
+ */
+#ifndef OFFSHOOT_ENGINE_QUANTIZATION_H
+#define OFFSHOOT_ENGINE_QUANTIZATION_H
+
+#include <jansson.h>
+
+#include "base/error.h"
+
+/* What matrices are in a checkpoint, or become when it is loaded. */
+typedef enum { QUANT_NONE, QUANT_FP8, QUANT_Q8, QUANT_Q4, N_QUANT_TYPES } QuantType;
+
+/* "none", "fp8", "q8", "q4" */
+const char *quant_name(QuantType type);
+
+/* quantization_config's quant_method of such a checkpoint, Q8's and Q4's as saver.h writes it. */
+const char *quant_method(QuantType type);
+
+typedef struct {
+    QuantType is;    /* matrices lie in the file as kernels read them */
+    QuantType like;  /* they are packed (packed.h), and of our integers these have their bits */
+    int zeros_lower; /* GPTQ's first format: zero points are stored less one */
+} Quantization;
+
+/* q, zeros at first, from the value of that key. Errors name `where` and a key. */
+int quantization_read(Quantization *q, const json_t *value, const char *where, Error *err);
+
+#endif

@@ -1,0 +1,488 @@
+/*
+ * test_packed.c: matrices that other tools have quantised: as those tools unpack them, and in whole
+ * models what their BF16 would be.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "engine/loader_parts.h"
+#include "kernels/bf16.h"
+#include "kernels/host_memory.h"
+#include "tests/checkpoint.h"
+#include "tests/run_binary.h"
+#include "tests/whole_model.h"
+
+#define GOLDEN "tests/data/golden/"
+#define PACKED "tests/data/packed/"
+
+/* ---- what the tools write and read ---- */
+
+/* X of a file, unpacked, is its tensor `expected`, to the bit. */
+static void check_file(const char *name, int zeros_lower)
+{
+    char path[128];
+    Error err = {0};
+    Packed p;
+    Tensor as;
+    snprintf(path, sizeof path, PACKED "%s.safetensors", name);
+    Safetensors *st = safetensors_open_file(path, &err);
+    if (!st) fail_msg("%s", err.msg);
+    const Tensor *expected = safetensors_find(st, "expected");
+    int rows = (int)expected->dim[0], cols = (int)expected->dim[1];
+    Owned own = {.st = st};
+    Loader l = {.own = &own, .dir = path, .err = &err, .zeros_lower = zeros_lower};
+    assert_true(loader_is_packed(&l, "X"));
+    if (loader_open_packed(&l, "X", rows, cols, &p, &as)) fail_msg("%s: %s", name, err.msg);
+    assert_int_equal(own.n_params, rows * cols);
+    size_t n = (size_t)rows * (size_t)cols;
+    uint16_t *row = mem_alloc(n, sizeof *row);
+    packed_rows(&p, NULL, rows, row);
+    for (size_t i = 0; i < n; i++) {
+        uint16_t want;
+        memcpy(&want, expected->data + 2 * i, sizeof want);
+        if (row[i] != want && (row[i] | want) != 0x8000) /* zeros may have any sign */
+            fail_msg("%s: [%zu][%zu] is %g, should be %g", name, i / (size_t)cols, i % (size_t)cols,
+                     (double)bf16_to_float(row[i]), (double)bf16_to_float(want));
+    }
+    int map[] = {3, 0, rows - 1};
+    uint16_t *some = mem_alloc(3 * (size_t)cols, sizeof *some);
+    packed_rows(&p, map, 3, some);
+    for (int i = 0; i < 3; i++)
+        assert_memory_equal(some + i * cols, row + map[i] * cols, (size_t)cols * sizeof *row);
+    mem_free(row);
+    mem_free(some);
+    packed_free(&p);
+    safetensors_close(st);
+}
+
+static void test_files(void **state)
+{
+    (void)state;
+    static const char *const compressed_tensors[] = {
+        "ct_w4a16_g128", "ct_w4a16_asym_g32", "ct_w4a16_actorder_g128",
+        "ct_w3a16_g128", "ct_w8a16_channel",  "ct_w8a16_asym_channel",
+        "ct_int8_w8a8",  "ct_int8_w8a8_asym", "ct_fp8_dynamic",
+        "ct_mxfp8a16",   "ct_nvfp4",          "ct_mxfp4a16"};
+    static const char *const others[] = {"gptq_4bit_asym_g32_v2", "awq_g128", "modelopt_nvfp4"};
+    static const char *const lower[] = {"gptq_4bit_sym_g128", "gptq_4bit_asym_g64",
+                                        "gptq_4bit_descact_asym_g32", "gptq_8bit_sym_g128",
+                                        "gptq_2bit_asym_g32"};
+    for (size_t i = 0; i < sizeof compressed_tensors / sizeof *compressed_tensors; i++)
+        check_file(compressed_tensors[i], 0);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        check_file(others[i], 0);
+    for (size_t i = 0; i < sizeof lower / sizeof *lower; i++)
+        check_file(lower[i], 1);
+}
+
+/* ---- whole models ---- */
+
+/* How a test packs. */
+typedef enum { WORDS, COLUMNS, AWQ, BYTES, FP4, N_WAYS } Way;
+
+enum { GROUP = 16 };
+
+static unsigned seed;
+
+static uint16_t random_scale(void)
+{
+    return bf16_from_float(ldexpf(1 + (float)(rand_r(&seed) % 64) / 64, -8));
+}
+
+static void put_bits(unsigned char *data, size_t word, int shift, unsigned code)
+{
+    uint32_t bits;
+    memcpy(&bits, data + 4 * word, sizeof bits);
+    bits |= (uint32_t)code << shift;
+    memcpy(data + 4 * word, &bits, sizeof bits);
+}
+
+static unsigned char *put(Checkpoint *c, const char *stem, const char *suffix, const char *dtype,
+                          int64_t d0, int64_t d1)
+{
+    char name[192];
+    snprintf(name, sizeof name, "%s%s", stem, suffix);
+    return checkpoint_put(c, name, dtype, d0, d1, -1)->data;
+}
+
+/* Of what code (r, c) is a part, in the tensor of the way's codes. */
+static void put_code(Way way, unsigned char *data, int rows, int cols, int r, int c, unsigned code)
+{
+    static const int in_awq[] = {0, 4, 1, 5, 2, 6, 3, 7};
+    size_t row = (size_t)r, col = (size_t)c, n_rows = (size_t)rows, n_cols = (size_t)cols;
+    switch (way) {
+    case WORDS:
+        put_bits(data, (row * n_cols + col) / 8, c % 8 * 4, code);
+        break;
+    case COLUMNS:
+        put_bits(data, col / 8 * n_rows + row, c % 8 * 4, code);
+        break;
+    case AWQ:
+        put_bits(data, (col * n_rows + row) / 8, in_awq[r % 8] * 4, code);
+        break;
+    case BYTES:
+        data[row * n_cols + col] = (unsigned char)((int)code - 8);
+        break;
+    default:
+        data[(row * n_cols + col) / 2] |= (unsigned char)(code << c % 2 * 4);
+        break;
+    }
+}
+
+/*
+ * stem.weight, random codes of four bits as that way has them, and as the BF16 that they stand for
+ * in the other checkpoint.
+ */
+static void put_packed(Checkpoint *packed, Checkpoint *wide, Way way, const char *stem, int rows,
+                       int cols)
+{
+    static const float fp4[] = {0, .5f, 1, 1.5f, 2, 3, 4, 6};
+    int n_groups = way == BYTES ? 1 : cols / GROUP, by_cols = way == COLUMNS || way == AWQ;
+    unsigned char *code = way == WORDS ? put(packed, stem, ".weight_packed", "I32", rows, cols / 8)
+                          : way == COLUMNS ? put(packed, stem, ".qweight", "I32", cols / 8, rows)
+                          : way == AWQ     ? put(packed, stem, ".qweight", "I32", cols, rows / 8)
+                          : way == BYTES
+                              ? put(packed, stem, ".weight", "I8", rows, cols)
+                              : put(packed, stem, ".weight_packed", "U8", rows, cols / 2);
+    unsigned char *scale = by_cols ? put(packed, stem, ".scales", "BF16", n_groups, rows)
+                                   : put(packed, stem, ".weight_scale", "BF16", rows, n_groups);
+    unsigned char *zero = by_cols ? put(packed, stem, ".qzeros", "I32", n_groups, rows / 8) : NULL;
+    unsigned char *group =
+        way == WORDS ? put(packed, stem, ".weight_g_idx", "I32", cols, -1) : NULL;
+    unsigned char *out = put(wide, stem, ".weight", "BF16", rows, cols);
+    if (group) memset(group, 0xff, 4 * (size_t)cols); /* -1: as nobody has set them */
+    for (size_t i = 0; zero && i < (size_t)(n_groups * rows / 8); i++)
+        put_bits(zero, i, 0, 0x88888888);
+    for (int r = 0; r < rows; r++)
+        for (int c = 0, g = -1; c < cols; c++) {
+            static uint16_t s;
+            unsigned v = (unsigned)rand_r(&seed) % 16;
+            size_t at = (size_t)r * (size_t)cols + (size_t)c;
+            if (c * n_groups / cols != g) {
+                g = c * n_groups / cols, s = random_scale();
+                memcpy(scale + 2 * (size_t)(by_cols ? g * rows + r : r * n_groups + g), &s, 2);
+            }
+            float x = way == FP4 ? (v & 8 ? -fp4[v & 7] : fp4[v]) : (float)((int)v - 8);
+            uint16_t bits = bf16_from_float(x * bf16_to_float(s));
+            memcpy(out + 2 * at, &bits, sizeof bits);
+            put_code(way, code, rows, cols, r, c, v);
+        }
+}
+
+static int ends(const char *name, const char *with)
+{
+    size_t n = strlen(name), m = strlen(with);
+    return n >= m && !strcmp(name + n - m, with);
+}
+
+/* Experts in one tensor become matrices of their own: those that tools quantise. */
+static void split_experts(Checkpoint *packed, Checkpoint *wide, Way way, const char *name)
+{
+    static const char *const part[] = {"gate_proj", "up_proj", "down_proj"};
+    const CheckpointTensor *t = checkpoint_get(packed, name);
+    int is_down = ends(name, "down_proj"), n = (int)t->dim[0], cols = (int)t->dim[2];
+    int rows = (int)t->dim[1] / (is_down ? 1 : 2);
+    char scope[160], stem[192];
+    snprintf(scope, sizeof scope, "%.*s", (int)(strstr(name, "experts.") - name) + 8, name);
+    checkpoint_drop(wide, name);
+    checkpoint_drop(packed, name);
+    for (int e = 0; e < n; e++)
+        for (int i = is_down ? 2 : 0; i < (is_down ? 3 : 2); i++) {
+            snprintf(stem, sizeof stem, "%s%d.%s", scope, e, part[i]);
+            put_packed(packed, wide, way, stem, rows, cols);
+        }
+}
+
+/* All matrices but embedding and LM head, and those whose sizes are no multiples. */
+static void pack_all(Checkpoint *packed, Checkpoint *wide, Way way)
+{
+    int n = packed->n;
+    char(*name)[192] = mem_alloc((size_t)n, sizeof *name);
+    for (int i = 0; i < n; i++)
+        snprintf(name[i], sizeof *name, "%s", packed->tensor[i].name);
+    for (int i = 0; i < n; i++) {
+        const CheckpointTensor *t = checkpoint_get(packed, name[i]);
+        if (t->n_dims == 3 && strstr(name[i], "mlp.experts.")) {
+            split_experts(packed, wide, way, name[i]);
+            continue;
+        }
+        if (t->n_dims != 2 || !ends(name[i], ".weight") || ends(name[i], "embed_tokens.weight") ||
+            ends(name[i], "lm_head.weight") || t->dim[0] % 8 || t->dim[1] % GROUP)
+            continue;
+        int rows = (int)t->dim[0], cols = (int)t->dim[1];
+        char stem[192];
+        snprintf(stem, sizeof stem, "%.*s", (int)strlen(name[i]) - 7, name[i]);
+        checkpoint_drop(packed, name[i]);
+        put_packed(packed, wide, way, stem, rows, cols);
+    }
+    mem_free(name);
+}
+
+static Model *open_ok(const char *dir, QuantType quant, Backend *be)
+{
+    Error err = {0};
+    Model *m = model_open(dir, &(ModelOptions){.quant = quant}, be, &err);
+    if (!m) fail_msg("%s", err.msg);
+    return m;
+}
+
+/* The same matrices, of which n_of[] are of a type; closes both. */
+static void same_models(Model *a, Model *b, int n_of[N_WEIGHT_TYPES])
+{
+    static Matrices x, y;
+    list_matrices(a, &x);
+    list_matrices(b, &y);
+    assert_int_equal(x.n, y.n);
+    memset(n_of, 0, N_WEIGHT_TYPES * sizeof *n_of);
+    for (int i = 0; i < x.n; i++) {
+        const Weight *v = x.list[i].w, *w = y.list[i].w;
+        assert_true(v->type == w->type && v->rows == w->rows && v->cols == w->cols);
+        assert_memory_equal(v->data, w->data, (size_t)weight_data_bytes(v));
+        if (v->scale)
+            assert_memory_equal(v->scale, w->scale, (size_t)weight_n_scales(v) * sizeof(float));
+        n_of[v->type]++;
+    }
+    assert_true(a->n_params == b->n_params && a->has_mtp == b->has_mtp);
+    assert_true(a->weight_bytes == b->weight_bytes);
+    model_close(a);
+    model_close(b);
+}
+
+/* A golden model, packed and as BF16; be opens both. */
+static void check_model(const char *model, Way way, QuantType quant, Backend *be,
+                        int n_of[N_WEIGHT_TYPES])
+{
+    Checkpoint packed, wide;
+    char dir[64], config[96];
+    snprintf(dir, sizeof dir, GOLDEN "%s", model);
+    snprintf(config, sizeof config, "%s/config.json", dir);
+    checkpoint_read(&packed, dir);
+    checkpoint_read(&wide, dir);
+    seed = (unsigned)way + 1;
+    pack_all(&packed, &wide, way);
+    Model *a = open_ok(checkpoint_model(&packed, config, NULL, NULL, 0), quant, be);
+    Model *b = open_ok(checkpoint_model(&wide, config, NULL, NULL, 0), quant, be);
+    same_models(a, b, n_of);
+    checkpoint_free(&packed);
+    checkpoint_free(&wide);
+}
+
+/* Each way in each kind of model: fused projections, an expert each; as it is, or quantised. */
+static void test_models(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"qwen35-dense", "qwen35-moe", "qwen3-next"};
+    static const WeightType types[N_QUANT_TYPES] = {WEIGHT_BF16, WEIGHT_FP8, WEIGHT_INT8,
+                                                    WEIGHT_INT4};
+    Backend *cpu = backend_cpu_open(2, NULL, 4096, NULL);
+    Backend device = {0};
+    int n_of[N_WEIGHT_TYPES];
+    host_memory_fill(&device);
+    device.is_host = 0;
+    for (int i = 0; i < 3; i++)
+        for (Way way = WORDS; way < N_WAYS; way++) {
+            for (QuantType quant = QUANT_NONE; quant < N_QUANT_TYPES; quant++) {
+                check_model(models[i], way, quant, cpu, n_of);
+                assert_true(n_of[types[quant]] > 9);
+            }
+            check_model(models[i], way, QUANT_NONE, &device, n_of);
+            check_model(models[i], way, QUANT_FP8, &device, n_of);
+        }
+    cpu->close(cpu);
+}
+
+/* A folder that `offshoot quantize` makes of packed weights: what stays wide is BF16 there. */
+static void test_saved(void **state)
+{
+    (void)state;
+    Backend *be = backend_cpu_open(2, NULL, 4096, NULL);
+    Checkpoint packed, wide;
+    Error err = {0};
+    int64_t bytes;
+    int n_of[N_WEIGHT_TYPES];
+    static const char config[] = GOLDEN "qwen3-next/config.json", to[] = "build/tests/of-packed";
+    checkpoint_read(&packed, GOLDEN "qwen3-next");
+    checkpoint_read(&wide, GOLDEN "qwen3-next");
+    pack_all(&packed, &wide, COLUMNS);
+    scratch_dir("of-packed");
+    const char *from = checkpoint_model(
+        &packed, config, "quantization_config",
+        "{\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": \"gptq_v2\"}", 0);
+    if (model_save_quantised(from, to, QUANT_Q4, be, &bytes, &err)) fail_msg("%s", err.msg);
+    Model *saved = open_ok(to, QUANT_NONE, be);
+    Model *made = open_ok(checkpoint_model(&wide, config, NULL, NULL, 0), QUANT_Q4, be);
+    same_models(saved, made, n_of);
+    assert_true(n_of[WEIGHT_INT4] > 9 && n_of[WEIGHT_BF16] > 1);
+    checkpoint_free(&packed);
+    checkpoint_free(&wide);
+    be->close(be);
+}
+
+/* ---- FP8 that stays as it is ---- */
+
+/* Scales of blocks under compressed-tensors' name; one scale for all of a matrix. */
+static void test_fp8_scales(void **state)
+{
+    (void)state;
+    Backend *be = backend_cpu_open(1, NULL, 4096, NULL);
+    int n_of[N_WEIGHT_TYPES];
+    static const char dir[] = GOLDEN "qwen35-dense-fp8",
+                      config[] = GOLDEN "qwen35-dense-fp8/config.json";
+    for (int one = 0; one < 2; one++) {
+        Checkpoint theirs, ours;
+        checkpoint_read(&theirs, dir);
+        checkpoint_read(&ours, dir);
+        for (int i = 0; i < ours.n; i++) {
+            CheckpointTensor *t = &theirs.tensor[i], *u = &ours.tensor[i];
+            if (!ends(t->name, "_scale_inv")) continue;
+            t->name[strlen(t->name) - strlen("_inv")] = 0;
+            size_t each = t->bytes / (size_t)(t->dim[0] * t->dim[1]);
+            for (size_t k = 0; one && k < u->bytes; k += each)
+                memcpy(u->data + k, u->data, each);
+            if (one) t->n_dims = i % 2, t->dim[0] = 1, t->bytes = each;
+        }
+        Model *a = open_ok(checkpoint_model(&theirs, config, NULL, NULL, 0), QUANT_NONE, be);
+        Model *b = open_ok(checkpoint_model(&ours, config, NULL, NULL, 0), QUANT_NONE, be);
+        same_models(a, b, n_of);
+        assert_true(n_of[WEIGHT_FP8] > 9);
+        checkpoint_free(&theirs);
+        checkpoint_free(&ours);
+    }
+    be->close(be);
+}
+
+/* ---- files that are wrong ---- */
+
+#define STEM "model.language_model.layers.0.mlp.down_proj"
+
+static int64_t rows, cols; /* of STEM */
+
+typedef struct {
+    const char *suffix, *dtype; /* NULL: the tensor is dropped */
+    int64_t d0, d1;
+    const char *says;
+    int32_t first; /* its first element, if that is of four bytes */
+} Lie;
+
+static void check_lies(Way way, const Lie *lie, int n)
+{
+    for (int i = 0; i < n; i++) {
+        Checkpoint c, wide;
+        Error err = {0};
+        Backend be = {0};
+        char name[128];
+        host_memory_fill(&be);
+        checkpoint_read(&c, GOLDEN "qwen35-dense");
+        checkpoint_read(&wide, GOLDEN "qwen35-dense");
+        checkpoint_drop(&c, STEM ".weight");
+        put_packed(&c, &wide, way, STEM, (int)rows, (int)cols);
+        snprintf(name, sizeof name, STEM "%s", lie[i].suffix);
+        if (lie[i].dtype) {
+            const CheckpointTensor *t =
+                checkpoint_put(&c, name, lie[i].dtype, lie[i].d0, lie[i].d1, -1);
+            if (t->bytes > 3) memcpy(t->data, &lie[i].first, 4);
+        } else
+            checkpoint_drop(&c, name);
+        const char *dir = checkpoint_model(&c, GOLDEN "qwen35-dense/config.json", NULL, NULL, 0);
+        if (model_open(dir, NULL, &be, &err)) fail_msg("loaded, expected: %s", lie[i].says);
+        if (err.code != ERR_FILE || !strstr(err.msg, lie[i].says) || !strstr(err.msg, "down_proj"))
+            fail_msg("'%s' should say \"%s\"", err.msg, lie[i].says);
+        checkpoint_free(&c);
+        checkpoint_free(&wide);
+    }
+}
+
+#define LIE(suffix, dtype, d0, d1, says)                                                           \
+    {                                                                                              \
+        suffix, dtype, d0, d1, says, 0                                                             \
+    }
+#define OF(suffix, dtype, d0, d1, says, first)                                                     \
+    {                                                                                              \
+        suffix, dtype, d0, d1, says, first                                                         \
+    }
+#define CHECK_LIES(way, ...)                                                                       \
+    check_lies(way, (const Lie[]){__VA_ARGS__},                                                    \
+               (int)(sizeof((const Lie[]){__VA_ARGS__}) / sizeof(Lie)))
+
+static void test_lies(void **state)
+{
+    (void)state;
+    Checkpoint c;
+    checkpoint_read(&c, GOLDEN "qwen35-dense");
+    rows = checkpoint_get(&c, STEM ".weight")->dim[0];
+    cols = checkpoint_get(&c, STEM ".weight")->dim[1];
+    checkpoint_free(&c);
+    CHECK_LIES(WORDS, LIE(".weight_packed", "I32", rows, cols / 8 + 1, "expected"),
+               LIE(".weight_packed", "I32", rows - 1, cols / 8, "expected"),
+               LIE(".weight_packed", "F32", rows, cols / 8, "is of type F32, expected I32"),
+               LIE(".weight_scale", NULL, 0, 0, "down_proj.weight_scale' is missing"),
+               LIE(".weight_scale", "BF16", rows - 1, cols / GROUP, "expected"),
+               LIE(".weight_scale", "BF16", rows, 0, "or none"),
+               LIE(".weight_scale", "BF16", rows, cols + 1, "more groups than columns"),
+               LIE(".weight_scale", "BF16", rows, 7, "in 7 groups"),
+               LIE(".weight_scale", "I32", rows, cols / GROUP, "is of type I32"),
+               LIE(".weight_zero_point", "I32", rows, cols / GROUP, "expected"),
+               LIE(".weight_zero_point", "F32", rows / 8, cols / GROUP, "is of type F32"),
+               OF(".weight_g_idx", "I32", cols, -1, "names a group that is not there", -2),
+               OF(".weight_g_idx", "I32", cols, -1, "names a group", (int32_t)cols / GROUP),
+               LIE(".pre_quant_scale", "F32", cols, -1, "is a factor of activations"),
+               LIE(".weight_g_idx", "I32", cols - 1, -1, "expected"),
+               LIE(".weight_g_idx", "I64", cols, -1, "is of type I64"),
+               LIE(".weight_global_scale", "F32", 2, -1, "is not one number"),
+               LIE(".weight_global_scale", "F16", 1, -1, "is of type F16"));
+    CHECK_LIES(COLUMNS, LIE(".qweight", "I32", cols / 8, rows - 1, "expected"),
+               LIE(".qweight", "I32", cols / 7, rows, "expected"),
+               LIE(".qweight", "I32", (cols + 9) / 10, rows, "lie in two words"),
+               LIE(".qzeros", NULL, 0, 0, "down_proj.qzeros' is missing"),
+               LIE(".qzeros", "I32", cols / GROUP, rows / 8 - 1, "expected"),
+               LIE(".scales", "BF16", cols / GROUP, rows - 1, "expected"),
+               OF(".g_idx", "I32", cols, -1, "names a group that is not there", -2));
+    CHECK_LIES(AWQ, LIE(".qweight", "I32", cols, rows / 8 - 1, "expected"));
+    CHECK_LIES(BYTES, LIE(".weight", "I8", rows, cols - 1, "expected"),
+               LIE(".weight_scale", NULL, 0, 0, "is of type I8, expected"));
+    CHECK_LIES(FP4, LIE(".weight_packed", "U8", rows, cols / 2 - 1, "expected"));
+}
+
+/* Unless something else is said, a CPU has integers of as many bits; half as many are the head's.
+ */
+static void test_auto(void **state)
+{
+    (void)state;
+    static const char *const says[] = {"weights are q4 (--draft-quant)",
+                                       "weights are q8 (--draft-quant)"};
+    Checkpoint packed, wide;
+    checkpoint_read(&packed, GOLDEN "qwen35-dense");
+    checkpoint_read(&wide, GOLDEN "qwen35-dense");
+    pack_all(&packed, &wide, AWQ);
+    const char *dir = checkpoint_model(&packed, GOLDEN "qwen35-dense/config.json",
+                                       "quantization_config", "{\"quant_method\": \"awq\"}", 0);
+    assert_int_equal(symlink("../../../" GOLDEN "qwen35-dense/tokenizer.json",
+                             scratch_path(dir, "tokenizer.json")),
+                     0);
+    for (int none = 0; none < 2; none++)
+        expect_run(RUN("chat", "--model", dir, "--device", "cpu", "--max-tokens", "1",
+                       "--log-level", "debug", "--quant", none ? "none" : "auto", "hi"),
+                   0, says[none]);
+    checkpoint_free(&packed);
+    checkpoint_free(&wide);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_files), cmocka_unit_test(test_models),
+        cmocka_unit_test(test_saved), cmocka_unit_test(test_fp8_scales),
+        cmocka_unit_test(test_lies),  cmocka_unit_test(test_auto),
+    };
+    return cmocka_run_group_tests_name("packed", tests, NULL, NULL);
+}

@@ -1,0 +1,153 @@
+/*
+ * test_quantization.c: what is read of a quantization_config, and what is refused.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/quantization.h"
+
+/* In single quotes, as all texts here: JSON's double ones. */
+static int read_text(const char *text, Quantization *q, Error *err)
+{
+    char json[512];
+    snprintf(json, sizeof json, "%s", text);
+    for (char *c = json; *c; c++)
+        if (*c == '\'') *c = '"';
+    json_t *v = json_loads(json, JSON_DECODE_ANY, NULL);
+    if (!v) fail_msg("no JSON: %s", json);
+    *q = (Quantization){QUANT_NONE};
+    int failed = quantization_read(q, v, "config.json", err);
+    json_decref(v);
+    return failed;
+}
+
+#define CT(groups)                                                                                 \
+    "{'quant_method': 'compressed-tensors', 'format': 'mixed-precision', 'config_groups': "        \
+    "{" groups "}}"
+#define INT4     "'a': {'weights': {'type': 'int', 'num_bits': 4, 'strategy': 'group'}}"
+#define INT8     "'b': {'weights': {'type': 'int', 'num_bits': 8, 'strategy': 'channel'}}"
+#define FP4      "'c': {'weights': {'type': 'float', 'num_bits': 4, 'strategy': 'tensor_group'}}"
+#define FP8_ROWS "'d': {'weights': {'type': 'float', 'num_bits': 8, 'strategy': 'channel'}}"
+#define FP8_ONE  "'e': {'weights': {'type': 'float', 'num_bits': 8, 'strategy': 'tensor'}}"
+#define FP8_BLOCKS                                                                                 \
+    "'f': {'weights': {'type': 'float', 'num_bits': 8, 'strategy': 'block',"                       \
+    " 'block_structure': [128, 128]}}"
+#define NO_WEIGHTS "'g': {'weights': null, 'output_activations': {}}"
+#define ROUND      "{'quant_method': 'auto-round', 'bits': 4, 'packing_format': 'auto_round"
+
+static void test_methods(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        Quantization is;
+    } cases[] = {
+        {"{'quant_method': 'fp8', 'fmt': 'e4m3', 'weight_block_size': [128, 128]}",
+         {QUANT_FP8, 0, 0}},
+        {"{'quant_method': 'fp8', 'weight_block_size': null}", {QUANT_FP8, 0, 0}},
+        {"{'quant_method': 'fbgemm_fp8'}", {QUANT_NONE, 0, 0}},
+        {"{'quant_method': 'offshoot_q8'}", {QUANT_Q8, 0, 0}},
+        {"{'quant_method': 'offshoot_q4'}", {QUANT_Q4, 0, 0}},
+        {"{'quant_method': 'gptq', 'bits': 4}", {QUANT_NONE, QUANT_Q4, 1}},
+        {"{'quant_method': 'gptq', 'bits': 2, 'checkpoint_format': 'gptq'}",
+         {QUANT_NONE, QUANT_Q4, 1}},
+        {"{'quant_method': 'gptq', 'bits': 8, 'checkpoint_format': 'gptq_v2'}",
+         {QUANT_NONE, QUANT_Q8, 0}},
+        {"{'quant_method': 'awq', 'version': 'gemm'}", {QUANT_NONE, QUANT_Q4, 0}},
+        {"{'quant_method': 'auto-round', 'bits': 8}", {QUANT_NONE, QUANT_Q8, 1}},
+        {ROUND ":auto_gptq'}", {QUANT_NONE, QUANT_Q4, 1}},
+        {ROUND ":gptqmodel'}", {QUANT_NONE, QUANT_Q4, 0}},
+        {ROUND "'}", {QUANT_NONE, QUANT_Q4, 0}},
+        {ROUND ":auto_awq'}", {QUANT_NONE, QUANT_Q4, 0}},
+        {ROUND ":llm_compressor', 'data_type': 'nv_fp'}", {QUANT_NONE, QUANT_NONE, 0}},
+        {"{'quant_method': 'modelopt', 'quant_algo': 'NVFP4'}", {QUANT_NONE, QUANT_Q8, 0}},
+        {"{'quant_method': 'modelopt', 'quant_algo': 'W4A16_NVFP4'}", {QUANT_NONE, QUANT_Q8, 0}},
+        {"{'quant_method': 'modelopt', 'quant_algo': 'FP8'}", {QUANT_FP8, 0, 0}},
+        {"{'quant_method': 'modelopt', 'quant_algo': 'FP8_BLOCK_SCALES'}", {QUANT_FP8, 0, 0}},
+        {"{'quant_method': 'modelopt', 'quant_algo': 'FP8_PER_CHANNEL_PER_TOKEN'}",
+         {QUANT_NONE, 0, 0}},
+        {"{'quant_method': 'modelopt', 'quant_algo': 'MIXED_PRECISION'}", {QUANT_NONE, 0, 0}},
+        {CT(INT4), {QUANT_NONE, QUANT_Q4, 0}},
+        {CT(INT4 "," INT8), {QUANT_NONE, QUANT_Q8, 0}},
+        {CT(INT8 "," INT4), {QUANT_NONE, QUANT_Q8, 0}},
+        {CT(INT4 "," FP4), {QUANT_NONE, QUANT_Q8, 0}},
+        {CT(INT4 "," FP8_ROWS), {QUANT_NONE, QUANT_Q4, 0}},
+        {CT(FP8_ROWS), {QUANT_NONE, 0, 0}},
+        {CT(FP8_ONE "," NO_WEIGHTS), {QUANT_FP8, 0, 0}},
+        {CT(FP8_ONE "," FP8_BLOCKS), {QUANT_FP8, 0, 0}},
+        {CT(FP8_BLOCKS "," FP8_ROWS), {QUANT_NONE, 0, 0}},
+        {CT(FP8_BLOCKS "," INT8), {QUANT_NONE, QUANT_Q8, 0}},
+        {CT(NO_WEIGHTS), {QUANT_NONE, 0, 0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Quantization q;
+        Error err = {0};
+        const Quantization *is = &cases[i].is;
+        if (read_text(cases[i].text, &q, &err)) fail_msg("%s: %s", cases[i].text, err.msg);
+        if (q.is != is->is || q.like != is->like || q.zeros_lower != is->zeros_lower)
+            fail_msg("%s: is %d like %d lower %d", cases[i].text, q.is, q.like, q.zeros_lower);
+    }
+}
+
+#define CT_WITH(what) "{'quant_method': 'compressed-tensors', " what "}"
+#define CT_WEIGHTS(w) CT_WITH("'config_groups': {'a': {'weights': {" w "}}}")
+
+static void test_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {"4", "'quantization_config' must be an object"},
+        {"{}", "has no 'quant_method'"},
+        {"{'quant_method': 4}", "'quant_method' must be a string"},
+        {"{'quant_method': 'bitsandbytes'}", "'quant_method' is 'bitsandbytes', supported are fp8"},
+        {"{'quant_method': 'fp8', 'fmt': 'e5m2'}", "'fmt' is 'e5m2'"},
+        {"{'quant_method': 'fp8', 'weight_block_size': [128]}",
+         "'weight_block_size' is not [128, 128]"},
+        {"{'quant_method': 'gptq'}", "'bits' is missing"},
+        {"{'quant_method': 'gptq', 'bits': 3}", "'bits' is not 2, 4 or 8"},
+        {"{'quant_method': 'gptq', 'bits': 16}", "'bits' is 16"},
+        {"{'quant_method': 'gptq', 'bits': 4, 'checkpoint_format': 'marlin'}", "is 'marlin'"},
+        {"{'quant_method': 'gptq', 'bits': 4, 'checkpoint_format': 2}", "must be a string"},
+        {"{'quant_method': 'awq', 'version': 'gemv'}", "'version' is 'gemv'"},
+        {ROUND ":fake'}", "'packing_format' is 'auto_round:fake'"},
+        {ROUND "', 'data_type': 'fp'}", "'data_type' is 'fp'"},
+        {"{'quant_method': 'modelopt'}", "'quant_algo' is ''"},
+        {"{'quant_method': 'modelopt', 'quant_algo': 'W4A8_AWQ'}", "'quant_algo' is 'W4A8_AWQ'"},
+        {CT_WITH("'format': 'marlin-24'"), "'format' is 'marlin-24'"},
+        {CT_WITH("'sparsity_config': {'format': 'sparse-24'}"), "'format' is 'sparse-24'"},
+        {CT_WITH("'transform_config': {'config_groups': {'u': {}}}"), "'transform_config' is not"},
+        {CT_WITH("'config_groups': []"), "'config_groups' must be an object"},
+        {CT_WEIGHTS("'num_bits': 7"), "'num_bits' is 7"},
+        {CT_WEIGHTS("'num_bits': 9"), "'num_bits' is 9"},
+        {CT_WEIGHTS("'type': 'complex'"), "'type' is 'complex'"},
+        {CT_WEIGHTS("'strategy': 'token'"), "'strategy' is 'token'"},
+        {CT_WEIGHTS("'strategy': 'block', 'block_structure': [64, 64]"),
+         "'block_structure' is not"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Quantization q;
+        Error err = {0};
+        if (!read_text(cases[i].text, &q, &err)) fail_msg("read: %s", cases[i].text);
+        if (err.code != ERR_INPUT || !strstr(err.msg, cases[i].says) ||
+            !strstr(err.msg, "config.json"))
+            fail_msg("'%s' should say \"%s\"", err.msg, cases[i].says);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_methods),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests_name("quantization", tests, NULL, NULL);
+}
