@@ -12,14 +12,27 @@ int error_set(Error *err, ErrorCode code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
-    error_mask_controls(err->msg);
+    error_make_line(err->msg);
     return -1;
 }
 
-void error_mask_controls(char *text)
+static void drop_cut_character(char *text, size_t len)
 {
-    for (char *c = text; *c; c++)
+    size_t n = 0; /* bytes behind the last character's first */
+    while (n < len && ((unsigned char)text[len - 1 - n] & 0xC0) == 0x80)
+        n++;
+    if (n == len) return;
+    unsigned char first = (unsigned char)text[len - 1 - n];
+    size_t more = first < 0xC0 ? 0 : first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
+    if (n < more) text[len - 1 - n] = 0;
+}
+
+void error_make_line(char *text)
+{
+    char *c = text;
+    for (; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    drop_cut_character(text, (size_t)(c - text));
 }
 
 int error_exit_status(ErrorCode code)

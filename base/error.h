@@ -29,8 +29,11 @@ typedef struct {
 int error_set(Error *err, ErrorCode code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Control characters (from a file, a client) become '?': a line stays one, and moves no cursor. */
-void error_mask_controls(char *text);
+/*
+ * Control characters (from a file, a client) become '?': a line stays one, and moves no cursor. Of
+ * a UTF-8 character that was cut off at the end nothing is left.
+ */
+void error_make_line(char *text);
 
 /* Of a process that such an error ends. */
 int error_exit_status(ErrorCode code);

@@ -14,6 +14,11 @@
 
 #include "base/error.h"
 
+enum {
+    LINE_SIZE = 1024,
+    TIME_AND_LEVEL = 32, /* and the line's end; the longest is "2026-01-01T00:00:00.000Z error " */
+};
+
 static atomic_int threshold = LOG_LEVEL_INFO;
 static atomic_int n_lost; /* lines, since the last one that was written */
 static const char *const names[] = {"error", "warn", "info", "debug"};
@@ -32,7 +37,7 @@ static int would_block(void)
 
 static void write_line(LogLevel level, const char *message)
 {
-    char line[1024];
+    char line[LINE_SIZE];
     struct timespec now;
     struct tm utc;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -40,14 +45,13 @@ static void write_line(LogLevel level, const char *message)
     size_t n = strftime(line, sizeof line, "%Y-%m-%dT%H:%M:%S", &utc);
     n += (size_t)snprintf(line + n, sizeof line - n, ".%03ldZ %s %s", now.tv_nsec / 1000000,
                           names[level], message);
-    if (n > sizeof line - 2) n = sizeof line - 2;
     line[n] = '\n';
     fwrite(line, 1, n + 1, stderr);
 }
 
 void log_event(LogLevel level, const char *fmt, ...)
 {
-    char message[1024] = "", lost[48];
+    char message[LINE_SIZE - TIME_AND_LEVEL] = "", lost[48];
     if ((int)level > atomic_load(&threshold)) return;
     if (would_block()) {
         atomic_fetch_add(&n_lost, 1);
@@ -57,7 +61,7 @@ void log_event(LogLevel level, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
-    error_mask_controls(message);
+    error_make_line(message);
     int n = atomic_exchange(&n_lost, 0);
     snprintf(lost, sizeof lost, "log_lost lines=%d", n);
     if (n) write_line(LOG_LEVEL_WARN, lost);

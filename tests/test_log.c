@@ -11,8 +11,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "tests/analyzer.h"
+#include "text/utf8.h"
 
 static int pipe_out, real_stderr;
 
@@ -80,6 +82,35 @@ static void test_long_line(void **state)
     assert_string_equal(text + n - 2, "x\n");
 }
 
+/* What is too long is cut between two characters, in a line as in an error. */
+static void test_cut_characters(void **state)
+{
+    (void)state;
+    static const char *const characters[] = {"\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x8c\xb1"};
+    char message[3000], wide[3100];
+    for (size_t k = 0; k < 3; k++) {
+        size_t n = strlen(characters[k]);
+        for (size_t i = 0; i < sizeof message; i++)
+            message[i] = characters[k][i % n];
+        message[sizeof message - sizeof message % n - 1] = '\0'; /* it ends inside one */
+        for (int pad = 0; pad < 4; pad++) {
+            Error err;
+            snprintf(wide, sizeof wide, "%.*s%s", pad, "xxx", message);
+            error_set(&err, ERR_INPUT, "%s", wide);
+            size_t len = strlen(err.msg);
+            assert_in_range(len, sizeof err.msg - 4, sizeof err.msg - 1);
+            assert_int_equal(utf8_check(err.msg, len), len);
+            log_warn("%s", wide);
+            const char *text = take();
+            assert_int_equal(utf8_check(text, strlen(text)), strlen(text));
+            assert_in_range(strlen(text), 1024 - 8, 1024);
+            assert_int_equal(text[strlen(text) - 1], '\n');
+        }
+    }
+    log_warn("\x80\x80\x80"); /* no first byte */
+    assert_non_null(strstr(take(), "warn \x80"));
+}
+
 static int64_t now_ms(void)
 {
     struct timespec t;
@@ -134,6 +165,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_line, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_line, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_cut_characters, setup, teardown),
         cmocka_unit_test_setup_teardown(test_time, setup, teardown),
         cmocka_unit_test_setup_teardown(test_full_pipe, setup, teardown),
         cmocka_unit_test_setup_teardown(test_control_characters, setup, teardown),
