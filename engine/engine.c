@@ -466,7 +466,6 @@ void engine_status(const Engine *e, EngineStatus *s)
                         .ctx_size = e->options.ctx_size,
                         .max_seqs = e->options.max_seqs,
                         .n_vocab = e->model->config.n_vocab,
-                        .steps = e->n_steps,
                         .preemptions = e->n_preemptions,
                         .totals = e->totals,
                         .cache = cache_stats(e->mem.cache),

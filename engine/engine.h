@@ -283,7 +283,6 @@ typedef struct {
     int slots, slots_free;
     StateMode state_mode; /* slots or replay */
     int pages, pages_free;
-    long steps;
     long preemptions; /* running sequences that had to give up their memory */
     StepTotals totals;
     CacheStats cache;

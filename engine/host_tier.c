@@ -213,7 +213,6 @@ void host_tier_clear(HostTier *t)
 HostTierStats host_tier_stats(const HostTier *t)
 {
     HostTierStats s = t->stats;
-    s.items = store_count(t->store);
     s.bytes = store_bytes(t->store);
     return s;
 }

@@ -60,7 +60,6 @@ void host_tier_clear(HostTier *t);
 typedef struct {
     long saved, loaded;
     long evicted; /* items that made room */
-    int items;    /* now */
     int64_t bytes, max_bytes;
 } HostTierStats;
 
