@@ -135,7 +135,7 @@ static int measure(Bench *b, const char *name, const json_t *messages, const jso
     RequestStats with, without;
     ChatOptions o = service_chat_options(b->s->settings);
     int failed = chat_render(&b->s->tmpl, messages, tools, &o, &text, NULL, err) ||
-                 tokenizer_encode(b->s->tok, strbuf_str(&text), text.len, 1, &prompt, err);
+                 tokenizer_encode(b->s->tok, strbuf_str(&text), text.len, &prompt, err);
     b->n_answer[1] = 0;
     if (!failed && prompt.n >= b->status.ctx_size) {
         b->n_skipped++;

@@ -56,7 +56,7 @@ static const char *const texts[] = {
 static int add_prompt(Check *c, Question *q, const char *text, int min_tokens, Error *err)
 {
     do {
-        if (tokenizer_encode(c->setup->tok, text, strlen(text), 1, &q->prompt, err)) return -1;
+        if (tokenizer_encode(c->setup->tok, text, strlen(text), &q->prompt, err)) return -1;
     } while (q->prompt.n < min_tokens);
     if (q->prompt.n > c->ctx_size - c->max_tokens) q->prompt.n = c->ctx_size - c->max_tokens;
     return 0;
@@ -101,7 +101,7 @@ static int add_turn(Check *c, int i, const char *text, Error *err)
     for (int k = 0; k < from->prompt.n + from->n_answer; k++)
         token_list_add(&turn,
                        k < from->prompt.n ? from->prompt.id[k] : from->answer[k - from->prompt.n]);
-    if (tokenizer_encode(c->setup->tok, text, strlen(text), 1, &turn, err)) return -1;
+    if (tokenizer_encode(c->setup->tok, text, strlen(text), &turn, err)) return -1;
     if (turn.n > c->ctx_size - c->max_tokens) {
         token_list_free(&turn);
         return 0;
@@ -400,7 +400,7 @@ static int compare_prompt(Check *c, Error *err)
     const char *said = texts[sizeof texts / sizeof *texts - 1];
     int failed = 0;
     while (!failed && text.n < COMPARED_TOKENS)
-        failed = tokenizer_encode(c->setup->tok, said, strlen(said), 1, &text, err);
+        failed = tokenizer_encode(c->setup->tok, said, strlen(said), &text, err);
     int n = c->ctx_size - 1 < COMPARED_TOKENS ? c->ctx_size - 1 : COMPARED_TOKENS;
     if (!failed)
         failed = prompt_difference(c->setup->model, c->setup->kv_type, text.id, n, &d, err);

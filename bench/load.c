@@ -153,7 +153,7 @@ static int add_filler(Load *l, Error *err)
     if (n > st.ctx_size - FILL_TOKENS) n = st.ctx_size - FILL_TOKENS;
     if (n < 1) return 0;
     char *text = load_cases_text(SAMPLE_BYTES), fields[96];
-    int failed = tokenizer_encode(l->s->tok, text, SAMPLE_BYTES, 1, &sample, err);
+    int failed = tokenizer_encode(l->s->tok, text, SAMPLE_BYTES, &sample, err);
     if (!failed) {
         snprintf(fields, sizeof fields,
                  "{\"temperature\": 0, \"max_tokens\": %d, \"ignore_eos\": true}", FILL_TOKENS);

@@ -49,7 +49,7 @@ static int store_text(Trace *t, const TraceText *x, const char *text, TracePart 
     TokenList list = {.limit = TRACE_MOST};
     int rc = 0;
     if (x->tok)
-        rc = tokenizer_encode(x->tok, text, strlen(text), 1, &list, err);
+        rc = tokenizer_encode(x->tok, text, strlen(text), &list, err);
     else
         stand_in(text, strlen(text), &list);
     if (!rc) *part = trace_store(t, list.id, list.n);

@@ -361,7 +361,7 @@ static int begin_service(Server *s)
     s->draft_depth = status.draft_depth;
     s->config = engine_config(s->loaded.engine);
     static const char end_of_thinking[] = "\n</think>\n\n";
-    if (tokenizer_encode(s->loaded.tok, end_of_thinking, strlen(end_of_thinking), 1,
+    if (tokenizer_encode(s->loaded.tok, end_of_thinking, strlen(end_of_thinking),
                          &s->end_of_thinking, &s->failure))
         return -1;
     s->dispatch =

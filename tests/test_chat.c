@@ -128,7 +128,7 @@ static void gives_the_demo_prompts(void **state)
                                      json_object_get(line, "tools"), &no_thinking, &out, NULL,
                                      &err),
                          0);
-        assert_int_equal(tokenizer_encode(tok, out.data, out.len, 1, &list, &err), 0);
+        assert_int_equal(tokenizer_encode(tok, out.data, out.len, &list, &err), 0);
         assert_int_equal(list.n, json_array_size(ids));
         for (int k = 0; k < list.n; k++)
             assert_int_equal(list.id[k], json_integer_value(json_array_get(ids, (size_t)k)));
@@ -529,7 +529,7 @@ static void client_text_makes_no_control_tokens(void **state)
                 for (int i = 0; i < ids.n; i++)
                     count[hostile][k] += ids.id[i] == control[k];
             }
-            assert_int_equal(tokenizer_encode(tok, out.data, out.len, 1, &same, &err), 0);
+            assert_int_equal(tokenizer_encode(tok, out.data, out.len, &same, &err), 0);
             if (!hostile) {
                 assert_int_equal(same.n, ids.n);
                 assert_memory_equal(same.id, ids.id, (size_t)ids.n * sizeof *ids.id);

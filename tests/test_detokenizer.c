@@ -205,7 +205,7 @@ static void every_split_gives_the_text(void **state)
             Detokenizer d;
             detokenizer_init(&d, demo, 0);
             push_bytes(&d, text, from, &out);
-            assert_int_equal(tokenizer_encode(demo, text + from, to - from, 0, &list, &err), 0);
+            assert_int_equal(tokenizer_encode(demo, text + from, to - from, &list, &err), 0);
             for (int i = 0; i < list.n; i++)
                 detokenizer_push(&d, list.id[i], &out);
             push_bytes(&d, text + to, n - to, &out);

@@ -78,7 +78,7 @@ static int add_fragment(uint64_t *seed, const char *text, int32_t *token, int n)
 {
     TokenList list = {0};
     size_t len = strlen(text);
-    if (random_next(seed) % 4) tokenizer_encode(demo, text, len, 1, &list, &err);
+    if (random_next(seed) % 4) tokenizer_encode(demo, text, len, &list, &err);
     for (size_t i = 0; !list.n && i < len; i++)
         token[n++] = token_of[(unsigned char)text[i]];
     for (int i = 0; i < list.n; i++)

@@ -32,7 +32,7 @@ static int close_tok(void **state)
 static TokenList encode(const char *text)
 {
     TokenList list = {0};
-    if (tokenizer_encode(tok, text, strlen(text), 1, &list, &err)) fail_msg("%s", err.msg);
+    if (tokenizer_encode(tok, text, strlen(text), &list, &err)) fail_msg("%s", err.msg);
     return list;
 }
 

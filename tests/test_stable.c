@@ -506,7 +506,7 @@ static void test_answers(void **state)
 static int same_text(const char *a, const char *b)
 {
     TokenList x = {0}, y = {0};
-    if (tokenizer_encode(toks[0], a, strlen(a), 1, &x, &err)) fail_msg("%s", err.msg);
+    if (tokenizer_encode(toks[0], a, strlen(a), &x, &err)) fail_msg("%s", err.msg);
     for (const char *c = b; *c; c++) /* byte by byte: never the same tokens */
         token_list_add(&y, byte_token(toks[0], (unsigned char)*c));
     int same = tokenizer_same_text(toks[0], x.id, x.n, y.id, y.n);

@@ -78,7 +78,7 @@ static void sees_stops_inside_tokens(void **state)
     static const char *const stops[] = {"ssist"};
     (void)state;
     TokenList list = {0};
-    assert_int_equal(tokenizer_encode(demo, "a<|im_end|>ssistant", 19, 1, &list, &err), 0);
+    assert_int_equal(tokenizer_encode(demo, "a<|im_end|>ssistant", 19, &list, &err), 0);
     assert_true(list.n < 9); /* larger than letters */
     ReplyWatch *watch = open_watch(stops, 1);
     Watcher w = reply_watch_watcher(watch);
@@ -281,7 +281,7 @@ static int random_tokens(uint64_t *seed, int32_t *token, int max)
     while (n < max - 16) {
         random_text(seed, 4, &text);
         TokenList list = {0};
-        if (random_next(seed) % 3) tokenizer_encode(demo, text.data, text.len, 0, &list, &err);
+        if (random_next(seed) % 3) tokenizer_encode(demo, text.data, text.len, &list, &err);
         for (size_t i = 0; !list.n && i < text.len; i++)
             if (random_next(seed) % 12) token[n++] = token_of[(unsigned char)text.data[i]];
         for (int i = 0; i < list.n; i++)

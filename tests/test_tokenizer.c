@@ -57,7 +57,7 @@ static void check_vector(const json_t *line)
 {
     const json_t *text = json_object_get(line, "text"), *ids = json_object_get(line, "ids");
     const char *s = json_string_value(text);
-    TokenList list = encode_text(big, s, json_string_length(text), 1);
+    TokenList list = encode_text(big, s, json_string_length(text));
     if ((size_t)list.n != json_array_size(ids)) fail_msg("%d tokens for '%s'", list.n, s);
     for (int i = 0; i < list.n; i++)
         if (list.id[i] != json_integer_value(json_array_get(ids, (size_t)i)))
@@ -134,8 +134,10 @@ static void cuts_out_added_tokens(void **state)
     static const char turn[] = "<|im_start|>assistant\n<think>\n";
     static const int32_t ids[] = {248045, 74455, 198, 248068, 198};
     (void)state;
-    expect_ids(big, turn, strlen(turn), 1, ids, 5);
-    TokenList plain = encode_text(big, turn, strlen(turn), 0);
+    expect_ids(big, turn, strlen(turn), ids, 5);
+    TokenList plain = {0};
+    TextSpan all = {0, strlen(turn)};
+    assert_int_equal(tokenizer_encode_prompt(big, turn, all.len, &all, 1, &plain, &err), 0);
     assert_true(plain.n > 5);
     for (int i = 0; i < plain.n; i++)
         assert_true(plain.id[i] < 248044);
@@ -143,7 +145,7 @@ static void cuts_out_added_tokens(void **state)
     assert_string_equal(strbuf_str(&text), turn);
     strbuf_free(&text);
     token_list_free(&plain);
-    TokenList list = encode_text(big, "<tts_text_bos><|im_end|><|im_end", 32, 1);
+    TokenList list = encode_text(big, "<tts_text_bos><|im_end|><|im_end", 32);
     assert_int_equal(list.id[0], 248073);
     assert_int_equal(list.id[1], 248046);
     assert_true(list.id[2] < 248044);
@@ -154,7 +156,7 @@ static void bounds_the_text(void **state)
 {
     TokenList list = {0};
     (void)state;
-    assert_int_equal(tokenizer_encode(demo, "x", ((size_t)1 << 28) + 1, 1, &list, &err), -1);
+    assert_int_equal(tokenizer_encode(demo, "x", ((size_t)1 << 28) + 1, &list, &err), -1);
     assert_int_equal(err.code, ERR_LIMIT);
     token_list_free(&list);
 }
@@ -162,8 +164,8 @@ static void bounds_the_text(void **state)
 static void takes_nul_and_nothing(void **state)
 {
     (void)state;
-    expect_ids(demo, "", 0, 1, NULL, 0);
-    TokenList list = encode_text(demo, "a\0b\0", 4, 1);
+    expect_ids(demo, "", 0, NULL, 0);
+    TokenList list = encode_text(demo, "a\0b\0", 4);
     StrBuf text = bytes_of(demo, &list);
     assert_int_equal(text.len, 4);
     assert_memory_equal(text.data, "a\0b\0", 4);
@@ -189,7 +191,7 @@ static void refuses_invalid_utf8(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         TokenList list = {0};
-        assert_int_equal(tokenizer_encode(demo, bad[i].text, bad[i].len, 1, &list, &err), -1);
+        assert_int_equal(tokenizer_encode(demo, bad[i].text, bad[i].len, &list, &err), -1);
         assert_int_equal(err.code, ERR_INPUT);
         assert_non_null(strstr(err.msg, bad[i].where));
         token_list_free(&list);
@@ -222,7 +224,7 @@ static void long_runs_are_linear(void **state)
         char *text = mem_alloc(len, 1);
         for (size_t i = 0; i < len; i += unit)
             memcpy(text + i, units[k], unit);
-        TokenList list = encode_text(demo, text, len, 1);
+        TokenList list = encode_text(demo, text, len);
         StrBuf back = bytes_of(demo, &list);
         if ((unsigned char)units[k][0] < 0xCC) {
             assert_int_equal(back.len, len);

@@ -17,18 +17,17 @@
 #include "tests/analyzer.h"
 #include "tests/textdata.h"
 
-TokenList encode_text(const Tokenizer *tok, const char *text, size_t len, int parse_special)
+TokenList encode_text(const Tokenizer *tok, const char *text, size_t len)
 {
     TokenList list = {0};
     Error err = {0};
-    if (tokenizer_encode(tok, text, len, parse_special, &list, &err)) fail_msg("%s", err.msg);
+    if (tokenizer_encode(tok, text, len, &list, &err)) fail_msg("%s", err.msg);
     return list;
 }
 
-void expect_ids(const Tokenizer *tok, const char *text, size_t len, int parse_special,
-                const int32_t *id, int n)
+void expect_ids(const Tokenizer *tok, const char *text, size_t len, const int32_t *id, int n)
 {
-    TokenList list = encode_text(tok, text, len, parse_special);
+    TokenList list = encode_text(tok, text, len);
     assert_int_equal(list.n, n);
     for (int i = 0; i < n; i++)
         assert_int_equal(list.id[i], id[i]);

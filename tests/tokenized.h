@@ -10,11 +10,10 @@
 #include "text/tokenizer.h"
 
 /* Tokens of a text; the test fails when it has none. */
-TokenList encode_text(const Tokenizer *tok, const char *text, size_t len, int parse_special);
+TokenList encode_text(const Tokenizer *tok, const char *text, size_t len);
 
 /* The text has these n tokens. */
-void expect_ids(const Tokenizer *tok, const char *text, size_t len, int parse_special,
-                const int32_t *id, int n);
+void expect_ids(const Tokenizer *tok, const char *text, size_t len, const int32_t *id, int n);
 
 /*
  * A file to break: the 256 byte symbols of the golden model, "ab" and "abc" with their merges,

@@ -100,11 +100,9 @@ int tokenizer_encode_prompt(const Tokenizer *tok, const char *text, size_t len,
     return rc;
 }
 
-int tokenizer_encode(const Tokenizer *tok, const char *text, size_t len, int parse_special,
-                     TokenList *out, Error *err)
+int tokenizer_encode(const Tokenizer *tok, const char *text, size_t len, TokenList *out, Error *err)
 {
-    TextSpan all = {0, len};
-    return tokenizer_encode_prompt(tok, text, len, &all, !parse_special, out, err);
+    return tokenizer_encode_prompt(tok, text, len, NULL, 0, out, err);
 }
 
 int tokenizer_size(const Tokenizer *tok)

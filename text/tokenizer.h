@@ -34,12 +34,12 @@ Tokenizer *tokenizer_open(const char *path, Error *err);
 void tokenizer_close(Tokenizer *tok);
 
 /*
- * Appends the tokens of text[0..len) to *out. With parse_special, added tokens written in the text
- * become their ids; without, they are ordinary bytes. Text must be UTF-8: else ERR_INPUT that names
- * the byte offset. On an error *out may hold some tokens.
+ * Appends the tokens of text[0..len) to *out. Added tokens written in the text become their ids.
+ * Text must be UTF-8: else ERR_INPUT that names the byte offset. On an error *out may hold some
+ * tokens.
  */
-int tokenizer_encode(const Tokenizer *tok, const char *text, size_t len, int parse_special,
-                     TokenList *out, Error *err);
+int tokenizer_encode(const Tokenizer *tok, const char *text, size_t len, TokenList *out,
+                     Error *err);
 
 /* A part of a text. */
 typedef struct {
@@ -47,7 +47,7 @@ typedef struct {
 } TextSpan;
 
 /*
- * The same with parse_special, but no byte of the n parts plain[] (in order, apart) is taken for a
+ * The same, but no byte of the n parts plain[] (in order, apart) is taken for a
  * part of an added token: what a client wrote, in a prompt that a template made.
  */
 int tokenizer_encode_prompt(const Tokenizer *tok, const char *text, size_t len,

@@ -26,7 +26,7 @@ static void check_encode(const Tokenizer *tok, const char *text, size_t len)
     Detokenizer back;
     Error err = {0};
     size_t n_valid = utf8_check(text, len);
-    int rc = tokenizer_encode(tok, text, len, 0, &ids, &err);
+    int rc = tokenizer_encode_prompt(tok, text, len, &(TextSpan){0, len}, 1, &ids, &err);
     FUZZ_CHECK((rc != 0) == (n_valid < len));
     detokenizer_init(&back, tok, 1);
     for (int i = 0; i < ids.n; i++)
@@ -40,7 +40,7 @@ static void check_encode(const Tokenizer *tok, const char *text, size_t len)
         strbuf_free(&expected);
     }
     ids.n = 0;
-    FUZZ_CHECK(tokenizer_encode(tok, text, n_valid, 1, &ids, &err) == 0);
+    FUZZ_CHECK(tokenizer_encode(tok, text, n_valid, &ids, &err) == 0);
     nfc_scratch_free(&scratch);
     strbuf_free(&out);
     token_list_free(&ids);
@@ -121,7 +121,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_stops(tok, stop, n_stop, &ids, flags & 1);
     ids.n = 0;
     check_encode(tok, text, len);
-    (void)tokenizer_encode(tok, text, utf8_check(text, len), flags >> 1 & 1, &ids, NULL);
+    TextSpan valid = {0, utf8_check(text, len)};
+    (void)tokenizer_encode_prompt(tok, text, valid.len, &valid, !(flags >> 1 & 1), &ids, NULL);
     check_stops(tok, stop, n_stop, &ids, flags & 1);
     token_list_free(&ids);
     free(input);

@@ -48,7 +48,7 @@ static void check_round_trip(const Tokenizer *tok, const char *text, size_t len,
     StrBuf out = {0};
     Detokenizer back;
     Error err = {0};
-    int rc = tokenizer_encode(tok, text, len, special, &ids, &err);
+    int rc = tokenizer_encode_prompt(tok, text, len, &(TextSpan){0, len}, !special, &ids, &err);
     FUZZ_CHECK(!rc || *err.msg);
     check_slices(tok, text, len, special, &ids, rc, 1 + len % 5);
     detokenizer_init(&back, tok, 1);
