@@ -1,6 +1,6 @@
 /*
  * test_company.c: what one client does and the others do not feel: readers that stall, bodies that
- * take long to read, and the thread that reads them; and what all of them feel: a lost device.
+ * take long to read; and what all of them feel: a lost device.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,8 +9,6 @@
 
 #include <cmocka.h>
 
-#include <limits.h>
-#include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +16,6 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "server/worker.h"
 #include "tests/analyzer.h"
 #include "tests/served.h"
 
@@ -405,206 +402,6 @@ static void test_lost_device(void **state)
     served_lose_device(0);
 }
 
-/* ---- options ---- */
-
-static void test_model_names_and_lengths(void **state)
-{
-    (void)state;
-    ServedOptions o = served_defaults();
-    o.strict_model = 1;
-    o.default_max_tokens = 2;
-    Served *s = served_start(&o);
-    json_t *r = served_post(s, COMPLETIONS, "{\"prompt\": \"Hello\", \"model\": \"gpt-9\"}", 404);
-    assert_string_equal(json_string_value(served_at(r, "error.code")), "model_not_found");
-    assert_string_equal(json_string_value(served_at(r, "error.type")), "not_found_error");
-    json_decref(r);
-    static const char *const others[][2] = {
-        {"/v1/messages", "{\"model\": \"x\", \"max_tokens\": 1, " CHAT "}"},
-        {"/v1/messages/count_tokens", "{\"model\": \"x\", " CHAT "}"},
-        {"/v1/responses", "{\"model\": \"x\", \"input\": \"Hi\"}"},
-        {"/v1/responses/input_tokens", "{\"model\": \"x\", \"input\": \"Hi\"}"}};
-    for (int i = 0; i < 4; i++)
-        json_decref(served_post(s, others[i][0], others[i][1], 404));
-    json_decref(served_post(s, others[1][0], "{\"model\": \"demo\", " CHAT "}", 200));
-    static const char *const taken[] = {"{\"prompt\": \"Hello\", \"ignore_eos\": true}",
-                                        "{\"prompt\": \"Hello\", \"ignore_eos\": true, "
-                                        "\"model\": \"demo\"}"};
-    for (int i = 0; i < 2; i++) {
-        r = served_post(s, COMPLETIONS, taken[i], 200);
-        assert_int_equal(json_integer_value(served_at(r, "usage.completion_tokens")), 2);
-        json_decref(r);
-    }
-    assert_int_equal(served_stop(s), 0);
-}
-
-/* The model's file says how long a chat's answer is where nobody else does, as with vLLM. */
-static void test_length_of_the_model(void **state)
-{
-    static const struct {
-        const char *path, *body, *tokens;
-        int n;
-    } cases[] = {
-        {"/v1/chat/completions", "{" CHAT ", \"ignore_eos\": true}", "usage.completion_tokens", 5},
-        {"/v1/chat/completions", "{" CHAT ", \"ignore_eos\": true, \"max_tokens\": 7}",
-         "usage.completion_tokens", 7},
-        {"/v1/chat/completions",
-         "{" CHAT ", \"ignore_eos\": true, \"max_completion_tokens\": null}",
-         "usage.completion_tokens", 5},
-        {"/v1/responses", "{\"input\": \"Hi\", \"ignore_eos\": true}", "usage.output_tokens", 5},
-        {COMPLETIONS, "{\"prompt\": \"Hello\", \"ignore_eos\": true}", "usage.completion_tokens",
-         16},
-    };
-    (void)state;
-    ServedOptions o = served_defaults();
-    o.model_max_tokens = 5;
-    Served *s = served_start(&o);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        json_t *r = served_post(s, cases[i].path, cases[i].body, 200);
-        assert_int_equal(json_integer_value(served_at(r, cases[i].tokens)), cases[i].n);
-        json_decref(r);
-    }
-    assert_int_equal(served_stop(s), 0);
-    o.default_max_tokens = 3;
-    s = served_start(&o);
-    json_t *r = served_post(s, cases[0].path, cases[0].body, 200);
-    assert_int_equal(json_integer_value(served_at(r, "usage.completion_tokens")), 3);
-    json_decref(r);
-    assert_int_equal(served_stop(s), 0);
-
-    /* What would be refused if a client asked for it is made shorter where none did. */
-    static const char many[] = "{" CHAT ", \"n\": 8, \"logprobs\": true, \"top_logprobs\": 20, "
-                               "\"temperature\": 0%s}";
-    char body[256];
-    o.default_max_tokens = 0;
-    o.model_max_tokens = 100000;
-    o.ctx_size = 8192;
-    s = served_start(&o);
-    snprintf(body, sizeof body, many, "");
-    json_decref(served_post(s, cases[0].path, body, 200));
-    snprintf(body, sizeof body, many, ", \"max_tokens\": 100000");
-    r = served_post(s, cases[0].path, body, 400);
-    assert_non_null(strstr(served_text_at(r, "error.message"), "log-probabilities of answers"));
-    json_decref(r);
-    assert_int_equal(served_stop(s), 0);
-}
-
-/* ---- the worker alone ---- */
-
-typedef struct {
-    atomic_int may_run;
-    atomic_int n_run;
-    int n_done;
-} Counted;
-
-static int run_when_allowed(void *owner)
-{
-    Counted *c = owner;
-    while (!atomic_load(&c->may_run))
-        usleep(100);
-    atomic_fetch_add(&c->n_run, 1);
-    return 0;
-}
-
-static void count_done(void *owner)
-{
-    ((Counted *)owner)->n_done++;
-}
-
-static void test_worker(void **state)
-{
-    (void)state;
-    enum { MAX = 3 };
-    Error err = {0};
-    Counted c = {0};
-    Worker *w = worker_open(MAX, &err);
-    assert_non_null(w);
-    Task task = {run_when_allowed, count_done, &c};
-    for (int i = 0; i < MAX; i++)
-        assert_int_equal(worker_add(w, &task), 0);
-    assert_int_equal(worker_add(w, &task), -1);
-    for (int i = 0; i < MAX_OWED; i++)
-        assert_int_equal(worker_add_owed(w, &task), 0);
-    assert_int_equal(worker_add_owed(w, &task), -1);
-    assert_int_equal(worker_add_owed(NULL, &task), -1);
-    worker_read(w);
-    assert_int_equal(c.n_done, 0);
-    atomic_store(&c.may_run, 1);
-    struct pollfd p = {.fd = worker_fd(w), .events = POLLIN};
-    while (c.n_done < MAX + MAX_OWED) {
-        if (poll(&p, 1, 30000) != 1) fail_msg("%d of %d are done", c.n_done, MAX + MAX_OWED);
-        worker_read(w);
-    }
-    assert_int_equal(atomic_load(&c.n_run), MAX + MAX_OWED);
-    atomic_store(&c.may_run, 0);
-    for (int i = 0; i < MAX; i++) /* there is room again; all but one will never run */
-        assert_int_equal(worker_add(w, &task), 0);
-    assert_int_equal(worker_add_owed(w, &task), 0);
-    usleep(20000); /* the first has begun, or it will not run either */
-    atomic_store(&c.may_run, 1);
-    worker_close(w);
-    assert_int_equal(c.n_done, 2 * MAX + MAX_OWED + 1);
-    assert_in_range(atomic_load(&c.n_run), MAX + MAX_OWED, 2 * MAX + MAX_OWED + 1);
-    worker_close(NULL);
-}
-
-typedef struct {
-    Counted *gate;    /* no slice runs before it opens */
-    int n_slices, us; /* of which each takes so long */
-    char name;
-    char *order; /* the names of those that are done */
-} Sliced;
-
-static int run_slice(void *owner)
-{
-    Sliced *s = owner;
-    run_when_allowed(s->gate);
-    usleep((useconds_t)s->us);
-    return --s->n_slices > 0;
-}
-
-static void note_order(void *owner)
-{
-    const Sliced *s = owner;
-    s->order[strlen(s->order)] = s->name;
-}
-
-/* Tasks take turns by slices: a short one overtakes the rest of a long one. */
-static void test_worker_takes_turns(void **state)
-{
-    (void)state;
-    enum { N = 4 };
-    Error err = {0};
-    Counted gate = {0};
-    char order[N + 1] = "";
-    Sliced tasks[N] = {{&gate, 50, 0, 'a', order},
-                       {&gate, 1, 0, 'b', order},
-                       {&gate, 3, 0, 'c', order},
-                       {&gate, 2, 0, 'd', order}};
-    Worker *w = worker_open(N, &err);
-    assert_non_null(w);
-    for (int i = 0; i < N; i++)
-        assert_int_equal(worker_add(w, &(Task){run_slice, note_order, &tasks[i]}), 0);
-    atomic_store(&gate.may_run, 1);
-    struct pollfd p = {.fd = worker_fd(w), .events = POLLIN};
-    while (strlen(order) < N) {
-        if (poll(&p, 1, 30000) != 1) fail_msg("only '%s' are done", order);
-        worker_read(w);
-    }
-    assert_string_equal(order, "bdca");
-    assert_int_equal(atomic_load(&gate.n_run), 50 + 1 + 3 + 2);
-
-    /* Closed within a slice of one that would go on for ever: it is given back, unfinished. */
-    order[0] = 0;
-    tasks[0] = (Sliced){&gate, INT_MAX, 5000, 'e', order};
-    assert_int_equal(worker_add(w, &(Task){run_slice, note_order, &tasks[0]}), 0);
-    int before = atomic_load(&gate.n_run);
-    while (atomic_load(&gate.n_run) < before + 2)
-        usleep(100);
-    memset(order, 0, sizeof order);
-    worker_close(w);
-    assert_string_equal(order, "e");
-}
-
 /* ---- large bodies in company ---- */
 
 static int begin_tokenize(const Served *s, const char *body)
@@ -794,10 +591,6 @@ int main(void)
         cmocka_unit_test(test_many_bodies_at_once),
         cmocka_unit_test(test_json_of_many),
         cmocka_unit_test(test_lost_device),
-        cmocka_unit_test(test_model_names_and_lengths),
-        cmocka_unit_test(test_length_of_the_model),
-        cmocka_unit_test(test_worker),
-        cmocka_unit_test(test_worker_takes_turns),
         cmocka_unit_test(test_large_overtakes_huge),
         cmocka_unit_test(test_many_texts_in_slices),
         cmocka_unit_test(test_who_frees_large_bodies),

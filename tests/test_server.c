@@ -1,7 +1,8 @@
 /*
  * test_server.c: the server's routes as seen from a socket: which there are, what they refuse and
- * in which form, JSON that was made to hurt, a full queue, a model gone wrong. What the answers say
- * is in test_answers.c, connections are in test_server_connections.c.
+ * in which form, JSON that was made to hurt, a full queue, a model gone wrong; which options say
+ * how long an answer is. What the answers say is in test_answers.c, connections are in
+ * test_server_connections.c.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +21,7 @@
 
 #define CHAT        "/v1/chat/completions"
 #define COMPLETIONS "/v1/completions"
+#define MESSAGES    "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]"
 #define SHORT       "{\"prompt\": \"Hello\", \"max_tokens\": 3, \"temperature\": 0}"
 #define ENDLESS     "{\"prompt\": \"Hello\", \"max_tokens\": 8000, \"ignore_eos\": true}"
 #define TEMPLATE                                                                                   \
@@ -343,13 +345,101 @@ static void test_full_queue(void **state)
     assert_int_equal(served_stop(s), 0);
 }
 
+/* ---- model names and lengths of answers ---- */
+
+static void test_model_names_and_lengths(void **state)
+{
+    (void)state;
+    ServedOptions o = served_defaults();
+    o.strict_model = 1;
+    o.default_max_tokens = 2;
+    Served *s = served_start(&o);
+    json_t *r = served_post(s, COMPLETIONS, "{\"prompt\": \"Hello\", \"model\": \"gpt-9\"}", 404);
+    assert_string_equal(json_string_value(served_at(r, "error.code")), "model_not_found");
+    assert_string_equal(json_string_value(served_at(r, "error.type")), "not_found_error");
+    json_decref(r);
+    static const char *const others[][2] = {
+        {"/v1/messages", "{\"model\": \"x\", \"max_tokens\": 1, " MESSAGES "}"},
+        {"/v1/messages/count_tokens", "{\"model\": \"x\", " MESSAGES "}"},
+        {"/v1/responses", "{\"model\": \"x\", \"input\": \"Hi\"}"},
+        {"/v1/responses/input_tokens", "{\"model\": \"x\", \"input\": \"Hi\"}"}};
+    for (int i = 0; i < 4; i++)
+        json_decref(served_post(s, others[i][0], others[i][1], 404));
+    json_decref(served_post(s, others[1][0], "{\"model\": \"demo\", " MESSAGES "}", 200));
+    static const char *const taken[] = {"{\"prompt\": \"Hello\", \"ignore_eos\": true}",
+                                        "{\"prompt\": \"Hello\", \"ignore_eos\": true, "
+                                        "\"model\": \"demo\"}"};
+    for (int i = 0; i < 2; i++) {
+        r = served_post(s, COMPLETIONS, taken[i], 200);
+        assert_int_equal(json_integer_value(served_at(r, "usage.completion_tokens")), 2);
+        json_decref(r);
+    }
+    assert_int_equal(served_stop(s), 0);
+}
+
+/* The model's file says how long a chat's answer is where nobody else does, as with vLLM. */
+static void test_length_of_the_model(void **state)
+{
+    static const struct {
+        const char *path, *body, *tokens;
+        int n;
+    } cases[] = {
+        {CHAT, "{" MESSAGES ", \"ignore_eos\": true}", "usage.completion_tokens", 5},
+        {CHAT, "{" MESSAGES ", \"ignore_eos\": true, \"max_tokens\": 7}", "usage.completion_tokens",
+         7},
+        {CHAT, "{" MESSAGES ", \"ignore_eos\": true, \"max_completion_tokens\": null}",
+         "usage.completion_tokens", 5},
+        {"/v1/responses", "{\"input\": \"Hi\", \"ignore_eos\": true}", "usage.output_tokens", 5},
+        {COMPLETIONS, "{\"prompt\": \"Hello\", \"ignore_eos\": true}", "usage.completion_tokens",
+         16},
+    };
+    (void)state;
+    ServedOptions o = served_defaults();
+    o.model_max_tokens = 5;
+    Served *s = served_start(&o);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *r = served_post(s, cases[i].path, cases[i].body, 200);
+        assert_int_equal(json_integer_value(served_at(r, cases[i].tokens)), cases[i].n);
+        json_decref(r);
+    }
+    assert_int_equal(served_stop(s), 0);
+    o.default_max_tokens = 3;
+    s = served_start(&o);
+    json_t *r = served_post(s, cases[0].path, cases[0].body, 200);
+    assert_int_equal(json_integer_value(served_at(r, "usage.completion_tokens")), 3);
+    json_decref(r);
+    assert_int_equal(served_stop(s), 0);
+
+    /* What would be refused if a client asked for it is made shorter where none did. */
+    static const char many[] = "{" MESSAGES ", \"n\": 8, \"logprobs\": true, \"top_logprobs\": 20, "
+                               "\"temperature\": 0%s}";
+    char body[256];
+    o.default_max_tokens = 0;
+    o.model_max_tokens = 100000;
+    o.ctx_size = 8192;
+    s = served_start(&o);
+    snprintf(body, sizeof body, many, "");
+    json_decref(served_post(s, cases[0].path, body, 200));
+    snprintf(body, sizeof body, many, ", \"max_tokens\": 100000");
+    r = served_post(s, cases[0].path, body, 400);
+    assert_non_null(strstr(served_text_at(r, "error.message"), "log-probabilities of answers"));
+    json_decref(r);
+    assert_int_equal(served_stop(s), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open_routes),           cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_context_length),        cmocka_unit_test(test_request_ids),
-        cmocka_unit_test(test_anthropic_errors),      cmocka_unit_test(test_hostile_json),
-        cmocka_unit_test(test_model_without_numbers), cmocka_unit_test(test_full_queue),
+        cmocka_unit_test(test_open_routes),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_context_length),
+        cmocka_unit_test(test_request_ids),
+        cmocka_unit_test(test_anthropic_errors),
+        cmocka_unit_test(test_hostile_json),
+        cmocka_unit_test(test_model_without_numbers),
+        cmocka_unit_test(test_full_queue),
+        cmocka_unit_test(test_model_names_and_lengths),
+        cmocka_unit_test(test_length_of_the_model),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
 }
