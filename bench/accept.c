@@ -5,6 +5,7 @@
  * measured under the same conditions; their tokens must be equal, and the report says whether they
  * were.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -101,6 +102,7 @@ static void add(Totals *t, const RequestStats *with, const RequestStats *without
 static int count(Bench *b, const char *name, const RequestStats *with, const RequestStats *without,
                  Error *err)
 {
+    assert(!without->n_steps_drafted);
     int n = b->n_answer[0];
     int different =
         n != b->n_answer[1] || memcmp(b->answer[0], b->answer[1], (size_t)n * sizeof(int32_t)) != 0;
