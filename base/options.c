@@ -24,6 +24,8 @@ enum {
     MAX_CONFIG_BYTES = 1 << 20,
 };
 
+static const unsigned ANY_COMMAND = ~0U; /* a file may have options of all */
+
 /* Strings that options point to. */
 static char **owned;
 static int n_owned;
@@ -62,11 +64,14 @@ static const Option *find_option(const Option *table, unsigned command, const ch
     return foreign;
 }
 
-/* What we call an option that others call so, or NULL. */
-static const char *our_name(const Option *table, const char *theirs)
+/* What we call an option of command that others call so, or NULL. */
+static const char *our_name(const Option *table, unsigned command, const char *theirs)
 {
-    for (const Option *o = table; o->name; o++)
-        if (!o->commands && !strcmp(o->name, theirs)) return o->help;
+    for (const Option *o = table; o->name; o++) {
+        if (o->commands || strcmp(o->name, theirs) != 0) continue;
+        const Option *ours = find_option(table, command, o->help, strlen(o->help));
+        return ours && ours->commands & command ? o->help : NULL;
+    }
     return NULL;
 }
 
@@ -113,7 +118,7 @@ static int unknown_option(const Option *table, unsigned command, const char *whe
 {
     char word[MAX_NAME * 2];
     snprintf(word, sizeof word, "%.*s", (int)(len < MAX_NAME ? len : MAX_NAME), name);
-    const char *ours = our_name(table, word), *near = nearest_name(table, command, word);
+    const char *ours = our_name(table, command, word), *near = nearest_name(table, command, word);
     if (ours)
         return error_set(err, ERR_INPUT, "%sunknown option '%s%s'; here it is '%s%s'", where, dash,
                          word, dash, ours);
@@ -296,7 +301,7 @@ static int read_config_line(const Option *table, unsigned command, const char *w
     trim(&text, &text_len);
 
     const Option *o = find_option(table, command, name, name_len);
-    if (!o) return unknown_option(table, command, where, "", name, name_len, err);
+    if (!o) return unknown_option(table, ANY_COMMAND, where, "", name, name_len, err);
     if (!strcmp(o->name, "config"))
         return error_set(err, ERR_INPUT, "%sa config file cannot name another", where);
 

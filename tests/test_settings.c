@@ -56,24 +56,38 @@ static void test_defaults(void **state)
     assert_int_equal(s.cache_answers, 1);
 }
 
-/* What a server's user may have in a script of another one's: each hint is an option that there is.
+/*
+ * What a server's user may have in a script of another one's: each hint is an option that the
+ * command has, and to serve there are all.
  */
 static void test_names_of_others(void **state)
 {
     (void)state;
-    static const char *const theirs[] = {"--max-model-len", "--context-length",
-                                         "--parallel",      "--speculative-eagle-topk",
-                                         "--alias",         "--n-gpu-layers"};
+    char theirs[] =
+        "max-model-len max-num-seqs max-num-batched-tokens gpu-memory-utilization "
+        "quantization kv-cache-dtype enable-prefix-caching no-enable-prefix-caching "
+        "speculative-config allowed-origins load-format model-path context-length "
+        "max-running-requests max-queued-requests chunked-prefill-size "
+        "mem-fraction-static disable-radix-cache speculative-algorithm "
+        "speculative-num-steps speculative-eagle-topk speculative-num-draft-tokens "
+        "hf-repo alias parallel batch-size cache-type-k cache-type-v cache-ram gpu-layers "
+        "n-gpu-layers draft-max spec-type spec-draft-n-max temp";
     static const char before[] = "; here it is '";
-    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++) {
-        char ours[64];
-        assert_int_equal(PARSE(COMMAND_SERVE, theirs[i], "1"), -1);
-        const char *at = strstr(err.msg, before);
-        if (!at) fail_msg("%s", err.msg);
-        snprintf(ours, sizeof ours, "%s", at + strlen(before));
-        ours[strcspn(ours, "'")] = 0;
-        if (PARSE(COMMAND_SERVE, ours, "a") && strstr(err.msg, "unknown")) fail_msg("%s", err.msg);
-    }
+    for (char *save = NULL, *name = strtok_r(theirs, " ", &save); name;
+         name = strtok_r(NULL, " ", &save))
+        for (unsigned command = COMMAND_SERVE; command < COMMANDS_END; command *= 2) {
+            char option[64];
+            snprintf(option, sizeof option, "--%s", name);
+            assert_int_equal(PARSE(command, option, "1"), -1);
+            const char *at = strstr(err.msg, before);
+            if (!at && command == COMMAND_SERVE) fail_msg("%s", err.msg);
+            if (!at) continue;
+            snprintf(option, sizeof option, "%s", at + strlen(before));
+            option[strcspn(option, "'")] = 0;
+            if (PARSE(command, option, "a") &&
+                (strstr(err.msg, "unknown") || strstr(err.msg, "another command")))
+                fail_msg("%s", err.msg);
+        }
 }
 
 /* One of the three fixes the shape, at its default too. */
