@@ -340,26 +340,26 @@ static Tokenizer *open_configured(const json_t *root, const char *config)
 static void takes_configured_tokens(void **state)
 {
     static const char *const wrong[][2] = {
-        {"{\"added_tokens_decoder\": {\"x\": {\"content\": \"<a>\"}}}", "id of '<a>' must be"},
-        {"{\"added_tokens_decoder\": {\"\": {\"content\": \"<a>\"}}}", "id of '<a>' must be"},
-        {"{\"added_tokens_decoder\": {\"-1\": {\"content\": \"<a>\"}}}", "id of '<a>' is -1"},
-        {"{\"added_tokens_decoder\": {\"300\": {\"content\": \"<a>\"}}}", "is given twice"},
+        {"{\"added_tokens_decoder\": {\"x\": {\"content\": \"<a>\"}}}", "'x' must be an id"},
+        {"{\"added_tokens_decoder\": {\"\": {\"content\": \"<a>\"}}}", "'' must be an id"},
         {"{\"added_tokens_decoder\": {\"310\": {}}}", "'content' must be a string"},
-        {"{\"added_tokens_decoder\": {\"310\": 5}}", "'content' must be a string"},
+        {"{\"added_tokens_decoder\": {\"310\": 5}}", "'310' must be an id, and an object"},
+        {"{\"added_tokens_decoder\": {\"310\": \"<a>\"}}", "'310' must be an id, and an object"},
+        {"{\"additional_special_tokens\": [5]}", "'content' must be a string"},
         {"{\"added_tokens_decoder\": {\"310\": {\"content\": \"<a>\", \"lstrip\": true}}}",
          "'lstrip' of"},
         {"{", "tokenizer_config.json"}};
     static const char both[] =
         "{\"added_tokens_decoder\": {\"310\": {\"content\": \"<a>\", \"special\": true},"
         " \"999\": {\"content\": \"<b>\", \"special\": true}}}";
-    static const int32_t ids[] = {301, 310, 311};
+    static const int32_t ids[] = {301, 312, 311};
     (void)state;
     json_t *root = small_json();
     small_set(root, "added_tokens", "[{\"id\": 311, \"content\": \"<b>\"}]");
     Tokenizer *tok = open_configured(root, both);
     if (!tok) fail_msg("%s", err.msg);
     expect_ids(tok, "abc<a><b>", 9, ids, 3);
-    assert_true(tokenizer_is_special(tok, 310));
+    assert_true(tokenizer_is_special(tok, 312));
     assert_true(tokenizer_is_special(tok, 311));
     tokenizer_close(tok);
     tok = open_configured(root, "{\"added_tokens_decoder\": {\"311\": {\"content\": \"<b>\"}}}");
@@ -368,16 +368,11 @@ static void takes_configured_tokens(void **state)
     /* A token with a name is special. */
     tok = open_configured(root, "{\"added_tokens_decoder\": {\"310\": {\"content\": \"<a>\"}}, "
                                 "\"bos_token\": \"<a>\", \"eos_token\": \"<b>\"}");
-    assert_true(tok && tokenizer_is_special(tok, 310) && tokenizer_is_special(tok, 311));
+    assert_true(tok && tokenizer_is_special(tok, 312) && tokenizer_is_special(tok, 311));
     tokenizer_close(tok);
     tok = open_configured(root, "{\"added_tokens_decoder\": {\"311\": {\"content\": \"<b>\", "
                                 "\"special\": false}}, \"pad_token\": {\"content\": \"<b>\"}}");
     assert_true(tok && tokenizer_is_special(tok, 311));
-    tokenizer_close(tok);
-    /* The id is another text's in the file, which counts. */
-    tok = open_configured(root, "{\"added_tokens_decoder\": {\"311\": {\"content\": \"<c>\"}}}");
-    assert_true(tok && tokenizer_added_id(tok, "<b>") == 311);
-    assert_int_equal(tokenizer_added_id(tok, "<c>"), -1);
     tokenizer_close(tok);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         if (open_configured(root, wrong[i][0]) || !strstr(err.msg, wrong[i][1]))
@@ -387,8 +382,54 @@ static void takes_configured_tokens(void **state)
     tokenizer_close(tok);
     json_object_del(root, "added_tokens");
     tok = open_configured(root, both);
-    assert_true(tok && tokenizer_has(tok, 310) && tokenizer_has(tok, 999));
+    assert_true(tok && tokenizer_added_id(tok, "<a>") == 259); /* the vocabulary has 259 */
+    assert_int_equal(tokenizer_added_id(tok, "<b>"), 260);
     tokenizer_close(tok);
+    json_decref(root);
+}
+
+/* The next free ids, in transformers' order: by the decoder's numbers, named ones, the others. */
+static void numbers_configured_tokens(void **state)
+{
+    static const struct {
+        const char *config;
+        int32_t a, b, c; /* -1: there is no such token */
+        int special;     /* a, b, c as bits */
+    } cases[] = {
+        {"{\"added_tokens_decoder\": {\"1000\": {\"content\": \"<a>\"}, \"999\": {\"content\": "
+         "\"<b>\", \"special\": true}}, \"additional_special_tokens\": [\"<c>\", \"<a>\"]}",
+         313, 312, 314, 6},
+        {"{\"added_tokens_decoder\": {\"-1\": {\"content\": \"<a>\"}, \"311\": {\"content\": "
+         "\"<c>\"}}}",
+         312, -1, 313, 0},
+        {"{\"pad_token\": \"<b>\", \"eos_token\": {\"content\": \"<c>\"}, \"unk_token\": \"\", "
+         "\"image_token\": \"<a>\", \"add_token\": 1, \"bos_token\": null}",
+         314, 313, 312, 7},
+        {"{\"extra_special_tokens\": {\"x\": \"<a>\", \"y\": \"<b>\"}, "
+         "\"additional_special_tokens\": [\"<c>\"]}",
+         312, 313, -1, 3},
+        {"{\"extra_special_tokens\": [\"<b>\", \"\", {\"content\": \"<c>\"}]}", -1, 312, 313, 2},
+        /* Those of the vocabulary keep theirs. */
+        {"{\"pad_token\": \"abc\", \"additional_special_tokens\": [\"<a>\", \"12\", \"<c>\"]}", 312,
+         -1, 313, 5},
+    };
+    (void)state;
+    json_t *root = small_json();
+    small_set(root, "added_tokens", "[{\"id\": 311, \"content\": \"<d>\"}]");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Tokenizer *tok = open_configured(root, cases[i].config);
+        if (!tok) fail_msg("case %zu: %s", i, err.msg);
+        const int32_t got[] = {tokenizer_added_id(tok, "<a>"), tokenizer_added_id(tok, "<b>"),
+                               tokenizer_added_id(tok, "<c>")};
+        if (got[0] != cases[i].a || got[1] != cases[i].b || got[2] != cases[i].c)
+            fail_msg("case %zu: %d %d %d", i, got[0], got[1], got[2]);
+        for (int k = 0; k < 3; k++)
+            assert_int_equal(tokenizer_is_special(tok, got[k]), cases[i].special >> k & 1);
+        int is_last = i + 1 == sizeof cases / sizeof *cases;
+        assert_int_equal(tokenizer_added_id(tok, "abc"), is_last ? 301 : -1);
+        assert_int_equal(tokenizer_is_special(tok, 302), is_last);
+        tokenizer_close(tok);
+    }
     json_decref(root);
 }
 
@@ -671,6 +712,7 @@ int main(void)
         cmocka_unit_test(names_what_is_wrong),
         cmocka_unit_test(refuses_damaged_files),
         cmocka_unit_test(takes_configured_tokens),
+        cmocka_unit_test(numbers_configured_tokens),
         cmocka_unit_test(accepts_json_alone),
         cmocka_unit_test(reads_odd_spellings),
         cmocka_unit_test(reads_all_layouts),

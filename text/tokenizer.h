@@ -53,7 +53,7 @@ typedef struct {
 int tokenizer_encode_prompt(const Tokenizer *tok, const char *text, size_t len,
                             const TextSpan *plain, int n_plain, TokenList *out, Error *err);
 
-/* One past the largest id that the tokenizer knows. */
+/* The tokenizer knows no id from here on. */
 int tokenizer_size(const Tokenizer *tok);
 
 /* Bytes of a token (not always whole characters); *len = 0 for an id it lacks. Lives as long as

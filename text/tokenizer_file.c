@@ -29,6 +29,8 @@ typedef struct {
     const char *patterns[MAX_SPLITS];
     int n_patterns;
     NfcScratch nfc;
+    size_t n_own;    /* added tokens of the file itself; those behind are new to it */
+    int32_t next_id; /* of a token that is new */
 } Reader;
 
 #define bad(r, ...) tokenizer_bad(&(r)->file, __VA_ARGS__)
@@ -76,6 +78,20 @@ static int check_model(const Reader *r, const json_t *model)
     return 0;
 }
 
+/* Of an added token of the file, or the largest that a new one may get. */
+static int check_id(Reader *r, const json_t *item, int is_new, JsonText content)
+{
+    TokenizerFile *f = &r->file;
+    const json_t *id = json_object_get(item, "id");
+    if (is_new) return tokenizer_check_id(f, (long long)f->max_id + 1, "added_tokens", content);
+    if (!json_is_integer(id))
+        return bad(r, "added_tokens: id of '%s' must be an integer", shown(content.text).text);
+    if (tokenizer_check_id(f, json_integer_value(id), "added_tokens", content)) return -1;
+    int32_t next = (int32_t)json_integer_value(id) + 1;
+    if (next > r->next_id) r->next_id = next;
+    return 0;
+}
+
 /* Checks types and ids of vocabulary and added tokens, and makes room for them. */
 static int measure(Reader *r, const json_t *added)
 {
@@ -85,16 +101,14 @@ static int measure(Reader *r, const json_t *added)
     if (tokenizer_tables_measure(f)) return -1;
     if (added && !json_is_array(added)) return bad(r, "added_tokens must be an array");
     size_t n_tokens = f->n_tokens + json_array_size(added), n_bytes = f->n_bytes;
+    r->next_id = (int32_t)f->n_tokens;
     json_array_foreach(added, i, item)
     {
         const char *content = json_string_value(json_object_get(item, "content"));
-        const json_t *id = json_object_get(item, "id");
         if (!content || !*content)
             return bad(r, "added_tokens[%zu]: 'content' must be a string that is not empty", i);
-        if (!json_is_integer(id))
-            return bad(r, "added_tokens: id of '%s' must be an integer", shown(content).text);
         JsonText symbol = {content, strlen(content)};
-        if (tokenizer_check_id(f, json_integer_value(id), "added_tokens", symbol)) return -1;
+        if (check_id(r, item, i >= r->n_own, symbol)) return -1;
         n_bytes += symbol.len;
     }
     /* So offsets fit 32 bits, and ranks too. */
@@ -147,9 +161,10 @@ static void add_matched(Reader *r, AddedTokens *added, int32_t id, const char *c
 /*
  * An added token may repeat an entry of the vocabulary, id and bytes. Otherwise its id must be new.
  * So must its text, where it could stand in the vocabulary as it is: whoever adds that gets the id
- * of the entry. Any other is known to no vocabulary, though its bytes may be ("\n\n", for one).
+ * of the entry. Any other is known to no vocabulary, though its bytes may be ("\n\n", for one), and
+ * gets the next id.
  */
-static int add_added(Reader *r, const json_t *item)
+static int add_added(Reader *r, const json_t *item, int is_new)
 {
     Vocab *v = &r->tok->vocab;
     const char *content = json_string_value(json_object_get(item, "content"));
@@ -157,6 +172,10 @@ static int add_added(Reader *r, const json_t *item)
     size_t len = strlen(content);
     if (check_added_flags(r, item, content)) return -1;
     int32_t found = vocab_find(v, content, len);
+    if (is_new) {
+        id = found >= 0 && is_symbol(content) ? found : r->next_id;
+        if (id >= r->next_id) r->next_id = id + 1;
+    }
     if (found == id ? v->token[id].added
                     : (found >= 0 && is_symbol(content)) || vocab_add_apart(v, id, content, len))
         return given_twice(r, id, content, len);
@@ -201,7 +220,7 @@ static int read_added(Reader *r, const json_t *added)
     tok->added_id = mem_alloc(json_array_size(added), sizeof *tok->added_id);
     json_array_foreach(added, i, item)
     {
-        if (add_added(r, item)) return -1;
+        if (add_added(r, item, i >= r->n_own)) return -1;
     }
     qsort_r(tok->added_id, (size_t)tok->n_added, sizeof *tok->added_id, by_bytes, &tok->vocab);
     for (int k = 1; k < tok->n_added; k++)
@@ -311,75 +330,144 @@ static int read_pre_tokenizer(Reader *r, const json_t *pre)
     return r->tok->splitter ? 0 : bad(r, "pre_tokenizer: %s", why.msg);
 }
 
-/* Those that config names ("eos_token") are special, whatever else is said of them. */
-static void mark_named(const json_t *by_text, const json_t *config)
+/* A token is given by its text alone, or as {"content": text, ...}. */
+static const char *text_of(const json_t *token)
 {
+    return json_string_value(json_is_object(token) ? json_object_get(token, "content") : token);
+}
+
+/* Tokens of config to a list like added_tokens, but for texts that it has already. */
+typedef struct {
+    json_t *added, *by_text;
+} Configured;
+
+/* Whatever number the token has there: transformers gives it the next id that is free. */
+static void append_token(const Configured *c, const json_t *token)
+{
+    const char *text = text_of(token);
+    json_t *item = json_is_object(token) ? json_deep_copy(token)
+                                         : json_pack("{s:s?, s:b}", "content", text, "special", 1);
+    if (text) json_object_set(c->by_text, text, item);
+    json_array_append_new(c->added, item);
+}
+
+typedef struct {
+    long long id;
+    const json_t *token;
+} DecoderToken;
+
+static int by_number(const void *a, const void *b)
+{
+    const DecoderToken *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* {"7": {"content": "<x>", ...}, ...}; of texts that are there it says whether they are special. */
+static int append_decoder(const Reader *r, const Configured *c, const json_t *decoder)
+{
+    size_t n = 0;
+    DecoderToken *list = mem_alloc(json_object_size(decoder), sizeof *list);
     const char *key;
     json_t *token;
-    json_object_foreach((json_t *)config, key, token)
+    int rc = 0;
+    json_object_foreach((json_t *)(size_t)decoder, key, token)
     {
-        if (json_is_object(token)) token = json_object_get(token, "content");
-        if (!text_ends_with(key, "_token") || !json_is_string(token)) continue;
-        json_t *item = json_object_get(by_text, json_string_value(token));
-        if (item) json_object_set_new(item, "special", json_true());
+        char *end;
+        list[n++] = (DecoderToken){strtoll(key, &end, 10), token};
+        if (!rc && (!*key || *end || !json_is_object(token)))
+            rc = bad(r, "added_tokens_decoder: '%s' must be an id, and an object", shown(key).text);
+    }
+    if (n) qsort(list, n, sizeof *list, by_number);
+    for (size_t i = 0; i < n && !rc; i++) {
+        const char *text = text_of(list[i].token);
+        json_t *item = text ? json_object_get(c->by_text, text) : NULL;
+        if (item)
+            json_object_set(item, "special", json_object_get(list[i].token, "special"));
+        else
+            append_token(c, list[i].token);
+    }
+    mem_free(list);
+    return rc;
+}
+
+/* "eos_token" and the like are special, whatever else is said of them. */
+static void append_named(const Configured *c, const json_t *token)
+{
+    const char *text = text_of(token);
+    if (!text || !*text) return;
+    if (!json_object_get(c->by_text, text)) append_token(c, token);
+    json_object_set_new(json_object_get(c->by_text, text), "special", json_true());
+}
+
+/* In the order in which transformers adds them. */
+static void append_all_named(const Configured *c, const json_t *config)
+{
+    static const char *const first[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+    const char *key;
+    json_t *token;
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++)
+        append_named(c, json_object_get(config, first[i]));
+    json_object_foreach((json_t *)(size_t)config, key, token)
+    {
+        if (text_ends_with(key, "_token")) append_named(c, token);
     }
 }
 
-/*
- * Config's {"7": {"content": "<x>", ...}, ...} to a list like added_tokens, but for texts and ids
- * that it has already; of those texts it says whether they are special.
- */
-static void append_configured(json_t *added, const json_t *config)
+/* By names of the model's own, or without. */
+static void append_extra(const Configured *c, const json_t *config)
 {
-    json_t *decoder = json_object_get(config, "added_tokens_decoder");
-    json_t *by_text = json_object(), *by_id = json_object(), *value;
-    const char *id, *text;
+    const json_t *extra = json_object_get(config, "extra_special_tokens");
+    const char *key;
+    json_t *token;
     size_t i;
-    json_array_foreach(added, i, value)
+    if (!extra) extra = json_object_get(config, "additional_special_tokens");
+    json_object_foreach((json_t *)(size_t)extra, key, token)
     {
-        char number[24];
-        text = json_string_value(json_object_get(value, "content"));
-        snprintf(number, sizeof number, "%lld",
-                 (long long)json_integer_value(json_object_get(value, "id")));
-        json_object_set(by_id, number, value);
-        if (text) json_object_set(by_text, text, value);
+        append_named(c, token);
     }
-    json_object_foreach(decoder, id, value)
+    json_array_foreach(extra, i, token)
     {
-        char *end;
-        text = json_string_value(json_object_get(value, "content"));
-        json_t *item = text ? json_object_get(by_text, text) : NULL;
-        if (item) json_object_set(item, "special", json_object_get(value, "special"));
-        if (item || json_object_get(by_id, id)) continue;
-        item = json_deep_copy(value);
-        long long n = strtoll(id, &end, 10);
-        if (*id && !*end) json_object_set_new(item, "id", json_integer(n));
-        if (text) json_object_set(by_text, text, item);
-        json_array_append_new(added, item);
+        const char *text = text_of(token);
+        if (text && !*text) continue;
+        if (!text || !json_object_get(c->by_text, text)) append_token(c, token);
     }
-    mark_named(by_text, config);
-    json_decref(by_text);
-    json_decref(by_id);
+}
+
+static int append_configured(const Reader *r, json_t *added, const json_t *config)
+{
+    Configured c = {added, json_object()};
+    size_t i;
+    json_t *item;
+    json_array_foreach(added, i, item)
+    {
+        const char *text = json_string_value(json_object_get(item, "content"));
+        if (text) json_object_set(c.by_text, text, item);
+    }
+    int rc = append_decoder(r, &c, json_object_get(config, "added_tokens_decoder"));
+    append_all_named(&c, config);
+    append_extra(&c, config);
+    json_decref(c.by_text);
+    return rc;
 }
 
 /*
  * Added tokens that are in the tokenizer_config.json beside the file alone: transformers adds them.
  * Without them a template's marks would be read as the letters they are written in.
  */
-static int take_configured(json_t *root, const char *path, Error *err)
+static int take_configured(const Reader *r, json_t *root)
 {
     static const char name[] = "tokenizer_config.json";
-    const char *slash = strrchr(path, '/');
+    const char *path = r->file.path, *slash = strrchr(path, '/');
     StrBuf dir = {0};
     int rc = 0;
     strbuf_add(&dir, slash ? path : ".", slash ? (size_t)(slash - path) : 1);
     if (file_is_in(strbuf_str(&dir), name)) {
         char *beside = path_join(strbuf_str(&dir), name);
-        json_t *config = json_read_file(beside, MAX_CONFIG_BYTES, err);
+        json_t *config = json_read_file(beside, MAX_CONFIG_BYTES, r->file.err);
         if (config && !json_object_get(root, "added_tokens"))
             json_object_set_new(root, "added_tokens", json_array());
-        append_configured(json_object_get(root, "added_tokens"), config);
-        rc = config ? 0 : -1;
+        rc = config ? append_configured(r, json_object_get(root, "added_tokens"), config) : -1;
         json_decref(config);
         mem_free(beside);
     }
@@ -408,7 +496,8 @@ int tokenizer_read(Tokenizer *tok, const char *path, Error *err)
     tokenizer_tables_find(&r.file, file.size ? (const char *)file.data : "", file.size, &rest);
     /* A second model would not be the one whose tables were found. */
     json_t *root = json_read_text(strbuf_str(&rest), rest.len, JSON_REJECT_DUPLICATES, path, err);
-    if (root && !take_configured(root, path, err)) rc = read_root(&r, root);
+    r.n_own = json_array_size(json_object_get(root, "added_tokens"));
+    if (root && !take_configured(&r, root)) rc = read_root(&r, root);
     json_decref(root);
     nfc_scratch_free(&r.nfc);
     tokenizer_tables_free(&r.file);
