@@ -180,8 +180,7 @@ static int print_list(TextTask *t, json_t *(*entry)(const Server *, int32_t), si
         budget_spend(budget, ENTRY_COST);
         json_t *one = entry(t->server, t->ids.id[t->n_printed]);
         strbuf_puts(&t->reply, t->n_printed ? "," : "[");
-        json_print(one, &t->reply);
-        json_decref(one);
+        json_write(&t->reply, "o", one);
     }
     strbuf_puts(&t->reply, t->ids.n ? "]" : "[]");
     t->n_printed = 0;
@@ -235,8 +234,7 @@ static int detokenize(TextTask *t, size_t *budget)
     }
     json_t *whole = json_text_n(strbuf_str(&text), text.len);
     json_t *out = json_pack("{s:O, s:o}", "prompt", whole, "content", whole);
-    json_print(out, &t->reply);
-    json_decref(out);
+    json_write(&t->reply, "o", out);
     strbuf_free(&text);
     return 0;
 }
@@ -250,8 +248,7 @@ static int apply_template(TextTask *t, size_t *budget)
     if (!rc) rc = chat_prompt(t->server->service, &r, &text, NULL, &t->err);
     if (!rc) {
         json_t *out = json_pack("{s:o}", "prompt", json_text_n(strbuf_str(&text), text.len));
-        json_print(out, &t->reply);
-        json_decref(out);
+        json_write(&t->reply, "o", out);
     }
     strbuf_free(&text);
     api_request_free(&r);

@@ -458,8 +458,7 @@ void exchange_text(Exchange *ex, const char *content_type, const StrBuf *text)
 void exchange_json(Exchange *ex, json_t *body)
 {
     StrBuf text = {0};
-    json_print(body, &text);
-    json_decref(body);
+    json_write(&text, "o", body);
     exchange_text(ex, "application/json", &text);
     strbuf_free(&text);
 }
@@ -560,8 +559,7 @@ void exchange_error(Exchange *ex, int status, const char *code, const char *para
     if (status == 503) exchange_add_header(ex, "Retry-After", "5");
     if (status == 500) exchange_add_header(ex, "x-should-retry", "false");
     log_debug("refused id=%s status=%d", ex->id, status);
-    json_print(body, &text);
-    json_decref(body);
+    json_write(&text, "o", body);
     send_text(ex, status == 503 && anthropic ? 529 : status, "application/json", &text);
     strbuf_free(&text);
 }
@@ -576,8 +574,7 @@ void http_write_refusal(struct evbuffer *out, int status, const char *message)
     json_t *body = http_error_body(status, NULL, NULL, message);
     random_hex(id, 16);
     evutil_date_rfc1123(date, sizeof date, NULL);
-    json_print(body, &text);
-    json_decref(body);
+    json_write(&text, "o", body);
     log_debug("refused id=%s status=%d", id, status);
     evbuffer_add_printf(out,
                         "HTTP/1.1 %d %s\r\nX-Request-Id: %s\r\nServer: %s\r\n"

@@ -34,8 +34,7 @@ void stream_end_event(Stream *s)
 
 void stream_add(Stream *s, json_t *event)
 {
-    json_print(event, stream_begin_event(s));
-    json_decref(event);
+    json_write(stream_begin_event(s), "o", event);
     stream_end_event(s);
 }
 
