@@ -6,6 +6,7 @@
 #include "engine/quantization.h"
 
 #include <string.h>
+#include <strings.h>
 
 #include "base/json.h"
 #include "kernels/weight.h"
@@ -37,6 +38,12 @@ static int bad(const Reader *r, const char *key, const char *what)
     return error_set(r->err, ERR_INPUT, "%s: '%s' %s", r->where, key, what);
 }
 
+static int unsupported(const Reader *r, const char *key, const char *is)
+{
+    return error_set(r->err, ERR_INPUT, "%s: '%s' is '%.40s', which is not supported", r->where,
+                     key, is);
+}
+
 /* The text at a key, `fallback` where there is none; NULL and an Error if it is something else. */
 static const char *get_text(const Reader *r, const json_t *of, const char *key,
                             const char *fallback)
@@ -47,16 +54,15 @@ static const char *get_text(const Reader *r, const json_t *of, const char *key,
     return json_string_value(v);
 }
 
-/* Which of the n words the text at a key is; -1 and an Error: none. */
+/* Which of the n words the text at a key is, in letters of any case; -1 and an Error: none. */
 static int which(const Reader *r, const json_t *of, const char *key, const char *fallback,
                  const char *const *word, int n)
 {
     const char *s = get_text(r, of, key, fallback);
     if (!s) return -1;
     for (int i = 0; i < n; i++)
-        if (!strcmp(s, word[i])) return i;
-    return error_set(r->err, ERR_INPUT, "%s: '%s' is '%.40s', which is not supported", r->where,
-                     key, s);
+        if (!strcasecmp(s, word[i])) return i;
+    return unsupported(r, key, s);
 }
 
 #define WHICH(r, of, key, fallback, ...)                                                           \
@@ -127,21 +133,24 @@ static int read_gptq(const Reader *r)
 
 static int read_awq(const Reader *r)
 {
-    if (WHICH(r, r->of, "version", "gemm", "gemm", "GEMM") < 0) return -1;
+    if (WHICH(r, r->of, "version", "gemm", "gemm") < 0) return -1;
     return read_bits(r, 4);
 }
 
-/* Of integers, as GPTQ or AWQ have them, or of small floats, as others do. */
+/*
+ * Of integers, as GPTQ or AWQ have them, or of small floats, as others do. The format may name a
+ * kernel, too: "auto_round:auto_gptq:exllamav2".
+ */
 static int read_auto_round(const Reader *r)
 {
-    enum { LOWER = 2, INTEGERS = 6 }; /* formats before this one */
-    int format =
-        WHICH(r, r->of, "packing_format", "auto_round:auto_gptq", "auto_round:auto_gptq",
-              "auto_round:gptq", "auto_round:gptqmodel", "auto_round", "auto_round:auto_awq",
-              "auto_round:awq", "auto_round:fp8", "auto_round:llm_compressor");
-    if (format < 0) return -1;
-    if (format >= INTEGERS) return 0;
-    r->q->zeros_lower = format < LOWER;
+    static const char key[] = "packing_format";
+    const char *format = get_text(r, r->of, key, "auto_round:auto_gptq");
+    if (!format) return -1;
+    if (strncmp(format, "auto_round", 10) != 0 || strstr(format, "fake"))
+        return unsupported(r, key, format);
+    if (strstr(format, "fp8") || strstr(format, "llm_compressor")) return 0;
+    r->q->zeros_lower = strstr(format, "auto_gptq") || strstr(format, ":gptq");
+    if (strstr(format, "gptqmodel")) r->q->zeros_lower = 0;
     return WHICH(r, r->of, "data_type", "int", "int") < 0 ? -1 : read_bits(r, 0);
 }
 
