@@ -93,6 +93,7 @@ static int make_prompt(Chat *c, const char *text, Error *err)
     strbuf_clear(&c->rendered);
     c->prompt.n = 0;
     size_t mark;
+    c->answer_changes = 0;
     if (set->raw) {
         strbuf_puts(&c->rendered, text);
         mark = c->rendered.len;
@@ -102,10 +103,10 @@ static int make_prompt(Chat *c, const char *text, Error *err)
         int rc = chat_render(&c->service->tmpl, c->messages, c->tools, &options, &c->rendered,
                              &marks, err);
         mark = marks.n_stable;
+        c->answer_changes = marks.drops_thinking;
         chat_marks_free(&marks);
         if (rc) return -1;
     }
-    c->answer_changes = mark < c->rendered.len;
     return encode(c, mark, err);
 }
 

@@ -434,15 +434,19 @@ static void says_what_will_stay(void **state)
         ChatOptions options;
         const char *after;
     } rows[] = {
-        {&qwen35, {1, .enable_thinking = 1}, "<think>\n"},
-        {&qwen35, {1, .enable_thinking = 0}, "<think>\n\n</think>\n\n"},
+        {&qwen35, {1, .enable_thinking = 1}, "assistant\n<think>\n"},
+        {&qwen35, {1, .enable_thinking = 0}, "assistant\n<think>\n\n</think>\n\n"},
         {&qwen35, {0, .enable_thinking = 1}, ""},
-        {&qwen38, {1, .enable_thinking = 1, .preserve_thinking = 1}, "<think>\n"},
-        {&qwen38, {1, .enable_thinking = 0, .preserve_thinking = 0}, "<think>\n\n</think>\n\n"},
-        {&qwen38, {1, .enable_thinking = 0, .preserve_thinking = -1}, ""},
-        {&next, {1, .enable_thinking = 1}, ""},
-        {&thinking, {1, .enable_thinking = -1}, "<think>\n"},
-        {&coder, {1, .enable_thinking = -1}, ""},
+        {&qwen38, {1, .enable_thinking = 1, .preserve_thinking = 1}, "assistant\n<think>\n"},
+        {&qwen38,
+         {1, .enable_thinking = 0, .preserve_thinking = 0},
+         "assistant\n<think>\n\n</think>\n\n"},
+        {&qwen38,
+         {1, .enable_thinking = 0, .preserve_thinking = -1},
+         "assistant\n<think>\n\n</think>\n\n"},
+        {&next, {1, .enable_thinking = 1}, "assistant\n"},
+        {&thinking, {1, .enable_thinking = -1}, "assistant\n<think>\n"},
+        {&coder, {1, .enable_thinking = -1}, "assistant\n"},
     };
     (void)state;
     json_t *messages = parse("[" USER("x") "]");

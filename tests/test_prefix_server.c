@@ -98,13 +98,17 @@ static json_t *chat_body(json_t *messages, int thinking)
                      thinking);
 }
 
-/* The reply's cached tokens, when nothing else matters. */
-static int ask_chat(json_t *messages, const char *fields)
+static int cached_of(json_t *reply)
 {
-    json_t *reply = ask(CHAT, chat_body(messages, 0), fields);
     int n = cached(reply);
     json_decref(reply);
     return n;
+}
+
+/* The reply's cached tokens, when nothing else matters. */
+static int ask_chat(json_t *messages, const char *fields)
+{
+    return cached_of(ask(CHAT, chat_body(messages, 0), fields));
 }
 
 static json_t *question(const char *system, const char *text)
@@ -299,6 +303,32 @@ static void loop(void)
 static void loop_with_thinking(void)
 {
     converse(1);
+}
+
+/* The answer is dropped and something else said: all that was said before is found. */
+static void takes_back(int thinking)
+{
+    json_t *m = question("You are helpful.", "I want to find an Italian restaurant in San Jose");
+    for (int turn = 0; turn < 3; turn++) {
+        json_t *before = json_deep_copy(m);
+        if (!turn) expect_none(cached_of(ask(CHAT, chat_body(m, thinking), "\"max_tokens\": 10")));
+        json_array_append_new(m, json_pack("{s:s, s:s}", "role", "user", "content",
+                                           "That was no call. Please try once more."));
+        expect(cached_of(ask(CHAT, chat_body(m, thinking), "\"max_tokens\": 10")),
+               common(before, m));
+        json_decref(before);
+    }
+    json_decref(m);
+}
+
+static void dropped(void)
+{
+    takes_back(0);
+}
+
+static void dropped_with_thinking(void)
+{
+    takes_back(1);
 }
 
 static void billing(void)
@@ -555,6 +585,8 @@ static void run_all_ways(void (*script)(void))
 SCRIPT_TEST(repeats)
 SCRIPT_TEST(loop)
 SCRIPT_TEST(loop_with_thinking)
+SCRIPT_TEST(dropped)
+SCRIPT_TEST(dropped_with_thinking)
 SCRIPT_TEST(billing)
 SCRIPT_TEST(salts)
 SCRIPT_TEST(without)
@@ -570,6 +602,8 @@ int main(void)
         cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_loop),
         cmocka_unit_test(test_loop_with_thinking),
+        cmocka_unit_test(test_dropped),
+        cmocka_unit_test(test_dropped_with_thinking),
         cmocka_unit_test(test_billing),
         cmocka_unit_test(test_salts),
         cmocka_unit_test(test_without),

@@ -68,15 +68,17 @@ typedef struct {
 
 /* Places in a rendered prompt, and what becomes of it. */
 typedef struct {
-    /* Bytes that the template will render again when the conversation goes on: up to and including
-     * the "<|im_start|>assistant\n" of the answer that is to come where a <think> follows it, which
-     * a later prompt may lack; else everything. */
+    /* Bytes that the template will render again however the conversation goes on: up to and
+     * including the "<|im_start|>" of the answer that is to come, for another message may follow
+     * in its place; where an answer is gone on with, and no <think> of it may vanish, everything.
+     */
     size_t n_stable;
+    /* 1: after the next question the answer is rendered without its reasoning, or the empty one. */
+    int drops_thinking;
     /*
      * 1: the answer will be rendered otherwise than it is generated now, so that no later prompt
-     * begins with it: after the next question the template drops its reasoning, with the empty one
-     * too. 0 where it keeps them, and where a call may come, after which it does: unless what was
-     * sent of earlier answers shows that this client does not send reasoning back.
+     * begins with it: it drops its thinking. 0 where a call may come, after which it stays: unless
+     * what was sent of earlier answers shows that this client does not send reasoning back.
      */
     int answer_changes;
     /* What is not the template's: contents, names, arguments, tools. For tokenizer_encode_prompt.

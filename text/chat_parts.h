@@ -30,7 +30,8 @@ typedef struct {
     int thinks;               /* whether the answer begins with reasoning */
     int keeps_thinking;       /* whether earlier answers are shown with theirs */
     const char *instructions; /* how hard to think, or "" */
-    size_t answer_thinks; /* where the <think> begins that the answer goes on from; 0: nowhere */
+    size_t answer;     /* where its turn begins, behind its <|im_start|>; 0: no answer is to come */
+    int answer_thinks; /* 1: it goes on from a <think>, or from one that is closed */
     StrBuf *out;
     ChatMarks *marks; /* or NULL */
     Error *err;

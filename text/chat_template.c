@@ -260,7 +260,7 @@ static int put_answer(Render *r, size_t i, int is_open)
     }
     strbuf_puts(r->out, "\n");
     if (shows_thinking(r, i, reasoning)) {
-        if (is_open) r->answer_thinks = r->out->len;
+        r->answer_thinks = is_open;
         strbuf_puts(r->out, "<think>\n");
         chat_put(r, chat_is_qwen35(r) ? chat_trim(reasoning) : strip_newlines(reasoning, 1, 1));
         strbuf_puts(r->out, "\n</think>\n\n");
@@ -274,7 +274,9 @@ static int put_answer(Render *r, size_t i, int is_open)
 static int put_assistant(Render *r, size_t i)
 {
     int is_open = r->continue_final && i + 1 == r->n;
-    strbuf_puts(r->out, "<|im_start|>assistant");
+    strbuf_puts(r->out, "<|im_start|>");
+    if (is_open) r->answer = r->out->len;
+    strbuf_puts(r->out, "assistant");
     if (r->t->family == CHAT_QWEN3_CODER ? put_coder_answer(r, i) : put_answer(r, i, is_open))
         return -1;
     if (!is_open) strbuf_puts(r->out, "<|im_end|>\n");
@@ -365,13 +367,14 @@ static int read_options(Render *r, const ChatOptions *o)
 
 static void put_generation_prompt(Render *r)
 {
-    strbuf_puts(r->out, "<|im_start|>assistant\n");
-    size_t from = r->out->len;
+    strbuf_puts(r->out, "<|im_start|>");
+    r->answer = r->out->len;
+    strbuf_puts(r->out, "assistant\n");
     if (r->thinks)
         strbuf_puts(r->out, "<think>\n");
     else if (chat_is_qwen35(r))
         strbuf_puts(r->out, "<think>\n\n</think>\n\n");
-    if (r->out->len > from) r->answer_thinks = from;
+    r->answer_thinks = r->thinks || chat_is_qwen35(r);
 }
 
 /* Whether the last answer that the client knows came with its reasoning; 1 where there is none. */
@@ -392,7 +395,9 @@ static void mark_answer(const Render *r, const json_t *tools)
 {
     if (!r->marks) return;
     int stays = !r->answer_thinks || (r->keeps_thinking && (!r->thinks || r->continue_final));
-    r->marks->n_stable = stays ? r->out->len : r->answer_thinks;
+    int goes_on = stays && r->continue_final;
+    r->marks->n_stable = r->answer && !goes_on ? r->answer : r->out->len;
+    r->marks->drops_thinking = !stays;
     int is_kept = stays || ((json_array_size(tools) || r->keeps_thinking) &&
                             (!r->thinks || sends_reasoning(r)));
     r->marks->answer_changes = !is_kept;
