@@ -17,6 +17,7 @@ typedef struct {
     const int32_t *token; /* [n_prompt + n_answer] */
     int n_prompt, n_answer;
     int n_stable; /* tokens of the prompt that later ones begin with; 0: none */
+    int n_system; /* tokens that other conversations begin with; 0: not known */
     int answer_changes;
     uint64_t salt;
     double now, end; /* when it was looked up, and when it was over (before that: at once) */

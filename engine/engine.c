@@ -363,6 +363,7 @@ static void tell_tuner(Engine *e, const Seq *seq)
                             .n_prompt = r->n_prompt,
                             .n_answer = seq_n_generated(seq),
                             .n_stable = r->n_stable,
+                            .n_system = r->n_system,
                             .answer_changes = r->answer_changes,
                             .salt = r->salt,
                             /* one at a time there: it begins when the one before is over */

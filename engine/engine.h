@@ -116,6 +116,7 @@ typedef struct {
      * keeps states.
      */
     int n_stable;          /* tokens of the prompt; 0: all of them */
+    int n_system;          /* those that another conversation begins with as well; 0: not known */
     int answer_changes;    /* 1: the answer will not come back as it was generated */
     int no_cache;          /* 1: nothing is looked up for it, nothing of it is kept */
     uint64_t salt;         /* requests of different salts share nothing */

@@ -13,20 +13,22 @@ typedef struct {
 } KeepRules;
 
 typedef struct {
-    int branch, prompt; /* tokens before the state, 0: none there */
-    int answer;         /* 1: at the answer's end */
+    int branch, system, prompt; /* tokens before the state, 0: none there */
+    int answer;                 /* 1: at the answer's end */
 } KeepPlan;
 
 /* The last place up to n where a prompt may leave a state. */
 int keep_whole_blocks(const KeepRules *rules, int n);
 
 /*
- * For a prompt of n_prompt tokens behind its hit, of which later prompts begin with the first
- * n_stable (0: not known to). answer_changes: it will not come back as it was generated. At a
- * branch, and at the answer's end, or at the prompt's in place of it when the answer will not come
- * back, or answers so far did not; without a branch at both. At most two that are new.
+ * For a prompt of n_prompt tokens behind its hit, of which other conversations begin with the first
+ * n_system and later prompts with the first n_stable (0: not known to). answer_changes: it will not
+ * come back as it was generated. At a branch, and at the answer's end, or at the prompt's in place
+ * of it when the answer will not come back, or answers so far did not; without a branch at both.
+ * And at n_system, where no prompt before had all these tokens: the next one would be computed as a
+ * whole to learn of the branch. At most three that are new.
  */
 KeepPlan keep_plan(const Cache *c, const KeepRules *rules, const CacheHit *hit, int n_prompt,
-                   int n_stable, int answer_changes);
+                   int n_system, int n_stable, int answer_changes);
 
 #endif

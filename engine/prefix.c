@@ -3,9 +3,9 @@
  *
  * A sequence that begins behind a hit shares the hit's pages and reads the hit's state once: its
  * first rows take it from there and write the sequence's own slot. On its way it leaves states: at
- * the branch point that its prompt makes in the tree, at the prompt's stable end, at the end of its
- * answer; at most two new ones. To leave a state is to let the cache hold the slot and go on in
- * another: nothing is copied but the hidden row.
+ * the branch point that its prompt makes in the tree, at the end of a system turn that is new, at
+ * the prompt's stable end, at the end of its answer; at most three. To leave a state is to let the
+ * cache hold the slot and go on in another: nothing is copied but the hidden row.
  */
 #include <assert.h>
 
@@ -78,8 +78,10 @@ static void plan_keeping(Engine *e, Seq *s, const CacheHit *hit)
     KeepRules rules = engine_keep_rules(e);
     KeepPlan plan = {0};
     if (prefix_keeps(e, r))
-        plan = keep_plan(e->mem.cache, &rules, hit, r->n_prompt, r->n_stable, r->answer_changes);
+        plan = keep_plan(e->mem.cache, &rules, hit, r->n_prompt, r->n_system, r->n_stable,
+                         r->answer_changes);
     s->keep_branch = plan.branch;
+    s->keep_system = plan.system;
     s->keep_stable = plan.prompt;
     s->keep_answer = plan.answer;
 }
@@ -126,9 +128,10 @@ static int common_tokens(const int32_t *a, int n_a, const int32_t *b, int n_b)
  * has none to leave at a branch yet. */
 static int will_keep(const Engine *e, Seq *s, int n)
 {
+    const int at[] = {s->keep_system, s->keep_branch, s->keep_stable};
     int deepest = 0;
-    if (s->keep_branch > s->n_past && s->keep_branch <= n) deepest = s->keep_branch;
-    if (s->keep_stable > s->n_past && s->keep_stable <= n) deepest = s->keep_stable;
+    for (int i = 0; i < 3; i++)
+        if (at[i] > s->n_past && at[i] <= n && at[i] > deepest) deepest = at[i];
     KeepRules rules = engine_keep_rules(e);
     int branch = keep_whole_blocks(&rules, n);
     if (branch - deepest < MIN_BRANCH || branch <= s->n_past || s->keep_branch) return deepest;
@@ -161,8 +164,8 @@ int prefix_is_coming(Engine *e, const EngineRequest *r, const int32_t *token, in
 
 int prefix_rows(const Seq *s, int n_rows)
 {
-    int at[] = {s->keep_branch, s->keep_stable};
-    for (int i = 0; i < 2; i++)
+    const int at[] = {s->keep_branch, s->keep_system, s->keep_stable};
+    for (int i = 0; i < 3; i++)
         if (at[i] > s->n_past && at[i] - s->n_past < n_rows) n_rows = at[i] - s->n_past;
     return n_rows;
 }
@@ -319,7 +322,8 @@ void prefix_share(Engine *e, Seq *s)
 void prefix_after_step(Engine *e, const Work *w)
 {
     Seq *s = w->seq;
-    int at_branch = s->n_past == s->keep_branch, ends = w->n_sampled && w->kept.stop;
+    int at_branch = s->n_past == s->keep_branch || s->n_past == s->keep_system;
+    int ends = w->n_sampled && w->kept.stop;
     int keeps = !w->is_tree && w->n_rows && (at_branch || s->n_past == s->keep_stable);
     int has_state = w->n_rows && (w->state_m == STATE_OF_ANY || w->state_m == w->kept.m);
     if (w->n_sampled && w->kept.stop < 0) return; /* NaN: nothing of it is kept */

@@ -52,6 +52,7 @@ typedef struct Seq {
     int32_t node;    /* of the cache, pinned: its pages up to there are shared */
     double found_at; /* when its hit was looked for, s */
     int keep_branch, keep_stable; /* positions where a state is to be kept, or 0 */
+    int keep_system;              /* one more of these */
     int keep_answer;              /* 1: so is the one at the answer's end */
     int holds_text;               /* the client has less text than the tokens say */
     int32_t held;                 /* then: the state after the last token wholly sent, or -1 */

@@ -60,6 +60,7 @@ struct Call {
     double started_ms, first_token_ms; /* on the monotonic clock; 0: none yet */
     TokenList *prompt;                 /* [n_prompts] */
     int *n_stable;                     /* [n_prompts] as EngineRequest's; NULL: 0 */
+    int n_system;                      /* as EngineRequest's, of a chat */
     int n_prompts;
     int n_encoded;          /* prompts that are done */
     Encoding encoding;      /* of the next one */

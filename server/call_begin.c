@@ -59,6 +59,7 @@ int call_tokenize_chat(Call *call, int limit, size_t *budget, ApiError *err)
     int rc = encoding_some(e, budget, err);
     if (rc) return rc;
     call->n_stable[0] = e->n_stable;
+    call->n_system = e->n_system;
     encoding_free(e);
     return 0;
 }
@@ -142,6 +143,7 @@ static int open_answers(Call *call, ApiError *err)
         a->owner = call;
         a->index = i;
         a->request.n_stable = call->n_stable ? call->n_stable[i / n] : 0;
+        a->request.n_system = call->n_system;
         a->request.answer_changes = call->answer_changes;
         a->request.predicted = call->predicted.id;
         a->request.n_predicted = call->predicted.n;

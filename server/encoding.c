@@ -48,6 +48,7 @@ int encoding_chat(Encoding *e, const Service *service, const ApiRequest *api, To
                               e->marks.n_client, ids, &err->error);
     if (!e->encoder) return api_in_field(err, e->field);
     encoder_mark(e->encoder, e->marks.n_stable);
+    encoder_mark_turn(e->encoder, e->marks.n_system);
     return 0;
 }
 
@@ -57,6 +58,7 @@ int encoding_some(Encoding *e, size_t *budget, ApiError *err)
     if (rc > 0) return 1;
     budget_spend(budget, TEXT_COST);
     e->n_stable = encoder_stable(e->encoder);
+    e->n_system = encoder_turn(e->encoder);
     close_text(e);
     return rc ? api_in_field(err, e->field) : 0;
 }

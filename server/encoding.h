@@ -17,7 +17,8 @@ typedef struct {
     TextSpan all;    /* a text in which no added tokens are read */
     StrBuf chat;     /* a rendered chat, */
     ChatMarks marks; /* and what in it is the client's */
-    int n_stable;    /* once it is done: tokens that a longer prompt begins with again */
+    int n_stable;    /* once it is done: tokens that a longer prompt begins with again, */
+    int n_system;    /* and a chat's that another conversation does, or 0 */
 } Encoding;          /* zero-initialised; stays where it is */
 
 /* At any time. */

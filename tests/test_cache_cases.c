@@ -645,14 +645,21 @@ static void test_what_is_counted(void **state)
 /* ---- where a request leaves states ---- */
 
 /* Of a prompt of 90 tokens, 80 of which come again, behind a hit of 10. */
+static void expect_plan_behind(const Opened *c, KeepRules rules, int at_branch, int n_system,
+                               int answer_changes, KeepPlan want)
+{
+    CacheHit hit = {.n = 10, .matched = at_branch ? at_branch : 10, .branch = at_branch};
+    KeepPlan p = keep_plan(c->cache, &rules, &hit, 90, n_system, 80, answer_changes);
+    assert_int_equal(p.branch, want.branch);
+    assert_int_equal(p.system, want.system);
+    assert_int_equal(p.prompt, want.prompt);
+    assert_int_equal(p.answer, want.answer);
+}
+
 static void expect_plan(const Opened *c, KeepRules rules, int at_branch, int answer_changes,
                         KeepPlan want)
 {
-    CacheHit hit = {.n = 10, .branch = at_branch};
-    KeepPlan p = keep_plan(c->cache, &rules, &hit, 90, 80, answer_changes);
-    assert_int_equal(p.branch, want.branch);
-    assert_int_equal(p.prompt, want.prompt);
-    assert_int_equal(p.answer, want.answer);
+    expect_plan_behind(c, rules, at_branch, 0, answer_changes, want);
 }
 
 /* At most two: a branch always, the answer's end rather than the prompt's. */
@@ -683,6 +690,26 @@ static void test_two_states_a_request(void **state)
     use(&c, text(50, 6), 90);
     expect_plan(&c, ours, 40, 0, (KeepPlan){.branch = 40, .prompt = 80});
     expect_plan(&c, ours, 0, 0, (KeepPlan){.prompt = 80, .answer = 1});
+    close_cache(&c);
+}
+
+/* And at a system turn's end, where it is new. */
+static void test_a_system_turn(void **state)
+{
+    (void)state;
+    static const KeepRules ours = {.keep_answers = 1, .keep_prompts = 1};
+    static const KeepRules marconi = {.keep_answers = 1};
+    static const KeepRules blocks = {.keep_answers = 1, .keep_prompts = 1, .block = 16};
+    Opened c = open_lru();
+    expect_plan_behind(&c, ours, 0, 60, 0, (KeepPlan){.system = 60, .prompt = 80, .answer = 1});
+    expect_plan_behind(&c, ours, 0, 60, 1, (KeepPlan){.system = 60, .prompt = 80});
+    expect_plan_behind(&c, ours, 40, 60, 0, (KeepPlan){.branch = 40, .system = 60, .answer = 1});
+    expect_plan_behind(&c, ours, 60, 60, 0,
+                       (KeepPlan){.branch = 60, .answer = 1});                     /* it is known */
+    expect_plan_behind(&c, ours, 0, 25, 0, (KeepPlan){.prompt = 80, .answer = 1}); /* too few */
+    expect_plan_behind(&c, ours, 0, 26, 0, (KeepPlan){.system = 26, .prompt = 80, .answer = 1});
+    expect_plan_behind(&c, marconi, 0, 60, 0, (KeepPlan){.answer = 1});
+    expect_plan_behind(&c, blocks, 0, 60, 0, (KeepPlan){.system = 48, .prompt = 80, .answer = 1});
     close_cache(&c);
 }
 
@@ -736,6 +763,7 @@ int main(void)
         cmocka_unit_test(test_a_cache_that_is_off),
         cmocka_unit_test(test_what_is_counted),
         cmocka_unit_test(test_two_states_a_request),
+        cmocka_unit_test(test_a_system_turn),
         cmocka_unit_test(test_copy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -90,6 +90,27 @@ static void only_the_answer(int i)
     settle();
 }
 
+/* Conversations with system turns of 45 tokens and, in part the same, of 60. */
+static void add_systems(void)
+{
+    EngineRequest *r = add(NULL, 0, 3307, 90, 0);
+    r->n_system = 45;
+    int first = settle();
+    r = add(list.prompt[first], 45, 1503, 40, 45);
+    r->n_system = 45;
+    settle();
+    r = add(list.prompt[first], 30, 2902, 60, 0);
+    r->n_system = 60;
+    int second = settle();
+    r = add(list.prompt[second], 60, 11, 30, 60);
+    r->n_system = 60;
+    settle();
+    add(list.prompt[first], 30, 1, 20, 30); /* where the two part */
+    settle();
+    go_on(first, 2, 20);
+    settle();
+}
+
 static void make_list(void)
 {
     asked_open(&reference, asked_options(1, 0, 1));
@@ -141,6 +162,7 @@ static void make_list(void)
     settle();
     for (int i = 0; i < 8; i++)
         only_the_answer(i);
+    add_systems();
     asked_close(&reference);
 }
 

@@ -187,29 +187,36 @@ static void expect_none(int got)
 
 /* ---- scripts ---- */
 
+#define DINNER "I want to find an Italian restaurant in San Jose for two people this evening, "
+
 /* A, B, A; A twice more; and a third that begins as both. */
 static void repeats(void)
 {
-    json_t *a = question("You are helpful.", "I want to find an Italian restaurant in San Jose");
-    json_t *b = question("You are helpful.", "Reserve a table at Oren's Hummus in Palo Alto at 7");
-    json_t *c = question("You are helpful.", "Any Thai food in Berkeley?");
-    int n_ab = common(a, b), n_ac = common(a, c);
-    assert_true(n_ab > 100);
-    assert_true(n_ac > 100);
+    json_t *a = question("You are helpful.", DINNER "with a view");
+    json_t *b = question("You are helpful.", DINNER "with music");
+    json_t *c = question("You are helpful.", DINNER "with good wine");
+    json_t *other = question("You are helpful.", "Where?");
+    int n_ab = common(a, b), n_ac = common(a, c), n_system = common(a, other) - 2; /* "user\n" */
+    assert_true(n_system > 100);
+    assert_true(n_ab >= n_system + 16);
+    assert_int_equal(n_ac, n_ab);
     expect_none(ask_chat(a, "\"max_tokens\": 40"));
-    assert_true(ask_chat(b, "\"max_tokens\": 40") <= n_ab);
+    int n_b = ask_chat(b, "\"max_tokens\": 40");
+    expect(n_b, n_system);
+    assert_true(n_b <= n_ab);
     for (int i = 0; i < 3; i++) {
         int n = ask_chat(a, "\"max_tokens\": 40");
         expect(n, stable(a, 0));
         assert_true(n <= length(a));
     }
     /* Where a and b parted there is a state now. */
-    expect(ask_chat(c, "\"max_tokens\": 40"), n_ac < n_ab ? n_ac : n_ab);
+    expect(ask_chat(c, "\"max_tokens\": 40"), n_ac);
     /* Drawn by lot, with a seed. */
     expect(ask_chat(a, "\"temperature\": 1, \"seed\": 7, \"max_tokens\": 40"), stable(a, 0));
     json_decref(a);
     json_decref(b);
     json_decref(c);
+    json_decref(other);
 }
 
 /* A counter of the metrics page. */

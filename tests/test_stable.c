@@ -397,6 +397,58 @@ static void test_loop_then_question(void **state)
     }
 }
 
+/* Tokens of text up to `at`, as the encoder counts them. */
+static int turn_at(const char *text, size_t len, size_t at, size_t slice)
+{
+    TokenList list = {0};
+    int more = 1;
+    Encoder *e = encoder_open(toks[0], text, len, NULL, 0, &list, &err);
+    if (!e) fail_msg("%s", err.msg);
+    encoder_mark_turn(e, at);
+    while (more) {
+        size_t budget = slice;
+        more = encoder_some(e, &budget, &err);
+    }
+    int n = encoder_turn(e);
+    encoder_close(e);
+    token_list_free(&list);
+    return n;
+}
+
+/* Another conversation begins with the same system turn, and with the same tokens. */
+static void test_system_turn(void **state)
+{
+    (void)state;
+    json_t *tools = parse("[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]");
+    json_t *plain = parse("[" QUESTION "]");
+    json_t *system = parse("[{\"role\": \"system\", \"content\": \"Be brief.\"}, " QUESTION "]");
+    json_t *other = parse("[{\"role\": \"system\", \"content\": \"Be brief.\"},"
+                          " {\"role\": \"user\", \"content\": \"Else?\"}]");
+    for (int family = 0; family < N_TEMPLATES; family++) {
+        const ChatTemplate *t = &named_templates[family].t;
+        ChatOptions options = options_of(&named_templates[family], 1);
+        Prompt p, q, none;
+        assert_true(make_prompt(&p, t, toks[0], system, tools, &options));
+        assert_true(make_prompt(&q, t, toks[0], other, tools, &options));
+        size_t at = p.marks.n_system;
+        int n = turn_at(strbuf_str(&p.text), p.text.len, at, 1 + (size_t)family);
+        assert_true(n > 2 && p.ids.id[n - 1] == p.ids.id[0]); /* a turn begins */
+        assert_int_equal(q.marks.n_system, at);
+        assert_true(begins_with(&q.ids, p.ids.id, n));
+        assert_memory_equal(p.text.data + at, "user\n", 5);
+        assert_int_equal(turn_at(strbuf_str(&p.text), p.text.len, at + 1, 3), 0);
+        assert_true(make_prompt(&none, t, toks[0], plain, NULL, &options));
+        if (t->family != CHAT_QWEN38) assert_int_equal(none.marks.n_system, 0);
+        prompt_free(&p);
+        prompt_free(&q);
+        prompt_free(&none);
+    }
+    json_decref(tools);
+    json_decref(plain);
+    json_decref(system);
+    json_decref(other);
+}
+
 /* A turn that is left open: what follows a <think> is not stable, anything else is. */
 static void test_open_turn(void **state)
 {
@@ -544,6 +596,7 @@ int main(void)
         cmocka_unit_test(test_normalised_tokens),
         cmocka_unit_test(test_turns),
         cmocka_unit_test(test_loop_then_question),
+        cmocka_unit_test(test_system_turn),
         cmocka_unit_test(test_open_turn),
         cmocka_unit_test(test_answers),
         cmocka_unit_test(test_same_text),

@@ -73,6 +73,9 @@ typedef struct {
      * in its place; where an answer is gone on with, and no <think> of it may vanish, everything.
      */
     size_t n_stable;
+    /* Bytes that another conversation may begin with as well: the system turn, up to and including
+     * the "<|im_start|>" behind it; 0: there is none. */
+    size_t n_system;
     /* 1: after the next question the answer is rendered without its reasoning, or the empty one. */
     int drops_thinking;
     /*

@@ -13,6 +13,8 @@
 #include "text/pyjson.h"
 #include "text/utf8.h"
 
+#define TURN "<|im_start|>" /* what each begins with */
+
 void chat_mark_client(const Render *r, size_t from)
 {
     ChatMarks *m = r->marks;
@@ -274,7 +276,7 @@ static int put_answer(Render *r, size_t i, int is_open)
 static int put_assistant(Render *r, size_t i)
 {
     int is_open = r->continue_final && i + 1 == r->n;
-    strbuf_puts(r->out, "<|im_start|>");
+    strbuf_puts(r->out, TURN);
     if (is_open) r->answer = r->out->len;
     strbuf_puts(r->out, "assistant");
     if (r->t->family == CHAT_QWEN3_CODER ? put_coder_answer(r, i) : put_answer(r, i, is_open))
@@ -367,7 +369,7 @@ static int read_options(Render *r, const ChatOptions *o)
 
 static void put_generation_prompt(Render *r)
 {
-    strbuf_puts(r->out, "<|im_start|>");
+    strbuf_puts(r->out, TURN);
     r->answer = r->out->len;
     strbuf_puts(r->out, "assistant\n");
     if (r->thinks)
@@ -405,6 +407,14 @@ static void mark_answer(const Render *r, const json_t *tools)
     if (r->n_images || r->n_videos) r->marks->n_client = 0;
 }
 
+/* The turn behind it begins alike in each conversation. */
+static void put_system(const Render *r, const json_t *tools)
+{
+    size_t from = r->out->len;
+    chat_put_system(r, tools);
+    if (r->marks && r->out->len > from) r->marks->n_system = r->out->len + strlen(TURN);
+}
+
 int chat_render(const ChatTemplate *t, const json_t *messages, const json_t *tools,
                 const ChatOptions *options, StrBuf *out, ChatMarks *marks, Error *err)
 {
@@ -423,7 +433,7 @@ int chat_render(const ChatTemplate *t, const json_t *messages, const json_t *too
     if (!rc && r.continue_final && r.message[r.n - 1].role != ROLE_ASSISTANT)
         rc = error_set(err, ERR_INPUT, "the last message is not an assistant's");
     if (!rc) {
-        chat_put_system(&r, tools);
+        put_system(&r, tools);
         rc = put_messages(&r);
     }
     if (!rc && options->add_generation_prompt) put_generation_prompt(&r);

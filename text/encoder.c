@@ -52,6 +52,9 @@ struct Encoder {
     int n_stable; /* tokens before the last piece so far, or before the blanks that it ends */
     int in_blanks;
     int is_marked; /* the mark is still to be reached */
+
+    size_t turn_at;
+    int n_turn; /* tokens before it */
 };
 
 void encoder_mark(Encoder *e, size_t at)
@@ -64,6 +67,16 @@ void encoder_mark(Encoder *e, size_t at)
 int encoder_stable(const Encoder *e)
 {
     return e->n_stable;
+}
+
+void encoder_mark_turn(Encoder *e, size_t at)
+{
+    e->turn_at = at;
+}
+
+int encoder_turn(const Encoder *e)
+{
+    return e->n_turn;
 }
 
 static const char *stretch(const Encoder *e, size_t *len)
@@ -79,6 +92,7 @@ static int end_stretch(Encoder *e)
     token_list_add(e->out, e->added);
     e->since = e->at += e->n_added;
     e->doing = FIND_ADDED;
+    if (e->at == e->turn_at) e->n_turn = e->out->n;
     if (e->is_marked && e->at <= e->mark) e->n_stable = e->out->n;
     e->is_marked &= e->at < e->mark;
     return 1;

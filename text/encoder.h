@@ -36,6 +36,15 @@ void encoder_mark(Encoder *e, size_t at);
 /* The answer, once encoder_some has given 0: of all tokens in *out. */
 int encoder_stable(const Encoder *e);
 
+/*
+ * To be asked before the first slice as well: how many tokens are text[0..at), where an added token
+ * ends there?
+ */
+void encoder_mark_turn(Encoder *e, size_t at);
+
+/* The answer, once encoder_some has given 0; 0: none ends there. */
+int encoder_turn(const Encoder *e);
+
 /* At any time. NULL is fine. */
 void encoder_close(Encoder *e);
 
