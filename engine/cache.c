@@ -317,7 +317,6 @@ void cache_use(Cache *c, const CacheHit *hit, int n, double now)
     if (!c->options.on) return;
     s->lookups++;
     s->hits += hit->n > 0;
-    if (hit->slot >= 0) s->found[node_at(c, hit->node)->kind]++;
     s->asked_tokens += n;
     s->hit_tokens += hit->n;
     s->matched_tokens += hit->matched;
@@ -390,13 +389,6 @@ int cache_prefix(const Cache *c, int32_t node, int32_t *token, int32_t *page, in
 }
 
 /* ---- keeping ---- */
-
-int cache_prefers_prompts(const Cache *c)
-{
-    const CacheStats *s = &c->stats;
-    double answers = (double)s->found[KEPT_ANSWER] * (double)s->kept[KEPT_PROMPT];
-    return (double)s->found[KEPT_PROMPT] * (double)s->kept[KEPT_ANSWER] > answers;
-}
 
 void cache_refuse(Cache *c, CacheRefused why)
 {
@@ -478,7 +470,6 @@ int32_t cache_keep(Cache *c, uint64_t salt, int32_t from, const int32_t *token, 
         e->slot = slot;
         c->stats.states++;
         c->stats.kept[kind]++;
-        e->kind = kind;
     }
     radix_touch(&c->tree, here, now);
     cache_unpin(c, from);

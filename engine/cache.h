@@ -69,7 +69,6 @@ typedef struct {
     long asked_tokens, hit_tokens; /* of prompts that were looked up */
     long matched_tokens;           /* of which KV was there: beyond hit_tokens the state was not */
     long kept[N_KEPT], refused[N_REFUSED];
-    long found[N_KEPT];                 /* hits, by where their state was kept */
     long evicted_states, evicted_nodes; /* states alone; nodes with their pages */
     long waits;                         /* prompts that waited for a prefix of another */
     long nodes, states, pages;          /* now */
@@ -144,12 +143,6 @@ void cache_pages(const Cache *c, int32_t node, int n, int32_t *page);
  */
 int32_t cache_keep(Cache *c, uint64_t salt, int32_t from, const int32_t *token, int n,
                    const int32_t *page, int32_t slot, CacheKept kind, double now);
-
-/*
- * 1 when of the states kept so far those at prompts' ends were found more often than those at
- * answers': clients send back other answers than they got.
- */
-int cache_prefers_prompts(const Cache *c);
 
 /* Counts a state that the caller could not offer. */
 void cache_refuse(Cache *c, CacheRefused why);

@@ -3,7 +3,7 @@
 
 #include "engine/frames.h"
 
-enum { MAX_POINTS = 3 };
+enum { MAX_POINTS = 4 };
 
 /* Where a state is to be kept: after n tokens. */
 typedef struct {
@@ -44,8 +44,8 @@ static void add_point(Replay *p, int n, CacheKept kind)
 static void choose_points(Replay *p, const KeepRules *rules)
 {
     const CachedRequest *r = p->r;
-    KeepPlan plan = keep_plan(p->cache, rules, &p->hit, r->n_prompt, r->n_system, r->n_stable,
-                              r->answer_changes);
+    KeepPlan plan =
+        keep_plan(rules, &p->hit, r->n_prompt, r->n_system, r->n_stable, r->answer_changes);
     add_point(p, plan.branch, KEPT_BRANCH);
     add_point(p, plan.system, KEPT_BRANCH);
     add_point(p, plan.prompt, KEPT_PROMPT);

@@ -6,8 +6,8 @@ int keep_whole_blocks(const KeepRules *rules, int n)
     return rules->block ? n / rules->block * rules->block : n;
 }
 
-KeepPlan keep_plan(const Cache *c, const KeepRules *rules, const CacheHit *hit, int n_prompt,
-                   int n_system, int n_stable, int answer_changes)
+KeepPlan keep_plan(const KeepRules *rules, const CacheHit *hit, int n_prompt, int n_system,
+                   int n_stable, int answer_changes)
 {
     int branch = keep_whole_blocks(rules, hit->branch), prompt = keep_whole_blocks(rules, n_stable);
     int system = keep_whole_blocks(rules, n_system);
@@ -18,7 +18,6 @@ KeepPlan keep_plan(const Cache *c, const KeepRules *rules, const CacheHit *hit, 
         if (hit->matched < n_system && system - hit->n >= MIN_BRANCH) p.system = system;
     }
     if (branch > hit->n) p.branch = branch;
-    if (p.branch && rules->keep_prompts && cache_prefers_prompts(c)) p.answer = 0;
-    if (prompt > hit->n && (!p.answer || (rules->keep_prompts && !p.branch))) p.prompt = prompt;
+    if (prompt > hit->n && (rules->keep_prompts || !p.answer)) p.prompt = prompt;
     return p;
 }

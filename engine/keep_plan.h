@@ -8,7 +8,7 @@
 
 typedef struct {
     int keep_answers; /* as CacheOptions */
-    int keep_prompts; /* 1: where nothing branches, the prompt's end too; 0: as Marconi */
+    int keep_prompts; /* 1: the prompt's end beside the answer's; 0: as Marconi */
     int block;        /* prompts' states lie at whole multiples of it; 0: anywhere */
 } KeepRules;
 
@@ -23,12 +23,11 @@ int keep_whole_blocks(const KeepRules *rules, int n);
 /*
  * For a prompt of n_prompt tokens behind its hit, of which other conversations begin with the first
  * n_system and later prompts with the first n_stable (0: not known to). answer_changes: it will not
- * come back as it was generated. At a branch, and at the answer's end, or at the prompt's in place
- * of it when the answer will not come back, or answers so far did not; without a branch at both.
- * And at n_system, where no prompt before had all these tokens: the next one would be computed as a
- * whole to learn of the branch. At most three that are new.
+ * come back as it was generated. At a branch, at the prompt's end, and at the answer's where it may
+ * come back. And at n_system, where no prompt before had all these tokens: the next one would be
+ * computed as a whole to learn of the branch. At most four that are new.
  */
-KeepPlan keep_plan(const Cache *c, const KeepRules *rules, const CacheHit *hit, int n_prompt,
-                   int n_system, int n_stable, int answer_changes);
+KeepPlan keep_plan(const KeepRules *rules, const CacheHit *hit, int n_prompt, int n_system,
+                   int n_stable, int answer_changes);
 
 #endif

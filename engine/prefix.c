@@ -4,7 +4,7 @@
  * A sequence that begins behind a hit shares the hit's pages and reads the hit's state once: its
  * first rows take it from there and write the sequence's own slot. On its way it leaves states: at
  * the branch point that its prompt makes in the tree, at the end of a system turn that is new, at
- * the prompt's stable end, at the end of its answer; at most three. To leave a state is to let the
+ * the prompt's stable end, at the end of its answer; at most four. To leave a state is to let the
  * cache hold the slot and go on in another: nothing is copied but the hidden row.
  */
 #include <assert.h>
@@ -78,8 +78,7 @@ static void plan_keeping(Engine *e, Seq *s, const CacheHit *hit)
     KeepRules rules = engine_keep_rules(e);
     KeepPlan plan = {0};
     if (prefix_keeps(e, r))
-        plan = keep_plan(e->mem.cache, &rules, hit, r->n_prompt, r->n_system, r->n_stable,
-                         r->answer_changes);
+        plan = keep_plan(&rules, hit, r->n_prompt, r->n_system, r->n_stable, r->answer_changes);
     s->keep_branch = plan.branch;
     s->keep_system = plan.system;
     s->keep_stable = plan.prompt;
@@ -135,9 +134,7 @@ static int will_keep(const Engine *e, Seq *s, int n)
     KeepRules rules = engine_keep_rules(e);
     int branch = keep_whole_blocks(&rules, n);
     if (branch - deepest < MIN_BRANCH || branch <= s->n_past || s->keep_branch) return deepest;
-    if (s->keep_stable && s->keep_stable <= s->n_past) return deepest; /* it has left one */
     s->keep_branch = branch;
-    if (s->keep_answer) s->keep_stable = 0;
     return branch;
 }
 

@@ -37,7 +37,6 @@ typedef struct {
     int pins_here; /* on it and on all nodes below */
     double used;   /* seconds */
     uint64_t salt;
-    CacheKept kind;       /* of its state */
     int32_t older, newer; /* by use, of all but the root; -1 at the ends */
 } Node;
 

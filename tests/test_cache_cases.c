@@ -85,7 +85,7 @@ static void expect_size(const Opened *c, int nodes, int states, int pages)
  * What a sequence with n tokens leaves at its end: it shares the full pages of what it finds, and
  * has others for the rest.
  */
-static int32_t put_kind(Opened *c, CacheKept kind, uint64_t salt, const int32_t *token, int n)
+static int32_t put_salted(Opened *c, uint64_t salt, const int32_t *token, int n)
 {
     int32_t page[PAGES], slot = -1;
     CacheHit hit = cache_find(c->cache, salt, token, n);
@@ -97,17 +97,12 @@ static int32_t put_kind(Opened *c, CacheKept kind, uint64_t salt, const int32_t 
     assert_int_equal(cache_claim_pages(c->cache, n_pages - shared, page + shared), 0);
     assert_int_equal(cache_claim_slots(c->cache, 1, &slot), 1);
     c->now += 1;
-    int32_t node = cache_keep(c->cache, salt, hit.node, token, n, page, slot, kind, c->now);
+    int32_t node = cache_keep(c->cache, salt, hit.node, token, n, page, slot, KEPT_PROMPT, c->now);
     for (int i = 0; i < n_pages; i++)
         pages_release(c->frames, page[i]);
     slots_release(c->frames, slot);
     cache_unpin(c->cache, hit.node);
     return node;
-}
-
-static int32_t put_salted(Opened *c, uint64_t salt, const int32_t *token, int n)
-{
-    return put_kind(c, KEPT_PROMPT, salt, token, n);
 }
 
 static int32_t put(Opened *c, const int32_t *token, int n)
@@ -645,52 +640,44 @@ static void test_what_is_counted(void **state)
 /* ---- where a request leaves states ---- */
 
 /* Of a prompt of 90 tokens, 80 of which come again, behind a hit of 10. */
-static void expect_plan_behind(const Opened *c, KeepRules rules, int at_branch, int n_system,
-                               int answer_changes, KeepPlan want)
+static void same_plan(const KeepRules *rules, int at_branch, int n_system, int answer_changes,
+                      const KeepPlan *want)
 {
     CacheHit hit = {.n = 10, .matched = at_branch ? at_branch : 10, .branch = at_branch};
-    KeepPlan p = keep_plan(c->cache, &rules, &hit, 90, n_system, 80, answer_changes);
-    assert_int_equal(p.branch, want.branch);
-    assert_int_equal(p.system, want.system);
-    assert_int_equal(p.prompt, want.prompt);
-    assert_int_equal(p.answer, want.answer);
+    KeepPlan p = keep_plan(rules, &hit, 90, n_system, 80, answer_changes);
+    assert_int_equal(p.branch, want->branch);
+    assert_int_equal(p.system, want->system);
+    assert_int_equal(p.prompt, want->prompt);
+    assert_int_equal(p.answer, want->answer);
 }
 
-static void expect_plan(const Opened *c, KeepRules rules, int at_branch, int answer_changes,
-                        KeepPlan want)
+static void expect_plan(KeepRules rules, int at_branch, int answer_changes, KeepPlan want)
 {
-    expect_plan_behind(c, rules, at_branch, 0, answer_changes, want);
+    same_plan(&rules, at_branch, 0, answer_changes, &want);
 }
 
-/* At most two: a branch always, the answer's end rather than the prompt's. */
-static void test_two_states_a_request(void **state)
+static void expect_system(KeepRules rules, int at_branch, int n_system, KeepPlan want)
+{
+    same_plan(&rules, at_branch, n_system, 0, &want);
+}
+
+static void test_where_states_are_left(void **state)
 {
     (void)state;
     static const KeepRules ours = {.keep_answers = 1, .keep_prompts = 1};
     static const KeepRules prompts = {.keep_prompts = 1}, marconi = {.keep_answers = 1};
     static const KeepRules blocks = {.keep_answers = 1, .keep_prompts = 1, .block = 64};
-    Opened c = open_lru();
-    const int32_t *a = text(LEN, 0);
-    expect_plan(&c, ours, 0, 0, (KeepPlan){.prompt = 80, .answer = 1});
-    expect_plan(&c, ours, 40, 0, (KeepPlan){.branch = 40, .answer = 1});
-    expect_plan(&c, ours, 0, 1, (KeepPlan){.prompt = 80});
-    expect_plan(&c, ours, 40, 1, (KeepPlan){.branch = 40, .prompt = 80});
-    expect_plan(&c, ours, 80, 0, (KeepPlan){.prompt = 80, .answer = 1}); /* one place */
-    expect_plan(&c, ours, 90, 0, (KeepPlan){.prompt = 90, .answer = 1}); /* it came before */
-    expect_plan(&c, prompts, 40, 0, (KeepPlan){.branch = 40, .prompt = 80});
-    expect_plan(&c, marconi, 0, 0, (KeepPlan){.answer = 1});
-    expect_plan(&c, marconi, 40, 0, (KeepPlan){.branch = 40, .answer = 1});
-    expect_plan(&c, blocks, 40, 0, (KeepPlan){.prompt = 64, .answer = 1});
-    /* answers come back otherwise: their states are not found, those of prompts are */
-    put(&c, a, 40);
-    put_kind(&c, KEPT_ANSWER, 0, a, 60);
-    use(&c, a, 60);
-    expect_plan(&c, ours, 40, 0, (KeepPlan){.branch = 40, .answer = 1});
-    use(&c, text(50, 5), 90);
-    use(&c, text(50, 6), 90);
-    expect_plan(&c, ours, 40, 0, (KeepPlan){.branch = 40, .prompt = 80});
-    expect_plan(&c, ours, 0, 0, (KeepPlan){.prompt = 80, .answer = 1});
-    close_cache(&c);
+    expect_plan(ours, 0, 0, (KeepPlan){.prompt = 80, .answer = 1});
+    expect_plan(ours, 40, 0, (KeepPlan){.branch = 40, .prompt = 80, .answer = 1});
+    expect_plan(ours, 0, 1, (KeepPlan){.prompt = 80});
+    expect_plan(ours, 40, 1, (KeepPlan){.branch = 40, .prompt = 80});
+    expect_plan(ours, 80, 0, (KeepPlan){.prompt = 80, .answer = 1}); /* one place */
+    expect_plan(ours, 90, 0, (KeepPlan){.prompt = 90, .answer = 1}); /* it came before */
+    expect_plan(prompts, 40, 0, (KeepPlan){.branch = 40, .prompt = 80});
+    expect_plan(marconi, 0, 0, (KeepPlan){.answer = 1});
+    expect_plan(marconi, 0, 1, (KeepPlan){.prompt = 80});
+    expect_plan(marconi, 40, 0, (KeepPlan){.branch = 40, .answer = 1});
+    expect_plan(blocks, 40, 0, (KeepPlan){.prompt = 64, .answer = 1});
 }
 
 /* And at a system turn's end, where it is new. */
@@ -700,17 +687,13 @@ static void test_a_system_turn(void **state)
     static const KeepRules ours = {.keep_answers = 1, .keep_prompts = 1};
     static const KeepRules marconi = {.keep_answers = 1};
     static const KeepRules blocks = {.keep_answers = 1, .keep_prompts = 1, .block = 16};
-    Opened c = open_lru();
-    expect_plan_behind(&c, ours, 0, 60, 0, (KeepPlan){.system = 60, .prompt = 80, .answer = 1});
-    expect_plan_behind(&c, ours, 0, 60, 1, (KeepPlan){.system = 60, .prompt = 80});
-    expect_plan_behind(&c, ours, 40, 60, 0, (KeepPlan){.branch = 40, .system = 60, .answer = 1});
-    expect_plan_behind(&c, ours, 60, 60, 0,
-                       (KeepPlan){.branch = 60, .answer = 1});                     /* it is known */
-    expect_plan_behind(&c, ours, 0, 25, 0, (KeepPlan){.prompt = 80, .answer = 1}); /* too few */
-    expect_plan_behind(&c, ours, 0, 26, 0, (KeepPlan){.system = 26, .prompt = 80, .answer = 1});
-    expect_plan_behind(&c, marconi, 0, 60, 0, (KeepPlan){.answer = 1});
-    expect_plan_behind(&c, blocks, 0, 60, 0, (KeepPlan){.system = 48, .prompt = 80, .answer = 1});
-    close_cache(&c);
+    expect_system(ours, 0, 60, (KeepPlan){.system = 60, .prompt = 80, .answer = 1});
+    expect_system(ours, 40, 60, (KeepPlan){40, 60, 80, 1});
+    expect_system(ours, 60, 60, (KeepPlan){.branch = 60, .prompt = 80, .answer = 1}); /* known */
+    expect_system(ours, 0, 25, (KeepPlan){.prompt = 80, .answer = 1}); /* too few tokens */
+    expect_system(ours, 0, 26, (KeepPlan){.system = 26, .prompt = 80, .answer = 1});
+    expect_system(marconi, 0, 60, (KeepPlan){.answer = 1});
+    expect_system(blocks, 0, 60, (KeepPlan){.system = 48, .prompt = 80, .answer = 1});
 }
 
 static void test_copy(void **state)
@@ -762,7 +745,7 @@ int main(void)
         cmocka_unit_test(test_no_state_in_vain),
         cmocka_unit_test(test_a_cache_that_is_off),
         cmocka_unit_test(test_what_is_counted),
-        cmocka_unit_test(test_two_states_a_request),
+        cmocka_unit_test(test_where_states_are_left),
         cmocka_unit_test(test_a_system_turn),
         cmocka_unit_test(test_copy),
     };

@@ -18,7 +18,7 @@
 
 #include "tests/asked.h"
 
-enum { MAX_ASKED = 32, MOST = 40, FRAME_BYTES = 9 * 98304 };
+enum { MAX_ASKED = 40, MOST = 40, FRAME_BYTES = 9 * 98304 };
 
 /* Requests in the order in which they are made, and what is right. */
 static struct {
@@ -108,6 +108,10 @@ static void add_systems(void)
     add(list.prompt[first], 30, 1, 20, 30); /* where the two part */
     settle();
     go_on(first, 2, 20);
+    settle();
+    add(list.prompt[first], 70, 4, 40, 45); /* a branch again, */
+    int third = settle();
+    add(list.prompt[third], 110, 8, 30, 110); /* and yet its prompt's end is there */
     settle();
 }
 
