@@ -168,14 +168,13 @@ static const Tensor *open_codes(Opening *o)
     return t->type == TENSOR_U8 ? open_fp4(o, ".weight") : open_bytes(o, t->type);
 }
 
-/* What a scale is multiplied with, and of what it is a part. */
+/* What scales are multiplied with, and divided by, where there is such a tensor. */
 static int global_scale(const Opening *o, float *factor, float *divisor)
 {
     static const char *const suffix[] = {".weight_scale_2", ".weight_global_scale"};
     float *out[] = {factor, divisor};
     for (int i = 0; i < 2; i++) {
         const Tensor *t = loader_find(o->l, o->leaf, suffix[i]);
-        *out[i] = 1;
         if (!t) continue;
         if (t->type != TENSOR_F32) return loader_bad_type(o->l, t, "F32");
         if (t->bytes != sizeof(float)) return unfit(o, t, "is not one number");
@@ -218,7 +217,7 @@ static int open_scales(const Opening *o)
                           o->by_cols ? (int64_t[]){groups, rows} : (int64_t[]){rows, groups});
     if (!t) return -1;
     if (groups < 1 || p->cols < groups) return unfit(o, t, "has more groups than columns, or none");
-    float factor, divisor;
+    float factor = 1, divisor = 1;
     size_t n = (size_t)(rows * groups);
     p->one_row = rows == 1;
     p->n_groups = (int)groups;
