@@ -8,18 +8,34 @@
 
 enum { ALIGN = 64 /* of codes and scales: vectors of them cross no line of the cache */ };
 
+/* Room for the codes of w, which it will have, and for its scales; NULL where there is none. */
+static void *room_for_int(Loader *l, Weight *w, float **scale)
+{
+    size_t n = (size_t)weight_data_bytes(w), n_scales = (size_t)weight_n_scales(w);
+    void *code = l->saver ? loader_block(l, n, 1) : loader_room(l, n);
+    *scale = l->saver ? loader_block(l, n_scales, sizeof **scale) : loader_floats(l, n_scales);
+    w->data = code;
+    w->scale = *scale;
+    l->bytes += n + n_scales * sizeof **scale;
+    return code;
+}
+
 int loader_make_int(Loader *l, const Tensor *t, const unsigned char *data, Weight *w)
 {
     Backend *be = l->own->backend;
-    size_t n = (size_t)weight_data_bytes(w), n_scales = (size_t)weight_n_scales(w);
-    void *code = l->saver ? loader_block(l, n, 1) : loader_room(l, n);
-    float *scale = l->saver ? loader_block(l, n_scales, sizeof *scale) : loader_floats(l, n_scales);
+    float *scale;
+    void *code = room_for_int(l, w, &scale);
     if (!code) return -1;
     QuantiseInt made = {data, loader_weight_type(t), w->type, w->rows, w->cols, code, scale};
-    if (be->quantise_int(be, &made)) return loader_not_finite(l, t, quant_name(l->quant));
-    w->data = code;
-    w->scale = scale;
-    l->bytes += n + n_scales * sizeof *scale;
+    return be->quantise_int(be, &made) ? loader_not_finite(l, t, quant_name(l->quant)) : 0;
+}
+
+int loader_keep_int4(Loader *l, const Packed *p, const int *map, Weight *w)
+{
+    float *scale;
+    void *code = room_for_int(l, w, &scale);
+    if (!code) return -1;
+    packed_int4(p, map, w, code, scale);
     return 0;
 }
 

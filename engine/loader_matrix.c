@@ -138,6 +138,10 @@ static int take_rows(Loader *l, const Source *s, const int *map, int n, Weight *
 {
     int is_half = s->t->type == TENSOR_F16, cols = s->cols;
     int torn = s->scale && !unpack_keeps_blocks(map, n);
+    if (s->to == WEIGHT_INT4 && s->packed && packed_is_int4(s->packed)) {
+        *w = (Weight){.type = WEIGHT_INT4, .rows = n, .cols = cols};
+        return loader_keep_int4(l, s->packed, map, w);
+    }
     *w = (Weight){.type = torn ? WEIGHT_F32 : loader_weight_type(s->t), .rows = n, .cols = cols};
     size_t row_bytes = (size_t)weight_row_bytes(w);
     int stays = l->own->backend->is_host && !s->to, failed = 0;

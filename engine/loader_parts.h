@@ -66,6 +66,9 @@ int loader_save_unpacked(Loader *l, const char *leaf, const Packed *p);
  */
 int loader_make_int(Loader *l, const Tensor *t, const unsigned char *data, Weight *w);
 
+/* Rows map[0 .. w->rows) of p, whose codes INT4 can keep; map NULL: the first. */
+int loader_keep_int4(Loader *l, const Packed *p, const int *map, Weight *w);
+
 /* The n matrices w, which came last, go to the saver and leave memory. */
 int loader_save_int(Loader *l, const char *leaf, const char *suffix, Weight *w, int n);
 

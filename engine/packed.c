@@ -36,6 +36,19 @@ unsigned packed_code(const PackedCodes *p, int r, int c)
     return word_at(p, i) >> shift & ((1u << p->bits) - 1);
 }
 
+void packed_codes(const PackedCodes *p, int r, int c, int n, uint8_t *code)
+{
+    int shift = p->place[r % p->rows_per] * p->bits;
+    uint32_t mask = (1u << p->bits) - 1;
+    size_t at = p->row_at * (size_t)(r / p->rows_per) + p->col_at * (size_t)(c / p->cols_per);
+    for (int i = 0; i < n; at += p->col_at) {
+        uint32_t word = word_at(p, at) >> shift;
+        int end = n - i < p->cols_per ? n : i + p->cols_per;
+        for (; i < end; i++, word >>= p->bits)
+            code[i] = (uint8_t)(word & mask);
+    }
+}
+
 float packed_value(PackedKind kind, int bits, unsigned code)
 {
     static const float e2m1[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
@@ -64,20 +77,6 @@ typedef struct {
     float value[N_CODES];
 } Rows;
 
-/* The codes of n columns of row r, from c on, where a word begins. */
-static void take_codes(const PackedCodes *p, int r, int c, int n, uint8_t *code)
-{
-    int shift = p->place[r % p->rows_per] * p->bits;
-    uint32_t mask = (1u << p->bits) - 1;
-    size_t at = p->row_at * (size_t)(r / p->rows_per) + p->col_at * (size_t)(c / p->cols_per);
-    for (int i = 0; i < n; at += p->col_at) {
-        uint32_t word = word_at(p, at) >> shift;
-        int end = n - i < p->cols_per ? n : i + p->cols_per;
-        for (; i < end; i++, word >>= p->bits)
-            code[i] = (uint8_t)(word & mask);
-    }
-}
-
 /* What code v is in a group. */
 static uint16_t unpacked(const Rows *w, unsigned v, float scale, float zero)
 {
@@ -104,7 +103,7 @@ static void unpack_part(const Rows *w, int i, int c, int end)
     int r = w->map ? w->map[i] : i, first = c;
     size_t of_row = p->one_row ? 0 : (size_t)r * (size_t)p->n_groups;
     uint16_t *out = w->out + (size_t)i * (size_t)p->cols;
-    take_codes(&p->code, r, c, end - c, code);
+    packed_codes(&p->code, r, c, end - c, code);
     while (c < end) {
         int begin = c, g = p->group[c];
         while (c < end && p->group[c] == g)

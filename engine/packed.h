@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/weight.h"
+
 /*
  * Codes of a few bits, several to a word. The one of (r, c) is in word
  *
@@ -33,6 +35,9 @@ typedef struct {
 extern const uint8_t packed_in_order[32], packed_awq[8];
 
 unsigned packed_code(const PackedCodes *p, int r, int c);
+
+/* Those of n columns of row r, from c on, where a word begins. */
+void packed_codes(const PackedCodes *p, int r, int c, int n, uint8_t *code);
 
 /* What codes stand for. */
 typedef enum {
@@ -60,6 +65,20 @@ typedef struct {
  * that pays; the result is the same.
  */
 void packed_rows(const Packed *p, const int *map, int n, uint16_t *out);
+
+/*
+ * Whether INT4 can keep the codes as they are: integers of up to four bits, of which no run is of
+ * two groups, and scales above 0.
+ */
+int packed_is_int4(const Packed *p);
+
+/*
+ * The same rows as INT4: w's type, rows and cols say so, code and scale are what its data and scale
+ * will be. Bits are the codes; a group's step times the scale of its 256 columns is the group's
+ * scale as nearly as whole steps have it, all groups of the 256 considered (least squares, by the
+ * steps of the largest).
+ */
+void packed_int4(const Packed *p, const int *map, const Weight *w, uint8_t *code, float *scale);
 
 /* Its arrays, which are mem_alloc's. */
 void packed_free(Packed *p);

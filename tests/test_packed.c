@@ -25,6 +25,8 @@
 #define GOLDEN "tests/data/golden/"
 #define PACKED "tests/data/packed/"
 
+static unsigned seed;
+
 /* ---- what the tools write and read ---- */
 
 /* X of a file, unpacked, is its tensor `expected`, to the bit. */
@@ -85,14 +87,113 @@ static void test_files(void **state)
         check_file(lower[i], 1);
 }
 
+/* ---- as INT4 ---- */
+
+enum { ROWS = 40, COLS = 600 /* neither whole panels nor blocks nor runs */ };
+
+/*
+ * Rows of random codes, whose groups of `width` columns have scales from 1 to 4. W as INT4 is what
+ * it is in f32, but for what a group's scale is off by; the largest of that. Codes are kept: 0 is
+ * 0.
+ */
+static double worst_of_int4(int bits, int width, int has_zeros, const int *map, int n)
+{
+    int n_groups = (COLS + width - 1) / width, per = 32 / bits, n_words = (COLS + per - 1) / per;
+    uint32_t *word = mem_alloc(ROWS * (size_t)n_words, sizeof *word);
+    double worst = 0;
+    Packed p = {.rows = ROWS, .cols = COLS, .kind = has_zeros ? PACKED_UNSIGNED : PACKED_OFFSET};
+    p.n_groups = n_groups;
+    p.code = (PackedCodes){(unsigned char *)word, 4, bits, 1, per, (size_t)n_words, 1,
+                           packed_in_order,       0};
+    p.scale = mem_alloc(ROWS * (size_t)n_groups, sizeof *p.scale);
+    p.zero = has_zeros ? mem_alloc(ROWS * (size_t)n_groups, sizeof *p.zero) : NULL;
+    p.group = mem_alloc(COLS, sizeof *p.group);
+    for (int i = 0; i < ROWS * n_words; i++)
+        word[i] = (uint32_t)rand_r(&seed) << 16 ^ (uint32_t)rand_r(&seed);
+    for (int i = 0; i < ROWS * n_groups; i++) {
+        p.scale[i] = 1 + (float)(rand_r(&seed) % 3000) / 1000;
+        if (has_zeros) p.zero[i] = (float)(rand_r(&seed) % (1 << bits));
+    }
+    for (int c = 0; c < COLS; c++)
+        p.group[c] = c / width;
+    Weight w = {.type = WEIGHT_INT4, .rows = n, .cols = COLS};
+    uint8_t *code = mem_alloc((size_t)weight_data_bytes(&w), 1);
+    float *scale = mem_alloc((size_t)weight_n_scales(&w), sizeof *scale);
+    memset(code, 0xaa, (size_t)weight_data_bytes(&w));
+    memset(scale, 0xaa, (size_t)weight_n_scales(&w) * sizeof *scale);
+    assert_true(packed_is_int4(&p));
+    packed_int4(&p, map, &w, code, scale);
+    w.data = code, w.scale = scale;
+    for (int r = 0; r < n; r++)
+        for (int c = 0; c < COLS; c++) {
+            size_t from = (size_t)(map ? map[r] : r),
+                   at = from * (size_t)n_groups + (size_t)(c / width);
+            float zero = has_zeros ? p.zero[at] : 0;
+            float v = packed_value(p.kind, bits, packed_code(&p.code, (int)from, c)) - zero;
+            float x = weight_int_at(&w, r, c);
+            assert_true((v == 0) == (x == 0) && weight_int_code(&w, r, c) >= -127);
+            double off = v == 0 ? 0 : fabs((double)x / (double)(v * p.scale[at]) - 1);
+            worst = off > worst ? off : worst;
+        }
+    for (int r = n; r < weight_stored_rows(&w); r++) /* and all is written */
+        for (int c = 0; c < int8_blocks(COLS) * INT8_BLOCK; c += INT8_BLOCK)
+            assert_true(scale[weight_int8_scale(&w, r, c)] == 0);
+    for (int r = 0; r < weight_stored_rows(&w); r++)
+        for (int c = 0; c < COLS; c += INT4_RUN) {
+            const uint8_t *run = code + weight_int4_step(&w, r, c) + int4_run(r, c);
+            assert_true(run[0] > 0 && run[0] <= 16 && run[1] > 0 && run[1] + 15 * run[0] <= 255);
+        }
+    mem_free(word);
+    mem_free(code);
+    mem_free(scale);
+    packed_free(&p);
+    return worst;
+}
+
+/* What INT4 cannot keep. */
+static void test_no_int4(void **state)
+{
+    (void)state;
+    static const float scales[] = {0, -1, INFINITY, NAN};
+    float scale[2] = {1, 1};
+    int order[64] = {0};
+    Packed p = {
+        .rows = 1, .cols = 64, .code.bits = 4, .n_groups = 2, .scale = scale, .group = order};
+    assert_true(packed_is_int4(&p));
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
+        scale[1] = scales[i];
+        assert_false(packed_is_int4(&p));
+    }
+    scale[1] = 2;
+    order[63] = 1; /* a run of two groups */
+    assert_false(packed_is_int4(&p));
+    order[63] = 0;
+    p.code.bits = 5;
+    assert_false(packed_is_int4(&p));
+    p.code.bits = 4, p.kind = PACKED_E2M1;
+    assert_false(packed_is_int4(&p));
+}
+
+static void test_int4(void **state)
+{
+    (void)state;
+    static const int map[] = {39, 0, 7, 8, 8, 20, 21, 3, 1, 2, 30, 31, 32, 33, 34, 35, 36};
+    for (int bits = 2; bits <= 4; bits++)
+        for (int has_zeros = 0; has_zeros < 2; has_zeros++) {
+            assert_true(worst_of_int4(bits, COLS, has_zeros, NULL, ROWS) < 1e-6);
+            assert_true(worst_of_int4(bits, 256, has_zeros, map, 17) < 1e-6);
+            double two = worst_of_int4(bits, 128, has_zeros, map, 17);
+            assert_true(two < (has_zeros ? 0.065 : 0.045));
+            assert_true(worst_of_int4(bits, 32, has_zeros, NULL, ROWS) < 0.25);
+        }
+}
+
 /* ---- whole models ---- */
 
 /* How a test packs. */
 typedef enum { WORDS, COLUMNS, AWQ, BYTES, FP4, N_WAYS } Way;
 
-enum { GROUP = 16 };
-
-static unsigned seed;
+static int group = 16; /* columns; no multiple of INT4's runs */
 
 static uint16_t random_scale(void)
 {
@@ -147,7 +248,7 @@ static void put_packed(Checkpoint *packed, Checkpoint *wide, Way way, const char
                        int cols)
 {
     static const float fp4[] = {0, .5f, 1, 1.5f, 2, 3, 4, 6};
-    int n_groups = way == BYTES ? 1 : cols / GROUP, by_cols = way == COLUMNS || way == AWQ;
+    int n_groups = way == BYTES ? 1 : cols / group, by_cols = way == COLUMNS || way == AWQ;
     unsigned char *code = way == WORDS ? put(packed, stem, ".weight_packed", "I32", rows, cols / 8)
                           : way == COLUMNS ? put(packed, stem, ".qweight", "I32", cols / 8, rows)
                           : way == AWQ     ? put(packed, stem, ".qweight", "I32", cols, rows / 8)
@@ -157,10 +258,10 @@ static void put_packed(Checkpoint *packed, Checkpoint *wide, Way way, const char
     unsigned char *scale = by_cols ? put(packed, stem, ".scales", "BF16", n_groups, rows)
                                    : put(packed, stem, ".weight_scale", "BF16", rows, n_groups);
     unsigned char *zero = by_cols ? put(packed, stem, ".qzeros", "I32", n_groups, rows / 8) : NULL;
-    unsigned char *group =
+    unsigned char *order =
         way == WORDS ? put(packed, stem, ".weight_g_idx", "I32", cols, -1) : NULL;
     unsigned char *out = put(wide, stem, ".weight", "BF16", rows, cols);
-    if (group) memset(group, 0xff, 4 * (size_t)cols); /* -1: as nobody has set them */
+    if (order) memset(order, 0xff, 4 * (size_t)cols); /* -1: as nobody has set them */
     for (size_t i = 0; zero && i < (size_t)(n_groups * rows / 8); i++)
         put_bits(zero, i, 0, 0x88888888);
     for (int r = 0; r < rows; r++)
@@ -217,7 +318,7 @@ static void pack_all(Checkpoint *packed, Checkpoint *wide, Way way)
             continue;
         }
         if (t->n_dims != 2 || !ends(name[i], ".weight") || ends(name[i], "embed_tokens.weight") ||
-            ends(name[i], "lm_head.weight") || t->dim[0] % 8 || t->dim[1] % GROUP)
+            ends(name[i], "lm_head.weight") || t->dim[0] % 8 || t->dim[1] % group)
             continue;
         int rows = (int)t->dim[0], cols = (int)t->dim[1];
         char stem[192];
@@ -299,6 +400,54 @@ static void test_models(void **state)
             check_model(models[i], way, QUANT_FP8, &device, n_of);
         }
     cpu->close(cpu);
+}
+
+/* Groups of whole runs: q4 keeps the codes, so that a weight is what BF16 has, nearly. */
+static void check_kept(const char *model, Way way, Backend *be)
+{
+    static Matrices x, y;
+    Checkpoint packed, wide;
+    char dir[64], config[96];
+    int n = 0;
+    snprintf(dir, sizeof dir, GOLDEN "%s", model);
+    snprintf(config, sizeof config, "%s/config.json", dir);
+    checkpoint_read(&packed, dir);
+    checkpoint_read(&wide, dir);
+    pack_all(&packed, &wide, way);
+    Model *a = open_ok(checkpoint_model(&packed, config, NULL, NULL, 0), QUANT_Q4, be);
+    Model *b = open_ok(checkpoint_model(&wide, config, NULL, NULL, 0), QUANT_NONE, be);
+    list_matrices(a, &x);
+    list_matrices(b, &y);
+    for (int i = 0; i < x.n; i++) {
+        const Weight *v = x.list[i].w, *w = y.list[i].w;
+        const uint16_t *half = w->data;
+        if (v->type != WEIGHT_INT4 || w->cols % group) continue;
+        n++;
+        for (int r = 0; r < w->rows; r++)
+            for (int c = 0; c < w->cols; c++) {
+                float is = weight_int_at(v, r, c), was = bf16_to_float(half[r * w->cols + c]);
+                if ((is == 0) != (was == 0) || fabsf(is - was) > 0.2f * fabsf(was))
+                    fail_msg("[%d][%d] is %g, was %g", r, c, (double)is, (double)was);
+            }
+    }
+    assert_true(n > 9);
+    model_close(a);
+    model_close(b);
+    checkpoint_free(&packed);
+    checkpoint_free(&wide);
+}
+
+static void test_kept(void **state)
+{
+    (void)state;
+    Backend *be = backend_cpu_open(2, NULL, 4096, NULL);
+    group = 32;
+    for (Way way = WORDS; way <= AWQ; way++) {
+        check_kept("qwen35-moe", way, be);
+        check_kept("qwen3-next", way, be);
+    }
+    group = 16;
+    be->close(be);
 }
 
 /* A folder that `offshoot quantize` makes of packed weights: what stays wide is BF16 there. */
@@ -426,15 +575,15 @@ static void test_lies(void **state)
                LIE(".weight_packed", "I32", rows - 1, cols / 8, "expected"),
                LIE(".weight_packed", "F32", rows, cols / 8, "is of type F32, expected I32"),
                LIE(".weight_scale", NULL, 0, 0, "down_proj.weight_scale' is missing"),
-               LIE(".weight_scale", "BF16", rows - 1, cols / GROUP, "expected"),
+               LIE(".weight_scale", "BF16", rows - 1, cols / group, "expected"),
                LIE(".weight_scale", "BF16", rows, 0, "or none"),
                LIE(".weight_scale", "BF16", rows, cols + 1, "more groups than columns"),
                LIE(".weight_scale", "BF16", rows, 7, "in 7 groups"),
-               LIE(".weight_scale", "I32", rows, cols / GROUP, "is of type I32"),
-               LIE(".weight_zero_point", "I32", rows, cols / GROUP, "expected"),
-               LIE(".weight_zero_point", "F32", rows / 8, cols / GROUP, "is of type F32"),
+               LIE(".weight_scale", "I32", rows, cols / group, "is of type I32"),
+               LIE(".weight_zero_point", "I32", rows, cols / group, "expected"),
+               LIE(".weight_zero_point", "F32", rows / 8, cols / group, "is of type F32"),
                OF(".weight_g_idx", "I32", cols, -1, "names a group that is not there", -2),
-               OF(".weight_g_idx", "I32", cols, -1, "names a group", (int32_t)cols / GROUP),
+               OF(".weight_g_idx", "I32", cols, -1, "names a group", (int32_t)cols / group),
                LIE(".pre_quant_scale", "F32", cols, -1, "is a factor of activations"),
                LIE(".weight_g_idx", "I32", cols - 1, -1, "expected"),
                LIE(".weight_g_idx", "I64", cols, -1, "is of type I64"),
@@ -444,8 +593,8 @@ static void test_lies(void **state)
                LIE(".qweight", "I32", cols / 7, rows, "expected"),
                LIE(".qweight", "I32", (cols + 9) / 10, rows, "lie in two words"),
                LIE(".qzeros", NULL, 0, 0, "down_proj.qzeros' is missing"),
-               LIE(".qzeros", "I32", cols / GROUP, rows / 8 - 1, "expected"),
-               LIE(".scales", "BF16", cols / GROUP, rows - 1, "expected"),
+               LIE(".qzeros", "I32", cols / group, rows / 8 - 1, "expected"),
+               LIE(".scales", "BF16", cols / group, rows - 1, "expected"),
                OF(".g_idx", "I32", cols, -1, "names a group that is not there", -2));
     CHECK_LIES(AWQ, LIE(".qweight", "I32", cols, rows / 8 - 1, "expected"));
     CHECK_LIES(BYTES, LIE(".weight", "I8", rows, cols - 1, "expected"),
@@ -480,9 +629,11 @@ static void test_auto(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files), cmocka_unit_test(test_models),
-        cmocka_unit_test(test_saved), cmocka_unit_test(test_fp8_scales),
-        cmocka_unit_test(test_lies),  cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_files),      cmocka_unit_test(test_int4),
+        cmocka_unit_test(test_no_int4),    cmocka_unit_test(test_models),
+        cmocka_unit_test(test_kept),       cmocka_unit_test(test_saved),
+        cmocka_unit_test(test_fp8_scales), cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_auto),
     };
     return cmocka_run_group_tests_name("packed", tests, NULL, NULL);
 }
