@@ -14,7 +14,10 @@ static void open_cost(Cost *c)
     cost_init(c, &b);
 }
 
-/* A step of one sequence: n_rows rows in a pass of pass ms, n_levels levels of draft_ms in all. */
+/*
+ * A step of one sequence: n_rows rows in a pass of pass ms, n_levels levels of draft_ms in all. The
+ * upkeep takes longer where there are drafts.
+ */
 static void one_step(Cost *c, int n_rows, double pass, int n_levels, double draft)
 {
     CostStep s = {.who = {.n = 1, .keys = 500, .head_keys = 500},
@@ -22,7 +25,7 @@ static void one_step(Cost *c, int n_rows, double pass, int n_levels, double draf
                   .n_kept = 1,
                   .draft_ms = draft,
                   .pass_ms = pass,
-                  .upkeep_ms = 1};
+                  .upkeep_ms = n_rows > 1 ? 3 : 2};
     for (int d = 1; d <= n_levels; d++)
         s.level_rows[d] = 1;
     cost_learn(c, &s);
@@ -53,7 +56,8 @@ static void test_learns_times(void **state)
     assert_near(cost_pass_ms(&c, &who, 8), 30);
     assert_near(cost_pass_ms(&c, &who, 16), 70);
     assert_near(cost_pass_ms(&c, &who, 12), 50);
-    assert_near(cost_upkeep_ms(&c, &who, 1, 1), 1);
+    assert_near(cost_upkeep_ms(&c, &who, 1, 0), 2);
+    assert_near(cost_upkeep_ms(&c, &who, 1, 1), 3);
     assert_near(cost_level_ms(&c, &who, 1, 1), 2);
     assert_near(cost_level_ms(&c, &who, 2, 1), 5);
     assert_near(cost_level_ms(&c, &who, 7, 4), 5);
@@ -126,13 +130,65 @@ static void test_shown_rows(void **state)
     assert_int_equal(cost_shown_rows(&c, 5000), 5000);
 }
 
+/*
+ * Beside many rows of a prompt a row takes what the prompt's take, and the upkeep nothing more. A
+ * pass beside some says nothing of one without.
+ */
+static void test_beside_a_prompt(void **state)
+{
+    (void)state;
+    const CostCompany who = {.n = 2, .keys = 500, .head_keys = 500, .prompt_rows = 40},
+                      few = {.n = 1, .keys = 500, .head_keys = 500, .prompt_rows = 8},
+                      alone = {.n = 1, .keys = 500, .head_keys = 500};
+    Cost c;
+    open_cost(&c);
+    for (int i = 0; i < 100; i++) {
+        one_step(&c, 1, 10, 0, 0);
+        cost_learn(&c, &(CostStep){.who = few, .n_rows = 1, .n_kept = 1, .pass_ms = 90});
+    }
+    assert_near(cost_pass_ms(&c, &alone, 1), 10);
+    prompt(&c, 300, 2, 0.5);
+    assert_true(cost_pass_ms(&c, &who, 8) == 48 * 2);
+    assert_true(cost_upkeep_ms(&c, &who, 8, 0) == 0 && cost_upkeep_ms(&c, &who, 8, 1) == 0);
+}
+
+static void assert_times(double ms, double unit, double bytes)
+{
+    double off = ms / unit / bytes - 1;
+    if (off < -1e-6 || off > 1e-6) fail_msg("%.12g bytes in place of %.12g", ms / unit, bytes);
+}
+
+/* Nothing is known but bytes: each part takes what it moves, whoever is in the step. */
+static void test_bytes(void **state)
+{
+    (void)state;
+    CostBytes b = {.state = 1e5, .key = 2e4, .head_key = 3e3, .head = 4e7, .scored = 5e6};
+    const CostCompany who = {.n = 3, .keys = 700, .head_keys = 500},
+                      beside = {.n = 3, .keys = 700, .head_keys = 500, .prompt_rows = 8};
+    double head = b.head + 500 * b.head_key, moved = 2 * 3 * b.state + 700 * b.key;
+    Cost c;
+    b.fold = 6e6;
+    for (int n = 1; n <= COST_ROWS; n++)
+        b.pass[n] = n * 1e8;
+    cost_init(&c, &b);
+    double unit = cost_pass_ms(&c, &(CostCompany){0}, 10) / 1e9;
+    assert_times(cost_pass_ms(&c, &who, 5), unit, 5e8 + moved);
+    assert_times(cost_pass_ms(&c, &beside, 5), unit, 13e8 + moved);
+    assert_times(cost_level_ms(&c, &who, 1, 4), unit, b.scored);
+    assert_times(cost_level_ms(&c, &who, 2, 4), unit, b.scored + head);
+    assert_times(cost_upkeep_ms(&c, &who, 4, 0), unit, head);
+    assert_times(cost_upkeep_ms(&c, &who, 4, 1), unit, head + 3 * b.fold);
+    assert_times(cost_round_ms(&c, &who, 0), unit, 3e8 + moved + head);
+    assert_times(cost_round_ms(&c, &who, 2), unit,
+                 9e8 + moved + head + 2 * b.scored + head + 3 * b.fold);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_learns_times),
-        cmocka_unit_test(test_unverified_drafts),
-        cmocka_unit_test(test_first_step_stalled),
-        cmocka_unit_test(test_shown_rows),
+        cmocka_unit_test(test_learns_times),       cmocka_unit_test(test_unverified_drafts),
+        cmocka_unit_test(test_first_step_stalled), cmocka_unit_test(test_shown_rows),
+        cmocka_unit_test(test_beside_a_prompt),    cmocka_unit_test(test_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
