@@ -470,10 +470,12 @@ static void test_python_json(void **state)
 {
     (void)state;
     static const char *const more[] = {
-        "\"x\": NaN", "\"x\": [0.0, Infinity, -Infinity]",
+        "\"x\": NaN",
+        "\"x\": [0.0, Infinity, -Infinity]",
         "\"model_max_length\": 1000000000000000019884624838656",
         "\"x\": [9223372036854775808, -9223372036854775809, 9223372036854775807]",
-        "\"say \\\"NaN\": \"Infinity \\\\\", \"y\": NaN"};
+        "\"say \\\"NaN\": \"Infinity \\\\\", \"y\": NaN",
+        "\"\": NaN, \"x\": [\"\", NaN]"};
     for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
         ModelConfig c;
         GenerationDefaults g;
@@ -501,13 +503,14 @@ static void test_python_json(void **state)
                  "config.json", "'vocab_size' is -1e+30, must be 1 to");
 
     Error err = {0};
-    static const char text[] = "{\"a\": [NaN, \"NaN\", 9223372036854775808, -9223372036854775808, "
-                               "9223372036854775807, -Infinity, 1.5]}";
+    static const char text[] =
+        "{\"a\": [NaN, \"a NaN\", 9223372036854775808, -9223372036854775808, "
+        "9223372036854775807, -Infinity, 1.5]}";
     json_t *root = json_read_text(text, sizeof text - 1, 0, "x", &err);
     if (!root) fail_msg("%s", err.msg);
     const json_t *a = json_object_get(root, "a");
     assert_true(json_is_null(json_array_get(a, 0)));
-    assert_string_equal(json_string_value(json_array_get(a, 1)), "NaN");
+    assert_string_equal(json_string_value(json_array_get(a, 1)), "a NaN");
     assert_true(json_real_value(json_array_get(a, 2)) == 0x1p63);
     assert_true(json_integer_value(json_array_get(a, 3)) == INT64_MIN);
     assert_true(json_integer_value(json_array_get(a, 4)) == INT64_MAX);
@@ -529,19 +532,41 @@ static void expect_digits(const json_t *v, const char *want)
         assert_ptr_equal(json_digits(v), want);
 }
 
+/* An integer of more digits than any real has is the largest of its sign. */
+static void test_largest_reals(void **state)
+{
+    (void)state;
+    Error err = {0};
+    StrBuf text = {0};
+    for (int sign = 1; sign >= -1; sign -= 2) {
+        text.len = 0;
+        strbuf_printf(&text, "[%s", sign < 0 ? "-" : "");
+        for (int i = 0; i < 309; i++)
+            strbuf_puts(&text, "9");
+        strbuf_puts(&text, "]");
+        json_t *root = json_read_text(text.data, text.len, 0, "x", &err);
+        if (!root) fail_msg("%s", err.msg);
+        assert_true(json_real_value(json_array_get(root, 0)) == sign * DBL_MAX);
+        json_decref(root);
+    }
+    strbuf_free(&text);
+}
+
 /* Integers beyond 64 bits can keep their digits; nothing else does. */
 static void test_digits(void **state)
 {
     (void)state;
     static const char text[] = "{\"a\": [9223372036854775808, -9223372036854775809, "
                                "9223372036854775807, -9223372036854775808, "
-                               "\"9223372036854775808\", 9223372036854775808.0, 1E20], \"b\": 1, "
+                               "\"9223372036854775808\", 9223372036854775808.0, 1E20, "
+                               "[1, 9223372036854775808]], \"b\": 1, "
                                "\"b\": {\"c\": 18446744073709551615}, \"d\": \"\\u0000\"}";
     json_error_t je;
     json_t *root = load_digits(text, &je);
     if (!root) fail_msg("%s", je.text);
-    json_t *rounded = json_rounded(root), *same = json_rounded(rounded);
     const json_t *a = json_object_get(root, "a"), *b = json_object_get(root, "b");
+    json_t *rounded = json_rounded(root), *same = json_rounded(rounded), *list = json_rounded(a),
+           *object = json_rounded(b);
     expect_digits(json_array_get(a, 0), "9223372036854775808");
     expect_digits(json_array_get(a, 1), "-9223372036854775809");
     for (size_t i = 2; i < 7; i++)
@@ -552,8 +577,13 @@ static void test_digits(void **state)
     assert_true(json_real_value(json_array_get(a, 0)) == 0x1p63);
     assert_true(json_real_value(json_array_get(a, 1)) == -0x1p63);
     assert_true(json_is_string(json_array_get(a, 4)));
+    assert_true(json_is_real(json_array_get(json_array_get(a, 7), 1)));
     assert_true(json_is_real(json_object_get(json_object_get(rounded, "b"), "c")));
+    assert_true(json_is_real(json_array_get(list, 0)));
+    assert_true(json_is_real(json_object_get(object, "c")));
     assert_ptr_equal(same, rounded);
+    json_decref(object);
+    json_decref(list);
     json_decref(same);
     json_decref(rounded);
     json_decref(root);
@@ -564,9 +594,13 @@ static void test_long_integers(void **state)
 {
     (void)state;
     enum { MOST = 4300 };
-    static const char *const wrong[] = {
-        "[1E400]", "[18446744073709551615, 1E400]", "[18446744073709551615x]",
-        "[18446744073709551615, 018446744073709551615]", "{18446744073709551615: 1}"};
+    static const char *const wrong[] = {"[1E400]",
+                                        "[18446744073709551615, 1E400]",
+                                        "[18446744073709551615x]",
+                                        "[18446744073709551615, 018446744073709551615]",
+                                        "{18446744073709551615: 1}",
+                                        "[NaN]",
+                                        "[18446744073709551615, NaN]"};
     char text[MOST + 8] = "[-";
     json_error_t je;
     memset(text + 2, '9', MOST);
@@ -619,11 +653,12 @@ static void test_broken_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),      cmocka_unit_test(test_generation),
-        cmocka_unit_test(test_forms),       cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_lies),        cmocka_unit_test(test_generation_lies),
-        cmocka_unit_test(test_python_json), cmocka_unit_test(test_broken_files),
-        cmocka_unit_test(test_digits),      cmocka_unit_test(test_long_integers),
+        cmocka_unit_test(test_golden),        cmocka_unit_test(test_generation),
+        cmocka_unit_test(test_forms),         cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_lies),          cmocka_unit_test(test_generation_lies),
+        cmocka_unit_test(test_python_json),   cmocka_unit_test(test_broken_files),
+        cmocka_unit_test(test_digits),        cmocka_unit_test(test_long_integers),
+        cmocka_unit_test(test_largest_reals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
