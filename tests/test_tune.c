@@ -46,13 +46,18 @@ typedef struct {
     long hits;
 } World;
 
-static World *world_open(int tuned, int threaded)
+static World *world_open_of(const TuneSetup *s, int tuned, int threaded)
 {
     World *w = mem_alloc(1, sizeof *w);
-    w->frames = frames_open(setup.n_frames, setup.pages_per_frame, setup.max_slots);
-    w->cache = cache_open(&setup.cache, w->frames, setup.max_nodes, &setup.cost);
-    w->tuner = tuned ? tune_open(&setup, threaded, NULL) : NULL;
+    w->frames = frames_open(s->n_frames, s->pages_per_frame, s->max_slots);
+    w->cache = cache_open(&s->cache, w->frames, s->max_nodes, &s->cost);
+    w->tuner = tuned ? tune_open(s, threaded, NULL) : NULL;
     return w;
+}
+
+static World *world_open(int tuned, int threaded)
+{
+    return world_open_of(&setup, tuned, threaded);
 }
 
 static void world_close(World *w)
@@ -112,6 +117,38 @@ static void test_gains(void **state)
     assert_true(s.windows >= 5 && s.hit_tokens > s.lru_tokens);
     world_close(tuned);
     world_close(lru);
+}
+
+/* Of the alphas, each of which always served, the smallest that has the most hits. */
+static int best_tenths(const TuneSetup *s)
+{
+    int best = 0;
+    long most = 0;
+    for (int i = 0; i <= 20; i++) {
+        World *w = world_open_of(s, 0, 0);
+        cache_set_alpha(w->cache, i / 10.0);
+        serve_documents(w, 600);
+        if (w->hits > most) best = i;
+        most = w->hits > most ? w->hits : most;
+        world_close(w);
+    }
+    return best;
+}
+
+/* The less memory is left beside the documents, the more must they count. */
+static void test_smallest_of_the_best(void **state)
+{
+    (void)state;
+    static const int n_frames[] = {N_FRAMES, 140, 138}, want[] = {1, 5, 14};
+    for (int i = 0; i < 3; i++) {
+        TuneSetup small = setup;
+        small.n_frames = small.max_slots = small.max_nodes = n_frames[i];
+        World *w = world_open_of(&small, 1, 0);
+        serve_documents(w, 1200);
+        assert_int_equal(best_tenths(&small), want[i]);
+        assert_true(tune_stats(w->tuner).alpha == want[i] / 10.0);
+        world_close(w);
+    }
 }
 
 /* Here every alpha above 0 loses. */
@@ -231,9 +268,10 @@ static void test_engine_tunes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gains),         cmocka_unit_test(test_stays_lru),
-        cmocka_unit_test(test_falls_back),    cmocka_unit_test(test_thread),
-        cmocka_unit_test(test_long_requests), cmocka_unit_test(test_engine_tunes),
+        cmocka_unit_test(test_gains),        cmocka_unit_test(test_smallest_of_the_best),
+        cmocka_unit_test(test_stays_lru),    cmocka_unit_test(test_falls_back),
+        cmocka_unit_test(test_thread),       cmocka_unit_test(test_long_requests),
+        cmocka_unit_test(test_engine_tunes),
     };
     return cmocka_run_group_tests(tests, asked_open_demo, asked_close_demo);
 }
