@@ -248,6 +248,29 @@ static void test_cancel(void **state)
     close_fixture(&f);
 }
 
+/* Those that a full engine gave back wait in the line again, and are done at once. */
+static void test_cancel_given_back(void **state)
+{
+    (void)state;
+    Fixture f;
+    Error err = {0};
+    open_fixture(&f, 1, 1, 8);
+    for (int i = 0; i < N; i++) {
+        f.answer[i].request.max_tokens = 8000;
+        dispatch_add(f.dispatch, &f.answer[i]);
+    }
+    struct pollfd p = {.fd = dispatch_fd(f.dispatch), .events = POLLIN};
+    while (dispatch_n_waiting(f.dispatch) < N - 2 && poll(&p, 1, 30000) == 1)
+        assert_true(dispatch_read(f.dispatch, &err) >= 0);
+    assert_true(dispatch_n_waiting(f.dispatch) >= N - 2);
+    for (int i = 0; i < N; i++)
+        dispatch_cancel(f.dispatch, &f.answer[i]);
+    assert_int_equal(dispatch_n_waiting(f.dispatch), 0);
+    assert_true(f.n_done >= N - 2);
+    run_until(&f, N);
+    close_fixture(&f);
+}
+
 /* Closing in the middle of everything leaves the engine empty. */
 static void test_close_while_running(void **state)
 {
@@ -312,6 +335,7 @@ static void test_silence(void **state)
     for (int i = 0; i < 2; i++)
         dispatch_cancel(f.dispatch, &f.answer[i]);
     run_until(&f, 2);
+    usleep(10000);
     assert_int_equal(dispatch_silent_ms(f.dispatch), 0);
     close_fixture(&f);
 }
@@ -319,10 +343,15 @@ static void test_silence(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),         cmocka_unit_test(test_fair_line),
-        cmocka_unit_test(test_line_moves_on), cmocka_unit_test(test_paused_in_line),
-        cmocka_unit_test(test_pause),         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_close_while_running),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_fair_line),
+        cmocka_unit_test(test_line_moves_on),
+        cmocka_unit_test(test_paused_in_line),
+        cmocka_unit_test(test_pause),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_cancel_given_back),
+        cmocka_unit_test(test_close_while_running),
         cmocka_unit_test(test_silence),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
