@@ -798,6 +798,41 @@ static void test_tied_file_with_lm_head(void **state)
     checkpoint_free(&c);
 }
 
+/* Vectors, and a device's copies, of all sizes: each has aligned memory of its own. */
+static void test_memory(void **state)
+{
+    (void)state;
+    enum { N_VECTORS = 200, MOST_FLOATS = 20000, N_COPIES = 24, MOST_BYTES = 9 << 20 };
+    static unsigned char bytes[MOST_BYTES];
+    const unsigned char *copy[N_COPIES];
+    float *vector[N_VECTORS];
+    Backend device = backend;
+    Owned own = {.backend = &device};
+    Loader l = {.own = &own};
+    device.is_host = 0;
+    for (int i = 0; i < N_VECTORS; i++) {
+        int n = 1 + i * 1931 % MOST_FLOATS;
+        vector[i] = loader_floats(&l, (size_t)n);
+        assert_int_equal((uintptr_t)vector[i] % 64, 0);
+        for (int k = 0; k < n; k++)
+            vector[i][k] = (float)i;
+    }
+    for (int i = 0; i < N_COPIES; i++) {
+        size_t n = 1 + (size_t)i * 1234567 % MOST_BYTES;
+        memset(bytes, i, n);
+        copy[i] = loader_place(&l, bytes, n);
+        assert_int_equal((uintptr_t)copy[i] % 64, 0);
+    }
+    for (int i = 0; i < N_VECTORS; i++)
+        for (int k = 0; k < 1 + i * 1931 % MOST_FLOATS; k++)
+            assert_true(vector[i][k] == (float)i);
+    for (int i = 0; i < N_COPIES; i++) {
+        size_t n = 1 + (size_t)i * 1234567 % MOST_BYTES;
+        assert_true(copy[i][0] == i && copy[i][n / 2] == i && copy[i][n - 1] == i);
+    }
+    owned_close(&own);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -815,6 +850,7 @@ int main(void)
         cmocka_unit_test(test_no_head),
         cmocka_unit_test(test_foreign_head),
         cmocka_unit_test(test_tied_file_with_lm_head),
+        cmocka_unit_test(test_memory),
     };
     host_memory_fill(&backend);
     return cmocka_run_group_tests(tests, NULL, NULL);
