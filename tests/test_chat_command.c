@@ -133,6 +133,49 @@ static void test_tokens_that_do_not_fit(void **state)
                "warn eos_none model=");
 }
 
+/* An end token that is no id of the model is said, and the others end the answer. */
+static void test_end_outside(void **state)
+{
+    (void)state;
+    const char *dir = demo_of(
+        (const char *const[]){"model.safetensors", "tokenizer.json", "chat_template.jinja", NULL});
+    config_write(dir, "config.json", "models/demo/config.json",
+                 (const char *[]){"text_config.eos_token_id", "[4096, 4089]", NULL});
+    RunResult r = RUN("chat", "--model", dir, "--memory", "64M", "--thinking", "off", "--tools",
+                      "models/demo/tools.json", GREEDY, "--max-tokens", "60", ITALIAN);
+    assert_run(&r, 0, ": 1 end tokens are no ids of its 4096 and never come");
+    assert_run(&r, 0, "; 27 tokens");
+    run_result_free(&r);
+}
+
+/* Of a model without a draft head: what is drafted is said, and the answer is the same. */
+static void test_no_draft_head(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *draft, *says;
+        int drafts;
+    } cases[] = {{"mtp", ": it has no MTP head, decoding is plain", 0},
+                 {"union", ": it has no MTP head, drafts are copies alone", 1}};
+    Checkpoint c;
+    const char *dir = demo_of((const char *const[]){
+        "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", NULL});
+    checkpoint_read(&c, "models/demo");
+    for (int i = c.n - 1; i >= 0; i--)
+        if (!strncmp(c.tensor[i].name, "mtp.", 4)) checkpoint_drop(&c, c.tensor[i].name);
+    checkpoint_write(&c, scratch_path(dir, "model.safetensors"), 0, 1, 0);
+    checkpoint_free(&c);
+    for (int i = 0; i < 2; i++) {
+        RunResult r = RUN("chat", "--model", dir, "--memory", "64M", "--thinking", "off", "--tools",
+                          "models/demo/tools.json", GREEDY, "--draft", cases[i].draft,
+                          "--tree-nodes", "4", ITALIAN);
+        assert_run(&r, 0, cases[i].says);
+        assert_string_equal(strbuf_str(&r.out), ITALIAN_CALL);
+        assert_int_equal(!strstr(strbuf_str(&r.err), "(0 of 0 drafted"), cases[i].drafts);
+        run_result_free(&r);
+    }
+}
+
 /* Runs the same words with some drafting options and compares stdout with the plain answer. */
 static void assert_same(const char *const *words, const char *plain)
 {
@@ -409,6 +452,8 @@ int main(void)
         cmocka_unit_test(test_hostile),
         cmocka_unit_test(test_end_of_a_turn),
         cmocka_unit_test(test_tokens_that_do_not_fit),
+        cmocka_unit_test(test_end_outside),
+        cmocka_unit_test(test_no_draft_head),
         cmocka_unit_test(test_length_of_the_model),
         cmocka_unit_test(test_terminal),
         cmocka_unit_test(test_control_characters),
