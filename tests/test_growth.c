@@ -561,6 +561,20 @@ static void test_room(void **state)
     }
 }
 
+/* What is thought to lose far too much is tried some time all the same: it may be all wrong. */
+static void test_tries_what_was_dear(void **state)
+{
+    (void)state;
+    World w;
+    open_world(&w, 1, CHEAP_ROWS, 0.95);
+    w.machine.level = 50000;
+    run(&w, 300);
+    assert_true(run(&w, 320) < 0.2);
+    w.machine.level = CHEAP_ROWS.level;
+    run(&w, 40 * PROBE_STEPS);
+    assert_true(run(&w, 320) > 4);
+}
+
 /* Copies that are right: deeper than any head drafts, which is asked no more, good or bad. */
 static void test_good_copies(void **state)
 {
@@ -680,6 +694,7 @@ int main(void)
         cmocka_unit_test(test_limits_of_trees),
         cmocka_unit_test(test_grows_slowly),
         cmocka_unit_test(test_room),
+        cmocka_unit_test(test_tries_what_was_dear),
         cmocka_unit_test(test_good_copies),
         cmocka_unit_test(test_better_copies),
         cmocka_unit_test(test_short_copies),
