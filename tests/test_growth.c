@@ -575,6 +575,31 @@ static void test_tries_what_was_dear(void **state)
     assert_true(run(&w, 320) > 4);
 }
 
+/* What a level costs is by the nodes after which a head guessed it, not by its guesses. */
+static void test_level_rows(void **state)
+{
+    (void)state;
+    World w;
+    Tree t;
+    int n_rows[MAX_LEVELS + 1];
+    open_world(&w, 1, CHEAP_ROWS, 0.9);
+    tree_init(&t, 0);
+    for (int k = 1; k <= 3; k++)
+        tree_join(&t, 0, k, 0.3F, GUESS_HEAD);
+    tree_join(&t, 1, 4, 0.2F, GUESS_HEAD);
+    tree_join(&t, 1, 5, 0.1F, GUESS_HEAD);
+    tree_join(&t, 2, 6, 0.1F, GUESS_HEAD);
+    tree_join(&t, 3, 7, 0.1F, GUESS_COPY);
+    w.growth.is_fixed = 1;
+    DraftRequest r = {.max_nodes = MAX_TREE_NODES, .max_depth = 4, .tree = &t};
+    growth_begin(&w.growth, &r, (DraftRates *[]){&w.rates[0]}, 1);
+    growth_cut(&w.growth);
+    growth_level_rows(&w.growth, n_rows);
+    assert_int_equal(n_rows[1], 1);
+    assert_int_equal(n_rows[2], 2);
+    assert_int_equal(n_rows[3], 0);
+}
+
 /* Copies that are right: deeper than any head drafts, which is asked no more, good or bad. */
 static void test_good_copies(void **state)
 {
@@ -695,6 +720,7 @@ int main(void)
         cmocka_unit_test(test_grows_slowly),
         cmocka_unit_test(test_room),
         cmocka_unit_test(test_tries_what_was_dear),
+        cmocka_unit_test(test_level_rows),
         cmocka_unit_test(test_good_copies),
         cmocka_unit_test(test_better_copies),
         cmocka_unit_test(test_short_copies),
