@@ -76,24 +76,25 @@ static int64_t words_for(int64_t n, int per)
     return (n + per - 1) / per;
 }
 
-/* How many of n codes are in each of so many words; 8, where no number is right. */
-static int codes_per(int64_t n, int64_t words)
+/* How many codes are in each of a row's words; 8, where no number is right. */
+static int codes_per(const Packed *p, const Tensor *t)
 {
     static const int per[] = {8, 4, 16, 10, 6, 5, 32};
+    int64_t n = p->cols, words = (int64_t)(t->bytes / sizeof(uint32_t)) / p->rows;
     for (size_t i = 0; i < sizeof per / sizeof *per; i++)
         if (words_for(n, per[i]) == words) return per[i];
     return 8;
 }
 
-/* Codes that lie one after the other in words of a row. */
-static PackedCodes codes_in_rows(const Tensor *t, int word_bytes, int bits, int per)
+/* Codes of so many columns that lie one after the other in words of a row. */
+static PackedCodes codes_in_rows(const Tensor *t, int cols, int word_bytes, int bits, int per)
 {
     return (PackedCodes){.data = t->data,
                          .word_bytes = word_bytes,
                          .bits = bits,
                          .rows_per = 1,
                          .cols_per = per,
-                         .row_at = (size_t)t->dim[t->n_dims - 1],
+                         .row_at = (size_t)words_for(cols, per),
                          .col_at = 1,
                          .place = packed_in_order};
 }
@@ -102,10 +103,10 @@ static PackedCodes codes_in_rows(const Tensor *t, int word_bytes, int bits, int 
 static const Tensor *open_words(const Opening *o, const Tensor *t)
 {
     Packed *p = o->p;
-    int per = codes_per(p->cols, t->dim[t->n_dims - 1]);
+    int per = codes_per(p, t);
     t = need(o, ".weight_packed", TENSOR_I32, p->rows, words_for(p->cols, per));
     if (!t) return NULL;
-    p->code = codes_in_rows(t, 4, WORD_BITS / per, per);
+    p->code = codes_in_rows(t, p->cols, 4, WORD_BITS / per, per);
     p->kind = PACKED_OFFSET;
     return t;
 }
@@ -115,7 +116,7 @@ static const Tensor *open_fp4(const Opening *o, const char *suffix)
     Packed *p = o->p;
     const Tensor *t = need(o, suffix, TENSOR_U8, p->rows, words_for(p->cols, 2));
     if (!t) return NULL;
-    p->code = codes_in_rows(t, 1, 4, 2);
+    p->code = codes_in_rows(t, p->cols, 1, 4, 2);
     p->kind = PACKED_E2M1;
     return t;
 }
@@ -125,7 +126,7 @@ static const Tensor *open_bytes(const Opening *o, TensorType type)
     Packed *p = o->p;
     const Tensor *t = need(o, ".weight", type, p->rows, p->cols);
     if (!t) return NULL;
-    p->code = codes_in_rows(t, 1, 8, 1);
+    p->code = codes_in_rows(t, p->cols, 1, 8, 1);
     p->kind = type == TENSOR_I8 ? PACKED_SIGNED : PACKED_E4M3;
     return t;
 }
@@ -135,7 +136,7 @@ static const Tensor *open_columns(Opening *o, const Tensor *t)
 {
     Packed *p = o->p;
     int is_awq = t->dim[0] == p->cols;
-    int per = is_awq ? AWQ_CODES : codes_per(p->cols, t->dim[0]);
+    int per = is_awq ? AWQ_CODES : codes_per(p, t);
     t = is_awq ? need(o, ".qweight", TENSOR_I32, p->cols, words_for(p->rows, per))
                : need(o, ".qweight", TENSOR_I32, words_for(p->cols, per), p->rows);
     if (!t) return NULL;
@@ -149,7 +150,7 @@ static const Tensor *open_columns(Opening *o, const Tensor *t)
                             .rows_per = is_awq ? per : 1,
                             .cols_per = is_awq ? 1 : per,
                             .row_at = 1,
-                            .col_at = (size_t)t->dim[1],
+                            .col_at = (size_t)(is_awq ? words_for(p->rows, per) : p->rows),
                             .place = is_awq ? packed_awq : packed_in_order};
     p->kind = PACKED_UNSIGNED;
     o->by_cols = 1;

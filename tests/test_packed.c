@@ -402,6 +402,44 @@ static void test_models(void **state)
     cpu->close(cpu);
 }
 
+/* Dimensions of 1, which count nowhere: in front of codes, or behind them. */
+static void add_ones(Checkpoint *c, int in_front)
+{
+    static const char *const codes[] = {".weight_packed", ".qweight", ".qzeros"};
+    for (int i = 0; i < c->n; i++) {
+        CheckpointTensor *t = &c->tensor[i];
+        int is_code = !strcmp(t->dtype, "I8");
+        for (int k = 0; k < 3; k++)
+            is_code = is_code || ends(t->name, codes[k]);
+        if (!is_code) continue;
+        if (in_front) memmove(t->dim + 1, t->dim, (size_t)t->n_dims * sizeof *t->dim);
+        t->dim[in_front ? 0 : t->n_dims] = 1;
+        t->n_dims++;
+    }
+}
+
+static void test_ones(void **state)
+{
+    (void)state;
+    static const char config[] = GOLDEN "qwen35-dense/config.json";
+    Backend *be = backend_cpu_open(1, NULL, 4096, NULL);
+    int n_of[N_WEIGHT_TYPES];
+    for (Way way = WORDS; way < N_WAYS; way++)
+        for (int in_front = 0; in_front < 2; in_front++) {
+            Checkpoint packed, wide;
+            checkpoint_read(&packed, GOLDEN "qwen35-dense");
+            checkpoint_read(&wide, GOLDEN "qwen35-dense");
+            pack_all(&packed, &wide, way);
+            if (way != AWQ || !in_front) add_ones(&packed, in_front); /* known by its first */
+            Model *a = open_ok(checkpoint_model(&packed, config, NULL, NULL, 0), QUANT_NONE, be);
+            Model *b = open_ok(checkpoint_model(&wide, config, NULL, NULL, 0), QUANT_NONE, be);
+            same_models(a, b, n_of);
+            checkpoint_free(&packed);
+            checkpoint_free(&wide);
+        }
+    be->close(be);
+}
+
 /* Groups of whole runs: q4 keeps the codes, so that a weight is what BF16 has, nearly. */
 static void check_kept(const char *model, Way way, Backend *be)
 {
@@ -573,6 +611,7 @@ static void test_lies(void **state)
     checkpoint_free(&c);
     CHECK_LIES(WORDS, LIE(".weight_packed", "I32", rows, cols / 8 + 1, "expected"),
                LIE(".weight_packed", "I32", rows - 1, cols / 8, "expected"),
+               LIE(".weight_packed", "I32", -1, -1, "is a scalar, expected"),
                LIE(".weight_packed", "F32", rows, cols / 8, "is of type F32, expected I32"),
                LIE(".weight_scale", NULL, 0, 0, "down_proj.weight_scale' is missing"),
                LIE(".weight_scale", "BF16", rows - 1, cols / group, "expected"),
@@ -629,11 +668,11 @@ static void test_auto(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files),      cmocka_unit_test(test_int4),
-        cmocka_unit_test(test_no_int4),    cmocka_unit_test(test_models),
-        cmocka_unit_test(test_kept),       cmocka_unit_test(test_saved),
-        cmocka_unit_test(test_fp8_scales), cmocka_unit_test(test_lies),
-        cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_files),   cmocka_unit_test(test_int4),
+        cmocka_unit_test(test_no_int4), cmocka_unit_test(test_models),
+        cmocka_unit_test(test_kept),    cmocka_unit_test(test_saved),
+        cmocka_unit_test(test_ones),    cmocka_unit_test(test_fp8_scales),
+        cmocka_unit_test(test_lies),    cmocka_unit_test(test_auto),
     };
     return cmocka_run_group_tests_name("packed", tests, NULL, NULL);
 }
