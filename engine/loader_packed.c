@@ -261,7 +261,7 @@ static const Tensor *open_zero_points(const Opening *o, const Tensor *t, PackedC
     if (!t) return NULL;
     *zero = (PackedCodes){.data = t->data,
                           .word_bytes = is_bytes ? 1 : 4,
-                          .bits = p->code.bits,
+                          .bits = is_bytes ? 8 : p->code.bits,
                           .rows_per = is_bytes ? 1 : per,
                           .cols_per = 1,
                           .row_at = (size_t)p->n_groups,
@@ -270,7 +270,7 @@ static const Tensor *open_zero_points(const Opening *o, const Tensor *t, PackedC
     return t;
 }
 
-/* They are coded as the matrix is. */
+/* They are coded as the matrix is, or are bytes with a sign. */
 static int open_zeros(const Opening *o)
 {
     Packed *p = o->p;
@@ -280,11 +280,12 @@ static int open_zeros(const Opening *o)
     t = o->by_cols ? open_qzeros(o, &zero) : open_zero_points(o, t, &zero);
     if (!t) return -1;
     int rows = p->one_row ? 1 : p->rows, n = p->n_groups;
+    PackedKind kind = zero.word_bytes == 1 ? PACKED_SIGNED : p->kind;
     p->zero = mem_alloc((size_t)rows * (size_t)n, sizeof *p->zero);
     for (int r = 0; r < rows; r++)
         for (int g = 0; g < n; g++)
             p->zero[(size_t)r * (size_t)n + (size_t)g] =
-                packed_value(p->kind, p->code.bits, packed_code(&zero, r, g));
+                packed_value(kind, zero.bits, packed_code(&zero, r, g));
     o->l->own->file_bytes += (int64_t)t->bytes;
     return 0;
 }

@@ -68,7 +68,7 @@ void packed_rows(const Packed *p, const int *map, int n, uint16_t *out);
 
 /*
  * Whether INT4 can keep the codes as they are: integers of up to four bits, of which no run is of
- * two groups, and scales above 0.
+ * two groups, scales above 0, and zeros that are codes.
  */
 int packed_is_int4(const Packed *p);
 

@@ -27,7 +27,9 @@ int packed_is_int4(const Packed *p)
     for (int c = 0; c < p->cols; c++)
         if (p->group[c] != p->group[c - c % INT4_RUN]) return 0;
     for (size_t i = 0; i < n; i++) /* a NaN is not above 0 either */
-        if (!(p->scale[i] > 0) || isinf(p->scale[i])) return 0;
+        if (!(p->scale[i] > 0) || isinf(p->scale[i]) || zero_of(p, i) < 0 ||
+            zero_of(p, i) > LARGEST_BITS)
+            return 0;
     return 1;
 }
 

@@ -87,6 +87,40 @@ static void test_files(void **state)
         check_file(lower[i], 1);
 }
 
+/* compressed-tensors before 0.9 has zero points of words in bytes, with a sign. */
+static void test_zeros_in_bytes(void **state)
+{
+    (void)state;
+    static const int8_t zeros[] = {-8, -1, 0, 7}, beyond[] = {-9, 8};
+    for (int k = 0; k < 3; k++) {
+        Checkpoint c = {0};
+        Error err = {0};
+        Packed p;
+        Tensor as;
+        uint16_t row[4][32], one = bf16_from_float(1);
+        checkpoint_put(&c, "X.weight_packed", "I32", 4, 4, -1);
+        unsigned char *scale = checkpoint_put(&c, "X.weight_scale", "BF16", 4, 1, -1)->data,
+                      *zero = checkpoint_put(&c, "X.weight_zero_point", "I8", 4, 1, -1)->data;
+        for (size_t r = 0; r < 4; r++)
+            memcpy(scale + 2 * r, &one, 2);
+        memcpy(zero, zeros, sizeof zeros);
+        if (k) memcpy(zero, beyond + k - 1, 1);
+        const char *path = scratch_path(scratch_dir("zeros"), "model.safetensors");
+        checkpoint_write(&c, path, 0, 1, 0);
+        Safetensors *st = safetensors_open_file(path, &err);
+        Owned own = {.st = st};
+        Loader l = {.own = &own, .dir = path, .err = &err};
+        if (loader_open_packed(&l, "X", 4, 32, &p, &as)) fail_msg("%s", err.msg);
+        packed_rows(&p, NULL, 4, row[0]);
+        for (int r = 0; r < 4; r++)
+            assert_int_equal(bf16_to_float(row[r][31]), -8 - (int8_t)zero[r]);
+        assert_int_equal(packed_is_int4(&p), k == 0);
+        packed_free(&p);
+        safetensors_close(st);
+        checkpoint_free(&c);
+    }
+}
+
 /* ---- as INT4 ---- */
 
 enum { ROWS = 40, COLS = 600 /* neither whole panels nor blocks nor runs */ };
@@ -668,11 +702,12 @@ static void test_auto(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files),   cmocka_unit_test(test_int4),
-        cmocka_unit_test(test_no_int4), cmocka_unit_test(test_models),
-        cmocka_unit_test(test_kept),    cmocka_unit_test(test_saved),
-        cmocka_unit_test(test_ones),    cmocka_unit_test(test_fp8_scales),
-        cmocka_unit_test(test_lies),    cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_files),      cmocka_unit_test(test_zeros_in_bytes),
+        cmocka_unit_test(test_int4),       cmocka_unit_test(test_no_int4),
+        cmocka_unit_test(test_models),     cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_saved),      cmocka_unit_test(test_ones),
+        cmocka_unit_test(test_fp8_scales), cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_auto),
     };
     return cmocka_run_group_tests_name("packed", tests, NULL, NULL);
 }
