@@ -113,13 +113,27 @@ static int read_rows_fp8(const Reader *r)
     return 0;
 }
 
-/* 2, 4 or 8: whole numbers of codes are a word. */
+/* Bits that single matrices have instead: GPTQModel's dynamic, AutoRound's extra_config. */
+static void read_other_bits(const Reader *r, const char *key)
+{
+    json_t *others = (json_t *)json_field(r->of, key);
+    for (void *i = json_object_iter(others); i; i = json_object_iter_next(others, i)) {
+        json_int_t bits;
+        if (json_whole(json_field(json_object_iter_value(i), "bits"), &bits) && bits > 4 &&
+            bits <= 8)
+            r->q->like = QUANT_Q8;
+    }
+}
+
+/* 2, 4 or 8: whole numbers of codes are a word. Q4 if all matrices have at most 4. */
 static int read_bits(const Reader *r, int fallback)
 {
     int bits;
     if (json_get_int(r->of, r->where, "bits", 2, 8, fallback, &bits, r->err)) return -1;
     if (32 % bits) return bad(r, "bits", "is not 2, 4 or 8");
     r->q->like = like_bits(bits);
+    read_other_bits(r, "dynamic");
+    read_other_bits(r, "extra_config");
     return 0;
 }
 
