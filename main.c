@@ -93,8 +93,9 @@ static int open_backend(App *a, Error *err)
 }
 
 /*
- * If nothing is said, weights stay as they are, but for those that another tool has packed into
- * integers: on a CPU they become integers again, of as many bits.
+ * If nothing is said, weights stay as they are; but on a CPU those that another tool has packed
+ * into integers become integers again, of as many bits as the widest has, and what is not packed
+ * with them.
  */
 static QuantType weights_quant(const App *a)
 {
@@ -126,7 +127,7 @@ static int open_model(App *a, Error *err)
         log_warn("dummy_weights model=%s: weights are random, answers and acceptance are noise",
                  set->model);
     if (set->quant == AUTO && options.quant)
-        log_info("weights_packed become=%s: as many bits; --quant none makes BF16 of them",
+        log_info("weights_packed become=%s: and others with them; --quant none makes BF16 of them",
                  quant_name(options.quant));
     double begun = clock_ms() / 1e3;
     a->model = model_open(set->model, &options, a->backend, err);
