@@ -238,6 +238,10 @@ static const Tensor *open_qzeros(const Opening *o, PackedCodes *zero)
     int per = WORD_BITS / p->code.bits, is_gptq = p->code.rows_per == 1;
     const Tensor *t = need(o, ".qzeros", TENSOR_I32, p->n_groups, words_for(p->rows, per));
     if (!t) return NULL;
+    if (is_gptq && o->l->zeros == ZEROS_UNSAID) {
+        unfit(o, t, "is GPTQ's, of which format config.json's quantization_config has to say");
+        return NULL;
+    }
     *zero = (PackedCodes){.data = t->data,
                           .word_bytes = 4,
                           .bits = p->code.bits,
@@ -246,7 +250,7 @@ static const Tensor *open_qzeros(const Opening *o, PackedCodes *zero)
                           .row_at = 1,
                           .col_at = (size_t)words_for(p->rows, per),
                           .place = p->code.place};
-    if (is_gptq && o->l->zeros_lower) zero->plus = UINT32_MAX / ((1u << p->code.bits) - 1);
+    if (is_gptq && o->l->zeros == ZEROS_LOWER) zero->plus = UINT32_MAX / ((1u << p->code.bits) - 1);
     return t;
 }
 

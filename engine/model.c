@@ -331,7 +331,7 @@ static int choose_quant(Loader *l, const ModelOptions *options, Model *m)
                          quant_name(*is), quant_name(to));
     if (check_quant(l, m, to) || check_quant(l, m, head)) return -1;
     l->takes_int = is_of_integers(*is);
-    l->zeros_lower = m->config.file.zeros_lower;
+    l->zeros = m->config.file.zeros;
     if (to) *is = to;
     l->quant = to;
     return 0;

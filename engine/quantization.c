@@ -141,7 +141,7 @@ static int read_gptq(const Reader *r)
 {
     int format = WHICH(r, r->of, "checkpoint_format", "gptq", "gptq", "gptq_v2");
     if (format < 0) return -1;
-    r->q->zeros_lower = format == 0;
+    r->q->zeros = format == 0 ? ZEROS_LOWER : ZEROS_AS_THEY_ARE;
     return read_bits(r, 0);
 }
 
@@ -163,8 +163,9 @@ static int read_auto_round(const Reader *r)
     if (strncmp(format, "auto_round", 10) != 0 || strstr(format, "fake"))
         return unsupported(r, key, format);
     if (strstr(format, "fp8") || strstr(format, "llm_compressor")) return 0;
-    r->q->zeros_lower = strstr(format, "auto_gptq") || strstr(format, ":gptq");
-    if (strstr(format, "gptqmodel")) r->q->zeros_lower = 0;
+    int is_first = strstr(format, "auto_gptq") || strstr(format, ":gptq");
+    if (strstr(format, "gptqmodel")) is_first = 0;
+    r->q->zeros = is_first ? ZEROS_LOWER : ZEROS_AS_THEY_ARE;
     return WHICH(r, r->of, "data_type", "int", "int") < 0 ? -1 : read_bits(r, 0);
 }
 

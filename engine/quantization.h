@@ -21,10 +21,13 @@ const char *quant_name(QuantType type);
 /* quantization_config's quant_method of such a checkpoint, Q8's and Q4's as saver.h writes it. */
 const char *quant_method(QuantType type);
 
+/* How GPTQ's zero points are stored: nobody says, less one (its first format), as they are. */
+typedef enum { ZEROS_UNSAID, ZEROS_LOWER, ZEROS_AS_THEY_ARE } GptqZeros;
+
 typedef struct {
-    QuantType is;    /* matrices lie in the file as kernels read them */
-    QuantType like;  /* they are packed (packed.h), and of our integers these have their bits */
-    int zeros_lower; /* GPTQ's first format: zero points are stored less one */
+    QuantType is;   /* matrices lie in the file as kernels read them */
+    QuantType like; /* they are packed (packed.h), and of our integers these have their bits */
+    GptqZeros zeros;
 } Quantization;
 
 /* q, zeros at first, from the value of that key. Errors name `where` and a key. */

@@ -30,7 +30,7 @@ static unsigned seed;
 /* ---- what the tools write and read ---- */
 
 /* X of a file, unpacked, is its tensor `expected`, to the bit. */
-static void check_file(const char *name, int zeros_lower)
+static void check_file(const char *name, GptqZeros zeros)
 {
     char path[128];
     Error err = {0};
@@ -42,7 +42,7 @@ static void check_file(const char *name, int zeros_lower)
     const Tensor *expected = safetensors_find(st, "expected");
     int rows = (int)expected->dim[0], cols = (int)expected->dim[1];
     Owned own = {.st = st};
-    Loader l = {.own = &own, .dir = path, .err = &err, .zeros_lower = zeros_lower};
+    Loader l = {.own = &own, .dir = path, .err = &err, .zeros = zeros};
     assert_true(loader_is_packed(&l, "X"));
     if (loader_open_packed(&l, "X", rows, cols, &p, &as)) fail_msg("%s: %s", name, err.msg);
     assert_int_equal(own.n_params, rows * cols);
@@ -80,11 +80,11 @@ static void test_files(void **state)
                                         "gptq_4bit_descact_asym_g32", "gptq_8bit_sym_g128",
                                         "gptq_2bit_asym_g32"};
     for (size_t i = 0; i < sizeof compressed_tensors / sizeof *compressed_tensors; i++)
-        check_file(compressed_tensors[i], 0);
+        check_file(compressed_tensors[i], ZEROS_UNSAID);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        check_file(others[i], 0);
+        check_file(others[i], ZEROS_AS_THEY_ARE);
     for (size_t i = 0; i < sizeof lower / sizeof *lower; i++)
-        check_file(lower[i], 1);
+        check_file(lower[i], ZEROS_LOWER);
 }
 
 /* compressed-tensors before 0.9 has zero points of words in bytes, with a sign. */
@@ -363,6 +363,14 @@ static void pack_all(Checkpoint *packed, Checkpoint *wide, Way way)
     mem_free(name);
 }
 
+/* As a model's folder; GPTQ's zero points are of its second format. */
+static const char *packed_folder(const Checkpoint *packed, const char *config, Way way)
+{
+    static const char gptq[] =
+        "{\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": \"gptq_v2\"}";
+    return checkpoint_model(packed, config, way == COLUMNS ? "quantization_config" : NULL, gptq, 0);
+}
+
 static Model *open_ok(const char *dir, QuantType quant, Backend *be)
 {
     Error err = {0};
@@ -405,7 +413,7 @@ static void check_model(const char *model, Way way, QuantType quant, Backend *be
     checkpoint_read(&wide, dir);
     seed = (unsigned)way + 1;
     pack_all(&packed, &wide, way);
-    Model *a = open_ok(checkpoint_model(&packed, config, NULL, NULL, 0), quant, be);
+    Model *a = open_ok(packed_folder(&packed, config, way), quant, be);
     Model *b = open_ok(checkpoint_model(&wide, config, NULL, NULL, 0), quant, be);
     same_models(a, b, n_of);
     checkpoint_free(&packed);
@@ -465,7 +473,7 @@ static void test_ones(void **state)
             checkpoint_read(&wide, GOLDEN "qwen35-dense");
             pack_all(&packed, &wide, way);
             if (way != AWQ || !in_front) add_ones(&packed, in_front); /* known by its first */
-            Model *a = open_ok(checkpoint_model(&packed, config, NULL, NULL, 0), QUANT_NONE, be);
+            Model *a = open_ok(packed_folder(&packed, config, way), QUANT_NONE, be);
             Model *b = open_ok(checkpoint_model(&wide, config, NULL, NULL, 0), QUANT_NONE, be);
             same_models(a, b, n_of);
             checkpoint_free(&packed);
@@ -486,7 +494,7 @@ static void check_kept(const char *model, Way way, Backend *be)
     checkpoint_read(&packed, dir);
     checkpoint_read(&wide, dir);
     pack_all(&packed, &wide, way);
-    Model *a = open_ok(checkpoint_model(&packed, config, NULL, NULL, 0), QUANT_Q4, be);
+    Model *a = open_ok(packed_folder(&packed, config, way), QUANT_Q4, be);
     Model *b = open_ok(checkpoint_model(&wide, config, NULL, NULL, 0), QUANT_NONE, be);
     list_matrices(a, &x);
     list_matrices(b, &y);
@@ -536,10 +544,9 @@ static void test_saved(void **state)
     checkpoint_read(&wide, GOLDEN "qwen3-next");
     pack_all(&packed, &wide, COLUMNS);
     scratch_dir("of-packed");
-    const char *from = checkpoint_model(
-        &packed, config, "quantization_config",
-        "{\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": \"gptq_v2\"}", 0);
-    if (model_save_quantised(from, to, QUANT_Q4, be, &bytes, &err)) fail_msg("%s", err.msg);
+    if (model_save_quantised(packed_folder(&packed, config, COLUMNS), to, QUANT_Q4, be, &bytes,
+                             &err))
+        fail_msg("%s", err.msg);
     Model *saved = open_ok(to, QUANT_NONE, be);
     Model *made = open_ok(checkpoint_model(&wide, config, NULL, NULL, 0), QUANT_Q4, be);
     same_models(saved, made, n_of);
@@ -614,7 +621,7 @@ static void check_lies(Way way, const Lie *lie, int n)
             if (t->bytes > 3) memcpy(t->data, &lie[i].first, 4);
         } else
             checkpoint_drop(&c, name);
-        const char *dir = checkpoint_model(&c, GOLDEN "qwen35-dense/config.json", NULL, NULL, 0);
+        const char *dir = packed_folder(&c, GOLDEN "qwen35-dense/config.json", way);
         if (model_open(dir, NULL, &be, &err)) fail_msg("loaded, expected: %s", lie[i].says);
         if (err.code != ERR_FILE || !strstr(err.msg, lie[i].says) || !strstr(err.msg, "down_proj"))
             fail_msg("'%s' should say \"%s\"", err.msg, lie[i].says);
@@ -675,6 +682,25 @@ static void test_lies(void **state)
     CHECK_LIES(FP4, LIE(".weight_packed", "U8", rows, cols / 2 - 1, "expected"));
 }
 
+/* Zero points of two formats look alike: where nobody says which it is, nothing is guessed. */
+static void test_unsaid_format(void **state)
+{
+    (void)state;
+    static const char config[] = GOLDEN "qwen35-dense/config.json";
+    Checkpoint packed, wide;
+    Error err = {0};
+    Backend be = {0};
+    host_memory_fill(&be);
+    checkpoint_read(&packed, GOLDEN "qwen35-dense");
+    checkpoint_read(&wide, GOLDEN "qwen35-dense");
+    pack_all(&packed, &wide, COLUMNS);
+    assert_null(model_open(checkpoint_model(&packed, config, NULL, NULL, 0), NULL, &be, &err));
+    if (err.code != ERR_FILE || !strstr(err.msg, ".qzeros' is GPTQ's, of which format"))
+        fail_msg("%s", err.msg);
+    checkpoint_free(&packed);
+    checkpoint_free(&wide);
+}
+
 /* Unless something else is said, a CPU has integers of as many bits; half as many are the head's.
  */
 static void test_auto(void **state)
@@ -702,12 +728,12 @@ static void test_auto(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files),      cmocka_unit_test(test_zeros_in_bytes),
-        cmocka_unit_test(test_int4),       cmocka_unit_test(test_no_int4),
-        cmocka_unit_test(test_models),     cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_saved),      cmocka_unit_test(test_ones),
-        cmocka_unit_test(test_fp8_scales), cmocka_unit_test(test_lies),
-        cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_files),         cmocka_unit_test(test_zeros_in_bytes),
+        cmocka_unit_test(test_int4),          cmocka_unit_test(test_no_int4),
+        cmocka_unit_test(test_models),        cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_saved),         cmocka_unit_test(test_ones),
+        cmocka_unit_test(test_fp8_scales),    cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_unsaid_format), cmocka_unit_test(test_auto),
     };
     return cmocka_run_group_tests_name("packed", tests, NULL, NULL);
 }

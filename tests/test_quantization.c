@@ -55,27 +55,28 @@ static void test_methods(void **state)
         {"{'quant_method': 'fbgemm_fp8'}", {QUANT_NONE, 0, 0}},
         {"{'quant_method': 'offshoot_q8'}", {QUANT_Q8, 0, 0}},
         {"{'quant_method': 'offshoot_q4'}", {QUANT_Q4, 0, 0}},
-        {"{'quant_method': 'gptq', 'bits': 4}", {QUANT_NONE, QUANT_Q4, 1}},
+        {"{'quant_method': 'gptq', 'bits': 4}", {QUANT_NONE, QUANT_Q4, ZEROS_LOWER}},
         {"{'quant_method': 'gptq', 'bits': 2, 'checkpoint_format': 'gptq'}",
-         {QUANT_NONE, QUANT_Q4, 1}},
+         {QUANT_NONE, QUANT_Q4, ZEROS_LOWER}},
         {"{'quant_method': 'gptq', 'bits': 8, 'checkpoint_format': 'gptq_v2'}",
-         {QUANT_NONE, QUANT_Q8, 0}},
+         {QUANT_NONE, QUANT_Q8, ZEROS_AS_THEY_ARE}},
         {"{'quant_method': 'awq', 'version': 'gemm'}", {QUANT_NONE, QUANT_Q4, 0}},
-        {"{'quant_method': 'auto-round', 'bits': 8}", {QUANT_NONE, QUANT_Q8, 1}},
+        {"{'quant_method': 'auto-round', 'bits': 8}", {QUANT_NONE, QUANT_Q8, ZEROS_LOWER}},
         {"{'quant_method': 'gptq', 'bits': 4, 'dynamic': {'-:a': {}, '+:b': {'bits': 8}}}",
-         {QUANT_NONE, QUANT_Q8, 1}},
+         {QUANT_NONE, QUANT_Q8, ZEROS_LOWER}},
         {ROUND "', 'extra_config': {'a': {'bits': 8}, 'b': {'bits': 4}, 'c': 8}}",
-         {QUANT_NONE, QUANT_Q8, 0}},
+         {QUANT_NONE, QUANT_Q8, ZEROS_AS_THEY_ARE}},
         {ROUND "', 'extra_config': {'a': {'bits': 16}, 'b': {'bits': 3}, 'c': {'bits': 2.5}}}",
-         {QUANT_NONE, QUANT_Q4, 0}},
-        {ROUND ":auto_gptq'}", {QUANT_NONE, QUANT_Q4, 1}},
-        {ROUND ":auto_gptq:exllamav2'}", {QUANT_NONE, QUANT_Q4, 1}},
-        {ROUND ":exllamav2'}", {QUANT_NONE, QUANT_Q4, 0}},
-        {ROUND ":gptqmodel'}", {QUANT_NONE, QUANT_Q4, 0}},
-        {ROUND "'}", {QUANT_NONE, QUANT_Q4, 0}},
-        {ROUND ":auto_awq'}", {QUANT_NONE, QUANT_Q4, 0}},
+         {QUANT_NONE, QUANT_Q4, ZEROS_AS_THEY_ARE}},
+        {ROUND ":auto_gptq'}", {QUANT_NONE, QUANT_Q4, ZEROS_LOWER}},
+        {ROUND ":auto_gptq:exllamav2'}", {QUANT_NONE, QUANT_Q4, ZEROS_LOWER}},
+        {ROUND ":exllamav2'}", {QUANT_NONE, QUANT_Q4, ZEROS_AS_THEY_ARE}},
+        {ROUND ":gptqmodel'}", {QUANT_NONE, QUANT_Q4, ZEROS_AS_THEY_ARE}},
+        {ROUND "'}", {QUANT_NONE, QUANT_Q4, ZEROS_AS_THEY_ARE}},
+        {ROUND ":auto_awq'}", {QUANT_NONE, QUANT_Q4, ZEROS_AS_THEY_ARE}},
         {ROUND ":llm_compressor', 'data_type': 'nv_fp'}", {QUANT_NONE, QUANT_NONE, 0}},
-        {"{'quant_method': 'modelopt', 'quant_algo': 'NVFP4'}", {QUANT_NONE, QUANT_Q8, 0}},
+        {"{'quant_method': 'modelopt', 'quant_algo': 'NVFP4'}",
+         {QUANT_NONE, QUANT_Q8, ZEROS_AS_THEY_ARE}},
         {"{'quant_method': 'modelopt', 'quant_algo': 'W4A16_NVFP4'}", {QUANT_NONE, QUANT_Q8, 0}},
         {"{'quant_method': 'modelopt', 'quant_algo': 'FP8'}", {QUANT_FP8, 0, 0}},
         {"{'quant_method': 'modelopt', 'quant_algo': 'fp8_pb_wo'}", {QUANT_FP8, 0, 0}},
@@ -99,8 +100,8 @@ static void test_methods(void **state)
         Error err = {0};
         const Quantization *is = &cases[i].is;
         if (read_text(cases[i].text, &q, &err)) fail_msg("%s: %s", cases[i].text, err.msg);
-        if (q.is != is->is || q.like != is->like || q.zeros_lower != is->zeros_lower)
-            fail_msg("%s: is %d like %d lower %d", cases[i].text, q.is, q.like, q.zeros_lower);
+        if (q.is != is->is || q.like != is->like || q.zeros != is->zeros)
+            fail_msg("%s: is %d like %d zeros %d", cases[i].text, q.is, q.like, q.zeros);
     }
 }
 
