@@ -76,13 +76,18 @@ static int64_t words_for(int64_t n, int per)
     return (n + per - 1) / per;
 }
 
-/* How many codes are in each of a row's words; 8, where no number is right. */
+/*
+ * How many codes are in each of a row's words; 0 where some lie in two words, as compressed-tensors
+ * has them from 0.19 on, and GPTQ where they have 3 bits; 8, where no number is right.
+ */
 static int codes_per(const Packed *p, const Tensor *t)
 {
     static const int per[] = {8, 4, 16, 10, 6, 5, 32};
     int64_t n = p->cols, words = (int64_t)(t->bytes / sizeof(uint32_t)) / p->rows;
     for (size_t i = 0; i < sizeof per / sizeof *per; i++)
         if (words_for(n, per[i]) == words) return per[i];
+    for (int bits = 3; bits < 8; bits++)
+        if (words_for(n * bits, WORD_BITS) == words) return 0;
     return 8;
 }
 
@@ -99,11 +104,19 @@ static PackedCodes codes_in_rows(const Tensor *t, int cols, int word_bytes, int 
                          .place = packed_in_order};
 }
 
+/* NULL, which is no tensor. */
+static const Tensor *in_two_words(const Opening *o, const Tensor *t)
+{
+    unfit(o, t, "has codes that lie in two words, which is not supported");
+    return NULL;
+}
+
 /* X.weight_packed of words. */
 static const Tensor *open_words(const Opening *o, const Tensor *t)
 {
     Packed *p = o->p;
     int per = codes_per(p, t);
+    if (!per) return in_two_words(o, t);
     t = need(o, ".weight_packed", TENSOR_I32, p->rows, words_for(p->cols, per));
     if (!t) return NULL;
     p->code = codes_in_rows(t, p->cols, 4, WORD_BITS / per, per);
@@ -137,13 +150,10 @@ static const Tensor *open_columns(Opening *o, const Tensor *t)
     Packed *p = o->p;
     int is_awq = t->dim[0] == p->cols;
     int per = is_awq ? AWQ_CODES : codes_per(p, t);
+    if (!per || WORD_BITS % per) return in_two_words(o, t);
     t = is_awq ? need(o, ".qweight", TENSOR_I32, p->cols, words_for(p->rows, per))
                : need(o, ".qweight", TENSOR_I32, words_for(p->cols, per), p->rows);
     if (!t) return NULL;
-    if (WORD_BITS % per) {
-        unfit(o, t, "has codes that lie in two words, which is not supported");
-        return NULL;
-    }
     p->code = (PackedCodes){.data = t->data,
                             .word_bytes = 4,
                             .bits = WORD_BITS / per,
