@@ -11,9 +11,23 @@ enum {
     PLACE_CHUNK = 32 << 20,
 };
 
+/* A host gives pages as they are written, and ends who writes more than it has. */
+static void warn_if_scarce(Loader *l, size_t bytes)
+{
+    Backend *be = l->own->backend;
+    if (!be->is_host) return;
+    if (!l->placed) l->left = be->free_bytes(be);
+    int is_said = l->placed > l->left;
+    l->placed += bytes;
+    if (!is_said && l->placed > l->left)
+        log_warn("weights_scarce asked=%zu left=%zu: the system may end the process", l->placed,
+                 l->left);
+}
+
 void *loader_block(Loader *l, size_t count, size_t size)
 {
     Owned *own = l->own;
+    if (!l->saver) warn_if_scarce(l, count * size); /* a saver frees what is large */
     if (own->n_blocks == own->cap_blocks) {
         own->cap_blocks = own->cap_blocks ? 2 * own->cap_blocks : 16;
         own->block = mem_realloc(own->block, (size_t)own->cap_blocks, sizeof *own->block);
@@ -32,19 +46,6 @@ float *loader_floats(Loader *l, size_t n)
     c->at += rounded;
     c->left -= rounded;
     return at;
-}
-
-/* A host gives pages as they are written, and ends who writes more than it has. */
-static void warn_if_scarce(Loader *l, size_t bytes)
-{
-    Backend *be = l->own->backend;
-    if (!be->is_host) return;
-    if (!l->placed) l->left = be->free_bytes(be);
-    int is_said = l->placed > l->left;
-    l->placed += bytes;
-    if (!is_said && l->placed > l->left)
-        log_warn("weights_scarce asked=%zu left=%zu: the system may end the process", l->placed,
-                 l->left);
 }
 
 /* A block of backend memory that lives as long as the model. */

@@ -69,21 +69,25 @@ static size_t few_bytes(Backend *be)
 
 static void load_into_few_bytes(const void *arg)
 {
-    (void)arg;
+    const QuantType *quant = arg;
     Backend *be = backend_cpu_open(1, NULL, 4096, NULL);
     be->free_bytes = few_bytes;
-    open_demo(QUANT_Q8, be);
+    open_demo(*quant, be);
 }
 
 /* Weights that are made are more than a host has left: that is said before the kernel acts. */
 static void test_scarce(void **state)
 {
     (void)state;
-    char said[APART_SAID];
-    int status = run_apart(load_into_few_bytes, NULL, said);
-    assert_int_equal(status, 0);
-    assert_non_null(strstr(said, "weights_scarce asked="));
-    assert_non_null(strstr(said, " left=1000: "));
+    for (QuantType quant = QUANT_FP8; quant < N_QUANT_TYPES; quant++) {
+        char said[APART_SAID];
+        int status = run_apart(load_into_few_bytes, &quant, said);
+        assert_int_equal(status, 0);
+        const char *once = strstr(said, "weights_scarce asked=");
+        assert_non_null(once);
+        assert_null(strstr(once + 1, "weights_scarce"));
+        assert_non_null(strstr(once, " left=1000: "));
+    }
 }
 
 /* Linux does from 5.14 on, emulators may not. */
