@@ -25,8 +25,8 @@ const char *quant_method(QuantType type);
 typedef enum { ZEROS_UNSAID, ZEROS_LOWER, ZEROS_AS_THEY_ARE } GptqZeros;
 
 typedef struct {
-    QuantType is;   /* matrices lie in the file as kernels read them */
-    QuantType like; /* they are packed (packed.h), and of our integers these have their bits */
+    QuantType is;   /* as kernels read them they lie in the file */
+    QuantType like; /* some are packed (packed.h): our integers with bits for all of these */
     GptqZeros zeros;
 } Quantization;
 
