@@ -27,7 +27,7 @@ typedef struct {
     int bits;
     int rows_per, cols_per;
     size_t row_at, col_at;
-    const uint8_t *place; /* packed_in_order or packed_awq */
+    const uint8_t *place; /* packed_in_order; of rows packed_awq, too */
     uint32_t plus;        /* added to a word before it is taken apart */
 } PackedCodes;
 
