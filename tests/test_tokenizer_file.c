@@ -407,7 +407,18 @@ static void numbers_configured_tokens(void **state)
          314, 313, 312, 7},
         {"{\"extra_special_tokens\": {\"x\": \"<a>\", \"y\": \"<b>\"}, "
          "\"additional_special_tokens\": [\"<c>\"]}",
-         312, 313, -1, 3},
+         312, 313, 314, 7},
+        {"{\"extra_special_tokens\": {}, \"additional_special_tokens\": [\"<c>\"]}", -1, -1, 312,
+         4},
+        {"{\"extra_special_tokens\": [], \"additional_special_tokens\": [\"<c>\"]}", -1, -1, 312,
+         4},
+        {"{\"extra_special_tokens\": [\"<b>\"], \"additional_special_tokens\": [\"<c>\"]}", -1, 312,
+         -1, 2},
+        {"{\"extra_special_tokens\": {\"x\": \"<b>\"}, \"model_specific_special_tokens\": "
+         "{\"y\": \"<c>\"}}",
+         -1, 312, -1, 2},
+        {"{\"extra_special_tokens\": {}, \"model_specific_special_tokens\": {\"y\": \"<c>\"}}", -1,
+         -1, 312, 4},
         {"{\"extra_special_tokens\": [\"<b>\", \"\", {\"content\": \"<c>\"}]}", -1, 312, 313, 2},
         /* Those of the vocabulary keep theirs. */
         {"{\"pad_token\": \"abc\", \"additional_special_tokens\": [\"<a>\", \"12\", \"<c>\"]}", 312,

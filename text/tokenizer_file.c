@@ -414,19 +414,24 @@ static void append_all_named(const Configured *c, const json_t *config)
     }
 }
 
-/* By names of the model's own, or without. */
+/*
+ * By names of the model's own, or without; extra_special_tokens may hold either, where it holds
+ * any, in place of an older key.
+ */
 static void append_extra(const Configured *c, const json_t *config)
 {
-    const json_t *extra = json_object_get(config, "extra_special_tokens");
+    const json_t *extra = json_object_get(config, "extra_special_tokens"), *named = extra,
+                 *list = extra;
     const char *key;
     json_t *token;
     size_t i;
-    if (!extra) extra = json_object_get(config, "additional_special_tokens");
-    json_object_foreach((json_t *)(size_t)extra, key, token)
+    if (!json_object_size(named)) named = json_object_get(config, "model_specific_special_tokens");
+    if (!json_array_size(list)) list = json_object_get(config, "additional_special_tokens");
+    json_object_foreach((json_t *)(size_t)named, key, token)
     {
         append_named(c, token);
     }
-    json_array_foreach(extra, i, token)
+    json_array_foreach(list, i, token)
     {
         const char *text = text_of(token);
         if (text && !*text) continue;
