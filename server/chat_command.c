@@ -28,7 +28,7 @@ typedef struct {
     json_t *messages, *tools; /* tools: NULL when there are none */
     TokenList prompt;
     int n_stable;       /* tokens of it that the next prompt begins with, */
-    int answer_changes; /* and whether that will hold the answer as it is generated */
+    int answer_changes; /* 1: and that will not hold the answer as it is generated */
     StrBuf rendered, line;
     StrBuf answer; /* the whole answer, for the history */
     StrBuf piece;  /* what one token adds to it */

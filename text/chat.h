@@ -76,7 +76,10 @@ typedef struct {
     /* Bytes that another conversation may begin with as well: the system turn, up to and including
      * the "<|im_start|>" behind it; 0: there is none. */
     size_t n_system;
-    /* 1: after the next question the answer is rendered without its reasoning, or the empty one. */
+    /*
+     * 1: after the next question the answer may be rendered without its reasoning, or the empty
+     * one: the template drops it, or the client does not send it back.
+     */
     int drops_thinking;
     /*
      * 1: the answer will be rendered otherwise than it is generated now, so that no later prompt
