@@ -51,7 +51,10 @@ typedef struct {
     int keep_answers; /* 1: states at the ends of answers are kept too */
 } CacheOptions;
 
-/* Where a state is kept; loaded: from a lower tier. */
+/*
+ * Where a state is kept; branch: also at a new system turn's end, where one is to come; loaded:
+ * from a lower tier.
+ */
 typedef enum { KEPT_BRANCH, KEPT_PROMPT, KEPT_ANSWER, KEPT_LOADED, N_KEPT } CacheKept;
 
 /* Why one was not. */

@@ -220,7 +220,9 @@ static void print_cache_changes(const Printer *p)
                                                    [REFUSED_LOST] = "lost",
                                                    [REFUSED_CHANGES] = "changes"};
     const CacheStats *c = &p->now->engine.cache;
-    family(p, kept, "counter", "States kept: where prompts part, at their ends, at answers'.");
+    family(p, kept, "counter",
+           "States kept: where prompts part and behind new system turns, at prompts' ends, at "
+           "answers'.");
     for (int i = 0; i < N_KEPT; i++)
         labelled(p, kept, "kind", places[i], (double)c->kept[i]);
     family(p, refused, "counter", "States not kept, by why.");
