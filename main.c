@@ -50,7 +50,7 @@ typedef struct {
     int n_words;
 
     Backend *backend;
-    Quantization file; /* what the weights in the model's folder are */
+    QuantConfig file; /* what the weights in the model's folder are */
     Model *model;
     Tokenizer *tok;
     uint64_t *allowed; /* bit set of the ids that the tokenizer has */

@@ -335,7 +335,7 @@ static int read_quantization(const Reader *r)
 {
     const json_t *q = json_field(r->top, "quantization_config");
     if (!q) q = json_field(r->text, "quantization_config");
-    if (q && quantization_read(&r->c->file, q, r->where, r->err)) return -1;
+    if (q && quant_config_read(&r->c->file, q, r->where, r->err)) return -1;
     r->c->quant = r->c->file.is;
     return 0;
 }

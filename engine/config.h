@@ -9,7 +9,7 @@
 #define OFFSHOOT_ENGINE_CONFIG_H
 
 #include "base/error.h"
-#include "engine/quantization.h"
+#include "engine/quant_config.h"
 #include "engine/rope.h"
 
 enum { MAX_LAYERS = 512, MAX_EOS = 8, MAX_CONFIG_BYTES = 16 << 20 /* of config.json */ };
@@ -39,7 +39,7 @@ typedef struct {
     float norm_eps;
     int tied;                /* lm_head is the embedding, unless the file has one */
     QuantType quant;         /* quantization_config's, or what --quant asked for */
-    Quantization file;       /* the file's own */
+    QuantConfig file;        /* the file's own */
     int n_mtp;               /* what the config claims, or Qwen3-Next's has although it does not;
                                 the tensors decide (Model.has_mtp) */
     int eos[MAX_EOS], n_eos; /* config.json's, generation_config.json's and the tokenizer's */

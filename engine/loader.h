@@ -44,7 +44,7 @@ typedef struct {
     Dummy *dummy;        /* NULL: tensors come from own->st */
     QuantType quant;     /* what wide matrices become (quantise.h) */
     int takes_int;       /* the folder is one of saver.h's: its INT8 and INT4 are ours */
-    GptqZeros zeros;     /* Quantization's */
+    GptqZeros zeros;     /* QuantConfig's */
     int rounds_x;        /* bf16 matrices become BF16_BOTH, but for those that q8 keeps wide */
     Saver *saver;        /* or NULL: what is made of wider matrices goes there, not into memory */
     size_t placed, left; /* bytes of blocks so far; what a host had left before the first */

@@ -100,7 +100,7 @@ typedef struct {
 #define DEVICE_CHOICES "auto|cuda|cpu"
 enum { DEVICE_AUTO, DEVICE_CUDA, DEVICE_CPU };
 
-#define QUANT_CHOICES "auto|none|fp8|q8|q4" /* AUTO, engine/quantization.h's types */
+#define QUANT_CHOICES "auto|none|fp8|q8|q4" /* AUTO, engine/quant_config.h's types */
 #define SAVED_CHOICES "q8|q4"               /* the same, from QUANT_Q8 on */
 #define DUMMY_CHOICES "none|bf16|fp8"       /* in the order of engine/dummy.h's types */
 

@@ -701,7 +701,6 @@ int main(void)
         cmocka_unit_test(test_fp8_prompts), cmocka_unit_test(test_device),
         cmocka_unit_test(test_logits),      cmocka_unit_test(test_errors),
         cmocka_unit_test(test_draft_quant),
-
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

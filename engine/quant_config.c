@@ -1,9 +1,9 @@
 /*
- * quantization.c: see quantization.h. Sources: compressed-tensors 0.17 (config/base.py,
+ * quant_config.c: see quant_config.h. Sources: compressed-tensors 0.17 (config/base.py,
  * quantization/quant_args.py), GPTQModel 7.7, AutoAWQ 0.2.9, AutoRound 0.16 (inference/backend.py),
  * ModelOpt 0.47 (export/quant_utils.py), transformers 5.19's FP8 and FBGEMM.
  */
-#include "engine/quantization.h"
+#include "engine/quant_config.h"
 
 #include <string.h>
 #include <strings.h>
@@ -12,7 +12,7 @@
 #include "kernels/weight.h"
 
 typedef struct {
-    Quantization *q;
+    QuantConfig *q;
     const json_t *of;
     const char *where;
     Error *err;
@@ -183,7 +183,7 @@ static int read_modelopt(const Reader *r)
 }
 
 /* What weights of a group of compressed-tensors are. */
-static int read_group(const Reader *r, const json_t *weights, Quantization *q)
+static int read_group(const Reader *r, const json_t *weights, QuantConfig *q)
 {
     int bits;
     int type = WHICH(r, weights, "type", "int", "int", "float");
@@ -208,7 +208,7 @@ static int read_compressed_tensors(const Reader *r)
 {
     const json_t *groups = json_field(r->of, "config_groups"),
                  *sparse = json_field(r->of, "sparsity_config");
-    Quantization *q = r->q;
+    QuantConfig *q = r->q;
     int all_fp8 = 1;
     if (WHICH(r, r->of, "format", "dense", "dense", "pack-quantized", "int-quantized",
               "float-quantized", "naive-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
@@ -222,7 +222,7 @@ static int read_compressed_tensors(const Reader *r)
     if (!json_is_object(groups)) return bad(r, "config_groups", "must be an object");
     for (void *i = json_object_iter((json_t *)groups); i;
          i = json_object_iter_next((json_t *)groups, i)) {
-        Quantization of = {QUANT_NONE};
+        QuantConfig of = {QUANT_NONE};
         const json_t *weights = json_field(json_object_iter_value(i), "weights");
         if (!weights) continue; /* activations alone */
         if (read_group(r, weights, &of)) return -1;
@@ -234,7 +234,7 @@ static int read_compressed_tensors(const Reader *r)
     return 0;
 }
 
-int quantization_read(Quantization *q, const json_t *value, const char *where, Error *err)
+int quant_config_read(QuantConfig *q, const json_t *value, const char *where, Error *err)
 {
     static const struct {
         const char *name;

@@ -1,12 +1,12 @@
 /*
- * quantization.h: what a checkpoint's quantization_config says of its weights.
+ * quant_config.h: what a checkpoint's quantization_config says of its weights.
  *
  * Which matrices are quantised, and to how many bits, is seen by their tensors (loader_packed.c):
  * lists of patterns, of layers and of those to be left alone need not be followed. From here is
  * what tensors do not tell, and what is refused by name.
  */
-#ifndef OFFSHOOT_ENGINE_QUANTIZATION_H
-#define OFFSHOOT_ENGINE_QUANTIZATION_H
+#ifndef OFFSHOOT_ENGINE_QUANT_CONFIG_H
+#define OFFSHOOT_ENGINE_QUANT_CONFIG_H
 
 #include <jansson.h>
 
@@ -28,9 +28,9 @@ typedef struct {
     QuantType is;   /* as kernels read them they lie in the file */
     QuantType like; /* some are packed (packed.h): our integers with bits for all of these */
     GptqZeros zeros;
-} Quantization;
+} QuantConfig;
 
 /* q, zeros at first, from the value of that key. Errors name `where` and a key. */
-int quantization_read(Quantization *q, const json_t *value, const char *where, Error *err);
+int quant_config_read(QuantConfig *q, const json_t *value, const char *where, Error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * test_quantization.c: what is read of a quantization_config, and what is refused.
+ * test_quant_config.c: what is read of a quantization_config, and what is refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,10 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/quantization.h"
+#include "engine/quant_config.h"
 
 /* In single quotes, as all texts here: JSON's double ones. */
-static int read_text(const char *text, Quantization *q, Error *err)
+static int read_text(const char *text, QuantConfig *q, Error *err)
 {
     char json[512];
     snprintf(json, sizeof json, "%s", text);
@@ -22,8 +22,8 @@ static int read_text(const char *text, Quantization *q, Error *err)
         if (*c == '\'') *c = '"';
     json_t *v = json_loads(json, JSON_DECODE_ANY, NULL);
     if (!v) fail_msg("no JSON: %s", json);
-    *q = (Quantization){QUANT_NONE};
-    int failed = quantization_read(q, v, "config.json", err);
+    *q = (QuantConfig){QUANT_NONE};
+    int failed = quant_config_read(q, v, "config.json", err);
     json_decref(v);
     return failed;
 }
@@ -47,7 +47,7 @@ static void test_methods(void **state)
     (void)state;
     static const struct {
         const char *text;
-        Quantization is;
+        QuantConfig is;
     } cases[] = {
         {"{'quant_method': 'fp8', 'fmt': 'e4m3', 'weight_block_size': [128, 128]}",
          {QUANT_FP8, 0, 0}},
@@ -95,9 +95,9 @@ static void test_methods(void **state)
         {CT(NO_WEIGHTS), {QUANT_NONE, 0, 0}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Quantization q;
+        QuantConfig q;
         Error err = {0};
-        const Quantization *is = &cases[i].is;
+        const QuantConfig *is = &cases[i].is;
         if (read_text(cases[i].text, &q, &err)) fail_msg("%s: %s", cases[i].text, err.msg);
         if (q.is != is->is || q.like != is->like || q.zeros != is->zeros)
             fail_msg("%s: is %d like %d zeros %d", cases[i].text, q.is, q.like, q.zeros);
@@ -143,7 +143,7 @@ static void test_refused(void **state)
          "'block_structure' is not"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Quantization q;
+        QuantConfig q;
         Error err = {0};
         if (!read_text(cases[i].text, &q, &err)) fail_msg("read: %s", cases[i].text);
         if (err.code != ERR_INPUT || !strstr(err.msg, cases[i].says) ||
@@ -158,5 +158,5 @@ int main(void)
         cmocka_unit_test(test_methods),
         cmocka_unit_test(test_refused),
     };
-    return cmocka_run_group_tests_name("quantization", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("quant_config", tests, NULL, NULL);
 }
