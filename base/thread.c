@@ -65,7 +65,7 @@ void thread_each(int n_parts, void (*run)(void *arg, int part, int n_parts), voi
                  const char *name)
 {
     Part part[THREAD_PARTS];
-    pthread_t thread[THREAD_PARTS];
+    pthread_t thread[THREAD_PARTS] = {0};
     int started[THREAD_PARTS] = {0};
     assert(n_parts <= THREAD_PARTS);
     for (int i = 0; i < n_parts; i++) {
