@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -39,11 +40,20 @@ int thread_start(pthread_t *thread, void *(*run)(void *), void *arg, const char 
     return 0;
 }
 
+/* Read from the system once, not for each of thousands of matrices. */
+static int processors(void)
+{
+    static atomic_int known;
+    int n = atomic_load(&known);
+    if (!n) atomic_store(&known, n = cpus_available());
+    return n;
+}
+
 int thread_parts(int64_t n_elements)
 {
     enum { PART_ELEMENTS = 1 << 18 }; /* fewer are done before a thread has started */
     if (n_elements < 2 * PART_ELEMENTS) return 1;
-    int64_t n = n_elements / PART_ELEMENTS, most = cpus_available();
+    int64_t n = n_elements / PART_ELEMENTS, most = processors();
     if (most > THREAD_PARTS) most = THREAD_PARTS;
     return (int)(n < most ? n : most);
 }
