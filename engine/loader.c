@@ -97,14 +97,19 @@ static int same_shape(const Tensor *t, int n_dims, const int64_t *dim)
     }
 }
 
-/* FP8's scales are bytes, but no parameters. */
-static void count_tensor(Owned *own, const Tensor *t)
+int64_t loader_n_elements(const Tensor *t)
 {
     int64_t n = 1;
     for (int i = 0; i < t->n_dims; i++)
         n *= t->dim[i];
+    return n;
+}
+
+/* FP8's scales are bytes, but no parameters. */
+static void count_tensor(Owned *own, const Tensor *t)
+{
     if (!text_ends_with(t->name, "_scale_inv") && !text_ends_with(t->name, "_scale"))
-        own->n_params += n;
+        own->n_params += loader_n_elements(t);
     own->file_bytes += (int64_t)t->bytes;
 }
 

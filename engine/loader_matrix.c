@@ -14,14 +14,6 @@
 #include "engine/quantise.h"
 #include "engine/unpack.h"
 
-static size_t n_elements(const Tensor *t)
-{
-    size_t n = 1;
-    for (int i = 0; i < t->n_dims; i++)
-        n *= (size_t)t->dim[i];
-    return n;
-}
-
 /* Scales of FP8; NULL and an Error. */
 static const Tensor *need_scale(const Loader *l, const char *leaf, const char *suffix, int n_dims,
                                 const int64_t *dim)
@@ -36,7 +28,7 @@ static const Tensor *need_scale(const Loader *l, const char *leaf, const char *s
 static void read_scales(Loader *l, const Tensor *t, size_t n, size_t n_blocks, float *out)
 {
     loader_read_floats(l, t, out);
-    if (n_elements(t) == n * n_blocks) return;
+    if (loader_n_elements(t) == (int64_t)(n * n_blocks)) return;
     for (size_t i = n * n_blocks; i-- > 0;)
         out[i] = out[i / n_blocks];
 }
@@ -55,7 +47,7 @@ static int find_matrix(const Loader *l, const char *leaf, int rows, int cols, co
     const Tensor *s = loader_find(l, leaf, suffix);
     if (!s) s = loader_find(l, leaf, suffix = ".weight_scale_inv");
     int64_t dims[2] = {weight_blocks(rows), weight_blocks(cols)};
-    if (s && n_elements(s) == 1) dims[0] = dims[1] = 1;
+    if (s && loader_n_elements(s) == 1) dims[0] = dims[1] = 1;
     *scale = need_scale(l, leaf, suffix, 2, dims);
     return *scale ? 0 : -1;
 }
@@ -296,7 +288,7 @@ static int take_fp8_stack(Loader *l, const char *leaf, Fp8Stack *s, Weight *out)
     const Tensor *t = loader_find(l, leaf, "_scale_inv");
     size_t n = (size_t)s->n, each = (size_t)(s->row_blocks * s->col_blocks);
     int64_t dim[3] = {s->n, s->row_blocks, s->col_blocks};
-    if (t && n_elements(t) == n) dim[1] = dim[2] = 1;
+    if (t && loader_n_elements(t) == s->n) dim[1] = dim[2] = 1;
     const Tensor *scale = need_scale(l, leaf, "_scale_inv", 3, dim);
     if (!scale) return -1;
     float *host = loader_floats(l, n * each);

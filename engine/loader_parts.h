@@ -19,6 +19,8 @@ const Tensor *loader_find_shape(const Loader *l, const char *leaf, const char *s
 const Tensor *loader_need(const Loader *l, const char *leaf, const char *suffix, int n_dims,
                           const int64_t *dim);
 
+int64_t loader_n_elements(const Tensor *t);
+
 /* Has its pages read, where all tensors are. */
 void loader_fetch(const Loader *l, const Tensor *t);
 
