@@ -287,7 +287,7 @@ $(BUILD)/lint/%.ok: %.c .clang-tidy
 	@echo "  LINT $<"
 	$(Q)gcc $(CPPFLAGS) $(CFLAGS) -DISA=plain -Werror $(ANALYZE) -MMD -MP -MT $@ -MF $@.d -c \
 	    -o /dev/null $<
-	$(Q)clang-tidy --quiet $< -- $(CPPFLAGS) -std=c11 -DISA=plain 2>$@.log || (cat $@.log; false)
+	$(Q)clang-tidy --quiet $< -- $(CPPFLAGS) $(WARNINGS) -std=c11 -DISA=plain 2>$@.log || (cat $@.log; false)
 	@touch $@
 
 # GPU sources as the host sees them; warnings are the compiler's, when it builds them for the tests.

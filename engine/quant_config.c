@@ -222,7 +222,7 @@ static int read_compressed_tensors(const Reader *r)
     if (!json_is_object(groups)) return bad(r, "config_groups", "must be an object");
     for (void *i = json_object_iter((json_t *)groups); i;
          i = json_object_iter_next((json_t *)groups, i)) {
-        QuantConfig of = {QUANT_NONE};
+        QuantConfig of = {.is = QUANT_NONE};
         const json_t *weights = json_field(json_object_iter_value(i), "weights");
         if (!weights) continue; /* activations alone */
         if (read_group(r, weights, &of)) return -1;

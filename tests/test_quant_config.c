@@ -22,7 +22,7 @@ static int read_text(const char *text, QuantConfig *q, Error *err)
         if (*c == '\'') *c = '"';
     json_t *v = json_loads(json, JSON_DECODE_ANY, NULL);
     if (!v) fail_msg("no JSON: %s", json);
-    *q = (QuantConfig){QUANT_NONE};
+    *q = (QuantConfig){.is = QUANT_NONE};
     int failed = quant_config_read(q, v, "config.json", err);
     json_decref(v);
     return failed;
