@@ -94,20 +94,20 @@ static int open_backend(App *a, Error *err)
 
 /*
  * If nothing is said, weights stay as they are; but on a CPU those that another tool has packed
- * into integers become integers again, of as many bits as the widest has, and what is not packed
- * with them.
+ * into integers become integers again, and what is not packed with them.
  */
 static QuantType weights_quant(const App *a)
 {
     const Settings *set = &a->settings;
     if (set->quant != AUTO) return (QuantType)(set->quant - 1);
-    return a->backend->is_host && !set->dummy_weights ? a->file.like : QUANT_NONE;
+    int may_be_int = a->backend->is_host && !set->dummy_weights && a->file.is_packed;
+    return may_be_int ? QUANT_INT : QUANT_NONE;
 }
 
 /* If nothing is said, on a CPU half the bits of the model: that halves what drafts read. */
 static QuantType draft_quant(const App *a)
 {
-    static const QuantType half[N_QUANT_TYPES] = {QUANT_Q8, QUANT_Q8, QUANT_Q4, QUANT_Q4};
+    static const QuantType half[N_QUANT_TYPES] = {QUANT_Q8, QUANT_Q8, QUANT_Q4, QUANT_Q4, QUANT_Q4};
     const Settings *set = &a->settings;
     int has_head = set->draft == DRAFT_MTP || set->draft == DRAFT_UNION;
     if (set->draft_quant != AUTO) return (QuantType)(set->draft_quant - 1);
@@ -127,8 +127,10 @@ static int open_model(App *a, Error *err)
         log_warn("dummy_weights model=%s: weights are random, answers and acceptance are noise",
                  set->model);
     if (set->quant == AUTO && options.quant)
-        log_info("weights_packed become=%s: and others with them; --quant none makes BF16 of them",
-                 quant_name(options.quant));
+        log_info(
+            "weights_packed become=%s: of 4 bits where they have no more, else of 8, and others "
+            "with them; --quant none makes BF16 of them",
+            quant_name(options.quant));
     double begun = clock_ms() / 1e3;
     a->model = model_open(set->model, &options, a->backend, err);
     a->service.weights_s = clock_ms() / 1e3 - begun;

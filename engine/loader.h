@@ -43,6 +43,8 @@ typedef struct {
     Owned *own;
     Dummy *dummy;        /* NULL: tensors come from own->st */
     QuantType quant;     /* what wide matrices become (quantise.h) */
+    int widens_int4;     /* of QUANT_INT: packed integers become INT8, whatever their bits */
+    int n_few_bits;      /* packed matrices so far that are of at most four bits */
     int takes_int;       /* the folder is one of saver.h's: its INT8 and INT4 are ours */
     GptqZeros zeros;     /* QuantConfig's */
     int rounds_x;        /* bf16 matrices become BF16_BOTH, but for those that q8 keeps wide */
@@ -112,6 +114,9 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w);
  * their own: rows [p * rows, (p + 1) * rows) of its matrix i become out[p * n + i].
  */
 int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int cols, Weight *out);
+
+/* Whether leaf is packed and has integers of at most four bits. */
+int loader_has_few_bits(Loader *l, const char *leaf, int rows, int cols);
 
 /* One of two matrices that lie in each other: row i of *w is row map[i] of them. */
 typedef struct {

@@ -176,14 +176,21 @@ static int take_part(Loader *l, const char *leaf, const Source *s, const SplitPa
     return l->saver && s->to ? loader_save_int(l, part->leaf, ".weight", part->w, 1) : 0;
 }
 
+/* Of few bits or of others, where the loader may choose. */
+static QuantType packed_quant(const Loader *l, const Packed *p)
+{
+    if (l->quant != QUANT_INT) return l->quant;
+    return packed_has_few_bits(p) && !l->widens_int4 ? QUANT_Q4 : QUANT_Q8;
+}
+
 /* Parts of leaf, which is packed. */
 static int take_packed(Loader *l, const char *leaf, int rows, int cols, const SplitPart *part,
                        int n_parts)
 {
     Packed p;
     Tensor as;
-    WeightType to = quantise_to(l->quant, leaf);
     int failed = loader_open_packed(l, leaf, rows, cols, &p, &as);
+    WeightType to = quantise_to(failed ? QUANT_NONE : packed_quant(l, &p), leaf);
     for (int i = 0; i < n_parts && !failed; i++)
         failed = take_part(l, leaf, &(Source){&as, as.data, NULL, &p, cols, to}, &part[i]);
     if (l->saver && !to && !failed) failed = loader_save_unpacked(l, leaf, &p);

@@ -345,11 +345,19 @@ int loader_open_packed(Loader *l, const char *leaf, int rows, int cols, Packed *
     const Tensor *code = open_codes(&o);
     if (!code || open_scales(&o) || open_zeros(&o) || open_groups(&o)) return -1;
     loader_fetch(l, code);
+    l->n_few_bits += packed_has_few_bits(p);
     l->own->n_params += (int64_t)rows * cols;
     l->own->file_bytes += (int64_t)code->bytes;
     *as = *code;
     as->type = TENSOR_BF16;
     return 0;
+}
+
+int loader_has_few_bits(Loader *l, const char *leaf, int rows, int cols)
+{
+    Packed p = {.rows = rows, .cols = cols};
+    Opening o = {l, leaf, &p, 0};
+    return loader_is_packed(l, leaf) && open_codes(&o) && packed_has_few_bits(&p);
 }
 
 int loader_save_unpacked(Loader *l, const char *leaf, const Packed *p)

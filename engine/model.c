@@ -121,6 +121,19 @@ static int load_stacked_experts(Loader *l, const ModelConfig *c, Weight *table)
     return 0;
 }
 
+/* Whether all experts are packed, in at most four bits. */
+static int experts_have_few_bits(Loader *l, const ModelConfig *c)
+{
+    static const char *const part[] = {"down", "gate", "up"};
+    for (int i = 0; i < 3 * c->n_experts; i++) {
+        char leaf[64];
+        int rows = i % 3 ? c->expert_dim : c->dim, cols = i % 3 ? c->dim : c->expert_dim;
+        snprintf(leaf, sizeof leaf, "mlp.experts.%d.%s_proj", i / 3, part[i % 3]);
+        if (!loader_has_few_bits(l, leaf, rows, cols)) return 0;
+    }
+    return 1;
+}
+
 static int load_single_experts(Loader *l, const ModelConfig *c, Weight *table)
 {
     for (int e = 0; e < c->n_experts; e++) {
@@ -133,13 +146,15 @@ static int load_single_experts(Loader *l, const ModelConfig *c, Weight *table)
     return 0;
 }
 
-/* The experts' table: gate of each, up of each, down of each. */
+/* The experts' table: gate of each, up of each, down of each; all are of one type. */
 static int load_experts(Loader *l, const ModelConfig *c, FfnWeights *w)
 {
     size_t n = (size_t)c->n_experts;
     Weight *table = loader_block(l, 3 * n, sizeof *table);
     int stacked = loader_find(l, "mlp.experts.gate_up_proj", "") != NULL;
+    l->widens_int4 = !stacked && !experts_have_few_bits(l, c);
     if (stacked ? load_stacked_experts(l, c, table) : load_single_experts(l, c, table)) return -1;
+    l->widens_int4 = 0;
     w->expert_type = table[0].type;
     for (size_t i = 0; i < 3 * n; i++)
         if (table[i].type != w->expert_type)
@@ -226,6 +241,7 @@ static int load_head(Loader *l, Model *m, const char *prefix)
     if (c->n_mtp > 1 && loader_find(l, "input_layernorm", ".weight"))
         log_warn("mtp_layers found=%d used=1", c->n_mtp);
     loader_scope(l, prefix, -1);
+    if (l->quant == QUANT_INT && l->n_few_bits) l->quant = QUANT_Q4; /* as the model, for speed */
     if (loader_matrix(l, "fc", c->dim, 2 * c->dim, &h->fc) ||
         loader_norm(l, "pre_fc_norm_embedding", c->dim, &h->embed_norm) ||
         loader_norm(l, "pre_fc_norm_hidden", c->dim, &h->hidden_norm) ||
@@ -303,7 +319,7 @@ static int find_prefixes(Loader *l, const ModelConfig *c, Prefixes *p)
 
 static int is_of_integers(QuantType quant)
 {
-    return quant == QUANT_Q8 || quant == QUANT_Q4;
+    return quant == QUANT_Q8 || quant == QUANT_Q4 || quant == QUANT_INT;
 }
 
 /* That the backend has it. */

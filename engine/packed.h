@@ -66,9 +66,12 @@ typedef struct {
  */
 void packed_rows(const Packed *p, const int *map, int n, uint16_t *out);
 
+/* Integers of at most four bits. */
+int packed_has_few_bits(const Packed *p);
+
 /*
- * Whether INT4 can keep the codes as they are: integers of up to four bits, of which no run is of
- * two groups, scales above 0, and zeros that are codes.
+ * Whether INT4 can keep the codes as they are: few bits, of which no run is of two groups, scales
+ * above 0, and zeros that are codes.
  */
 int packed_is_int4(const Packed *p);
 

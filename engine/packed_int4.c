@@ -20,10 +20,15 @@ static int zero_of(const Packed *p, size_t at)
     return (p->zero ? (int)p->zero[at] : 0) + middle;
 }
 
+int packed_has_few_bits(const Packed *p)
+{
+    return p->code.bits <= 4 && (p->kind == PACKED_UNSIGNED || p->kind == PACKED_OFFSET);
+}
+
 int packed_is_int4(const Packed *p)
 {
     size_t n = (size_t)(p->one_row ? 1 : p->rows) * (size_t)p->n_groups;
-    if (p->code.bits > 4 || (p->kind != PACKED_UNSIGNED && p->kind != PACKED_OFFSET)) return 0;
+    if (!packed_has_few_bits(p)) return 0;
     for (int c = 0; c < p->cols; c++)
         if (p->group[c] != p->group[c - c % INT4_RUN]) return 0;
     for (size_t i = 0; i < n; i++) /* a NaN is not above 0 either */

@@ -21,7 +21,7 @@ typedef struct {
 static const struct {
     const char *name, *method;
 } quants[N_QUANT_TYPES] = {
-    {"none", NULL}, {"fp8", "fp8"}, {"q8", "offshoot_q8"}, {"q4", "offshoot_q4"}};
+    {"none", NULL}, {"fp8", "fp8"}, {"q8", "offshoot_q8"}, {"q4", "offshoot_q4"}, {"int", NULL}};
 
 const char *quant_name(QuantType type)
 {
@@ -85,11 +85,6 @@ static int need_block(const Reader *r, const json_t *of, const char *key)
     return bad(r, key, "is not [128, 128], the only supported FP8 block");
 }
 
-static QuantType like_bits(int bits)
-{
-    return bits > 4 ? QUANT_Q8 : QUANT_Q4;
-}
-
 static int read_ours(const Reader *r)
 {
     const char *method = json_string_value(json_field(r->of, "quant_method"));
@@ -113,27 +108,13 @@ static int read_rows_fp8(const Reader *r)
     return 0;
 }
 
-/* Bits that single matrices have instead: GPTQModel's dynamic, AutoRound's extra_config. */
-static void read_other_bits(const Reader *r, const char *key)
-{
-    json_t *others = (json_t *)json_field(r->of, key);
-    for (void *i = json_object_iter(others); i; i = json_object_iter_next(others, i)) {
-        json_int_t bits;
-        if (json_whole(json_field(json_object_iter_value(i), "bits"), &bits) && bits > 4 &&
-            bits <= 8)
-            r->q->like = QUANT_Q8;
-    }
-}
-
-/* 2, 4 or 8: whole numbers of codes are a word. Q4 if all matrices have at most 4. */
+/* 2, 4 or 8: whole numbers of codes are a word. Single matrices may have others. */
 static int read_bits(const Reader *r, int fallback)
 {
     int bits;
     if (json_get_int(r->of, r->where, "bits", 2, 8, fallback, &bits, r->err)) return -1;
     if (32 % bits) return bad(r, "bits", "is not 2, 4 or 8");
-    r->q->like = like_bits(bits);
-    read_other_bits(r, "dynamic");
-    read_other_bits(r, "extra_config");
+    r->q->is_packed = 1;
     return 0;
 }
 
@@ -176,7 +157,7 @@ static int read_modelopt(const Reader *r)
                      "FP8_BLOCK_SCALES", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8", "MIXED_PRECISION");
     if (algo < 0) return -1;
     if (algo < FP4)
-        r->q->like = QUANT_Q8;
+        r->q->is_packed = 1;
     else if (algo < FP8)
         r->q->is = QUANT_FP8;
     return 0;
@@ -194,16 +175,12 @@ static int read_group(const Reader *r, const json_t *weights, QuantConfig *q)
         return -1;
     if (type == 0 && bits == 7) return bad(r, "num_bits", "is 7, which is not supported");
     if (strategy == 1 && need_block(r, weights, "block_structure")) return -1;
-    if (type == 1 && bits == 8 && strategy < 2)
-        q->is = QUANT_FP8;
-    else if (type == 0)
-        q->like = like_bits(bits);
-    else if (bits < 8)
-        q->like = QUANT_Q8; /* FP4 has scales for so few that four bits hold less of it */
+    if (type == 1 && bits == 8 && strategy < 2) q->is = QUANT_FP8;
+    q->is_packed = type == 0 || bits < 8;
     return 0;
 }
 
-/* FP8 if all groups are; integers of 4 bits if all integers are. */
+/* FP8 if all groups are. */
 static int read_compressed_tensors(const Reader *r)
 {
     const json_t *groups = json_field(r->of, "config_groups"),
@@ -227,7 +204,7 @@ static int read_compressed_tensors(const Reader *r)
         if (!weights) continue; /* activations alone */
         if (read_group(r, weights, &of)) return -1;
         all_fp8 = all_fp8 && of.is == QUANT_FP8;
-        if (of.like == QUANT_Q8 || q->like == QUANT_NONE) q->like = of.like;
+        q->is_packed |= of.is_packed;
         q->is = QUANT_FP8;
     }
     if (!all_fp8) q->is = QUANT_NONE;

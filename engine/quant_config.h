@@ -12,10 +12,13 @@
 
 #include "base/error.h"
 
-/* What matrices are in a checkpoint, or become when it is loaded. */
-typedef enum { QUANT_NONE, QUANT_FP8, QUANT_Q8, QUANT_Q4, N_QUANT_TYPES } QuantType;
+/*
+ * What matrices are in a checkpoint, or become when it is loaded. Int: q8, but packed integers of
+ * at most four bits (packed.h) stay as narrow.
+ */
+typedef enum { QUANT_NONE, QUANT_FP8, QUANT_Q8, QUANT_Q4, QUANT_INT, N_QUANT_TYPES } QuantType;
 
-/* "none", "fp8", "q8", "q4" */
+/* "none", "fp8", "q8", "q4", "int" */
 const char *quant_name(QuantType type);
 
 /* quantization_config's quant_method of such a checkpoint, Q8's and Q4's as saver.h writes it. */
@@ -25,8 +28,8 @@ const char *quant_method(QuantType type);
 typedef enum { ZEROS_UNSAID, ZEROS_LOWER, ZEROS_AS_THEY_ARE } GptqZeros;
 
 typedef struct {
-    QuantType is;   /* as kernels read them they lie in the file */
-    QuantType like; /* some are packed (packed.h): our integers with bits for all of these */
+    QuantType is;  /* as kernels read them they lie in the file */
+    int is_packed; /* some are integers or FP4, packed (packed.h) */
     GptqZeros zeros;
 } QuantConfig;
 

@@ -32,6 +32,7 @@ WeightType quantise_to(QuantType quant, const char *leaf)
          {[QUANT_FP8] = WEIGHT_FP8, [QUANT_Q8] = WEIGHT_INT8, [QUANT_Q4] = WEIGHT_INT8}},
         {"fc", {[QUANT_Q8] = WEIGHT_INT8, [QUANT_Q4] = WEIGHT_INT4}},
     };
+    if (quant == QUANT_INT) quant = QUANT_Q8;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (!strcmp(leaf, others[i].leaf)) return others[i].types[quant];
     return types[quant];

@@ -227,7 +227,8 @@ static void test_int4(void **state)
 /* How a test packs. */
 typedef enum { WORDS, COLUMNS, AWQ, BYTES, FP4, N_WAYS } Way;
 
-static int group = 16; /* columns; no multiple of INT4's runs */
+static int group = 16;       /* columns; no multiple of INT4's runs */
+static const char *in_bytes; /* NULL, or matrices with that in their names are packed as BYTES */
 
 static uint16_t random_scale(void)
 {
@@ -282,6 +283,7 @@ static void put_packed(Checkpoint *packed, Checkpoint *wide, Way way, const char
                        int cols)
 {
     static const float fp4[] = {0, .5f, 1, 1.5f, 2, 3, 4, 6};
+    if (in_bytes && strstr(stem, in_bytes)) way = BYTES;
     int n_groups = way == BYTES ? 1 : cols / group, by_cols = way == COLUMNS || way == AWQ;
     unsigned char *code = way == WORDS ? put(packed, stem, ".weight_packed", "I32", rows, cols / 8)
                           : way == COLUMNS ? put(packed, stem, ".qweight", "I32", cols / 8, rows)
@@ -425,8 +427,7 @@ static void test_models(void **state)
 {
     (void)state;
     static const char *const models[] = {"qwen35-dense", "qwen35-moe", "qwen3-next"};
-    static const WeightType types[N_QUANT_TYPES] = {WEIGHT_BF16, WEIGHT_FP8, WEIGHT_INT8,
-                                                    WEIGHT_INT4};
+    static const WeightType types[] = {WEIGHT_BF16, WEIGHT_FP8, WEIGHT_INT8, WEIGHT_INT4};
     Backend *cpu = backend_cpu_open(2, NULL, 4096, NULL);
     Backend device = {0};
     int n_of[N_WEIGHT_TYPES];
@@ -434,7 +435,7 @@ static void test_models(void **state)
     device.is_host = 0;
     for (int i = 0; i < 3; i++)
         for (Way way = WORDS; way < N_WAYS; way++) {
-            for (QuantType quant = QUANT_NONE; quant < N_QUANT_TYPES; quant++) {
+            for (QuantType quant = QUANT_NONE; quant <= QUANT_Q4; quant++) {
                 check_model(models[i], way, quant, cpu, n_of);
                 assert_true(n_of[types[quant]] > 9);
             }
@@ -527,6 +528,67 @@ static void test_kept(void **state)
         check_kept("qwen3-next", way, be);
     }
     group = 16;
+    be->close(be);
+}
+
+/* A golden model of which some matrices have four bits and others, `bytes`, eight. */
+static Model *open_mixed(const char *model, const char *bytes, QuantType quant, Backend *be)
+{
+    Checkpoint packed, wide;
+    char dir[64], config[96];
+    snprintf(dir, sizeof dir, GOLDEN "%s", model);
+    snprintf(config, sizeof config, "%s/config.json", dir);
+    checkpoint_read(&packed, dir);
+    checkpoint_read(&wide, dir);
+    seed = 1, in_bytes = bytes;
+    pack_all(&packed, &wide, WORDS);
+    in_bytes = NULL;
+    Model *m = open_ok(packed_folder(&packed, config, WORDS), quant, be);
+    checkpoint_free(&packed);
+    checkpoint_free(&wide);
+    return m;
+}
+
+/* Each matrix is what q4 makes of it, or q8. */
+static void q4_or_q8(const char *model, const char *bytes, Model *m, Backend *be)
+{
+    static Matrices is, q4, q8;
+    Model *a = open_mixed(model, bytes, QUANT_Q4, be), *b = open_mixed(model, bytes, QUANT_Q8, be);
+    list_matrices(m, &is);
+    list_matrices(a, &q4);
+    list_matrices(b, &q8);
+    for (int i = 0; i < is.n; i++) {
+        const Weight *v = is.list[i].w, *w = v->type == WEIGHT_INT4 ? q4.list[i].w : q8.list[i].w;
+        assert_int_equal(v->type, w->type);
+        assert_memory_equal(v->data, w->data, (size_t)weight_data_bytes(v));
+    }
+    model_close(a);
+    model_close(b);
+    model_close(m);
+}
+
+/* Integers stay as narrow as they are, each matrix for itself, the experts of a layer together. */
+static void test_by_bits(void **state)
+{
+    (void)state;
+    static const char up[] = "layers.1.mlp.experts.7.up_proj", layer[] = "layers.1.";
+    Backend *be = backend_cpu_open(2, NULL, 4096, NULL);
+    Model *m = open_mixed("qwen35-moe", up, QUANT_INT, be);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(m->layer[i].ffn.expert_type, i == 1 ? WEIGHT_INT8 : WEIGHT_INT4);
+        assert_int_equal(m->layer[i].ffn.gate.type, WEIGHT_INT4);
+    }
+    assert_int_equal(m->embed.type, WEIGHT_INT8); /* it is not packed */
+    q4_or_q8("qwen35-moe", up, m, be);
+    m = open_mixed("qwen35-dense", layer, QUANT_INT, be);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(m->layer[i].ffn.down.type, i == 1 ? WEIGHT_INT8 : WEIGHT_INT4);
+    q4_or_q8("qwen35-dense", layer, m, be);
+    for (int all = 0; all < 2; all++) { /* the draft head is as narrow as any of the model */
+        m = open_mixed("qwen35-dense", all ? "" : "mtp.fc", QUANT_INT, be);
+        assert_int_equal(m->head.fc.type, all ? WEIGHT_INT8 : WEIGHT_INT4);
+        model_close(m);
+    }
     be->close(be);
 }
 
@@ -731,12 +793,13 @@ static void test_auto(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files),         cmocka_unit_test(test_zeros_in_bytes),
-        cmocka_unit_test(test_int4),          cmocka_unit_test(test_no_int4),
-        cmocka_unit_test(test_models),        cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_saved),         cmocka_unit_test(test_ones),
-        cmocka_unit_test(test_fp8_scales),    cmocka_unit_test(test_lies),
-        cmocka_unit_test(test_unsaid_format), cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_files),   cmocka_unit_test(test_zeros_in_bytes),
+        cmocka_unit_test(test_int4),    cmocka_unit_test(test_no_int4),
+        cmocka_unit_test(test_models),  cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_by_bits), cmocka_unit_test(test_saved),
+        cmocka_unit_test(test_ones),    cmocka_unit_test(test_fp8_scales),
+        cmocka_unit_test(test_lies),    cmocka_unit_test(test_unsaid_format),
+        cmocka_unit_test(test_auto),
     };
     return cmocka_run_group_tests_name("packed", tests, NULL, NULL);
 }

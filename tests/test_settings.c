@@ -160,7 +160,7 @@ static void test_commands(void **state)
     assert_int_equal(s.quant, AUTO);
     assert_int_equal(PARSE(COMMAND_CHAT, "--model", "m", "--quant", "fp8"), 0);
     assert_int_equal(s.quant, 1 + QUANT_FP8);
-    for (QuantType quant = QUANT_NONE; quant < N_QUANT_TYPES; quant++) {
+    for (QuantType quant = QUANT_NONE; quant <= QUANT_Q4; quant++) {
         assert_int_equal(PARSE(COMMAND_CHECK, "--quant", quant_name(quant)), 0);
         assert_int_equal(s.quant, 1 + quant);
         assert_int_equal(PARSE(COMMAND_CHAT, "--draft-quant", quant_name(quant)), 0);
