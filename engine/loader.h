@@ -43,7 +43,6 @@ typedef struct {
     Owned *own;
     Dummy *dummy;        /* NULL: tensors come from own->st */
     QuantType quant;     /* what wide matrices become (quantise.h) */
-    int widens_int4;     /* of QUANT_INT: packed integers become INT8, whatever their bits */
     int n_few_bits;      /* packed matrices so far that are of at most four bits */
     int takes_int;       /* the folder is one of saver.h's: its INT8 and INT4 are ours */
     GptqZeros zeros;     /* QuantConfig's */

@@ -180,7 +180,7 @@ static int take_part(Loader *l, const char *leaf, const Source *s, const SplitPa
 static QuantType packed_quant(const Loader *l, const Packed *p)
 {
     if (l->quant != QUANT_INT) return l->quant;
-    return packed_has_few_bits(p) && !l->widens_int4 ? QUANT_Q4 : QUANT_Q8;
+    return packed_has_few_bits(p) ? QUANT_Q4 : QUANT_Q8;
 }
 
 /* Parts of leaf, which is packed. */

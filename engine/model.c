@@ -152,9 +152,10 @@ static int load_experts(Loader *l, const ModelConfig *c, FfnWeights *w)
     size_t n = (size_t)c->n_experts;
     Weight *table = loader_block(l, 3 * n, sizeof *table);
     int stacked = loader_find(l, "mlp.experts.gate_up_proj", "") != NULL;
-    l->widens_int4 = !stacked && !experts_have_few_bits(l, c);
+    QuantType quant = l->quant;
+    if (quant == QUANT_INT) l->quant = experts_have_few_bits(l, c) ? QUANT_Q4 : QUANT_Q8;
     if (stacked ? load_stacked_experts(l, c, table) : load_single_experts(l, c, table)) return -1;
-    l->widens_int4 = 0;
+    l->quant = quant;
     w->expert_type = table[0].type;
     for (size_t i = 0; i < 3 * n; i++)
         if (table[i].type != w->expert_type)
