@@ -27,7 +27,7 @@ struct Dispatch {
     uint64_t served;    /* the ticket that was called last */
     int64_t busy_ms;    /* since when something runs */
     int64_t ended_ms;   /* when the last answer did; 0: none yet */
-    double interval_ms; /* between two ends, lately */
+    double interval_ms; /* between two ends, lately, idle time left out */
     int blocked;        /* the engine was full: nothing more until it made a step */
     int more;           /* the last report was not the last of its step */
     int lost;
@@ -201,7 +201,8 @@ void dispatch_pause(Dispatch *d, Answer *a, int pause)
 static void note_end(Dispatch *d)
 {
     int64_t now = (int64_t)clock_ms();
-    if (d->ended_ms) d->interval_ms += ((double)(now - d->ended_ms) - d->interval_ms) / 8;
+    double interval = (double)(now - (d->ended_ms > d->busy_ms ? d->ended_ms : d->busy_ms));
+    d->interval_ms += (interval - d->interval_ms) / (d->ended_ms ? 8 : 1);
     d->ended_ms = now;
 }
 

@@ -340,6 +340,49 @@ static void test_silence(void **state)
     close_fixture(&f);
 }
 
+/* Seconds that a client is asked to wait while answers from first to N - 1 are in the line. */
+static int line_seconds(Fixture *f, int first)
+{
+    int n_done = f->n_done;
+    for (int i = first; i < N; i++)
+        dispatch_add(f->dispatch, &f->answer[i]);
+    int seconds = dispatch_retry_after(f->dispatch);
+    for (int i = first; i < N; i++)
+        dispatch_cancel(f->dispatch, &f->answer[i]);
+    run_until(f, n_done + N - first);
+    return seconds;
+}
+
+/* The line goes as fast as answers end; time in which there was none to make counts for nothing. */
+static void test_retry_after(void **state)
+{
+    (void)state;
+    Fixture f;
+    open_fixture(&f, 1, 1, 1);
+    assert_int_equal(dispatch_retry_after(f.dispatch), 1);
+    int64_t start = now_ms();
+    dispatch_add(f.dispatch, &f.answer[0]);
+    run_until(&f, 1);
+    int64_t longest_ms = now_ms() - start;
+    usleep(1900000); /* an eighth of it for each of nine that wait would be two seconds */
+    start = now_ms();
+    dispatch_add(f.dispatch, &f.answer[1]);
+    run_until(&f, 2);
+    if (now_ms() - start > longest_ms) longest_ms = now_ms() - start;
+    int bound = (int)(9 * longest_ms / 1000);
+    assert_in_range(line_seconds(&f, 2), 1, bound > 1 ? bound : 1);
+    close_fixture(&f);
+
+    open_fixture(&f, 1, 1, 1);
+    dispatch_add(f.dispatch, &f.answer[0]);
+    dispatch_pause(f.dispatch, &f.answer[0], 1);
+    usleep(300000);
+    dispatch_pause(f.dispatch, &f.answer[0], 0);
+    run_until(&f, 1);
+    assert_in_range(line_seconds(&f, 1), 3, 30); /* ten behind one */
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -353,6 +396,7 @@ int main(void)
         cmocka_unit_test(test_cancel_given_back),
         cmocka_unit_test(test_close_while_running),
         cmocka_unit_test(test_silence),
+        cmocka_unit_test(test_retry_after),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
 }
