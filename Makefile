@@ -102,7 +102,7 @@ check: deps-check ## install what is needed, lint, run all tests; ends with the 
 	@tests/run_tests.sh $(TESTS) $(if $(HAS_FUZZER),$(FUZZERS))
 
 test: $(BUILD)/offshoot $(TESTS) ## all tests; SAN=address,undefined or SAN=thread for sanitizers
-	@tests/run_tests.sh $(TESTS)
+	@$(if $(SAN),TEST_TIMEOUT=3600) tests/run_tests.sh $(TESTS)
 
 ptx-check: deps-check ## what nvcc makes of the kernels, run on the host; PTX_TESTS="round terms" for some
 	@$(if $(PTX_RACES),OFFSHOOT_PTX_RACES=$(PTX_RACES)) tests/ptx/run.sh $(PTX_TESTS)

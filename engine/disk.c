@@ -359,7 +359,8 @@ int disk_load(Disk *d, uint64_t salt, const int32_t *token, int n, int first_pag
     assert(first_page >= 0 && first_page <= pages_for(n));
     DiskJob *j = take_job(d, JOB_LOAD, &number);
     set_prefix(j, salt, token, n, first_page);
-    memcpy(j->to, page, (size_t)(pages_for(n) - first_page) * sizeof *page);
+    for (int i = first_page; i < pages_for(n); i++)
+        j->to[i - first_page] = page[i - first_page];
     j->to_state = state;
     add_parts(d, j, hit.item);
     store_use(d->store, hit.item);
@@ -401,7 +402,8 @@ int disk_save(Disk *d, uint64_t salt, const int32_t *token, int n, int first_pag
     if (!send_removals(d)) return store_refuse(why, TIER_BUSY);
     DiskJob *j = take_job(d, JOB_SAVE, &number);
     set_prefix(j, salt, token, n, first_page);
-    memcpy(j->from, page, (size_t)(pages_for(n) - first_page) * sizeof *page);
+    for (int i = first_page; i < pages_for(n); i++)
+        j->from[i - first_page] = page[i - first_page];
     j->from_state = state;
     add_items(d, j, &p, of_run, of_state);
     disk_worker_send(d->worker, number);

@@ -94,6 +94,7 @@ void echo_open(Echo *e, const HttpLimits *limits, int with_thread)
 void echo_free(Echo *e)
 {
     http_close(e->http);
+    event_base_loop(e->base, EVLOOP_NONBLOCK); /* what libevent put off still holds connections */
     event_base_free(e->base);
 }
 

@@ -17,7 +17,12 @@
 
 #include "tests/analyzer.h"
 
+/* Sanitizers take their time. */
+#ifdef __SANITIZE_ADDRESS__
+enum { PATIENCE_MS = 600000 };
+#else
 enum { PATIENCE_MS = 60000 };
+#endif
 
 int http_connect(int port)
 {

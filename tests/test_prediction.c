@@ -64,10 +64,10 @@ static void test_predicted(void **state)
     size_t len = strlen(answer);
     assert_true(len > 40);
     for (int is_parts = 0; is_parts < 2; is_parts++) {
-        json_t *content = json_string(answer);
-        if (is_parts)
-            content = json_pack("[{s:s, s:s%}, {s:s}, {s:s, s:s}]", "type", "text", "text", answer,
-                                len / 2, "type", "image", "type", "text", "text", answer + len / 2);
+        json_t *content =
+            is_parts ? json_pack("[{s:s, s:s%}, {s:s}, {s:s, s:s}]", "type", "text", "text", answer,
+                                 len / 2, "type", "image", "type", "text", "text", answer + len / 2)
+                     : json_string(answer);
         json_t *p = json_pack("{s:s, s:o}", "type", "content", "content", content);
         char *prediction = json_dumps(p, 0);
         char *again = ask(prediction, &with);

@@ -89,7 +89,7 @@ static int make_prompt(Prompt *p, const ChatTemplate *t, const Tokenizer *tok,
 
 static int begins_with(const TokenList *list, const int32_t *id, int n)
 {
-    return list->n >= n && !memcmp(list->id, id, (size_t)n * sizeof *id);
+    return !n || (list->n >= n && !memcmp(list->id, id, (size_t)n * sizeof *id));
 }
 
 /* ---- the tokenizer's part ---- */

@@ -18,7 +18,8 @@
 #include "tests/backend_simt.h"
 #include "tests/backends.h"
 
-enum { MAX_COLS = 512, MAX_N = MEMO_ROWS + 1, N_MATRICES = 3 };
+/* Most operations are tried with rows of at most MAX_COLS, some with longer ones. */
+enum { MAX_COLS = 512, LONG_COLS = 2304, MAX_N = MEMO_ROWS + 1, N_MATRICES = 3 };
 
 static const WeightType types[N_MATRICES] = {WEIGHT_FP8, WEIGHT_BF16, WEIGHT_FP8};
 /* Of the last; MANY are an odd number of tiles, and more of them than a GPU gives blocks. */
@@ -95,7 +96,7 @@ static void free_matrix(Backend *be, const Weight *w)
 static Case open_case_of(Backend *be, int cols, int last_rows)
 {
     Case c = {.be = be, .cols = cols, .rows = {35, 17, last_rows}};
-    size_t n = (size_t)MAX_N * MAX_COLS;
+    size_t n = (size_t)MAX_N * LONG_COLS;
     for (int i = 0; i < N_MATRICES; i++)
         c.w[i] = random_matrix(be, 10 + (uint64_t)i, types[i], c.rows[i], cols);
     c.x = random_room(be, 1, n), c.z = random_room(be, 2, n), c.norm = random_room(be, 3, n);
@@ -265,7 +266,7 @@ static const Maker makers[] = {{"add_norm", norm, MAX_COLS},
                                {"add_norm, odd", norm, 333},
                                {"add_norm, long", norm, 2300},
                                {"head_input", norm_both, MAX_COLS},
-                               {"head_input, long", norm_both, 2304},
+                               {"head_input, long", norm_both, LONG_COLS},
                                {"gated_norm", norm_heads, MAX_COLS},
                                {"gated_norm, small heads", norm_heads, 384},
                                {"delta_mixer", mix, MAX_COLS},
@@ -299,7 +300,7 @@ static void test_same_products(void **state)
             assert_int_equal(memo->wanted[1], BF16 | (by_row ? BY_ROW : FP8));
             for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
                 for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++) {
-                    if (counts[i] * c.cols > MAX_N * MAX_COLS) continue; /* no room */
+                    if (counts[i] * c.cols > MAX_N * MAX_COLS) continue; /* takes long */
                     memo->wanted[0] = memo->wanted[1] = wanted[k];
                     makers[m].make(&c, counts[i]);
                     assert_int_equal(has_terms(&c, c.h), counts[i] <= MEMO_ROWS);
@@ -307,6 +308,28 @@ static void test_same_products(void **state)
                 }
             close_case(&c);
         }
+        gpu[b]->close(gpu[b]);
+    }
+}
+
+/* Rows whose terms are more than there is memory for leave none. */
+static void test_no_room(void **state)
+{
+    (void)state;
+    Backend *gpu[MAX_GPU_BACKENDS];
+    int n_gpu = open_gpu_backends(gpu);
+    for (int b = 0; b < n_gpu; b++) {
+        Case c = open_case(gpu[b], MAX_COLS);
+        TermsMemo *memo = &((CudaBackend *)gpu[b])->memo;
+        free(multiply(&c, c.x, 1));
+        norm(&c, 1);
+        assert_true(has_terms(&c, c.h));
+        memo->part_bytes = 1024;
+        norm(&c, 1);
+        check_products(&c, 1, "no room");
+        norm(&c, 1);
+        assert_false(has_terms(&c, c.h));
+        close_case(&c);
         gpu[b]->close(gpu[b]);
     }
 }
@@ -533,9 +556,10 @@ static void test_routed_ffn(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_products), cmocka_unit_test(test_odd_halves),
-        cmocka_unit_test(test_many_tiles),    cmocka_unit_test(test_changed_rows),
-        cmocka_unit_test(test_two_arrays),    cmocka_unit_test(test_routed_ffn),
+        cmocka_unit_test(test_same_products), cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_odd_halves),    cmocka_unit_test(test_many_tiles),
+        cmocka_unit_test(test_changed_rows),  cmocka_unit_test(test_two_arrays),
+        cmocka_unit_test(test_routed_ffn),
     };
     return cmocka_run_group_tests_name("terms", tests, NULL, NULL);
 }
