@@ -114,6 +114,9 @@ int loader_matrix(Loader *l, const char *leaf, int rows, int cols, Weight *w);
  */
 int loader_stack(Loader *l, const char *leaf, int n, int parts, int rows, int cols, Weight *out);
 
+/* Whether leaf is a matrix that another tool has quantised. */
+int loader_is_packed(const Loader *l, const char *leaf);
+
 /* Whether leaf is packed and has integers of at most four bits. */
 int loader_has_few_bits(Loader *l, const char *leaf, int rows, int cols);
 

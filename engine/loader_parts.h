@@ -48,11 +48,8 @@ const void *loader_place_tensor(Loader *l, const Tensor *t, size_t align);
 
 /* ---- loader_packed.c ---- */
 
-/* Whether leaf is a matrix that another tool has quantised. */
-int loader_is_packed(const Loader *l, const char *leaf);
-
 /*
- * Such a matrix, all of it checked. *as: the tensor of its codes, but of type BF16, as its rows
+ * A packed matrix, all of it checked. *as: the tensor of its codes, but of type BF16, as its rows
  * will be. packed_free is the caller's, also where this fails.
  */
 int loader_open_packed(Loader *l, const char *leaf, int rows, int cols, Packed *p, Tensor *as);

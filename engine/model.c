@@ -210,7 +210,8 @@ static int load_lm_head(Loader *l, Model *m, const char *prefix, const Tensor *e
 {
     loader_scope(l, prefix, -1);
     const Tensor *own = loader_find(l, "lm_head", ".weight");
-    if (m->config.tied && (!own || same_bytes(own, embed))) {
+    int is_tied = m->config.tied && !loader_is_packed(l, "lm_head");
+    if (is_tied && (!own || same_bytes(own, embed))) {
         m->lm_head = m->embed;
         return 0;
     }
@@ -290,6 +291,8 @@ static void take_prefix(const ModelConfig *c, const Tensor *t, const char *part,
 /* The trunk is known by its embedding, the head by any tensor; of dummies there are all. */
 static int find_prefixes(Loader *l, const ModelConfig *c, Prefixes *p)
 {
+    static const char *const lm_heads[] = {"lm_head.weight", "lm_head.weight_packed",
+                                           "lm_head.qweight"};
     int found = 0, found_lm_head = 0;
     *p = (Prefixes){.trunk = "model.", .mtp_file = ""};
     if (l->dummy) {
@@ -309,7 +312,8 @@ static int find_prefixes(Loader *l, const ModelConfig *c, Prefixes *p)
             continue;
         }
         take_prefix(c, t, "embed_tokens.weight", p->trunk, &found);
-        take_prefix(c, t, "lm_head.weight", p->lm_head, &found_lm_head);
+        for (int k = 0; k < 3; k++)
+            take_prefix(c, t, lm_heads[k], p->lm_head, &found_lm_head);
     }
     if (found) return 0;
     return error_set(l->err, ERR_FILE,

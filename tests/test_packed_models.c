@@ -301,6 +301,34 @@ static void test_ones(void **state)
     be->close(be);
 }
 
+/* An LM head that is packed, where the config says that it is the embedding, or under a prefix. */
+static void test_lm_head(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"qwen35-dense", "qwen3-next"}; /* the first is tied */
+    Backend *be = backend_cpu_open(1, NULL, 4096, NULL);
+    int n_of[N_WEIGHT_TYPES];
+    for (int i = 0; i < 4; i++)
+        for (Way way = WORDS; way < N_WAYS; way++) {
+            Pair pair;
+            pair_open(&pair, models[i / 2], way);
+            const char *embed = "model.language_model.embed_tokens.weight";
+            if (i / 2) embed = "model.embed_tokens.weight";
+            const CheckpointTensor *t = checkpoint_get(&pair.packed, embed);
+            int rows = (int)t->dim[0], cols = (int)t->dim[1];
+            if (i / 2) checkpoint_drop(&pair.packed, "lm_head.weight");
+            if (i / 2) checkpoint_drop(&pair.wide, "lm_head.weight");
+            put_packed(&pair.packed, &pair.wide, way, i % 2 ? "language_model.lm_head" : "lm_head",
+                       rows, cols);
+            Model *a = open_ok(packed_folder(&pair.packed, pair.config, way), QUANT_NONE, be);
+            Model *b = open_ok(wide_folder(&pair), QUANT_NONE, be);
+            assert_ptr_not_equal(a->lm_head.data, a->embed.data);
+            same_models(a, b, n_of);
+            pair_close(&pair);
+        }
+    be->close(be);
+}
+
 /* Groups of whole runs: q4 keeps the codes, so that a weight is what BF16 has, nearly. */
 static void check_kept(const char *model, Way way, Backend *be)
 {
@@ -590,11 +618,11 @@ static void test_auto(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_models), cmocka_unit_test(test_ones),
-        cmocka_unit_test(test_kept),   cmocka_unit_test(test_by_bits),
-        cmocka_unit_test(test_saved),  cmocka_unit_test(test_fp8_scales),
-        cmocka_unit_test(test_lies),   cmocka_unit_test(test_unsaid_format),
-        cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_models),        cmocka_unit_test(test_ones),
+        cmocka_unit_test(test_lm_head),       cmocka_unit_test(test_kept),
+        cmocka_unit_test(test_by_bits),       cmocka_unit_test(test_saved),
+        cmocka_unit_test(test_fp8_scales),    cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_unsaid_format), cmocka_unit_test(test_auto),
     };
     return cmocka_run_group_tests_name("packed_models", tests, NULL, NULL);
 }
