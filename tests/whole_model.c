@@ -6,9 +6,12 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "engine/forward.h"
+#include "kernels/bf16.h"
+#include "kernels/fp8.h"
 
 static void add(Matrices *all, const Weight *w, int fp8)
 {
@@ -102,4 +105,26 @@ void run_pass(Pass *p, Model *m)
     batch_close(&batch);
     forward_close(&f);
     memory_close(&mem);
+}
+
+float weight_value(const Weight *w, int r, int c)
+{
+    size_t i = (size_t)r * (size_t)w->cols + (size_t)c;
+    const unsigned char *p = w->data;
+    float f;
+    uint16_t h;
+    assert_true(r < w->rows && c < w->cols);
+    switch (w->type) {
+    case WEIGHT_F32:
+        memcpy(&f, p + 4 * i, 4);
+        return f;
+    case WEIGHT_BF16:
+        memcpy(&h, p + 2 * i, 2);
+        return bf16_to_float(h);
+    default:
+        assert_int_equal(w->type, WEIGHT_FP8);
+        assert_non_null(w->scale);
+        return w->scale ? fp8_to_float(p[i]) * w->scale[r / 128 * ((w->cols + 127) / 128) + c / 128]
+                        : 0;
+    }
 }

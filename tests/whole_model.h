@@ -1,5 +1,5 @@
 /*
- * whole_model.h: all matrices of a model, and one pass over some tokens.
+ * whole_model.h: all matrices of a model, an element of one, and a pass over some tokens.
  */
 #ifndef OFFSHOOT_TESTS_WHOLE_MODEL_H
 #define OFFSHOOT_TESTS_WHOLE_MODEL_H
@@ -20,6 +20,9 @@ typedef struct {
 
 /* The same matrix of two models of one config has the same index. */
 void list_matrices(const Model *m, Matrices *all);
+
+/* One element of a matrix in F32, BF16 or FP8, from its bytes. */
+float weight_value(const Weight *w, int r, int c);
 
 typedef struct {
     float *logits;      /* [PASS_TOKENS][n_vocab], to be freed with mem_free */
