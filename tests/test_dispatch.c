@@ -155,7 +155,7 @@ static void test_pause(void **state)
     Fixture f;
     open_fixture(&f, 4, 4, 4);
     for (int i = 0; i < 5; i++)
-        f.answer[i].request.max_tokens = i < 3 ? 3000 : 600;
+        f.answer[i].request.max_tokens = i < 3 ? 600 : 120;
     for (int i = 0; i < 4; i++)
         dispatch_add(f.dispatch, &f.answer[i]);
     for (int i = 0; i < 3; i++)
@@ -169,14 +169,14 @@ static void test_pause(void **state)
     run_until(&f, 2);
     assert_int_equal(f.done[1], 4);
     for (int i = 0; i < 3; i++)
-        assert_true(f.answer[i].n_tokens < 600);
+        assert_true(f.answer[i].n_tokens < 120);
     for (int i = 0; i < 3; i++)
         dispatch_pause(f.dispatch, &f.answer[i], 0);
     dispatch_cancel(f.dispatch, &f.answer[1]);
     dispatch_pause(f.dispatch, &f.answer[1], 1); /* what is cancelled stays so */
     run_until(&f, 5);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(f.answer[i].n_tokens == 3000, i != 1);
+        assert_int_equal(f.answer[i].n_tokens == 600, i != 1);
     close_fixture(&f);
 }
 
