@@ -79,7 +79,7 @@ static int is_128(const json_t *v)
 static int need_block(const Reader *r, const json_t *of, const char *key)
 {
     const json_t *block = json_field(of, key);
-    if (json_is_array(block) && json_array_size(block) == 2 && is_128(json_array_get(block, 0)) &&
+    if (json_array_size(block) == 2 && is_128(json_array_get(block, 0)) &&
         is_128(json_array_get(block, 1)))
         return 0;
     return bad(r, key, "is not [128, 128], the only supported FP8 block");
@@ -183,16 +183,14 @@ static int read_group(const Reader *r, const json_t *weights, QuantConfig *q)
 /* FP8 if all groups are. */
 static int read_compressed_tensors(const Reader *r)
 {
-    const json_t *groups = json_field(r->of, "config_groups"),
-                 *sparse = json_field(r->of, "sparsity_config");
+    const json_t *groups = json_field(r->of, "config_groups");
     QuantConfig *q = r->q;
     int all_fp8 = 1;
     if (WHICH(r, r->of, "format", "dense", "dense", "pack-quantized", "int-quantized",
               "float-quantized", "naive-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
               "mxfp8-quantized", "mixed-precision") < 0)
         return -1;
-    if (sparse && json_object_size(sparse) && WHICH(r, sparse, "format", "dense", "dense") < 0)
-        return -1;
+    if (WHICH(r, json_field(r->of, "sparsity_config"), "format", "dense", "dense") < 0) return -1;
     if (json_object_size(json_field(json_field(r->of, "transform_config"), "config_groups")))
         return bad(r, "transform_config", "is not supported: activations would be rotated, too");
     if (!groups) return 0;
