@@ -88,10 +88,13 @@ static void plan_keeping(Engine *e, Seq *s, const CacheHit *hit)
 void prefix_begin(Engine *e, Seq *s, const CacheHit *hit)
 {
     s->n_past = hit->n;
-    s->holds_text = s->held_lost = 0;
     s->from_hidden = hit->n > 0;
     s->n_hidden = s->from_hidden && s->src < 0 ? hit->n : 0;
-    if (!s->stats.n_preemptions) s->stats.n_cached = hit->n; /* of the prompt: it begins */
+    if (!s->stats.n_preemptions) { /* it begins */
+        s->stats.n_cached = hit->n;
+        s->holds_text = 0;
+    }
+    s->held_lost = s->holds_text; /* with the memory that it gave up */
     plan_keeping(e, s, hit);
     if (prefix_reads(&s->req)) cache_use(e->mem.cache, hit, s->n_tokens, now_s());
     if (!hit->n) memory_clear_slot(&e->mem, s->slot);

@@ -277,12 +277,44 @@ static void test_holds_no_more(void **state)
     }
 }
 
+/* Who gives his memory up gives up the state that is held: none after it is taken for it. */
+static void test_preempted_while_held(void **state)
+{
+    (void)state;
+    AskedEngine s;
+    AskedAnswer a[3] = {0};
+    EngineStatus st;
+    Guard g = {.from = 3, .to = 12, .stops = 1};
+    open_plain(&s, 3);
+    EngineRequest r = guarded(&g), other = asked_greedy(2, text + 7, 20, 4);
+    other.no_cache = 1;
+    asked_submit(s.engine, &r);
+    while (a[0].n < 6)
+        asked_steps(s.engine, a, 1);
+    engine_pause(s.engine, 1, 1);
+    for (; other.id <= 3; other.id++) /* they need its slots, too */
+        asked_submit(s.engine, &other);
+    while (!a[1].n_done || !a[2].n_done)
+        asked_steps(s.engine, a, 1);
+    engine_status(s.engine, &st);
+    assert_int_equal(st.preemptions, 1);
+    engine_pause(s.engine, 1, 0);
+    asked_run(s.engine, a, 1);
+    assert_int_equal(a[0].n, 13);
+    assert_memory_equal(a[0].token, whole.token, 13 * sizeof(int32_t));
+    st = idle_status(&s);
+    assert_int_equal(st.cache.kept[KEPT_ANSWER], 0);
+    assert_int_equal(st.cache.refused[REFUSED_LOST], 1);
+    asked_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cut_answers),          cmocka_unit_test(test_sent_after_all),
         cmocka_unit_test(test_no_slot_to_hold),      cmocka_unit_test(test_ends_while_held),
         cmocka_unit_test(test_held_from_the_first),  cmocka_unit_test(test_holds_no_more),
+        cmocka_unit_test(test_preempted_while_held),
     };
     return cmocka_run_group_tests(tests, open_all, asked_close_demo);
 }
