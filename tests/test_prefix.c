@@ -441,6 +441,71 @@ static void test_nobody_waits_for_a_paused_one(void **state)
     asked_close(&s);
 }
 
+/*
+ * A prompt of 96 tokens is read, of which a system turn is n_system; others have its first `shared`
+ * and others behind. It is made to leave a state where the first of them parts from it, unless it
+ * leaves one shortly before anyway.
+ */
+static void test_made_to_leave_a_state(void **state)
+{
+    (void)state;
+    static const struct {
+        int n_system, shared[2], cached[2], n_branches;
+    } cases[] = {
+        {0, {60, 60}, {60, 60}, 1},  {50, {60, 60}, {50, 50}, 1}, {0, {90, 96}, {90, 90}, 1},
+        {45, {45, 70}, {45, 70}, 2}, {0, {40, 70}, {40, 40}, 1},  {0, {15, 15}, {0, 0}, 0},
+        {0, {16, 16}, {16, 16}, 1},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        AskedEngine s;
+        AskedAnswer a[3] = {0};
+        EngineStatus st;
+        EngineOptions o = options_of(&ways[0]);
+        int32_t prompt[3][126];
+        o.chunk_rows = 16;
+        asked_open(&s, o);
+        for (int i = 0; i < 3; i++) {
+            int shared = i ? cases[k].shared[i - 1] : 96;
+            for (int j = 0; j < 126; j++)
+                prompt[i][j] = (31 * j + (j < shared ? 0 : 1000 * i)) % 4000;
+            EngineRequest r = asked_greedy((uint64_t)i + 1, prompt[i], i ? shared + 30 : shared, 1);
+            r.n_system = i ? 0 : cases[k].n_system;
+            asked_submit(s.engine, &r);
+        }
+        asked_run(s.engine, a, 3);
+        engine_status(s.engine, &st);
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(a[i + 1].done.stats.n_cached, cases[k].cached[i]);
+        assert_int_equal(st.cache.kept[KEPT_BRANCH], cases[k].n_branches);
+        assert_int_equal(st.cache.kept[KEPT_PROMPT], 3);
+        assert_int_equal(st.cache.waits, cases[k].n_branches ? 2 : 0);
+        expect_idle(s.engine);
+        asked_close(&s);
+    }
+}
+
+/* An answer of one token leaves nothing beside its prompt's end, computed or found. */
+static void test_nothing_but_a_prompt(void **state)
+{
+    (void)state;
+    AskedEngine s;
+    asked_open(&s, options_of(&ways[0]));
+    for (int i = 0; i < 2; i++) {
+        AskedAnswer a;
+        EngineStatus st;
+        EngineRequest r = list.request[0];
+        r.max_tokens = 1;
+        ask(&s, &r, &a);
+        assert_int_equal(a.done.stats.n_cached, i * 60);
+        engine_status(s.engine, &st);
+        assert_int_equal(st.cache.kept[KEPT_PROMPT], 1);
+        assert_int_equal(st.cache.kept[KEPT_ANSWER], 0);
+        for (int why = 0; why < N_REFUSED; why++)
+            assert_int_equal(st.cache.refused[why], 0);
+    }
+    asked_close(&s);
+}
+
 /* Of an answer that was broken off its prompt stays, and no more. */
 static void test_cancelled_answer(void **state)
 {
@@ -594,6 +659,8 @@ int main(void)
         cmocka_unit_test(test_the_first_is_cancelled),
         cmocka_unit_test(test_who_shares_nothing),
         cmocka_unit_test(test_who_waits_for_nobody),
+        cmocka_unit_test(test_made_to_leave_a_state),
+        cmocka_unit_test(test_nothing_but_a_prompt),
         cmocka_unit_test(test_cancelled_answer),
         cmocka_unit_test(test_nan),
         cmocka_unit_test(test_nobody_waits_for_a_paused_one),
