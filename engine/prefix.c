@@ -94,7 +94,6 @@ void prefix_begin(Engine *e, Seq *s, const CacheHit *hit)
         s->stats.n_cached = hit->n;
         s->holds_text = 0;
     }
-    s->held_lost = s->holds_text; /* with the memory that it gave up */
     plan_keeping(e, s, hit);
     if (prefix_reads(&s->req)) cache_use(e->mem.cache, hit, s->n_tokens, now_s());
     if (!hit->n) memory_clear_slot(&e->mem, s->slot);
@@ -228,7 +227,6 @@ static int hold_inside(Engine *e, const Work *w, int d)
         s->held = -1;
         return 0;
     }
-    s->held_lost = 0;
     s->n_held = w->start + d + 1;
     copy_hidden(e, w, w->kept.path[d], s->held);
     return of_records;
@@ -242,7 +240,6 @@ int prefix_hold(Engine *e, Work *w)
     s->holds_text = w->kept.stop >= 0 && d <= last;
     if (s->holds_text && !d && held_before) return 0; /* it goes on */
     drop_held(e, s);
-    s->held_lost = s->holds_text;
     if (!s->holds_text) return 0;
     if (w->is_tree && d < last) return hold_inside(e, w, d);
     w->hold_promoted = 1;
@@ -263,7 +260,6 @@ static void hold_promoted(Engine *e, const Work *w)
     slots_hold(e->mem.frames, s->src);
     s->held = s->src;
     s->n_held = s->n_past;
-    s->held_lost = 0;
 }
 
 /* ---- keeping ---- */
@@ -331,7 +327,7 @@ void prefix_after_step(Engine *e, const Work *w)
         save_hidden(e, w, w->is_tree ? w->kept.path[w->kept.m] : w->n_rows - 1);
     if (keeps) keep_and_go_on(e, s, at_branch ? KEPT_BRANCH : KEPT_PROMPT);
     if (w->hold_promoted && ends)
-        s->held_lost = 0;
+        s->holds_text = 0; /* what is held is not in the state */
     else if (w->hold_promoted)
         hold_promoted(e, w);
 }
@@ -350,7 +346,7 @@ void prefix_end(Engine *e, Seq *s)
         return;
     }
     if (s->src >= 0) return; /* nothing was computed since the last one was kept */
-    if (s->n_hidden != s->n_past || (cut && s->held_lost))
+    if (s->n_hidden != s->n_past || (cut && s->holds_text))
         cache_refuse(e->mem.cache, REFUSED_LOST);
     else
         keep(e, s, s->n_past, s->slot, KEPT_ANSWER);

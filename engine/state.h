@@ -55,9 +55,8 @@ typedef struct Seq {
     int keep_system;              /* one more of these */
     int keep_answer;              /* 1: so is the one at the answer's end */
     int holds_text;               /* the client has less text than the tokens say */
-    int32_t held;                 /* then: the state after the last token wholly sent, or -1 */
-    int n_held;                   /* tokens up to there */
-    int held_lost;                /* that state is gone */
+    int32_t held; /* then: the state after the last token wholly sent; -1: it is gone */
+    int n_held;   /* tokens up to there */
 
     /* SEQ_LOADING (tiers.c) */
     CacheHit load_hit; /* what the cache had */
