@@ -299,6 +299,42 @@ static void test_close_while_running(void **state)
     served_close_engine(f.served);
 }
 
+/* All that run and wait end with the device's error; who comes later waits until it is cancelled.
+ */
+static void test_lost(void **state)
+{
+    (void)state;
+    Fixture f;
+    Error err = {0};
+    served_lose_device(0);
+    open_fixture(&f, 1, 4, 3);
+    Answer *late = &f.answer[N - 1];
+    for (int i = 0; i < N - 1; i++) {
+        f.answer[i].request.max_tokens = 8000;
+        dispatch_add(f.dispatch, &f.answer[i]);
+    }
+    struct pollfd p = {.fd = dispatch_fd(f.dispatch), .events = POLLIN};
+    while (!f.answer[0].n_tokens && poll(&p, 1, 30000) == 1)
+        assert_true(dispatch_read(f.dispatch, &err) >= 0);
+    served_lose_device(1);
+    while (poll(&p, 1, 30000) == 1 && dispatch_read(f.dispatch, &err) >= 0)
+        assert_int_equal(f.n_done, 0);
+    assert_int_equal(err.code, ERR_DEVICE);
+    assert_int_equal(dispatch_n_live(f.dispatch), 0);
+    assert_int_equal(f.n_done, N - 1);
+    for (int i = 0; i < N - 1; i++) {
+        assert_int_equal(f.answer[i].state, ANSWER_DONE);
+        assert_int_equal(f.answer[i].refused.code, ERR_DEVICE);
+    }
+    dispatch_add(f.dispatch, late);
+    assert_int_equal(late->state, ANSWER_WAITING);
+    assert_int_equal(dispatch_silent_ms(f.dispatch), 0);
+    dispatch_cancel(f.dispatch, late);
+    assert_int_equal(late->state, ANSWER_DONE);
+    close_fixture(&f);
+    served_lose_device(0);
+}
+
 static int64_t now_ms(void)
 {
     struct timespec t;
@@ -395,6 +431,7 @@ int main(void)
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_cancel_given_back),
         cmocka_unit_test(test_close_while_running),
+        cmocka_unit_test(test_lost),
         cmocka_unit_test(test_silence),
         cmocka_unit_test(test_retry_after),
     };
