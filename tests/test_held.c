@@ -248,6 +248,7 @@ static void test_held_from_the_first(void **state)
     EngineStatus st = idle_status(&s);
     assert_int_equal(st.cache.kept[KEPT_ANSWER], 1);
     assert_int_equal(st.cache.states, 3);
+    assert_int_equal(st.cache.refused[REFUSED_LOST], 0);
     asked_close(&s);
 }
 
