@@ -388,16 +388,18 @@ static void test_who_shares_nothing(void **state)
 static void test_who_waits_for_nobody(void **state)
 {
     (void)state;
-    for (int k = 0; k < 3; k++) {
+    static const int n_kept[] = {2, 1, 1, 0};
+    for (int k = 0; k < 4; k++) {
         AskedEngine s;
         AskedAnswer a[2] = {0};
         EngineOptions o = options_of(&ways[0]);
         EngineStatus st;
         EngineRequest r[2] = {list.request[0], list.request[0]};
         o.chunk_rows = 16;
+        o.cache.on = k < 3;
         asked_open(&s, o);
         r[1].id = 2;
-        r[k == 2].no_cache = k > 0; /* of the first, of the second; or other salts */
+        r[k == 2].no_cache = k == 1 || k == 2; /* of the first, of the second; or other salts */
         r[1].salt = k == 0;
         for (int i = 0; i < 2; i++)
             asked_submit(s.engine, &r[i]);
@@ -408,7 +410,7 @@ static void test_who_waits_for_nobody(void **state)
             assert_int_equal(a[i].done.stats.n_cached, 0);
             same_answer(0, &a[i], "beside a stranger");
         }
-        assert_int_equal(st.cache.kept[KEPT_PROMPT], k ? 1 : 2);
+        assert_int_equal(st.cache.kept[KEPT_PROMPT], n_kept[k]);
         asked_close(&s);
     }
 }
@@ -441,35 +443,50 @@ static void test_nobody_waits_for_a_paused_one(void **state)
     asked_close(&s);
 }
 
+/* Tokens of a prompt that has others than the prompt 0 from `shared` on. */
+static EngineRequest sharing(int i, int shared, int n, int32_t *token)
+{
+    for (int j = 0; j < n; j++)
+        token[j] = (31 * j + (j < shared ? 0 : 1000 * i)) % 4000;
+    return asked_greedy((uint64_t)i + 1, token, n, 1);
+}
+
 /*
- * A prompt of 96 tokens is read, of which a system turn is n_system; others have its first `shared`
- * and others behind. It is made to leave a state where the first of them parts from it, unless it
- * leaves one shortly before anyway.
+ * A prompt of 96 tokens is read, the first n_before of which came before; two more have its first
+ * `shared` and others behind. It is made to leave a state where the first of these parts from it,
+ * unless it leaves one shortly before anyway. They wait for it if that saves them enough.
  */
 static void test_made_to_leave_a_state(void **state)
 {
     (void)state;
     static const struct {
-        int n_system, shared[2], cached[2], n_branches;
+        int n_before, n_system, n_stable, shared[2], cached[2], n_branches, waits;
     } cases[] = {
-        {0, {60, 60}, {60, 60}, 1},  {50, {60, 60}, {50, 50}, 1}, {0, {90, 96}, {90, 90}, 1},
-        {45, {45, 70}, {45, 70}, 2}, {0, {40, 70}, {40, 40}, 1},  {0, {15, 15}, {0, 0}, 0},
-        {0, {16, 16}, {16, 16}, 1},
+        {0, 0, 96, {60, 60}, {60, 60}, 1, 2},  {0, 50, 96, {60, 60}, {50, 50}, 1, 2},
+        {0, 0, 96, {90, 96}, {90, 90}, 1, 2},  {0, 0, 96, {96, 96}, {96, 96}, 0, 2},
+        {0, 45, 96, {45, 70}, {45, 70}, 2, 2}, {0, 0, 96, {40, 70}, {40, 40}, 1, 2},
+        {0, 0, 96, {15, 15}, {0, 0}, 0, 0},    {0, 0, 96, {16, 16}, {16, 16}, 1, 2},
+        {40, 0, 50, {60, 60}, {40, 60}, 1, 1},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         AskedEngine s;
         AskedAnswer a[3] = {0};
         EngineStatus st;
         EngineOptions o = options_of(&ways[0]);
-        int32_t prompt[3][126];
+        int32_t prompt[3][128];
         o.chunk_rows = 16;
         asked_open(&s, o);
-        for (int i = 0; i < 3; i++) {
-            int shared = i ? cases[k].shared[i - 1] : 96;
-            for (int j = 0; j < 126; j++)
-                prompt[i][j] = (31 * j + (j < shared ? 0 : 1000 * i)) % 4000;
-            EngineRequest r = asked_greedy((uint64_t)i + 1, prompt[i], i ? shared + 30 : shared, 1);
-            r.n_system = i ? 0 : cases[k].n_system;
+        EngineRequest r = sharing(0, 96, 96, prompt[0]);
+        r.n_prompt = cases[k].n_before;
+        if (r.n_prompt) ask(&s, &r, a);
+        memset(a, 0, sizeof a);
+        r.n_prompt = 96;
+        r.n_system = cases[k].n_system;
+        r.n_stable = cases[k].n_stable;
+        asked_submit(s.engine, &r);
+        for (int i = 1; i < 3; i++) {
+            int shared = cases[k].shared[i - 1];
+            r = sharing(i, shared, shared + 30, prompt[i]);
             asked_submit(s.engine, &r);
         }
         asked_run(s.engine, a, 3);
@@ -477,8 +494,7 @@ static void test_made_to_leave_a_state(void **state)
         for (int i = 0; i < 2; i++)
             assert_int_equal(a[i + 1].done.stats.n_cached, cases[k].cached[i]);
         assert_int_equal(st.cache.kept[KEPT_BRANCH], cases[k].n_branches);
-        assert_int_equal(st.cache.kept[KEPT_PROMPT], 3);
-        assert_int_equal(st.cache.waits, cases[k].n_branches ? 2 : 0);
+        assert_int_equal(st.cache.waits, cases[k].waits);
         expect_idle(s.engine);
         asked_close(&s);
     }
