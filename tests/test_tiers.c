@@ -490,6 +490,45 @@ static void test_company(void **state)
     asked_close(&s);
 }
 
+/* What one reads others of its salt wait for, if it is all of it a beginning of theirs. */
+static void test_waits_for_one_that_reads(void **state)
+{
+    (void)state;
+    empty_folder();
+    enum { COMMON = 20, N = 4 };
+    AskedEngine s;
+    AskedAnswer a[N];
+    EngineStatus st;
+    asked_open(&s, options(1));
+    ask(&s, 0, a);
+    settle(&s);
+    asked_close(&s);
+    asked_open(&s, options(1));
+    EngineRequest r[N] = {turns.request[1], turns.request[1], turns.request[1], turns.request[1]};
+    int had = turns.request[0].n_prompt + turns.want[0].n - 1;
+    int32_t other[MAX_PROMPT];
+    for (int i = 0; i < r[0].n_prompt; i++)
+        other[i] = i < COMMON ? r[0].prompt[i] : 7 * i;
+    r[1].n_prompt = had;
+    r[2].salt = 5;
+    r[3].prompt = other;
+    memset(a, 0, sizeof a);
+    for (int i = 0; i < N; i++) {
+        r[i].id = (uint64_t)i + 1;
+        asked_submit(s.engine, &r[i]);
+    }
+    asked_run(s.engine, a, N);
+    engine_status(s.engine, &st);
+    assert_int_equal(st.disk.loaded, 1);
+    assert_int_equal(st.cache.waits, 1);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(a[i].done.stats.n_cached, i < 2 ? had : 0);
+    same_answer(1, &a[0]);
+    same_answer(1, &a[2]);
+    settle(&s);
+    asked_close(&s);
+}
+
 /* Of an engine that runs nothing: no page and no slot is held by nobody. */
 static void flush(AskedEngine *s)
 {
@@ -566,6 +605,7 @@ int main(void)
         cmocka_unit_test(test_spoilt_behind),
         cmocka_unit_test(test_spoilt_behind_the_only_slot),
         cmocka_unit_test(test_short_context),
+        cmocka_unit_test(test_waits_for_one_that_reads),
         cmocka_unit_test(test_company),
         cmocka_unit_test(test_flush),
     };
