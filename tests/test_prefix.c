@@ -381,6 +381,12 @@ static void test_who_shares_nothing(void **state)
     ask(&s, &r, &a);
     assert_int_equal(a.done.stats.n_cached, 0);
     assert_int_equal(a.n_prompt_events, 60);
+    EngineStatus before, st;
+    engine_status(s.engine, &before);
+    r.no_cache = r.answer_changes = 1;
+    ask(&s, &r, &a);
+    engine_status(s.engine, &st); /* of one that would leave nothing none is refused */
+    assert_memory_equal(st.cache.refused, before.cache.refused, sizeof st.cache.refused);
     asked_close(&s);
 }
 
