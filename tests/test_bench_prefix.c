@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "bench/policy.h"
@@ -71,6 +72,8 @@ static void test_conversation(void **state)
     PolicyResult r = run(&t, engine_rules, (Policy){.kind = CACHE_LRU}, 100);
     assert_int_equal(r.hit_requests, 2);
     assert_true(r.prompt_tokens == 32 + 64 + 64);
+    PolicyRun all = {.trace = &t, .shape = &shape};
+    assert_true(policy_all_bytes(&all) == (48 + 32 + 16) * 4 + 3 * 64);
     assert_true(r.flops_saved == 48 + 48 * 48 + 64 + 64 * 64);
     assert_true(r.flops == 32 + 32 * 32 + 2 * (64 + 64 * 64));
     double second = 16 + 64 * 64 - 48 * 48; /* FLOPs left, at 10 a second */
@@ -122,6 +125,92 @@ static void test_memory(void **state)
     trace_close(&t);
 }
 
+/* A state takes whole pages, that is a frame, and the least memory is three of these. */
+static void test_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        double state_bytes;
+        int least_pages, is_too_small;
+    } cases[] = {{0, 3, 1}, {10, 3, 1}, {64, 3, 1}, {100, 6, 1}, {128, 6, 1}, {129, 9, 0}};
+    TraceFile f = {0};
+    trace_file_ask(&f, 0, "a80", "b16"); /* six pages and a state, in three frames */
+    Trace t = trace_file_read(&f, "bench_prefix");
+    Policy none = {.kind = CACHE_NONE}, lru = {.kind = CACHE_LRU},
+           blocks = {.kind = CACHE_BLOCKS, .block_tokens = 32};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Shape s = shape;
+        PolicyResult r;
+        Error err = {0};
+        s.state_bytes = cases[i].state_bytes;
+        PolicyRun all = {.trace = &t, .shape = &s, .rules = engine_rules, .flops_per_second = 1};
+        double least = cases[i].least_pages * PAGE_BYTES, block = s.state_bytes + 32 * s.kv_bytes;
+        assert_true(policy_least_bytes(&s, &none) == 0);
+        assert_true(policy_least_bytes(&s, &blocks) == block);
+        assert_true(policy_least_bytes(&s, &lru) == least);
+        assert_int_equal(policy_run(&all, &lru, least - 1, &r, &err), -1);
+        assert_int_equal(policy_run(&all, &lru, least, &r, &err), 0);
+        assert_int_equal(r.too_large, cases[i].is_too_small);
+        assert_int_equal(policy_run(&all, &blocks, block - 1, &r, &err), -1);
+        assert_int_equal(policy_run(&all, &blocks, block, &r, &err), 0);
+        assert_int_equal(policy_run(&all, &lru, 1e13, &r, &err), -1);
+        assert_non_null(strstr(err.msg, "pages"));
+        assert_int_equal(policy_run(&all, &blocks, 1e13, &r, &err), -1);
+        assert_non_null(strstr(err.msg, "blocks"));
+    }
+    trace_close(&t);
+}
+
+/* Memory may be states for the most part: forty conversations of a page have eighty. */
+static void test_many_states(void **state)
+{
+    (void)state;
+    enum { PAGES = 124 };
+    TraceFile f = {0};
+    for (int i = 0; i < 40; i++) {
+        char prompt[16], answer[16];
+        snprintf(prompt, sizeof prompt, "%dx8", 1000 + 10 * i);
+        snprintf(answer, sizeof answer, "%dx8", 2000 + 10 * i);
+        trace_file_ask(&f, i, prompt, answer);
+    }
+    trace_file_ask(&f, 0, "1000x8 2000x8 3000x8", "a8");
+    Trace t = trace_file_read(&f, "bench_prefix");
+    assert_int_equal(hits(&t, engine_rules, CACHE_LRU, 0, PAGES), 16);
+    trace_close(&t);
+}
+
+/* Where alpha is small what is old goes, though it is longer. */
+static void test_age(void **state)
+{
+    (void)state;
+    TraceFile f = {0};
+    trace_file_ask(&f, 0, "a48", "b16");
+    trace_file_ask(&f, 1, "c32", "d16");
+    trace_file_ask(&f, 2, "e32", "f16");
+    trace_file_ask(&f, 0, "a48 b16 g16", "h16");
+    trace_file_ask(&f, 2, "e32 f16 i16", "j16");
+    Trace t = trace_file_read(&f, "bench_prefix");
+    Policy young = {.kind = CACHE_FLOP, .alpha = 0.01}, large = {.kind = CACHE_FLOP, .alpha = 100};
+    assert_int_equal(hits(&t, engine_rules, CACHE_LRU, 0, 13), 48);
+    assert_true(run(&t, engine_rules, young, 13).hit_tokens == 48);
+    assert_true(run(&t, engine_rules, large, 13).hit_tokens == 64 + 32);
+    trace_close(&t);
+}
+
+static void test_percentiles(void **state)
+{
+    (void)state;
+    enum { N = 200 };
+    double ttft[N];
+    PolicyResult r = {0};
+    for (int i = 0; i < N; i++)
+        ttft[i] = (i * 77) % N + 1; /* each of 1..200 once */
+    policy_set_ttft(&r, ttft, N);
+    assert_true(r.ttft_p5 == 10);
+    assert_true(r.ttft_p50 == 100);
+    assert_true(r.ttft_p95 == 190);
+}
+
 /* An answer that changes is not waited for; the prompt before it is found. */
 static void test_changed_answer(void **state)
 {
@@ -135,6 +224,8 @@ static void test_changed_answer(void **state)
         want += t.request[i].n_prompt;
     assert_true(t.n > 3);
     assert_true(run(&t, engine_rules, (Policy){.kind = CACHE_LRU}, 1 << 16).hit_tokens == want);
+    KeepRules paper = {.keep_answers = 1}; /* where there is no answer to find, the prompt's end */
+    assert_true(run(&t, paper, (Policy){.kind = CACHE_LRU}, 1 << 16).hit_tokens == want);
     trace_close(&t);
 }
 
@@ -152,6 +243,31 @@ static void test_repeats(void **state)
         assert_true(a.ttft_p50 == b.ttft_p50);
         assert_true((a.hit_tokens > 0) == (kind != CACHE_NONE));
     }
+    trace_close(&t);
+}
+
+/* What weighs in each policy: age alone, what it saves too, and how much is found out or given. */
+static void test_weights(void **state)
+{
+    (void)state;
+    enum { PAGES = 700 };
+    Trace t;
+    Error err = {0};
+    if (trace_open(&t, "chat", "sessions=60", NULL, &err)) fail_msg("%s", err.msg);
+    double begun = clock_ms();
+    PolicyResult lru = run(&t, engine_rules, (Policy){.kind = CACHE_LRU, .alpha = 2}, PAGES);
+    double took = (clock_ms() - begun) / 1e3;
+    PolicyResult old = run(&t, engine_rules, (Policy){.kind = CACHE_FLOP}, PAGES),
+                 flop = run(&t, engine_rules, (Policy){.kind = CACHE_FLOP, .alpha = 2}, PAGES),
+                 tuned = run(&t, engine_rules, (Policy){.kind = CACHE_TUNED}, PAGES);
+    assert_int_equal(lru.requests, t.n);
+    assert_true(lru.capacity == PAGES * PAGE_BYTES);
+    assert_true(lru.seconds <= took && lru.seconds > took / 100);
+    assert_true(lru.hit_tokens == old.hit_tokens);
+    assert_true(lru.hit_tokens != flop.hit_tokens);
+    assert_true(lru.tune.alpha == 0);
+    assert_true(flop.tune.alpha == 2);
+    assert_true(tuned.tune.windows > 0);
     trace_close(&t);
 }
 
@@ -357,9 +473,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_conversation), cmocka_unit_test(test_branch),
         cmocka_unit_test(test_memory),       cmocka_unit_test(test_changed_answer),
-        cmocka_unit_test(test_repeats),      cmocka_unit_test(test_command),
-        cmocka_unit_test(test_rows),         cmocka_unit_test(test_short_trace),
-        cmocka_unit_test(test_names),        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_many_states),  cmocka_unit_test(test_age),
+        cmocka_unit_test(test_sizes),        cmocka_unit_test(test_percentiles),
+        cmocka_unit_test(test_weights),      cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_command),      cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_short_trace),  cmocka_unit_test(test_names),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
