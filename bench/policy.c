@@ -94,8 +94,7 @@ static int open_tree(Sim *s, double capacity, Error *err)
     if (nodes > 3 * n + 64) nodes = 3 * n + 64; /* a state each, and where they part */
     TuneSetup setup = {.cache = {.on = 1,
                                  .policy = s->policy->kind == CACHE_LRU ? POLICY_LRU : POLICY_FLOP,
-                                 .alpha = s->policy->kind == CACHE_FLOP ? s->policy->alpha : 0,
-                                 .keep_answers = s->run->rules.keep_answers},
+                                 .alpha = s->policy->kind == CACHE_FLOP ? s->policy->alpha : 0},
                        .cost = shape->cost,
                        .n_frames = (int)n,
                        .pages_per_frame = per_frame,
