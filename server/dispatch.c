@@ -26,6 +26,7 @@ struct Dispatch {
     long n_orders, n_obeyed;
     uint64_t served;    /* the ticket that was called last */
     int64_t busy_ms;    /* since when something runs */
+    int64_t wanted_ms;  /* since when somebody wants a step */
     int64_t ended_ms;   /* when the last answer did; 0: none yet */
     double interval_ms; /* between two ends, lately, idle time left out */
     int blocked;        /* the engine was full: nothing more until it made a step */
@@ -91,14 +92,24 @@ int dispatch_n_live(const Dispatch *d)
     return n_running(d) + d->n_waiting;
 }
 
+static int wants_step(const Dispatch *d)
+{
+    for (int i = 0; i < d->n_places; i++)
+        if (d->place[i] && !d->place[i]->pause_wanted) return 1;
+    return 0;
+}
+
+/* Before something begins, or goes on after a pause. */
+static void note_wanted(Dispatch *d)
+{
+    if (!wants_step(d)) d->wanted_ms = (int64_t)clock_ms();
+}
+
 int64_t dispatch_silent_ms(const Dispatch *d)
 {
-    int n_paused = 0;
-    for (int i = 0; i < d->n_places; i++)
-        n_paused += d->place[i] && d->place[i]->pause_wanted;
-    if (n_running(d) == n_paused) return 0; /* nobody wants a step */
+    if (!wants_step(d)) return 0;
     int64_t stepped = engine_thread_stepped_ms(d->thread);
-    return (int64_t)clock_ms() - (stepped > d->busy_ms ? stepped : d->busy_ms);
+    return (int64_t)clock_ms() - (stepped > d->wanted_ms ? stepped : d->wanted_ms);
 }
 
 int dispatch_has_room(const Dispatch *d)
@@ -144,6 +155,7 @@ static void feed(Dispatch *d)
         Answer *a = d->first;
         unqueue(d, a);
         if (!n_running(d)) d->busy_ms = (int64_t)clock_ms();
+        note_wanted(d);
         int place = d->free_place[--d->n_free];
         d->place[place] = a;
         a->request.id = ++d->n_ids << PLACE_BITS | (uint64_t)place;
@@ -194,6 +206,7 @@ static void paused(Dispatch *d, Answer *a, uint64_t id)
 
 void dispatch_pause(Dispatch *d, Answer *a, int pause)
 {
+    note_wanted(d);
     a->pause_wanted = pause;
     if (a->state == ANSWER_RUNNING && !a->cancelled && !d->lost) send_pause(d, a);
 }

@@ -41,8 +41,8 @@ void dispatch_status(const Dispatch *d, EngineStatus *status);
 int dispatch_n_live(const Dispatch *d);
 
 /*
- * Milliseconds since the engine made a step, or got something to do after it had nothing. 0: it has
- * nothing.
+ * Milliseconds since the engine made a step, or got something to do after it had nothing, or only
+ * what was paused. 0: it has nothing else.
  */
 int64_t dispatch_silent_ms(const Dispatch *d);
 

@@ -342,7 +342,7 @@ static int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Silence is counted from the last step, or from the end of having nothing to do. */
+/* Silence is counted from the last step, or from when somebody wanted one after nobody did. */
 static void test_silence(void **state)
 {
     (void)state;
@@ -368,9 +368,19 @@ static void test_silence(void **state)
         dispatch_pause(f.dispatch, &f.answer[i], 1);
     usleep(100000); /* nobody wants a step */
     assert_int_equal(dispatch_silent_ms(f.dispatch), 0);
-    for (int i = 0; i < 2; i++)
+    start = now_ms(); /* one does again, */
+    dispatch_pause(f.dispatch, &f.answer[0], 0);
+    int64_t silent = dispatch_silent_ms(f.dispatch);
+    assert_true(silent <= now_ms() - start);
+    dispatch_pause(f.dispatch, &f.answer[0], 1);
+    usleep(100000);
+    start = now_ms(); /* or one that is new */
+    dispatch_add(f.dispatch, &f.answer[2]);
+    silent = dispatch_silent_ms(f.dispatch);
+    assert_true(silent <= now_ms() - start);
+    for (int i = 0; i < 3; i++)
         dispatch_cancel(f.dispatch, &f.answer[i]);
-    run_until(&f, 2);
+    run_until(&f, 3);
     usleep(10000);
     assert_int_equal(dispatch_silent_ms(f.dispatch), 0);
     close_fixture(&f);
