@@ -276,6 +276,24 @@ static void test_cancel_given_back(void **state)
     close_fixture(&f);
 }
 
+/* Orders have numbers and are obeyed in turn; no more are taken than may be open. */
+static void test_orders(void **state)
+{
+    (void)state;
+    Fixture f;
+    Error err = {0};
+    open_fixture(&f, 1, 1, 1);
+    struct pollfd p = {.fd = dispatch_fd(f.dispatch), .events = POLLIN};
+    for (long i = 1; i <= MAX_ORDERS; i++)
+        assert_int_equal(dispatch_order(f.dispatch, ORDER_FLUSH_CACHE), i);
+    assert_int_equal(dispatch_order(f.dispatch, ORDER_FLUSH_CACHE), -1);
+    while (dispatch_n_obeyed(f.dispatch) < MAX_ORDERS && poll(&p, 1, 30000) == 1)
+        assert_int_equal(dispatch_read(f.dispatch, &err), 0);
+    assert_int_equal(dispatch_n_obeyed(f.dispatch), MAX_ORDERS);
+    assert_int_equal(dispatch_order(f.dispatch, ORDER_FLUSH_CACHE), MAX_ORDERS + 1);
+    close_fixture(&f);
+}
+
 /* Closing in the middle of everything leaves the engine empty. */
 static void test_close_while_running(void **state)
 {
@@ -438,17 +456,12 @@ static void test_retry_after(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_fair_line),
-        cmocka_unit_test(test_line_moves_on),
-        cmocka_unit_test(test_paused_in_line),
-        cmocka_unit_test(test_pause),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_cancel_given_back),
-        cmocka_unit_test(test_close_while_running),
-        cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_silence),
+        cmocka_unit_test(test_order),         cmocka_unit_test(test_fair_line),
+        cmocka_unit_test(test_line_moves_on), cmocka_unit_test(test_paused_in_line),
+        cmocka_unit_test(test_pause),         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_cancel_given_back),
+        cmocka_unit_test(test_orders),        cmocka_unit_test(test_close_while_running),
+        cmocka_unit_test(test_lost),          cmocka_unit_test(test_silence),
         cmocka_unit_test(test_retry_after),
     };
     return cmocka_run_group_tests(tests, served_open_model, served_close_model);
