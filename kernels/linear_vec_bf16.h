@@ -1,10 +1,13 @@
 /*
  * linear_vec_bf16.h: x of BF16_BOTH for linear_cpu.c's products in vectors: rows of bf16 where the
- * CPU multiplies and adds pairs of them (AVX-512 BF16), else rounded, but as wide as before. With
- * AVX-512 but without pairs linear_vec_halves.h rounds them.
+ * CPU multiplies and adds pairs of them fast (AVX-512 BF16 of AMD's), else rounded, but as wide as
+ * before. With AVX-512 but without such pairs linear_vec_halves.h rounds them.
  *
  * Pairs are two products an instruction, W needs no widening and x is half as large: 1.8 times the
- * rate of x in f32 (Zen 4: 104 of 118 G multiply-adds/s of one core, W from L2; 54 of 59).
+ * rate of x in f32 (Zen 4: 104 of 118 G multiply-adds/s of one core, W from L2; 54 of 59). Intel's
+ * CPUs do one such instruction in a cycle, which are no more products than two of f32: there x is
+ * rounded, too (Emerald Rapids without its tile unit: 0.8 of the time of pairs for 16 rows, 0.7
+ * for 64).
  *
  * Against the definition: x is what it says, but that pairs take subnormals as zero; sums as
  * linear_cpu.c's.
@@ -15,7 +18,7 @@
 #include "kernels/linear_cpu.h"
 #include "kernels/vec_int.h"
 
-/* Where pairs may be: a CPU with VNNI is asked whether it has them. */
+/* Where pairs may be: a CPU with VNNI is asked whether it has them, and fast. */
 #if VEC_ISA == 512 && INT8_BYTES && !VEC_TILES
 #define BF16_PAIRS 1
 #else
@@ -25,7 +28,7 @@
 INLINE int has_pairs(void)
 {
 #if BF16_PAIRS
-    return __builtin_cpu_supports("avx512bf16") != 0;
+    return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd");
 #else
     return 0;
 #endif
