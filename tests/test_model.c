@@ -36,7 +36,7 @@ static Model *open_ok(const char *dir)
     return m;
 }
 
-/* The same of a tensor in a file, without the loader; scale: of FP8, else NULL. */
+/* One element of a tensor in a file, without the loader; scale: of FP8, else NULL. */
 static float tensor_at(const Tensor *t, const Tensor *scale, int cols, int r, int c)
 {
     Weight w = {t->type == TENSOR_F32    ? WEIGHT_F32
@@ -44,18 +44,6 @@ static float tensor_at(const Tensor *t, const Tensor *scale, int cols, int r, in
                                          : WEIGHT_FP8,
                 INT32_MAX, cols, t->data, scale ? (const float *)(const void *)scale->data : NULL};
     return weight_value(&w, r, c);
-}
-
-static void is_matrix(const Weight *w, WeightType type, int rows, int cols)
-{
-    assert_int_equal(w->type, type);
-    assert_int_equal(w->rows, rows);
-    assert_int_equal(w->cols, cols);
-    assert_true((w->scale != NULL) == (type == WEIGHT_FP8));
-    assert_int_equal((uintptr_t)w->data % (type == WEIGHT_F32    ? 4
-                                           : type == WEIGHT_BF16 ? 2
-                                                                 : 1),
-                     0);
 }
 
 static void check_attention(const ModelConfig *c, const AttentionWeights *a, WeightType type)

@@ -51,7 +51,8 @@ static void put_halves(Checkpoint *c, int widened)
 
 static void same_matrix(const Weight *a, const Weight *b, WeightType type)
 {
-    assert_true(a->type == type && b->type == type && a->rows == b->rows && a->cols == b->cols);
+    is_matrix(a, type, b->rows, b->cols);
+    is_matrix(b, type, a->rows, a->cols);
     assert_memory_equal(a->data, b->data, (size_t)(a->rows * weight_row_bytes(a)));
     if (a->scale)
         assert_memory_equal(a->scale, b->scale, (size_t)weight_n_scales(a) * sizeof(float));

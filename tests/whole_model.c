@@ -128,3 +128,15 @@ float weight_value(const Weight *w, int r, int c)
                         : 0;
     }
 }
+
+void is_matrix(const Weight *w, WeightType type, int rows, int cols)
+{
+    assert_int_equal(w->type, type);
+    assert_int_equal(w->rows, rows);
+    assert_int_equal(w->cols, cols);
+    assert_true((w->scale != NULL) == (type == WEIGHT_FP8));
+    assert_int_equal((uintptr_t)w->data % (type == WEIGHT_F32    ? 4
+                                           : type == WEIGHT_BF16 ? 2
+                                                                 : 1),
+                     0);
+}

@@ -24,6 +24,9 @@ void list_matrices(const Model *m, Matrices *all);
 /* One element of a matrix in F32, BF16 or FP8, from its bytes. */
 float weight_value(const Weight *w, int r, int c);
 
+/* Fails unless w is of that type and size, has scales if that is FP8, and is aligned. */
+void is_matrix(const Weight *w, WeightType type, int rows, int cols);
+
 typedef struct {
     float *logits;      /* [PASS_TOKENS][n_vocab], to be freed with mem_free */
     double largest_rms; /* of the residual stream after any layer; all was finite */
