@@ -19,6 +19,7 @@ static void probs_add(TokenProbs *p, const Event *e, int offset)
         p->offset = mem_realloc(p->offset, cap, sizeof *p->offset);
         p->top_id = mem_realloc(p->top_id, tops, sizeof *p->top_id);
         p->top_logprob = mem_realloc(p->top_logprob, tops, sizeof *p->top_logprob);
+        p->shown = mem_realloc(p->shown, cap, sizeof *p->shown);
     }
     p->token[p->n] = e->token;
     p->logprob[p->n] = e->logprob;
@@ -40,6 +41,7 @@ static void probs_free(TokenProbs *p)
     mem_free(p->offset);
     mem_free(p->top_id);
     mem_free(p->top_logprob);
+    mem_free(p->shown);
 }
 
 /* ---- opening ---- */
@@ -184,7 +186,7 @@ void answer_take(Answer *a)
 
 void answer_take_probs(Answer *a)
 {
-    a->probs.n = 0;
+    a->probs.n = a->probs.n_shown = 0;
 }
 
 int answer_is_end(const Answer *a, int32_t token)
@@ -204,6 +206,20 @@ static void add_offset(Answer *a, Detokenizer *d, int32_t token)
     strbuf_clear(&a->scratch);
 }
 
+/* Tokens become what is let out next: content or, with all that markup is made of, anything else.
+ */
+static void note_shown(Answer *a)
+{
+    TokenProbs *p = &a->probs;
+    size_t content = reply_content_len(a->reply);
+    int others = reply_n_others(a->reply) + reply_n_reasoning_tokens(a->reply);
+    if (content == a->content_len && others == a->n_others) return;
+    for (; p->n_shown < p->n; p->n_shown++)
+        p->shown[p->n_shown] = content > a->content_len ? content : 0;
+    a->content_len = content;
+    a->n_others = others;
+}
+
 static void add_token(Answer *a, const Event *e)
 {
     int is_end = answer_is_end(a, e->token);
@@ -216,6 +232,7 @@ static void add_token(Answer *a, const Event *e)
         if (!is_end) add_offset(a, &a->detok, e->token);
     }
     if (!is_end || a->api->include_stop) reply_token(a->reply, e->token);
+    note_shown(a);
 }
 
 static void add_prompt_token(Answer *a, const Event *e)
@@ -236,6 +253,7 @@ static void finish(Answer *a, const Event *e)
         for (int i = 0; i < a->api->n_stop_ids; i++)
             if (a->api->stop_id[i] == e->stop_token) a->stop_id = e->stop_token;
     reply_end(a->reply, e->finish == FINISH_STOP);
+    note_shown(a);
     int stop = reply_stop_string(a->reply);
     if (stop >= 0) a->stop_string = a->api->stop[stop];
 }

@@ -27,6 +27,8 @@ typedef struct {
     int *offset;        /* [n] characters (code points) of the whole text before its first byte */
     int32_t *top_id;    /* [n][k], best first, -1 after the last */
     float *top_logprob; /* [n][k] */
+    size_t *shown;      /* [n_shown] bytes of content up to what it became; 0: no content */
+    int n_shown;        /* the others wait, in text that is not yet let out */
 } TokenProbs;
 
 /* Bounds the reasoning, and asks where the answer ends. Runs on the engine's thread. */
@@ -83,6 +85,8 @@ struct Answer {
     TreeList trees;                 /* of its steps, not yet sent, when somebody asks */
     int n_ids_taken;                /* of tokens, in chunks that were sent */
     int opened, closed;             /* the first, the last chunk of its stream was sent */
+    size_t content_len;             /* what reply had let out when a token was last added to */
+    int n_others;                   /* probs.shown: content, and the rest */
 
     Error refused; /* ANSWER_DONE: why the engine did not make it; code ERR_NONE: it did */
     FinishReason finish;

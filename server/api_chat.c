@@ -9,37 +9,6 @@
 #include "base/random.h"
 #include "server/json_out.h"
 
-/* Text (or token_id:N), log-probability and bytes of a token, up to the brace that closes it. */
-static void write_token(const Call *call, int32_t token, float logprob, StrBuf *out)
-{
-    size_t len;
-    const char *text = tokenizer_bytes(call->server->service->tok, token, &len);
-    json_write(out, "{s:", "token");
-    if (call->api.tokens_as_ids)
-        json_write(out, "o", call_token_text(call, token));
-    else
-        json_write(out, "t", text, len);
-    json_write(out, ",s:f, s:[", "logprob", call_logprob(logprob), "bytes");
-    for (size_t i = 0; i < len; i++)
-        json_write(out, i ? ",i" : "i", (unsigned char)text[i]);
-    strbuf_puts(out, "]");
-}
-
-/* A token with its alternatives: k of them. */
-static void write_entry(const Call *call, const TokenProbs *p, int i, StrBuf *out)
-{
-    write_token(call, p->token[i], p->logprob[i], out);
-    json_write(out, ",s:[", "top_logprobs");
-    for (int j = 0; j < p->k; j++) {
-        size_t at = (size_t)i * (size_t)p->k + (size_t)j;
-        if (p->top_id[at] < 0) break;
-        if (j) strbuf_puts(out, ",");
-        write_token(call, p->top_id[at], p->top_logprob[at], out);
-        strbuf_puts(out, "}");
-    }
-    strbuf_puts(out, "]}");
-}
-
 /*
  * An entry for each token that is there. The end token has one only where ids are sent, too, of
  * which it is one.
@@ -58,7 +27,7 @@ static void write_logprobs(const Call *call, const Answer *a, StrBuf *out)
     for (int i = 0; i < p->n; i++) {
         if (!ends && answer_is_end(a, p->token[i])) continue;
         strbuf_puts(out, before);
-        write_entry(call, p, i, out);
+        call_write_logprob(call, p, i, out);
         before = ",";
     }
     json_write(out, "], s:n}", "refusal");

@@ -152,10 +152,48 @@ static const StrBuf *text_of(const Call *call, const Item *item)
     return item->kind == ITEM_CALL && call->tool.is_custom ? &call->input.text : &item->text;
 }
 
-static void write_part(const char *text, size_t len, StrBuf *out)
+/* White space in front of a text that has lost it. */
+static int is_lost(const Call *call, const Item *item, int32_t token)
 {
-    json_write(out, "{s:s, s:t, s:[], s:[]}", "type", "output_text", "text", text, len,
-               "annotations", "logprobs");
+    static const char blanks[] = " \t\r\n";
+    size_t len;
+    const char *bytes = tokenizer_bytes(call->server->service->tok, token, &len);
+    if (call->logprobs.len || strchr(blanks, strbuf_str(&item->text)[0])) return 0;
+    while (len && memchr(blanks, bytes[len - 1], sizeof blanks - 1))
+        len--;
+    return !len;
+}
+
+/* Of tokens that became text which the row has. Returns where in call->logprobs the new begin. */
+static size_t take_logprobs(Call *call, const Item *item)
+{
+    const Answer *a = &call->answers[0];
+    const TokenProbs *p = &a->probs;
+    StrBuf *out = &call->logprobs;
+    size_t before = out->len;
+    for (; call->n_scored < p->n_shown; call->n_scored++) {
+        size_t shown = p->shown[call->n_scored];
+        int32_t token = p->token[call->n_scored];
+        if (shown > call->row.n_content) break;
+        if (shown <= item->from || answer_is_end(a, token) || is_lost(call, item, token)) continue;
+        if (out->len) strbuf_puts(out, ",");
+        call_write_logprob(call, p, call->n_scored, out);
+    }
+    return before && out->len > before ? before + 1 : before;
+}
+
+static void write_logprobs(const Call *call, size_t from, StrBuf *out)
+{
+    json_write(out, ",s:[", "logprobs");
+    strbuf_add(out, strbuf_str(&call->logprobs) + from, call->logprobs.len - from);
+    strbuf_puts(out, "]");
+}
+
+static void write_part(const Call *call, const char *text, size_t len, StrBuf *out)
+{
+    json_write(out, "{s:s, s:t, s:[]", "type", "output_text", "text", text, len, "annotations");
+    write_logprobs(call, 0, out);
+    strbuf_puts(out, "}");
 }
 
 static void write_call(const Call *call, const Item *item, const ItemIds *ids, Status status,
@@ -199,7 +237,7 @@ static void write_item(const Call *call, const Item *item, Status status, StrBuf
     else
         json_write(out, ",s:[], s:[", "summary", "content");
     if (status != IN_PROGRESS && item->kind == ITEM_TEXT)
-        write_part(strbuf_str(text), text->len, out);
+        write_part(call, strbuf_str(text), text->len, out);
     else if (status != IN_PROGRESS)
         json_write(out, "{s:s, s:t}", "type", "reasoning_text", "text", strbuf_str(text),
                    text->len);
@@ -234,6 +272,8 @@ static void end_quietly(void *ctx, const Item *item)
 {
     Call *call = ctx;
     find_tool(call, item);
+    strbuf_clear(&call->logprobs);
+    if (item->kind == ITEM_TEXT) take_logprobs(call, item);
     custom_input_add(&call->input, strbuf_str(&item->text), item->text.len);
     custom_input_end(&call->input, &item->text);
     list_item(call, item);
@@ -298,7 +338,7 @@ static void send_part(Call *call, const Item *item, const char *type)
 {
     StrBuf *out = begin_item_event(call, item, type);
     json_write(out, ",s:", "part");
-    write_part(strbuf_str(&item->text), item->text.len, out);
+    write_part(call, strbuf_str(&item->text), item->text.len, out);
     end_event(call);
 }
 
@@ -306,6 +346,7 @@ static void begin_item(void *ctx, const Item *item)
 {
     Call *call = ctx;
     find_tool(call, item);
+    strbuf_clear(&call->logprobs);
     send_item(call, item, "response.output_item.added", IN_PROGRESS);
     if (item->kind == ITEM_TEXT) send_part(call, item, "response.content_part.added");
 }
@@ -334,7 +375,7 @@ static void send_delta(Call *call, const Item *item, const char *text, size_t le
     if (!len) return;
     StrBuf *out = begin_item_event(call, item, events_of(call, item)->delta);
     json_write(out, ",s:t", "delta", text, len);
-    if (item->kind == ITEM_TEXT) json_write(out, ",s:[]", "logprobs");
+    if (item->kind == ITEM_TEXT) write_logprobs(call, take_logprobs(call, item), out);
     end_event(call);
 }
 
@@ -371,7 +412,7 @@ static void end_item(void *ctx, const Item *item)
     if (item->kind == ITEM_CALL && !call->tool.is_custom)
         json_write(out, ",s:s", "name", call->tool.name);
     json_write(out, ",s:t", events->field, strbuf_str(text), text->len);
-    if (item->kind == ITEM_TEXT) json_write(out, ",s:[]", "logprobs");
+    if (item->kind == ITEM_TEXT) write_logprobs(call, 0, out);
     end_event(call);
     if (item->kind == ITEM_TEXT) send_part(call, item, "response.content_part.done");
     send_item(call, item, "response.output_item.done", item->is_cut ? INCOMPLETE : COMPLETED);
@@ -406,6 +447,7 @@ static const ApiFormat format = {
     .kind = API_CHAT,
     .id_prefix = "resp_",
     .max_tokens = -1,
+    .stream_weight = 16,
     .subject = "your messages resulted in",
     .translate = responses_to_chat,
     .names = responses_names,

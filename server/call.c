@@ -71,6 +71,7 @@ void call_free(Call *call)
     stream_close(&call->stream);
     strbuf_free(&call->whole);
     strbuf_free(&call->settings);
+    strbuf_free(&call->logprobs);
     mem_free(call->answers);
     mem_free(call->prompt);
     mem_free(call->n_stable);

@@ -19,6 +19,7 @@ typedef struct {
     ApiKind kind;
     const char *id_prefix, *object, *chunk_object;
     int max_tokens;      /* of a request that does not say; -1: what the model's file says */
+    int stream_weight;   /* of a log-probability that its streams keep to send it again, or 0 */
     const char *subject; /* of the length: "your prompt has"; NULL: as Anthropic's API says it */
     /* What a request gets that does not say; NULL: server_defaults with max_tokens. */
     ApiDefaults (*defaults)(const Server *s);
@@ -88,6 +89,8 @@ struct Call {
     ItemRow row;       /* of routes whose replies are items */
     StrBuf settings;   /* /v1/responses: what each response says of the request; */
     int wants_encrypted;
+    StrBuf logprobs;    /* the entries of the row's last text, */
+    int n_scored;       /* and how many tokens were looked at for them and those before */
     ResponsesTool tool; /* what the last call of the row is to the client, */
     CustomInput input;  /* and what it gets, if it is a custom tool */
     StrBuf whole;       /* its whole reply, while the worker writes it */
@@ -175,6 +178,9 @@ json_t *call_stop_reason(const Answer *a);
 
 /* JSON has no NaN and no infinity: such a log-probability is -9999. */
 double call_logprob(float logprob);
+
+/* A token of p in the form of chats, with its k alternatives. */
+void call_write_logprob(const Call *call, const TokenProbs *p, int i, StrBuf *out);
 
 /* A token as a string of a reply: its text, bytes:\x.. when that is not UTF-8, or token_id:N. */
 json_t *call_token_text(const Call *call, int32_t token);

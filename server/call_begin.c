@@ -100,11 +100,12 @@ static int tokenize_predicted(Call *call, size_t *budget)
     return 0;
 }
 
-/* Log-probabilities that each further token of all answers adds to a reply that is sent whole. */
+/* Log-probabilities that each further token of all answers adds to what is sent at once. */
 static int64_t probs_a_token(const Call *call)
 {
     const ApiRequest *api = &call->api;
-    return api->stream ? 0 : (int64_t)call->n_prompts * api->best_of * (api->n_logprobs + 1);
+    int weight = api->stream ? call->format->stream_weight : 1;
+    return (int64_t)weight * call->n_prompts * api->best_of * (api->n_logprobs + 1);
 }
 
 static int asks_length(const Call *call)

@@ -53,12 +53,14 @@ static int is_blank(const char *text, size_t len)
 static void add_to(const Walk *w, ItemKind kind, const char *text, size_t len)
 {
     ItemRow *row = w->row;
+    if (kind == ITEM_TEXT) row->n_content += len;
     if (!row->is_open || row->item.kind != kind) {
         if (kind == ITEM_TEXT && is_blank(text, len)) {
             strbuf_add(&row->blanks, text, len);
             return;
         }
         begin_item(w, kind, "", 0);
+        row->item.from = row->n_content - len - row->blanks.len;
         if (kind == ITEM_TEXT) add_text(w, strbuf_str(&row->blanks), row->blanks.len);
     }
     add_text(w, text, len);

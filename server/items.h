@@ -18,6 +18,7 @@ typedef struct {
     char id[25];       /* 24 hex digits, never the same twice */
     char call_id[25];  /* another such, of a call */
     StrBuf name, text; /* a call's name; all that came so far, of a call its arguments */
+    size_t from;       /* of a text: bytes of the answer's content before it */
     int is_cut;        /* it has ended, but is not whole */
 } Item;
 
@@ -29,14 +30,15 @@ typedef struct {
 } ItemSink;
 
 typedef struct {
-    Item item;     /* the last one */
-    int is_open;   /* it may still grow */
-    int n;         /* items that were begun */
-    int n_whole;   /* calls that have ended whole */
-    StrBuf blanks; /* white space that is text as soon as more follows */
-    StrBuf done;   /* for the sink: items that have ended, as its reply lists them */
-    int n_events;  /* for the sink: events that were numbered */
-} ItemRow;         /* zero-initialised */
+    Item item;        /* the last one */
+    int is_open;      /* it may still grow */
+    int n;            /* items that were begun */
+    int n_whole;      /* calls that have ended whole */
+    size_t n_content; /* bytes of content that were taken */
+    StrBuf blanks;    /* white space that is text as soon as more follows */
+    StrBuf done;      /* for the sink: items that have ended, as its reply lists them */
+    int n_events;     /* for the sink: events that were numbered */
+} ItemRow;            /* zero-initialised */
 
 /*
  * Tells sink what is new in an answer, which counts as taken. When the answer is done, its last

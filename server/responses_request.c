@@ -18,6 +18,7 @@ const ApiFieldName *responses_names(const json_t *body)
         {"response_format.json_schema.schema", "text.format.schema"},
         {"response_format", "text.format"},
         {"messages", "input"},
+        {"logprobs", "top_logprobs"},
         {".function", ""},
         {NULL, NULL},
     };
@@ -275,25 +276,21 @@ static int refuse_stored(const json_t *body, ApiError *err)
     return 0;
 }
 
-/* Log-probabilities have a place in this API's texts, which stays empty. */
-static int refuse_logprobs(const json_t *body, ApiError *err)
+/* A word of include asks for them, top_logprobs for alternatives, which clients say alone, too. */
+static int add_logprobs(const json_t *body, json_t *chat, ApiError *err)
 {
-    const json_t *include = json_field(body, "include"), *one;
-    int n = 0;
+    const json_t *one;
+    int n = 0, is_asked = 0;
     size_t i;
     if (api_read_int(body, "top_logprobs", 0, MAX_LOGPROBS, &n, err)) return -1;
-    if (n)
-        return api_error(err, ERR_INPUT, "top_logprobs",
-                         "top_logprobs is not supported here; /v1/chat/completions has them");
-    json_array_foreach(include, i, one)
+    json_array_foreach(json_field(body, "include"), i, one)
     {
         const char *word = api_word(one);
-        if (word && !strcmp(word, "message.output_text.logprobs"))
-            return api_error(err, ERR_INPUT, "include",
-                             "include: %s is not supported here; /v1/chat/completions has logprobs",
-                             word);
+        if (word && !strcmp(word, "message.output_text.logprobs")) is_asked = 1;
     }
-    return 0;
+    if (!n && !is_asked) return 0;
+    json_object_set_new(chat, "logprobs", json_true());
+    return json_object_set_new(chat, "top_logprobs", json_integer(n));
 }
 
 /*
@@ -314,8 +311,9 @@ json_t *responses_to_chat(const json_t *body, ApiError *err)
                                       "background", "previous_response_id", "conversation",
                                       "include",    "max_output_tokens",    NULL};
     json_t *chat = translate_copy(body, own);
-    if (!refuse_stored(body, err) && !refuse_logprobs(body, err) && !check_truncation(body, err) &&
-        !add_input(body, chat, err) && !translate_length(body, "max_output_tokens", 1, chat, err) &&
+    if (!refuse_stored(body, err) && !add_logprobs(body, chat, err) &&
+        !check_truncation(body, err) && !add_input(body, chat, err) &&
+        !translate_length(body, "max_output_tokens", 1, chat, err) &&
         !responses_add_tools(body, chat, err) && !add_format(body, chat, err))
         return chat;
     json_decref(chat);

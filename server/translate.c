@@ -9,8 +9,8 @@
 
 json_t *translate_copy(const json_t *body, const char *const *without)
 {
-    /* A reply of these APIs is one answer without log-probabilities, has its API's events alone,
-     * and ends as that says. */
+    /* A reply of these APIs is one answer, has its API's events alone, ends as that says, and has
+     * log-probabilities where that asks for them. */
     static const char *const form[] = {"n",
                                        "n_cmpl",
                                        "best_of",

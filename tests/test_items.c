@@ -1,4 +1,7 @@
-/* test_items.c: the row of items that an answer's pieces become, whole or as they come. */
+/*
+ * test_items.c: the row of items that an answer's pieces become, whole or as they come; which
+ * tokens are in its texts.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,14 +13,17 @@
 
 #include "server/items.h"
 #include "tests/reply_case.h"
+#include "tests/tokenized.h"
 
 enum { MAX_IDS = 16 };
 
 /* What a sink was told. */
 typedef struct {
     int by_bytes; /* as it came */
-    StrBuf text;  /* of the item that is open, in pieces */
-    StrBuf ended; /* "0R(text) 1Fname(arguments)~ ": index, kind, and '~' behind what is cut */
+    const ItemRow *row;
+    size_t n_content; /* bytes of the texts that have ended */
+    StrBuf text;      /* of the item that is open, in pieces */
+    StrBuf ended;     /* "0R(text) 1Fname(arguments)~ ": index, kind, and '~' behind what is cut */
     char id[MAX_IDS][25];
     int n_ids;
 } Told;
@@ -49,6 +55,11 @@ static void end(void *ctx, const Item *item)
 {
     Told *told = ctx;
     if (told->by_bytes) assert_string_equal(strbuf_str(&told->text), strbuf_str(&item->text));
+    if (item->kind == ITEM_TEXT) {
+        assert_int_equal(item->from, told->n_content);
+        told->n_content += item->text.len;
+        assert_int_equal(told->row->n_content, told->n_content);
+    }
     strbuf_printf(&told->ended, "%d%c%s(%s)%s ", item->index, "RCF"[item->kind],
                   strbuf_str(&item->name), strbuf_str(&item->text), item -> is_cut ? "~" : "");
     add_id(told, item->id);
@@ -71,7 +82,7 @@ static void check(const Case *c, ReplyTools *tools, int by_bytes)
     Answer a = {.reply = reply_open(&options), .api = &api, .state = ANSWER_RUNNING};
     int is_cut = c->reply.flags & CUT_OFF;
     ItemRow row = {0};
-    Told told = {.by_bytes = by_bytes};
+    Told told = {.by_bytes = by_bytes, .row = &row};
     for (const char *p = c->reply.output; *p; p++) {
         if (*p <= N_SCAN_TAGS)
             reply_tag(a.reply, (ScanTag)(*p - 1));
@@ -129,8 +140,56 @@ static void test_rows(void **state)
     reply_tools_close(tools);
 }
 
+/* Which tokens of an output became content: they join to it, none counts before it is let out. */
+static void check_shown(const Tokenizer *tok, const ReplyTools *tools, int in_think,
+                        const char *output, const char *want)
+{
+    Error err = {0};
+    ApiRequest api = {.kind = API_CHAT,
+                      .reasoning = REASONING_SEPARATE,
+                      .skip_special = 1,
+                      .parse_calls = 1,
+                      .parallel_calls = 1,
+                      .params = {.top_p = 1, .repetition = 1}};
+    AnswerModel model = {.tok = tok, .tools = tools, .starts_in_think = in_think};
+    TokenList tokens = encode_text(tok, output, strlen(output));
+    Answer a;
+    StrBuf text = {0};
+    if (answer_open(&a, &model, &api, tokens.id, 1, 0, &err)) fail_msg("%s", err.msg);
+    for (int i = 0; i < tokens.n; i++)
+        answer_event(&a, &(Event){.type = EVENT_TOKEN, .token = tokens.id[i]});
+    answer_event(&a, &(Event){.type = EVENT_DONE, .finish = FINISH_STOP});
+    for (int i = 0; i < a.probs.n_shown; i++) {
+        if (!a.probs.shown[i]) continue;
+        size_t len;
+        const char *bytes = tokenizer_bytes(tok, a.probs.token[i], &len);
+        strbuf_add(&text, bytes, len);
+        assert_true(a.probs.shown[i] >= text.len);
+    }
+    assert_string_equal(strbuf_str(&text), want);
+    strbuf_free(&text);
+    token_list_free(&tokens);
+    answer_close(&a);
+}
+
+static void test_shown(void **state)
+{
+    (void)state;
+    Error err = {0};
+    Tokenizer *tok = tokenizer_open("models/demo/tokenizer.json", &err);
+    if (!tok) fail_msg("%s", err.msg);
+    ReplyTools *tools = case_tools();
+#define NOW_CALL "<tool_call>\n<function=now>\n</function>\n</tool_call>"
+    check_shown(tok, NULL, 0, "Hello there.\n", "Hello there.\n");
+    check_shown(tok, tools, 0, "Sure." NOW_CALL "Here it is.", "Sure.Here it is.");
+    check_shown(tok, tools, 1, "So be it.</think>Sure." NOW_CALL, "Sure.");
+    check_shown(tok, tools, 0, "A <tool_call> is no call.", "A <tool_call> is no call.");
+    reply_tools_close(tools);
+    tokenizer_close(tok);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_shown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

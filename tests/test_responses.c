@@ -222,6 +222,75 @@ static void test_text_stream(void **state)
     json_decref(whole);
 }
 
+/* A greedy text's tokens, each the likeliest of two, join to it. */
+static void check_scored(const json_t *part)
+{
+    json_t *one;
+    size_t i;
+    StrBuf text = {0};
+    json_array_foreach(json_object_get(part, "logprobs"), i, one)
+    {
+        const json_t *best = served_at(one, "top_logprobs.0");
+        strbuf_puts(&text, served_text_at(one, "token"));
+        assert_string_equal(served_text_at(best, "token"), served_text_at(one, "token"));
+        assert_int_equal(json_array_size(served_at(one, "top_logprobs")), 2);
+    }
+    assert_string_equal(strbuf_str(&text), served_text_at(part, "text"));
+    strbuf_free(&text);
+}
+
+/* What the events of a stream's only text say of its tokens, in the end and bit by bit. */
+static void check_scored_stream(const char *body, const json_t *want)
+{
+    json_t *events = served_named_events(served, RESPONSES, body), *event, *told = json_array();
+    size_t i;
+    json_array_foreach(events, i, event)
+    {
+        const char *type = served_text_at(event, "type");
+        json_t *some = json_object_get(event, "logprobs");
+        if (!strcmp(type, "response.output_text.delta")) json_array_extend(told, some);
+        if (!strcmp(type, "response.output_text.done")) assert_true(json_equal(some, want));
+    }
+    const json_t *output = served_at(json_array_get(events, i - 1), "response.output");
+    const json_t *last = json_array_get(output, json_array_size(output) - 1);
+    assert_true(json_equal(told, want));
+    assert_true(json_equal(served_at(last, "content.0.logprobs"), want));
+    json_decref(told);
+    json_decref(events);
+}
+
+static void test_logprobs(void **state)
+{
+    (void)state;
+#define SCORED HELLO ", \"include\": [\"message.output_text.logprobs\"], \"top_logprobs\": 2, "
+#define BRIEF  "\"reasoning\": {\"effort\": \"low\"}, \"thinking_budget\": 7"
+    json_t *plain = served_post(served, RESPONSES, "{" SCORED OFF "}", 200);
+    json_t *thinks = served_post(served, RESPONSES, "{" SCORED BRIEF "}", 200);
+    json_t *held = served_post(served, RESPONSES, "{" SCORED OFF ", \"stop\": [\"day.x\"]}", 200);
+    json_t *calls = ask(json_incref(tools), "\"top_logprobs\": 2, ");
+    json_t *chat = served_post(served, CHAT,
+                               "{\"messages\": [{\"role\": \"user\", \"content\": "
+                               "\"Hello, who are you?\"}], \"temperature\": 0, \"logprobs\": "
+                               "true, \"top_logprobs\": 2, \"enable_thinking\": false}",
+                               200);
+    check_scored(served_at(plain, "output.0.content.0"));
+    check_scored(served_at(thinks, "output.1.content.0"));
+    assert_true(json_equal(served_at(plain, "output.0.content.0.logprobs"),
+                           served_at(chat, "choices.0.logprobs.content")));
+    assert_null(json_object_get(served_at(calls, "output.0"), "logprobs"));
+    assert_true(json_equal(served_at(held, "output.0.content.0.logprobs"),
+                           served_at(plain, "output.0.content.0.logprobs")));
+    check_scored_stream("{" SCORED OFF ", \"stream\": true}",
+                        served_at(plain, "output.0.content.0.logprobs"));
+    check_scored_stream("{" SCORED BRIEF ", \"stream\": true}",
+                        served_at(thinks, "output.1.content.0.logprobs"));
+    json_decref(plain);
+    json_decref(thinks);
+    json_decref(held);
+    json_decref(calls);
+    json_decref(chat);
+}
+
 static void test_reasoning(void **state)
 {
     (void)state;
@@ -555,7 +624,9 @@ static void test_errors(void **state)
         {"{" HELLO ", \"tool_choice\": {\"type\": \"x\"}}", "tool_choice"},
         {"{" HELLO ", \"tool_choice\": {\"type\": \"web_search\"}}", "tool_choice"},
         {"{" HELLO ", \"truncation\": \"left\"}", "truncation"},
-        {"{" HELLO ", \"include\": [\"message.output_text.logprobs\"]}", "include"},
+        {"{" HELLO ", \"top_logprobs\": 10000}", "top_logprobs"},
+        {"{" HELLO ", \"stream\": true, \"max_output_tokens\": 4000, \"top_logprobs\": 20}",
+         "top_logprobs"},
         {"{" HELLO ", \"tools\": [{\"type\": \"function\"}]}", "tools[0].name"},
         {"{" HELLO ", \"tools\": [{\"type\": \"function\", \"name\": \"f\", \"parameters\": 1}]}",
          "tools[0].parameters"},
@@ -585,19 +656,13 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_response_object),
-        cmocka_unit_test(test_text_stream),
-        cmocka_unit_test(test_reasoning),
-        cmocka_unit_test(test_encrypted_reasoning),
-        cmocka_unit_test(test_call),
-        cmocka_unit_test(test_cut_call),
-        cmocka_unit_test(test_custom_tool),
-        cmocka_unit_test(test_format),
-        cmocka_unit_test(test_history),
-        cmocka_unit_test(test_vanished),
-        cmocka_unit_test(test_broken_model),
-        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_text),         cmocka_unit_test(test_response_object),
+        cmocka_unit_test(test_text_stream),  cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_reasoning),    cmocka_unit_test(test_encrypted_reasoning),
+        cmocka_unit_test(test_call),         cmocka_unit_test(test_cut_call),
+        cmocka_unit_test(test_custom_tool),  cmocka_unit_test(test_format),
+        cmocka_unit_test(test_history),      cmocka_unit_test(test_vanished),
+        cmocka_unit_test(test_broken_model), cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -47,6 +47,8 @@ struct Reply {
     ReplyValue value;
 
     int n_tokens, n_reasoning;
+    size_t content_len;
+    int n_others;
     int n_fallbacks[N_REPLY_FALLBACKS];
 };
 
@@ -120,6 +122,10 @@ static void put(Reply *r, ReplyKind kind, int call, const char *text, size_t len
     Piece *p = piece_for(r, kind, call);
     strbuf_add(&r->text, text, len);
     p->to = r->text.len;
+    if (kind == REPLY_CONTENT)
+        r->content_len += len;
+    else
+        r->n_others++;
 }
 
 /* ---- content ---- */
@@ -290,6 +296,7 @@ static void scan_event(void *self, ScanEvent event, const char *text, size_t len
         end_call(r, event == SCAN_CALL_END);
         break;
     case SCAN_CALL_CLOSED:
+        r->n_others++;
         r->ended = r->opt.single_call;
         break;
     }
@@ -361,6 +368,16 @@ int reply_ended(const Reply *r)
 int reply_stop_string(const Reply *r)
 {
     return r->cutter ? stop_cutter_met(r->cutter) : -1;
+}
+
+size_t reply_content_len(const Reply *r)
+{
+    return r->content_len;
+}
+
+int reply_n_others(const Reply *r)
+{
+    return r->n_others;
 }
 
 int reply_n_calls(const Reply *r)

@@ -74,6 +74,10 @@ int reply_n_pieces(const Reply *r);
 ReplyPiece reply_piece(const Reply *r, int i);
 void reply_clear(Reply *r);
 
+/* Bytes of content that were let out so far; how often anything else came, or a call's end tag. */
+size_t reply_content_len(const Reply *r);
+int reply_n_others(const Reply *r);
+
 int reply_n_calls(const Reply *r);
 
 /* Tokens before and including </think>; all of them while there was none. 0 without thinking. */

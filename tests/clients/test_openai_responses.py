@@ -78,6 +78,19 @@ class Responses(unittest.TestCase):
             self.assertEqual(contents(last.response), contents(whole))
             self.assertEqual(last.response.usage.output_tokens, whole.usage.output_tokens)
 
+    def test_logprobs(self):
+        asked = settings(include=["message.output_text.logprobs"], top_logprobs=2)
+        part = client().responses.create(**asked).output[0].content[0]
+        self.assertEqual("".join(one.token for one in part.logprobs), part.text)
+        self.assertEqual({len(one.top_logprobs) for one in part.logprobs}, {2})
+        with client().responses.stream(**asked) as stream:
+            deltas = [e for e in stream if e.type == "response.output_text.delta"]
+        streamed = [one for delta in deltas for one in delta.logprobs]
+        self.assertEqual(
+            [(one.token, one.logprob) for one in streamed],
+            [(one.token, one.logprob) for one in part.logprobs],
+        )
+
     def test_incomplete(self):
         response = create(max_output_tokens=2)
         self.assertEqual(response.status, "incomplete")
