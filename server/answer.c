@@ -206,8 +206,7 @@ static void add_offset(Answer *a, Detokenizer *d, int32_t token)
     strbuf_clear(&a->scratch);
 }
 
-/* Tokens become what is let out next: content or, with all that markup is made of, anything else.
- */
+/* Tokens become what is let out next: content, or what is none, as all that markup is made of. */
 static void note_shown(Answer *a)
 {
     TokenProbs *p = &a->probs;

@@ -20,6 +20,7 @@ enum {
     MAX_ANSWERS = 1024,         /* prompts times n */
     MAX_PROMPT_PROBS = 1 << 18, /* prompt tokens times answers to each times alternatives */
     MAX_ANSWER_PROBS = 1 << 20, /* tokens of all answers times alternatives, kept to be sent */
+    MAX_STREAM_PROBS = 1 << 16, /* the same in a stream that sends them once more at its end */
     MAX_JSON_DEPTH = 128,
     MAX_JSON_LISTS = 1 << 18, /* lists and objects in a body */
     MAX_JSON_VALUES = 1 << 22,

@@ -56,22 +56,10 @@ static void write_settings(const Call *call, StrBuf *out)
                format ? json_incref((json_t *)format) : json_pack("{s:s}", "type", "text"));
     echo(call, "tool_choice", "\"auto\"", out);
     echo(call, "tools", "[]", out);
+    echo(call, "top_logprobs", "0", out);
     json_write(out, ",s:f, s:s", "top_p", json_shortest(call->api.params.top_p), "truncation",
                "disabled");
     echo(call, "metadata", "{}", out);
-}
-
-/* Who stores no texts of ours asks for it, and sends this back in their place. */
-static int wants_encrypted(const json_t *body)
-{
-    const json_t *one;
-    size_t i;
-    json_array_foreach(json_field(body, "include"), i, one)
-    {
-        const char *word = api_word(one);
-        if (word && !strcmp(word, "reasoning.encrypted_content")) return 1;
-    }
-    return 0;
 }
 
 /* A stream says all of it three times, on the server's thread. */
@@ -79,7 +67,8 @@ static int prepare(Call *call, ApiError *err)
 {
     enum { MAX_SETTINGS = 2 << 20 };
     write_settings(call, &call->settings);
-    call->wants_encrypted = wants_encrypted(call->asked);
+    /* who stores no texts of ours asks for it, and sends this back in their place */
+    call->wants_encrypted = responses_include(call->asked, "reasoning.encrypted_content");
     if (call->settings.len <= MAX_SETTINGS) return 0;
     return api_error(err, ERR_LIMIT, NULL,
                      "tools, metadata and what else a response repeats are more than %d bytes",
@@ -447,7 +436,7 @@ static const ApiFormat format = {
     .kind = API_CHAT,
     .id_prefix = "resp_",
     .max_tokens = -1,
-    .stream_weight = 16,
+    .stream_probs = MAX_STREAM_PROBS,
     .subject = "your messages resulted in",
     .translate = responses_to_chat,
     .names = responses_names,

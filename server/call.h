@@ -19,7 +19,7 @@ typedef struct {
     ApiKind kind;
     const char *id_prefix, *object, *chunk_object;
     int max_tokens;      /* of a request that does not say; -1: what the model's file says */
-    int stream_weight;   /* of a log-probability that its streams keep to send it again, or 0 */
+    int stream_probs;    /* log-probabilities that its streams keep to send them again, at most */
     const char *subject; /* of the length: "your prompt has"; NULL: as Anthropic's API says it */
     /* What a request gets that does not say; NULL: server_defaults with max_tokens. */
     ApiDefaults (*defaults)(const Server *s);

@@ -100,12 +100,18 @@ static int tokenize_predicted(Call *call, size_t *budget)
     return 0;
 }
 
-/* Log-probabilities that each further token of all answers adds to what is sent at once. */
+/* Log-probabilities of all answers that are kept to be sent at once, at most; 0: none are kept. */
+static int most_probs(const Call *call)
+{
+    return call->api.stream ? call->format->stream_probs : MAX_ANSWER_PROBS;
+}
+
+/* Those that each further token of all answers adds. */
 static int64_t probs_a_token(const Call *call)
 {
     const ApiRequest *api = &call->api;
-    int weight = api->stream ? call->format->stream_weight : 1;
-    return (int64_t)weight * call->n_prompts * api->best_of * (api->n_logprobs + 1);
+    if (!most_probs(call)) return 0;
+    return (int64_t)call->n_prompts * api->best_of * (api->n_logprobs + 1);
 }
 
 static int asks_length(const Call *call)
@@ -118,7 +124,7 @@ static int longest_answer(const Call *call, int n_prompt)
 {
     int room = call->server->ctx_size - n_prompt, max = call->api.max_tokens;
     int64_t probs = asks_length(call) ? 0 : probs_a_token(call);
-    if (probs && room > MAX_ANSWER_PROBS / probs) room = (int)(MAX_ANSWER_PROBS / probs);
+    if (probs && room > most_probs(call) / probs) room = (int)(most_probs(call) / probs);
     return max < 0 || max > room ? room : max;
 }
 
@@ -235,11 +241,12 @@ static int check_answer_scores(const Call *call, ApiError *err)
     for (int i = 0; i < call->n_prompts; i++)
         n_tokens += longest_answer(call, call->prompt[i].n);
     int64_t n = n_tokens * probs_a_token(call) / call->n_prompts;
-    if (n <= MAX_ANSWER_PROBS) return 0;
+    if (n <= most_probs(call)) return 0;
     return api_error(err, ERR_LIMIT, "logprobs",
                      "%lld log-probabilities of answers are more than %d: ask for fewer "
-                     "alternatives, answers or tokens, or for a stream",
-                     (long long)n, MAX_ANSWER_PROBS);
+                     "alternatives, answers or tokens%s",
+                     (long long)n, most_probs(call),
+                     call->format->stream_probs ? "" : ", or for a stream");
 }
 
 static int end_reading(Call *call, ApiError *err)

@@ -276,19 +276,24 @@ static int refuse_stored(const json_t *body, ApiError *err)
     return 0;
 }
 
+int responses_include(const json_t *body, const char *word)
+{
+    const json_t *one;
+    size_t i;
+    json_array_foreach(json_field(body, "include"), i, one)
+    {
+        const char *asked = api_word(one);
+        if (asked && !strcmp(asked, word)) return 1;
+    }
+    return 0;
+}
+
 /* A word of include asks for them, top_logprobs for alternatives, which clients say alone, too. */
 static int add_logprobs(const json_t *body, json_t *chat, ApiError *err)
 {
-    const json_t *one;
-    int n = 0, is_asked = 0;
-    size_t i;
+    int n = 0;
     if (api_read_int(body, "top_logprobs", 0, MAX_LOGPROBS, &n, err)) return -1;
-    json_array_foreach(json_field(body, "include"), i, one)
-    {
-        const char *word = api_word(one);
-        if (word && !strcmp(word, "message.output_text.logprobs")) is_asked = 1;
-    }
-    if (!n && !is_asked) return 0;
+    if (!n && !responses_include(body, "message.output_text.logprobs")) return 0;
     json_object_set_new(chat, "logprobs", json_true());
     return json_object_set_new(chat, "top_logprobs", json_integer(n));
 }

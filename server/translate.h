@@ -2,9 +2,9 @@
  * translate.h: bodies of other APIs, made into the chat requests that api_request_read takes.
  *
  * Pure: JSON in, JSON or ApiError out. What both APIs call alike (temperature, stream, and any
- * field that a chat request knows) is passed on; what would change the reply's form (n, logprobs)
- * is not. Checked is only what the chat's own reader could not name to the client, with the names
- * given here.
+ * field that a chat request knows) is passed on; what would change the reply's form (n, logprobs as
+ * chats ask for them) is not. Checked is only what the chat's own reader could not name to the
+ * client, with the names given here.
  */
 #ifndef OFFSHOOT_SERVER_TRANSLATE_H
 #define OFFSHOOT_SERVER_TRANSLATE_H
@@ -18,6 +18,8 @@ json_t *anthropic_to_chat(const json_t *body, ApiError *err);
 const ApiFieldName *anthropic_names(const json_t *body);
 
 json_t *responses_to_chat(const json_t *body, ApiError *err);
+/* 1 when a request's include has this word. */
+int responses_include(const json_t *body, const char *word);
 const ApiFieldName *responses_names(const json_t *body);
 
 /* ---- shared by the two ---- */

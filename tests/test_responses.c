@@ -159,8 +159,8 @@ static void test_response_object(void **state)
         "\"Be short.\", \"max_output_tokens\": 1, \"model\": \"m\", \"parallel_tool_calls\": true, "
         "\"previous_response_id\": null, \"reasoning\": {\"effort\": \"none\", \"summary\": null}, "
         "\"store\": false, \"temperature\": 0.0, \"text\": {\"format\": {\"type\": \"text\"}}, "
-        "\"tool_choice\": \"auto\", \"tools\": [], \"top_p\": 0.9, \"truncation\": \"disabled\", "
-        "\"metadata\": {\"a\": \"b\", \"c\": 123456.7891234}}",
+        "\"tool_choice\": \"auto\", \"tools\": [], \"top_logprobs\": 0, \"top_p\": 0.9, "
+        "\"truncation\": \"disabled\", \"metadata\": {\"a\": \"b\", \"c\": 123456.7891234}}",
         0, NULL);
     assert_non_null(want);
     assert_int_equal(served_int_at(reply, "usage.output_tokens"), 1);
