@@ -5,9 +5,8 @@
  *
  * Pairs are two products an instruction, W needs no widening and x is half as large: 1.8 times the
  * rate of x in f32 (Zen 4: 104 of 118 G multiply-adds/s of one core, W from L2; 54 of 59). Intel's
- * CPUs do one such instruction in a cycle, which are no more products than two of f32: there x is
- * rounded, too (Emerald Rapids without its tile unit: 0.8 of the time of pairs for 16 rows, 0.7
- * for 64).
+ * Emerald Rapids begins one such instruction in two cycles, half of the products of f32: there x is
+ * rounded, too (0.8 of the time of pairs for 16 rows, 0.7 for 64).
  *
  * Against the definition: x is what it says, but that pairs take subnormals as zero; sums as
  * linear_cpu.c's.
