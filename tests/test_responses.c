@@ -291,6 +291,21 @@ static void test_logprobs(void **state)
     json_decref(chat);
 }
 
+/* A stream keeps them to its end: fewer than a whole reply may have. */
+static void test_too_many_logprobs(void **state)
+{
+    (void)state;
+#define MANY(n) "{" HELLO ", " OFF ", \"top_logprobs\": 20, \"max_output_tokens\": " #n
+    json_t *reply = served_post(served, RESPONSES, MANY(3121) ", \"stream\": true}", 400);
+    const char *message = served_text_at(reply, "error.message");
+    assert_non_null(strstr(message, "65541 log-probabilities of answers are more than 65536"));
+    assert_null(strstr(message, "for a stream"));
+    json_decref(reply);
+    json_decref(served_named_events(served, RESPONSES, MANY(3120) ", \"stream\": true}"));
+    json_decref(served_post(served, RESPONSES, MANY(3121) "}", 200));
+#undef MANY
+}
+
 static void test_reasoning(void **state)
 {
     (void)state;
@@ -656,13 +671,21 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),         cmocka_unit_test(test_response_object),
-        cmocka_unit_test(test_text_stream),  cmocka_unit_test(test_logprobs),
-        cmocka_unit_test(test_reasoning),    cmocka_unit_test(test_encrypted_reasoning),
-        cmocka_unit_test(test_call),         cmocka_unit_test(test_cut_call),
-        cmocka_unit_test(test_custom_tool),  cmocka_unit_test(test_format),
-        cmocka_unit_test(test_history),      cmocka_unit_test(test_vanished),
-        cmocka_unit_test(test_broken_model), cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_response_object),
+        cmocka_unit_test(test_text_stream),
+        cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_too_many_logprobs),
+        cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_encrypted_reasoning),
+        cmocka_unit_test(test_call),
+        cmocka_unit_test(test_cut_call),
+        cmocka_unit_test(test_custom_tool),
+        cmocka_unit_test(test_format),
+        cmocka_unit_test(test_history),
+        cmocka_unit_test(test_vanished),
+        cmocka_unit_test(test_broken_model),
+        cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
