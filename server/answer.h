@@ -85,8 +85,8 @@ struct Answer {
     TreeList trees;                 /* of its steps, not yet sent, when somebody asks */
     int n_ids_taken;                /* of tokens, in chunks that were sent */
     int opened, closed;             /* the first, the last chunk of its stream was sent */
-    size_t content_len;             /* what reply had let out when a token was last added to */
-    int n_others;                   /* probs.shown: content, and the rest */
+    size_t content_len; /* what reply had let out when probs.shown was last added to: content, */
+    int n_others;       /* and how often anything else */
 
     Error refused; /* ANSWER_DONE: why the engine did not make it; code ERR_NONE: it did */
     FinishReason finish;

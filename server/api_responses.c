@@ -144,13 +144,10 @@ static const StrBuf *text_of(const Call *call, const Item *item)
 /* White space in front of a text that has lost it. */
 static int is_lost(const Call *call, const Item *item, int32_t token)
 {
-    static const char blanks[] = " \t\r\n";
     size_t len;
     const char *bytes = tokenizer_bytes(call->server->service->tok, token, &len);
-    if (call->logprobs.len || strchr(blanks, strbuf_str(&item->text)[0])) return 0;
-    while (len && memchr(blanks, bytes[len - 1], sizeof blanks - 1))
-        len--;
-    return !len;
+    if (call->logprobs.len || item_is_blank(strbuf_str(&item->text), item->text.len > 0)) return 0;
+    return item_is_blank(bytes, len);
 }
 
 /* Of tokens that became text which the row has. Returns where in call->logprobs the new begin. */

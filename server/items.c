@@ -42,7 +42,7 @@ static void add_text(const Walk *w, const char *text, size_t len)
     if (w->sink->more) w->sink->more(w->ctx, &w->row->item, text, len);
 }
 
-static int is_blank(const char *text, size_t len)
+int item_is_blank(const char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++)
         if (!text[i] || !strchr(" \t\r\n", text[i])) return 0;
@@ -55,7 +55,7 @@ static void add_to(const Walk *w, ItemKind kind, const char *text, size_t len)
     ItemRow *row = w->row;
     if (kind == ITEM_TEXT) row->n_content += len;
     if (!row->is_open || row->item.kind != kind) {
-        if (kind == ITEM_TEXT && is_blank(text, len)) {
+        if (kind == ITEM_TEXT && item_is_blank(text, len)) {
             strbuf_add(&row->blanks, text, len);
             return;
         }

@@ -48,4 +48,7 @@ void item_row_take(ItemRow *row, Answer *a, const ItemSink *sink, void *ctx);
 
 void item_row_free(ItemRow *row);
 
+/* 1 when text is nothing but the white space that a row may leave out. */
+int item_is_blank(const char *text, size_t len);
+
 #endif

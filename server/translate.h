@@ -18,9 +18,9 @@ json_t *anthropic_to_chat(const json_t *body, ApiError *err);
 const ApiFieldName *anthropic_names(const json_t *body);
 
 json_t *responses_to_chat(const json_t *body, ApiError *err);
+const ApiFieldName *responses_names(const json_t *body);
 /* 1 when a request's include has this word. */
 int responses_include(const json_t *body, const char *word);
-const ApiFieldName *responses_names(const json_t *body);
 
 /* ---- shared by the two ---- */
 
