@@ -61,16 +61,21 @@ void linear_factors(const Weight *w, int prefill, const float *x, float *out)
 static void product(const Linear *a, const LinearProduct *p)
 {
     const Weight *w = p->w;
-    float *x = mem_alloc((size_t)w->cols, sizeof *x);
-    for (int i = 0; i < a->n; i++) {
-        linear_factors(w, a->prefill, a->x + (int64_t)i * a->x_stride, x);
-        for (int r = 0; r < w->rows; r++) {
+    float *x = mem_alloc((size_t)a->n * (size_t)w->cols, sizeof *x);
+    float *weight = mem_alloc((size_t)w->cols, sizeof *weight); /* a row of W */
+    for (int i = 0; i < a->n; i++)
+        linear_factors(w, a->prefill, a->x + (int64_t)i * a->x_stride, x + (int64_t)i * w->cols);
+    for (int r = 0; r < w->rows; r++) {
+        for (int k = 0; k < w->cols; k++)
+            weight[k] = weight_at(w, r, k);
+        for (int i = 0; i < a->n; i++) {
             double sum = 0;
             for (int k = 0; k < w->cols; k++)
-                sum += (double)x[k] * (double)weight_at(w, r, k);
+                sum += (double)x[(int64_t)i * w->cols + k] * (double)weight[k];
             p->y[(int64_t)i * p->y_stride + r] = (float)sum;
         }
     }
+    mem_free(weight);
     mem_free(x);
 }
 

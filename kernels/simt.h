@@ -274,8 +274,7 @@ static inline void warp_sync(const char *file = __builtin_FILE(), int line = __b
 static inline uint32_t warp_shuffle(uint32_t x, int lane, const char *file = __builtin_FILE(),
                                     int line = __builtin_LINE())
 {
-    simt_exchange(&x, 1, EXCHANGE_SHUFFLE, file, line);
-    return simt_lane_words(lane % WARP)[0];
+    return simt_exchange(&x, 1, EXCHANGE_SHUFFLE, file, line)[lane % WARP].word[0];
 }
 static inline float warp_shuffle(float x, int lane, const char *file = __builtin_FILE(),
                                  int line = __builtin_LINE())
@@ -286,17 +285,17 @@ static inline uint32_t warp_ballot(int predicate, const char *file = __builtin_F
                                    int line = __builtin_LINE())
 {
     uint32_t bit = predicate != 0, all = 0;
-    simt_exchange(&bit, 1, EXCHANGE_BALLOT, file, line);
+    const SimtWords *of = simt_exchange(&bit, 1, EXCHANGE_BALLOT, file, line);
     for (int lane = 0; lane < WARP; lane++)
-        all |= simt_lane_words(lane)[0] << lane;
+        all |= of[lane].word[0] << lane;
     return all;
 }
 static inline uint32_t warp_largest(uint32_t x, const char *file = __builtin_FILE(),
                                     int line = __builtin_LINE())
 {
-    simt_exchange(&x, 1, EXCHANGE_REDUCE, file, line);
+    const SimtWords *of = simt_exchange(&x, 1, EXCHANGE_REDUCE, file, line);
     for (int lane = 0; lane < WARP; lane++)
-        x = simt_lane_words(lane)[0] > x ? simt_lane_words(lane)[0] : x;
+        x = of[lane].word[0] > x ? of[lane].word[0] : x;
     return x;
 }
 static inline uint32_t warp_smallest(uint32_t x, const char *file = __builtin_FILE(),
@@ -316,8 +315,8 @@ static inline uint64_t warp_shuffle(uint64_t x, int lane, const char *file = __b
                                     int line = __builtin_LINE())
 {
     uint32_t half[2] = {(uint32_t)x, (uint32_t)(x >> 32)};
-    simt_exchange(half, 2, EXCHANGE_SHUFFLE, file, line);
-    const uint32_t *word = simt_lane_words(lane % WARP);
+    const SimtWords *of = simt_exchange(half, 2, EXCHANGE_SHUFFLE, file, line);
+    const uint32_t *word = of[lane % WARP].word;
     return (uint64_t)word[1] << 32 | word[0];
 }
 #endif

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { SIMT_WARP = 32, SIMT_MAX_THREADS = 1024, SIMT_WORDS = 8, SIMT_ARG_BYTES = 4 << 10 };
+enum { SIMT_WARP = 32, SIMT_MAX_THREADS = 1024, SIMT_WORDS = 12, SIMT_ARG_BYTES = 4 << 10 };
 
 typedef struct {
     unsigned x, y, z;
@@ -80,11 +80,13 @@ void simt_grid_trusts(void);
 void simt_sync_block(const char *file, int line);
 
 /*
- * Waits for all 32 lanes of the warp, all here with the same kind: what each brought (n words, up
- * to SIMT_WORDS) can then be read from simt_lane_words until the lane's next call.
+ * Waits for all 32 lanes of the warp, all here with the same kind. What each brought (n words, up
+ * to SIMT_WORDS), by lane; there until the calling lane's next call.
  */
-void simt_exchange(const uint32_t *word, int n, int kind, const char *file, int line);
-const uint32_t *simt_lane_words(int lane);
+typedef struct {
+    uint32_t word[SIMT_WORDS];
+} SimtWords;
+const SimtWords *simt_exchange(const uint32_t *word, int n, int kind, const char *file, int line);
 int simt_lane(void);
 
 /*

@@ -124,28 +124,37 @@ static __device__ __forceinline__ void mma_fp16(float d[4], const uint32_t a[4],
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 #else
-/* The 16 values along k whose pairs four lanes from `first` hold in words `word` and word + step.
- */
+/* Brings n pairs, each as its two values: the bits of all lanes' floats. */
 template <float (*VALUE)(uint16_t)>
-static inline void mma_vector(int first, int word, int step, float out[16])
+static inline const SimtWords *mma_exchange(const uint32_t *pair, int n, const char *file, int line)
 {
-    for (int k = 0; k < 16; k++) {
-        const uint32_t *of = simt_lane_words(first + k % 8 / 2);
-        out[k] = VALUE((uint16_t)(of[word + k / 8 * step] >> k % 2 * 16));
+    uint32_t word[SIMT_WORDS];
+    for (int i = 0; i < n; i++) {
+        word[2 * i] = philox_bits(VALUE((uint16_t)pair[i]));
+        word[2 * i + 1] = philox_bits(VALUE((uint16_t)(pair[i] >> 16)));
     }
+    return simt_exchange(word, 2 * n, EXCHANGE_MMA, file, line);
+}
+/* The 16 values along k of which four lanes, from `first` on, have pairs number i and i + step. */
+static inline void mma_vector(const SimtWords *first, int i, int step, float out[16])
+{
+    for (int lane = 0; lane < 4; lane++)
+        for (int half = 0; half < 2; half++)
+            memcpy(&out[half * 8 + lane * 2], &first[lane].word[2 * (i + half * step)],
+                   2 * sizeof *out);
 }
 /* Products of two 16-bit values are exact in f32, so each step rounds once. */
 template <float (*VALUE)(uint16_t)>
 static inline void mma_twin(float d[4], const uint32_t a[4], const uint32_t b[2], const char *file,
                             int line)
 {
-    uint32_t word[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+    uint32_t pair[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
     float row[2][16], column[2][16];
-    simt_exchange(word, 6, EXCHANGE_MMA, file, line);
+    const SimtWords *of = mma_exchange<VALUE>(pair, 6, file, line);
     int g = simt_lane() / 4, l = simt_lane() % 4;
     for (int i = 0; i < 2; i++) {
-        mma_vector<VALUE>(g * 4, i, 2, row[i]);
-        mma_vector<VALUE>((2 * l + i) * 4, 4, 1, column[i]);
+        mma_vector(of + g * 4, i, 2, row[i]);
+        mma_vector(of + (2 * l + i) * 4, 4, 1, column[i]);
     }
     for (int k = 0; k < 16; k++)
         for (int i = 0; i < 4; i++)

@@ -217,9 +217,9 @@ template <float (*VALUE)(uint16_t)>
 static inline void wgmma_lane_rows(const uint32_t (&a)[4], float row[2][16], const char *file,
                                    int line)
 {
-    simt_exchange(a, 4, EXCHANGE_MMA, file, line);
+    const SimtWords *of = mma_exchange<VALUE>(a, 4, file, line);
     for (int i = 0; i < 2; i++)
-        mma_vector<VALUE>(simt_lane() / 4 * 4, i, 2, row[i]);
+        mma_vector(of + simt_lane() / 4 * 4, i, 2, row[i]);
 }
 
 /* The lane's part of d = A B + (adds ? d : 0) of `columns`; as mma_twin adds: k ascending. */

@@ -42,17 +42,19 @@ typedef struct {
     int kind; /* of the exchange it waits in */
     const char *file;
     int line;
-    int parity; /* of its next exchange: lanes that run ahead write the other half */
-    uint32_t word[2][SIMT_WORDS];
-    Copy copy[SIMT_COPIES]; /* not there yet, in order */
-    int n_copies, n_groups; /* groups committed */
-    int has_waited;         /* for the launch before */
+    int parity;     /* of its next exchange: lanes that run ahead write the other half */
+    int has_waited; /* for the launch before */
 #if defined __x86_64__
     void *sp;
 #else
     ucontext_t context;
 #endif
 } Fiber;
+
+typedef struct {
+    Copy copy[SIMT_COPIES]; /* not there yet, in order */
+    int n_copies, n_groups; /* groups committed */
+} Copies;
 
 SimtDim simt_thread_idx, simt_block_idx, simt_block_dim, simt_grid_dim;
 unsigned char *simt_shared;
@@ -76,6 +78,8 @@ typedef struct {
     int is_hasty;   /* a thread has let the next launch begin before it has waited itself */
     int is_trusted; /* by the next one not to be */
     Fiber fiber[SIMT_MAX_THREADS];
+    SimtWords words[2][SIMT_MAX_THREADS]; /* what a thread brought to an exchange, by its parity */
+    Copies copies[SIMT_MAX_THREADS];
     unsigned char state[SIMT_MAX_THREADS]; /* FiberState; apart, for they are looked at often */
     unsigned char *stacks, *shared;
 } Run;
@@ -280,22 +284,19 @@ void simt_sync_block(const char *file, int line)
     yield(AT_BLOCK);
 }
 
-void simt_exchange(const uint32_t *word, int n, int kind, const char *file, int line)
+const SimtWords *simt_exchange(const uint32_t *word, int n, int kind, const char *file, int line)
 {
     Fiber *f = &run->fiber[self];
+    int first = self / SIMT_WARP * SIMT_WARP;
     assert(n <= SIMT_WORDS);
     f->file = file;
     f->line = line;
     f->kind = kind;
     f->parity ^= 1;
-    if (n) memcpy(f->word[f->parity], word, (size_t)n * sizeof *word);
+    const SimtWords *all = &run->words[f->parity][first];
+    if (n) memcpy(run->words[f->parity][self].word, word, (size_t)n * sizeof *word);
     yield(AT_WARP);
-}
-
-const uint32_t *simt_lane_words(int lane)
-{
-    int first = self / SIMT_WARP * SIMT_WARP, parity = run->fiber[self].parity;
-    return run->fiber[first + lane].word[parity];
+    return all;
 }
 
 int simt_lane(void)
@@ -307,31 +308,31 @@ int simt_lane(void)
 
 void simt_begin_copy(void *to, const void *from, size_t bytes)
 {
-    Fiber *f = &run->fiber[self];
+    Copies *c = &run->copies[self];
     /* a GPU would fault */
     assert((uintptr_t)to % bytes == 0);
     assert((uintptr_t)from % bytes == 0);
-    assert(f->n_copies < SIMT_COPIES);
+    assert(c->n_copies < SIMT_COPIES);
     memset(to, 0xff, bytes);
-    f->copy[f->n_copies++] = (Copy){to, from, bytes, f->n_groups};
+    c->copy[c->n_copies++] = (Copy){to, from, bytes, c->n_groups};
 }
 
 void simt_copies_commit(void)
 {
-    run->fiber[self].n_groups++;
+    run->copies[self].n_groups++;
 }
 
 void simt_copies_wait(int n)
 {
-    Fiber *f = &run->fiber[self];
+    Copies *c = &run->copies[self];
     int done = 0;
-    for (; done < f->n_copies && f->copy[done].group < f->n_groups - n; done++) {
-        const Copy *c = &f->copy[done];
-        memcpy(c->to, c->from, c->bytes);
-        if (simt_copied) simt_copied(c->to, c->bytes);
+    for (; done < c->n_copies && c->copy[done].group < c->n_groups - n; done++) {
+        const Copy *one = &c->copy[done];
+        memcpy(one->to, one->from, one->bytes);
+        if (simt_copied) simt_copied(one->to, one->bytes);
     }
-    f->n_copies -= done;
-    memmove(f->copy, f->copy + done, (size_t)f->n_copies * sizeof *f->copy);
+    c->n_copies -= done;
+    memmove(c->copy, c->copy + done, (size_t)c->n_copies * sizeof *c->copy);
 }
 
 /* ---- the scheduler ---- */
@@ -397,7 +398,7 @@ static void enter_block(int64_t at)
     for (int t = 0; t < n_threads(); t++) {
         run->state[t] = READY;
         run->fiber[t].parity = 0;
-        run->fiber[t].n_copies = run->fiber[t].n_groups = 0;
+        run->copies[t].n_copies = run->copies[t].n_groups = 0;
         run->fiber[t].file = NULL; /* it has been at no barrier yet */
         run->fiber[t].has_waited = 0;
         prepare(t);

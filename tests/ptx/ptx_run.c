@@ -291,7 +291,7 @@ uint32_t ptx_shfl(const PtxThread *t, int line, char mode, uint32_t a, uint32_t 
                   uint32_t mask, int *in_range)
 {
     need_all(t, line, mask);
-    simt_exchange(&a, 1, KIND_SHUFFLE, t->entry->file, line);
+    const SimtWords *of = simt_exchange(&a, 1, KIND_SHUFFLE, t->entry->file, line);
     int lane = simt_lane(), by = (int)(b & 31), clamp = (int)(c & 31), segment = (int)(c >> 8 & 31);
     int last = (lane & segment) | (clamp & ~segment), first = lane & segment, from = lane;
     switch (mode) {
@@ -311,25 +311,25 @@ uint32_t ptx_shfl(const PtxThread *t, int line, char mode, uint32_t a, uint32_t 
         from = first | (by & ~segment);
         *in_range = from <= last;
     }
-    return simt_lane_words(*in_range ? from : lane)[0];
+    return of[*in_range ? from : lane].word[0];
 }
 
 uint32_t ptx_ballot(const PtxThread *t, int line, int predicate, uint32_t mask)
 {
     uint32_t bit = predicate != 0, all = 0;
     need_all(t, line, mask);
-    simt_exchange(&bit, 1, KIND_BALLOT, t->entry->file, line);
+    const SimtWords *of = simt_exchange(&bit, 1, KIND_BALLOT, t->entry->file, line);
     for (int lane = 0; lane < SIMT_WARP; lane++)
-        all |= simt_lane_words(lane)[0] << lane;
+        all |= of[lane].word[0] << lane;
     return all;
 }
 
 uint32_t ptx_redux_max(const PtxThread *t, int line, uint32_t x, uint32_t mask)
 {
     need_all(t, line, mask);
-    simt_exchange(&x, 1, KIND_REDUCE, t->entry->file, line);
+    const SimtWords *of = simt_exchange(&x, 1, KIND_REDUCE, t->entry->file, line);
     for (int lane = 0; lane < SIMT_WARP; lane++)
-        if (simt_lane_words(lane)[0] > x) x = simt_lane_words(lane)[0];
+        if (of[lane].word[0] > x) x = of[lane].word[0];
     return x;
 }
 

@@ -127,11 +127,10 @@ static float number(PtxHalf kind, uint16_t bits)
     return kind == PTX_F16 ? cvt_f32_f16(bits) : cvt_f32_bf16(bits);
 }
 
-/* Value k of this thread's row i of A, whose lanes have brought four words each. */
-static uint16_t brought(int i, int k)
+/* Value k of this thread's row i of A, of which the lanes have brought four words each. */
+static uint16_t brought(const SimtWords *of, int i, int k)
 {
-    const uint32_t *word = simt_lane_words(simt_lane() / 4 * 4 + k % 8 / 2);
-    uint32_t pair = word[i + k / 8 * 2];
+    uint32_t pair = of[simt_lane() / 4 * 4 + k % 8 / 2].word[i + k / 8 * 2];
     return (uint16_t)(k % 2 ? pair >> 16 : pair);
 }
 
@@ -157,11 +156,12 @@ static void begin(const PtxThread *t, Product p, PtxHalf kind, const uint32_t *w
     check_descriptor(t, p.line, p.b, p.transposed ? ROW_BYTES : 2 * K);
     check_same(t, &p, adds);
     if (thread[self].n_products == MOST_PRODUCTS) ptx_wrong(t, p.line, "wgmma: too many at once");
-    simt_exchange(word, word ? 4 : 0, KIND_WGMMA + p.line, t->entry->file, p.line);
+    const SimtWords *of =
+        simt_exchange(word, word ? 4 : 0, KIND_WGMMA + p.line, t->entry->file, p.line);
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < K; k++) {
             uint64_t at = place(p.a, own_row(i), k);
-            row[i][k] = number(kind, word ? brought(i, k) : shown_value(t, p.line, at));
+            row[i][k] = number(kind, word ? brought(of, i, k) : shown_value(t, p.line, at));
         }
     for (int i = 0; i < p.n / 4; i++) {
         for (int k = 0; k < K; k++)
