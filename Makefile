@@ -91,8 +91,10 @@ FORMATTED = $(LINTED) $(CU) $(CU_TEST) $(wildcard $(DIRS:%=%/*.h) tests/*.h test
 all: $(BUILD)/offshoot ## build/offshoot (the default)
 	@:
 
+# A GPU's kernels take minutes to compile: not for a machine without one, unless CUDA=1 asks for them.
 demo: deps ## install what building needs, build, and answer one question with the demo model
-	@$(MAKE) --no-print-directory -j$(JOBS) all
+	@$(MAKE) --no-print-directory -j$(JOBS) all \
+	    $(if $(wildcard /dev/nvidiactl /dev/dxg)$(filter command environment,$(origin CUDA)),,CUDA=0)
 	$(BUILD)/offshoot chat --model models/demo --tools models/demo/tools.json --thinking off \
 	    --show-draft on --color on --temperature 0 --tree-nodes 4 \
 	    "I want to find an Italian restaurant in San Jose"
