@@ -49,6 +49,9 @@ enum {
     HALVES_GROUP_OUTS = 64,
 };
 
+/* Several tiles are of more rows. */
+_Static_assert(HALVES_FEW < (HALVES_ROWS + 1) / 2, "tiles of many go by 2 outputs");
+
 INLINE int halves_tiles(int n)
 {
     return (n + HALVES_ROWS - 1) / HALVES_ROWS;
