@@ -217,7 +217,7 @@ void served_load(Served *s, int well)
 void served_wait_ready(const Served *s)
 {
     for (int ms = 0; !server_is_ready(s->server); ms++) {
-        if (ms > 10000) fail_msg("not ready");
+        if (ms > 60000) fail_msg("not ready");
         usleep(1000);
     }
 }
@@ -275,7 +275,7 @@ int served_close(void **state)
 void served_wait_idle(const Served *s)
 {
     for (int ms = 0; server_n_live(s->server); ms += 5) {
-        if (ms > 10000) fail_msg("%d answers live on", server_n_live(s->server));
+        if (ms > 60000) fail_msg("%d answers live on", server_n_live(s->server));
         usleep(5000);
     }
 }

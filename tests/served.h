@@ -72,7 +72,7 @@ int served_close(void **state);
 /* With not_loaded: lets the loader end, well or with ERR_FILE. */
 void served_load(Served *s, int well);
 
-/* Fails after 10 s. */
+/* Fails after a minute. */
 void served_wait_ready(const Served *s);
 
 /* The engine alone, in a Served without a server; served_close_engine checks its pools. */
@@ -88,7 +88,7 @@ void served_join(Served *s);
  */
 int served_stop(Served *s);
 
-/* Waits until no answer is live; fails after 10 s. */
+/* Waits until no answer is live; fails after a minute. */
 void served_wait_idle(const Served *s);
 
 /*
