@@ -16,8 +16,8 @@
  * vectors of 16 widened ones, in tiles of 6 rows by 4 outputs, took 7.8, 10.9 and 17.7. With W and
  * x in L1 8 rows reach 58 G multiply-adds/s where 36 instructions for 32 products allow 62, and 51
  * with the sums of lanes; two cores that do nothing but multiply reach 70 each.
- * 4 and 5 rows by 4 outputs take 0.95 and 0.93 of their time by 2: half the sums of lanes (Emerald
- * Rapids).
+ * 4 and 5 rows by 4 outputs take 0.96 and 0.95 of their time by 2: half the sums of lanes (Emerald
+ * Rapids). Blocks of 1,024 k's take 0.96 for 8 rows and more, but need an L1 of 48 KiB.
  * Slower: groups of 32 KiB, or of 512, which L2 cannot hold twice; asking for every other line; x
  * as the operand of each product, as gcc would have it, which loads it twice (1.1 times the time).
  *
